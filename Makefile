@@ -1,0 +1,46 @@
+# Two commands matter: `make demo` (set up, run the main job) and `make test`.  `make check` is what CI runs.
+VENV := .venv
+PY := $(VENV)/bin/python
+# A machine with an NVIDIA driver also gets the packages that drive it and an assembler.
+GPU := $(shell command -v nvidia-smi 2>/dev/null)
+CORE_EXTRAS := $(if $(GPU),[cuda,dev],)
+
+.PHONY: demo test check lint types format clean
+
+demo: $(VENV)/.core
+	@$(VENV)/bin/tilemma run examples/co/matmul_wgmma_2group.co --shape M=1024,N=1024,K=1024 --expect "mk,nk->mn" --plan
+
+test: $(VENV)/.dev
+	$(PY) -m pytest -n 2
+
+check: $(VENV)/.dev lint types
+	$(PY) -m pytest -n 2
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check src tests examples bench
+	$(VENV)/bin/ruff format --check src tests examples bench
+
+types: $(VENV)/.dev
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.dev
+	$(VENV)/bin/ruff format src tests examples bench
+	$(VENV)/bin/ruff check --fix src tests examples bench
+
+$(VENV)/bin/python:
+	@if command -v uv >/dev/null 2>&1; then uv venv --quiet $(VENV); else python3 -m venv $(VENV); fi
+
+$(VENV)/.core: pyproject.toml | $(VENV)/bin/python
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(PY) -e ".$(CORE_EXTRAS)"; \
+	else $(PY) -m pip install --quiet --disable-pip-version-check -e ".$(CORE_EXTRAS)"; fi
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(PY) -e ".[dev$(if $(GPU),$(comma)cuda,)]"; \
+	else $(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev$(if $(GPU),$(comma)cuda,)]"; fi
+	@touch $@ $(VENV)/.core
+
+comma := ,
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
