@@ -207,7 +207,9 @@ class ToolError(TilemmaError):
 
 def _cells(text: str) -> int:
     """Terminal cells that ``text`` takes; wide East Asian characters take two."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
+    return sum(
+        2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text
+    )
 
 
 def excerpt(span: Span) -> list[str]:

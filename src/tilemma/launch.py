@@ -1,0 +1,158 @@
+"""The launch plan: all that is needed, besides the code, to start a kernel on arrays of any size.
+
+The compiler writes it, the runtime and the PTX machine read it; as JSON it travels with PTX or a cubin.
+Sizes that depend on the arrays are small expression trees over names::
+
+    ("cdiv", "M", 128)          # names: dimensions ("M"), scalar parameters ("n"),
+    ("mul", "lhs.stride0", 2)   # element strides of array parameters ("lhs.stride0")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias, Union
+
+Size: TypeAlias = Union[int, str, tuple[Any, ...]]
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+SIZE_OPS: dict[str, Callable[..., int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "cdiv": _cdiv,
+    "mod": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "lt": lambda a, b: int(a < b),
+    "le": lambda a, b: int(a <= b),
+    "eq": lambda a, b: int(a == b),
+    "select": lambda c, a, b: a if c else b,
+}
+
+
+def evaluate(size: Size, names: Mapping[str, int]) -> int:
+    """The value of ``size`` where the names have the values ``names``; KeyError for a missing name."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, str):
+        return names[size]
+    op, *operands = size
+    return SIZE_OPS[op](*(evaluate(x, names) for x in operands))
+
+
+def _freeze(x: Any) -> Any:
+    return tuple(_freeze(e) for e in x) if isinstance(x, (list, tuple)) else x
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayParam:
+    """An array as the user passes it: element type and one name or number for each dimension."""
+
+    name: str
+    dtype: str
+    dims: tuple[Size, ...]
+    written: bool
+    read: bool = True
+    # What the code assumes: bytes that base and every outer stride are multiples of, and the dimension
+    # whose stride is 1 (None: none).
+    alignment: int = 1
+    contiguous: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarParam:
+    """A scalar as the user passes it."""
+
+    name: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class PointerArgument:
+    """A kernel argument: the address of an array's first element (a `.param .u64`)."""
+
+    array: str
+    kind: str = "pointer"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueArgument:
+    """A kernel argument: a number computed from the arrays (a `.param` of PTX type ``type``)."""
+
+    value: Size
+    type: str
+    kind: str = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMapArgument:
+    """A kernel argument: a tensor map by value (`.param .align 128 .b8 t[128]`), innermost dimension first.
+
+    ``strides`` are in bytes, for every dimension but the innermost.  ``swizzle`` is in bytes: 0, 32, 64, 128.
+    Fields as cuTensorMapEncodeTiled takes them (CUDA driver API).
+    """
+
+    array: str
+    dtype: str
+    dims: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    swizzle: int = 0
+    interleave: int = 0
+    l2_promotion: int = 0
+    oob_nan: bool = False
+    kind: str = "tensormap"
+
+
+Argument: TypeAlias = Union[PointerArgument, ValueArgument, TensorMapArgument]
+_ARGUMENTS: dict[str, type[Any]] = {
+    "pointer": PointerArgument,
+    "value": ValueArgument,
+    "tensormap": TensorMapArgument,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start one entry point.
+
+    ``block`` and ``cluster`` are in threads and CTAs, x first; ``shared`` is the dynamic shared memory of a
+    CTA in bytes.  A launch whose grid has a zero extent does nothing.
+    """
+
+    entry: str
+    arch: str
+    arrays: tuple[ArrayParam, ...]
+    scalars: tuple[ScalarParam, ...]
+    arguments: tuple[Argument, ...]
+    grid: tuple[Size, Size, Size]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int] | None = None
+    shared: int = 0
+    # (condition, message): checked before the launch; the condition is a Size that must not be 0.
+    checks: tuple[tuple[Size, str], ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Launch:
+        """Inverse of `to_json`; KeyError or TypeError for data of another shape."""
+        d = dict(data)
+        arguments = []
+        for a in d.pop("arguments"):
+            cls = _ARGUMENTS[a["kind"]]
+            arguments.append(cls(**{k: _freeze(v) for k, v in a.items()}))
+        return Launch(
+            arrays=tuple(ArrayParam(**{k: _freeze(v) for k, v in a.items()}) for a in d.pop("arrays")),
+            scalars=tuple(ScalarParam(**a) for a in d.pop("scalars")),
+            arguments=tuple(arguments),
+            **{k: _freeze(v) for k, v in d.items()},
+        )
