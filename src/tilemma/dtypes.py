@@ -55,7 +55,8 @@ class DType:
 
 
 def _np(t: Any) -> np.dtype[Any]:
-    return np.dtype(t)
+    d: np.dtype[Any] = np.dtype(t)
+    return d
 
 
 _TABLE = (

@@ -1,0 +1,399 @@
+"""Scalar expressions of the tile IR: integers over indices and dimensions, and the values of element work.
+
+Expressions are frozen and compare by structure; names are unique within a kernel.  Index arithmetic is
+``s32``: a launch refuses dimensions of 2**31 or more, and element offsets are widened when they are formed.
+The functions (`add`, `mul`, `cdiv`, ...) fold constants and drop neutral operands; use them, not the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from tilemma import dtypes
+from tilemma.dtypes import DType
+
+if TYPE_CHECKING:
+    from tilemma.ir.types import View
+
+INDEX = dtypes.s32
+
+ARITHMETIC = ("add", "sub", "mul", "floordiv", "cdiv", "div", "mod", "min", "max")
+BITWISE = ("and", "or", "xor", "shl", "shr")
+COMPARISON = ("eq", "ne", "lt", "le", "gt", "ge")
+LOGICAL = ("land", "lor")
+BinaryOp = Literal[
+    "add", "sub", "mul", "floordiv", "cdiv", "div", "mod", "min", "max",
+    "and", "or", "xor", "shl", "shr",
+    "eq", "ne", "lt", "le", "gt", "ge", "land", "lor",
+]  # fmt: skip
+UnaryOp = Literal["neg", "not", "lnot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """Base of all scalar expressions; ``type`` is the element type of the value."""
+
+    @property
+    def type(self) -> DType:
+        raise AssertionError(f"{type(self).__name__} has no type")
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    value: int | float | bool
+    dtype: DType = INDEX
+
+    @property
+    def type(self) -> DType:
+        return self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Dim(Expr):
+    """A run-time dimension named in parameter types; at least 0."""
+
+    name: str
+
+    @property
+    def type(self) -> DType:
+        return INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar(Expr):
+    """A scalar parameter of the kernel."""
+
+    name: str
+    dtype: DType
+
+    @property
+    def type(self) -> DType:
+        return self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Index(Expr):
+    """The index of a parallel level or of a loop; 0 <= index < extent.
+
+    ``extent`` is what ``#p`` gives.  It does not take part in comparison: the name is the identity.
+    """
+
+    name: str
+    extent: Expr
+
+    @property
+    def type(self) -> DType:
+        return INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class Var(Expr):
+    """The current value of a mutable scalar."""
+
+    name: str
+    dtype: DType
+
+    @property
+    def type(self) -> DType:
+        return self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Expr):
+    """``a op b``.  floordiv rounds down, div and mod truncate toward zero as C's do, cdiv rounds up."""
+
+    op: BinaryOp
+    a: Expr
+    b: Expr
+
+    @property
+    def type(self) -> DType:
+        if self.op in COMPARISON or self.op in LOGICAL:
+            return dtypes.boolean
+        return promote(self.a.type, self.b.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Expr):
+    op: UnaryOp
+    a: Expr
+
+    @property
+    def type(self) -> DType:
+        return dtypes.boolean if self.op == "lnot" else self.a.type
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    cond: Expr
+    a: Expr
+    b: Expr
+
+    @property
+    def type(self) -> DType:
+        return promote(self.a.type, self.b.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expr):
+    """``a`` converted to ``dtype``: to nearest even, saturating as stores do."""
+
+    a: Expr
+    dtype: DType
+
+    @property
+    def type(self) -> DType:
+        return self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Element(Expr):
+    """The value of one element: ``view`` has no axes left, its offsets are the element's coordinates."""
+
+    view: View
+
+    @property
+    def type(self) -> DType:
+        return self.view.base.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentElement(Expr):
+    """Inside `Apply`: the value that ``fragment`` holds at the element being visited (``axes`` of its indices)."""
+
+    fragment: str
+    indices: tuple[Expr, ...]
+    dtype: DType
+
+    @property
+    def type(self) -> DType:
+        return self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expr):
+    """A function of the math library, ``name`` without its leading underscores (``exp``, ``rsqrt``)."""
+
+    name: str
+    args: tuple[Expr, ...]
+
+    @property
+    def type(self) -> DType:
+        t = self.args[0].type
+        for a in self.args[1:]:
+            t = promote(t, a.type)
+        return t
+
+
+_FLOAT_RANK = {"f8_e5m2": 0, "f8_e4m3": 0, "bf16": 1, "f16": 1, "tf32": 2, "f32": 3, "f64": 4}
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The type of an arithmetic result: C's rules, with the floats f8 < f16, bf16 < tf32 < f32 < f64.
+
+    f16 with bf16 gives f32: neither holds the other's values.
+    """
+    if a == b:
+        return a
+    if a.is_float or b.is_float:
+        if not a.is_float:
+            return b
+        if not b.is_float:
+            return a
+        ra, rb = _FLOAT_RANK[a.name], _FLOAT_RANK[b.name]
+        return dtypes.f32 if ra == rb else (a if ra > rb else b)
+    if a.kind == "bool":
+        return b
+    if b.kind == "bool":
+        return a
+    bits = max(a.bits, b.bits, 32)
+    unsigned = (a.kind == "uint" and a.bits == bits) or (b.kind == "uint" and b.bits == bits)
+    return dtypes.dtype(f"{'u' if unsigned else 's'}{bits}")
+
+
+def const(value: int | float | bool, dtype: DType | None = None) -> Const:
+    if dtype is None:
+        dtype = dtypes.boolean if isinstance(value, bool) else INDEX if isinstance(value, int) else dtypes.f32
+    return Const(value, dtype)
+
+
+def value_of(e: Expr | int) -> int | None:
+    """The integer that ``e`` always is, or None."""
+    if isinstance(e, int):
+        return e
+    return e.value if isinstance(e, Const) and isinstance(e.value, int) else None
+
+
+def expr(e: Expr | int | float | bool) -> Expr:
+    return e if isinstance(e, Expr) else const(e)
+
+
+def _trunc_div(a: int, b: int) -> int:
+    q = abs(a) // abs(b)
+    return q if (a < 0) == (b < 0) else -q
+
+
+def _fold(op: str, a: int, b: int) -> int | bool | None:
+    if op in ("floordiv", "cdiv", "div", "mod") and b == 0:
+        return None
+    if op in ("shl", "shr") and not 0 <= b < 64:
+        return None
+    table: dict[str, Any] = {
+        "add": lambda: a + b, "sub": lambda: a - b, "mul": lambda: a * b,
+        "floordiv": lambda: a // b, "cdiv": lambda: -(-a // b),
+        "div": lambda: _trunc_div(a, b), "mod": lambda: a - b * _trunc_div(a, b),
+        "min": lambda: min(a, b), "max": lambda: max(a, b),
+        "and": lambda: a & b, "or": lambda: a | b, "xor": lambda: a ^ b,
+        "shl": lambda: a << b, "shr": lambda: a >> b,
+        "eq": lambda: a == b, "ne": lambda: a != b, "lt": lambda: a < b,
+        "le": lambda: a <= b, "gt": lambda: a > b, "ge": lambda: a >= b,
+        "land": lambda: bool(a) and bool(b), "lor": lambda: bool(a) or bool(b),
+    }  # fmt: skip
+    result: int | bool = table[op]()
+    return result
+
+
+def binary(op: BinaryOp, a: Expr | int | float, b: Expr | int | float) -> Expr:
+    """``a op b``, folded where both are known integers and where an operand is neutral."""
+    a, b = expr(a), expr(b)
+    if isinstance(a, Const) and isinstance(b, Const) and not (a.type.is_float or b.type.is_float):
+        folded = _fold(op, int(a.value), int(b.value))
+        if folded is not None:
+            return Const(folded, Binary(op, a, b).type)
+    va, vb = value_of(a), value_of(b)
+    same = promote(a.type, b.type)
+    if same == a.type and (
+        (vb == 0 and op in ("add", "sub", "shl", "shr", "or", "xor"))
+        or (vb == 1 and op in ("mul", "floordiv", "cdiv", "div"))
+    ):
+        return a
+    if same == b.type and ((va == 0 and op in ("add", "or", "xor")) or (va == 1 and op == "mul")):
+        return b
+    if op == "mul" and 0 in (va, vb) and same.is_integer:
+        return Const(0, same)
+    if op in ("floordiv", "div", "cdiv", "mod") and va == 0 and same.is_integer:
+        return Const(0, same)
+    if op == "mod" and vb == 1 and same.is_integer:
+        return Const(0, same)
+    if op == "add" and vb is not None and isinstance(a, Binary) and a.op == "add":
+        inner = value_of(a.b)
+        if inner is not None and same == a.type:
+            return binary("add", a.a, Const(inner + vb, same))
+    return Binary(op, a, b)
+
+
+def add(a: Expr | int, b: Expr | int) -> Expr:
+    return binary("add", a, b)
+
+
+def sub(a: Expr | int, b: Expr | int) -> Expr:
+    return binary("sub", a, b)
+
+
+def mul(a: Expr | int, b: Expr | int) -> Expr:
+    return binary("mul", a, b)
+
+
+def floordiv(a: Expr | int, b: Expr | int) -> Expr:
+    return binary("floordiv", a, b)
+
+
+def cdiv(a: Expr | int, b: Expr | int) -> Expr:
+    return binary("cdiv", a, b)
+
+
+def mod(a: Expr | int, b: Expr | int) -> Expr:
+    return binary("mod", a, b)
+
+
+def minimum(a: Expr | int, b: Expr | int) -> Expr:
+    return binary("min", a, b)
+
+
+def maximum(a: Expr | int, b: Expr | int) -> Expr:
+    return binary("max", a, b)
+
+
+def children(e: Expr) -> Iterator[Expr]:
+    """The direct operands of ``e``, those inside the view of an `Element` included."""
+    if isinstance(e, Element):
+        yield from e.view.expressions()
+        return
+    if isinstance(e, Index):
+        return
+    for f in fields(e):
+        v = getattr(e, f.name)
+        if isinstance(v, Expr):
+            yield v
+        elif isinstance(v, tuple):
+            yield from (x for x in v if isinstance(x, Expr))
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """``e`` and all that it is made of, outermost first (an index's extent is not part of it)."""
+    yield e
+    for c in children(e):
+        yield from walk(c)
+
+
+def substitute(e: Expr, table: dict[str, Expr]) -> Expr:
+    """``e`` with indices, dimensions, scalars and variables named in ``table`` replaced, and folded again."""
+    if isinstance(e, (Index, Dim, Scalar, Var)):
+        return table.get(e.name, e)
+    if isinstance(e, Binary):
+        return binary(e.op, substitute(e.a, table), substitute(e.b, table))
+    if isinstance(e, Element):
+        return Element(e.view.map(lambda x: substitute(x, table)))
+    changes: dict[str, Any] = {}
+    for f in fields(e):
+        v = getattr(e, f.name)
+        if isinstance(v, Expr):
+            changes[f.name] = substitute(v, table)
+        elif isinstance(v, tuple) and v and isinstance(v[0], Expr):
+            changes[f.name] = tuple(substitute(x, table) for x in v)
+    return replace(e, **changes) if changes else e
+
+
+def depends_on(e: Expr, names: set[str]) -> bool:
+    """Whether ``e`` mentions one of the ``names``."""
+    return any(isinstance(x, (Index, Dim, Scalar, Var)) and x.name in names for x in walk(e))
+
+
+def interval(e: Expr, dim_limit: int = 2**31 - 1) -> tuple[int, int]:
+    """Bounds (inclusive) on an integer expression, from the extents of its indices; wide when unknown."""
+    wide = (-(2**63), 2**63)
+    if isinstance(e, Const) and not e.type.is_float:
+        return int(e.value), int(e.value)
+    if isinstance(e, Dim):
+        return 0, dim_limit
+    if isinstance(e, Index):
+        return 0, max(0, interval(e.extent, dim_limit)[1] - 1)
+    if isinstance(e, Select):
+        (al, ah), (bl, bh) = interval(e.a, dim_limit), interval(e.b, dim_limit)
+        return min(al, bl), max(ah, bh)
+    if not isinstance(e, Binary):
+        return wide
+    (al, ah), (bl, bh) = interval(e.a, dim_limit), interval(e.b, dim_limit)
+    match e.op:
+        case "add":
+            return al + bl, ah + bh
+        case "sub":
+            return al - bh, ah - bl
+        case "mul":
+            products = (al * bl, al * bh, ah * bl, ah * bh)
+            return min(products), max(products)
+        case "floordiv" | "div" if bl > 0 and al >= 0:
+            return al // bh, ah // bl
+        case "cdiv" if bl > 0 and al >= 0:
+            return -(-al // bh), -(-ah // bl)
+        case "mod" if bl > 0 and al >= 0:
+            return 0, min(ah, bh - 1)
+        case "min":
+            return min(al, bl), min(ah, bh)
+        case "max":
+            return max(al, bl), max(ah, bh)
+        case "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "land" | "lor":
+            return 0, 1
+    return wide

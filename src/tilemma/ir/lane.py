@@ -1,0 +1,174 @@
+"""The lane IR: one thread's program.
+
+Typed virtual registers (mutable, as PTX's are), predicates, structured control, source positions.  An
+instruction is a mnemonic with operands; a register that holds the same value in every lane of a warp says
+so (``uniform``).  PTX is its printing: `tilemma.targets.ptx`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tilemma.errors import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Reg:
+    """A virtual register of PTX type ``type`` (pred, b16, b32, b64, s32, u32, s64, u64, f16x2, f32, f64)."""
+
+    name: str
+    type: str
+    uniform: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Imm:
+    """An immediate; floats are printed bit-exactly (0f3F800000)."""
+
+    value: int | float
+    type: str = "s32"
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A special register such as %tid.x, or the address of a symbol (`shared`: the CTA's dynamic memory)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mem:
+    """An address operand: [base + offset], offset in bytes."""
+
+    base: Reg | Special
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Vec:
+    """A brace-enclosed vector of registers."""
+
+    regs: tuple[Reg | Imm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """A tensor-map operand: [map, {c0, c1, ..}]."""
+
+    map: Reg
+    coords: tuple[Reg | Imm, ...]
+
+
+LaneOperand = Reg | Imm | Special | Mem | Vec | Coordinates
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOp:
+    """Base of lane operations."""
+
+    syntax: ClassVar[str] = ""
+    span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
+
+
+LaneBody = tuple[LaneOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Instr(LaneOp):
+    """``[@guard] mnemonic dst.., src..;``  ``dst`` are written, ``src`` read (an accumulator is both)."""
+
+    mnemonic: str
+    dst: tuple[Reg | Vec, ...] = ()
+    src: tuple[LaneOperand, ...] = ()
+    guard: Reg | None = None
+    negate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AtomInstr(LaneOp):
+    """One instruction of the catalogue, printed by its record's ``emit``.
+
+    ``immediates`` are the record's named extras (scale_d is a predicate register or 0/1).
+    """
+
+    atom: str
+    d: tuple[Reg, ...]
+    a: tuple[Reg, ...]
+    b: tuple[Reg, ...]
+    c: tuple[Reg, ...] = ()
+    immediates: tuple[tuple[str, int | Reg], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LaneFor(LaneOp):
+    """``for (var = start; var < stop; var += step)``; ``var`` is s32.  ``unroll`` 1 forbids unrolling."""
+
+    var: Reg
+    start: Reg | Imm
+    stop: Reg | Imm
+    step: Reg | Imm
+    body: LaneBody
+    unroll: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneIf(LaneOp):
+    """Structured branch; ``uniform``: the condition is the same in every lane of a warp."""
+
+    cond: Reg
+    then: LaneBody
+    otherwise: LaneBody = ()
+    uniform: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LaneWhile(LaneOp):
+    """``setup`` computes ``cond`` before each turn."""
+
+    setup: LaneBody
+    cond: Reg
+    body: LaneBody
+
+
+@dataclass(frozen=True, slots=True)
+class LaneBreak(LaneOp):
+    """Leaves the innermost loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneContinue(LaneOp):
+    """Goes on with the innermost loop's next turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneExit(LaneOp):
+    """The thread ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneParam:
+    """A kernel parameter: ``type`` is a PTX type, or "tensormap" (128 bytes by value)."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaneKernel:
+    """An entry point.
+
+    ``threads`` of a CTA; ``shared`` bytes of dynamic shared memory, aligned to ``shared_alignment``;
+    ``min_blocks``, ``max_registers`` and ``cluster`` become directives.
+    """
+
+    name: str
+    arch: str
+    params: tuple[LaneParam, ...]
+    threads: int
+    shared: int
+    body: LaneBody
+    shared_alignment: int = 1024
+    min_blocks: int | None = None
+    max_registers: int | None = None
+    cluster: tuple[int, int, int] | None = None

@@ -1,0 +1,576 @@
+"""The operations of the tile IR: what front ends write, and the decisions that passes fill in.
+
+Operations are frozen; a body is a tuple of operations.  Entities (buffers, fragments, indices, events,
+futures) are identified by name, unique within a kernel.  A field whose comment says "decided" is None until
+the pass that decides it has run; the pass fills it in place, and lowering reads nothing else.
+
+``syntax`` gives each operation's text, used by printer and parser alike: ``$field`` stands for the field,
+fields that the syntax does not mention follow as ``{name = value}`` when they differ from their default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from tilemma.dtypes import DType
+from tilemma.errors import Span
+from tilemma.ir.expr import Expr, Index, Scalar, Var
+from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, View
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """Base of all tile operations."""
+
+    syntax: ClassVar[str] = ""
+    span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
+
+
+Body = tuple[Op, ...]
+
+
+# ---- control ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel(Op):
+    """``body`` once for each combination of the indices, all at the same time.
+
+    ``level`` None: to be inferred.  Instances are numbered row-major over ``indices`` (the last fastest); inside
+    a block instance i covers threads [i * level.threads, (i + 1) * level.threads) of the enclosing instance.
+    """
+
+    syntax: ClassVar[str] = "parallel $indices : $level $body"
+    indices: tuple[Index, ...]
+    body: Body
+    level: Level | None = None
+    asynchronous: bool = False
+    cooperative: bool = False
+    min_blocks: int | None = None
+    max_registers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class For(Op):
+    """``body`` for index = start, start + step, ... while index < stop.  index.extent bounds the index."""
+
+    syntax: ClassVar[str] = "for $index = $start to $stop step $step $body"
+    index: Index
+    start: Expr
+    stop: Expr
+    step: Expr
+    body: Body
+    unroll: int | None = None
+    vectorize: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class While(Op):
+    syntax: ClassVar[str] = "while $cond $body"
+    cond: Expr
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class If(Op):
+    syntax: ClassVar[str] = "if $cond $then else $otherwise"
+    cond: Expr
+    then: Body
+    otherwise: Body = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InThreads(Op):
+    """``body`` by those instances of the enclosing scope for which ``cond`` holds: a role when asynchronous."""
+
+    syntax: ClassVar[str] = "inthreads $cond $body"
+    cond: Expr
+    body: Body
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Break(Op):
+    syntax: ClassVar[str] = "break"
+
+
+@dataclass(frozen=True, slots=True)
+class Continue(Op):
+    syntax: ClassVar[str] = "continue"
+
+
+# ---- scalars and elements --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Declare(Op):
+    """A mutable scalar, private to each instance of the scope that declares it."""
+
+    syntax: ClassVar[str] = "var $var = $value"
+    var: Var
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(Op):
+    syntax: ClassVar[str] = "set $var = $value"
+    var: Var
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class SetElement(Op):
+    """Write one element; ``view`` has no axes.  The value is converted as stores convert."""
+
+    syntax: ClassVar[str] = "element $view = $value"
+    view: View
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic(Op):
+    """``old = *view; *view = old OP value`` in one step; ``result`` receives the old value."""
+
+    syntax: ClassVar[str] = "atomic.$name $view, $value"
+    name: Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
+    view: View
+    value: Expr
+    compare: Expr | None = None
+    result: Var | None = None
+
+
+# ---- storage ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc(Op):
+    """A shared or local buffer.
+
+    ``swizzle``: bytes asked for by the program (0: none wanted), None: the compiler chooses.
+    Decided: ``layout``, the byte layout of one copy; ``offset``, bytes from the start of the CTA's dynamic
+    shared memory.
+    """
+
+    syntax: ClassVar[str] = "alloc $buffer"
+    buffer: Buffer
+    init: Expr | None = None
+    swizzle: int | None = None
+    layout: SharedLayoutPlan | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLayoutPlan:
+    """Decided byte layout of one copy of a shared buffer, seen as ``rows`` rows (all dimensions but the last).
+
+    ``slab`` 0: plain, row r starts at byte r * ``pitch``.  Otherwise the columns are cut into slabs of
+    ``slab`` bytes (16, 32, 64 or 128), stored one after the other, each ``rows`` rows of ``slab`` bytes; within a
+    slab the 16-byte units are swizzled by Sw<B,4,3> with B = 0, 1, 2, 3.  That is the tiling of the
+    canonical wgmma atoms, K-major or MN-major according to which axis of the operand the last dimension is,
+    what a TMA box of that width writes, and free of conflicts for ldmatrix.
+    ``size`` in bytes, ``alignment`` in bytes (the swizzle acts on address bits).
+    """
+
+    slab: int
+    pitch: int
+    rows: int
+    size: int
+    alignment: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """Decided way of a `Copy`.
+
+    ``engine``: "cp.async" and "ldst" are issued by the ``threads`` threads of the enclosing instance of
+    ``level`` (which may be further out than where the copy is written: what does not depend on inner indices
+    happens once), ``vector`` bytes each at a time; "tma" by one elected thread of them.
+    """
+
+    engine: Literal["cp.async", "ldst", "tma"]
+    vector: int
+    level: Level
+    threads: int
+    box: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Op):
+    """Move the elements of ``src`` to ``dst``.
+
+    ``engine`` is what the program wrote.  ``event``: the copy's bytes complete a generation of it;
+    ``future``: the name of the handle to wait for; neither: synchronous.  ``after``: futures to wait for first.
+    ``transpose``: permutation of the source's axes; ``pad``: (low, high, inner) elements for each axis.
+    Decided: ``plan``.
+    """
+
+    syntax: ClassVar[str] = "copy.$engine $src => $dst"
+    engine: Literal["dma", "tma"]
+    src: View
+    dst: View
+    asynchronous: bool = False
+    event: EventRef | None = None
+    future: str | None = None
+    after: tuple[str, ...] = ()
+    swizzle: int | None = None
+    zfill: bool = False
+    multicast: bool = False
+    promote: int | None = None
+    evict: Literal["first", "last"] | None = None
+    transpose: tuple[int, ...] | None = None
+    pad: tuple[tuple[int, int, int], ...] = ()
+    pad_value: Expr | None = None
+    plan: CopyPlan | None = None
+
+
+# ---- contraction -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentRef:
+    """A register tile, or one of an array of them (``mc[i][j]``; the subscripts are known when compiled)."""
+
+    name: str
+    index: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentPlan:
+    """Decided: what a fragment is.
+
+    ``role``: "A", "B" or "C" (accumulator), "E" (sparse metadata).  ``shape`` is that of the whole tile held
+    by one instance of ``level``: [M, K], [N, K] (B: CuTe's order), [M, N].  ``residence``: "registers", or
+    "shared" for a wgmma operand read through descriptors, whose `Load` costs nothing.  ``atom`` names the
+    record whose thread-value layout tells who owns what; ``repeat`` = atoms along the two axes of ``shape``
+    for one unit, the atom's own threads (a warp for mma.sync, a warpgroup for wgmma).  ``grid``: how many
+    units share the contraction, along M and N; unit u stands at (u % grid[0], u // grid[0]).  A is divided
+    along M and repeated along N, B the other way round.
+    """
+
+    role: Literal["A", "B", "C", "E"]
+    dtype: DType
+    shape: tuple[int, int]
+    level: Level
+    residence: Literal["registers", "shared"]
+    atom: str
+    repeat: tuple[int, int]
+    grid: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareFragment(Op):
+    """Names a register tile; ``copies`` for arrays.  Decided: ``plan``."""
+
+    syntax: ClassVar[str] = "fragment %$name"
+    name: str
+    copies: tuple[int, ...] = ()
+    dtype: DType | None = None
+    shape: tuple[int, ...] | None = None
+    plan: FragmentPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fill(Op):
+    """Every element of the accumulator becomes ``value``; ``dtype`` None: inferred from the operands."""
+
+    syntax: ClassVar[str] = "fill $fragment, $value"
+    fragment: FragmentRef
+    value: Expr
+    dtype: DType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """Decided way of a `Load`: "ldmatrix" (``atom`` names the record), "descriptor" (nothing to do), "shared"
+    or "global" (scalar or vector loads of each lane's own elements)."""
+
+    method: Literal["ldmatrix", "descriptor", "shared", "global"]
+    atom: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Op):
+    """Snapshot of ``src`` as an operand tile (or as an accumulator, when a store or `Mma` uses it as one).
+
+    Decided: ``plan``.
+    """
+
+    syntax: ClassVar[str] = "load $fragment, $src"
+    fragment: FragmentRef
+    src: View
+    swizzle: int | None = None
+    plan: LoadPlan | None = None
+
+
+Operand = FragmentRef | View
+
+
+@dataclass(frozen=True, slots=True)
+class Mma(Op):
+    """``acc += a x b``.  Operands are fragments, or shared views named directly.
+
+    ``meta``: 2:4 metadata of A (``.sp``).  ``scale_a`` (a view [M, 1] or [1, M]) and ``scale_b``: ``.scale``.
+    ``future``: asynchronous, with this handle.
+    Decided: ``atom`` names the record; ``tiles`` = how many atoms along M, N, K for one instance (for one
+    warp of it where the atom is a warp's).
+    """
+
+    syntax: ClassVar[str] = "mma.$contract $acc, $a, $b"
+    contract: Contract
+    acc: FragmentRef
+    a: Operand
+    b: Operand
+    meta: FragmentRef | None = None
+    scale_a: View | None = None
+    scale_b: Expr | None = None
+    future: str | None = None
+    k_order: tuple[int, ...] = ()
+    atom: str | None = None
+    tiles: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleMma(Op):
+    """Retroactive ``mma.scale``: what was accumulated since the last one is scaled by ``a[row] * b``."""
+
+    syntax: ClassVar[str] = "mma.scale $acc, $scale_a, $scale_b"
+    acc: FragmentRef
+    scale_a: View
+    scale_b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlan:
+    """Decided way of a `Store`: "direct" (each lane its own elements, ``vector`` bytes at a time) or
+    "stmatrix"."""
+
+    method: Literal["direct", "stmatrix"]
+    vector: int = 0
+    atom: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Store(Op):
+    """Write the accumulator to ``dst``, converting; ``rows``/``columns`` limit what is written (``.mask``)."""
+
+    syntax: ClassVar[str] = "store $fragment, $dst"
+    fragment: FragmentRef
+    dst: View
+    transpose: bool = False
+    rows: Expr | None = None
+    columns: Expr | None = None
+    plan: StorePlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Op):
+    """``mma.commit``: the multiplies above have read what the next trigger releases."""
+
+    syntax: ClassVar[str] = "mma.commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Op):
+    """``body`` for each element of a fragment, by its owner; indices are its row and column in the tile."""
+
+    syntax: ClassVar[str] = "apply $indices in $fragment $body"
+    fragment: FragmentRef
+    indices: tuple[Index, ...]
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class SetFragmentElement(Op):
+    """Inside `Apply`: the element visited becomes ``value``."""
+
+    syntax: ClassVar[str] = "fragment_element $fragment = $value"
+    fragment: FragmentRef
+    value: Expr
+
+
+# ---- events and futures ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareEvent(Op):
+    """Decided: ``arrivals`` that complete a generation, and the byte ``offset`` of its mbarriers in shared
+    memory."""
+
+    syntax: ClassVar[str] = "event $event"
+    event: Event
+    arrivals: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEvent(Op):
+    syntax: ClassVar[str] = "wait $event"
+    event: EventRef
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerEvent(Op):
+    syntax: ClassVar[str] = "trigger $event"
+    event: EventRef
+    after: tuple[str, ...] = ()
+    cluster: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFuture(Op):
+    syntax: ClassVar[str] = "wait_future $futures"
+    futures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwapFutures(Op):
+    """Rotates what the names stand for: the first becomes the second, ..., the last the first."""
+
+    syntax: ClassVar[str] = "rotate $futures"
+    futures: tuple[str, ...]
+
+
+# ---- diagnostics and results -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Print(Op):
+    """Prints its parts, strings and values, in order."""
+
+    syntax: ClassVar[str] = "print $parts"
+    parts: tuple[str | Expr, ...]
+    newline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Assert(Op):
+    syntax: ClassVar[str] = "assert $cond, $message"
+    cond: Expr
+    message: str
+
+
+# ---- synchronisation: written by the user, or inserted by the pass that owns it ---------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(Op):
+    """``sync.*`` as the program wrote it: a barrier of ``level``, or a fence."""
+
+    syntax: ClassVar[str] = "sync.$what"
+    what: Literal["barrier", "fence"]
+    level: Level | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier(Op):
+    """Decided: the ``threads`` threads of the enclosing instance wait for each other.
+
+    ``id``: 0 for the whole block, 1..15 for named barriers (plus the instance's number where ``id_step``
+    is 1).  ``threads`` 32: a warp barrier, which needs no id.
+    """
+
+    syntax: ClassVar[str] = "barrier"
+    id: int
+    threads: int
+    id_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyFence(Op):
+    """Decided: this thread's earlier writes to shared memory are visible to the async proxy (wgmma, TMA).
+
+    PTX ISA, fence.proxy.async.
+    """
+
+    syntax: ClassVar[str] = "proxy_fence"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCommit(Op):
+    """Decided: closes a group of cp.async copies of this thread."""
+
+    syntax: ClassVar[str] = "copy_commit"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWait(Op):
+    """Decided: all but the newest ``pending`` cp.async groups of this thread have arrived."""
+
+    syntax: ClassVar[str] = "copy_wait"
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class MmaFence(Op):
+    """Decided: wgmma.fence, orders register accesses before the multiplies that follow."""
+
+    syntax: ClassVar[str] = "mma_fence"
+
+
+@dataclass(frozen=True, slots=True)
+class MmaCommit(Op):
+    """Decided: wgmma.commit_group."""
+
+    syntax: ClassVar[str] = "mma_commit"
+
+
+@dataclass(frozen=True, slots=True)
+class MmaWait(Op):
+    """Decided: wgmma.wait_group: all but the newest ``pending`` groups have finished."""
+
+    syntax: ClassVar[str] = "mma_wait"
+    pending: int
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFacts:
+    """What the code may assume of an array parameter.
+
+    ``contiguous``: the dimension whose stride is 1, None when there is none.  ``alignment``: 16, 8, 4, 2 or 1:
+    base address and every other stride, in bytes, are multiples of it.
+    """
+
+    contiguous: int | None
+    alignment: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayParameter:
+    buffer: Buffer
+    facts: ArrayFacts | None = None
+    span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarParameter:
+    scalar: Scalar
+    span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
+
+
+Parameter = ArrayParameter | ScalarParameter
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel: its parameters in the program's order, and its body: the launches and what they share.
+
+    ``returns``: the buffer handed to the caller, allocated by the library with the shape of its type.
+    """
+
+    name: str
+    params: tuple[Parameter, ...]
+    body: Body
+    returns: Buffer | None = None
+    span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
+
+    @property
+    def arrays(self) -> tuple[ArrayParameter, ...]:
+        return tuple(p for p in self.params if isinstance(p, ArrayParameter))
+
+    @property
+    def scalars(self) -> tuple[ScalarParameter, ...]:
+        return tuple(p for p in self.params if isinstance(p, ScalarParameter))

@@ -1,0 +1,108 @@
+"""Visiting and rebuilding tile operations without knowing their classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from tilemma.ir.expr import Expr
+from tilemma.ir.tile import Body, FragmentRef, Kernel, Op
+from tilemma.ir.types import EventRef, View
+
+
+def bodies(op: Op) -> Iterator[tuple[str, Body]]:
+    """The nested bodies of ``op`` with the names of their fields."""
+    for f in fields(op):
+        v = getattr(op, f.name)
+        if isinstance(v, tuple) and (f.name in ("body", "then", "otherwise")):
+            yield f.name, v
+
+
+def walk(body: Body) -> Iterator[Op]:
+    """Every operation of ``body``, in program order, an operation before those inside it."""
+    for op in body:
+        yield op
+        for _, inner in bodies(op):
+            yield from walk(inner)
+
+
+def rewrite(body: Body, f: Callable[[Op], Op | Body]) -> Body:
+    """``body`` with ``f`` applied to every operation, innermost first; ``f`` may return several or none."""
+    out: list[Op] = []
+    for op in body:
+        changes = {name: rewrite(inner, f) for name, inner in bodies(op)}
+        if any(getattr(op, name) != new or getattr(op, name) is not new for name, new in changes.items()):
+            op = replace(op, **changes)  # type: ignore[arg-type]
+        result = f(op)
+        if isinstance(result, tuple):
+            out.extend(result)
+        else:
+            out.append(result)
+    return tuple(out)
+
+
+def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:
+    """``op`` with ``f`` applied to each expression it holds itself, those in its views included."""
+
+    def mapped(v: Any) -> Any:
+        if isinstance(v, Expr):
+            return f(v)
+        if isinstance(v, View):
+            return v.map(f)
+        if isinstance(v, FragmentRef):
+            return replace(v, index=tuple(f(i) for i in v.index))
+        if isinstance(v, EventRef):
+            return replace(
+                v,
+                slot=None if v.slot is None else f(v.slot),
+                order=None if v.order is None else f(v.order),
+            )
+        if isinstance(v, tuple) and v and not isinstance(v[0], Op):
+            return tuple(mapped(x) for x in v)
+        return v
+
+    nested = {name for name, _ in bodies(op)}
+    changes = {
+        fl.name: mapped(getattr(op, fl.name)) for fl in fields(op) if fl.name not in nested and fl.name != "span"
+    }
+    changes = {k: v for k, v in changes.items() if v is not getattr(op, k)}
+    return replace(op, **changes) if changes else op
+
+
+def expressions(op: Op) -> Iterator[Expr]:
+    """The expressions that ``op`` holds itself (not those of nested operations)."""
+    found: list[Expr] = []
+
+    def note(e: Expr) -> Expr:
+        found.append(e)
+        return e
+
+    map_expressions(op, note)
+    yield from found
+
+
+def views(op: Op) -> Iterator[View]:
+    """The views among the fields of ``op``."""
+    for f in fields(op):
+        v = getattr(op, f.name)
+        if isinstance(v, View):
+            yield v
+
+
+def declarations(kernel: Kernel) -> dict[str, Op]:
+    """Name -> the operation that declares it (Alloc, DeclareFragment, DeclareEvent, Declare)."""
+    from tilemma.ir.tile import Alloc, Declare, DeclareEvent, DeclareFragment
+
+    table: dict[str, Op] = {}
+    for op in walk(kernel.body):
+        match op:
+            case Alloc():
+                table[op.buffer.name] = op
+            case DeclareFragment():
+                table[op.name] = op
+            case DeclareEvent():
+                table[op.event.name] = op
+            case Declare():
+                table[op.var.name] = op
+    return table
