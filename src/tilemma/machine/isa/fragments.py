@@ -168,8 +168,10 @@ def unpack(regs: npt.NDArray[Any], dtype_name: str) -> npt.NDArray[Any]:
     e = 32 // t.bits
     shifts = np.arange(e, dtype=np.uint32) * np.uint32(t.bits)
     fields = (regs[..., None] >> shifts) & np.uint32((1 << t.bits) - 1)
-    out = fields.reshape(*regs.shape[:-1], regs.shape[-1] * e).astype(np.int64)
-    return (out ^ 8) - 8 if t.kind == "int" else out
+    out: npt.NDArray[Any] = fields.reshape(*regs.shape[:-1], regs.shape[-1] * e).astype(np.int64)
+    if t.kind == "int":
+        out = (out ^ 8) - 8
+    return out
 
 
 def pack(values: npt.NDArray[Any], dtype_name: str) -> npt.NDArray[Any]:

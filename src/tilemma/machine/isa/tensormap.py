@@ -1,0 +1,177 @@
+"""Tiled tensor maps: what the encoding admits, and which bytes a box transfer moves.
+
+Sources: CUDA driver API, ``cuTensorMapEncodeTiled``; PTX ISA, "Tensors" (tiled mode, bounding box, traversal
+stride, out-of-bound access, swizzling modes) and ``cp.async.bulk.tensor``; CUDA programming guide, "TMA
+Swizzle".
+
+A box is stored densely, innermost dimension first.  With swizzling each innermost run takes a line of the
+swizzle's width even when it is shorter (the guide: allocate the full width), and the 16-byte units of a line
+are exchanged by the bits of the shared-memory address itself, as in ``descriptors.swizzle``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from ...dtypes import dtype
+from ...launch import TensorMapArgument, evaluate
+from .descriptors import swizzle
+
+Ints = npt.NDArray[np.int64]
+
+# PTX ISA, cp.async.bulk.tensor: the shared-memory address of any tensor copy.
+DESTINATION_ALIGNMENT = 128
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMapImage:
+    """What a tensor map says, innermost dimension first.
+
+    ``strides`` are in bytes, one for each dimension but the innermost; ``box`` and ``element_strides`` are in
+    elements; ``swizzle`` is in bytes (0, 32, 64, 128); ``interleave`` is 0, 16 or 32 bytes.  What lies
+    outside the tensor reads as zero, or as NaN with ``oob_nan``, and is not written.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    swizzle: int = 0
+    interleave: int = 0
+    oob_nan: bool = False
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def element_bytes(self) -> int:
+        return dtype(self.dtype).bytes
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Elements moved along each dimension: the box over the traversal stride, rounded up."""
+        # The innermost stride is ignored where nothing is interleaved.
+        steps = (1, *self.element_strides[1:])
+        return tuple(-(-b // s) for b, s in zip(self.box, steps, strict=True))
+
+    @property
+    def line_bytes(self) -> int:
+        """Bytes from one innermost run to the next in shared memory."""
+        return self.swizzle or self.counts[0] * self.element_bytes
+
+    @property
+    def transaction_bytes(self) -> int:
+        """Bytes that one transfer reports to its mbarrier: the whole box, in bounds or not."""
+        return math.prod(self.counts) * self.element_bytes
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of shared memory from the destination to the end of the last line."""
+        return math.prod(self.counts[1:]) * self.line_bytes
+
+
+_INTERLEAVE = (0, 16, 32)
+
+
+def from_launch(argument: TensorMapArgument, names: Mapping[str, int]) -> TensorMapImage:
+    """The image of a launch plan's tensor map where its names have the values ``names``."""
+    return TensorMapImage(
+        dtype=argument.dtype,
+        dims=tuple(evaluate(d, names) for d in argument.dims),
+        strides=tuple(evaluate(s, names) for s in argument.strides),
+        box=argument.box,
+        element_strides=argument.element_strides,
+        swizzle=argument.swizzle,
+        interleave=_INTERLEAVE[argument.interleave],
+        oob_nan=argument.oob_nan,
+    )
+
+
+def problems(image: TensorMapImage, base_address: int) -> list[str]:
+    """Every documented limit of ``cuTensorMapEncodeTiled`` that the map breaks; none if it can be encoded."""
+    rank, size = image.rank, image.element_bytes
+    if not 1 <= rank <= 5:
+        return [f"rank {rank} is not 1 to 5"]
+    lengths = (len(image.strides) + 1, len(image.box), len(image.element_strides))
+    if any(n != rank for n in lengths):
+        return [f"strides (less the innermost), box and element strides must have {rank} entries each"]
+    out = []
+    align = 32 if image.interleave == 32 else 16
+    if base_address % align:
+        out.append(f"the global address {base_address:#x} is not a multiple of {align} bytes")
+    for i, extent in enumerate(image.dims):
+        if not 1 <= extent <= 1 << 32:
+            out.append(f"dimension {i} has {extent} elements, not 1 to 2**32")
+    for i, stride in enumerate(image.strides, 1):
+        if stride % align or not 0 <= stride < 1 << 40:
+            out.append(f"the stride of dimension {i}, {stride} bytes, is not a multiple of {align} below 2**40")
+    for i, extent in enumerate(image.box):
+        if not 1 <= extent <= 256:
+            out.append(f"the box has {extent} elements along dimension {i}, not 1 to 256")
+    for i, step in enumerate(image.element_strides):
+        if not 1 <= step <= 8:
+            out.append(f"the element stride of dimension {i} is {step}, not 1 to 8")
+    if image.swizzle not in (0, 32, 64, 128):
+        out.append(f"swizzle {image.swizzle} is none of 0, 32, 64, 128 bytes")
+    inner = image.box[0] * size
+    if image.interleave == 0:
+        if inner % 16:
+            out.append(f"the box's innermost run of {inner} bytes is not a multiple of 16")
+        if image.swizzle and inner > image.swizzle:
+            out.append(f"the box's innermost run of {inner} bytes is longer than the {image.swizzle}-byte swizzle")
+    else:
+        if rank < 3:
+            out.append(f"interleaving needs rank 3 or more, this has {rank}")
+        if image.interleave == 32 and image.swizzle != 32:
+            out.append("interleaving by 32 bytes needs the 32-byte swizzle")
+        out.append("interleaved layouts are not modelled")
+    if image.oob_nan and not dtype(image.dtype).is_float:
+        out.append(f"NaN fill is for floating-point types, this is {image.dtype}")
+    return out
+
+
+def destination_problems(image: TensorMapImage, shared_address: int, rank: int) -> list[str]:
+    """Why a tensor copy of ``rank`` dimensions may not use this map and shared-memory address; none if it may."""
+    out = []
+    if rank != image.rank:
+        out.append(f"the instruction has {rank} dimensions, the tensor map {image.rank}")
+    if shared_address % DESTINATION_ALIGNMENT:
+        out.append(f"shared-memory address {shared_address:#x} is not a multiple of {DESTINATION_ALIGNMENT} bytes")
+    return out
+
+
+@cache
+def _steps(image: TensorMapImage) -> tuple[Ints, Ints]:
+    """[rank, n] elements from the box's corner, and [n] unswizzled bytes from the destination."""
+    index = np.indices(image.counts[::-1], dtype=np.int64)[::-1].reshape(image.rank, -1)
+    line = np.zeros(index.shape[1], dtype=np.int64)
+    for i in reversed(range(1, image.rank)):
+        line = line * image.counts[i] + index[i]
+    shared = line * image.line_bytes + index[0] * image.element_bytes
+    steps = index * np.array((1, *image.element_strides[1:]), dtype=np.int64)[:, None]
+    for a in (steps, shared):
+        a.setflags(write=False)
+    return steps, shared
+
+
+def box_transfer(image: TensorMapImage, coords: Sequence[int], shared_address: int) -> tuple[Ints, Ints]:
+    """What one box transfer moves, element by element in the order of the box, innermost first.
+
+    ``coords`` name the box's corner in elements, innermost first, and may be negative.  Returns two [n]:
+    byte offsets from the tensor's base address, -1 where the element lies outside the tensor, and
+    shared-memory byte addresses after swizzling.
+    """
+    steps, shared = _steps(image)
+    at = steps + np.array(coords, dtype=np.int64)[:, None]
+    inside = ((at >= 0) & (at < np.array(image.dims, dtype=np.int64)[:, None])).all(axis=0)
+    pitch = np.array((image.element_bytes, *image.strides), dtype=np.int64)
+    offsets = np.where(inside, pitch @ at, -1)
+    return offsets, swizzle(shared_address + shared, image.swizzle)
