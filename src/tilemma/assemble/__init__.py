@@ -1,0 +1,43 @@
+"""From PTX to machine code and back: ptxas, nvdisasm, and the cache on disk."""
+
+from __future__ import annotations
+
+from .cache import DiskCache, cache_folder
+from .ptxas import (
+    Cubin,
+    EntryUsage,
+    PtxasFailed,
+    PtxasMessage,
+    PtxasTooOld,
+    PtxRejected,
+    assemble,
+    ptx_span,
+    register_a_in_flight,
+    source_position,
+)
+from .sass import DisassemblyFailed, disassemble, local_memory_accesses, sass_counts
+from .toolchain import NoDisassembler, NoPtxas, Tool, ToolDoesNotRun, find_tool
+
+__all__ = [
+    "Cubin",
+    "DisassemblyFailed",
+    "DiskCache",
+    "EntryUsage",
+    "NoDisassembler",
+    "NoPtxas",
+    "PtxRejected",
+    "PtxasFailed",
+    "PtxasMessage",
+    "PtxasTooOld",
+    "Tool",
+    "ToolDoesNotRun",
+    "assemble",
+    "cache_folder",
+    "disassemble",
+    "find_tool",
+    "local_memory_accesses",
+    "ptx_span",
+    "register_a_in_flight",
+    "sass_counts",
+    "source_position",
+]

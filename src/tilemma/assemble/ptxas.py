@@ -1,0 +1,322 @@
+"""PTX to cubin with ptxas: its messages as data, its errors with their lines, its results kept on disk."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ..errors import Note, Span, ToolError, register_source, source_line
+from .cache import DiskCache
+from .toolchain import Tool, find_tool
+
+# NVIDIA's release notes of CUDA 13.x list "Data Race in WGMMA A/B Register Copy Propagation": ptxas moves
+# copies into the registers of A above wgmma.wait_group N for N >= 1.  13.5 keeps them in place.
+SOUND_REGISTER_A = (13, 5)
+
+
+class PtxRejected(ToolError):
+    code = "ptx-rejected"
+    found = "ptxas {version} refuses the PTX: {text}"
+    expected = "PTX that is legal for {arch}"
+    fix = (
+        "if you wrote this PTX, correct the line (PTX ISA, the instruction's section); "
+        "if tilemma did, report it with the kernel: the compiler should have refused earlier"
+    )
+
+
+class PtxasFailed(ToolError):
+    code = "ptxas-failed"
+    found = "ptxas {version} failed ({reason}): {text}"
+    expected = "a cubin for {arch}"
+    fix = (
+        "try another ptxas (set TILEMMA_PTXAS), and report the kernel: `tilemma compile --emit ptx` writes its PTX"
+    )
+
+
+class PtxasTooOld(ToolError):
+    code = "ptxas-too-old"
+    found = "ptxas {version} miscompiles wgmma with A in registers and wgmma.wait_group {pending}"
+    expected = "ptxas {needed} or newer for this kernel"
+    fix = "pip install 'nvidia-cuda-nvcc>={needed}', or load A through shared memory, or wait for group 0"
+
+
+@dataclass(frozen=True, slots=True)
+class PtxasMessage:
+    """A remark of ptxas: its code such as `C7510` (empty: none), severity, PTX line from 1 (0: none), text."""
+
+    code: str
+    line: int
+    text: str
+    severity: str = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryUsage:
+    """What one function of the module uses: registers a thread, and bytes of each memory."""
+
+    name: str
+    registers: int = 0
+    spills_stores: int = 0
+    spills_loads: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0
+    barriers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """An assembled module.  Registers, spills, stack and shared memory are those of its worst entry.
+
+    ``seconds`` is the time ptxas took when it ran; ``cached`` says that this time it did not.
+    """
+
+    bytes: bytes
+    arch: str
+    registers: int
+    spills_stores: int
+    spills_loads: int
+    stack_bytes: int
+    shared_bytes: int
+    warnings: tuple[PtxasMessage, ...]
+    ptxas_version: tuple[int, ...]
+    seconds: float
+    entries: tuple[EntryUsage, ...] = ()
+    cached: bool = field(default=False, compare=False)
+
+    @property
+    def spills(self) -> bool:
+        """Whether registers were spilled to local memory."""
+        return self.spills_stores > 0 or self.spills_loads > 0
+
+    def has_warning(self, code: str) -> bool:
+        return any(w.code == code for w in self.warnings)
+
+    @property
+    def setmaxnreg_ignored(self) -> bool:
+        """C7508 or C7504: `setmaxnreg` does nothing (the entry lacks .maxnreg or .minnctapersm)."""
+        return self.has_warning("C7508") or self.has_warning("C7504")
+
+    @property
+    def wgmma_serialised(self) -> bool:
+        """C7510: ptxas put a wait after every wgmma, so that none overlaps another."""
+        return self.has_warning("C7510")
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What makes this cubin slower than its PTX means; empty for a good one."""
+        spilled = f"spills: {self.spills_stores} bytes stored, {self.spills_loads} bytes loaded"
+        lost = [f"{w.code}: {w.text}" for w in self.warnings if w.code]
+        return (*([spilled] if self.spills else []), *lost)
+
+
+_LINE = re.compile(
+    r"^ptxas\s+(?:(?P<file>.*?), line (?P<line>\d+);\s*)?"
+    r"(?P<severity>info|warning|error|fatal)\s*:\s*(?P<text>.*)$"
+)
+_CODE = re.compile(r"^\((C\d+)\)\s*")
+_ENTRY = re.compile(r"(?:Compiling entry function '(?P<entry>[^']+)'|Function properties for (?P<function>\S+))")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_BARRIERS = re.compile(r"used (\d+) barriers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+# `-v` reports usage in these; they are not remarks on the code.
+_REPORT = re.compile(r"bytes gmem|Compiling entry function|Function properties|^Used \d+|Compile time")
+
+
+def parse_messages(output: str) -> tuple[PtxasMessage, ...]:
+    """The remarks, warnings and errors in what ptxas printed, without its usage report."""
+    messages = []
+    for raw in output.splitlines():
+        match = _LINE.match(raw)
+        if match is None or _REPORT.search(match["text"]):
+            continue
+        text = match["text"].strip()
+        code = _CODE.match(text)
+        messages.append(
+            PtxasMessage(
+                code=code[1] if code else "",
+                line=int(match["line"] or 0),
+                text=text[code.end() :] if code else text,
+                severity=match["severity"],
+            )
+        )
+    return tuple(messages)
+
+
+def parse_usage(output: str) -> tuple[EntryUsage, ...]:
+    """The usage of each function in what `ptxas -v` printed."""
+    usage: dict[str, dict[str, int]] = {}
+    name, entry = "", ""
+    for line in output.splitlines():
+        if match := _ENTRY.search(line):
+            entry = match["entry"] or entry
+            name = match["entry"] or match["function"]
+            usage.setdefault(name, {})
+        elif match := _STACK.search(line):
+            stack, stores, loads = map(int, match.groups())
+            usage[name] |= {"stack_bytes": stack, "spills_stores": stores, "spills_loads": loads}
+        elif match := _USED.search(line):
+            barriers, shared = _BARRIERS.search(line), _SHARED.search(line)
+            usage[entry or name] |= {
+                "registers": int(match[1]),
+                "barriers": int(barriers[1]) if barriers else 0,
+                "shared_bytes": int(shared[1]) if shared else 0,
+            }
+    return tuple(EntryUsage(name, **values) for name, values in usage.items())
+
+
+_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
+
+
+def source_position(ptx: str, line: int) -> Span | None:
+    """The source position that the `.loc` before PTX line ``line`` (from 1) names; None when there is none.
+
+    PTX ISA, Debugging Directives: a `.loc` holds for the instructions that follow it lexically.
+    """
+    files = {int(m[1]): m[2] for m in _FILE.finditer(ptx)}
+    for text in reversed(ptx.split("\n")[:line]):
+        if match := _LOC.match(text):
+            index, at, column = map(int, match.groups())
+            if index not in files or at == 0:
+                return None
+            whole = source_line(files[index], at)
+            end = len(whole) + 1 if whole is not None and len(whole) >= column > 0 else column + 1
+            return Span(files[index], at, max(column, 1), at, max(end, 2))
+        if text.lstrip().startswith((".visible .entry", ".entry", ".func")):
+            return None
+    return None
+
+
+def ptx_span(ptx: str, line: int, name: str) -> Span:
+    """Line ``line`` of ``ptx`` as a span that can show its text; ``name`` is what to call the PTX."""
+    register_source(name, ptx)
+    lines = ptx.split("\n")
+    text = lines[line - 1] if 1 <= line <= len(lines) else ""
+    start = len(text) - len(text.lstrip()) + 1
+    return Span(name, line, start, line, max(len(text.rstrip()) + 1, start + 1))
+
+
+def _entry_name(ptx: str) -> str:
+    match = re.search(r"\.entry\s+([\w$%]+)", ptx)
+    return match[1] if match else "module"
+
+
+def _rejection(ptx: str, arch: str, tool: Tool, output: str) -> ToolError:
+    messages = [m for m in parse_messages(output) if m.severity in ("error", "fatal")]
+    placed = list(dict.fromkeys(m for m in messages if m.line))
+    if not placed:
+        text = "; ".join(m.text for m in messages) or output.strip()[:500] or "no message"
+        return PtxasFailed(version=tool.release, arch=arch, reason="status not 0", text=text)
+    # An undefined name is reported after the mismatch that it causes in the same line.
+    first, *others = sorted(placed, key=lambda m: (m.line, m.text.startswith("Arguments mismatch")))
+    name = f"<{_entry_name(ptx)}.ptx>"
+    notes = []
+    if (source := source_position(ptx, first.line)) is not None:
+        notes.append(Note("this PTX comes from", source))
+    shown = itertools.islice(others, 4)
+    notes += [Note(f"ptxas also says: {m.text}", ptx_span(ptx, m.line, name)) for m in shown]
+    if len(others) > 4:
+        notes.append(Note(f"and {len(others) - 4} more"))
+    span = ptx_span(ptx, first.line, name)
+    return PtxRejected(span, notes=notes, version=tool.release, text=first.text, arch=arch)
+
+
+_REGISTER_A = re.compile(r"\bwgmma\.mma_async\b[^;{]*\{[^}]*\}\s*,\s*\{")
+_PENDING = re.compile(r"\bwgmma\.wait_group\.sync\.aligned\s+0*([1-9]\d*)")
+
+
+def register_a_in_flight(ptx: str) -> int:
+    """The largest N of `wgmma.wait_group N` in a module that has wgmma with A in registers, else 0."""
+    if not _REGISTER_A.search(ptx):
+        return 0
+    return max((int(m[1]) for m in _PENDING.finditer(ptx)), default=0)
+
+
+def _pack(cubin: Cubin) -> bytes:
+    facts = asdict(cubin)
+    del facts["bytes"], facts["cached"]
+    head = json.dumps(facts).encode()
+    return len(head).to_bytes(4, "little") + head + cubin.bytes
+
+
+def _unpack(data: bytes) -> Cubin:
+    size = int.from_bytes(data[:4], "little")
+    facts = json.loads(data[4 : 4 + size])
+    facts["warnings"] = tuple(PtxasMessage(**w) for w in facts["warnings"])
+    facts["entries"] = tuple(EntryUsage(**e) for e in facts["entries"])
+    facts["ptxas_version"] = tuple(facts["ptxas_version"])
+    return Cubin(bytes=data[4 + size :], cached=True, **facts)
+
+
+@functools.lru_cache(maxsize=1)
+def _format() -> str:
+    return ",".join(Cubin.__dataclass_fields__)
+
+
+def _run(ptx: str, arch: str, options: Sequence[str], tool: Tool) -> Cubin:
+    with tempfile.TemporaryDirectory(prefix="tilemma-") as folder:
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx, encoding="utf-8")
+        command = [tool.path, "-v", "-arch", arch, *options, "-o", str(target), str(source)]
+        start = time.perf_counter()
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        except OSError as error:
+            raise PtxasFailed(version=tool.release, arch=arch, reason="not run", text=str(error)) from None
+        seconds = time.perf_counter() - start
+        output = run.stdout + run.stderr
+        if run.returncode < 0:
+            reason, text = f"killed by signal {-run.returncode}", output.strip()[-500:] or "no message"
+            raise PtxasFailed(version=tool.release, arch=arch, reason=reason, text=text)
+        if run.returncode != 0:
+            raise _rejection(ptx, arch, tool, output)
+        image = target.read_bytes()
+    entries = parse_usage(output)
+
+    def worst(name: str) -> int:
+        return max((getattr(entry, name) for entry in entries), default=0)
+
+    return Cubin(
+        bytes=image,
+        arch=arch,
+        registers=worst("registers"),
+        spills_stores=worst("spills_stores"),
+        spills_loads=worst("spills_loads"),
+        stack_bytes=worst("stack_bytes"),
+        shared_bytes=worst("shared_bytes"),
+        warnings=parse_messages(output),
+        ptxas_version=tool.version,
+        seconds=seconds,
+        entries=entries,
+    )
+
+
+def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None) -> Cubin:
+    """Assemble ``ptx`` for ``arch`` (`sm_90a`): the machine code with what ptxas says of it.
+
+    ``arch`` is the device's and may be later than the PTX's `.target` (PTX for sm_80 assembles for sm_90).
+    ``options`` go to ptxas as they are.  The result is kept on disk under a hash of PTX, arch, options and
+    the release of ptxas.  Raises NoPtxas, PtxRejected (with the PTX line, and the source line through
+    `.loc`), PtxasTooOld, PtxasFailed.
+    """
+    tool = find_tool("ptxas")
+    pending = register_a_in_flight(ptx)
+    if pending and tool.version < SOUND_REGISTER_A:
+        needed = ".".join(map(str, SOUND_REGISTER_A))
+        raise PtxasTooOld(version=tool.release, pending=pending, needed=needed)
+    store = cache if cache is not None else DiskCache("cubin")
+    key = store.key(_format(), ptx, arch, tuple(options), tool.version)
+    if (stored := store.get(key)) is not None:
+        return _unpack(stored)
+    cubin = _run(ptx, arch, options, tool)
+    store.put(key, _pack(cubin))
+    return cubin
