@@ -1,0 +1,96 @@
+"""The instruction catalogue.
+
+`catalogue` maps CuTe's name of an instruction to its record.  It is found by discovery: every module of this
+folder with a tuple ``ATOMS`` contributes, so adding an instruction is adding one file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from tilemma.atoms.atom import Atom, CopyAtom, Immediate, MmaAtom, Operand, Rate, contract
+from tilemma.atoms.choose import Selection, select_from
+from tilemma.atoms.descriptors import Descriptor, tensor_map_swizzle
+from tilemma.errors import ToolError, nearest
+
+__all__ = [
+    "Atom",
+    "Catalogue",
+    "CopyAtom",
+    "Descriptor",
+    "Immediate",
+    "MmaAtom",
+    "Operand",
+    "Rate",
+    "Selection",
+    "UnknownAtom",
+    "catalogue",
+    "contract",
+    "select",
+    "tensor_map_swizzle",
+]
+
+
+class UnknownAtom(ToolError, KeyError):
+    code = "unknown-atom"
+    found = "there is no instruction called {name!r}"
+    expected = "a name in CuTe's form, such as SM80_16x8x16_F32F16F16F32_TN"
+    fix = "{suggestion}"
+
+
+class Catalogue(Mapping[str, Atom]):
+    """All records by name; made when first used."""
+
+    @cached_property
+    def _atoms(self) -> dict[str, Atom]:
+        found: dict[str, Atom] = {}
+        for module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
+            for atom in getattr(importlib.import_module(f"{__name__}.{module}"), "ATOMS", ()):
+                assert atom.name not in found, f"two records called {atom.name}"
+                found[atom.name] = atom
+        return found
+
+    def __getitem__(self, name: str) -> Atom:
+        """The record called ``name``; UnknownAtom, with the nearest names, when there is none."""
+        if name in self._atoms:
+            return self._atoms[name]
+        raise UnknownAtom(name=name, suggestion=_suggest(name, tuple(self._atoms)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._atoms
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._atoms)
+
+    def __len__(self) -> int:
+        return len(self._atoms)
+
+    def mma(self) -> Iterator[MmaAtom]:
+        """The multiplying records."""
+        return (a for a in self._atoms.values() if isinstance(a, MmaAtom))
+
+    def copies(self) -> Iterator[CopyAtom]:
+        """The copying records."""
+        return (a for a in self._atoms.values() if isinstance(a, CopyAtom))
+
+
+def _suggest(name: str, names: tuple[str, ...]) -> str:
+    import difflib
+
+    upper = {n.upper(): n for n in names}
+    close = [upper[c] for c in difflib.get_close_matches(name.upper(), list(upper), n=3, cutoff=0.6)]
+    if not close:
+        first = nearest(name, names)
+        close = [first] if first else []
+    return "did you mean " + " or ".join(close) + "?" if close else "`tilemma atoms` lists all names"
+
+
+catalogue = Catalogue()
+
+
+def select(**wanted: object) -> Selection:
+    """`tilemma.atoms.choose.select_from` on the whole catalogue."""
+    return select_from(catalogue.values(), **wanted)  # type: ignore[arg-type]

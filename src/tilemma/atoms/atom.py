@@ -1,0 +1,360 @@
+"""The records of the instruction catalogue.  A record proves itself when it is made.
+
+Two numberings meet here.  *Lane* is the thread within the unit that executes the instruction (0-31 in a
+warp, 0-127 in a warpgroup); *value* counts the elements that one lane holds, in register order: value v lies
+in register v // pack, bits (v % pack) * element bits and up.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilemma.dtypes import DType
+from tilemma.layouts import Major, offsets
+
+REGISTER_BITS: Final = {"b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand: which lane holds which element, in which register.
+
+    ``shape`` is (rows, cols): A is (M, K), B is (N, K) as in CuTe, C and D are (M, N); of a sparse A, cols
+    counts the stored elements.  ``layout`` maps (thread, value) to row + rows * col, CuTe's column-major tile
+    coordinates; None when the instruction reads the operand from shared memory through a descriptor, in
+    which case ``registers`` is 1 and ``register`` "b64".  ``majors`` are the legal majornesses; an operand in
+    registers has none to choose.  ``shared_by`` lanes hold each element (metadata may be replicated).
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, int]
+    layout: Any | None
+    registers: int
+    register: str
+    majors: tuple[Major, ...] = ()
+    shared_by: int = 1
+
+    def __post_init__(self) -> None:
+        rows, cols = self.shape
+        if self.layout is None:
+            assert (self.registers, self.register) == (1, "b64") and self.majors, self
+            return
+        table = self.coordinates_table
+        counts = np.bincount(table.reshape(-1), minlength=rows * cols)
+        assert table.min() >= 0 and counts.size == rows * cols, f"{self.name}: outside {self.shape}"
+        assert (counts == self.shared_by).all(), f"{self.name}: {self.shape} is not covered exactly"
+        held = self.registers * REGISTER_BITS[self.register]
+        assert held == self.values * self.dtype.bits, f"{self.name}: {self.registers} x {self.register}"
+
+    @cached_property
+    def coordinates_table(self) -> NDArray[np.int64]:
+        """Column-major tile offset of each (lane, value), shape (threads, values)."""
+        table = offsets(self.layout)
+        table.flags.writeable = False
+        return table
+
+    @property
+    def in_registers(self) -> bool:
+        return self.layout is not None
+
+    @property
+    def values(self) -> int:
+        """Elements that one lane holds; 0 for an operand in shared memory."""
+        return int(self.coordinates_table.shape[1]) if self.layout is not None else 0
+
+    @property
+    def threads(self) -> int:
+        return int(self.coordinates_table.shape[0]) if self.layout is not None else 0
+
+    @property
+    def pack(self) -> int:
+        """Elements in one register."""
+        return REGISTER_BITS[self.register] // self.dtype.bits
+
+    def coordinates(self, lane: int, value: int) -> tuple[int, int]:
+        """The (row, col) of value ``value`` of lane ``lane``; IndexError outside the fragment."""
+        if not (0 <= lane < self.threads and 0 <= value < self.values):
+            raise IndexError(f"{self.name} has lanes 0-{self.threads - 1}, values 0-{self.values - 1}")
+        at = int(self.coordinates_table[lane, value])
+        return at % self.shape[0], at // self.shape[0]
+
+    def place(self, value: int) -> tuple[int, int]:
+        """Where a lane keeps ``value``: (register, lowest bit)."""
+        return value // self.pack, value % self.pack * self.dtype.bits
+
+    def owners(self) -> list[list[list[tuple[int, int]]]]:
+        """For each row and column every (lane, value) that holds the element.
+
+        Raises ValueError for an operand in shared memory: no lane owns any of it.
+        """
+        if self.layout is None:
+            raise ValueError(f"{self.name} is read from shared memory: no lane holds any of it")
+        rows, cols = self.shape
+        found: list[list[list[tuple[int, int]]]] = [[[] for _ in range(cols)] for _ in range(rows)]
+        for lane, row in enumerate(self.coordinates_table):
+            for value, at in enumerate(row):
+                found[at % rows][at // rows].append((lane, value))
+        return found
+
+    def gather(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """The fragments of ``matrix`` (rows x cols): shape (threads, values)."""
+        return np.asarray(matrix).reshape(-1, order="F")[self.coordinates_table]
+
+    def scatter(self, fragments: NDArray[Any]) -> NDArray[Any]:
+        """Inverse of `gather`: (threads, values) to rows x cols."""
+        flat = np.zeros(self.shape[0] * self.shape[1], dtype=fragments.dtype)
+        flat[self.coordinates_table.reshape(-1)] = fragments.reshape(-1)
+        return flat.reshape(self.shape, order="F")
+
+    def matrices(self) -> tuple[tuple[int, int], ...] | None:
+        """For each register the (row, col) origin of its 8x8 matrix of 16-bit elements, as ldmatrix loads it.
+
+        In such a matrix lane l holds row l // 4, columns 2 * (l % 4) and the next (PTX ISA, ldmatrix), the
+        lanes of a warp each.  None when the fragment is not made of such matrices.  The origins are those of
+        warp 0; the other warps of a warpgroup have theirs 16 rows further each.
+        """
+        if self.layout is None or self.dtype.bits != 16 or self.register != "b32":
+            return None
+        lane, half = np.arange(32)[:, None], np.arange(2)[None, :]
+        pattern = lane // 4 + (2 * (lane % 4) + half) * self.shape[0]
+        origins = []
+        for register in range(self.registers):
+            there = self.coordinates_table[:32, 2 * register : 2 * register + 2]
+            if not np.array_equal(there - there[0, 0], pattern):
+                return None
+            origins.append((int(there[0, 0]) % self.shape[0], int(there[0, 0]) // self.shape[0]))
+        return tuple(origins)
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A qualifier of the instruction that is chosen when it is emitted: a constant or a predicate."""
+
+    name: str
+    legal: tuple[int, ...]
+    default: int
+    predicate: bool = False
+
+    def text(self, given: int | str | None) -> str:
+        if isinstance(given, str):
+            assert self.predicate, f"{self.name} is an immediate, not {given}"
+            return given
+        value = self.default if given is None else int(given)
+        assert value in self.legal, f"{self.name} = {value}, legal are {self.legal}"
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Multiply-adds per SM and clock at full throughput on one architecture, and who says so."""
+
+    arch: str
+    fma: int
+    source: str
+
+
+def arch_number(arch: str) -> tuple[int, str]:
+    """`sm_90a` as (90, "a"); ValueError for anything that is no PTX target."""
+    digits, suffix = arch.removeprefix("sm_"), ""
+    if digits and digits[-1] in "af":
+        digits, suffix = digits[:-1], digits[-1]
+    if not arch.startswith("sm_") or not digits.isdigit():
+        raise ValueError(f"not a PTX target: {arch}")
+    return int(digits), suffix
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    """What every record has: a name, who runs it, where it runs, and its PTX with named holes."""
+
+    name: str
+    kind: str
+    threads: int
+    arch: str
+    ptx_version: tuple[int, int]
+    section: str
+    ptx: str
+    immediates: tuple[Immediate, ...] = ()
+
+    def runs_on(self, target: str) -> bool:
+        """Whether PTX for ``target`` may contain it.
+
+        Code for a plain target runs on any later GPU; one with a suffix (`sm_90a`) only on that one.
+        """
+        need, suffix = arch_number(self.arch)
+        have, have_suffix = arch_number(target)
+        return (have, have_suffix) == (need, suffix) if suffix else have >= need
+
+    @property
+    def holes(self) -> tuple[str, ...]:
+        return tuple(n for _, n, _, _ in string.Formatter().parse(self.ptx) if n)
+
+    def _fill(self, texts: Mapping[str, str], chosen: Mapping[str, Any]) -> str:
+        known = {i.name for i in self.immediates}
+        assert known.issuperset(chosen), f"{self.name} has {sorted(known)}, not {sorted(set(chosen) - known)}"
+        return self.ptx.format(**texts, **{i.name: i.text(chosen.get(i.name)) for i in self.immediates})
+
+
+@dataclass(frozen=True)
+class MmaAtom(_Instruction):
+    """D = A x B + C as one instruction.
+
+    ``shape`` is (M, N, K).  ``e`` is the metadata of a sparse A; ``in_place`` says that C and D are the same
+    registers.  ``effects`` of an asynchronous record end with its wait, not with the statement.
+    """
+
+    shape: tuple[int, int, int] = (0, 0, 0)
+    d: Operand = None  # type: ignore[assignment]
+    a: Operand = None  # type: ignore[assignment]
+    b: Operand = None  # type: ignore[assignment]
+    c: Operand = None  # type: ignore[assignment]
+    e: Operand | None = None
+    asynchronous: bool = False
+    in_place: bool = False
+    rates: tuple[Rate, ...] = ()
+
+    def __post_init__(self) -> None:
+        m, n, k = self.shape
+        assert self.c.shape == self.d.shape == (m, n), self.name
+        assert self.a.shape == (m, k if self.e is None else self.a.shape[1]), self.name
+        assert self.b.shape == (n, k), self.name
+        assert self.c.layout == self.d.layout and self.d.in_registers, self.name
+        assert self.d.dtype.name in self.a.dtype.accumulators, f"{self.name}: {self.d.dtype}"
+        for operand in self.operands.values():
+            assert operand.layout is None or operand.threads == self.threads, f"{self.name}.{operand.name}"
+        given = {i.name for i in self.immediates}
+        holes = {n.lower() for n in self.operands} - ({"c"} if self.in_place else set())
+        assert set(self.holes) == holes | given, f"{self.name}: holes {self.holes}"
+
+    @property
+    def operands(self) -> dict[str, Operand]:
+        """Operands by letter, in the order of the name: D, A, B, C, and E when there is metadata."""
+        found = {"D": self.d, "A": self.a, "B": self.b, "C": self.c}
+        return found if self.e is None else {**found, "E": self.e}
+
+    @property
+    def flops(self) -> int:
+        m, n, k = self.shape
+        return 2 * m * n * k
+
+    def emit(
+        self,
+        *,
+        d: Sequence[str],
+        a: Sequence[str] | str,
+        b: Sequence[str] | str,
+        c: Sequence[str] | None = None,
+        e: Sequence[str] | str | None = None,
+        **immediates: int | str,
+    ) -> str:
+        """One PTX statement, without a predicate.
+
+        ``d``, ``a``, ``b``, ``c`` are register names, as many as the record says; an operand read from shared
+        memory is the name of the 64-bit register with its descriptor.  Immediates are given by name
+        (`scale_d="%p1"`, `trans_b=1`); those left out take the record's default.
+        """
+        given: dict[str, Any] = {"d": d, "a": a, "b": b, "e": e}
+        if self.in_place:
+            assert c is None or list(c) == list(d), f"{self.name} accumulates in place"
+        else:
+            given["c"] = d if c is None else c
+        texts = {}
+        for letter, operand in self.operands.items():
+            if letter.lower() in given and letter.lower() in self.holes:
+                texts[letter.lower()] = _registers(self.name, operand, given[letter.lower()])
+        return self._fill(texts, immediates)
+
+
+def _registers(name: str, operand: Operand, given: Sequence[str] | str) -> str:
+    names = [given] if isinstance(given, str) else list(given)
+    assert len(names) == operand.registers, (
+        f"{name}.{operand.name}: {operand.registers} registers, not {len(names)}"
+    )
+    return names[0] if operand.layout is None else "{" + ", ".join(names) + "}"
+
+
+CopyKind = Literal["ldmatrix", "stmatrix", "cp.async"]
+
+
+@dataclass(frozen=True)
+class CopyAtom(_Instruction):
+    """A copy between memory and registers, or from global to shared memory.
+
+    ``rows`` x ``row_bytes`` bytes move: for ldmatrix and stmatrix ``rows`` counts the rows of all 8x8
+    matrices one under the other, and ``addressing`` maps a row to the lane whose address operand points at
+    it; ``fragment`` says which lane holds which 16-bit element of that (rows, 8) tile.  cp.async is one
+    lane's copy of one row and leaves no fragment.
+    """
+
+    rows: int = 1
+    row_bytes: int = 16
+    matrices: int = 0
+    trans: bool = False
+    fragment: Operand | None = None
+    addressing: Any | None = None
+    asynchronous: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fragment is None:
+            assert self.rows == 1 and self.matrices == 0, self.name
+            return
+        assert self.rows == 8 * self.matrices and self.fragment.shape == (self.rows, 8), self.name
+        assert self.fragment.registers == self.matrices and self.fragment.threads == self.threads, self.name
+        lanes = [self.lane_of_row(r) for r in range(self.rows)]
+        assert len(set(lanes)) == self.rows and max(lanes) < self.threads, self.name
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that one execution moves."""
+        return self.rows * self.row_bytes
+
+    def lane_of_row(self, row: int) -> int:
+        """The lane whose address operand points at row ``row``."""
+        return int(self.addressing(row)) if self.addressing is not None else 0
+
+    def emit(
+        self,
+        *,
+        address: str,
+        registers: Sequence[str] = (),
+        source: str = "",
+        source_size: str | int | None = None,
+    ) -> str:
+        """One PTX statement, without a predicate.
+
+        ``address`` is the 32-bit shared-memory address operand; ``registers`` the fragment (ldmatrix,
+        stmatrix); ``source`` the 64-bit global address of a cp.async, of which ``source_size`` bytes are
+        read and the rest of the row is zero.
+        """
+        if self.fragment is not None:
+            assert len(registers) == self.fragment.registers and not source, self.name
+            return self._fill({"registers": "{" + ", ".join(registers) + "}", "address": address}, {})
+        assert source and not registers, self.name
+        size = "" if source_size is None else f", {source_size}"
+        return self._fill({"address": address, "source": source, "source_size": size}, {})
+
+
+Atom = MmaAtom | CopyAtom
+
+
+def contract(atom: MmaAtom, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+    """What ``atom`` computes, on fragments: D's fragments, shape (threads, values).
+
+    ``a``, ``b``, ``c`` are fragments (threads, values) of operands in registers and matrices (rows, cols) of
+    those in shared memory.  Products and sums are taken in float64 (int64 for integers) and rounded to D's
+    type once; the hardware's own rounding of the accumulation is not modelled.
+    """
+    wide = np.int64 if atom.d.dtype.is_integer else np.float64
+    lhs, rhs = (
+        np.asarray(o.scatter(x) if o.in_registers else x).astype(wide) for o, x in ((atom.a, a), (atom.b, b))
+    )
+    total = lhs @ rhs.T + atom.c.scatter(np.asarray(c)).astype(wide)
+    return atom.d.gather(total.astype(atom.d.dtype.numpy))

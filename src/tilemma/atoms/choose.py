@@ -1,0 +1,103 @@
+"""Choosing records: which instructions do what is wanted, and why each of the others does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tilemma.atoms.atom import Atom, MmaAtom
+from tilemma.dtypes import DType, dtype
+from tilemma.errors import Refusal
+from tilemma.layouts import Major
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The instructions that do what was asked, widest first, and for every other one the rule it breaks.
+
+    Records that differ in N alone and break the same rule are one refusal.
+    """
+
+    candidates: tuple[MmaAtom, ...]
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def best(self) -> MmaAtom | None:
+        return self.candidates[0] if self.candidates else None
+
+
+def select_from(
+    atoms: Iterable[Atom],
+    *,
+    arch: str | None = None,
+    kind: str | None = None,
+    threads: int | None = None,
+    a: DType | str | None = None,
+    b: DType | str | None = None,
+    d: DType | str | None = None,
+    tile: tuple[int, int, int] | None = None,
+    a_from: Literal["registers", "shared"] | None = None,
+    a_major: Major | None = None,
+    b_major: Major | None = None,
+) -> Selection:
+    """Multiplying records for what is wanted; whatever is None does not matter.
+
+    ``tile`` is (M, N, K) of the work of one executing unit, which the instruction has to divide.  A majorness
+    is only asked of an operand in shared memory: in registers the loader arranges the elements.
+    """
+    types = [(letter, dtype(t)) for letter, t in (("a", a), ("b", b), ("d", d)) if t is not None]
+    good: list[MmaAtom] = []
+    bad: dict[tuple[str, str], Refusal] = {}
+    for atom in atoms:
+        if not isinstance(atom, MmaAtom):
+            continue
+        rule = _rule(atom, arch, kind, threads, types, tile, a_from, a_major, b_major)
+        if rule is None:
+            good.append(atom)
+            continue
+        family = _family(atom.name)
+        bad.setdefault((family, rule), Refusal(family, rule, atom.section))
+    good.sort(key=lambda x: x.shape[0] * x.shape[1] * x.shape[2], reverse=True)
+    return Selection(tuple(good), tuple(bad.values()))
+
+
+def _family(name: str) -> str:
+    return re.sub(r"^(SM90_64)x\d+x", r"\1xNx", name)
+
+
+def _rule(
+    atom: MmaAtom,
+    arch: str | None,
+    kind: str | None,
+    threads: int | None,
+    types: list[tuple[str, DType]],
+    tile: tuple[int, int, int] | None,
+    a_from: str | None,
+    a_major: Major | None,
+    b_major: Major | None,
+) -> str | None:
+    """The first rule that ``atom`` breaks, or None.  Without N in it, so that a family shares one line."""
+    if arch is not None and not atom.runs_on(arch):
+        return f"needs {atom.arch}, the target is {arch}"
+    if kind is not None and atom.kind != kind:
+        return f"is {atom.kind}, not {kind}"
+    if threads is not None and atom.threads != threads:
+        return f"is executed by {atom.threads} threads, not {threads}"
+    for letter, t in types:
+        have = atom.operands[letter.upper()].dtype
+        if have is not t:
+            return f"{letter.upper()} is {have}, not {t}"
+    if a_from is not None and atom.a.in_registers != (a_from == "registers"):
+        return f"reads A from {'registers' if atom.a.in_registers else 'shared memory'}"
+    for letter, operand, major in (("A", atom.a, a_major), ("B", atom.b, b_major)):
+        if major is not None and not operand.in_registers and major not in operand.majors:
+            return f"{letter} of type {operand.dtype} is read {' or '.join(operand.majors)}-major only"
+    if tile is not None:
+        for axis, extent, step in zip("MNK", tile, atom.shape, strict=True):
+            if extent % step:
+                return f"{axis} = {extent} is no multiple of the instruction's" + (
+                    f" {step}" if axis != "N" else ""
+                )
+    return None
