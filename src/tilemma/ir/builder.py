@@ -1,0 +1,403 @@
+"""Building tile IR: the one place where both front ends turn statements into operations.
+
+A front end resolves names and syntax, and calls a `Builder`; unique names, views, what a copy allocates and
+where operations go is settled here, so that two spellings of a kernel give the same IR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tilemma import dtypes
+from tilemma.dtypes import DType
+from tilemma.errors import CompileError, Span
+from tilemma.ir import tile as t
+from tilemma.ir.expr import Cast, Const, Dim, Element, Expr, Index, Scalar, Var, binary, const, mod, value_of
+from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Scalarlike, Tile, describe, scalar
+from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, Space
+
+
+class ExtentsNotKnown(CompileError):
+    code = "extents-not-known"
+    found = "`{what}` makes a buffer of {shape}, whose extents are not known when compiled"
+    expected = "a tile of known extents: registers and shared memory are laid out by the compiler"
+    fix = "cut the tile with `subspan(h, w).at(i, j)`, with constants for h and w"
+
+
+class ElseWithoutIf(CompileError):
+    code = "else-without-if"
+    found = "`else` does not follow an `if`"
+    expected = "`else` directly after the block of its `if`"
+    fix = "move it there, or remove it"
+
+
+class UnknownDtype(CompileError):
+    code = "unknown-dtype"
+    found = "`{name}` is not an element type"
+    expected = "one of {known}"
+    fix = "{suggestion}"
+
+
+@dataclass
+class Builder:
+    """Collects the operations of one kernel.
+
+    ``span`` is where the statement being read stands; operations take it unless a call gives another.
+    """
+
+    name: str
+    span: Span | None = None
+    params: list[t.Parameter] = field(default_factory=list)
+    returns: Buffer | None = None
+    _stack: list[list[t.Op]] = field(default_factory=lambda: [[]])
+    _used: dict[str, int] = field(default_factory=dict)
+    _levels: list[Level | None] = field(default_factory=list)
+
+    # ---- names and parameters ----------------------------------------------------------------------------
+
+    def fresh(self, name: str) -> str:
+        """``name``, or ``name.1``, ``name.2``, .. where it is taken."""
+        count = self._used.get(name, -1) + 1
+        self._used[name] = count
+        return name if count == 0 else self.fresh_suffix(name, count)
+
+    def fresh_suffix(self, name: str, count: int) -> str:
+        candidate = f"{name}.{count}"
+        self._used[candidate] = 0
+        return candidate
+
+    def array_param(
+        self, name: str, dtype: DType, dims: Sequence[str | int | None], span: Span | None = None
+    ) -> Tile:
+        """An array parameter; a dimension is a name, a number, or None (its own, unnamed)."""
+        shape: list[Expr] = []
+        for i, d in enumerate(dims):
+            shape.append(const(d) if isinstance(d, int) else Dim(d if d is not None else f"{name}_{i}"))
+        buffer = Buffer(self.fresh(name), dtype, tuple(shape), Space.GLOBAL)
+        self.params.append(t.ArrayParameter(buffer, span=span or self.span))
+        return Tile.whole(buffer)
+
+    def scalar_param(self, name: str, dtype: DType, span: Span | None = None) -> Scalar:
+        s = Scalar(self.fresh(name), dtype)
+        self.params.append(t.ScalarParameter(s, span=span or self.span))
+        return s
+
+    def finish(self) -> t.Kernel:
+        """The kernel read so far."""
+        assert len(self._stack) == 1, "a body is still open"
+        return t.Kernel(self.name, tuple(self.params), tuple(self._stack[0]), self.returns, span=self.span)
+
+    # ---- structure ---------------------------------------------------------------------------------------
+
+    def emit(self, op: t.Op) -> t.Op:
+        """Append ``op`` to the body being built; it gets the current span when it has none."""
+        if op.span is None:
+            op = replace(op, span=self.span)
+        self._stack[-1].append(op)
+        return op
+
+    @contextmanager
+    def _body(self) -> Iterator[list[t.Op]]:
+        ops: list[t.Op] = []
+        self._stack.append(ops)
+        try:
+            yield ops
+        finally:
+            self._stack.pop()
+
+    @property
+    def level(self) -> Level | None:
+        """The innermost parallel level that is open (None: at kernel level, or not annotated)."""
+        return self._levels[-1] if self._levels else None
+
+    @contextmanager
+    def parallel(
+        self,
+        names: Sequence[str],
+        extents: Sequence[Scalarlike],
+        level: Level | None = None,
+        *,
+        asynchronous: bool = False,
+        cooperative: bool = False,
+        min_blocks: int | None = None,
+        max_registers: int | None = None,
+        span: Span | None = None,
+    ) -> Iterator[tuple[Bounded, ...]]:
+        span = span or self.span
+        indices = tuple(Index(self.fresh(n), scalar(e)) for n, e in zip(names, extents, strict=True))
+        self._levels.append(level)
+        try:
+            with self._body() as ops:
+                yield tuple(Bounded.of(i) for i in indices)
+        finally:
+            self._levels.pop()
+        self.emit(
+            t.Parallel(
+                indices,
+                tuple(ops),
+                level,
+                asynchronous,
+                cooperative,
+                min_blocks,
+                max_registers,
+                span=span,
+            )
+        )
+
+    @contextmanager
+    def foreach(
+        self,
+        name: str,
+        extent: Scalarlike,
+        *,
+        start: Scalarlike = 0,
+        stop: Scalarlike | None = None,
+        step: Scalarlike = 1,
+        unroll: int | None = None,
+        vectorize: int | None = None,
+        span: Span | None = None,
+    ) -> Iterator[Bounded]:
+        """A loop over ``start .. stop`` (default: ``extent``) of an index bounded by ``extent``."""
+        span = span or self.span
+        index = Index(self.fresh(name), scalar(extent))
+        end = scalar(extent) if stop is None else scalar(stop)
+        with self._body() as ops:
+            yield Bounded.of(index)
+        self.emit(t.For(index, scalar(start), end, scalar(step), tuple(ops), unroll, vectorize, span=span))
+
+    @contextmanager
+    def while_(self, cond: Expr, span: Span | None = None) -> Iterator[None]:
+        span = span or self.span
+        with self._body() as ops:
+            yield
+        self.emit(t.While(cond, tuple(ops), span=span))
+
+    @contextmanager
+    def if_(self, cond: Expr, span: Span | None = None) -> Iterator[None]:
+        span = span or self.span
+        with self._body() as ops:
+            yield
+        self.emit(t.If(cond, tuple(ops), span=span))
+
+    @contextmanager
+    def else_(self, span: Span | None = None) -> Iterator[None]:
+        """The other branch of the `If` just emitted; ElseWithoutIf when there is none."""
+        before = self._stack[-1]
+        if not before or not isinstance(before[-1], t.If) or before[-1].otherwise:
+            raise ElseWithoutIf(span or self.span)
+        with self._body() as ops:
+            yield
+        last = before[-1]
+        assert isinstance(last, t.If)
+        before[-1] = replace(last, otherwise=tuple(ops))
+
+    @contextmanager
+    def inthreads(self, cond: Expr, asynchronous: bool = False, span: Span | None = None) -> Iterator[None]:
+        span = span or self.span
+        with self._body() as ops:
+            yield
+        self.emit(t.InThreads(cond, tuple(ops), asynchronous, span=span))
+
+    # ---- scalars and elements ----------------------------------------------------------------------------
+
+    def declare(self, name: str, value: Scalarlike | float, dtype: DType | None = None) -> Var:
+        e = scalar(value)
+        var = Var(self.fresh(name), dtype or e.type)
+        self.emit(t.Declare(var, self.converted(e, var.dtype)))
+        return var
+
+    def assign(self, var: Var, value: Scalarlike | float) -> None:
+        self.emit(t.Assign(var, self.converted(scalar(value), var.dtype)))
+
+    @staticmethod
+    def converted(e: Expr, dtype: DType) -> Expr:
+        """``e`` as ``dtype``; constants are converted here."""
+        if e.type == dtype:
+            return e
+        if isinstance(e, Const):
+            return Const(float(e.value) if dtype.is_float else int(e.value), dtype)
+        return Cast(e, dtype)
+
+    def element(self, tile: Tile, indices: Sequence[Scalarlike], span: Span | None = None) -> Element:
+        return Element(tile.element(indices, span))
+
+    def set_element(self, tile: Tile, indices: Sequence[Scalarlike], value: Scalarlike | float) -> None:
+        view = tile.element(indices)
+        self.emit(t.SetElement(view, self.converted(scalar(value), view.dtype)))
+
+    # ---- storage -----------------------------------------------------------------------------------------
+
+    def alloc(
+        self,
+        name: str,
+        space: Space,
+        dtype: DType,
+        shape: Sequence[Scalarlike],
+        *,
+        copies: int = 0,
+        init: Scalarlike | float | None = None,
+        swizzle: int | None = None,
+        span: Span | None = None,
+    ) -> Buffer:
+        """A shared or local buffer; extents must be known (ExtentsNotKnown)."""
+        extents = tuple(scalar(s) for s in shape)
+        self._check_known(name, extents, span)
+        buffer = Buffer(self.fresh(name), dtype, extents, space, copies)
+        value = None if init is None else self.converted(scalar(init), dtype)
+        self.emit(t.Alloc(buffer, value, swizzle, span=span))
+        return buffer
+
+    def _check_known(self, what: str, extents: Sequence[Expr], span: Span | None) -> None:
+        if any(value_of(e) is None for e in extents):
+            shape = "[" + ", ".join(describe(e) for e in extents) + "]"
+            raise ExtentsNotKnown(span or self.span, what=what, shape=shape)
+
+    def settle(self, tile: Tile, other: Sequence[Expr] | None = None) -> Tile:
+        """`Tile.settle`; what can only be checked at launch becomes an `Assert`."""
+        if other is None or tile.chunks is None or len(other) != len(tile.chunks):
+            for dim, count in tile.unsettled_requirement():
+                divides = binary("eq", mod(dim, count), 0)
+                text = f"chunkat: {describe(count)} must divide {describe(dim)}"
+                self.emit(t.Assert(divides, text, span=tile.span))
+        return tile.settle(other)
+
+    def copy(
+        self,
+        src: Tile,
+        dst: Tile | Space,
+        *,
+        engine: Literal["dma", "tma"] = "dma",
+        name: str | None = None,
+        asynchronous: bool = False,
+        event: EventRef | None = None,
+        transpose: tuple[int, ...] | None = None,
+        pad: tuple[tuple[int, int, int], ...] = (),
+        span: Span | None = None,
+        **options: Any,
+    ) -> FutureValue:
+        """A copy; to a `Space` it allocates the buffer, called ``name``.
+
+        ``options`` are further fields of `Copy` (swizzle, zfill, multicast, promote, evict, pad_value, after).
+        """
+        shaped = transpose is None and not pad
+        if isinstance(dst, Space):
+            src = self.settle(src)
+            extents = _result_shape(src.shape, transpose, pad)
+            buffer = self.alloc(
+                name or f"{src.view.base.name}_copy",
+                dst,
+                src.view.dtype,
+                extents,
+                swizzle=options.get("swizzle"),
+                span=span,
+            )
+            dst = Tile.whole(buffer)
+        elif src.chunks is not None and shaped:
+            dst = self.settle(dst)
+            src = self.settle(src, dst.shape)
+        elif dst.chunks is not None and shaped:
+            dst = self.settle(dst, src.shape)
+        else:
+            src, dst = self.settle(src), self.settle(dst)
+        future = self.fresh(f"{name or 'copy'}.future") if asynchronous and event is None else None
+        self.emit(
+            t.Copy(
+                engine,
+                src.view,
+                dst.view,
+                asynchronous,
+                event,
+                future,
+                transpose=transpose,
+                pad=pad,
+                span=span,
+                **options,
+            )
+        )
+        return FutureValue(future or "", dst)
+
+    # ---- contraction -------------------------------------------------------------------------------------
+
+    def fragment(
+        self,
+        name: str,
+        copies: tuple[int, ...] = (),
+        dtype: DType | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> FragmentValue:
+        unique = self.fresh(name)
+        self.emit(t.DeclareFragment(unique, copies, dtype, shape))
+        return FragmentValue(unique, copies)
+
+    def fill(
+        self, fragment: FragmentValue | str, value: Scalarlike | float, dtype: DType | None = None
+    ) -> FragmentValue:
+        """Fill a fragment, declaring it first where a name is given."""
+        target = self.fragment(fragment, dtype=dtype) if isinstance(fragment, str) else fragment
+        v = scalar(value)
+        if dtype is not None:
+            v = self.converted(v, dtype)
+        self.emit(t.Fill(target.ref, v, dtype))
+        return target
+
+    def load(self, fragment: FragmentValue | str, src: Tile, swizzle: int | None = None) -> FragmentValue:
+        """Load an operand tile, declaring the fragment where a name is given."""
+        settled = self.settle(src)
+        target = self.fragment(fragment) if isinstance(fragment, str) else fragment
+        self.emit(t.Load(target.ref, settled.view, swizzle))
+        return target
+
+    def mma(
+        self,
+        contract: Contract,
+        acc: FragmentValue,
+        a: FragmentValue | Tile,
+        b: FragmentValue | Tile,
+        **options: Any,
+    ) -> None:
+        """``options`` are further fields of `Mma` (meta, scale_a, scale_b, future, k_order)."""
+        self.emit(t.Mma(contract, acc.ref, self._operand(a), self._operand(b), **options))
+
+    def _operand(self, x: FragmentValue | Tile) -> t.Operand:
+        return x.ref if isinstance(x, FragmentValue) else self.settle(x).view
+
+    def store(self, fragment: FragmentValue, dst: Tile, **options: Any) -> None:
+        """``options`` are further fields of `Store` (transpose, rows, columns)."""
+        self.emit(t.Store(fragment.ref, self.settle(dst).view, **options))
+
+    # ---- events ------------------------------------------------------------------------------------------
+
+    def event(self, name: str, slots: int = 0, threads: int | None = None, ready: bool = False) -> Event:
+        e = Event(self.fresh(name), slots, threads, ready)
+        self.emit(t.DeclareEvent(e))
+        return e
+
+
+def _result_shape(
+    shape: Sequence[Expr], transpose: tuple[int, ...] | None, pad: tuple[tuple[int, int, int], ...]
+) -> tuple[Expr, ...]:
+    """Extents after transposing and padding; inner padding goes between neighbouring elements."""
+    out = [shape[i] for i in transpose] if transpose is not None else list(shape)
+    for i, (low, high, inner) in enumerate(pad):
+        grown = binary("add", out[i], low + high)
+        out[i] = binary("add", grown, binary("mul", binary("sub", out[i], 1), inner))
+    return tuple(out)
+
+
+def element_type(name: str, span: Span | None = None) -> DType:
+    """The element type called ``name``; UnknownDtype with the nearest name otherwise."""
+    from tilemma.errors import nearest
+
+    try:
+        return dtypes.dtype(name)
+    except KeyError:
+        near = nearest(name, dtypes.names())
+        raise UnknownDtype(
+            span,
+            name=name,
+            known=", ".join(dtypes.BY_NAME),
+            suggestion=f"did you mean `{near}`?" if near else "pick one of these",
+        ) from None

@@ -1,0 +1,303 @@
+"""What a program holds while it is being read: bounded values, tiles and fragments, and the algebra of views.
+
+Both front ends build these, so that ``chunkat`` or ``subspan`` means one thing.  A `Tile` is a view whose
+extents may still wait for the other side of a copy (``chunkat`` takes its tile from there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilemma.errors import CompileError, Span
+from tilemma.ir.expr import Binary, Expr, Index, add, const, expr, floordiv, minimum, mul, sub, value_of
+from tilemma.ir.tile import FragmentRef
+from tilemma.ir.types import Axis, Buffer, View
+
+
+class WrongRank(CompileError):
+    code = "wrong-rank"
+    found = "`{what}` got {got} for a tile of {rank} dimensions ({shape})"
+    expected = "one for each dimension"
+    fix = "write {rank} of them; `_` (`full` in Python) keeps a dimension whole"
+
+
+class ChunkDoesNotDivide(CompileError):
+    code = "chunk-does-not-divide"
+    found = "`chunkat` cuts a dimension of {dim} into {count} chunks"
+    expected = "a count that divides the dimension: outside a copy a chunk is dimension / count"
+    fix = "use `subspan({suggestion}).at(...)`, or a count that divides {dim}"
+
+
+class UnboundedChunkIndex(CompileError):
+    code = "unbounded-chunk-index"
+    found = "`chunkat` got `{text}`, a value without an upper bound"
+    expected = "an index of a `parallel` or loop (or `a # b` of two), whose bound tells the number of chunks"
+    fix = "use `subspan(h, w).at(i, j)`, which names the tile's extents"
+
+
+class NotContiguous(CompileError):
+    code = "span-as-not-contiguous"
+    found = "`span_as` on a view that is not the whole of `{name}`"
+    expected = "elements that follow one another in memory"
+    fix = "apply `span_as` to `{name}` itself and cut the view from the result"
+
+
+class ElementCount(CompileError):
+    code = "element-count"
+    found = "`span_as` turns {have} elements ({shape}) into {want} ({new})"
+    expected = "the same number of elements"
+    fix = "make the product of the new extents {have}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A value with an upper bound: an index, a composition ``a # b``, or ``k(-1)``.  0 <= value < extent."""
+
+    value: Expr
+    extent: Expr
+
+    @staticmethod
+    def of(index: Index) -> Bounded:
+        return Bounded(index, index.extent)
+
+    def compose(self, inner: Bounded) -> Bounded:
+        """``self # inner``: self * #inner + inner, below #self * #inner."""
+        return Bounded(add(mul(self.value, inner.extent), inner.value), mul(self.extent, inner.extent))
+
+    @property
+    def last(self) -> Bounded:
+        """The largest value it can have, ``k(-1)``."""
+        return Bounded(sub(self.extent, 1), self.extent)
+
+
+Scalarlike = Bounded | Expr | int
+MaybeIndex = Scalarlike | None  # None stands for `_`
+
+
+def scalar(x: Scalarlike | float) -> Expr:
+    """``x`` as a plain expression, its bound forgotten."""
+    return x.value if isinstance(x, Bounded) else expr(x)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A view as a program names it; ``chunks`` are ``chunkat`` indices whose extents are not settled yet."""
+
+    view: View
+    chunks: tuple[Bounded | None, ...] | None = None
+    span: Span | None = None
+
+    kind: ClassVar[str] = "tile"
+
+    @staticmethod
+    def whole(buffer: Buffer, slot: Expr | None = None) -> Tile:
+        return Tile(buffer.whole(slot))
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        """Extents, ``chunkat`` settled by dimension / count."""
+        return self.settle().view.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.view.axes)
+
+    def _check_rank(self, what: str, count: int, span: Span | None) -> None:
+        if count != self.rank:
+            shape = ", ".join(describe(e) for e in self.view.shape)
+            raise WrongRank(span or self.span, what=what, got=count, rank=self.rank, shape=shape)
+
+    def settle(self, other: Sequence[Expr] | None = None) -> Tile:
+        """The tile with its extents fixed.
+
+        ``other``: the extents of a copy's other side, which a ``chunkat`` takes over; without them a chunk is
+        dimension / count.  Raises ChunkDoesNotDivide when that is known not to divide.
+        """
+        if self.chunks is None:
+            return self
+        use_other = other is not None and len(other) == len(self.chunks)
+        view = self.view
+        axes = list(view.axes)
+        for i, chunk in enumerate(self.chunks):
+            if use_other and other is not None:
+                extent = other[i] if chunk is not None else axes[i].extent
+            elif chunk is None:
+                continue
+            else:
+                extent = self._share(axes[i].extent, chunk.extent)
+            if chunk is not None:
+                view = view.shift(i, mul(chunk.value, extent))
+            axes[i] = replace(axes[i], extent=extent)
+        return Tile(replace(view, axes=tuple(axes)), None, self.span)
+
+    def _share(self, dim: Expr, count: Expr) -> Expr:
+        d, c = value_of(dim), value_of(count)
+        if d is not None and c is not None and (c == 0 or d % c):
+            size = -(-d // c) if c else d
+            raise ChunkDoesNotDivide(self.span, dim=d, count=c, suggestion=size)
+        # dim / (dim / c) is c: the launch checks that c divides the dimension.
+        if isinstance(count, Binary) and count.op in ("div", "floordiv", "cdiv") and count.a == dim:
+            return count.b
+        return floordiv(dim, count)
+
+    def unsettled_requirement(self) -> tuple[tuple[Expr, Expr], ...]:
+        """(dimension, count) pairs that must divide when the tile is settled by itself; for launch checks."""
+        pairs = []
+        for axis, chunk in zip(self.view.axes, self.chunks or (), strict=False):
+            if chunk is not None and (value_of(axis.extent) is None or value_of(chunk.extent) is None):
+                pairs.append((axis.extent, chunk.extent))
+        return tuple(pairs)
+
+    def chunkat(self, indices: Sequence[MaybeIndex], span: Span | None = None) -> Tile:
+        base = self.settle()
+        self._check_rank("chunkat", len(indices), span)
+        chunks: list[Bounded | None] = []
+        for i in indices:
+            if isinstance(i, Index):
+                i = Bounded.of(i)
+            if isinstance(i, int):
+                i = Bounded(const(i), const(i + 1)) if i == 0 else i
+            if i is not None and not isinstance(i, Bounded):
+                raise UnboundedChunkIndex(span or self.span, text=describe(scalar(i)))
+            chunks.append(i)
+        return Tile(base.view, tuple(chunks), span or self.span)
+
+    def subspan(
+        self,
+        extents: Sequence[MaybeIndex],
+        at: Sequence[MaybeIndex],
+        *,
+        step: Sequence[Scalarlike] | None = None,
+        strides: Sequence[Scalarlike] | None = None,
+        remainder: bool = False,
+        name: str = "subspan",
+        span: Span | None = None,
+    ) -> Tile:
+        """The tile of these extents number ``at``: its origin is at * step, step being the extents by default.
+
+        ``strides``: distance of neighbouring elements, in elements of the dimension.  ``remainder``
+        (``modspan``): the last tile is what is left of the dimension.
+        """
+        base = self.settle()
+        self._check_rank(name, len(extents), span)
+        self._check_rank(f"{name}(...).at", len(at), span)
+        view = base.view
+        axes = list(view.axes)
+        for i, (extent, index) in enumerate(zip(extents, at, strict=True)):
+            size = axes[i].extent if extent is None else scalar(extent)
+            pace = size if step is None else scalar(step[i])
+            origin = mul(0 if index is None else scalar(index), pace)
+            view = view.shift(i, origin)
+            if remainder:
+                size = minimum(size, sub(axes[i].extent, origin))
+            stride = axes[i].step if strides is None else mul(axes[i].step, scalar(strides[i]))
+            axes[i] = replace(axes[i], extent=size, step=stride)
+        return Tile(replace(view, axes=tuple(axes)), None, span or self.span)
+
+    def window(
+        self,
+        extents: Sequence[MaybeIndex],
+        origin: Sequence[Scalarlike],
+        *,
+        strides: Sequence[Scalarlike] | None = None,
+        span: Span | None = None,
+    ) -> Tile:
+        """``view(h, w).from(r, c)``: the tile whose first element is at ``origin``, in elements."""
+        ones = [1] * len(extents)
+        return self.subspan(extents, list(origin), step=ones, strides=strides, name="view", span=span)
+
+    def span_as(self, shape: Sequence[Scalarlike], span: Span | None = None) -> Tile:
+        """The same elements, in row-major order, as an array of ``shape``."""
+        base = self.settle().view
+        if not base.is_whole and not (base.reshape is not None and _covers(base)):
+            raise NotContiguous(span or self.span, name=base.base.name)
+        new = tuple(scalar(s) for s in shape)
+        have, want = _count(base.base.shape), _count(new)
+        if have is not None and want is not None and have != want:
+            raise ElementCount(
+                span or self.span,
+                have=have,
+                want=want,
+                shape=" x ".join(describe(e) for e in base.base.shape),
+                new=" x ".join(describe(e) for e in new),
+            )
+        axes = tuple(Axis(d, e) for d, e in enumerate(new))
+        return Tile(View(base.base, tuple(const(0) for _ in new), axes, base.slot, new), None, span or self.span)
+
+    def sqz(self) -> Tile:
+        """Without the axes of extent 1."""
+        v = self.settle().view
+        return Tile(replace(v, axes=tuple(a for a in v.axes if value_of(a.extent) != 1)), None, self.span)
+
+    def element(self, indices: Sequence[Scalarlike], span: Span | None = None) -> View:
+        """The element at ``indices``: a view without axes."""
+        self._check_rank("at", len(indices), span)
+        return self.settle().view.element(tuple(scalar(i) for i in indices))
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentValue:
+    """A register tile, or (with ``copies``) an array of them."""
+
+    name: str
+    copies: tuple[int, ...] = ()
+    index: tuple[Expr, ...] = ()
+
+    def __getitem__(self, i: Scalarlike) -> FragmentValue:
+        return replace(self, index=(*self.index, scalar(i)))
+
+    @property
+    def ref(self) -> FragmentRef:
+        return FragmentRef(self.name, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class FutureValue:
+    """The handle of a copy: ``data`` is where it writes.  It can stand for that tile itself."""
+
+    name: str
+    data: Tile
+
+
+def _covers(view: View) -> bool:
+    return (
+        view.reshape is not None
+        and all(value_of(o) == 0 for o in view.offsets)
+        and view.axes == tuple(Axis(d, e) for d, e in enumerate(view.reshape))
+    )
+
+
+def _count(shape: Sequence[Expr]) -> int | None:
+    n = 1
+    for e in shape:
+        v = value_of(e)
+        if v is None:
+            return None
+        n *= v
+    return n
+
+
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%", "floordiv": "//", "and": "&", "or": "|",
+    "xor": "^", "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "land": "&&", "lor": "||",
+}  # fmt: skip
+
+
+def describe(e: Expr) -> str:
+    """``e`` as a person would write it, for messages."""
+    if isinstance(e, Binary):
+        a, b = describe(e.a), describe(e.b)
+        if e.op in ("cdiv", "min", "max"):
+            return f"{e.op}({a}, {b})"
+        wrapped = [f"({t})" if isinstance(x, Binary) and x.op not in ("cdiv", "min", "max") else t
+                   for x, t in ((e.a, a), (e.b, b))]  # fmt: skip
+        return f"{wrapped[0]} {_SIGNS[e.op]} {wrapped[1]}"
+    if value_of(e) is not None:
+        return str(value_of(e))
+    return str(getattr(e, "name", None) or getattr(e, "value", e))
+
+
+__all__ = ["Bounded", "FragmentValue", "FutureValue", "MaybeIndex", "Scalarlike", "Tile", "describe", "scalar"]
