@@ -1,0 +1,38 @@
+"""Types of kernel parameters: `Global["f16", "M", "K"]`, `Int`, `Float`, .."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Dimension = str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """An array in device memory: element type (or the name of a compile-time parameter that holds it), and
+    for each dimension a name, a number, or None for one that has no name."""
+
+    dtype: str
+    dims: tuple[Dimension, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType:
+    """A scalar passed by value."""
+
+    dtype: str
+
+
+class _Global:
+    def __getitem__(self, item: Any) -> ArrayType:
+        parts = item if isinstance(item, tuple) else (item,)
+        return ArrayType(str(parts[0]), tuple(parts[1:]))
+
+
+Global = _Global()
+Int = ScalarType("s32")
+Int64 = ScalarType("s64")
+Float = ScalarType("f32")
+Double = ScalarType("f64")
+Bool = ScalarType("bool")

@@ -1,0 +1,197 @@
+"""A Python function as a kernel: its signature, its checks, and the tile IR that tracing it gives."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilemma.errors import CompileError, Span, nearest
+from tilemma.ir import tile as t
+from tilemma.ir.builder import Builder, element_type
+from tilemma.ir.types import Space
+from tilemma.lang.annotations import ArrayType, ScalarType
+from tilemma.lang.checker import Checker
+from tilemma.lang.spans import forget_sources, node_span
+from tilemma.lang.tracing import tracing
+from tilemma.lang.values import TileValue, Value
+
+
+class NoKernelSource(CompileError):
+    code = "no-kernel-source"
+    found = "the source of `{name}` cannot be read"
+    expected = "a function defined in a file, a notebook, or a REPL that keeps sources (IPython, Python 3.13)"
+    fix = "put the kernel into a file: what tracing would get silently wrong is found by reading it"
+
+
+class BadParameter(CompileError):
+    code = "bad-kernel-parameter"
+    found = "parameter `{param}` of `{name}` {problem}"
+    expected = "`{param}: tm.Global[dtype, dims...]` or `tm.Int` and the like; compile-time values keyword-only"
+    fix = "{fix_text}"
+
+
+class UnknownConstant(CompileError):
+    code = "unknown-compile-time-parameter"
+    found = "`{name}` has no compile-time parameter `{param}`"
+    expected = "one of: {known}"
+    fix = "{fix_text}"
+
+
+class MissingConstant(CompileError):
+    code = "missing-compile-time-parameter"
+    found = "`{name}` got no value for its compile-time parameter `{param}`"
+    expected = "a value: it has no default"
+    fix = "pass `{param}=...`"
+
+
+class KernelReturns(CompileError):
+    code = "kernel-returns"
+    found = "`{name}` returns {got}"
+    expected = "nothing, or one of its arrays"
+    fix = "write results through an output parameter"
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSource:
+    """A kernel function, read and checked once; `build` traces it for given compile-time values."""
+
+    function: Callable[..., Any]
+    name: str
+    arrays: tuple[str, ...]
+    parameters: Mapping[str, ArrayType | ScalarType]
+    constants: Mapping[str, Any]
+    required: frozenset[str]
+    spans: Mapping[str, Span]
+    span: Span
+    file: str
+
+    def resolved(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Compile-time values: the defaults with ``given`` put over them."""
+        for param in given:
+            if param not in self.constants:
+                near = nearest(param, list(self.constants))
+                raise UnknownConstant(
+                    self.span,
+                    name=self.name,
+                    param=param,
+                    known=", ".join(self.constants) or "none",
+                    fix_text=f"did you mean `{near}`?" if near else "remove it",
+                )
+        values = {**self.constants, **given}
+        for param in self.required:
+            if param not in given:
+                raise MissingConstant(self.spans.get(param, self.span), name=self.name, param=param)
+        return values
+
+    def build(self, given: Mapping[str, Any] | None = None) -> t.Kernel:
+        """Trace the function; the errors of the front end and of the builder carry the user's line."""
+        constants = self.resolved(given or {})
+        b = Builder(self.name, self.span)
+        args: dict[str, Any] = {}
+        for param, annotation in self.parameters.items():
+            span = self.spans.get(param, self.span)
+            if isinstance(annotation, ScalarType):
+                args[param] = Value(b.scalar_param(param, element_type(annotation.dtype, span), span))
+                continue
+            kind = constants.get(annotation.dtype, annotation.dtype)
+            dims = tuple(constants.get(d, d) if isinstance(d, str) else d for d in annotation.dims)
+            args[param] = TileValue(b.array_param(param, element_type(str(kind), span), dims, span))
+        with tracing(b):
+            result = self.function(**args, **constants)
+        b.span = self.span
+        if result is not None:
+            b.returns = self._returned(result, b)
+        return b.finish()
+
+    def _returned(self, result: Any, b: Builder) -> Any:
+        if isinstance(result, TileValue) and result.tile.view.is_whole:
+            buffer = result.tile.view.base
+            if buffer.space is Space.GLOBAL:
+                return buffer
+        raise KernelReturns(self.span, name=self.name, got=repr(result))
+
+
+def read_kernel(function: Callable[..., Any]) -> KernelSource:
+    """Read the source of ``function``, check it, and take its signature apart."""
+    forget_sources()
+    name, file = function.__name__, function.__code__.co_filename
+    node = _function_node(function)
+    span = node_span(file, node)
+    span = Span(span.file, span.line, span.column + len("def "), span.line, span.column + len("def ") + len(name))
+    spans = {a.arg: node_span(file, a) for a in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs)}
+    Checker(file, node, lambda e: _resolve(e, function)).check()
+    parameters: dict[str, ArrayType | ScalarType] = {}
+    constants: dict[str, Any] = {}
+    required = set()
+    annotations = _annotations(function)
+    for p in inspect.signature(function).parameters.values():
+        place = spans.get(p.name, span)
+        if p.kind is p.KEYWORD_ONLY:
+            constants[p.name] = None if p.default is p.empty else p.default
+            if p.default is p.empty:
+                required.add(p.name)
+            continue
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise _bad(place, p.name, name, "collects a varying number of arguments", "name each parameter")
+        kind = annotations.get(p.name)
+        if not isinstance(kind, (ArrayType, ScalarType)):
+            problem = "has no type" if kind is None else f"has the type {kind!r}, which is not a kernel type"
+            raise _bad(place, p.name, name, problem, f'write `{p.name}: tm.Global["f16", "M", "K"]`')
+        parameters[p.name] = kind
+    arrays = tuple(n for n, k in parameters.items() if isinstance(k, ArrayType))
+    return KernelSource(function, name, arrays, parameters, constants, frozenset(required), spans, span, file)
+
+
+def _bad(span: Span, param: str, name: str, problem: str, fix: str) -> BadParameter:
+    return BadParameter(span, param=param, name=name, problem=problem, fix_text=fix)
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return inspect.get_annotations(function, eval_str=True)
+    except Exception:
+        return dict(function.__annotations__)
+
+
+def _function_node(function: Callable[..., Any]) -> ast.FunctionDef:
+    """The syntax tree of ``function``, its line numbers those of its file."""
+    code = function.__code__
+    lines = linecache.getlines(code.co_filename)
+    try:
+        tree = ast.parse("".join(lines)) if lines else None
+    except SyntaxError:
+        tree = None
+    if tree is not None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name == function.__name__:
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                if first == code.co_firstlineno:
+                    return node
+    try:
+        text = textwrap.dedent(inspect.getsource(function))
+        found = ast.parse(text).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        raise NoKernelSource(name=function.__name__) from None
+    if not isinstance(found, ast.FunctionDef):
+        raise NoKernelSource(name=function.__name__)
+    ast.increment_lineno(found, code.co_firstlineno - 1)
+    return found
+
+
+def _resolve(e: ast.expr, function: Callable[..., Any]) -> Any:
+    """What a dotted name stands for where ``function`` was defined; None when that cannot be told."""
+    if isinstance(e, ast.Name):
+        closure = inspect.getclosurevars(function)
+        for scope in (closure.nonlocals, function.__globals__):
+            if e.id in scope:
+                return scope[e.id]
+        return None
+    if isinstance(e, ast.Attribute):
+        base = _resolve(e.value, function)
+        return inspect.getattr_static(base, e.attr, None) if base is not None else None
+    return None

@@ -1,0 +1,138 @@
+"""Where a call in a user's kernel stands, and the names its result is bound to.
+
+CPython keeps the column range of every instruction (PEP 657), so a call that is running knows its own place;
+the names on the left of its assignment come from the syntax tree of the file.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import sys
+from functools import lru_cache
+from itertools import islice
+from types import CodeType, FrameType
+
+from tilemma.errors import Span
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame that is not inside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        # contextlib runs our generators between the user's `with` and us.
+        if not name.startswith(_PACKAGE) and not name.endswith("contextlib.py"):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def caller_span() -> Span | None:
+    """The source range of the expression that the user's code is evaluating."""
+    frame = user_frame()
+    return None if frame is None else frame_span(frame)
+
+
+def frame_span(frame: FrameType) -> Span | None:
+    positions = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+    if positions is None:
+        return None
+    return make_span(frame.f_code.co_filename, *positions)
+
+
+def make_span(
+    file: str, line: int | None, end_line: int | None, column: int | None, end_column: int | None
+) -> Span | None:
+    """A span from CPython's positions: lines from 1, columns from 0 in UTF-8 bytes."""
+    if line is None:
+        return None
+    end_line = line if end_line is None else end_line
+    return Span(
+        file,
+        line,
+        _characters(file, line, column or 0) + 1,
+        end_line,
+        _characters(file, end_line, end_column or 0) + 1,
+    )
+
+
+def _characters(file: str, line: int, byte_column: int) -> int:
+    text = linecache.getline(file, line)
+    return len(text.encode()[:byte_column].decode(errors="replace")) if text else byte_column
+
+
+def node_span(file: str, node: ast.AST) -> Span:
+    """The span of a syntax node whose line numbers are those of ``file``."""
+    span = make_span(
+        file,
+        getattr(node, "lineno", 1),
+        getattr(node, "end_lineno", None),
+        getattr(node, "col_offset", 0),
+        getattr(node, "end_col_offset", None),
+    )
+    assert span is not None
+    return span
+
+
+Position = tuple[int, int, int, int]
+
+
+def bound_names() -> tuple[str, ...]:
+    """Names that the result of the running call is assigned to; empty where there are none.
+
+    ``x = shared(..)`` gives ("x",), ``a, b = shared(..), shared(..)`` one of them for each call, and
+    ``for i, j in parallel(..)`` ("i", "j").
+    """
+    frame = user_frame()
+    if frame is None:
+        return ()
+    code: CodeType = frame.f_code
+    p = next(islice(code.co_positions(), frame.f_lasti // 2, None), None)
+    if p is None or None in p:
+        return ()
+    line, end_line, column, end_column = p
+    key: Position = (line or 0, column or 0, end_line or 0, end_column or 0)
+    return _targets(code.co_filename).get(key, ())
+
+
+@lru_cache(maxsize=64)
+def _targets(file: str) -> dict[Position, tuple[str, ...]]:
+    lines = linecache.getlines(file)
+    try:
+        tree = ast.parse("".join(lines))
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[Position, tuple[str, ...]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            _bind(node.targets[0], node.value, found)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            _bind(node.target, node.value, found)
+        elif isinstance(node, ast.For):
+            _bind(node.target, node.iter, found)
+        elif isinstance(node, ast.NamedExpr):
+            _bind(node.target, node.value, found)
+    return found
+
+
+def _bind(target: ast.expr, value: ast.expr, found: dict[Position, tuple[str, ...]]) -> None:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for t, v in zip(target.elts, value.elts, strict=True):
+            _bind(t, v, found)
+        return
+    if not isinstance(value, ast.Call):
+        return
+    names = [n.id for n in ([target] if isinstance(target, ast.Name) else getattr(target, "elts", []))
+             if isinstance(n, ast.Name)]  # fmt: skip
+    position = (value.lineno, value.col_offset, value.end_lineno or 0, value.end_col_offset or 0)
+    found[position] = tuple(names)
+
+
+def forget_sources() -> None:
+    """Drop what is known of files that may have changed (a REPL redefining a function)."""
+    linecache.checkcache()
+    _targets.cache_clear()
