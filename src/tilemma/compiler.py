@@ -1,0 +1,125 @@
+"""source -> tile IR -> PASSES -> lane IR -> PTX -> cubin: the whole story on one screen."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from tilemma.assemble import Cubin, assemble, disassemble
+from tilemma.ir import tile as t
+from tilemma.ir.printer import print_kernel, print_lane
+from tilemma.ir.verifier import verify, verify_lane
+from tilemma.launch import Launch
+from tilemma.lower import Lowered, lower
+from tilemma.passes import PASSES, Decision
+from tilemma.targets.ptx import print_module
+
+Facts = Mapping[str, t.ArrayFacts]
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A kernel compiled for one architecture and one set of facts; later stages run when asked for.
+
+    ``source`` is the tile IR as the front end gave it, ``kernel`` the same with every decision filled in.
+    ``seconds`` collects the time of each stage.
+    """
+
+    source: t.Kernel
+    kernel: t.Kernel
+    arch: str
+    decisions: tuple[Decision, ...]
+    seconds: dict[str, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @cached_property
+    def ir(self) -> str:
+        """The tile IR after all passes, as text."""
+        return print_kernel(self.kernel)
+
+    @cached_property
+    def lowered(self) -> tuple[Lowered, ...]:
+        """Lane IR and launch plan of each launch, in order."""
+        with self._timed("lower"):
+            units = lower(self.kernel, self.arch)
+            for unit in units:
+                verify_lane(unit.lane)
+            return units
+
+    @cached_property
+    def lane_ir(self) -> str:
+        return "\n".join(print_lane(u.lane) for u in self.lowered)
+
+    @cached_property
+    def ptx(self) -> str:
+        """The PTX of all launches as one module."""
+        units = self.lowered
+        with self._timed("print"):
+            return print_module([u.lane for u in units])
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(u.launch for u in self.lowered)
+
+    @property
+    def launch(self) -> dict[str, Any]:
+        """The launch plan as JSON-ready data; a list under "launches" when the kernel starts several."""
+        plans = [x.to_json() for x in self.launches]
+        plan: dict[str, Any] = plans[0] if len(plans) == 1 else {"launches": plans}
+        data: dict[str, Any] = json.loads(json.dumps(plan))
+        return data
+
+    def assembled(self, arch: str | None = None) -> Cubin:
+        """Machine code for ``arch`` (default: the target itself), from ptxas or its cache."""
+        ptx = self.ptx
+        with self._timed("assemble"):
+            return assemble(ptx, arch or self.arch)
+
+    @cached_property
+    def cubin(self) -> bytes:
+        return self.assembled().image
+
+    def sass(self) -> str:
+        """The machine code as text."""
+        return disassemble(self.assembled())
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+def default_facts(kernel: t.Kernel) -> dict[str, t.ArrayFacts]:
+    """Contiguous last dimension, everything 16-byte aligned."""
+    return {p.buffer.name: t.ArrayFacts(p.buffer.rank - 1 if p.buffer.rank else None, 16) for p in kernel.arrays}
+
+
+def with_facts(kernel: t.Kernel, facts: Facts) -> t.Kernel:
+    """``kernel`` with the facts filled into its array parameters."""
+    params = tuple(
+        replace(p, facts=facts[p.buffer.name]) if isinstance(p, t.ArrayParameter) else p for p in kernel.params
+    )
+    return replace(kernel, params=params)
+
+
+def compile_kernel(source: t.Kernel, arch: str, facts: Facts | None = None) -> Compiled:
+    """Run the passes over ``source`` for ``arch``; facts default to `default_facts`."""
+    start = time.perf_counter()
+    log: list[Decision] = []
+    kernel = with_facts(source, {**default_facts(source), **(facts or {})})
+    verify(kernel)
+    for step in PASSES(arch):
+        kernel = step.run(kernel, log)
+    verify(kernel)
+    return Compiled(source, kernel, arch, tuple(log), {"passes": time.perf_counter() - start})

@@ -1,0 +1,105 @@
+"""What a kernel does with its parameters: which it reads, which it writes, which names sizes may use."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from tilemma.dtypes import DType
+from tilemma.ir import expr as e
+from tilemma.ir import tile as t
+from tilemma.ir.types import Space, View
+from tilemma.ir.walk import expressions, walk
+from tilemma.launch import ArrayParam, ScalarParam, Size
+
+
+def written(kernel: t.Kernel) -> frozenset[str]:
+    """Names of the array parameters that some operation writes."""
+    names = set()
+    for op in walk(kernel.body):
+        view: View | None = None
+        match op:
+            case t.Copy() | t.Store():
+                view = op.dst
+            case t.SetElement() | t.Atomic():
+                view = op.view
+            case _:
+                continue
+        if view.base.space is Space.GLOBAL:
+            names.add(view.base.name)
+    return frozenset(names)
+
+
+def read(kernel: t.Kernel) -> frozenset[str]:
+    """Names of the array parameters that some operation reads."""
+    names = set()
+    for op in walk(kernel.body):
+        views = [v for f in fields(op) if isinstance(v := getattr(op, f.name), View)]
+        if isinstance(op, (t.Copy, t.Store)):
+            views.remove(op.dst)
+        elif isinstance(op, t.SetElement):
+            views.remove(op.view)
+        for expression in expressions(op):
+            views += [x.view for x in e.walk(expression) if isinstance(x, e.Element)]
+        names |= {v.base.name for v in views if v.base.space is Space.GLOBAL}
+    return frozenset(names)
+
+
+def array_params(kernel: t.Kernel) -> tuple[ArrayParam, ...]:
+    """The array parameters as a launch plan describes them (facts: none assumed where none are given)."""
+    writes, reads = written(kernel), read(kernel)
+    params = []
+    for p in kernel.arrays:
+        b = p.buffer
+        params.append(
+            ArrayParam(
+                b.name,
+                b.dtype.name,
+                tuple(size(x) for x in b.shape),
+                b.name in writes,
+                b.name in reads,
+                p.facts.alignment if p.facts else 1,
+                p.facts.contiguous if p.facts else None,
+            )
+        )
+    return tuple(params)
+
+
+def scalar_params(kernel: t.Kernel) -> tuple[ScalarParam, ...]:
+    return tuple(ScalarParam(p.scalar.name, p.scalar.dtype.name) for p in kernel.scalars)
+
+
+_SIZE_OPS = {
+    "add": "add", "sub": "sub", "mul": "mul", "floordiv": "floordiv", "div": "floordiv", "cdiv": "cdiv",
+    "mod": "mod", "min": "min", "max": "max", "lt": "lt", "le": "le", "eq": "eq",
+}  # fmt: skip
+
+
+def size(x: e.Expr) -> Size:
+    """An expression over dimensions and scalar parameters as a launch plan's `Size`.
+
+    ValueError when it depends on anything else, or uses an operation that sizes do not have.
+    """
+    match x:
+        case e.Const(value=int() as v):
+            return int(v)
+        case e.Dim(name=name) | e.Scalar(name=name):
+            return name
+        case e.Binary() if x.op in _SIZE_OPS:
+            return (_SIZE_OPS[x.op], size(x.a), size(x.b))
+        case e.Binary(op="gt"):
+            return ("lt", size(x.b), size(x.a))
+        case e.Binary(op="ge"):
+            return ("le", size(x.b), size(x.a))
+        case e.Binary(op="ne"):
+            return ("eq", ("eq", size(x.a), size(x.b)), 0)
+        case e.Binary(op="land"):
+            return ("mul", size(x.a), size(x.b))
+        case e.Select():
+            return ("select", size(x.cond), size(x.a), size(x.b))
+        case e.Cast() if _is_index(x.dtype) and _is_index(x.a.type):
+            return size(x.a)
+    raise ValueError(f"not a size: {x}")
+
+
+def _is_index(d: DType) -> bool:
+    return d.is_integer and d.bits >= 32
