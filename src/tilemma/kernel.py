@@ -1,0 +1,304 @@
+"""What `@tm.kernel` and `tm.load` give: a kernel that arrays can be passed to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilemma.compiler import Compiled, compile_kernel
+from tilemma.errors import CompileError, LaunchError, nearest
+from tilemma.ir import tile as t
+from tilemma.ir.usage import array_params, scalar_params, size
+from tilemma.launch import Launch, evaluate
+from tilemma.passes import FRONT_PASSES
+from tilemma.runtime import arrays, binding
+
+
+class UnknownTarget(LaunchError):
+    code = "unknown-target"
+    found = "`{target}` is not a target"
+    expected = "one of auto, cpu, machine, cuda"
+    fix = "{fix_text}"
+
+
+class NoSuchKernel(CompileError):
+    code = "no-such-kernel"
+    found = "`{file}` has no kernel `{name}`"
+    expected = "one of: {known}"
+    fix = "{fix_text}"
+
+
+class CannotRead(CompileError):
+    code = "cannot-read-file"
+    found = "`{file}` cannot be read: {reason}"
+    expected = "a `.co` or `.py` file"
+    fix = "check the path"
+
+
+class SeveralKernels(CompileError):
+    code = "several-kernels"
+    found = "`{file}` has {count} kernels and none was named"
+    expected = "one of: {known}"
+    fix = "name the kernel"
+
+
+class Source(Protocol):
+    """What a front end gives for one kernel."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """Compile-time parameters with their defaults."""
+
+    def build(self, given: Mapping[str, Any] | None = None) -> t.Kernel:
+        """The kernel's tile IR for given compile-time values."""
+
+
+TARGETS = ("auto", "cpu", "machine", "cuda")
+
+
+class Kernel:
+    """A kernel of either front end.  Calling it runs it where its arrays are.
+
+    NumPy arrays (and CPU tensors) run on the CPU reference, CUDA arrays on their GPU, on their library's
+    current stream.  Keywords that are not parameters are compile-time values.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.__name__ = source.name
+        self.__doc__ = getattr(getattr(source, "function", None), "__doc__", None)
+        self._lock = threading.RLock()
+        self._built: dict[Any, t.Kernel] = {}
+        self._compiled: dict[Any, Compiled] = {}
+        self._on: dict[str, Runner] = {}
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    def __repr__(self) -> str:
+        return f"<tilemma kernel {self.name}>"
+
+    def build(self, **constants: Any) -> t.Kernel:
+        """The tile IR as the program says it, checked but not specialised for any target."""
+        key = _key(constants)
+        with self._lock:
+            if key not in self._built:
+                kernel = self.source.build(constants)
+                log: list[Any] = []
+                for step in FRONT_PASSES:
+                    kernel = step.run(kernel, log)
+                self._built[key] = kernel
+            return self._built[key]
+
+    def compile(
+        self, arch: str = "sm_90a", *, facts: Mapping[str, t.ArrayFacts] | None = None, **constants: Any
+    ) -> Compiled:
+        """Compile for ``arch``; ``facts`` default to contiguous, 16-byte aligned arrays."""
+        key = (arch, _key(constants), tuple(sorted((facts or {}).items(), key=lambda kv: kv[0])))
+        with self._lock:
+            if key not in self._compiled:
+                self._compiled[key] = compile_kernel(self.build(**constants), arch, facts)
+            return self._compiled[key]
+
+    def on(self, target: str, **options: Any) -> Runner:
+        """The kernel bound to a target: "cpu", "machine", "cuda", or "auto" (the arrays decide).
+
+        Options: ``arch`` for machine and cuda; ``seed``, ``schedule``, ``strict`` for the machine; ``stream``
+        for cuda.
+        """
+        if target not in TARGETS:
+            near = nearest(target, TARGETS)
+            raise UnknownTarget(target=target, fix_text=f"did you mean `{near}`?" if near else "use one of these")
+        return Runner(self, target, options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return Runner(self, "auto", {})(*args, **kwargs)
+
+
+class Runner:
+    """A kernel on a target; call it with arrays."""
+
+    def __init__(self, kernel: Kernel, target: str, options: Mapping[str, Any]) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.options = dict(options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        constants = {k: v for k, v in kwargs.items() if k in self.kernel.source.constants}
+        named = {k: v for k, v in kwargs.items() if k not in constants}
+        kernel = self.kernel.build(**constants)
+        order = [_name(p) for p in kernel.params]
+        args, created = _with_result(kernel, order, args, named)
+        plan = signature(kernel)
+        bound = binding.bind(plan, args, named, order=order, kernel=self.kernel.name, created=created)
+        target = self.target
+        if target == "auto":
+            target = "cuda" if bound.device[0] == "cuda" else "cpu"
+        run = {"cpu": _run_cpu, "machine": _run_machine, "cuda": _run_cuda}[target]
+        outcome = run(self, kernel, constants, bound)
+        if kernel.returns is not None:
+            return args[order.index(kernel.returns.name)]
+        return outcome
+
+
+def _run_cpu(runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound) -> None:
+    from tilemma.targets.cpu import execute
+
+    views = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
+    scalars = {s.name: bound.values[s.name] for s in bound.launch.scalars}
+    execute(kernel, views, scalars, dims=bound.names)
+
+
+def _run_machine(runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound) -> Any:
+    from tilemma import machine
+
+    options = dict(runner.options)
+    compiled = runner.kernel.compile(options.pop("arch", "sm_90a"), facts=_facts(bound), **constants)
+    values: dict[str, Any] = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
+    values |= {s.name: bound.values[s.name] for s in bound.launch.scalars}
+    reports = [machine.run(compiled.ptx, launch, values, **options) for launch in compiled.launches]
+    return reports[0] if len(reports) == 1 else reports
+
+
+def _run_cuda(runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound) -> None:
+    from tilemma.runtime import cuda_launch
+
+    compiled = runner.kernel.compile
+    cuda_launch(
+        bound,
+        lambda arch: compiled(arch, facts=_facts(bound), **constants),
+        arch=runner.options.get("arch"),
+        stream=runner.options.get("stream"),
+    )
+
+
+def _facts(bound: binding.Bound) -> dict[str, t.ArrayFacts]:
+    found = {}
+    for a in bound.launch.arrays:
+        f = arrays.facts(bound.array(a.name))
+        found[a.name] = t.ArrayFacts(f.contiguous, f.alignment)
+    return found
+
+
+def signature(kernel: t.Kernel) -> Launch:
+    """The parameters of a kernel as a launch plan that starts nothing: what every target checks a call with."""
+    none = (1, 1, 1)
+    return Launch(kernel.name, "", array_params(kernel), scalar_params(kernel), (), none, none)
+
+
+def _name(p: t.Parameter) -> str:
+    return p.buffer.name if isinstance(p, t.ArrayParameter) else p.scalar.name
+
+
+def _key(constants: Mapping[str, Any]) -> Any:
+    return tuple(
+        sorted((k, v if isinstance(v, (int, float, str, bool)) else repr(v)) for k, v in constants.items())
+    )
+
+
+def _with_result(
+    kernel: t.Kernel, order: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[list[Any], frozenset[str]]:
+    """``args`` with the array that the kernel returns, allocated like the first array argument."""
+    result = kernel.returns
+    if result is None or result.name in named or len(args) + len(named) >= len(order):
+        return list(args), frozenset()
+    given = dict(zip([n for n in order if n != result.name], args, strict=False)) | dict(named)
+    names: dict[str, int] = {}
+    first: arrays.ArrayRef | None = None
+    for p in kernel.arrays:
+        if p.buffer.name == result.name or p.buffer.name not in given:
+            continue
+        ref = arrays.describe(given[p.buffer.name])
+        first = first or ref
+        for dim, extent in zip(p.buffer.shape, ref.shape, strict=False):
+            if isinstance(size(dim), str):
+                names[str(size(dim))] = extent
+    names |= {s.scalar.name: int(given[s.scalar.name]) for s in kernel.scalars if s.scalar.name in given}
+    if first is None:
+        return list(args), frozenset()
+    shape = tuple(evaluate(size(d), names) for d in result.shape)
+    made = arrays.empty_like_first(first, shape, result.dtype)
+    full = list(args)
+    full.insert(min(order.index(result.name), len(full)), made)
+    return full, frozenset({result.name})
+
+
+def kernel(function: Callable[..., Any]) -> Kernel:
+    """Decorator: a Python function as a kernel.  The function is read and checked now, traced when called."""
+    from tilemma.lang.source import read_kernel
+
+    return Kernel(read_kernel(function))
+
+
+class Module:
+    """The kernels of a file, as attributes and by name."""
+
+    def __init__(self, file: str, kernels: Mapping[str, Kernel], notes: Sequence[str] = ()) -> None:
+        self.file = file
+        self.kernels = dict(kernels)
+        self.notes = tuple(notes)
+
+    def __getitem__(self, name: str) -> Kernel:
+        if name not in self.kernels:
+            near = nearest(name, list(self.kernels))
+            raise NoSuchKernel(
+                file=self.file,
+                name=name,
+                known=", ".join(self.kernels) or "none",
+                fix_text=f"did you mean `{near}`?" if near else "name one of these",
+            )
+        return self.kernels[name]
+
+    def __getattr__(self, name: str) -> Kernel:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.kernels]
+
+    def only(self) -> Kernel:
+        """The kernel, when there is one; SeveralKernels otherwise."""
+        if len(self.kernels) != 1:
+            raise SeveralKernels(file=self.file, count=len(self.kernels), known=", ".join(self.kernels) or "none")
+        return next(iter(self.kernels.values()))
+
+
+def load(path: str | Path, defines: Mapping[str, Any] | None = None) -> Module:
+    """The kernels of a `.co` file; ``defines`` are as ``#define NAME VALUE`` before its first line.
+
+    Raises CannotRead for a file that cannot be read, and the front end's errors.
+    """
+    from tilemma import croqtile
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+        raise CannotRead(file=str(path), reason=reason) from None
+    module = croqtile.load(text, str(path), dict(defines or {}))
+    kernels = {name: Kernel(source) for name, source in module.sources.items()}
+    return Module(str(path), kernels, module.notes)
+
+
+def load_python(path: str | Path) -> Module:
+    """The kernels of a Python file, which is executed."""
+    import runpy
+
+    try:
+        names = runpy.run_path(str(path), run_name="tilemma_kernels")
+    except OSError as e:
+        raise CannotRead(file=str(path), reason=e.strerror or str(e)) from None
+    return Module(str(path), {n: k for n, k in names.items() if isinstance(k, Kernel)})
+
+
+__all__ = ["Kernel", "Module", "Runner", "kernel", "load", "load_python", "np", "signature"]
