@@ -89,6 +89,12 @@ def round_to(x: Doubles, fmt: str, rounding: Rounding = "rn", *, satfinite: bool
     return np.where(over, np.copysign(limit, x), y)
 
 
+def _wide(x: Array) -> Doubles:
+    """As float64, without NumPy's warning that a signalling NaN became a quiet one."""
+    with np.errstate(all="ignore"):
+        return x.astype(np.float64)
+
+
 def _store(y: Array, fmt: str) -> Array:
     """Doubles that are values of ``fmt`` in its own NumPy type, NaN canonical."""
     t, f = dtype(fmt), FORMATS[dtype(fmt).name]
@@ -105,8 +111,7 @@ def _store(y: Array, fmt: str) -> Array:
 def flush(x: Array, name: str = "f32") -> Array:
     """``.ftz``: subnormal numbers as zeros of their sign."""
     tiny = 2.0 ** FORMATS[name].emin
-    with np.errstate(all="ignore"):
-        small = np.abs(x.astype(np.float64)) < tiny
+    small = np.abs(_wide(x)) < tiny
     return np.where(small, np.copysign(np.zeros_like(x), x), x) if small.any() else x
 
 
@@ -142,10 +147,9 @@ def convert(
         return _float_to_int(x, source.name, target.name, rounding or "rzi")
     mode: Any = rounding or "rn"
     if mode.endswith("i"):
-        with np.errstate(all="ignore"):
-            y = np.copysign(_INTEGRAL[mode[:2]](x.astype(np.float64)), x.astype(np.float64))
+        y = np.copysign(_INTEGRAL[mode[:2]](_wide(x)), _wide(x))
     else:
-        y = round_to(x.astype(np.float64), target.name, mode, satfinite=satfinite)
+        y = round_to(_wide(x), target.name, mode, satfinite=satfinite)
     if relu:
         y = np.where(y > 0, y, np.where(np.isnan(y), y, 0.0))
     return _finish(y, target.name, sat=sat, ftz=ftz)
@@ -192,24 +196,26 @@ def _int_to_float(x: Array, dst: str, mode: str, sat: bool) -> Array:
 def _wide_int(x: Array, dst: str, mode: str) -> Doubles:
     """64-bit integers as doubles: rounded as asked for f64, to odd otherwise."""
     negative = x < 0
+    signs: Doubles = np.where(negative, -1.0, 1.0)
     magnitude = np.where(negative, -x, x).astype(np.uint64)
     low = (magnitude & np.uint64(0x7FF)).astype(np.int64)
     wide = magnitude >= np.uint64(1 << 53)
     if dst != "f64":
         odd = (magnitude & ~np.uint64(0x7FF)) | np.where(low != 0, np.uint64(0x800), np.uint64(0))
-        return np.where(wide, odd, magnitude).astype(np.float64) * np.where(negative, -1.0, 1.0)
-    nearest = magnitude.astype(np.float64) * np.where(negative, -1.0, 1.0)
+        return np.where(wide, odd, magnitude).astype(np.float64) * signs
+    nearest = magnitude.astype(np.float64) * signs
     if mode == "rn":
         return nearest
     exact = [int(v) for v in x.ravel()]
     error = np.array([v - int(r) for v, r in zip(exact, nearest.ravel(), strict=True)], dtype=object)
     sign = np.array([(e > 0) - (e < 0) for e in error], dtype=np.float64).reshape(x.shape)
-    return _directed(nearest, sign, mode)
+    out: Doubles = _directed(nearest, sign, mode)
+    return out
 
 
 def _float_to_int(x: Array, src: str, dst: str, mode: str) -> Array:
     low, high = _bounds(dst)
-    y = _INTEGRAL[mode[:2]](x.astype(np.float64))
+    y = _INTEGRAL[mode[:2]](_wide(x))
     nan = np.isnan(y)
     # float(high) of a 64-bit type rounds up to a power of two: compare before casting.
     with np.errstate(all="ignore"):
@@ -243,13 +249,13 @@ def _two_product(a: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:
     return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
 
 
-def _directed(nearest: Doubles, error: Doubles, mode: str) -> Doubles:
+def _directed(nearest: Any, error: Any, mode: str) -> Any:
     """The nearest double and the sign of what it misses, as the double that a directed mode asks for."""
     up = np.nextafter(nearest, np.inf)
     down = np.nextafter(nearest, -np.inf)
     if mode == "rz":
-        below = nearest < 0
-        return np.where(below & (error > 0), up, np.where(~below & (error < 0), down, nearest))
+        grew = (nearest < 0) & (error > 0), (nearest > 0) & (error < 0)
+        return np.where(grew[0], up, np.where(grew[1], down, nearest))
     if mode == "rm":
         return np.where(error < 0, down, nearest)
     return np.where(error > 0, up, nearest)
@@ -297,25 +303,46 @@ def _exact(op: str, xs: list[Doubles], narrow: bool) -> tuple[Doubles, Doubles]:
     s, e = _two_sum(vh, z)
     # Where an operand is not finite the error terms are NaN; the plain expression is right there.
     finite = np.isfinite(s) & np.isfinite(e)
-    return np.where(finite, s, a * b + xs[2]), np.where(finite, e, 0.0)
+    plain = np.where(np.isfinite(a) & np.isfinite(b) & np.isinf(xs[2]), xs[2], a * b + xs[2])
+    return np.where(finite, s, plain), np.where(finite, e, 0.0)
 
 
-def _fma_far(nearest: Doubles, error: Doubles, xs: list[Doubles]) -> None:
-    """Correct, in place, the f64 ``fma`` of lanes whose product's error a double cannot hold."""
-    a, b, c = xs
-    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0)
-    exponents = [np.frexp(v)[1] for v in xs]
-    product = exponents[0] + exponents[1]
-    far = finite & ((product < -900) | (product > 1000) | (np.maximum.reduce(exponents) > 990))
+def _far(op: str, xs: list[Doubles], y: Doubles, rounding: str) -> Doubles:
+    """``y`` with the f64 lanes done in exact fractions whose error terms a double might not hold."""
+    exponents = [np.abs(np.frexp(x)[1]) for x in xs]
+    far = (np.maximum.reduce(exponents) > 300) & np.logical_and.reduce([np.isfinite(x) for x in xs])
+    if op in ("div", "rcp"):
+        far &= xs[-1] != 0
+    if op == "sqrt" or not far.any():
+        return y
+    y = y.copy()
     for i in zip(*np.nonzero(far), strict=True):
-        exact = Fraction(a[i]) * Fraction(b[i]) + Fraction(c[i])
-        try:
-            nearest[i] = float(exact)
-        except OverflowError:
-            nearest[i] = np.inf if exact > 0 else -np.inf
-            continue
-        miss = exact - Fraction(nearest[i])
-        error[i] = (miss > 0) - (miss < 0)
+        v = [Fraction(x[i]) for x in xs]
+        exact = {
+            "add": lambda v: v[0] + v[1],
+            "sub": lambda v: v[0] - v[1],
+            "mul": lambda v: v[0] * v[1],
+            "div": lambda v: v[0] / v[1],
+            "rcp": lambda v: 1 / v[0],
+            "fma": lambda v: v[0] * v[1] + v[2],
+        }[op](v)
+        if exact:
+            y[i] = _round_fraction(exact, rounding)
+    return y
+
+
+def _round_fraction(exact: Fraction, rounding: str) -> float:
+    """A fraction other than zero as a double."""
+    sign = 1.0 if exact > 0 else -1.0
+    try:
+        nearest = np.copysign(float(exact), sign)
+    except OverflowError:
+        finite = {"rn": False, "rz": True, "rm": exact > 0, "rp": exact < 0}[rounding]
+        return sign * (FORMATS["f64"].largest if finite else np.inf)
+    if rounding == "rn":
+        return float(nearest)
+    miss = exact - Fraction(nearest)
+    return float(_directed(nearest, np.float64((miss > 0) - (miss < 0)), rounding))
 
 
 def arith(
@@ -349,10 +376,9 @@ def arith(
         else:
             nearest, error = _exact(op, [x.astype(np.float64) for x in xs], name != "f64")
             error = np.where(np.isfinite(error), error, 0.0)
-            if name == "f64" and op == "fma":
-                _fma_far(nearest, error, xs)
             if name == "f64":
                 y = nearest if rounding == "rn" else _directed(nearest, error, rounding)
+                y = _far(op, xs, y, rounding)
             else:
                 y = _to_odd(nearest, error)
                 if rounding != "rn" or name == "bf16":  # NumPy rounds doubles to f16 and f32 itself, once.
@@ -392,7 +418,7 @@ def _flip_sign(x: Array, size: int, *, xor: bool) -> Array:
 
 
 def _min_max(op: str, name: str, a: Array, b: Array, nan: bool) -> Array:
-    x, y = a.astype(np.float64), b.astype(np.float64)
+    x, y = _wide(a), _wide(b)
     less = (x < y) | ((x == y) & np.signbit(x) & ~np.signbit(y))
     first = less if op == "min" else ~less
     out = np.where(first, x, y)
