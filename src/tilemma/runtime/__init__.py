@@ -1,0 +1,52 @@
+"""Running kernels: arrays described, calls checked against a launch plan, code loaded and started.
+
+Nothing CUDA is imported until a device is asked for.
+"""
+
+from __future__ import annotations
+
+from .arrays import (
+    ArrayFacts,
+    ArrayRef,
+    describe,
+    empty_like_first,
+    facts,
+    host_view,
+    is_array,
+)
+from .binding import Bound, bind
+from .cudadriver import DriverError, NoCudaPackage, NoGPU, driver, gpu_unavailable_reason
+from .device import Device, assembly_arch, cuda_device, runs_on
+from .dispatch import CallCache, call_key
+from .loading import LoadedKernel, PreparedLaunch
+from .staging import DeviceArray, bring_back, to_device
+from .streams import stream_handle
+
+__all__ = [
+    "ArrayFacts",
+    "ArrayRef",
+    "Bound",
+    "CallCache",
+    "Device",
+    "DeviceArray",
+    "DriverError",
+    "LoadedKernel",
+    "NoCudaPackage",
+    "NoGPU",
+    "PreparedLaunch",
+    "assembly_arch",
+    "bind",
+    "bring_back",
+    "call_key",
+    "cuda_device",
+    "describe",
+    "driver",
+    "empty_like_first",
+    "facts",
+    "gpu_unavailable_reason",
+    "host_view",
+    "is_array",
+    "runs_on",
+    "stream_handle",
+    "to_device",
+]

@@ -1,0 +1,324 @@
+"""The CUDA driver as the runtime sees it: a protocol of a few calls, and its implementation.
+
+Everything above talks to `driver()`.  The protocol is small so that tests can put a recorder in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from ..errors import ToolError
+
+
+class NoCudaPackage(ToolError):
+    code = "no-cuda-package"
+    found = "the package cuda-bindings, through which kernels are started, is not installed"
+    expected = "cuda-bindings in this Python environment"
+    fix = "pip install 'tilemma[cuda]'; the CPU reference and the PTX machine need no CUDA package"
+
+
+class NoGPU(ToolError):
+    code = "no-gpu"
+    found = "no CUDA GPU can be used here: {reason}"
+    expected = "an NVIDIA GPU with a working driver (nvidia-smi lists it)"
+    fix = (
+        "run on such a machine, or on the CPU: pass NumPy arrays, or kernel.on('machine')(...) for the PTX machine"
+    )
+
+
+class DriverError(ToolError):
+    code = "driver-error"
+    found = "{call}: {name}: {text}"
+    expected = "CUDA_SUCCESS"
+    fix = "{remedy}"
+
+
+REMEDIES = {
+    "CUDA_ERROR_OUT_OF_MEMORY": "free memory on the device, or use smaller arrays",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": (
+        "a kernel left its arrays and this process's CUDA context is lost: start a new process; "
+        "`tilemma check` finds the access on the PTX machine"
+    ),
+    "CUDA_ERROR_LAUNCH_FAILED": (
+        "a kernel crashed and this process's CUDA context is lost: start a new process; `tilemma check` finds why"
+    ),
+    "CUDA_ERROR_MISALIGNED_ADDRESS": "a kernel was compiled for more alignment than an array has: report it",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "assemble the kernel for this device",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "use fewer threads, registers or less shared memory",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "the driver was updated under a running system: restart the machine",
+}
+
+
+class Driver(Protocol):
+    """What the runtime needs of a driver.  Handles are opaque; contexts and streams are compared as ints.
+
+    Every call raises DriverError with the driver's own name and text.
+    """
+
+    def __hash__(self) -> int: ...
+    def device_count(self) -> int: ...
+    def device_name(self, ordinal: int) -> str: ...
+    def device_attribute(self, ordinal: int, name: str) -> int: ...
+    def primary_context(self, ordinal: int) -> int: ...
+    def current_context(self) -> int: ...
+    def push_context(self, context: int) -> None: ...
+    def pop_context(self) -> None: ...
+    def load_module(self, image: bytes) -> Any: ...
+    def function(self, module: Any, name: str) -> Any: ...
+    def function_attribute(self, function: Any, name: str) -> int: ...
+    def set_function_attribute(self, function: Any, name: str, value: int) -> None: ...
+    def tensor_map(
+        self,
+        data_type: str,
+        address: int,
+        dims: tuple[int, ...],
+        strides: tuple[int, ...],
+        box: tuple[int, ...],
+        element_strides: tuple[int, ...],
+        interleave: int,
+        swizzle: int,
+        l2_promotion: int,
+        oob_fill: int,
+    ) -> bytes: ...
+    def launcher(
+        self,
+        function: Any,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        cluster: tuple[int, int, int] | None,
+    ) -> Callable[[int, int], None]:
+        """A function of (stream, address of the array of argument addresses) that starts the kernel."""
+        ...
+
+    def allocate(self, size: int) -> int: ...
+    def free(self, pointer: int) -> None: ...
+    def copy_to_device(self, target: int, source: int, size: int) -> None: ...
+    def copy_to_host(self, target: int, source: int, size: int) -> None: ...
+    def fill(self, pointer: int, value: int, size: int) -> None: ...
+    def synchronize(self, stream: int) -> None: ...
+    def pointer_device(self, pointer: int) -> int: ...
+
+
+class CudaDriver:
+    """`Driver` on cuda.bindings.driver (NVIDIA CUDA Python)."""
+
+    def __init__(self) -> None:
+        try:
+            from cuda.bindings import driver as cuda
+        except ImportError:
+            raise NoCudaPackage() from None
+        self._cuda = cuda
+        self._streams: dict[int, Any] = {}
+        self._contexts: dict[int, Any] = {}
+        try:
+            (status,) = cuda.cuInit(0)
+        except Exception as error:  # cuda-bindings says by various classes that libcuda.so.1 is missing
+            raise NoGPU(reason=str(error).strip().split("\n")[0]) from None
+        if status:
+            raise NoGPU(reason=self._text("cuGetErrorName", status))
+        if self.device_count() == 0:
+            raise NoGPU(reason="the driver sees no device")
+
+    def _text(self, call: str, status: Any) -> str:
+        code, text = getattr(self._cuda, call)(status)
+        return text.decode() if not code and text else str(status)
+
+    def _failure(self, call: str, status: Any) -> DriverError:
+        name = self._text("cuGetErrorName", status)
+        remedy = REMEDIES.get(name, "see the CUDA driver API, Data types used by CUDA driver, CUresult")
+        return DriverError(call=call, name=name, text=self._text("cuGetErrorString", status), remedy=remedy)
+
+    def _call(self, name: str, *args: Any) -> Any:
+        status, *results = getattr(self._cuda, name)(*args)
+        if status:
+            raise self._failure(name, status)
+        return results[0] if results else None
+
+    def device_count(self) -> int:
+        return int(self._call("cuDeviceGetCount"))
+
+    def device_name(self, ordinal: int) -> str:
+        raw: bytes = self._call("cuDeviceGetName", 128, self._call("cuDeviceGet", ordinal))
+        return raw.split(b"\0")[0].decode()
+
+    def device_attribute(self, ordinal: int, name: str) -> int:
+        attribute = self._cuda.CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"]
+        return int(self._call("cuDeviceGetAttribute", attribute, self._call("cuDeviceGet", ordinal)))
+
+    def primary_context(self, ordinal: int) -> int:
+        # Never released: it is the context that torch, cupy and jax share with us.
+        context = self._call("cuDevicePrimaryCtxRetain", self._call("cuDeviceGet", ordinal))
+        self._contexts[int(context)] = context
+        return int(context)
+
+    def current_context(self) -> int:
+        status, context = self._cuda.cuCtxGetCurrent()
+        if status:
+            raise self._failure("cuCtxGetCurrent", status)
+        return int(context)
+
+    def push_context(self, context: int) -> None:
+        self._call("cuCtxPushCurrent", self._contexts[context])
+
+    def pop_context(self) -> None:
+        self._call("cuCtxPopCurrent")
+
+    def load_module(self, image: bytes) -> Any:
+        return self._call("cuModuleLoadData", image)
+
+    def function(self, module: Any, name: str) -> Any:
+        return self._call("cuModuleGetFunction", module, name.encode())
+
+    def function_attribute(self, function: Any, name: str) -> int:
+        attribute = self._cuda.CUfunction_attribute[f"CU_FUNC_ATTRIBUTE_{name}"]
+        return int(self._call("cuFuncGetAttribute", attribute, function))
+
+    def set_function_attribute(self, function: Any, name: str, value: int) -> None:
+        attribute = self._cuda.CUfunction_attribute[f"CU_FUNC_ATTRIBUTE_{name}"]
+        self._call("cuFuncSetAttribute", function, attribute, value)
+
+    def tensor_map(
+        self,
+        data_type: str,
+        address: int,
+        dims: tuple[int, ...],
+        strides: tuple[int, ...],
+        box: tuple[int, ...],
+        element_strides: tuple[int, ...],
+        interleave: int,
+        swizzle: int,
+        l2_promotion: int,
+        oob_fill: int,
+    ) -> bytes:
+        cuda = self._cuda
+        encoded = self._call(
+            "cuTensorMapEncodeTiled",
+            cuda.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{data_type}"],
+            len(dims),
+            address,
+            [cuda.cuuint64_t(d) for d in dims],
+            [cuda.cuuint64_t(s) for s in strides],
+            [cuda.cuuint32_t(b) for b in box],
+            [cuda.cuuint32_t(e) for e in element_strides],
+            cuda.CUtensorMapInterleave(interleave),
+            cuda.CUtensorMapSwizzle(swizzle),
+            cuda.CUtensorMapL2promotion(l2_promotion),
+            cuda.CUtensorMapFloatOOBfill(oob_fill),
+        )
+        return ctypes.string_at(encoded.getPtr(), 128)
+
+    def _stream(self, stream: int) -> Any:
+        handle = self._streams[stream] = self._cuda.CUstream(stream)
+        return handle
+
+    def launcher(
+        self,
+        function: Any,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        cluster: tuple[int, int, int] | None,
+    ) -> Callable[[int, int], None]:
+        if cluster is not None:
+            return self._cluster_launcher(function, grid, block, shared, cluster)
+        start, streams, new_stream, failure = self._cuda.cuLaunchKernel, self._streams, self._stream, self._failure
+        (gx, gy, gz), (bx, by, bz) = grid, block
+
+        def launch(stream: int, arguments: int) -> None:
+            handle = streams.get(stream) or new_stream(stream)
+            (status,) = start(function, gx, gy, gz, bx, by, bz, shared, handle, arguments, 0)
+            if status:
+                raise failure("cuLaunchKernel", status)
+
+        return launch
+
+    def _cluster_launcher(
+        self,
+        function: Any,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        cluster: tuple[int, int, int],
+    ) -> Callable[[int, int], None]:
+        cuda = self._cuda
+        attribute = cuda.CUlaunchAttribute()
+        attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        value = attribute.value
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster
+        attribute.value = value
+
+        def launch(stream: int, arguments: int) -> None:
+            config = cuda.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = grid
+            config.blockDimX, config.blockDimY, config.blockDimZ = block
+            config.sharedMemBytes = shared
+            config.hStream = self._streams.get(stream) or self._stream(stream)
+            config.attrs, config.numAttrs = [attribute], 1
+            self._call("cuLaunchKernelEx", config, function, arguments, 0)
+
+        return launch
+
+    def allocate(self, size: int) -> int:
+        return int(self._call("cuMemAlloc", size))
+
+    def free(self, pointer: int) -> None:
+        self._call("cuMemFree", pointer)
+
+    def copy_to_device(self, target: int, source: int, size: int) -> None:
+        self._call("cuMemcpyHtoD", target, source, size)
+
+    def copy_to_host(self, target: int, source: int, size: int) -> None:
+        self._call("cuMemcpyDtoH", target, source, size)
+
+    def fill(self, pointer: int, value: int, size: int) -> None:
+        self._call("cuMemsetD8", pointer, value, size)
+
+    def synchronize(self, stream: int) -> None:
+        self._call("cuStreamSynchronize", self._streams.get(stream) or self._stream(stream))
+
+    def pointer_device(self, pointer: int) -> int:
+        attribute = self._cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(self._call("cuPointerGetAttribute", attribute, pointer))
+
+
+_lock = threading.Lock()
+_current: Driver | None = None
+
+
+def driver() -> Driver:
+    """The driver of this process.  Raises NoCudaPackage, NoGPU."""
+    global _current
+    if _current is None:
+        with _lock:
+            if _current is None:
+                _current = CudaDriver()
+    return _current
+
+
+@contextlib.contextmanager
+def using(replacement: Driver) -> Iterator[None]:
+    """Run a block with another driver: for tests."""
+    global _current
+    from . import device
+
+    before, _current = _current, replacement
+    device.forget()
+    try:
+        yield
+    finally:
+        _current = before
+        device.forget()
+
+
+def gpu_unavailable_reason() -> str | None:
+    """Why no kernel can run on a GPU here, in a line; None when one can."""
+    try:
+        driver()
+    except (NoCudaPackage, NoGPU) as error:
+        return error.message
+    return None

@@ -1,0 +1,109 @@
+"""Warm calls: from a call's arguments straight to the prepared launch, in a few microseconds.
+
+A call that was prepared once is recognised by what the arguments are: address, shape, strides, element type
+and device of each array, type and value of each number.  Everything that was checked or computed then
+depends on nothing else, so that a match needs no second check.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from .arrays import library_of
+from .loading import PreparedLaunch
+from .streams import stream_handle
+
+Probe = Callable[[Any], Hashable]
+
+
+def _torch_probe(x: Any) -> Hashable:
+    return x.data_ptr(), x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg()
+
+
+def _cupy_probe(x: Any) -> Hashable:
+    memory = x.data
+    return memory.ptr, x.shape, x.strides, x.dtype, memory.device_id
+
+
+def _itself(x: Any) -> Hashable:
+    return x  # type: ignore[no-any-return]
+
+
+# Numbers of different types are different arguments though 1 == 1.0 == True, and 0.0 is not -0.0.
+_PROBES: dict[type, Probe | None] = {
+    int: _itself,
+    float: float.hex,
+    bool: lambda x: (bool, x),
+}
+
+
+def _new_probe(x: Any) -> Probe | None:
+    """The probe for the type of ``x``; None for what has to be looked at anew in every call.
+
+    Subclasses of tensors may mean anything; JAX arrays have to be waited for; foreign arrays may change.
+    """
+    kind, library = type(x), library_of(x)
+    torch = sys.modules.get("torch")
+    if library == "torch" and torch is not None and kind in (torch.Tensor, torch.nn.Parameter):
+        return _torch_probe
+    if library == "cupy" and kind is sys.modules["cupy"].ndarray:
+        return _cupy_probe
+    return None
+
+
+def call_key(args: tuple[Any, ...]) -> Hashable | None:
+    """What ``args`` are, for a dict; None when some argument has to be described anew each time."""
+    try:
+        return tuple([_PROBES[type(x)](x) for x in args])  # type: ignore[misc]
+    except KeyError:
+        for x in args:
+            if type(x) not in _PROBES:
+                _PROBES[type(x)] = _new_probe(x)
+        if any(_PROBES[type(x)] is None for x in args):
+            return None
+        return call_key(args)
+    except Exception:  # an array that cannot even be asked: its description says why
+        return None
+
+
+class CallCache:
+    """The prepared launches of one kernel variant; safe to use from several threads.
+
+    A full cache is emptied: callers whose arrays always move pay one preparation a call either way.
+    """
+
+    __slots__ = ("_capacity", "_entries", "_lock")
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self._entries: dict[Hashable, tuple[PreparedLaunch, ...]] = {}
+        self._capacity = capacity
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def run(self, args: tuple[Any, ...], stream: Any = None) -> bool:
+        """Start the launches kept for ``args``; False, and nothing done, when there are none.
+
+        They run on ``stream``, or on the stream that is current now in the arrays' library.
+        """
+        key = call_key(args)
+        entry = self._entries.get(key)
+        if entry is None or key is None:
+            return False
+        for launch in entry:
+            launch.start(launch.current_stream() if stream is None else stream_handle(stream))
+        return True
+
+    def put(self, args: tuple[Any, ...], *launches: PreparedLaunch) -> None:
+        """Keep the launches, in order, that a call with ``args`` consists of."""
+        key = call_key(args)
+        if key is None:
+            return
+        with self._lock:
+            if len(self._entries) >= self._capacity:
+                self._entries.clear()
+            self._entries[key] = launches
