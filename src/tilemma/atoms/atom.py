@@ -7,9 +7,10 @@ in register v // pack, bits (v % pack) * element bits and up.
 
 from __future__ import annotations
 
+import hashlib
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from tilemma.dtypes import DType
 from tilemma.layouts import Major, offsets
 
+_NOT_PROVABLE: Final = ("section", "rates", "ptx_version")
 REGISTER_BITS: Final = {"b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64}
 
 
@@ -192,6 +194,12 @@ class _Instruction:
         need, suffix = arch_number(self.arch)
         have, have_suffix = arch_number(target)
         return (have, have_suffix) == (need, suffix) if suffix else have >= need
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of everything the hardware could contradict: PTX, shapes, types, layouts, registers."""
+        facts = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if f.name not in _NOT_PROVABLE]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
     @property
     def holes(self) -> tuple[str, ...]:

@@ -1,0 +1,496 @@
+"""Proof on hardware: which lane and register holds which element, for every record of the catalogue.
+
+    python bench/prove_atoms.py --assemble            # PTX -> cubins in build/proof; needs no GPU
+    python bench/prove_atoms.py                       # run on this machine's GPU, write docs/proofs/<gpu>.json
+
+Operands are one-hot: one element of A is 1 and all others 0, while B holds the number of each of its own
+elements.  What is not zero in D then names the row of the element of A (by where it is), and the column and
+the position along K of B's elements (by their numbers).  That is done for every element of A of every
+record.  Elements in shared memory are placed by the layouts, so the descriptors are proved with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import hashlib
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import proof_kernels as kernels
+from numpy.typing import NDArray
+
+from tilemma.atoms import CopyAtom, MmaAtom, catalogue
+from tilemma.atoms.atom import Atom, Operand
+from tilemma.layouts import SWIZZLES, Major, SharedLayout, shared_layout
+
+ROOT = Path(__file__).resolve().parent.parent
+# run(module, entry, grid, threads, shared bytes, arguments): arrays are copied in and out, (type, int) pairs
+# are numbers.
+Runner = Callable[[str, str, int, int, int, Sequence[Any]], None]
+
+
+@dataclass
+class Finding:
+    """What came out for one record."""
+
+    experiments: int = 0
+    configurations: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+
+    def to_json(self, atom: Atom) -> dict[str, Any]:
+        return {
+            "result": "proven" if not self.differences else "refuted",
+            "fingerprint": atom.fingerprint,
+            "experiments": self.experiments,
+            **({"configurations": self.configurations} if self.configurations else {}),
+            **({"differences": self.differences[:20]} if self.differences else {}),
+        }
+
+
+def entry_name(atom: Atom) -> str:
+    return "prove_" + atom.name.lower()
+
+
+def module_of(atom: Atom) -> str:
+    """The module that the record's kernels stand in: one for each family, so that few are loaded."""
+    if atom.kind == "wgmma":
+        _, _, letters, source = atom.name.split("_")
+        return f"wgmma_{letters}_{source}"
+    return atom.kind.replace(".", "_")
+
+
+def kernel(atom: Atom) -> str:
+    """PTX of the record's entries: the proof, and for multiplying records the rate."""
+    name = entry_name(atom)
+    if isinstance(atom, CopyAtom):
+        return kernels.matrix_copy(atom, name) if atom.fragment else kernels.async_copy(atom, name)
+    if atom.kind == "mma.sync":
+        return kernels.mma_sync(atom, name) + "\n" + kernels.mma_sync_rate(atom, name + "_rate")
+    return kernels.wgmma(atom, name) + "\n" + kernels.wgmma_rate(atom, name + "_rate")
+
+
+def modules(atoms: Sequence[Atom], arch: str) -> dict[str, str]:
+    """PTX text by module name."""
+    groups: dict[str, list[str]] = {}
+    for atom in atoms:
+        groups.setdefault(module_of(atom), []).append(kernel(atom))
+    return {name: kernels.module(arch, texts) for name, texts in groups.items()}
+
+
+def bits_of(operand: Operand, values: NDArray[Any]) -> NDArray[np.uint32]:
+    """Register words of fragments (..., threads, values): shape (..., threads, registers)."""
+    return np.ascontiguousarray(values.astype(operand.dtype.numpy)).view(np.uint32)
+
+
+# --- mma.sync -----------------------------------------------------------------------------------------------
+
+
+def prove_mma_sync(atom: MmaAtom, run: Runner, limit: int | None = None) -> Finding:
+    """Element p of A's fragment is 1; B's elements are numbered by (lane, value) from 1; C is 0, then numbered."""
+    a, b, c = atom.a, atom.b, atom.c
+    total = a.threads * a.values if limit is None else limit
+    one_hot = np.zeros((total + 1, a.threads * a.values))
+    one_hot[np.arange(total), np.arange(total)] = 1
+    fragments_a = one_hot.reshape(total + 1, a.threads, a.values)
+    numbers = np.arange(1, b.threads * b.values + 1).reshape(b.threads, b.values)
+    fragments_b = np.broadcast_to(numbers, (total + 1, *numbers.shape))
+    start = np.zeros((total + 1, c.threads, c.values))
+    start[total] = np.arange(1, c.threads * c.values + 1).reshape(c.threads, c.values)
+    words = [bits_of(o, x) for o, x in ((a, fragments_a), (b, fragments_b), (c, start))]
+    out = np.zeros_like(words[2])
+    run(module_of(atom), entry_name(atom), total + 1, 32, 0, [*words, out])
+    found = out.view(atom.d.dtype.numpy).reshape(total + 1, c.threads, c.values).astype(np.float64)
+
+    rows, columns = (c.coordinates_table % c.shape[0], c.coordinates_table // c.shape[0])
+    expected = start.copy()
+    number_at = np.zeros(b.shape, dtype=np.int64)
+    number_at[b.coordinates_table % b.shape[0], b.coordinates_table // b.shape[0]] = numbers
+    for p in range(total):
+        m, k = a.coordinates(*divmod(p, a.values))
+        expected[p] += np.where(rows == m, number_at[columns, k], 0)
+    finding = Finding(experiments=total + 1)
+    for p, lane, value in np.argwhere(found != expected)[:20]:
+        finding.differences.append(
+            f"A[lane, value] {divmod(int(p), a.values)} = 1: D of lane {lane}, value {value} is "
+            f"{found[p, lane, value]}, not {expected[p, lane, value]}"
+        )
+    return finding
+
+
+# --- wgmma --------------------------------------------------------------------------------------------------
+
+Case = tuple[Major, int]
+CASES: tuple[Case, ...] = tuple((major, swizzle) for major in ("K", "MN") for swizzle in SWIZZLES)
+
+
+@functools.cache
+def tile_for(t: str, rows: int, k: int, case: Case) -> tuple[SharedLayout, int, int]:
+    """A tile with a ``rows`` x ``k`` operand off its origin: (tile, row0, k0)."""
+    major, swizzle = case
+    span = max(swizzle, 16) * 8 // 16
+    row0 = 8 if major == "K" else span
+    step = (8, span) if major == "K" else (span, 8)
+    shape = tuple(-(-extent // s) * s for extent, s in zip((row0 + rows, 2 * k), step, strict=True))
+    return shared_layout(t, shape[0], shape[1], major, swizzle), row0, k
+
+
+def combinations(atom: MmaAtom) -> list[tuple[Case | None, Case]]:
+    """Every majorness with every swizzle for each operand, and all four pairs of majornesses."""
+    if atom.a.in_registers:
+        return [(None, b) for b in CASES]
+    return [(CASES[i], CASES[(i + shift) % 8]) for shift in (0, 4) for i in range(8)]
+
+
+def prove_wgmma(
+    atom: MmaAtom, run: Runner, limit: int | None = None, cases: Sequence[tuple[Case | None, Case]] | None = None
+) -> Finding:
+    """Every element of A, against both digits of every number of B's elements."""
+    finding = Finding()
+    for number, (a_case, b_case) in enumerate(combinations(atom) if cases is None else cases):
+        label = " ".join(f"{x}:{c[0]}-major SW{c[1]}" for x, c in (("A", a_case), ("B", b_case)) if c)
+        found = _wgmma_case(atom, a_case, b_case, run, limit, listed=number == 0)
+        finding.experiments += 2 * (atom.a.shape[0] * atom.a.shape[1] if limit is None else limit)
+        finding.configurations.append(label)
+        finding.differences += [f"{label}: {text}" for text in found]
+    return finding
+
+
+def _wgmma_case(
+    atom: MmaAtom, a_case: Case | None, b_case: Case, run: Runner, limit: int | None, listed: bool
+) -> list[str]:
+    (m, k), n = atom.a.shape, atom.b.shape[0]
+    t = atom.a.dtype
+    b_tile, b_row, b_k = tile_for(t.name, n, k, b_case)
+    numbers = np.arange(n)[:, None] * k + np.arange(k)[None, :]
+    images = np.zeros((2, b_tile.size_bytes), dtype=np.uint8)
+    at = b_tile.offsets()[b_row : b_row + n, b_k : b_k + k]
+    for digit, image in enumerate(images):
+        digits = (numbers >> 8 * digit & 255) + 1
+        image.view(t.numpy)[at // 2] = digits.astype(t.numpy)
+    desc_b = b_tile.descriptor(b_row, b_k, n, k).encode()
+    if a_case is None:
+        table = atom.a.coordinates_table.reshape(-1)
+        row, col = table % m, table // m
+        a_at, desc_a, trans_a = np.zeros(m * k, np.uint32), 0, 0
+    else:
+        a_tile, a_row, a_k = tile_for(t.name, m, k, a_case)
+        row, col = (x.reshape(-1) for x in np.indices((m, k)))
+        a_at = a_tile.offsets()[a_row : a_row + m, a_k : a_k + k].reshape(-1).astype(np.uint32)
+        desc_a, trans_a = a_tile.descriptor(a_row, a_k, m, k).encode(), int(a_case[0] == "MN")
+    coords = (row << 16 | col).astype(np.uint32)
+    places = atom.d.coordinates_table
+    places = (places % m << 16 | places // m).astype(np.uint32)
+    out = np.zeros(2, np.uint32)
+    records = np.zeros(places.size * (1 + kernels.SLOTS) if listed else 1, np.uint32)
+    count = m * k if limit is None else limit
+    one = int(np.ones(1, t.numpy).view(np.uint16)[0])
+    run(
+        module_of(atom),
+        entry_name(atom),
+        min(16, count),
+        128,
+        kernels.SHARED_BYTES,
+        [
+            *(a_at, coords, images.reshape(-1), places, out),
+            records if listed else ("u64", 0),
+            *(("u64", desc_a), ("u64", desc_b), ("u32", trans_a + 2 * int(b_case[0] == "MN"))),
+            *(("u32", b_tile.size_bytes), ("u32", one), ("u32", count)),
+        ],
+    )
+    differences = [f"{out[0]} accumulators differ, last for element {out[1]} of A"] if out[0] else []
+    if listed and limit is None:
+        differences += _compare_map(atom, records, coords)
+    return differences
+
+
+def _compare_map(atom: MmaAtom, records: NDArray[np.uint32], coords: NDArray[np.uint32]) -> list[str]:
+    """The map that the lists spell out, element by element, against the record's."""
+    d, k = atom.d, atom.shape[2]
+    size = d.threads * d.values
+    counts, entries = records[:size], records[size:].reshape(size, kernels.SLOTS).astype(np.int64)
+    wrong = np.argwhere(counts != 2 * k)[:5]
+    if wrong.size:
+        return [f"register {divmod(int(r), d.values)} met {counts[r]} products, not {2 * k}" for (r,) in wrong]
+    entries = np.sort(entries[:, : 2 * k], axis=1).reshape(size, k, 2)
+    element, digits = entries[:, :, 0] >> 13, (entries & 4095) - 1
+    number = digits[:, :, 0] + 256 * digits[:, :, 1]
+    rows, along_a = coords[element] >> 16, coords[element] & 65535
+    table = d.coordinates_table.reshape(-1)
+    expected_row, expected_column = table % d.shape[0], table // d.shape[0]
+    bad = (
+        (rows != expected_row[:, None]).any(1)
+        | (number // k != expected_column[:, None]).any(1)
+        | (number % k != along_a).any(1)
+    )
+    return [
+        f"lane, value {divmod(int(r), d.values)} holds ({rows[r, 0]}, {number[r, 0] // k}), "
+        f"the record says ({expected_row[r]}, {expected_column[r]})"
+        for (r,) in np.argwhere(bad)[:5]
+    ]
+
+
+# --- copies -------------------------------------------------------------------------------------------------
+
+
+def prove_matrix_copy(atom: CopyAtom, run: Runner) -> Finding:
+    """Rows at shuffled addresses, every 16-bit element numbered; one experiment for each of 8 shuffles."""
+    fragment = atom.fragment
+    assert fragment is not None
+    finding = Finding()
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        # Lanes whose address is not used point at rows of their own, which must stay untouched.
+        lanes = (rng.permutation(256)[:32] * 16).astype(np.uint32)
+        image = rng.permutation(2048).astype(np.uint16)
+        tile_at = np.array([lanes[atom.lane_of_row(r)] // 2 + np.arange(8) for r in range(atom.rows)])
+        registers = np.zeros((32, fragment.registers), np.uint32)
+        expected_image = image.copy()
+        if atom.kind == "ldmatrix":
+            expected = fragment.gather(image[tile_at])
+        else:
+            expected = rng.integers(0, 65536, (32, fragment.values)).astype(np.uint16)
+            registers = np.ascontiguousarray(expected).view(np.uint32).copy()
+            expected_image[tile_at] = fragment.scatter(expected)
+        run(module_of(atom), entry_name(atom), 1, 32, 4096, [image, lanes, registers])
+        got = registers.view(np.uint16).reshape(32, -1)
+        finding.experiments += 1
+        for lane, value in np.argwhere(got != expected)[:3]:
+            text = f"lane {lane}, value {value} holds {got[lane, value]}, not {expected[lane, value]}"
+            finding.differences.append(f"shuffle {seed}: {text}")
+        if not np.array_equal(image, expected_image):
+            finding.differences.append(f"shuffle {seed}: shared memory differs")
+    return finding
+
+
+def prove_async_copy(atom: CopyAtom, run: Runner) -> Finding:
+    """32 lanes at shuffled places, with every number of source bytes from none to all."""
+    size = atom.row_bytes
+    finding = Finding()
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        source = rng.integers(1, 256, 4096).astype(np.uint8)
+        image = rng.integers(1, 256, 4096).astype(np.uint8)
+        start, lanes = ((rng.permutation(4096 // size)[:32] * size).astype(np.uint32) for _ in range(2))
+        sizes = (np.arange(32) % (size + 1)).astype(np.uint32)
+        expected = image.copy()
+        for i in range(32):
+            expected[lanes[i] : lanes[i] + size] = 0
+            expected[lanes[i] : lanes[i] + sizes[i]] = source[start[i] : start[i] + sizes[i]]
+        run(module_of(atom), entry_name(atom), 1, 32, 4096, [image, source, start, lanes, sizes])
+        finding.experiments += 1
+        if not np.array_equal(image, expected):
+            finding.differences.append(f"shuffle {seed}: {int((image != expected).sum())} bytes differ")
+    return finding
+
+
+def prove(atom: Atom, run: Runner) -> Finding:
+    """All experiments for one record."""
+    if isinstance(atom, CopyAtom):
+        return prove_matrix_copy(atom, run) if atom.fragment else prove_async_copy(atom, run)
+    return prove_mma_sync(atom, run) if atom.kind == "mma.sync" else prove_wgmma(atom, run)
+
+
+def rate(atom: MmaAtom, run: Runner) -> float:
+    """Multiply-adds per SM and clock that one CTA sustains, the median of three runs."""
+    m, n, k = atom.shape
+    turns, cycles = 64, []
+    for _ in range(4):
+        if atom.kind == "mma.sync":
+            threads, each, extra, shared = 512, 16 * 4, [], 0
+        else:
+            threads, each, shared = 256, 2, kernels.SHARED_BYTES
+            tiles = [shared_layout(atom.a.dtype, r, 64, "K", 128) for r in (64, n)]
+            extra = [("u64", t.descriptor(0, 0, r, k).encode()) for t, r in zip(tiles, (64, n), strict=True)]
+        out = np.zeros(2 + threads, np.uint32)
+        run(module_of(atom), entry_name(atom) + "_rate", 1, threads, shared, [out, ("u32", turns), *extra])
+        cycles.append(int(out[:2].view(np.uint64)[0]))
+    return turns * each * kernels.RATE_UNROLL * m * n * k / sorted(cycles[1:])[1]
+
+
+# --- this machine's GPU -------------------------------------------------------------------------------------
+
+
+def _ok(result: Any) -> Any:
+    error, *values = result
+    if int(error) != 0:
+        raise SystemExit(f"CUDA driver: {error}")
+    return values[0] if len(values) == 1 else values
+
+
+class Cuda:
+    """Runs entries of cubins on the first GPU through the driver."""
+
+    def __init__(self, load: Callable[[str], bytes]) -> None:
+        from cuda.bindings import driver
+
+        self.driver, self.load = driver, load
+        _ok(driver.cuInit(0))
+        self.device = _ok(driver.cuDeviceGet(0))
+        _ok(driver.cuCtxSetCurrent(_ok(driver.cuDevicePrimaryCtxRetain(self.device))))
+        self.modules: dict[str, Any] = {}
+        self.functions: dict[tuple[str, str], Any] = {}
+        self.scratch: list[tuple[int, int]] = []
+
+    def describe(self) -> dict[str, Any]:
+        attribute = self.driver.CUdevice_attribute
+        major, minor = (
+            _ok(self.driver.cuDeviceGetAttribute(x, self.device))
+            for x in (
+                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            )
+        )
+        name = _ok(self.driver.cuDeviceGetName(128, self.device))
+        name = name.decode() if isinstance(name, bytes) else name
+        return {
+            "device": name.rstrip("\0"),
+            "capability": f"{major}.{minor}",
+            "driver": _driver_version() or f"CUDA {_ok(self.driver.cuDriverGetVersion())}",
+        }
+
+    def function(self, module: str, entry: str, shared: int) -> Any:
+        if (module, entry) not in self.functions:
+            if module not in self.modules:
+                self.modules[module] = _ok(self.driver.cuModuleLoadData(self.load(module)))
+            found = _ok(self.driver.cuModuleGetFunction(self.modules[module], entry.encode()))
+            if shared > 48 * 1024:
+                limit = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                _ok(self.driver.cuFuncSetAttribute(found, limit, shared))
+            self.functions[module, entry] = found
+        return self.functions[module, entry]
+
+    def buffer(self, slot: int, size: int) -> int:
+        """Device memory of at least ``size`` bytes, kept for the slot's next use."""
+        while len(self.scratch) <= slot:
+            self.scratch.append((0, 0))
+        pointer, have = self.scratch[slot]
+        if have < size:
+            if have:
+                _ok(self.driver.cuMemFree(pointer))
+            pointer = int(_ok(self.driver.cuMemAlloc(max(size, 1 << 16))))
+            self.scratch[slot] = (pointer, max(size, 1 << 16))
+        return self.scratch[slot][0]
+
+    def run(self, module: str, entry: str, grid: int, threads: int, shared: int, arguments: Sequence[Any]) -> None:
+        import ctypes
+
+        values: list[int] = []
+        types: list[Any] = []
+        arrays: list[tuple[int, NDArray[Any]]] = []
+        for slot, argument in enumerate(arguments):
+            if isinstance(argument, np.ndarray):
+                assert argument.flags.c_contiguous
+                pointer = self.buffer(slot, argument.nbytes)
+                _ok(self.driver.cuMemcpyHtoD(pointer, argument.ctypes.data, argument.nbytes))
+                arrays.append((pointer, argument))
+                values.append(pointer)
+                types.append(ctypes.c_uint64)
+            else:
+                values.append(argument[1])
+                types.append({"u32": ctypes.c_uint32, "u64": ctypes.c_uint64}[argument[0]])
+        function = self.function(module, entry, shared)
+        _ok(
+            self.driver.cuLaunchKernel(
+                *(function, grid, 1, 1, threads, 1, 1, shared, 0, (tuple(values), tuple(types)), 0)
+            )
+        )
+        for pointer, array in arrays:
+            _ok(self.driver.cuMemcpyDtoH(array.ctypes.data, pointer, array.nbytes))
+
+
+def _driver_version() -> str:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return ""
+    words = text.split()
+    return next((w for w in words if w.count(".") >= 1 and w.replace(".", "").isdigit()), "")
+
+
+# --- assembling ---------------------------------------------------------------------------------------------
+
+
+def cubin_path(folder: Path, name: str, text: str) -> Path:
+    return folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.cubin"
+
+
+def assemble_all(texts: dict[str, str], arch: str, folder: Path) -> str:
+    """Cubins of all modules into ``folder``, what is there already kept.  Returns the assembler's version."""
+    from tilemma.assemble import assemble
+
+    folder.mkdir(parents=True, exist_ok=True)
+    version_file = folder / "assembler.txt"
+    missing = {n: t for n, t in texts.items() if not cubin_path(folder, n, t).exists()}
+    if missing:
+
+        def one(item: tuple[str, str]) -> str:
+            name, text = item
+            cubin = assemble(text, arch)
+            cubin_path(folder, name, text).write_bytes(cubin.bytes)
+            return ".".join(map(str, cubin.ptxas_version))
+
+        with ThreadPoolExecutor() as pool:
+            versions = set(pool.map(one, missing.items()))
+        version_file.write_text(" ".join(sorted(versions)))
+    return version_file.read_text()
+
+
+def progress(atoms: Sequence[Atom]) -> Iterator[Atom]:
+    for kind, group in itertools.groupby(atoms, key=module_of):
+        started = time.perf_counter()
+        members = list(group)
+        yield from members
+        print(f"{kind}: {len(members)} records, {time.perf_counter() - started:.1f} s", file=sys.stderr)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--assemble", action="store_true", help="only assemble; needs no GPU")
+    parser.add_argument("--arch", default="sm_90a", help="PTX target; records that need another are left out")
+    parser.add_argument("--only", default="", help="records whose name contains this")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "proof")
+    parser.add_argument("--out", type=Path, help="the JSON file; default docs/proofs/<gpu>.json")
+    options = parser.parse_args()
+    atoms = [a for a in catalogue.values() if a.runs_on(options.arch) and options.only in a.name]
+    texts = modules([a for a in catalogue.values() if a.runs_on(options.arch)], options.arch)
+    folder = options.build / options.arch
+    version = assemble_all(texts, options.arch, folder)
+    if options.assemble:
+        return 0
+    gpu = Cuda(lambda name: cubin_path(folder, name, texts[name]).read_bytes())
+    facts = gpu.describe()
+    started = time.perf_counter()
+    records = {a.name: prove(a, gpu.run).to_json(a) for a in progress(atoms)}
+    rates = {a.name: round(rate(a, gpu.run)) for a in atoms if isinstance(a, MmaAtom)}
+    result = {
+        **facts,
+        "arch": options.arch,
+        "ptxas": version,
+        "date": datetime.date.today().isoformat(),
+        "seconds": round(time.perf_counter() - started, 1),
+        "records": records,
+        "fma_per_sm_and_clock": rates,
+    }
+    short = facts["device"].removeprefix("NVIDIA ").split()[0].lower()
+    out = options.out or ROOT / "docs" / "proofs" / f"{short}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    refuted = [n for n, r in records.items() if r["result"] != "proven"]
+    print(f"{len(records) - len(refuted)} of {len(records)} records proven in {result['seconds']} s: {out}")
+    for name in refuted:
+        print(name, *records[name]["differences"][:3], sep="\n  ")
+    return 1 if refuted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
