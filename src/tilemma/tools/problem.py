@@ -1,0 +1,234 @@
+"""A concrete problem for a kernel: sizes for its dimensions, inputs, what the result should be.
+
+`tilemma run` and `tilemma check` take their problems from here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilemma.errors import LaunchError, nearest
+from tilemma.ir import tile as t
+from tilemma.ir.expr import Dim, value_of, walk
+from tilemma.ir.usage import size, written
+from tilemma.kernel import Kernel, Module, load, load_python
+from tilemma.launch import evaluate
+from tilemma.testing import error_bound, random_array, reference, share_of_bound
+
+DEFAULT_EXTENT = 1024
+
+
+class BadShape(LaunchError):
+    code = "bad-shape"
+    found = "`--shape {text}`: {problem}"
+    expected = "all dimensions of {kernel} ({dims}), each a number of at least 0, as M=64,N=64,K=64"
+    fix = "{fix_text}"
+
+
+class BadArgument(LaunchError):
+    code = "bad-argument"
+    found = "`--{option} {text}`: {problem}"
+    expected = "{wanted}"
+    fix = "{fix_text}"
+
+
+class BadExpectation(LaunchError):
+    code = "bad-expectation"
+    found = "`--expect {text}`: {problem}"
+    expected = 'an einsum over the array parameters in order, the output last, such as "mk,nk->mn"'
+    fix = "give one group of letters for each input, one letter for each of its dimensions"
+
+
+def read_module(file: str, defines: Mapping[str, Any]) -> Module:
+    """The kernels of a `.co` or `.py` file."""
+    if Path(file).suffix == ".py":
+        return load_python(file)
+    return load(file, defines)
+
+
+def pick(module: Module, name: str | None) -> Kernel:
+    return module[name] if name else module.only()
+
+
+def parse_pairs(option: str, text: str | Sequence[str]) -> dict[str, str]:
+    """``A=1,B=2`` (or several ``A=1``) as a dict."""
+    parts = [p for chunk in ([text] if isinstance(text, str) else text) for p in chunk.split(",") if p.strip()]
+    pairs = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise BadArgument(
+                option=option,
+                text=part,
+                problem="not NAME=VALUE",
+                wanted="pairs such as M=64,N=64",
+                fix_text=f"write --{option} NAME=VALUE",
+            )
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def literal(text: str) -> int | float | str:
+    """A number where ``text`` is one, else the text."""
+    for kind in (lambda s: int(s, 0), float):
+        try:
+            return kind(text)  # type: ignore[no-any-return, operator]
+        except ValueError:
+            continue
+    return text
+
+
+def dimensions(kernel: t.Kernel) -> list[str]:
+    """Names of the run-time dimensions, in order of appearance."""
+    names: dict[str, None] = {}
+    for p in kernel.arrays:
+        for extent in p.buffer.shape:
+            names |= {x.name: None for x in walk(extent) if isinstance(x, Dim)}
+    return list(names)
+
+
+def parse_shape(kernel: t.Kernel, text: str | None) -> dict[str, int]:
+    """Extents of all run-time dimensions; 1024 each when ``text`` is None.  BadShape otherwise."""
+    dims = dimensions(kernel)
+    if text is None:
+        return dict.fromkeys(dims, DEFAULT_EXTENT)
+
+    def bad(problem: str, fix: str) -> BadShape:
+        return BadShape(
+            text=text, problem=problem, kernel=kernel.name, dims=", ".join(dims) or "none", fix_text=fix
+        )
+
+    given = parse_pairs("shape", text)
+    sizes = {}
+    for name, value in given.items():
+        if name not in dims:
+            near = nearest(name, dims)
+            hint = f"did you mean `{near}`?" if near else f"remove {name}"
+            raise bad(f"{kernel.name} has no dimension `{name}`", hint)
+        if not re.fullmatch(r"\d+", value):
+            raise bad(f"{name} = {value} is not a number of at least 0", f"give {name} a size")
+        sizes[name] = int(value)
+    missing = [d for d in dims if d not in sizes]
+    if missing:
+        raise bad(f"no size for {', '.join(missing)}", f"add {','.join(f'{d}=...' for d in missing)}")
+    return sizes
+
+
+@dataclass
+class Problem:
+    """Arrays and scalars for one call, and (with ``expect``) the float64 result and its bound."""
+
+    kernel: t.Kernel
+    dims: dict[str, int]
+    arrays: dict[str, NDArray[Any]]
+    scalars: dict[str, Any]
+    expect: str | None = None
+    output: str | None = None
+    wanted: NDArray[np.float64] | None = None
+    bound: NDArray[np.float64] | None = None
+    inputs: list[str] = field(default_factory=list)
+
+    def arguments(self) -> list[Any]:
+        return [
+            self.arrays[p.buffer.name] if isinstance(p, t.ArrayParameter) else self.scalars[p.scalar.name]
+            for p in self.kernel.params
+        ]
+
+    def share(self) -> float:
+        """The largest error of the output as a share of its bound."""
+        assert self.output is not None and self.wanted is not None and self.bound is not None
+        return share_of_bound(self.arrays[self.output], self.wanted, self.bound)
+
+
+def make_problem(
+    kernel: t.Kernel, dims: Mapping[str, int], scalars: Mapping[str, Any], seed: int, expect: str | None
+) -> Problem:
+    """Random inputs for every array that is only read; what is written starts as NaN (or the largest integer)."""
+    writes = written(kernel)
+    made: dict[str, NDArray[Any]] = {}
+    names = {**dims, **{k: int(v) for k, v in scalars.items() if isinstance(v, int)}}
+    for i, p in enumerate(kernel.arrays):
+        b = p.buffer
+        shape = tuple(evaluate(size(e), names) for e in b.shape)
+        if b.name in writes:
+            made[b.name] = poisoned(shape, b.dtype.numpy)
+        else:
+            made[b.name] = random_array(shape, b.dtype, seed + i)
+    problem = Problem(kernel, dict(dims), made, dict(scalars), expect)
+    if expect is not None:
+        _expect(problem, expect)
+    return problem
+
+
+def poisoned(shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
+    """An array no element of which looks written."""
+    if kind.kind in "iu":
+        return np.full(shape, np.iinfo(kind).max, kind)
+    return np.full(shape, np.nan).astype(kind) if kind.kind != "b" else np.zeros(shape, kind)
+
+
+def _expect(problem: Problem, text: str) -> None:
+    def bad(message: str) -> BadExpectation:
+        return BadExpectation(text=text, problem=message)
+
+    left, arrow, right = text.replace(" ", "").partition("->")
+    groups = left.split(",")
+    names = [p.buffer.name for p in problem.kernel.arrays]
+    if not arrow or not re.fullmatch(r"[a-zA-Z,]+", left) or not re.fullmatch(r"[a-zA-Z]*", right):
+        raise bad("not an einsum")
+    if len(groups) + 1 != len(names):
+        raise bad(f"{len(groups)} inputs, and the kernel takes {len(names)} arrays ({', '.join(names)})")
+    *inputs, output = names
+    for name, letters in zip([*inputs, output], [*groups, right], strict=True):
+        if problem.arrays[name].ndim != len(letters):
+            raise bad(f"`{letters}` for {name}, which has {problem.arrays[name].ndim} dimensions")
+    arrays = [problem.arrays[n] for n in inputs]
+    try:
+        problem.wanted = reference(text, arrays)
+    except ValueError as e:
+        raise bad(str(e)) from None
+    if problem.wanted.shape != problem.arrays[output].shape:
+        raise bad(f"it gives {problem.wanted.shape}, and {output} is {problem.arrays[output].shape}")
+    problem.inputs, problem.output = inputs, output
+    problem.bound = _bound(problem, groups, right)
+
+
+def _bound(problem: Problem, groups: Sequence[str], right: str) -> NDArray[np.float64]:
+    """The bound of a matrix product in any of its spellings: operands turned to [M, K] and [K, N]."""
+    if len(groups) != 2 or len(right) != 2:
+        raise BadExpectation(text=problem.expect, problem="no error bound is known for it")
+    (ga, gb), (m, n) = groups, right
+    contracted = sorted((set(ga) & set(gb)) - set(right))
+    if len(contracted) != 1 or set(ga) != {m, contracted[0]} or set(gb) != {n, contracted[0]}:
+        raise BadExpectation(text=problem.expect, problem="no error bound is known for it")
+    k = contracted[0]
+    a, b = (problem.arrays[x] for x in problem.inputs)
+    a = a if ga == m + k else a.T
+    b = b if gb == k + n else b.T
+    assert problem.output is not None
+    out = next(p.buffer.dtype for p in problem.kernel.arrays if p.buffer.name == problem.output)
+    return error_bound(a, b, acc=accumulator(problem.kernel) or "f32", out=out.name)
+
+
+def accumulator(kernel: t.Kernel) -> str | None:
+    """The element type that the kernel accumulates in."""
+    from tilemma.ir.walk import declarations
+    from tilemma.ir.walk import walk as operations
+
+    table = declarations(kernel)
+    for op in operations(kernel.body):
+        if isinstance(op, t.Mma):
+            declared = table.get(op.acc.name)
+            if isinstance(declared, t.DeclareFragment) and declared.dtype is not None:
+                return declared.dtype.name
+    return None
+
+
+__all__ = ["Problem", "make_problem", "parse_pairs", "parse_shape", "pick", "read_module", "value_of"]
