@@ -64,6 +64,10 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 }
 
 
+# `print` stays out of `from tilemma import *`: it would hide Python's.
+__all__ = [name for name in _PUBLIC if name != "print"]
+
+
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'tilemma' has no attribute {name!r}")

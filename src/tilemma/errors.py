@@ -232,5 +232,6 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
     """The member of ``known`` most like ``name``, or None when none is close."""
     import difflib
 
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    same = [k for k in known if k.lower() == name.lower()]
+    matches = same or difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None

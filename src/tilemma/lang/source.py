@@ -8,6 +8,7 @@ import linecache
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from tilemma.errors import CompileError, Span, nearest
@@ -193,5 +194,7 @@ def _resolve(e: ast.expr, function: Callable[..., Any]) -> Any:
         return None
     if isinstance(e, ast.Attribute):
         base = _resolve(e.value, function)
+        if isinstance(base, ModuleType):
+            return getattr(base, e.attr, None)
         return inspect.getattr_static(base, e.attr, None) if base is not None else None
     return None

@@ -1,0 +1,86 @@
+"""Imports flow one way.  The table is the architecture; docs/architecture.md shows it as a picture."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1] / "src" / "tilemma"
+
+BASE = {"errors", "dtypes", "launch"}
+IR = BASE | {"layouts", "atoms", "ir"}
+COMPILER = IR | {"passes", "lower", "targets", "assemble", "compiler", "explain"}
+# What each top-level module or package may import, besides itself.
+ALLOWED = {
+    "errors": set(),
+    "dtypes": set(),
+    "launch": set(),
+    "layouts": BASE,
+    "atoms": BASE | {"layouts"},
+    "cute": BASE | {"layouts", "atoms"},
+    "testing": BASE,
+    "ir": IR - {"ir"},
+    "lang": IR,
+    "croqtile": IR,
+    "passes": IR,
+    "lower": IR | {"passes"},
+    "targets": IR | {"lower", "passes"},
+    "assemble": BASE,
+    "runtime": BASE,
+    "machine": BASE,
+    "compiler": COMPILER - {"compiler", "explain"},
+    "explain": COMPILER - {"explain"},
+    "kernel": COMPILER | {"lang", "croqtile", "runtime", "machine"},
+}
+TOP = {"ops", "tools", "cli", "__init__"}
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level modules of tilemma that the file imports, function bodies included, type checking excluded."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        names = []
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                parts = ["tilemma", *package][: len(package) + 2 - node.level]
+                base = ".".join([*parts, *([node.module] if node.module else [])])
+            else:
+                base = node.module or ""
+            names = [base] if base != "tilemma" else [f"tilemma.{a.name}" for a in node.names]
+        found |= {n.split(".")[1] for n in names if n.startswith("tilemma.")}
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_flow_one_way(path: Path) -> None:
+    layer = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    if layer in TOP:
+        return
+    assert layer in ALLOWED, f"{layer} has no place in the layers"
+    assert imports(path) - {layer} <= ALLOWED[layer]
+
+
+def test_the_layers_have_no_cycle() -> None:
+    done: set[str] = set()
+    while len(done) < len(ALLOWED):
+        ready = {m for m, needs in ALLOWED.items() if m not in done and needs <= done | {m}}
+        assert ready, f"a cycle among {sorted(set(ALLOWED) - done)}"
+        done |= ready
