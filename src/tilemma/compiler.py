@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from tilemma.assemble import Cubin, assemble, disassemble
+from tilemma.errors import ToolError
+from tilemma.explain import Explanation, explain
 from tilemma.ir import tile as t
 from tilemma.ir.printer import print_kernel, print_lane
 from tilemma.ir.verifier import verify, verify_lane
@@ -90,6 +93,15 @@ class Compiled:
     def sass(self) -> str:
         """The machine code as text."""
         return disassemble(self.assembled())
+
+    def explain(self) -> Explanation:
+        """The plan; register counts are in it where an assembler is at hand."""
+        launches = [{"entry": x.entry, "threads": prod(x.block), "shared": x.shared} for x in self.launches]
+        try:
+            registers = self.assembled().registers
+        except ToolError:
+            registers = None
+        return explain(self.kernel, self.arch, self.decisions, launches, registers)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

@@ -1,0 +1,199 @@
+"""The plan of a compiled kernel: which instructions, how tiles are cut, where everything lies, and why.
+
+Read off the decided tile IR, never remembered from the passes, so that it cannot disagree with the code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilemma.atoms import catalogue
+from tilemma.ir import tile as t
+from tilemma.ir.expr import value_of
+from tilemma.ir.tiles import describe
+from tilemma.ir.types import Space, View
+from tilemma.ir.walk import declarations, walk
+from tilemma.layouts import shared_layout
+from tilemma.passes import Decision
+
+
+@dataclass
+class Explanation:
+    """A kernel's plan as data (`to_json`) and as a short text (`render`)."""
+
+    kernel: str
+    arch: str
+    launches: list[dict[str, Any]]
+    multiplies: list[dict[str, Any]]
+    fragments: list[dict[str, Any]]
+    buffers: list[dict[str, Any]]
+    copies: list[dict[str, Any]]
+    stores: list[dict[str, Any]]
+    synchronisation: dict[str, int]
+    decisions: list[Decision]
+    registers: int | None = None
+    seconds: float | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        data = {k: v for k, v in self.__dict__.items() if k != "decisions"}
+        return {**data, "decisions": [d.to_json() for d in self.decisions]}
+
+    def render(self, limit: int | None = None) -> str:
+        """At most ``limit`` lines: launches, instructions, layouts, copies, synchronisation, warnings."""
+        lines = [f"plan for {self.kernel} on {self.arch}"]
+        for x in self.launches:
+            registers = f", {self.registers} registers a thread" if self.registers else ""
+            size = f"{x['threads']} threads a block, {x['shared']} bytes of shared memory"
+            lines.append(f"  launch {x['entry']}: {size}{registers}")
+        for m in self.multiplies:
+            counts = "x".join(str(n) for n in m["tiles"])
+            lines.append(f"  multiply {m['atom']}, {counts} of them (M x N x K) for each {m['unit']}: {m['tile']}")
+        for f in self.fragments:
+            if f["role"] == "C":
+                lines.append(
+                    f"  accumulator {f['name']}: {f['dtype']} {f['shape']}, {f['registers']} registers a lane"
+                )
+        for b in self.buffers:
+            lines.append(f"  {b['name']}: {b['dtype']} {b['shape']} at byte {b['offset']}, {b['layout']}")
+        for c in self.copies:
+            lines.append(
+                f"  copy {c['from']} => {c['to']}: {c['engine']}, {c['vector']} bytes, {c['threads']} threads"
+            )
+        for s in self.stores:
+            lines.append(f"  store {s['fragment']} => {s['to']}: {s['method']}")
+        inserted = ", ".join(f"{n} {name}" for name, n in self.synchronisation.items())
+        lines.append(f"  synchronisation: {inserted or 'none needed'}")
+        lines += [f"  warning: {w}" for w in self.warnings]
+        if limit is not None and len(lines) > limit:
+            lines = [*lines[: limit - 1], f"  ... {len(lines) - limit + 1} lines more: tilemma explain"]
+        return "\n".join(lines)
+
+
+def explain(
+    kernel: t.Kernel,
+    arch: str,
+    decisions: tuple[Decision, ...],
+    launches: list[dict[str, Any]],
+    registers: int | None = None,
+) -> Explanation:
+    """The plan of a decided kernel.  ``launches``: entry, threads, shared bytes of each launch."""
+    table = declarations(kernel)
+    ops = list(walk(kernel.body))
+    return Explanation(
+        kernel.name,
+        arch,
+        launches,
+        [_multiply(op, table) for op in ops if isinstance(op, t.Mma)],
+        [_fragment(op) for op in ops if isinstance(op, t.DeclareFragment) and op.plan is not None],
+        [_buffer(op) for op in ops if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED],
+        [_copy(op) for op in ops if isinstance(op, t.Copy)],
+        [_store(op) for op in ops if isinstance(op, t.Store)],
+        _synchronisation(ops),
+        list(decisions),
+        registers,
+        warnings=[f"{d.subject}: {d.text}" for d in decisions if d.warning],
+    )
+
+
+def _multiply(op: t.Mma, table: dict[str, t.Op]) -> dict[str, Any]:
+    assert op.atom is not None and op.tiles is not None
+    atom = catalogue[op.atom]
+    acc = table[op.acc.name]
+    assert isinstance(acc, t.DeclareFragment) and acc.plan is not None
+    m, n = acc.plan.shape
+    data: dict[str, Any] = {
+        "atom": op.atom,
+        "contract": op.contract.value,
+        "tiles": list(op.tiles),
+        "unit": "warpgroup" if atom.threads == 128 else "warp",
+        "tile": f"{m}x{n}x{op.tiles[2] * atom.shape[2]} by {acc.plan.level}",
+        "ptx": atom.ptx,
+    }
+    for name, operand in (("a", op.a), ("b", op.b)):
+        declared = table.get(operand.name) if isinstance(operand, t.FragmentRef) else None
+        if isinstance(declared, t.DeclareFragment) and declared.plan is not None:
+            data[name] = declared.plan.residence
+        elif isinstance(operand, View):
+            data[name] = "shared"
+    return data
+
+
+def _fragment(op: t.DeclareFragment) -> dict[str, Any]:
+    plan = op.plan
+    assert plan is not None
+    registers = 0
+    if plan.residence == "registers":
+        record = catalogue[plan.atom]
+        operand = {"A": "a", "B": "b", "C": "d"}.get(plan.role, "a")
+        registers = getattr(record, operand).registers * plan.repeat[0] * plan.repeat[1]
+    return {
+        "name": op.name,
+        "role": plan.role,
+        "dtype": plan.dtype.name,
+        "shape": "x".join(str(n) for n in plan.shape),
+        "level": str(plan.level),
+        "residence": plan.residence,
+        "registers": registers,
+        "atom": plan.atom,
+        "grid": list(plan.grid),
+    }
+
+
+def _buffer(op: t.Alloc) -> dict[str, Any]:
+    b, plan = op.buffer, op.layout
+    shape = "x".join(str(value_of(e)) for e in b.shape) + (f" x{b.copies}" if b.copies else "")
+    data: dict[str, Any] = {"name": b.name, "dtype": b.dtype.name, "shape": shape, "offset": op.offset}
+    if plan is None:
+        return {**data, "layout": "not laid out", "bytes": None}
+    data |= {"bytes": plan.size * max(1, b.copies), "slab": plan.slab}
+    if plan.slab:
+        columns = value_of(b.shape[-1])
+        assert columns is not None
+        tile = shared_layout(b.dtype, plan.rows, columns, "K", plan.slab if plan.slab > 16 else 0)
+        return {**data, "layout": f"{plan.slab}-byte swizzle, {tile}" if plan.slab > 16 else str(tile)}
+    return {**data, "layout": f"rows of {plan.pitch} bytes"}
+
+
+def _copy(op: t.Copy) -> dict[str, Any]:
+    plan = op.plan
+    return {
+        "from": _view(op.src),
+        "to": _view(op.dst),
+        "engine": plan.engine if plan else op.engine,
+        "vector": plan.vector if plan else None,
+        "threads": plan.threads if plan else None,
+        "level": str(plan.level) if plan else None,
+    }
+
+
+def _store(op: t.Store) -> dict[str, Any]:
+    method = op.plan.method if op.plan else "not decided"
+    return {"fragment": op.fragment.name, "to": _view(op.dst), "method": method}
+
+
+def _view(v: View) -> str:
+    if v.is_whole:
+        return v.base.name
+    return f"{v.base.name}[{' x '.join(describe(e) for e in v.shape)}]"
+
+
+_SYNC = {
+    t.Barrier: "barriers",
+    t.ProxyFence: "proxy fences",
+    t.CopyCommit: "copy groups",
+    t.CopyWait: "copy waits",
+    t.MmaFence: "wgmma fences",
+    t.MmaCommit: "wgmma groups",
+    t.MmaWait: "wgmma waits",
+}
+
+
+def _synchronisation(ops: list[t.Op]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for op in ops:
+        name = _SYNC.get(type(op))
+        if name:
+            counts[name] = counts.get(name, 0) + 1
+    return counts

@@ -1,0 +1,95 @@
+"""`tilemma run`: one call on random inputs, compared with float64, timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilemma.kernel import Kernel, Runner
+from tilemma.runtime import gpu_unavailable_reason
+from tilemma.tools.problem import Problem, literal, make_problem, parse_pairs, parse_shape
+
+
+@dataclass
+class Outcome:
+    """What a run showed.  ``share``: the largest error as a share of its bound, when something was expected."""
+
+    kernel: str
+    target: str
+    arch: str | None
+    dims: dict[str, int]
+    seconds: float
+    share: float | None
+    expect: str | None
+    plan: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.share is None or self.share <= 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, **self.__dict__}
+
+    def render(self) -> str:
+        sizes = ", ".join(f"{k}={v}" for k, v in self.dims.items())
+        where = self.target if self.arch is None else f"{self.target} ({self.arch})"
+        lines = [f"{self.kernel} at {sizes or 'no dimensions'} on {where}"]
+        if self.share is not None:
+            verdict = "within the bound" if self.ok else "WRONG: beyond the bound"
+            lines.append(f"  largest error: {self.share:.3f} of its bound ({verdict}; float64 {self.expect})")
+        lines.append(f"  time: {_time(self.seconds)}")
+        lines += [f"  {n}" for n in self.notes]
+        if self.plan:
+            lines.append(self.plan)
+        return "\n".join(lines)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def run_kernel(
+    kernel: Kernel,
+    constants: dict[str, Any],
+    *,
+    shape: str | None = None,
+    args: Sequence[str] = (),
+    target: str = "auto",
+    arch: str | None = None,
+    expect: str | None = None,
+    seed: int = 0,
+    plan: bool = False,
+) -> Outcome:
+    """Run ``kernel`` once on random inputs.  "auto" is the GPU if there is one, else the CPU."""
+    runner_for_checks = kernel.on(target)
+    built = kernel.build(**constants)
+    scalars = {k: literal(v) for k, v in parse_pairs("arg", list(args)).items()}
+    problem = make_problem(built, parse_shape(built, shape), scalars, seed, expect)
+    if target == "auto":
+        target = "cpu" if gpu_unavailable_reason() else "cuda"
+        runner_for_checks = kernel.on(target)
+    if arch is not None and target in ("machine", "cuda"):
+        runner_for_checks.options["arch"] = arch
+    seconds = _run_on(target, runner_for_checks, problem, constants)
+    text = None
+    if plan:
+        planned = arch or runner_for_checks.options.get("arch") or "sm_90a"
+        text = kernel.compile(planned, **constants).explain().render(limit=15)
+    share = problem.share() if expect is not None else None
+    shown = runner_for_checks.options.get("arch") if target != "cpu" else None
+    return Outcome(kernel.name, target, shown, problem.dims, seconds, share, expect, text)
+
+
+def _run_on(target: str, runner: Runner, problem: Problem, constants: dict[str, Any]) -> float:
+    if target != "cuda":
+        start = time.perf_counter()
+        runner(*problem.arguments(), **constants)
+        return time.perf_counter() - start
+    from tilemma.tools.gpu import run_on_gpu
+
+    return run_on_gpu(runner, problem, constants)

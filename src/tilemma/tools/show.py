@@ -1,0 +1,218 @@
+"""`tilemma show`: who owns what.  Every format is drawn from the record; nothing here knows an instruction.
+
+An element of an operand is named as in the PTX ISA: a3 is element 3 of the lane's fragment of A, in register
+3 // pack.  B is N x K, as in CuTe.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tilemma.atoms import CopyAtom, MmaAtom, Operand, catalogue
+from tilemma.atoms.atom import Atom
+from tilemma.errors import ToolError
+from tilemma.layouts import cute_str
+
+FORMATS: Final = ("text", "json", "csv", "md", "svg", "html")
+AXES: Final = {"A": "mk", "B": "nk", "C": "mn", "D": "mn", "E": "mk", "R": "rc"}
+
+
+class NoSuchOperand(ToolError):
+    code = "no-such-operand"
+    found = "{name} has no operand {operand}"
+    expected = "one of {known}"
+    fix = "leave --operand out to see all of them"
+
+
+class NotInFragment(ToolError):
+    code = "not-in-fragment"
+    found = "{name}.{operand} has no {what}"
+    expected = "{rule}"
+    fix = "{remedy}"
+
+
+class NoSuchFormat(ToolError):
+    code = "no-such-format"
+    found = "there is no format {format!r}"
+    expected = "one of {known}"
+    fix = "give one of these after --format"
+
+
+def operands_of(atom: Atom) -> dict[str, Operand]:
+    """The operands to show: A, B, C (and E); the accumulator going in and coming out has one map."""
+    if isinstance(atom, CopyAtom):
+        return {"R": atom.fragment} if atom.fragment is not None else {}
+    return {letter: o for letter, o in atom.operands.items() if letter != "D"}
+
+
+def pick_operands(atom: Atom, operand: str | None) -> dict[str, Operand]:
+    """`operands_of`, or the one asked for; NoSuchOperand when it is not there.  D is C."""
+    every = operands_of(atom)
+    if operand is None:
+        return every
+    letter = operand.upper()
+    letter = "C" if letter == "D" and "C" in every else letter
+    if letter not in every:
+        raise NoSuchOperand(name=atom.name, operand=operand, known=", ".join(every) or "none: it moves no fragment")
+    return {letter: every[letter]}
+
+
+def show(name: str, operand: str | None = None, format: str = "text") -> str:
+    """The map of instruction ``name``, or of one operand of it, in one of `FORMATS`.
+
+    Raises UnknownAtom (with the nearest names), NoSuchOperand, NoSuchFormat.
+    """
+    from tilemma.tools import show_html, show_svg, show_text
+
+    atom = catalogue[name]
+    chosen = pick_operands(atom, operand)
+    renderers = {
+        "text": show_text.text,
+        "json": lambda a, o: json.dumps(to_json(a, o), indent=1),
+        "csv": to_csv,
+        "md": show_text.markdown,
+        "svg": show_svg.atom_svg,
+        "html": show_html.page,
+    }
+    if format not in renderers:
+        raise NoSuchFormat(format=format, known=", ".join(FORMATS))
+    return renderers[format](atom, chosen)
+
+
+def to_json(atom: Atom, operands: Mapping[str, Operand]) -> dict[str, Any]:
+    """The map as data: `owners[row][col]` lists every (lane, value) that holds the element."""
+    if isinstance(atom, MmaAtom):
+        shape = list(atom.shape)
+        types = {letter: str(o.dtype) for letter, o in atom.operands.items()}
+    else:
+        shape = [atom.rows, atom.row_bytes // 2]
+        types = {letter: str(o.dtype) for letter, o in operands_of(atom).items()}
+    found: dict[str, Any] = {
+        "name": atom.name,
+        "kind": atom.kind,
+        "shape": shape,
+        "threads": atom.threads,
+        "arch": atom.arch,
+        "ptx": atom.ptx,
+        "types": types,
+        "operands": {
+            letter: {
+                "shape": list(o.shape),
+                "registers": o.registers,
+                "register": o.register,
+                "pack": o.pack if o.in_registers else None,
+                "majors": list(o.majors),
+                "layout": cute_str(o.layout) if o.in_registers else None,
+                "owners": o.owners() if o.in_registers else None,
+            }
+            for letter, o in operands.items()
+        },
+    }
+    if isinstance(atom, CopyAtom):
+        found["row_bytes"] = atom.row_bytes
+        found["lane_of_row"] = [atom.lane_of_row(r) for r in range(atom.rows)]
+    return found
+
+
+def to_csv(atom: Atom, operands: Mapping[str, Operand]) -> str:
+    """One line for each element and owner: operand, row, col, lane, value, register, lowest bit."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["operand", "row", "col", "lane", "value", "register", "bit"])
+    for letter, operand in operands.items():
+        if not operand.in_registers:
+            continue
+        for row, line in enumerate(operand.owners()):
+            for col, owners in enumerate(line):
+                for lane, value in owners:
+                    writer.writerow([letter, row, col, lane, value, *operand.place(value)])
+    return out.getvalue()
+
+
+def _register_operand(atom: Atom, operand: str) -> tuple[str, Operand]:
+    ((letter, found),) = pick_operands(atom, operand).items()
+    if not found.in_registers:
+        raise NotInFragment(
+            name=atom.name,
+            operand=letter,
+            what="owners: it is read from shared memory",
+            rule="an operand in registers",
+            remedy="an RS record has A in registers",
+        )
+    return letter, found
+
+
+def where(name: str, operand: str, row: int, col: int) -> list[dict[str, int]]:
+    """Element to lane and register: every {"lane", "value", "register", "bit"} that holds (row, col).
+
+    Raises UnknownAtom, NoSuchOperand, NotInFragment.
+    """
+    atom = catalogue[name]
+    letter, found = _register_operand(atom, operand)
+    rows, cols = found.shape
+    if not (0 <= row < rows and 0 <= col < cols):
+        raise NotInFragment(
+            name=name,
+            operand=letter,
+            what=f"element ({row}, {col})",
+            rule=f"rows 0 to {rows - 1}, columns 0 to {cols - 1}",
+            remedy="B is N x K: give N first" if letter == "B" else "give the row first",
+        )
+    places = []
+    for lane, value in found.owners()[row][col]:
+        register, bit = found.place(value)
+        places.append({"lane": lane, "value": value, "register": register, "bit": bit})
+    return places
+
+
+def holds(name: str, operand: str, lane: int, register: int | None = None) -> list[dict[str, int]]:
+    """Lane and register to elements: {"value", "register", "bit", "row", "col"} of the lane, lowest first.
+
+    Raises UnknownAtom, NoSuchOperand, NotInFragment.
+    """
+    atom = catalogue[name]
+    letter, found = _register_operand(atom, operand)
+    last = found.registers - 1
+    if not 0 <= lane < found.threads or (register is not None and not 0 <= register <= last):
+        raise NotInFragment(
+            name=name,
+            operand=letter,
+            what=f"lane {lane}" + ("" if register is None else f", register {register}"),
+            rule=f"lanes 0 to {found.threads - 1}, registers 0 to {last}",
+            remedy="lanes count within the warp or warpgroup that executes the instruction",
+        )
+    held = []
+    for value in range(found.values):
+        at, bit = found.place(value)
+        if register is None or at == register:
+            row, col = found.coordinates(lane, value)
+            held.append({"value": value, "register": at, "bit": bit, "row": row, "col": col})
+    return held
+
+
+def describe_element(name: str, operand: str, row: int, col: int) -> str:
+    """`where` as a sentence a line."""
+    letter, found = _register_operand(catalogue[name], operand)
+    return "\n".join(
+        f"{letter}({row}, {col}) is {letter.lower()}{p['value']} of lane {p['lane']}: "
+        f"register {p['register']}{_bits(found, p['bit'])}"
+        for p in where(name, operand, row, col)
+    )
+
+
+def describe_lane(name: str, operand: str, lane: int, register: int | None = None) -> str:
+    """`holds` as a sentence a line."""
+    letter, found = _register_operand(catalogue[name], operand)
+    return "\n".join(
+        f"lane {lane}, register {h['register']}{_bits(found, h['bit'])}: "
+        f"{letter.lower()}{h['value']} is {letter}({h['row']}, {h['col']})"
+        for h in holds(name, operand, lane, register)
+    )
+
+
+def _bits(operand: Operand, low: int) -> str:
+    return f", bits {low}-{low + operand.dtype.bits - 1}" if operand.pack > 1 else ""
