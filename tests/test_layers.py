@@ -20,7 +20,7 @@ ALLOWED = {
     "layouts": BASE,
     "atoms": BASE | {"layouts"},
     "cute": BASE | {"layouts", "atoms"},
-    "testing": BASE,
+    "testing": BASE | {"runtime"},
     "ir": IR - {"ir"},
     "lang": IR,
     "croqtile": IR,

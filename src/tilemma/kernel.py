@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
+from tilemma import runtime
 from tilemma.compiler import Compiled, compile_kernel
 from tilemma.errors import CompileError, LaunchError, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.usage import array_params, scalar_params, size
 from tilemma.launch import Launch, evaluate
 from tilemma.passes import FRONT_PASSES
+from tilemma.passes.target import targets
 from tilemma.runtime import arrays, binding
 
 
@@ -77,7 +78,8 @@ class Kernel:
         self._lock = threading.RLock()
         self._built: dict[Any, t.Kernel] = {}
         self._compiled: dict[Any, Compiled] = {}
-        self._on: dict[str, Runner] = {}
+        # Prepared launches of earlier calls on CUDA arrays, for each set of compile-time values.
+        self._warm: dict[Any, runtime.CallCache] = {}
 
     @property
     def name(self) -> str:
@@ -120,7 +122,28 @@ class Kernel:
         return Runner(self, target, options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        warm = self._warm.get(_key(kwargs) if kwargs else ())
+        if warm is not None and warm.run(args):
+            return None
         return Runner(self, "auto", {})(*args, **kwargs)
+
+    def remember(
+        self, constants: Mapping[str, Any], args: tuple[Any, ...], launches: Sequence[runtime.PreparedLaunch]
+    ) -> None:
+        """Start ``launches`` directly when a call with the same arguments comes again."""
+        key = _key(constants)
+        with self._lock:
+            cache = self._warm.setdefault(key, runtime.CallCache())
+        cache.put(args, *launches)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of a call in the kernel's order; ``created`` names those allocated for it."""
+
+    args: Sequence[Any]
+    order: Sequence[str]
+    created: frozenset[str]
 
 
 class Runner:
@@ -136,20 +159,23 @@ class Runner:
         named = {k: v for k, v in kwargs.items() if k not in constants}
         kernel = self.kernel.build(**constants)
         order = [_name(p) for p in kernel.params]
-        args, created = _with_result(kernel, order, args, named)
+        values, created = _with_result(kernel, order, args, named)
         plan = signature(kernel)
-        bound = binding.bind(plan, args, named, order=order, kernel=self.kernel.name, created=created)
+        bound = binding.bind(plan, values, named, order=order, kernel=self.kernel.name, created=created)
+        values = [*values, *(named[n] for n in order[len(values) :])]
         target = self.target
         if target == "auto":
             target = "cuda" if bound.device[0] == "cuda" else "cpu"
         run = {"cpu": _run_cpu, "machine": _run_machine, "cuda": _run_cuda}[target]
-        outcome = run(self, kernel, constants, bound)
+        outcome = run(self, kernel, constants, bound, _Call(values, order, created))
         if kernel.returns is not None:
-            return args[order.index(kernel.returns.name)]
+            return values[order.index(kernel.returns.name)]
         return outcome
 
 
-def _run_cpu(runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound) -> None:
+def _run_cpu(
+    runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound, call: _Call
+) -> None:
     from tilemma.targets.cpu import execute
 
     views = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
@@ -157,7 +183,9 @@ def _run_cpu(runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bou
     execute(kernel, views, scalars, dims=bound.names)
 
 
-def _run_machine(runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound) -> Any:
+def _run_machine(
+    runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound, call: _Call
+) -> Any:
     from tilemma import machine
 
     options = dict(runner.options)
@@ -168,16 +196,37 @@ def _run_machine(runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any],
     return reports[0] if len(reports) == 1 else reports
 
 
-def _run_cuda(runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound) -> None:
-    from tilemma.runtime import cuda_launch
+def _run_cuda(
+    runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound, call: _Call
+) -> None:
+    device = runtime.cuda_device(bound.device[1] if bound.device[0] == "cuda" else 0)
+    if bound.device[0] != "cuda":
+        staged = runtime.to_device(call.args, device)
+        moved = _Call(staged, call.order, frozenset())
+        _run_cuda(runner, kernel, constants, binding.bind(bound.launch, staged, order=call.order), moved)
+        writes = {a.name for a in bound.launch.arrays if a.written}
+        runtime.bring_back(call.args, staged, [n in writes for n in call.order])
+        return
+    target = runner.options.get("arch") or best_arch(device.compute_capability)
+    compiled = runner.kernel.compile(target, facts=_facts(bound), **constants)
+    assembled = runtime.assembly_arch(target, device, runner.kernel.name)
+    image = compiled.assembled(assembled).image
+    prepared = []
+    for plan in compiled.launches:
+        checked = binding.bind(plan, call.args, order=call.order, kernel=runner.kernel.name, created=call.created)
+        loaded = runtime.LoadedKernel(image, plan, device, arch=assembled, kernel=runner.kernel.name)
+        prepared.append(loaded.prepare(checked))
+    stream = runner.options.get("stream")
+    for launch in prepared:
+        launch(stream)
+    if runner.target == "auto" and not call.created:
+        runner.kernel.remember(constants, tuple(call.args), prepared)
 
-    compiled = runner.kernel.compile
-    cuda_launch(
-        bound,
-        lambda arch: compiled(arch, facts=_facts(bound), **constants),
-        arch=runner.options.get("arch"),
-        stream=runner.options.get("stream"),
-    )
+
+def best_arch(capability: tuple[int, int]) -> str:
+    """The target with the most features that runs on a device of ``capability``: sm_90a on an H200, the newest
+    plain target on a GPU newer than all of them."""
+    return [a for a in targets() if runtime.runs_on(a, capability)][-1]
 
 
 def _facts(bound: binding.Bound) -> dict[str, t.ArrayFacts]:
@@ -301,4 +350,4 @@ def load_python(path: str | Path) -> Module:
     return Module(str(path), {n: k for n, k in names.items() if isinstance(k, Kernel)})
 
 
-__all__ = ["Kernel", "Module", "Runner", "kernel", "load", "load_python", "np", "signature"]
+__all__ = ["Kernel", "Module", "Runner", "kernel", "load", "load_python", "signature"]

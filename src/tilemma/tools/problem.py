@@ -191,7 +191,7 @@ def _expect(problem: Problem, text: str) -> None:
             raise bad(f"`{letters}` for {name}, which has {problem.arrays[name].ndim} dimensions")
     arrays = [problem.arrays[n] for n in inputs]
     try:
-        problem.wanted = reference(text, arrays)
+        problem.wanted = reference(text, *arrays)
     except ValueError as e:
         raise bad(str(e)) from None
     if problem.wanted.shape != problem.arrays[output].shape:

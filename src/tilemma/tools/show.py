@@ -57,7 +57,9 @@ def pick_operands(atom: Atom, operand: str | None) -> dict[str, Operand]:
     letter = operand.upper()
     letter = "C" if letter == "D" and "C" in every else letter
     if letter not in every:
-        raise NoSuchOperand(name=atom.name, operand=operand, known=", ".join(every) or "none: it moves no fragment")
+        raise NoSuchOperand(
+            name=atom.name, operand=operand, known=", ".join(every) or "none: it moves no fragment"
+        )
     return {letter: every[letter]}
 
 

@@ -89,7 +89,8 @@ def text(atom: Atom, operands: Mapping[str, Operand]) -> str:
         head, body = _table(letter, operand)
         widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
         lines += [
-            "  " + "  ".join(f"{x:<{w}}" for x, w in zip(row, widths, strict=True)).rstrip() for row in [head, *body]
+            "  " + "  ".join(f"{x:<{w}}" for x, w in zip(row, widths, strict=True)).rstrip()
+            for row in [head, *body]
         ]
     return "\n".join(lines) + "\n"
 
