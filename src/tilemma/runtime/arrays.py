@@ -250,15 +250,14 @@ def _describe_cupy(x: Any) -> ArrayRef:
 
 
 def _describe_jax(x: Any) -> ArrayRef:
-    devices = getattr(x, "devices", None)
-    if devices is None or not hasattr(x, "unsafe_buffer_pointer"):
+    if any(base.__name__ == "Tracer" for base in type(x).__mro__):
         raise UnusableArray(
             library="jax",
             what="is traced, not computed",
             remedy="call the kernel outside jax.jit, jax.grad and jax.vmap",
         )
     found = _element_type(dtypes.from_numpy(x.dtype), "jax", x.dtype)
-    places = list(devices())
+    places = list(x.devices())
     if len(places) != 1:
         raise UnusableArray(
             library="jax", what=f"is spread over {len(places)} devices", remedy="pass one shard of it"
