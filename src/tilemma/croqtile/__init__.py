@@ -1,0 +1,1 @@
+"""The `.co` front end: text to tile IR."""

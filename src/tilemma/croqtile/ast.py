@@ -1,0 +1,527 @@
+"""What a kernel's text says, node by node, before names mean anything.
+
+Every node has the span of the text it was read from.  Both dialects of the language give the same nodes; a
+form that only one of them has is a field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tilemma.errors import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    span: Span = field(kw_only=True, compare=False, repr=False)
+
+
+# ---- expressions -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Expr(Node):
+    """Base of all expressions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name(Expr):
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Int(Expr):
+    """``suffix``: "", "u", "l", "ul", in lower case, "ll" counting as "l"."""
+
+    value: int
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Float(Expr):
+    """``single``: written with ``f``."""
+
+    value: float
+    single: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bool(Expr):
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Str(Expr):
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inf(Expr):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Nullptr(Expr):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Expr):
+    """``_``: the dimension untouched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paren(Expr):
+    """Kept, since ``s [(0)/2]`` reads dimension 0 of ``s``."""
+
+    inner: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Expr):
+    """``-  !  ~  &`` (address)."""
+
+    op: str
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Bound(Expr):
+    """``#p``: the upper bound."""
+
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Expr):
+    """C's operators, ``#`` (compose) and ``#+ #- #* #/ #%`` (on bounds)."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Ternary(Expr):
+    cond: Expr
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Expr):
+    """``++i``, ``i--``: ``sign`` 1 or -1; ``before``: the value is the new one."""
+
+    target: Expr
+    sign: int
+    before: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Expr):
+    """``|s|``: the number of elements."""
+
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOf(Expr):
+    """``|f16|``: the bytes of one element."""
+
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Convert(Expr):
+    """``__to<f16>(e)``."""
+
+    dtype: str
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expr):
+    """``f(a, b)``: a function, or an access ``x(i)``; what ``f`` names decides."""
+
+    function: Expr
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscript(Expr):
+    """``x[i]``; several indices for a derivation ``s [(0)/2, 4]``."""
+
+    base: Expr
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member(Expr):
+    """``base.name`` or ``base.name(args : strides)``; ``args`` None: no parentheses."""
+
+    base: Expr
+    name: str
+    args: tuple[Expr, ...] | None = None
+    strides: tuple[Expr, ...] = ()
+    template: tuple[Expr, ...] = ()
+    name_span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuple(Expr):
+    """``{a, b}``; ``of``: derived from a tuple's name, ``t {(0), 1}``."""
+
+    items: tuple[Expr, ...]
+    of: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpanList(Expr):
+    """``[a, b]``."""
+
+    items: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown(Expr):
+    """``?`` or ``??`` as a dimension."""
+
+    unbounded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio(Expr):
+    """``2:4`` in ``.sp<2:4>``."""
+
+    a: Expr
+    b: Expr
+
+
+# ---- types and declarations ------------------------------------------------------------------------------
+
+Storage = Literal["global", "shared", "local"]
+
+
+@dataclass(frozen=True, slots=True)
+class Type(Node):
+    """``f16``, ``f16 [M, K]`` (``dims``), ``f32 mdspan<2>`` (``rank``); ``void``, ``auto``, ``stream``."""
+
+    name: str
+    dims: tuple[Expr, ...] | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter(Node):
+    type: Type
+    name: str | None
+    storage: Storage | None = None
+    reference: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Node):
+    """One declared name: ``x``, ``x[2]``, ``x = e``, ``x {e}``; ``braces``: the initialiser was in braces."""
+
+    name: str
+    sizes: tuple[Expr, ...] = ()
+    value: Expr | Statement | None = None
+    braces: bool = False
+
+
+# ---- statements ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Statement(Node):
+    """Base of all statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Statement):
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Declare(Statement):
+    """Scalars and arrays; ``type`` None: ``mutable x = e``."""
+
+    type: Type | None
+    items: tuple[Item, ...]
+    storage: Storage | None = None
+    mutable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareSpan(Statement):
+    """``s : [7, 8];``"""
+
+    name: str
+    value: Expr
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareTuple(Statement):
+    """``ituple<2> t = {1, 2};``"""
+
+    name: str
+    value: Expr
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareEvent(Statement):
+    """``shared event<256> e[2] = ready;``"""
+
+    items: tuple[Item, ...]
+    storage: Storage | None
+    threads: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareFragment(Statement):
+    """``frag f16[64, 128] p {0.0};``"""
+
+    items: tuple[Item, ...]
+    dtype: str | None = None
+    dims: tuple[Expr, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(Statement):
+    """``target op= value``; ``op`` "" for a plain assignment.  ``value`` may be an operation with a result."""
+
+    target: Expr
+    value: Expr | Statement
+    op: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate(Statement):
+    """An expression for its effect: ``++i``, a built-in call."""
+
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Suffix(Node):
+    """``.name<arguments>`` of an operation."""
+
+    name: str
+    args: tuple[Expr, ...] = ()
+    had_args: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSpec(Node):
+    """``block``, ``group-4``, ``block<cooperative>``, ``device(gpu)``."""
+
+    name: str
+    args: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Names(Node):
+    """``i``, ``{i, j}`` or ``t = {i, j}``: ``whole`` names the tuple, ``parts`` its elements."""
+
+    whole: str | None
+    parts: tuple[Name, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Range(Node):
+    """``(start : stop : step)``: offsets added to the bounds."""
+
+    start: Expr | None
+    stop: Expr | None
+    step: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration(Node):
+    """``names in extent`` (``extent`` None: an index that is already there), with its range."""
+
+    names: Names
+    extent: Expr | None
+    range: Range | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelSpec(Node):
+    """``names by extent : level``."""
+
+    names: Names | None
+    extent: Expr
+    level: LevelSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel(Statement):
+    specs: tuple[ParallelSpec, ...]
+    body: Statement
+    suffixes: tuple[Suffix, ...] = ()
+    stream: Expr | None = None
+    attributes: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Foreach(Statement):
+    """``hints``: (name, arguments) of ``: unroll(4)``."""
+
+    items: tuple[Iteration, ...]
+    body: Statement
+    hints: tuple[Suffix, ...] = ()
+    attributes: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class With(Statement):
+    """``where``: pairs of names bound to each other."""
+
+    items: tuple[Iteration, ...]
+    body: Statement
+    where: tuple[tuple[Name, Name], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class While(Statement):
+    cond: Expr | Statement
+    body: Statement
+
+
+@dataclass(frozen=True, slots=True)
+class If(Statement):
+    cond: Expr | Statement
+    then: Statement
+    otherwise: Statement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InThreads(Statement):
+    cond: Expr
+    body: Statement
+    suffixes: tuple[Suffix, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Break(Statement):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Continue(Statement):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Yield(Statement):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Return(Statement):
+    value: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(Statement):
+    """``sync.shared``, ``sync.barrier : block``, ``sync.fence : thread<shared>``."""
+
+    suffixes: tuple[Suffix, ...]
+    level: LevelSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Statement):
+    """``phase``: ``wait<0> e``, a form neither dialect has any more."""
+
+    targets: tuple[Expr, ...]
+    phase: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger(Statement):
+    targets: tuple[Expr, ...]
+    after: tuple[Expr, ...] = ()
+    suffixes: tuple[Suffix, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Statement):
+    """``dma.copy.async.swiz<128> src => dst after f``; ``dst`` a `LevelSpec`-like storage name or a view."""
+
+    engine: Literal["dma", "tma"]
+    suffixes: tuple[Suffix, ...]
+    src: Expr | None = None
+    dst: Expr | Storage | None = None
+    after: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mma(Statement):
+    """Every ``mma.*`` operation; the suffixes say which."""
+
+    suffixes: tuple[Suffix, ...]
+    args: tuple[Expr, ...] = ()
+    attributes: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange(Statement):
+    """``swap(f, g)``, ``rotate(f, g, h)``."""
+
+    names: tuple[Expr, ...]
+    word: Literal["swap", "rotate"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallStatement(Statement):
+    """``call f<...>(...)``: a device function of the host language."""
+
+    function: str
+    args: tuple[Expr, ...]
+    template: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Print(Statement):
+    """``compile_time``: ``print!``."""
+
+    args: tuple[Expr, ...]
+    newline: bool
+    compile_time: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Assert(Statement):
+    cond: Expr
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Statement):
+    names: Names
+    over: Expr
+    body: Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Statement):
+    """``reduce_max(dst, src, 1)``, ``reduce_sum``, ``all_reduce_sum``, ``copy``."""
+
+    word: str
+    args: tuple[Expr, ...]
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Function(Node):
+    name: str
+    returns: Type
+    params: tuple[Parameter, ...]
+    body: Block
+    name_span: Span | None = field(default=None, compare=False, repr=False)

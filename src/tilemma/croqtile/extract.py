@@ -1,0 +1,99 @@
+"""Finding the kernels of a file: each `__co__` function, preprocessed; the host C++ around them is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilemma.croqtile.preprocess import Preprocessor
+from tilemma.croqtile.tokens import Token
+from tilemma.errors import CompileError, Note, Span, register_source
+
+
+class NoKernel(CompileError):
+    code = "no-kernel"
+    found = "`{file}` has no kernel"
+    expected = "at least one function that begins with `__co__`"
+    fix = "write `__co__ void name(...) {{ ... }}`; check the conditions around it"
+
+
+class UnfinishedKernel(CompileError):
+    code = "unfinished-kernel"
+    found = "a kernel {problem}"
+    expected = "`__co__ type name(parameters) {{ ... }}`"
+    fix = "{remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """``kernels``: for each the expanded tokens from ``__co__`` to its closing brace."""
+
+    kernels: tuple[tuple[Token, ...], ...]
+    notes: tuple[Note, ...]
+
+
+@dataclass
+class _Finder:
+    pre: Preprocessor
+    kernels: list[tuple[Token, ...]] = field(default_factory=list)
+    pending: list[Token] = field(default_factory=list)
+    current: list[Token] | None = None
+    depth: int = 0
+    host: list[Span] = field(default_factory=list)
+    host_rows: set[int] = field(default_factory=set)
+    start: Token | None = None
+
+    def take(self, token: Token) -> None:
+        if self.current is None:
+            if token.text != "__co__" or token.kind != "name":
+                if not self.host:
+                    self.host.append(token.span)
+                self.host_rows.add(token.row)
+                return
+            self.current, self.depth, self.start = [], 0, token
+        self.pending.append(token)
+        if token.kind != "op":
+            return
+        if token.text == "{":
+            self.depth += 1
+        elif token.text == "}":
+            self.depth -= 1
+            if self.depth <= 0:
+                self._finish()
+        elif token.text == ";" and self.depth == 0:
+            raise UnfinishedKernel(
+                token.span, problem="without a body", remedy="give it a body: kernels are not declared beforehand"
+            )
+
+    def flush(self) -> None:
+        if self.current is not None:
+            self.current += self.pre.expand(self.pending)
+            self.pending = []
+
+    def _finish(self) -> None:
+        self.flush()
+        assert self.current is not None
+        self.kernels.append(tuple(self.current))
+        self.current = None
+
+
+def extract(text: str, file: str, defines: Mapping[str, object]) -> Extracted:
+    """The kernels in ``text``; NoKernel, UnfinishedKernel and the errors of the preprocessor."""
+    register_source(file, text)
+    pre = Preprocessor(file)
+    pre.define_outside(defines)
+    finder = _Finder(pre)
+    pre.run(text, finder.take, finder.flush)
+    if finder.current is not None:
+        assert finder.start is not None
+        raise UnfinishedKernel(
+            finder.start.span, problem="whose `{` is never closed", remedy="add the missing `}`"
+        )
+    if not finder.kernels:
+        raise NoKernel(Span(file, 1, 1, 1, 1), file=file)
+    pre.check_outside()
+    notes = list(pre.notes)
+    if finder.host:
+        lines = len(finder.host_rows)
+        notes.append(Note(f"{lines} line{'s' * (lines > 1)} of host code are skipped", finder.host[0]))
+    return Extracted(tuple(finder.kernels), tuple(notes))

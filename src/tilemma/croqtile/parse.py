@@ -1,0 +1,239 @@
+"""From a kernel's tokens to its syntax tree, and syntax errors in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import lark
+
+from tilemma.croqtile import ast
+from tilemma.croqtile.refusals import NotBuiltYet
+from tilemma.croqtile.tokens import Token
+from tilemma.croqtile.tree import build_tree
+from tilemma.croqtile.words import FOREIGN, NAMES, OPERATORS, WORDS
+from tilemma.errors import CompileError, Note, Span
+
+# What every later stage may recurse on.  Kernels people write nest some 25 deep.
+MAX_NESTING = 80
+MAX_TOKENS = 200_000
+
+
+class SyntaxProblem(CompileError):
+    code = "syntax"
+    found = "{found_text}"
+    expected = "{expected_text}"
+    fix = "{remedy}"
+
+
+class BadToken(CompileError):
+    code = "bad-token"
+    found = "{what}"
+    expected = "{wanted}"
+    fix = "{remedy}"
+
+
+class TooComplex(CompileError):
+    code = "too-complex"
+    found = "a kernel with {got} {what}"
+    expected = "at most {limit}"
+    fix = "{remedy}"
+
+
+class _NoLexer(lark.lexer.Lexer):
+    """Tokens are fed to the parser by hand."""
+
+    def __init__(self, conf: Any) -> None:
+        pass
+
+    def lex(self, lexer_state: Any, parser_state: Any) -> Iterator[lark.Token]:  # pragma: no cover
+        raise AssertionError("tokens are fed by hand")
+
+
+@cache
+def _grammar() -> tuple[lark.Lark, dict[str, str]]:
+    """The parser, and the terminals of the punctuation that the grammar writes literally."""
+    text = files("tilemma.croqtile").joinpath("grammar.lark").read_text(encoding="utf-8")
+    parser = lark.Lark(
+        text, parser="lalr", lexer=_NoLexer, maybe_placeholders=True, propagate_positions=True, start="start"
+    )
+    return parser, {t.pattern.value: t.name for t in parser.terminals}
+
+
+def parse(tokens: Sequence[Token]) -> ast.Function:
+    """The syntax tree of one kernel's tokens; SyntaxProblem, BadToken, NotBuiltYet, TooComplex."""
+    if len(tokens) > MAX_TOKENS:
+        raise TooComplex(
+            tokens[0].span,
+            got=len(tokens),
+            what="tokens",
+            limit=MAX_TOKENS,
+            remedy="split it into several kernels",
+        )
+    parser, _ = _grammar()
+    fused = _fuse(tokens)
+    _check_brackets([t for _, t in fused])
+    state: Any = parser.parse_interactive()
+    at = 0
+    try:
+        for at, (terminal, token) in enumerate(fused):
+            state.feed_token(
+                lark.Token(terminal, token.text, at, token.span.line, token.span.column, end_pos=at + 1)
+            )
+        tree = state.feed_eof(lark.Token("$END", "", len(fused)))
+    except lark.UnexpectedToken as problem:
+        place = at if problem.token.type != "$END" else len(fused)
+        raise _problem(fused, place, state.accepts()) from None
+    return build_tree(tree, [t for _, t in fused])
+
+
+def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
+    """(terminal, token) pairs: a dot joined with its name, ``a::b`` with its parts."""
+    _, punctuation = _grammar()
+    out: list[tuple[str, Token]] = []
+    i = 0
+    while i < len(tokens):
+        t = tokens[i]
+        if t.kind == "bad":
+            raise _bad(t)
+        if t.text == "." and t.kind == "op":
+            if i + 1 == len(tokens) or tokens[i + 1].kind != "name" or not tokens[i + 1].glued:
+                raise BadToken(
+                    t.span,
+                    what="`.` without a member",
+                    wanted="a member's name directly after the dot",
+                    remedy="write `.at`, `.chunkat`, ... without a blank; numbers have digits on both sides",
+                )
+            t = _joined(t, tokens[i + 1], "")
+            out.append(("MAPPED" if t.text in ("map", "remap") else "MEMBER", t))
+            i += 2
+            continue
+        if t.kind == "name":
+            if t.text in FOREIGN:
+                raise NotBuiltYet(t.span, what=FOREIGN[t.text], fix_text="write it in the language itself")
+            while i + 2 < len(tokens) and tokens[i + 1].text == "::" and tokens[i + 2].kind == "name":
+                t = _joined(t, tokens[i + 2], t.text + "::")
+                i += 2
+            level = t.text.startswith("group-")
+            out.append(("LEVEL" if level else WORDS.get(t.text, "NAME"), t))
+        elif t.kind == "op":
+            terminal = OPERATORS.get(t.text) or punctuation.get(t.text)
+            if terminal is None:
+                raise _bad(t)
+            out.append((terminal, t))
+        else:
+            out.append((t.kind.upper(), t))
+        i += 1
+    return out
+
+
+def _joined(a: Token, b: Token, prefix: str) -> Token:
+    span = Span(a.span.file, a.span.line, a.span.column, b.span.end_line, b.span.end_column)
+    return Token("name", prefix + b.text, span, a.row, a.glued, a.first, a.hidden | b.hidden)
+
+
+def _bad(t: Token) -> BadToken:
+    if t.text[0].isdigit():
+        what, wanted, remedy = (
+            f"`{t.text[:40]}` is not a number",
+            "integers (`16`, `0x10`, suffixes u, l, ll) or floats with digits on both sides (`1.0`, `1.0f`)",
+            "write it in one of these forms",
+        )
+    elif t.text == '"':
+        what, wanted, remedy = "a string that does not end on its line", 'a closing `"`', "close the string"
+    elif t.text[0] == "'":
+        what, wanted, remedy = f"`{t.text}`", "no character literals", 'use an integer, or a string in `"`'
+    else:
+        what, wanted, remedy = f"the character `{t.text}`", "names, numbers and operators", "remove it"
+    return BadToken(t.span, what=what, wanted=wanted, remedy=remedy)
+
+
+def _check_brackets(tokens: Sequence[Token]) -> None:
+    """Bracket nesting within MAX_NESTING; a closing bracket of the wrong kind is reported with its opener."""
+    pairs = {")": "(", "]": "[", "}": "{"}
+    stack: list[Token] = []
+    for t in tokens:
+        if t.kind != "op":
+            continue
+        if t.text in ("(", "[", "{"):
+            stack.append(t)
+            if len(stack) > MAX_NESTING:
+                raise TooComplex(
+                    t.span, got=len(stack), what="nested brackets", limit=MAX_NESTING, remedy="name inner parts"
+                )
+        elif t.text in pairs:
+            if stack and stack[-1].text != pairs[t.text]:
+                closer = {v: k for k, v in pairs.items()}[stack[-1].text]
+                raise SyntaxProblem(
+                    t.span,
+                    found_text=f"`{t.text}` closes `{stack[-1].text}`",
+                    expected_text=f"`{closer}`",
+                    remedy=f"close the `{stack[-1].text}` first",
+                    notes=[Note("opened here", stack[-1].span)],
+                )
+            if stack:
+                stack.pop()
+
+
+def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> SyntaxProblem:
+    """The error for the token number ``at`` where one of ``accepts`` would have gone on."""
+    _, punctuation = _grammar()
+    spelled = {v: f"`{k}`" for k, v in punctuation.items()}
+    wanted = _describe(accepts, spelled)
+    terminal, token = fused[min(at, len(fused) - 1)]
+    before = fused[at - 1][1] if at else token
+    notes = [Note(f"it comes from the macro{'s' * (len(token.hidden) > 1)} "
+                  + ", ".join(f"`{m}`" for m in sorted(token.hidden)))] if token.hidden else []  # fmt: skip
+    semicolon = punctuation[";"]
+    if semicolon in accepts and before.span.end_line < token.span.line:
+        # The statement simply stopped: show its end, not the innocent next line.
+        end = before.span
+        place = Span(end.file, end.end_line, end.end_column, end.end_line, end.end_column + 1)
+        return SyntaxProblem(
+            place, found_text="a statement that does not end", expected_text=wanted, remedy="add `;`", notes=notes
+        )
+    if at >= len(fused):
+        text, remedy = "the kernel ends too early", "complete it"
+    elif terminal == "MEMBER" or terminal == "MAPPED":
+        text, remedy = f"`.{token.text}` cannot stand here", "remove it, or complete what stands before it"
+    else:
+        text, remedy = f"`{token.text}` cannot stand here", f"put {wanted} here"
+        if "NAME" in accepts and token.kind == "name" and terminal != "NAME":
+            text = f"`{token.text}` is a word of the language and cannot be a name"
+            remedy = f"choose another name, `{token.text}_` for instance"
+    return SyntaxProblem(token.span, found_text=text, expected_text=wanted, remedy=remedy, notes=notes)
+
+
+_STATEMENT = {"PARALLEL", "FOREACH", "MUTABLE"}
+_EXPRESSION = {"NAME", "INT", "FLOAT", "WHOLE"}
+
+
+def _describe(accepts: set[str], spelled: dict[str, str]) -> str:
+    """What may stand at a place, from the terminals that may."""
+    rest = set(accepts)
+    parts: list[str] = []
+    if rest >= _STATEMENT:
+        others = {spelled.get(t) for t in rest} & {"`}`", "`;`"}
+        return " or ".join(["a statement", *sorted(o for o in others if o)])
+    if rest >= _EXPRESSION:
+        parts.append("an expression")
+        rest = {t for t in rest if spelled.get(t) in ("`;`", "`)`", "`:`", "`]`")}
+    elif rest >= {"PLUS", "STAR", "HASH"}:
+        # After an operand: the operators go without saying.
+        operators = set(OPERATORS.values()) - {"ASSIGN"} | {"MEMBER", "MAPPED"}
+        parts.append("an operator")
+        rest = {t for t in rest - operators if spelled.get(t) not in ("`(`", "`[`", "`<`", "`>`")}
+    words = sorted({_spell(t, spelled) for t in rest})
+    parts += words[:8]
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " or " + parts[-1] if parts else "nothing more"
+
+
+def _spell(terminal: str, spelled: dict[str, str]) -> str:
+    if terminal in spelled:
+        return spelled[terminal]
+    if terminal in NAMES:
+        return NAMES[terminal]
+    texts = [w for w, t in (*WORDS.items(), *OPERATORS.items()) if t == terminal]
+    return f"`{texts[0]}`" if texts else terminal

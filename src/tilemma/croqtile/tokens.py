@@ -1,0 +1,134 @@
+"""Cutting `.co` text into tokens that know where they stand.
+
+The whole file is cut, host C++ included, so the cutting never fails: what no kernel may contain (a stray
+character, a string without its end) becomes a token of kind "bad" and is reported only where it is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tilemma.errors import CompileError, Span
+
+Kind = Literal["name", "int", "float", "string", "op", "bad"]
+
+# The longest files in the language's own suites have some 2,000 lines; these leave room and stay quick.
+MAX_CHARACTERS = 1_000_000
+
+
+class FileTooLarge(CompileError):
+    code = "file-too-large"
+    found = "{size} characters of source"
+    expected = "at most {limit} characters in a file"
+    fix = "split the file: one `.co` file per family of kernels"
+
+
+class UnterminatedComment(CompileError):
+    code = "unterminated-comment"
+    found = "a comment that does not end"
+    expected = "`*/` after `/*`"
+    fix = "close the comment with `*/`"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token.
+
+    ``row``: the logical line (lines joined by a backslash are one), which ends a directive.  ``glued``:
+    nothing stands between it and the token before.  ``first``: the first of its logical line.  ``hidden``: the
+    macros whose expansion gave it; its span is then where the outermost of them is used.
+    """
+
+    kind: Kind
+    text: str
+    span: Span
+    row: int
+    glued: bool = False
+    first: bool = False
+    hidden: frozenset[str] = field(default=frozenset(), compare=False)
+
+
+_PATTERN = re.compile(
+    r"""
+    (?P<space>[ \t\r\f\v]+)
+  | (?P<joined>\\\r?\n)
+  | (?P<newline>\n)
+  | (?P<comment>//[^\n]*)
+  | (?P<block>/\*(?:[^*]|\*(?!/))*(?P<end>\*/)?)
+  | (?P<raw>R"(?P<delim>[^()\\\s"]{0,16})\((?:.|\n)*?\)(?P=delim)")
+  | (?P<string>"(?:\\.|[^"\\\n])*")
+  | (?P<char>'(?:\\.|[^'\\\n]){1,8}')
+  | (?P<float>[0-9]+(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)[fF]?(?![\w]))
+  | (?P<int>(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:[uU]?[lL]{0,2})(?![\w]))
+  | (?P<badnumber>[0-9]\w*)
+  | (?P<level>group-[0-9]+(?![\w]))
+  | (?P<bang>println?!(?!=))
+  | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+  | (?P<op><->|\.\.\.|=>|==|!=|<=|>=|&&|\|\||<<|>>|\+\+|--|\+=|-=|\*=|/=|%=|\#\#|\#[-+*/%]|::|\?\?
+      |[][(){}<>=+\-*/%!&|^~?:;,.\#])
+  | (?P<bad>.)
+    """,
+    re.VERBOSE,
+)
+
+_KINDS: dict[str, Kind] = {
+    "raw": "string",
+    "string": "string",
+    "char": "bad",
+    "float": "float",
+    "int": "int",
+    "badnumber": "bad",
+    "level": "name",
+    "bang": "name",
+    "name": "name",
+    "op": "op",
+    "bad": "bad",
+}
+
+
+def tokens(text: str, file: str) -> Iterator[Token]:
+    """The tokens of ``text``; FileTooLarge, UnterminatedComment."""
+    if len(text) > MAX_CHARACTERS:
+        raise FileTooLarge(Span(file, 1, 1, 1, 1), size=len(text), limit=MAX_CHARACTERS)
+    line, line_start, row = 1, 0, 1
+    glued, first = False, True
+    for m in _PATTERN.finditer(text):
+        what = m.lastgroup if m.lastgroup not in ("end", "delim") else ("block" if m["block"] else "raw")
+        assert what is not None
+        start = m.start()
+        if what == "space":
+            glued = False
+        elif what in ("joined", "newline"):
+            line, line_start, glued = line + 1, m.end(), False
+            if what == "newline":
+                row, first = row + 1, True
+        elif what in ("comment", "block"):
+            if what == "block" and m["end"] is None:
+                raise UnterminatedComment(Span(file, line, start - line_start + 1, line, start - line_start + 3))
+            glued = False
+            line, line_start = _advance(m[0], line, line_start, start)
+        else:
+            column = start - line_start + 1
+            begin = line
+            line, line_start = _advance(m[0], line, line_start, start)
+            span = Span(file, begin, column, line, m.end() - line_start + 1)
+            yield Token(_KINDS[what], m[0], span, row, glued, first)
+            glued, first = True, False
+
+
+def _advance(text: str, line: int, line_start: int, start: int) -> tuple[int, int]:
+    """Line and start of line after ``text``, which began at ``start``."""
+    count = text.count("\n")
+    if not count:
+        return line, line_start
+    return line + count, start + text.rindex("\n") + 1
+
+
+def join(a: Span, b: Span) -> Span:
+    """From the start of the one to the end of the other, whichever comes first."""
+    start = min((a.line, a.column), (b.line, b.column))
+    end = max((a.end_line, a.end_column), (b.end_line, b.end_column))
+    return Span(a.file, *start, *end)
