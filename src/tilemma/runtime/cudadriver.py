@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -104,6 +105,25 @@ class Driver(Protocol):
     def pointer_device(self, pointer: int) -> int: ...
 
 
+# The tensor map has to lie on a multiple of 64 bytes.  cuda.bindings puts CUtensorMap into a Python object,
+# which is aligned to 16 only (NVIDIA/cuda-python#1692), so this one function is called by its address.
+_ENCODE_TILED = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_uint32,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_uint64),
+    ctypes.POINTER(ctypes.c_uint64),
+    ctypes.POINTER(ctypes.c_uint32),
+    ctypes.POINTER(ctypes.c_uint32),
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+)
+
+
 class CudaDriver:
     """`Driver` on cuda.bindings.driver (NVIDIA CUDA Python)."""
 
@@ -147,7 +167,7 @@ class CudaDriver:
         return raw.split(b"\0")[0].decode()
 
     def device_attribute(self, ordinal: int, name: str) -> int:
-        attribute = self._cuda.CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"]
+        attribute = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self._call("cuDeviceGetAttribute", attribute, self._call("cuDeviceGet", ordinal)))
 
     def primary_context(self, ordinal: int) -> int:
@@ -175,11 +195,11 @@ class CudaDriver:
         return self._call("cuModuleGetFunction", module, name.encode())
 
     def function_attribute(self, function: Any, name: str) -> int:
-        attribute = self._cuda.CUfunction_attribute[f"CU_FUNC_ATTRIBUTE_{name}"]
+        attribute = getattr(self._cuda.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         return int(self._call("cuFuncGetAttribute", attribute, function))
 
     def set_function_attribute(self, function: Any, name: str, value: int) -> None:
-        attribute = self._cuda.CUfunction_attribute[f"CU_FUNC_ATTRIBUTE_{name}"]
+        attribute = getattr(self._cuda.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         self._call("cuFuncSetAttribute", function, attribute, value)
 
     def tensor_map(
@@ -195,22 +215,31 @@ class CudaDriver:
         l2_promotion: int,
         oob_fill: int,
     ) -> bytes:
-        cuda = self._cuda
-        encoded = self._call(
-            "cuTensorMapEncodeTiled",
-            cuda.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{data_type}"],
-            len(dims),
+        room = ctypes.create_string_buffer(128 + 64)
+        start = -ctypes.addressof(room) % 64
+        rank = len(dims)
+        status = self._encode_tiled_function(
+            ctypes.addressof(room) + start,
+            int(getattr(self._cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{data_type}")),
+            rank,
             address,
-            [cuda.cuuint64_t(d) for d in dims],
-            [cuda.cuuint64_t(s) for s in strides],
-            [cuda.cuuint32_t(b) for b in box],
-            [cuda.cuuint32_t(e) for e in element_strides],
-            cuda.CUtensorMapInterleave(interleave),
-            cuda.CUtensorMapSwizzle(swizzle),
-            cuda.CUtensorMapL2promotion(l2_promotion),
-            cuda.CUtensorMapFloatOOBfill(oob_fill),
+            (ctypes.c_uint64 * rank)(*dims),
+            (ctypes.c_uint64 * rank)(*strides),
+            (ctypes.c_uint32 * rank)(*box),
+            (ctypes.c_uint32 * rank)(*element_strides),
+            interleave,
+            swizzle,
+            l2_promotion,
+            oob_fill,
         )
-        return ctypes.string_at(encoded.getPtr(), 128)
+        if status:
+            raise self._failure("cuTensorMapEncodeTiled", self._cuda.CUresult(status))
+        return room.raw[start : start + 128]
+
+    @functools.cached_property
+    def _encode_tiled_function(self) -> Any:
+        address = self._call("cuGetProcAddress", b"cuTensorMapEncodeTiled", 12000, 0)
+        return _ENCODE_TILED(address)
 
     def _stream(self, stream: int) -> Any:
         handle = self._streams[stream] = self._cuda.CUstream(stream)
