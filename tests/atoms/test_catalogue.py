@@ -95,3 +95,15 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     assert "SM80_16x8x16_F32F16F16F32_TN" in e.value.remedy
     assert "no such thing" not in catalogue
     assert catalogue.get("no such thing") is None
+
+
+def test_the_package_attribute_is_the_catalogue_however_it_was_imported() -> None:
+    import tilemma
+    import tilemma.atoms
+
+    assert tilemma.atoms["SM75_U32x4_LDSM_N"] is catalogue["SM75_U32x4_LDSM_N"]
+    assert set(tilemma.atoms) == set(catalogue) and len(tilemma.atoms) == len(catalogue)
+    assert "SM75_U32x4_LDSM_N" in tilemma.atoms
+    assert dict(tilemma.atoms.items()) == dict(catalogue)
+    with pytest.raises(AttributeError):
+        _ = tilemma.atoms.nothing

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
+import types
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 from tilemma.atoms.atom import Atom, CopyAtom, Immediate, MmaAtom, Operand, Rate, contract
 from tilemma.atoms.choose import Selection, select_from
@@ -94,3 +97,28 @@ catalogue = Catalogue()
 def select(**wanted: object) -> Selection:
     """`tilemma.atoms.choose.select_from` on the whole catalogue."""
     return select_from(catalogue.values(), **wanted)  # type: ignore[arg-type]
+
+
+class _CatalogueModule(types.ModuleType):
+    """`tilemma.atoms` is a module, and the catalogue: importing a submodule binds its name in the package, so
+    `tilemma.atoms[name]` has to work on the module too."""
+
+    def __getitem__(self, name: str) -> Atom:
+        return catalogue[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in catalogue
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(catalogue)
+
+    def __len__(self) -> int:
+        return len(catalogue)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"get", "items", "keys", "values", "mma", "copies"}:
+            return getattr(catalogue, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+sys.modules[__name__].__class__ = _CatalogueModule

@@ -21,7 +21,7 @@ def matrix_fragment(count: int, trans: bool, t: DType = u16) -> Operand:
     pair = 1 if trans else rows
     values = (2, (pair,)) if count == 1 else ((2, count), (pair, 8))
     layout = Layout(((4, 8), values[0]), (strides, values[1][0] if count == 1 else values[1]))
-    return Operand("D", t, (rows, 8), layout, registers=count, register="b32")
+    return Operand("R", t, (rows, 8), layout, registers=count, register="b32")
 
 
 def _record(kind: CopyKind, count: int, trans: bool) -> CopyAtom:

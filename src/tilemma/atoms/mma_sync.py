@@ -61,11 +61,14 @@ def _record(k: int, operand: DType, accumulator: DType) -> MmaAtom:
         a=Operand("A", operand, (16, k), fragment(16, k, pack), registers=k // 4, register="b32"),
         b=Operand("B", operand, (8, k), fragment(8, k, pack), registers=k // 8, register="b32"),
         c=_accumulator("C", accumulator),
+        # The whitepapers' peaks are those of the widest instruction.
         rates=(
             Rate("sm_80", 1024, _A100),
             Rate("sm_86", 256 if wide else 512, _GA10X),
             Rate("sm_89", 256 if wide else 512, _AD10X),
-        ),
+        )
+        if k == 16
+        else (),
     )
 
 

@@ -18,7 +18,8 @@ from tilemma.errors import ToolError
 from tilemma.layouts import cute_str
 
 FORMATS: Final = ("text", "json", "csv", "md", "svg", "html")
-AXES: Final = {"A": "mk", "B": "nk", "C": "mn", "D": "mn", "E": "mk", "R": "rc"}
+# What rows and columns of an operand are called.
+AXES: Final = {"A": ("m", "k"), "B": ("n", "k"), "C": ("m", "n"), "E": ("m", "k"), "R": ("r", "c")}
 
 
 class NoSuchOperand(ToolError):

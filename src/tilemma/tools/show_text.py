@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from tilemma.atoms import CopyAtom, MmaAtom, Operand
 from tilemma.atoms.atom import Atom
 from tilemma.layouts import SWIZZLES, Major, canonical_atom, cute_str
+from tilemma.tools.show import AXES
 
 _WHO = {1: "one lane", 32: "32 lanes, a warp", 128: "128 lanes, a warpgroup"}
-_AXES = {"A": "mk", "B": "nk", "C": "mn", "E": "mk", "R": "rc"}
 
 
 def runs_on(atom: Atom) -> str:
@@ -29,7 +29,8 @@ def facts(atom: Atom) -> Iterator[str]:
         )
     elif isinstance(atom, CopyAtom) and atom.fragment is not None:
         turned = ", each transposed" if atom.trans else ""
-        yield f"{atom.matrices} matrices of 8 rows of {atom.row_bytes} bytes{turned}; lane i has the address of row i"
+        rows = f"{atom.matrices} matrices of 8 rows of {atom.row_bytes} bytes{turned}"
+        yield f"{rows}; lane i has the address of row i"
     yield f"{atom.section}; PTX {atom.ptx_version[0]}.{atom.ptx_version[1]}"
 
 
@@ -53,8 +54,8 @@ def cell(letter: str, owners: list[tuple[int, int]]) -> str:
 
 
 def _table(letter: str, operand: Operand) -> tuple[list[str], list[list[str]]]:
-    row_axis, col_axis = _AXES[letter]
-    rows, cols = operand.shape
+    row_axis, col_axis = AXES[letter]
+    cols = operand.shape[1]
     head = ["", *(f"{col_axis}={c}" for c in range(cols))]
     body = [
         [f"{row_axis}={r}", *(cell(letter, owners) for owners in line)] for r, line in enumerate(operand.owners())

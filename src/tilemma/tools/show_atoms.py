@@ -1,0 +1,103 @@
+"""`tilemma atoms`: the catalogue as a list, and what the hardware has confirmed of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from tilemma.atoms import MmaAtom, catalogue
+from tilemma.atoms.atom import Atom, arch_number
+from tilemma.errors import ToolError
+
+Status = Literal["proven", "refuted", "changed", "unproven"]
+
+
+class NoSuchArch(ToolError):
+    code = "no-such-arch"
+    found = "{arch!r} is no PTX target"
+    expected = "sm_ and a number, such as sm_86 or sm_90a"
+    fix = "give the target that ptxas -arch takes"
+
+
+def list_atoms(arch: str | None = None, as_json: bool = False) -> str:
+    """The instructions that code for ``arch`` may use (all of them when None), as text or JSON.
+
+    Raises NoSuchArch.
+    """
+    if arch is not None:
+        try:
+            arch_number(arch)
+        except ValueError:
+            raise NoSuchArch(arch=arch) from None
+    chosen = [a for a in catalogue.values() if arch is None or a.runs_on(arch)]
+    if as_json:
+        return json.dumps({"arch": arch, "atoms": [summary(a) for a in chosen]}, indent=1)
+    rows = [("name", "kind", "lanes", "D = A x B + C", "needs"), *(_line(a) for a in chosen)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(f"{x:<{w}}" for x, w in zip(r, widths, strict=True)).rstrip() for r in rows) + "\n"
+
+
+def summary(atom: Atom) -> dict[str, Any]:
+    """One record without its maps, ready for JSON."""
+    found: dict[str, Any] = {
+        "name": atom.name,
+        "kind": atom.kind,
+        "threads": atom.threads,
+        "arch": atom.arch,
+        "ptx_version": "{}.{}".format(*atom.ptx_version),
+        "ptx": atom.ptx,
+        "section": atom.section,
+        "asynchronous": atom.asynchronous,
+    }
+    if isinstance(atom, MmaAtom):
+        found |= {
+            "shape": list(atom.shape),
+            "types": {letter: str(o.dtype) for letter, o in atom.operands.items()},
+            "registers": {letter: o.registers for letter, o in atom.operands.items() if o.in_registers},
+            "majors": {letter: list(o.majors) for letter, o in atom.operands.items() if o.majors},
+            "rates": [{"arch": r.arch, "fma": r.fma, "source": r.source} for r in atom.rates],
+        }
+    else:
+        found |= {"bytes": atom.bytes, "registers": {"R": atom.fragment.registers} if atom.fragment else {}}
+    return found
+
+
+def _line(atom: Atom) -> tuple[str, str, str, str, str]:
+    what = f"{atom.bytes} bytes" if not isinstance(atom, MmaAtom) else types_of(atom)
+    return atom.name, atom.kind, str(atom.threads), what, atom.arch
+
+
+def types_of(atom: MmaAtom) -> str:
+    """The product with its types: `f32 = f16 x f16 + f32`."""
+    return f"{atom.d.dtype} = {atom.a.dtype} x {atom.b.dtype} + {atom.c.dtype}"
+
+
+def family(name: str) -> str:
+    """The name without the one number in which its siblings differ: wgmma comes in 32 widths."""
+    return re.sub(r"^(SM90_64x)\d+(x\d+_)", r"\1N\2", name)
+
+
+def read_proofs(folder: Path) -> dict[str, dict[str, Any]]:
+    """The proof files of ``folder`` by GPU: what ``bench/prove_atoms.py`` wrote."""
+    return {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))}
+
+
+def proof_status(atom: Atom, proof: Mapping[str, Any]) -> Status:
+    """What one proof file says of a record.  A record that differs from the one proved is "changed"."""
+    found = proof["records"].get(atom.name)
+    if found is None:
+        return "unproven"
+    if found["fingerprint"] != atom.fingerprint:
+        return "changed"
+    return "proven" if found["result"] == "proven" else "refuted"
+
+
+def proof_summary(proof: Mapping[str, Any], atoms: Iterable[Atom]) -> dict[Status, list[str]]:
+    """Names of the records by what one proof file says of them."""
+    found: dict[Status, list[str]] = {"proven": [], "refuted": [], "changed": [], "unproven": []}
+    for atom in atoms:
+        found[proof_status(atom, proof)].append(atom.name)
+    return found

@@ -1,0 +1,149 @@
+"""`tilemma show`: every format says the same, and it is what the record says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from tilemma.atoms import UnknownAtom, catalogue
+from tilemma.tools.show import (
+    FORMATS,
+    NoSuchFormat,
+    NoSuchOperand,
+    NotInFragment,
+    describe_element,
+    describe_lane,
+    holds,
+    operands_of,
+    show,
+    where,
+)
+from tilemma.tools.show_atoms import NoSuchArch, list_atoms
+
+HELLO = "SM80_16x8x16_F32F16F16F32_TN"
+# One of each family: the rest differ in N alone.
+SAMPLE = [n for n in catalogue if not n.startswith("SM90_64x") or n.startswith("SM90_64x24x")]
+
+# The accumulator of HELLO as the PTX ISA draws it: rows 8 to 15 repeat rows 0 to 7.
+TRUE_MAP = "\n".join(" ".join(f"T{t:02d}" for t in (4 * (m % 8) + n // 2 for n in range(8))) for m in range(16))
+
+
+def _owners(name: str, letter: str) -> list[list[list[list[int]]]]:
+    return json.loads(show(name, letter, "json"))["operands"][letter]["owners"]
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_record_can_be_shown_in_every_format(name: str, format: str) -> None:
+    assert name in show(name, format=format) or format == "csv"
+
+
+def test_json_has_the_promised_keys() -> None:
+    found = json.loads(show(HELLO, format="json"))
+    assert found["name"] == HELLO and found["shape"] == [16, 8, 16] and found["threads"] == 32
+    assert found["types"] == {"A": "f16", "B": "f16", "C": "f32", "D": "f32"}
+    assert found["operands"]["B"]["shape"] == [8, 16]
+    assert found["operands"]["A"]["owners"][3][5] == [[14, 1]]
+    smem = json.loads(show("SM90_64x64x16_F16F16F16_SS", format="json"))["operands"]
+    assert smem["A"]["owners"] is None and smem["B"]["owners"] is None
+    assert smem["C"]["owners"][63][63] == [[127, 31]]
+
+
+def test_the_ownership_map_is_the_isa_s() -> None:
+    """A widely read tutorial prints T00 T00 T04 T04 in row 0; the hardware has T00 T00 T01 T01."""
+    owners = _owners(HELLO, "C")
+    assert "\n".join(" ".join(f"T{o[0][0]:02d}" for o in row) for row in owners) == TRUE_MAP
+    assert [o[0][0] for o in owners[0]] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [o[0][0] for o in owners[8]] == [o[0][0] for o in owners[0]]
+
+
+@pytest.mark.parametrize("name", [HELLO, "SM90_64x24x16_F32F16F16_RS", "SM75_U16x8_LDSM_T"])
+def test_text_csv_markdown_svg_and_json_agree(name: str) -> None:
+    for letter, operand in operands_of(catalogue[name]).items():
+        if not operand.in_registers:
+            continue
+        owners = _owners(name, letter)
+        expected = {
+            (r, c, lane, value) for r, row in enumerate(owners) for c, o in enumerate(row) for lane, value in o
+        }
+        low = letter.lower()
+
+        def of_tables(text: str, low: str = low) -> set[tuple[int, int, int, int]]:
+            found = (re.findall(rf"T(\d+)\.{low}(\d+)", line) for line in text.splitlines())
+            cells = [line for line in found if line]
+            return {(r, c, int(t), int(v)) for r, line in enumerate(cells) for c, (t, v) in enumerate(line)}
+
+        assert of_tables(show(name, letter, "text")) == expected
+        assert of_tables(show(name, letter, "md")) == expected
+        rows = csv.DictReader(io.StringIO(show(name, letter, "csv")))
+        assert {tuple(int(r[k]) for k in ("row", "col", "lane", "value")) for r in rows} == expected
+        titles = re.findall(rf"{letter}\((\d+), (\d+)\): lane (\d+), {low}(\d+)", show(name, letter, "svg"))
+        assert {tuple(map(int, t)) for t in titles} == expected
+
+
+def test_svg_is_well_formed() -> None:
+    for name in SAMPLE:
+        root = ET.fromstring(show(name, format="svg"))
+        assert root.tag.endswith("svg") and float(root.attrib["width"]) > 0
+
+
+@pytest.mark.parametrize("name", [HELLO, "SM90_64x8x16_F16F16F16_RS", "SM75_U32x2_LDSM_N"])
+def test_both_directions_are_inverse(name: str) -> None:
+    for letter, operand in operands_of(catalogue[name]).items():
+        if not operand.in_registers:
+            continue
+        for lane in range(operand.threads):
+            for held in holds(name, letter, lane):
+                (place,) = where(name, letter, held["row"], held["col"])
+                assert place == {"lane": lane} | {k: held[k] for k in ("value", "register", "bit")}
+
+
+def test_sentences() -> None:
+    assert describe_element(HELLO, "A", 3, 5) == "A(3, 5) is a1 of lane 14: register 0, bits 16-31"
+    assert describe_element(HELLO, "D", 8, 1) == "C(8, 1) is c3 of lane 0: register 3"
+    assert describe_lane(HELLO, "A", 0, 1) == (
+        "lane 0, register 1, bits 0-15: a2 is A(8, 0)\nlane 0, register 1, bits 16-31: a3 is A(8, 1)"
+    )
+
+
+class TestBadInput:
+    def test_an_unknown_name_gets_the_nearest(self) -> None:
+        with pytest.raises(UnknownAtom) as e:
+            show("SM80_16x8x16_F32F16F16F32")
+        assert HELLO in e.value.remedy
+
+    def test_an_operand_that_is_not_there(self) -> None:
+        with pytest.raises(NoSuchOperand, match="no operand E"):
+            show(HELLO, "E")
+        with pytest.raises(NoSuchOperand, match="no operand A"):
+            show("SM80_CP_ASYNC_CACHEGLOBAL_16B", "A")
+
+    def test_a_format_that_is_not_there(self) -> None:
+        with pytest.raises(NoSuchFormat):
+            show(HELLO, format="pdf")
+
+    def test_elements_and_lanes_out_of_range(self) -> None:
+        with pytest.raises(NotInFragment, match=r"element \(16, 0\)"):
+            where(HELLO, "A", 16, 0)
+        with pytest.raises(NotInFragment, match="lane 32"):
+            holds(HELLO, "A", 32)
+        with pytest.raises(NotInFragment, match="register 4"):
+            holds(HELLO, "A", 0, 4)
+        with pytest.raises(NotInFragment, match="read from shared memory"):
+            where("SM90_64x64x16_F16F16F16_SS", "A", 0, 0)
+
+
+def test_list_of_atoms() -> None:
+    every = json.loads(list_atoms(as_json=True))["atoms"]
+    assert [a["name"] for a in every] == list(catalogue)
+    on_86 = list_atoms("sm_86")
+    assert HELLO in on_86 and "wgmma" not in on_86 and "STSM" not in on_86
+    assert "SM90_64x256x16_F32F16F16_SS" in list_atoms("sm_90a")
+    assert "wgmma" not in list_atoms("sm_90")
+    with pytest.raises(NoSuchArch):
+        list_atoms("hopper")
