@@ -101,6 +101,40 @@ class AtomInstr(LaneOp):
 
 
 @dataclass(frozen=True, slots=True)
+class CopyInstr(LaneOp):
+    """One copying instruction of the catalogue (ldmatrix, stmatrix, cp.async), printed by its record's ``emit``.
+
+    ``address`` is in shared memory.  ``registers`` are the fragment that ldmatrix writes and stmatrix reads;
+    ``source`` is cp.async's global address, ``source_size`` how many bytes of it are read (the rest is zero).
+    """
+
+    atom: str
+    address: Mem
+    registers: tuple[Reg, ...] = ()
+    source: Mem | None = None
+    source_size: Reg | Imm | None = None
+    guard: Reg | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comment(LaneOp):
+    """A remark for the reader of the text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LanePrint(LaneOp):
+    """C's printf by this thread: ``format`` with one conversion for each of ``args``.
+
+    Arguments are 32 or 64 bits wide; floats are f64.
+    """
+
+    format: str
+    args: tuple[Reg | Imm, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LaneFor(LaneOp):
     """``for (var = start; var < stop; var += step)``; ``var`` is s32.  ``unroll`` 1 forbids unrolling."""
 
@@ -155,6 +189,15 @@ class LaneParam:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneLocal:
+    """``bytes`` of the lane's own memory, addressed as Special(name)."""
+
+    name: str
+    bytes: int
+    alignment: int = 16
+
+
+@dataclass(frozen=True, slots=True)
 class LaneKernel:
     """An entry point.
 
@@ -172,3 +215,4 @@ class LaneKernel:
     min_blocks: int | None = None
     max_registers: int | None = None
     cluster: tuple[int, int, int] | None = None
+    locals: tuple[LaneLocal, ...] = ()
