@@ -1,0 +1,219 @@
+"""Constants in registers, and conversion between element types.
+
+Narrowing rounds to nearest even; f16 and bf16 overflow to infinity, 8-bit floats and integers saturate
+(PTX ISA, cvt).  NaN becomes 0 as an integer.  Conversions of 8-bit floats need sm_89; below, they are done
+with integer arithmetic on the bits.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from tilemma import dtypes
+from tilemma.atoms.atom import arch_number
+from tilemma.dtypes import DType
+from tilemma.ir.lane import Imm, Reg, Vec
+from tilemma.lower.emitter import Emitter, Value
+
+
+def register_type(t: DType) -> str:
+    """PTX type of the register that holds one value of ``t``; see `tilemma.lower.expressions`."""
+    if t.kind == "bool":
+        return "pred"
+    if t.is_float:
+        return "f64" if t.bits == 64 else "f32" if t.bits == 32 else "b16"
+    if t.bits == 64:
+        return "u64" if t.kind == "uint" else "s64"
+    return "u32" if t == dtypes.u32 else "s32"
+
+
+def constant(e: Emitter, value: int | float | bool, t: DType) -> Value:
+    """``value`` rounded to ``t``; PTX has immediates for all but the small floats, which take a register."""
+    if t.kind == "bool":
+        return Imm(int(bool(value)), "pred")
+    if not t.is_float:
+        return Imm(int(value), register_type(t))
+    if t.bits >= 32:
+        return Imm(float(value), register_type(t))
+    return e.pure("mov.b16", "b16", Imm(bits_of(value, t), "b16"), hint="half", uniform=True)
+
+
+def bits_of(value: int | float, t: DType) -> int:
+    """The bit pattern of ``value`` rounded to the float type ``t``; 8-bit floats saturate."""
+    if t.name.startswith("f8"):
+        import ml_dtypes
+
+        top = float(ml_dtypes.finfo(t.numpy).max)
+        value = value if value != value else max(-top, min(top, float(value)))
+    with np.errstate(over="ignore"):
+        stored: Any = np.array(value, dtype=np.float64).astype(t.numpy)
+    return int(stored.view(np.dtype(f"u{t.bits // 8}")))
+
+
+def register(e: Emitter, v: Value, t: DType, hint: str = "c") -> Reg:
+    """``v`` in a register."""
+    if isinstance(v, Reg):
+        return v
+    kind = register_type(t)
+    if kind == "pred":
+        return e.pure("setp.ne.s32", "pred", Imm(int(v.value)), Imm(0), hint=hint, uniform=True)
+    return e.pure(f"mov.{kind if t.is_float else 'b' + str(max(t.bits, 32))}", kind, v, hint=hint, uniform=True)
+
+
+def convert(e: Emitter, v: Value, have: DType, want: DType, arch: str = "sm_80") -> Value:
+    """``v`` of type ``have`` as ``want``."""
+    if have == want:
+        return v
+    if isinstance(v, Imm):
+        return _convert_constant(e, v, have, want)
+    if want.kind == "bool":
+        return _truth(e, v, have, arch)
+    if have.kind == "bool":
+        as_int = e.pure("selp.b32", "s32", Imm(1), Imm(0), v)
+        return convert(e, as_int, dtypes.s32, want, arch)
+    if have.is_float and want.is_float:
+        return _float_to_float(e, v, have, want, arch)
+    if have.is_float:
+        wide = v if have.bits >= 32 else register(e, _float_to_float(e, v, have, dtypes.f32, arch), dtypes.f32)
+        return _float_to_int(e, wide, "f64" if have.bits == 64 else "f32", want)
+    if want.is_float:
+        return _int_to_float(e, v, have, want, arch)
+    return _int_to_int(e, v, have, want)
+
+
+def _convert_constant(e: Emitter, v: Imm, have: DType, want: DType) -> Value:
+    value = v.value
+    if want.kind == "bool":
+        return Imm(int(value != 0), "pred")
+    if want.is_float:
+        if want.bits == 32:
+            value = struct.unpack("<f", struct.pack("<f", _clamped(float(value))))[0]
+        return constant(e, value, want)
+    bits, signed = want.bits, want.kind == "int"
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    if isinstance(value, float):
+        whole = 0 if value != value else max(low, min(high, round(value))) if abs(value) != float("inf") else (
+            high if value > 0 else low)  # fmt: skip
+        return constant(e, whole, want)
+    if bits < 32:
+        return constant(e, max(low, min(high, value)), want)
+    wrapped = value & ((1 << bits) - 1)
+    return constant(e, wrapped - (1 << bits) if signed and wrapped > high else wrapped, want)
+
+
+def _clamped(x: float) -> float:
+    """``x``, infinite where it would round to infinity as f32."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(x))
+
+
+def _truth(e: Emitter, v: Reg, have: DType, arch: str) -> Reg:
+    if not have.is_float:
+        return e.pure(f"setp.ne.s{max(have.bits, 32)}", "pred", v, Imm(0))
+    wide = v if have.bits >= 32 else _float_to_float(e, v, have, dtypes.f32, arch)
+    kind = "f64" if have.bits == 64 else "f32"
+    return e.pure(f"setp.neu.{kind}", "pred", wide, Imm(0.0, kind))
+
+
+def _float_to_float(e: Emitter, v: Reg, have: DType, want: DType, arch: str) -> Reg:
+    plain = {"f64": "f64", "f32": "f32", "f16": "f16"}
+    if have == dtypes.tf32 and want == dtypes.f32:
+        return v
+    if want == dtypes.tf32:
+        wide = v if have.bits == 32 else _float_to_float(e, v, have, dtypes.f32, arch)
+        bits = e.pure("cvt.rna.tf32.f32", "b32", wide, hint="tf32")
+        return e.pure("mov.b32", "f32", bits, hint="tf32")
+    if have == dtypes.tf32:
+        have = dtypes.f32
+    if have.name in plain and want.name in plain:
+        rounding = ".rn" if want.bits < have.bits else ""
+        return e.pure(f"cvt{rounding}.{want.name}.{have.name}", register_type(want), v, hint=want.name)
+    if have != dtypes.f32 and want != dtypes.f32:
+        return _float_to_float(e, _float_to_float(e, v, have, dtypes.f32, arch), dtypes.f32, want, arch)
+    if have == dtypes.bf16:
+        # bf16 is the upper half of f32.
+        wide = e.pure("mov.b32", "b32", Vec((_zero16(e), v)))
+        return e.pure("mov.b32", "f32", wide, hint="f32")
+    if want == dtypes.bf16:
+        return e.pure("cvt.rn.bf16.f32", "b16", v, hint="bf16")
+    return _float8(e, v, have, want, arch)
+
+
+def _zero16(e: Emitter) -> Reg:
+    return e.pure("mov.b16", "b16", Imm(0, "b16"), hint="zero16", uniform=True)
+
+
+def _float8(e: Emitter, v: Reg, have: DType, want: DType, arch: str) -> Reg:
+    """Between f32 and an 8-bit float."""
+    if arch_number(arch)[0] < 89:
+        from tilemma.lower.float8 import from_float8, to_float8
+
+        return from_float8(e, v, have) if want == dtypes.f32 else to_float8(e, v, want)
+    if want == dtypes.f32:
+        pair = e.pure(f"cvt.rn.f16x2.{have.ptx}x2", "b32", v)
+        low = e.pure("cvt.u16.u32", "b16", pair)
+        return e.pure("cvt.f32.f16", "f32", low, hint="f32")
+    return e.pure(f"cvt.rn.satfinite.{want.ptx}x2.f32", "b16", Imm(0.0, "f32"), v, hint=want.name)
+
+
+def _float_to_int(e: Emitter, v: Reg, kind: str, want: DType) -> Reg:
+    reg = register_type(want)
+    if want.bits >= 32:
+        return e.pure(f"cvt.rni.{want.name}.{kind}", reg, v, hint=want.name)
+    # The 32-bit conversion saturates at its own bounds, then at the narrow type's.
+    whole = e.pure(f"cvt.rni.s32.{kind}", "s32", v)
+    return _clamp(e, whole, want)
+
+
+def _clamp(e: Emitter, v: Reg, want: DType) -> Reg:
+    low, high = (
+        (-(1 << want.bits - 1), (1 << want.bits - 1) - 1) if want.kind == "int" else (0, (1 << want.bits) - 1)
+    )
+    return e.pure("max.s32", "s32", e.pure("min.s32", "s32", v, Imm(high)), Imm(low), hint=want.name)
+
+
+def _int_to_float(e: Emitter, v: Reg, have: DType, want: DType, arch: str) -> Reg:
+    source = have.name if have.bits >= 32 else "s32"
+    if want.bits == 64:
+        return e.pure(f"cvt.rn.f64.{source}", "f64", v, hint="f64")
+    if want in (dtypes.f32, dtypes.tf32):
+        return register(e, convert(e, e.pure(f"cvt.rn.f32.{source}", "f32", v), dtypes.f32, want, arch), want)
+    if want == dtypes.f16:
+        return e.pure(f"cvt.rn.f16.{source}", "b16", v, hint="f16")
+    single = e.pure(f"cvt.rn.f32.{source}", "f32", v)
+    return _float_to_float(e, single, dtypes.f32, want, arch)
+
+
+def _int_to_int(e: Emitter, v: Reg, have: DType, want: DType) -> Value:
+    reg = register_type(want)
+    if want.bits < 32:
+        if have.bits == 64:
+            low, high = (-(1 << want.bits - 1), (1 << want.bits - 1) - 1) if want.kind == "int" else (
+                0, (1 << want.bits) - 1)  # fmt: skip
+            kind = have.name
+            v = e.pure(f"min.{kind}", register_type(have), v, Imm(high))
+            v = e.pure(f"max.{kind}", register_type(have), v, Imm(low)) if kind == "s64" else v
+            return e.pure("cvt.u32.u64", reg, v, hint=want.name)
+        if have == dtypes.u32:
+            top = (1 << (want.bits - (want.kind == "int"))) - 1
+            return e.pure("min.u32", reg, v, Imm(top), hint=want.name)
+        fits = have.bits < want.bits and (have.kind == "uint" or want.kind == "int")
+        return v if fits else _clamp(e, v, want)
+    if want.bits == 32:
+        return e.pure("cvt.u32.u64", reg, v, hint=want.name) if have.bits == 64 else v
+    if have.bits == 64:
+        return v
+    return e.pure(f"cvt.{want.name}.{'u32' if have == dtypes.u32 else 's32'}", reg, v, hint=want.name)
+
+
+def pack_pair(e: Emitter, low: Reg, high: Reg, have: DType, want: DType, arch: str) -> Reg | None:
+    """Two f32 as one register of two 16-bit floats, in one instruction; None for other types.
+
+    PTX ISA, cvt: the first source goes to the upper half.
+    """
+    if have == dtypes.f32 and want in (dtypes.f16, dtypes.bf16):
+        return e.pure(f"cvt.rn.{want.ptx}x2.f32", "b32", high, low, hint=f"{want.ptx}x2")
+    return None

@@ -1,0 +1,182 @@
+"""Work on single elements: reads and writes, atomics, and what `Apply` does with a fragment's values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilemma import dtypes
+from tilemma.ir import tile, walk
+from tilemma.ir.expr import FragmentElement
+from tilemma.ir.lane import Imm, Reg, Vec
+from tilemma.ir.types import Space, View
+from tilemma.lower.context import Lowering, NotLowered, RegisterTile, Visit, lowers
+from tilemma.lower.control import assign
+from tilemma.lower.convert import convert, register
+from tilemma.lower.emitter import Value
+from tilemma.lower.fragments import key, pack, registers_of, spread, unpack
+from tilemma.lower.loads import load_element
+from tilemma.lower.memory import place
+from tilemma.lower.stores import store_scalar
+
+
+def read_element(lo: Lowering, view: View) -> Value:
+    """The value of the element that ``view`` (without axes) names; zero over the edge of a parameter."""
+    return load_element(lo, replace(view, axes=()), ())
+
+
+@lowers(tile.SetElement)
+def lower_set_element(lo: Lowering, op: tile.SetElement) -> None:
+    """Written once for an instance: by every lane of a thread level, by one lane of a group or block."""
+    e = lo.e
+    t = op.view.dtype
+    value = register(e, convert(e, lo.scalar(op.value), op.value.type, t, lo.arch), t)
+    spot = place(lo, op.view, ())
+    ok = spot.valid
+    if op.view.base.space is not Space.LOCAL:
+        ok = e.both(ok, lo.elected(lo.instance))
+    if ok is not False:
+        store_scalar(lo, spot.space, spot.address, value, t, ok)
+
+
+# PTX ISA, 9.7.13.5: which operations atom has on which types.
+
+
+@lowers(tile.Atomic)
+def lower_atomic(lo: Lowering, op: tile.Atomic) -> None:
+    """`atom`: once for an instance; the old value reaches the other lanes of a warp by a shuffle."""
+    e = lo.e
+    t = op.view.dtype
+    value = register(e, convert(e, lo.scalar(op.value), op.value.type, t, lo.arch), t)
+    name = op.name
+    if name == "sub":
+        name = "add"
+        value = register(e, _negated(lo, value, t), t)
+    spot = place(lo, op.view, ())
+    instance = lo.instance
+    ok = e.both(spot.valid, lo.elected(instance))
+    if ok is False:
+        return
+    mnemonic = f"atom.{spot.space}.{_atomic(lo, op, name, t)}"
+    old = e.reg("old", value.type, mutable=True)
+    source: tuple[Value, ...] = (value,)
+    if name == "cas":
+        assert op.compare is not None
+        wanted = register(e, convert(e, lo.scalar(op.compare), op.compare.type, t, lo.arch), t)
+        source = (wanted, value)
+    if isinstance(ok, Reg) and op.result is not None:
+        assign(lo, old, Imm(0.0 if old.type in ("f32", "f64") else 0, old.type))
+    e.do(mnemonic, (old,), (spot.address, *source), guard=ok if isinstance(ok, Reg) else None)
+    if op.result is None:
+        return
+    if instance.threads > 32:
+        raise NotLowered(
+            op.span,
+            what="the old value of an atomic executed by more than a warp",
+            arch=lo.arch,
+            expected_what="an atomic at thread or warp level, where the result is used",
+            remedy="write the result to shared memory and read it after a barrier",
+        )
+    if instance.threads > 1:
+        e.do("shfl.sync.idx.b32", (old,), (old, Imm(0), Imm(31), Imm(-1, "b32")))
+    target = lo.variables[op.result.name]
+    assign(lo, target, convert(e, old, t, op.result.dtype, lo.arch))
+
+
+def _negated(lo: Lowering, v: Reg, t: dtypes.DType) -> Value:
+    e = lo.e
+    if not t.is_float:
+        return e.pure(f"neg.s{max(32, t.bits)}", v.type, v)
+    if t.bits >= 32:
+        return e.pure(f"neg.f{t.bits}", v.type, v)
+    return e.pure("xor.b16", "b16", v, Imm(0x8000, "b16"))
+
+
+def _atomic(lo: Lowering, op: tile.Atomic, name: str, t: dtypes.DType) -> str:
+    """``.op.type`` of the instruction; NotLowered for types it does not have."""
+    legal = {
+        "add": {"s32": "u32", "u32": "u32", "s64": "u64", "u64": "u64", "f32": "f32", "f64": "f64", "f16": "noftz.f16"},
+        "exch": {"s32": "b32", "u32": "b32", "f32": "b32", "s64": "b64", "u64": "b64", "f64": "b64"},
+        "min": {"s32": "s32", "u32": "u32", "s64": "s64", "u64": "u64"},
+        "max": {"s32": "s32", "u32": "u32", "s64": "s64", "u64": "u64"},
+        "and": {"s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64"},
+        "or": {"s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64"},
+        "xor": {"s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64"},
+        "cas": {"s32": "b32", "u32": "b32", "f32": "b32", "s64": "b64", "u64": "b64", "f64": "b64"},
+    }[name]  # fmt: skip
+    if t.name not in legal:
+        raise NotLowered(
+            op.span,
+            what=f"atomic {op.name} on {t}",
+            arch=lo.arch,
+            expected_what=f"one of {', '.join(legal)}",
+            remedy="use an element type that the hardware has this atomic for",
+        )
+    kind = legal[t.name]
+    if kind.startswith("noftz"):
+        return f"{name}.{kind}"
+    return f"{name}.{kind}"
+
+
+# ---- apply -----------------------------------------------------------------------------------------------
+
+
+@lowers(tile.Apply)
+def lower_apply(lo: Lowering, op: tile.Apply) -> None:
+    """The body for every value that this lane holds, its row and column known up to the lane's part."""
+    found = registers_of(lo, op.fragment)
+    where = spread(lo, found.plan)
+    dtype = found.plan.dtype
+    k = key(lo, op.fragment)
+    lo.e.comment(f"apply in {op.fragment.name}")
+    per = where.operand.pack
+    writes = any(isinstance(x, tile.SetFragmentElement) for x in walk.walk(op.body))
+    for atom, regs in found.regs.items():
+        for r, reg in enumerate(regs):
+            values = _separate(lo, reg, dtype)
+            for v, value in enumerate(values):
+                at = where.at(atom, r * per + v)
+                for index, coordinate in zip(op.indices, at, strict=False):
+                    lo.indices[index.name] = coordinate
+                lo.visiting = Visit(k, atom, r * per + v, value)
+                lo.body(op.body)
+            lo.visiting = None
+            if writes and len(values) > 1:
+                lo.e.do("mov.b32", (reg,), (pack(lo, values, dtype),))
+
+
+def _separate(lo: Lowering, reg: Reg, dtype: dtypes.DType) -> list[Reg]:
+    """The values in ``reg`` as registers that the body may assign to."""
+    if dtype.bits >= 32:
+        return [reg]
+    halves = lo.e.regs("half", "b16", 2, mutable=True)
+    lo.e.do("mov.b32", (Vec(halves),), (reg,))
+    return list(halves)
+
+
+def read_fragment_element(lo: Lowering, x: FragmentElement) -> Value:
+    """The value of ``x.fragment`` at the element being visited; a fragment of the same plan, lane for lane."""
+    assert lo.visiting is not None, "fragment elements are read inside apply"
+    visit = lo.visiting
+    name = visit.fragment[0]
+    if x.fragment == name:
+        return visit.register
+    found = lo.fragments[x.fragment, ()]
+    visited = lo.fragments[visit.fragment]
+    assert isinstance(found, RegisterTile) and isinstance(visited, RegisterTile)
+    assert (found.plan.atom, found.plan.repeat, found.plan.role) == (
+        visited.plan.atom, visited.plan.repeat, visited.plan.role,
+    ), "fragments of different layouts"  # fmt: skip
+    per = max(1, 32 // found.plan.dtype.bits)
+    reg = found.regs[visit.atom][visit.value // per]
+    return unpack(lo, reg, found.plan.dtype)[visit.value % per]
+
+
+@lowers(tile.SetFragmentElement)
+def lower_set_fragment_element(lo: Lowering, op: tile.SetFragmentElement) -> None:
+    assert lo.visiting is not None
+    visit = lo.visiting
+    assert key(lo, op.fragment) == visit.fragment, "apply writes the fragment it visits"
+    dtype = registers_of(lo, op.fragment).plan.dtype
+    e = lo.e
+    value = convert(e, lo.scalar(op.value), op.value.type, dtype, lo.arch)
+    assign(lo, visit.register, register(e, value, dtype))

@@ -1,0 +1,361 @@
+"""Writing a lane's program: fresh registers, folding, common subexpressions, and moving what does not change
+out of loops.
+
+The program under construction is a stack of open regions, the innermost last.  A *pure* instruction (a
+function of its operands, without traps) is looked up in the open regions first; a new one is written to the
+region just outside the outermost loop in which none of its operands changes.  Registers that are assigned
+more than once (`mutable`) keep what is computed from them where it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tilemma.errors import Span
+from tilemma.ir.lane import (
+    Comment,
+    Imm,
+    Instr,
+    LaneBody,
+    LaneFor,
+    LaneIf,
+    LaneOp,
+    LaneOperand,
+    LaneWhile,
+    Mem,
+    Reg,
+    Special,
+    Vec,
+)
+from tilemma.lower.linear import Linear
+
+Value = Reg | Imm
+Range = tuple[int, int]
+
+# Names that PTX keeps for its special registers (PTX ISA, Special Registers).
+_SPECIAL = frozenset(
+    [
+        "tid",
+        "ntid",
+        "laneid",
+        "warpid",
+        "nwarpid",
+        "ctaid",
+        "nctaid",
+        "smid",
+        "nsmid",
+        "gridid",
+        "clusterid",
+        "nclusterid",
+        "cluster_ctaid",
+        "clock",
+        "clock_hi",
+        "clock64",
+        "globaltimer",
+        "dynamic_smem_size",
+        "total_smem_size",
+        "aggr_smem_size",
+    ]
+)
+
+
+@dataclass
+class Region:
+    """An open list of operations; ``table`` maps pure computations made in it to their registers."""
+
+    kind: Literal["root", "loop", "branch"]
+    ops: list[LaneOp] = field(default_factory=list)
+    table: dict[object, Reg] = field(default_factory=dict)
+
+
+class Emitter:
+    def __init__(self) -> None:
+        self.regions = [Region("root")]
+        self.span: Span | None = None
+        self._names: dict[str, int] = {}
+        self._depth: dict[str, int] = {}
+        self._mutable: set[str] = set()
+        self._range: dict[str, Range] = {}
+        self._loops = 0
+
+    # ---- registers -------------------------------------------------------------------------------------
+
+    def reg(self, hint: str, type: str, *, uniform: bool = False, mutable: bool = False) -> Reg:
+        """A new register that belongs to the innermost open region."""
+        made = Reg(self._name(hint), type, uniform)
+        self._depth[made.name] = len(self.regions) - 1
+        if mutable:
+            self._mutable.add(made.name)
+        return made
+
+    def regs(self, hint: str, type: str, count: int, *, mutable: bool = False) -> tuple[Reg, ...]:
+        return tuple(self.reg(f"{hint}{i}", type, mutable=mutable) for i in range(count))
+
+    def _name(self, hint: str) -> str:
+        base = re.sub(r"[^A-Za-z0-9_]", "_", hint) or "r"
+        count = self._names.get(base, 0)
+        self._names[base] = count + 1
+        name = base if count == 0 and base not in _SPECIAL else f"{base}_{count}"
+        if name != base:
+            if name in self._names:
+                return self._name(hint)
+            self._names[name] = 1
+        return name
+
+    def bounded(self, reg: Reg, low: int, high: int) -> Reg:
+        """``reg``, known to stay within [low, high]."""
+        self._range[reg.name] = (low, high)
+        return reg
+
+    def range_of(self, x: Linear | Value) -> Range:
+        """Bounds, inclusive; those of a 32-bit integer where nothing is known."""
+        if isinstance(x, Imm):
+            return int(x.value), int(x.value)
+        if isinstance(x, Reg):
+            return self._range.get(x.name, (-(2**31), 2**31 - 1))
+        low = high = x.const
+        for r, f in x.terms:
+            a, b = self.range_of(r)
+            low, high = low + min(a * f, b * f), high + max(a * f, b * f)
+        return low, high
+
+    def depth(self, x: LaneOperand) -> int:
+        """The region (from 0, outermost) in which ``x`` is defined; the innermost for what may change."""
+        match x:
+            case Reg():
+                return len(self.regions) - 1 if x.name in self._mutable else self._depth.get(x.name, 0)
+            case Mem():
+                return self.depth(x.base)
+            case Vec():
+                return max((self.depth(r) for r in x.regs), default=0)
+        return 0
+
+    # ---- operations ------------------------------------------------------------------------------------
+
+    def add(self, op: LaneOp) -> None:
+        """``op`` at the end of the innermost region, with the current source position."""
+        self.regions[-1].ops.append(replace(op, span=self.span) if op.span is None else op)
+
+    def comment(self, text: str) -> None:
+        self.add(Comment(text))
+
+    def do(
+        self,
+        mnemonic: str,
+        dst: Sequence[Reg | Vec] = (),
+        src: Sequence[LaneOperand] = (),
+        *,
+        guard: Reg | None = None,
+        negate: bool = False,
+    ) -> None:
+        """An instruction with an effect."""
+        self.add(Instr(mnemonic, tuple(dst), tuple(src), guard, negate))
+
+    def pure(
+        self, mnemonic: str, type: str, *src: LaneOperand, hint: str = "t", uniform: bool | None = None
+    ) -> Reg:
+        """The register with the result of a pure instruction."""
+        mutable = any(isinstance(s, Reg) and s.name in self._mutable for s in src)
+        key = (mnemonic, src)
+        if not mutable:
+            for region in reversed(self.regions):
+                if key in region.table:
+                    return region.table[key]
+        if uniform is None:
+            uniform = all(not isinstance(s, Reg) or s.uniform for s in src)
+        at = len(self.regions) - 1 if mutable else self._home(max((self.depth(s) for s in src), default=0))
+        made = Reg(self._name(hint), type, uniform)
+        self._depth[made.name] = at
+        self.regions[at].ops.append(Instr(mnemonic, (made,), src, span=self.span))
+        if not mutable:
+            self.regions[at].table[key] = made
+        return made
+
+    def _home(self, available: int) -> int:
+        """The region for a computation whose operands are there from region ``available`` on."""
+        for i in range(available + 1, len(self.regions)):
+            if self.regions[i].kind == "loop":
+                return i - 1
+        return len(self.regions) - 1
+
+    @contextmanager
+    def at_root(self) -> Iterator[None]:
+        """Write to the outermost region: for values that every branch wants."""
+        open_regions, self.regions = self.regions, self.regions[:1]
+        try:
+            yield
+        finally:
+            self.regions = open_regions
+
+    # ---- control ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _open(self, kind: Literal["loop", "branch"]) -> Iterator[Region]:
+        region = Region(kind)
+        self.regions.append(region)
+        try:
+            yield region
+        finally:
+            self.regions.pop()
+
+    @contextmanager
+    def branch(self, cond: Reg, *, negate: bool = False) -> Iterator[None]:
+        """What is written inside runs where ``cond`` holds."""
+        with self._open("branch") as region:
+            yield
+        if region.ops:
+            then, otherwise = (tuple(region.ops), ()) if not negate else ((), tuple(region.ops))
+            self.add(LaneIf(cond, then, otherwise, uniform=cond.uniform))
+
+    @contextmanager
+    def collect(self, kind: Literal["loop", "branch"] = "branch") -> Iterator[list[LaneOp]]:
+        """What is written inside goes to the list instead; for building control operations by hand."""
+        with self._open(kind) as region:
+            yield region.ops
+
+    def select_branch(self, cond: Reg, then: LaneBody, otherwise: LaneBody) -> None:
+        if then or otherwise:
+            self.add(LaneIf(cond, then, otherwise, uniform=cond.uniform))
+
+    @contextmanager
+    def loop(self, hint: str, start: Value, stop: Value, step: Value, *, unroll: int | None = 1) -> Iterator[Reg]:
+        """A counted loop; gives its variable, which does not change within a turn."""
+        uniform = all(not isinstance(x, Reg) or x.uniform for x in (start, stop, step))
+        with self._open("loop") as region:
+            var = self.reg(hint, "s32", uniform=uniform)
+            low, high = self.range_of(start)[0], self.range_of(stop)[1] - 1
+            self.bounded(var, low, max(low, high))
+            yield var
+        self.add(LaneFor(var, start, stop, step, tuple(region.ops), unroll))
+
+    def while_loop(self, setup: LaneBody, cond: Reg, body: LaneBody) -> None:
+        self.add(LaneWhile(setup, cond, body))
+
+    # ---- integers --------------------------------------------------------------------------------------
+
+    def value(self, x: Linear, hint: str = "i") -> Value:
+        """``x`` in a register or an immediate, computed in 32 bits; what changes least is added first."""
+        if not x.terms:
+            return Imm(x.const)
+        terms = sorted(x.terms, key=lambda t: (self.depth(t[0]), t[1] == 1, t[0].name))
+        done = Linear()
+        total: Reg | None = None
+        for i, (reg, factor) in enumerate(terms):
+            done = done + Linear(((reg, factor),))
+            last = i == len(terms) - 1 and x.const == 0
+            name = hint if last else "i"
+            if total is None:
+                total = reg if factor == 1 else self._scaled(reg, factor, name)
+            elif factor == 1:
+                total = self.pure("add.s32", "s32", total, reg, hint=name)
+            elif factor == -1:
+                total = self.pure("sub.s32", "s32", total, reg, hint=name)
+            else:
+                total = self.pure("mad.lo.s32", "s32", reg, Imm(factor), total, hint=name)
+            self._note(total, done)
+        assert total is not None
+        if x.const:
+            total = self.pure("add.s32", "s32", total, Imm(x.const), hint=hint)
+            self._note(total, x)
+        return total
+
+    def register(self, x: Linear, hint: str = "i") -> Reg:
+        """`value`, in a register even where it is a constant."""
+        v = self.value(x, hint)
+        return v if isinstance(v, Reg) else self.pure("mov.b32", "s32", v, hint=hint)
+
+    def _note(self, reg: Reg, x: Linear) -> None:
+        if reg.name not in self._range and reg.name not in self._mutable:
+            low, high = self.range_of(x)
+            if low >= -(2**31) and high < 2**31:
+                self._range[reg.name] = (low, high)
+
+    def _scaled(self, reg: Reg, factor: int, hint: str) -> Reg:
+        if factor > 0 and factor & (factor - 1) == 0:
+            return self.pure("shl.b32", "s32", reg, Imm(factor.bit_length() - 1), hint=hint)
+        if factor == -1:
+            return self.pure("neg.s32", "s32", reg, hint=hint)
+        return self.pure("mul.lo.s32", "s32", reg, Imm(factor), hint=hint)
+
+    def divide(self, x: Linear, by: int, hint: str = "q") -> tuple[Linear, Linear]:
+        """(x // by, x mod by) of ``x`` >= 0, rounding down."""
+        assert by > 0
+        if by == 1:
+            return x, Linear()
+        high, low = x.split(by)
+        a, b = self.range_of(low)
+        if a >= 0 and b < by:
+            return high.divided(by), low
+        assert self.range_of(low)[0] >= 0, f"{x} may be negative"
+        reg = self.register(low)
+        top = self.range_of(low)[1]
+        if by & (by - 1) == 0:
+            quotient = self.pure("shr.u32", "s32", reg, Imm(by.bit_length() - 1), hint=hint)
+            rest = self.pure("and.b32", "s32", reg, Imm(by - 1), hint=f"{hint}_rest")
+        else:
+            quotient = self.pure("div.u32", "s32", reg, Imm(by), hint=hint)
+            rest = self.pure("rem.u32", "s32", reg, Imm(by), hint=f"{hint}_rest")
+        self.bounded(quotient, 0, top // by)
+        self.bounded(rest, 0, min(by - 1, top))
+        return high.divided(by) + quotient, Linear.of(rest)
+
+    # ---- predicates ------------------------------------------------------------------------------------
+
+    def compare(self, op: str, a: Linear, b: Linear, *, unsigned: bool = False, hint: str = "p") -> Reg | bool:
+        """``a op b`` as a predicate, or the answer where it is known.  Unsigned: as 32-bit patterns."""
+        low, high = self.range_of(a - b)
+        (al, ah), (bl, bh) = self.range_of(a), self.range_of(b)
+        if not unsigned or (al >= 0 and bl >= 0):
+            known = {
+                "lt": (high < 0, low >= 0), "le": (high <= 0, low > 0), "gt": (low > 0, high <= 0),
+                "ge": (low >= 0, high < 0), "eq": (low == high == 0, low > 0 or high < 0),
+                "ne": (low > 0 or high < 0, low == high == 0),
+            }[op]  # fmt: skip
+            if known[0]:
+                return True
+            if known[1]:
+                return False
+        # Constants go to the right, where PTX takes an immediate.
+        if b.known is not None and a.known is None:
+            if not unsigned:
+                a, b = a.variable, Linear(const=b.const - a.const)
+        elif a.known is not None:
+            op = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}.get(op, op)
+            a, b = b, a
+        kind = ("u32" if unsigned else "s32") if op not in ("eq", "ne") else "s32"
+        left = self.register(a)
+        return self.pure(f"setp.{op}.{kind}", "pred", left, self.value(b), hint=hint)
+
+    def both(self, a: Reg | bool, b: Reg | bool, hint: str = "p") -> Reg | bool:
+        if a is False or b is False:
+            return False
+        if a is True:
+            return b
+        if b is True or a == b:
+            return a
+        return self.pure("and.pred", "pred", a, b, hint=hint)
+
+    def inverse(self, a: Reg | bool) -> Reg | bool:
+        return (not a) if isinstance(a, bool) else self.pure("not.pred", "pred", a, hint="not")
+
+    def pick(self, cond: Reg | bool, a: Value, b: Value, type: str = "s32", hint: str = "sel") -> Value:
+        if isinstance(cond, bool):
+            return a if cond else b
+        if a == b:
+            return a
+        width = "b64" if type in ("s64", "u64", "b64") else "b32"
+        if type in ("f32", "f64", "b16"):
+            width = type
+        return self.pure(f"selp.{width}", type, a, b, cond, hint=hint)
+
+    # ---- the machine -----------------------------------------------------------------------------------
+
+    def special(self, name: str, hint: str, limit: int, *, uniform: bool = False) -> Reg:
+        """Special register ``name`` (such as tid.x), less than ``limit``, read once."""
+        with self.at_root():
+            reg = self.pure("mov.u32", "s32", Special(f"%{name}"), hint=hint, uniform=uniform)
+        return self.bounded(reg, 0, limit - 1)

@@ -1,0 +1,363 @@
+"""Scalar expressions as lane code.
+
+Integers of 32 bits are kept as sums (`Linear`) as long as possible; everything else becomes a register.  A
+value of a type narrower than 32 bits lives in: f16 and bf16, a b16 register; 8-bit floats, the low byte of a
+b16 register; integers, a 32-bit register holding the value itself; bool, a predicate.  Arithmetic on 8- and
+16-bit floats is done in f32 and rounded once, which gives the correctly rounded result of each operation.
+"""
+
+from __future__ import annotations
+
+from tilemma import dtypes
+from tilemma.dtypes import DType
+from tilemma.ir.expr import (
+    COMPARISON,
+    LOGICAL,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Dim,
+    Element,
+    Expr,
+    FragmentElement,
+    Index,
+    Scalar,
+    Select,
+    Unary,
+    Var,
+    interval,
+    promote,
+)
+from tilemma.ir.lane import Imm, Mem, Reg, Special
+from tilemma.lower.context import Lowering
+from tilemma.lower.convert import constant, convert, register_type
+from tilemma.lower.emitter import Value
+from tilemma.lower.linear import Linear
+
+_SHORT = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+def _is_index(t: DType) -> bool:
+    return t.is_integer and t.bits <= 32
+
+
+def linear(lo: Lowering, x: Expr) -> Linear:
+    """``x``, an integer of at most 32 bits (or bool), as a sum of registers."""
+    e = lo.e
+    match x:
+        case Const() if not x.type.is_float:
+            return Linear(const=int(x.value))
+        case Index():
+            return lo.indices[x.name]
+        case Dim():
+            with e.at_root():
+                reg = e.pure("ld.param.s32", "s32", Mem(Special(lo.params.dim(x.name))), hint=x.name, uniform=True)
+            return Linear.of(e.bounded(reg, 0, 2**31 - 1))
+        case Var() if _is_index(x.dtype):
+            return Linear.of(lo.variables[x.name])
+        case Binary() if x.type == dtypes.s32 and _is_index(x.a.type) and _is_index(x.b.type):
+            return _binary(lo, x)
+        case Cast() if _is_index(x.a.type) and x.dtype == dtypes.s32:
+            return linear(lo, x.a)
+        case Select() if x.type == dtypes.s32:
+            cond = lo.predicate(x.cond)
+            if isinstance(cond, bool):
+                return linear(lo, x.a if cond else x.b)
+            a, b = linear(lo, x.a), linear(lo, x.b)
+            chosen = e.pick(cond, e.value(a), e.value(b))
+            if isinstance(chosen, Imm):
+                return Linear(const=int(chosen.value))
+            (al, ah), (bl, bh) = e.range_of(a), e.range_of(b)
+            return Linear.of(e.bounded(chosen, min(al, bl), max(ah, bh)))
+    v = scalar(lo, x)
+    if x.type.kind == "bool":
+        v = e.pick(predicate(lo, x), Imm(1), Imm(0))
+    if isinstance(v, Imm):
+        return Linear(const=int(v.value))
+    low, high = interval(x)
+    if low >= -(2**31) and high < 2**31 and v.name not in e._range:
+        e.bounded(v, low, high)
+    return Linear.of(v)
+
+
+def _binary(lo: Lowering, x: Binary) -> Linear:
+    e, op = lo.e, x.op
+    a, b = linear(lo, x.a), linear(lo, x.b)
+    known_a, known_b = a.known, b.known
+    if op == "add":
+        return a + b
+    if op == "sub":
+        return a - b
+    if op == "mul" and known_b is not None:
+        return a * known_b
+    if op == "mul" and known_a is not None:
+        return b * known_a
+    if op == "shl" and known_b is not None and 0 <= known_b < 31:
+        return a * (1 << known_b)
+    if known_a is not None and known_b is not None:
+        from tilemma.ir.expr import binary
+
+        folded = binary(op, known_a, known_b)
+        if isinstance(folded, Const):
+            return Linear(const=int(folded.value))
+    nonnegative = e.range_of(a)[0] >= 0
+    if known_b is not None and known_b > 0 and nonnegative:
+        if op in ("floordiv", "div"):
+            return e.divide(a, known_b)[0]
+        if op == "mod":
+            return e.divide(a, known_b)[1]
+        if op == "cdiv" and e.range_of(a)[1] <= 2**31 - known_b:
+            return e.divide(a + (known_b - 1), known_b)[0]
+    if op in ("min", "max"):
+        (al, ah), (bl, bh) = e.range_of(a), e.range_of(b)
+        if ah <= bl:
+            return a if op == "min" else b
+        if bh <= al:
+            return b if op == "min" else a
+        first, second = (e.register(a), e.value(b)) if known_a is None else (e.register(b), e.value(a))
+        got = e.pure(f"{op}.s32", "s32", first, second, hint=op)
+        pick = min if op == "min" else max
+        return Linear.of(e.bounded(got, pick(al, bl), pick(ah, bh)))
+    got = _integer(lo, op, dtypes.s32, e.value(a), e.value(b), nonnegative and e.range_of(b)[0] >= 0)
+    if isinstance(got, Imm):
+        return Linear(const=int(got.value))
+    low, high = interval(x)
+    if low >= -(2**31) and high < 2**31:
+        e.bounded(got, low, high)
+    return Linear.of(got)
+
+
+def _integer(lo: Lowering, op: str, t: DType, a: Value, b: Value, nonnegative: bool = False) -> Value:
+    """``a op b`` on integers of 32 or 64 bits, for what needs an instruction of its own."""
+    e = lo.e
+    bits = t.bits
+    kind = f"{'u' if t.kind == 'uint' else 's'}{bits}"
+    reg = register_type(t)
+    if isinstance(a, Imm) and op not in ("add", "mul", "and", "or", "xor", "min", "max"):
+        a = e.pure(f"mov.b{bits}", reg, a)
+    if isinstance(a, Imm):
+        a, b = b, a
+        if isinstance(a, Imm):
+            a = e.pure(f"mov.b{bits}", reg, a)
+    simple = {
+        "add": f"add.{kind}", "sub": f"sub.{kind}", "mul": f"mul.lo.{kind}", "min": f"min.{kind}",
+        "max": f"max.{kind}", "and": f"and.b{bits}", "or": f"or.b{bits}", "xor": f"xor.b{bits}",
+        "div": f"div.{kind}", "mod": f"rem.{kind}",
+    }  # fmt: skip
+    if op in simple:
+        return e.pure(simple[op], reg, a, b, hint=op)
+    if op in ("shl", "shr"):
+        count = b
+        if bits == 64 and isinstance(b, Reg):
+            count = e.pure("cvt.u32.u64", "u32", b)
+        return e.pure(f"shl.b{bits}" if op == "shl" else f"shr.{kind}", reg, a, count, hint=op)
+    unsigned = nonnegative or t.kind == "uint"
+    quotient = e.pure(f"div.{'u' if unsigned else 's'}{bits}", reg, a, b, hint="q")
+    product = e.pure(f"mul.lo.{kind}", reg, quotient, b)
+    if op == "floordiv" and unsigned:
+        return quotient
+    # Truncation is off by one where there is a remainder and it points the other way.
+    rest = e.pure(f"sub.{kind}", reg, a, product)
+    inexact = e.pure(f"setp.ne.{kind}", "pred", rest, Imm(0))
+    if not unsigned:
+        signs = e.pure(f"xor.b{bits}", reg, rest, b)
+        way = e.pure(f"setp.{'lt' if op == 'floordiv' else 'ge'}.{kind}", "pred", signs, Imm(0))
+        inexact = e.pure("and.pred", "pred", inexact, way)
+    moved = e.pure(f"add.{kind}", reg, quotient, Imm(-1 if op == "floordiv" else 1))
+    return e.pure(f"selp.b{bits}", reg, moved, quotient, inexact, hint="q")
+
+
+def scalar(lo: Lowering, x: Expr) -> Value:
+    """``x`` in a register of its type (see the module), or an immediate."""
+    e = lo.e
+    match x:
+        case Const():
+            return constant(e, x.value, x.dtype)
+        case Scalar():
+            return _parameter(lo, x)
+        case Var():
+            return lo.variables[x.name]
+        case Element():
+            from tilemma.lower.elements import read_element
+
+            return read_element(lo, x.view)
+        case FragmentElement():
+            from tilemma.lower.elements import read_fragment_element
+
+            return read_fragment_element(lo, x)
+        case Cast():
+            return convert(e, scalar(lo, x.a), x.a.type, x.dtype, lo.arch)
+        case Call():
+            from tilemma.lower.mathlib import call
+
+            return call(lo, x)
+        case Select():
+            return _select(lo, x)
+        case Unary():
+            return _unary(lo, x)
+        case Binary() if x.op in COMPARISON or x.op in LOGICAL:
+            return _as_value(lo, predicate(lo, x))
+        case Index() | Dim():
+            return e.value(linear(lo, x))
+        case Binary():
+            t = x.type
+            if t == dtypes.s32 and _is_index(x.a.type) and _is_index(x.b.type):
+                return e.value(linear(lo, x))
+            a = convert(e, scalar(lo, x.a), x.a.type, t, lo.arch)
+            b = convert(e, scalar(lo, x.b), x.b.type, t, lo.arch)
+            if t.is_float:
+                return _float(lo, x.op, t, a, b)
+            if t.kind == "bool":
+                return _as_value(lo, predicate(lo, x))
+            return _integer(lo, x.op, t, a, b)
+    raise AssertionError(x)
+
+
+def _as_value(lo: Lowering, p: Reg | bool) -> Value:
+    """A predicate where a bool's register is wanted; known ones become an immediate."""
+    return Imm(int(p), "pred") if isinstance(p, bool) else p
+
+
+def _parameter(lo: Lowering, x: Scalar) -> Value:
+    e = lo.e
+    name, kind = lo.params.scalar(x)
+    with e.at_root():
+        reg = e.pure(f"ld.param.{kind}", kind, Mem(Special(name)), hint=x.name, uniform=True)
+        if x.dtype.kind == "bool":
+            return e.pure("setp.ne.s32", "pred", reg, Imm(0), hint=x.name)
+    return reg
+
+
+def _select(lo: Lowering, x: Select) -> Value:
+    e = lo.e
+    cond = predicate(lo, x.cond)
+    t = x.type
+    if isinstance(cond, bool):
+        chosen = x.a if cond else x.b
+        return convert(e, scalar(lo, chosen), chosen.type, t, lo.arch)
+    if t.kind == "bool":
+        a, b = predicate(lo, x.a), predicate(lo, x.b)
+        yes, no = e.both(cond, a), e.both(e.inverse(cond), b)
+        return _as_value(lo, _either(lo, yes, no))
+    if t == dtypes.s32:
+        return e.value(linear(lo, x))
+    a, b = (convert(e, scalar(lo, y), y.type, t, lo.arch) for y in (x.a, x.b))
+    return e.pick(cond, a, b, register_type(t))
+
+
+def _unary(lo: Lowering, x: Unary) -> Value:
+    e, t = lo.e, x.type
+    if x.op == "lnot" or t.kind == "bool":
+        return _as_value(lo, e.inverse(predicate(lo, x.a)))
+    if t.is_integer and x.op == "neg" and _is_index(t):
+        return e.value(linear(lo, x.a) * -1)
+    a = scalar(lo, x.a)
+    if isinstance(a, Imm):
+        a = e.pure(f"mov.{'b' + str(t.bits) if not t.is_float else register_type(t)}", register_type(t), a)
+    if x.op == "not":
+        return e.pure(f"not.b{max(t.bits, 32)}", register_type(t), a)
+    if not t.is_float:
+        return e.pure(f"neg.s{max(t.bits, 32)}", register_type(t), a)
+    if t.bits >= 32:
+        return e.pure(f"neg.{'f64' if t.bits == 64 else 'f32'}", register_type(t), a)
+    # The sign bit alone: exact for every format that has one.
+    return e.pure("xor.b16", "b16", a, Imm(0x8000 if t.bits == 16 else 0x80, "b16"))
+
+
+def _float(lo: Lowering, op: str, t: DType, a: Value, b: Value) -> Value:
+    """``a op b`` for floats of type ``t``, rounded to nearest even; never fused with another operation."""
+    e = lo.e
+    work = t if t.bits >= 32 else dtypes.f32
+    a, b = convert(e, a, t, work, lo.arch), convert(e, b, t, work, lo.arch)
+    kind = "f64" if work.bits == 64 else "f32"
+    if op in ("add", "sub", "mul", "div"):
+        result = e.pure(f"{op}.rn.{kind}", kind, a, b, hint=op)
+    elif op in ("min", "max"):
+        result = e.pure(f"{op}.{kind}", kind, a, b, hint=op)
+    elif op in ("floordiv", "cdiv"):
+        ratio = e.pure(f"div.rn.{kind}", kind, a, b)
+        way = "rmi" if op == "floordiv" else "rpi"
+        result = e.pure(f"cvt.{way}.{kind}.{kind}", kind, ratio, hint="q")
+    elif op == "mod":
+        from tilemma.lower.mathlib import float_remainder
+
+        result = float_remainder(lo, a, b, kind)
+    else:
+        raise AssertionError(f"{op} on {t}")
+    return convert(e, result, work, t, lo.arch)
+
+
+def predicate(lo: Lowering, x: Expr) -> Reg | bool:
+    """Whether ``x`` holds (is not zero), as a predicate register, or the answer where it is known."""
+    e = lo.e
+    match x:
+        case Const():
+            return bool(x.value)
+        case Unary() if x.op == "lnot":
+            return e.inverse(predicate(lo, x.a))
+        case Binary() if x.op == "land":
+            return e.both(predicate(lo, x.a), predicate(lo, x.b))
+        case Binary() if x.op == "lor":
+            return _either(lo, predicate(lo, x.a), predicate(lo, x.b))
+        case Binary() if x.op in COMPARISON:
+            return _comparison(lo, x)
+        case Binary() if x.type.kind == "bool" and x.op in ("and", "or", "xor"):
+            a, b = predicate(lo, x.a), predicate(lo, x.b)
+            if x.op == "and":
+                return e.both(a, b)
+            if x.op == "or":
+                return _either(lo, a, b)
+            if isinstance(a, bool) or isinstance(b, bool):
+                known, other = (a, b) if isinstance(a, bool) else (b, a)
+                return e.inverse(other) if known else other
+            return e.pure("xor.pred", "pred", a, b)
+    t = x.type
+    if _is_index(t):
+        return e.compare("ne", linear(lo, x), Linear())
+    v = scalar(lo, x)
+    if isinstance(v, Imm):
+        return bool(v.value)
+    if t.kind == "bool":
+        return v
+    if t.is_float:
+        work = t if t.bits >= 32 else dtypes.f32
+        v = convert(e, v, t, work, lo.arch)
+        kind = "f64" if work.bits == 64 else "f32"
+        return e.pure(f"setp.neu.{kind}", "pred", v, Imm(0.0, kind))
+    return e.pure(f"setp.ne.s{t.bits}", "pred", v, Imm(0))
+
+
+def _either(lo: Lowering, a: Reg | bool, b: Reg | bool) -> Reg | bool:
+    if a is True or b is True:
+        return True
+    if a is False:
+        return b
+    if b is False or a == b:
+        return a
+    return lo.e.pure("or.pred", "pred", a, b)
+
+
+def _comparison(lo: Lowering, x: Binary) -> Reg | bool:
+    e = lo.e
+    t = promote(x.a.type, x.b.type)
+    if t.kind == "bool":
+        a, b = predicate(lo, x.a), predicate(lo, x.b)
+        if isinstance(a, bool) and isinstance(b, bool):
+            return (a == b) if x.op == "eq" else (a != b)
+        t = dtypes.s32
+    if t == dtypes.s32:
+        return e.compare(x.op, linear(lo, x.a), linear(lo, x.b))
+    a_value = convert(e, scalar(lo, x.a), x.a.type, t, lo.arch)
+    b_value = convert(e, scalar(lo, x.b), x.b.type, t, lo.arch)
+    if t.is_float:
+        work = t if t.bits >= 32 else dtypes.f32
+        a_value, b_value = (convert(e, v, t, work, lo.arch) for v in (a_value, b_value))
+        kind = "f64" if work.bits == 64 else "f32"
+        # C: a comparison with NaN is false, but `!=` is true.
+        op = "neu" if x.op == "ne" else x.op
+        return e.pure(f"setp.{op}.{kind}", "pred", a_value, b_value)
+    kind = f"{'u' if t.kind == 'uint' else 's'}{max(t.bits, 32)}"
+    if isinstance(a_value, Imm):
+        a_value = e.pure(f"mov.b{max(t.bits, 32)}", register_type(t), a_value)
+    return e.pure(f"setp.{x.op}.{kind}", "pred", a_value, b_value)

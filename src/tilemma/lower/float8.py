@@ -1,0 +1,1 @@
+"""8-bit floats below sm_89."""

@@ -1,0 +1,199 @@
+"""From a kernel to its launches: lane code and launch plan for each top-level block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilemma import launch
+from tilemma.errors import CompileError
+from tilemma.ir import tile, walk
+from tilemma.ir.expr import Element, Expr, Index
+from tilemma.ir.expr import walk as walk_expr
+from tilemma.ir.lane import LaneKernel
+from tilemma.ir.tile import Alloc, Kernel, Op, Parallel
+from tilemma.ir.types import Buffer, Space
+from tilemma.lower.context import Lowering
+from tilemma.lower.control import GRID_LIMIT, bind_blocks, block_instance, launch_threads, may_exceed
+from tilemma.lower.memory import copy_stride, default_plan
+from tilemma.lower.params import size, symbol
+
+
+class GridNotComputable(CompileError):
+    code = "grid-not-computable"
+    found = "the extent of block index `{index}` depends on more than the arguments' sizes"
+    expected = "an expression over dimensions, scalar parameters and constants"
+    fix = "compute the extent from dimensions, or loop inside the block"
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """One launch: its code, and how to start it."""
+
+    lane: LaneKernel
+    launch: launch.Launch
+
+
+def lower(kernel: Kernel, arch: str) -> tuple[Lowered, ...]:
+    """Lane code for each top-level `parallel ... : block` of ``kernel``, whose decisions are all made.
+
+    The entry is called like the kernel, with ``_0``, ``_1``, ... appended where there are several launches.
+    ``arch`` is a PTX target such as `sm_90a`.  Raises NotLowered for what has no machine code, and
+    GridNotComputable.
+    """
+    prelude: list[Op] = []
+    blocks: list[tuple[Parallel, tuple[Op, ...]]] = []
+    for op in kernel.body:
+        if isinstance(op, Parallel):
+            blocks.append((op, tuple(prelude)))
+        else:
+            prelude.append(op)
+    found = []
+    for i, (op, before) in enumerate(blocks):
+        name = symbol(kernel.name) if len(blocks) == 1 else f"{symbol(kernel.name)}_{i}"
+        found.append(_launch(kernel, op, before, arch, name))
+    return tuple(found)
+
+
+def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, entry: str) -> Lowered:
+    assert op.level is not None and op.level.kind == "block", op.level
+    threads = launch_threads(op)
+    lo = Lowering(kernel, arch, threads)
+    lo.e.span = op.span
+    bind_blocks(lo, op.indices, op.level)
+    with lo.within(block_instance(threads)):
+        lo.body(p for p in prelude if isinstance(p, (tile.Declare, tile.Assign)))
+        lo.body(op.body)
+    arrays = _arrays(kernel)
+    pairs = lo.params.arguments(tuple(b.name for b in arrays))
+    shared = _shared_bytes(op)
+    lane = LaneKernel(
+        name=entry,
+        arch=arch,
+        params=tuple(p for p, _ in pairs),
+        threads=threads,
+        shared=shared,
+        body=tuple(lo.e.regions[0].ops),
+        min_blocks=op.min_blocks,
+        max_registers=op.max_registers,
+        locals=tuple(lo.locals),
+    )
+    read, written = accesses(op)
+    grid, checks = _grid(lo, op)
+    plan = launch.Launch(
+        entry=entry,
+        arch=arch,
+        arrays=tuple(_array_param(lo, b, b.name in read, b.name in written) for b in arrays),
+        scalars=tuple(launch.ScalarParam(p.scalar.name, p.scalar.dtype.name) for p in kernel.scalars),
+        arguments=tuple(a for _, a in pairs),
+        grid=grid,
+        block=(threads, 1, 1),
+        shared=shared,
+        checks=checks,
+    )
+    return Lowered(lane, plan)
+
+
+def _arrays(kernel: Kernel) -> list[Buffer]:
+    found = [p.buffer for p in kernel.arrays]
+    if kernel.returns is not None and all(b.name != kernel.returns.name for b in found):
+        found.append(kernel.returns)
+    names = {b.name for b in found}
+    for op in kernel.body:
+        if isinstance(op, Alloc) and op.buffer.space is Space.GLOBAL and op.buffer.name not in names:
+            found.append(op.buffer)
+    return found
+
+
+def _array_param(lo: Lowering, b: Buffer, read: bool, written: bool) -> launch.ArrayParam:
+    facts = lo.facts(b)
+    dims = []
+    for d in b.shape:
+        extent = size(d)
+        assert extent is not None, f"dimension of {b.name}"
+        dims.append(extent)
+    return launch.ArrayParam(
+        b.name, b.dtype.name, tuple(dims), written, read, alignment=facts.alignment, contiguous=facts.contiguous
+    )
+
+
+def accesses(op: Op) -> tuple[set[str], set[str]]:
+    """Names of the global arrays that ``op`` and what is inside it read, and of those it writes."""
+    read: set[str] = set()
+    written: set[str] = set()
+
+    def note(b: Buffer, into: set[str]) -> None:
+        if b.space is Space.GLOBAL:
+            into.add(b.name)
+
+    def elements(x: Expr) -> None:
+        for inner in walk_expr(x):
+            if isinstance(inner, Element):
+                note(inner.view.base, read)
+
+    for inner in (op, *(o for _, body in walk.bodies(op) for o in walk.walk(body))):
+        for x in walk.expressions(inner):
+            elements(x)
+        for name, into in (("src", read), ("dst", written)):
+            view = getattr(inner, name, None)
+            if view is not None:
+                note(view.base, into)
+        match inner:
+            case tile.SetElement():
+                note(inner.view.base, written)
+            case tile.Atomic():
+                note(inner.view.base, read)
+                note(inner.view.base, written)
+            case tile.Mma():
+                for operand in (inner.a, inner.b):
+                    if not isinstance(operand, tile.FragmentRef):
+                        note(operand.base, read)
+    return read, written
+
+
+def _shared_bytes(op: Parallel) -> int:
+    """Bytes of dynamic shared memory: up to the end of the last buffer or event."""
+    end = 0
+    for inner in walk.walk(op.body):
+        match inner:
+            case Alloc() if inner.buffer.space is Space.SHARED and inner.offset is not None:
+                plan = inner.layout or default_plan(inner.buffer)
+                end = max(end, inner.offset + copy_stride(plan) * (max(1, inner.buffer.copies) - 1) + plan.size)
+            case tile.DeclareEvent() if inner.offset is not None:
+                end = max(end, inner.offset + 8 * max(1, inner.event.slots))
+    return end
+
+
+Sizes = tuple[launch.Size, launch.Size, launch.Size]
+
+
+def _grid(lo: Lowering, op: Parallel) -> tuple[Sizes, tuple[tuple[launch.Size, str], ...]]:
+    """Grid extents and what has to hold for them.
+
+    x counts the last index, y the one before, z the one before that.  Only x may exceed 65535 on the device:
+    with two indices the first goes on in z, in blocks of 65535 of which the surplus ends at once; with more,
+    where one may exceed the limit, all are numbered row-major along x.
+    """
+    sizes = [_size(i) for i in op.indices]
+    match len(sizes):
+        case 0:
+            return (1, 1, 1), ()
+        case 1:
+            return (sizes[0], 1, 1), ()
+        case 2:
+            if not may_exceed(lo, op.indices[0].extent, GRID_LIMIT):
+                return (sizes[1], sizes[0], 1), ()
+            return (sizes[1], ("min", sizes[0], GRID_LIMIT), ("cdiv", sizes[0], GRID_LIMIT)), ()
+        case 3 if not any(may_exceed(lo, i.extent, GRID_LIMIT) for i in op.indices[:2]):
+            return (sizes[2], sizes[1], sizes[0]), ()
+    total = sizes[0]
+    for s in sizes[1:]:
+        total = ("mul", total, s)
+    limit = 2**31 - 1
+    return (total, 1, 1), ((("le", total, limit), f"at most {limit} blocks: the grid is too large"),)
+
+
+def _size(i: Index) -> launch.Size:
+    found = size(i.extent)
+    if found is None:
+        raise GridNotComputable(index=i.name)
+    return found

@@ -1,0 +1,86 @@
+"""Integers as lanes know them: a sum of registers times constants, plus a constant.
+
+Nothing is emitted until a sum is asked for as a register, so what is known when compiling (tile sizes, indices
+of unrolled loops, positions within a fragment) ends up in constants and in immediate offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tilemma.ir.lane import Reg
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """``sum(reg * factor) + const``; no factor is 0, and terms stand in the order of their register names."""
+
+    terms: tuple[tuple[Reg, int], ...] = ()
+    const: int = 0
+
+    @staticmethod
+    def of(x: Linear | Reg | int) -> Linear:
+        if isinstance(x, Linear):
+            return x
+        return Linear(((x, 1),)) if isinstance(x, Reg) else Linear(const=x)
+
+    @staticmethod
+    def collect(terms: Iterable[tuple[Reg, int]], const: int = 0) -> Linear:
+        table: dict[Reg, int] = {}
+        for reg, factor in terms:
+            table[reg] = table.get(reg, 0) + factor
+        kept = sorted(((r, f) for r, f in table.items() if f), key=lambda t: t[0].name)
+        return Linear(tuple(kept), const)
+
+    @property
+    def known(self) -> int | None:
+        """The value, where it is the same in every run."""
+        return None if self.terms else self.const
+
+    @property
+    def variable(self) -> Linear:
+        """Without its constant."""
+        return Linear(self.terms)
+
+    @property
+    def uniform(self) -> bool:
+        return all(r.uniform for r, _ in self.terms)
+
+    def __add__(self, other: Linear | Reg | int) -> Linear:
+        o = Linear.of(other)
+        if not o.terms:
+            return Linear(self.terms, self.const + o.const) if o.const else self
+        if not self.terms:
+            return Linear(o.terms, self.const + o.const) if self.const else o
+        return Linear.collect((*self.terms, *o.terms), self.const + o.const)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Linear | Reg | int) -> Linear:
+        return self + Linear.of(other) * -1
+
+    def __mul__(self, factor: int) -> Linear:
+        if factor == 0:
+            return Linear()
+        if factor == 1:
+            return self
+        return Linear(tuple((r, f * factor) for r, f in self.terms), self.const * factor)
+
+    __rmul__ = __mul__
+
+    def divisible(self, by: int) -> bool:
+        """Whether it is a multiple of ``by`` whatever the registers hold."""
+        return self.const % by == 0 and all(f % by == 0 for _, f in self.terms)
+
+    def divided(self, by: int) -> Linear:
+        """Exactly divided; asserts `divisible`."""
+        assert self.divisible(by), (self, by)
+        return Linear(tuple((r, f // by) for r, f in self.terms), self.const // by)
+
+    def split(self, by: int) -> tuple[Linear, Linear]:
+        """(multiples of ``by``, the rest), the constant's remainder in [0, by) with the rest."""
+        high = tuple(t for t in self.terms if t[1] % by == 0)
+        low = tuple(t for t in self.terms if t[1] % by)
+        rest = self.const % by
+        return Linear(high, self.const - rest), Linear(low, rest)

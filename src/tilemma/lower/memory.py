@@ -1,0 +1,377 @@
+"""Where elements are: the symbolic address of a view's element in shared, global or lane-local memory.
+
+Shared memory (32-bit addresses).  A buffer is `rows` of its last dimension; its plan cuts the columns into
+slabs and swizzles their 16-byte units (`SharedLayoutPlan`).  With ``line`` the byte offset before the swizzle::
+
+    line    = col_bytes // slab * (rows * slab) + row * slab + col_bytes % slab
+    address = line ^ (line >> 3 & mask)           mask = 0x70, 0x30, 0x10, 0 for slabs of 128, 64, 32, 16 bytes
+
+The swizzle only moves bits 4-6 by bits 7-9.  So multiples of 1024 pass through it, and a constant whose bits
+the lane's part never has can be swizzled by itself and XORed in: one register for each constant in bits 4-6,
+and immediate offsets for the rest.
+
+Global memory (64-bit addresses): pointer + sum(coordinate * stride), grouped by how often a coordinate
+changes, so that loops only add what moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilemma.ir.expr import value_of
+from tilemma.ir.lane import Imm, Mem, Reg, Special
+from tilemma.ir.tile import SharedLayoutPlan
+from tilemma.ir.types import Buffer, Space, View
+from tilemma.lower.context import Lowering
+from tilemma.lower.emitter import Emitter
+from tilemma.lower.linear import Linear
+from tilemma.lower.params import symbol
+
+_MASKS = {0: 0, 16: 0, 32: 0x10, 64: 0x30, 128: 0x70}
+_PERIOD = 1024
+
+
+def swizzle_mask(slab: int) -> int:
+    """The address bits that a slab of ``slab`` bytes has swizzled."""
+    return _MASKS[slab]
+
+
+def line_offset(e: Emitter, plan: SharedLayoutPlan, row: Linear, col_bytes: Linear) -> Linear:
+    """Byte offset of (row, byte of the row) before the swizzle."""
+    if plan.slab == 0:
+        return row * plan.pitch + col_bytes
+    slab, rest = e.divide(col_bytes, plan.slab, hint="slab")
+    return slab * (plan.rows * plan.slab) + row * plan.slab + rest
+
+
+def _possible_bits(e: Emitter, x: Linear) -> int:
+    """Every bit that ``x`` >= 0 may have set; -1 where that is not known."""
+    low, high = e.range_of(x)
+    if low < 0 or high >= 2**31:
+        return -1
+    bits, exact = 0, True
+    for reg, factor in x.terms:
+        bottom, top = e.range_of(reg)
+        if bottom < 0 or factor < 0:
+            return -1
+        shift = (factor & -factor).bit_length() - 1
+        reach = (
+            (1 << top.bit_length()) - 1
+            if factor == 1 << shift
+            else (1 << (top * factor >> shift).bit_length()) - 1
+        )
+        mask = reach << shift
+        exact = exact and not bits & mask
+        bits |= mask
+    if not exact and bits:
+        # Carries: anything from the lowest bit to the top of the sum.
+        lowest = bits & -bits
+        bits = ((1 << high.bit_length()) - 1) & ~(lowest - 1)
+    return bits
+
+
+def swizzled(e: Emitter, slab: int, line: Linear) -> tuple[Linear, int, int]:
+    """The swizzle of ``line`` as (sum, bits to XOR into it, bytes to add after that)."""
+    mask = swizzle_mask(slab)
+    if mask == 0:
+        return line.variable, 0, line.const
+    high = Linear(tuple(t for t in line.terms if t[1] % _PERIOD == 0))
+    low = Linear(tuple(t for t in line.terms if t[1] % _PERIOD))
+    const_high, const = line.const // _PERIOD * _PERIOD, line.const % _PERIOD
+    bits = _possible_bits(e, low)
+    if bits & const:
+        low, const = low + const, 0
+    if low.terms:
+        reg = e.register(low, hint="line")
+        moved = e.pure("shr.u32", "b32", reg, Imm(3))
+        moved = e.pure("and.b32", "b32", moved, Imm(mask, "b32"))
+        low = Linear.of(e.pure("xor.b32", "b32", reg, moved, hint="swizzled"))
+        if bits >= 0:
+            e.bounded(low.terms[0][0], 0, (1 << max(bits, mask).bit_length()) - 1)
+    elif low.const:
+        const, low = const + low.const, Linear()
+    const ^= const >> 3 & mask
+    return high + low, const & mask, const_high + (const & ~mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A view of shared memory as its plan sees it: position = origin + sum(index * step), in rows and columns.
+
+    ``steps`` has one (rows, columns) pair for each axis of the view.  ``base`` is the byte offset of the buffer
+    (of the copy the view names) from the start of shared memory.
+    """
+
+    plan: SharedLayoutPlan
+    buffer: Buffer
+    base: Linear
+    row: Linear
+    col: Linear
+    steps: tuple[tuple[Linear, Linear], ...]
+
+    def position(self, index: Sequence[Linear]) -> tuple[Linear, Linear]:
+        """(row, column) of the element at ``index``, which has one entry for each axis."""
+        row, col = self.row, self.col
+        for i, (r, c) in zip(index, self.steps, strict=True):
+            row, col = row + _product(i, r), col + _product(i, c)
+        return row, col
+
+
+def _product(a: Linear, b: Linear) -> Linear:
+    if a.known is not None:
+        return b * a.known
+    assert b.known is not None, "a step that is not known when compiling"
+    return a * b.known
+
+
+def default_plan(buffer: Buffer) -> SharedLayoutPlan:
+    """Plain row-major: the layout of a buffer for which none was decided."""
+    shape = [value_of(s) for s in buffer.shape]
+    assert all(s is not None for s in shape), f"{buffer.name}: extents have to be known"
+    rows = 1
+    for s in shape[:-1]:
+        rows *= s or 0
+    pitch = (shape[-1] or 0) * buffer.dtype.bytes if shape else buffer.dtype.bytes
+    return SharedLayoutPlan(slab=0, pitch=pitch, rows=rows, size=rows * pitch, alignment=16)
+
+
+def storage_bytes(buffer: Buffer) -> int:
+    """Bytes of one element in memory; bool takes one."""
+    return buffer.dtype.bytes
+
+
+def coordinates(lo: Lowering, view: View, index: Sequence[Linear]) -> list[Linear]:
+    """Base coordinates (of the reshaped base, where there is a reshape) of the element at ``index``."""
+    coords = [lo.linear(o) for o in view.offsets]
+    for axis, i in zip(view.axes, index, strict=True):
+        coords[axis.dim] = coords[axis.dim] + _scaled(lo, i, lo.linear(axis.step))
+    return coords
+
+
+def _scaled(lo: Lowering, i: Linear, step: Linear) -> Linear:
+    if step.known is not None:
+        return i * step.known
+    if i.known is not None:
+        return step * i.known
+    product = lo.e.pure("mul.lo.s32", "s32", lo.e.register(i), lo.e.register(step), hint="step")
+    return Linear.of(product)
+
+
+def _buffer_shape(buffer: Buffer) -> list[int]:
+    shape = [value_of(s) for s in buffer.shape]
+    assert all(s is not None for s in shape), buffer
+    return [s or 0 for s in shape]
+
+
+def rows_and_column(lo: Lowering, view: View, coords: Sequence[Linear]) -> tuple[Linear, Linear]:
+    """Base coordinates as (row, column): all dimensions but the last flattened."""
+    shape = _buffer_shape(view.base)
+    if view.reshape is not None:
+        reshaped = [value_of(s) for s in view.reshape]
+        flat = Linear()
+        for c, s in zip(coords, reshaped, strict=True):
+            assert s is not None
+            flat = flat * s + c
+        return lo.e.divide(flat, shape[-1], hint="row")
+    row = Linear()
+    for c, s in zip(coords[:-1], shape[:-1], strict=True):
+        row = row * s + c
+    return row, (coords[-1] if coords else Linear())
+
+
+def matrix(lo: Lowering, view: View) -> Matrix:
+    """``view``, of a shared buffer, in rows and columns; its steps have to be known when compiling."""
+    zero = [Linear()] * len(view.axes)
+    row, col = rows_and_column(lo, view, coordinates(lo, view, zero))
+    steps = []
+    for k in range(len(view.axes)):
+        one = [Linear(const=int(i == k)) for i in range(len(view.axes))]
+        r, c = rows_and_column(lo, view, coordinates(lo, view, one))
+        steps.append((r - row, c - col))
+    plan, base = _placed(lo, view)
+    return Matrix(plan, view.base, base, row, col, tuple(steps))
+
+
+def _placed(lo: Lowering, view: View) -> tuple[SharedLayoutPlan, Linear]:
+    alloc = lo.allocs[view.base.name]
+    plan = alloc.layout or default_plan(view.base)
+    assert alloc.offset is not None, f"{view.base.name} has no place in shared memory"
+    base = Linear(const=alloc.offset)
+    if view.slot is not None:
+        base = base + lo.linear(view.slot) * copy_stride(plan)
+    return plan, base
+
+
+def copy_stride(plan: SharedLayoutPlan) -> int:
+    """Bytes from one copy of a buffer to the next: its size, on its alignment."""
+    return -(-plan.size // plan.alignment) * plan.alignment
+
+
+def shared_address(lo: Lowering, plan: SharedLayoutPlan, base: Linear, row: Linear, col_bytes: Linear) -> Mem:
+    """The address operand of byte ``col_bytes`` of row ``row``."""
+    e = lo.e
+    line = line_offset(e, plan, row, col_bytes)
+    total, flip, offset = swizzled(e, plan.slab, line)
+    offset += base.const
+    total = total + base.variable
+    if not total.terms:
+        return Mem(Special("shared"), total.const + flip + offset)
+    reg = e.register(total.variable + lo.shared, hint="addr")
+    if flip:
+        reg = e.pure("xor.b32", "b32", reg, Imm(flip, "b32"), hint="addr")
+    return Mem(reg, offset + total.const)
+
+
+# ---- elements of any view --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An element (or the first of a run along the last dimension) in memory."""
+
+    space: Space
+    address: Mem
+    valid: Reg | bool
+
+
+def place(lo: Lowering, view: View, index: Sequence[Linear], *, check: bool = True) -> Place:
+    """Where element ``index`` of ``view`` is, and whether the program may touch it.
+
+    Elements over the edge of a parameter are not valid; with ``check`` False the caller knows better.
+    """
+    coords = coordinates(lo, view, index)
+    match view.base.space:
+        case Space.GLOBAL:
+            coords = base_coordinates(lo, view, coords)
+            valid = inside(lo, view.base, coords) if check else True
+            return Place(Space.GLOBAL, global_address(lo, view.base, coords), valid)
+        case Space.SHARED:
+            row, col = rows_and_column(lo, view, coords)
+            plan, base = _placed(lo, view)
+            return Place(Space.SHARED, shared_address(lo, plan, base, row, col * storage_bytes(view.base)), True)
+        case Space.LOCAL:
+            return Place(Space.LOCAL, _local_address(lo, view, coords), True)
+    raise AssertionError(view.base.space)
+
+
+def _local_address(lo: Lowering, view: View, coords: Sequence[Linear]) -> Mem:
+    shape = [value_of(s) for s in view.base_shape]
+    flat = Linear()
+    for c, s in zip(coords, shape, strict=True):
+        assert s is not None
+        flat = flat * s + c
+    if view.slot is not None:
+        total = 1
+        for s in _buffer_shape(view.base):
+            total *= s
+        flat = flat + lo.linear(view.slot) * total
+    byte = flat * storage_bytes(view.base)
+    name = symbol(view.base.name)
+    if byte.known is not None:
+        return Mem(Special(name), byte.known)
+    base = lo.e.pure("mov.u32", "b32", Special(name), hint=f"{view.base.name}_base", uniform=True)
+    return Mem(lo.e.register(byte.variable + base, hint="addr"), byte.const)
+
+
+# ---- global memory ---------------------------------------------------------------------------------------
+
+
+def base_coordinates(lo: Lowering, view: View, coords: Sequence[Linear]) -> list[Linear]:
+    """Coordinates in the base itself: a reshape is undone by dividing by the run-time dimensions."""
+    if view.reshape is None:
+        return list(coords)
+    e = lo.e
+    flat = Linear()
+    for c, s in zip(coords, view.reshape, strict=True):
+        flat = _scaled(lo, flat, lo.linear(s)) + c
+    found: list[Linear] = []
+    for s in reversed(view.base.shape[1:]):
+        extent = lo.linear(s)
+        if extent.known is not None:
+            flat, rest = e.divide(flat, extent.known)
+        else:
+            a, b = e.register(flat), e.register(extent)
+            quotient = e.pure("div.u32", "s32", a, b, hint="q")
+            rest = Linear.of(e.pure("rem.u32", "s32", a, b, hint="rest"))
+            flat = Linear.of(e.bounded(quotient, 0, 2**31 - 1))
+        found.append(rest)
+    return [flat, *reversed(found)]
+
+
+def inside(lo: Lowering, buffer: Buffer, coords: Sequence[Linear]) -> Reg | bool:
+    """Whether ``coords`` is an element of the array: compared as unsigned, a negative one is far outside."""
+    valid: Reg | bool = True
+    for c, s in zip(coords, buffer.shape, strict=True):
+        valid = lo.e.both(valid, lo.e.compare("lt", c, lo.linear(s), unsigned=True, hint="inside"))
+    return valid
+
+
+def pointer(lo: Lowering, buffer: Buffer) -> Reg:
+    """The global address of the array's first element."""
+    e = lo.e
+    with e.at_root():
+        name = symbol(buffer.name)
+        generic = e.pure("ld.param.u64", "u64", Mem(Special(name)), hint=f"{buffer.name}_param", uniform=True)
+        return e.pure("cvta.to.global.u64", "u64", generic, hint=buffer.name)
+
+
+def stride_bytes(lo: Lowering, buffer: Buffer, dim: int) -> Reg | int:
+    """Bytes from one element to the next along ``dim``."""
+    size = storage_bytes(buffer)
+    if lo.facts(buffer).contiguous == dim:
+        return size
+    e = lo.e
+    with e.at_root():
+        name = lo.params.stride(buffer.name, dim)
+        elements = e.pure("ld.param.s64", "s64", Mem(Special(name)), hint=name, uniform=True)
+        return times(e, elements, size, f"{buffer.name}_step{dim}")
+
+
+def times(e: Emitter, x: Reg, factor: int, hint: str = "wide") -> Reg:
+    """The 64-bit ``x`` times a constant."""
+    if factor == 1:
+        return x
+    if factor > 0 and factor & (factor - 1) == 0:
+        return e.pure("shl.b64", "s64", x, Imm(factor.bit_length() - 1), hint=hint)
+    return e.pure("mul.lo.s64", "s64", x, Imm(factor, "s64"), hint=hint)
+
+
+def global_address(lo: Lowering, buffer: Buffer, coords: Sequence[Linear]) -> Mem:
+    """The address operand of the element at ``coords``."""
+    e = lo.e
+    total = pointer(lo, buffer)
+    offset = 0
+    pieces: list[tuple[int, Linear, Reg | int]] = []
+    constants: list[Reg] = []
+    for dim, c in enumerate(coords):
+        step = stride_bytes(lo, buffer, dim)
+        if c.const:
+            if isinstance(step, int):
+                offset += c.const * step
+            else:
+                constants.append(times(e, step, c.const))
+        by_depth: dict[int, list[tuple[Reg, int]]] = {}
+        for reg, factor in c.terms:
+            by_depth.setdefault(e.depth(reg), []).append((reg, factor))
+        for depth, terms in by_depth.items():
+            pieces.append((depth, Linear(tuple(terms)), step))
+    for _, part, step in sorted(pieces, key=lambda p: p[0]):
+        total = _moved(e, total, part, step, buffer.name)
+    for step in constants:
+        total = e.pure("add.s64", "u64", total, step, hint=f"{buffer.name}_at")
+    if not -(2**31) <= offset < 2**31:
+        total, offset = e.pure("add.s64", "u64", total, Imm(offset, "s64")), 0
+    return Mem(total, offset)
+
+
+def _moved(e: Emitter, total: Reg, part: Linear, step: Reg | int, name: str) -> Reg:
+    hint = f"{name}_at"
+    if isinstance(step, int):
+        if len(part.terms) == 1 and step * part.terms[0][1] < 2**31:
+            reg, factor = part.terms[0]
+            if reg.type in ("s32", "u32", "b32"):
+                return e.pure("mad.wide.s32", "u64", reg, Imm(step * factor), total, hint=hint)
+        return e.pure("mad.wide.s32", "u64", e.register(part), Imm(step), total, hint=hint)
+    wide = e.pure("cvt.s64.s32", "s64", e.register(part))
+    return e.pure("mad.lo.s64", "u64", wide, step, total, hint=hint)

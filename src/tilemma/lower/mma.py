@@ -1,0 +1,123 @@
+"""`Mma`: the tile's atoms one after the other, mma.sync on registers, wgmma on descriptors."""
+
+from __future__ import annotations
+
+from tilemma.atoms import MmaAtom, Operand, catalogue
+from tilemma.ir import tile
+from tilemma.ir.lane import AtomInstr, Imm, Reg
+from tilemma.ir.types import View
+from tilemma.layouts import Major, SharedLayout, shared_layout
+from tilemma.lower.context import Lowering, NotLowered, RegisterTile, SharedTile, lowers
+from tilemma.lower.fragments import registers_of, tile_of, unit_origin
+from tilemma.lower.linear import Linear
+from tilemma.lower.memory import Matrix, line_offset, matrix
+
+
+@lowers(tile.Mma)
+def lower_mma(lo: Lowering, op: tile.Mma) -> None:
+    assert op.atom is not None and op.tiles is not None, "no instruction chosen"
+    if op.meta is not None or op.scale_a is not None or op.future is not None:
+        raise NotLowered(
+            op.span,
+            what="this form of mma",
+            arch=lo.arch,
+            expected_what="a dense multiplication without scales",
+            remedy="use mma.row.row without .sp, .scale or .async",
+        )
+    atom = catalogue[op.atom]
+    assert isinstance(atom, MmaAtom)
+    acc = registers_of(lo, op.acc)
+    a = _operand(lo, op.a, atom.a, acc, "A", op.contract.a_transposed)
+    b = _operand(lo, op.b, atom.b, acc, "B", op.contract.b_transposed)
+    m, n, k = op.tiles
+    lo.e.comment(f"mma.{op.contract} {op.acc.name}: {m}x{n}x{k} of {atom.name}")
+    order = op.k_order or tuple(range(k))
+    for kk in order:
+        for i in range(m):
+            for j in range(n):
+                immediates: list[tuple[str, int | Reg]] = []
+                if isinstance(a, Descriptors) and a.major == "MN":
+                    immediates.append(("trans_a", 1))
+                if isinstance(b, Descriptors) and b.major == "MN":
+                    immediates.append(("trans_b", 1))
+                d = acc.regs[i, j]
+                lo.e.add(AtomInstr(atom.name, d, _regs(a, i, kk), _regs(b, j, kk), d, tuple(immediates)))
+
+
+def _regs(operand: RegisterTile | Descriptors, i: int, k: int) -> tuple[Reg, ...]:
+    return operand.regs[i, k] if isinstance(operand, RegisterTile) else (operand.at(i, k),)
+
+
+def _operand(
+    lo: Lowering, given: tile.Operand, operand: Operand, acc: RegisterTile, role: str, turned: bool
+) -> RegisterTile | Descriptors:
+    if isinstance(given, View):
+        placed = matrix(lo, given)
+    else:
+        found = tile_of(lo, given)
+        if isinstance(found, RegisterTile):
+            return found
+        assert isinstance(found, SharedTile)
+        placed = found.placed
+    origin = unit_origin(lo, acc.plan)[0 if role == "A" else 1]
+    return Descriptors(lo, placed, operand, "MN" if turned else "K", origin)
+
+
+class Descriptors:
+    """The matrix descriptors of an operand's atoms: one base, and constants to add, in 16-byte units."""
+
+    def __init__(self, lo: Lowering, placed: Matrix, operand: Operand, major: Major, unit: Linear) -> None:
+        self.lo, self.placed, self.operand, self.major = lo, placed, operand, major
+        plan = placed.plan
+        assert plan.slab, f"{placed.buffer.name} has no layout that wgmma reads"
+        self.size = operand.dtype.bytes
+        columns = plan.size // plan.rows // self.size
+        lines, extent = (plan.rows, columns) if major == "K" else (columns, plan.rows)
+        self.layout: SharedLayout = shared_layout(
+            operand.dtype, lines, extent, major, 0 if plan.slab == 16 else plan.slab
+        )
+        self.row, self.col = placed.position((unit, Linear()) if major == "K" else (Linear(), unit))
+        rows, k = operand.shape
+        fixed = self.layout.descriptor(0, 0, rows, k)
+        self.upper = fixed.encode()
+
+    def at(self, i: int, k: int) -> Reg:
+        """The descriptor of atom ``i`` along M or N, ``k`` along K."""
+        lo, e = self.lo, self.lo.e
+        rows, depth = self.operand.shape
+        mn, kk = i * rows, k * depth
+        first, second = (mn, kk) if self.major == "K" else (kk, mn)
+        row, col = Linear(), Linear()
+        for index, (r, c) in zip((first, second), self.placed.steps, strict=True):
+            row, col = row + r * index, col + c * index
+        line = line_offset(e, self.placed.plan, self.row + row, (self.col + col) * self.size) + self.placed.base
+        base = self._base(line.variable)
+        if line.const == 0:
+            return base
+        assert line.const % 16 == 0, "operands start on 16 bytes"
+        return e.pure("add.s64", "u64", base, Imm(line.const // 16, "s64"), hint="desc")
+
+    def _base(self, moving: Linear) -> Reg:
+        """The descriptor at ``moving`` bytes into shared memory."""
+        lo, e = self.lo, self.lo.e
+        start = lo.shared
+        if moving.terms:
+            start = e.register(moving + start, hint="operand_at")
+        address = e.pure("and.b32", "b32", e.pure("shr.u32", "b32", start, Imm(4)), Imm(0x3FFF, "b32"))
+        wide = e.pure("cvt.u64.u32", "u64", address)
+        return e.pure("or.b64", "u64", wide, Imm(self.upper, "b64"), hint=f"{self.placed.buffer.name}_desc")
+
+
+@lowers(tile.MmaFence)
+def lower_mma_fence(lo: Lowering, op: tile.MmaFence) -> None:
+    lo.e.do("wgmma.fence.sync.aligned")
+
+
+@lowers(tile.MmaCommit)
+def lower_mma_commit(lo: Lowering, op: tile.MmaCommit) -> None:
+    lo.e.do("wgmma.commit_group.sync.aligned")
+
+
+@lowers(tile.MmaWait)
+def lower_mma_wait(lo: Lowering, op: tile.MmaWait) -> None:
+    lo.e.do("wgmma.wait_group.sync.aligned", (), (Imm(op.pending),))

@@ -1,0 +1,48 @@
+"""Barriers and fences."""
+
+from __future__ import annotations
+
+from tilemma.ir import tile
+from tilemma.ir.lane import Imm
+from tilemma.lower.context import Lowering, lowers
+from tilemma.lower.linear import Linear
+
+
+@lowers(tile.Barrier)
+def lower_barrier(lo: Lowering, op: tile.Barrier) -> None:
+    """`bar.warp.sync` for a warp, `bar.sync` for more (PTX ISA, 9.7.13.2 and 9.7.13.1)."""
+    e = lo.e
+    if op.threads <= 32:
+        e.do("bar.warp.sync", (), (Imm(-1, "b32"),))
+        return
+    number = Linear(const=op.id)
+    if op.id_step:
+        number = number + lo.instance.index * op.id_step
+    if op.threads == lo.threads and number.known is not None:
+        e.do("bar.sync", (), (Imm(number.const),))
+    else:
+        e.do("bar.sync", (), (e.value(number, hint="barrier"), Imm(op.threads)))
+
+
+@lowers(tile.ProxyFence)
+def lower_proxy_fence(lo: Lowering, op: tile.ProxyFence) -> None:
+    lo.e.do("fence.proxy.async.shared::cta")
+
+
+@lowers(tile.Sync)
+def lower_sync(lo: Lowering, op: tile.Sync) -> None:
+    """A barrier or fence of the program, where the synchronisation pass left it as written."""
+    e = lo.e
+    level = op.level
+    if op.what == "fence":
+        wide = level is None or level.kind == "block"
+        e.do("membar.cta" if wide else "membar.gl")
+        return
+    instance = lo.collective if level is None else lo.enclosing(level)
+    if instance.threads <= 32:
+        e.do("bar.warp.sync", (), (Imm(-1, "b32"),))
+    elif instance.threads == lo.threads:
+        e.do("bar.sync", (), (Imm(0),))
+    else:
+        number = e.value(instance.index + 1, hint="barrier")
+        e.do("bar.sync", (), (number, Imm(instance.threads)))

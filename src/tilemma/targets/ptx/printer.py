@@ -1,0 +1,431 @@
+"""Lane IR as PTX text: directives, registers, labels for structured control, source positions."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+
+from tilemma.atoms import CopyAtom, MmaAtom, catalogue
+from tilemma.errors import Span
+from tilemma.ir.lane import (
+    AtomInstr,
+    Comment,
+    Coordinates,
+    CopyInstr,
+    Imm,
+    Instr,
+    LaneBody,
+    LaneBreak,
+    LaneContinue,
+    LaneExit,
+    LaneFor,
+    LaneIf,
+    LaneKernel,
+    LaneOp,
+    LaneOperand,
+    LanePrint,
+    LaneWhile,
+    Mem,
+    Reg,
+    Special,
+    Vec,
+)
+from tilemma.targets.ptx.version import operations, ptx_version
+
+# Predicated instructions instead of a branch: bodies of at most this many instructions.
+PREDICATE_LIMIT = 4
+
+
+def print_kernel(kernel: LaneKernel) -> str:
+    """``kernel`` as a module of its own, for the lowest PTX version that has what it uses."""
+    return print_module((kernel,))
+
+
+def print_module(kernels: Sequence[LaneKernel]) -> str:
+    """All of ``kernels``, which have one target, as one module."""
+    arch = kernels[0].arch
+    assert all(k.arch == arch for k in kernels), "one target a module"
+    major, minor = max(ptx_version(k) for k in kernels)
+    files = _files(kernels)
+    strings: dict[str, str] = {}
+    bodies = [_Printer(k, files, strings).entry() for k in kernels]
+    lines = [f".version {major}.{minor}", f".target {arch}", ".address_size 64", ""]
+    lines += [f'.file {n} "{_escaped(name)}"' for name, n in files.items()]
+    alignment = max(k.shared_alignment for k in kernels)
+    if any(k.shared for k in kernels):
+        lines.append(f".extern .shared .align {alignment} .b8 shared[];")
+    if strings:
+        lines.append(".extern .func (.param .b32 status) vprintf (.param .b64 format, .param .b64 arguments);")
+        for text, name in strings.items():
+            data = [*text.encode(), 0]
+            lines.append(f".global .align 1 .b8 {name}[{len(data)}] = {{{', '.join(map(str, data))}}};")
+    for body in bodies:
+        lines += ["", *body]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _files(kernels: Iterable[LaneKernel]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for k in kernels:
+        for op in operations(k.body):
+            if op.span is not None:
+                found.setdefault(op.span.file, len(found) + 1)
+    return found
+
+
+def immediate(i: Imm) -> str:
+    """An immediate; floats bit by bit (PTX ISA, Floating-Point Constants)."""
+    if i.type in ("f32", "f64"):
+        if i.type == "f32":
+            bits = struct.unpack("<I", struct.pack("<f", i.value))[0]
+            return f"0f{bits:08X}"
+        return f"0d{struct.unpack('<Q', struct.pack('<d', i.value))[0]:016X}"
+    if i.type in ("b32", "b64", "u64") and not -16 < int(i.value) < 1024:
+        width = 32 if i.type == "b32" else 64
+        return f"0x{int(i.value) & ((1 << width) - 1):X}"
+    return str(int(i.value))
+
+
+def operand(x: LaneOperand) -> str:
+    """An operand as PTX spells it."""
+    match x:
+        case Reg():
+            return f"%{x.name}"
+        case Imm():
+            return immediate(x)
+        case Special():
+            return x.name
+        case Mem():
+            return f"[{address(x)}]"
+        case Vec():
+            return "{" + ", ".join(operand(r) for r in x.regs) + "}"
+        case Coordinates():
+            return f"[{operand(x.map)}, {{{', '.join(operand(c) for c in x.coords)}}}]"
+    raise AssertionError(x)
+
+
+def address(m: Mem) -> str:
+    base = operand(m.base)
+    if m.offset == 0:
+        return base
+    return f"{base}+{m.offset}"
+
+
+class _Printer:
+    def __init__(self, kernel: LaneKernel, files: dict[str, int], strings: dict[str, str]) -> None:
+        self.kernel, self.files, self.strings = kernel, files, strings
+        self.lines: list[str] = []
+        self.indent = 1
+        self.labels = 0
+        self.scratch = 0
+        self.registers: dict[str, list[str]] = {}
+        self.known: set[str] = set()
+        self.loops: list[tuple[str, str]] = []
+        self.where: Span | None = None
+        self.prints = 0
+        self.print_bytes = 0
+
+    # ---- the entry -------------------------------------------------------------------------------------
+
+    def entry(self) -> list[str]:
+        k = self.kernel
+        self.body(k.body)
+        params = ",\n".join(f"    {_param(p.type, p.name)}" for p in k.params)
+        head = [f".visible .entry {k.name}("] + ([params] if params else []) + [")"]
+        head.append(f"    .maxntid {k.threads}, 1, 1")
+        if k.min_blocks is not None:
+            head.append(f"    .minnctapersm {k.min_blocks}")
+        if k.max_registers is not None:
+            head.append(f"    .maxnreg {k.max_registers}")
+        if k.cluster is not None:
+            head.append(f"    .reqnctapercluster {', '.join(map(str, k.cluster))}")
+            head.append("    .explicitcluster")
+        head.append("{")
+        for local in k.locals:
+            head.append(f"    .local .align {local.alignment} .b8 {local.name}[{local.bytes}];")
+        if self.print_bytes:
+            head.append(f"    .local .align 8 .b8 print_arguments[{self.print_bytes}];")
+        for type_, names in self.registers.items():
+            for i in range(0, len(names), 8):
+                head.append(f"    .reg .{type_} {', '.join(names[i : i + 8])};")
+        return [*head, "", *self.lines, "    ret;", "}"]
+
+    def note(self, reg: Reg) -> None:
+        """Declare ``reg`` where it is new."""
+        if reg.name not in self.known:
+            self.known.add(reg.name)
+            self.registers.setdefault(reg.type, []).append(f"%{reg.name}")
+
+    def fresh(self, type_: str) -> str:
+        self.scratch += 1
+        reg = Reg(f"{'p' if type_ == 'pred' else 't'}__{self.scratch}", type_)
+        self.note(reg)
+        return f"%{reg.name}"
+
+    def label(self, hint: str) -> str:
+        self.labels += 1
+        return f"${self.kernel.name}_{hint}_{self.labels}"
+
+    def write(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def locate(self, span: Span | None) -> None:
+        if span is None or span == self.where:
+            return
+        self.where = span
+        self.write(f".loc {self.files[span.file]} {span.line} {span.column}")
+
+    # ---- operations ------------------------------------------------------------------------------------
+
+    def body(self, ops: LaneBody) -> None:
+        for op in ops:
+            self.op(op)
+
+    def op(self, op: LaneOp) -> None:
+        for reg in _registers(op):
+            self.note(reg)
+        match op:
+            case Comment():
+                self.write(f"// {op.text}")
+                return
+            case LaneFor():
+                self.for_loop(op)
+                return
+            case LaneWhile():
+                self.while_loop(op)
+                return
+            case LaneIf():
+                self.branch(op)
+                return
+        self.locate(op.span)
+        match op:
+            case Instr() | AtomInstr() | CopyInstr():
+                self.write(self.instruction(op))
+            case LaneBreak():
+                self.write(f"bra {self.loops[-1][1]};")
+            case LaneContinue():
+                self.write(f"bra {self.loops[-1][0]};")
+            case LaneExit():
+                self.write("exit;")
+            case LanePrint():
+                self.print(op)
+            case _:
+                raise AssertionError(op)
+
+    def instruction(self, op: Instr | AtomInstr | CopyInstr) -> str:
+        match op:
+            case AtomInstr():
+                return _atom(op)
+            case CopyInstr():
+                return _guard(op.guard, False) + _copy(op)
+        operands = ", ".join(operand(x) for x in (*op.dst, *op.src))
+        return f"{_guard(op.guard, op.negate)}{op.mnemonic}{' ' if operands else ''}{operands};"
+
+    # ---- control ---------------------------------------------------------------------------------------
+
+    def for_loop(self, op: LaneFor) -> None:
+        """The test at the top once, then at the bottom: one branch a turn."""
+        top, next_, done = self.label("loop"), self.label("next"), self.label("done")
+        self.locate(op.span)
+        var = operand(op.var)
+        self.write(f"mov.b32 {var}, {operand(op.start)};")
+        entered = isinstance(op.start, Imm) and isinstance(op.stop, Imm) and op.start.value < op.stop.value
+        test = self.fresh("pred")
+        if not entered:
+            self.write(f"setp.ge.s32 {test}, {var}, {operand(op.stop)};")
+            self.write(f"@{test} {_bra(op.stop)} {done};")
+        self.mark(top)
+        if op.unroll is not None:
+            self.write('.pragma "nounroll";')
+        self.loops.append((next_, done))
+        self.indent += 1
+        self.body(op.body)
+        self.indent -= 1
+        self.loops.pop()
+        if any(isinstance(x, LaneContinue) for x in operations(op.body)):
+            self.mark(next_)
+        self.write(f"add.s32 {var}, {var}, {operand(op.step)};")
+        self.write(f"setp.lt.s32 {test}, {var}, {operand(op.stop)};")
+        self.write(f"@{test} {_bra(op.var)} {top};")
+        self.mark(done)
+
+    def while_loop(self, op: LaneWhile) -> None:
+        top, done = self.label("while"), self.label("done")
+        self.mark(top)
+        self.indent += 1
+        self.body(op.setup)
+        self.write(f"@!{operand(op.cond)} bra {done};")
+        self.loops.append((top, done))
+        self.body(op.body)
+        self.loops.pop()
+        self.write(f"bra {top};")
+        self.indent -= 1
+        self.mark(done)
+
+    def branch(self, op: LaneIf) -> None:
+        if not op.otherwise and self.predicated(op.then, op.cond, False):
+            return
+        if not op.then and self.predicated(op.otherwise, op.cond, True):
+            return
+        jump = "bra.uni" if op.uniform else "bra"
+        self.locate(op.span)
+        done = self.label("endif")
+        first, second = (op.then, op.otherwise) if op.then else (op.otherwise, ())
+        other = self.label("else") if second else done
+        self.write(f"@{'!' if op.then else ''}{operand(op.cond)} {jump} {other};")
+        self.indent += 1
+        self.body(first)
+        self.indent -= 1
+        if second:
+            self.write(f"{jump} {done};")
+            self.mark(other)
+            self.indent += 1
+            self.body(second)
+            self.indent -= 1
+        self.mark(done)
+
+    def predicated(self, body: LaneBody, cond: Reg, negate: bool) -> bool:
+        """Write a short body without branches as guarded instructions; False where that cannot be."""
+        count = sum(not isinstance(x, Comment) for x in body)
+        if count > PREDICATE_LIMIT:
+            return False
+        for x in body:
+            if isinstance(x, Instr):
+                if x.guard is not None or any(r == cond for r in _written(x)) or ".sync" in x.mnemonic:
+                    return False
+            elif not isinstance(x, (Comment, LaneExit, LaneBreak)):
+                return False
+        sign = "!" if negate else ""
+        for x in body:
+            for reg in _registers(x):
+                self.note(reg)
+            if isinstance(x, Comment):
+                self.write(f"// {x.text}")
+                continue
+            self.locate(x.span)
+            if isinstance(x, Instr):
+                text = self.instruction(x)
+            else:
+                text = "exit;" if isinstance(x, LaneExit) else f"bra {self.loops[-1][1]};"
+            self.write(f"@{sign}{operand(cond)} {text}")
+        return True
+
+    def mark(self, label: str) -> None:
+        self.lines.append("  " + "    " * (self.indent - 1) + f"{label}:")
+        # A label starts a block: positions are given again, as blocks may be moved.
+        self.where = None
+
+    # ---- printf ----------------------------------------------------------------------------------------
+
+    def print(self, op: LanePrint) -> None:
+        """vprintf takes the format and a block of arguments, each at its own alignment."""
+        name = self.strings.setdefault(op.format, f"{self.kernel.name}_text_{len(self.strings)}")
+        at = 0
+        stores = []
+        for a in op.args:
+            wide = a.type in ("f64", "s64", "u64", "b64")
+            size = 8 if wide else 4
+            at = -(-at // size) * size
+            stores.append(f"st.local.b{size * 8} [print_arguments+{at}], {operand(a)};")
+            at += size
+        self.print_bytes = max(self.print_bytes, at)
+        for text in stores:
+            self.write(text)
+        text_at, args_at = self.fresh("u64"), self.fresh("u64")
+        self.write(f"mov.u64 {text_at}, {name};")
+        self.write(f"cvta.global.u64 {text_at}, {text_at};")
+        if at:
+            self.write(f"mov.u64 {args_at}, print_arguments;")
+            self.write(f"cvta.local.u64 {args_at}, {args_at};")
+        else:
+            self.write(f"mov.u64 {args_at}, 0;")
+        self.write("{")
+        self.write(".param .b64 format; .param .b64 arguments; .param .b32 status;")
+        self.write(f"st.param.b64 [format], {text_at};")
+        self.write(f"st.param.b64 [arguments], {args_at};")
+        self.write("call.uni (status), vprintf, (format, arguments);")
+        self.write("}")
+
+
+def _param(type_: str, name: str) -> str:
+    return f".param .align 128 .b8 {name}[128]" if type_ == "tensormap" else f".param .{type_} {name}"
+
+
+def _bra(x: Reg | Imm) -> str:
+    return "bra.uni" if isinstance(x, Imm) or x.uniform else "bra"
+
+
+def _guard(guard: Reg | None, negate: bool) -> str:
+    return "" if guard is None else f"@{'!' if negate else ''}{operand(guard)} "
+
+
+def _atom(op: AtomInstr) -> str:
+    atom = catalogue[op.atom]
+    assert isinstance(atom, MmaAtom)
+    chosen = {name: x if isinstance(x, int) else operand(x) for name, x in op.immediates}
+    return atom.emit(
+        d=[operand(r) for r in op.d],
+        a=[operand(r) for r in op.a],
+        b=[operand(r) for r in op.b],
+        c=[operand(r) for r in op.c] if op.c and not atom.in_place else None,
+        **chosen,
+    )
+
+
+def _copy(op: CopyInstr) -> str:
+    atom = catalogue[op.atom]
+    assert isinstance(atom, CopyAtom)
+    return atom.emit(
+        address=address(op.address),
+        registers=[operand(r) for r in op.registers],
+        source=address(op.source) if op.source is not None else "",
+        source_size=operand(op.source_size) if op.source_size is not None else None,
+    )
+
+
+def _of(x: LaneOperand) -> Iterator[Reg]:
+    match x:
+        case Reg():
+            yield x
+        case Mem():
+            yield from _of(x.base)
+        case Vec():
+            for r in x.regs:
+                yield from _of(r)
+        case Coordinates():
+            yield x.map
+            for c in x.coords:
+                yield from _of(c)
+
+
+def _written(op: Instr) -> Iterator[Reg]:
+    for x in op.dst:
+        yield from _of(x)
+
+
+def _registers(op: LaneOp) -> Iterator[Reg]:
+    """The registers that ``op`` itself names."""
+    match op:
+        case Instr():
+            for x in (*op.dst, *op.src, *((op.guard,) if op.guard else ())):
+                yield from _of(x)
+        case AtomInstr():
+            yield from (*op.d, *op.a, *op.b, *op.c)
+            yield from (x for _, x in op.immediates if isinstance(x, Reg))
+        case CopyInstr():
+            yield from op.registers
+            for m in (op.address, op.source, op.source_size, op.guard):
+                if m is not None:
+                    yield from _of(m)
+        case LaneFor():
+            for v in (op.var, op.start, op.stop, op.step):
+                yield from _of(v)
+        case LaneIf() | LaneWhile():
+            yield op.cond
+        case LanePrint():
+            for a in op.args:
+                yield from _of(a)

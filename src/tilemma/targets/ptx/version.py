@@ -1,0 +1,70 @@
+"""The lowest PTX version that has everything a kernel uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilemma.atoms import catalogue
+from tilemma.atoms.atom import arch_number
+from tilemma.ir.lane import AtomInstr, CopyInstr, Instr, LaneBody, LaneFor, LaneIf, LaneKernel, LaneOp, LaneWhile
+
+Version = tuple[int, int]
+
+# PTX ISA, "Target ISA notes" of .target: the version that introduced each.
+_ARCH: dict[str, Version] = {
+    "sm_70": (6, 0), "sm_75": (6, 3), "sm_80": (7, 0), "sm_86": (7, 1), "sm_87": (7, 4), "sm_89": (7, 8),
+    "sm_90": (7, 8), "sm_90a": (8, 0), "sm_100": (8, 6), "sm_100a": (8, 6), "sm_103": (8, 8), "sm_103a": (8, 8),
+    "sm_120": (8, 7), "sm_120a": (8, 7),
+}  # fmt: skip
+
+# PTX ISA notes of the instructions that lowering writes without a record; matched as prefixes.
+_MNEMONIC: tuple[tuple[str, Version], ...] = (
+    ("wgmma.", (8, 0)),
+    ("fence.proxy.async", (8, 0)),
+    ("fence.mbarrier_init", (8, 0)),
+    ("mbarrier.try_wait", (7, 8)),
+    ("mbarrier.arrive.expect_tx", (8, 0)),
+    ("mbarrier.", (7, 0)),
+    ("cp.async.bulk", (8, 0)),
+    ("setmaxnreg", (8, 0)),
+    ("elect.sync", (8, 0)),
+    ("mapa", (7, 8)),
+    ("barrier.cluster", (7, 8)),
+    ("cvt.rn.satfinite.e4m3x2.f32", (8, 1)),
+    ("cvt.rn.satfinite.e5m2x2.f32", (8, 1)),
+    ("cvt.rn.f16x2.e", (8, 1)),
+)
+
+
+def operations(body: LaneBody) -> Iterator[LaneOp]:
+    """Every operation of ``body``, those inside control included."""
+    for op in body:
+        yield op
+        match op:
+            case LaneFor():
+                yield from operations(op.body)
+            case LaneIf():
+                yield from operations(op.then)
+                yield from operations(op.otherwise)
+            case LaneWhile():
+                yield from operations(op.setup)
+                yield from operations(op.body)
+
+
+def ptx_version(kernel: LaneKernel) -> Version:
+    """The version that the target, the records and the instructions of ``kernel`` need."""
+    lowest = _ARCH.get(kernel.arch) or max(
+        v for a, v in _ARCH.items() if arch_number(a) <= arch_number(kernel.arch)
+    )
+    if kernel.cluster is not None:
+        lowest = max(lowest, (7, 8))
+    for op in operations(kernel.body):
+        match op:
+            case AtomInstr() | CopyInstr():
+                lowest = max(lowest, catalogue[op.atom].ptx_version)
+            case Instr():
+                for prefix, version in _MNEMONIC:
+                    if op.mnemonic.startswith(prefix):
+                        lowest = max(lowest, version)
+                        break
+    return lowest
