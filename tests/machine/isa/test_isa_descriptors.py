@@ -161,6 +161,27 @@ def test_offsets_are_the_manuals_shapes_and_strides(mode, bits):
         assert mn[i, j] == want * bits // 8
 
 
+# PTX ISA, canonical layouts, examples: "exact layout" with LBO and SBO, all in elements.
+EXAMPLES = [
+    ("K", 0, 32, ((8, 2), (4, 4)), ((4, 32), (1, 64)), 64, 32),
+    # The manual prints four units of K; the swizzled line has two.
+    ("K", 32, 32, ((8, 2), (4, 2)), ((8, 64), (1, 4)), 0, 64),
+    ("MN", 0, 16, ((8, 1, 2), (8, 2)), ((1, 8, 64), (8, 128)), 128, 64),
+    ("MN", 32, 16, ((8, 2, 2), (8, 2)), ((1, 8, 128), (16, 256)), 128, 256),
+    ("MN", 64, 16, ((8, 4, 2), (8, 2)), ((1, 8, 256), (32, 512)), 256, 512),
+]
+
+
+@pytest.mark.parametrize("major,mode,bits,shape,stride,lbo,sbo", EXAMPLES)
+def test_the_manuals_examples(major, mode, bits, shape, stride, lbo, sbo):
+    size = bits // 8
+    d = SmemDescriptor(0, lbo * size, sbo * size, 0, mode)
+    rows, k = int(np.prod(shape[0])), int(np.prod(shape[1]))
+    got = operand_offsets(d, rows, k, bits, major)
+    for i, j in itertools.product(range(rows), range(k)):
+        assert got[i, j] == size * (shape_stride(shape[0], stride[0], i) + shape_stride(shape[1], stride[1], j))
+
+
 @pytest.mark.parametrize("mode", [32, 64, 128])
 @pytest.mark.parametrize("name,bits", [("f16", 16), ("tf32", 32), ("s8", 8)])
 def test_reads_back_what_a_swizzled_tensor_copy_wrote(mode, name, bits):
@@ -210,6 +231,7 @@ BAD = [
     (replace(GOOD, start=1024 + 128), (64, 16, 16, "K"), "1 lines into a 128-byte swizzle pattern"),
     (replace(GOOD, base_offset=1), (64, 16, 16, "K"), "the base offset is 1"),
     (replace(GOOD, sbo=512), (64, 16, 16, "K"), "SBO 512 is no multiple"),
+    (replace(GOOD, sbo=1152), (16, 16, 16, "K"), "SBO 1152 is no multiple"),
     (replace(GOOD, sbo=0), (64, 16, 16, "K"), "rows overlap"),
     (replace(GOOD, start=1024 + 112), (64, 16, 16, "K"), "reach past its end"),
     (GOOD, (64, 8, 32, "MN"), "16-bit elements only"),
