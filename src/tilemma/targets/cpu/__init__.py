@@ -1,0 +1,41 @@
+"""The reference executor: what the language means, on NumPy arrays.
+
+It runs tile IR before and after any pass, with the same result.  Each instance of a scope executes its
+statements as one; instances that can wait for one another are coroutines under a seeded scheduler.  Shared and
+local memory knows what has been written, asynchronous copies make their destination unusable until they have
+been waited for, so a program whose result would be an accident is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tilemma.ir.tile import Kernel
+from tilemma.targets.cpu.program import Program
+
+
+def execute(
+    kernel: Kernel,
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+    scalars: Mapping[str, Any],
+    *,
+    dims: Mapping[str, int],
+    seed: int = 0,
+    out: Callable[[str], Any] | None = None,
+) -> None:
+    """Run ``kernel`` on ``arrays``, in place.
+
+    ``arrays``: by parameter name (and the buffer of ``kernel.returns``), of the parameters' NumPy types and
+    shapes, any strides.  ``scalars`` and ``dims``: by name.  ``seed`` picks one of the orders in which
+    instances and asynchronous copies may proceed.  ``out`` takes what the kernel prints.
+
+    Raises a subclass of `ProgramFault` where the program has no defined result, `ArgumentMisfit` for arrays
+    that do not fit.
+    """
+    Program(kernel).run(arrays, scalars, dims, seed, out)
+
+
+__all__ = ["Program", "execute"]

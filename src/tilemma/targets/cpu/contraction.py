@@ -1,0 +1,369 @@
+"""Register tiles: fill, load, multiply, scale, apply, store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilemma import dtypes
+from tilemma.dtypes import DType
+from tilemma.ir import walk
+from tilemma.ir.expr import Expr, FragmentElement, value_of
+from tilemma.ir.tile import (
+    Apply,
+    DeclareFragment,
+    Fill,
+    FragmentRef,
+    Load,
+    Mma,
+    ScaleMma,
+    SetFragmentElement,
+    Store,
+)
+from tilemma.ir.types import View
+from tilemma.targets.cpu import control
+from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame, merged
+from tilemma.targets.cpu.faults import FragmentUnset, NotInReference, TileMismatch
+from tilemma.targets.cpu.registers import Registers, Tile, accumulate, operand, product
+from tilemma.targets.cpu.steps import Compiler, Scope, Step, needs_rendezvous
+from tilemma.targets.cpu.tasks import Coroutine, Instance, Rendezvous
+from tilemma.targets.cpu.values import Array, load, rounded, store
+
+Find = Callable[[Frame], tuple[Registers, tuple[int, ...]]]
+
+
+def accumulator_types(c: Compiler) -> dict[str, DType]:
+    """The type of each accumulator: declared, given by a fill, or inferred from what is multiplied into it."""
+    ops = list(walk.walk(c.kernel.body))
+    loaded = {x.fragment.name: x.src.dtype for x in ops if isinstance(x, Load)}
+    declared = {x.name: x.dtype for x in ops if isinstance(x, DeclareFragment) and x.dtype is not None}
+    declared |= {
+        x.name: x.plan.dtype for x in ops if isinstance(x, DeclareFragment) and x.plan and x.plan.role == "C"
+    }
+    given = {x.fragment.name: x.dtype for x in ops if isinstance(x, Fill) and x.dtype is not None}
+    inferred: dict[str, DType] = {}
+    for x in ops:
+        if isinstance(x, Mma):
+            source = x.a.dtype if isinstance(x.a, View) else loaded.get(x.a.name)
+            legal = source.accumulators if source is not None else ()
+            own = loaded.get(x.acc.name)
+            if own is not None and (own.name in legal or own in (dtypes.f32, dtypes.s32)):
+                inferred[x.acc.name] = own
+            elif legal:
+                inferred.setdefault(x.acc.name, dtypes.dtype(legal[0]))
+            else:
+                inferred.setdefault(x.acc.name, source or dtypes.f32)
+    for x in ops:
+        if isinstance(x, Fill):
+            inferred.setdefault(x.fragment.name, x.value.type if x.value.type.is_float else dtypes.f32)
+    return inferred | given | declared
+
+
+def types_of(c: Compiler) -> dict[str, DType]:
+    cached: dict[str, DType] | None = c.__dict__.get("_accumulators")
+    if cached is None:
+        cached = c.__dict__["_accumulators"] = accumulator_types(c)
+    return cached
+
+
+def find(c: Compiler, ref: FragmentRef) -> Find:
+    slot = c.slot("fragment", ref.name)
+    if not ref.index:
+
+        def single(f: Frame) -> tuple[Registers, tuple[int, ...]]:
+            registers = f[slot]
+            if registers is None:
+                raise FragmentUnset(name=ref.name)
+            return registers, ()
+
+        return single
+    index = [c.value(i) for i in ref.index]
+
+    def indexed(f: Frame) -> tuple[Registers, tuple[int, ...]]:
+        registers = f[slot]
+        if registers is None:
+            raise FragmentUnset(name=ref.name)
+        return registers, tuple(i(f) for i in index)
+
+    return indexed
+
+
+def declare_fragment(c: Compiler, op: DeclareFragment, scope: Scope) -> Step:
+    slot, name = c.slot("fragment", op.name), op.name
+
+    def run(f: Frame) -> None:
+        f[slot] = Registers(name)
+
+    return Step(run)
+
+
+def fill(c: Compiler, op: Fill, scope: Scope) -> Step:
+    t = types_of(c)[op.fragment.name]
+    where = find(c, op.fragment)
+    value = c.expressions.stored(op.value, t)
+    every = _indices(c, op.fragment)
+
+    def run(f: Frame) -> None:
+        registers, index = where(f)
+        v, threads = value(f), f[INSTANCE].threads
+        for i in every or (index,):
+            registers.write(i, threads, Tile(t, None, v))
+
+    return Step(run)
+
+
+def _indices(c: Compiler, ref: FragmentRef) -> tuple[tuple[int, ...], ...]:
+    """All subscripts of an array of tiles that is named as a whole."""
+    for op in walk.walk(c.kernel.body):
+        if isinstance(op, DeclareFragment) and op.name == ref.name and op.copies and not ref.index:
+            return tuple(np.ndindex(*op.copies))
+    return ()
+
+
+def load_(c: Compiler, op: Load, scope: Scope) -> Step:
+    """A snapshot: values, converted where the tile is an accumulator of another type."""
+    where, access, source = find(c, op.fragment), c.access(op.src), op.src.dtype
+    target = types_of(c).get(op.fragment.name, source)
+
+    def run(f: Frame) -> None:
+        registers, index = where(f)
+        values = np.array(load(access.read(f), source))
+        registers.write(index, f[INSTANCE].threads, Tile(target, rounded(values, source, target)))
+
+    return Step(run)
+
+
+def _operand(c: Compiler, x: FragmentRef | View) -> Callable[[Frame], tuple[Array, DType]]:
+    """Values [rows, columns] of a multiplier's operand, as stored."""
+    if isinstance(x, View):
+        access, t = c.access(x), x.dtype
+        return lambda f: (operand(load(access.read(f), t), t), t)
+    where = find(c, x)
+    name = x.name
+
+    def read(f: Frame) -> tuple[Array, DType]:
+        registers, index = where(f)
+        tile = registers.readable(index, f[INSTANCE].threads)
+        if tile.data is None:
+            raise FragmentUnset(name=name)
+        return operand(tile.data, tile.dtype), tile.dtype
+
+    return read
+
+
+def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
+    if op.meta is not None:
+        raise NotInReference(op.span, what="a sparse multiply (`.sp`)")
+    acc, a, b = find(c, op.acc), _operand(c, op.a), _operand(c, op.b)
+    t, name = types_of(c)[op.acc.name], op.acc.name
+    a_turned, b_turned = op.contract.a_transposed, op.contract.b_transposed
+    scale = _scale(c, op.scale_a, op.scale_b)
+    future = None if op.future is None else c.slot("future", op.future)
+    hides = any(isinstance(x, ScaleMma) and x.acc.name == name for x in walk.walk(c.kernel.body))
+
+    def run(f: Frame) -> None:
+        (x, _), (y, _) = a(f), b(f)
+        if a_turned:
+            x = x.T
+        if not b_turned:
+            y = y.T
+        if x.shape[1] != y.shape[0]:
+            raise TileMismatch(
+                what=f"`mma.{op.contract.value}` got A with M x K = {list(x.shape)} and B with K x N = {list(y.shape)}",
+                rule="the same K on both sides",
+            )
+        p = product(x, y, t)
+        if scale is not None:
+            p = p * scale(f, p.shape[0])
+        registers, index = acc(f)
+        tile = registers.update(index, f[INSTANCE].threads)
+        before = tile.values(p.shape)
+        if before.shape != p.shape:
+            raise TileMismatch(
+                what=f"`mma` makes a tile of {list(p.shape)}, accumulator `{name}` has {list(before.shape)}",
+                rule="the accumulator's extents to be M x N",
+            )
+        if hides:
+            tile.data = before
+            tile.hidden = p if tile.hidden is None else tile.hidden + p
+        else:
+            tile.data = accumulate(before, p, t)
+        if future is not None:
+            tile.pending = op.future
+            f[future] = tile
+
+    return Step(run)
+
+
+def _scale(c: Compiler, rows: View | None, factor: Expr | None) -> Callable[[Frame, int], Array] | None:
+    """``rows[i] * factor`` as a column of M values in f32."""
+    if rows is None and factor is None:
+        return None
+    access = None if rows is None else c.access(rows)
+    value = None if factor is None else c.expressions.operand(factor, dtypes.f32)
+
+    def scale(f: Frame, m: int) -> Array:
+        column: Array = np.ones(m, np.float32)
+        if access is not None:
+            assert rows is not None
+            column = load(access.read(f), rows.dtype).reshape(-1)
+            if column.shape != (m,):
+                raise TileMismatch(
+                    what=f"a scale of {column.size} rows for a tile of {m}", rule="a view [M, 1] or [1, M]"
+                )
+        return (column if value is None else column * value(f)).astype(np.float32)[:, None]
+
+    return scale
+
+
+def scale_mma(c: Compiler, op: ScaleMma, scope: Scope) -> Step:
+    where, t = find(c, op.acc), types_of(c)[op.acc.name]
+    scale = _scale(c, op.scale_a, op.scale_b)
+    assert scale is not None
+
+    def run(f: Frame) -> None:
+        registers, index = where(f)
+        tile = registers.update(index, f[INSTANCE].threads)
+        if tile.hidden is None or tile.data is None:
+            raise FragmentUnset(op.span, name=op.acc.name)
+        tile.data = accumulate(tile.data, tile.hidden * scale(f, tile.data.shape[0]), t)
+        tile.hidden = None
+
+    return Step(run)
+
+
+def settled(tile: Tile, shape: tuple[int, ...]) -> Array:
+    """The values of an accumulator, what no retroactive scaling has touched included."""
+    values = tile.values(shape)
+    return values if tile.hidden is None else accumulate(values.copy(), tile.hidden, tile.dtype)
+
+
+def store_(c: Compiler, op: Store, scope: Scope) -> Step:
+    where, access, target = find(c, op.fragment), c.access(op.dst), op.dst.dtype
+    rows = None if op.rows is None else c.value(op.rows)
+    columns = None if op.columns is None else c.value(op.columns)
+    known = all(value_of(e) is not None for e in op.dst.shape)
+
+    def run(f: Frame) -> None:
+        registers, index = where(f)
+        tile = registers.readable(index, f[INSTANCE].threads)
+        q = access.place(f)
+        want = access.nominal(q)
+        values = settled(tile, want[::-1] if op.transpose else want)
+        if op.transpose:
+            values = values.T
+        if values.shape != want:
+            squeezed = values.reshape(want) if values.size == int(np.prod(want)) and len(want) != 2 else None
+            if squeezed is None and (
+                known or len(want) != 2 or any(n > v for n, v in zip(want, values.shape, strict=True))
+            ):
+                raise TileMismatch(
+                    what=f"tile `{op.fragment.name}` of {list(values.shape)} is stored to a view of {list(want)}",
+                    rule="a view of the tile's extents",
+                )
+            values = values[tuple(slice(0, n) for n in want)] if squeezed is None else squeezed
+        elements = store(values, tile.dtype, target)
+        if rows is not None or columns is not None:
+            limit = (
+                values.shape[0] if rows is None else max(0, rows(f)),
+                values.shape[1] if columns is None else max(0, columns(f)),
+            )
+            kept = access.fetch(q).copy()
+            kept[: limit[0], : limit[1]] = elements[: limit[0], : limit[1]]
+            elements = kept
+        access.put(q, elements)
+
+    if not needs_rendezvous(op, scope):
+        return Step(run)
+
+    def coroutine(f: Frame) -> Coroutine:
+        instance: Instance = f[INSTANCE]
+        if instance.siblings is None:
+            run(f)
+            return
+        yield Rendezvous()
+        run(f)
+        yield Rendezvous()
+
+    return Step(coroutine, True)
+
+
+# ---- element work ------------------------------------------------------------------------------------------
+
+
+def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
+    """The body for all elements at once, each a lane."""
+    where = find(c, op.fragment)
+    slots = [c.slot("scalar", i.name) for i in op.indices]
+    extents = [c.value(i.extent) for i in op.indices]
+    inner = control.body(c, op.body, replace(scope, lanes=True))
+    assert not inner.blocking, "element work cannot wait"
+
+    def run(f: Frame) -> None:
+        registers, index = where(f)
+        outer: Instance = f[INSTANCE]
+        tile = registers.update(index, outer.threads)
+        registers.readable(index, outer.threads)
+        shape = tuple(e(f) for e in extents)
+        tile.data = settled(tile, shape)
+        tile.hidden = None
+        if tile.data.shape != shape:
+            raise TileMismatch(
+                what=f"`apply` over {list(shape)} on a register tile of {list(tile.data.shape)}",
+                rule="the tile's extents",
+            )
+        g = f.copy()
+        g[INSTANCE] = instance = Instance(outer.block, outer.threads, outer)
+        instance.lanes = tile.data.size
+        for slot, values in zip(slots, np.unravel_index(np.arange(tile.data.size), shape), strict=True):
+            g[slot] = values.astype(np.int32)
+        inner.run(g)
+
+    return Step(run)
+
+
+def fragment_element(c: Compiler, e: FragmentElement) -> Evaluate:
+    slot = c.slot("fragment", e.fragment)
+    indices = [c.value(i) for i in e.indices]
+
+    def read(f: Frame) -> Any:
+        registers: Registers | None = f[slot]
+        if registers is None:
+            raise FragmentUnset(name=e.fragment)
+        instance: Instance = f[INSTANCE]
+        tile = registers.readable((), instance.threads)
+        if tile.data is None:
+            return tile.fill
+        return tile.data[tuple(i(f) for i in indices)]
+
+    return read
+
+
+def set_fragment_element(c: Compiler, op: SetFragmentElement, scope: Scope) -> Step:
+    where, t = find(c, op.fragment), types_of(c).get(op.fragment.name, dtypes.f32)
+    value = c.expressions.stored(op.value, t)
+
+    def run(f: Frame) -> None:
+        registers, index = where(f)
+        tile = registers.update(index, f[INSTANCE].threads)
+        assert tile.data is not None, "apply has made the tile's values"
+        new = np.broadcast_to(value(f), (tile.data.size,)).reshape(tile.data.shape)
+        mask = None if f[MASK] is None else f[MASK].reshape(tile.data.shape)
+        tile.data = np.array(new) if mask is None else merged(mask, new, tile.data, t)
+
+    return Step(run)
+
+
+TABLE = {
+    DeclareFragment: declare_fragment,
+    Fill: fill,
+    Load: load_,
+    Mma: mma,
+    ScaleMma: scale_mma,
+    Store: store_,
+    Apply: apply,
+    SetFragmentElement: set_fragment_element,
+}

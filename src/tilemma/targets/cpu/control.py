@@ -1,0 +1,364 @@
+"""Control statements: bodies, levels, loops, branches, roles.
+
+Each comes in two forms: a plain function where nothing inside can wait, a coroutine otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilemma.errors import TilemmaError
+from tilemma.ir import walk
+from tilemma.ir.expr import value_of
+from tilemma.ir.tile import (
+    Alloc,
+    Assign,
+    Atomic,
+    Body,
+    Break,
+    Continue,
+    Copy,
+    Declare,
+    For,
+    If,
+    InThreads,
+    Parallel,
+    SetElement,
+    SwapFutures,
+    While,
+)
+from tilemma.ir.types import BLOCK, GROUP, THREAD, Level, Space
+from tilemma.targets.cpu import lanes
+from tilemma.targets.cpu.expressions import INSTANCE, Frame
+from tilemma.targets.cpu.faults import LaneDependent, NotInReference, VariableDiverged
+from tilemma.targets.cpu.steps import BREAK, CONTINUE, Compiler, Scope, Step
+from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Join, Rendezvous, Task, schedule
+
+
+def body(c: Compiler, ops: Body, scope: Scope) -> Step:
+    """Statements one after the other; errors without a place get that of their statement."""
+    steps = [c.compile(op, scope) for op in ops]
+    if not any(s.blocking for s in steps):
+        if scope.lanes:
+            return lanes.body(steps)
+        pairs = [(s.run, s.span) for s in steps]
+
+        def run(f: Frame) -> Any:
+            span = None
+            try:
+                for step, span in pairs:  # noqa: B007
+                    signal = step(f)
+                    if signal is not None:
+                        return signal
+            except TilemmaError as e:
+                e.span = e.span or span
+                raise
+            return None
+
+        return Step(run)
+
+    def coroutine(f: Frame) -> Coroutine:
+        for step in steps:
+            try:
+                signal = (yield from step.run(f)) if step.blocking else step.run(f)
+            except TilemmaError as e:
+                e.span = e.span or step.span
+                raise
+            if signal is not None:
+                return signal
+        return None
+
+    return Step(coroutine, True)
+
+
+def uniform(value: Any, what: str) -> Any:
+    """``value``, which must not differ between lanes."""
+    if isinstance(value, np.ndarray):
+        raise LaneDependent(through=what)
+    return value
+
+
+# ---- levels ------------------------------------------------------------------------------------------------
+
+
+def inferred_level(op: Parallel, scope: Scope) -> Level:
+    """The level of a `Parallel` that names none: outermost block, innermost thread, group between."""
+    if op.level is not None:
+        return op.level
+    if scope.level is None or scope.level.kind == "cluster":
+        return BLOCK
+    inner = any(isinstance(x, Parallel) for x in walk.walk(op.body))
+    return GROUP if inner else THREAD
+
+
+def parallel(c: Compiler, op: Parallel, scope: Scope) -> Step:
+    level = inferred_level(op, scope)
+    if level.kind == "thread":
+        return lanes.parallel(c, op, scope)
+    if scope.lanes:
+        raise NotInReference(op.span, what=f"`parallel : {level}` inside `: thread`")
+    if level.kind == "cluster":
+        return clusters(c, op, scope)
+    return blocks(c, op, scope) if level.kind == "block" else groups(c, op, scope, level)
+
+
+def combinations(c: Compiler, op: Parallel) -> Callable[[Frame], Any]:
+    """The index tuples of ``op``, the last index fastest."""
+    extents = [c.value(i.extent) for i in op.indices]
+    return lambda f: itertools.product(*(range(max(0, e(f))) for e in extents))
+
+
+def clusters(c: Compiler, op: Parallel, scope: Scope) -> Step:
+    """Clusters one after the other; their blocks as `blocks` has it."""
+    indices = [c.slot("scalar", i.name) for i in op.indices]
+    each, inner = combinations(c, op), body(c, op.body, replace(scope, level=op.level))
+
+    def run(f: Frame) -> None:
+        for combination in each(f):
+            g = f.copy()
+            for slot, value in zip(indices, combination, strict=True):
+                g[slot] = value
+            inner.run(g)
+
+    return Step(run)
+
+
+def blocks(c: Compiler, op: Parallel, scope: Scope) -> Step:
+    """Blocks one after the other: nothing but a cluster lets one see another."""
+    indices = [c.slot("scalar", i.name) for i in op.indices]
+    names = [i.name for i in op.indices]
+    each = combinations(c, op)
+    inner = body(c, op.body, Scope(BLOCK))
+
+    def run(f: Frame) -> None:
+        host: Instance = f[INSTANCE]
+        for number, combination in enumerate(each(f)):
+            g = f.copy()
+            block = Block(host.block.pool, host.block.seed + number)
+            g[INSTANCE] = Instance(block, ALL_THREADS, None, tuple(zip(names, combination, strict=True)))
+            for slot, value in zip(indices, combination, strict=True):
+                g[slot] = value
+            if inner.blocking:
+                schedule(block, Task(g[INSTANCE], inner.run(g)))
+            else:
+                inner.run(g)
+            block.finish()
+
+    return Step(run)
+
+
+ALL_THREADS = (0, 1 << 20)
+
+
+def groups(c: Compiler, op: Parallel, scope: Scope, level: Level) -> Step:
+    """Instances of a group level: at the same time where one can wait for another, else in order."""
+    indices = [c.slot("scalar", i.name) for i in op.indices]
+    names = [i.name for i in op.indices]
+    each, threads = combinations(c, op), level.threads
+    one = all(value_of(i.extent) == 1 for i in op.indices)
+    siblings = scope.siblings if one else op
+    inner = body(c, op.body, Scope(level, siblings=siblings, roles=scope.roles if one else ()))
+    spawn, join = outer_state(c, op)
+
+    def instances(f: Frame) -> list[Frame]:
+        outer: Instance = f[INSTANCE]
+        found: list[Frame] = []
+        group = object()
+        for number, combination in enumerate(each(f)):
+            g = f.copy()
+            place = (outer.threads[0] + number * threads, threads)
+            g[INSTANCE] = instance = Instance(
+                outer.block,
+                place,
+                outer,
+                tuple(zip(names, combination, strict=True)),
+                outer.siblings if one else group,
+            )
+            if one:
+                instance.role = outer.role  # the same list: an only instance runs in its parent's coroutine
+            for slot, value in zip(indices, combination, strict=True):
+                g[slot] = value
+            spawn(f, g)
+            found.append(g)
+        if not one and len(found) == 1:
+            found[0][INSTANCE].siblings = None
+        return found
+
+    def run(f: Frame) -> None:
+        frames = instances(f)
+        for g in frames:
+            inner.run(g)
+        join(f, frames)
+
+    def coroutine(f: Frame) -> Coroutine:
+        frames = instances(f)
+        tasks = [Task(g[INSTANCE], inner.run(g)) for g in frames]
+        if len(tasks) == 1:
+            yield from tasks[0].run
+        else:
+            f[INSTANCE].block.tasks.extend(tasks)
+            yield Join(tasks)
+        join(f, frames)
+
+    return Step(coroutine, True) if inner.blocking else Step(run)
+
+
+def outer_state(
+    c: Compiler, op: Parallel
+) -> tuple[Callable[[Frame, Frame], None], Callable[[Frame, list[Frame]], None]]:
+    """How values of the enclosing scope that the body changes reach the instances, and come back from them.
+
+    Variables must end with the same value in all instances.  A local buffer is private to each; an equal
+    `Parallel` later finds it as it was left.
+    """
+    ops = list(walk.walk(op.body))
+    inside = {x.var.name for x in ops if isinstance(x, Declare)} | {
+        x.buffer.name for x in ops if isinstance(x, Alloc)
+    }
+    assigned = {x.var.name for x in ops if isinstance(x, Assign)}
+    assigned |= {x.result.name for x in ops if isinstance(x, Atomic) and x.result is not None}
+    variables = [(n, c.slot("scalar", n)) for n in sorted(assigned - inside)]
+    futures = {x.future for x in ops if isinstance(x, Copy) and x.future is not None}
+    futures |= {n for x in ops if isinstance(x, SwapFutures) for n in x.futures}
+    handles = [c.slot("future", n) for n in sorted(futures)]
+    targets = [x.dst if isinstance(x, Copy) else x.view for x in ops if isinstance(x, (Copy, SetElement, Atomic))]
+    locals_ = {v.base.name for v in targets if v.base.space is Space.LOCAL} - inside
+    buffers = [c.slot("buffer", n) for n in sorted(locals_)]
+
+    def spawn(f: Frame, g: Frame) -> None:
+        for slot in buffers:
+            kept = f[slot].children.get(g[INSTANCE].threads) if f[slot].diverged else None
+            g[slot] = kept or f[slot].twin()
+
+    def join(f: Frame, frames: list[Frame]) -> None:
+        if not frames:
+            return
+        for name, slot in variables:
+            values = [g[slot] for g in frames]
+            if any(v != values[0] and not (v != v and values[0] != values[0]) for v in values[1:]):
+                raise VariableDiverged(name=name)
+            f[slot] = values[0]
+        for slot in handles:
+            f[slot] = frames[-1][slot]
+        for slot in buffers:
+            first = frames[0][slot]
+            if all(first.same(g[slot]) for g in frames[1:]):
+                f[slot] = first
+            else:
+                f[slot].diverged = True
+                f[slot].children.update({g[INSTANCE].threads: g[slot] for g in frames})
+
+    return spawn, join
+
+
+# ---- loops and branches ------------------------------------------------------------------------------------
+
+
+def for_(c: Compiler, op: For, scope: Scope) -> Step:
+    start, stop, step = c.value(op.start), c.value(op.stop), c.value(op.step)
+    slot = c.slot("scalar", op.index.name)
+    inner = body(c, op.body, scope)
+    if scope.lanes and not inner.blocking:
+        return lanes.for_(op, slot, start, stop, step, inner)
+
+    def turns(f: Frame) -> range:
+        first, last, pace = (uniform(x(f), "loop bounds") for x in (start, stop, step))
+        if pace == 0:
+            raise NotInReference(what="a loop with step 0")
+        return range(first, last, pace)
+
+    def run(f: Frame) -> None:
+        for i in turns(f):
+            f[slot] = i
+            if inner.run(f) is BREAK:
+                break
+
+    def coroutine(f: Frame) -> Coroutine:
+        for i in turns(f):
+            f[slot] = i
+            if (yield from inner.run(f)) is BREAK:
+                break
+
+    return Step(coroutine, True) if inner.blocking else Step(run)
+
+
+def while_(c: Compiler, op: While, scope: Scope) -> Step:
+    cond, inner = c.value(op.cond), body(c, op.body, scope)
+    if scope.lanes and not inner.blocking:
+        return lanes.while_(op, cond, inner)
+
+    def run(f: Frame) -> None:
+        while cond(f):
+            if inner.run(f) is BREAK:
+                break
+
+    def coroutine(f: Frame) -> Coroutine:
+        while uniform(cond(f), "a loop's condition"):
+            if (yield from inner.run(f)) is BREAK:
+                break
+
+    return Step(coroutine, True) if inner.blocking else Step(run)
+
+
+def if_(c: Compiler, op: If, scope: Scope) -> Step:
+    cond, then, other = c.value(op.cond), body(c, op.then, scope), body(c, op.otherwise, scope)
+    if scope.lanes and not (then.blocking or other.blocking):
+        return lanes.if_(op, cond, then, other)
+    if not (then.blocking or other.blocking):
+        return Step(lambda f: then.run(f) if cond(f) else other.run(f))
+
+    def coroutine(f: Frame) -> Coroutine:
+        chosen = then if uniform(cond(f), "a condition") else other
+        return (yield from chosen.run(f)) if chosen.blocking else chosen.run(f)
+
+    return Step(coroutine, True)
+
+
+def in_threads(c: Compiler, op: InThreads, scope: Scope) -> Step:
+    """A role; siblings meet after it unless it is asynchronous."""
+    cond = c.value(op.cond)
+    role = id(op)
+    inner = body(c, op.body, replace(scope, roles=(*scope.roles, role)))
+    meets = not op.asynchronous and scope.siblings is not None
+    if scope.lanes and not inner.blocking and not meets:
+        return lanes.if_(op, cond, inner, Step(lambda f: None))
+    if not inner.blocking and not meets:
+        return Step(lambda f: inner.run(f) if cond(f) else None)
+
+    def coroutine(f: Frame) -> Coroutine:
+        instance: Instance = f[INSTANCE]
+        if uniform(cond(f), "a role's condition"):
+            instance.role.append(role)
+            if inner.blocking:
+                yield from inner.run(f)
+            else:
+                inner.run(f)
+            instance.role.pop()
+        if meets and instance.siblings is not None:
+            yield Rendezvous()
+
+    return Step(coroutine, True)
+
+
+def break_(c: Compiler, op: Break, scope: Scope) -> Step:
+    return lanes.leave(BREAK) if scope.lanes else Step(lambda f: BREAK)
+
+
+def continue_(c: Compiler, op: Continue, scope: Scope) -> Step:
+    return lanes.leave(CONTINUE) if scope.lanes else Step(lambda f: CONTINUE)
+
+
+TABLE = {
+    Parallel: parallel,
+    For: for_,
+    While: while_,
+    If: if_,
+    InThreads: in_threads,
+    Break: break_,
+    Continue: continue_,
+}

@@ -1,0 +1,179 @@
+"""Scalars, elements, storage, and what a program says about itself (print, assert)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilemma.dtypes import DType
+from tilemma.ir.tile import Alloc, Assert, Assign, Atomic, Declare, Print, SetElement
+from tilemma.ir.types import Space
+from tilemma.targets.cpu.arithmetic import scalar_binary
+from tilemma.targets.cpu.expressions import INSTANCE, MASK, Frame, merged
+from tilemma.targets.cpu.faults import AssertionFailed
+from tilemma.targets.cpu.lanes import lane_frame
+from tilemma.targets.cpu.steps import Compiler, Scope, Step
+from tilemma.targets.cpu.storage import Storage
+from tilemma.targets.cpu.tasks import Instance
+from tilemma.targets.cpu.values import from_element
+
+
+def alloc(c: Compiler, op: Alloc, scope: Scope) -> Step:
+    """Shared storage is one for the block; local storage is new for each instance (each lane)."""
+    b = op.buffer
+    slot = c.slot("buffer", b.name)
+    extents = [c.value(e) for e in b.shape]
+    init = None if op.init is None else c.expressions.stored(op.init, b.dtype)
+
+    def run(f: Frame) -> None:
+        instance: Instance = f[INSTANCE]
+        block = instance.block
+        if b.space is Space.GLOBAL and isinstance(f[slot], Storage) and not f[slot].tracked:
+            storage = f[slot]  # given by the caller
+        elif b.space is Space.LOCAL:
+            storage = Storage.poisoned(b.name, b.dtype, b.space, tuple(e(f) for e in extents), b.copies)
+            if instance.lanes:
+                storage = storage.per_lane(instance.lanes)
+        else:
+            shape = tuple(e(f) for e in extents)
+            found = block.pool.get(b.name)
+            if found is None or found.data.shape[bool(b.copies) :] != shape:
+                found = block.pool[b.name] = Storage.poisoned(b.name, b.dtype, b.space, shape, b.copies)
+            if b.name not in block.fresh or instance.siblings is None:
+                found.forget()
+                block.fresh.add(b.name)
+            storage = found
+        f[slot] = storage
+        if init is not None:
+            value = init(f)
+            lanes_first = (
+                value.reshape(-1, *([1] * (storage.data.ndim - 1))) if isinstance(value, np.ndarray) else value
+            )
+            storage.data[...] = lanes_first
+            storage.mark_all()
+
+    return Step(run)
+
+
+def declare(c: Compiler, op: Declare, scope: Scope) -> Step:
+    slot, value = c.slot("scalar", op.var.name), c.expressions.stored(op.value, op.var.dtype)
+
+    def run(f: Frame) -> None:
+        f[slot] = value(f)
+
+    return Step(run)
+
+
+def assign(c: Compiler, op: Assign, scope: Scope) -> Step:
+    slot, value = c.slot("scalar", op.var.name), c.expressions.stored(op.value, op.var.dtype)
+    if not scope.lanes:
+        return declare(c, Declare(op.var, op.value), scope)
+
+    def run(f: Frame) -> None:
+        new, mask = value(f), f[MASK]
+        f[slot] = new if mask is None else merged(mask, new, f[slot], op.var.dtype)
+
+    return Step(run)
+
+
+def set_element(c: Compiler, op: SetElement, scope: Scope) -> Step:
+    access, value = c.access(op.view), c.expressions.stored(op.value, op.view.dtype)
+    return Step(lambda f: access.set_element(f, value(f)))
+
+
+_ATOMIC = {"add": "add", "sub": "sub", "min": "min", "max": "max", "and": "and", "or": "or", "xor": "xor"}
+
+
+def _update(name: str, t: DType) -> Callable[[Any, Any, Any], Any]:
+    """(old, value, compare) -> new."""
+    if name == "exch":
+        return lambda old, value, compare: value
+    if name == "cas":
+        return lambda old, value, compare: value if old == compare else old
+    f = scalar_binary(_ATOMIC[name], t)
+    return lambda old, value, compare: f(old, value)
+
+
+def atomic(c: Compiler, op: Atomic, scope: Scope) -> Step:
+    """Once for the instance, or lane after lane; the result is each one's old value."""
+    access, t = c.access(op.view), op.view.dtype
+    value = c.expressions.stored(op.value, t)
+    compare = None if op.compare is None else c.expressions.stored(op.compare, t)
+    update = _update(op.name, t)
+    result = None if op.result is None else c.slot("scalar", op.result.name)
+
+    def once(f: Frame) -> Any:
+        old = access.element(f)
+        access.set_element(f, update(old, value(f), None if compare is None else compare(f)))
+        return old
+
+    def run(f: Frame) -> None:
+        if not scope.lanes:
+            old = once(f)
+            if result is not None:
+                f[result] = old
+            return
+        instance: Instance = f[INSTANCE]
+        olds = [from_element(t.numpy.type(0), t)] * instance.lanes
+        mask = f[MASK]
+        for lane in range(instance.lanes):
+            if mask is None or mask[lane]:
+                olds[lane] = once(lane_frame(f, lane))
+        if result is not None:
+            new = np.array(olds)
+            f[result] = merged(True if mask is None else mask, new, new if f[result] is None else f[result], t)
+
+    return Step(run)
+
+
+def _text(value: Any, t: DType) -> str:
+    return f"{float(value):g}" if t.is_float else str(int(value))
+
+
+def print_(c: Compiler, op: Print, scope: Scope) -> Step:
+    """Integers as %d, floats as %g; by the instance, or by each active lane."""
+    parts = [p if isinstance(p, str) else (c.value(p), p.type) for p in op.parts]
+    out = c.slot("output", "print")
+
+    def once(f: Frame) -> None:
+        text = "".join(p if isinstance(p, str) else _text(p[0](f), p[1]) for p in parts)
+        f[out](text + ("\n" if op.newline else ""))
+
+    return Step(for_each_lane(once, scope))
+
+
+def for_each_lane(once: Callable[[Frame], None], scope: Scope) -> Callable[[Frame], None]:
+    if not scope.lanes:
+        return once
+
+    def run(f: Frame) -> None:
+        for lane in range(f[INSTANCE].lanes):
+            if f[MASK] is None or f[MASK][lane]:
+                once(lane_frame(f, lane))
+
+    return run
+
+
+def assert_(c: Compiler, op: Assert, scope: Scope) -> Step:
+    cond = c.value(op.cond)
+
+    def run(f: Frame) -> None:
+        holds, mask = cond(f), f[MASK]
+        failed = np.logical_not(holds) if mask is None else np.logical_not(holds) & mask
+        if np.any(failed):
+            raise AssertionFailed(op.span, message=op.message)
+
+    return Step(run)
+
+
+TABLE = {
+    Alloc: alloc,
+    Declare: declare,
+    Assign: assign,
+    SetElement: set_element,
+    Atomic: atomic,
+    Print: print_,
+    Assert: assert_,
+}

@@ -1,0 +1,190 @@
+"""Scalar expressions as Python closures over a frame.
+
+A frame is a list: slot 0 the `Instance` that executes, slot 1 the mask of active lanes (None: all), then one
+slot for each name of the kernel.  Where many lanes execute as one (a `: thread` level, `Apply`), a value that
+differs between lanes is a NumPy array over them, one that does not is a scalar; so "does not depend on the
+lane" is a fact that can be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilemma.dtypes import DType
+from tilemma.ir.expr import (
+    LOGICAL,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Dim,
+    Element,
+    Expr,
+    FragmentElement,
+    Index,
+    Scalar,
+    Select,
+    Unary,
+    Var,
+    promote,
+)
+from tilemma.ir.types import View
+from tilemma.targets.cpu.arithmetic import call, lane_binary, scalar_binary, unary
+from tilemma.targets.cpu.faults import DivisionByZero
+from tilemma.targets.cpu.values import Value, carrier, converted, promoted, scalar_value
+
+Frame = list[Any]
+INSTANCE, MASK, FIRST = 0, 1, 2
+Evaluate = Callable[[Frame], Value]
+
+
+class Names:
+    """Slot numbers for the names of a kernel; a name gets one when it is first met."""
+
+    def __init__(self) -> None:
+        self.slots: dict[tuple[str, str], int] = {}
+
+    def slot(self, kind: str, name: str) -> int:
+        """``kind`` keeps scalars, buffers, fragments, events and futures apart."""
+        return self.slots.setdefault((kind, name), FIRST + len(self.slots))
+
+    @property
+    def frame_size(self) -> int:
+        return FIRST + len(self.slots)
+
+
+class ElementReader(Protocol):
+    """Gives the evaluator of one element of a view, and of a fragment's element."""
+
+    def element(self, view: View) -> Evaluate: ...
+
+    def fragment_element(self, e: FragmentElement) -> Evaluate: ...
+
+
+class Expressions:
+    """Compiles expressions; ``reader`` knows how elements are read."""
+
+    def __init__(self, names: Names, reader: ElementReader) -> None:
+        self.names = names
+        self.reader = reader
+
+    def compile(self, e: Expr) -> Evaluate:
+        match e:
+            case Const():
+                value = scalar_value(e.value, e.dtype)
+                return lambda f: value
+            case Dim() | Scalar() | Index() | Var():
+                slot = self.names.slot("scalar", e.name)
+                return lambda f: f[slot]
+            case Binary() if e.op in LOGICAL:
+                return self._logical(e)
+            case Binary():
+                return self._binary(e)
+            case Unary():
+                a, apply = self.compile(e.a), unary(e.op, e.a.type)
+                return lambda f: apply(a(f))
+            case Select():
+                return self._select(e)
+            case Cast():
+                a, source, target = self.compile(e.a), e.a.type, e.dtype
+                return a if source == target else lambda f: converted(a(f), source, target)
+            case Element():
+                return self.reader.element(e.view)
+            case FragmentElement():
+                return self.reader.fragment_element(e)
+            case Call():
+                return self._call(e)
+        raise AssertionError(f"unknown expression {type(e).__name__}")
+
+    def operand(self, e: Expr, target: Any) -> Evaluate:
+        """``e`` promoted to ``target`` as C does it."""
+        a, source = self.compile(e), e.type
+        return a if source == target else lambda f: promoted(a(f), source, target)
+
+    def stored(self, e: Expr, target: Any) -> Evaluate:
+        """``e`` converted to ``target`` as stores convert."""
+        a, source = self.compile(e), e.type
+        return a if source == target else lambda f: converted(a(f), source, target)
+
+    def _binary(self, e: Binary) -> Evaluate:
+        t = promote(e.a.type, e.b.type)
+        a, b = self.operand(e.a, t), self.operand(e.b, t)
+        scalar, lanes = scalar_binary(e.op, t), lane_binary(e.op, t)
+        divides = t.is_integer and e.op in ("floordiv", "cdiv", "div", "mod")
+
+        def evaluate(f: Frame) -> Value:
+            x, y = a(f), b(f)
+            if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
+                if divides:
+                    y = _safe_divisor(y, f[MASK])
+                return lanes(x, y)
+            return scalar(x, y)
+
+        return evaluate
+
+    def _logical(self, e: Binary) -> Evaluate:
+        """The right operand is evaluated only where the left one leaves the result open."""
+        a, b = self.compile(e.a), self.compile(e.b)
+        both = e.op == "land"
+
+        def evaluate(f: Frame) -> Value:
+            x = a(f)
+            if not isinstance(x, np.ndarray):
+                return (_truth(b(f)) if x else False) if both else (True if x else _truth(b(f)))
+            x = x != 0
+            y = under_mask(f, x if both else ~x, b)
+            return (x & _truth(y)) if both else (x | _truth(y))
+
+        return evaluate
+
+    def _select(self, e: Select) -> Evaluate:
+        t = e.type
+        cond, a, b = self.compile(e.cond), self.operand(e.a, t), self.operand(e.b, t)
+
+        def evaluate(f: Frame) -> Value:
+            c = cond(f)
+            if not isinstance(c, np.ndarray):
+                return a(f) if c else b(f)
+            c = c != 0
+            return merged(c, under_mask(f, c, a), under_mask(f, ~c, b), t)
+
+        return evaluate
+
+    def _call(self, e: Call) -> Evaluate:
+        t = e.type
+        args = [self.operand(a, t) for a in e.args]
+        function = call(e.name, t)
+        return lambda f: function(*(a(f) for a in args))
+
+
+def merged(mask: Any, new: Value, old: Value, t: DType) -> Value:
+    """``new`` in the lanes of ``mask``, ``old`` in the others, as an array of ``t``'s carrier."""
+    both: Any = np.where(mask, new, old)
+    return both.astype(carrier(t), copy=False)
+
+
+def _truth(x: Value) -> Value:
+    return x != 0 if isinstance(x, np.ndarray) else bool(x)
+
+
+def _safe_divisor(y: Value, mask: Any) -> Value:
+    """``y`` with 1 where it is 0 in lanes that do not take part; a zero in one that does is refused."""
+    zero = np.asarray(y == 0)
+    if not zero.any():
+        return y
+    if mask is None or (zero & mask).any():
+        raise DivisionByZero()
+    return np.where(zero, np.asarray(y).dtype.type(1), y)
+
+
+def under_mask(f: Frame, mask: Any, g: Evaluate) -> Value:
+    """``g`` evaluated with the active lanes narrowed to ``mask``."""
+    outer = f[MASK]
+    f[MASK] = mask if outer is None else outer & mask
+    try:
+        return g(f)
+    finally:
+        f[MASK] = outer

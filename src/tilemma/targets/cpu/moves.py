@@ -1,0 +1,137 @@
+"""Copies: synchronous ones move at once, asynchronous ones land when their future or event says so, or earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tilemma.ir.tile import Copy
+from tilemma.ir.types import Space
+from tilemma.targets.cpu.access import Access, Place
+from tilemma.targets.cpu.expressions import INSTANCE, Frame
+from tilemma.targets.cpu.faults import CopyMisfit, InFlightSource
+from tilemma.targets.cpu.steps import Compiler, Scope, Step, needs_rendezvous
+from tilemma.targets.cpu.sync import event_place
+from tilemma.targets.cpu.tasks import Coroutine, Flight, Instance, Rendezvous
+from tilemma.targets.cpu.values import Array
+
+Transform = Callable[[Frame, Array], Array]
+
+
+def copy(c: Compiler, op: Copy, scope: Scope) -> Step:
+    src, dst = c.access(op.src), c.access(op.dst)
+    if op.src.dtype != op.dst.dtype:
+        raise CopyMisfit(op.span, source=f"{op.src.dtype} elements", target=f"{op.dst.dtype} elements")
+    transform = _transform(c, op)
+    after = [c.slot("future", n) for n in op.after]
+    if op.asynchronous or op.event is not None or op.future is not None:
+        return _asynchronous(c, op, src, dst, transform, after)
+
+    def run(f: Frame) -> None:
+        wait_for(f, after)
+        p, q = src.place(f), dst.place(f)
+        src.check(p)
+        tile = fitted(src, p, dst, q, f, transform)
+        dst.put(q, tile.copy() if p.storage is q.storage else tile)
+
+    if not needs_rendezvous(op, scope):
+        return Step(run)
+
+    def coroutine(f: Frame) -> Coroutine:
+        instance: Instance = f[INSTANCE]
+        if instance.siblings is None:
+            run(f)
+            return
+        yield Rendezvous()
+        run(f)
+        yield Rendezvous()
+
+    return Step(coroutine, True)
+
+
+def _transform(c: Compiler, op: Copy) -> Transform | None:
+    """Transposition and padding of the source's tile."""
+    if op.transpose is None and not op.pad:
+        return None
+    pad, dtype = op.pad, op.src.dtype
+    value = None if op.pad_value is None else c.expressions.stored(op.pad_value, dtype)
+
+    def transform(f: Frame, tile: Array) -> Array:
+        if op.transpose is not None:
+            tile = tile.transpose(op.transpose)
+        if not pad:
+            return tile
+        spread = [n + max(0, n - 1) * inner for n, (_, _, inner) in zip(tile.shape, pad, strict=True)]
+        shape = [low + n + high for n, (low, high, _) in zip(spread, pad, strict=True)]
+        out: Array = np.zeros(shape, dtype.numpy)
+        if value is not None:
+            out[...] = value(f)
+        at = tuple(slice(low, low + n, inner + 1) for n, (low, _, inner) in zip(spread, pad, strict=True))
+        out[at] = tile
+        return out
+
+    return transform
+
+
+def fitted(src: Access, p: Place, dst: Access, q: Place, f: Frame, transform: Transform | None) -> Array:
+    """The source's tile with the destination's extents.
+
+    Axes of extent 1 do not count.  A smaller source leaves the rest zero; what is beyond a smaller
+    destination is dropped (run-time views and remainders: contracts between known extents are checked when
+    compiled).
+    """
+    tile = src.fetch(p)
+    if transform is not None:
+        tile = transform(f, tile)
+    want = dst.nominal(q)
+    if tile.shape == want:
+        return tile
+    if len(tile.shape) != len(want):
+        if [n for n in tile.shape if n != 1] != [n for n in want if n != 1]:
+            raise CopyMisfit(source=f"a tile of {list(tile.shape)}", target=f"one of {list(want)}")
+        return tile.reshape(want)
+    common = tuple(slice(0, min(a, b)) for a, b in zip(tile.shape, want, strict=True))
+    out: Array = np.zeros(want, tile.dtype)
+    out[common] = tile[common]
+    return out
+
+
+def wait_for(f: Frame, slots: list[int]) -> None:
+    for slot in slots:
+        if f[slot] is not None:
+            f[INSTANCE].block.wait(f[slot])
+
+
+def _asynchronous(
+    c: Compiler, op: Copy, src: Access, dst: Access, transform: Transform | None, after: list[int]
+) -> Step:
+    """The source is read when the copy is issued, and has to stay; the destination is unusable until it lands."""
+    future = None if op.future is None else c.slot("future", op.future)
+    event = None if op.event is None else event_place(c, op.event)
+    needs_wait = op.event is None and (op.future is not None or op.dst.base.space is not Space.GLOBAL)
+
+    def run(f: Frame) -> None:
+        wait_for(f, after)
+        instance: Instance = f[INSTANCE]
+        p, q = src.place(f), dst.place(f)
+        src.check(p)
+        tile = fitted(src, p, dst, q, f, transform).copy()
+        original = src.fetch(p).copy() if p.storage.tracked else None
+        dst.mark(q, q.storage.in_flight)
+
+        def land() -> None:
+            if original is not None and src.fetch(p).tobytes() != original.tobytes():
+                raise InFlightSource(op.span, buffer=p.storage.name)
+            dst.put(q, tile)
+            dst.mark(q, q.storage.landed)
+
+        flight = Flight(op.future or op.dst.base.name, instance.threads, land, needs_wait, op.span)
+        instance.block.launch(flight)
+        if future is not None:
+            f[future] = flight
+        if event is not None:
+            ring, slot, _ = event(f)
+            flight.bind(ring, slot)
+
+    return Step(run)

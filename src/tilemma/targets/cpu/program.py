@@ -1,0 +1,108 @@
+"""A kernel compiled for the reference, and its execution on NumPy arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tilemma.ir.tile import (
+    Apply,
+    Commit,
+    Copy,
+    DeclareEvent,
+    Fill,
+    Kernel,
+    Load,
+    Mma,
+    Op,
+    ScaleMma,
+    Store,
+    SwapFutures,
+    Sync,
+    WaitEvent,
+    WaitFuture,
+)
+from tilemma.ir.types import Buffer
+from tilemma.targets.cpu import contraction, control, elements, lanes, moves, sync
+from tilemma.targets.cpu.expressions import INSTANCE, Frame
+from tilemma.targets.cpu.faults import ArgumentMisfit
+from tilemma.targets.cpu.steps import Compiler, Scope
+from tilemma.targets.cpu.storage import Storage
+from tilemma.targets.cpu.tasks import Block, Instance, Task, schedule
+from tilemma.targets.cpu.values import scalar_value
+
+TABLE: dict[type[Op], Any] = {
+    **control.TABLE,
+    **elements.TABLE,
+    **contraction.TABLE,
+    **sync.TABLE,
+    Copy: moves.copy,
+}
+_GROUP = (Fill, Load, Mma, ScaleMma, Store, Apply, Commit, DeclareEvent, WaitEvent, WaitFuture, SwapFutures, Sync)
+COLLECTIVE: dict[type[Op], Any] = {
+    **dict.fromkeys(_GROUP, lanes.collective),
+    Copy: lanes.each_lane,
+}
+
+
+class Program:
+    """``kernel``, compiled once, to be run any number of times."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.compiler = Compiler(kernel, TABLE, COLLECTIVE)
+        self.body = control.body(self.compiler, kernel.body, Scope())
+
+    def run(
+        self,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        scalars: Mapping[str, Any],
+        dims: Mapping[str, int],
+        seed: int = 0,
+        out: Callable[[str], Any] | None = None,
+    ) -> None:
+        """See `tilemma.targets.cpu.execute`."""
+        c = self.compiler
+        block = Block({}, seed)
+        c.slot("output", "print")
+        given = [(c.slot("scalar", n), int(v)) for n, v in dims.items()]
+        given += [
+            (c.slot("scalar", p.scalar.name), scalar_value(scalars[p.scalar.name], p.scalar.dtype))
+            for p in self.kernel.scalars
+        ]
+        buffers = [p.buffer for p in self.kernel.arrays]
+        if self.kernel.returns is not None and self.kernel.returns.name in arrays:
+            buffers.append(self.kernel.returns)
+        slots = [(c.slot("buffer", b.name), b) for b in dict.fromkeys(buffers)]
+        f: Frame = [None] * c.names.frame_size
+        f[INSTANCE] = Instance(block, control.ALL_THREADS)
+        f[c.slot("output", "print")] = out or sys.stdout.write
+        for slot, value in given:
+            f[slot] = value
+        for slot, b in slots:
+            f[slot] = self._storage(b, arrays, f)
+        with np.errstate(all="ignore"):
+            if self.body.blocking:
+                schedule(block, Task(f[INSTANCE], self.body.run(f)))
+            else:
+                self.body.run(f)
+        block.finish()
+
+    def _storage(self, b: Buffer, arrays: Mapping[str, np.ndarray[Any, Any]], f: Frame) -> Storage:
+        a = arrays.get(b.name)
+        name = self.kernel.name
+        if a is None:
+            raise ArgumentMisfit(
+                kernel=name, what=f"array `{b.name}` is missing", expected=f"an array for `{b.name}`"
+            )
+        shape = tuple(self.compiler.value(e)(f) for e in b.shape)
+        if a.dtype != b.dtype.numpy or a.shape != shape:
+            raise ArgumentMisfit(
+                kernel=name,
+                what=f"`{b.name}` is {a.dtype} {list(a.shape)}",
+                expected=f"{b.dtype} {list(shape)}",
+            )
+        return Storage(b.name, b.dtype, b.space, a, b.copies, tracked=False)

@@ -1,0 +1,114 @@
+"""What compiled statements are, and what compiling one needs to know of its surroundings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tilemma.errors import Span
+from tilemma.ir import walk
+from tilemma.ir.expr import Element, Expr
+from tilemma.ir.expr import walk as walk_expr
+from tilemma.ir.tile import Copy, Kernel, Load, Mma, Op, Parallel, SetElement, Store, SwapFutures
+from tilemma.ir.types import Level, Space, View
+from tilemma.targets.cpu.access import Access
+from tilemma.targets.cpu.expressions import Evaluate, Expressions, Frame, Names
+
+BREAK, CONTINUE = "break", "continue"  # what a statement returns to leave the loop, or this turn of it
+
+
+class Step(NamedTuple):
+    """A compiled statement: ``run(frame)`` executes it, or (``blocking``) returns the coroutine that does."""
+
+    run: Callable[[Frame], Any]
+    blocking: bool = False
+    span: Span | None = None
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where a statement stands.
+
+    ``lanes``: many lanes execute it as one (a `: thread` level, or `Apply`).  ``siblings``: the innermost
+    `Parallel` of which several instances run at the same time, and ``roles`` the `InThreads` inside it.
+    """
+
+    level: Level | None = None
+    lanes: bool = False
+    siblings: Parallel | None = None
+    roles: tuple[int, ...] = ()
+    fragment: Any = None
+
+
+@dataclass
+class Compiler:
+    """Compiles a kernel's statements; the table of statements is `tilemma.targets.cpu.program`."""
+
+    kernel: Kernel
+    table: dict[type[Op], Callable[[Compiler, Any, Scope], Step]]
+    collective: dict[type[Op], Callable[[Compiler, Any, Scope, Step], Step]]
+    names: Names = field(default_factory=Names)
+
+    def __post_init__(self) -> None:
+        self.expressions = Expressions(self.names, self)
+        self.swaps = any(isinstance(op, SwapFutures) for op in walk.walk(self.kernel.body))
+
+    def compile(self, op: Op, scope: Scope) -> Step:
+        step = self.table[type(op)](self, op, scope)
+        if scope.lanes and type(op) in self.collective:
+            step = self.collective[type(op)](self, op, scope, step)
+        return step if step.span is not None else step._replace(span=op.span)
+
+    def value(self, e: Expr) -> Evaluate:
+        return self.expressions.compile(e)
+
+    def access(self, view: View) -> Access:
+        return Access(view, self.expressions)
+
+    def element(self, view: View) -> Evaluate:
+        return self.access(view).element
+
+    def fragment_element(self, e: Any) -> Evaluate:
+        from tilemma.targets.cpu.contraction import fragment_element
+
+        return fragment_element(self, e)
+
+    def slot(self, kind: str, name: str) -> int:
+        return self.names.slot(kind, name)
+
+
+def reads_of(op: Op) -> set[str]:
+    """Names of the shared buffers that ``op`` itself reads."""
+    found = {e.view.base.name for x in walk.expressions(op) for e in walk_expr(x) if isinstance(e, Element)}
+    match op:
+        case Copy() | Load():
+            found.add(op.src.base.name)
+        case Mma():
+            found.update(x.base.name for x in (op.a, op.b, op.scale_a) if isinstance(x, View))
+    return found
+
+
+def needs_rendezvous(op: Copy | Store, scope: Scope) -> bool:
+    """Whether siblings have to meet around a collective write to shared memory.
+
+    The data of a synchronous copy is there for everybody once the statement is over; that can be seen only
+    where another statement of the same siblings touches the buffer.
+    """
+    if (
+        scope.siblings is None
+        or op.dst.base.space is not Space.SHARED
+        or (isinstance(op, Copy) and op.asynchronous)
+    ):
+        return False
+    name = op.dst.base.name
+    for other in walk.walk(scope.siblings.body):
+        if other is op:
+            continue
+        if name in reads_of(other):
+            return True
+        if isinstance(other, (Copy, Store, SetElement)):
+            target = other.view if isinstance(other, SetElement) else other.dst
+            if target.base.name == name:
+                return True
+    return False

@@ -1,0 +1,301 @@
+"""Who executes, and in which order: instances of scopes as coroutines, asynchronous copies, events.
+
+A coroutine yields a `Wait`.  The scheduler resumes whoever can go on; when nobody can, it lets one of the
+rendezvous or one of the copies under way happen, in an order that a seed decides.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilemma.errors import Span, TilemmaError
+from tilemma.targets.cpu.faults import Deadlock, EventOverrun, SlotOutside, UnwaitedCopy
+from tilemma.targets.cpu.registers import Threads
+from tilemma.targets.cpu.storage import Storage
+
+Coroutine = Generator["Wait", None, Any]
+
+
+class Wait:
+    """What a coroutine waits for."""
+
+    span: Span | None = None
+
+    def ready(self) -> bool:
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        raise NotImplementedError
+
+
+class Rendezvous(Wait):
+    """All siblings in the same role reach a rendezvous (or end)."""
+
+    def __init__(self) -> None:
+        self.released = False
+
+    def ready(self) -> bool:
+        return self.released
+
+    def describe(self) -> str:
+        return "a barrier"
+
+
+class Join(Wait):
+    """The instances started here have all ended."""
+
+    def __init__(self, tasks: list[Task]) -> None:
+        self.tasks = tasks
+
+    def ready(self) -> bool:
+        return all(t.done for t in self.tasks)
+
+    def describe(self) -> str:
+        return "its inner instances"
+
+
+class Generation(Wait):
+    """Generation ``number`` of one slot of an event has completed."""
+
+    def __init__(self, ring: Ring, slot: int, number: int) -> None:
+        self.ring, self.slot, self.number = ring, slot, number
+
+    def ready(self) -> bool:
+        return self.ring.done[self.slot] > self.number
+
+    def describe(self) -> str:
+        r, s = self.ring, self.slot
+        place = f"{r.name}[{s}]" if r.subscripted else r.name
+        late = f", {r.landing[s]} copies under way" if r.landing[s] else ""
+        return f"generation {self.number} of {place} ({r.arrived[s]} of {r.expected} triggers{late})"
+
+
+class Ring:
+    """An event at run time: for each slot the generations completed, and how far the current one has come.
+
+    Triggers count threads, as barriers do.  ``expected`` 0: no trigger in the program, the copies bound to
+    the event complete its generations, ``copies`` of them each.
+    """
+
+    def __init__(self, name: str, slots: int, expected: int, copies: int, ready: bool) -> None:
+        n = max(1, slots)
+        self.name, self.subscripted, self.slots = name, slots > 0, n
+        self.by_copies = expected == 0
+        self.expected = copies if self.by_copies else expected
+        self.done = [int(ready)] * n
+        self.arrived = [0] * n
+        self.landing = [0] * n
+        self.seen: dict[tuple[Threads, int], int] = {}
+
+    def check_slot(self, slot: int) -> int:
+        if not 0 <= slot < self.slots:
+            raise SlotOutside(name=self.name, slot=slot, slots=self.slots, last=self.slots - 1)
+        return slot
+
+    def trigger(self, slot: int, threads: int) -> None:
+        self.arrived[slot] += threads
+        if self.arrived[slot] > self.expected:
+            raise EventOverrun(event=self.name, done=self.done[slot] + 1, seen=self.done[slot])
+        self._advance(slot)
+
+    def bind(self, slot: int) -> None:
+        self.landing[slot] += 1
+
+    def landed(self, slot: int) -> None:
+        self.landing[slot] -= 1
+        if self.by_copies:
+            self.arrived[slot] += 1
+        self._advance(slot)
+
+    def _advance(self, slot: int) -> None:
+        if self.arrived[slot] == self.expected and not self.landing[slot]:
+            self.done[slot] += 1
+            self.arrived[slot] = 0
+
+    def wait(self, threads: Threads, slot: int, number: int | None) -> Generation:
+        """The wait of ``threads`` for their next generation of ``slot``, or for generation ``number``."""
+        if number is None:
+            number = self.seen.get((threads, slot), 0)
+        self.seen[threads, slot] = number + 1
+        if self.done[slot] > number + 1:
+            raise EventOverrun(event=self.name, done=self.done[slot], seen=number)
+        return Generation(self, slot, number)
+
+
+@dataclass(eq=False)
+class Flight:
+    """An asynchronous copy under way; ``land`` makes its data appear."""
+
+    name: str
+    owner: Threads
+    land_now: Callable[[], None]
+    needs_wait: bool
+    span: Span | None = None
+    landed: bool = False
+    waited: bool = False
+    group: int | None = None
+    then: list[Callable[[], None]] = field(default_factory=list)
+
+    def land(self) -> None:
+        if not self.landed:
+            self.landed = True
+            self.land_now()
+            for f in self.then:
+                f()
+
+    def bind(self, ring: Ring, slot: int) -> None:
+        """Its bytes count on ``slot`` of ``ring``."""
+        self.waited = True
+        if not self.landed:
+            ring.bind(slot)
+            self.then.append(lambda: ring.landed(slot))
+
+
+class Block:
+    """One CTA: its shared memory, the copies under way, and the coroutines that execute it."""
+
+    def __init__(self, pool: dict[str, Storage], seed: int) -> None:
+        self.pool = pool
+        self.fresh: set[str] = set()
+        self.flights: list[Flight] = []
+        self.groups: dict[Threads, int] = {}
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.tasks: list[Task] = []
+        self.threads = 32
+
+    def launch(self, flight: Flight) -> None:
+        self.flights.append(flight)
+
+    def commit(self, owner: Threads) -> None:
+        """Close a group of copies of ``owner``."""
+        number = self.groups.get(owner, 0)
+        for flight in self.flights:
+            if flight.owner == owner and flight.group is None:
+                flight.group = number
+        self.groups[owner] = number + 1
+
+    def wait_groups(self, owner: Threads, pending: int) -> None:
+        """All but the newest ``pending`` groups of ``owner`` land."""
+        newest = self.groups.get(owner, 0) - pending
+        for flight in [x for x in self.flights if x.owner == owner and x.group is not None and x.group < newest]:
+            flight.waited = True
+            flight.land()
+        self.flights = [x for x in self.flights if not x.landed]
+
+    def wait(self, flight: Flight) -> None:
+        flight.waited = True
+        flight.land()
+        self.flights = [x for x in self.flights if not x.landed]
+
+    def land_one(self) -> bool:
+        """One of the copies under way lands; False when there is none."""
+        waiting = [x for x in self.flights if not x.landed]
+        if not waiting:
+            return False
+        flight = self.random.choice(waiting)
+        flight.land()
+        self.flights = [x for x in self.flights if not x.landed or (x.needs_wait and not x.waited)]
+        return True
+
+    def finish(self) -> None:
+        """The block ends: what is under way lands, what nobody waited for is refused."""
+        for flight in self.flights:
+            flight.land()
+            if flight.needs_wait and not flight.waited:
+                raise UnwaitedCopy(flight.span, future=flight.name)
+        self.flights.clear()
+
+
+class Instance:
+    """One instance of a scope: the threads that execute a statement together.
+
+    ``siblings`` is the same object for all instances of one `Parallel` that run at the same time (None when
+    there is one only); ``role`` the `InThreads` it is inside of; ``lanes`` how many lanes execute as one
+    (0: it is no `: thread` level), ``broken`` those that have left the innermost loop.
+    """
+
+    __slots__ = ("block", "broken", "indices", "lanes", "outer", "role", "siblings", "threads")
+
+    def __init__(
+        self,
+        block: Block,
+        threads: Threads,
+        outer: Instance | None = None,
+        indices: tuple[tuple[str, int], ...] = (),
+        siblings: object = None,
+    ) -> None:
+        self.block, self.threads, self.outer, self.indices, self.siblings = (
+            block,
+            threads,
+            outer,
+            indices,
+            siblings,
+        )
+        self.lanes = 0
+        self.role: list[int] = []
+        self.broken: Any = None
+
+    @property
+    def name(self) -> str:
+        """``block_m=0, p=1``."""
+        own = [f"{n}={i}" for n, i in self.indices]
+        around = [self.outer.name] if self.outer is not None and self.outer.name else []
+        return ", ".join(around + own)
+
+
+class Task:
+    """A coroutine and what it waits for."""
+
+    def __init__(self, instance: Instance, run: Coroutine) -> None:
+        self.instance, self.run = instance, run
+        self.waiting: Wait | None = None
+        self.done = False
+
+    def ready(self) -> bool:
+        return self.waiting is None or self.waiting.ready()
+
+    def step(self) -> None:
+        try:
+            self.waiting = next(self.run)
+        except StopIteration:
+            self.done = True
+
+
+def schedule(block: Block, root: Task) -> None:
+    """Run ``root`` and whatever it starts (`Block.tasks`) to the end."""
+    block.tasks.append(root)
+    while not root.done:
+        progress = False
+        for task in list(block.tasks):
+            if not task.done and task.ready():
+                task.step()
+                progress = True
+        block.tasks = [t for t in block.tasks if not t.done]
+        if not progress and not _release(block) and not block.land_one():
+            raise _deadlock(block)
+
+
+def _release(block: Block) -> bool:
+    """Let the siblings go on that have all reached a rendezvous; False when there are none."""
+    groups: dict[tuple[int, tuple[int, ...]], list[Task]] = {}
+    for task in block.tasks:
+        if task.instance.siblings is not None:
+            groups.setdefault((id(task.instance.siblings), tuple(task.instance.role)), []).append(task)
+    complete = [g for g in groups.values() if all(isinstance(t.waiting, Rendezvous) for t in g)]
+    if not complete:
+        return False
+    for task in block.random.choice(complete):
+        assert isinstance(task.waiting, Rendezvous)
+        task.waiting.released = True
+    return True
+
+
+def _deadlock(block: Block) -> TilemmaError:
+    stuck = [t for t in block.tasks if t.waiting is not None and not isinstance(t.waiting, Join)]
+    waiting = "; ".join(f"{t.instance.name} waits for {t.waiting.describe()}" for t in stuck if t.waiting)
+    span = next((t.waiting.span for t in stuck if t.waiting and t.waiting.span), None)
+    return Deadlock(span, waiting=waiting or "no instance is left")
