@@ -1,0 +1,70 @@
+"""The catalogue against the PTX machine, whose maps are written a second time from the manual's formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilemma.atoms import CopyAtom, MmaAtom, catalogue
+from tilemma.layouts import SWIZZLES, shared_layout
+from tilemma.machine.isa import descriptors, forms, fragments
+
+
+@pytest.mark.parametrize("atom", list(catalogue.mma()), ids=lambda a: a.name)
+def test_fragments(atom: MmaAtom) -> None:
+    _m, n, k = atom.shape
+    for letter, operand in atom.operands.items():
+        if not operand.in_registers:
+            continue
+        if atom.kind == "wgmma":
+            rows, cols = fragments.wgmma_fragment(n, k, "A" if letter == "A" else "D", operand.dtype.name)
+        else:
+            rows, cols = fragments.mma_fragment(atom.shape, letter, operand.dtype.name)  # type: ignore[arg-type]
+            # The manual's B is K x N, CuTe's is N x K.
+            rows, cols = (cols, rows) if letter == "B" else (rows, cols)
+        assert np.array_equal(operand.coordinates_table, rows + operand.shape[0] * cols), letter
+        assert operand.pack == fragments.elements_per_register(operand.dtype.name)
+
+
+@pytest.mark.parametrize("atom", [c for c in catalogue.copies() if c.fragment], ids=lambda a: a.name)
+def test_matrix_copies(atom: CopyAtom) -> None:
+    theirs = (fragments.ldmatrix_map if atom.kind == "ldmatrix" else fragments.stmatrix_map)(
+        atom.matrices, atom.trans
+    )
+    for row in range(atom.rows):
+        assert atom.lane_of_row(row) == theirs.address_lane[row // 8, row % 8]
+    stacked = theirs.rows + 8 * np.arange(atom.matrices)[None, :, None] + atom.rows * theirs.cols
+    assert np.array_equal(atom.fragment.coordinates_table, stacked.reshape(32, -1))
+
+
+@pytest.mark.parametrize("atom", list(catalogue.mma()), ids=lambda a: a.name)
+def test_the_manual_has_exactly_these_forms(atom: MmaAtom) -> None:
+    _m, n, k = atom.shape
+    a, b, c, d = (o.dtype.name for o in (atom.a, atom.b, atom.c, atom.d))
+    for arch in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120"):
+        if atom.kind == "mma.sync":
+            legal = forms.legal_mma(atom.shape, a, b, c, d, arch, ptx=atom.ptx_version)
+        else:
+            chosen = {i.name: i.default for i in atom.immediates if i.name != "scale_d"}
+            legal = forms.legal_wgmma(
+                n, k, a, b, d, arch, a_in_registers=atom.a.in_registers, ptx=atom.ptx_version, **chosen
+            )
+        # The f16 forms of m16n8k8 are on sm_75 too; the catalogue starts at sm_80.
+        assert atom.runs_on(arch) == bool(legal) or (arch == "sm_75" and k == 8), arch
+
+
+@pytest.mark.parametrize("swizzle", SWIZZLES)
+@pytest.mark.parametrize("major", ["K", "MN"])
+@pytest.mark.parametrize("rows", [8, 24, 64, 136, 256])
+def test_descriptors(rows: int, major: str, swizzle: int) -> None:
+    span = max(swizzle, 16) // 2
+    row0, k0 = (8, 16) if major == "K" else (span, 16)
+    shape = (rows + row0, max(span, 32)) if major == "K" else (-(-(rows + row0) // span) * span, 32)
+    tile = shared_layout("f16", *shape, major, swizzle)  # type: ignore[arg-type]
+    found = tile.descriptor(row0, k0, rows, 16)
+    theirs = descriptors.decode(found.encode())
+    assert (theirs.start, theirs.lbo, theirs.sbo) == (found.start, found.lbo, found.sbo)
+    assert (theirs.swizzle, theirs.base_offset, theirs.reserved) == (swizzle, 0, 0)
+    assert descriptors.problems(theirs, rows, 16, 16, major) == []  # type: ignore[arg-type]
+    addresses = descriptors.operand_addresses(theirs, rows, 16, 16, major)  # type: ignore[arg-type]
+    assert np.array_equal(addresses, tile.offsets()[row0 : row0 + rows, k0 : k0 + 16])
