@@ -8,5 +8,6 @@ manual's formulas alone and imports nothing of theirs, so that a test can hold t
 ``sparse``       where the 2:4 metadata of mma.sp and wgmma.sp lies and what it selects
 ``descriptors``  wgmma's shared-memory descriptors, their canonical layouts and swizzles
 ``tensormap``    tiled tensor maps: the limits of the encoding, and the elements a box transfer moves
-``numerics``     conversions, packed arithmetic, matrix multiply-accumulate, approximate functions
+``numerics``     conversions, scalar and packed arithmetic, matrix multiply-accumulate
+``approx``       the approximate functions, and how far the manual lets them err
 """

@@ -448,11 +448,10 @@ def mma(
     exact, and within the accumulation bound elsewhere.  Integers wrap to 32 bits or, with ``satfinite``,
     clamp.  b1 counts the bits of ``a ^ b`` or ``a & b``.
     """
-    exact = np.float64
     with np.errstate(all="ignore"):
-        product = a.astype(exact) @ b.astype(exact)
+        product = a.astype(np.float64, copy=False) @ b.astype(np.float64, copy=False)
         if dtype(d_type).is_float:
-            y = product + c.astype(exact)
+            y = product + c.astype(np.float64, copy=False)
             return convert(y, "f64", d_type, "rn")
     if bitop == "xor":
         ones = a.astype(np.int64).sum(-1)[..., :, None] + b.astype(np.int64).sum(-2)[..., None, :]
