@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tilemma.ir.canonical import canonical
 
 import tilemma as tm
-from tilemma.ir.canonical import canonical
 from tilemma.kernel import Kernel, load, load_python
 from tilemma.tools.problem import accumulator, make_problem
 
