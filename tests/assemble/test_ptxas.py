@@ -16,6 +16,7 @@ from tilemma.assemble import (
     ToolDoesNotRun,
     assemble,
     disassemble,
+    driver_image,
     find_tool,
     local_memory_accesses,
     register_a_in_flight,
@@ -268,3 +269,9 @@ def test_keys_tell_parts_apart(tmp_path: Path) -> None:
     assert cache.get(key("a")) == b"" and cache.get(key("b")) is None
     cache.clear()
     assert cache.get(key("a")) is None and os.path.isdir(tmp_path / "x")
+
+
+def test_the_driver_assembles_only_what_any_assembler_gets_right() -> None:
+    assert driver_image(PTX) == PTX.encode() + b"\0"
+    with pytest.raises(PtxasTooOld, match="inside the driver"):
+        driver_image(WGMMA_RS + "wgmma.wait_group.sync.aligned 1;")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import runtime_kernels as kernels
 
-from tilemma.assemble import NoPtxas, assemble
+from tilemma.assemble import NoPtxas, assemble, driver_image
 from tilemma.launch import Launch
 from tilemma.runtime import (
     CallCache,
@@ -36,7 +36,7 @@ def image(ptx: str, launch: Launch, ordinal: int = 0) -> tuple[bytes, str | None
         arch = assembly_arch(launch.arch, cuda_device(ordinal))
         return assemble(ptx, arch).bytes, arch
     except NoPtxas:
-        return ptx.encode() + b"\0", None
+        return driver_image(ptx), None
 
 
 def prepared(ptx: str, launch: Launch, *args: Any, created: frozenset[str] = frozenset()) -> PreparedLaunch:
@@ -237,7 +237,7 @@ def test_tensor_map_of_an_empty_array_is_taken_by_the_driver(torch: Any) -> None
 
 def test_host_time_of_a_warm_call_is_at_most_that_of_torch_mm(torch: Any) -> None:
     a, out = torch.from_numpy(A).cuda(), torch.empty((37, 200), dtype=torch.half, device="cuda")
-    cache = CallCache()
+    cache = CallCache(["a", "out", "x"])
     cache.put((a, out, 1.5), prepared(kernels.SCALE, kernels.scale_plan(), a, out, 1.5))
     x = torch.ones((16, 16), dtype=torch.half, device="cuda")
     y = torch.empty_like(x)

@@ -12,6 +12,7 @@ from tilemma.errors import LaunchError
 from tilemma.launch import ArrayParam, Launch, PointerArgument, ScalarParam
 from tilemma.runtime import ArrayRef, bind, describe, facts
 from tilemma.runtime import binding as b
+from tilemma.runtime.arrays import NotAnArray
 from tilemma.runtime.overlap import overlap, overlaps_itself
 
 
@@ -131,6 +132,11 @@ def test_strides_of_single_rows_and_empty_arrays_do_not_matter() -> None:
     assert bound.names["K"] == 0 and not bound.is_empty
     bound = bind(plan(), [aligned((0, 32)), aligned((48, 32)), aligned((0, 48))])
     assert bound.is_empty
+
+
+def test_what_is_no_array_is_named() -> None:
+    error = refused(NotAnArray, *arrays()[:2], [1.0])
+    assert "`out` of matmul" in error.notes[0].text
 
 
 def test_written_arrays() -> None:

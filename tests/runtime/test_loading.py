@@ -30,6 +30,7 @@ from tilemma.runtime import (
     stream_handle,
     to_device,
 )
+from tilemma.runtime.binding import OverlappingArrays
 from tilemma.runtime.device import KernelArchMismatch
 from tilemma.runtime.loading import SharedMemoryExceeded, ValueOutOfRange
 from tilemma.runtime.streams import NotAStream
@@ -253,11 +254,16 @@ def test_written_elements_come_back_and_gaps_stay(fake: FakeDriver) -> None:
     assert (whole[:, 2:5] == 7).all() and whole.sum() == 7 * 12
 
 
-def test_a_warm_call_starts_what_was_prepared(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def keyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device arrays recognised as torch's are."""
     from tilemma.runtime import dispatch
 
     monkeypatch.setitem(dispatch._PROBES, DeviceArray, lambda x: (x.pointer, x.shape, x.strides, x.dtype))
-    launch, cache = plan(), CallCache(capacity=3)
+
+
+def test_a_warm_call_starts_what_was_prepared(fake: FakeDriver, keyed: None) -> None:
+    launch, cache = plan(), CallCache(["a", "out", "x"], capacity=3)
     a, out = device_arrays()
     loaded = LoadedKernel(b"cubin", launch, cuda_device())
     assert not cache.run((a, out, 1.0))
@@ -266,7 +272,7 @@ def test_a_warm_call_starts_what_was_prepared(fake: FakeDriver, monkeypatch: pyt
     assert cache.run((a, out, 1.0)) and fake.launches[-1]["stream"] == 0
     for other in (1, True, -1.0, 2.0):
         assert not cache.run((a, out, other))
-    assert not cache.run((out, a, 1.0)) and not cache.run((a, out))
+    assert not cache.run((a, out))
     cache.put((a, out, 0.0), loaded.prepare(bind(launch, (a, out, 0.0))))
     assert not cache.run((a, out, -0.0))
     for i in range(10):
@@ -274,8 +280,34 @@ def test_a_warm_call_starts_what_was_prepared(fake: FakeDriver, monkeypatch: pyt
         assert len(cache) <= 3
 
 
+def test_arrays_at_other_addresses_have_their_arguments_packed_anew(fake: FakeDriver, keyed: None) -> None:
+    launch, cache = plan(), CallCache(["a", "out", "x"])
+    a, out = device_arrays()
+    cache.put((a, out, 1.0), LoadedKernel(b"cubin", launch, cuda_device()).prepare(bind(launch, (a, out, 1.0))))
+    b, other = device_arrays()
+    assert cache.run((b, other, 1.0)) and len(cache) == 2
+    assert argument(fake.launches[-1], 0) == struct.pack("<Q", other.pointer)
+    maps = fake.count("tensor_map")
+    assert [c[2] for c in fake.calls if c[0] == "tensor_map"][-1] == b.pointer
+    assert cache.run((b, other, 1.0)) and fake.count("tensor_map") == maps
+    with pytest.raises(OverlappingArrays):
+        cache.run((a, a, 1.0))
+    skewed = DeviceArray(cuda_device(), (200, 64), "f16", misalignment=8)
+    assert not cache.run((skewed, out, 1.0))
+    assert not cache.run((DeviceArray(cuda_device(), (100, 64), "f16"), out, 1.0))
+
+
+def test_prepared_launches_keep_no_array_alive(fake: FakeDriver) -> None:
+    a, out = device_arrays()
+    prepared = start(plan(), a, out, 1.0)
+    assert len(fake.memory) == 2
+    del a, out
+    assert not fake.memory
+    prepared()
+
+
 def test_calls_with_arrays_that_change_unseen_are_never_warm() -> None:
-    cache = CallCache()
+    cache = CallCache(["x"])
     x = np.zeros(3)
     cache.put((x,))
     assert len(cache) == 0 and not cache.run((x,))

@@ -320,3 +320,15 @@ def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCac
     cubin = _run(ptx, arch, options, tool)
     store.put(key, _pack(cubin))
     return cubin
+
+
+def driver_image(ptx: str) -> bytes:
+    """``ptx`` as the CUDA driver takes it to assemble it itself: the last resort where there is no ptxas.
+
+    Raises PtxasTooOld for code that a driver's assembler of unknown age may miscompile.
+    """
+    pending = register_a_in_flight(ptx)
+    if pending:
+        needed = ".".join(map(str, SOUND_REGISTER_A))
+        raise PtxasTooOld(version="inside the driver", pending=pending, needed=needed)
+    return ptx.encode() + b"\0"

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .. import dtypes
-from ..errors import LaunchError
+from ..errors import LaunchError, Note
 from ..launch import ArrayParam, Launch, Size, evaluate
 from .arrays import CPU, ArrayRef, describe
 from .overlap import overlap, overlaps_itself
@@ -148,6 +148,20 @@ class Bound:
         assert isinstance(value, ArrayRef)
         return value
 
+    def moved(self, pointers: Mapping[str, int]) -> Bound:
+        """The same call with its arrays at other addresses, which must have the old ones' alignment.
+
+        Raises OverlappingArrays: all else that `bind` checks does not depend on addresses.
+        """
+        refs = {p.name: self.array(p.name)._replace(pointer=pointers[p.name]) for p in self.launch.arrays}
+        _check_overlap(self.launch, self.kernel, refs)
+        return replace(self, values={**self.values, **refs})
+
+    def without_owners(self) -> Bound:
+        """The same call, keeping no array alive."""
+        refs = {p.name: self.array(p.name)._replace(owner=None) for p in self.launch.arrays}
+        return replace(self, values={**self.values, **refs})
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to run: some extent of the grid is 0."""
@@ -193,6 +207,14 @@ def _size_text(size: Size) -> str:
     if op in _INFIX and len(texts) == 2:
         return f"({texts[0]} {_INFIX[op]} {texts[1]})"
     return f"{op}({', '.join(texts)})"
+
+
+def _describe(kernel: str, name: str, value: Any) -> ArrayRef:
+    try:
+        return describe(value)
+    except LaunchError as error:
+        place = Note(f"it was passed as `{name}` of {kernel}")
+        raise type(error)(error.span, notes=(*error.notes, place), **error.facts) from None
 
 
 def _check_type(kernel: str, param: ArrayParam, ref: ArrayRef) -> None:
@@ -327,9 +349,15 @@ def _check_written(launch: Launch, kernel: str, refs: Mapping[str, ArrayRef], cr
             raise SelfOverlappingArray(
                 kernel=kernel, name=param.name, shape=list(ref.shape), strides=list(ref.strides)
             )
-        for name, other in refs.items():
-            if name != param.name and overlap(ref, other):
-                raise OverlappingArrays(kernel=kernel, name=param.name, other=name)
+    _check_overlap(launch, kernel, refs)
+
+
+def _check_overlap(launch: Launch, kernel: str, refs: Mapping[str, ArrayRef]) -> None:
+    for param in launch.arrays:
+        if param.written:
+            for name, other in refs.items():
+                if name != param.name and overlap(refs[param.name], other):
+                    raise OverlappingArrays(kernel=kernel, name=param.name, other=name)
 
 
 def _scalar(kernel: str, name: str, type_name: str, value: Any) -> int | float:
@@ -379,7 +407,7 @@ def bind(
     if order is None:
         order = [*(a.name for a in launch.arrays), *(s.name for s in launch.scalars)]
     given = _collect(launch, kernel, order, args, kwargs or {})
-    refs = {p.name: describe(given[p.name]) for p in launch.arrays}
+    refs = {p.name: _describe(kernel, p.name, given[p.name]) for p in launch.arrays}
     for param in launch.arrays:
         _check_type(kernel, param, refs[param.name])
     device = _check_devices(kernel, refs) if refs else CPU

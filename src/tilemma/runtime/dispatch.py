@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from .arrays import library_of
@@ -69,16 +69,29 @@ def call_key(args: tuple[Any, ...]) -> Hashable | None:
         return None
 
 
-class CallCache:
-    """The prepared launches of one kernel variant; safe to use from several threads.
+def _without_addresses(key: tuple[Any, ...]) -> Hashable:
+    """``key`` with each array's address replaced by its alignment, as far as hardware cares (128 bytes)."""
+    return tuple([(k[0] & 127, *k[1:]) if _is_array_key(k) else k for k in key])
 
-    A full cache is emptied: callers whose arrays always move pay one preparation a call either way.
+
+def _is_array_key(k: Any) -> bool:
+    return type(k) is tuple and type(k[0]) is int
+
+
+class CallCache:
+    """The prepared launches of one kernel; safe to use from several threads.
+
+    ``order`` names the arguments.  Launches are kept by everything a call depends on; beside that, by all
+    but the addresses, so that a call with arrays in other places only has its arguments packed anew.  A full
+    cache is emptied.
     """
 
-    __slots__ = ("_capacity", "_entries", "_lock")
+    __slots__ = ("_capacity", "_entries", "_lock", "_order", "_shapes")
 
-    def __init__(self, capacity: int = 4096) -> None:
+    def __init__(self, order: Sequence[str], capacity: int = 4096) -> None:
+        self._order = tuple(order)
         self._entries: dict[Hashable, tuple[PreparedLaunch, ...]] = {}
+        self._shapes: dict[Hashable, tuple[PreparedLaunch, ...]] = {}
         self._capacity = capacity
         self._lock = threading.Lock()
 
@@ -88,22 +101,38 @@ class CallCache:
     def run(self, args: tuple[Any, ...], stream: Any = None) -> bool:
         """Start the launches kept for ``args``; False, and nothing done, when there are none.
 
-        They run on ``stream``, or on the stream that is current now in the arrays' library.
+        They run on ``stream``, or on the stream that is current now in the first array's library.
+        Raises OverlappingArrays, TensorMapRefused, DriverError.
         """
         key = call_key(args)
         entry = self._entries.get(key)
-        if entry is None or key is None:
+        if entry is None and (key is None or (entry := self._move(key)) is None):
             return False
         for launch in entry:
             launch.start(launch.current_stream() if stream is None else stream_handle(stream))
         return True
 
-    def put(self, args: tuple[Any, ...], *launches: PreparedLaunch) -> None:
-        """Keep the launches, in order, that a call with ``args`` consists of."""
-        key = call_key(args)
-        if key is None:
-            return
+    def _move(self, key: Any) -> tuple[PreparedLaunch, ...] | None:
+        """The launches of a call that differs from a kept one in addresses only."""
+        kept = self._shapes.get(_without_addresses(key))
+        if kept is None:
+            return None
+        pairs = zip(self._order, key, strict=False)
+        pointers = {name: k[0] for name, k in pairs if _is_array_key(k)}
+        entry = tuple(launch.moved(pointers) for launch in kept)
+        self._keep(key, entry)
+        return entry
+
+    def _keep(self, key: Any, entry: tuple[PreparedLaunch, ...]) -> None:
         with self._lock:
             if len(self._entries) >= self._capacity:
                 self._entries.clear()
-            self._entries[key] = launches
+                self._shapes.clear()
+            self._entries[key] = entry
+            self._shapes[_without_addresses(key)] = entry
+
+    def put(self, args: tuple[Any, ...], *launches: PreparedLaunch) -> None:
+        """Keep the launches, in order, that a call with ``args`` consists of."""
+        key = call_key(args)
+        if key is not None:
+            self._keep(key, launches)

@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -116,19 +116,16 @@ class PreparedLaunch:
     streams (``synchronous``): then it returns when the kernel is done.
     """
 
-    __slots__ = ("_arguments", "_launch", "current_stream", "device", "synchronous")
+    __slots__ = ("_arguments", "_bound", "_launch", "_loaded", "current_stream", "device", "synchronous")
 
     def __init__(
-        self,
-        device: Device,
-        launch: Callable[[int, int], None] | None,
-        arguments: _Arguments | None,
-        current_stream: Callable[[], int],
-        synchronous: bool,
+        self, loaded: LoadedKernel, bound: Bound, launch: Callable[[int, int], None] | None, arguments: _Arguments
     ) -> None:
-        self.device = device
-        self.current_stream = current_stream
-        self.synchronous = synchronous
+        self.device = loaded.device
+        self.current_stream = stream_source(bound.arrays[0]) if bound.arrays else int
+        self.synchronous = any(a.synchronous for a in bound.arrays)
+        self._loaded = loaded
+        self._bound = bound.without_owners()
         self._launch = launch
         self._arguments = arguments
 
@@ -139,7 +136,7 @@ class PreparedLaunch:
     def start(self, stream: int) -> None:
         """`__call__` for a stream that is an int already."""
         launch, arguments, device = self._launch, self._arguments, self.device
-        if launch is None or arguments is None:
+        if launch is None:
             return
         driver = device.driver
         if driver.current_context() == device.context:
@@ -151,6 +148,13 @@ class PreparedLaunch:
             launch(stream, arguments.address)
             if self.synchronous:
                 driver.synchronize(stream)
+
+    def moved(self, pointers: Mapping[str, int]) -> PreparedLaunch:
+        """The same launch on arrays at other addresses of the same alignment (up to 128 bytes).
+
+        Raises what `Bound.moved` and `LoadedKernel.prepare` raise.
+        """
+        return self._loaded.prepare(self._bound.moved(pointers))
 
 
 class LoadedKernel:
@@ -200,11 +204,9 @@ class LoadedKernel:
 
     def prepare(self, bound: Bound) -> PreparedLaunch:
         """The kernel with the arguments of ``bound``.  Raises TensorMapRefused, ValueOutOfRange, DriverError."""
-        stream = stream_source(bound.arrays[0]) if bound.arrays else int
-        synchronous = any(a.synchronous for a in bound.arrays)
         if bound.is_empty:
-            return PreparedLaunch(self.device, None, None, stream, synchronous)
+            return PreparedLaunch(self, bound, None, _Arguments([]))
         driver, plan = self.device.driver, self.launch
         arguments = _Arguments(argument_bytes(driver, bound))
         launch = driver.launcher(self.function, bound.grid, plan.block, plan.shared, self._cluster)
-        return PreparedLaunch(self.device, launch, arguments, stream, synchronous)
+        return PreparedLaunch(self, bound, launch, arguments)
