@@ -77,7 +77,7 @@ class Expressions:
                 value = scalar_value(e.value, e.dtype)
                 return lambda f: value
             case Dim() | Scalar() | Index() | Var():
-                slot = self.names.slot("scalar", e.name)
+                slot = self.names.slot("dim" if isinstance(e, Dim) else "scalar", e.name)
                 return lambda f: f[slot]
             case Binary() if e.op in LOGICAL:
                 return self._logical(e)

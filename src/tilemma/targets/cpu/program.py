@@ -68,7 +68,7 @@ class Program:
         c = self.compiler
         block = Block({}, seed)
         c.slot("output", "print")
-        given = [(c.slot("scalar", n), int(v)) for n, v in dims.items()]
+        given = [(c.slot("dim", n), int(v)) for n, v in dims.items()]
         given += [
             (c.slot("scalar", p.scalar.name), scalar_value(scalars[p.scalar.name], p.scalar.dtype))
             for p in self.kernel.scalars
