@@ -1,0 +1,52 @@
+"""Passes: tile IR to tile IR.  Each fills in decisions, keeps the meaning, and records what it decided."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tilemma.ir.tile import Kernel
+from tilemma.passes.allocate_shared import AllocateShared
+from tilemma.passes.assign_layouts import AssignLayouts
+from tilemma.passes.check_contracts import CheckContracts
+from tilemma.passes.choose_atoms import ChooseAtoms
+from tilemma.passes.choose_copies import ChooseCopies
+from tilemma.passes.decision import Decision
+from tilemma.passes.infer_levels import InferLevels
+from tilemma.passes.insert_sync import InsertSync
+from tilemma.passes.place_fragments import PlaceFragments
+from tilemma.passes.simplify import Simplify
+from tilemma.passes.target import Target, targets
+
+__all__ = ["FRONT_PASSES", "PASSES", "Decision", "Pass", "Target", "decide", "targets"]
+
+
+class Pass(Protocol):
+    """Valid IR in, valid IR out, with the same meaning."""
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel: ...
+
+
+# What does not depend on the target: run on a kernel before it is executed anywhere, and again is harmless.
+FRONT_PASSES: tuple[Pass, ...] = (InferLevels(), PlaceFragments(), CheckContracts())
+
+
+def PASSES(arch: str) -> tuple[Pass, ...]:
+    """The passes for ``arch``, in order.  Raises UnknownArch."""
+    Target.of(arch)
+    return (
+        *FRONT_PASSES,
+        Simplify(),
+        ChooseAtoms(arch),
+        AssignLayouts(),
+        ChooseCopies(arch),
+        InsertSync(arch),
+        AllocateShared(arch),
+    )
+
+
+def decide(kernel: Kernel, arch: str) -> tuple[Kernel, tuple[Decision, ...]]:
+    """``kernel`` with every decision taken for ``arch``, and what was decided."""
+    log: list[Decision] = []
+    for p in PASSES(arch):
+        kernel = p.run(kernel, log)
+    return kernel, tuple(log)

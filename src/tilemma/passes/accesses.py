@@ -1,0 +1,306 @@
+"""What each operation reads and writes, by which threads, and whether two accesses may touch one element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from tilemma.atoms import catalogue
+from tilemma.ir.expr import Binary, Const, Dim, Element, Expr, Index, Scalar, interval, value_of, walk
+from tilemma.ir.tile import (
+    Alloc,
+    Apply,
+    Atomic,
+    Copy,
+    DeclareFragment,
+    Fill,
+    FragmentRef,
+    Load,
+    Mma,
+    Parallel,
+    ScaleMma,
+    SetElement,
+    SetFragmentElement,
+    Store,
+)
+from tilemma.ir.types import Level, Space, View
+from tilemma.ir.walk import expressions
+from tilemma.passes.threads import Bools, Ints, Node, Tree, evaluate
+
+Agent = Literal["thread", "cp.async", "wgmma"]
+_FAR = 2**62
+
+
+@dataclass(frozen=True)
+class _Offset:
+    """An offset as base[instance] + sum of coefficient * atom + something in ``loose``.
+
+    Atoms have one value in all threads at a time.
+    """
+
+    base: Any
+    terms: dict[Expr, int]
+    loose: tuple[int, int] = (0, 0)
+
+    def plus(self, other: _Offset, sign: int = 1) -> _Offset:
+        terms = dict(self.terms)
+        for atom, c in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + sign * c
+        low, high = other.loose if sign > 0 else (-other.loose[1], -other.loose[0])
+        return _Offset(self.base + sign * other.base, terms, (_sum(self.loose[0], low), _sum(self.loose[1], high)))
+
+
+def _sum(a: int, b: int) -> int:
+    return max(-_FAR, min(_FAR, a + b))
+
+
+@dataclass(eq=False)
+class Access:
+    """One operation's access to one buffer or register tile (``%name``, private to each instance).
+
+    Instance i of it is done by threads [start[i], start[i] + threads) together; which of them touches which
+    element is not known.  ``agent`` is who does it; for "cp.async" and "wgmma" it ends with a wait.
+    """
+
+    node: Node
+    resource: str
+    view: View | None
+    write: bool
+    agent: Agent
+    start: Ints
+    threads: int
+    atomic: bool = False
+    subscript: tuple[Expr, ...] = ()
+
+    @property
+    def private(self) -> bool:
+        return self.resource.startswith("%")
+
+    @property
+    def proxy(self) -> str:
+        return "async" if self.agent == "wgmma" else "generic"
+
+    @cached_property
+    def loops(self) -> frozenset[str]:
+        """The indices of the loops around it."""
+        return frozenset(
+            n.op.index.name
+            for n in self.node.ancestors()
+            if hasattr(n.op, "index") and isinstance(n.op.index, Index)
+        )
+
+    @cached_property
+    def box(self) -> list[tuple[_Offset, int]] | None:
+        """(offset, elements) along each dimension, the copy number last; None for all of the buffer."""
+        if self.view is None or self.view.reshape is not None:
+            return None
+        found = []
+        for d, offset in enumerate(self.view.offsets):
+            reach = 1
+            for a in self.view.axes:
+                if a.dim == d:
+                    extent, step = interval(a.extent)[1], interval(a.step)[1]
+                    reach = min(_FAR, reach + max(0, extent - 1) * step)
+            found.append((self._offset(offset), reach))
+        if self.view.slot is not None:
+            found.append((self._offset(self.view.slot), 1))
+        return found
+
+    def _offset(self, e: Expr) -> _Offset:
+        index = self.node.parent.index
+        value = evaluate(e, index)
+        if value is not None:
+            return _Offset(np.broadcast_to(np.asarray(value), index_shape(self.node))[self.start], {})
+        if isinstance(e, Binary) and e.op in ("add", "sub"):
+            return self._offset(e.a).plus(self._offset(e.b), 1 if e.op == "add" else -1)
+        if isinstance(e, Binary) and e.op == "mul":
+            for x, c in ((e.a, value_of(e.b)), (e.b, value_of(e.a))):
+                if c is not None:
+                    inner = self._offset(x)
+                    bounds = sorted((inner.loose[0] * c, inner.loose[1] * c))
+                    return _Offset(
+                        inner.base * c, {k: v * c for k, v in inner.terms.items()}, (bounds[0], bounds[1])
+                    )
+        steady = all(isinstance(x, (Index, Dim, Scalar, Const, Binary)) for x in walk(e))
+        if steady and not any(isinstance(x, Index) and x.name in index for x in walk(e)):
+            return _Offset(0, {e: 1})
+        return _Offset(0, {}, interval(e))
+
+
+def index_shape(node: Node) -> tuple[int, ...]:
+    return node.parent.mask.shape
+
+
+def overlap(x: Access, y: Access, carried: frozenset[str]) -> Bools:
+    """Which instances of ``x`` (rows) and ``y`` (columns) may touch one element.
+
+    Loop indices in ``carried`` may have changed from ``x`` to ``y``; other loops around both stand still.
+    """
+    shape = (len(x.start), len(y.start))
+    if x.private:
+        a, b = x.start[:, None], y.start[None, :]
+        return (a < b + y.threads) & (b < a + x.threads) & _subscripts_meet(x, y)
+    result: Bools = np.ones(shape, dtype=bool)
+    if x.box is None or y.box is None or len(x.box) != len(y.box):
+        return result
+    for (ox, nx), (oy, ny) in zip(x.box, y.box, strict=True):
+        low, high = _difference(ox, oy, carried)
+        base = np.asarray(ox.base).reshape(-1, 1) - np.asarray(oy.base).reshape(1, -1)
+        result = result & (base + low <= ny - 1) & (base + high >= -(nx - 1))
+    return result
+
+
+def _subscripts_meet(x: Access, y: Access) -> bool:
+    known = [(value_of(a), value_of(b)) for a, b in zip(x.subscript, y.subscript, strict=False)]
+    return all(a is None or b is None or a == b for a, b in known)
+
+
+def _difference(x: _Offset, y: _Offset, carried: frozenset[str]) -> tuple[int, int]:
+    """Bounds on offset x - offset y, bases left out."""
+    low, high = _sum(x.loose[0], -y.loose[1]), _sum(x.loose[1], -y.loose[0])
+
+    def note(atom: Expr, c: int) -> None:
+        nonlocal low, high
+        a, b = interval(atom)
+        ends = sorted((max(-_FAR, min(_FAR, a * c)), max(-_FAR, min(_FAR, b * c))))
+        low, high = _sum(low, ends[0]), _sum(high, ends[1])
+
+    for atom in {**x.terms, **y.terms}:
+        cx, cy = x.terms.get(atom, 0), y.terms.get(atom, 0)
+        if any(isinstance(i, Index) and i.name in carried for i in walk(atom)):
+            note(atom, cx)
+            note(atom, -cy)
+        elif cx != cy:
+            note(atom, cx - cy)
+    return low, high
+
+
+def same_mapping(x: Access, y: Access, carried: frozenset[str]) -> bool:
+    """Whether one thread's elements of ``x`` are the same thread's elements of ``y``.
+
+    So it is for one operation whose view stands still from turn to turn.
+    """
+    return x.node is y.node and x.view is y.view and x.box is not None and all(
+        not o.loose[1] and not any(isinstance(i, Index) and i.name in carried for a in o.terms for i in walk(a))
+        for o, _ in x.box
+    )  # fmt: skip
+
+
+class Accesses:
+    """The accesses of every node of a tree."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        nodes = list(tree.walk())
+        self._loads: dict[str, list[Load]] = {}
+        self._plans: dict[str, DeclareFragment] = {}
+        for n in nodes:
+            if isinstance(n.op, Load):
+                self._loads.setdefault(n.op.fragment.name, []).append(n.op)
+            elif isinstance(n.op, DeclareFragment):
+                self._plans[n.op.name] = n.op
+        found = {id(n): list(self._of(n)) for n in nodes}
+        used: dict[str, list[Access]] = {}
+        for accesses in found.values():
+            for a in accesses:
+                used.setdefault(a.resource, []).append(a)
+        quiet = {name for name, accesses in used.items() if not any(a.write for a in accesses)}
+        self._found = {key: [a for a in accesses if a.resource not in quiet] for key, accesses in found.items()}
+
+    def of(self, node: Node) -> list[Access]:
+        return self._found.get(id(node), [])
+
+    def _of(self, node: Node) -> Iterator[Access]:
+        op = node.op
+        if isinstance(op, Copy):
+            yield from self._copy(node, op)
+        elif isinstance(op, Load):
+            if op.plan is None or op.plan.method != "descriptor":
+                yield from self._memory(node, op.src, False)
+                yield self._registers(node, op.fragment, True)
+        elif isinstance(op, Store):
+            yield self._registers(node, op.fragment, False)
+            yield from self._memory(node, op.dst, True)
+        elif isinstance(op, (Fill, Apply, SetFragmentElement)):
+            yield self._registers(node, op.fragment, not isinstance(op, Apply))
+        elif isinstance(op, ScaleMma):
+            yield self._registers(node, op.acc, True)
+            yield from self._memory(node, op.scale_a, False)
+        elif isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].kind == "wgmma":
+            yield from self._wgmma(node, op)
+        elif isinstance(op, (SetElement, Atomic)):
+            yield from self._memory(node, op.view, True, atomic=isinstance(op, Atomic))
+        elif isinstance(op, Alloc) and op.init is not None:
+            yield from self._memory(node, op.buffer.whole(), True)
+        for e in expressions(op):
+            for x in walk(e):
+                if isinstance(x, Element):
+                    yield from self._memory(node, x.view, False)
+
+    def _copy(self, node: Node, op: Copy) -> Iterator[Access]:
+        assert op.plan is not None, op
+        level, threads = op.plan.level, op.plan.threads
+        for view, write in ((op.src, False), (op.dst, True)):
+            if view.base.space is Space.LOCAL:
+                continue
+            agent: Agent = "cp.async" if write and op.plan.engine == "cp.async" else "thread"
+            start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)
+            yield Access(node, view.base.name, view, write, agent, start, threads)
+
+    def _wgmma(self, node: Node, op: Mma) -> Iterator[Access]:
+        start, threads = self._collective(node)
+        for x in (op.a, op.b):
+            if isinstance(x, View):
+                yield Access(node, x.base.name, x, False, "wgmma", start, threads)
+                continue
+            plan = self._plans[x.name].plan
+            if plan is not None and plan.residence == "shared":
+                for load in self._loads[x.name]:
+                    yield Access(node, load.src.base.name, load.src, False, "wgmma", start, threads)
+            else:
+                yield Access(node, f"%{x.name}", None, False, "wgmma", start, threads, subscript=x.index)
+        yield Access(node, f"%{op.acc.name}", None, True, "wgmma", start, threads, subscript=op.acc.index)
+
+    def _memory(self, node: Node, view: View, write: bool, atomic: bool = False) -> Iterator[Access]:
+        if view.base.space is Space.LOCAL:
+            return
+        if isinstance(node.op, (Load, Store)):
+            start, threads = self._collective(node)
+        else:
+            start, threads = self._scope(node)
+        yield Access(node, view.base.name, view, write, "thread", start, threads, atomic)
+
+    def _registers(self, node: Node, f: FragmentRef, write: bool) -> Access:
+        start, threads = self._collective(node)
+        return Access(node, f"%{f.name}", None, write, "thread", start, threads, subscript=f.index)
+
+    def _scope(self, node: Node) -> tuple[Ints, int]:
+        """The instances of the innermost level here, and the threads of one."""
+        chain = node.parent.chain
+        if not chain:
+            return np.zeros(1, dtype=np.int64), self.tree.threads
+        op = chain[-1].op
+        assert isinstance(op, Parallel) and op.level is not None
+        return self._starts(node, op.level), op.level.threads
+
+    def _collective(self, node: Node) -> tuple[Ints, int]:
+        """The instances of the innermost group here; outside every group those of each warp."""
+        for p in reversed(node.parent.chain):
+            assert isinstance(p.op, Parallel) and p.op.level is not None
+            if p.op.level.kind == "group":
+                return self._starts(node, p.op.level), p.op.level.threads
+        return np.arange(0, self.tree.threads, 32, dtype=np.int64), 32
+
+    def _starts(self, node: Node, level: Level) -> Ints:
+        """The first threads of the innermost instances of ``level`` that get to ``node``."""
+        body = node.parent
+        for depth in range(len(body.chain), 0, -1):
+            op = body.chain[depth - 1].op
+            if isinstance(op, Parallel) and op.level == level:
+                part = body.partition(depth)
+                return np.unique(part[part >= 0])
+        return np.zeros(1, dtype=np.int64)

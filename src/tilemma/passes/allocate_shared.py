@@ -1,0 +1,167 @@
+"""Shared memory: where each buffer of a block lies, and that all of them fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilemma.errors import CompileError, Note
+from tilemma.ir.tile import Alloc, For, Kernel, Op, Parallel, While
+from tilemma.ir.types import Space
+from tilemma.ir.walk import rewrite
+from tilemma.passes.accesses import Accesses
+from tilemma.passes.decision import Decision
+from tilemma.passes.hazards import Walk
+from tilemma.passes.infer_levels import described
+from tilemma.passes.scope import Dependence
+from tilemma.passes.target import Target
+from tilemma.passes.threads import Node, Tree
+
+
+class SharedMemoryLimit(CompileError):
+    code = "shared-memory-limit"
+    found = "the shared buffers of this block take {total} bytes: {table}"
+    expected = "at most {limit} bytes on {arch} (CUDA C++ Programming Guide, Compute Capabilities)"
+    fix = "make the tiles smaller, or use fewer stages: the largest is `{largest}`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    alloc: Alloc
+    life: tuple[int, int]
+    size: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class AllocateShared:
+    """Fills `Alloc.offset`.
+
+    Buffers whose lives do not overlap share memory where the synchronisation that is there already keeps
+    their accesses apart; none is added for it.
+    """
+
+    arch: str
+    reuse: bool = True
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises SharedMemoryLimit with a table by buffer."""
+        dependence = Dependence(kernel.body)
+
+        def settle(op: Op) -> Op:
+            if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
+                return self._block(op, dependence, log)
+            return op
+
+        return replace(kernel, body=rewrite(kernel.body, settle))
+
+    def _block(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
+        tree = Tree(block, dependence)
+        restore_partitions(tree)
+        accesses = Accesses(tree)
+        order = {id(n): i for i, n in enumerate(tree.walk())}
+        shared = [n for n in tree.walk() if isinstance(n.op, Alloc) and n.op.buffer.space is Space.SHARED]
+        placed: list[_Placed] = []
+        aliases: set[frozenset[str]] = set()
+        for n in sorted(shared, key=lambda n: -_size(n.op)):
+            assert isinstance(n.op, Alloc)
+            placed.append(self._place(n.op, _life(n, tree, accesses, order), placed, tree, accesses, aliases))
+        self._check(block, placed)
+        total = max((p.offset + p.size for p in placed), default=0)
+        offsets = {p.alloc.buffer.name: p for p in placed}
+        for p in placed:
+            name = p.alloc.buffer.name
+            shares = sorted(next(iter(a - {name})) for a in aliases if name in a)
+            text = f"{p.size} bytes at {p.offset}" + (f", shared with {', '.join(shares)}" if shares else "")
+            log.append(Decision("shared", name, text, {"bytes": p.size, "offset": p.offset, "shares": shares}))
+        log.append(Decision("shared", described(block), f"{total} bytes of shared memory", {"bytes": total}))
+
+        def fill(op: Op) -> Op:
+            if isinstance(op, Alloc) and op.buffer.name in offsets:
+                return replace(op, offset=offsets[op.buffer.name].offset)
+            return op
+
+        return replace(block, body=rewrite(block.body, fill))
+
+    def _place(
+        self,
+        alloc: Alloc,
+        life: tuple[int, int],
+        placed: list[_Placed],
+        tree: Tree,
+        accesses: Accesses,
+        aliases: set[frozenset[str]],
+    ) -> _Placed:
+        """The lowest place that is free, or that buffers of other lives can lend."""
+        assert alloc.layout is not None
+        size, step = _size(alloc), alloc.layout.alignment
+        starts = sorted({0, *(-(-(p.offset + p.size) // step) * step for p in placed)})
+        for start in starts:
+            over = [p for p in placed if p.offset < start + size and start < p.offset + p.size]
+            if any(p.life[0] <= life[1] and life[0] <= p.life[1] for p in over) or (over and not self.reuse):
+                continue
+            new = aliases | {frozenset((alloc.buffer.name, p.alloc.buffer.name)) for p in over}
+            if over and next(Walk(tree, accesses, frozenset(new)).hazards(), None) is not None:
+                continue
+            aliases |= new
+            return _Placed(alloc, life, size, start)
+        raise AssertionError("there is always room at the end")
+
+    def _check(self, block: Parallel, placed: list[_Placed]) -> None:
+        limit = Target.of(self.arch).shared_limit
+        total = max((p.offset + p.size for p in placed), default=0)
+        if total <= limit:
+            return
+        by_size = sorted(placed, key=lambda p: -p.size)
+        table = ", ".join(f"`{p.alloc.buffer.name}` {p.size}" for p in by_size)
+        raise SharedMemoryLimit(
+            by_size[0].alloc.span or block.span,
+            total=total,
+            table=table,
+            limit=limit,
+            arch=self.arch,
+            largest=by_size[0].alloc.buffer.name,
+            notes=[Note(f"`{p.alloc.buffer.name}`: {p.size} bytes", p.alloc.span) for p in by_size[1:]],
+        )
+
+
+def _size(op: Op) -> int:
+    assert isinstance(op, Alloc) and op.layout is not None, op
+    return op.layout.size * max(1, op.buffer.copies)
+
+
+def _life(alloc: Node, tree: Tree, accesses: Accesses, order: dict[int, int]) -> tuple[int, int]:
+    """First and last operation, in program order, between which the buffer holds something.
+
+    An access in a loop that does not hold the declaration may meet that of another turn: all of the loop counts.
+    """
+    assert isinstance(alloc.op, Alloc)
+    name = alloc.op.buffer.name
+    found: list[int] = []
+    inside = set(map(id, alloc.parent.path()))
+    for n in tree.walk():
+        if not any(a.resource == name for a in accesses.of(n)):
+            continue
+        found.append(order[id(n)])
+        for around in n.ancestors():
+            if isinstance(around.op, (For, While)) and id(around.inner[0]) not in inside:
+                last = max([order[id(x)] for x in tree.walk(around.inner[0])], default=order[id(around)])
+                found += [order[id(around)], last]
+    return (min(found), max(found)) if found else (order[id(alloc)], order[id(alloc)])
+
+
+def restore_partitions(tree: Tree) -> None:
+    """Finds again which threads each barrier of a synchronised block joins."""
+    import numpy as np
+
+    from tilemma.ir.tile import Barrier
+
+    for node in tree.walk():
+        if not isinstance(node.op, Barrier):
+            continue
+        for depth in range(len(node.parent.chain), -1, -1):
+            part = node.parent.partition(depth)
+            sizes = np.unique(part[part >= 0], return_counts=True)[1]
+            if len(sizes) and int(sizes[0]) == node.op.threads:
+                node.part = part
+                break
+        assert node.part is not None, node.op

@@ -1,0 +1,339 @@
+"""Shapes and types: the layout contract against the tiles given, copies, stores, views that must fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from tilemma.dtypes import DType
+from tilemma.errors import CompileError, Note, Span
+from tilemma.ir.expr import Const, Element, Expr, Index, const, substitute, value_of, walk
+from tilemma.ir.tile import (
+    Copy,
+    DeclareFragment,
+    For,
+    FragmentRef,
+    If,
+    InThreads,
+    Kernel,
+    Load,
+    Mma,
+    Op,
+    Operand,
+    Parallel,
+    SetElement,
+    Store,
+    While,
+)
+from tilemma.ir.tiles import describe
+from tilemma.ir.types import Contract, Space, View
+from tilemma.ir.walk import expressions, rewrite
+from tilemma.passes.contraction import Fragments, extents, matrix
+from tilemma.passes.decision import Decision
+from tilemma.passes.scope import Site, sites
+
+
+class ContractMismatch(CompileError):
+    code = "contract-shapes"
+    found = "`mma.{contract}` got A {a} and B {b}: {disagreement}"
+    expected = "{contract} takes A{wants_a} and B{wants_b}"
+    fix = "{remedy}"
+
+
+class OperandShape(CompileError):
+    code = "operand-shape"
+    found = "operand {which} of `mma.{contract}` is {shape}"
+    expected = "a tile of two known extents"
+    fix = "cut it with `subspan(h, w).at(i, j)`, or drop dimensions of extent 1 with `sqz()`"
+
+
+class OperandTypes(CompileError):
+    code = "operand-types"
+    found = "`mma.{contract}` got A of {a} and B of {b}"
+    expected = "operands of one element type (the two 8-bit floats may be mixed)"
+    fix = "convert one of them with an element loop, or declare both tiles with one type"
+
+
+class AccumulatorShape(CompileError):
+    code = "accumulator-shape"
+    found = "accumulator `{name}` is {have} here and {other} elsewhere"
+    expected = "one shape [M, N] in every multiply, load and store of an accumulator"
+    fix = "use a tile of {other} here, or a second accumulator"
+
+
+class OperandLoads(CompileError):
+    code = "operand-loads"
+    found = "`{name}` is loaded from a tile of {have} here and of {other} elsewhere"
+    expected = "one shape and type for all loads of an operand"
+    fix = "use a second name for the other tile"
+
+
+class CopyTypes(CompileError):
+    code = "copy-types"
+    found = "a copy from {src} elements (`{src_name}`) to {dst} elements (`{dst_name}`)"
+    expected = "equal element types: copies move bytes"
+    fix = "declare `{dst_name}` as {src}, or convert with an element loop or `mma.store`"
+
+
+class CopyExtents(CompileError):
+    code = "copy-extents"
+    found = "a copy from {src} (`{src_name}`) to {dst} (`{dst_name}`)"
+    expected = "equal extents on both sides"
+    fix = "{remedy}"
+
+
+class ViewOutside(CompileError):
+    code = "view-outside"
+    found = "a view of `{name}` reaches {end} along dimension {dim}, which has {extent}"
+    expected = "a view inside the buffer: only views of parameters may reach over the edge"
+    fix = "{remedy}"
+
+
+# Views are checked point by point; beyond this many points the CPU reference and the machine do it.
+_MOST_POINTS = 512
+_WANTS = {False: ("[M, K]", "[N, K]"), True: ("[K, M]", "[K, N]")}
+
+
+def shape_text(shape: tuple[int, ...] | tuple[Expr, ...]) -> str:
+    return "[" + ", ".join(str(e) if isinstance(e, int) else describe(e) for e in shape) + "]"
+
+
+@dataclass(frozen=True)
+class CheckContracts:
+    """Checks shapes and element types, and fills `DeclareFragment.shape`."""
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises ContractMismatch, OperandShape, OperandTypes, AccumulatorShape, OperandLoads, CopyTypes,
+        CopyExtents or ViewOutside."""
+        fragments = Fragments(kernel.body)
+        shapes = _operand_shapes(fragments)
+        for m in fragments.multiplies:
+            _contract(m, fragments, shapes)
+        for site in sites(kernel.body):
+            match site.op:
+                case Copy() as copy:
+                    _copy(copy)
+                case Store(fragment=f, dst=dst) as store if f.name in shapes:
+                    have = _tile(dst)
+                    if have is not None:
+                        _same(f.name, have[::-1] if store.transpose else have, shapes, store.span)
+            for view in _views(site.op):
+                _inside(view, site)
+
+        def shaped(op: Op) -> Op:
+            if isinstance(op, DeclareFragment) and op.shape is None and op.name in shapes:
+                return replace(op, shape=shapes[op.name])
+            return op
+
+        for name, shape in shapes.items():
+            log.append(Decision("contracts", name, f"a tile of {shape_text(shape)}", {"shape": list(shape)}))
+        return replace(kernel, body=rewrite(kernel.body, shaped))
+
+
+def _tile(view: View) -> tuple[int, int] | None:
+    shape = matrix(view).static_shape
+    return (shape[0], shape[1]) if shape is not None and len(shape) == 2 else None
+
+
+def _operand_shapes(fragments: Fragments) -> dict[str, tuple[int, int]]:
+    shapes: dict[str, tuple[int, int]] = {}
+    for name, loads in fragments.loads.items():
+        for load in loads:
+            shape = _tile(load.src)
+            if shape is None:
+                text = shape_text(load.src.shape)
+                raise OperandShape(load.span, which=f"`{name}`", contract="load", shape=text)
+            first = loads[0].src
+            if shapes.setdefault(name, shape) != shape or load.src.dtype is not first.dtype:
+                raise OperandLoads(
+                    load.span,
+                    name=name,
+                    have=f"{load.src.dtype} {shape_text(shape)}",
+                    other=f"{first.dtype} {shape_text(shapes[name])}",
+                    notes=[Note("first loaded here", loads[0].span)],
+                )
+    return shapes
+
+
+def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) -> None:
+    a, b = (_operand(m, which, x, shapes) for which, x in (("A", m.a), ("B", m.b)))
+    types = fragments.dtype(m.a), fragments.dtype(m.b)
+    if types[0] is not None and types[1] is not None and not _multiplies(types[0], types[1]):
+        raise OperandTypes(m.span, contract=m.contract, a=types[0], b=types[1])
+    rows, columns, ka, kb = extents(m.contract, a, b)
+    if m.meta is not None:
+        ka *= 2
+    acc = shapes.get(m.acc.name)
+    wrong = ""
+    if ka != kb:
+        wrong = f"K is {ka} in A and {kb} in B"
+    elif acc is not None and acc != (rows, columns) and any(f.name == m.acc.name for f in _c_loads(fragments)):
+        wrong = f"the product is {shape_text((rows, columns))}, the accumulator {shape_text(acc)}"
+    if wrong:
+        raise ContractMismatch(
+            m.span,
+            contract=m.contract,
+            a=shape_text(a),
+            b=shape_text(b),
+            disagreement=wrong,
+            wants_a=_WANTS[m.contract.a_transposed][0],
+            wants_b=_WANTS[m.contract.b_transposed][1],
+            remedy=_other_contract(m.contract, a, b, acc),
+        )
+    _same(m.acc.name, (rows, columns), shapes, m.span)
+
+
+def _c_loads(fragments: Fragments) -> Iterator[FragmentRef]:
+    return (load.fragment for loads in fragments.loads.values() for load in loads)
+
+
+def _multiplies(a: DType, b: DType) -> bool:
+    return a is b or {a.name, b.name} == {"f8_e4m3", "f8_e5m2"} or {a.name, b.name} in ({"s8", "u8"}, {"s4", "u4"})
+
+
+def _operand(m: Mma, which: str, x: Operand, shapes: dict[str, tuple[int, int]]) -> tuple[int, int]:
+    shape = shapes.get(x.name) if isinstance(x, FragmentRef) else _tile(x)
+    if shape is None:
+        text = shape_text(x.shape) if isinstance(x, View) else "of unknown extents"
+        raise OperandShape(m.span, which=which, contract=m.contract, shape=text)
+    return shape
+
+
+def _other_contract(
+    contract: Contract, a: tuple[int, int], b: tuple[int, int], acc: tuple[int, int] | None
+) -> str:
+    fits = []
+    for other in Contract:
+        m, n, ka, kb = extents(other, a, b)
+        if ka == kb and (acc is None or acc == (m, n)):
+            fits.append(other)
+    if not fits:
+        return "cut both tiles so that their K extents agree"
+    if len(fits) == 1:
+        return f"write `mma.{fits[0]}` if that is how the tiles are stored, or cut tiles that fit {contract}"
+    return (
+        "one of " + ", ".join(f"`mma.{f}`" for f in fits) + f" fits these tiles; or cut tiles that fit {contract}"
+    )
+
+
+def _same(name: str, have: tuple[int, int], shapes: dict[str, tuple[int, int]], span: Span | None) -> None:
+    other = shapes.setdefault(name, have)
+    if other != have:
+        raise AccumulatorShape(span, name=name, have=shape_text(have), other=shape_text(other))
+
+
+def _copy(copy: Copy) -> None:
+    src, dst = copy.src, copy.dst
+    names: dict[str, Any] = {"src_name": src.base.name, "dst_name": dst.base.name}
+    if src.dtype is not dst.dtype:
+        raise CopyTypes(copy.span, src=src.dtype, dst=dst.dtype, **names)
+    if copy.transpose is not None or copy.pad:
+        return
+    a = [e for e in src.shape if value_of(e) != 1]
+    b = [e for e in dst.shape if value_of(e) != 1]
+    clash = len(a) != len(b)
+    for x, y in zip(a, b, strict=False):
+        vx, vy = value_of(x), value_of(y)
+        clash |= vx is not None and vy is not None and vx != vy
+    if clash:
+        small = dst.shape if dst.base.space is not Space.GLOBAL else src.shape
+        what = ", ".join(describe(e) for e in small)
+        remedy = f"take a tile of the buffer's extents on the other side: `.subspan({what}).at(...)`"
+        raise CopyExtents(copy.span, src=shape_text(src.shape), dst=shape_text(dst.shape), remedy=remedy, **names)
+
+
+def _views(op: Op) -> Iterator[View]:
+    """The views of shared and local buffers that ``op`` touches, those of elements included."""
+    match op:
+        case Copy(src=src, dst=dst):
+            yield from (src, dst)
+        case Load(src=view) | Store(dst=view) | SetElement(view=view):
+            yield view
+        case Mma(a=a, b=b):
+            yield from (x for x in (a, b) if isinstance(x, View))
+    for e in expressions(op):
+        for x in walk(e):
+            if isinstance(x, Element):
+                yield x.view
+
+
+def _inside(view: View, site: Site) -> None:
+    """Refuse a view of a shared or local buffer that certainly leaves it.
+
+    What a condition around it may rule out is left to run time.
+    """
+    if view.base.space is Space.GLOBAL or any(isinstance(p, (If, InThreads, While)) for p in site.parents):
+        return
+    ranges = _ranges(site)
+    for d, size in enumerate(view.base_shape):
+        limit, reach = value_of(size), _reach(view, d)
+        highest = largest(view.offsets[d], ranges)
+        if limit is not None and reach is not None and highest is not None and highest + reach > limit:
+            what = "a tile within" if isinstance(view.offsets[d], Const) else "indices and extents that stay below"
+            raise ViewOutside(
+                site.op.span,
+                name=view.base.name,
+                end=highest + reach,
+                dim=d,
+                extent=limit,
+                remedy=f"use {what} {limit}, or a larger buffer",
+            )
+    highest = largest(view.slot, ranges) if view.slot is not None else None
+    if highest is not None and highest >= view.base.copies > 0:
+        raise ViewOutside(
+            site.op.span,
+            name=view.base.name,
+            end=highest + 1,
+            dim="of its copies",
+            extent=view.base.copies,
+            remedy=f"take the index modulo {view.base.copies}",
+        )
+
+
+def _reach(view: View, dim: int) -> int | None:
+    """Elements from the offset along ``dim`` to the end of the view."""
+    reach = 1
+    for axis in view.axes:
+        if axis.dim == dim:
+            extent, step = value_of(axis.extent), value_of(axis.step)
+            if extent is None or step is None:
+                return None
+            reach += (extent - 1) * step
+    return reach
+
+
+def _ranges(site: Site) -> dict[str, range]:
+    """The values that indices take at ``site``, where they are known."""
+    found: dict[str, range] = {}
+    for p in site.parents:
+        if isinstance(p, Parallel):
+            for i in p.indices:
+                n = value_of(i.extent)
+                if n is not None:
+                    found[i.name] = range(n)
+        elif isinstance(p, For):
+            start, stop, step = value_of(p.start), value_of(p.stop), value_of(p.step)
+            if start is not None and stop is not None and step is not None and step > 0:
+                found[p.index.name] = range(start, stop, step)
+    return found
+
+
+def largest(e: Expr, ranges: dict[str, range]) -> int | None:
+    """The largest value that ``e`` takes over its indices; None where that is not known exactly."""
+    indices = sorted({x.name for x in walk(e) if isinstance(x, Index)})
+    if any(n not in ranges or not ranges[n] for n in indices):
+        return None
+    if not indices:
+        return value_of(e)
+    if prod(len(ranges[n]) for n in indices) > _MOST_POINTS:
+        return None
+    best: int | None = None
+    for point in product(*(ranges[n] for n in indices)):
+        v = value_of(substitute(e, {n: const(p) for n, p in zip(indices, point, strict=True)}))
+        if v is None:
+            return None
+        best = v if best is None else max(best, v)
+    return best

@@ -1,0 +1,155 @@
+"""The operands of a contraction: where a fragment comes from, and what M, N and K are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilemma.dtypes import DType
+from tilemma.ir.expr import Binary, Const, Expr, Select, value_of
+from tilemma.ir.tile import (
+    Apply,
+    Body,
+    DeclareFragment,
+    Fill,
+    FragmentRef,
+    Load,
+    Mma,
+    Op,
+    Operand,
+    ScaleMma,
+    SetFragmentElement,
+    Store,
+)
+from tilemma.ir.types import Contract, View
+from tilemma.ir.walk import walk
+from tilemma.layouts import Major
+
+
+def matrix(view: View) -> View:
+    """``view`` without its axes of extent 1 where it has more than two."""
+    if len(view.axes) <= 2:
+        return view
+    keep = [a for a in view.axes if value_of(a.extent) != 1]
+    while len(keep) < 2:
+        keep = [next(a for a in reversed(view.axes) if a not in keep), *keep]
+    return View(view.base, view.offsets, tuple(keep), view.slot, view.reshape)
+
+
+def extents(contract: Contract, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int, int, int]:
+    """(M, N, K of A, K of B) of stored operands ``a`` and ``b``."""
+    m, ka = (a[1], a[0]) if contract.a_transposed else a
+    n, kb = (b[1], b[0]) if contract.b_transposed else b
+    return m, n, ka, kb
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An operand as it lies in memory: ``rows`` is its M or N axis, ``major`` the axis contiguous in memory.
+
+    ``major`` None: neither axis follows the last dimension in steps of 1.
+    """
+
+    view: View
+    rows: int
+    k: int
+    k_axis: int
+    major: Major | None
+
+
+def stored(view: View, transposed: bool) -> Stored | None:
+    """``view`` as an operand, its K axis first when ``transposed``; None for extents that are not known."""
+    v = matrix(view)
+    shape = v.static_shape
+    if shape is None or len(shape) != 2:
+        return None
+    k_axis = 0 if transposed else 1
+    return Stored(v, shape[1 - k_axis], shape[k_axis], k_axis, major_of(v, k_axis))
+
+
+def major_of(view: View, k_axis: int) -> Major | None:
+    """Which axis of the matrix ``view`` runs along the last dimension of its base in steps of 1."""
+    last = len(view.offsets) - 1
+    for i, axis in enumerate(view.axes):
+        if axis.dim == last and value_of(axis.step) == 1:
+            return "K" if i == k_axis else "MN"
+    return None
+
+
+class Fragments:
+    """What the operations of a body do with each fragment."""
+
+    def __init__(self, body: Body) -> None:
+        self.declared: dict[str, DeclareFragment] = {}
+        self.loads: dict[str, list[Load]] = {}
+        self.fills: dict[str, list[Fill]] = {}
+        self.stores: dict[str, list[Store]] = {}
+        self.multiplies: list[Mma] = []
+        for op in walk(body):
+            match op:
+                case DeclareFragment(name=name):
+                    self.declared[name] = op
+                case Load(fragment=f):
+                    self.loads.setdefault(f.name, []).append(op)
+                case Fill(fragment=f):
+                    self.fills.setdefault(f.name, []).append(op)
+                case Store(fragment=f):
+                    self.stores.setdefault(f.name, []).append(op)
+                case Mma():
+                    self.multiplies.append(op)
+
+    def view(self, operand: Operand) -> View | None:
+        """The memory that an operand is a snapshot of; None when it was never loaded."""
+        if isinstance(operand, View):
+            return operand
+        loads = self.loads.get(operand.name)
+        return loads[0].src if loads else None
+
+    def dtype(self, operand: Operand) -> DType | None:
+        v = self.view(operand)
+        if v is not None:
+            return v.dtype
+        declared = self.declared.get(operand.name) if isinstance(operand, FragmentRef) else None
+        return declared.dtype if declared is not None else None
+
+
+def fragment_uses(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
+    """(what for, fragment) for each fragment that ``op`` itself names."""
+    match op:
+        case Mma(acc=acc, a=a, b=b, meta=meta):
+            found = [("accumulator", acc)]
+            found += [(role, x) for role, x in (("A", a), ("B", b)) if isinstance(x, FragmentRef)]
+            return (*found, *([("metadata", meta)] if meta is not None else []))
+        case Fill(fragment=f):
+            return (("fill", f),)
+        case Load(fragment=f):
+            return (("load", f),)
+        case Store(fragment=f):
+            return (("store", f),)
+        case ScaleMma(acc=f):
+            return (("accumulator", f),)
+        case Apply(fragment=f) | SetFragmentElement(fragment=f):
+            return (("apply", f),)
+    return ()
+
+
+def divisor(e: Expr) -> int:
+    """A number that divides ``e`` whatever its indices are; 0 for the constant 0."""
+    from math import gcd
+
+    match e:
+        case Const(value=int(v)):
+            return abs(v)
+        case Binary(op="add" | "sub" | "min" | "max", a=a, b=b):
+            return gcd(divisor(a), divisor(b))
+        case Binary(op="mul", a=a, b=b):
+            return divisor(a) * divisor(b)
+        case Binary(op="shl", a=a, b=Const(value=int(v))) if 0 <= v < 31:
+            return divisor(a) << v
+        case Select(a=a, b=b):
+            return gcd(divisor(a), divisor(b))
+    return 1
+
+
+def divides(n: int, e: Expr) -> bool:
+    """Whether ``n`` is known to divide ``e``."""
+    return divisor(e) % n == 0

@@ -1,0 +1,37 @@
+"""What a pass decided, for `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilemma.errors import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision: which pass took it, about what, in a sentence, and as JSON-ready data.
+
+    ``warning``: something that the user should look at although the program is right.
+    """
+
+    pass_name: str
+    subject: str
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    warning: bool = False
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.pass_name}: {'warning: ' if self.warning else ''}{self.subject}: {self.text}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pass": self.pass_name,
+            "subject": self.subject,
+            "text": self.text,
+            "data": dict(self.data),
+            "warning": self.warning,
+            "span": self.span.to_json() if self.span else None,
+        }

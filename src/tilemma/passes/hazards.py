@@ -1,0 +1,288 @@
+"""Which accesses of a block may meet out of order: a walk over its operations with what is still pending.
+
+The state holds, for every access so far, whether it has finished (cp.async and wgmma run on after their
+statement), whether its writer has executed a proxy fence, and across which barriers it has been carried.
+Loops are walked twice, so that what one turn leaves pending meets the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilemma.ir.expr import value_of
+from tilemma.ir.tile import (
+    Barrier,
+    Break,
+    Continue,
+    CopyCommit,
+    CopyWait,
+    For,
+    If,
+    InThreads,
+    MmaCommit,
+    MmaWait,
+    ProxyFence,
+    While,
+)
+from tilemma.passes.accesses import Access, Accesses, overlap, same_mapping
+from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An access that later ones may meet.
+
+    ``carried``: the loops (by index name) into whose next turn it has come.  ``barriers``: those crossed since
+    it finished; ``fenced_barriers``: those crossed since its writer's proxy fence; ``missed``: those crossed
+    before, where a wait or a fence would have made them count.
+    """
+
+    access: Access
+    carried: frozenset[str] = frozenset()
+    committed: bool = False
+    done: bool = True
+    fenced: bool = False
+    barriers: frozenset[Node] = frozenset()
+    fenced_barriers: frozenset[Node] = frozenset()
+    missed: tuple[Node, ...] = ()
+
+    @property
+    def key(self) -> tuple[int, frozenset[str]]:
+        return id(self.access), self.carried
+
+
+State = dict[tuple[int, frozenset[str]], Pending]
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """``later`` may meet ``pending`` too early.
+
+    ``pairs``: the instances (of the earlier, of the later access) that need a barrier between them; ``wait``:
+    the earlier access may still be running; ``fence``: its data has not been passed to the async proxy.
+    """
+
+    pending: Pending
+    later: Access
+    pairs: Bools
+    wait: bool
+    fence: bool
+
+    @property
+    def barrier(self) -> bool:
+        return bool(self.pairs.any())
+
+    def __str__(self) -> str:
+        x, y = self.pending.access, self.later
+        words = {
+            (True, True): "write after write",
+            (True, False): "read after write",
+            (False, True): "write after read",
+        }
+        return f"{words[x.write, y.write]} of {x.resource}"
+
+
+class Walk:
+    """Finds hazards.  ``aliases``: pairs of buffers that lie at the same place in memory."""
+
+    def __init__(self, tree: Tree, accesses: Accesses, aliases: frozenset[frozenset[str]] = frozenset()) -> None:
+        self._tree = tree
+        self._accesses = accesses
+        self._aliases = aliases
+        self._overlaps: dict[tuple[int, int, frozenset[str]], tuple[Bools, bool]] = {}
+
+    def hazards(self) -> Iterator[Hazard]:
+        """All hazards in program order, those of a loop's second turn after those of its first."""
+        state: State = {}
+        yield from self._body(self._tree.root, state, [])
+
+    # ---- control -----------------------------------------------------------------------------------------
+
+    def _body(self, body: Block, state: State, exits: list[State]) -> Iterator[Hazard]:
+        """Walks ``body``, changing ``state``; ``exits`` collects what leaves the loop around early."""
+        for node in body.nodes:
+            yield from self._node(node, state, exits)
+
+    def _node(self, node: Node, state: State, exits: list[State]) -> Iterator[Hazard]:
+        op = node.op
+        if isinstance(op, (For, While)):
+            yield from self._loop(node, state)
+            return
+        for a in self._accesses.of(node):
+            yield from self._meet(a, state)
+        for a in self._accesses.of(node):
+            fresh = Pending(a, done=a.agent == "thread")
+            state[fresh.key] = fresh
+        if isinstance(op, (If, InThreads)):
+            branches = [dict(state) for _ in node.inner]
+            for inner, branch in zip(node.inner, branches, strict=True):
+                yield from self._body(inner, branch, exits)
+            _replace(state, _join([state, *branches] if len(branches) < 2 else branches))
+        elif isinstance(op, (Break, Continue)):
+            exits.append(dict(state))
+        elif node.inner:
+            for inner in node.inner:
+                yield from self._body(inner, state, exits)
+        else:
+            _synchronise(node, state)
+
+    def _loop(self, node: Node, state: State) -> Iterator[Hazard]:
+        name = node.op.index.name if isinstance(node.op, For) else f"while {id(node)}"
+        before = dict(state)
+        exits: list[State] = []
+        turn = dict(state)
+        ends = []
+        for _ in range(2):
+            for a in self._accesses.of(node):
+                yield from self._meet(a, turn)
+                turn[Pending(a).key] = Pending(a)
+            early: list[State] = []
+            yield from self._body(node.inner[0], turn, early)
+            exits += early
+            ends.append(turn)
+            turn = {p.key: p for p in (_carry(p, name, node) for p in _join([turn, *early]).values())}
+        trips = _trips(node.op)
+        out = [ends[1]] if trips is not None and trips > 1 else [*ends]
+        _replace(state, _join([*out, *exits, *([] if trips else [before])]))
+
+    # ---- conflicts ---------------------------------------------------------------------------------------
+
+    def _meet(self, later: Access, state: State) -> Iterator[Hazard]:
+        for pending in list(state.values()):
+            hazard = self._conflict(pending, later)
+            if hazard is not None:
+                yield hazard
+
+    def _conflict(self, pending: Pending, later: Access) -> Hazard | None:
+        x, y = pending.access, later
+        if not (x.write or y.write) or (x.atomic and y.atomic):
+            return None
+        aliased = x.resource != y.resource
+        if aliased and frozenset((x.resource, y.resource)) not in self._aliases:
+            return None
+        if x.node is y.node and not pending.carried:
+            return None
+        if _role(x.node) is not _role(y.node) and _role(x.node) is not None and _role(y.node) is not None:
+            return None
+        if x.private and x.agent == y.agent == "wgmma":
+            return None
+        pairs, mapped = self._overlap(x, y, pending.carried, aliased)
+        if not pairs.any():
+            return None
+        wait = not pending.done
+        if x.private:
+            return Hazard(pending, y, np.zeros_like(pairs), True, False) if wait else None
+        fence = x.write and x.proxy == "generic" and y.proxy == "async"
+        bad = np.zeros_like(pairs) if mapped and not fence else pairs
+        if not (mapped and not fence):
+            for barrier in pending.fenced_barriers if fence else pending.barriers:
+                assert barrier.part is not None
+                bad = bad & ~joined(barrier.part, x, y)
+            if x.threads == y.threads == 1 and not fence:
+                bad = bad & (x.start[:, None] != y.start[None, :])
+        if not bad.any() and not wait:
+            return None
+        return Hazard(pending, y, bad, wait, fence and not pending.fenced)
+
+    def _overlap(self, x: Access, y: Access, carried: frozenset[str], aliased: bool) -> tuple[Bools, bool]:
+        if aliased:
+            return np.ones((len(x.start), len(y.start)), dtype=bool), False
+        key = id(x), id(y), carried
+        if key not in self._overlaps:
+            self._overlaps[key] = overlap(x, y, carried), same_mapping(x, y, carried)
+        return self._overlaps[key]
+
+
+def joined(part: Ints, x: Access, y: Access) -> Bools:
+    """For which instances of ``x`` and ``y`` a barrier with this partition joins all threads of both."""
+    cx, cy = _class(part, x), _class(part, y)
+    met: Bools = (cx[:, None] == cy[None, :]) & (cx >= 0)[:, None]
+    return met
+
+
+def _class(part: Ints, a: Access) -> Ints:
+    """The class of each instance; -1 for one that is not wholly in a class."""
+    if a.threads == 1:
+        return part[a.start]
+    members = part[np.minimum(a.start[:, None] + np.arange(a.threads)[None, :], len(part) - 1)]
+    return np.where((members == members[:, :1]).all(axis=1), members[:, 0], -1)
+
+
+def _role(node: Node) -> Node | None:
+    """The asynchronous role that ``node`` belongs to: roles order their accesses by events alone."""
+    roles = [n for n in node.ancestors() if isinstance(n.op, InThreads) and n.op.asynchronous]
+    return roles[-1] if roles else None
+
+
+def _trips(op: For | While | object) -> int | None:
+    if not isinstance(op, For):
+        return None
+    start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
+    return None if start is None or stop is None or not step else len(range(start, stop, step))
+
+
+def _carry(p: Pending, name: str, loop: Node) -> Pending:
+    return replace(p, carried=p.carried | {name}) if loop in p.access.node.ancestors() else p
+
+
+def _join(states: list[State]) -> State:
+    """What may be pending after any of ``states``: an access is only as safe as where it is least so."""
+    out: State = {}
+    for s in states:
+        for key, p in s.items():
+            q = out.get(key)
+            out[key] = p if q is None else _worse(p, q)
+    return out
+
+
+def _worse(p: Pending, q: Pending) -> Pending:
+    return Pending(
+        p.access,
+        p.carried,
+        p.committed and q.committed,
+        p.done and q.done,
+        p.fenced and q.fenced,
+        p.barriers & q.barriers,
+        p.fenced_barriers & q.fenced_barriers,
+        tuple(n for n in p.missed if n in q.missed),
+    )
+
+
+def _replace(state: State, new: State) -> None:
+    state.clear()
+    state.update(new)
+
+
+def _synchronise(node: Node, state: State) -> None:
+    """The effect of a synchronisation operation on what is pending."""
+    op = node.op
+    if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait)):
+        return
+    for key, p in list(state.items()):
+        if not (node.parent.mask[p.access.start]).all():
+            continue
+        match op:
+            case CopyCommit() if p.access.agent == "cp.async":
+                state[key] = replace(p, committed=True)
+            case MmaCommit() if p.access.agent == "wgmma":
+                state[key] = replace(p, committed=True)
+            case CopyWait(pending=0) if p.access.agent == "cp.async" and p.committed:
+                state[key] = replace(p, done=True)
+            case MmaWait(pending=0) if p.access.agent == "wgmma" and p.committed:
+                state[key] = replace(p, done=True)
+            case ProxyFence() if p.done:
+                state[key] = replace(p, fenced=True)
+            case Barrier():
+                state[key] = _cross(p, node)
+
+
+def _cross(p: Pending, barrier: Node) -> Pending:
+    if not p.done:
+        return replace(p, missed=(*p.missed, barrier))
+    crossed = replace(p, barriers=p.barriers | {barrier})
+    if p.fenced:
+        return replace(crossed, fenced_barriers=p.fenced_barriers | {barrier})
+    return replace(crossed, missed=(*p.missed, barrier)) if p.access.write else crossed

@@ -1,0 +1,367 @@
+"""Synchronisation: the waits, fences and barriers that make statements take effect in the program's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilemma.atoms import catalogue
+from tilemma.errors import CompileError, Note
+from tilemma.ir.tile import (
+    Assign,
+    Barrier,
+    Body,
+    CopyCommit,
+    CopyWait,
+    Declare,
+    DeclareEvent,
+    DeclareFragment,
+    For,
+    If,
+    InThreads,
+    Kernel,
+    Load,
+    Mma,
+    MmaCommit,
+    MmaFence,
+    MmaWait,
+    Op,
+    Parallel,
+    ProxyFence,
+    Sync,
+    TriggerEvent,
+    WaitEvent,
+    WaitFuture,
+    While,
+)
+from tilemma.ir.walk import bodies, rewrite, walk
+from tilemma.passes.accesses import Accesses
+from tilemma.passes.decision import Decision
+from tilemma.passes.hazards import Hazard, Walk, joined
+from tilemma.passes.infer_levels import described
+from tilemma.passes.scope import Dependence
+from tilemma.passes.target import Target
+from tilemma.passes.threads import Block, Ints, Node, Tree
+from tilemma.passes.unsupported import NotBuilt
+
+_WARP = 32
+
+
+class BarrierNotUniform(CompileError):
+    code = "barrier-not-uniform"
+    found = "`{name}` is shared here ({kind}), but not all threads that share it run this together"
+    expected = "a barrier between the two accesses that all the threads concerned reach equally often"
+    fix = "move one of the two out of the `if`, `inthreads` or loop that only some of the threads run"
+
+
+class TooManyBarriers(CompileError):
+    code = "too-many-barriers"
+    found = "the groups of a block wait for each other in {have} different sets of threads"
+    expected = "at most {limit}: a block has {limit} named barriers besides that of the whole block"
+    fix = "let fewer groups share data separately"
+
+
+@dataclass(frozen=True)
+class InsertSync:
+    """Inserts CopyCommit, CopyWait, ProxyFence, Barrier, MmaFence, MmaCommit and MmaWait, as few as possible.
+
+    Works on one block at a time: finds the first access that may meet an earlier one too early, inserts what
+    orders them as late as possible before it and as far out as it goes (what one turn of a loop owes the next
+    comes at the end of the turn), and starts again; then takes out what turned out to be superfluous.
+    """
+
+    arch: str
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises BarrierNotUniform, TooManyBarriers or NotBuilt."""
+        dependence = Dependence(kernel.body)
+        for op in walk(kernel.body):
+            for kinds, what in (
+                ((WaitEvent, TriggerEvent, DeclareEvent), "an event"),
+                ((WaitFuture,), "waiting for a future"),
+            ):
+                if isinstance(op, kinds):
+                    raise NotBuilt(
+                        op.span, what=what, arch=self.arch, remedy="use synchronous copies and multiplies"
+                    )
+
+        def settle(op: Op) -> Op:
+            if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
+                return _synchronised(op, dependence, self.arch, log)
+            return op
+
+        return replace(kernel, body=rewrite(kernel.body, settle))
+
+
+def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[Decision]) -> Parallel:
+    block = replace(block, body=batched(block.body))
+    tree = Tree(block, dependence)
+    _written_barriers(tree)
+    best: list[Node] | None = None
+    accesses = Accesses(tree)
+    inserted = _resolve(tree, accesses, Target.of(arch))
+    best = _pruned(tree, accesses, inserted)
+    _number(tree, Target.of(arch))
+    counts: dict[str, int] = {}
+    for n in best:
+        counts[type(n.op).__name__] = counts.get(type(n.op).__name__, 0) + 1
+    text = ", ".join(f"{v} {k}" for k, v in sorted(counts.items())) or "nothing to wait for"
+    log.append(Decision("sync", described(block), text, counts, span=block.span))
+    return tree.rebuilt()
+
+
+# ---- wgmma batches ---------------------------------------------------------------------------------------
+
+
+def batched(body: Body) -> Body:
+    """``body`` with a fence before and a commit after each run of statements that only issue wgmma.
+
+    They stand inside the parallel that multiplies and outside the loop that does: a loop around such a
+    parallel changes places with it.
+    """
+    out: list[Op] = []
+    run: list[Op] = []
+
+    def close() -> None:
+        issuing = [i for i, op in enumerate(run) if _issues(op)]
+        if len(issuing) == 1 and isinstance(run[issuing[0]], Parallel):
+            p = run[issuing[0]]
+            assert isinstance(p, Parallel)
+            run[issuing[0]] = replace(p, body=batched(p.body))
+        elif issuing:
+            span = run[issuing[0]].span
+            run.insert(issuing[-1] + 1, MmaCommit(span=span))
+            run.insert(issuing[0], MmaFence(span=span))
+        out.extend(run)
+        run.clear()
+
+    for op in body:
+        if _quiet(op):
+            run.append(_exchanged(op))
+            continue
+        close()
+        nested = {name: batched(inner) for name, inner in bodies(op)}
+        out.append(replace(op, **nested) if nested else op)  # type: ignore[arg-type]
+    close()
+    return tuple(out)
+
+
+def _exchanged(op: Op) -> Op:
+    """A loop of multiplies whose body is one parallel, as a parallel of loops."""
+    if isinstance(op, For) and len(op.body) == 1 and isinstance(op.body[0], Parallel):
+        p = op.body[0]
+        return replace(p, body=(_exchanged(replace(op, body=p.body)),))
+    return op
+
+
+def _is_wgmma(op: Op) -> bool:
+    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].kind == "wgmma"
+
+
+def _issues(op: Op) -> bool:
+    return any(_is_wgmma(x) for x in walk((op,)))
+
+
+def _quiet(op: Op) -> bool:
+    """Whether ``op`` may stand between two multiplies of one batch: it touches no memory and no registers of
+    theirs, and all threads of a warpgroup run it."""
+    match op:
+        case Mma():
+            return _is_wgmma(op)
+        case Load(plan=plan):
+            return plan is not None and plan.method == "descriptor"
+        case DeclareFragment() | Declare() | Assign():
+            return True
+        case For(body=body):
+            return _issues(op) and all(_quiet(x) for x in body)
+        case Parallel(body=body, level=level):
+            whole = level is not None and level.kind == "group" and level.warps % 4 == 0
+            return whole and _issues(op) and all(_quiet(x) for x in body)
+    return False
+
+
+# ---- what the program wrote ------------------------------------------------------------------------------
+
+
+def _written_barriers(tree: Tree) -> None:
+    for node in list(tree.walk()):
+        if isinstance(node.op, Sync) and node.op.what == "barrier":
+            level, body = node.op.level, node.parent
+            depth = 0
+            if level is not None and level.kind in ("group", "thread"):
+                depth = len(body.chain) if level.kind == "group" else 0
+                groups = [
+                    d + 1
+                    for d, p in enumerate(body.chain)
+                    if isinstance(p.op, Parallel) and p.op.level is not None and p.op.level.kind == "group"
+                ]
+                depth = groups[-1] if level.kind == "group" and groups else 0
+            if not body.uniform(depth):
+                raise BarrierNotUniform(node.op.span, name="sync.barrier", kind="written barrier")
+            node.op, node.part = Barrier(0, 0, span=node.op.span), body.partition(depth)
+
+
+# ---- placing ---------------------------------------------------------------------------------------------
+
+
+def _resolve(tree: Tree, accesses: Accesses, target: Target) -> list[Node]:
+    inserted: list[Node] = []
+    walker = Walk(tree, accesses)
+    limit = 4 * sum(1 for _ in tree.walk()) + 64
+    for _ in range(limit):
+        hazard = next(walker.hazards(), None)
+        if hazard is None:
+            return inserted
+        inserted += _place(hazard)
+    raise AssertionError(f"synchronisation does not settle: {hazard}")
+
+
+def _place(hazard: Hazard) -> list[Node]:
+    """Insert what orders ``hazard``; returns the new nodes."""
+    if hazard.barrier:
+        for barrier in reversed(hazard.pending.missed):
+            assert barrier.part is not None
+            met = joined(barrier.part, hazard.pending.access, hazard.later)
+            if bool((met | ~hazard.pairs).all()) and not _carried_past(hazard, barrier):
+                return _insert(barrier.parent, barrier.parent.nodes.index(barrier), hazard, None)
+    body, position, inward = _anchor(hazard)
+    if not hazard.barrier:
+        body, position, _ = _narrowed(hazard, body, position, inward, None)
+        return _insert(body, position, hazard, None)
+    depth = _depth(hazard, body)
+    if depth is None:
+        x, y = hazard.pending.access.node.op, hazard.later.node.op
+        raise BarrierNotUniform(
+            y.span, name=hazard.later.resource, kind=str(hazard), notes=[Note("the earlier access", x.span)]
+        )
+    body, position, part = _narrowed(hazard, body, position, inward, body.partition(depth))
+    return _insert(body, position, hazard, part)
+
+
+def _carried_past(hazard: Hazard, barrier: Node) -> bool:
+    """Whether a wait in front of ``barrier`` could be skipped: it stands in a branch that may not be taken."""
+    x, y = hazard.pending.access.node, hazard.later.node
+    around = {id(n) for n in (*x.ancestors(), *y.ancestors())}
+    return any(id(n) not in around and isinstance(n.op, (If, InThreads)) for n in barrier.ancestors())
+
+
+def _anchor(hazard: Hazard) -> tuple[Block, int, Node]:
+    """(body, position, the operation next to it that leads to one of the two accesses).
+
+    Before the later access, in the innermost body that holds both; for what a loop carries, at its end.
+    """
+    x, y = hazard.pending.access.node, hazard.later.node
+    loops = [n for n in y.ancestors() if isinstance(n.op, (For, While)) and _name(n) in hazard.pending.carried]
+    if loops:
+        body = loops[-1].inner[0]
+        return body, len(body.nodes), x.at(body)
+    around = list(x.parent.path())
+    body = next(b for b in y.parent.path() if b in around)
+    before = y.at(body)
+    return body, body.nodes.index(before), before
+
+
+def _name(n: Node) -> str:
+    return n.op.index.name if isinstance(n.op, For) else f"while {id(n)}"
+
+
+def _depth(hazard: Hazard, body: Block) -> int | None:
+    """The depth of the smallest instances within which all pairs meet; None where no barrier is possible."""
+    for depth in range(len(body.chain), -1, -1):
+        part = body.partition(depth)
+        met = joined(part, hazard.pending.access, hazard.later)
+        if bool((met | ~hazard.pairs).all()):
+            return depth if body.uniform(depth) and _regular(part) else None
+    return None
+
+
+def _regular(part: Ints) -> bool:
+    """Whether every class has the same number of threads, in whole warps."""
+    sizes = np.unique(part[part >= 0], return_counts=True)[1]
+    return len(set(sizes.tolist())) == 1 and int(sizes[0]) % _WARP == 0
+
+
+def _narrowed(
+    hazard: Hazard, body: Block, position: int, inward: Node, part: Ints | None
+) -> tuple[Block, int, Ints | None]:
+    """The place moved into the parallels that lead to ``inward``'s access, where fewer threads do."""
+    x, y = hazard.pending.access, hazard.later
+    target = y.node if position < len(body.nodes) and body.nodes[position] is inward else x.node
+    after = target is x.node
+    while isinstance(inward.op, Parallel) and inward is not target:
+        inner = inward.inner[0]
+        if not inner.mask[x.start].all() or (x.agent == "wgmma" and not _whole(inner, hazard)):
+            break
+        if part is not None:
+            smaller = inner.partition(len(inner.chain))
+            if not bool((joined(smaller, x, y) | ~hazard.pairs).all()) or not _regular(smaller):
+                break
+            part = smaller
+        inward = target.at(inner)
+        body, position = inner, len(inner.nodes) if after else inner.nodes.index(inward)
+    return body, position, part
+
+
+def _whole(body: Block, hazard: Hazard) -> bool:
+    """Whether the warpgroups of the earlier access get to ``body`` whole."""
+    x = hazard.pending.access
+    return all(bool(body.mask[s : s + x.threads].all()) for s in x.start.tolist())
+
+
+def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None) -> list[Node]:
+    p = hazard.pending
+    span = hazard.later.node.op.span
+    ops: list[Op] = []
+    if hazard.wait and p.access.agent == "cp.async":
+        ops += [] if p.committed else [CopyCommit(span=span)]
+        ops.append(CopyWait(0, span=span))
+    if hazard.wait and p.access.agent == "wgmma":
+        ops.append(MmaWait(0, span=span))
+    if hazard.fence:
+        ops.append(ProxyFence(span=span))
+    nodes = [Node(op, body, inserted=True) for op in ops]
+    if hazard.barrier and part is not None:
+        nodes.append(Node(Barrier(0, 0, span=span), body, inserted=True, part=part))
+    assert nodes, hazard
+    body.nodes[position:position] = nodes
+    return nodes
+
+
+# ---- what is left out ------------------------------------------------------------------------------------
+
+
+def _pruned(tree: Tree, accesses: Accesses, inserted: list[Node]) -> list[Node]:
+    """Removes each inserted operation without which there is still no hazard."""
+    walker = Walk(tree, accesses)
+    kept = []
+    for node in inserted:
+        where = node.parent.nodes
+        at = where.index(node)
+        del where[at]
+        if next(walker.hazards(), None) is not None:
+            where.insert(at, node)
+            kept.append(node)
+    return kept
+
+
+def _number(tree: Tree, target: Target) -> None:
+    """Fills in the barriers' numbers and thread counts: one number for each set of threads."""
+    numbers: dict[bytes, int] = {}
+    free = 1
+    for node in tree.walk():
+        if node.part is None:
+            continue
+        classes, sizes = np.unique(node.part[node.part >= 0], return_counts=True)
+        threads = int(sizes[0])
+        if threads == tree.threads or threads == _WARP:
+            node.op = Barrier(0, threads, span=node.op.span)
+            continue
+        key = node.part.tobytes()
+        if key not in numbers:
+            numbers[key] = free
+            # Instance n starts at thread n * threads.
+            free += int(classes[-1]) // threads + 1
+        node.op = Barrier(numbers[key], threads, int(len(classes) > 1), span=node.op.span)
+    if free > target.barriers:
+        raise TooManyBarriers(tree.block.span, have=free - 1, limit=target.barriers - 1)

@@ -1,0 +1,317 @@
+"""Register tiles: what each is for, its type, and which instances hold it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilemma import dtypes
+from tilemma.dtypes import DType
+from tilemma.errors import CompileError, Note
+from tilemma.ir.expr import Cast, Const, Expr, Index, const, depends_on
+from tilemma.ir.tile import (
+    Apply,
+    Body,
+    DeclareFragment,
+    Fill,
+    FragmentRef,
+    Kernel,
+    Load,
+    Mma,
+    Op,
+    Parallel,
+    ScaleMma,
+    Store,
+)
+from tilemma.ir.walk import bodies, expressions, walk
+from tilemma.passes.contraction import Fragments, fragment_uses
+from tilemma.passes.decision import Decision
+from tilemma.passes.infer_levels import described
+from tilemma.passes.scope import Dependence, Site, control, count, kind, sites
+
+
+class FragmentRoles(CompileError):
+    code = "fragment-roles"
+    found = "`{name}` is used as {first} and as {second}"
+    expected = (
+        "one role for a fragment: the registers of an operand and of an accumulator are laid out differently"
+    )
+    fix = "load or fill a second fragment for the other use"
+
+
+class FragmentNotFilled(CompileError):
+    code = "fragment-not-filled"
+    found = "`{name}` is used as {use} before anything was put into it"
+    expected = "{expectation} before this statement"
+    fix = "{remedy}"
+
+
+class CollectiveScope(CompileError):
+    code = "collective-scope"
+    found = "this statement works on `{name}` at {where}"
+    expected = "a warp (`: group`), a warpgroup (`: group-4`) or more warps that hold the tile together"
+    fix = "put it inside `parallel p by 1 : group`, or `: group-4`"
+
+
+class CollectiveLanes(CompileError):
+    code = "collective-lanes"
+    found = "this statement on `{name}` stands inside `parallel {names} : thread`, and {reason}"
+    expected = "all lanes of the group to run a collective statement together"
+    fix = "move it out of the `: thread` level"
+
+
+class FragmentHome(CompileError):
+    code = "fragment-home"
+    found = "`{name}` is held by `{first}` and used in `{second}`"
+    expected = "the same level and extents in every `parallel` that uses it: equal index, same warps"
+    fix = "use `parallel ... {first}` here too, or pass the data through shared memory"
+
+
+class SeveralInstances(CompileError):
+    code = "fragment-several-instances"
+    found = "`{name}` is used outside the `parallel` that holds it, where {count} instances have one each"
+    expected = "exactly one instance, or the statement inside a `parallel` of the same shape"
+    fix = "put it inside `parallel {shape}` and give each instance its own part of the destination"
+
+
+class AccumulatorType(CompileError):
+    code = "accumulator-type"
+    found = "accumulator `{name}` of {have} for operands of {operand}"
+    expected = "one of {legal}"
+    fix = "write `mma.fill.{first}`, or leave the suffix out"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The instances that hold a fragment: one each for a parallel of this level and these extents."""
+
+    parallel: Parallel
+    outer: tuple[Parallel, ...]
+
+    @property
+    def instances(self) -> int:
+        total = 1
+        for p in (*self.outer, self.parallel):
+            total *= count(p) or 1
+        return total
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        return tuple((p.level, tuple(i.extent for i in p.indices)) for p in (*self.outer, self.parallel))
+
+    def __str__(self) -> str:
+        extents = ", ".join(str(count(p)) for p in (*self.outer, self.parallel))
+        return f"by {extents} : {self.parallel.level}"
+
+
+def home_of(site: Site) -> Home | None:
+    """Who runs a collective statement at ``site``; None outside every group."""
+    group = site.group
+    if group is None:
+        return None
+    chain = [p for p in site.inner if kind(p) == "group"]
+    return Home(group, tuple(chain[:-1]))
+
+
+@dataclass(frozen=True)
+class PlaceFragments:
+    """Fills `DeclareFragment.dtype`, and moves a statement outside the instance that holds its fragment into it,
+    where there is exactly one.
+    """
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises FragmentRoles, FragmentNotFilled, CollectiveScope, CollectiveLanes, FragmentHome,
+        SeveralInstances or AccumulatorType."""
+        fragments = Fragments(kernel.body)
+        roles = _roles(kernel)
+        _check_filled(kernel.body, roles)
+        homes = _homes(kernel)
+        types = {name: _dtype(name, role, fragments, log) for name, role in roles.items()}
+        for name, home in homes.items():
+            what = {"C": "accumulator", "A": "operand A", "B": "operand B", "E": "metadata"}[roles[name]]
+            text = f"{what}, {types[name]}, in the registers of each `parallel {home}`"
+            log.append(Decision("fragments", name, text, {"role": roles[name], "dtype": str(types[name])}))
+        fresh = _Fresh(kernel)
+        body = _settle(kernel.body, types, homes, False, fresh)
+        return replace(kernel, body=body)
+
+
+def _roles(kernel: Kernel) -> dict[str, str]:
+    """Fragment -> "A", "B", "C" or "E"; FragmentRoles for two of them."""
+    letter = {"accumulator": "C", "fill": "C", "store": "C", "A": "A", "B": "B", "metadata": "E"}
+    words = {"C": "an accumulator", "A": "operand A", "B": "operand B", "E": "metadata"}
+    found: dict[str, tuple[str, Op]] = {}
+    for op in walk(kernel.body):
+        for use, ref in fragment_uses(op):
+            role = letter.get(use)
+            if role is None:
+                continue
+            first, where = found.setdefault(ref.name, (role, op))
+            if first != role:
+                raise FragmentRoles(
+                    op.span,
+                    name=ref.name,
+                    first=words[first],
+                    second=words[role],
+                    notes=[Note(f"used as {words[first]} here", where.span)],
+                )
+    roles = {name: role for name, (role, _) in found.items()}
+    for op in walk(kernel.body):
+        if isinstance(op, (DeclareFragment, Load, Apply)):
+            name = op.name if isinstance(op, DeclareFragment) else op.fragment.name
+            roles.setdefault(name, "C" if isinstance(op, Apply) else "A")
+    return roles
+
+
+def _check_filled(body: Body, roles: dict[str, str]) -> None:
+    filled: set[str] = set()
+    for op in walk(body):
+        for use, ref in fragment_uses(op):
+            if use in ("fill", "load"):
+                filled.add(ref.name)
+            elif ref.name not in filled:
+                operand = roles.get(ref.name) != "C"
+                how = f"`{ref.name} = mma.load ...`" if operand else f"`{ref.name} = mma.fill 0.0`"
+                raise FragmentNotFilled(
+                    op.span,
+                    name=ref.name,
+                    use=f"the {use}" if use == "accumulator" else use,
+                    expectation="`mma.load`" if operand else "`mma.fill` (or `mma.load`)",
+                    remedy=f"write {how} before it",
+                )
+
+
+def _homes(kernel: Kernel) -> dict[str, Home]:
+    dependence = Dependence(kernel.body)
+    homes: dict[str, Home] = {}
+    outside: list[tuple[str, Site]] = []
+    for site in sites(kernel.body):
+        for use, ref in fragment_uses(site.op):
+            if use == "fill" and site.group is None and site.block is not None:
+                continue
+            home = home_of(site)
+            if home is None:
+                outside.append((ref.name, site))
+                continue
+            _check_lanes(site, ref, dependence)
+            known = homes.setdefault(ref.name, home)
+            if known.shape != home.shape:
+                raise FragmentHome(
+                    site.op.span,
+                    name=ref.name,
+                    first=f"by {described(known.parallel).split(' by ')[1]} : {known.parallel.level}",
+                    second=f"parallel {described(home.parallel)} : {home.parallel.level}",
+                )
+    for name, site in outside:
+        if name not in homes or isinstance(site.op, Mma):
+            where = "block scope" if site.block is not None else "kernel scope"
+            if any(kind(p) == "thread" for p in site.parallels):
+                where = "thread scope"
+            raise CollectiveScope(site.op.span, name=name, where=where)
+        if homes[name].instances != 1:
+            p = homes[name].parallel
+            shape = f"{described(p)} : {p.level}"
+            raise SeveralInstances(site.op.span, name=name, count=homes[name].instances, shape=shape)
+    return homes
+
+
+def _check_lanes(site: Site, ref: FragmentRef, dependence: Dependence) -> None:
+    """A collective statement below a thread level needs all lanes of the group, on one path."""
+    inside = site.parents[site.parents.index(site.group) + 1 :] if site.group is not None else ()
+    threads = [p for p in inside if isinstance(p, Parallel)]
+    for p in threads:
+        assert site.group is not None and site.group.level is not None
+        names = {i.name for i in p.indices}
+        reason = ""
+        if count(p) != site.group.level.threads:
+            reason = f"it has {count(p)} of the group's {site.group.level.threads} lanes"
+        elif any(_mentions(e, names, dependence) for e in expressions(site.op)):
+            reason = "its operands differ from lane to lane"
+        elif any(names & dependence.closure(control(q)) for q in inside if q is not p):
+            reason = "whether it runs differs from lane to lane"
+        if reason:
+            raise CollectiveLanes(site.op.span, name=ref.name, names=described(p), reason=reason)
+
+
+def _mentions(e: Expr, names: set[str], dependence: Dependence) -> bool:
+    return depends_on(e, names) or bool(dependence.of(e) & names)
+
+
+def _dtype(name: str, role: str, fragments: Fragments, log: list[Decision]) -> DType | None:
+    loads = fragments.loads.get(name, [])
+    if role != "C":
+        return loads[0].src.dtype if loads else None
+    multiplies = [m for m in fragments.multiplies if m.acc.name == name]
+    operands = [t for m in multiplies if (t := fragments.dtype(m.a)) is not None]
+    explicit = [f.dtype for f in fragments.fills.get(name, ()) if f.dtype is not None]
+    declared = fragments.declared[name].dtype if name in fragments.declared else None
+    legal = operands[0].accumulators if operands else ()
+    if declared is not None and (explicit or not legal or declared.name != legal[0]):
+        explicit.insert(0, declared)
+    if explicit:
+        chosen, how = explicit[0], "as written"
+        if legal and chosen.name not in legal:
+            where = (multiplies or fragments.fills[name])[0]
+            raise AccumulatorType(
+                where.span, name=name, have=chosen, operand=operands[0], legal=", ".join(legal), first=legal[0]
+            )
+    elif loads and (not legal or loads[0].src.dtype.name in legal):
+        chosen, how = loads[0].src.dtype, "as loaded"
+    elif legal:
+        chosen, how = dtypes.dtype(legal[0]), f"inferred from operands of {operands[0]}"
+    else:
+        chosen, how = dtypes.f32, "nothing else is known"
+    log.append(Decision("fragments", name, f"accumulates in {chosen} ({how})", {"dtype": str(chosen)}))
+    if chosen is dtypes.f16 and multiplies:
+        text = "sums in f16: 11 bits, and 65504 is the largest; for a long K write `mma.fill.f32`"
+        log.append(Decision("fragments", name, text, warning=True, span=multiplies[0].span))
+    return chosen
+
+
+class _Fresh:
+    """Names that the kernel does not use yet."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._used = {i.name for op in walk(kernel.body) if isinstance(op, Parallel) for i in op.indices}
+
+    def __call__(self, name: str) -> str:
+        n = next(c for c in (name, *(f"{name}.{i}" for i in range(1, 10**6))) if c not in self._used)
+        self._used.add(n)
+        return n
+
+
+def _settle(
+    body: Body, types: dict[str, DType | None], homes: dict[str, Home], grouped: bool, fresh: _Fresh
+) -> Body:
+    out: list[Op] = []
+    for op in body:
+        inside = grouped or (isinstance(op, Parallel) and kind(op) == "group")
+        changes = {name: _settle(inner, types, homes, inside, fresh) for name, inner in bodies(op)}
+        if isinstance(op, DeclareFragment):
+            op = replace(op, dtype=types.get(op.name, op.dtype))
+        elif isinstance(op, Fill):
+            dtype = types[op.fragment.name]
+            assert dtype is not None
+            op = replace(op, value=_converted(op.value, dtype))
+        elif changes:
+            op = replace(op, **changes)  # type: ignore[arg-type]
+        if not grouped and isinstance(op, (Store, Load, Apply, ScaleMma)):
+            name = op.acc.name if isinstance(op, ScaleMma) else op.fragment.name
+            op = _into(homes[name], op, fresh)
+        out.append(op)
+    return tuple(out)
+
+
+def _converted(e: Expr, dtype: DType) -> Expr:
+    if e.type == dtype:
+        return e
+    if isinstance(e, Const):
+        return Const(float(e.value) if dtype.is_float else int(e.value), dtype)
+    return Cast(e, dtype)
+
+
+def _into(home: Home, op: Op, fresh: _Fresh) -> Op:
+    """``op`` inside the single instance that holds its fragment."""
+    for p in reversed((*home.outer, home.parallel)):
+        indices = tuple(Index(fresh(i.name), const(1)) for i in p.indices)
+        op = Parallel(indices, (op,), p.level, span=op.span)
+    return op

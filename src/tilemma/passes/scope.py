@@ -1,0 +1,154 @@
+"""Who executes what: enclosing operations, thread numbering, and what a value depends on.
+
+Inside a block, instance i of a parallel of level L covers threads [i * L.threads, (i + 1) * L.threads) of the
+instance around it, i counted row-major over the indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from tilemma.ir.expr import Expr, Index, Var, value_of, walk
+from tilemma.ir.tile import (
+    Assign,
+    Atomic,
+    Body,
+    Declare,
+    For,
+    If,
+    InThreads,
+    Kernel,
+    Op,
+    Parallel,
+    While,
+)
+from tilemma.ir.walk import bodies
+
+WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An operation and the operations around it, outermost first."""
+
+    op: Op
+    parents: tuple[Op, ...]
+
+    @property
+    def parallels(self) -> tuple[Parallel, ...]:
+        return tuple(p for p in self.parents if isinstance(p, Parallel))
+
+    @property
+    def block(self) -> Parallel | None:
+        return next((p for p in self.parallels if kind(p) == "block"), None)
+
+    @property
+    def inner(self) -> tuple[Parallel, ...]:
+        """The parallels below the block, outermost first."""
+        return tuple(p for p in self.parallels if p.level is not None and p.level.depth > 1)
+
+    @property
+    def group(self) -> Parallel | None:
+        """The innermost parallel of a group level: who executes a collective statement here."""
+        return next((p for p in reversed(self.parallels) if kind(p) == "group"), None)
+
+
+def kind(p: Parallel) -> str:
+    return p.level.kind if p.level is not None else ""
+
+
+def sites(body: Body, parents: tuple[Op, ...] = ()) -> Iterator[Site]:
+    """Every operation with what is around it, in program order."""
+    for op in body:
+        yield Site(op, parents)
+        for _, inner in bodies(op):
+            yield from sites(inner, (*parents, op))
+
+
+def blocks(kernel: Kernel) -> Iterator[Parallel]:
+    """The parallels of level block: one launch each."""
+    return (s.op for s in sites(kernel.body) if isinstance(s.op, Parallel) and kind(s.op) == "block")
+
+
+def count(p: Parallel) -> int | None:
+    """The number of instances where it is known when compiled."""
+    values = [value_of(i.extent) for i in p.indices]
+    return None if any(v is None for v in values) else prod(v for v in values if v is not None)
+
+
+def span_threads(p: Parallel) -> int:
+    """The threads that all instances of a group or thread level take together."""
+    n = count(p)
+    assert n is not None and p.level is not None, p
+    return n * p.level.threads
+
+
+def block_threads(block: Parallel) -> int:
+    """Threads of a block: the most that one of its parallels takes, in whole warps, at least one warp.
+
+    A level inside a group names the group's own lanes or warps and adds none.
+    """
+
+    def most(body: Body) -> int:
+        found = 0
+        for op in body:
+            if isinstance(op, Parallel):
+                found = max(found, span_threads(op))
+            else:
+                found = max([found, *(most(inner) for _, inner in bodies(op))])
+        return found
+
+    return max(WARP, -(-most(block.body) // WARP) * WARP)
+
+
+def names(e: Expr) -> set[str]:
+    """The indices and variables that ``e`` mentions."""
+    return {x.name for x in walk(e) if isinstance(x, (Index, Var))}
+
+
+class Dependence:
+    """Which indices each value depends on, variables seen through.
+
+    A variable depends on what it is assigned and on the control around each assignment; one that receives an
+    atomic's old value differs from thread to thread.
+    """
+
+    ATOMIC = "atomic result"
+
+    def __init__(self, body: Body) -> None:
+        direct: dict[str, set[str]] = {}
+        for s in sites(body):
+            match s.op:
+                case Declare(var=v, value=e) | Assign(var=v, value=e):
+                    found = names(e)
+                case Atomic(result=Var() as v):
+                    found = {self.ATOMIC}
+                case _:
+                    continue
+            for p in s.parents:
+                found |= control(p)
+            direct.setdefault(v.name, set()).update(found)
+        for _ in direct:
+            for reached in direct.values():
+                reached.update(*[direct.get(n, set()) for n in reached])
+        self._of = direct
+
+    def of(self, e: Expr) -> set[str]:
+        """Names of all indices (and variables) that ``e`` depends on."""
+        return self.closure(names(e))
+
+    def closure(self, found: set[str]) -> set[str]:
+        """``found`` and all that the variables among them depend on."""
+        return found.union(*(self._of.get(n, set()) for n in found))
+
+
+def control(op: Op) -> set[str]:
+    """The names that decide whether and how often the body of ``op`` runs."""
+    match op:
+        case If(cond=c) | InThreads(cond=c) | While(cond=c):
+            return names(c)
+        case For(start=a, stop=b, step=c):
+            return names(a) | names(b) | names(c)
+    return set()

@@ -1,0 +1,119 @@
+"""Folding: constants, loops of one turn, code and storage that nothing needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilemma.ir.expr import Const, Expr, substitute, value_of
+from tilemma.ir.tile import (
+    Alloc,
+    Body,
+    Break,
+    Continue,
+    DeclareFragment,
+    For,
+    If,
+    InThreads,
+    Kernel,
+    Mma,
+    Op,
+    Parallel,
+)
+from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, views, walk
+from tilemma.passes.contraction import fragment_uses
+from tilemma.passes.decision import Decision
+
+# Loops of multiplies with at most this many turns are unrolled when lowered.
+_UNROLL = 16
+
+
+@dataclass(frozen=True)
+class Simplify:
+    """Folds expressions, drops branches never taken, loops of no turn and storage never used, opens loops of
+    one turn, and marks short loops of multiplies for unrolling.
+    """
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        body = _fold(kernel.body, {})
+        body = rewrite(body, _unroll)
+        used = _used(body)
+        dropped: list[str] = []
+
+        def keep(op: Op) -> Op | Body:
+            name = (
+                op.buffer.name if isinstance(op, Alloc) else op.name if isinstance(op, DeclareFragment) else None
+            )
+            if name is None or name in used:
+                return op
+            dropped.append(name)
+            return ()
+
+        body = rewrite(body, keep)
+        for name in dropped:
+            log.append(Decision("simplify", name, "dropped: nothing uses it"))
+        return replace(kernel, body=body)
+
+
+def _fold(body: Body, table: dict[str, Expr]) -> Body:
+    out: list[Op] = []
+    for op in body:
+        op = map_expressions(op, lambda e: substitute(e, table))
+        match op:
+            case If(cond=Const(value=v)):
+                out += _fold(op.then if v else op.otherwise, table)
+            case For() if _single(op) is not None:
+                start = _single(op)
+                assert start is not None
+                out += _fold(op.body, {**table, op.index.name: start})
+            case For(start=a, stop=b) if _empty(a, b):
+                pass
+            case _:
+                changes = {name: _fold(inner, table) for name, inner in bodies(op)}
+                changed = replace(op, **changes) if changes else op  # type: ignore[arg-type]
+                if not (isinstance(op, (For, If, InThreads, Parallel)) and not any(changes.values())):
+                    out.append(changed)
+    return tuple(out)
+
+
+def _empty(start: Expr, stop: Expr) -> bool:
+    a, b = value_of(start), value_of(stop)
+    return a is not None and b is not None and a >= b
+
+
+def _single(op: For) -> Expr | None:
+    """The index of a loop that runs exactly once."""
+    start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
+    if start is None or stop is None or step is None or len(range(start, stop, max(step, 1))) != 1:
+        return None
+    if any(isinstance(x, (Break, Continue)) for x in walk(op.body)):
+        return None
+    return op.start
+
+
+def _unroll(op: Op) -> Op:
+    if not isinstance(op, For) or op.unroll is not None:
+        return op
+    inside = [type(x) for x in walk(op.body)]
+    if Mma not in inside or For in inside:
+        return op
+    start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
+    if start is None or stop is None or not step:
+        return op
+    trips = len(range(start, stop, step))
+    return replace(op, unroll=trips) if trips <= _UNROLL else op
+
+
+def _used(body: Body) -> set[str]:
+    """The buffers and fragments that an operation other than a declaration names."""
+    from tilemma.ir.expr import Element
+    from tilemma.ir.expr import walk as parts
+
+    found: set[str] = set()
+    for op in walk(body):
+        if isinstance(op, (Alloc, DeclareFragment)):
+            continue
+        found |= {v.base.name for v in views(op)} | {f.name for _, f in fragment_uses(op)}
+        for e in expressions(op):
+            found |= {x.view.base.name for x in parts(e) if isinstance(x, Element)}
+            found |= {x.fragment for x in parts(e) if hasattr(x, "fragment")}
+    return found

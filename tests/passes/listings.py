@@ -1,0 +1,80 @@
+"""The three kernels of the tutorial's chapter on tensor contraction, built without a front end."""
+
+from __future__ import annotations
+
+from tilemma import dtypes
+from tilemma.ir.builder import Builder
+from tilemma.ir.expr import Dim, cdiv
+from tilemma.ir.tile import Kernel
+from tilemma.ir.tiles import Tile
+from tilemma.ir.types import BLOCK, GROUP, WARPGROUP, Contract, Space
+
+M, N, K = Dim("M"), Dim("N"), Dim("K")
+
+
+def parameters(b: Builder, dtype=dtypes.f16):
+    lhs = b.array_param("lhs", dtype, ["M", "K"])
+    rhs = b.array_param("rhs", dtype, ["N", "K"])
+    output = b.array_param("output", dtypes.f16, ["M", "N"])
+    return lhs, rhs, output
+
+
+def listing1(dtype=dtypes.f16) -> Kernel:
+    b = Builder("matmul_wmma")
+    lhs, rhs, output = parameters(b, dtype)
+    with b.parallel(["block_m", "block_n"], [cdiv(M, 16), cdiv(N, 16)], BLOCK) as (bm, bn):
+        out_s = Tile.whole(b.alloc("output_s", Space.SHARED, dtypes.f16, [16, 16]))
+        with b.parallel(["warp_m", "warp_n"], [1, 1], GROUP) as (wm, wn):
+            mc = b.fill("mc", 0.0)
+            with b.foreach("iv_k", cdiv(K, 16)) as k:
+                l_s = b.copy(lhs.subspan([16, 16], [bm, k]), Space.SHARED, name="lhs_load_s").data
+                r_s = b.copy(rhs.subspan([16, 16], [bn, k]), Space.SHARED, name="rhs_load_s").data
+                with b.foreach("iv_warp_k", 1) as kk:
+                    ma = b.load("ma", l_s.chunkat([wm, kk]))
+                    mb = b.load("mb", r_s.chunkat([wn, kk]))
+                    b.mma(Contract.ROW_ROW, mc, ma, mb)
+            b.store(mc, out_s.subspan([16, 16], [wm, wn]))
+        b.copy(out_s, output.subspan([16, 16], [bm, bn]))
+    return b.finish()
+
+
+def listing2(acc=dtypes.f16) -> Kernel:
+    b = Builder("matmul_wgmma")
+    lhs, rhs, output = parameters(b)
+    with b.parallel(["block_m", "block_n"], [cdiv(M, 64), cdiv(N, 64)], BLOCK) as (bm, bn):
+        l_s = Tile.whole(b.alloc("lhs_load_s", Space.SHARED, dtypes.f16, [64, 128]))
+        r_s = Tile.whole(b.alloc("rhs_load_s", Space.SHARED, dtypes.f16, [64, 128]))
+        mc = b.fill("mc", 0.0, acc)
+        with b.foreach("iv_k", cdiv(K, 128)) as k:
+            b.copy(lhs.subspan([64, 128], [bm, k]), l_s)
+            b.copy(rhs.chunkat([bn, k]), r_s)
+            with b.foreach("iv_warp", 8) as kk, b.parallel(["p"], [1], WARPGROUP):
+                ma = b.load("ma", l_s.chunkat([None, kk]))
+                mb = b.load("mb", r_s.chunkat([None, kk]))
+                b.mma(Contract.ROW_ROW, mc, ma, mb)
+        out_s = Tile.whole(b.alloc("output_s", Space.SHARED, dtypes.f16, [64, 64]))
+        b.store(mc, out_s)
+        b.copy(out_s, output.subspan([64, 64], [bm, bn]))
+    return b.finish()
+
+
+def listing3(groups: int = 2, wn: int = 64, dtype=dtypes.f16) -> Kernel:
+    b = Builder("matmul_wgmma_2group")
+    lhs, rhs, output = parameters(b, dtype)
+    tile_m = 64 * groups
+    with b.parallel(["block_m", "block_n"], [cdiv(M, tile_m), cdiv(N, wn)], BLOCK) as (bm, bn):
+        l_s = Tile.whole(b.alloc("lhs_load_s", Space.SHARED, dtype, [tile_m, 128]))
+        r_s = Tile.whole(b.alloc("rhs_load_s", Space.SHARED, dtype, [wn, 128]))
+        out_s = Tile.whole(b.alloc("output_s", Space.SHARED, dtypes.f16, [tile_m, wn]))
+        mc = b.fill("mc", 0.0, dtypes.f32)
+        with b.foreach("iv_k", cdiv(K, 128)) as k:
+            b.copy(lhs.subspan([tile_m, 128], [bm, k]), l_s)
+            b.copy(rhs.chunkat([bn, k]), r_s)
+            with b.parallel(["p1"], [groups], WARPGROUP) as (p,), b.foreach("iv_warp", 8) as kk:
+                ma = b.load("ma", l_s.subspan([64, 128], [p, 0]).chunkat([None, kk]))
+                mb = b.load("mb", r_s.chunkat([None, kk]))
+                b.mma(Contract.ROW_ROW, mc, ma, mb)
+        with b.parallel(["p1"], [groups], WARPGROUP) as (p,):
+            b.store(mc, out_s.subspan([64, wn], [p, 0]))
+        b.copy(out_s, output.subspan([tile_m, wn], [bm, bn]))
+    return b.finish()
