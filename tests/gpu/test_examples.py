@@ -1,0 +1,102 @@
+"""Every example on a GPU, ragged, with poisoned surroundings, for every target that the GPU runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilemma import testing
+from tilemma.kernel import Kernel, load, load_python
+from tilemma.runtime import cuda_device, gpu_unavailable_reason, runs_on
+from tilemma.tools.problem import accumulator, dimensions, make_problem
+
+pytestmark = pytest.mark.gpu
+MISSING = gpu_unavailable_reason()
+if MISSING:
+    pytest.skip(MISSING, allow_module_level=True)
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[2] / "examples"
+FILES = sorted([*(ROOT / "co").glob("matmul*.co"), *(ROOT / "py").glob("matmul*.py")])
+ARCHS = [a for a in ("sm_80", "sm_90a") if runs_on(a, cuda_device(0).compute_capability)]
+SMALL = [(1, 1, 1), (127, 129, 65), (1, 300, 7), (200, 8, 64), (64, 64, 16), (130, 70, 200)]
+LARGE = [(1000, 1000, 1000), (4095, 4097, 4099), (1024, 1024, 1024)]
+
+
+def read(path: Path) -> Kernel:
+    return (load_python(path) if path.suffix == ".py" else load(path)).only()
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+@pytest.mark.parametrize("gap", [0, 2, 16], ids=lambda g: f"gap{g}")
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_ragged(path: Path, gap: int, shape: tuple[int, int, int], arch: str) -> None:
+    kernel = read(path)
+    problem = make_problem(kernel.build(), dict(zip("MNK", shape, strict=True)), {}, 0, "mk,nk->mn")
+    guards = {
+        n: testing.guarded(a, gap=gap, misalignment=gap % 16, device="cuda") for n, a in problem.arrays.items()
+    }
+    kernel.on("cuda", arch=arch)(*(guards[p.buffer.name].array for p in problem.kernel.arrays))
+    torch.cuda.synchronize()
+    problem.arrays["output"][...] = guards["output"].array.cpu().numpy()
+    assert problem.share() <= 1.0
+    for g in guards.values():
+        g.check()
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("shape", LARGE, ids=str)
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_large(path: Path, shape: tuple[int, int, int], arch: str) -> None:
+    kernel = read(path)
+    built = kernel.build()
+    assert dimensions(built) == ["M", "K", "N"]
+    m, n, k = shape
+    torch.manual_seed(0)
+    a = torch.randn(m, k, device="cuda").half()
+    b = torch.randn(n, k, device="cuda").half()
+    c = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
+    kernel.on("cuda", arch=arch)(a, b, c)
+    bound = testing.error_bound(a, b.T, acc=accumulator(built) or "f32", out="f16")
+    assert testing.share_of_bound(c, testing.reference("mk,nk->mn", a, b), bound) <= 1.0
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_libraries_agree(path: Path) -> None:
+    """NumPy arrays staged to the GPU, torch tensors and cupy arrays give the same bits."""
+    kernel = read(path)
+    a = testing.random_array((96, 80), "f16", 1)
+    b = testing.random_array((72, 80), "f16", 2)
+    results = []
+    host = np.full((96, 72), np.nan, np.float16)
+    kernel.on("cuda")(a, b, host)
+    results.append(host)
+    c = torch.empty(96, 72, dtype=torch.float16, device="cuda")
+    kernel(torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda(), c)
+    results.append(c.cpu().numpy())
+    cupy = pytest.importorskip("cupy")
+    out = cupy.empty((96, 72), cupy.float16)
+    kernel(cupy.asarray(a), cupy.asarray(b), out)
+    results.append(cupy.asnumpy(out))
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+def test_the_callers_stream_is_used() -> None:
+    kernel = read(FILES[0])
+    stream = torch.cuda.Stream()
+    a, b = (torch.randn(64, 64, device="cuda").half() for _ in range(2))
+    c = torch.zeros(64, 64, device="cuda", dtype=torch.float16)
+    kernel(a, b, c)
+    torch.cuda.synchronize()
+    c.zero_()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        kernel(a, b, c)
+    assert not c.any().item() or stream.query()
+    stream.synchronize()
+    assert c.any().item()
