@@ -141,6 +141,26 @@ def test_f16_accumulators(ab: tuple[Array, Array]) -> None:
         assert share_of_bound(result, wanted, bound) <= 1
 
 
+@pytest.mark.parametrize("acc", ["f32", "f16"])
+@pytest.mark.parametrize("step", [4, 8, 16])
+def test_truncation_that_always_loses_stays_within_and_uses_a_good_part(acc: str, step: int) -> None:
+    depth = 1 + 16 * 20
+    a, b = np.ones((1, depth), np.float16), np.ones((depth, 1), np.float16)
+    # 1, and then addends just below its last place; in f16 it is their sum over a step that is.
+    below = 1 - 2.0**-11
+    a[0, 1:], b[1:, 0] = (2.0**-11, 2.0**-12 * below) if acc == "f32" else (2.0**-10 / step, below)
+
+    def cut(x: Array) -> Array:
+        return truncate(x, 11)
+
+    p = products(a, b)
+    # The 1 comes as a step of its own: it is in the accumulator from then on.
+    p = np.concatenate([p[..., :1], np.zeros((1, 1, step - 1)), p[..., 1:]], axis=-1)
+    result = tensor_core(p, step, result=cut if acc == "f16" else None)
+    share = share_of_bound(result, reference("mk,kn->mn", a, b), error_bound(a, b, acc, acc))
+    assert (0.3 if acc == "f32" else 1.5 / step) < share <= 1
+
+
 @given(operands(("f32",)))
 def test_f32_and_tf32_operands(ab: tuple[Array, Array]) -> None:
     a, b = ab
@@ -222,6 +242,26 @@ def test_epilogues(ab: tuple[Array, Array], out: str, activation: str | None) ->
         plain = error_bound(a, b, "f32", "f32", alpha, beta, c, bias)
         if np.abs(forgotten - exact).max() > 1e-2 * np.abs(products(a, b)).sum():
             assert share_of_bound(forgotten, exact, plain) > 1
+
+
+def test_rounding_in_the_epilogue_counts_where_terms_cancel() -> None:
+    a, b = random_array((40, 16), "f16", 1, "small_integers"), random_array((16, 40), "f16", 2, "small_integers")
+    product = reference("mk,kn->mn", a, b)
+    alpha, c = 1.1, (-product * 1.1 / 0.7).astype(np.float32)
+    wanted = alpha * product + 0.7 * to_float64(c)
+    result = (np.float32(alpha) * product.astype(np.float32)).astype(np.float32) + np.float32(0.7) * c
+    share = share_of_bound(result, wanted, error_bound(a, b, "f32", "f32", alpha, 0.7, c))
+    assert 0.1 < share <= 1
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_accumulators_error_passes_through_an_activation(name: str) -> None:
+    a, b = random_array((64, 256), "f16", 1), random_array((256, 64), "f16", 2)
+    b = (b * np.float16(2.0**-4)).astype(np.float16)
+    value, f = reference("mk,kn->mn", a, b), ACTIVATIONS[name].value
+    before, after = error_bound(a, b, "f16", "f16"), error_bound(a, b, "f16", "f64", activation=name)
+    shares = [share_of_bound(f(value + sign * before), f(value), after) for sign in (-1, 1)]
+    assert 0.85 < max(shares) <= 1
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

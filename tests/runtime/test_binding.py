@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -228,6 +229,13 @@ def test_span_and_self_overlap_agree_with_enumeration(x: np.ndarray[Any, Any]) -
         assert overlaps_itself(ref) == collide
     else:
         assert overlaps_itself(ref) or not collide
+
+
+def test_self_overlap_of_every_small_matrix() -> None:
+    for s, t in itertools.product(range(-7, 8), range(9)):
+        for m, n in itertools.product(range(1, 6), repeat=2):
+            ref = describe(np.zeros(1, np.int16))._replace(shape=(m, n), strides=(s, t))
+            assert overlaps_itself(ref) == (len({i * s + j * t for i in range(m) for j in range(n)}) < m * n)
 
 
 @given(views(), views(), st.integers(-40, 40))
