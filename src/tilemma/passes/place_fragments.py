@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from tilemma import dtypes
 from tilemma.dtypes import DType
@@ -274,7 +276,8 @@ class _Fresh:
         self._used = {i.name for op in walk(kernel.body) if isinstance(op, Parallel) for i in op.indices}
 
     def __call__(self, name: str) -> str:
-        n = next(c for c in (name, *(f"{name}.{i}" for i in range(1, 10**6))) if c not in self._used)
+        candidates = chain([name], (f"{name}.{i}" for i in itertools.count(1)))
+        n = next(c for c in candidates if c not in self._used)
         self._used.add(n)
         return n
 
