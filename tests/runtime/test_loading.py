@@ -292,6 +292,9 @@ def test_arrays_at_other_addresses_have_their_arguments_packed_anew(fake: FakeDr
     assert cache.run((b, other, 1.0)) and fake.count("tensor_map") == maps
     with pytest.raises(OverlappingArrays):
         cache.run((a, a, 1.0))
+    unnamed = CallCache()
+    unnamed.put((a, out, 1.0), LoadedKernel(b"cubin", launch, cuda_device()).prepare(bind(launch, (a, out, 1.0))))
+    assert unnamed.run((a, out, 1.0)) and not unnamed.run((b, other, 1.0))
     skewed = DeviceArray(cuda_device(), (200, 64), "f16", misalignment=8)
     assert not cache.run((skewed, out, 1.0))
     assert not cache.run((DeviceArray(cuda_device(), (100, 64), "f16"), out, 1.0))

@@ -81,14 +81,14 @@ def _is_array_key(k: Any) -> bool:
 class CallCache:
     """The prepared launches of one kernel; safe to use from several threads.
 
-    ``order`` names the arguments.  Launches are kept by everything a call depends on; beside that, by all
-    but the addresses, so that a call with arrays in other places only has its arguments packed anew.  A full
-    cache is emptied.
+    Launches are kept by everything a call depends on and, if ``order`` names the arguments, also by all but
+    the addresses: a call with arrays in other places then only has its arguments packed anew.  A full cache
+    is emptied.
     """
 
     __slots__ = ("_capacity", "_entries", "_lock", "_order", "_shapes")
 
-    def __init__(self, order: Sequence[str], capacity: int = 4096) -> None:
+    def __init__(self, order: Sequence[str] = (), capacity: int = 4096) -> None:
         self._order = tuple(order)
         self._entries: dict[Hashable, tuple[PreparedLaunch, ...]] = {}
         self._shapes: dict[Hashable, tuple[PreparedLaunch, ...]] = {}
@@ -114,7 +114,7 @@ class CallCache:
 
     def _move(self, key: Any) -> tuple[PreparedLaunch, ...] | None:
         """The launches of a call that differs from a kept one in addresses only."""
-        kept = self._shapes.get(_without_addresses(key))
+        kept = self._shapes.get(_without_addresses(key)) if self._order else None
         if kept is None:
             return None
         pairs = zip(self._order, key, strict=False)
