@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from tilemma import dtypes
 from tilemma.ir import tile
 from tilemma.ir.expr import Const, Dim, Index, cdiv, const, mul

@@ -46,7 +46,7 @@ def bits_of(value: int | float, t: DType) -> int:
     if t.name.startswith("f8"):
         import ml_dtypes
 
-        top = float(ml_dtypes.finfo(t.numpy).max)
+        top = float(ml_dtypes.finfo(t.numpy).max)  # type: ignore[no-untyped-call]
         value = value if value != value else max(-top, min(top, float(value)))
     with np.errstate(over="ignore"):
         stored: Any = np.array(value, dtype=np.float64).astype(t.numpy)

@@ -129,7 +129,7 @@ def _move(lo: Lowering, op: tile.Copy, mover: _Mover, chunks: Chunks, thread: Li
 
 
 def _whole(lo: Lowering, view: View, shape: Sequence[int]) -> Reg | bool:
-    """Whether all of ``shape`` from the view's origin lies inside both view and array; the same for all threads."""
+    """Whether all of ``shape`` from the view's origin is in both view and array; the same for all threads."""
     e = lo.e
     sure: Reg | bool = True
     for axis, n in zip(view.axes, shape, strict=False):
@@ -292,8 +292,7 @@ class _CpAsync(_Mover):
             self._issue(chunk, source, None)
 
     def edge(self, chunks: Sequence[Chunk]) -> None:
-        lo, e = self.lo, self.lo.e
-        src = self.op.src
+        e, src = self.lo.e, self.op.src
         for chunk in chunks:
             row_ok, left = self._row_and_rest(chunk)
             count = e.register(Linear.of(e.register(left)), hint="left")
@@ -309,7 +308,7 @@ class _CpAsync(_Mover):
                 e.pure("add.s64", "u64", there.base, Imm(there.offset, "s64")) if there.offset else there.base
             )
             assert isinstance(address, Reg) and isinstance(some, Reg)
-            safe = e.pick(some, address, pointer(lo, src.base), "u64", hint="source")
+            safe = e.pick(some, address, pointer(self.lo, src.base), "u64", hint="source")
             assert isinstance(safe, Reg)
             self._issue(chunk, Mem(safe), read)
 
@@ -418,7 +417,4 @@ def lower_copy_commit(lo: Lowering, op: tile.CopyCommit) -> None:
 
 @lowers(tile.CopyWait)
 def lower_copy_wait(lo: Lowering, op: tile.CopyWait) -> None:
-    if op.pending == 0:
-        lo.e.do("cp.async.wait_all")
-    else:
-        lo.e.do("cp.async.wait_group", (), (Imm(op.pending),))
+    lo.e.do("cp.async.wait_group", (), (Imm(op.pending),))

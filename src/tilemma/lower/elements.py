@@ -94,7 +94,8 @@ def _negated(lo: Lowering, v: Reg, t: dtypes.DType) -> Value:
 def _atomic(lo: Lowering, op: tile.Atomic, name: str, t: dtypes.DType) -> str:
     """``.op.type`` of the instruction; NotLowered for types it does not have."""
     legal = {
-        "add": {"s32": "u32", "u32": "u32", "s64": "u64", "u64": "u64", "f32": "f32", "f64": "f64", "f16": "noftz.f16"},
+        "add": {"s32": "u32", "u32": "u32", "s64": "u64", "u64": "u64", "f32": "f32", "f64": "f64",
+                "f16": "noftz.f16"},
         "exch": {"s32": "b32", "u32": "b32", "f32": "b32", "s64": "b64", "u64": "b64", "f64": "b64"},
         "min": {"s32": "s32", "u32": "u32", "s64": "s64", "u64": "u64"},
         "max": {"s32": "s32", "u32": "u32", "s64": "s64", "u64": "u64"},
@@ -111,10 +112,7 @@ def _atomic(lo: Lowering, op: tile.Atomic, name: str, t: dtypes.DType) -> str:
             expected_what=f"one of {', '.join(legal)}",
             remedy="use an element type that the hardware has this atomic for",
         )
-    kind = legal[t.name]
-    if kind.startswith("noftz"):
-        return f"{name}.{kind}"
-    return f"{name}.{kind}"
+    return f"{name}.{legal[t.name]}"
 
 
 # ---- apply -----------------------------------------------------------------------------------------------

@@ -228,6 +228,8 @@ class Emitter:
         with self._open("loop") as region:
             var = self.reg(hint, "s32", uniform=uniform)
             low, high = self.range_of(start)[0], self.range_of(stop)[1] - 1
+            if isinstance(start, Imm) and isinstance(step, Imm):
+                high = low + (high - low) // max(1, int(step.value)) * int(step.value)
             self.bounded(var, low, max(low, high))
             yield var
         self.add(LaneFor(var, start, stop, step, tuple(region.ops), unroll))
@@ -308,8 +310,7 @@ class Emitter:
     def compare(self, op: str, a: Linear, b: Linear, *, unsigned: bool = False, hint: str = "p") -> Reg | bool:
         """``a op b`` as a predicate, or the answer where it is known.  Unsigned: as 32-bit patterns."""
         low, high = self.range_of(a - b)
-        (al, ah), (bl, bh) = self.range_of(a), self.range_of(b)
-        if not unsigned or (al >= 0 and bl >= 0):
+        if not unsigned or (self.range_of(a)[0] >= 0 and self.range_of(b)[0] >= 0):
             known = {
                 "lt": (high < 0, low >= 0), "le": (high <= 0, low > 0), "gt": (low > 0, high <= 0),
                 "ge": (low >= 0, high < 0), "eq": (low == high == 0, low > 0 or high < 0),

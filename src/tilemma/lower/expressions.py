@@ -35,8 +35,6 @@ from tilemma.lower.convert import constant, convert, register_type
 from tilemma.lower.emitter import Value
 from tilemma.lower.linear import Linear
 
-_SHORT = ("lt", "le", "gt", "ge", "eq", "ne")
-
 
 def _is_index(t: DType) -> bool:
     return t.is_integer and t.bits <= 32
@@ -70,9 +68,7 @@ def linear(lo: Lowering, x: Expr) -> Linear:
                 return Linear(const=int(chosen.value))
             (al, ah), (bl, bh) = e.range_of(a), e.range_of(b)
             return Linear.of(e.bounded(chosen, min(al, bl), max(ah, bh)))
-    v = scalar(lo, x)
-    if x.type.kind == "bool":
-        v = e.pick(predicate(lo, x), Imm(1), Imm(0))
+    v = e.pick(predicate(lo, x), Imm(1), Imm(0)) if x.type.kind == "bool" else scalar(lo, x)
     if isinstance(v, Imm):
         return Linear(const=int(v.value))
     low, high = interval(x)
@@ -107,7 +103,8 @@ def _binary(lo: Lowering, x: Binary) -> Linear:
             return e.divide(a, known_b)[0]
         if op == "mod":
             return e.divide(a, known_b)[1]
-        if op == "cdiv" and e.range_of(a)[1] <= 2**31 - known_b:
+        if op == "cdiv":
+            # The sum may pass 2**31; it is divided as an unsigned number.
             return e.divide(a + (known_b - 1), known_b)[0]
     if op in ("min", "max"):
         (al, ah), (bl, bh) = e.range_of(a), e.range_of(b)
@@ -237,8 +234,8 @@ def _select(lo: Lowering, x: Select) -> Value:
         chosen = x.a if cond else x.b
         return convert(e, scalar(lo, chosen), chosen.type, t, lo.arch)
     if t.kind == "bool":
-        a, b = predicate(lo, x.a), predicate(lo, x.b)
-        yes, no = e.both(cond, a), e.both(e.inverse(cond), b)
+        yes = e.both(cond, predicate(lo, x.a))
+        no = e.both(e.inverse(cond), predicate(lo, x.b))
         return _as_value(lo, _either(lo, yes, no))
     if t == dtypes.s32:
         return e.value(linear(lo, x))
@@ -342,9 +339,6 @@ def _comparison(lo: Lowering, x: Binary) -> Reg | bool:
     e = lo.e
     t = promote(x.a.type, x.b.type)
     if t.kind == "bool":
-        a, b = predicate(lo, x.a), predicate(lo, x.b)
-        if isinstance(a, bool) and isinstance(b, bool):
-            return (a == b) if x.op == "eq" else (a != b)
         t = dtypes.s32
     if t == dtypes.s32:
         return e.compare(x.op, linear(lo, x.a), linear(lo, x.b))

@@ -24,8 +24,7 @@ def atom_of(plan: FragmentPlan) -> MmaAtom:
 
 def operand_of(plan: FragmentPlan) -> Operand:
     """The operand of the plan's atom that the fragment is made of."""
-    operand = atom_of(plan).operands[plan.role]
-    return operand
+    return atom_of(plan).operands[plan.role]
 
 
 def key(lo: Lowering, ref: FragmentRef) -> FragmentKey:

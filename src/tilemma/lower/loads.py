@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from tilemma.atoms import CopyAtom, Operand, catalogue
-from tilemma.dtypes import DType
 from tilemma.ir import tile
 from tilemma.ir.lane import CopyInstr, Imm, Reg
 from tilemma.ir.types import Space, View
@@ -172,7 +172,7 @@ def _contiguous(lo: Lowering, src: View) -> bool:
 def _run(index: Sequence[tuple[Linear, Linear]]) -> bool:
     """Whether the elements follow each other along the last axis."""
     return (
-        all(b[0] == a[0] and (b[1] - a[1]).known == 1 for a, b in zip(index, index[1:], strict=False))
+        all(b[0] == a[0] and (b[1] - a[1]).known == 1 for a, b in pairwise(index))
         and index[0][1].const % len(index) == 0
     )
 

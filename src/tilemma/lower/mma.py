@@ -83,7 +83,7 @@ class Descriptors:
 
     def at(self, i: int, k: int) -> Reg:
         """The descriptor of atom ``i`` along M or N, ``k`` along K."""
-        lo, e = self.lo, self.lo.e
+        e = self.lo.e
         rows, depth = self.operand.shape
         mn, kk = i * rows, k * depth
         first, second = (mn, kk) if self.major == "K" else (kk, mn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.errors import Span
@@ -366,7 +367,7 @@ def _guard(guard: Reg | None, negate: bool) -> str:
 def _atom(op: AtomInstr) -> str:
     atom = catalogue[op.atom]
     assert isinstance(atom, MmaAtom)
-    chosen = {name: x if isinstance(x, int) else operand(x) for name, x in op.immediates}
+    chosen: dict[str, Any] = {name: x if isinstance(x, int) else operand(x) for name, x in op.immediates}
     return atom.emit(
         d=[operand(r) for r in op.d],
         a=[operand(r) for r in op.a],
