@@ -144,7 +144,8 @@ def _products(a: Any, b: Any) -> tuple[F64, F64]:
 def _grain(x: Any) -> float:
     """A power of two that divides every element of ``x``; 0 when none is known."""
     if _is_torch(x) and x.device.type == "cuda":
-        return 1.0 if bool((x == x.round()).all()) else 0.0
+        whole = x.float()  # fp8 tensors have no arithmetic of their own
+        return 1.0 if bool((whole == whole.round()).all()) else 0.0
     values = to_float64(x)
     mantissa, exponent = np.frexp(values[np.isfinite(values) & (values != 0)])
     if not mantissa.size:

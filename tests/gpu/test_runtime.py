@@ -163,6 +163,21 @@ def test_launches_are_captured_in_a_graph(torch: Any) -> None:
     assert (out == 10).all()
 
 
+def test_code_may_be_loaded_while_a_graph_is_captured(torch: Any) -> None:
+    a, out = (
+        torch.ones((37, 200), dtype=torch.half, device="cuda"),
+        torch.zeros((37, 200), dtype=torch.half).cuda(),
+    )
+    fresh = kernels.SCALE.replace("mul.f32 f2, f0, f1;", "fma.rn.f32 f2, f0, f1, 0f3F800000;")
+    assert fresh != kernels.SCALE
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        prepared(fresh, kernels.scale_plan(), a, out, 2.0)()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (out == 3).all()
+
+
 def test_threads_without_a_current_context(torch: Any) -> None:
     a = torch.from_numpy(A).cuda()
     outs = [torch.empty_like(a) for _ in range(8)]

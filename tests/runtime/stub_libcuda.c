@@ -27,6 +27,7 @@ R cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)0x1000; return 0; }
 R cuCtxGetCurrent(void **c) { *c = current; return 0; }
 R cuCtxPushCurrent(void *c) { NOTE("push %p\n", c); current = c; return 0; }
 R cuCtxPopCurrent(void **c) { NOTE("pop\n"); *c = current; current = 0; return 0; }
+R cuThreadExchangeStreamCaptureMode(int *mode) { static int now; int before = now; now = *mode; *mode = before; NOTE("mode %d\n", now); return 0; }
 R cuModuleLoadData(void **m, const void *image) { NOTE("load %.5s\n", (const char *)image); *m = (void *)0x2000; return 0; }
 R cuModuleGetFunction(void **f, void *m, const char *name) { NOTE("function %p %s\n", m, name); *f = (void *)0x3000; return 0; }
 R cuFuncGetAttribute(int *v, int a, void *f) { *v = a == 4 ? 40 : 0; return 0; }

@@ -145,6 +145,7 @@ def test_written_arrays() -> None:
     frozen = out.copy()
     frozen.flags.writeable = False
     refused(b.ReadOnlyArray, lhs, rhs, frozen)
+    assert bind(plan(), [lhs, rhs, frozen], created=frozenset({"out"})).array("out").writable
     refused(b.SelfOverlappingArray, lhs, rhs, np.lib.stride_tricks.as_strided(out, (64, 48), (0, 2)))
     square = aligned((32, 32))
     error = refused(b.OverlappingArrays, square, aligned((32, 32)), square)

@@ -78,6 +78,8 @@ def test_a_launch_arrives_with_its_tensor_map(stub: Path) -> None:
         f"launch 0x3000 2 3 1 128 1 1 102400 stream 0x77 context 0x1000 first {out.removeprefix('0x')} extra (nil)"
     )
     assert "set 0x3000 8 102400" in lines  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    loading = lines.index("load CUBIN")
+    assert lines[loading - 1] == "mode 2" and lines[loading + 1] == "mode 0"  # CU_STREAM_CAPTURE_MODE_RELAXED
     assert lines.count("pop") == sum(x.startswith("push") for x in lines)
 
 

@@ -242,6 +242,27 @@ def test_numpy_arrays_go_to_the_device_and_back_with_their_layout(fake: FakeDriv
     assert not fake.memory
 
 
+def test_cpu_arrays_of_any_library_are_brought(fake: FakeDriver) -> None:
+    class Foreign:
+        def __init__(self) -> None:
+            self.x = np.arange(6.0).reshape(2, 3)
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.x.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> Any:
+            return self.x.__dlpack_device__()
+
+    values = [Foreign(), 2.5, np.float32(1)]
+    staged = to_device(values, cuda_device())
+    assert isinstance(staged[0], DeviceArray) and staged[1:] == values[1:]
+    room, view = staged[0]._host_span()
+    view[...] = 4
+    fake.copy_to_device(staged[0]._low, room.ctypes.data, staged[0].size)
+    bring_back(values, staged, [True, False, False])
+    assert (values[0].x == 4).all()
+
+
 def test_written_elements_come_back_and_gaps_stay(fake: FakeDriver) -> None:
     whole = np.zeros((4, 8), np.float32)
     part = whole[:, 2:5]
@@ -254,15 +275,7 @@ def test_written_elements_come_back_and_gaps_stay(fake: FakeDriver) -> None:
     assert (whole[:, 2:5] == 7).all() and whole.sum() == 7 * 12
 
 
-@pytest.fixture
-def keyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Device arrays recognised as torch's are."""
-    from tilemma.runtime import dispatch
-
-    monkeypatch.setitem(dispatch._PROBES, DeviceArray, lambda x: (x.pointer, x.shape, x.strides, x.dtype))
-
-
-def test_a_warm_call_starts_what_was_prepared(fake: FakeDriver, keyed: None) -> None:
+def test_a_warm_call_starts_what_was_prepared(fake: FakeDriver) -> None:
     launch, cache = plan(), CallCache(["a", "out", "x"], capacity=3)
     a, out = device_arrays()
     loaded = LoadedKernel(b"cubin", launch, cuda_device())
@@ -280,7 +293,7 @@ def test_a_warm_call_starts_what_was_prepared(fake: FakeDriver, keyed: None) -> 
         assert len(cache) <= 3
 
 
-def test_arrays_at_other_addresses_have_their_arguments_packed_anew(fake: FakeDriver, keyed: None) -> None:
+def test_arrays_at_other_addresses_have_their_arguments_packed_anew(fake: FakeDriver) -> None:
     launch, cache = plan(), CallCache(["a", "out", "x"])
     a, out = device_arrays()
     cache.put((a, out, 1.0), LoadedKernel(b"cubin", launch, cuda_device()).prepare(bind(launch, (a, out, 1.0))))

@@ -336,12 +336,12 @@ def device_text(device: tuple[str, int]) -> str:
     return "the CPU" if device == CPU else f"{device[0]}:{device[1]}"
 
 
-def _check_written(launch: Launch, kernel: str, refs: Mapping[str, ArrayRef], created: frozenset[str]) -> None:
+def _check_written(launch: Launch, kernel: str, refs: Mapping[str, ArrayRef]) -> None:
     for param in launch.arrays:
         ref = refs[param.name]
         if not param.written or ref.is_empty:
             continue
-        if not ref.writable and param.name not in created:
+        if not ref.writable:
             immutable = "JAX arrays never change: let the kernel return the array (`return x`)"
             remedy = immutable if ref.library == "jax" else "pass a copy of it"
             raise ReadOnlyArray(kernel=kernel, name=param.name, library=ref.library, remedy=remedy)
@@ -408,6 +408,7 @@ def bind(
         order = [*(a.name for a in launch.arrays), *(s.name for s in launch.scalars)]
     given = _collect(launch, kernel, order, args, kwargs or {})
     refs = {p.name: _describe(kernel, p.name, given[p.name]) for p in launch.arrays}
+    refs |= {name: refs[name]._replace(writable=True) for name in created & refs.keys()}
     for param in launch.arrays:
         _check_type(kernel, param, refs[param.name])
     device = _check_devices(kernel, refs) if refs else CPU
@@ -418,7 +419,7 @@ def bind(
         _check_alignment(kernel, param, refs[param.name])
         for axis, stride in enumerate(refs[param.name].strides):
             names[f"{param.name}.stride{axis}"] = stride
-    _check_written(launch, kernel, refs, created)
+    _check_written(launch, kernel, refs)
     for condition, message in launch.checks:
         if not evaluate(condition, names):
             values = ", ".join(f"{n} = {v}" for n, v in names.items() if "." not in n)

@@ -189,7 +189,13 @@ class CudaDriver:
         self._call("cuCtxPopCurrent")
 
     def load_module(self, image: bytes) -> Any:
-        return self._call("cuModuleLoadData", image)
+        # Loading allocates, which a CUDA graph being captured by this thread would otherwise forbid.
+        relaxed = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self._call("cuThreadExchangeStreamCaptureMode", relaxed)
+        try:
+            return self._call("cuModuleLoadData", image)
+        finally:
+            self._call("cuThreadExchangeStreamCaptureMode", before)
 
     def function(self, module: Any, name: str) -> Any:
         return self._call("cuModuleGetFunction", module, name.encode())

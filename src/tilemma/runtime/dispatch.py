@@ -28,6 +28,10 @@ def _cupy_probe(x: Any) -> Hashable:
     return memory.ptr, x.shape, x.strides, x.dtype, memory.device_id
 
 
+def _own_probe(x: Any) -> Hashable:
+    return x.pointer, x.shape, x.strides, x.dtype, x.device.ordinal
+
+
 def _itself(x: Any) -> Hashable:
     return x  # type: ignore[no-any-return]
 
@@ -51,6 +55,8 @@ def _new_probe(x: Any) -> Probe | None:
         return _torch_probe
     if library == "cupy" and kind is sys.modules["cupy"].ndarray:
         return _cupy_probe
+    if library == "tilemma":
+        return _own_probe
     return None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import dtypes
 from ..dtypes import DType
-from .arrays import CPU, ArrayRef, describe, host_view, row_major
+from .arrays import CPU, ArrayRef, describe, host_view, is_array, row_major
 from .device import Device
 
 
@@ -97,11 +97,14 @@ def to_device(values: Sequence[Any], device: Device) -> list[Any]:
 
 
 def _is_host_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.ndim > 0
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return is_array(value) and describe(value).device == CPU
 
 
 def bring_back(originals: Sequence[Any], staged: Sequence[Any], written: Sequence[bool]) -> None:
     """Copy the elements of written arrays back to where `to_device` took them; gaps between rows stay."""
     for original, copy, changed in zip(originals, staged, written, strict=True):
         if changed and isinstance(copy, DeviceArray) and original is not copy:
-            host_view(describe(original))[...] = copy.to_host()
+            # Whether it may be written was decided when the call was bound.
+            host_view(describe(original)._replace(writable=True))[...] = copy.to_host()
