@@ -1,0 +1,24 @@
+"""The PTX machine: executes PTX text on the CPU and reports what hardware hides.
+
+``run`` executes once, ``check`` under many adversarial schedules.  It knows element types, the launch plan and
+the PTX ISA, nothing of the compiler.
+"""
+
+from tilemma.machine import catalogue
+from tilemma.machine.binding import TensorMap
+from tilemma.machine.hazards import HazardError, PerformanceNote
+from tilemma.machine.problems import BadMachineCall, UnsupportedInstruction
+from tilemma.machine.run import Report, Verdict, check, run
+
+__all__ = [
+    "BadMachineCall",
+    "HazardError",
+    "PerformanceNote",
+    "Report",
+    "TensorMap",
+    "UnsupportedInstruction",
+    "Verdict",
+    "catalogue",
+    "check",
+    "run",
+]

@@ -1,0 +1,38 @@
+"""Asynchronous operations as agents: issued by a warp, completed when the scheduler says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilemma.machine.state import Cta, Warp
+from tilemma.machine.syntax import Instruction
+
+
+class Agent:
+    """One operation in flight.  ``complete`` does its work; a kind of agent needs no more than that."""
+
+    kind = "agent"
+
+    def __init__(self, warp: Warp, instruction: Instruction) -> None:
+        self.warp, self.instruction = warp, instruction
+        self.issued = 0
+        # Somebody has waited for it, or will be told of its completion by other means.
+        self.waited = False
+
+    @property
+    def actor(self) -> str:
+        """Who is shown in a timeline."""
+        return self.kind
+
+    def before(self) -> Sequence[Agent]:
+        """Agents that must complete before this one."""
+        return ()
+
+    def ctas(self) -> Sequence[Cta]:
+        """CTAs whose shared memory or registers it uses."""
+        return (self.warp.cta,)
+
+    def complete(self) -> Any:
+        """Do the work."""
+        raise NotImplementedError

@@ -1,0 +1,290 @@
+"""From a launch plan and arguments to what a machine run needs: names, sizes, arrays, parameter bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilemma.dtypes import dtype
+from tilemma.launch import Launch, PointerArgument, TensorMapArgument, ValueArgument, evaluate
+from tilemma.machine import placement
+from tilemma.machine.isa import tensormap
+from tilemma.machine.memory import PARAM_WINDOW, Allocation, GlobalMemory
+from tilemma.machine.parser import TYPE_BYTES
+from tilemma.machine.problems import BadMachineCall
+from tilemma.machine.syntax import Entry
+
+# Dynamic plus static shared memory of one CTA, in bytes (CUDA C++ Programming Guide, "Compute Capabilities").
+SHARED_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A tensor map over an array, as an argument of a simple launch; sizes innermost dimension first.
+
+    ``box`` and ``element_strides`` are in elements; ``dims`` and ``strides`` (bytes, all but the innermost)
+    default to those of the array.  ``swizzle`` is 0, 32, 64 or 128 bytes.
+    """
+
+    array: Any
+    box: tuple[int, ...]
+    swizzle: int = 0
+    element_strides: tuple[int, ...] = ()
+    dtype: str = ""
+    dims: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    oob_nan: bool = False
+
+
+@dataclass(frozen=True)
+class BoundMap:
+    """A tensor map in use: what it says, and the allocation it is about."""
+
+    image: tensormap.TensorMapImage
+    allocation: Allocation
+
+
+@dataclass
+class Binding:
+    """One launch bound to arguments: sizes are numbers, arrays are named."""
+
+    entry: str
+    arch: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    shared: int
+    arrays: dict[str, Any]
+    written: dict[str, bool]
+    # For each parameter of the entry: ("pointer", array) | ("bytes", raw) | ("map", image facts, array).
+    parameters: list[tuple[str, Any]] = field(default_factory=list)
+
+
+def refuse(what: str, want: str, how: str) -> NoReturn:
+    raise BadMachineCall(what=what, want=want, how=how)
+
+
+def _triple(value: Any) -> tuple[int, int, int]:
+    items = [value] if isinstance(value, int) else list(value)
+    items += [1] * (3 - len(items))
+    if len(items) != 3 or any(not isinstance(x, (int, np.integer)) for x in items):
+        refuse(f"{value!r} is no launch extent", "one to three integers", "give x, y and z")
+    return int(items[0]), int(items[1]), int(items[2])
+
+
+def _array(name: str, value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        refuse(f"argument `{name}` is {type(value).__name__}", "a NumPy array", f"pass `{name}` as a NumPy array")
+    return value
+
+
+def bind(launch: Launch | Mapping[str, Any], entry: Entry, args: Mapping[str, Any], target: str) -> Binding:
+    """Bind ``args`` to the launch; BadMachineCall for what does not fit."""
+    if isinstance(launch, Mapping) and "arguments" in launch:
+        try:
+            launch = Launch.from_json(launch)
+        except (KeyError, TypeError, ValueError) as e:
+            refuse(f"the launch plan cannot be read ({e!r})", "a launch plan as `Launch.to_json` writes it", "correct it")
+    if isinstance(launch, Launch):
+        return _bind_plan(launch, entry, args)
+    return _bind_simple(launch, entry, args, target)
+
+
+def names_of(launch: Launch, args: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Any]]:
+    """The values of a plan's names, and its arrays; checks shapes, types and the plan's own conditions."""
+    names: dict[str, int] = {}
+    arrays: dict[str, Any] = {}
+    known = {a.name for a in launch.arrays} | {s.name for s in launch.scalars}
+    for given in args:
+        if given not in known:
+            refuse(f"`{given}` is no parameter", f"the parameters {', '.join(sorted(known))}", "drop or rename it")
+    for scalar in launch.scalars:
+        if scalar.name not in args:
+            refuse(f"`{scalar.name}` is missing", f"a number of type {scalar.dtype}", f"pass `{scalar.name}=...`")
+        names[scalar.name] = args[scalar.name]
+    for a in launch.arrays:
+        if a.name not in args:
+            refuse(f"the array `{a.name}` is missing", f"an array of {a.dtype}", f"pass `{a.name}=...`")
+        array = arrays[a.name] = _array(a.name, args[a.name])
+        want = dtype(a.dtype)
+        if array.dtype != want.numpy:
+            refuse(f"`{a.name}` holds {array.dtype}", f"{want.numpy} ({a.dtype})", "convert it with `.astype`")
+        if array.ndim != len(a.dims):
+            refuse(f"`{a.name}` has {array.ndim} dimensions", f"{len(a.dims)}", "reshape it")
+        for i, (extent, dim) in enumerate(zip(array.shape, a.dims, strict=True)):
+            names[f"{a.name}.stride{i}"] = array.strides[i] // array.itemsize
+            if isinstance(dim, str) and names.setdefault(dim, extent) != extent:
+                refuse(f"`{a.name}` has {extent} along {dim}", f"{names[dim]}, as another array has", "make them agree")
+    for a in launch.arrays:
+        for extent, dim in zip(arrays[a.name].shape, a.dims, strict=True):
+            value = _evaluate(dim, names)
+            if value != extent:
+                refuse(f"`{a.name}` has {extent} elements along a dimension", f"{value}", "make the shapes agree")
+    return names, arrays
+
+
+def _evaluate(size: Any, names: Mapping[str, int]) -> int:
+    try:
+        return int(evaluate(size, names))
+    except KeyError as e:
+        refuse(f"the launch plan uses the name {e}, which no argument gives a value", "a known name", "correct the plan")
+
+
+def _bind_plan(launch: Launch, entry: Entry, args: Mapping[str, Any]) -> Binding:
+    names, arrays = names_of(launch, args)
+    for condition, message in launch.checks:
+        if not _evaluate(condition, names):
+            refuse(message, "the condition that the launch plan states", "pass arrays that fit, or compile another variant")
+    if len(launch.arguments) != len(entry.parameters):
+        refuse(
+            f"the plan has {len(launch.arguments)} arguments, `{entry.name}` {len(entry.parameters)} parameters",
+            "one argument for each parameter",
+            "use the plan that belongs to this PTX",
+        )
+    parameters: list[tuple[str, Any]] = []
+    for argument in launch.arguments:
+        if isinstance(argument, PointerArgument):
+            parameters.append(("pointer", argument.array))
+        elif isinstance(argument, ValueArgument):
+            parameters.append(("bytes", scalar_bytes(_evaluate_value(argument.value, names), argument.type)))
+        elif isinstance(argument, TensorMapArgument):
+            if argument.array not in arrays:
+                refuse(f"there is no tensor map for `{argument.array}`: no such array", "an array of the plan", "pass it")
+            for size in (*argument.dims, *argument.strides):
+                _evaluate(size, names)
+            parameters.append(("map", (argument.array, tensormap.from_launch(argument, names))))
+    grid = tuple(_evaluate(g, names) for g in launch.grid)
+    return Binding(
+        launch.entry, launch.arch, (grid[0], grid[1], grid[2]), launch.block, launch.cluster or (1, 1, 1),
+        launch.shared, arrays, {a.name: a.written for a in launch.arrays}, parameters,
+    )  # fmt: skip
+
+
+def _evaluate_value(size: Any, names: Mapping[str, Any]) -> Any:
+    return names[size] if isinstance(size, str) and size in names else _evaluate(size, names)
+
+
+def scalar_bytes(value: Any, kind: str) -> bytes:
+    """A scalar argument of PTX type ``kind`` as its bytes."""
+    if kind not in TYPE_BYTES:
+        refuse(f"`{kind}` is no PTX type", "a type such as u32", "correct the launch plan")
+    width = TYPE_BYTES[kind]
+    if kind in ("f16", "f32", "f64", "bf16"):
+        return np.array(value).astype(dtype(kind).numpy).tobytes()
+    return (int(value) & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+
+
+def _bind_simple(launch: Mapping[str, Any], entry: Entry, args: Mapping[str, Any], target: str) -> Binding:
+    known = {"entry", "grid", "block", "cluster", "shared", "arch", "read_only"}
+    for key in launch:
+        if key not in known:
+            refuse(f"the launch has no field `{key}`", f"the fields {', '.join(sorted(known))}", "drop or rename it")
+    if "grid" not in launch or "block" not in launch:
+        refuse("the launch lacks `grid` or `block`", "both, as one to three integers", "add them")
+    if len(args) != len(entry.parameters):
+        refuse(
+            f"{len(args)} arguments for {len(entry.parameters)} parameters",
+            f"one for each of {', '.join(p.name for p in entry.parameters)}, in order",
+            "pass a dict in the order of the parameters",
+        )
+    read_only = set(launch.get("read_only", ()))
+    arrays: dict[str, Any] = {}
+    parameters: list[tuple[str, Any]] = []
+    for (name, value), parameter in zip(args.items(), entry.parameters, strict=True):
+        if isinstance(value, TensorMap):
+            if parameter.size != 128:
+                refuse(f"`{name}` is a tensor map", f"a value of type .{parameter.type}", "pass maps to 128-byte parameters")
+            known_name = next((n for n, a in arrays.items() if a is value.array), name)
+            arrays[known_name] = _array(name, value.array)
+            parameters.append(("map", (known_name, _image(value))))
+        elif isinstance(value, np.ndarray):
+            known_name = next((n for n, a in arrays.items() if a is value), name)
+            arrays[known_name] = value
+            parameters.append(("pointer", known_name))
+        else:
+            parameters.append(("bytes", scalar_bytes(value, parameter.type)))
+    cluster = launch.get("cluster") or entry.directives.get("reqnctapercluster") or (1, 1, 1)
+    return Binding(
+        entry.name, launch.get("arch", target), _triple(launch["grid"]), _triple(launch["block"]), _triple(cluster),
+        int(launch.get("shared", 0)), arrays, {n: n not in read_only for n in arrays}, parameters,
+    )  # fmt: skip
+
+
+def _image(m: TensorMap) -> tensormap.TensorMapImage:
+    from tilemma.dtypes import from_numpy
+
+    array = m.array
+    found = from_numpy(array.dtype)
+    name = m.dtype or (found.name if found else "")
+    if not name:
+        refuse(f"a tensor map over {array.dtype}", "an element type of tilemma", "name it with `dtype=`")
+    dims = m.dims or tuple(reversed(array.shape))
+    strides = m.strides or tuple(reversed(array.strides[:-1]))
+    return tensormap.TensorMapImage(
+        name, tuple(dims), tuple(strides), tuple(m.box), tuple(m.element_strides) or (1,) * len(dims), m.swizzle, 0, m.oob_nan
+    )
+
+
+def check_limits(b: Binding, entry: Entry, static_shared: int, arch_number: int) -> None:
+    """Refuse what no device would launch."""
+    threads = b.block[0] * b.block[1] * b.block[2]
+    if not 1 <= threads <= 1024 or b.block[2] > 64:
+        refuse(f"a block of {threads} threads", "1 to 1024", "use fewer threads")
+    for directive in ("maxntid", "reqntid"):
+        if directive in entry.directives:
+            limit = 1
+            for n in entry.directives[directive]:
+                limit *= n
+            if threads > limit or (directive == "reqntid" and threads != limit):
+                refuse(f"a block of {threads} threads", f"{limit}, by `.{directive}`", "launch as the PTX says")
+    if any(g < 0 for g in b.grid):
+        refuse(f"the grid {b.grid}", "extents of 0 or more", "correct the grid")
+    if any(c < 1 for c in b.cluster) or any(g % c for g, c in zip(b.grid, b.cluster, strict=True)):
+        refuse(f"the grid {b.grid} in clusters of {b.cluster}", "a multiple of the cluster in each dimension", "round the grid up")
+    required = entry.directives.get("reqnctapercluster")
+    if required and _triple(required) != b.cluster:
+        refuse(f"clusters of {b.cluster}", f"{_triple(required)}, by `.reqnctapercluster`", "launch as the PTX says")
+    limit = SHARED_LIMIT.get(arch_number, 227 << 10)
+    if b.shared < 0 or b.shared + static_shared > limit:
+        refuse(
+            f"{b.shared} bytes of dynamic and {static_shared} of static shared memory",
+            f"at most {limit} together on sm_{arch_number}",
+            "use smaller tiles or fewer stages",
+        )
+
+
+def fill_parameters(b: Binding, entry: Entry, program: Any, memory: GlobalMemory) -> tuple[dict[str, Allocation], dict[int, BoundMap]]:
+    """Place the arrays, write the parameter bytes, and bind the tensor maps by their parameter's address."""
+    allocations = {
+        name: placement.place(memory, name, array, writable=b.written.get(name, True)) for name, array in b.arrays.items()
+    }
+    maps: dict[int, BoundMap] = {}
+    for parameter, (kind, value) in zip(entry.parameters, b.parameters, strict=True):
+        at = slice(parameter.offset, parameter.offset + parameter.size)
+        if kind == "pointer":
+            if parameter.size != 8:
+                refuse(f"an array for `{parameter.name}`", f"a value of type .{parameter.type}", "pass a number")
+            allocation = allocations[value]
+            address = allocation.base + allocation.origin
+            raw = address.to_bytes(8, "little")
+        elif kind == "bytes":
+            raw = value
+            if len(raw) != parameter.size:
+                refuse(
+                    f"{len(raw)} bytes for `{parameter.name}`", f"{parameter.size} bytes (.{parameter.type})", "correct the type"
+                )
+        else:
+            name, image = value
+            if parameter.size < 128:
+                refuse(f"a tensor map for `{parameter.name}`", f"a value of type .{parameter.type}", "pass a number")
+            allocation = allocations[name]
+            problems = tensormap.problems(image, allocation.base + allocation.origin)
+            if problems:
+                refuse(f"the tensor map of `{name}` cannot be encoded: {problems[0]}", "a map within the driver's limits", "copy the array to an aligned, contiguous one")
+            maps[PARAM_WINDOW + parameter.offset] = BoundMap(image, allocation)
+            raw = b"\0" * parameter.size
+        program.parameter_bytes[at] = np.frombuffer(raw, np.uint8)
+    return allocations, maps

@@ -1,0 +1,291 @@
+"""Every hazard that the machine knows, each with what, why hardware hides it, and the fix."""
+
+from __future__ import annotations
+
+from tilemma.machine.hazards import HazardError
+
+
+class Race(HazardError):
+    code = "race"
+    found = "{access} {space}, not ordered after the access of PTX line {first_line}"
+    expected = "a barrier, or another release-acquire pair, between the two accesses"
+    fix = "add `{barrier}` between PTX lines {first_line} and {second_line}"
+    why = (
+        "Warps of a CTA usually run close to lockstep and shared memory answers in order, so the other warp "
+        "is most often done. A cache miss, another resident CTA or a newer GPU changes who comes first."
+    )
+
+
+class ReadBeforeArrival(HazardError):
+    code = "read-before-arrival"
+    found = "{access} {space} before the {agent} of PTX line {other_line} is known to have arrived"
+    expected = "a wait for that copy, visible to the thread that reads"
+    fix = "{wait}"
+    why = (
+        "The copy is often fast enough, above all when its data is in L2 from an earlier run; then the old "
+        "contents of shared memory are those of the same tile."
+    )
+
+
+class OverwriteInFlight(HazardError):
+    code = "overwrite-in-flight"
+    found = "{access} {space} that the {agent} of PTX line {other_line} may still be reading"
+    expected = "the reader has finished before its source is overwritten"
+    fix = "{wait}"
+    why = (
+        "The tensor core or the copy engine normally reads its source soon after issue; under load, power "
+        "throttling or deeper pipelining it reads later, and then reads the next tile's bytes."
+    )
+
+
+class MissingProxyFence(HazardError):
+    code = "missing-proxy-fence"
+    found = "{access} through the async proxy {space} that PTX line {other_line} wrote through the generic proxy"
+    expected = 'a proxy fence between the write and the access (PTX ISA, "Proxies")'
+    fix = (
+        "add `fence.proxy.async.shared::cta;` after the write of PTX line {other_line} and before the barrier "
+        "that hands the data over"
+    )
+    why = (
+        "The two proxies use different paths to the same memory. On today's chips stores usually drain in "
+        "time, so that the stale read shows up only now and then."
+    )
+
+
+class MissingProxyFenceAfterCopy(MissingProxyFence):
+    code = "missing-proxy-fence-cp-async"
+    found = "{access} through the async proxy {space} that the cp.async of PTX line {other_line} wrote"
+    expected = "by the letter of the ISA, `fence.proxy.async` by each writer after its wait, then a barrier"
+    fix = "add `fence.proxy.async.shared::cta;` between `cp.async.wait_group` and the barrier"
+    why = (
+        "cp.async writes through the generic proxy. Widely used kernels omit the fence and no failure is "
+        "known; the ISA promises nothing. A note by default, an error under `--strict`."
+    )
+    strict_only = True
+
+
+class UninitialisedShared(HazardError):
+    code = "uninitialised-shared"
+    found = "{access} {space} that nothing has written"
+    expected = "every byte that is read was written before"
+    fix = "write the bytes first (zero-fill what lies beyond the edge of the tensor), or read fewer"
+    why = (
+        "Shared memory keeps what the previous CTA or kernel left there; that is often zero or the very same "
+        "data from the run before."
+    )
+
+
+class UninitialisedRegister(HazardError):
+    code = "uninitialised-register"
+    found = "register `{register}` is read before anything wrote it"
+    expected = "a write on every path to the read"
+    fix = "initialise `{register}`, for example with `mov`, before the branch"
+    why = "The register holds whatever an earlier value of the same physical register was; zero is common."
+
+
+class OutOfBounds(HazardError):
+    code = "out-of-bounds"
+    found = "{access} {space}, {what}"
+    expected = "addresses inside an allocation"
+    fix = "predicate the access, or correct the address arithmetic or the extents"
+    why = (
+        "Device allocations lie next to one another and shared memory is larger than what a CTA asked for: "
+        "the access hits mapped memory and silently reads or destroys something else."
+    )
+
+
+class Misaligned(HazardError):
+    code = "misaligned"
+    found = "{access} at address {address:#x}, which is no multiple of {alignment}"
+    expected = 'an address aligned to {alignment} bytes (PTX ISA, "{section}")'
+    fix = "align the base and the stride, or use a narrower access"
+    why = "Ordinary loads trap, but matrix, bulk and descriptor accesses drop the low bits and read elsewhere."
+
+
+class WriteToReadOnly(HazardError):
+    code = "write-to-read-only"
+    found = "{access} the array `{array}`, which the launch declares as only read"
+    expected = "writes only to arrays that the launch declares as written"
+    fix = "declare the array as written, or correct the address"
+    why = "Nothing protects device memory against a kernel; the caller's data changes behind its back."
+
+
+class RegisterInFlight(HazardError):
+    code = "register-in-flight"
+    found = "register `{register}` is {how} while the wgmma of PTX line {other_line} may still {use} it"
+    expected = "`wgmma.wait_group` for that wgmma's group before its registers are touched"
+    fix = "add `wgmma.wait_group.sync.aligned 0;` before PTX line {ptx_line} (commit the group first)"
+    why = (
+        "wgmma works on registers after the instruction has been issued. Short ones finish before the next "
+        "instructions get that far, and ptxas inserts waits of its own where it sees the hazard."
+    )
+
+
+class MissingWgmmaFence(HazardError):
+    code = "missing-wgmma-fence"
+    found = "wgmma uses registers ({registers}) that were {touched} without a `wgmma.fence` in between"
+    expected = "`wgmma.fence.sync.aligned` before the first wgmma and after its registers were touched"
+    fix = "add `wgmma.fence.sync.aligned;` before PTX line {ptx_line}"
+    why = "ptxas often serialises such code or the register write has long retired; nothing guarantees it."
+
+
+class InadmissibleDescriptor(HazardError):
+    code = "inadmissible-descriptor"
+    found = "the descriptor of operand {operand}, {descriptor:#018x}: {problem}"
+    expected = 'a descriptor that the ISA admits (PTX ISA, "Matrix Descriptor Format")'
+    fix = "correct the field; {advice}"
+    why = "The tensor core never traps on a descriptor: it reads whatever bytes the fields lead to."
+
+
+class SwizzleMismatch(HazardError):
+    code = "swizzle-mismatch"
+    found = "operand {operand} is read with swizzle {reader}, but PTX line {other_line} wrote it with {writer}"
+    expected = "writer and reader agree on the swizzle"
+    fix = "set the descriptor's swizzle mode (bits 62-63: 0 none, 1 128 B, 2 64 B, 3 32 B) to match the tensor map"
+    why = "All bytes are there, permuted within the rows: constant or symmetric test data gives the right sum."
+
+
+class OperandLayout(HazardError):
+    code = "operand-layout"
+    found = "operand {operand} as the instruction reads it is no tile of `{array}`: {what}"
+    expected = "row r and column k of the operand come from one row and one column of the tensor"
+    fix = "make the layout that wrote the tile (swizzle, strides, box) the one that the instruction reads"
+    why = "The elements are all there but in other places; constant or symmetric test data hides it."
+
+
+class WgmmaNotUniform(HazardError):
+    code = "wgmma-not-uniform"
+    found = "{what}"
+    expected = "all four warps of the warpgroup execute the same wgmma with the same operands"
+    fix = "take the branch at warpgroup granularity; build descriptors from values equal in all four warps"
+    why = "The hardware takes the descriptor of one warp; the others' values are not looked at."
+
+
+class MbarrierBeforeInit(HazardError):
+    code = "mbarrier-before-init"
+    found = "{access} the mbarrier at shared address {address:#x}, {what}"
+    expected = "`mbarrier.init` by one thread, then a barrier, then use"
+    fix = "{fix_text}"
+    why = "Leftover shared memory often looks like a valid barrier from the run before."
+
+
+class MbarrierInitNotVisible(HazardError):
+    code = "mbarrier-init-not-visible"
+    found = (
+        "an asynchronous copy uses the mbarrier at {address:#x}, whose init at PTX line {other_line} is not fenced"
+    )
+    expected = "`fence.mbarrier_init` or `fence.proxy.async` after the init, before the async proxy uses it"
+    fix = "add `fence.mbarrier_init.release.cluster;` after PTX line {other_line}"
+    why = "The init has usually reached shared memory by the time the copy engine looks at it."
+
+
+class MbarrierReinit(HazardError):
+    code = "mbarrier-reinit"
+    found = "mbarrier at {address:#x}: {what}"
+    expected = "an mbarrier is initialised once, and invalidated before its bytes are used otherwise"
+    fix = "{fix_text}"
+    why = "The 8 bytes are ordinary memory to the hardware; a write merely changes the counts."
+
+
+class MbarrierArrivals(HazardError):
+    code = "mbarrier-arrivals"
+    found = "{n} arrivals on the mbarrier at {address:#x}, which expects {pending} more in this phase (of {expected_count})"
+    expected = "as many arrivals in a phase as the count given to `mbarrier.init`"
+    fix = "correct the count of `mbarrier.init` (PTX line {init_line}), or who arrives"
+    why = "The surplus arrival is counted to the next phase, which then completes too early; often nothing reads yet."
+
+
+class MbarrierBytes(HazardError):
+    code = "mbarrier-bytes"
+    found = "mbarrier at {address:#x}: {what}"
+    expected = "in each phase `expect_tx` announces exactly the bytes that copies bring"
+    fix = "make the expected bytes equal to the sum of the boxes bound to the barrier in one phase"
+    why = "With too few bytes expected the phase completes early, and the rest of the tile mostly arrives in time."
+
+
+class Deadlock(HazardError):
+    code = "deadlock"
+    found = "no warp can go on: {summary}"
+    expected = "every wait is answered by an arrival, a copy or a barrier"
+    fix = "{advice}"
+    why = "On hardware this is a hang; with other tile counts or clock rates the same code may pass."
+
+
+class AlignedUnderDivergence(HazardError):
+    code = "aligned-under-divergence"
+    found = "`{opcode}` is executed by lanes {active} of a warp whose lanes {live} are alive"
+    expected = "`.aligned` and `.sync` instructions are executed by all their threads together"
+    fix = "move the instruction out of the branch, or make the branch uniform for the warp"
+    why = "Some chips execute it as if all lanes were there, some hang, some give undefined results."
+
+
+class BarrierCount(HazardError):
+    code = "barrier-count"
+    found = "barrier {barrier}: {what}"
+    expected = "all participants of a barrier's turn name the same thread count, and exactly that many arrive"
+    fix = "give every `bar` on barrier {barrier} the count of the threads that take part"
+    why = "A wrong count releases the barrier early, or lets two turns mix; the data is often there anyway."
+
+
+class RegisterPool(HazardError):
+    code = "setmaxnreg-pool"
+    found = "{what}"
+    expected = "the CTA's warps together never need more registers than the kernel was launched with"
+    fix = "lower the `inc` counts or let the other warpgroups `dec` further first"
+    why = "`setmaxnreg.inc` waits until registers are free: it hangs, or works only while few CTAs are resident."
+
+
+class ExitBeforeCluster(HazardError):
+    code = "exit-before-cluster"
+    found = "{access} the shared memory of CTA {rank} of the cluster, whose warps have all exited"
+    expected = "a CTA stays until nobody in the cluster uses its shared memory"
+    fix = "end every CTA with `barrier.cluster.arrive` and `barrier.cluster.wait`"
+    why = "Its shared memory is not handed out at once; when it is, the access corrupts another CTA."
+
+
+class ExitWithPending(HazardError):
+    code = "exit-with-pending"
+    found = "the CTA's threads exit while the {agent} of PTX line {other_line} {what}"
+    expected = "a wait for every asynchronous operation that uses the CTA's shared memory or registers"
+    fix = "{wait}"
+    why = "Shared memory of the finished CTA is often not reused before the operation is done."
+
+
+class NotInTarget(HazardError):
+    code = "not-in-target"
+    found = "`{opcode}` needs {needs}, the target is {target}"
+    expected = "instructions of the target"
+    fix = "compile for {needs}, or use another instruction"
+    why = "The assembler refuses it; text that reaches the machine without one must be refused too."
+
+
+class BadTensorMap(HazardError):
+    code = "tensor-map-inadmissible"
+    found = "{what}"
+    expected = "a tensor map that the driver can encode, used as it was encoded"
+    fix = "correct the tensor map or the copy"
+    why = "The driver refuses a bad map, but a copy that uses a good one wrongly moves other bytes."
+
+
+class ElectedOnce(HazardError):
+    code = "copy-by-many"
+    found = "`{opcode}` is executed by {n} lanes at once with the same operands"
+    expected = "one thread issues a bulk copy"
+    fix = "elect one thread: `elect.sync` and a predicate"
+    why = "Each lane issues its own copy: the bytes are right, the barrier is completed several times over."
+
+
+class StepLimit(HazardError):
+    code = "step-limit"
+    found = "{steps} warp instructions were executed without an end"
+    expected = "a kernel that ends within the limit"
+    fix = "look at the loop at this line, or raise `max_steps`"
+    why = "A loop that never ends is a hang."
+
+
+class Trap(HazardError):
+    code = "trap"
+    found = "the program executed `{opcode}`"
+    expected = "no trap"
+    fix = "see the assertion that leads to this line"
+    why = "Hardware stops the kernel too, with an unspecific launch failure."

@@ -1,0 +1,214 @@
+"""Vector clocks: what each thread of a cluster knows to have happened.
+
+Row t of ``seen`` says, for every column, up to which clock thread t knows that column's past.  The first
+columns are the threads themselves; further ones belong to asynchronous agents, made on demand: one for each
+mbarrier (its clock is the phase), warpgroup (wgmma group), and thread that issues cp.async or bulk groups.
+
+``fenced`` is the same for the async proxy: what generic-proxy writes a thread knows to have been made visible
+to it by `fence.proxy.async` somewhere on the way (PTX ISA, "Memory Consistency Model", proxies).  Completion of
+an asynchronous copy counts for both: the ISA puts an implicit proxy fence there.
+
+All lanes of a warp share one running clock, so that an access carries (warp, lane, clock) in 32 bits; what a
+lane releases covers that lane alone, as lanes are threads of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints32 = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.int64]
+Rows: TypeAlias = slice | npt.NDArray[Any]
+
+# The clock of an operation that has not completed: nobody can know it.
+NEVER = np.int32(2**31 - 1)
+
+_LANE_BITS = 5
+# Accesses that a CTA barrier alone does not order (asynchronous ones, those from other CTAs) carry this bit,
+# so that the fast path, a comparison with the last barrier's event number, never takes them as ordered.
+UNORDERED = 1 << 30
+_ID = UNORDERED - 1
+
+
+@dataclass(slots=True)
+class Message:
+    """What a release carries and an acquire receives."""
+
+    seen: Ints32
+    fenced: Ints32
+    # The cluster whose columns these are, and what is known of others (through global memory).
+    cluster: int = 0
+    foreign: dict[int, Ints32] | None = None
+
+    def merge(self, other: Message) -> None:
+        """Take in ``other``; the two may be of different length."""
+        for name in ("seen", "fenced"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if len(mine) < len(theirs):
+                mine = np.concatenate([mine, np.zeros(len(theirs) - len(mine), np.int32)])
+                setattr(self, name, mine)
+            np.maximum(mine[: len(theirs)], theirs, out=mine[: len(theirs)])
+        if other.foreign:
+            self.foreign = _merge_foreign(self.foreign, other.foreign)
+
+
+def _merge_foreign(a: dict[int, Ints32] | None, b: dict[int, Ints32]) -> dict[int, Ints32]:
+    out = dict(a or {})
+    for cluster, theirs in b.items():
+        mine = out.get(cluster)
+        if mine is None:
+            out[cluster] = theirs
+            continue
+        long, short = (mine, theirs) if len(mine) >= len(theirs) else (theirs, mine)
+        long = long.copy()
+        np.maximum(long[: len(short)], short, out=long[: len(short)])
+        out[cluster] = long
+    return out
+
+
+class Clocks:
+    """The clocks of one cluster of ``threads`` threads (whole warps)."""
+
+    def __init__(self, threads: int, cluster: int = 0) -> None:
+        self.threads, self.cluster = threads, cluster
+        capacity = threads + 64
+        self.seen: Ints32 = np.zeros((threads, capacity), np.int32)
+        self.fenced: Ints32 = np.zeros((threads, capacity), np.int32)
+        own = np.arange(threads)
+        self.seen[own, own] = 1
+        self.now = [1] * (threads // 32)
+        self.columns: dict[Hashable, int] = {}
+        self.used = threads
+        # For each warp, what it knows of other clusters: serial -> their clocks.  Mostly empty.
+        self.foreign: list[dict[int, Ints32]] = [{} for _ in self.now]
+
+    def column(self, key: Hashable, width: int = 1) -> int:
+        """The first of the ``width`` columns of the agent ``key``."""
+        found = self.columns.get(key)
+        if found is None:
+            found = self.columns[key] = self.used
+            self.used += width
+            if self.used > self.seen.shape[1]:
+                grow = max(64 + width, self.seen.shape[1] // 2)
+                pad = np.zeros((self.threads, grow), np.int32)
+                self.seen = np.hstack([self.seen, pad])
+                self.fenced = np.hstack([self.fenced, pad])
+        return found
+
+    def tick(self, warp: int) -> None:
+        """Start a new clock for the warp: what follows is not covered by what it has released."""
+        self.now[warp] += 1
+        first = 32 * warp
+        own = np.arange(first, first + 32)
+        self.seen[own, own] = self.now[warp]
+
+    def release(self, rows: Rows, warp: int) -> Message:
+        """What the threads ``rows`` of one warp know and did, to be handed on."""
+        message = Message(
+            self.seen[rows].max(axis=0), self.fenced[rows].max(axis=0), self.cluster, self.foreign[warp] or None
+        )
+        self.tick(warp)
+        return message
+
+    def acquire(self, rows: Rows, message: Message) -> None:
+        """The threads ``rows`` of one cluster learn ``message``."""
+        if message.cluster != self.cluster or message.foreign:
+            self._acquire_foreign(rows, message)
+        if message.cluster != self.cluster:
+            return
+        for mine, theirs in ((self.seen, message.seen), (self.fenced, message.fenced)):
+            n = len(theirs)
+            part = mine[rows]
+            np.maximum(part[:, :n], theirs, out=part[:, :n])
+            if not isinstance(rows, slice):
+                mine[rows] = part
+
+    def _acquire_foreign(self, rows: Rows, message: Message) -> None:
+        first = rows.start if isinstance(rows, slice) else int(rows[0])
+        last = rows.stop - 1 if isinstance(rows, slice) else int(rows[-1])
+        news = dict(message.foreign or {})
+        own = news.pop(self.cluster, None)
+        if message.cluster != self.cluster:
+            news = _merge_foreign(news, {message.cluster: message.seen})
+        for warp in range(first // 32, last // 32 + 1):
+            self.foreign[warp] = _merge_foreign(self.foreign[warp], news)
+        if own is not None:
+            self.acquire(rows, Message(own, own[:0], self.cluster))
+
+    def synchronise(self, rows: Rows, warps: list[int]) -> None:
+        """A barrier among ``rows``, which lie in ``warps``: all learn what any knows."""
+        message = Message(self.seen[rows].max(axis=0), self.fenced[rows].max(axis=0), self.cluster)
+        for warp in warps:
+            if self.foreign[warp]:
+                message.foreign = _merge_foreign(message.foreign, self.foreign[warp])
+        self.acquire(rows, message)
+        for warp in warps:
+            self.tick(warp)
+
+    def fence_proxy(self, rows: Rows, warp: int) -> None:
+        """`fence.proxy.async`: what the threads know in the generic proxy holds in the async proxy too."""
+        part = self.fenced[rows]
+        np.maximum(part, self.seen[rows], out=part)
+        if not isinstance(rows, slice):
+            self.fenced[rows] = part
+        self.tick(warp)
+
+    def learn(self, rows: Rows, column: Any, clock: Any, *, fenced: bool = True) -> None:
+        """The threads ``rows`` know ``column`` (one, or one each) up to ``clock``, in the async proxy too if ``fenced``."""
+        if isinstance(rows, slice):
+            rows = np.arange(rows.start, rows.stop)
+        for table in (self.seen, self.fenced) if fenced else (self.seen,):
+            table[rows, column] = np.maximum(table[rows, column], clock)
+
+
+class Events:
+    """The accesses of one cluster: a number, the column and clock it stands at, and who it was.
+
+    Shadow memory holds packed numbers: ``number << 5 | lane``, with ``UNORDERED``; the event's column is that
+    of lane 0 and the packed lane is added to it.
+    """
+
+    def __init__(self) -> None:
+        self.column: Ints32 = np.zeros(4096, np.int32)
+        self.clock: Ints32 = np.zeros(4096, np.int32)
+        self.info: list[Any] = [None]
+        self.count = 1
+
+    def new(self, column: int, clock: int, info: Any, *, unordered: bool = False) -> int:
+        """A packed event, lane 0."""
+        n = self.count
+        if n == len(self.column):
+            self.column = np.concatenate([self.column, np.zeros_like(self.column)])
+            self.clock = np.concatenate([self.clock, np.zeros_like(self.clock)])
+        self.column[n], self.clock[n] = column, clock
+        self.info.append(info)
+        self.count = n + 1
+        return n << _LANE_BITS | (UNORDERED if unordered else 0)
+
+    def complete(self, packed: int, clock: int, column: int | None = None) -> None:
+        """Give a pending event the clock (and the column) at which it completed."""
+        n = (packed & _ID) >> _LANE_BITS
+        self.clock[n] = clock
+        if column is not None:
+            self.column[n] = column
+
+    def of(self, packed: int) -> Any:
+        """The info of a packed event."""
+        return self.info[(int(packed) & _ID) >> _LANE_BITS]
+
+    @property
+    def floor(self) -> int:
+        """Packed numbers up to this one are events that exist now and are not unordered."""
+        return self.count << _LANE_BITS
+
+    def known(self, packed: Any, rows: Any, table: Ints32) -> npt.NDArray[np.bool_]:
+        """Whether thread ``rows`` (broadcast against ``packed``) knows each event, by ``table``."""
+        number = (packed & _ID) >> _LANE_BITS
+        column = self.column[number] + (packed & 31)
+        result: npt.NDArray[np.bool_] = table[rows, column] >= self.clock[number]
+        return result

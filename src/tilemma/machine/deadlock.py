@@ -1,0 +1,46 @@
+"""The wait-for graph of a run in which nobody can act, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tilemma.machine.catalogue import Deadlock
+from tilemma.machine.hazards import HazardError
+
+if TYPE_CHECKING:
+    from tilemma.machine.scheduler import Machine
+
+
+def explain(machine: Machine) -> HazardError:
+    """The deadlock of ``machine``: each waiting warp, what it waits for and who could bring it."""
+    frames = sorted(
+        [*machine.waiting, *machine.polling], key=lambda f: (f.w.cta.cluster.serial, f.w.cta.rank, f.w.index)
+    )
+    lines = []
+    groups: dict[tuple[str, int], list[Any]] = {}
+    for f in frames:
+        ins = machine.program.steps[min(f.pc, len(machine.program.steps) - 1)].instruction
+        why = f.blocked or "a condition that it polls"
+        groups.setdefault((why, ins.line), []).append((f, ins))
+    for (why, line), members in groups.items():
+        who = ", ".join(f"{f.w.index} of CTA {f.w.cta.index}" for f, _ in members[:4])
+        more = f" and {len(members) - 4} more" if len(members) > 4 else ""
+        lines.append(f"warp {who}{more} at PTX line {line} waits for {why}")
+    first, ins = next(iter(groups.values()))[0] if groups else (None, None)
+    if first is None or ins is None:
+        raise AssertionError("a deadlock without anybody waiting")
+    summary = lines[0]
+    advice = "bring the missing arrival: " + _advice(frames[0].blocked)
+    return Deadlock.at(first.w.place(ins), lanes=first.lanes, notes=lines[1:8], summary=summary, advice=advice)
+
+
+def _advice(why: str) -> str:
+    if "bytes" in why:
+        return "check `expect_tx` against the bytes that the copies bring, and that every copy is issued"
+    if "arrival" in why:
+        return "check the count of `mbarrier.init`, who arrives, and the parity that is waited for"
+    if "parity" in why:
+        return "check the phase bit: it must flip each time the barrier has gone round"
+    if "barrier" in why:
+        return "check that all the warps counted reach the barrier, with the same number and count"
+    return "check who should have signalled"

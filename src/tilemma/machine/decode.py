@@ -1,0 +1,331 @@
+"""What a decoder of one instruction family gets: operands as register rows, and a place to leave its closure.
+
+A family registers itself with ``@instruction("add", "sub")``; the longest registered dotted prefix of the opcode
+decides, so that ``cp.async.bulk.tensor`` and ``cp.async`` live in different files.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from tilemma.errors import Span
+from tilemma.machine.catalogue import NotInTarget
+from tilemma.machine.hazards import Place
+from tilemma.machine.problems import BadOperand, UnsupportedInstruction
+from tilemma.machine.state import F16, F32, F64, PRED, S16, S32, S64, U16, U32, U64, VIEW_CLASS
+from tilemma.machine.syntax import (
+    Address,
+    Immediate,
+    Instruction,
+    Not,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+)
+
+if TYPE_CHECKING:
+    from tilemma.machine.program import Program, Step
+
+VIEW = {
+    "u16": U16, "b16": U16, "s16": S16, "f16": F16, "bf16": U16, "u8": U16, "b8": U16, "s8": S16,
+    "u32": U32, "b32": U32, "s32": S32, "f32": F32, "f16x2": U32, "bf16x2": U32, "tf32": F32,
+    "u64": U64, "b64": U64, "s64": S64, "f64": F64, "pred": PRED, "e4m3x2": U16, "e5m2x2": U16,
+}  # fmt: skip
+# The unsigned view of each register class.
+RAW = {"16": U16, "32": U32, "64": U64, "p": PRED}
+CLASS_BYTES = {"16": 2, "32": 4, "64": 8}
+
+_DECODERS: dict[str, Callable[[Decoder], None]] = {}
+
+
+def instruction(*prefixes: str) -> Callable[[Callable[[Decoder], None]], Callable[[Decoder], None]]:
+    """Register a decoder for opcodes that start with one of these dotted prefixes."""
+
+    def register(f: Callable[[Decoder], None]) -> Callable[[Decoder], None]:
+        for prefix in prefixes:
+            assert prefix not in _DECODERS, prefix
+            _DECODERS[prefix] = f
+        return f
+
+    return register
+
+
+def supported() -> list[str]:
+    """All opcode prefixes that have a decoder."""
+    _load()
+    return sorted(_DECODERS)
+
+
+def _load() -> None:
+    # The families register themselves when they are imported.
+    import tilemma.machine.exec  # noqa: F401
+
+
+def find_decoder(d: Decoder) -> Callable[[Decoder], None]:
+    """The decoder of the instruction, by the longest registered prefix of its opcode."""
+    _load()
+    parts = d.parts
+    for n in range(len(parts), 0, -1):
+        found = _DECODERS.get(".".join(parts[:n]))
+        if found is not None:
+            return found
+    d.unsupported()
+
+
+@dataclass(frozen=True, slots=True)
+class AddressRow:
+    """An address operand: a register row of class 32 or 64 (or a constant row) plus an offset."""
+
+    view: int
+    row: int
+    offset: int
+    symbol: str | None = None
+
+    def values(self, w: Any, lanes: Any) -> np.ndarray[Any, Any]:
+        """Addresses of ``lanes`` (None: all 32) as int64."""
+        row = w.v[self.view][self.row]
+        out = (row if lanes is None else row[lanes]).astype(np.int64)
+        if self.offset:
+            out += self.offset
+        return out
+
+
+class Decoder:
+    """One instruction being decoded."""
+
+    def __init__(self, program: Program, ins: Instruction) -> None:
+        self.program, self.ins = program, ins
+        self.parts = ins.parts
+        self.mods = self.parts[1:]
+        self.operands = ins.operands
+        self.reads: set[int] = set()
+        self.writes: set[int] = set()
+        self.conditional: dict[int, str] = {}
+        self.async_registers: frozenset[int] = frozenset()
+        self.kind = 0
+        self.run: Callable[..., Any] = _nothing
+        self.target, self.targets = -1, ()
+        self.used: set[str] = set()
+
+    # -- errors
+    @property
+    def span(self) -> Span:
+        i = self.ins
+        return Span(self.program.module.name, i.line, i.column, i.line, i.column + len(i.text))
+
+    def unsupported(self, detail: str = "") -> NoReturn:
+        raise UnsupportedInstruction(self.span, opcode=self.ins.opcode, detail=detail and f": {detail}")
+
+    def bad(self, what: str) -> NoReturn:
+        raise BadOperand(self.span, opcode=self.ins.opcode, what=what)
+
+    def needs(self, sm: int, *, feature: str = "") -> None:
+        """Refuse the instruction where the target lacks it: below ``sm``, or not exactly ``feature``."""
+        arch = self.program.arch
+        number = int("".join(c for c in arch if c.isdigit()) or 0)
+        if (feature and arch != feature) or number < sm:
+            place = Place(self.program.module.name, self.ins, 0, (0, 0, 0))
+            raise NotInTarget.at(place, opcode=self.ins.opcode, needs=feature or f"sm_{sm}", target=arch)
+
+    # -- opcode
+    def has(self, *mods: str) -> bool:
+        """Whether any of ``mods`` is in the opcode; it counts as understood."""
+        self.used.update(mods)
+        return any(m in self.mods for m in mods)
+
+    def one_of(self, table: Any, default: Any = None) -> Any:
+        """The entry of ``table`` (a mapping or a sequence) whose name is in the opcode."""
+        found = [m for m in self.mods if m in table]
+        if not found:
+            if default is None:
+                self.unsupported()
+            return default
+        self.used.add(found[0])
+        return table[found[0]] if isinstance(table, dict) else found[0]
+
+    def only(self, *allowed: str) -> None:
+        """Refuse modifiers other than these: a modifier not understood must not be ignored."""
+        for m in self.mods:
+            if m not in allowed and m not in self.used:
+                self.unsupported(f"`.{m}` is not modelled here")
+
+    @property
+    def type(self) -> str:
+        """The last part of the opcode, a type."""
+        return self.parts[-1]
+
+    def count(self, *numbers: int) -> None:
+        """Refuse another number of operands than one of these."""
+        if len(self.operands) not in numbers:
+            self.bad(f"{len(self.operands)} operands; it takes {' or '.join(map(str, numbers))}")
+
+    # -- operands
+    def _class_of(self, register: Register) -> tuple[str, int]:
+        try:
+            return self.program.register(register)
+        except KeyError:
+            self.unsupported(f"registers of type .{register.type}")
+
+    def _note(self, where: set[int], cls: str, row: int) -> None:
+        where.add(self.program.register_ids[cls, row])
+
+    def src(self, operand: Operand, kind: str, *, wide: bool = False) -> int:
+        """Row of a source operand read as type ``kind``.
+
+        ``wide`` lets the register be wider than the type (then use ``src_any``'s class).
+        """
+        cls = VIEW_CLASS[VIEW[kind]]
+        found, row = self.src_any(operand, kind)
+        if found != cls and not wide:
+            self.bad(f"operand of register class {found} bits where .{kind} is read")
+        return row
+
+    def src_any(self, operand: Operand, kind: str) -> tuple[str, int]:
+        """Class and row of a source operand; immediates take the class of ``kind``."""
+        cls = VIEW_CLASS[VIEW[kind]]
+        if isinstance(operand, Register):
+            found = self._class_of(operand)
+            self._note(self.reads, *found)
+            return found
+        if isinstance(operand, Immediate):
+            return cls, self.program.constant(cls, immediate_bits(operand, kind))
+        if isinstance(operand, Special):
+            return cls, self.program.special(cls, operand)
+        if isinstance(operand, Symbol):
+            return cls, self.program.constant(cls, self.symbol_value(operand))
+        self.bad(f"operand {operand} where a register or a constant is read")
+
+    def src_pred(self, operand: Operand) -> tuple[int, bool]:
+        """Row of a predicate operand and whether it is negated."""
+        if isinstance(operand, Not):
+            return self.src(operand.operand, "pred"), True
+        if isinstance(operand, Immediate):
+            return self.program.constant("p", int(operand.value != 0)), False
+        return self.src(operand, "pred"), False
+
+    def dst(self, operand: Operand, kind: str, *, wide: bool = False) -> int:
+        """Row of a destination read as type ``kind``; a sink gets a row that nobody reads."""
+        cls = VIEW_CLASS[VIEW[kind]]
+        found, row = self.dst_any(operand, kind)
+        if found != cls and not wide:
+            self.bad(f"destination of register class {found} bits where .{kind} is written")
+        return row
+
+    def dst_any(self, operand: Operand, kind: str) -> tuple[str, int]:
+        """Class and row of a destination."""
+        cls = VIEW_CLASS[VIEW[kind]]
+        if isinstance(operand, Sink):
+            return cls, self.program.new_row(cls)
+        if not isinstance(operand, Register):
+            self.bad(f"operand {operand} where a register is written")
+        found = self._class_of(operand)
+        self._note(self.writes, *found)
+        return found
+
+    def register_id(self, operand: Operand) -> int:
+        """The number by which dataflow and hazards know a register."""
+        assert isinstance(operand, Register)
+        return self.program.register_ids[self._class_of(operand)]
+
+    def items(self, operand: Operand) -> tuple[Operand, ...]:
+        """A vector's items; a scalar is a vector of one."""
+        return operand.items if isinstance(operand, Vector) else (operand,)
+
+    def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
+        """``a|b`` as two operands; the second may be missing."""
+        return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
+
+    def immediate(self, operand: Operand) -> int:
+        """The value of an operand that must be an integer constant."""
+        if not isinstance(operand, Immediate) or operand.kind != "int":
+            self.bad(f"operand {operand} where an integer constant is needed")
+        return operand.value
+
+    def symbol_value(self, symbol: Symbol) -> int:
+        """The address that a variable's name stands for, in its own state space."""
+        program, name = self.program, symbol.name
+        if name in program.shared_offsets:
+            return program.shared_offsets[name] + symbol.offset
+        if name in program.global_symbols:
+            return program.global_addresses.setdefault(name, symbol_address(program, name)) + symbol.offset
+        if name in program.local_offsets:
+            return program.local_offsets[name] + symbol.offset
+        for p in program.entry.parameters:
+            if p.name == name:
+                from tilemma.machine.memory import PARAM_WINDOW
+
+                return PARAM_WINDOW + p.offset + symbol.offset
+        self.bad(f"the name `{name.split('@')[0]}` is not declared")
+
+    def address(self, operand: Operand) -> AddressRow:
+        """An address operand as a row and an offset."""
+        if not isinstance(operand, Address):
+            self.bad("an operand in [ ] is needed")
+        base = operand.base
+        if isinstance(base, Register):
+            cls, row = self.src_any(base, "u64")
+            if cls not in ("32", "64"):
+                self.bad(f"an address register of {cls} bits")
+            return AddressRow(RAW[cls], row, operand.offset)
+        if isinstance(base, Symbol):
+            value = self.symbol_value(base) + operand.offset
+            return AddressRow(U64, self.program.constant("64", value), 0, base.name)
+        return AddressRow(U64, self.program.constant("64", base.value + operand.offset), 0)
+
+    # -- result
+    def alu(self, run: Callable[[Any, Any], None]) -> None:
+        """The instruction touches registers only; ``run(warp, mask)``."""
+        self.kind, self.run = 0, run
+
+    def visible(self, run: Callable[[Any, Any], Any]) -> None:
+        """The instruction touches memory or other threads; ``run(frame, mask)``."""
+        self.kind, self.run = 1, run
+
+    def step(self, index: int) -> Step:
+        from tilemma.machine.program import Step
+
+        guard, negated = -1, False
+        if self.ins.guard is not None:
+            guard, negated = self.src(self.ins.guard.register, "pred"), self.ins.guard.negated
+        conditional = tuple(self.conditional.items())
+        return Step(
+            index, self.ins, self.kind, self.run, guard, negated, self.target, self.targets, -1,
+            frozenset(self.reads), frozenset(self.writes), conditional, frozenset(), self.async_registers,
+        )  # fmt: skip
+
+
+def symbol_address(program: Program, name: str) -> int:
+    """The address that a module-scope global or const variable will be placed at."""
+    from tilemma.machine.memory import GLOBAL_START
+
+    position = list(program.global_symbols).index(name)
+    # A window below the arrays, 16 MB for each variable.
+    return GLOBAL_START - (position + 1) * (1 << 24)
+
+
+def immediate_bits(operand: Immediate, kind: str) -> int:
+    """The bit pattern of a constant in an instruction of type ``kind``."""
+    value = operand.value
+    if operand.kind == "f64" and kind in ("f32", "b32", "u32", "s32", "tf32"):
+        return int(struct.unpack("<I", struct.pack("<f", struct.unpack("<d", struct.pack("<Q", value))[0]))[0])
+    if operand.kind == "f64" and kind == "f16":
+        return int(struct.unpack("<H", struct.pack("<e", struct.unpack("<d", struct.pack("<Q", value))[0]))[0])
+    if operand.kind == "f32" and kind == "f64":
+        return int(struct.unpack("<Q", struct.pack("<d", struct.unpack("<f", struct.pack("<I", value))[0]))[0])
+    if operand.kind == "int" and kind in ("f32", "f64"):
+        fmt, word = ("<f", "<I") if kind == "f32" else ("<d", "<Q")
+        return int(struct.unpack(word, struct.pack(fmt, float(value)))[0])
+    return value
+
+
+def _nothing(x: Any, m: Any) -> None:
+    return None

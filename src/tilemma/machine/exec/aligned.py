@@ -1,0 +1,43 @@
+"""The rule of `.sync` and `.aligned`: all the threads named execute the instruction together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilemma.machine.catalogue import AlignedUnderDivergence
+from tilemma.machine.hazards import ranges
+from tilemma.machine.state import Frame
+from tilemma.machine.syntax import Instruction
+
+
+def whole_warp(f: Frame, ins: Instruction, m: Any) -> None:
+    """Report an ``.aligned`` instruction that not all live lanes of the warp execute."""
+    if m is None:
+        return
+    live = f.w.live
+    if (m != live).any():
+        _report(f, ins, m, live)
+
+
+def members(f: Frame, ins: Instruction, m: Any, mask: int) -> Any:
+    """The live lanes named by ``mask``; reports lanes of it that are elsewhere, or executing lanes not in it."""
+    named = (mask >> np.arange(32) & 1).astype(bool) & f.w.live
+    active = f.w.live if m is None else m
+    if (named != active).any():
+        _report(f, ins, active, named)
+        named = named & active
+    return named
+
+
+def _report(f: Frame, ins: Instruction, active: Any, live: Any) -> None:
+    f.w.cta.machine.report(
+        AlignedUnderDivergence.at(
+            f.w.place(ins),
+            lanes=np.flatnonzero(active),
+            opcode=ins.opcode,
+            active=ranges(np.flatnonzero(active)),
+            live=ranges(np.flatnonzero(live)),
+        )
+    )

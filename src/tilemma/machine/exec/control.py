@@ -1,0 +1,53 @@
+"""Control flow: branches, exit, trap and hints (PTX ISA, "Control Flow Instructions")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilemma.machine.catalogue import Trap
+from tilemma.machine.decode import Decoder, instruction
+from tilemma.machine.syntax import Symbol
+
+
+@instruction("bra")
+def bra(d: Decoder) -> None:
+    d.only("uni")
+    d.count(1)
+    label = d.operands[0]
+    if not isinstance(label, Symbol) or label.name not in d.program.entry.labels:
+        d.bad("a branch needs a label")
+    d.kind, d.target = 2, d.program.entry.labels[label.name]
+
+
+@instruction("exit", "ret")
+def leave(d: Decoder) -> None:
+    d.only("uni")
+    d.count(0)
+    d.kind = 3
+
+
+@instruction("trap", "brkpt")
+def trap(d: Decoder) -> None:
+    ins = d.ins
+
+    def run(f: Any, m: Any) -> None:
+        lanes = f.lanes if m is None else m.nonzero()[0]
+        f.w.cta.machine.report(Trap.at(f.w.place(ins), lanes=lanes, opcode=ins.opcode), fatal=True)
+
+    d.visible(run)
+
+
+@instruction(
+    "nanosleep", "pmevent", "prefetch", "prefetchu", "applypriority", "discard", "griddepcontrol",
+    "cp.async.bulk.prefetch",
+)  # fmt: skip
+def hint(d: Decoder) -> None:
+    """Instructions without an effect on what a kernel computes; they still let others run."""
+    d.visible(lambda f, m: None)
+
+
+@instruction("createpolicy")
+def createpolicy(d: Decoder) -> None:
+    # A cache policy steers caches only; the register gets a value so that its use is no uninitialised read.
+    o = d.dst(d.operands[0], "b64")
+    d.alu(lambda w, m: w.v[6][o].fill(0x12F0000000000000))

@@ -1,0 +1,109 @@
+"""cvt (PTX ISA, "Data Movement and Conversion Instructions: cvt")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilemma.machine.decode import RAW, VIEW, Decoder, instruction
+from tilemma.machine.exec.floating import as_bits, as_values
+from tilemma.machine.isa import numerics
+from tilemma.machine.state import VIEW_CLASS
+
+_ROUND = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")
+_PACKED = {"f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "f8_e4m3", "e5m2x2": "f8_e5m2"}
+_NAMES = {"b32": "u32", "b16": "u16"}
+_INT_NUMPY = {
+    "u8": np.uint8, "s8": np.int8, "u16": np.uint16, "s16": np.int16, "u32": np.uint32, "s32": np.int32,
+    "u64": np.uint64, "s64": np.int64,
+}  # fmt: skip
+
+
+@instruction("cvt")
+def cvt(d: Decoder) -> None:
+    d.has("x2")
+    to, source = d.mods[-2], d.mods[-1]
+    rounding = d.one_of(_ROUND, "none")
+    flags = {"ftz": d.has("ftz"), "sat": d.has("sat"), "satfinite": d.has("satfinite"), "relu": d.has("relu")}
+    d.only(to, source)
+    mode = None if rounding == "none" else rounding
+    if to in _PACKED:
+        _packed(d, to, source, mode, flags)
+        return
+    if source in _PACKED:
+        d.unsupported("from a packed type to a scalar")
+    to_name = "tf32" if to == "tf32" else to
+    out = "b32" if to == "tf32" else to
+    cls_o, o = d.dst_any(d.operands[0], out)
+    cls_a, a = d.src_any(d.operands[1], source)
+    integral = source in _INT_NUMPY
+
+    def run(w: Any, m: Any) -> None:
+        x = w.v[RAW[cls_a]][a]
+        # A wider register than the type holds the value in its low bits (PTX ISA, "Operand Size Exceeding").
+        if integral:
+            x = x.astype(_INT_NUMPY[source])
+        else:
+            view = w.v[VIEW[source]][a] if VIEW_CLASS[VIEW[source]] == cls_a else x
+            x = as_values(view, source)
+        y = numerics.convert(x, source, to_name, mode, **flags)
+        if to in _INT_NUMPY:
+            raw = y if to[0] == "u" else y.astype(f"i{_size(cls_o)}")
+            result = raw.astype(f"u{_size(cls_o)}")
+        else:
+            result = np.ascontiguousarray(y).view(f"u{y.dtype.itemsize}").astype(f"u{_size(cls_o)}")
+        target = w.v[RAW[cls_o]][o]
+        if m is None:
+            target[:] = result
+        else:
+            np.copyto(target, result, where=m)
+
+    d.alu(run)
+
+
+def _size(cls: str) -> int:
+    return {"16": 2, "32": 4, "64": 8}[cls]
+
+
+def _packed(d: Decoder, to: str, source: str, mode: Any, flags: Any) -> None:
+    """Two values into one register: the first source goes to the upper half."""
+    element = _PACKED[to]
+    out = "b16" if to.startswith("e") else "b32"
+    o = d.dst(d.operands[0], out)
+    if source in _PACKED:
+        a = d.src(d.operands[1], "b16" if source.startswith("e") else "b32")
+        v = VIEW["b16" if source.startswith("e") else "b32"]
+        inner = _PACKED[source]
+
+        def unpacked(w: Any, m: Any) -> None:
+            import tilemma.dtypes as dtypes
+
+            values = np.ascontiguousarray(w.v[v][a]).view(dtypes.dtype(inner).numpy)
+            y = numerics.convert(values, inner, element, mode, **flags)
+            np.copyto(
+                w.v[VIEW[out]][o], y.view(np.uint16 if out == "b16" else np.uint32), where=True if m is None else m
+            )
+
+        d.alu(unpacked)
+        return
+    high, low = d.src(d.operands[1], source), d.src(d.operands[2], source)
+    v, vo = VIEW[source], VIEW[out]
+    plain = to == "f16x2" and source == "f32" and mode == "rn" and not any(flags.values())
+
+    def run(w: Any, m: Any) -> None:
+        r = w.v[v]
+        both = np.empty((32, 2), r[low].dtype)
+        both[:, 0], both[:, 1] = r[low], r[high]
+        y = both.astype(np.float16) if plain else numerics.convert(both, source, element, mode, **flags)
+        bits = np.ascontiguousarray(y).view(np.uint16 if y.dtype.itemsize == 1 else np.uint32).reshape(32)
+        target = w.v[vo][o]
+        if m is None:
+            target[:] = bits
+        else:
+            np.copyto(target, bits, where=m)
+
+    d.alu(run)
+
+
+__all__ = ["as_bits", "cvt"]

@@ -1,0 +1,290 @@
+"""cp.async and its groups (PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy").
+
+The copies are generic-proxy writes by an agent of each thread.  ``Copies`` keeps, for a warp, what is issued
+and not committed, and each lane's groups in order; a group's number is its clock in the lane's agent column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilemma.machine import access
+from tilemma.machine.agents import Agent
+from tilemma.machine.clocks import NEVER
+from tilemma.machine.decode import Decoder, instruction
+from tilemma.machine.memory import SHIFT
+from tilemma.machine.state import LANES, Frame, Warp
+from tilemma.machine.syntax import Instruction, Register
+
+
+class Copies:
+    """The cp.async state of one warp."""
+
+    def __init__(self, warp: Warp) -> None:
+        self.column = warp.cta.cluster.clocks.column(("cp.async", warp.row), 32)
+        self.number = 0
+        # Issued and not committed; then, for each lane, the numbers of its groups and what is in them.
+        self.open: list[CopyAgent] = []
+        self.groups: list[list[int]] = [[] for _ in range(32)]
+        self.content: dict[int, list[CopyAgent]] = {}
+
+
+def copies_of(w: Warp) -> Copies:
+    if w.copies is None:
+        w.copies = Copies(w)
+    found: Copies = w.copies
+    return found
+
+
+class CopyAgent(Agent):
+    """The cp.async of the lanes of one instruction."""
+
+    kind = "cp.async"
+
+    def __init__(self, w: Warp, ins: Instruction, lanes: Any, to: Any, sources: Any, width: int, sizes: Any) -> None:
+        super().__init__(w, ins)
+        self.lanes, self.to, self.sources, self.width, self.sizes = lanes, to, sources, width, sizes
+        self.event = 0
+
+    @property
+    def actor(self) -> str:
+        return f"cp.async of warp {self.warp.index}"
+
+    def complete(self) -> None:
+        """Bring the bytes, zeros beyond each source's size."""
+        shared, width = self.warp.cta.shared, self.width
+        data = np.zeros((len(self.lanes), width), np.uint8)
+        origin = np.zeros((len(self.lanes), width), np.int64)
+        step = np.arange(width)
+        for allocation, where, offsets in self.sources:
+            take = step < self.sizes[where][:, None]
+            index = np.where(take, offsets[:, None] + step, 0)
+            data[where] = np.where(take, allocation.data[index], 0)
+            origin[where] = np.where(take, allocation.base + index, 0)
+        index = self.to >> SHIFT[width]
+        # Where a later write has taken the place over, its hazard has been reported.
+        shared.data.reshape(-1, width)[index] = data
+        shared.origins().reshape(-1, width)[index] = origin
+
+
+@instruction("cp.async")
+def cp_async(d: Decoder) -> None:
+    d.needs(80)
+    d.one_of(("ca", "cg"))
+    d.one_of(("shared", "shared::cta"))
+    d.has("global")
+    hint = 1 if d.has("L2::cache_hint") else 0
+    for m in d.mods:
+        if m.startswith("L2::"):
+            d.used.add(m)
+    d.only("async")
+    to, source = d.address(d.operands[0]), d.address(d.operands[1])
+    width = d.immediate(d.operands[2])
+    if width not in (4, 8, 16) or ("cg" in d.mods and width != 16):
+        d.bad(f"a copy of {width} bytes; .ca takes 4, 8 or 16, .cg 16")
+    rest = d.operands[3 : len(d.operands) - hint]
+    size = ignore = None
+    if rest:
+        if isinstance(rest[0], Register) and rest[0].type == "pred" or type(rest[0]).__name__ == "Not":
+            ignore = d.src_pred(rest[0])
+        else:
+            size = d.src(rest[0], "u32")
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        some = None if m is None else np.flatnonzero(m)
+        lanes = LANES if some is None else some
+        to_addr, from_addr = to.values(w, some), source.values(w, some)
+        sizes = np.full(len(lanes), width, np.int64)
+        if size is not None:
+            given = w.v[3][size]
+            sizes = (given if some is None else given[some]).astype(np.int64)
+            if sizes.max() > width:
+                access.misaligned(f, ins, int(sizes.max()), width, lanes)
+        elif ignore is not None:
+            row, negated = ignore
+            flags = w.v[9][row] ^ negated
+            sizes[flags if some is None else flags[some]] = 0
+        _issue(f, ins, lanes, to_addr, from_addr, width, sizes)
+
+    d.visible(run)
+
+
+def _issue(f: Frame, ins: Instruction, lanes: Any, to: Any, source: Any, width: int, sizes: Any) -> None:
+    w = f.w
+    machine = w.cta.machine
+    reads = np.flatnonzero(sizes > 0)
+    sources: list[Any] = []
+    if len(reads):
+        src = source[reads]
+        bad = np.flatnonzero(src & (width - 1))
+        if len(bad):
+            access.misaligned(f, ins, int(src[bad[0]]), width, lanes[reads[bad]])
+        everything = reads
+        whole = sizes[reads] == width
+        for full in (True, False):
+            chosen = everything[whole == full]
+            # Where less than the whole is read, only that much need be inside the array.
+            for lane in [chosen] if full and len(chosen) else [np.array([i]) for i in chosen if not full]:
+                n = width if full else 1
+                if not full:
+                    access.locate(f, ins, lanes[lane], source[lane] + sizes[lane] - 1, 1, "read of")
+                for allocation, where, offsets in access.locate(f, ins, lanes[lane], source[lane], n, "read of"):
+                    picked = lane if where is None else lane[where]
+                    _order_source(w, ins, allocation, lanes[picked], offsets, n)
+                    sources.append((allocation, picked, offsets))
+        machine.performance.global_(ins, src, width)
+    for _, where, _ in access.owner(f, ins, to, width):
+        if where is not None:
+            access.misaligned(f, ins, int(to[where[0]]), width, lanes)
+    access.check_write(w, ins, w.cta, lanes, to, width, "cp.async")
+    copies = copies_of(w)
+    event = w.cta.cluster.events.new(copies.column, int(NEVER), w.access("cp.async", ins), unordered=True)
+    packed = (lanes + event)[:, None]
+    w.cta.shared.writers[width][to >> SHIFT[width]] = packed
+    machine.performance.shared(ins, to, width)
+    agent = CopyAgent(w, ins, lanes, to, sources, width, sizes)
+    agent.event = event
+    copies.open.append(agent)
+    machine.issue(agent)
+
+
+def _order_source(w: Warp, ins: Instruction, allocation: Any, lanes: Any, offsets: Any, width: int) -> None:
+    if not allocation.writable:
+        return
+    if allocation.writer is not None:
+        access.global_ordered(w, ins, allocation, lanes, offsets, width, allocation.writer, "ld", "`cp.async` reads")
+    event = access.global_event(w, ins, "ld")
+    access.record_global_read(w, allocation, lanes, offsets >> SHIFT[width], width, event)
+
+
+@instruction("cp.async.commit_group")
+def commit(d: Decoder) -> None:
+    d.needs(80)
+    d.only("async", "commit_group")
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        copies = copies_of(w)
+        copies.number += 1
+        lanes = f.lanes if m is None else np.flatnonzero(m)
+        _close(w, copies, lanes, copies.number)
+        for lane in lanes:
+            copies.groups[lane].append(copies.number)
+
+    d.visible(run)
+
+
+def _close(w: Warp, copies: Copies, lanes: Any, number: int) -> None:
+    """Put the open copies of ``lanes`` into group ``number``."""
+    if len(lanes) == 32:
+        mine, copies.open = copies.open, []
+    else:
+        mine = [a for a in copies.open if np.isin(a.lanes, lanes).all()]
+        copies.open = [a for a in copies.open if a not in mine]
+    copies.content[number] = mine
+    for agent in mine:
+        w.cta.cluster.events.complete(agent.event, number)
+
+
+@instruction("cp.async.wait_group", "cp.async.wait_all")
+def wait(d: Decoder) -> None:
+    d.needs(80)
+    d.only("async", "wait_group", "wait_all")
+    everything = "wait_all" in d.mods
+    keep = 0 if everything else d.immediate(d.operands[0])
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        copies = copies_of(w)
+        lanes = f.lanes if m is None else np.flatnonzero(m)
+        if everything:
+            copies.number += 1
+            _close(w, copies, lanes, copies.number)
+            for lane in lanes:
+                copies.groups[lane].append(copies.number)
+        machine = w.cta.machine
+        clocks = np.zeros(len(lanes), np.int64)
+        finished: set[int] = set()
+        for i, lane in enumerate(lanes):
+            groups = copies.groups[lane]
+            done = groups[: len(groups) - keep]
+            if done:
+                clocks[i] = done[-1]
+                finished.update(done)
+                del groups[: len(done)]
+        for number in sorted(finished):
+            for agent in copies.content.pop(number, []):
+                agent.waited = True
+                machine.complete(agent)
+        w.cta.cluster.clocks.learn(w.first + lanes, copies.column + lanes, clocks, fenced=False)
+
+    d.visible(run)
+
+
+class ArriveAgent(Agent):
+    """`cp.async.mbarrier.arrive`: arrives once the lanes' earlier copies are complete."""
+
+    kind = "cp.async.arrive"
+
+    def __init__(self, w: Warp, ins: Instruction, copies: Sequence[Agent], then: Any) -> None:
+        super().__init__(w, ins)
+        self.copies, self.then = copies, then
+
+    def before(self) -> Sequence[Agent]:
+        return self.copies
+
+    def complete(self) -> None:
+        self.then()
+
+
+@instruction("cp.async.mbarrier.arrive")
+def copy_arrive(d: Decoder) -> None:
+    from tilemma.machine.exec import mbarriers
+
+    d.needs(80)
+    keep_count = d.has("noinc")
+    d.has("shared", "shared::cta", "b64")
+    d.only("async", "mbarrier", "arrive")
+    address = d.address(d.operands[0])
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        copies = copies_of(w)
+        lanes = f.lanes if m is None else np.flatnonzero(m)
+        copies.number += 1
+        number = copies.number
+        mine = [a for a in copies.open if np.isin(a.lanes, lanes).any()]
+        for agent in mine:
+            agent.waited = True
+            w.cta.cluster.events.complete(agent.event, number)
+        at = address.values(w, None if m is None else lanes)
+        barriers = [mbarriers.find(f, ins, int(a), "an arrival on") for a in at]
+        if not keep_count:
+            for barrier in barriers:
+                barrier.pending += 1
+        clocks = w.cta.cluster.clocks
+        message = clocks.release(w.rows_of(m), w.row)
+
+        def then() -> None:
+            size = max(len(message.seen), copies.column + 32)
+            for name in ("seen", "fenced"):
+                table = np.zeros(size, np.int32)
+                old = getattr(message, name)
+                table[: len(old)] = old
+                table[copies.column + lanes] = np.maximum(table[copies.column + lanes], number)
+                setattr(message, name, table)
+            # Generic-proxy writes: known, but not fenced.
+            message.fenced[copies.column + lanes] = 0
+            for barrier in barriers:
+                barrier.arrive(w.place(ins), 1, message)
+
+        agent = ArriveAgent(w, ins, [a for a in mine if a in w.cta.machine.pending], then)
+        w.cta.machine.issue(agent)
+
+    d.visible(run)

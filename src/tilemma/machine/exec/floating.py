@@ -1,0 +1,193 @@
+"""Floating-point arithmetic, and the opcodes that integers share (PTX ISA, "Floating Point Instructions")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tilemma.machine.decode import Decoder, instruction
+from tilemma.machine.exec import integer
+from tilemma.machine.exec.integer import function, ufunc2
+from tilemma.machine.isa import approx, numerics
+
+FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")
+_ELEMENT = {"f16x2": "f16", "bf16x2": "bf16"}
+_NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+
+
+def as_values(x: Any, kind: str) -> Any:
+    """A register row of a float type as its values; packed types give both halves, low first: [64]."""
+    element = _ELEMENT.get(kind, kind)
+    return x if x.dtype == _NUMPY[element] else np.ascontiguousarray(x).view(_NUMPY[element])
+
+
+def as_bits(y: Any, kind: str) -> Any:
+    """Values back as the row's own type."""
+    if kind in ("bf16",):
+        return np.ascontiguousarray(y).view(np.uint16)
+    if kind in _ELEMENT:
+        return np.ascontiguousarray(y).view(np.uint32)
+    return y
+
+
+def on_values(d: Decoder, f: Callable[..., Any], kind: str, arity: int, *, mixed: str = "") -> None:
+    """``d = f(values...)`` for a float type; ``mixed`` is the type of the last source where it differs."""
+    kinds = [kind] * (arity - 1) + [mixed or kind]
+    result = mixed or kind
+
+    def run(*rows: Any) -> Any:
+        return as_bits(f(*[as_values(x, k) for x, k in zip(rows, kinds, strict=True)]), result)
+
+    function(d, run, result, *kinds)
+
+
+def fast_fma(a: Any, b: Any, c: Any) -> Any:
+    """f32 ``a * b + c`` with one rounding: the product is exact in f64, the sum's error tells ties apart."""
+    p = a.astype(np.float64) * b
+    s = p + c
+    t = s - p
+    error = (p - (s - t)) + (c - t)
+    if np.any(error) and np.isfinite(s).all():
+        s = numerics._to_odd(s, error)
+    return s.astype(np.float32)
+
+
+def _arith(d: Decoder, op: str, arity: int) -> None:
+    kind = d.type
+    rounding = d.one_of(ROUNDINGS, "rn")
+    ftz, sat, relu = d.has("ftz"), d.has("sat"), d.has("relu")
+    d.has("full", "approx")
+    d.only(kind)
+    element = _ELEMENT.get(kind, kind)
+    if kind == "f32" and rounding == "rn" and not (ftz or sat or relu) and op in _PLAIN:
+        if op == "fma":
+            function(d, fast_fma, "f32", "f32", "f32", "f32")
+        else:
+            ufunc2(d, _PLAIN[op], kind)
+        return
+    on_values(
+        d,
+        lambda *x: numerics.arith(op, element, *x, rounding=rounding, ftz=ftz, sat=sat, relu=relu),
+        kind,
+        arity,
+    )
+
+
+_PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "fma": None}
+
+
+def _shared(name: str, arity: int, on_integers: Callable[[Decoder], None]) -> None:
+    def decode(d: Decoder) -> None:
+        if d.has("cc"):
+            d.unsupported("carries are not modelled")
+        if d.type in FLOATS:
+            _arith(d, name, arity)
+        else:
+            on_integers(d)
+
+    instruction(name)(decode)
+
+
+_shared("add", 2, integer.add)
+_shared("sub", 2, integer.sub)
+_shared("mul", 2, integer.mul)
+
+
+@instruction("fma")
+def fma(d: Decoder) -> None:
+    _arith(d, "fma", 3)
+
+
+@instruction("mad")
+def mad(d: Decoder) -> None:
+    if d.type in FLOATS:
+        _arith(d, "fma", 3)
+    else:
+        integer.mad(d)
+
+
+@instruction("div")
+def div(d: Decoder) -> None:
+    if d.type not in FLOATS:
+        integer.div(d)
+        return
+    full, ftz = d.has("full"), d.has("ftz")
+    if full or d.has("approx"):
+        on_values(d, lambda a, b: approx.divide(a, b, full=full, ftz=ftz), "f32", 2)
+    else:
+        _arith(d, "div", 2)
+
+
+@instruction("rcp", "sqrt")
+def reciprocal(d: Decoder) -> None:
+    if d.has("approx"):
+        _special(d)
+    else:
+        _arith(d, d.parts[0], 1)
+
+
+@instruction("rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
+def transcendental(d: Decoder) -> None:
+    _special(d)
+
+
+def _special(d: Decoder) -> None:
+    kind, op, ftz = d.type, d.parts[0], d.has("ftz")
+    element = _ELEMENT.get(kind, kind)
+    d.has("approx")
+    d.only(kind)
+    on_values(d, lambda x: approx.special(op, x, element, ftz=ftz), kind, 1)
+
+
+@instruction("min", "max")
+def extremum(d: Decoder) -> None:
+    kind, op = d.type, d.parts[0]
+    if kind not in FLOATS:
+        integer.minimum(d)
+        return
+    nan, ftz = d.has("NaN"), d.has("ftz")
+    d.only(kind)
+    element = _ELEMENT.get(kind, kind)
+    on_values(d, lambda a, b: numerics.arith(op, element, a, b, nan=nan, ftz=ftz), kind, 2)
+
+
+@instruction("neg", "abs")
+def sign(d: Decoder) -> None:
+    kind, op = d.type, d.parts[0]
+    if kind not in FLOATS:
+        integer.negative(d)
+        return
+    ftz = d.has("ftz")
+    d.only(kind)
+    element = _ELEMENT.get(kind, kind)
+    on_values(d, lambda a: numerics.arith(op, element, a, ftz=ftz), kind, 1)
+
+
+@instruction("copysign")
+def copysign(d: Decoder) -> None:
+    d.only(d.type)
+    on_values(d, lambda a, b: np.copysign(b, a), d.type, 2)
+
+
+@instruction("testp")
+def testp(d: Decoder) -> None:
+    kind = d.type
+    test = d.one_of(("finite", "infinite", "number", "notanumber", "normal", "subnormal"))
+    tiny = np.finfo(_NUMPY[kind]).tiny
+
+    def run(x: Any) -> Any:
+        normal = np.isfinite(x) & (np.abs(x) >= tiny)
+        return {
+            "finite": np.isfinite(x),
+            "infinite": np.isinf(x),
+            "number": ~np.isnan(x),
+            "notanumber": np.isnan(x),
+            "normal": normal,
+            "subnormal": np.isfinite(x) & ~normal & (x != 0),
+        }[test]
+
+    function(d, run, "pred", kind)

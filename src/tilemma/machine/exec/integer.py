@@ -1,0 +1,383 @@
+"""Integer arithmetic, logic, shifts and bit fields (PTX ISA, "Integer Arithmetic", "Logic and Shift")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilemma.machine.decode import VIEW, Decoder, instruction
+
+WIDE = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
+_BITS = {"u16": 16, "s16": 16, "u32": 32, "s32": 32, "u64": 64, "s64": 64, "b16": 16, "b32": 32, "b64": 64}
+
+
+def ufunc2(d: Decoder, ufunc: Any, kind: str) -> None:
+    """``d = ufunc(a, b)`` on registers of one type, written in place."""
+    d.count(3)
+    v = VIEW[kind]
+    o, a, b = d.dst(d.operands[0], kind), d.src(d.operands[1], kind), d.src(d.operands[2], kind)
+
+    def run(w: Any, m: Any) -> None:
+        r = w.v[v]
+        if m is None:
+            ufunc(r[a], r[b], r[o])
+        else:
+            ufunc(r[a], r[b], out=r[o], where=m)
+
+    d.alu(run)
+
+
+def function(d: Decoder, f: Callable[..., Any], out: str, *kinds: str, operands: Any = None) -> None:
+    """``d = f(a, b, ...)`` with sources of the types ``kinds``; ``f`` returns an array of ``out``'s view."""
+    operands = d.operands if operands is None else operands
+    if len(operands) != len(kinds) + 1:
+        d.bad(f"{len(operands)} operands; it takes {len(kinds) + 1}")
+    o, vo = d.dst(operands[0], out), VIEW[out]
+    sources = [(VIEW[k], d.src(x, k)) for k, x in zip(kinds, operands[1:], strict=True)]
+
+    def run(w: Any, m: Any) -> None:
+        v = w.v
+        result = f(*[v[k][i] for k, i in sources])
+        if m is None:
+            v[vo][o][:] = result
+        else:
+            np.copyto(v[vo][o], result, where=m, casting="unsafe")
+
+    d.alu(run)
+
+
+def _bits_type(d: Decoder) -> str:
+    return d.one_of(_BITS)  # type: ignore[no-any-return]
+
+
+def _int_add(d: Decoder, ufunc: Any) -> None:
+    kind = d.type
+    d.only(kind, "sat")
+    if "sat" in d.mods:
+        low, high = -(1 << 31), (1 << 31) - 1
+        function(
+            d, lambda a, b: np.clip(ufunc(a.astype(np.int64), b.astype(np.int64)), low, high), "s32", "s32", "s32"
+        )
+    else:
+        ufunc2(d, ufunc, kind)
+
+
+def add(d: Decoder) -> None:
+    _int_add(d, np.add)
+
+
+def sub(d: Decoder) -> None:
+    _int_add(d, np.subtract)
+
+
+def _product(mode: str, kind: str) -> tuple[Callable[[Any, Any], Any], str]:
+    """The product function of mul and mad in a mode, and its result type."""
+    bits = _BITS[kind]
+    if mode == "lo":
+        return np.multiply, kind
+    if mode == "wide":
+        out = WIDE[kind]
+        wide = {"u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64}[out]
+        return lambda a, b: a.astype(wide) * b.astype(wide), out
+    if bits == 64:
+        signed = kind == "s64"
+
+        def high(a: Any, b: Any) -> Any:
+            exact = [(int(x) * int(y)) >> 64 for x, y in zip(a, b, strict=True)]
+            return np.array(exact, np.int64 if signed else np.uint64)
+
+        return high, kind
+    wide_type = np.int64 if kind[0] == "s" else np.uint64
+    shift = wide_type(bits)
+    return lambda a, b: (a.astype(wide_type) * b.astype(wide_type)) >> shift, kind
+
+
+def mul(d: Decoder) -> None:
+    kind = d.type
+    mode = d.one_of(("lo", "hi", "wide"))
+    d.only(kind)
+    f, out = _product(mode, kind)
+    if mode == "lo":
+        ufunc2(d, np.multiply, kind)
+    else:
+        function(d, f, out, kind, kind)
+
+
+def mad(d: Decoder) -> None:
+    kind = d.type
+    mode = d.one_of(("lo", "hi", "wide"))
+    d.only(kind)
+    f, out = _product(mode, kind)
+    function(d, lambda a, b, c: f(a, b).astype(c.dtype) + c, out, kind, kind, out)
+
+
+@instruction("mul24", "mad24")
+def mul24(d: Decoder) -> None:
+    kind = d.type
+    mode = d.one_of(("lo", "hi"))
+    shift = np.int64(0 if mode == "lo" else 16)
+
+    def low24(x: Any) -> Any:
+        y = x.astype(np.int64) & 0xFFFFFF
+        return (y ^ 0x800000) - 0x800000 if kind == "s32" else y
+
+    def product(a: Any, b: Any) -> Any:
+        return ((low24(a) * low24(b)) >> shift).astype(np.uint32).view(a.dtype)
+
+    if d.parts[0] == "mul24":
+        function(d, product, kind, kind, kind)
+    else:
+        function(d, lambda a, b, c: product(a, b) + c, kind, kind, kind, kind)
+
+
+@instruction("sad")
+def sad(d: Decoder) -> None:
+    kind = d.type
+    function(d, lambda a, b, c: c + np.where(a < b, b - a, a - b), kind, kind, kind, kind)
+
+
+def _truncated(a: Any, b: Any) -> tuple[Any, Any]:
+    """Quotient toward zero and remainder; a division by zero gives all ones and the dividend."""
+    safe = np.where(b == 0, b.dtype.type(1), b)
+    with np.errstate(all="ignore"):
+        q = a // safe
+        r = a - q * safe
+    if a.dtype.kind == "i":
+        fix = (r != 0) & ((a < 0) != (safe < 0))
+        q = np.where(fix, q + 1, q)
+        r = np.where(fix, r - safe, r)
+    zero = b == 0
+    ones = a.dtype.type(-1) if a.dtype.kind == "i" else a.dtype.type(np.iinfo(a.dtype).max)
+    return np.where(zero, ones, q), np.where(zero, a, r)
+
+
+def div(d: Decoder) -> None:
+    function(d, lambda a, b: _truncated(a, b)[0], d.type, d.type, d.type)
+
+
+@instruction("rem")
+def rem(d: Decoder) -> None:
+    function(d, lambda a, b: _truncated(a, b)[1], d.type, d.type, d.type)
+
+
+def minimum(d: Decoder) -> None:
+    d.only(d.type)
+    ufunc2(d, np.minimum if d.parts[0] == "min" else np.maximum, d.type)
+
+
+def negative(d: Decoder) -> None:
+    function(d, np.negative if d.parts[0] == "neg" else np.abs, d.type, d.type)
+
+
+_LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+@instruction("and", "or", "xor")
+def logic(d: Decoder) -> None:
+    kind = d.type
+    if kind != "pred":
+        ufunc2(d, _LOGIC[d.parts[0]], kind)
+        return
+    (a, na), (b, nb) = d.src_pred(d.operands[1]), d.src_pred(d.operands[2])
+    o, f = d.dst(d.operands[0], "pred"), _LOGIC[d.parts[0]]
+
+    def run(w: Any, m: Any) -> None:
+        p = w.v[9]
+        np.copyto(p[o], f(p[a] ^ na, p[b] ^ nb), where=True if m is None else m)
+
+    d.alu(run)
+
+
+@instruction("not")
+def invert(d: Decoder) -> None:
+    if d.type != "pred":
+        function(d, np.invert, d.type, d.type)
+        return
+    a, na = d.src_pred(d.operands[1])
+    o = d.dst(d.operands[0], "pred")
+    d.alu(lambda w, m: np.copyto(w.v[9][o], w.v[9][a] ^ (not na), where=True if m is None else m))
+
+
+@instruction("cnot")
+def cnot(d: Decoder) -> None:
+    function(d, lambda a: a == 0, d.type, d.type)
+
+
+@instruction("lop3")
+def lop3(d: Decoder) -> None:
+    if d.has("BoolOp", "and", "or"):
+        d.unsupported("a predicate result")
+    table = d.immediate(d.operands[4])
+
+    def run(a: Any, b: Any, c: Any) -> Any:
+        out = np.zeros_like(a)
+        for i in range(8):
+            if table >> i & 1:
+                out |= (a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c)
+        return out
+
+    function(d, run, "b32", "b32", "b32", "b32", operands=d.operands[:4])
+
+
+@instruction("shl", "shr")
+def shift(d: Decoder) -> None:
+    kind = d.type
+    bits = _BITS[kind]
+    left = d.parts[0] == "shl"
+
+    def run(a: Any, n: Any) -> Any:
+        # Amounts beyond the width shift everything out (PTX ISA); NumPy leaves them undefined.
+        amount = np.minimum(n, bits - 1).astype(a.dtype)
+        over = n >= bits
+        if left:
+            out = a << amount
+            return np.where(over, a.dtype.type(0), out)
+        out = a >> amount
+        return out if a.dtype.kind == "i" else np.where(over, a.dtype.type(0), out)
+
+    if len(d.operands) == 3 and getattr(d.operands[2], "kind", "") == "int" and d.operands[2].value < bits:  # type: ignore[union-attr]
+        amount = d.operands[2].value  # type: ignore[union-attr]
+        ufunc = np.left_shift if left else np.right_shift
+        v, o, a = VIEW[kind], d.dst(d.operands[0], kind), d.src(d.operands[1], kind)
+        n = d.program.constant(str(bits), amount)
+
+        def quick(w: Any, m: Any) -> None:
+            r = w.v[v]
+            if m is None:
+                ufunc(r[a], r[n], r[o])
+            else:
+                ufunc(r[a], r[n], out=r[o], where=m)
+
+        d.alu(quick)
+        return
+    function(d, run, kind, kind, "u32")
+
+
+@instruction("shf")
+def funnel(d: Decoder) -> None:
+    left = d.one_of(("l", "r")) == "l"
+    clamp = d.one_of(("clamp", "wrap")) == "clamp"
+
+    def run(a: Any, b: Any, c: Any) -> Any:
+        n = (np.minimum(c, 32) if clamp else c & np.uint32(31)).astype(np.uint64)
+        both = b.astype(np.uint64) << np.uint64(32) | a
+        return (both << n >> np.uint64(32) if left else both >> n).astype(np.uint32)
+
+    function(d, run, "b32", "b32", "b32", "u32")
+
+
+@instruction("prmt")
+def permute(d: Decoder) -> None:
+    mode = d.one_of(("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"), "none")
+    if mode != "none":
+        d.unsupported()
+
+    def run(a: Any, b: Any, c: Any) -> Any:
+        both = b.astype(np.uint64) << np.uint64(32) | a
+        out = np.zeros(32, np.uint32)
+        for i in range(4):
+            select = (c >> np.uint32(4 * i)) & np.uint32(15)
+            byte = (both >> ((select & np.uint32(7)).astype(np.uint64) * np.uint64(8))).astype(np.uint32) & 0xFF
+            byte = np.where(select & 8, np.where(byte & 0x80, np.uint32(0xFF), np.uint32(0)), byte)
+            out |= byte << np.uint32(8 * i)
+        return out
+
+    function(d, run, "b32", "b32", "b32", "b32")
+
+
+@instruction("bfe")
+def extract(d: Decoder) -> None:
+    kind = d.type
+    bits = _BITS[kind]
+
+    def run(a: Any, b: Any, c: Any) -> Any:
+        out = []
+        for x, p, n in zip(a.tolist(), (b & 0xFF).tolist(), (c & 0xFF).tolist(), strict=True):
+            x &= (1 << bits) - 1
+            if kind[0] == "s" and x >> (bits - 1):
+                x -= 1 << bits
+            field = (x >> p) & ((1 << n) - 1) if n else 0
+            if kind[0] == "s" and n and (x >> min(p + n - 1, bits - 1)) & 1:
+                field |= -1 << n
+            out.append(field & ((1 << bits) - 1))
+        return np.array(out, np.uint64).astype(f"u{bits // 8}").view(a.dtype)
+
+    function(d, run, kind, kind, "u32", "u32")
+
+
+@instruction("bfi")
+def insert(d: Decoder) -> None:
+    kind = d.type
+    bits = _BITS[kind]
+
+    def run(a: Any, b: Any, c: Any, n: Any) -> Any:
+        out = []
+        for x, y, p, k in zip(a.tolist(), b.tolist(), (c & 0xFF).tolist(), (n & 0xFF).tolist(), strict=True):
+            mask = (((1 << k) - 1) << p) & ((1 << bits) - 1)
+            out.append((y & ~mask) | ((x << p) & mask))
+        return np.array(out, np.uint64).astype(a.dtype)
+
+    function(d, run, kind, kind, kind, "u32", "u32")
+
+
+def _leading_zeros(a: Any, bits: int) -> Any:
+    x = a.astype(np.uint64)
+    out = np.full(x.shape, bits, np.uint32)
+    for i in range(bits):
+        out = np.where(x >> np.uint64(i) & np.uint64(1), np.uint32(bits - 1 - i), out)
+    return out
+
+
+@instruction("popc", "clz", "brev", "bfind")
+def bits(d: Decoder) -> None:
+    kind = d.type
+    n = _BITS[kind]
+    op = d.parts[0]
+    if op == "popc":
+        function(d, np.bitwise_count, "u32", kind)
+    elif op == "clz":
+        function(d, lambda a: _leading_zeros(a, n), "u32", kind)
+    elif op == "brev":
+        swap = lambda a: np.array([int(f"{x:0{n}b}"[::-1], 2) for x in a.tolist()], a.dtype)  # noqa: E731
+        function(d, swap, kind, kind)
+    else:
+        shift_amount = d.has("shiftamt")
+
+        def find(a: Any) -> Any:
+            x = np.where(a < 0, ~a, a) if a.dtype.kind == "i" else a
+            zeros = _leading_zeros(x.astype(f"u{n // 8}"), n)
+            found = zeros if shift_amount else np.uint32(n - 1) - zeros
+            return np.where(zeros == n, np.uint32(0xFFFFFFFF), found)
+
+        function(d, find, "u32", kind)
+
+
+@instruction("bmsk")
+def bit_mask(d: Decoder) -> None:
+    clamp = d.one_of(("clamp", "wrap")) == "clamp"
+
+    def run(a: Any, b: Any) -> Any:
+        start, count = a.astype(np.uint64), b.astype(np.uint64)
+        if not clamp:
+            start, count = start & np.uint64(31), count & np.uint64(31)
+        start, count = np.minimum(start, np.uint64(32)), np.minimum(count, np.uint64(32))
+        one = np.uint64(1)
+        return ((((one << count) - one) << start) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+
+    function(d, run, "b32", "b32", "b32")
+
+
+@instruction("dp4a")
+def dot4(d: Decoder) -> None:
+    ta, tb = d.mods[0], d.mods[1]
+    out = "s32" if "s32" in (ta, tb) else "u32"
+
+    def parts(x: Any, t: str) -> Any:
+        return np.ascontiguousarray(x).view(np.int8 if t == "s32" else np.uint8).reshape(-1, 4).astype(np.int64)
+
+    def run(a: Any, b: Any, c: Any) -> Any:
+        return ((parts(a, ta) * parts(b, tb)).sum(1) + c).astype(np.uint32).view(c.dtype)
+
+    function(d, run, out, ta, tb, out)

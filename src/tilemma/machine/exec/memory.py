@@ -1,0 +1,408 @@
+"""ld, st, atom and red (PTX ISA, "Data Movement and Conversion", "Parallel Synchronization")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tilemma.machine import access, strong
+from tilemma.machine.catalogue import OutOfBounds
+from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
+from tilemma.machine.isa import numerics
+from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from tilemma.machine.parser import TYPE_BYTES
+from tilemma.machine.state import LANES, Frame
+from tilemma.machine.syntax import Operand, Symbol
+
+_SPACES = {
+    "global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "shared", "local": "local",
+    "param": "param", "param::entry": "param", "const": "global",
+}  # fmt: skip
+_CACHE = {"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"}
+_SCOPE = {"cta", "cluster", "gpu", "sys"}
+_ORDER = {"weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
+_WORD = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def _hints(d: Decoder) -> None:
+    for m in d.mods:
+        if m in _CACHE or m.startswith(("L1::", "L2::", "level::")):
+            d.used.add(m)
+
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """The data registers of an access: (view, row) each; ``size`` bytes in memory each."""
+
+    rows: tuple[tuple[int, int], ...]
+    size: int
+    signed: bool
+
+    def scatter(self, w: Any, lanes: Any, words: Any) -> None:
+        """Write memory words [n(, 2)] to the registers of ``lanes`` (None: all 32)."""
+        parts = (
+            words
+            if len(self.rows) == 1 and words.ndim == 1
+            else words.view(_WORD[self.size]).reshape(len(words), -1)
+        )
+        for i, (view, row) in enumerate(self.rows):
+            part = parts if parts.ndim == 1 else parts[:, i]
+            if self.signed:
+                part = part.view(f"i{self.size}") if part.flags.c_contiguous else part.astype(f"i{self.size}")
+            target = w.v[view][row]
+            if self.signed:
+                part = part.astype(f"i{target.itemsize}").view(target.dtype)
+            if lanes is None:
+                target[:] = part
+            else:
+                target[lanes] = part
+
+    def gather(self, w: Any, lanes: Any, width: int) -> Any:
+        """The registers of ``lanes`` as memory words of ``width`` bytes."""
+        if len(self.rows) == 1:
+            view, row = self.rows[0]
+            value = w.v[view][row] if lanes is None else w.v[view][row][lanes]
+            return value.astype(_WORD[self.size], copy=True)
+        n = 32 if lanes is None else len(lanes)
+        out = np.empty((n, len(self.rows)), _WORD[self.size])
+        for i, (view, row) in enumerate(self.rows):
+            value = w.v[view][row]
+            out[:, i] = value if lanes is None else value[lanes]
+        if width == 16:
+            return out.view(np.uint64).reshape(n, 2)
+        return out.view(_WORD[width]).reshape(n)
+
+
+def data_registers(d: Decoder, operand: Operand, kind: str, *, write: bool) -> Registers:
+    """The registers of a scalar or vector operand of element type ``kind``."""
+    rows = []
+    for item in d.items(operand):
+        cls, row = d.dst_any(item, kind) if write else d.src_any(item, kind)
+        rows.append((RAW[cls], row))
+    return Registers(tuple(rows), TYPE_BYTES[kind], write and kind[0] == "s")
+
+
+@instruction("ld", "ldu")
+def ld(d: Decoder) -> None:
+    kind = d.type
+    space = d.one_of(_SPACES, "generic")
+    order = d.one_of(_ORDER, "weak")
+    d.one_of(_SCOPE, "none")
+    _hints(d)
+    d.has("v2", "v4", "unified")
+    d.only(kind)
+    d.count(2, 3)
+    registers = data_registers(d, d.operands[0], kind, write=True)
+    address = d.address(d.operands[1])
+    width = registers.size * len(registers.rows)
+    if width > 16:
+        d.unsupported("accesses above 16 bytes")
+    if space == "param":
+        _ld_param(d, registers, address, width)
+    elif space == "local":
+        _local(d, registers, address, width, write=False)
+    elif space == "shared" and order == "weak":
+        _ld_shared(d, registers, address, width)
+    else:
+        _ld_any(d, registers, address, width, space, order)
+
+
+def _ld_param(d: Decoder, registers: Registers, address: AddressRow, width: int) -> None:
+    program = d.program
+    base = address
+    view, shift = program.parameter_views[width], {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}[width]
+    size = max((p.offset + p.size for p in program.entry.parameters), default=0)
+    operand = d.operands[1]
+    symbol = getattr(operand, "base", None)
+    if not isinstance(symbol, Symbol):
+        d.unsupported("parameters through registers; name the parameter")
+    offset = d.symbol_value(symbol) - PARAM_WINDOW + operand.offset  # type: ignore[union-attr]
+    if offset % width or not 0 <= offset <= size - width:
+        d.bad(f"{width} bytes at offset {offset} of {size} bytes of parameters")
+    index = offset >> shift
+
+    def run(w: Any, m: Any) -> None:
+        word = view[index : index + 1]
+        lanes = None if m is None else np.flatnonzero(m)
+        n = 32 if lanes is None else len(lanes)
+        registers.scatter(w, lanes, np.ascontiguousarray(np.broadcast_to(word, (n, *word.shape[1:]))))
+
+    d.alu(run)
+    del base
+
+
+def _ld_shared(d: Decoder, registers: Registers, address: AddressRow, width: int) -> None:
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        lanes = None if m is None else np.flatnonzero(m)
+        addr = address.values(w, lanes)
+        words = access.shared_load(f, ins, LANES if lanes is None else lanes, addr, width)
+        w.cta.machine.performance.shared(ins, addr, width)
+        registers.scatter(w, lanes, words)
+
+    d.visible(run)
+
+
+def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, space: str, order: str) -> None:
+    ins = d.ins
+    kind = "ld" if order == "weak" else "atom"
+    if order != "weak":
+        d.program.communicates = True
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        lanes = None if m is None else np.flatnonzero(m)
+        addr = address.values(w, lanes)
+        some = LANES if lanes is None else lanes
+        if space == "global" or (space == "generic" and int(addr.max()) < SHARED_WINDOW):
+            if order != "weak":
+                strong.before_read(f, some, addr, order)
+            words = access.global_load(f, ins, some, addr, width, kind)
+            w.cta.machine.performance.global_(ins, addr, width)
+        elif space == "shared":
+            strong.before_read(f, some, addr, order)
+            words = access.shared_load(f, ins, some, addr, width, kind)
+        else:
+            words = _generic_load(f, ins, some, addr, width)
+        registers.scatter(w, lanes, words)
+
+    d.visible(run)
+
+
+def _generic_load(f: Frame, ins: Any, lanes: Any, addr: Any, width: int) -> Any:
+    """A generic load of which some lanes leave global memory."""
+    out: Any = None
+    for window, part in _windows(addr):
+        a = addr[part]
+        if window == "shared":
+            words = access.shared_load(f, ins, lanes[part], a - SHARED_WINDOW, width)
+        elif window == "param":
+            words = f.w.cta.machine.program.parameter_views[width][(a - PARAM_WINDOW) // width]
+        elif window == "local":
+            words = local_words(f, ins, lanes[part], a - LOCAL_WINDOW, width)
+        else:
+            words = access.global_load(f, ins, lanes[part], a, width)
+        if out is None:
+            out = np.zeros((len(addr), *words.shape[1:]), words.dtype)
+        out[part] = words
+    return out
+
+
+def _windows(addr: Any) -> list[tuple[str, Any]]:
+    """Lanes by the window that their generic address is in."""
+    edges = [("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW), ("param", PARAM_WINDOW)]
+    out = []
+    left = np.ones(len(addr), bool)
+    for name, start in edges:
+        inside = (addr >= start) & (addr < start + (1 << 32))
+        if inside.any():
+            out.append((name, np.flatnonzero(inside)))
+        left &= ~inside
+    if left.any():
+        out.append(("global", np.flatnonzero(left)))
+    return out
+
+
+@instruction("st")
+def st(d: Decoder) -> None:
+    kind = d.type
+    space = d.one_of(_SPACES, "generic")
+    order = d.one_of(_ORDER, "weak")
+    d.one_of(_SCOPE, "none")
+    _hints(d)
+    d.has("v2", "v4")
+    if "async" in d.mods:
+        d.unsupported()
+    d.only(kind)
+    d.count(2, 3)
+    address = d.address(d.operands[0])
+    registers = data_registers(d, d.operands[1], kind, write=False)
+    width = registers.size * len(registers.rows)
+    if width > 16:
+        d.unsupported("accesses above 16 bytes")
+    if space == "local":
+        _local(d, registers, address, width, write=True)
+        return
+    ins = d.ins
+    how = "st" if order == "weak" else "atom"
+    if order != "weak":
+        d.program.communicates = True
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        lanes = None if m is None else np.flatnonzero(m)
+        some = LANES if lanes is None else lanes
+        addr = address.values(w, lanes)
+        values = registers.gather(w, lanes, width)
+        if order != "weak":
+            strong.before_write(f, some, addr, order)
+        if space == "shared":
+            access.shared_store(f, ins, some, addr, width, values, how)
+            w.cta.machine.performance.shared(ins, addr, width)
+        elif space == "global" or int(addr.max()) < SHARED_WINDOW:
+            access.global_store(f, ins, some, addr, width, values, how)
+            w.cta.machine.performance.global_(ins, addr, width)
+        else:
+            for window, part in _windows(addr):
+                if window == "shared":
+                    access.shared_store(f, ins, some[part], addr[part] - SHARED_WINDOW, width, values[part], how)
+                elif window == "local":
+                    local_words(f, ins, some[part], addr[part] - LOCAL_WINDOW, width, values[part])
+                else:
+                    access.global_store(f, ins, some[part], addr[part], width, values[part], how)
+        w.cta.machine.progress += 1
+
+    d.visible(run)
+
+
+# -- local memory: private to a lane, so no shadow but its bounds
+def local_words(f: Frame, ins: Any, lanes: Any, addr: Any, width: int, values: Any = None) -> Any:
+    """Read, or write where ``values`` are given, local memory of ``lanes``."""
+    w = f.w
+    size = w.cta.machine.program.local_bytes
+    if w.local is None:
+        w.local = np.full((32, -(-size // 16) * 16), 0xDE, np.uint8)
+    bad = np.flatnonzero((addr < 0) | (addr + width > size))
+    if len(bad):
+        w.cta.machine.report(
+            OutOfBounds.at(
+                w.place(ins), lanes=lanes[bad], access="use of", space=f"local address {int(addr[bad[0]]):#x}",
+                what=f"the thread has {size} bytes",
+            ),
+            fatal=True,
+        )  # fmt: skip
+    if width == 16:
+        table = w.local.view(np.uint64).reshape(32, -1, 2)
+    else:
+        table = w.local.view(_WORD[width])
+    if values is None:
+        return table[lanes, addr // width]
+    table[lanes, addr // width] = values
+    return None
+
+
+def _local(d: Decoder, registers: Registers, address: AddressRow, width: int, *, write: bool) -> None:
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        lanes = None if m is None else np.flatnonzero(m)
+        some = LANES if lanes is None else lanes
+        addr = address.values(f.w, lanes)
+        if write:
+            local_words(f, ins, some, addr, width, registers.gather(f.w, lanes, width))
+        else:
+            registers.scatter(f.w, lanes, local_words(f, ins, some, addr, width))
+
+    d.visible(run)
+
+
+# -- atomics
+_FLOAT = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def _atomic_function(op: str, kind: str) -> Any:
+    """``f(old, b, c) -> new`` on Python numbers (integers) or NumPy scalars (floats)."""
+    if op == "exch":
+        return lambda a, b, c: b
+    if op == "cas":
+        return lambda a, b, c: c if a == b else a
+    if kind in ("f16x2", "bf16x2"):
+        element = _FLOAT[kind[:-2]]
+
+        def packed(a: Any, b: Any, c: Any) -> Any:
+            x, y = (np.array([v], np.uint32).view(element) for v in (a, b))
+            return int(numerics.arith(op, kind[:-2], x, y).view(np.uint32)[0])
+
+        return packed
+    if kind in _FLOAT:
+        word = f"u{TYPE_BYTES[kind]}"
+
+        def floating(a: Any, b: Any, c: Any) -> Any:
+            x, y = (np.array([v], word).view(_FLOAT[kind]) for v in (a, b))
+            return int(numerics.arith(op, kind, x, y).view(word)[0])
+
+        return floating
+    bits = TYPE_BYTES[kind] * 8
+    mask = (1 << bits) - 1
+
+    def signed(x: int) -> int:
+        return x - (1 << bits) if kind[0] == "s" and x >> (bits - 1) else x
+
+    table = {
+        "add": lambda a, b, c: (a + b) & mask,
+        "min": lambda a, b, c: a if signed(a) <= signed(b) else b,
+        "max": lambda a, b, c: a if signed(a) >= signed(b) else b,
+        "and": lambda a, b, c: a & b,
+        "or": lambda a, b, c: a | b,
+        "xor": lambda a, b, c: a ^ b,
+        "inc": lambda a, b, c: 0 if a >= b else a + 1,
+        "dec": lambda a, b, c: b if a == 0 or a > b else a - 1,
+    }
+    return table[op]
+
+
+@instruction("atom", "red")
+def atom(d: Decoder) -> None:
+    kind = d.type
+    red = d.parts[0] == "red"
+    space = d.one_of(_SPACES, "generic")
+    op = d.one_of(("add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas"))
+    order = d.one_of(_ORDER, "relaxed")
+    d.one_of(_SCOPE, "gpu")
+    _hints(d)
+    d.has("noftz", "v2", "v4", "v8")
+    d.only(kind)
+    d.program.communicates = True
+    operands = list(d.operands)
+    result = None if red else data_registers(d, operands.pop(0), kind, write=True)
+    address = d.address(operands[0])
+    value = data_registers(d, operands[1], kind, write=False)
+    third = data_registers(d, operands[2], kind, write=False) if op == "cas" else None
+    f2 = _atomic_function(op, kind)
+    ins, size = d.ins, TYPE_BYTES[kind]
+    width = size * len(value.rows)
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        lanes = np.flatnonzero(m) if m is not None else LANES
+        addr = address.values(w, lanes)
+        shared = space == "shared" or int(addr[0]) >= SHARED_WINDOW
+        if int(addr[0]) >= SHARED_WINDOW:
+            addr = addr - SHARED_WINDOW
+        strong.before_read(f, lanes, addr, order)
+        strong.before_write(f, lanes, addr, order)
+        load, store = (
+            (access.shared_load, access.shared_store) if shared else (access.global_load, access.global_store)
+        )
+        old = load(f, ins, lanes, addr, width, "atom")
+        b = value.gather(w, lanes, width).view(_WORD[size]).reshape(len(lanes), -1)
+        c = third.gather(w, lanes, width) if third else None
+        before, after = _combine(f, f2, addr, old, b, c, _WORD[size])
+        store(f, ins, lanes, addr, width, after.view(old.dtype).reshape(old.shape), "atom")
+        if result is not None:
+            result.scatter(w, lanes, before.view(old.dtype).reshape(old.shape))
+        w.cta.machine.progress += 1
+
+    d.visible(run)
+
+
+def _combine(f: Frame, f2: Any, addr: Any, old: Any, b: Any, c: Any, word: Any) -> tuple[Any, Any]:
+    """Apply the lanes' operations in a random order: what each saw, and what each address ends with."""
+    n = len(addr)
+    cells = old.view(word).reshape(n, -1)
+    before, after = cells.copy(), cells.copy()
+    order = list(range(n))
+    f.w.cta.machine.random.shuffle(order)
+    for item in range(cells.shape[1]):
+        memory = {int(a): int(x) for a, x in zip(addr, cells[:, item], strict=True)}
+        for i in order:
+            a = int(addr[i])
+            before[i, item] = memory[a]
+            memory[a] = f2(memory[a], int(b[i, item]), int(c[i]) if c is not None else 0)
+        after[:, item] = [memory[int(a)] for a in addr]
+    return before, after

@@ -1,0 +1,193 @@
+"""Moves, address conversions and special registers (PTX ISA, "Data Movement and Conversion")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilemma.machine.decode import CLASS_BYTES, RAW, VIEW, Decoder, instruction
+from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from tilemma.machine.syntax import Register, Special, Symbol, Vector
+
+_CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
+
+
+@instruction("mov")
+def mov(d: Decoder) -> None:
+    kind = d.type
+    if kind == "b128":
+        d.unsupported("128-bit registers")
+    d.count(2)
+    to, source = d.operands
+    if isinstance(to, Vector):
+        _unpack(d, to, source)
+    elif isinstance(source, Vector):
+        _pack(d, to, source)
+    elif isinstance(source, Special) and source.name in _CLOCKS:
+        _clock(d)
+    elif kind == "pred":
+        a, negated = d.src_pred(source)
+        o = d.dst(to, "pred")
+        d.alu(lambda w, m: np.copyto(w.v[9][o], w.v[9][a] ^ negated, where=True if m is None else m))
+    else:
+        v = VIEW[kind]
+        # The address of a variable: a generic address where the ISA gives one (param), else its own space.
+        if isinstance(source, Symbol) and source.name in d.program.local_offsets:
+            d.unsupported("the address of a .local variable in a plain mov")
+        o, a = d.dst(to, kind), d.src(source, kind)
+
+        def run(w: Any, m: Any) -> None:
+            r = w.v[v]
+            if m is None:
+                r[o][:] = r[a]
+            else:
+                np.copyto(r[o], r[a], where=m)
+
+        d.alu(run)
+
+
+def _pack(d: Decoder, to: Any, source: Vector) -> None:
+    cls, o = d.dst_any(to, d.type)
+    n = len(source.items)
+    width = CLASS_BYTES[cls] * 8 // n
+    if width * n != CLASS_BYTES[cls] * 8 or width < 8:
+        d.bad(f"{n} items do not make {CLASS_BYTES[cls] * 8} bits")
+    part = {8: "b8", 16: "b16", 32: "b32"}[width]
+    rows = [d.src(x, part) for x in source.items]
+    vo, vi = RAW[cls], VIEW[part]
+
+    def run(w: Any, m: Any) -> None:
+        view = w.v
+        out = view[vi][rows[0]].astype(view[vo][o].dtype)
+        if width == 8:
+            out &= 0xFF
+        for i, row in enumerate(rows[1:], 1):
+            piece = view[vi][row].astype(out.dtype)
+            out |= (piece & 0xFF if width == 8 else piece) << out.dtype.type(width * i)
+        np.copyto(view[vo][o], out, where=True if m is None else m)
+
+    d.alu(run)
+
+
+def _unpack(d: Decoder, to: Vector, source: Any) -> None:
+    cls, a = d.src_any(source, d.type)
+    n = len(to.items)
+    width = CLASS_BYTES[cls] * 8 // n
+    if width * n != CLASS_BYTES[cls] * 8 or width < 8:
+        d.bad(f"{n} items do not make {CLASS_BYTES[cls] * 8} bits")
+    part = {8: "b8", 16: "b16", 32: "b32"}[width]
+    rows = [d.dst(x, part) for x in to.items]
+    vi, vo = RAW[cls], VIEW[part]
+
+    def run(w: Any, m: Any) -> None:
+        view = w.v
+        value = view[vi][a].copy()
+        for i, row in enumerate(rows):
+            piece = value >> value.dtype.type(width * i)
+            if width == 8:
+                piece &= 0xFF
+            np.copyto(view[vo][row], piece, where=True if m is None else m, casting="unsafe")
+
+    d.alu(run)
+
+
+def _clock(d: Decoder) -> None:
+    kind = d.type
+    o, v = d.dst(d.operands[0], kind), VIEW[kind]
+
+    def run(f: Any, m: Any) -> None:
+        # Time is the number of steps that the grid has taken.
+        np.copyto(
+            f.w.v[v][o], f.w.cta.machine.steps & 0xFFFFFFFF, where=True if m is None else m, casting="unsafe"
+        )
+
+    d.visible(run)
+
+
+@instruction("cvta")
+def cvta(d: Decoder) -> None:
+    kind = d.type
+    space = d.one_of(
+        {
+            "global": 0,
+            "const": 0,
+            "param": 0,
+            "shared": SHARED_WINDOW,
+            "shared::cta": SHARED_WINDOW,
+            "shared::cluster": SHARED_WINDOW,
+            "local": LOCAL_WINDOW,
+            "param::entry": 0,
+        }  # fmt: skip
+    )
+    to_space = d.has("to")
+    d.only(kind, "to")
+    o, v = d.dst(d.operands[0], kind), VIEW[kind]
+    if isinstance(d.operands[1], Symbol) and kind == "u64":
+        a = d.program.constant("64", d.symbol_value(d.operands[1]))
+    else:
+        a = d.src(d.operands[1], kind)
+    delta = np.uint64(space)
+
+    def run(w: Any, m: Any) -> None:
+        r = w.v[v]
+        value = r[a] if not space else r[a] - delta if to_space else r[a] + delta
+        np.copyto(r[o], value, where=True if m is None else m)
+
+    d.alu(run)
+
+
+@instruction("isspacep")
+def isspacep(d: Decoder) -> None:
+    space = d.one_of(("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param"))
+    o = d.dst(d.operands[0], "pred")
+    cls, a = d.src_any(d.operands[1], "u64")
+    low, high = {
+        "shared": (SHARED_WINDOW, SHARED_WINDOW + (1 << 32)),
+        "local": (LOCAL_WINDOW, LOCAL_WINDOW + (1 << 32)),
+        "param": (PARAM_WINDOW, PARAM_WINDOW + (1 << 16)),
+    }.get(space.split("::")[0], (0, SHARED_WINDOW))
+
+    def run(w: Any, m: Any) -> None:
+        x = w.v[RAW[cls]][a]
+        np.copyto(w.v[9][o], (x >= low) & (x < high), where=True if m is None else m)
+
+    d.alu(run)
+
+
+@instruction("mapa")
+def mapa(d: Decoder) -> None:
+    d.needs(90)
+    kind = d.type
+    shared = d.has("shared::cluster")
+    d.only(kind)
+    if not shared:
+        d.unsupported("generic addresses; use .shared::cluster")
+    o, v = d.dst(d.operands[0], kind), VIEW[kind]
+    source = d.operands[1]
+    a = d.src(source, kind) if isinstance(source, Register) else d.program.constant("32", d.symbol_value(source))  # type: ignore[arg-type]
+    b = d.src(d.operands[2], "u32")
+
+    def run(w: Any, m: Any) -> None:
+        r = w.v[v]
+        rank = w.v[3][b].astype(r[a].dtype)
+        value = (r[a] & r[a].dtype.type(0xFFFFFF)) | (rank + r[a].dtype.type(1)) << r[a].dtype.type(24)
+        np.copyto(r[o], value, where=True if m is None else m)
+
+    d.alu(run)
+
+
+@instruction("getctarank")
+def getctarank(d: Decoder) -> None:
+    d.needs(90)
+    d.has("shared::cluster")
+    cls, a = d.src_any(d.operands[1], d.type)
+    o = d.dst(d.operands[0], "u32")
+
+    def run(w: Any, m: Any) -> None:
+        high = (w.v[RAW[cls]][a] >> 24) & 0xFF
+        np.copyto(
+            w.v[3][o], np.where(high == 0, w.cta.rank, high - 1), where=True if m is None else m, casting="unsafe"
+        )
+
+    d.alu(run)

@@ -1,0 +1,174 @@
+"""Warp-wide exchange: shfl, vote, match, redux, elect, activemask (PTX ISA, "Parallel Synchronization")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilemma.machine.decode import VIEW, Decoder, instruction
+from tilemma.machine.exec import aligned
+from tilemma.machine.state import LANES, Frame
+from tilemma.machine.syntax import Sink
+
+
+def _mask(f: Frame, m: Any, row: int) -> int:
+    lane = f.lanes[0] if m is None else int(np.flatnonzero(m)[0])
+    return int(f.w.v[3][row][lane])
+
+
+def _put(target: Any, value: Any, m: Any) -> None:
+    np.copyto(target, value, where=True if m is None else m, casting="unsafe")
+
+
+@instruction("shfl.sync")
+def shfl(d: Decoder) -> None:
+    mode = d.one_of(("up", "down", "bfly", "idx"))
+    d.only("sync", "b32")
+    to, predicate = d.pair(d.operands[0])
+    o = d.dst(to, "b32")
+    p = d.dst(predicate, "pred") if predicate is not None and not isinstance(predicate, Sink) else -1
+    a, b, c, mask = (d.src(x, "b32") for x in d.operands[1:5])
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        u = w.v[3]
+        named = aligned.members(f, ins, m, _mask(f, m, mask))
+        shift = (u[b] & 31).astype(np.int64)
+        clamp, segment = (u[c] & 31).astype(np.int64), (u[c] >> 8 & 31).astype(np.int64)
+        highest = (LANES & segment) | (clamp & ~segment & 31)
+        lowest = LANES & segment
+        if mode == "up":
+            source = LANES - shift
+            inside = source >= highest
+        elif mode == "down":
+            source = LANES + shift
+            inside = source <= highest
+        elif mode == "bfly":
+            source = LANES ^ shift
+            inside = source <= highest
+        else:
+            source = lowest | (shift & ~segment & 31)
+            inside = source <= highest
+        source = np.where(inside, source, LANES)
+        value = u[a][source]
+        _put(u[o], value, None if named.all() and m is None else named if m is None else m)
+        if p >= 0:
+            _put(w.v[9][p], inside, m)
+
+    d.visible(run)
+
+
+@instruction("vote.sync")
+def vote(d: Decoder) -> None:
+    mode = d.one_of(("all", "any", "uni", "ballot"))
+    out = "b32" if mode == "ballot" else "pred"
+    d.only("sync", out)
+    o = d.dst(d.operands[0], out)
+    a, negated = d.src_pred(d.operands[1])
+    mask = d.src(d.operands[2], "b32")
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        named = aligned.members(f, ins, m, _mask(f, m, mask))
+        votes = (w.v[9][a] ^ negated)[named]
+        if mode == "ballot":
+            bits = int(sum(1 << int(i) for i, v in zip(np.flatnonzero(named), votes, strict=True) if v))
+            _put(w.v[3][o], bits, m)
+        else:
+            result = {"all": votes.all(), "any": votes.any(), "uni": votes.all() or not votes.any()}[mode]
+            _put(w.v[9][o], result, m)
+
+    d.visible(run)
+
+
+@instruction("match.any.sync", "match.all.sync")
+def match(d: Decoder) -> None:
+    kind = d.type
+    everything = "all" in d.mods
+    to, predicate = d.pair(d.operands[0])
+    o = d.dst(to, "b32")
+    p = d.dst(predicate, "pred") if predicate is not None and not isinstance(predicate, Sink) else -1
+    a, mask = d.src(d.operands[1], kind), d.src(d.operands[2], "b32")
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        named = aligned.members(f, ins, m, _mask(f, m, mask))
+        value = w.v[VIEW[kind]][a]
+        equal = (value[:, None] == value[None, :]) & named[None, :]
+        weights = np.uint64(1) << LANES.astype(np.uint64)
+        sets = (equal * weights).sum(axis=1)
+        full = int((named * weights).sum())
+        if everything:
+            same = bool((sets[named] == full).all())
+            _put(w.v[3][o], full if same else 0, m)
+            if p >= 0:
+                _put(w.v[9][p], same, m)
+        else:
+            _put(w.v[3][o], sets, m)
+
+    d.visible(run)
+
+
+@instruction("redux.sync")
+def redux(d: Decoder) -> None:
+    kind = d.type
+    op = d.one_of(("add", "min", "max", "and", "or", "xor"))
+    d.only("sync", kind)
+    d.needs(80)
+    if kind == "f32":
+        d.unsupported("a float reduction")
+    o, a, mask = d.dst(d.operands[0], kind), d.src(d.operands[1], kind), d.src(d.operands[2], "b32")
+    reduce = {
+        "add": np.add.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce, "and": np.bitwise_and.reduce,
+        "or": np.bitwise_or.reduce, "xor": np.bitwise_xor.reduce,
+    }[op]  # fmt: skip
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        view = f.w.v[VIEW[kind]]
+        named = aligned.members(f, ins, m, _mask(f, m, mask))
+        values = view[a][named]
+        total = reduce(values) if op != "add" else values.astype(np.int64).sum() & 0xFFFFFFFF
+        _put(view[o], np.array(total).astype(np.int64).astype(view[o].dtype), m)
+
+    d.visible(run)
+
+
+@instruction("activemask")
+def activemask(d: Decoder) -> None:
+    o = d.dst(d.operands[0], "b32")
+
+    def run(f: Frame, m: Any) -> None:
+        lanes = f.lanes if m is None else np.flatnonzero(m)
+        _put(f.w.v[3][o], int(sum(1 << int(i) for i in lanes)), m)
+
+    d.visible(run)
+
+
+@instruction("elect.sync")
+def elect(d: Decoder) -> None:
+    d.needs(90)
+    d.only("sync")
+    to, predicate = d.pair(d.operands[0])
+    o = d.dst(to, "b32") if not isinstance(to, Sink) else -1
+    if predicate is None:
+        d.bad("`d|p` is needed")
+    p = d.dst(predicate, "pred")
+    mask = d.src(d.operands[1], "b32")
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        bits = _mask(f, m, mask)
+        named = np.flatnonzero(aligned.members(f, ins, m, bits))
+        # The ISA says only that the same mask elects the same leader: not that it is lane 0.
+        leader = int(named[w.cta.machine.leader(bits) % len(named)])
+        if o >= 0:
+            _put(w.v[3][o], leader, m)
+        _put(w.v[9][p], leader == LANES, m)
+
+    d.visible(run)

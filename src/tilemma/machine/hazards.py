@@ -1,0 +1,125 @@
+"""What a hazard is and how it is reported; the hazards themselves are in ``catalogue``.
+
+A hazard is an error class: its templates say what happened, what was expected and what to add; ``why`` says
+why a GPU may print the right answer all the same.  ``docs/hazards.md`` is generated from these classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tilemma.errors import Note, Span, TilemmaError
+from tilemma.machine.syntax import Instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Who executes what: the PTX called ``module``, one of its instructions, warp and CTA."""
+
+    module: str
+    instruction: Instruction
+    warp: int
+    cta: tuple[int, int, int]
+
+    @property
+    def ptx_span(self) -> Span:
+        i = self.instruction
+        return Span(self.module, i.line, i.column, i.line, i.column + len(i.text))
+
+    @property
+    def span(self) -> Span:
+        """The user's source line where `.loc` gives one, else the PTX line."""
+        at = self.instruction.location
+        return self.ptx_span if at is None else Span(at.file, at.line, at.column, at.line, at.column + 1)
+
+    def __str__(self) -> str:
+        return f"warp {self.warp} of CTA {self.cta}, PTX line {self.instruction.line}"
+
+
+def ranges(numbers: Sequence[int], limit: int = 6) -> str:
+    """Sorted integers as ranges: ``0-3, 8, 12-15``."""
+    out: list[str] = []
+    values = sorted({int(n) for n in numbers})
+    i = 0
+    while i < len(values):
+        j = i
+        while j + 1 < len(values) and values[j + 1] == values[j] + 1:
+            j += 1
+        out.append(str(values[i]) if i == j else f"{values[i]}-{values[j]}")
+        i = j + 1
+    if len(out) > limit:
+        out = [*out[:limit], f"... ({len(values)} in all)"]
+    return ", ".join(out)
+
+
+class HazardError(TilemmaError):
+    """The program is wrong although a GPU might print the right answer."""
+
+    exit_status: ClassVar[int] = 1
+    why: ClassVar[str] = ""
+    # A note by default, an error under ``strict``: what the ISA's letter forbids and practice relies on.
+    strict_only: ClassVar[bool] = False
+
+    @classmethod
+    def at(
+        cls,
+        place: Place,
+        *,
+        lanes: Sequence[int] = (),
+        at_bytes: Sequence[int] = (),
+        other: Place | None = None,
+        notes: Sequence[str] = (),
+        **facts: Any,
+    ) -> HazardError:
+        """The hazard at ``place``; ``other`` is the earlier access that it collides with."""
+        said = [Note(f"PTX line {place.instruction.line}: {place.instruction.text}", place.ptx_span)]
+        who = f"executed by warp {place.warp} of CTA {place.cta}"
+        if len(lanes):
+            who += f", lanes {ranges(lanes)}"
+        if len(at_bytes):
+            who += f", bytes {ranges(at_bytes)}"
+        said.append(Note(who))
+        if other is not None:
+            said.append(Note(f"against {other}: {other.instruction.text}", other.ptx_span))
+        said += [Note(text) for text in notes]
+        return cls(
+            place.span,
+            notes=said,
+            ptx_line=place.instruction.line,
+            instruction=place.instruction.text,
+            warp=place.warp,
+            cta=place.cta,
+            lanes=tuple(int(x) for x in lanes),
+            bytes=tuple(int(x) for x in at_bytes[:64]),
+            other_line=other.instruction.line if other else 0,
+            **facts,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        keys = ("ptx_line", "instruction", "warp", "cta", "lanes", "bytes", "other_line")
+        return {**super().to_json(), **{k: self.facts[k] for k in keys if k in self.facts}}
+
+
+@dataclass(slots=True)
+class PerformanceNote:
+    """Something slow rather than wrong, at one instruction.
+
+    ``count`` is the surplus (bank conflicts: extra passes; uncoalesced: extra 32-byte sectors) over
+    ``executions`` warp-level executions.
+    """
+
+    kind: str
+    line: int
+    instruction: str
+    count: int = 0
+    executions: int = 0
+    worst: int = 0
+
+    def __str__(self) -> str:
+        unit = "extra passes" if self.kind == "bank-conflict" else "extra 32-byte sectors"
+        return (
+            f"{self.kind}: PTX line {self.line}: {self.count} {unit} in {self.executions} executions, "
+            f"at worst {self.worst} in one: {self.instruction}"
+        )

@@ -1,0 +1,170 @@
+"""Memories and their shadow state.
+
+Beside each byte of shared memory stand the packed event (``clocks.Events``) of its last write and those of the
+last reads by each warp and asynchronous reader.  Global memory is a set of allocations with red zones in
+between; its shadow is made at the first write.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+WIDTHS = (1, 2, 4, 8, 16)
+SHIFT = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+_WORD = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+# Generic addresses of the windows; any values do as long as no two overlap.
+SHARED_WINDOW = 0x7000_0000_0000
+LOCAL_WINDOW = 0x7800_0000_0000
+PARAM_WINDOW = 0x7900_0000_0000
+GLOBAL_START = 0x10_0000_0000
+# Bytes between allocations that belong to nobody.
+RED_ZONE = 1 << 16
+
+
+def wide_views(array: npt.NDArray[Any]) -> dict[int, npt.NDArray[Any]]:
+    """For each access width, ``array`` (one entry a byte) as rows of that many entries."""
+    return {w: array.reshape(-1, w) for w in WIDTHS}
+
+
+def word_views(data: Bytes) -> dict[int, npt.NDArray[Any]]:
+    """``data`` as words of each width; 16 bytes are rows of two 64-bit words."""
+    views: dict[int, npt.NDArray[Any]] = {w: data.view(_WORD[w]) for w in (1, 2, 4, 8)}
+    views[16] = data.view(np.uint64).reshape(-1, 2)
+    return views
+
+
+class SharedMemory:
+    """The shared memory of one CTA: ``base`` reserved bytes, then ``size`` that belong to the program."""
+
+    def __init__(self, base: int, size: int) -> None:
+        self.base, self.size = base, size
+        self.limit = base + size
+        rounded = -(-self.limit // 16) * 16
+        self.data: Bytes = np.zeros(rounded, np.uint8)
+        self.words = word_views(self.data)
+        self.writer = np.zeros(rounded, np.int32)
+        self.writers = wide_views(self.writer)
+        # The last read by anybody, for the fast path, and by each reader, for the exact one.
+        self.reader = np.zeros(rounded, np.int32)
+        self.readers = wide_views(self.reader)
+        self.by_reader: dict[Any, dict[int, npt.NDArray[Any]]] = {}
+        # Global address that each byte came from (cp.async and tensor copies), 0 where not known.
+        self.origin: npt.NDArray[np.int64] | None = None
+        self.mbarriers: dict[int, Any] = {}
+
+    def reader_views(self, key: Any) -> dict[int, npt.NDArray[Any]]:
+        """The read shadow of one reader."""
+        found = self.by_reader.get(key)
+        if found is None:
+            found = self.by_reader[key] = wide_views(np.zeros(len(self.data), np.int32))
+        return found
+
+    def origins(self) -> npt.NDArray[np.int64]:
+        """The provenance of each byte, made at the first use."""
+        if self.origin is None:
+            self.origin = np.zeros(len(self.data), np.int64)
+        return self.origin
+
+
+@dataclass
+class Allocation:
+    """A range of global memory.  ``holes`` marks bytes inside it that belong to no element, if any."""
+
+    name: str
+    base: int
+    data: Bytes
+    size: int
+    writable: bool = True
+    holes: npt.NDArray[np.bool_] | None = None
+    # For reports and provenance: shape, byte strides and element size of the array, and its first byte's offset.
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    itemsize: int = 1
+    origin: int = 0
+    words: dict[int, npt.NDArray[Any]] = field(init=False)
+    writer: npt.NDArray[np.int64] | None = None
+    reader: npt.NDArray[np.int64] | None = None
+    other_reader: npt.NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        self.words = word_views(self.data)
+
+    def shadow(self) -> npt.NDArray[np.int64]:
+        """The write shadow, made on demand together with the read shadows."""
+        if self.writer is None:
+            self.writer = np.zeros(len(self.data), np.int64)
+        return self.writer
+
+    def read_shadow(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        if self.reader is None or self.other_reader is None:
+            self.reader = np.zeros(len(self.data), np.int64)
+            self.other_reader = np.zeros(len(self.data), np.int64)
+        return self.reader, self.other_reader
+
+    def index_of(self, offset: int) -> tuple[int, ...] | None:
+        """The index of the element at a byte offset, for reports; None for bytes of no element."""
+        left = offset - self.origin
+        index = [0] * len(self.shape)
+        for axis in sorted(range(len(self.shape)), key=lambda i: -abs(self.strides[i])):
+            stride = self.strides[axis]
+            if stride <= 0 or self.shape[axis] == 0:
+                continue
+            index[axis] = min(left // stride, self.shape[axis] - 1)
+            left -= index[axis] * stride
+        return tuple(index) if 0 <= left < self.itemsize else None
+
+    def describe(self, offset: int) -> str:
+        index = self.index_of(offset)
+        return f"`{self.name}`{list(index)}" if index is not None else f"`{self.name}` byte {offset}"
+
+
+class GlobalMemory:
+    """All allocations, by address."""
+
+    def __init__(self) -> None:
+        self.allocations: list[Allocation] = []
+        self.bases: list[int] = []
+        self.next = GLOBAL_START
+
+    def allocate(self, name: str, size: int, alignment: int = 256, phase: int = 0, **facts: Any) -> Allocation:
+        """``size`` bytes at an address that is ``phase`` modulo ``alignment``, red zones on both sides."""
+        base = -(-(self.next + RED_ZONE) // alignment) * alignment + phase
+        rounded = -(-max(size, 1) // 16) * 16
+        allocation = Allocation(name, base, np.full(rounded, 0xFF, np.uint8), size, **facts)
+        self.add(allocation)
+        self.next = base + rounded
+        return allocation
+
+    def add(self, allocation: Allocation) -> None:
+        at = bisect.bisect(self.bases, allocation.base)
+        self.bases.insert(at, allocation.base)
+        self.allocations.insert(at, allocation)
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation that holds ``address``."""
+        at = bisect.bisect(self.bases, address) - 1
+        if at < 0:
+            return None
+        allocation = self.allocations[at]
+        return allocation if address < allocation.base + allocation.size else None
+
+    def nearest(self, address: int) -> str:
+        """Where ``address`` lies relative to the closest allocation, in words."""
+        if not self.allocations:
+            return "no array is allocated"
+        at = max(0, bisect.bisect(self.bases, address) - 1)
+        best = min(
+            self.allocations[at : at + 2],
+            key=lambda a: a.base - address if address < a.base else address - a.base - a.size,
+        )
+        if address < best.base:
+            return f"{best.base - address} bytes before the start of `{best.name}`"
+        return f"{address - best.base - best.size} bytes after the end of `{best.name}` ({best.size} bytes)"

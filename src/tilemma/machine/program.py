@@ -1,0 +1,273 @@
+"""From instruction records to steps: operands resolved to register rows, opcodes to Python closures.
+
+A program is decoded once.  Runs of steps that touch nothing but registers are grouped into segments; the
+others (memory, synchronisation, control) are steps of their own, between which the scheduler may switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilemma.machine import dataflow
+from tilemma.machine.catalogue import UninitialisedRegister
+from tilemma.machine.decode import Decoder, find_decoder
+from tilemma.machine.memory import word_views
+from tilemma.machine.parser import TYPE_BYTES
+from tilemma.machine.state import CLASS_DTYPE
+from tilemma.machine.syntax import Entry, Instruction, Module, Register, Special, Variable
+
+ALU, VISIBLE, BRANCH, EXIT = range(4)
+
+
+@dataclass(slots=True)
+class Step:
+    """One decoded instruction.
+
+    ``run`` is called with (warp, mask) for ALU steps and (frame, mask) for visible ones; a mask of None means
+    all 32 lanes.  ``guard`` is the predicate's row, -1 without one.
+    """
+
+    index: int
+    instruction: Instruction
+    kind: int
+    run: Callable[..., Any]
+    guard: int = -1
+    negated: bool = False
+    target: int = -1
+    targets: tuple[int, ...] = ()
+    selector: int = -1
+    reads: frozenset[int] = frozenset()
+    writes: frozenset[int] = frozenset()
+    conditional_reads: tuple[tuple[int, str], ...] = ()
+    maybe_undefined: frozenset[int] = frozenset()
+    async_registers: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class Segment:
+    """ALU steps in a row, and the index of the step after them."""
+
+    runs: list[Callable[..., Any]]
+    next: int
+
+
+@dataclass
+class Program:
+    """An entry ready to run on CTAs of any number of warps."""
+
+    module: Module
+    entry: Entry
+    arch: str
+    rows: dict[str, int] = field(default_factory=lambda: {"16": 0, "32": 0, "64": 0, "p": 0})
+    register_rows: dict[str, tuple[str, int]] = field(default_factory=dict)
+    register_ids: dict[tuple[str, int], int] = field(default_factory=dict)
+    register_names: dict[int, str] = field(default_factory=dict)
+    constants: dict[tuple[str, int], int] = field(default_factory=dict)
+    special_rows: dict[tuple[str, int], str] = field(default_factory=dict)
+    special_index: dict[tuple[str, str], int] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    segments: list[Segment | None] = field(default_factory=list)
+    reconverge: list[int] = field(default_factory=list)
+    tracked: frozenset[int] = frozenset()
+    wgmma_registers: frozenset[int] = frozenset()
+    shared_offsets: dict[str, int] = field(default_factory=dict)
+    static_shared: int = 0
+    shared_base: int = 0
+    global_symbols: dict[str, Variable] = field(default_factory=dict)
+    global_addresses: dict[str, int] = field(default_factory=dict)
+    local_offsets: dict[str, int] = field(default_factory=dict)
+    local_bytes: int = 0
+    parameter_bytes: Any = None
+    parameter_views: dict[int, Any] = field(default_factory=dict)
+    communicates: bool = False
+
+    # -- registers
+    def new_row(self, cls: str) -> int:
+        row = self.rows[cls]
+        self.rows[cls] = row + 1
+        return row
+
+    def register(self, register: Register) -> tuple[str, int]:
+        """Class and row of a declared register."""
+        found = self.register_rows.get(register.name)
+        if found is None:
+            size = TYPE_BYTES[register.type]
+            cls = "p" if register.type == "pred" else {1: "16", 2: "16", 4: "32", 8: "64"}.get(size, "")
+            if not cls:
+                raise KeyError(register.type)
+            found = self.register_rows[register.name] = (cls, self.new_row(cls))
+            number = self.register_ids[found] = len(self.register_ids)
+            self.register_names[number] = str(register)
+        return found
+
+    def constant(self, cls: str, bits: int) -> int:
+        """Row of class ``cls`` that holds ``bits`` in every lane."""
+        width = {"16": 16, "32": 32, "64": 64, "p": 1}[cls]
+        bits &= (1 << width) - 1
+        row = self.constants.get((cls, bits))
+        if row is None:
+            row = self.constants[cls, bits] = self.new_row(cls)
+        return row
+
+    def special(self, cls: str, special: Special) -> int:
+        """Row that holds a predefined register."""
+        row = self.special_index.get((cls, special.name))
+        if row is None:
+            row = self.special_index[cls, special.name] = self.new_row(cls)
+            self.special_rows[cls, row] = special.name
+        return row
+
+    def new_registers(self, warps: int) -> dict[str, Any]:
+        """Register files of one CTA: for each class [rows, warps, 32]."""
+        files: dict[str, Any] = {}
+        for cls, dtype in CLASS_DTYPE.items():
+            file = np.zeros((max(1, self.rows[cls]), warps, 32), dtype)
+            # Poison: a value that nothing wrote should not look like a plausible zero.
+            if cls != "p":
+                file[:] = 0xDEADBEEFDEADBEEF & ((1 << 8 * file.itemsize) - 1)
+            files[cls] = file
+        for (cls, bits), row in self.constants.items():
+            files[cls][row] = bits
+        return files
+
+
+def shared_layout(program: Program) -> None:
+    """Offsets of the shared variables: static ones in order, then the extern (dynamic) ones, which overlap."""
+    variables = [v for v in (*program.module.variables, *program.entry.variables) if v.space == "shared"]
+    offset = program.shared_base
+    for v in (v for v in variables if not v.extern):
+        offset = -(-offset // v.alignment) * v.alignment
+        program.shared_offsets[v.name] = offset
+        offset += v.size
+    dynamic = max([16, *(v.alignment for v in variables if v.extern)])
+    if any(v.extern for v in variables):
+        offset = -(-offset // dynamic) * dynamic
+    for v in (v for v in variables if v.extern):
+        program.shared_offsets[v.name] = offset
+    program.static_shared = offset - program.shared_base
+
+
+def decode_program(module: Module, entry: Entry, arch: str) -> Program:
+    """Decode ``entry`` for ``arch``; refuses, by name and line, what the machine does not execute."""
+    program = Program(module, entry, arch)
+    # sm_90 reserves the first KB of a CTA's shared memory for the system.
+    program.shared_base = 1024 if int("".join(c for c in arch if c.isdigit()) or 0) >= 90 else 0
+    shared_layout(program)
+    for v in (*module.variables, *entry.variables):
+        if v.space in ("global", "const"):
+            program.global_symbols[v.name] = v
+        elif v.space == "local":
+            offset = -(-program.local_bytes // v.alignment) * v.alignment
+            program.local_offsets[v.name] = offset
+            program.local_bytes = offset + v.size
+    size = max((p.offset + p.size for p in entry.parameters), default=0)
+    program.parameter_bytes = np.zeros(-(-size // 16) * 16 + 16, np.uint8)
+    program.parameter_views = word_views(program.parameter_bytes)
+    for index, instruction in enumerate(entry.instructions):
+        decoder = Decoder(program, instruction)
+        find_decoder(decoder)(decoder)
+        program.steps.append(decoder.step(index))
+    _finish(program)
+    return program
+
+
+def _finish(program: Program) -> None:
+    steps = program.steps
+    graph = dataflow.Graph(steps)
+    program.reconverge = graph.reconvergence()
+    undefined = graph.maybe_undefined()
+    for step in steps:
+        step.maybe_undefined = undefined[step.index]
+    program.tracked = frozenset().union(*undefined) if undefined else frozenset()
+    program.wgmma_registers = frozenset().union(*(s.async_registers for s in steps)) if steps else frozenset()
+    for step in steps:
+        _instrument(program, step)
+    leaders = graph.leaders
+    program.segments = [None] * (len(steps) + 1)
+    for start in range(len(steps)):
+        if steps[start].kind != ALU:
+            continue
+        runs, at = [], start
+        while at < len(steps) and steps[at].kind == ALU and (at == start or at not in leaders):
+            runs.append(guarded(steps[at]))
+            at += 1
+        program.segments[start] = Segment(runs, at)
+
+
+def guarded(step: Step) -> Callable[..., Any]:
+    """An ALU step with its predicate folded in."""
+    if step.guard < 0:
+        return step.run
+    run, guard, negated = step.run, step.guard, step.negated
+
+    def under_guard(w: Any, m: Any) -> None:
+        p = w.v[9][guard]
+        if negated:
+            p = ~p
+        run(w, p if m is None else p & m)
+
+    return under_guard
+
+
+def _instrument(program: Program, step: Step) -> None:
+    """Wrap a step with the register checks that static analysis could not settle."""
+    reads = tuple(step.maybe_undefined & step.reads)
+    writes = tuple(step.writes & program.tracked)
+    touches = tuple((step.reads | step.writes) & program.wgmma_registers) if not step.async_registers else ()
+    if not (reads or writes or touches):
+        return
+    inner, visible, instruction = step.run, step.kind != ALU, step.instruction
+    names = program.register_names
+    written = frozenset(step.writes)
+
+    def checked(x: Any, m: Any) -> Any:
+        w = x.w if visible else x
+        active = w.live if m is None else m
+        if reads:
+            for r in reads:
+                known = w.defined.get(r)
+                bad = active if known is None else active & ~known
+                if bad.any():
+                    report_undefined(w, instruction, names[r], np.flatnonzero(bad))
+        if touches:
+            _touch(w, m, touches, written, instruction, names)
+        result = inner(x, m)
+        for r in writes:
+            known = w.defined.get(r)
+            w.defined[r] = active.copy() if known is None else known | active
+        return result
+
+    step.run = checked
+
+
+def report_undefined(w: Any, instruction: Instruction, name: str, lanes: Any) -> None:
+    """Report a read of a register that nothing wrote."""
+    w.cta.machine.report(UninitialisedRegister.at(w.place(instruction), lanes=lanes, register=name))
+
+
+def _touch(w: Any, m: Any, touches: Any, written: Any, instruction: Instruction, names: Any) -> None:
+    """A plain instruction touches registers that wgmma uses: they must not be in flight."""
+    if w.in_flight:
+        from tilemma.machine.catalogue import RegisterInFlight
+
+        for r in touches:
+            issue = w.in_flight.get(r)
+            if issue is not None:
+                how = "written" if r in written else "read"
+                if how == "read" and issue.reads_only(r):
+                    continue
+                w.cta.machine.report(
+                    RegisterInFlight.at(
+                        w.place(instruction),
+                        register=names[r],
+                        how=how,
+                        use="read" if issue.reads_only(r) else "write",
+                        other=w.place(issue.instruction),
+                    )
+                )
+    for r in touches:
+        w.touched[r] = instruction

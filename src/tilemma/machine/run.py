@@ -1,0 +1,235 @@
+"""Running PTX on the machine: one run with a report, or many schedules with one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilemma.errors import register_source
+from tilemma.launch import Launch
+from tilemma.machine import binding, placement
+from tilemma.machine.hazards import HazardError, PerformanceNote
+from tilemma.machine.memory import Allocation
+from tilemma.machine.parser import parse
+from tilemma.machine.program import Program, decode_program
+from tilemma.machine.scheduler import SCHEDULES, Machine, Stop
+from tilemma.machine.syntax import Entry, Module
+from tilemma.machine.timeline import Timeline
+
+MAX_STEPS = 20_000_000
+
+
+@dataclass
+class Report:
+    """What one run found.
+
+    ``hazards`` are errors, ``letter`` those that are errors under ``strict`` only, ``notes`` the performance
+    notes.  ``instructions`` counts warp instructions, ``seed`` and ``schedule`` repeat the run.
+    """
+
+    entry: str
+    seed: int
+    schedule: str
+    hazards: list[HazardError] = field(default_factory=list)
+    letter: list[HazardError] = field(default_factory=list)
+    notes: list[PerformanceNote] = field(default_factory=list)
+    instructions: int = 0
+    timeline: Timeline | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.hazards
+
+    @property
+    def steps(self) -> int:
+        return self.instructions
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "entry": self.entry,
+            "seed": self.seed,
+            "schedule": self.schedule,
+            "ok": self.ok,
+            "hazards": [h.to_json() for h in self.hazards],
+            "letter": [h.to_json() for h in self.letter],
+            "notes": [str(n) for n in self.notes],
+            "instructions": self.instructions,
+        }
+
+
+@dataclass
+class Verdict:
+    """What ``check`` found over all schedules."""
+
+    schedules: int
+    hazards: list[HazardError] = field(default_factory=list)
+    letter: list[HazardError] = field(default_factory=list)
+    notes: list[PerformanceNote] = field(default_factory=list)
+    instructions: int = 0
+    # Seed and schedule of the run that found each hazard.
+    found_by: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.hazards
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"no hazard in {self.schedules} schedules ({self.instructions} warp instructions)"
+        names = ", ".join(sorted({h.code for h in self.hazards}))
+        return f"{len(self.hazards)} hazard{'s' if len(self.hazards) > 1 else ''}: {names}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "schedules": self.schedules,
+            "hazards": [h.to_json() for h in self.hazards],
+            "letter": [h.to_json() for h in self.letter],
+            "notes": [str(n) for n in self.notes],
+            "instructions": self.instructions,
+        }
+
+
+class Job:
+    """PTX decoded and bound to arguments, to be run any number of times."""
+
+    def __init__(
+        self, ptx: str, launch: Launch | Mapping[str, Any], args: Mapping[str, Any], arch: str | None = None
+    ) -> None:
+        wanted = launch.entry if isinstance(launch, Launch) else launch.get("entry")
+        name = f"{wanted or 'kernel'}.ptx"
+        register_source(name, ptx)
+        self.module: Module = parse(ptx, name)
+        self.entry = self._entry(wanted)
+        self.binding = binding.bind(launch, self.entry, args, self.module.target)
+        self.arch = arch or self.binding.arch or self.module.target
+        self.program: Program = decode_program(self.module, self.entry, self.arch)
+        number = int("".join(c for c in self.arch if c.isdigit()) or 0)
+        binding.check_limits(self.binding, self.entry, self.program.static_shared, number)
+
+    def _entry(self, wanted: str | None) -> Entry:
+        entries = self.module.entries
+        if wanted is None and len(entries) == 1:
+            return next(iter(entries.values()))
+        if wanted not in entries:
+            binding.refuse(
+                f"the PTX has no entry `{wanted}`", f"one of {', '.join(entries) or 'none'}", "name it in the launch"
+            )
+        return entries[wanted]
+
+    def machine(self, **options: Any) -> tuple[Machine, dict[str, Allocation]]:
+        """A machine with the arrays in place, not started."""
+        b = self.binding
+        machine = Machine(self.program, b.grid, b.block, b.cluster, b.shared, **options)
+        allocations, maps = binding.fill_parameters(b, self.entry, self.program, machine.memory)
+        machine.tensor_maps = maps
+        for name, variable in self.program.global_symbols.items():
+            address = self.program.global_addresses.get(name)
+            if address is not None:
+                data = np.zeros(-(-max(variable.size, 1) // 16) * 16, np.uint8)
+                data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
+                machine.memory.add(
+                    Allocation(name, address, data, variable.size, writable=variable.space == "global")
+                )
+        return machine, allocations
+
+    def run(self, *, write_back: bool = True, trace: bool = False, **options: Any) -> Report:
+        """One run; arrays are written unless ``write_back`` is false."""
+        b = self.binding
+        timeline = Timeline() if trace else None
+        machine, allocations = self.machine(trace=timeline, **options)
+        report = Report(b.entry, options.get("seed", 0), options.get("schedule", "random"), timeline=timeline)
+        try:
+            if all(b.grid):
+                machine.run()
+        except Stop:
+            pass
+        finally:
+            report.hazards, report.letter = machine.hazards, machine.letter
+            report.notes = machine.performance.found()
+            report.instructions = machine.steps
+            if write_back:
+                for name, allocation in allocations.items():
+                    if allocation.writer is not None:
+                        placement.take_back(allocation, b.arrays[name])
+        return report
+
+
+def run(
+    ptx: str,
+    launch: Launch | Mapping[str, Any],
+    args: Mapping[str, Any],
+    *,
+    arch: str | None = None,
+    seed: int = 0,
+    schedule: str = "random",
+    strict: bool = False,
+    collect: bool = False,
+    max_steps: int = MAX_STEPS,
+    trace: bool = False,
+) -> Report:
+    """Execute ``ptx`` on NumPy arrays, which are written in place.
+
+    ``launch`` is the compiler's launch plan (a `Launch` or its JSON), or for other PTX a dict with ``grid`` and
+    ``block`` (and ``entry``, ``cluster``, ``shared`` in bytes, ``arch``, ``read_only``); then ``args`` are in the
+    order of the entry's parameters: arrays, numbers, or `TensorMap`.  ``schedule`` is ``random``, ``late`` or
+    ``early`` (when asynchronous operations complete); the same seed gives the same run.
+
+    Raises HazardError at the first hazard, unless ``collect``; CompileError for PTX that is malformed or not
+    modelled; LaunchError for arguments that do not fit.
+    """
+    if schedule not in SCHEDULES:
+        binding.refuse(f"the schedule `{schedule}`", f"one of {', '.join(SCHEDULES)}", "pick one of these")
+    job = Job(ptx, launch, args, arch)
+    return job.run(
+        seed=seed, schedule=schedule, strict=strict, collect=collect, max_steps=max_steps, trace=trace
+    )
+
+
+def schedule_of(i: int) -> str:
+    """The schedule of the i-th run of a check: the two extremes first, then mostly random ones."""
+    return ("late", "early", "random", "random", "random")[i % 5]
+
+
+def check(
+    ptx: str,
+    launch: Launch | Mapping[str, Any],
+    args: Mapping[str, Any],
+    *,
+    schedules: int = 20,
+    seed: int = 0,
+    strict: bool = False,
+    arch: str | None = None,
+    max_steps: int = MAX_STEPS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verdict:
+    """Run ``ptx`` under many adversarial schedules; arrays hold the first run's results afterwards.
+
+    Stops at the first schedule that finds a hazard, after collecting all that it finds.  ``progress`` is
+    called with (runs done, runs in all).  Raises as `run` does for malformed PTX and wrong arguments.
+    """
+    job = Job(ptx, launch, args, arch)
+    verdict = Verdict(schedules)
+    for i in range(schedules):
+        if progress is not None:
+            progress(i, schedules)
+        how = schedule_of(i)
+        report = job.run(
+            write_back=i == 0, seed=seed + i, schedule=how, strict=strict, collect=True, max_steps=max_steps
+        )
+        verdict.instructions += report.instructions
+        if i == 0:
+            verdict.notes = report.notes
+        known = {(h.code, h.facts.get("ptx_line")) for h in verdict.letter}
+        verdict.letter += [h for h in report.letter if (h.code, h.facts.get("ptx_line")) not in known]
+        if report.hazards:
+            verdict.schedules = i + 1
+            verdict.hazards = report.hazards
+            verdict.found_by = [(seed + i, how)] * len(report.hazards)
+            break
+    if progress is not None:
+        progress(schedules, schedules)
+    return verdict

@@ -1,0 +1,468 @@
+"""Runs a grid: picks whose turn it is, executes warps until they must or should stop, completes agents.
+
+Every choice comes from one seeded generator, so that the same seed gives the same run.  ``schedule`` says when
+asynchronous agents complete: ``late`` (only when nothing else can happen, or a wait forces them), ``early`` (at
+once) or ``random``.  Warps interleave either uniformly in short bursts or by random priorities that change at
+random moments (Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs"), which
+lets one warp run far ahead of the others.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilemma.machine import catalogue as hz
+from tilemma.machine import deadlock
+from tilemma.machine.hazards import HazardError
+from tilemma.machine.memory import GlobalMemory
+from tilemma.machine.performance import Performance
+from tilemma.machine.program import ALU, BRANCH, VISIBLE, Program, Step
+from tilemma.machine.state import Cluster, Cta, Frame, Warp
+
+SCHEDULES = ("random", "late", "early")
+# A frame's run returned: it waits and executes the same step again, or goes on after it.
+AGAIN, AFTER = object(), object()
+# It looked at something that had not changed: others go first.
+POLL = object()
+# Consecutive fruitless polls, with nothing else happening, that count as a deadlock.
+_POLLS = 4000
+
+
+class Stop(Exception):
+    """Ends a run that collects hazards at one after which nothing can go on."""
+
+
+class Machine:
+    """One run of one grid."""
+
+    def __init__(
+        self,
+        program: Program,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        cluster: tuple[int, int, int],
+        dynamic_shared: int,
+        *,
+        seed: int = 0,
+        schedule: str = "random",
+        strict: bool = False,
+        collect: bool = False,
+        max_steps: int = 50_000_000,
+        trace: Any = None,
+    ) -> None:
+        self.program, self.grid, self.block, self.cluster_shape = program, grid, block, cluster
+        self.module_name = program.module.name
+        self.threads_per_cta = block[0] * block[1] * block[2]
+        self.warps_per_cta = -(-self.threads_per_cta // 32)
+        self.dynamic_shared = dynamic_shared
+        self.shared_base = program.shared_base
+        self.shared_bytes = program.static_shared + dynamic_shared
+        self.random = random.Random(seed)
+        self.schedule, self.strict, self.collect, self.max_steps = schedule, strict, collect, max_steps
+        self.memory = GlobalMemory()
+        self.tensor_maps: dict[int, Any] = {}
+        self.performance = Performance()
+        self.released: dict[Any, Any] = {}
+        self.clusters: list[Cluster] = []
+        self.hazards: list[HazardError] = []
+        self.letter: list[HazardError] = []
+        self._reported: set[Any] = set()
+        self.steps = 0
+        self.progress = 0
+        self.pending: list[Any] = []
+        self.ready: list[Frame] = []
+        self.polling: list[Frame] = []
+        self.waiting: set[Frame] = set()
+        self.trace = trace
+        self.active = 0
+        self.timeouts: list[Frame] = []
+        self._leaders: dict[int, int] = {}
+
+    # -- reports
+    def report(self, hazard: HazardError, *, fatal: bool = False) -> None:
+        """Raise the hazard; where hazards are collected, keep it, and stop only if ``fatal``."""
+        key = (hazard.code, hazard.facts.get("ptx_line"), hazard.facts.get("other_line"))
+        if hazard.strict_only and not self.strict:
+            if key not in self._reported:
+                self._reported.add(key)
+                self.letter.append(hazard)
+            return
+        if not self.collect:
+            self.hazards.append(hazard)
+            raise hazard
+        if key not in self._reported:
+            self._reported.add(key)
+            self.hazards.append(hazard)
+        if fatal:
+            raise Stop
+
+    def event_of(self, packed: int) -> Any:
+        """The access behind a global event."""
+        return self.clusters[(packed >> 32) - 1].events.of(packed & 0xFFFFFFFF)
+
+    def note_time(self, what: str, actor: str, start: int, end: int, line: int) -> None:
+        """Enter something into the timeline, if one is kept."""
+        if self.trace is not None:
+            self.trace.add(what, actor, start, end, line)
+
+    def leader(self, mask: int) -> int:
+        """Which of the lanes in ``mask`` is elected: the same for the same mask throughout a run."""
+        if mask not in self._leaders:
+            self._leaders[mask] = self.random.randrange(32)
+        return self._leaders[mask]
+
+    # -- grid
+    def run(self) -> None:
+        """Run the whole grid; raises the first hazard unless collecting."""
+        shape = self.cluster_shape
+        counts = [g // c for g, c in zip(self.grid, shape, strict=True)]
+        total = counts[0] * counts[1] * counts[2]
+        order = list(range(total))
+        if not self.program.communicates:
+            self.random.shuffle(order)
+        order.reverse()
+        threads = self.threads_per_cta * shape[0] * shape[1] * shape[2]
+        # CTAs that never talk to each other run one cluster after the other; others need company.
+        resident = max(1, 16384 // max(threads, 1)) if self.program.communicates else 1
+        self.style()
+        with np.errstate(all="ignore"):
+            while order or self.active:
+                while order and self.active < resident:
+                    self.start(order.pop(), counts)
+                if not self.turn():
+                    if not order:
+                        self.deadlock()
+                    self.start(order.pop(), counts)
+
+    def style(self) -> None:
+        """Choose how warps interleave in this run."""
+        choose = self.random
+        self.by_priority = choose.random() < 0.5
+        self.burst = choose.choice((1, 3, 12, 50))
+        self.eagerness = choose.choice((0.02, 0.2, 0.6))
+
+    def start(self, number: int, counts: list[int]) -> None:
+        index = (number % counts[0], number // counts[0] % counts[1], number // (counts[0] * counts[1]))
+        cluster = Cluster(self, index, len(self.clusters))
+        self.clusters.append(cluster)
+        self.active += 1
+        for cta in cluster.ctas:
+            for warp in cta.warps:
+                warp.priority = self.random.random()
+                self.ready.append(warp.root)
+
+    def finish(self, cluster: Cluster) -> None:
+        """The last warp of a cluster has left."""
+        self.active -= 1
+        for agent in [a for a in self.pending if a.warp.cta.cluster is cluster]:
+            if agent in self.pending:
+                self.complete(agent)
+        cluster.retire()
+
+    # -- turns
+    def turn(self) -> bool:
+        """Let somebody act; False when nobody can."""
+        pending = self.pending
+        if self.ready:
+            if pending and self.schedule != "late":
+                if self.schedule == "early":
+                    self.complete(pending[0])
+                    return True
+                if self.random.random() < self.eagerness * 0.3:
+                    self.complete(self.random.choice(pending))
+            self.execute(*self.pick())
+            return True
+        if pending:
+            self.complete(self.random.choice(pending))
+            return True
+        if self.polling:
+            self.polls += 1
+            if self.polls > _POLLS:
+                return False
+            self.ready, self.polling = self.polling, []
+            return True
+        return False
+
+    polls = 0
+
+    def pick(self) -> tuple[Frame, int]:
+        """A ready frame, and for how many visible steps it may run."""
+        ready, choose = self.ready, self.random
+        if len(ready) == 1:
+            at = 0
+        elif self.by_priority:
+            at = max(range(len(ready)), key=lambda i: ready[i].w.priority)
+            if choose.random() < 0.02:
+                ready[at].w.priority -= 1
+        else:
+            at = choose.randrange(len(ready))
+        frame = ready[at]
+        ready[at] = ready[-1]
+        ready.pop()
+        if self.timeouts and choose.random() < 0.02:
+            self._time_out()
+        return frame, 1 + int(choose.expovariate(1 / self.burst))
+
+    def _time_out(self) -> None:
+        """A try_wait may give up before its phase completes: the program must look at its result."""
+        frame = self.timeouts.pop(self.random.randrange(len(self.timeouts)))
+        if frame in self.waiting:
+            frame.timeout = True
+            self.wake(frame)
+
+    def complete(self, agent: Any) -> None:
+        """Let an agent do its work now (first those that must come before it)."""
+        for earlier in agent.before():
+            if earlier in self.pending:
+                self.complete(earlier)
+        if agent in self.pending:
+            self.pending.remove(agent)
+            self.note_time(agent.kind, agent.actor, agent.issued, self.steps, agent.instruction.line)
+            agent.complete()
+            self.progress += 1
+            self.polls = 0
+
+    def issue(self, agent: Any) -> None:
+        """An asynchronous operation starts."""
+        agent.issued = self.steps
+        self.pending.append(agent)
+
+    def block(self, frame: Frame, why: str) -> None:
+        """The frame waits until ``wake``."""
+        frame.blocked = why
+        self.waiting.add(frame)
+
+    def wake(self, frame: Frame) -> None:
+        """A waiting frame can go on."""
+        if frame in self.waiting:
+            self.waiting.discard(frame)
+            frame.blocked = ""
+            self.ready.append(frame)
+
+    def deadlock(self) -> NoReturn:
+        """Nobody can act: say who waits for what."""
+        hazard = deadlock.explain(self)
+        if not self.collect:
+            self.hazards.append(hazard)
+            raise hazard
+        self.hazards.append(hazard)
+        raise Stop
+
+    # -- execution of one frame
+    def execute(self, f: Frame, budget: int) -> None:
+        """Run ``f`` until it blocks, ends, meets its reconvergence point or has used its turn."""
+        program = self.program
+        steps, segments = program.steps, program.segments
+        w = f.w
+        pc = f.pc
+        count = len(steps)
+        while True:
+            if pc == f.rpc:
+                f.pc = pc
+                self.join(f)
+                return
+            segment = segments[pc]
+            if segment is not None:
+                m = f.m
+                for run in segment.runs:
+                    run(w, m)
+                self.steps += len(segment.runs)
+                pc = segment.next
+                if pc == f.rpc:
+                    continue
+            if pc >= count:
+                self.leave(f, None)
+                return
+            step = steps[pc]
+            self.steps += 1
+            if self.steps > self.max_steps:
+                self._too_long(f, step)
+            m = f.m
+            if step.guard >= 0:
+                p = w.v[9][step.guard]
+                if step.negated:
+                    p = ~p
+                g = p if m is None else p & m
+                n = np.count_nonzero(g)
+                if step.kind == BRANCH:
+                    if n == 0:
+                        pc += 1
+                    elif n == len(f.lanes):
+                        pc = step.target
+                    else:
+                        f.pc = pc
+                        if not self.diverge(f, step, g):
+                            return
+                        pc = f.pc
+                    continue
+                if n == 0:
+                    pc += 1
+                    continue
+                m = None if n == 32 else g
+            if step.kind == VISIBLE:
+                f.pc = pc
+                result = step.run(f, m)
+                if result is None:
+                    pc += 1
+                    budget -= 1
+                    if budget <= 0:
+                        f.pc = pc
+                        self.ready.append(f)
+                        return
+                elif result is AGAIN:
+                    return
+                elif result is AFTER:
+                    f.pc = pc + 1
+                    return
+                else:  # POLL
+                    f.pc = pc + 1
+                    self.polling.append(f)
+                    if self.progress != self.seen_progress:
+                        self.seen_progress, self.polls = self.progress, 0
+                    return
+            elif step.kind == BRANCH:
+                pc = step.target
+                if pc <= step.index:
+                    budget -= 1
+                    if budget <= 0:
+                        f.pc = pc
+                        self.ready.append(f)
+                        return
+            elif step.kind == ALU:
+                # Only a step behind a leader that no segment covers.
+                step.run(w, m)
+                pc += 1
+            else:
+                if self.leave(f, m):
+                    return
+                pc += 1
+
+    seen_progress = -1
+
+    def _too_long(self, f: Frame, step: Step) -> NoReturn:
+        hazard = hz.StepLimit.at(f.w.place(step.instruction), steps=self.max_steps)
+        self.hazards.append(hazard)
+        if not self.collect:
+            raise hazard
+        raise Stop
+
+    def diverge(self, f: Frame, step: Step, taken: Any) -> bool:
+        """Split ``f`` at a branch whose lanes disagree; True when ``f`` itself goes on."""
+        meet = self.program.reconverge[step.index]
+        rest = ~taken if f.m is None else f.m & ~taken
+        sides = [(step.target, taken), (step.index + 1, rest)]
+        going = [(pc, m) for pc, m in sides if pc != meet or meet < 0]
+        if meet == f.rpc or meet < 0:
+            # The parent already waits at the meeting point: lanes that are there just leave this frame.
+            (pc, m), *others = going
+            f.pc = pc
+            f.set_mask(m)
+            for other_pc, other_m in others:
+                if f.parent is not None:
+                    f.parent.children += 1
+                self.ready.append(Frame(f.w, other_pc, other_m, f.rpc, f.parent))
+            return True
+        f.pc = meet
+        f.children = len(going)
+        for pc, m in going:
+            self.ready.append(Frame(f.w, pc, m, meet, f))
+        return False
+
+    def join(self, f: Frame) -> None:
+        """``f`` is at its reconvergence point, or all its lanes have left."""
+        f.ended = True
+        parent = f.parent
+        if parent is None:
+            if not f.w.live.any() and not f.w.done:
+                self.warp_done(f.w)
+            return
+        parent.children -= 1
+        if parent.children == 0:
+            live = f.w.live if parent.m is None else parent.m & f.w.live
+            if not live.any():
+                self.join(parent)
+                return
+            parent.set_mask(None if live.all() else live)
+            self.ready.append(parent)
+
+    def leave(self, f: Frame, m: Any) -> bool:
+        """The lanes ``m`` (None: all of the frame) exit; True when the frame has none left."""
+        w = f.w
+        gone = np.ones(32, bool) if m is None and f.m is None else (f.m if m is None else m)
+        w.live = w.live & ~gone
+        left = np.zeros(32, bool) if f.m is None and m is None else (~gone if f.m is None else f.m & ~gone)
+        if left.any():
+            f.set_mask(left)
+            return False
+        self.join(f)
+        return True
+
+    def warp_done(self, w: Warp) -> None:
+        """All lanes of a warp have exited."""
+        from tilemma.machine.exec import barriers
+
+        w.done = True
+        cta = w.cta
+        cta.live_warps -= 1
+        cta.cluster.live_warps -= 1
+        barriers.warp_left(self, w)
+        if cta.live_warps == 0:
+            self._check_exit(cta)
+            cta.exited = True
+        self.progress += 1
+        if cta.cluster.live_warps == 0:
+            self.finish(cta.cluster)
+
+    def _check_exit(self, cta: Cta) -> None:
+        from tilemma.machine import leaving
+
+        leaving.check(self, cta)
+
+    # -- special registers
+    def special_value(self, name: str, cta: Cta) -> Any:
+        """The value of a predefined register: broadcastable to [warps, 32]."""
+        t = np.arange(32 * self.warps_per_cta).reshape(-1, 32)
+        bx, by, bz = self.block
+        cx, cy, cz = self.cluster_shape
+        axis = "xyz".find(name[-1]) if "." in name else 0
+        root = name.split(".")[0]
+        lane = t % 32
+        cluster_grid = [g // c for g, c in zip(self.grid, self.cluster_shape, strict=True)]
+        one = np.uint64(1)
+        bit = one << lane.astype(np.uint64)
+        values: dict[str, Any] = {
+            "%tid": (t % bx, t // bx % by, t // (bx * by)),
+            "%ntid": (bx, by, bz),
+            "%ctaid": cta.index,
+            "%nctaid": self.grid,
+            "%clusterid": cta.cluster.index,
+            "%nclusterid": cluster_grid,
+            "%cluster_ctaid": (cta.rank % cx, cta.rank // cx % cy, cta.rank // (cx * cy)),
+            "%cluster_nctaid": (cx, cy, cz),
+        }
+        if root in values:
+            return values[root][axis]
+        single: dict[str, Any] = {
+            "%laneid": lane,
+            "%warpid": t // 32,
+            "%nwarpid": self.warps_per_cta,
+            "%smid": cta.cluster.serial % 132,
+            "%nsmid": 132,
+            "%gridid": 1,
+            "%cluster_ctarank": cta.rank,
+            "%cluster_nctarank": cx * cy * cz,
+            "%is_explicit_cluster": int(cx * cy * cz > 1),
+            "%dynamic_smem_size": self.dynamic_shared,
+            "%total_smem_size": self.shared_bytes,
+            "%aggr_smem_size": self.shared_base + self.shared_bytes,
+            "%reserved_smem_offset_begin": 0,
+            "%lanemask_eq": bit,
+            "%lanemask_lt": bit - one,
+            "%lanemask_le": bit + bit - one,
+            "%lanemask_gt": ~(bit + bit - one) & np.uint64(0xFFFFFFFF),
+            "%lanemask_ge": ~(bit - one) & np.uint64(0xFFFFFFFF),
+        }
+        return single.get(name, 0)

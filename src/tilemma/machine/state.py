@@ -1,0 +1,209 @@
+"""The state of a running grid: clusters, CTAs, warps, and the frames of divergent control flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilemma.machine.clocks import Clocks, Events
+from tilemma.machine.hazards import Place
+from tilemma.machine.memory import SharedMemory
+from tilemma.machine.syntax import Instruction
+
+if TYPE_CHECKING:
+    from tilemma.machine.scheduler import Machine
+
+    from tilemma.machine.program import Program
+
+Mask = npt.NDArray[np.bool_]
+LANES = np.arange(32)
+
+# Views of a warp's registers by PTX type: index into ``Warp.v``.
+U16, S16, F16, U32, S32, F32, U64, S64, F64, PRED = range(10)
+VIEW_DTYPES = (
+    np.uint16, np.int16, np.float16, np.uint32, np.int32, np.float32, np.uint64, np.int64, np.float64, np.bool_,
+)  # fmt: skip
+VIEW_CLASS = ("16", "16", "16", "32", "32", "32", "64", "64", "64", "p")
+CLASS_DTYPE = {"16": np.uint16, "32": np.uint32, "64": np.uint64, "p": np.bool_}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who made an event.  ``kind``: ld, st, atom, cp.async, tma, wgmma, bulk-store, mbarrier."""
+
+    kind: str
+    warp: Warp
+    instruction: Instruction
+    detail: Any = None
+
+    @property
+    def place(self) -> Place:
+        return self.warp.place(self.instruction)
+
+
+class Frame:
+    """Lanes of one warp that run together.
+
+    A divergent branch makes a frame for each side; they meet again at ``rpc``, the branch's immediate
+    post-dominator, where their parent goes on.  Sides are scheduled independently, as Volta and later do.
+    """
+
+    __slots__ = (
+        "blocked", "children", "ended", "lanes", "m", "parent", "pc", "resume", "rows", "rpc", "timeout", "w", "wait",
+    )  # fmt: skip
+
+    def __init__(self, w: Warp, pc: int, m: Mask | None, rpc: int, parent: Frame | None) -> None:
+        self.w, self.pc, self.rpc, self.parent = w, pc, rpc, parent
+        self.children = 0
+        self.blocked: str = ""
+        self.wait: Any = None
+        self.resume: Any = None
+        self.timeout = False
+        self.ended = False
+        self.set_mask(m)
+
+    def set_mask(self, m: Mask | None) -> None:
+        """Run the lanes of ``m`` (None: all 32)."""
+        self.m = m
+        self.lanes = LANES if m is None else np.flatnonzero(m)
+        self.rows: Any = self.w.rows_of(m)
+
+
+class Warp:
+    """32 lanes: registers by class and type, and the frames that run them."""
+
+    def __init__(self, cta: Cta, index: int, live: int) -> None:
+        self.cta, self.index = cta, index
+        # Position in the cluster: the warp's threads are rows 32*row .. 32*row + 31 of the clocks.
+        self.row = cta.first_warp + index
+        self.first = 32 * self.row
+        self.live: Mask = np.arange(32) < live
+        registers = cta.registers
+        self.v: list[list[npt.NDArray[Any]]] = []
+        for view, cls in zip(VIEW_DTYPES, VIEW_CLASS, strict=True):
+            self.v.append(list(registers[cls][:, index].view(view)))
+        self.defined: dict[int, Mask] = {}
+        # Last barrier's event number: shared accesses up to it are ordered before this warp.
+        self.floor = 0
+        self.steps = 0
+        self.full = live == 32
+        self.root = Frame(self, 0, None if self.full else self.live.copy(), -1, None)
+        self.done = False
+        self.accesses: dict[tuple[str, int], Access] = {}
+        self.priority = 0.0
+        # mbarriers initialised and not yet fenced; whether global writes are fenced for the async proxy.
+        self.inits: list[Any] = []
+        self.global_fenced = False
+        # The turn of the cluster barrier that the warp arrived at last.
+        self.cluster_turn = -1
+        # wgmma: registers an unfinished group uses -> its issue; registers touched since the last fence.
+        self.in_flight: dict[int, Any] = {}
+        self.touched: dict[int, Any] = {}
+        self.wgmma_fenced = False
+        self.wgmma_count = 0
+        self.register_count = 0
+        # cp.async: pending copies not committed, and committed groups in order (each a list of agents).
+        self.copies: Any = None
+        self.bulk: dict[int, Any] = {}
+        self.local: npt.NDArray[np.uint8] | None = None
+        # Strong accesses: what relaxed reads brought and a later fence makes count; what a fence released.
+        self.brought: Any = None
+        self.fence_message: Any = None
+
+    def rows_of(self, m: Mask | None) -> Any:
+        """Clock rows of the lanes in ``m``: a slice for the whole warp, else an index array."""
+        if m is None:
+            return slice(self.first, self.first + 32)
+        return self.first + np.flatnonzero(m)
+
+    def access(self, kind: str, instruction: Instruction) -> Access:
+        """The event info for an instruction of this warp; one object however often it is executed."""
+        key = (kind, id(instruction))
+        found = self.accesses.get(key)
+        if found is None:
+            found = self.accesses[key] = Access(kind, self, instruction)
+        return found
+
+    def place(self, instruction: Any) -> Place:
+        return Place(self.cta.machine.module_name, instruction, self.index, self.cta.index)
+
+
+@dataclass
+class NamedBarrier:
+    """One of the 16 barriers of a CTA."""
+
+    expected: int = 0
+    arrived: int = 0
+    rows: list[Any] = field(default_factory=list)
+    waiting: list[Frame] = field(default_factory=list)
+    warps: list[int] = field(default_factory=list)
+    message: Any = None
+    first: Any = None
+    values: list[Any] = field(default_factory=list)
+
+
+class Cta:
+    """One CTA: its registers (by class: [registers, warps, 32]), shared memory and barriers."""
+
+    def __init__(self, machine: Machine, cluster: Cluster, rank: int, index: tuple[int, int, int]) -> None:
+        self.machine, self.cluster, self.rank, self.index = machine, cluster, rank, index
+        program = machine.program
+        warps = machine.warps_per_cta
+        self.first_warp = rank * warps
+        self.registers = program.new_registers(warps)
+        self.fill_special(program)
+        self.shared = SharedMemory(machine.shared_base, machine.shared_bytes)
+        self.barriers: dict[int, NamedBarrier] = {}
+        threads = machine.threads_per_cta
+        self.warps = [Warp(self, w, min(32, threads - 32 * w)) for w in range(warps)]
+        self.live_warps = warps
+        self.warpgroups: dict[int, Any] = {}
+        self.exited = False
+        self.register_pool = -1
+
+    def fill_special(self, program: Program) -> None:
+        machine = self.machine
+        for (cls, row), name in program.special_rows.items():
+            self.registers[cls][row] = machine.special_value(name, self)
+
+    def __repr__(self) -> str:
+        return f"CTA {self.index}"
+
+
+class Cluster:
+    """CTAs that can reach each other's shared memory; alone, one CTA."""
+
+    def __init__(self, machine: Machine, index: tuple[int, int, int], serial: int) -> None:
+        self.machine, self.index, self.serial = machine, index, serial
+        shape = machine.cluster_shape
+        size = shape[0] * shape[1] * shape[2]
+        self.clocks = Clocks(32 * machine.warps_per_cta * size, serial)
+        self.events = Events()
+        self.ctas: list[Cta] = []
+        for rank in range(size):
+            x, y, z = rank % shape[0], rank // shape[0] % shape[1], rank // (shape[0] * shape[1])
+            cta_index = (index[0] * shape[0] + x, index[1] * shape[1] + y, index[2] * shape[2] + z)
+            self.ctas.append(Cta(machine, self, rank, cta_index))
+        self.barrier_arrived: set[int] = set()
+        self.barrier_message: Any = None
+        self.barrier_phase = 0
+        self.barrier_done: Any = None
+        self.barrier_waiting: list[Frame] = []
+        self.live_warps = size * machine.warps_per_cta
+
+    def retire(self) -> None:
+        """Drop what nobody needs after the last warp has left; the events stay, for races on global memory."""
+        for cta in self.ctas:
+            cta.registers = {}
+            cta.shared = SharedMemory(0, 0)
+            cta.warpgroups.clear()
+            cta.barriers.clear()
+            for warp in cta.warps:
+                warp.v = []
+                warp.defined, warp.in_flight, warp.touched = {}, {}, {}
+                warp.root = None  # type: ignore[assignment]
+                warp.local = None
+        self.clocks = Clocks(0, self.serial)
