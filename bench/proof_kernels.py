@@ -138,10 +138,36 @@ def wgmma(atom: MmaAtom, name: str) -> str:
     a_at[p]: byte offset of element p in A's tile (shared memory), ignored for A in registers.
     coords[p], places[lane][value]: row << 16 | col.  out: number of differences, then the last one's p.
     """
-    n, k = atom.shape[1], atom.shape[2]
-    values, element = atom.d.values, atom.d.dtype.bits // 8
-    rs = atom.a.in_registers
+    assert atom.shape[1] * atom.shape[2] <= 65536  # two digits number B's elements
+    params = (
+        "u64 a_at, u64 coords_at, u64 b_at, u64 places_at, u64 out_at, u64 list_at, u64 desc_a, u64 desc_b, "
+        "u32 trans, u32 b_bytes, u32 one, u32 count"
+    )
     body = [
+        *_wgmma_start(atom),
+        *_wgmma_fill_b(),
+        *_wgmma_next_element(),
+        *(_one_hot_registers(atom) if atom.a.in_registers else _one_hot_shared()),
+        *_wgmma_multiply(atom),
+        *_wgmma_compare(atom),
+        "  bar.sync 0;",
+        *([] if atom.a.in_registers else ["  mov.b16 %h, 0;", f"  @%first st.shared.b16 [%aat + {A_AT}], %h;"]),
+        "  mov.u32 %step, %nctaid.x;",
+        "  add.u32 %p, %p, %step;",
+        "  bra ELEMENT;",
+        "PASSED:",
+        "  add.u32 %pass, %pass, 1;",
+        "  setp.lt.u32 %more, %pass, 2;",
+        "  @%more bra PASS;",
+        "  ret;",
+    ]
+    return _entry(name, params, 128, body)
+
+
+def _wgmma_start(atom: MmaAtom) -> list[str]:
+    """Registers and parameters; A's tile zeroed."""
+    values, element = atom.d.values, atom.d.dtype.bits // 8
+    return [
         "  .reg .u32 %thread, %smem, %i, %p, %pass, %count, %step, %bytes, %onehot, %aat, %coord, %row0, %k0;",
         "  .reg .u32 %v, %place, %row, %col, %q, %hi, %found, %slot, %index, %scratch, %trans, %lane, %which;",
         "  .reg .u64 %gp, %list, %entry, %desca, %descb, %start, %out, %places;",
@@ -149,7 +175,7 @@ def wgmma(atom: MmaAtom, name: str) -> str:
         "  .reg .b16 %h;",
         "  .reg .pred %more, %first, %second, %here, %bad, %listed, %room, %t;",
         _declare(atom.d, "d"),
-        *([_declare(atom.a, "a")] if rs else []),
+        *([_declare(atom.a, "a")] if atom.a.in_registers else []),
         "  mov.u32 %thread, %tid.x;",
         "  setp.eq.u32 %first, %thread, 0;",
         "  mov.u32 %smem, smem;",
@@ -164,17 +190,8 @@ def wgmma(atom: MmaAtom, name: str) -> str:
         f"  mad.wide.u32 %places, %thread, {4 * values}, %places;",
         f"  mad.lo.u32 %scratch, %thread, {values * element}, %smem;",
         f"  add.u32 %scratch, %scratch, {D_AT};",
-        # The descriptors come with start addresses relative to their tiles.
-        f"  add.u32 %i, %smem, {A_AT};",
-        "  shr.u32 %i, %i, 4;",
-        "  cvt.u64.u32 %start, %i;",
-        "  ld.param.u64 %desca, [desc_a];",
-        "  add.u64 %desca, %desca, %start;",
-        f"  add.u32 %i, %smem, {B_AT};",
-        "  shr.u32 %i, %i, 4;",
-        "  cvt.u64.u32 %start, %i;",
-        "  ld.param.u64 %descb, [desc_b];",
-        "  add.u64 %descb, %descb, %start;",
+        *_descriptor("a", A_AT),
+        *_descriptor("b", B_AT),
         "  shl.b32 %i, %thread, 2;",
         "CLEAR:",
         f"  setp.lt.u32 %more, %i, {B_AT - A_AT};",
@@ -185,6 +202,23 @@ def wgmma(atom: MmaAtom, name: str) -> str:
         "  bra CLEAR;",
         "CLEARED:",
         "  mov.u32 %pass, 0;",
+    ]
+
+
+def _descriptor(letter: str, at: int) -> list[str]:
+    """The parameter's descriptor, its start address relative to the tile, moved to where the tile is."""
+    return [
+        f"  add.u32 %i, %smem, {at};",
+        "  shr.u32 %i, %i, 4;",
+        "  cvt.u64.u32 %start, %i;",
+        f"  ld.param.u64 %desc{letter}, [desc_{letter}];",
+        f"  add.u64 %desc{letter}, %desc{letter}, %start;",
+    ]
+
+
+def _wgmma_fill_b() -> list[str]:
+    """B's image of this pass to shared memory."""
+    return [
         "PASS:",
         "  setp.ne.u32 %second, %pass, 0;",
         "  bar.sync 0;",
@@ -205,6 +239,11 @@ def wgmma(atom: MmaAtom, name: str) -> str:
         "  bra FILL;",
         "FILLED:",
         "  mov.u32 %p, %ctaid.x;",
+    ]
+
+
+def _wgmma_next_element() -> list[str]:
+    return [
         "ELEMENT:",
         "  setp.lt.u32 %more, %p, %count;",
         "  @!%more bra PASSED;",
@@ -214,46 +253,59 @@ def wgmma(atom: MmaAtom, name: str) -> str:
         "  shr.u32 %row0, %coord, 16;",
         "  and.b32 %k0, %coord, 65535;",
     ]
-    if rs:
-        # Element p is value p % values of lane p / values.
-        body += [
-            f"  div.u32 %lane, %p, {atom.a.values};",
-            f"  rem.u32 %which, %p, {atom.a.values};",
-            "  setp.eq.u32 %here, %lane, %thread;",
-            "  and.b32 %i, %which, 1;",
-            "  shl.b32 %i, %i, 4;",
-            "  shl.b32 %q, %onehot, %i;",
-            "  shr.u32 %which, %which, 1;",
-        ]
-        for j in range(4):
-            body += [f"  setp.eq.and.u32 %t, %which, {j}, %here;", f"  selp.b32 %a{j}, %q, 0, %t;"]
-    else:
-        body += [
-            "  ld.param.u64 %gp, [a_at];",
-            "  mad.wide.u32 %gp, %p, 4, %gp;",
-            "  ld.global.u32 %aat, [%gp];",
-            "  add.u32 %aat, %aat, %smem;",
-            "  cvt.u16.u32 %h, %onehot;",
-            f"  @%first st.shared.b16 [%aat + {A_AT}], %h;",
-        ]
+
+
+def _one_hot_registers(atom: MmaAtom) -> list[str]:
+    """Element p is value p % values of lane p / values; two values share a register."""
+    lines = [
+        f"  div.u32 %lane, %p, {atom.a.values};",
+        f"  rem.u32 %which, %p, {atom.a.values};",
+        "  setp.eq.u32 %here, %lane, %thread;",
+        "  and.b32 %i, %which, 1;",
+        "  shl.b32 %i, %i, 4;",
+        "  shl.b32 %q, %onehot, %i;",
+        "  shr.u32 %which, %which, 1;",
+    ]
+    for j in range(atom.a.registers):
+        lines += [f"  setp.eq.and.u32 %t, %which, {j}, %here;", f"  selp.b32 %a{j}, %q, 0, %t;"]
+    return lines
+
+
+def _one_hot_shared() -> list[str]:
+    return [
+        "  ld.param.u64 %gp, [a_at];",
+        "  mad.wide.u32 %gp, %p, 4, %gp;",
+        "  ld.global.u32 %aat, [%gp];",
+        "  add.u32 %aat, %aat, %smem;",
+        "  cvt.u16.u32 %h, %onehot;",
+        f"  @%first st.shared.b16 [%aat + {A_AT}], %h;",
+    ]
+
+
+def _wgmma_multiply(atom: MmaAtom) -> list[str]:
+    """The instruction, overwriting in the first pass and accumulating in the second; D to shared memory."""
     held = {"f32": f"0f{_f32(ACCUMULATED)}", "b32": "0x60006000"}[atom.d.register]  # 512.0 as f32, as f16x2
-    body += ["  fence.proxy.async;", "  bar.sync 0;"]
-    body += [f"  mov.{atom.d.register} {r}, {held};" for r in _names("d", atom.d.registers)]
-    body.append("  wgmma.fence.sync.aligned;")
+    registers = _names("d", atom.d.registers)
+    lines = ["  fence.proxy.async;", "  bar.sync 0;"]
+    lines += [f"  mov.{atom.d.register} {r}, {held};" for r in registers]
+    lines.append("  wgmma.fence.sync.aligned;")
     for a, b in _wgmma_variants(atom):
-        body += [
+        lines += [
             f"  setp.eq.u32 %t, %trans, {a + 2 * b};",
             f"  @!%t bra SKIP{a}{b};",
             _wgmma_emit(atom, a, b, "%second"),
             f"SKIP{a}{b}:",
         ]
-    body += ["  wgmma.commit_group.sync.aligned;", "  wgmma.wait_group.sync.aligned 0;"]
-    body += [
-        f"  st.shared.{atom.d.register} [%scratch + {4 * i}], {r};"
-        for i, r in enumerate(_names("d", atom.d.registers))
-    ]
+    lines += ["  wgmma.commit_group.sync.aligned;", "  wgmma.wait_group.sync.aligned 0;"]
+    lines += [f"  st.shared.{atom.d.register} [%scratch + {4 * i}], {r};" for i, r in enumerate(registers)]
+    return lines
+
+
+def _wgmma_compare(atom: MmaAtom) -> list[str]:
+    """Every accumulator of this lane against what it should be, and to its list what is not zero."""
+    values, element, k = atom.d.values, atom.d.dtype.bits // 8, atom.shape[2]
     load = "ld.shared.f32 %x, [%i];" if element == 4 else "ld.shared.b16 %h, [%i];\n  cvt.f32.f16 %x, %h;"
-    body += [
+    return [
         "  mov.u32 %v, 0;",
         "VALUE:",
         f"  mad.lo.u32 %i, %v, {element}, %scratch;",
@@ -293,23 +345,7 @@ def wgmma(atom: MmaAtom, name: str) -> str:
         "  add.u32 %v, %v, 1;",
         f"  setp.lt.u32 %more, %v, {values};",
         "  @%more bra VALUE;",
-        "  bar.sync 0;",
-        *([] if rs else ["  mov.b16 %h, 0;", f"  @%first st.shared.b16 [%aat + {A_AT}], %h;"]),
-        "  mov.u32 %step, %nctaid.x;",
-        "  add.u32 %p, %p, %step;",
-        "  bra ELEMENT;",
-        "PASSED:",
-        "  add.u32 %pass, %pass, 1;",
-        "  setp.lt.u32 %more, %pass, 2;",
-        "  @%more bra PASS;",
-        "  ret;",
     ]
-    assert n * k <= 65536
-    params = (
-        "u64 a_at, u64 coords_at, u64 b_at, u64 places_at, u64 out_at, u64 list_at, u64 desc_a, u64 desc_b, "
-        "u32 trans, u32 b_bytes, u32 one, u32 count"
-    )
-    return _entry(name, params, 128, body)
 
 
 def _f32(value: float) -> str:

@@ -21,7 +21,8 @@ from tilemma.dtypes import DType
 from tilemma.layouts import Major, offsets
 
 _NOT_PROVABLE: Final = ("section", "rates", "ptx_version")
-REGISTER_BITS: Final = {"b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64}
+# PTX register classes, and a CPU's tile registers: an AMX tile is 16 rows of 64 bytes.
+REGISTER_BITS: Final = {"b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64, "tmm": 8192}
 
 
 @dataclass(frozen=True)
@@ -360,6 +361,7 @@ def contract(atom: MmaAtom, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -
     those in shared memory.  Products and sums are taken in float64 (int64 for integers) and rounded to D's
     type once; the hardware's own rounding of the accumulation is not modelled.
     """
+    assert atom.e is None, f"{atom.name}: metadata has to be expanded first"
     wide = np.int64 if atom.d.dtype.is_integer else np.float64
     lhs, rhs = (
         np.asarray(o.scatter(x) if o.in_registers else x).astype(wide) for o, x in ((atom.a, a), (atom.b, b))

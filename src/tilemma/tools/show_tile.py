@@ -1,0 +1,112 @@
+"""Tiles: a TiledMMA over a block tile, a tile in shared memory with its banks."""
+
+from __future__ import annotations
+
+from tilemma.atoms import MmaAtom, catalogue
+from tilemma.cute import TiledMMA
+from tilemma.dtypes import names
+from tilemma.errors import ToolError
+from tilemma.layouts import SharedLayout, bank_conflicts, cute_str, plain_layout, shared_layout
+from tilemma.tools.show import NoSuchFormat
+from tilemma.tools.show_svg import shared_svg, tiled_svg
+
+_FORMATS = ("text", "svg")
+
+
+class BadTile(ToolError):
+    code = "bad-tile"
+    found = "{text!r} is no {what}"
+    expected = "{form}"
+    fix = "write for instance {example}"
+
+
+def extents(text: str, count: int, what: str) -> tuple[int, ...]:
+    """`128x128x64` as numbers; BadTile for anything else."""
+    parts = text.lower().replace(",", "x").split("x")
+    if len(parts) != count or not all(p.isdigit() and int(p) > 0 for p in parts):
+        example = "x".join(["128", "128", "64"][:count])
+        raise BadTile(text=text, what=what, form=f"{count} positive numbers with x between them", example=example)
+    return tuple(int(p) for p in parts)
+
+
+def show_tile(name: str, tile: str, units: str = "1x1x1", format: str = "text") -> str:
+    """Instruction ``name`` on ``units`` (M, N, K) warps or warpgroups over a block tile M x N x K.
+
+    Raises UnknownAtom, BadTile, NoSuchFormat, and InstructionMisfit where the units do not divide the tile.
+    """
+    if format not in _FORMATS:
+        raise NoSuchFormat(format=format, known=", ".join(_FORMATS))
+    atom = catalogue[name]
+    if not isinstance(atom, MmaAtom):
+        raise BadTile(text=name, what="multiplying instruction", form="mma.sync or wgmma", example="its name")
+    m, n, k = extents(tile, 3, "block tile M x N x K")
+    um, un, uk = extents(units, 3, "number of units along M, N, K")
+    mma = TiledMMA(atom, (um, un, uk))
+    if format == "svg":
+        return tiled_svg(mma, (m, n, k))
+    counts = mma.repetitions((m, n, k))
+    warps = mma.owners("C", (m, n, k))[::8, ::8, 0] // 32
+    lines = [
+        f"{name} on {um}x{un}x{uk} units over {m}x{n}x{k}",
+        f"  {mma.size} threads; each unit issues {counts[0]} x {counts[1]} x {counts[2]} = "
+        f"{mma.issues((m, n, k))} instructions",
+        "  the warp that holds each 8x8 block of C:",
+        *(f"  m={8 * i:<5}" + " ".join(f"{w:>2}" for w in row) for i, row in enumerate(warps.tolist())),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def shared_tile(spec: str) -> SharedLayout:
+    """A tile in shared memory from `TYPE,ROWSxCOLS[,K|MN][,SWIZZLE|plain|pad=N]`, as in `f16,128x64,K,128`.
+
+    Without a swizzle it is the 128-byte one.  Raises BadTile, SwizzleAtomMisfit.
+    """
+    form = "TYPE,ROWSxCOLS[,K|MN][,0|32|64|128|plain|pad=N]"
+    example = "f16,128x64,K,128"
+    parts = [p.strip() for p in spec.split(",")]
+    if len(parts) < 2 or parts[0] not in names():
+        raise BadTile(text=spec, what="tile in shared memory", form=form, example=example)
+    rows, cols = extents(parts[1], 2, "tile ROWSxCOLS")
+    rest = parts[2:]
+    major = rest.pop(0).upper() if rest and rest[0].upper() in ("K", "MN") else "K"
+    how = rest.pop(0) if rest else "128"
+    if rest or not (how in ("plain", "0", "32", "64", "128") or (how[:4] == "pad=" and how[4:].isdigit())):
+        raise BadTile(text=spec, what="tile in shared memory", form=form, example=example)
+    if how.isdigit():
+        return shared_layout(parts[0], rows, cols, "MN" if major == "MN" else "K", int(how))
+    pad = int(how[4:]) if how.startswith("pad=") else 0
+    return plain_layout(parts[0], rows, cols, "MN" if major == "MN" else "K", pad)
+
+
+def show_shared(spec: str, format: str = "text") -> str:
+    """A tile in shared memory (see `shared_tile`): its layout, its banks, and what reading 8x8 matrices costs.
+
+    Raises BadTile, SwizzleAtomMisfit, NoSuchFormat.
+    """
+    if format not in _FORMATS:
+        raise NoSuchFormat(format=format, known=", ".join(_FORMATS))
+    tile = shared_tile(spec)
+    if format == "svg":
+        return shared_svg(tile, f"{spec}: banks")
+    step = 128 // tile.dtype.bits
+    pieces = range(0, tile.extent - step + 1, step)
+    across, down = ("k", "mn") if tile.major == "K" else ("mn", "k")
+
+    def address(line: int, x: int) -> int:
+        return tile.offset(line, x) if tile.major == "K" else tile.offset(x, line)
+
+    spelled = cute_str(tile.layout, tile.dtype.bits)
+    lines = [
+        f"{tile.shape[0]}x{tile.shape[1]} {tile.dtype}, {tile.major}-major: {spelled}",
+        f"  {tile.size_bytes} bytes, on a multiple of {tile.alignment}",
+        "  first bank of each 16 bytes, and under each 8 lines the passes that an 8x8 matrix takes:",
+        "          " + " ".join(f"{across}={x:<4}" for x in pieces),
+    ]
+    for first in range(0, tile.lines, 8):
+        group = range(first, min(first + 8, tile.lines))
+        for line in group:
+            banks = (address(line, x) // 4 % 32 for x in pieces)
+            lines.append(f"  {down}={line:<6}" + " ".join(f"{b:<{5 + len(across)}}" for b in banks).rstrip())
+        passes = (bank_conflicts([address(line, x) for line in group], 16).wavefronts for x in pieces)
+        lines.append("  passes  " + " ".join(f"{p}x".ljust(5 + len(across)) for p in passes).rstrip())
+    return "\n".join(lines) + "\n"
