@@ -88,7 +88,7 @@ class Compiled:
 
     @cached_property
     def cubin(self) -> bytes:
-        return self.assembled().image
+        return self.assembled().bytes
 
     def sass(self) -> str:
         """The machine code as text."""

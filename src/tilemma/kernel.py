@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tilemma import runtime
+from tilemma.assemble import NoPtxas, driver_image
 from tilemma.compiler import Compiled, compile_kernel
 from tilemma.errors import CompileError, LaunchError, nearest
 from tilemma.ir import tile as t
@@ -128,12 +129,16 @@ class Kernel:
         return Runner(self, "auto", {})(*args, **kwargs)
 
     def remember(
-        self, constants: Mapping[str, Any], args: tuple[Any, ...], launches: Sequence[runtime.PreparedLaunch]
+        self,
+        constants: Mapping[str, Any],
+        order: Sequence[str],
+        args: tuple[Any, ...],
+        launches: Sequence[runtime.PreparedLaunch],
     ) -> None:
-        """Start ``launches`` directly when a call with the same arguments comes again."""
+        """Start ``launches`` directly when a call with the same arguments, named by ``order``, comes again."""
         key = _key(constants)
         with self._lock:
-            cache = self._warm.setdefault(key, runtime.CallCache())
+            cache = self._warm.setdefault(key, runtime.CallCache(order))
         cache.put(args, *launches)
 
 
@@ -209,8 +214,12 @@ def _run_cuda(
         return
     target = runner.options.get("arch") or best_arch(device.compute_capability)
     compiled = runner.kernel.compile(target, facts=_facts(bound), **constants)
-    assembled = runtime.assembly_arch(target, device, runner.kernel.name)
-    image = compiled.assembled(assembled).image
+    assembled: str | None = runtime.assembly_arch(target, device, runner.kernel.name)
+    try:
+        image = compiled.assembled(assembled).bytes
+    except NoPtxas:
+        # The driver assembles too, more slowly, and a crash of its compiler would be ours.
+        image, assembled = driver_image(compiled.ptx), None
     prepared = []
     for plan in compiled.launches:
         checked = binding.bind(plan, call.args, order=call.order, kernel=runner.kernel.name, created=call.created)
@@ -220,7 +229,7 @@ def _run_cuda(
     for launch in prepared:
         launch(stream)
     if runner.target == "auto" and not call.created:
-        runner.kernel.remember(constants, tuple(call.args), prepared)
+        runner.kernel.remember(constants, call.order, tuple(call.args), prepared)
 
 
 def best_arch(capability: tuple[int, int]) -> str:
