@@ -65,7 +65,7 @@ LaneOperand = Reg | Imm | Special | Mem | Vec | Coordinates
 
 @dataclass(frozen=True, slots=True)
 class LaneOp:
-    """Base of lane operations."""
+    """Base of lane operations; ``syntax`` is their text, as in `tilemma.ir.tile`."""
 
     syntax: ClassVar[str] = ""
     span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
@@ -77,6 +77,8 @@ LaneBody = tuple[LaneOp, ...]
 @dataclass(frozen=True, slots=True)
 class Instr(LaneOp):
     """``[@guard] mnemonic dst.., src..;``  ``dst`` are written, ``src`` read (an accumulator is both)."""
+
+    syntax: ClassVar[str] = "$mnemonic $dst <- $src"
 
     mnemonic: str
     dst: tuple[Reg | Vec, ...] = ()
@@ -91,6 +93,8 @@ class AtomInstr(LaneOp):
 
     ``immediates`` are the record's named extras (scale_d is a predicate register or 0/1).
     """
+
+    syntax: ClassVar[str] = "atom $atom $d <- $a, $b, $c"
 
     atom: str
     d: tuple[Reg, ...]
@@ -108,6 +112,8 @@ class CopyInstr(LaneOp):
     ``source`` is cp.async's global address, ``source_size`` how many bytes of it are read (the rest is zero).
     """
 
+    syntax: ClassVar[str] = "copy $atom $address"
+
     atom: str
     address: Mem
     registers: tuple[Reg, ...] = ()
@@ -120,6 +126,8 @@ class CopyInstr(LaneOp):
 class Comment(LaneOp):
     """A remark for the reader of the text."""
 
+    syntax: ClassVar[str] = "# $text"
+
     text: str
 
 
@@ -130,6 +138,8 @@ class LanePrint(LaneOp):
     Arguments are 32 or 64 bits wide; floats are f64.
     """
 
+    syntax: ClassVar[str] = "printf $format $args"
+
     format: str
     args: tuple[Reg | Imm, ...] = ()
 
@@ -137,6 +147,8 @@ class LanePrint(LaneOp):
 @dataclass(frozen=True, slots=True)
 class LaneFor(LaneOp):
     """``for (var = start; var < stop; var += step)``; ``var`` is s32.  ``unroll`` 1 forbids unrolling."""
+
+    syntax: ClassVar[str] = "for $var = $start to $stop step $step $body"
 
     var: Reg
     start: Reg | Imm
@@ -150,6 +162,8 @@ class LaneFor(LaneOp):
 class LaneIf(LaneOp):
     """Structured branch; ``uniform``: the condition is the same in every lane of a warp."""
 
+    syntax: ClassVar[str] = "if $cond $then else $otherwise"
+
     cond: Reg
     then: LaneBody
     otherwise: LaneBody = ()
@@ -160,6 +174,8 @@ class LaneIf(LaneOp):
 class LaneWhile(LaneOp):
     """``setup`` computes ``cond`` before each turn."""
 
+    syntax: ClassVar[str] = "while $setup test $cond $body"
+
     setup: LaneBody
     cond: Reg
     body: LaneBody
@@ -169,15 +185,21 @@ class LaneWhile(LaneOp):
 class LaneBreak(LaneOp):
     """Leaves the innermost loop."""
 
+    syntax: ClassVar[str] = "break"
+
 
 @dataclass(frozen=True, slots=True)
 class LaneContinue(LaneOp):
     """Goes on with the innermost loop's next turn."""
 
+    syntax: ClassVar[str] = "continue"
+
 
 @dataclass(frozen=True, slots=True)
 class LaneExit(LaneOp):
     """The thread ends."""
+
+    syntax: ClassVar[str] = "exit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,127 @@
+"""What printer and parser share: the templates of operations, the words of expressions, names.
+
+An operation's text is its class's ``syntax`` with ``$field`` replaced; fields that it does not mention follow
+as ``{name = value, ..}`` where they differ from their defaults.  How a field reads depends on its declared
+type alone, so a new operation needs no code here.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Any
+
+from tilemma.ir import expr as e
+from tilemma.ir import lane, tile
+from tilemma.ir import types as ty
+
+# Operator signs with their binding strength, weakest first; all associate to the left.
+SIGNS: dict[str, tuple[str, int]] = {
+    "lor": ("||", 1),
+    "land": ("&&", 2),
+    "eq": ("==", 3), "ne": ("!=", 3),
+    "lt": ("<", 4), "le": ("<=", 4), "gt": (">", 4), "ge": (">=", 4),
+    "or": ("|", 5),
+    "xor": ("^", 6),
+    "and": ("&", 7),
+    "shl": ("<<", 8), "shr": (">>", 8),
+    "add": ("+", 9), "sub": ("-", 9),
+    "mul": ("*", 10), "div": ("/", 10), "floordiv": ("//", 10), "mod": ("%", 10),
+}  # fmt: skip
+FUNCTIONS = ("cdiv", "min", "max")
+UNARY = ("neg", "not", "lnot")
+MATH = "math."
+RESERVED = frozenset(
+    (*FUNCTIONS, *UNARY, "select", "dim", "true", "false", "inf", "nan", "as", "at", "to", "step", "else",
+     "copies", "order", "threads", "ready")
+)  # fmt: skip
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*", re.ASCII)
+QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+BACKQUOTED = re.compile(r"`(?:[^`\\]|\\.)*`")
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:]*", re.ASCII)
+NONE = "_"
+
+
+@dataclass(frozen=True)
+class Template:
+    """``syntax`` of a class, cut into literal text and fields; ``extras`` are the fields it does not mention."""
+
+    cls: type[Any]
+    parts: tuple[tuple[str, str | None], ...]  # (literal, field after it)
+    extras: tuple[str, ...]
+
+    @property
+    def head(self) -> str:
+        return self.parts[0][0]
+
+
+def _template(cls: Any) -> Template:
+    syntax: str = cls.syntax
+    parts: list[tuple[str, str | None]] = []
+    position = 0
+    for m in re.finditer(r"\$(\w+)", syntax):
+        parts.append((syntax[position : m.start()], m.group(1)))
+        position = m.end()
+    if position < len(syntax) or not parts:
+        parts.append((syntax[position:], None))
+    named = {field for _, field in parts}
+    extras = tuple(f.name for f in fields(cls) if f.name not in named and f.name != "span")
+    return Template(cls, tuple(parts), extras)
+
+
+def _hints(cls: Any) -> dict[str, Any]:
+    """The declared types of a dataclass's fields, resolved; class variables are not among them."""
+    module = {**vars(e), **vars(ty), **vars(tile), **vars(lane)}
+    found = typing.get_type_hints(cls, module)
+    return {f.name: found[f.name] for f in fields(cls) if f.name != "span"}
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type alone."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(a for h in typing.get_args(hint) for a in alternatives(h))
+    return (hint,)
+
+
+def default(cls: Any, name: str) -> Any:
+    """A field's default; MISSING when it has none."""
+    for f in fields(cls):
+        if f.name == name:
+            return f.default_factory() if f.default_factory is not MISSING else f.default
+    raise AssertionError(f"{cls.__name__}.{name}")
+
+
+def _operations(base: Any) -> tuple[type[Any], ...]:
+    """The operations derived from ``base``, those with the longest fixed head first."""
+    module = tile if base is tile.Op else lane
+    found = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, base) and c is not base]
+    return tuple(sorted(found, key=lambda c: -len(template(c).head)))
+
+
+@cache
+def records() -> dict[str, type]:
+    """Plain dataclasses that fields hold (plans, facts), by name; printed as ``Name(field = value, ..)``."""
+    own_forms = (tile.FragmentRef, tile.Kernel, tile.ArrayParameter, tile.ScalarParameter)
+    return {
+        c.__name__: c
+        for c in (*vars(tile).values(), lane.LaneLocal)
+        if isinstance(c, type)
+        and c.__module__ in (tile.__name__, lane.__name__)
+        and hasattr(c, "__dataclass_fields__")
+        and not issubclass(c, tile.Op)
+        and c not in own_forms
+    }
+
+
+def is_body(hint: Any, base: type) -> bool:
+    return typing.get_origin(hint) is tuple and typing.get_args(hint)[:1] == (base,)
+
+
+template: Callable[[Any], Template] = cache(_template)
+hints: Callable[[Any], dict[str, Any]] = cache(_hints)
+operations: Callable[[Any], tuple[type[Any], ...]] = cache(_operations)

@@ -1,0 +1,116 @@
+"""The characters of IR text: literals, names, quoted words, and where they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import NoReturn, TypeVar
+
+from tilemma.errors import CompileError, Span, nearest, register_source
+from tilemma.ir.forms import BACKQUOTED, NAME, QUOTED, WORD
+
+T = TypeVar("T")
+BLANK = re.compile(r"[ \t]*")
+_SPACE = re.compile(r"\s*")
+_TOKEN = re.compile(r"\w+|\S|$")
+_INTEGER = re.compile(r"-?\d+")
+
+
+class IRSyntax(CompileError):
+    code = "ir-syntax"
+    found = "`{text}`"
+    expected = "{wanted}"
+    fix = "write the IR as the printer does"
+
+
+class IRUnknownName(CompileError):
+    code = "ir-unknown-name"
+    found = "the {kind} `{name}` is not declared before its use"
+    expected = "a name declared earlier in the kernel"
+    fix = "{suggestion}"
+
+
+class Scanner:
+    """Reads ``text`` from the position ``at`` on."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text, self.file, self.at = text, file, 0
+        register_source(file, text)
+
+    def span(self, start: int, stop: int | None = None) -> Span:
+        def place(i: int) -> tuple[int, int]:
+            return self.text.count("\n", 0, i) + 1, i - (self.text.rfind("\n", 0, i) + 1) + 1
+
+        return Span(self.file, *place(start), *place(self.at if stop is None else stop))
+
+    def fail(self, wanted: str) -> NoReturn:
+        self.skip()
+        m = _TOKEN.match(self.text, self.at)
+        found = m.group() if m and m.group() else "the end of the text"
+        raise IRSyntax(self.span(self.at, self.at + max(1, len(m.group()) if m else 1)), text=found, wanted=wanted)
+
+    def unknown(self, kind: str, name: str, start: int, known: Iterable[str]) -> NoReturn:
+        near = nearest(name, list(known))
+        suggestion = f"did you mean `{near}`?" if near else "declare it, or correct the name"
+        raise IRUnknownName(self.span(start), kind=kind, name=name, suggestion=suggestion)
+
+    def skip(self) -> None:
+        m = _SPACE.match(self.text, self.at)
+        assert m is not None
+        self.at = m.end()
+
+    def looking_at(self, literal: str) -> bool:
+        self.skip()
+        if not self.text.startswith(literal, self.at):
+            return False
+        after = self.text[self.at + len(literal) : self.at + len(literal) + 1]
+        return not (literal[-1:].isalnum() and (after.isalnum() or after == "_"))
+
+    def accept(self, literal: str) -> bool:
+        if not self.looking_at(literal):
+            return False
+        self.at += len(literal)
+        return True
+
+    def take(self, literal: str) -> None:
+        if not self.accept(literal):
+            self.fail(f"`{literal}`")
+
+    def match(self, pattern: re.Pattern[str], wanted: str) -> str:
+        self.skip()
+        m = pattern.match(self.text, self.at)
+        if m is None:
+            self.fail(wanted)
+        self.at = m.end()
+        return m.group()
+
+    def sequence(self, opening: str, closing: str, item: Callable[[], T]) -> list[T]:
+        self.take(opening)
+        items: list[T] = []
+        while not self.accept(closing):
+            if items:
+                self.take(",")
+            items.append(item())
+        return items
+
+    def end(self) -> None:
+        self.skip()
+        if self.at < len(self.text):
+            self.fail("the end of the text")
+
+    def quoted(self, pattern: re.Pattern[str]) -> str:
+        raw = self.match(pattern, "a quoted name")[1:-1]
+        try:
+            return str(json.loads(f'"{raw}"'))
+        except ValueError:
+            self.fail("a string with JSON's escapes")
+
+    def name(self) -> str:
+        return self.quoted(BACKQUOTED) if self.looking_at("`") else self.match(NAME, "a name")
+
+    def word(self) -> str:
+        return self.quoted(QUOTED) if self.looking_at('"') else self.match(WORD, "a word")
+
+    def integer(self) -> int:
+        return int(self.match(_INTEGER, "an integer"))
