@@ -1,1 +1,5 @@
-"""The `.co` front end: text to tile IR."""
+"""The `.co` front end: Croqtile text to tile IR."""
+
+from tilemma.croqtile.load import KernelSource, Module, load
+
+__all__ = ["KernelSource", "Module", "load"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilemma.croqtile.preprocess import Preprocessor
+from tilemma.croqtile.preprocess import Macro, Preprocessor
 from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError, Note, Span, register_source
 
@@ -26,10 +26,14 @@ class UnfinishedKernel(CompileError):
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """``kernels``: for each the expanded tokens from ``__co__`` to its closing brace."""
+    """``kernels``: for each the expanded tokens from ``__co__`` to its closing brace.
+
+    ``constants``: the object-like macros that stand at the end of the file, numbers as numbers.
+    """
 
     kernels: tuple[tuple[Token, ...], ...]
     notes: tuple[Note, ...]
+    constants: Mapping[str, object]
 
 
 @dataclass
@@ -96,4 +100,15 @@ def extract(text: str, file: str, defines: Mapping[str, object]) -> Extracted:
     if finder.host:
         lines = len(finder.host_rows)
         notes.append(Note(f"{lines} line{'s' * (lines > 1)} of host code are skipped", finder.host[0]))
-    return Extracted(tuple(finder.kernels), tuple(notes))
+    constants = {m.name: _value(m) for m in pre.macros.values() if m.params is None}
+    return Extracted(tuple(finder.kernels), tuple(notes), constants)
+
+
+def _value(macro: Macro) -> object:
+    if len(macro.body) == 1 and len(macro.body[0].text) < 20:
+        token = macro.body[0]
+        if token.kind == "int":
+            return int(token.text.rstrip("uUlL"), 0 if token.text[:2] in ("0x", "0X") else 10)
+        if token.kind == "float":
+            return float(token.text.rstrip("fF"))
+    return " ".join(t.text for t in macro.body)

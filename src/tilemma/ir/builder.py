@@ -368,6 +368,17 @@ class Builder:
         """``options`` are further fields of `Store` (transpose, rows, columns)."""
         self.emit(t.Store(fragment.ref, self.settle(dst).view, **options))
 
+    @contextmanager
+    def apply(
+        self, fragment: FragmentValue, names: Sequence[str], shape: Sequence[int], span: Span | None = None
+    ) -> Iterator[tuple[Index, ...]]:
+        """Element work on a register tile of ``shape``: the body once for each element, by its owner."""
+        span = span or self.span
+        indices = tuple(Index(self.fresh(n), const(e)) for n, e in zip(names, shape, strict=True))
+        with self._body() as ops:
+            yield indices
+        self.emit(t.Apply(fragment.ref, indices, tuple(ops), span=span))
+
     # ---- events ------------------------------------------------------------------------------------------
 
     def event(self, name: str, slots: int = 0, threads: int | None = None, ready: bool = False) -> Event:

@@ -1,0 +1,337 @@
+"""Control: `parallel`, `foreach`, `with`, `while`, `if`, `inthreads`, jumps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from tilemma.croqtile import ast
+from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue
+from tilemma.croqtile.values import Scalar, TupleValue, Value, kind
+from tilemma.errors import CompileError, Span
+from tilemma.ir import tile as t
+from tilemma.ir.expr import Expr, add, const, value_of
+from tilemma.ir.tiles import Bounded, describe, scalar
+from tilemma.ir.types import Level
+
+if TYPE_CHECKING:
+    from tilemma.croqtile.build import Reader
+
+MAX_DIMENSIONS = 3
+
+
+class MisplacedJump(CompileError):
+    code = "misplaced-jump"
+    found = "`{word}` outside a loop"
+    expected = "`foreach` or `while` around it, with no `parallel` between"
+    fix = "remove it, or use `if`"
+
+
+class Control:
+    """The part of a `Reader` that knows control."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.loops = 0
+
+    def parallel(self, node: ast.Parallel) -> None:
+        options: dict[str, Any] = {}
+        for s in node.suffixes:
+            if s.name != "async":
+                raise WrongValue(
+                    s.span,
+                    what="`parallel`",
+                    got=f"`.{s.name}`",
+                    wanted="`.async` or nothing",
+                    fix_text="remove it",
+                )
+            options["asynchronous"] = True
+        if node.stream is not None:
+            raise NotBuiltYet(
+                node.stream.span,
+                what="a stream for `parallel`",
+                fix_text="calls run on the caller's current stream",
+            )
+        for attribute in node.attributes:
+            options |= self._launch_attribute(attribute)
+        with ExitStack() as stack:
+            for i, spec in enumerate(node.specs):
+                self._open_parallel(stack, spec, options if i == 0 else {})
+            loops, self.loops = self.loops, 0
+            self.reader.statements.body(node.body)
+            self.loops = loops
+
+    def _launch_attribute(self, node: ast.Expr) -> dict[str, Any]:
+        name = node.function.text if isinstance(node, ast.Call) and isinstance(node.function, ast.Name) else ""
+        args = node.args if isinstance(node, ast.Call) else ()
+        if name == "launch_bounds" and len(args) == 2 and isinstance(args[0], ast.Whole):
+            return {"min_blocks": self.reader.size(args[1], "`launch_bounds`")}
+        if name == "maxnreg" and len(args) == 1:
+            return {"max_registers": self.reader.size(args[0], "`maxnreg`")}
+        raise WrongValue(
+            node.span,
+            what="`[[...]]` before `parallel`",
+            got="another attribute",
+            wanted="`launch_bounds(_, blocks)` or `maxnreg(registers)`",
+            fix_text="write one of these; the threads of a block follow from the levels",
+        )
+
+    def _open_parallel(self, stack: ExitStack, spec: ast.ParallelSpec, options: dict[str, Any]) -> None:
+        r = self.reader
+        level, more = self.level(spec.level)
+        with r.warp_names(level):
+            extents = self.extents(spec.extent, "`parallel`")
+        if len(extents) > MAX_DIMENSIONS:
+            raise WrongArity(
+                spec.extent.span, what="parallel", got=len(extents), want="at most 3", form="by [a, b, c]"
+            )
+        names = self._names(spec.names, len(extents), "p", spec.span)
+        indices = stack.enter_context(r.b.parallel(names, extents, level, span=spec.span, **options, **more))
+        stack.enter_context(r.inside(level))
+        stack.enter_context(r.scopes.block())
+        self._bind(spec.names, names, indices)
+
+    def level(self, spec: ast.LevelSpec | None) -> tuple[Level | None, dict[str, Any]]:
+        if spec is None:
+            return None, {}
+        if spec.name in ("device", "term"):
+            raise NotBuiltYet(
+                spec.span, what=f"the level `{spec.name}`", fix_text="use `block`, `group`, `thread`"
+            )
+        options: dict[str, Any] = {}
+        for a in spec.args:
+            if not isinstance(a, ast.Name) or a.text != "cooperative" or spec.name != "block":
+                raise WrongValue(
+                    a.span,
+                    what=f"`{spec.name}<...>`",
+                    got="another option",
+                    wanted="`block<cooperative>`",
+                    fix_text="remove it",
+                )
+            options["cooperative"] = True
+        try:
+            return Level.parse(spec.name), options
+        except (ValueError, AssertionError):
+            raise WrongValue(
+                spec.span,
+                what="a level",
+                got=f"`{spec.name}`",
+                wanted="`block`, `group`, `group-4`, `thread`, `cluster`",
+                fix_text="write `group-4` for a warpgroup",
+            ) from None
+
+    def extents(self, node: ast.Expr, what: str) -> list[Scalar]:
+        """``[a, b]``, a shape, or one number."""
+        if isinstance(node, (ast.SpanList, ast.Tuple)):
+            return list(self.reader.views.scalars(node.items, what))
+        return list(self.reader.views.scalars((node,), what))
+
+    def _names(self, names: ast.Names | None, count: int, default: str, span: Span) -> list[str]:
+        if names is None or (not names.parts and names.whole):
+            base = default if names is None or names.whole is None else names.whole
+            return [base] if count == 1 else [f"{base}_{i}" for i in range(count)]
+        if len(names.parts) != count:
+            raise WrongArity(
+                names.span,
+                what="{...}",
+                got=len(names.parts),
+                want=f"{count} names, one for each extent",
+                form="{" + ", ".join("ijk"[:count]) + "} by [" + ", ".join("abc"[:count]) + "]",
+            )
+        return [p.text for p in names.parts]
+
+    def _bind(self, names: ast.Names | None, parts: Sequence[str], values: Sequence[Bounded]) -> None:
+        """Bind the names of indices: each its own, and the tuple of all."""
+        if names is None:
+            return
+        scopes = self.reader.scopes
+        for part, name, value in zip(names.parts, parts, values, strict=False):
+            scopes.define(name, value, part.span)
+        if names.whole is not None:
+            alone = len(values) == 1 and not names.parts
+            whole: Value = values[0] if alone else TupleValue(tuple(values), tuple(p.text for p in names.parts))
+            scopes.define(names.whole, whole, names.span)
+
+    def with_(self, node: ast.With) -> None:
+        if node.where:
+            raise NotBuiltYet(node.where[0][0].span, what="`where`", fix_text="use one index for both")
+        with self.reader.scopes.block():
+            for item in node.items:
+                assert item.extent is not None
+                extents = self.extents(item.extent, "`with`")
+                names = self._names(item.names, len(extents), "i", item.span)
+                # Outside `foreach` the value of an index is 0.
+                self._bind(item.names, names, [Bounded(const(0), scalar(e)) for e in extents])
+            self.reader.statements.body(node.body)
+
+    def foreach(self, node: ast.Foreach) -> None:
+        options = self._hints(node)
+        with ExitStack() as stack:
+            stack.enter_context(self.reader.scopes.block())
+            for item in node.items:
+                stack.enter_context(self.reader.scopes.block())
+                self._open_loops(stack, item, options)
+            self.loops += 1
+            self.reader.statements.body(node.body)
+            self.loops -= 1
+
+    def _hints(self, node: ast.Foreach) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        for h in (*node.hints, *(self._as_hint(a) for a in node.attributes)):
+            if h.name == "unroll" and len(h.args) <= 1:
+                options["unroll"] = self.reader.size(h.args[0], "`unroll`") if h.args else 0
+            elif h.name == "vectorize" and len(h.args) == 2:
+                options["vectorize"] = self.reader.size(h.args[1], "`vectorize`")
+            else:
+                raise WrongValue(
+                    h.span,
+                    what="a loop",
+                    got=f"`: {h.name}`",
+                    wanted="`: unroll`, `: unroll(4)` or `: vectorize(i, 8)`",
+                    fix_text="write one of these",
+                )
+        return options
+
+    @staticmethod
+    def _as_hint(a: ast.Expr) -> ast.Suffix:
+        if isinstance(a, ast.Call) and isinstance(a.function, ast.Name):
+            return ast.Suffix(a.function.text, a.args, True, span=a.span)
+        return ast.Suffix(a.text if isinstance(a, ast.Name) else "...", span=a.span)
+
+    def _open_loops(self, stack: ExitStack, item: ast.Iteration, options: dict[str, Any]) -> None:
+        """Open the loops of one item of ``foreach``, the outermost first, and bind their indices."""
+        r = self.reader
+        names = item.names
+        if item.extent is None or item.range is not None:
+            # An index that is there already (`foreach k(1:)`), or an alias of one (`c = a(1:-1)`).
+            source = item.extent.text if isinstance(item.extent, ast.Name) else names.whole
+            if source is None:
+                raise WrongValue(
+                    names.span,
+                    what="`foreach`",
+                    got="names in braces without `in`",
+                    wanted="`in` and the extents",
+                    fix_text="write `foreach {i, j} in [m, n]`",
+                )
+            binding = r.scopes.find(source)
+            if binding is None:
+                raise r.scopes.unknown(source, names.span)
+            value = binding.value
+            if not isinstance(value, (Bounded, TupleValue)):
+                raise WrongValue(
+                    names.span,
+                    what="`foreach`",
+                    got=kind(value),
+                    wanted="an index bound by `with`",
+                    fix_text=f"write `foreach {source} in [n]`, or bind it first: `with {source} in n`",
+                )
+            items = value.items if isinstance(value, TupleValue) else (value,)
+            parts = value.names if isinstance(value, TupleValue) else ()
+            extents: list[Scalar] = [self._bound(x, names.span) for x in items]
+            alias = names.whole if names.whole is not None else source
+            loop_names = list(parts) or (
+                [alias] if len(extents) == 1 else [f"{alias}_{i}" for i in range(len(extents))]
+            )
+            shown = ast.Names(alias, tuple(ast.Name(p, span=names.span) for p in parts), span=names.span)
+        else:
+            extents = self.extents(item.extent, "`foreach`")
+            loop_names = self._names(names, len(extents), "i", names.span)
+            shown = names
+        if item.range is not None and len(extents) != 1:
+            raise WrongValue(
+                item.range.span,
+                what="a range",
+                got=f"an index of {len(extents)} dimensions",
+                wanted="an index of one dimension",
+                fix_text="loop over its parts, each with its range",
+            )
+        indices = [
+            stack.enter_context(r.b.foreach(n, e, **self._range(item.range, e), **options, span=item.span))
+            for n, e in zip(loop_names, extents, strict=True)
+        ]
+        stack.enter_context(r.scopes.block())
+        self._bind(shown, loop_names, indices)
+
+    @staticmethod
+    def _bound(x: Scalar, span: Span) -> Scalar:
+        if isinstance(x, Bounded):
+            return x.extent
+        raise WrongValue(
+            span,
+            what="`foreach`",
+            got=f"`{describe(x)}`, which has no upper bound",
+            wanted="an index bound by `with`",
+            fix_text="write `foreach i in [n]`",
+        )
+
+    def _range(self, node: ast.Range | None, extent: Scalar) -> dict[str, Any]:
+        """``(start : stop : step)``: offsets added to the bounds."""
+        if node is None:
+            return {}
+        r = self.reader
+        out: dict[str, Any] = {}
+        if node.start is not None:
+            out["start"] = r.expressions.integer(node.start, "a range")
+        if node.stop is not None:
+            out["stop"] = add(scalar(extent), r.expressions.integer(node.stop, "a range"))
+        if node.step is not None:
+            step = r.expressions.integer(node.step, "a range")
+            v = value_of(step)
+            if v is None or v < 1:
+                raise WrongValue(
+                    node.step.span,
+                    what="the step of a range",
+                    got=describe(step),
+                    wanted="a constant of at least 1",
+                    fix_text="count upwards, and compute the index from the counter",
+                )
+            out["step"] = step
+        return out
+
+    def condition(self, node: ast.Expr | ast.Statement, what: str) -> Expr:
+        if not isinstance(node, ast.Expr):
+            raise NotBuiltYet(node.span, what="`call` of a host function", fix_text="write it in the language")
+        return self.reader.expressions.condition(node, what)
+
+    def while_(self, node: ast.While) -> None:
+        r = self.reader
+        with r.without_effects("the condition of `while`"):
+            cond = self.condition(node.cond, "`while`")
+        with r.b.while_(cond):
+            self.loops += 1
+            self.reader.statements.body(node.body)
+            self.loops -= 1
+
+    def if_(self, node: ast.If) -> None:
+        r = self.reader
+        cond = self.condition(node.cond, "`if`")
+        span = r.b.span
+        with r.b.if_(cond):
+            self.reader.statements.body(node.then)
+        if node.otherwise is not None:
+            with r.b.else_(span):
+                self.reader.statements.body(node.otherwise)
+
+    def inthreads(self, node: ast.InThreads) -> None:
+        r = self.reader
+        for s in node.suffixes:
+            if s.name != "async":
+                raise WrongValue(
+                    s.span,
+                    what="`inthreads`",
+                    got=f"`.{s.name}`",
+                    wanted="`.async` or nothing",
+                    fix_text="remove it",
+                )
+        cond = self.condition(node.cond, "`inthreads`")
+        with r.b.inthreads(cond, bool(node.suffixes)):
+            loops, self.loops = self.loops, 0
+            self.reader.statements.body(node.body)
+            self.loops = loops
+
+    def jump(self, node: ast.Break | ast.Continue) -> None:
+        word = "break" if isinstance(node, ast.Break) else "continue"
+        if self.loops == 0:
+            raise MisplacedJump(node.span, word=word)
+        self.reader.b.emit(t.Break() if word == "break" else t.Continue())

@@ -1,0 +1,116 @@
+"""A `.co` file as a module of kernels, built when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilemma.croqtile import ast
+from tilemma.croqtile.build import build
+from tilemma.croqtile.extract import extract
+from tilemma.croqtile.parse import parse
+from tilemma.croqtile.scope import Redefinition
+from tilemma.errors import CompileError, Note, Span
+from tilemma.ir import tile as t
+
+
+class BadDefine(CompileError):
+    code = "bad-define"
+    found = "`{name}` cannot be defined as {value}"
+    expected = "a name, and a number, a truth value, or text such as `f16`"
+    fix = "pass for instance `defines={{'TILE_K': 64}}`"
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSource:
+    """One kernel of a file; `build` gives its tile IR for given definitions.
+
+    ``constants``: the object-like macros of the file, which a build may redefine.
+    """
+
+    name: str
+    function: ast.Function
+    text: str = field(repr=False)
+    file: str
+    defines: Mapping[str, Any]
+    constants: Mapping[str, Any]
+
+    @property
+    def span(self) -> Span:
+        return self.function.name_span or self.function.span
+
+    def build(self, given: Mapping[str, Any] | None = None) -> t.Kernel:
+        """The tile IR; ``given`` overrides definitions of the file.  Raises the front end's errors."""
+        function = self.function
+        if given:
+            function = _read(self.text, self.file, {**self.defines, **given}).functions[self.name]
+        return build(function)[0]
+
+    def notes(self) -> tuple[Note, ...]:
+        """Remarks of compiling it: what ``print!`` says."""
+        return build(self.function)[1]
+
+
+class Module:
+    """The kernels of a file."""
+
+    def __init__(self, file: str, sources: Mapping[str, KernelSource], notes: tuple[Note, ...]) -> None:
+        self.file = file
+        self.sources = dict(sources)
+        self.notes = notes
+
+    @property
+    def kernels(self) -> Mapping[str, t.Kernel]:
+        """name -> tile IR, built when taken."""
+        return _Built(self.sources)
+
+
+class _Built(Mapping[str, t.Kernel]):
+    def __init__(self, sources: Mapping[str, KernelSource]) -> None:
+        self._sources = sources
+
+    def __getitem__(self, name: str) -> t.Kernel:
+        return self._sources[name].build()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+
+@dataclass(frozen=True)
+class _Read:
+    functions: dict[str, ast.Function]
+    notes: tuple[Note, ...]
+    constants: Mapping[str, Any]
+
+
+def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
+    for name, value in defines.items():
+        if not name.isidentifier() or not isinstance(value, (str, int, float)):
+            raise BadDefine(name=name, value=repr(value)[:60])
+    found = extract(text, file, defines)
+    functions: dict[str, ast.Function] = {}
+    for tokens in found.kernels:
+        f = parse(tokens)
+        if f.name in functions:
+            place = functions[f.name].name_span
+            raise Redefinition(f.name_span, name=f.name, notes=[Note("the first kernel of that name", place)])
+        functions[f.name] = f
+    return _Read(functions, found.notes, found.constants)
+
+
+def load(text: str, file: str, defines: Mapping[str, Any] | None = None) -> Module:
+    """The kernels in ``text``; ``file`` names it in errors and is not opened.
+
+    ``defines`` stand whatever the file says: NAME -> number, truth value, or text.
+    Raises CompileErrors of the preprocessor and the parser; those of building come from `KernelSource.build`.
+    """
+    given = dict(defines or {})
+    read = _read(text, file, given)
+    sources = {
+        name: KernelSource(name, f, text, file, given, read.constants) for name, f in read.functions.items()
+    }
+    return Module(file, sources, read.notes)

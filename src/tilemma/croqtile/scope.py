@@ -1,0 +1,72 @@
+"""Names and where they are visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tilemma.croqtile.values import Value
+from tilemma.errors import CompileError, Note, Span, nearest
+
+
+class UnknownName(CompileError):
+    code = "unknown-name"
+    found = "`{name}` is not defined here"
+    expected = "a parameter, a dimension of a parameter's type, or a variable in scope"
+    fix = "{suggestion}"
+
+
+class Redefinition(CompileError):
+    code = "redefinition"
+    found = "`{name}` is defined twice in the same block"
+    expected = "one definition of a name in a block"
+    fix = "choose another name, or assign to the one that is there (declared `mutable`)"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    value: Value
+    span: Span
+
+
+@dataclass
+class Scopes:
+    """A stack of blocks, the innermost last."""
+
+    blocks: list[dict[str, Binding]] = field(default_factory=lambda: [{}])
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        self.blocks.append({})
+        try:
+            yield
+        finally:
+            self.blocks.pop()
+
+    def find(self, name: str) -> Binding | None:
+        return next((b[name] for b in reversed(self.blocks) if name in b), None)
+
+    def define(self, name: str, value: Value, span: Span) -> None:
+        """Bind ``name`` in the innermost block; Redefinition when it is bound there already."""
+        known = self.blocks[-1].get(name)
+        if known is not None:
+            raise Redefinition(span, name=name, notes=[Note("the first definition", known.span)])
+        self.blocks[-1][name] = Binding(value, span)
+
+    def rebind(self, name: str, value: Value) -> None:
+        """Let ``name``, bound somewhere, stand for ``value`` from here on."""
+        for block in reversed(self.blocks):
+            if name in block:
+                block[name] = Binding(value, block[name].span)
+                return
+        raise AssertionError(f"{name} is not bound")
+
+    def names(self) -> list[str]:
+        return [n for block in self.blocks for n in block]
+
+    def unknown(self, name: str, span: Span, more: tuple[str, ...] = ()) -> UnknownName:
+        """The error for a name that is nowhere, with the nearest name that is."""
+        near = nearest(name, [*self.names(), *more])
+        suggestion = f"did you mean `{near}`?" if near else f"define `{name}` before this line"
+        return UnknownName(span, name=name, suggestion=suggestion)

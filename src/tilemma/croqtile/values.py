@@ -1,0 +1,114 @@
+"""What names and expressions of a kernel stand for while it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilemma.ir.expr import Expr, Var
+from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile
+from tilemma.ir.types import Buffer, Event
+
+
+@dataclass(frozen=True, slots=True)
+class Mutable:
+    """A scalar in storage; ``mutable`` False: it may not be assigned again."""
+
+    var: Var
+    mutable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TileArray:
+    """``s[S][T]``: copies of a buffer, not subscripted to the end yet."""
+
+    buffer: Buffer
+    sizes: tuple[int, ...]
+    index: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """``tile.subspan(h, w)`` and the like before ``.at`` says which tile."""
+
+    tile: Tile
+    method: str
+    extents: tuple[Bounded | Expr | None, ...]
+    strides: tuple[Expr, ...] = ()
+    step: tuple[Expr, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """``view.zfill``: zeros where the view reaches over the edge."""
+
+    tile: Tile
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """An event; ``slot`` or ``order`` once it was subscripted or ``.at`` was taken."""
+
+    event: Event
+    slot: Expr | None = None
+    order: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The future of an asynchronous ``mma``: something to wait for, without data."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpanValue:
+    """A shape (``mdspan``)."""
+
+    dims: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TupleValue:
+    """Several integers or indices (``ituple``); ``names``: what the elements are called, when they are."""
+
+    items: tuple[Bounded | Expr, ...]
+    names: tuple[str, ...] = ()
+
+
+Scalar = Bounded | Expr
+Value = (
+    Bounded
+    | Expr
+    | Mutable
+    | Tile
+    | TileArray
+    | FragmentValue
+    | FutureValue
+    | Operation
+    | Cut
+    | Filled
+    | Events
+    | SpanValue
+    | TupleValue
+)
+
+_KINDS: tuple[tuple[type, str], ...] = (
+    (Bounded, "an index"),
+    (Mutable, "a scalar"),
+    (Expr, "a scalar"),
+    (Tile, "a tile"),
+    (TileArray, "an array of tiles"),
+    (FragmentValue, "a register tile"),
+    (FutureValue, "the future of a copy"),
+    (Operation, "the future of an `mma`"),
+    (Cut, "a `subspan` without `.at`"),
+    (Filled, "a view with `.zfill`"),
+    (Events, "an event"),
+    (SpanValue, "a shape"),
+    (TupleValue, "a tuple"),
+)
+
+
+def kind(value: object) -> str:
+    """What ``value`` is, in words."""
+    return next((text for cls, text in _KINDS if isinstance(value, cls)), "something else")
