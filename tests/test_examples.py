@@ -9,7 +9,7 @@ import pytest
 from tilemma.ir.canonical import canonical
 
 import tilemma as tm
-from tilemma.kernel import Kernel, load, load_python
+from tilemma.kernels import Kernel, load, load_python
 from tilemma.tools.problem import accumulator, make_problem
 
 ROOT = Path(__file__).resolve().parents[1]

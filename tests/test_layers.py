@@ -32,7 +32,7 @@ ALLOWED = {
     "machine": BASE,
     "explain": IR | {"passes"},
     "compiler": COMPILER - {"compiler"},
-    "kernel": COMPILER | {"lang", "croqtile", "runtime", "machine"},
+    "kernels": COMPILER | {"lang", "croqtile", "runtime", "machine"},
 }
 TOP = {"ops", "tools", "cli", "__init__"}
 

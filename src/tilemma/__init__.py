@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tilemma import dtypes, machine, testing
     from tilemma.atoms import catalogue as atoms
     from tilemma.errors import CompileError, LaunchError, TilemmaError, ToolError
-    from tilemma.kernel import Kernel, kernel, load
+    from tilemma.kernels import Kernel, kernel, load
     from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64
     from tilemma.lang.constructs import (
         assert_,
@@ -56,7 +56,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "full": ("tilemma.lang.values", "full"),
     **{n: ("tilemma.lang.annotations", n) for n in ("Bool", "Double", "Float", "Global", "Int", "Int64")},
     **{n: ("tilemma.errors", n) for n in ("CompileError", "LaunchError", "TilemmaError", "ToolError")},
-    **{n: ("tilemma.kernel", n) for n in ("Kernel", "kernel", "load")},
+    **{n: ("tilemma.kernels", n) for n in ("Kernel", "kernel", "load")},
     "atoms": ("tilemma.atoms", "catalogue"),
     "testing": ("tilemma.testing", None),
     "machine": ("tilemma.machine", None),

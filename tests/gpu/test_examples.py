@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilemma import testing
-from tilemma.kernel import Kernel, load, load_python
+from tilemma.kernels import Kernel, load, load_python
 from tilemma.runtime import cuda_device, gpu_unavailable_reason, runs_on
 from tilemma.tools.problem import accumulator, dimensions, make_problem
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilemma import machine
-from tilemma.kernel import Kernel
+from tilemma.kernels import Kernel
 from tilemma.tools.problem import literal, make_problem, parse_pairs, parse_shape
 
 

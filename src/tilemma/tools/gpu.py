@@ -7,7 +7,7 @@ from typing import Any
 
 from tilemma import runtime
 from tilemma.ir.usage import written
-from tilemma.kernel import Runner
+from tilemma.kernels import Runner
 from tilemma.tools.problem import Problem
 
 REPEATS = 20

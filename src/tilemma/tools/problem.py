@@ -18,7 +18,7 @@ from tilemma.errors import LaunchError, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Dim, value_of, walk
 from tilemma.ir.usage import size, written
-from tilemma.kernel import Kernel, Module, load, load_python
+from tilemma.kernels import Kernel, Module, load, load_python
 from tilemma.launch import evaluate
 from tilemma.testing import error_bound, random_array, reference, share_of_bound
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilemma.kernel import Kernel, Runner
+from tilemma.kernels import Kernel, Runner
 from tilemma.runtime import gpu_unavailable_reason
 from tilemma.tools.problem import Problem, literal, make_problem, parse_pairs, parse_shape
 
