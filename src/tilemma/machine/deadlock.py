@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tilemma.machine.catalogue import Deadlock
+from tilemma.machine.catalogue import Deadlock, RegisterPool
 from tilemma.machine.hazards import HazardError
+from tilemma.machine.state import Frame
+from tilemma.machine.syntax import Instruction
 
 if TYPE_CHECKING:
     from tilemma.machine.scheduler import Machine
@@ -19,19 +21,32 @@ def explain(machine: Machine) -> HazardError:
     lines = []
     groups: dict[tuple[str, int], list[Any]] = {}
     for f in frames:
-        ins = machine.program.steps[min(f.pc, len(machine.program.steps) - 1)].instruction
-        why = f.blocked or "a condition that it polls"
+        ins = _at(machine, f)
+        why = _why(f)
         groups.setdefault((why, ins.line), []).append((f, ins))
     for (why, line), members in groups.items():
         who = ", ".join(f"{f.w.index} of CTA {f.w.cta.index}" for f, _ in members[:4])
         more = f" and {len(members) - 4} more" if len(members) > 4 else ""
         lines.append(f"warp {who}{more} at PTX line {line} waits for {why}")
+    for f in frames:
+        if "CTA's pool" in _why(f):
+            what = f"warp {f.w.index} waits for {_why(f)}, and nobody can give any back"
+            return RegisterPool.at(f.w.place(_at(machine, f)), notes=lines[:8], what=what)
     first, ins = next(iter(groups.values()))[0] if groups else (None, None)
     if first is None or ins is None:
         raise AssertionError("a deadlock without anybody waiting")
     summary = lines[0]
-    advice = "bring the missing arrival: " + _advice(frames[0].blocked)
+    advice = "bring the missing arrival: " + _advice(_why(frames[0]))
     return Deadlock.at(first.w.place(ins), lanes=first.lanes, notes=lines[1:8], summary=summary, advice=advice)
+
+
+def _at(machine: Machine, f: Frame) -> Instruction:
+    return machine.program.steps[min(f.pc, len(machine.program.steps) - 1)].instruction
+
+
+def _why(f: Frame) -> str:
+    blocked = f.blocked() if callable(f.blocked) else f.blocked
+    return str(blocked) or "a condition that it polls"
 
 
 def _advice(why: str) -> str:

@@ -77,6 +77,7 @@ def find_decoder(d: Decoder) -> Callable[[Decoder], None]:
     for n in range(len(parts), 0, -1):
         found = _DECODERS.get(".".join(parts[:n]))
         if found is not None:
+            d.used.update(parts[:n])
             return found
     d.unsupported()
 

@@ -15,3 +15,7 @@ def matrix_loaded(w: Any, ids: Any, addr: Any, the_map: Any) -> None:
 
 def check_mma(w: Any, ins: Any, a: Any, b: Any) -> None:
     return None
+
+
+def check_wgmma(w: Any, ins: Any, cta: Any, letter: str, at: Any, size: int) -> None:
+    return None

@@ -78,7 +78,7 @@ class Machine:
         self.waiting: set[Frame] = set()
         self.trace = trace
         self.active = 0
-        self.timeouts: list[Frame] = []
+        self.timeouts: dict[Frame, None] = {}
         self._leaders: dict[int, int] = {}
 
     # -- reports
@@ -208,10 +208,9 @@ class Machine:
 
     def _time_out(self) -> None:
         """A try_wait may give up before its phase completes: the program must look at its result."""
-        frame = self.timeouts.pop(self.random.randrange(len(self.timeouts)))
-        if frame in self.waiting:
-            frame.timeout = True
-            self.wake(frame)
+        frame = self.random.choice(list(self.timeouts))
+        frame.timeout = True
+        self.wake(frame)
 
     def complete(self, agent: Any) -> None:
         """Let an agent do its work now (first those that must come before it)."""
@@ -230,7 +229,7 @@ class Machine:
         agent.issued = self.steps
         self.pending.append(agent)
 
-    def block(self, frame: Frame, why: str) -> None:
+    def suspend(self, frame: Frame, why: Any) -> None:
         """The frame waits until ``wake``."""
         frame.blocked = why
         self.waiting.add(frame)
@@ -239,6 +238,7 @@ class Machine:
         """A waiting frame can go on."""
         if frame in self.waiting:
             self.waiting.discard(frame)
+            self.timeouts.pop(frame, None)
             frame.blocked = ""
             self.ready.append(frame)
 

@@ -58,7 +58,8 @@ class Frame:
     def __init__(self, w: Warp, pc: int, m: Mask | None, rpc: int, parent: Frame | None) -> None:
         self.w, self.pc, self.rpc, self.parent = w, pc, rpc, parent
         self.children = 0
-        self.blocked: str = ""
+        # Why it waits: a text, or a function that gives one.
+        self.blocked: Any = ""
         self.wait: Any = None
         self.resume: Any = None
         self.timeout = False
@@ -103,7 +104,7 @@ class Warp:
         self.in_flight: dict[int, Any] = {}
         self.touched: dict[int, Any] = {}
         self.wgmma_fenced = False
-        self.wgmma_count = 0
+        self.wgmma_waited = 0
         self.register_count = 0
         # cp.async: pending copies not committed, and committed groups in order (each a list of agents).
         self.copies: Any = None
@@ -163,6 +164,7 @@ class Cta:
         self.warpgroups: dict[int, Any] = {}
         self.exited = False
         self.register_pool = -1
+        self.pool_waiters: list[Frame] = []
 
     def fill_special(self, program: Program) -> None:
         machine = self.machine

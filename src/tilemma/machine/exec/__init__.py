@@ -2,6 +2,7 @@
 
 from tilemma.machine.exec import (  # noqa: F401
     barriers,
+    bulk,
     control,
     convert,
     copies,
@@ -9,8 +10,11 @@ from tilemma.machine.exec import (  # noqa: F401
     floating,
     integer,
     matrix,
+    mbarriers,
     memory,
     move,
     predicate,
+    registers,
     warps,
+    wgmma,
 )

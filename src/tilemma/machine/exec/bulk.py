@@ -1,0 +1,498 @@
+"""cp.async.bulk and cp.async.bulk.tensor, with their groups (PTX ISA, "Bulk copy", "Tensor copy").
+
+Each executing lane issues its own copy.  What a copy touches is checked and entered into the shadow at issue;
+the bytes move when the scheduler completes the agent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilemma.dtypes import dtype
+from tilemma.machine import access
+from tilemma.machine import catalogue as hz
+from tilemma.machine.access import Knowledge
+from tilemma.machine.agents import Agent
+from tilemma.machine.clocks import NEVER
+from tilemma.machine.decode import Decoder, instruction
+from tilemma.machine.exec import mbarriers
+from tilemma.machine.isa import numerics, tensormap
+from tilemma.machine.memory import SHARED_WINDOW, SHIFT
+from tilemma.machine.state import Access, Cta, Frame, Warp
+from tilemma.machine.syntax import Address, Instruction
+
+
+class Bulk:
+    """The bulk groups of one thread: what is issued and not committed, then the groups in order."""
+
+    def __init__(self, w: Warp, lane: int) -> None:
+        clocks = w.cta.cluster.clocks
+        self.read_column = clocks.column(("bulk-read", w.first + lane))
+        self.write_column = clocks.column(("bulk-write", w.first + lane))
+        self.number = 0
+        self.open: list[StoreAgent] = []
+        self.groups: list[tuple[int, list[StoreAgent]]] = []
+
+
+def bulk_of(w: Warp, lane: int) -> Bulk:
+    found: Bulk | None = w.bulk.get(lane)
+    if found is None:
+        found = w.bulk[lane] = Bulk(w, lane)
+    return found
+
+
+class LoadAgent(Agent):
+    """A bulk copy into the shared memory of one CTA, completing on an mbarrier."""
+
+    kind = "tma"
+
+    def __init__(self, w: Warp, ins: Instruction, cta: Cta, barrier: mbarriers.Mbarrier, move: Any, size: int) -> None:
+        super().__init__(w, ins)
+        self.cta, self.barrier, self.move, self.size = cta, barrier, move, size
+        self.event = 0
+
+    @property
+    def actor(self) -> str:
+        return f"copies into CTA {self.cta.index}"
+
+    def ctas(self) -> Any:
+        return (self.cta,)
+
+    def complete(self) -> None:
+        self.move()
+        self.barrier.complete_tx(self.warp.place(self.instruction), self.size, self.event)
+
+
+class StoreAgent(Agent):
+    """A bulk copy out of shared memory, in a bulk group of its thread."""
+
+    kind = "bulk-store"
+
+    def __init__(self, w: Warp, ins: Instruction, move: Any, read_event: int, write_event: int) -> None:
+        super().__init__(w, ins)
+        self.move, self.read_event, self.write_event = move, read_event, write_event
+
+    @property
+    def actor(self) -> str:
+        return f"stores of warp {self.warp.index}"
+
+    def complete(self) -> None:
+        self.move()
+
+
+def knowledge_of(w: Warp, lane: int) -> Knowledge:
+    """What the issuing thread knows now."""
+    clocks = w.cta.cluster.clocks
+    row = w.first + lane
+    return Knowledge(clocks.seen[row].copy(), clocks.fenced[row].copy())
+
+
+def _shared_offset(f: Frame, ins: Instruction, address: int) -> tuple[Cta, int]:
+    """The CTA and the offset behind a shared address of any window."""
+    if address >= SHARED_WINDOW:
+        address -= SHARED_WINDOW
+    if address >> access.RANK_SHIFT:
+        cta = access.cluster_cta(f, ins, (address >> access.RANK_SHIFT) - 1, address)
+        return cta, address & access.OFFSET_MASK
+    return f.w.cta, address
+
+
+def _one_thread(f: Frame, ins: Instruction, lanes: Any, operands: list[Any]) -> None:
+    """Several lanes that issue the very same copy are a missing election."""
+    if len(lanes) > 1 and all((o[lanes] == o[lanes[0]]).all() for o in operands):
+        f.w.cta.machine.report(hz.ElectedOnce.at(f.w.place(ins), lanes=lanes, opcode=ins.opcode, n=len(lanes)))
+
+
+def _targets(f: Frame, ins: Instruction, destination: int, barrier: int, mask: int | None) -> list[tuple[Cta, int, int]]:
+    """(CTA, shared offset, barrier address) for each CTA that the copy writes."""
+    cta, offset = _shared_offset(f, ins, destination)
+    if mask is None:
+        owner, _ = _shared_offset(f, ins, barrier)
+        if owner is not cta:
+            f.w.cta.machine.report(
+                hz.BadTensorMap.at(
+                    f.w.place(ins), what="the copy's destination and its mbarrier are in different CTAs"
+                )
+            )
+        return [(cta, offset, barrier)]
+    _, barrier_offset = _shared_offset(f, ins, barrier)
+    ctas = f.w.cta.cluster.ctas
+    ranks = [r for r in range(16) if mask >> r & 1]
+    out = []
+    for rank in ranks:
+        target = access.cluster_cta(f, ins, rank, destination) if rank < len(ctas) else None
+        if target is None:
+            f.w.cta.machine.report(
+                hz.BadTensorMap.at(
+                    f.w.place(ins), what=f"the multicast mask {mask:#x} names CTA {rank} of a cluster of {len(ctas)}"
+                ),
+                fatal=True,
+            )
+        assert target is not None
+        out.append((target, offset, (rank + 1) << access.RANK_SHIFT | barrier_offset))
+    return out
+
+
+def _tensor_map(f: Frame, ins: Instruction, address: int) -> Any:
+    found = f.w.cta.machine.tensor_maps.get(address)
+    if found is None:
+        f.w.cta.machine.report(
+            hz.BadTensorMap.at(f.w.place(ins), what=f"there is no tensor map at address {address:#x}"), fatal=True
+        )
+    return found
+
+
+def _complain(f: Frame, ins: Instruction, problems: list[str]) -> None:
+    if problems:
+        f.w.cta.machine.report(hz.BadTensorMap.at(f.w.place(ins), what=problems[0]), fatal=True)
+
+
+def chunk_width(addresses: Any, size: int) -> tuple[Any, int]:
+    """Element addresses as those of the largest units (to 16 bytes) that runs of elements make up."""
+    per = 16 // size
+    if per > 1 and len(addresses) % per == 0:
+        groups = addresses.reshape(-1, per)
+        if not (groups[:, 0] & 15).any() and (groups[:, -1] - groups[:, 0] == (per - 1) * size).all():
+            return groups[:, 0], 16
+    return addresses, size
+
+
+def issue_load(
+    f: Frame, ins: Instruction, lane: int, targets: Any, place_bytes: Any, size: int, source: Any, swizzle: int
+) -> None:
+    """Issue one copy into each of ``targets``; ``place_bytes(offset)`` gives (element addresses, element size)."""
+    w = f.w
+    machine, cluster = w.cta.machine, w.cta.cluster
+    knowledge = knowledge_of(w, lane)
+    for cta, offset, barrier_address in targets:
+        barrier = mbarriers.for_copy(f, ins, barrier_address, w.first + lane)
+        addresses, element = place_bytes(offset)
+        info = Access("tma", w, ins, swizzle)
+        event = cluster.events.new(barrier.column, int(NEVER), info, unordered=True)
+        units, width = chunk_width(addresses, element)
+        access.async_write(w, ins, cta, units, width, knowledge, event, f"`{ins.opcode.split('.mbarrier')[0]}`")
+        agent = LoadAgent(w, ins, cta, barrier, _mover(cta, addresses, element, source), size)
+        agent.event = event
+        machine.issue(agent)
+
+
+def _mover(cta: Cta, addresses: Any, element: int, source: Any) -> Any:
+    """The function that brings the bytes: ``source()`` gives (words, their global addresses or 0)."""
+
+    def move() -> None:
+        words, origin = source()
+        index = addresses >> SHIFT[element]
+        cta.shared.words[element][index] = words
+        step = np.arange(element)
+        cta.shared.origins().reshape(-1, element)[index] = np.where(origin[:, None] > 0, origin[:, None] + step, 0)
+
+    return move
+
+
+def _check_source(w: Warp, ins: Instruction, lane: int, allocation: Any, offsets: Any, element: int) -> None:
+    """A copy's global source: inside the allocation, and ordered after its writers."""
+    if len(offsets) == 0:
+        return
+    low, high = int(offsets.min()), int(offsets.max()) + element
+    if low < 0 or high > allocation.size:
+        w.cta.machine.report(
+            hz.OutOfBounds.at(
+                w.place(ins),
+                lanes=(lane,),
+                access="copy of",
+                space=f"bytes {low} to {high - 1} of `{allocation.name}`",
+                what=f"which has {allocation.size} bytes",
+            ),
+            fatal=True,
+        )
+    if not allocation.writable:
+        return
+    lanes = np.full(len(offsets), lane)
+    if allocation.writer is not None:
+        access.global_ordered(w, ins, allocation, lanes, offsets, element, allocation.writer, "ld", "the copy reads")
+    event = access.global_event(w, ins, "ld")
+    access.record_global_read(w, allocation, lanes, offsets >> SHIFT[element], element, event)
+
+
+# -- tensor copies
+@instruction("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
+def tensor(d: Decoder) -> None:
+    d.needs(90)
+    reduces = d.parts[1] == "reduce"
+    rank = d.one_of({"1d": 1, "2d": 2, "3d": 3, "4d": 4, "5d": 5})
+    if d.has("im2col", "tile::gather4", "tile::scatter4", "im2col_no_offs"):
+        d.unsupported("only tiled copies are modelled")
+    multicast = d.has("multicast::cluster")
+    d.has("tile", "global", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "bulk_group")
+    operation = d.one_of(("add", "min", "max", "and", "or", "xor", "inc", "dec"), "none")
+    hint = d.has("L2::cache_hint")
+    d.only("async", "bulk", "tensor", "reduce")
+    operands = list(d.operands)
+    if hint:
+        operands.pop()
+    is_load = d.mods.index("global") > min(
+        (d.mods.index(s) for s in ("shared::cluster", "shared::cta") if s in d.mods), default=99
+    )
+    if is_load:
+        _tensor_load(d, rank, operands, multicast)
+    else:
+        _tensor_store(d, rank, operands, operation if reduces else "none")
+
+
+def _coordinates(d: Decoder, operand: Any, rank: int) -> list[int]:
+    if not isinstance(operand, Address) or operand.coordinates is None or len(operand.coordinates) != rank:
+        d.bad(f"it needs `[map, {{...}}]` with {rank} coordinates")
+    return [d.src(c, "s32") for c in operand.coordinates]
+
+
+def _tensor_load(d: Decoder, rank: int, operands: Any, multicast: bool) -> None:
+    to, the_map = d.address(operands[0]), d.address(operands[1])
+    coordinates = _coordinates(d, operands[1], rank)
+    barrier = d.address(operands[2])
+    mask = d.src(operands[3], "u16") if multicast else -1
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        lanes = f.lanes if m is None else np.flatnonzero(m)
+        at, maps, barriers = (x.values(w, None) for x in (to, the_map, barrier))
+        coords = [w.v[4][c] for c in coordinates]
+        _one_thread(f, ins, lanes, [at, maps, barriers, *coords])
+        for lane in lanes:
+            bound = _tensor_map(f, ins, int(maps[lane]))
+            corner = [int(c[lane]) for c in coords]
+            the_mask = int(w.v[0][mask][lane]) if mask >= 0 else None
+            targets = _targets(f, ins, int(at[lane]), int(barriers[lane]), the_mask)
+            load_box(f, ins, int(lane), bound, rank, corner, targets)
+
+    d.visible(run)
+
+
+def load_box(f: Frame, ins: Instruction, lane: int, bound: Any, rank: int, corner: list[int], targets: Any) -> None:
+    """Issue a tensor copy of the box at ``corner`` into ``targets``."""
+    image, allocation = bound.image, bound.allocation
+    for _, offset, _ in targets:
+        _complain(f, ins, tensormap.destination_problems(image, offset, rank))
+    size = image.element_bytes
+    offsets, _ = tensormap.box_transfer(image, corner, targets[0][1])
+    inside = offsets >= 0
+    source_offsets = offsets[inside] + allocation.origin
+    _check_source(f.w, ins, lane, allocation, source_offsets, size)
+    fill = 0
+    if image.oob_nan:
+        fill = int(np.array(np.nan, dtype(image.dtype).numpy).view(f"u{size}"))
+
+    def source() -> tuple[Any, Any]:
+        words = np.full(len(offsets), fill, f"u{size}")
+        words[inside] = allocation.words[size][source_offsets >> SHIFT[size]]
+        return words, np.where(inside, offsets + allocation.base + allocation.origin, 0)
+
+    issue_load(
+        f, ins, lane, targets,
+        lambda offset: (tensormap.box_transfer(image, corner, offset)[1], size),
+        image.transaction_bytes, source, image.swizzle,
+    )  # fmt: skip
+
+
+def _tensor_store(d: Decoder, rank: int, operands: Any, operation: str) -> None:
+    the_map, source = d.address(operands[0]), d.address(operands[1])
+    coordinates = _coordinates(d, operands[0], rank)
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        lanes = f.lanes if m is None else np.flatnonzero(m)
+        maps, at = the_map.values(w, None), source.values(w, None)
+        coords = [w.v[4][c] for c in coordinates]
+        _one_thread(f, ins, lanes, [at, maps, *coords])
+        for lane in lanes:
+            bound = _tensor_map(f, ins, int(maps[lane]))
+            image, allocation = bound.image, bound.allocation
+            _, offset = _shared_offset(f, ins, int(at[lane]))
+            _complain(f, ins, tensormap.destination_problems(image, offset, rank))
+            offsets, addresses = tensormap.box_transfer(image, [int(c[lane]) for c in coords], offset)
+            inside = offsets >= 0
+            issue_store(
+                f, ins, int(lane), allocation, offsets[inside] + allocation.origin, addresses, addresses[inside],
+                image.element_bytes, operation, image.dtype,
+            )  # fmt: skip
+
+    d.visible(run)
+
+
+def issue_store(
+    f: Frame,
+    ins: Instruction,
+    lane: int,
+    allocation: Any,
+    to: Any,
+    read: Any,
+    taken: Any,
+    size: int,
+    operation: str = "none",
+    name: str = "",
+) -> None:
+    """Issue one copy out of the own CTA's shared memory: element offsets ``to`` from shared ``taken``.
+
+    ``read`` are all the elements read, also those that are dropped outside the tensor.
+    """
+    w = f.w
+    cluster = w.cta.cluster
+    bulk = bulk_of(w, lane)
+    info = w.access("bulk-store", ins)
+    read_event = cluster.events.new(bulk.read_column, int(NEVER), info, unordered=True)
+    write_event = cluster.events.new(bulk.write_column, int(NEVER), info, unordered=True)
+    units, width = chunk_width(read, size)
+    access.async_read(
+        w, ins, w.cta, units, width, knowledge_of(w, lane), read_event, ("bulk", w.first + lane), f"`{ins.opcode}`"
+    )
+    how = "atom" if operation != "none" else "st"
+    if len(to):
+        lanes = np.full(len(to), lane)
+        if int(to.max()) + size > allocation.size:
+            _check_source(w, ins, lane, allocation, to, size)
+        access.check_global_write(w, ins, allocation, lanes, to, size, how, "the copy writes")
+        packed = (cluster.serial + 1) << 32 | write_event
+        allocation.shadow().reshape(-1, size)[to >> SHIFT[size]] = packed
+    shared = w.cta.shared
+
+    def move() -> None:
+        words = shared.words[size][taken >> SHIFT[size]]
+        index = to >> SHIFT[size]
+        target = allocation.words[size]
+        if operation == "none":
+            target[index] = words
+        else:
+            target[index] = _reduce(operation, name, target[index], words)
+
+    agent = StoreAgent(w, ins, move, read_event, write_event)
+    bulk.open.append(agent)
+    w.cta.machine.issue(agent)
+
+
+def _reduce(operation: str, name: str, old: Any, new: Any) -> Any:
+    t = dtype(name)
+    if t.is_float:
+        return numerics.arith(operation, t.name, old.view(t.numpy), new.view(t.numpy)).view(old.dtype)
+    a, b = (x.view(t.numpy) for x in (old, new))
+    function = {
+        "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    }[operation]  # fmt: skip
+    return function(a, b).view(old.dtype)
+
+
+# -- plain bulk copies
+@instruction("cp.async.bulk")
+def plain(d: Decoder) -> None:
+    d.needs(90)
+    multicast = d.has("multicast::cluster")
+    d.has("global", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "bulk_group")
+    hint = d.has("L2::cache_hint")
+    d.only("async", "bulk")
+    operands = list(d.operands)
+    if hint:
+        operands.pop()
+    spaces = [m for m in d.mods if m in ("global", "shared::cluster", "shared::cta")]
+    if len(spaces) != 2:
+        d.bad("it needs a destination and a source space")
+    to, source, size = d.address(operands[0]), d.address(operands[1]), d.src(operands[2], "u32")
+    stores = spaces[0] == "global"
+    barrier = None if stores else d.address(operands[3])
+    mask = d.src(operands[4], "u16") if multicast else -1
+    from_shared = spaces[1] == "shared::cta" and not stores
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        lanes = f.lanes if m is None else np.flatnonzero(m)
+        at, start = to.values(w, None), source.values(w, None)
+        _one_thread(f, ins, lanes, [at, start])
+        for lane in lanes:
+            n = int(w.v[3][size][lane])
+            everything = n | int(at[lane]) | int(start[lane])
+            if everything & 15:
+                access.misaligned(f, ins, everything, 16, (lane,))
+            words = np.arange(0, n, 16, dtype=np.int64)
+            if stores:
+                _, offset = _shared_offset(f, ins, int(start[lane]))
+                (allocation, _, first), *_rest = access.locate(f, ins, np.array([lane]), at[[lane]], 16, "write to")
+                where = words + offset
+                issue_store(f, ins, int(lane), allocation, words + int(first[0]), where, where, 16)
+                continue
+            assert barrier is not None
+            the_mask = int(w.v[0][mask][lane]) if mask >= 0 else None
+            targets = _targets(f, ins, int(at[lane]), int(barrier.values(w, None)[lane]), the_mask)
+            if from_shared:
+                fetch = _shared_source(f, ins, int(lane), int(start[lane]), words)
+            else:
+                fetch = _global_source(f, ins, int(lane), start[[lane]], words)
+            issue_load(f, ins, int(lane), targets, lambda o, x=words: (x + o, 16), n, fetch, 0)
+
+    d.visible(run)
+
+
+def _global_source(f: Frame, ins: Instruction, lane: int, start: Any, words: Any) -> Any:
+    (allocation, _, first), *_rest = access.locate(f, ins, np.array([lane]), start, 16, "copy of")
+    offsets = words + int(first[0])
+    _check_source(f.w, ins, lane, allocation, offsets, 16)
+    return lambda: (allocation.words[16][offsets >> 4], offsets + allocation.base)
+
+
+def _shared_source(f: Frame, ins: Instruction, lane: int, start: int, words: Any) -> Any:
+    w = f.w
+    cta, offset = _shared_offset(f, ins, start)
+    bulk = bulk_of(w, lane)
+    event = w.cta.cluster.events.new(bulk.read_column, int(NEVER), w.access("bulk-store", ins), unordered=True)
+    access.async_read(
+        w, ins, cta, words + offset, 16, knowledge_of(w, lane), event, ("bulk", w.first + lane), f"`{ins.opcode}`"
+    )
+    return lambda: (cta.shared.words[16][(words + offset) >> 4], np.zeros(len(words), np.int64))
+
+
+# -- groups
+@instruction("cp.async.bulk.commit_group")
+def commit(d: Decoder) -> None:
+    d.needs(90)
+    d.only("async", "bulk", "commit_group")
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        for lane in f.lanes if m is None else np.flatnonzero(m):
+            bulk = bulk_of(w, int(lane))
+            bulk.number += 1
+            for agent in bulk.open:
+                w.cta.cluster.events.complete(agent.read_event, bulk.number)
+                w.cta.cluster.events.complete(agent.write_event, bulk.number)
+            bulk.groups.append((bulk.number, bulk.open))
+            bulk.open = []
+
+    d.visible(run)
+
+
+@instruction("cp.async.bulk.wait_group")
+def wait(d: Decoder) -> None:
+    d.needs(90)
+    reads_only = d.has("read")
+    d.only("async", "bulk", "wait_group")
+    keep = d.immediate(d.operands[0])
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        clocks = w.cta.cluster.clocks
+        for lane in f.lanes if m is None else np.flatnonzero(m):
+            bulk = bulk_of(w, int(lane))
+            done = bulk.groups[: len(bulk.groups) - keep]
+            if not reads_only:
+                del bulk.groups[: len(done)]
+            for number, agents in done:
+                for agent in agents:
+                    agent.waited = True
+                    w.cta.machine.complete(agent)
+                rows = w.first + np.array([lane])
+                clocks.learn(rows, bulk.read_column, number)
+                if not reads_only:
+                    clocks.learn(rows, bulk.write_column, number)
+
+    d.visible(run)

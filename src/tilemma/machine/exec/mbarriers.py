@@ -1,0 +1,411 @@
+"""mbarrier objects (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier").
+
+A phase completes when its pending arrivals and its transaction count are both zero.  Whoever waits for it
+then knows all that those who arrived knew, and the copies whose bytes were counted in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilemma.machine import access
+from tilemma.machine import catalogue as hz
+from tilemma.machine.clocks import Message
+from tilemma.machine.decode import VIEW, AddressRow, Decoder, instruction
+from tilemma.machine.hazards import Place
+from tilemma.machine.memory import SHARED_WINDOW
+from tilemma.machine.scheduler import AGAIN, POLL
+from tilemma.machine.state import LANES, Access, Cta, Frame
+from tilemma.machine.syntax import Instruction, Sink
+
+MAX_COUNT = (1 << 20) - 1
+
+
+@dataclass(eq=False)
+class Mbarrier:
+    """One initialised mbarrier."""
+
+    cta: Cta
+    address: int
+    count: int
+    init: Access
+    init_row: int
+    init_clock: int
+    column: int
+    pending: int = 0
+    tx: int = 0
+    phase: int = 0
+    # Visible to the async proxy: a fence by the thread that initialised it.
+    fenced: bool = False
+    message: Message | None = None
+    done: Message | None = None
+    waiters: list[Frame] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pending = self.count
+
+    @property
+    def machine(self) -> Any:
+        return self.cta.machine
+
+    def arrive(self, place: Place, n: int, message: Message | None, *, drop: bool = False) -> None:
+        """``n`` arrivals; ``message`` is what they release."""
+        if n > self.pending:
+            self.machine.report(
+                hz.MbarrierArrivals.at(
+                    place,
+                    n=n,
+                    address=self.address,
+                    pending=self.pending,
+                    expected_count=self.count,
+                    init_line=self.init.instruction.line,
+                    other=self.init.place,
+                ),
+                fatal=True,
+            )
+        self._take(message)
+        self.pending -= n
+        if drop:
+            self.count -= n
+        if self.pending == 0 and self.tx < 0:
+            self._too_many(place)
+        self._advance()
+
+    def _take(self, message: Message | None) -> None:
+        if message is None:
+            return
+        if self.message is None:
+            self.message = message
+        else:
+            self.message.merge(message)
+
+    def _too_many(self, place: Place) -> None:
+        self.machine.report(
+            hz.MbarrierBytes.at(
+                place,
+                address=self.address,
+                what=f"copies have brought {-self.tx} bytes more than phase {self.phase} was told to expect",
+            ),
+            fatal=True,
+        )
+
+    def expect(self, place: Place, n: int) -> None:
+        """`expect_tx`."""
+        self.tx += n
+        if abs(self.tx) > MAX_COUNT:
+            self.machine.report(
+                hz.MbarrierBytes.at(
+                    place, address=self.address, what=f"the transaction count {self.tx} is beyond {MAX_COUNT}"
+                ),
+                fatal=True,
+            )
+
+    def complete_tx(self, place: Place, n: int, event: int | None) -> None:
+        """``n`` bytes have arrived, by the copy ``event``."""
+        self.tx -= n
+        if event is not None:
+            self.cta.cluster.events.complete(event, self.phase + 1)
+        if self.pending == 0 and self.tx < 0:
+            self._too_many(place)
+        self._advance()
+
+    def _advance(self) -> None:
+        if self.pending or self.tx:
+            return
+        self.phase += 1
+        self.pending = self.count
+        size = self.column + 1
+        news = Message(np.zeros(size, np.int32), np.zeros(size, np.int32), self.cta.cluster.serial)
+        news.seen[self.column] = news.fenced[self.column] = self.phase
+        if self.message is not None:
+            news.merge(self.message)
+        if self.done is not None:
+            news.merge(self.done)
+        self.done, self.message = news, None
+        waiters, self.waiters = self.waiters, []
+        for f in waiters:
+            self.machine.wake(f)
+        self.machine.progress += 1
+        self.machine.note_time("phase", f"mbarrier {self.address:#x}", self.machine.steps, self.machine.steps, 0)
+
+    def describe(self, parity: int | None) -> str:
+        """What a waiter waits for, for the wait-for graph."""
+        which = f"parity {parity}" if parity is not None else "its state"
+        missing = []
+        if self.pending:
+            missing.append(f"{self.pending} of {self.count} arrivals")
+        if self.tx:
+            missing.append(f"{self.tx} bytes")
+        return (
+            f"{which} of the mbarrier at {self.address:#x} of CTA {self.cta.index} (initialised at PTX line "
+            f"{self.init.instruction.line}), now in phase {self.phase}, which lacks {' and '.join(missing) or 'nothing'}"
+        )
+
+
+def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = None) -> Mbarrier:
+    """The mbarrier at ``address``, whose init must be ordered before thread ``row`` (default: the frame's first)."""
+    w = f.w
+    if address >= SHARED_WINDOW:
+        address -= SHARED_WINDOW
+    cta, offset = w.cta, address
+    if address >> access.RANK_SHIFT:
+        cta = access.cluster_cta(f, ins, (address >> access.RANK_SHIFT) - 1, address)
+        offset = address & access.OFFSET_MASK
+    if offset % 8:
+        access.misaligned(f, ins, offset, 8, f.lanes)
+    found = cta.shared.mbarriers.get(offset)
+    if found is None:
+        w.cta.machine.report(
+            hz.MbarrierBeforeInit.at(
+                w.place(ins),
+                lanes=f.lanes,
+                access=verb,
+                address=offset,
+                what=f"which nothing has initialised in CTA {cta.index}",
+                fix_text="initialise it with `mbarrier.init`, or correct the address",
+            ),
+            fatal=True,
+        )
+    barrier: Mbarrier = found
+    clocks = w.cta.cluster.clocks
+    if row is None:
+        row = w.first + int(f.lanes[0])
+    if clocks.seen[row, barrier.init_row] < barrier.init_clock:
+        cluster = cta is not w.cta
+        w.cta.machine.report(
+            hz.MbarrierBeforeInit.at(
+                w.place(ins),
+                lanes=f.lanes,
+                other=barrier.init.place,
+                access=verb,
+                address=offset,
+                what=f"whose init at PTX line {barrier.init.instruction.line} is not ordered before it",
+                fix_text="add "
+                + ("a cluster barrier (with `fence.mbarrier_init`)" if cluster else "`bar.sync 0;`")
+                + " between the init and the first use by other threads",
+            )
+        )
+    return barrier
+
+
+def for_copy(f: Frame, ins: Instruction, address: int, row: int) -> Mbarrier:
+    """The mbarrier that an asynchronous copy will complete on: its init must be visible to the async proxy."""
+    barrier = find(f, ins, address, "the copy completes on", row)
+    clocks = f.w.cta.cluster.clocks
+    if not barrier.fenced and clocks.fenced[row, barrier.init_row] < barrier.init_clock:
+        f.w.cta.machine.report(
+            hz.MbarrierInitNotVisible.at(f.w.place(ins), other=barrier.init.place, address=barrier.address)
+        )
+    return barrier
+
+
+def _lanes(f: Frame, m: Any) -> Any:
+    return f.lanes if m is None else np.flatnonzero(m)
+
+
+def _groups(f: Frame, m: Any, address: AddressRow) -> list[tuple[int, Any]]:
+    """Lanes by the barrier address that they name."""
+    lanes = _lanes(f, m)
+    addr = address.values(f.w, None if m is None else lanes) if len(lanes) < 32 or m is not None else address.values(f.w, None)
+    if len(addr) != len(lanes):
+        addr = addr[lanes]
+    first = int(addr[0])
+    if (addr == first).all():
+        return [(first, lanes)]
+    return [(int(a), lanes[addr == a]) for a in np.unique(addr)]
+
+
+_COMMON = ("shared", "shared::cta", "shared::cluster", "cta", "cluster", "b64")
+
+
+@instruction("mbarrier.init")
+def init(d: Decoder) -> None:
+    d.needs(80)
+    d.has(*_COMMON)
+    d.only("init")
+    address, count = d.address(d.operands[0]), d.src(d.operands[1], "u32")
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        machine, cluster = w.cta.machine, w.cta.cluster
+        for at, lanes in _groups(f, m, address):
+            n = int(w.v[3][count][lanes[0]])
+            shared = w.cta.shared
+            problem, fix = "", "initialise it once, before the barrier that hands it to the other threads"
+            if at in shared.mbarriers:
+                known = shared.mbarriers[at]
+                problem = f"initialised again; the first time was PTX line {known.init.instruction.line}"
+            elif len(lanes) > 1:
+                problem = f"initialised by {len(lanes)} lanes at once"
+                fix = "let one thread initialise it"
+            elif not 1 <= n <= MAX_COUNT:
+                problem, fix = f"the count {n} is not 1 to {MAX_COUNT}", "correct the count"
+            if problem:
+                machine.report(
+                    hz.MbarrierReinit.at(w.place(ins), lanes=lanes, address=at, what=problem, fix_text=fix), fatal=True
+                )
+            if at % 8:
+                access.misaligned(f, ins, at, 8, lanes)
+            info = w.access("mbarrier", ins)
+            where = np.array([at])
+            index = access.check_write(w, ins, w.cta, lanes[:1], where, 8, "mbarrier")
+            event = cluster.events.new(w.first, cluster.clocks.now[w.row], info, unordered=True)
+            shared.writers[8][index] = event + int(lanes[0])
+            # Its bytes must not be read as data; the words are poison.
+            row = w.first + int(lanes[0])
+            column = cluster.clocks.column(("mbarrier", w.cta.rank, at))
+            barrier = Mbarrier(w.cta, at, n, info, row, cluster.clocks.now[w.row], column)
+            shared.mbarriers[at] = barrier
+            w.inits.append(barrier)
+            # Releases of the initialising thread from here on cover the init.
+
+    d.visible(run)
+
+
+@instruction("mbarrier.inval")
+def inval(d: Decoder) -> None:
+    d.needs(80)
+    d.has(*_COMMON)
+    d.only("inval")
+    address = d.address(d.operands[0])
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        for at, lanes in _groups(f, m, address):
+            barrier = find(f, ins, at, "invalidation of", w.first + int(lanes[0]))
+            if barrier.waiters:
+                w.cta.machine.report(
+                    hz.MbarrierReinit.at(
+                        w.place(ins), lanes=lanes, address=at, what="invalidated while threads wait on it",
+                        fix_text="invalidate it after a barrier of all its users",
+                    ),
+                    fatal=True,
+                )  # fmt: skip
+            del w.cta.shared.mbarriers[barrier.address]
+            cluster = w.cta.cluster
+            event = cluster.events.new(w.first, cluster.clocks.now[w.row], w.access("st", ins), unordered=True)
+            w.cta.shared.writers[8][barrier.address >> 3] = event + int(lanes[0])
+
+    d.visible(run)
+
+
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop")
+def arrive(d: Decoder) -> None:
+    d.needs(80)
+    drop = d.mods[0] == "arrive_drop"
+    expects = d.has("expect_tx")
+    relaxed = d.has("relaxed")
+    d.has("release", "noComplete", *_COMMON)
+    d.only("arrive", "arrive_drop")
+    operands = list(d.operands)
+    has_state = not type(operands[0]).__name__ == "Address"
+    state = -1
+    if has_state:
+        to = operands.pop(0)
+        state = -1 if isinstance(to, Sink) else d.dst(to, "b64")
+    address = d.address(operands[0])
+    amount = d.src(operands[1], "u32") if len(operands) > 1 else -1
+    if expects:
+        d.needs(90)
+    if expects and amount < 0:
+        d.bad("`expect_tx` needs a byte count")
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        for at, lanes in _groups(f, m, address):
+            barrier = find(f, ins, at, "arrival on", w.first + int(lanes[0]))
+            if state >= 0:
+                w.v[6][state][lanes] = barrier.phase << 1
+            place = w.place(ins)
+            n = len(lanes)
+            if amount >= 0:
+                amounts = w.v[3][amount][lanes].astype(np.int64)
+                if expects:
+                    barrier.expect(place, int(amounts.sum()))
+                else:
+                    n = int(amounts.sum())
+            message = None if relaxed else w.cta.cluster.clocks.release(w.first + lanes, w.row)
+            barrier.arrive(place, n, message, drop=drop)
+
+    d.visible(run)
+
+
+@instruction("mbarrier.expect_tx", "mbarrier.complete_tx")
+def transaction(d: Decoder) -> None:
+    d.needs(90)
+    d.has("relaxed", *_COMMON)
+    d.only("expect_tx", "complete_tx")
+    expects = "expect_tx" in d.mods
+    address, amount = d.address(d.operands[0]), d.src(d.operands[1], "u32")
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        for at, lanes in _groups(f, m, address):
+            barrier = find(f, ins, at, "use of", w.first + int(lanes[0]))
+            total = int(w.v[3][amount][lanes].astype(np.int64).sum())
+            if expects:
+                barrier.expect(w.place(ins), total)
+            else:
+                barrier.complete_tx(w.place(ins), total, None)
+
+    d.visible(run)
+
+
+@instruction("mbarrier.test_wait", "mbarrier.try_wait")
+def wait(d: Decoder) -> None:
+    d.needs(80 if d.mods[0] == "test_wait" else 90)
+    by_parity = d.has("parity")
+    relaxed = d.has("relaxed")
+    blocks = d.mods[0] == "try_wait"
+    d.has("acquire", "shared", "shared::cta", "cta", "cluster", "b64")
+    d.only("test_wait", "try_wait")
+    p = d.dst(d.operands[0], "pred")
+    address = d.address(d.operands[1])
+    kind = "u32" if by_parity else "b64"
+    wanted = d.src(d.operands[2], kind)
+    if len(d.operands) > 3:
+        d.src(d.operands[3], "u32")
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> Any:
+        w = f.w
+        machine = w.cta.machine
+        given_up, f.timeout = f.timeout, False
+        results = []
+        for at, lanes in _groups(f, m, address):
+            barrier = find(f, ins, at, "wait on", w.first + int(lanes[0]))
+            want = w.v[VIEW[kind]][wanted][lanes].astype(np.int64)
+            done = (barrier.phase & 1) != (want & 1) if by_parity else barrier.phase > want >> 1
+            if blocks and not given_up and not done.all():
+                barrier.waiters.append(f)
+                parity = int(want[0] & 1) if by_parity else None
+                machine.suspend(f, lambda b=barrier, q=parity: b.describe(q))
+                machine.timeouts[f] = None
+                return AGAIN
+            results.append((barrier, lanes, done))
+        waits = False
+        for barrier, lanes, done in results:
+            w.v[9][p][lanes] = done
+            passed = lanes[done]
+            if len(passed) and barrier.done is not None and not relaxed:
+                rows = slice(w.first, w.first + 32) if len(passed) == 32 else w.first + passed
+                w.cta.cluster.clocks.acquire(rows, barrier.done)
+            waits |= not done.all()
+        return POLL if waits else None
+
+    d.visible(run)
+
+
+@instruction("mbarrier.pending_count")
+def pending_count(d: Decoder) -> None:
+    d.unsupported("the opaque state does not hold the pending count here")
+
+
+__all__ = ["LANES", "Mbarrier", "find", "for_copy"]
