@@ -21,7 +21,7 @@ from tilemma.croqtile.values import (
     Value,
     kind,
 )
-from tilemma.errors import nearest
+from tilemma.errors import Note, nearest
 from tilemma.ir.expr import Element, Expr, add, const, mul, value_of
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, scalar
 
@@ -61,7 +61,9 @@ class Views:
             fix = f"say which one: `.{_CUTS[value.method]}(...)` after `.{value.method}(...)`"
         elif isinstance(value, Filled):
             fix = "use `.zfill` only on the source of a copy"
-        raise NotATile(node.span, what=what, got=kind(value), fix_text=fix)
+        binding = self.reader.scopes.find(node.text) if isinstance(node, ast.Name) else None
+        notes = [Note("defined here", binding.span)] if binding is not None else []
+        raise NotATile(node.span, what=what, got=kind(value), fix_text=fix, notes=notes)
 
     def indices(self, nodes: Sequence[ast.Expr], what: str) -> list[Scalar | None]:
         """Arguments of a view: integers, indices, ``_``, and tuples of them, flattened."""
