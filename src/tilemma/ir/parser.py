@@ -301,9 +301,10 @@ class Parser(Scanner):
         start = self.at
         quoted = self.looking_at("`")
         name = self.name()
+        subscripted = self.text.startswith(("[", "{"), self.at)
         if self.looking_at("(") and not quoted:
             return self.function(name, start)
-        if self.text.startswith(("[", "{"), self.at) or self.looking_at("as"):
+        if subscripted or self.looking_at("as"):
             self.at = start
             view = self.view()
             return e.Element(view)

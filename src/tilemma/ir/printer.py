@@ -150,7 +150,7 @@ class Printer:
         """A name, quoted where it could be read as something else."""
         if NAME.fullmatch(text) and text not in RESERVED and text != NONE:
             return text
-        escaped = json.dumps(text)[1:-1].replace("`", "\u0060")
+        escaped = json.dumps(text)[1:-1].replace("`", "\\u0060")
         return f"`{escaped}`"
 
     def word(self, text: str) -> str:

@@ -1,0 +1,113 @@
+"""Printing and parsing both IRs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ir_strategies import lane_kernels, tile_kernels
+
+from tilemma.ir import lane, tile
+from tilemma.ir.forms import operations, template
+from tilemma.ir.parser import IRSyntax, IRUnknownName, parse_kernel, parse_lane
+from tilemma.ir.printer import print_kernel, print_lane
+
+RELAXED = settings(
+    deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+FEW = settings(RELAXED, max_examples=15)
+
+
+@RELAXED
+@given(tile_kernels())
+def test_tile_ir_round_trips(kernel: tile.Kernel) -> None:
+    text = print_kernel(kernel)
+    assert parse_kernel(text) == kernel
+    assert print_kernel(parse_kernel(text)) == text
+
+
+@RELAXED
+@given(lane_kernels())
+def test_lane_ir_round_trips(kernel: lane.LaneKernel) -> None:
+    text = print_lane(kernel)
+    assert parse_lane(text) == kernel
+    assert print_lane(parse_lane(text)) == text
+
+
+@pytest.mark.parametrize("cls", operations(tile.Op), ids=lambda c: c.__name__)
+@FEW
+@given(st.data())
+def test_every_tile_operation_round_trips(cls: type, data: st.DataObject) -> None:
+    kernel = data.draw(tile_kernels(cls))
+    assert parse_kernel(print_kernel(kernel)) == kernel
+
+
+@pytest.mark.parametrize("cls", operations(lane.LaneOp), ids=lambda c: c.__name__)
+@FEW
+@given(st.data())
+def test_every_lane_operation_round_trips(cls: type, data: st.DataObject) -> None:
+    kernel = data.draw(lane_kernels(cls))
+    assert parse_lane(print_lane(kernel)) == kernel
+
+
+@pytest.mark.parametrize("base", [tile.Op, lane.LaneOp])
+def test_syntax_names_fields_and_is_unique(base: type) -> None:
+    heads = []
+    for cls in operations(base):
+        t = template(cls)
+        named = [f for _, f in t.parts if f is not None]
+        assert set(named) <= set(cls.__dataclass_fields__), cls
+        heads.append(t.head)
+    assert len(set(heads)) == len(heads)
+
+
+GOOD = """kernel f(global f16 a[M, K], n: s32) {
+  parallel (i: cdiv(M, 16)) : block {
+    alloc shared f16 s[16, 16]
+    copy.dma a[i * 16 +: 16, 0 +: 16] => s
+  }
+}
+"""
+
+
+def test_text_reads_as_written() -> None:
+    assert print_kernel(parse_kernel(GOOD)) == GOOD
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "line", "column", "says"),
+    [
+        ("a[i * 16", "b[i * 16", IRUnknownName, 4, 14, "buffer `b`"),
+        ("a[i * 16", "a[j * 16", IRUnknownName, 4, 16, "scalar `j`"),
+        ("f16 s[", "f17 s[", IRUnknownName, 3, 18, "did you mean"),
+        ("copy.dma", "copy.dms", IRSyntax, 4, 10, "one of dma, tma"),
+        ("=> s", "-> s", IRSyntax, 4, 39, "`=>`"),
+        (": block", ": blocks", IRSyntax, 2, 31, "a level"),
+        ("    alloc", "    allocate", IRSyntax, 3, 5, "an operation"),
+        ("  }\n}\n", "  }\n", IRSyntax, 6, 1, "an operation"),
+        ("}\n}\n", "}\n}\nx", IRSyntax, 7, 1, "the end"),
+    ],
+)
+def test_errors_have_a_place(old: str, new: str, error: type, line: int, column: int, says: str) -> None:
+    assert old in GOOD
+    with pytest.raises(error) as caught:
+        parse_kernel(GOOD.replace(old, new, 1))
+    assert (caught.value.span.line, caught.value.span.column) == (line, column)
+    assert says in str(caught.value)
+
+
+def test_operations_know_where_they_stand() -> None:
+    kernel = parse_kernel(GOOD, "good.ir")
+    copy = kernel.body[0].body[1]
+    assert (copy.span.file, copy.span.line, copy.span.column) == ("good.ir", 4, 5)
+
+
+def test_listings_read_back() -> None:
+    sys.path.insert(0, str(Path(__file__).parent.parent / "targets"))
+    from cpu_kernels import listing1, listing2, listing3
+
+    for kernel in (listing1(), listing2(), listing3()):
+        assert parse_kernel(print_kernel(kernel)) == kernel
