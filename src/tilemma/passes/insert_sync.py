@@ -272,14 +272,23 @@ def _depth(hazard: Hazard, body: Block) -> int | None:
         part = body.partition(depth)
         met = joined(part, hazard.pending.access, hazard.later)
         if bool((met | ~hazard.pairs).all()):
-            return depth if body.uniform(depth) and _regular(part) else None
+            if not body.uniform(depth):
+                return None
+            if _regular(part, depth):
+                return depth
     return None
 
 
-def _regular(part: Ints) -> bool:
-    """Whether every class has the same number of threads, in whole warps."""
-    sizes = np.unique(part[part >= 0], return_counts=True)[1]
-    return len(set(sizes.tolist())) == 1 and int(sizes[0]) % _WARP == 0
+def _regular(part: Ints, depth: int) -> bool:
+    """Whether one barrier serves every class: equal numbers of threads, in whole warps.
+
+    Several classes of more than a warp take numbers one after the other by the instance's own number, which is
+    unique among those directly below the block.
+    """
+    sizes = np.unique(part[part >= 0], return_counts=True)[1].tolist()
+    if len(set(sizes)) != 1 or sizes[0] % _WARP:
+        return False
+    return len(sizes) == 1 or sizes[0] == _WARP or depth <= 1
 
 
 def _narrowed(
@@ -295,7 +304,7 @@ def _narrowed(
             break
         if part is not None:
             smaller = inner.partition(len(inner.chain))
-            if not bool((joined(smaller, x, y) | ~hazard.pairs).all()) or not _regular(smaller):
+            if not bool((joined(smaller, x, y) | ~hazard.pairs).all()) or not _regular(smaller, len(inner.chain)):
                 break
             part = smaller
         inward = target.at(inner)

@@ -8,6 +8,7 @@ from tilemma.ir.expr import Dim, cdiv
 from tilemma.ir.tile import Kernel
 from tilemma.ir.tiles import Tile
 from tilemma.ir.types import BLOCK, GROUP, WARPGROUP, Contract, Space
+from tilemma.ir.walk import walk
 
 M, N, K = Dim("M"), Dim("N"), Dim("K")
 
@@ -78,3 +79,55 @@ def listing3(groups: int = 2, wn: int = 64, dtype=dtypes.f16) -> Kernel:
             b.store(mc, out_s.subspan([64, wn], [p, 0]))
         b.copy(out_s, output.subspan([tile_m, wn], [bm, bn]))
     return b.finish()
+
+
+def levels_kernel(*levels) -> Kernel:
+    """Nested parallels of (extent, level), outermost first."""
+    b = Builder("levels")
+
+    def nest(rest):
+        if rest:
+            with b.parallel(["p"], [rest[0][0]], rest[0][1]):
+                nest(rest[1:])
+
+    nest(levels)
+    return b.finish()
+
+
+def one_multiply(
+    contract=Contract.ROW_ROW,
+    *,
+    a=(64, 64),
+    b=(64, 64),
+    dtype=dtypes.f16,
+    b_dtype=None,
+    acc=dtypes.f32,
+    level=WARPGROUP,
+    groups=1,
+    swizzle=None,
+    out=dtypes.f16,
+    direct=False,
+) -> Kernel:
+    """C = A x B for one tile that each of ``groups`` instances multiplies; operands through shared memory."""
+    build = Builder("one_multiply")
+    lhs = build.array_param("lhs", dtype, ["P", "Q"])
+    rhs = build.array_param("rhs", b_dtype or dtype, ["R", "S"])
+    output = build.array_param("output", out, ["M", "N"])
+    m = a[1] if contract.a_transposed else a[0]
+    n = b[1] if contract.b_transposed else b[0]
+    with build.parallel(["block"], [Dim("B")], BLOCK) as (block,):
+        l_s = Tile.whole(build.alloc("lhs_s", Space.SHARED, dtype, a, swizzle=swizzle))
+        r_s = Tile.whole(build.alloc("rhs_s", Space.SHARED, b_dtype or dtype, b))
+        build.copy(lhs.subspan(a, [block, 0]), l_s)
+        build.copy(rhs.subspan(b, [block, 0]), r_s)
+        with build.parallel(["p"], [groups], level) as (p,):
+            mc = build.fill("mc", 0.0, acc)
+            ma, mb = (l_s, r_s) if direct else (build.load("ma", l_s), build.load("mb", r_s))
+            build.mma(contract, mc, ma, mb)
+            build.store(mc, output.subspan([m, n], [block, p]))
+    return build.finish()
+
+
+def find(kernel: Kernel, kind):
+    """The operations of a class, in program order."""
+    return [op for op in walk(kernel.body) if isinstance(op, kind)]

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from tilemma.passes.target import Target, UnknownArch, targets
+
+
+@pytest.mark.parametrize("arch", targets())
+def test_a_block_leaves_a_kilobyte_of_the_multiprocessor(arch):
+    # CUDA C++ Programming Guide, "Shared Memory": one kilobyte is reserved for each block.
+    t = Target.of(arch)
+    assert t.arch == arch and t.shared_limit == t.shared_per_sm - 1024
+
+
+def test_only_the_a_target_has_wgmma():
+    assert [t for t in targets() if Target.of(t).wgmma] == ["sm_90a"]
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(UnknownArch) as caught:
+        Target.of("sm_90b")
+    assert "sm_90" in caught.value.remedy
