@@ -17,7 +17,8 @@ def lower_barrier(lo: Lowering, op: tile.Barrier) -> None:
         return
     number = Linear(const=op.id)
     if op.id_step:
-        number = number + lo.instance.index * op.id_step
+        instance = next((i for i in reversed(lo.instances) if i.threads == op.threads), lo.instance)
+        number = number + instance.index * op.id_step
     if op.threads == lo.threads and number.known is not None:
         e.do("bar.sync", (), (Imm(number.const),))
     else:
