@@ -143,6 +143,17 @@ def spread(lo: Lowering, plan: FragmentPlan) -> Spread:
     return Spread(plan, operand, row + r0, col + c0, owned.values)
 
 
+def warp_origin(lo: Lowering, plan: FragmentPlan) -> tuple[Linear, Linear]:
+    """(row, col) where the part of the lane's warp begins in the unit's part, added to `unit_origin`."""
+    atom = atom_of(plan)
+    row, col = unit_origin(lo, plan)
+    if atom.threads > 32:
+        above = tuple(d for d in ownership(operand_of(plan)).digits if d.shift >= 5)
+        r, c = position(lo, above, unit_thread(lo, plan))
+        row, col = row + r, col + c
+    return row, col
+
+
 # ---- fill ------------------------------------------------------------------------------------------------
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 
-from tilemma.atoms import CopyAtom, Operand, catalogue
 from tilemma.ir import tile
 from tilemma.ir.lane import CopyInstr, Imm, Reg
 from tilemma.ir.types import Space, View
 from tilemma.lower.context import Lowering, RegisterTile, SharedTile, lowers
 from tilemma.lower.control import assign
 from tilemma.lower.convert import convert, register, register_type
-from tilemma.lower.fragments import key, operand_of, pack, spread, unit_origin
+from tilemma.lower.fragments import key, operand_of, pack, spread, warp_origin
 from tilemma.lower.linear import Linear
 from tilemma.lower.memory import Matrix, Place, matrix, place, shared_address
-from tilemma.lower.ownership import Digit, digits, position
+from tilemma.lower.matrices import matrix_atom, matrix_loads
+from tilemma.lower.ownership import position
 
 
 def transposed(lo: Lowering, name: str) -> bool:
@@ -50,84 +48,17 @@ def lower_load(lo: Lowering, op: tile.Load) -> None:
 # ---- ldmatrix --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixLoad:
-    """One ldmatrix: which registers it fills, and where its rows start, as digits of the lane and a constant.
-
-    ``targets`` are (atom, register); positions are in the tile, (M or N, K), of a row of the stored matrices.
-    """
-
-    targets: tuple[tuple[tuple[int, int], int], ...]
-    digits: tuple[Digit, ...]
-    origin: tuple[int, int]
-
-
-@lru_cache(maxsize=256)
-def matrix_loads(operand: Operand, repeat: tuple[int, int], turned: bool) -> tuple[MatrixLoad, ...]:
-    """The ldmatrix instructions for ``repeat`` atoms of ``operand``: four matrices at a time where possible.
-
-    ``turned``: the tile is stored transposed, so that a stored row is a column of the operand.
-    """
-    origins = operand.matrices()
-    assert origins is not None, f"{operand.name} is not made of 8x8 matrices"
-    rows, cols = operand.shape
-    pieces: list[tuple[tuple[tuple[int, int], int], tuple[int, int]]] = []
-    for j in range(repeat[1]):
-        for i in range(repeat[0]):
-            for r, (row, col) in enumerate(origins):
-                pieces.append((((i, j), r), (row + i * rows, col + j * cols)))
-    found: list[MatrixLoad] = []
-    at = 0
-    while at < len(pieces):
-        for count in (4, 2, 1):
-            group = pieces[at : at + count]
-            made = _group(group, turned) if len(group) == count else None
-            if made is not None:
-                found.append(made)
-                at += count
-                break
-    return tuple(found)
-
-
-def _group(
-    group: Sequence[tuple[tuple[tuple[int, int], int], tuple[int, int]]], turned: bool
-) -> MatrixLoad | None:
-    first = group[0][1]
-    atom = _ldmatrix_atom(len(group), False)
-
-    def address(lane: int) -> tuple[int, int]:
-        row = lane % (8 * len(group))
-        matrix_, r = row // 8, row % 8
-        assert atom.lane_of_row(row) == row, "ldmatrix rows follow the lanes"
-        at = group[matrix_][1]
-        step = (0, r) if turned else (r, 0)
-        return at[0] - first[0] + step[0], at[1] - first[1] + step[1]
-
-    try:
-        found = digits(8 * len(group), address)
-    except ValueError:
-        return None
-    return MatrixLoad(tuple(target for target, _ in group), found, first)
-
-
-def _ldmatrix_atom(count: int, turned: bool) -> CopyAtom:
-    for atom in catalogue.copies():
-        if atom.kind == "ldmatrix" and atom.matrices == count and atom.trans == turned:
-            return atom
-    raise AssertionError(count)
-
-
 def _ldmatrix(lo: Lowering, found: RegisterTile, src: Matrix, turned: bool) -> None:
     operand = operand_of(found.plan)
-    unit_row, unit_col = unit_origin(lo, found.plan)
+    first_row, first_col = warp_origin(lo, found.plan)
     size = operand.dtype.bytes
     for load in matrix_loads(operand, found.plan.repeat, turned):
         row, col = position(lo, load.digits, lo.lane)
-        row, col = row + unit_row + load.origin[0], col + unit_col + load.origin[1]
+        row, col = row + first_row + load.origin[0], col + first_col + load.origin[1]
         at = src.position((col, row) if turned else (row, col))
         address = shared_address(lo, src.plan, src.base, at[0], at[1] * size)
         regs = tuple(found.regs[atom][r] for atom, r in load.targets)
-        lo.e.add(CopyInstr(_ldmatrix_atom(len(regs), turned).name, address, regs))
+        lo.e.add(CopyInstr(matrix_atom("ldmatrix", len(regs), turned).name, address, regs))
 
 
 # ---- lane by lane ----------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def _store_run(
 ) -> None:
     """The values of one run: as one access where all of it may be written, else one by one."""
     e = lo.e
-    words = _words(lo, found, atom, values, have, want)
+    words = words_of(lo, found, atom, values, want)
     allowed = [_allowed(lo, op, at) for at in positions]
     everything: Reg | bool = True
     for ok in allowed:
@@ -116,11 +116,11 @@ def _allowed(lo: Lowering, op: tile.Store, at: Position) -> Reg | bool:
     return e.both(ok, place(lo, op.dst, _index(op, at)).valid)
 
 
-def _words(
-    lo: Lowering, found: RegisterTile, atom: tuple[int, int], values: range, have: DType, want: DType
+def words_of(
+    lo: Lowering, found: RegisterTile, atom: tuple[int, int], values: range, want: DType
 ) -> list[Reg] | None:
     """The run's values converted and packed into registers of 32 bits (or 64), in memory order."""
-    regs = found.regs[atom]
+    regs, have = found.regs[atom], found.plan.dtype
     bits = want.bits * len(values)
     if have == want and have.bits < 32:
         per = 32 // have.bits
