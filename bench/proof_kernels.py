@@ -136,7 +136,7 @@ def wgmma(atom: MmaAtom, name: str) -> str:
     its register, and when ``list_at`` is not 0 whatever is not zero is appended to its register's list.
 
     a_at[p]: byte offset of element p in A's tile (shared memory), ignored for A in registers.
-    coords[p], places[lane][value]: row << 16 | col.  out: number of differences, then the last one's p.
+    coords[p], places[lane][value]: row << 16 | col.  out: number of differences, then the highest p of one.
     """
     assert atom.shape[1] * atom.shape[2] <= 65536  # two digits number B's elements
     params = (
@@ -325,7 +325,7 @@ def _wgmma_compare(atom: MmaAtom) -> list[str]:
         "  cvt.rn.f32.u32 %want, %q;",
         "  setp.neu.f32 %bad, %x, %want;",
         "  @%bad red.global.add.u32 [%out], 1;",
-        "  @%bad st.global.u32 [%out + 4], %p;",
+        "  @%bad red.global.max.u32 [%out + 4], %p;",
         "  setp.neu.and.f32 %room, %x, 0f00000000, %listed;",
         "  @!%room bra UNLISTED;",
         f"  mad.lo.u32 %index, %thread, {values}, %v;",

@@ -207,7 +207,7 @@ def _wgmma_case(
             *(("u32", b_tile.size_bytes), ("u32", one), ("u32", count)),
         ],
     )
-    differences = [f"{out[0]} accumulators differ, last for element {out[1]} of A"] if out[0] else []
+    differences = [f"{out[0]} accumulators differ, up to element {out[1]} of A"] if out[0] else []
     if listed and limit is None:
         differences += _compare_map(atom, records, coords)
     return differences

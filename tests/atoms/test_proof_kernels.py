@@ -1,0 +1,92 @@
+"""The very PTX of the hardware proof, executed by the PTX machine: true records pass, false ones are caught."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilemma import machine
+from tilemma.atoms import catalogue
+from tilemma.atoms.atom import Atom
+from tilemma.machine.parser import parse
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+sys.path.insert(0, str(Path(__file__).parent))
+import prove_atoms as proof
+from test_proofs import SAMPLE, _swapped
+
+
+class Machine:
+    """Runs the entries of one record's module; hazards are failures."""
+
+    def __init__(self, atom: Atom) -> None:
+        (self.ptx,) = proof.modules([atom], "sm_90a").values()
+        self.parameters = {
+            e.name: [p.name for p in e.parameters] for e in parse(self.ptx, "proof").entries.values()
+        }
+
+    def run(self, module: str, entry: str, grid: int, threads: int, shared: int, arguments: Sequence[Any]) -> None:
+        values = (x if isinstance(x, np.ndarray) else x[1] for x in arguments)
+        args = dict(zip(self.parameters[entry], values, strict=True))
+        launch = {"entry": entry, "grid": (grid, 1, 1), "block": (threads, 1, 1), "shared": shared}
+        report = machine.run(self.ptx, launch, args, arch="sm_90a", strict=True)
+        assert not report.hazards, str(report.hazards[0])
+
+
+def _prove(atom: Atom, run: proof.Runner) -> proof.Finding:
+    if atom.kind == "wgmma":
+        every = proof.combinations(atom)
+        # A swizzled and an unswizzled operand, each majorness.
+        return proof.prove_wgmma(atom, run, limit=2, cases=[every[3], every[4], every[-1]])
+    return proof.prove_mma_sync(atom, run, limit=5) if atom.kind == "mma.sync" else proof.prove(atom, run)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_true_record_is_proven(name: str) -> None:
+    atom = catalogue[name]
+    assert _prove(atom, Machine(atom).run).differences == []
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_false_record_is_refuted(name: str) -> None:
+    atom = catalogue[name]
+    try:
+        found = _prove(_swapped(atom), Machine(atom).run).differences
+    except machine.HazardError:
+        return  # a cp.async of the wrong size is not even aligned
+    assert found != []
+
+
+def test_a_whole_record_with_its_map() -> None:
+    """The list kernels write, element by element: a warpgroup's narrowest instruction."""
+    atom = catalogue["SM90_64x8x16_F16F16F16_RS"]
+    machine_run = Machine(atom).run
+    lists: list[Any] = []
+
+    def run(*call: Any) -> None:
+        machine_run(*call)
+        lists.append(call[-1][5])
+
+    found = proof._wgmma_case(atom, None, ("K", 128), run, 8, listed=True)
+    assert found == []
+    counts = lists[0][: 128 * atom.d.values]
+    # Elements 0 to 7 of A are lane 0's: two rows, and in each row four products a column, two digits each.
+    rows = (atom.d.coordinates_table % 64).reshape(-1)
+    assert set(counts[(rows == 0) | (rows == 8)]) == {8} and counts.sum() == 2 * 8 * 8
+
+
+@pytest.mark.parametrize("name", ["SM80_16x8x8_F32F16F16F32_TN", "SM90_64x8x16_F32F16F16_SS"])
+def test_rates_run(name: str) -> None:
+    atom = catalogue[name]
+    run = Machine(atom).run
+
+    def few(*call: Any) -> None:
+        arguments = [("u32", 1) if isinstance(a, tuple) and a[0] == "u32" else a for a in call[-1]]
+        run(*call[:-1], arguments)
+
+    assert proof.rate(atom, few) > 0
