@@ -34,6 +34,7 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import BLOCK, GROUP, WARPGROUP, Axis, Buffer, Contract, Space, View
 
+ALIGNED = ArrayFacts(1, 16)
 M, N, K = Dim("M"), Dim("N"), Dim("K")
 WARP_ATOM = {"f32": "SM80_16x8x16_F32F16F16F32_TN", "f16": "SM80_16x8x16_F16F16F16F16_TN"}
 
@@ -62,7 +63,7 @@ def copy_plan(arch: str, facts: ArrayFacts, threads: int, store: bool = False) -
     return CopyPlan(engine, vector, BLOCK, threads)
 
 
-def listing1(arch: str = "sm_80", facts: ArrayFacts = ArrayFacts(1, 16)) -> Kernel:
+def listing1(arch: str = "sm_80", facts: ArrayFacts = ALIGNED) -> Kernel:
     """One warp, 16x16x16 tiles."""
     lhs, rhs, out, ps = params(facts)
     bm, bn = Index("block_m", cdiv(M, 16)), Index("block_n", cdiv(N, 16))
@@ -104,7 +105,8 @@ def listing1(arch: str = "sm_80", facts: ArrayFacts = ArrayFacts(1, 16)) -> Kern
                         Barrier(0, 32),
                     ),
                 ),
-                Store(FragmentRef("mc"), at(os_, (mul(wm, 16), mul(wn, 16)), (16, 16)), plan=StorePlan("direct", 4)),
+                Store(FragmentRef("mc"), at(os_, (mul(wm, 16), mul(wn, 16)), (16, 16)),
+                      plan=StorePlan("direct", 4)),
             ),
             GROUP,
         ),
@@ -117,7 +119,7 @@ def listing1(arch: str = "sm_80", facts: ArrayFacts = ArrayFacts(1, 16)) -> Kern
 
 def listing3(
     arch: str = "sm_90a",
-    facts: ArrayFacts = ArrayFacts(1, 16),
+    facts: ArrayFacts = ALIGNED,
     groups: int = 2,
     acc: str = "f32",
     tile_k: int = 128,
@@ -184,5 +186,5 @@ def listing3(
     return Kernel("matmul_wgmma_2group" if groups == 2 else "matmul_wgmma", ps, (Parallel((bm, bn), body, BLOCK),))
 
 
-def listing2(arch: str = "sm_90a", facts: ArrayFacts = ArrayFacts(1, 16)) -> Kernel:
+def listing2(arch: str = "sm_90a", facts: ArrayFacts = ALIGNED) -> Kernel:
     return listing3(arch, facts, groups=1, acc="f16")

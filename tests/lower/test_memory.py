@@ -56,7 +56,9 @@ def accesses(draw):
 def test_address_of_an_element_is_the_layouts_offset(access, data) -> None:
     t, slab, rows, cols, row, col = access
     plan = plan_of(t, rows, cols, slab)
-    layout = plain_layout(t, rows, cols) if slab == 0 else shared_layout(t, rows, cols, "K", slab if slab > 16 else 0)
+    layout = (
+        plain_layout(t, rows, cols) if slab == 0 else shared_layout(t, rows, cols, "K", slab if slab > 16 else 0)
+    )
     lo, buffer = shared_buffer(plan, rows, cols, t, offset=2048)
     special = {"shared": SHARED}
     linears, at = [], []
@@ -79,7 +81,7 @@ def test_address_of_an_element_is_the_layouts_offset(access, data) -> None:
 def test_known_columns_cost_one_xor_each(slab: int) -> None:
     """Rows by lane, columns known: one base, and one XOR for each distinct constant in bits 4 to 6."""
     plan = plan_of(dtypes.f16, 64, 128, slab)
-    lo, buffer = shared_buffer(plan, 64, 128)
+    lo, _ = shared_buffer(plan, 64, 128)
     row = Linear.of(runtime(lo, "lane", 0, 7))
     before = len(lo.e.regions[0].ops)
     spots = [
@@ -93,7 +95,7 @@ def test_known_columns_cost_one_xor_each(slab: int) -> None:
 
 def test_a_slot_chosen_at_run_time_is_added_after_the_swizzle() -> None:
     plan = plan_of(dtypes.f16, 64, 64, 128)
-    lo, buffer = shared_buffer(plan, 64, 64)
+    lo, _ = shared_buffer(plan, 64, 64)
     slot = runtime(lo, "slot", 0, 3)
     lane = runtime(lo, "lane", 0, 63)
     spot = shared_address(lo, plan, Linear.of(slot) * plan.size, Linear.of(lane), Linear(const=48))

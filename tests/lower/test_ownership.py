@@ -47,7 +47,9 @@ HALF = {k: o for k, o in SAMPLE.items() if o.matrices() is not None and k[1] in 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("repeat", [(1, 1), (2, 1), (3, 2), (4, 4)])
 @pytest.mark.parametrize("which", HALF, ids="-".join)
-def test_ldmatrix_gives_each_lane_its_elements(which: tuple[str, str], repeat: tuple[int, int], turned: bool) -> None:
+def test_ldmatrix_gives_each_lane_its_elements(
+    which: tuple[str, str], repeat: tuple[int, int], turned: bool
+) -> None:
     """Lane l receives, of matrix j, elements 2 (l % 4) and the next of stored row l // 4 (or column)."""
     operand = HALF[which]
     rows, cols = operand.shape

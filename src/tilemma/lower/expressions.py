@@ -113,9 +113,9 @@ def _binary(lo: Lowering, x: Binary) -> Linear:
         if bh <= al:
             return b if op == "min" else a
         first, second = (e.register(a), e.value(b)) if known_a is None else (e.register(b), e.value(a))
-        got = e.pure(f"{op}.s32", "s32", first, second, hint=op)
+        least = e.pure(f"{op}.s32", "s32", first, second, hint=op)
         pick = min if op == "min" else max
-        return Linear.of(e.bounded(got, pick(al, bl), pick(ah, bh)))
+        return Linear.of(e.bounded(least, pick(al, bl), pick(ah, bh)))
     got = _integer(lo, op, dtypes.s32, e.value(a), e.value(b), nonnegative and e.range_of(b)[0] >= 0)
     if isinstance(got, Imm):
         return Linear(const=int(got.value))

@@ -13,8 +13,8 @@ from tilemma.lower.control import assign
 from tilemma.lower.convert import convert, register, register_type
 from tilemma.lower.fragments import key, operand_of, pack, spread, warp_origin
 from tilemma.lower.linear import Linear
-from tilemma.lower.memory import Matrix, Place, matrix, place, shared_address
 from tilemma.lower.matrices import matrix_atom, matrix_loads
+from tilemma.lower.memory import Matrix, Place, matrix, place, shared_address
 from tilemma.lower.ownership import position
 
 
