@@ -353,7 +353,7 @@ class Cuda:
         name = _ok(self.driver.cuDeviceGetName(128, self.device))
         name = name.decode() if isinstance(name, bytes) else name
         return {
-            "device": name.rstrip("\0"),
+            "device": name.split("\0")[0],
             "capability": f"{major}.{minor}",
             "driver": _driver_version() or f"CUDA {_ok(self.driver.cuDriverGetVersion())}",
         }
