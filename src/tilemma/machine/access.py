@@ -1,22 +1,19 @@
-"""Loads and stores with their checks: bounds, alignment, initialisation, and order by the vector clocks.
+"""Generic accesses to shared memory with their checks: bounds, alignment, initialisation, order by the clocks.
 
-Every generic access goes through ``shared_load``/``shared_store`` or ``global_load``/``global_store``; the async
-proxy's (bulk copies, wgmma) through ``async_read`` and ``async_write``.  All take byte addresses as int64, one a
-lane, and a width of 1, 2, 4, 8 or 16 bytes; wider accesses are made of these.
+All accesses take byte addresses as int64, one a lane, and a width of 1, 2, 4, 8 or 16 bytes.  Those of the async
+proxy (bulk copies, wgmma) are in ``async_access``, those to global memory in ``global_access``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
-from tilemma.machine.clocks import UNORDERED
-from tilemma.machine.memory import SHIFT, Allocation, SharedMemory
-from tilemma.machine.state import LANES, Access, Cta, Frame, Warp
+from tilemma.machine.memory import SHIFT, SharedMemory
+from tilemma.machine.state import Access, Cta, Frame, Warp
 from tilemma.machine.syntax import Instruction
 
 Array = npt.NDArray[Any]
@@ -158,7 +155,8 @@ def _load(f: Frame, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: 
     packed = (lanes + event)[:, None]
     shared.reader_views(row)[width][index] = packed
     shared.readers[width][index] = packed
-    return shared.words[width][index]
+    words: Array = shared.words[width][index]
+    return words
 
 
 def check_read(
@@ -279,12 +277,12 @@ def _store(
     if len(addr) > 1 and kind != "atom":
         landed = shared.writers[width].take(index, axis=0)[:, 0]
         if (landed != packed[:, 0]).any():
-            _same_instruction(w, ins, lanes, addr, words[index], values, width)
+            report_same_instruction(w, ins, lanes, addr, words[index], values, width)
     if shared.origin is not None:
         shared.origin.reshape(-1, width)[index] = 0
 
 
-def _same_instruction(
+def report_same_instruction(
     w: Warp, ins: Instruction, lanes: Any, addr: Array, landed: Array, values: Array, width: int
 ) -> None:
     """Lanes of one instruction wrote the same bytes: harmless when they wrote the same."""
@@ -335,315 +333,3 @@ def _ordered(
     known = cluster.events.known(events, (w.first + lanes)[:, None], cluster.clocks.seen) | (events == 0)
     if not known.all():
         _blame(w, ins, cta, lanes, addr, events, known, f"`{ins.opcode}` writes", kind)
-
-
-# -- shared memory, async proxy
-@dataclass(slots=True)
-class Knowledge:
-    """What the issuer of an asynchronous operation knows: one clock a column, per proxy."""
-
-    seen: Array
-    fenced: Array
-
-
-def async_read(
-    w: Warp,
-    ins: Instruction,
-    cta: Cta,
-    addr: Array,
-    width: int,
-    knowledge: Knowledge,
-    event: int,
-    reader: Any,
-    what: str,
-) -> None:
-    """Check an async-proxy read of words at ``addr`` (any shape) at its issue, and enter it as ``reader``."""
-    shared, events = cta.shared, w.cta.cluster.events
-    addr = addr.reshape(-1)
-    index = addr >> SHIFT[width]
-    if int(addr.min()) < shared.base or int(addr.max()) + width > shared.limit:
-        shared_bounds(w, ins, shared, addr, width, (), f"{what} reads")
-    written = shared.writers[width].take(index, axis=0)
-    if width > 1 and (written == written[:, :1]).all():
-        written = written[:, :1]
-    if written.min() <= 0:
-        i, j = np.nonzero(written == 0)
-        at = addr[i] + j
-        w.cta.machine.report(
-            hz.UninitialisedShared.at(
-                w.place(ins),
-                at_bytes=np.sort(at),
-                access=f"{what} reads",
-                space=f"shared bytes at {int(at.min()):#x}",
-            )
-        )
-    number = (written & (UNORDERED - 1)) >> 5
-    column, clock = events.column[number] + (written & 31), events.clock[number]
-    known = (knowledge.fenced[column] >= clock) | (written == 0)
-    if not known.all():
-        i, j = np.nonzero(~known)
-        _blame_async(
-            w, ins, events.of(written[i[0], j[0]]), addr[i] + j, written[i[0], j[0]], knowledge, f"{what} reads"
-        )
-    shared.reader_views(reader)[width][index] = event
-    shared.readers[width][index] = event
-
-
-def async_write(
-    w: Warp, ins: Instruction, cta: Cta, addr: Array, width: int, knowledge: Knowledge, event: int, what: str
-) -> None:
-    """Check an async-proxy write at its issue, and enter it as the bytes' (pending) writer."""
-    shared, events = cta.shared, w.cta.cluster.events
-    addr = addr.reshape(-1)
-    index = addr >> SHIFT[width]
-    if int(addr.min()) < shared.base or int(addr.max()) + width > shared.limit:
-        shared_bounds(w, ins, shared, addr, width, (), f"{what} writes")
-    old = shared.writers[width].take(index, axis=0)
-    if width > 1 and (old == old[:, :1]).all():
-        old = old[:, :1]
-    column, clock = _stand(events, old)
-    unknown = (knowledge.fenced[column] < clock) & (old != 0)
-    if unknown.any():
-        i, j = np.nonzero(unknown)
-        _blame_async(w, ins, events.of(old[i[0], j[0]]), addr[i] + j, old[i[0], j[0]], knowledge, f"{what} writes")
-    if shared.readers[width].take(index, axis=0).any():
-        for views in list(shared.by_reader.values()):
-            read = views[width].take(index, axis=0)
-            if not read.any():
-                continue
-            if width > 1 and (read == read[:, :1]).all():
-                read = read[:, :1]
-            column, clock = _stand(events, read)
-            # A read needs no proxy fence before the overwrite: order is enough (docs/machine.md).
-            unknown = (knowledge.seen[column] < clock) & (read != 0)
-            if unknown.any():
-                i, j = np.nonzero(unknown)
-                blamed = events.of(read[i[0], j[0]])
-                report_conflict(
-                    w,
-                    ins,
-                    blamed,
-                    f"{what} writes",
-                    f"shared byte {int(addr[i[0]] + j[0]):#x}",
-                    (),
-                    np.sort(addr[i] + j),
-                )
-    shared.writers[width][index] = event
-
-
-def _stand(events: Any, packed: Array) -> tuple[Array, Array]:
-    number = (packed & (UNORDERED - 1)) >> 5
-    return events.column[number] + (packed & 31), events.clock[number]
-
-
-def _blame_async(
-    w: Warp, ins: Instruction, event: Access, at: Array, packed: Any, knowledge: Knowledge, verb: str
-) -> None:
-    column, clock = _stand(w.cta.cluster.events, np.asarray(packed))
-    if event.kind not in ("tma", "wgmma", "bulk-store", "mbarrier") and knowledge.seen[column] >= clock:
-        cls = hz.MissingProxyFenceAfterCopy if event.kind == "cp.async" else hz.MissingProxyFence
-        w.cta.machine.report(
-            cls.at(
-                w.place(ins),
-                at_bytes=np.sort(at),
-                other=event.place,
-                access=verb,
-                space=f"shared byte {int(at.min()):#x}",
-            )
-        )
-    else:
-        report_conflict(w, ins, event, verb, f"shared byte {int(at.min()):#x}", (), np.sort(at))
-
-
-# -- global memory
-def locate(
-    f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, verb: str
-) -> list[tuple[Allocation, Any, Array]]:
-    """Allocations behind global addresses: (allocation, selection or None for all, byte offsets)."""
-    everything = int(np.bitwise_or.reduce(addr)) if len(addr) else 0
-    if everything & (width - 1):
-        bad = np.flatnonzero(addr & (width - 1))
-        misaligned(f, ins, int(addr[bad[0]]), width, np.asarray(lanes)[bad])
-    memory = f.w.cta.machine.memory
-    first = memory.find(int(addr[0]))
-    if first is not None:
-        offsets = addr - first.base
-        if int(offsets.min()) >= 0 and int(offsets.max()) + width <= first.size:
-            return [(first, None, offsets)]
-    out: list[tuple[Allocation, Any, Array]] = []
-    owners = [memory.find(int(a)) for a in addr]
-    for lane, (a, allocation) in enumerate(zip(addr.tolist(), owners, strict=True)):
-        if allocation is None or a + width > allocation.base + allocation.size:
-            bad = [i for i, o in enumerate(owners) if o is None or int(addr[i]) + width > o.base + o.size]
-            f.w.cta.machine.report(
-                hz.OutOfBounds.at(
-                    f.w.place(ins),
-                    lanes=np.asarray(lanes)[bad],
-                    at_bytes=range(a, a + width),
-                    access=verb,
-                    space=f"{width} bytes at global address {a:#x}",
-                    what=memory.nearest(a + (width - 1 if allocation is not None else 0)),
-                ),
-                fatal=True,
-            )
-    for allocation in {id(o): o for o in owners if o is not None}.values():
-        where = np.array([i for i, o in enumerate(owners) if o is allocation])
-        out.append((allocation, where, addr[where] - allocation.base))
-    return out
-
-
-def global_event(w: Warp, ins: Instruction, kind: str) -> int:
-    """A packed global event: the cluster above the cluster's own packed number."""
-    cluster = w.cta.cluster
-    event = cluster.events.new(w.first, cluster.clocks.now[w.row], w.access(kind, ins))
-    return (cluster.serial + 1) << 32 | event
-
-
-def global_load(f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, kind: str = "ld") -> Array:
-    """Words at global addresses; 16 bytes are rows of two."""
-    parts = locate(f, ins, lanes, addr, width, "read of")
-    if len(parts) == 1 and parts[0][1] is None:
-        allocation, _, offsets = parts[0]
-        return _global_load(f, ins, allocation, lanes, offsets, width, kind)
-    out: Array | None = None
-    for allocation, where, offsets in parts:
-        words = _global_load(f, ins, allocation, lanes[where], offsets, width, kind)
-        if out is None:
-            out = np.zeros((len(addr), *words.shape[1:]), words.dtype)
-        out[where] = words
-    assert out is not None
-    return out
-
-
-def _global_load(
-    f: Frame, ins: Instruction, allocation: Allocation, lanes: Any, offsets: Array, width: int, kind: str
-) -> Array:
-    index = offsets >> SHIFT[width]
-    if allocation.writable:
-        if allocation.writer is not None:
-            global_ordered(
-                f.w, ins, allocation, lanes, offsets, width, allocation.writer, kind, f"`{ins.opcode}` reads"
-            )
-        record_global_read(f.w, allocation, lanes, index, width, global_event(f.w, ins, kind))
-    return allocation.words[width][index]
-
-
-def record_global_read(w: Warp, allocation: Allocation, lanes: Any, index: Array, width: int, event: int) -> None:
-    """Enter a read; the last reader of another CTA is kept beside the last reader."""
-    last, other = allocation.read_shadow()
-    last_view, other_view = last.reshape(-1, width), other.reshape(-1, width)
-    before = last_view[index]
-    if before.any():
-        foreign = (before >> 32 != w.cta.cluster.serial + 1) & (before != 0)
-        if foreign.any():
-            other_view[index] = np.where(foreign, before, other_view[index])
-    last_view[index] = (event + np.asarray(lanes))[:, None]
-
-
-def global_ordered(
-    w: Warp,
-    ins: Instruction,
-    allocation: Allocation,
-    lanes: Any,
-    offsets: Array,
-    width: int,
-    shadow: Array,
-    kind: str,
-    verb: str,
-) -> None:
-    """Check a global access against the events in ``shadow``."""
-    events = shadow.reshape(-1, width)[offsets >> SHIFT[width]]
-    if not events.any():
-        return
-    bad = unknown_global(w, events, (w.first + np.asarray(lanes))[:, None])
-    if not bad.any():
-        return
-    for i, j in zip(*np.nonzero(bad), strict=True):
-        event = w.cta.machine.event_of(int(events[i, j]))
-        if event is None or (event.kind == "atom" and kind == "atom"):
-            continue
-        where = allocation.describe(int(offsets[i] + j))
-        rows, columns = np.nonzero(bad)
-        if event.kind in ("st", "atom", "ld") or "read" in verb:
-            report_conflict(
-                w, ins, event, verb, where, np.asarray(lanes)[np.unique(rows)], offsets[rows] + columns
-            )
-        else:
-            report_conflict(w, ins, event, verb, where, (), offsets[rows] + columns)
-        return
-
-
-def unknown_global(w: Warp, events: Array, rows: Any) -> npt.NDArray[np.bool_]:
-    """Which global events are not ordered before the threads ``rows`` of warp ``w``."""
-    cluster = w.cta.cluster
-    serial = events >> 32
-    packed = events & 0xFFFFFFFF
-    own = serial == cluster.serial + 1
-    bad = np.zeros(events.shape, bool)
-    if own.any():
-        known = cluster.events.known(np.where(own, packed, 0), rows, cluster.clocks.seen)
-        bad |= own & ~known
-    foreign = ~own & (events != 0)
-    if foreign.any():
-        knowledge = cluster.clocks.foreign[w.row]
-        for number in np.unique(serial[foreign]):
-            other = w.cta.machine.clusters[int(number) - 1]
-            here = foreign & (serial == number)
-            column, clock = _stand(other.events, packed)
-            table = knowledge.get(int(number) - 1)
-            known = np.zeros(events.shape, bool)
-            if table is not None:
-                inside = column < len(table)
-                known = inside & (table[np.where(inside, column, 0)] >= clock)
-            bad |= here & ~known
-    return bad
-
-
-def global_store(
-    f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, values: Array, kind: str = "st"
-) -> None:
-    """Write words to global addresses."""
-    for allocation, where, offsets in locate(f, ins, lanes, addr, width, "write to"):
-        some = lanes if where is None else lanes[where]
-        given = values if where is None else values[where]
-        check_global_write(f.w, ins, allocation, some, offsets, width, kind, f"`{ins.opcode}` writes")
-        index = offsets >> SHIFT[width]
-        event = global_event(f.w, ins, kind)
-        allocation.shadow().reshape(-1, width)[index] = (event + np.asarray(some))[:, None]
-        words = allocation.words[width]
-        words[index] = given
-        if kind != "atom" and (words[index] != given).any():
-            _same_instruction(f.w, ins, some, offsets, words[index], given, width)
-
-
-def check_global_write(
-    w: Warp, ins: Instruction, allocation: Allocation, lanes: Any, offsets: Array, width: int, kind: str, verb: str
-) -> None:
-    """A write may hit writable bytes of an element only, and nothing unordered."""
-    machine = w.cta.machine
-    if not allocation.writable:
-        machine.report(
-            hz.WriteToReadOnly.at(w.place(ins), lanes=lanes, at_bytes=offsets, access=verb, array=allocation.name)
-        )
-    if allocation.holes is not None:
-        holes = allocation.holes.reshape(-1, width)[offsets >> SHIFT[width]]
-        if holes.any():
-            i, j = np.nonzero(holes)
-            machine.report(
-                hz.OutOfBounds.at(
-                    w.place(ins),
-                    lanes=np.asarray(lanes)[np.unique(i)] if len(lanes) == len(offsets) else (),
-                    at_bytes=offsets[i] + j,
-                    access="write to",
-                    space=f"{allocation.describe(int(offsets[i[0]] + j[0]))}",
-                    what="which belongs to no element of the array (a gap between its rows)",
-                )
-            )
-    shadow = allocation.shadow()
-    global_ordered(w, ins, allocation, lanes, offsets, width, shadow, kind, verb)
-    if allocation.reader is not None and allocation.other_reader is not None:
-        for reads in (allocation.reader, allocation.other_reader):
-            global_ordered(w, ins, allocation, lanes, offsets, width, reads, kind, verb)
-
-
-__all__ = ["LANES"]

@@ -87,7 +87,11 @@ def bind(launch: Launch | Mapping[str, Any], entry: Entry, args: Mapping[str, An
         try:
             launch = Launch.from_json(launch)
         except (KeyError, TypeError, ValueError) as e:
-            refuse(f"the launch plan cannot be read ({e!r})", "a launch plan as `Launch.to_json` writes it", "correct it")
+            refuse(
+                f"the launch plan cannot be read ({e!r})",
+                "a launch plan as `Launch.to_json` writes it",
+                "correct it",
+            )
     if isinstance(launch, Launch):
         return _bind_plan(launch, entry, args)
     return _bind_simple(launch, entry, args, target)
@@ -117,7 +121,11 @@ def names_of(launch: Launch, args: Mapping[str, Any]) -> tuple[dict[str, int], d
         for i, (extent, dim) in enumerate(zip(array.shape, a.dims, strict=True)):
             names[f"{a.name}.stride{i}"] = array.strides[i] // array.itemsize
             if isinstance(dim, str) and names.setdefault(dim, extent) != extent:
-                refuse(f"`{a.name}` has {extent} along {dim}", f"{names[dim]}, as another array has", "make them agree")
+                refuse(
+                    f"`{a.name}` has {extent} along {dim}",
+                    f"{names[dim]}, as another array has",
+                    "make them agree",
+                )
     for a in launch.arrays:
         for extent, dim in zip(arrays[a.name].shape, a.dims, strict=True):
             value = _evaluate(dim, names)
@@ -130,14 +138,22 @@ def _evaluate(size: Any, names: Mapping[str, int]) -> int:
     try:
         return int(evaluate(size, names))
     except KeyError as e:
-        refuse(f"the launch plan uses the name {e}, which no argument gives a value", "a known name", "correct the plan")
+        refuse(
+            f"the launch plan uses the name {e}, which no argument gives a value",
+            "a known name",
+            "correct the plan",
+        )
 
 
 def _bind_plan(launch: Launch, entry: Entry, args: Mapping[str, Any]) -> Binding:
     names, arrays = names_of(launch, args)
     for condition, message in launch.checks:
         if not _evaluate(condition, names):
-            refuse(message, "the condition that the launch plan states", "pass arrays that fit, or compile another variant")
+            refuse(
+                message,
+                "the condition that the launch plan states",
+                "pass arrays that fit, or compile another variant",
+            )
     if len(launch.arguments) != len(entry.parameters):
         refuse(
             f"the plan has {len(launch.arguments)} arguments, `{entry.name}` {len(entry.parameters)} parameters",
@@ -152,7 +168,11 @@ def _bind_plan(launch: Launch, entry: Entry, args: Mapping[str, Any]) -> Binding
             parameters.append(("bytes", scalar_bytes(_evaluate_value(argument.value, names), argument.type)))
         elif isinstance(argument, TensorMapArgument):
             if argument.array not in arrays:
-                refuse(f"there is no tensor map for `{argument.array}`: no such array", "an array of the plan", "pass it")
+                refuse(
+                    f"there is no tensor map for `{argument.array}`: no such array",
+                    "an array of the plan",
+                    "pass it",
+                )
             for size in (*argument.dims, *argument.strides):
                 _evaluate(size, names)
             parameters.append(("map", (argument.array, tensormap.from_launch(argument, names))))
@@ -181,7 +201,9 @@ def _bind_simple(launch: Mapping[str, Any], entry: Entry, args: Mapping[str, Any
     known = {"entry", "grid", "block", "cluster", "shared", "arch", "read_only"}
     for key in launch:
         if key not in known:
-            refuse(f"the launch has no field `{key}`", f"the fields {', '.join(sorted(known))}", "drop or rename it")
+            refuse(
+                f"the launch has no field `{key}`", f"the fields {', '.join(sorted(known))}", "drop or rename it"
+            )
     if "grid" not in launch or "block" not in launch:
         refuse("the launch lacks `grid` or `block`", "both, as one to three integers", "add them")
     if len(args) != len(entry.parameters):
@@ -196,7 +218,11 @@ def _bind_simple(launch: Mapping[str, Any], entry: Entry, args: Mapping[str, Any
     for (name, value), parameter in zip(args.items(), entry.parameters, strict=True):
         if isinstance(value, TensorMap):
             if parameter.size != 128:
-                refuse(f"`{name}` is a tensor map", f"a value of type .{parameter.type}", "pass maps to 128-byte parameters")
+                refuse(
+                    f"`{name}` is a tensor map",
+                    f"a value of type .{parameter.type}",
+                    "pass maps to 128-byte parameters",
+                )
             known_name = next((n for n, a in arrays.items() if a is value.array), name)
             arrays[known_name] = _array(name, value.array)
             parameters.append(("map", (known_name, _image(value))))
@@ -208,7 +234,8 @@ def _bind_simple(launch: Mapping[str, Any], entry: Entry, args: Mapping[str, Any
             parameters.append(("bytes", scalar_bytes(value, parameter.type)))
     cluster = launch.get("cluster") or entry.directives.get("reqnctapercluster") or (1, 1, 1)
     return Binding(
-        entry.name, launch.get("arch", target), _triple(launch["grid"]), _triple(launch["block"]), _triple(cluster),
+        entry.name, launch.get("arch", target), _triple(launch["grid"]), _triple(launch["block"]),
+        _triple(cluster),
         int(launch.get("shared", 0)), arrays, {n: n not in read_only for n in arrays}, parameters,
     )  # fmt: skip
 
@@ -224,7 +251,14 @@ def _image(m: TensorMap) -> tensormap.TensorMapImage:
     dims = m.dims or tuple(reversed(array.shape))
     strides = m.strides or tuple(reversed(array.strides[:-1]))
     return tensormap.TensorMapImage(
-        name, tuple(dims), tuple(strides), tuple(m.box), tuple(m.element_strides) or (1,) * len(dims), m.swizzle, 0, m.oob_nan
+        name,
+        tuple(dims),
+        tuple(strides),
+        tuple(m.box),
+        tuple(m.element_strides) or (1,) * len(dims),
+        m.swizzle,
+        0,
+        m.oob_nan,
     )
 
 
@@ -243,10 +277,16 @@ def check_limits(b: Binding, entry: Entry, static_shared: int, arch_number: int)
     if any(g < 0 for g in b.grid):
         refuse(f"the grid {b.grid}", "extents of 0 or more", "correct the grid")
     if any(c < 1 for c in b.cluster) or any(g % c for g, c in zip(b.grid, b.cluster, strict=True)):
-        refuse(f"the grid {b.grid} in clusters of {b.cluster}", "a multiple of the cluster in each dimension", "round the grid up")
+        refuse(
+            f"the grid {b.grid} in clusters of {b.cluster}",
+            "a multiple of the cluster in each dimension",
+            "round the grid up",
+        )
     required = entry.directives.get("reqnctapercluster")
     if required and _triple(required) != b.cluster:
-        refuse(f"clusters of {b.cluster}", f"{_triple(required)}, by `.reqnctapercluster`", "launch as the PTX says")
+        refuse(
+            f"clusters of {b.cluster}", f"{_triple(required)}, by `.reqnctapercluster`", "launch as the PTX says"
+        )
     limit = SHARED_LIMIT.get(arch_number, 227 << 10)
     if b.shared < 0 or b.shared + static_shared > limit:
         refuse(
@@ -256,10 +296,13 @@ def check_limits(b: Binding, entry: Entry, static_shared: int, arch_number: int)
         )
 
 
-def fill_parameters(b: Binding, entry: Entry, program: Any, memory: GlobalMemory) -> tuple[dict[str, Allocation], dict[int, BoundMap]]:
+def fill_parameters(
+    b: Binding, entry: Entry, program: Any, memory: GlobalMemory
+) -> tuple[dict[str, Allocation], dict[int, BoundMap]]:
     """Place the arrays, write the parameter bytes, and bind the tensor maps by their parameter's address."""
     allocations = {
-        name: placement.place(memory, name, array, writable=b.written.get(name, True)) for name, array in b.arrays.items()
+        name: placement.place(memory, name, array, writable=b.written.get(name, True))
+        for name, array in b.arrays.items()
     }
     maps: dict[int, BoundMap] = {}
     for parameter, (kind, value) in zip(entry.parameters, b.parameters, strict=True):
@@ -274,16 +317,24 @@ def fill_parameters(b: Binding, entry: Entry, program: Any, memory: GlobalMemory
             raw = value
             if len(raw) != parameter.size:
                 refuse(
-                    f"{len(raw)} bytes for `{parameter.name}`", f"{parameter.size} bytes (.{parameter.type})", "correct the type"
+                    f"{len(raw)} bytes for `{parameter.name}`",
+                    f"{parameter.size} bytes (.{parameter.type})",
+                    "correct the type",
                 )
         else:
             name, image = value
             if parameter.size < 128:
-                refuse(f"a tensor map for `{parameter.name}`", f"a value of type .{parameter.type}", "pass a number")
+                refuse(
+                    f"a tensor map for `{parameter.name}`", f"a value of type .{parameter.type}", "pass a number"
+                )
             allocation = allocations[name]
             problems = tensormap.problems(image, allocation.base + allocation.origin)
             if problems:
-                refuse(f"the tensor map of `{name}` cannot be encoded: {problems[0]}", "a map within the driver's limits", "copy the array to an aligned, contiguous one")
+                refuse(
+                    f"the tensor map of `{name}` cannot be encoded: {problems[0]}",
+                    "a map within the driver's limits",
+                    "copy the array to an aligned, contiguous one",
+                )
             maps[PARAM_WINDOW + parameter.offset] = BoundMap(image, allocation)
             raw = b"\0" * parameter.size
         program.parameter_bytes[at] = np.frombuffer(raw, np.uint8)

@@ -189,10 +189,10 @@ class MbarrierReinit(HazardError):
 
 class MbarrierArrivals(HazardError):
     code = "mbarrier-arrivals"
-    found = "{n} arrivals on the mbarrier at {address:#x}, which expects {pending} more in this phase (of {expected_count})"
+    found = "{n} arrivals on the mbarrier at {address:#x}, which expects {pending} more (of {expected_count})"
     expected = "as many arrivals in a phase as the count given to `mbarrier.init`"
     fix = "correct the count of `mbarrier.init` (PTX line {init_line}), or who arrives"
-    why = "The surplus arrival is counted to the next phase, which then completes too early; often nothing reads yet."
+    why = "The surplus counts to the next phase, which then completes too early; often nothing reads yet."
 
 
 class MbarrierBytes(HazardError):

@@ -100,10 +100,10 @@ class Graph:
                 if self.steps[i].guard < 0:
                     for r in self.steps[i].writes:
                         out |= 1 << r
-            for s in self.successors[b]:
-                if s != self.exit and (into[s] & out != into[s] or s not in seen):
-                    into[s] &= out
-                    work.append(s)
+            for after in self.successors[b]:
+                if after != self.exit and (into[after] & out != into[after] or after not in seen):
+                    into[after] &= out
+                    work.append(after)
         found: list[frozenset[int]] = []
         for b in range(self.exit):
             defined = into[b]

@@ -32,9 +32,8 @@ def explain(machine: Machine) -> HazardError:
         if "CTA's pool" in _why(f):
             what = f"warp {f.w.index} waits for {_why(f)}, and nobody can give any back"
             return RegisterPool.at(f.w.place(_at(machine, f)), notes=lines[:8], what=what)
-    first, ins = next(iter(groups.values()))[0] if groups else (None, None)
-    if first is None or ins is None:
-        raise AssertionError("a deadlock without anybody waiting")
+    assert groups, "a deadlock without anybody waiting"
+    first, ins = next(iter(groups.values()))[0]
     summary = lines[0]
     advice = "bring the missing arrival: " + _advice(_why(frames[0]))
     return Deadlock.at(first.w.place(ins), lanes=first.lanes, notes=lines[1:8], summary=summary, advice=advice)

@@ -79,7 +79,7 @@ def find_decoder(d: Decoder) -> Callable[[Decoder], None]:
         if found is not None:
             d.used.update(parts[:n])
             return found
-    d.unsupported()
+    return d.unsupported()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class AddressRow:
     def values(self, w: Any, lanes: Any) -> np.ndarray[Any, Any]:
         """Addresses of ``lanes`` (None: all 32) as int64."""
         row = w.v[self.view][self.row]
-        out = (row if lanes is None else row[lanes]).astype(np.int64)
+        out: np.ndarray[Any, Any] = (row if lanes is None else row[lanes]).astype(np.int64)
         if self.offset:
             out += self.offset
         return out
@@ -203,7 +203,7 @@ class Decoder:
             return cls, self.program.special(cls, operand)
         if isinstance(operand, Symbol):
             return cls, self.program.constant(cls, self.symbol_value(operand))
-        self.bad(f"operand {operand} where a register or a constant is read")
+        return self.bad(f"operand {operand} where a register or a constant is read")
 
     def src_pred(self, operand: Operand) -> tuple[int, bool]:
         """Row of a predicate operand and whether it is negated."""
@@ -265,7 +265,7 @@ class Decoder:
                 from tilemma.machine.memory import PARAM_WINDOW
 
                 return PARAM_WINDOW + p.offset + symbol.offset
-        self.bad(f"the name `{name.split('@')[0]}` is not declared")
+        return self.bad(f"the name `{name.split('@')[0]}` is not declared")
 
     def address(self, operand: Operand) -> AddressRow:
         """An address operand as a row and an offset."""

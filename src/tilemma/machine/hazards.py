@@ -26,7 +26,7 @@ class Place:
     @property
     def ptx_span(self) -> Span:
         i = self.instruction
-        return Span(self.module, i.line, i.column, i.line, i.column + len(i.text))
+        return Span(self.module, i.line, i.column, i.line, i.column + len(i.opcode))
 
     @property
     def span(self) -> Span:
@@ -38,7 +38,13 @@ class Place:
         return f"warp {self.warp} of CTA {self.cta}, PTX line {self.instruction.line}"
 
 
-def ranges(numbers: Sequence[int], limit: int = 6) -> str:
+def shorten(instruction: Instruction, limit: int = 110) -> str:
+    """An instruction's text, cut where it is long (a wgmma names up to 128 registers)."""
+    text = instruction.text
+    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
+
+
+def ranges(numbers: Any, limit: int = 6) -> str:
     """Sorted integers as ranges: ``0-3, 8, 12-15``."""
     out: list[str] = []
     values = sorted({int(n) for n in numbers})
@@ -67,14 +73,16 @@ class HazardError(TilemmaError):
         cls,
         place: Place,
         *,
-        lanes: Sequence[int] = (),
-        at_bytes: Sequence[int] = (),
+        lanes: Any = (),
+        at_bytes: Any = (),
         other: Place | None = None,
         notes: Sequence[str] = (),
         **facts: Any,
     ) -> HazardError:
         """The hazard at ``place``; ``other`` is the earlier access that it collides with."""
-        said = [Note(f"PTX line {place.instruction.line}: {place.instruction.text}", place.ptx_span)]
+        said = []
+        if place.instruction.location is not None:
+            said.append(Note(f"PTX line {place.instruction.line}: {shorten(place.instruction)}"))
         who = f"executed by warp {place.warp} of CTA {place.cta}"
         if len(lanes):
             who += f", lanes {ranges(lanes)}"
@@ -82,13 +90,13 @@ class HazardError(TilemmaError):
             who += f", bytes {ranges(at_bytes)}"
         said.append(Note(who))
         if other is not None:
-            said.append(Note(f"against {other}: {other.instruction.text}", other.ptx_span))
+            said.append(Note(f"against {other}: {shorten(other.instruction)}", other.span))
         said += [Note(text) for text in notes]
         return cls(
             place.span,
             notes=said,
             ptx_line=place.instruction.line,
-            instruction=place.instruction.text,
+            instruction=shorten(place.instruction),
             warp=place.warp,
             cta=place.cta,
             lanes=tuple(int(x) for x in lanes),

@@ -39,7 +39,7 @@ class Performance:
         self._add("uncoalesced", ins, extra)
 
     def _add(self, kind: str, ins: Instruction, extra: int) -> None:
-        note = self.notes.get((kind, id(ins)))  # type: ignore[arg-type]
+        note = self.notes.get((kind, id(ins)))
         if note is None:
             note = self.notes[kind, id(ins)] = PerformanceNote(kind, ins.line, ins.text)
         note.executions += 1

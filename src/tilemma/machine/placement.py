@@ -1,4 +1,4 @@
-"""NumPy arrays in the machine's global memory: their bytes in, their bytes out, with strides and alignment kept."""
+"""NumPy arrays in the machine's global memory: bytes in, bytes out, with strides and alignment kept."""
 
 from __future__ import annotations
 
@@ -64,5 +64,9 @@ def _view(allocation: Allocation, array: Any) -> Any:
 def _view_of(flat: Any, allocation: Allocation, array: Any) -> Any:
     """The bytes of ``flat`` that belong to elements of ``array``: [..., itemsize]."""
     return np.ndarray(
-        (*array.shape, array.itemsize), np.uint8, buffer=flat.data, offset=allocation.origin, strides=(*array.strides, 1)
+        (*array.shape, array.itemsize),
+        np.uint8,
+        buffer=flat.data,
+        offset=allocation.origin,
+        strides=(*array.strides, 1),
     )

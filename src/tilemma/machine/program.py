@@ -125,7 +125,7 @@ class Program:
         """Register files of one CTA: for each class [rows, warps, 32]."""
         files: dict[str, Any] = {}
         for cls, dtype in CLASS_DTYPE.items():
-            file = np.zeros((max(1, self.rows[cls]), warps, 32), dtype)
+            file: Any = np.zeros((max(1, self.rows[cls]), warps, 32), dtype)
             # Poison: a value that nothing wrote should not look like a plausible zero.
             if cls != "p":
                 file[:] = 0xDEADBEEFDEADBEEF & ((1 << 8 * file.itemsize) - 1)

@@ -116,7 +116,9 @@ class Job:
             return next(iter(entries.values()))
         if wanted not in entries:
             binding.refuse(
-                f"the PTX has no entry `{wanted}`", f"one of {', '.join(entries) or 'none'}", "name it in the launch"
+                f"the PTX has no entry `{wanted}`",
+                f"one of {', '.join(entries) or 'none'}",
+                "name it in the launch",
             )
         return entries[wanted]
 
@@ -184,9 +186,7 @@ def run(
     if schedule not in SCHEDULES:
         binding.refuse(f"the schedule `{schedule}`", f"one of {', '.join(SCHEDULES)}", "pick one of these")
     job = Job(ptx, launch, args, arch)
-    return job.run(
-        seed=seed, schedule=schedule, strict=strict, collect=collect, max_steps=max_steps, trace=trace
-    )
+    return job.run(seed=seed, schedule=schedule, strict=strict, collect=collect, max_steps=max_steps, trace=trace)
 
 
 def schedule_of(i: int) -> str:

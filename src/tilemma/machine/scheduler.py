@@ -391,9 +391,10 @@ class Machine:
     def leave(self, f: Frame, m: Any) -> bool:
         """The lanes ``m`` (None: all of the frame) exit; True when the frame has none left."""
         w = f.w
-        gone = np.ones(32, bool) if m is None and f.m is None else (f.m if m is None else m)
+        mine = np.ones(32, bool) if f.m is None else f.m
+        gone = mine if m is None else m
         w.live = w.live & ~gone
-        left = np.zeros(32, bool) if f.m is None and m is None else (~gone if f.m is None else f.m & ~gone)
+        left = mine & ~gone
         if left.any():
             f.set_mask(left)
             return False

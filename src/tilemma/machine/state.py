@@ -14,9 +14,8 @@ from tilemma.machine.memory import SharedMemory
 from tilemma.machine.syntax import Instruction
 
 if TYPE_CHECKING:
-    from tilemma.machine.scheduler import Machine
-
     from tilemma.machine.program import Program
+    from tilemma.machine.scheduler import Machine
 
 Mask = npt.NDArray[np.bool_]
 LANES = np.arange(32)
@@ -52,7 +51,7 @@ class Frame:
     """
 
     __slots__ = (
-        "blocked", "children", "ended", "lanes", "m", "parent", "pc", "resume", "rows", "rpc", "timeout", "w", "wait",
+        "blocked", "children", "ended", "lanes", "m", "parent", "pc", "resume", "rows", "rpc", "timeout", "w",
     )  # fmt: skip
 
     def __init__(self, w: Warp, pc: int, m: Mask | None, rpc: int, parent: Frame | None) -> None:
@@ -60,7 +59,6 @@ class Frame:
         self.children = 0
         # Why it waits: a text, or a function that gives one.
         self.blocked: Any = ""
-        self.wait: Any = None
         self.resume: Any = None
         self.timeout = False
         self.ended = False

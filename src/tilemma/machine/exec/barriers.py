@@ -132,9 +132,7 @@ def arrive(f: Frame, ins: Instruction, m: Any, name: int, threads: int, waits: b
 
 
 def _wrong(f: Frame, ins: Instruction, name: int, what: str) -> None:
-    f.w.cta.machine.report(
-        BarrierCount.at(f.w.place(ins), lanes=f.lanes, barrier=name, what=what), fatal=True
-    )
+    f.w.cta.machine.report(BarrierCount.at(f.w.place(ins), lanes=f.lanes, barrier=name, what=what), fatal=True)
 
 
 def release(cta: Cta, name: int, b: NamedBarrier, op: str = "none") -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tilemma.dtypes import dtype
-from tilemma.machine import access
+from tilemma.machine import access, async_access, global_access
 from tilemma.machine import catalogue as hz
-from tilemma.machine.access import Knowledge
 from tilemma.machine.agents import Agent
+from tilemma.machine.async_access import Knowledge
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import mbarriers
@@ -48,7 +48,9 @@ class LoadAgent(Agent):
 
     kind = "tma"
 
-    def __init__(self, w: Warp, ins: Instruction, cta: Cta, barrier: mbarriers.Mbarrier, move: Any, size: int) -> None:
+    def __init__(
+        self, w: Warp, ins: Instruction, cta: Cta, barrier: mbarriers.Mbarrier, move: Any, size: int
+    ) -> None:
         super().__init__(w, ins)
         self.cta, self.barrier, self.move, self.size = cta, barrier, move, size
         self.event = 0
@@ -105,7 +107,9 @@ def _one_thread(f: Frame, ins: Instruction, lanes: Any, operands: list[Any]) -> 
         f.w.cta.machine.report(hz.ElectedOnce.at(f.w.place(ins), lanes=lanes, opcode=ins.opcode, n=len(lanes)))
 
 
-def _targets(f: Frame, ins: Instruction, destination: int, barrier: int, mask: int | None) -> list[tuple[Cta, int, int]]:
+def _targets(
+    f: Frame, ins: Instruction, destination: int, barrier: int, mask: int | None
+) -> list[tuple[Cta, int, int]]:
     """(CTA, shared offset, barrier address) for each CTA that the copy writes."""
     cta, offset = _shared_offset(f, ins, destination)
     if mask is None:
@@ -126,7 +130,8 @@ def _targets(f: Frame, ins: Instruction, destination: int, barrier: int, mask: i
         if target is None:
             f.w.cta.machine.report(
                 hz.BadTensorMap.at(
-                    f.w.place(ins), what=f"the multicast mask {mask:#x} names CTA {rank} of a cluster of {len(ctas)}"
+                    f.w.place(ins),
+                    what=f"the multicast mask {mask:#x} names CTA {rank} of a cluster of {len(ctas)}",
                 ),
                 fatal=True,
             )
@@ -172,7 +177,9 @@ def issue_load(
         info = Access("tma", w, ins, swizzle)
         event = cluster.events.new(barrier.column, int(NEVER), info, unordered=True)
         units, width = chunk_width(addresses, element)
-        access.async_write(w, ins, cta, units, width, knowledge, event, f"`{ins.opcode.split('.mbarrier')[0]}`")
+        async_access.async_write(
+            w, ins, cta, units, width, knowledge, event, f"`{ins.opcode.split('.mbarrier')[0]}`"
+        )
         agent = LoadAgent(w, ins, cta, barrier, _mover(cta, addresses, element, source), size)
         agent.event = event
         machine.issue(agent)
@@ -211,9 +218,11 @@ def _check_source(w: Warp, ins: Instruction, lane: int, allocation: Any, offsets
         return
     lanes = np.full(len(offsets), lane)
     if allocation.writer is not None:
-        access.global_ordered(w, ins, allocation, lanes, offsets, element, allocation.writer, "ld", "the copy reads")
-    event = access.global_event(w, ins, "ld")
-    access.record_global_read(w, allocation, lanes, offsets >> SHIFT[element], element, event)
+        global_access.global_ordered(
+            w, ins, allocation, lanes, offsets, element, allocation.writer, "ld", "the copy reads"
+        )
+    event = global_access.global_event(w, ins, "ld")
+    global_access.record_global_read(w, allocation, lanes, offsets >> SHIFT[element], element, event)
 
 
 # -- tensor copies
@@ -270,7 +279,9 @@ def _tensor_load(d: Decoder, rank: int, operands: Any, multicast: bool) -> None:
     d.visible(run)
 
 
-def load_box(f: Frame, ins: Instruction, lane: int, bound: Any, rank: int, corner: list[int], targets: Any) -> None:
+def load_box(
+    f: Frame, ins: Instruction, lane: int, bound: Any, rank: int, corner: list[int], targets: Any
+) -> None:
     """Issue a tensor copy of the box at ``corner`` into ``targets``."""
     image, allocation = bound.image, bound.allocation
     for _, offset, _ in targets:
@@ -345,7 +356,7 @@ def issue_store(
     read_event = cluster.events.new(bulk.read_column, int(NEVER), info, unordered=True)
     write_event = cluster.events.new(bulk.write_column, int(NEVER), info, unordered=True)
     units, width = chunk_width(read, size)
-    access.async_read(
+    async_access.async_read(
         w, ins, w.cta, units, width, knowledge_of(w, lane), read_event, ("bulk", w.first + lane), f"`{ins.opcode}`"
     )
     how = "atom" if operation != "none" else "st"
@@ -353,7 +364,7 @@ def issue_store(
         lanes = np.full(len(to), lane)
         if int(to.max()) + size > allocation.size:
             _check_source(w, ins, lane, allocation, to, size)
-        access.check_global_write(w, ins, allocation, lanes, to, size, how, "the copy writes")
+        global_access.check_global_write(w, ins, allocation, lanes, to, size, how, "the copy writes")
         packed = (cluster.serial + 1) << 32 | write_event
         allocation.shadow().reshape(-1, size)[to >> SHIFT[size]] = packed
     shared = w.cta.shared
@@ -378,7 +389,8 @@ def _reduce(operation: str, name: str, old: Any, new: Any) -> Any:
         return numerics.arith(operation, t.name, old.view(t.numpy), new.view(t.numpy)).view(old.dtype)
     a, b = (x.view(t.numpy) for x in (old, new))
     function = {
-        "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+        "add": np.add, "min": np.minimum, "max": np.maximum,
+        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     }[operation]  # fmt: skip
     return function(a, b).view(old.dtype)
 
@@ -417,7 +429,9 @@ def plain(d: Decoder) -> None:
             words = np.arange(0, n, 16, dtype=np.int64)
             if stores:
                 _, offset = _shared_offset(f, ins, int(start[lane]))
-                (allocation, _, first), *_rest = access.locate(f, ins, np.array([lane]), at[[lane]], 16, "write to")
+                (allocation, _, first), *_rest = global_access.locate(
+                    f, ins, np.array([lane]), at[[lane]], 16, "write to"
+                )
                 where = words + offset
                 issue_store(f, ins, int(lane), allocation, words + int(first[0]), where, where, 16)
                 continue
@@ -434,7 +448,7 @@ def plain(d: Decoder) -> None:
 
 
 def _global_source(f: Frame, ins: Instruction, lane: int, start: Any, words: Any) -> Any:
-    (allocation, _, first), *_rest = access.locate(f, ins, np.array([lane]), start, 16, "copy of")
+    (allocation, _, first), *_rest = global_access.locate(f, ins, np.array([lane]), start, 16, "copy of")
     offsets = words + int(first[0])
     _check_source(f.w, ins, lane, allocation, offsets, 16)
     return lambda: (allocation.words[16][offsets >> 4], offsets + allocation.base)
@@ -445,7 +459,7 @@ def _shared_source(f: Frame, ins: Instruction, lane: int, start: int, words: Any
     cta, offset = _shared_offset(f, ins, start)
     bulk = bulk_of(w, lane)
     event = w.cta.cluster.events.new(bulk.read_column, int(NEVER), w.access("bulk-store", ins), unordered=True)
-    access.async_read(
+    async_access.async_read(
         w, ins, cta, words + offset, 16, knowledge_of(w, lane), event, ("bulk", w.first + lane), f"`{ins.opcode}`"
     )
     return lambda: (cta.shared.words[16][(words + offset) >> 4], np.zeros(len(words), np.int64))

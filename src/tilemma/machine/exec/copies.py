@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilemma.machine import access
+from tilemma.machine import access, global_access
 from tilemma.machine.agents import Agent
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
@@ -44,7 +44,9 @@ class CopyAgent(Agent):
 
     kind = "cp.async"
 
-    def __init__(self, w: Warp, ins: Instruction, lanes: Any, to: Any, sources: Any, width: int, sizes: Any) -> None:
+    def __init__(
+        self, w: Warp, ins: Instruction, lanes: Any, to: Any, sources: Any, width: int, sizes: Any
+    ) -> None:
         super().__init__(w, ins)
         self.lanes, self.to, self.sources, self.width, self.sizes = lanes, to, sources, width, sizes
         self.event = 0
@@ -88,7 +90,7 @@ def cp_async(d: Decoder) -> None:
     rest = d.operands[3 : len(d.operands) - hint]
     size = ignore = None
     if rest:
-        if isinstance(rest[0], Register) and rest[0].type == "pred" or type(rest[0]).__name__ == "Not":
+        if (isinstance(rest[0], Register) and rest[0].type == "pred") or type(rest[0]).__name__ == "Not":
             ignore = d.src_pred(rest[0])
         else:
             size = d.src(rest[0], "u32")
@@ -132,8 +134,10 @@ def _issue(f: Frame, ins: Instruction, lanes: Any, to: Any, source: Any, width: 
             for lane in [chosen] if full and len(chosen) else [np.array([i]) for i in chosen if not full]:
                 n = width if full else 1
                 if not full:
-                    access.locate(f, ins, lanes[lane], source[lane] + sizes[lane] - 1, 1, "read of")
-                for allocation, where, offsets in access.locate(f, ins, lanes[lane], source[lane], n, "read of"):
+                    global_access.locate(f, ins, lanes[lane], source[lane] + sizes[lane] - 1, 1, "read of")
+                for allocation, where, offsets in global_access.locate(
+                    f, ins, lanes[lane], source[lane], n, "read of"
+                ):
                     picked = lane if where is None else lane[where]
                     _order_source(w, ins, allocation, lanes[picked], offsets, n)
                     sources.append((allocation, picked, offsets))
@@ -157,9 +161,11 @@ def _order_source(w: Warp, ins: Instruction, allocation: Any, lanes: Any, offset
     if not allocation.writable:
         return
     if allocation.writer is not None:
-        access.global_ordered(w, ins, allocation, lanes, offsets, width, allocation.writer, "ld", "`cp.async` reads")
-    event = access.global_event(w, ins, "ld")
-    access.record_global_read(w, allocation, lanes, offsets >> SHIFT[width], width, event)
+        global_access.global_ordered(
+            w, ins, allocation, lanes, offsets, width, allocation.writer, "ld", "`cp.async` reads"
+        )
+    event = global_access.global_event(w, ins, "ld")
+    global_access.record_global_read(w, allocation, lanes, offsets >> SHIFT[width], width, event)
 
 
 @instruction("cp.async.commit_group")
@@ -273,18 +279,15 @@ def copy_arrive(d: Decoder) -> None:
 
         def then() -> None:
             size = max(len(message.seen), copies.column + 32)
-            for name in ("seen", "fenced"):
-                table = np.zeros(size, np.int32)
-                old = getattr(message, name)
-                table[: len(old)] = old
-                table[copies.column + lanes] = np.maximum(table[copies.column + lanes], number)
-                setattr(message, name, table)
-            # Generic-proxy writes: known, but not fenced.
-            message.fenced[copies.column + lanes] = 0
+            # Known, but not fenced: cp.async writes through the generic proxy.
+            table = np.zeros(size, np.int32)
+            table[: len(message.seen)] = message.seen
+            table[copies.column + lanes] = np.maximum(table[copies.column + lanes], number)
+            message.seen = table
             for barrier in barriers:
                 barrier.arrive(w.place(ins), 1, message)
 
-        agent = ArriveAgent(w, ins, [a for a in mine if a in w.cta.machine.pending], then)
-        w.cta.machine.issue(agent)
+        arrival = ArriveAgent(w, ins, [a for a in mine if a in w.cta.machine.pending], then)
+        w.cta.machine.issue(arrival)
 
     d.visible(run)

@@ -27,7 +27,9 @@ def fence(d: Decoder) -> None:
 def proxy(d: Decoder) -> None:
     d.needs(90)
     kind = d.one_of(("alias", "async", "async.global", "tensormap::generic", "async::generic"))
-    d.has("global", "shared::cta", "shared::cluster", "release", "acquire", "gpu", "cta", "cluster", "sys", "proxy")
+    d.has(
+        "global", "shared::cta", "shared::cluster", "release", "acquire", "gpu", "cta", "cluster", "sys", "proxy"
+    )
     d.has("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     d.only()
     # Restricted to global memory, the fence does nothing for shared memory.

@@ -19,7 +19,7 @@ from tilemma.machine.hazards import Place
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.scheduler import AGAIN, POLL
 from tilemma.machine.state import LANES, Access, Cta, Frame
-from tilemma.machine.syntax import Instruction, Sink
+from tilemma.machine.syntax import Address, Instruction, Sink
 
 MAX_COUNT = (1 << 20) - 1
 
@@ -141,12 +141,12 @@ class Mbarrier:
             missing.append(f"{self.tx} bytes")
         return (
             f"{which} of the mbarrier at {self.address:#x} of CTA {self.cta.index} (initialised at PTX line "
-            f"{self.init.instruction.line}), now in phase {self.phase}, which lacks {' and '.join(missing) or 'nothing'}"
+            f"{self.init.instruction.line}), now in phase {self.phase}, which lacks {' and '.join(missing)}"
         )
 
 
 def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = None) -> Mbarrier:
-    """The mbarrier at ``address``, whose init must be ordered before thread ``row`` (default: the frame's first)."""
+    """The mbarrier at ``address``; its init must be ordered before thread ``row`` (default: the frame's first)."""
     w = f.w
     if address >= SHARED_WINDOW:
         address -= SHARED_WINDOW
@@ -169,6 +169,7 @@ def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = 
             ),
             fatal=True,
         )
+    assert found is not None
     barrier: Mbarrier = found
     clocks = w.cta.cluster.clocks
     if row is None:
@@ -209,7 +210,11 @@ def _lanes(f: Frame, m: Any) -> Any:
 def _groups(f: Frame, m: Any, address: AddressRow) -> list[tuple[int, Any]]:
     """Lanes by the barrier address that they name."""
     lanes = _lanes(f, m)
-    addr = address.values(f.w, None if m is None else lanes) if len(lanes) < 32 or m is not None else address.values(f.w, None)
+    addr = (
+        address.values(f.w, None if m is None else lanes)
+        if len(lanes) < 32 or m is not None
+        else address.values(f.w, None)
+    )
     if len(addr) != len(lanes):
         addr = addr[lanes]
     first = int(addr[0])
@@ -246,7 +251,8 @@ def init(d: Decoder) -> None:
                 problem, fix = f"the count {n} is not 1 to {MAX_COUNT}", "correct the count"
             if problem:
                 machine.report(
-                    hz.MbarrierReinit.at(w.place(ins), lanes=lanes, address=at, what=problem, fix_text=fix), fatal=True
+                    hz.MbarrierReinit.at(w.place(ins), lanes=lanes, address=at, what=problem, fix_text=fix),
+                    fatal=True,
                 )
             if at % 8:
                 access.misaligned(f, ins, at, 8, lanes)
@@ -303,7 +309,7 @@ def arrive(d: Decoder) -> None:
     d.has("release", "noComplete", *_COMMON)
     d.only("arrive", "arrive_drop")
     operands = list(d.operands)
-    has_state = not type(operands[0]).__name__ == "Address"
+    has_state = not isinstance(operands[0], Address)
     state = -1
     if has_state:
         to = operands.pop(0)

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilemma.machine import access, strong
+from tilemma.machine import access, global_access, strong
 from tilemma.machine.catalogue import OutOfBounds
 from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
 from tilemma.machine.isa import numerics
@@ -162,7 +162,7 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
         if space == "global" or (space == "generic" and int(addr.max()) < SHARED_WINDOW):
             if order != "weak":
                 strong.before_read(f, some, addr, order)
-            words = access.global_load(f, ins, some, addr, width, kind)
+            words = global_access.global_load(f, ins, some, addr, width, kind)
             w.cta.machine.performance.global_(ins, addr, width)
         elif space == "shared":
             strong.before_read(f, some, addr, order)
@@ -186,7 +186,7 @@ def _generic_load(f: Frame, ins: Any, lanes: Any, addr: Any, width: int) -> Any:
         elif window == "local":
             words = local_words(f, ins, lanes[part], a - LOCAL_WINDOW, width)
         else:
-            words = access.global_load(f, ins, lanes[part], a, width)
+            words = global_access.global_load(f, ins, lanes[part], a, width)
         if out is None:
             out = np.zeros((len(addr), *words.shape[1:]), words.dtype)
         out[part] = words
@@ -245,7 +245,7 @@ def st(d: Decoder) -> None:
             access.shared_store(f, ins, some, addr, width, values, how)
             w.cta.machine.performance.shared(ins, addr, width)
         elif space == "global" or int(addr.max()) < SHARED_WINDOW:
-            access.global_store(f, ins, some, addr, width, values, how)
+            global_access.global_store(f, ins, some, addr, width, values, how)
             w.cta.machine.performance.global_(ins, addr, width)
         else:
             for window, part in _windows(addr):
@@ -254,7 +254,7 @@ def st(d: Decoder) -> None:
                 elif window == "local":
                     local_words(f, ins, some[part], addr[part] - LOCAL_WINDOW, width, values[part])
                 else:
-                    access.global_store(f, ins, some[part], addr[part], width, values[part], how)
+                    global_access.global_store(f, ins, some[part], addr[part], width, values[part], how)
         w.cta.machine.progress += 1
 
     d.visible(run)
@@ -377,7 +377,9 @@ def atom(d: Decoder) -> None:
         strong.before_read(f, lanes, addr, order)
         strong.before_write(f, lanes, addr, order)
         load, store = (
-            (access.shared_load, access.shared_store) if shared else (access.global_load, access.global_store)
+            (access.shared_load, access.shared_store)
+            if shared
+            else (global_access.global_load, global_access.global_store)
         )
         old = load(f, ins, lanes, addr, width, "atom")
         b = value.gather(w, lanes, width).view(_WORD[size]).reshape(len(lanes), -1)

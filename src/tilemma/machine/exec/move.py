@@ -10,6 +10,10 @@ from tilemma.machine.decode import CLASS_BYTES, RAW, VIEW, Decoder, instruction
 from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from tilemma.machine.syntax import Register, Special, Symbol, Vector
 
+_WINDOWS = {
+    "global": 0, "const": 0, "param": 0, "param::entry": 0, "shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW,
+    "shared::cluster": SHARED_WINDOW, "local": LOCAL_WINDOW,
+}  # fmt: skip
 _CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 
 
@@ -108,18 +112,7 @@ def _clock(d: Decoder) -> None:
 @instruction("cvta")
 def cvta(d: Decoder) -> None:
     kind = d.type
-    space = d.one_of(
-        {
-            "global": 0,
-            "const": 0,
-            "param": 0,
-            "shared": SHARED_WINDOW,
-            "shared::cta": SHARED_WINDOW,
-            "shared::cluster": SHARED_WINDOW,
-            "local": LOCAL_WINDOW,
-            "param::entry": 0,
-        }  # fmt: skip
-    )
+    space = d.one_of(_WINDOWS)
     to_space = d.has("to")
     d.only(kind, "to")
     o, v = d.dst(d.operands[0], kind), VIEW[kind]

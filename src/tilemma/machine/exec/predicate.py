@@ -44,7 +44,7 @@ def setp(d: Decoder) -> None:
     op = d.mods[0]
     if op not in _COMPARE and op not in _UNORDERED and op not in ("num", "nan"):
         d.unsupported()
-    combine = d.one_of(_BOOL, "none") if len(d.operands) == 4 else "none"
+    combine = d.one_of(tuple(_BOOL), "none") if len(d.operands) == 4 else "none"
     d.has("ftz")
     d.only(op, kind)
     if kind in _ELEMENT:
@@ -79,7 +79,7 @@ def setp(d: Decoder) -> None:
         yes, no = truth, ~truth
         if c >= 0:
             third = p[c] ^ negated
-            yes, no = combine(truth, third), combine(~truth, third)
+            yes, no = _BOOL[combine](truth, third), _BOOL[combine](~truth, third)
         np.copyto(p[o], yes, where=where)
         if o2 >= 0:
             np.copyto(p[o2], no, where=where)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from tilemma.dtypes import dtype
-from tilemma.machine import access, provenance
+from tilemma.machine import async_access, provenance
 from tilemma.machine import catalogue as hz
-from tilemma.machine.access import Knowledge
 from tilemma.machine.agents import Agent
+from tilemma.machine.async_access import Knowledge
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
@@ -121,6 +121,8 @@ class Group:
         self.issued = dict.fromkeys([w.index for w in self.warps], 0)
         self.column = cta.cluster.clocks.column(("wgmma", cta.rank, number))
         self.started = 0
+        # Events of operations that have started and belong to no group yet.
+        self.uncommitted: dict[int, int] = {}
         self.waiters: list[Frame] = []
 
     def clock_of(self, serial: int) -> int:
@@ -140,7 +142,9 @@ def group_of(f: Frame, ins: Instruction) -> Group:
         found = cta.warpgroups[number] = Group(cta, number)
         if len(found.warps) != 4:
             cta.machine.report(
-                hz.WgmmaNotUniform.at(f.w.place(ins), what="the last warps of the CTA do not make a whole warpgroup"),
+                hz.WgmmaNotUniform.at(
+                    f.w.place(ins), what="the last warps of the CTA do not make a whole warpgroup"
+                ),
                 fatal=True,
             )
     return found
@@ -178,11 +182,19 @@ class Operation(Agent):
         """One more warp issues the operation; the fourth starts it."""
         w = f.w
         if ins is not self.instruction:
-            self._differ(f, ins, f"warp {w.index} executes another wgmma than warp {self.warp.index} (PTX line {self.instruction.line})")
+            self._differ(
+                f,
+                ins,
+                f"warp {w.index} executes another wgmma than warp {self.warp.index} does",
+            )
         if self._descriptors(w) != self.descriptors or self.form.scales(w) != self.scale:
-            self._differ(f, ins, f"warp {w.index} has other descriptors or another scale-d than warp {self.warp.index}")
+            self._differ(
+                f, ins, f"warp {w.index} has other descriptors or another scale-d than warp {self.warp.index}"
+            )
         clocks = w.cta.cluster.clocks
-        mine = Knowledge(clocks.seen[w.first : w.first + 32].max(axis=0), clocks.fenced[w.first : w.first + 32].max(axis=0))
+        mine = Knowledge(
+            clocks.seen[w.first : w.first + 32].max(axis=0), clocks.fenced[w.first : w.first + 32].max(axis=0)
+        )
         if self.knowledge is None:
             self.knowledge = mine
         else:
@@ -195,14 +207,20 @@ class Operation(Agent):
             self.start(f)
 
     def _differ(self, f: Frame, ins: Instruction, what: str) -> None:
-        f.w.cta.machine.report(hz.WgmmaNotUniform.at(f.w.place(ins), other=self.warp.place(self.instruction), what=what), fatal=True)
+        f.w.cta.machine.report(
+            hz.WgmmaNotUniform.at(f.w.place(ins), other=self.warp.place(self.instruction), what=what), fatal=True
+        )
 
     def operands(self) -> list[tuple[str, Any, Any]]:
         """(letter, descriptor, element addresses [rows, k]) of the operands in shared memory."""
         form, out = self.form, []
         if not form.in_registers:
-            out.append(("A", self.descriptors[0], addresses(self.descriptors[0], 64, form.k, form.bits, form.a_major)))
-        out.append(("B", self.descriptors[1], addresses(self.descriptors[1], form.n, form.k, form.bits, form.b_major)))
+            out.append(
+                ("A", self.descriptors[0], addresses(self.descriptors[0], 64, form.k, form.bits, form.a_major))
+            )
+        out.append(
+            ("B", self.descriptors[1], addresses(self.descriptors[1], form.n, form.k, form.bits, form.b_major))
+        )
         return out
 
     def start(self, f: Frame) -> None:
@@ -212,7 +230,10 @@ class Operation(Agent):
         ins, w = self.instruction, f.w
         size = form.bits // 8
         assert self.knowledge is not None
-        self.event = events.new(group.column, group.clock_of(self.serial), w.access("wgmma", ins), unordered=True)
+        clock = group.clock_of(self.serial)
+        self.event = events.new(group.column, clock, w.access("wgmma", ins), unordered=True)
+        if clock == NEVER:
+            group.uncommitted[self.serial] = self.event
         for letter, raw, at in self.operands():
             rows, major = (64, form.a_major) if letter == "A" else (form.n, form.b_major)
             problems = admissible(raw, rows, form.k, form.bits, major, cta.shared.limit)
@@ -226,7 +247,9 @@ class Operation(Agent):
                 )  # fmt: skip
             units = chunks(at, size, major)
             what = f"wgmma operand {letter}"
-            access.async_read(w, ins, cta, units[0], units[1], self.knowledge, self.event, ("wgmma", group.number), what)
+            async_access.async_read(
+                w, ins, cta, units[0], units[1], self.knowledge, self.event, ("wgmma", group.number), what
+            )
             self._swizzles(w, letter, raw, at)
             provenance.check_wgmma(w, ins, cta, letter, at, size)
         group.started += 1
@@ -246,7 +269,8 @@ class Operation(Agent):
         if event.detail != reader:
             cta.machine.report(
                 hz.SwizzleMismatch.at(
-                    w.place(self.instruction), other=event.place, operand=letter, reader=f"{reader} B" if reader else "none",
+                    w.place(self.instruction), other=event.place, operand=letter,
+                    reader=f"{reader} B" if reader else "none",
                     writer=f"{event.detail} B" if event.detail else "none",
                 )
             )  # fmt: skip
@@ -408,15 +432,14 @@ def commit(d: Decoder) -> None:
             group.ends[number] = end
             events = w.cta.cluster.events
             for serial in range(group.ends.get(number - 1, 0), end):
-                operation = group.operations.get(serial)
-                if operation is not None and operation.event:
-                    events.complete(operation.event, number)
-                elif operation is None:
-                    continue
+                event = group.uncommitted.pop(serial, None)
+                if event is not None:
+                    events.complete(event, number)
         elif group.ends[number] != end:
             w.cta.machine.report(
                 hz.WgmmaNotUniform.at(
-                    w.place(ins), what=f"warp {w.index} commits {end} operations where another warp committed {group.ends[number]}"
+                    w.place(ins),
+                    what=f"warp {w.index} commits {end} operations, another warp {group.ends[number]}",
                 ),
                 fatal=True,
             )

@@ -1,0 +1,139 @@
+"""Accesses of the async proxy to shared memory: checked and entered into the shadow when they are issued.
+
+The operation may touch the bytes at any time until it completes, so what matters is what its issuer knew, and
+what later accesses know of its completion.  Addresses are int64, the width 1, 2, 4, 8 or 16 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilemma.machine import catalogue as hz
+from tilemma.machine.access import report_conflict, shared_bounds
+from tilemma.machine.clocks import UNORDERED
+from tilemma.machine.memory import SHIFT
+from tilemma.machine.state import Access, Cta, Warp
+from tilemma.machine.syntax import Instruction
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """What the issuer of an asynchronous operation knows: one clock a column, per proxy."""
+
+    seen: Array
+    fenced: Array
+
+
+def async_read(
+    w: Warp,
+    ins: Instruction,
+    cta: Cta,
+    addr: Array,
+    width: int,
+    knowledge: Knowledge,
+    event: int,
+    reader: Any,
+    what: str,
+) -> None:
+    """Check an async-proxy read of words at ``addr`` (any shape) at its issue, and enter it as ``reader``."""
+    shared, events = cta.shared, w.cta.cluster.events
+    addr = addr.reshape(-1)
+    index = addr >> SHIFT[width]
+    if int(addr.min()) < shared.base or int(addr.max()) + width > shared.limit:
+        shared_bounds(w, ins, shared, addr, width, (), f"{what} reads")
+    written = shared.writers[width].take(index, axis=0)
+    if width > 1 and (written == written[:, :1]).all():
+        written = written[:, :1]
+    if written.min() <= 0:
+        i, j = np.nonzero(written == 0)
+        at = addr[i] + j
+        w.cta.machine.report(
+            hz.UninitialisedShared.at(
+                w.place(ins),
+                at_bytes=np.sort(at),
+                access=f"{what} reads",
+                space=f"shared bytes at {int(at.min()):#x}",
+            )
+        )
+    number = (written & (UNORDERED - 1)) >> 5
+    column, clock = events.column[number] + (written & 31), events.clock[number]
+    known = (knowledge.fenced[column] >= clock) | (written == 0)
+    if not known.all():
+        i, j = np.nonzero(~known)
+        _blame_async(
+            w, ins, events.of(written[i[0], j[0]]), addr[i] + j, written[i[0], j[0]], knowledge, f"{what} reads"
+        )
+    shared.reader_views(reader)[width][index] = event
+    shared.readers[width][index] = event
+
+
+def async_write(
+    w: Warp, ins: Instruction, cta: Cta, addr: Array, width: int, knowledge: Knowledge, event: int, what: str
+) -> None:
+    """Check an async-proxy write at its issue, and enter it as the bytes' (pending) writer."""
+    shared, events = cta.shared, w.cta.cluster.events
+    addr = addr.reshape(-1)
+    index = addr >> SHIFT[width]
+    if int(addr.min()) < shared.base or int(addr.max()) + width > shared.limit:
+        shared_bounds(w, ins, shared, addr, width, (), f"{what} writes")
+    old = shared.writers[width].take(index, axis=0)
+    if width > 1 and (old == old[:, :1]).all():
+        old = old[:, :1]
+    column, clock = stand(events, old)
+    unknown = (knowledge.fenced[column] < clock) & (old != 0)
+    if unknown.any():
+        i, j = np.nonzero(unknown)
+        _blame_async(w, ins, events.of(old[i[0], j[0]]), addr[i] + j, old[i[0], j[0]], knowledge, f"{what} writes")
+    if shared.readers[width].take(index, axis=0).any():
+        for views in list(shared.by_reader.values()):
+            read = views[width].take(index, axis=0)
+            if not read.any():
+                continue
+            if width > 1 and (read == read[:, :1]).all():
+                read = read[:, :1]
+            column, clock = stand(events, read)
+            # A read needs no proxy fence before the overwrite: order is enough (docs/machine.md).
+            unknown = (knowledge.seen[column] < clock) & (read != 0)
+            if unknown.any():
+                i, j = np.nonzero(unknown)
+                blamed = events.of(read[i[0], j[0]])
+                report_conflict(
+                    w,
+                    ins,
+                    blamed,
+                    f"{what} writes",
+                    f"shared byte {int(addr[i[0]] + j[0]):#x}",
+                    (),
+                    np.sort(addr[i] + j),
+                )
+    shared.writers[width][index] = event
+
+
+def stand(events: Any, packed: Array) -> tuple[Array, Array]:
+    number = (packed & (UNORDERED - 1)) >> 5
+    return events.column[number] + (packed & 31), events.clock[number]
+
+
+def _blame_async(
+    w: Warp, ins: Instruction, event: Access, at: Array, packed: Any, knowledge: Knowledge, verb: str
+) -> None:
+    column, clock = stand(w.cta.cluster.events, np.asarray(packed))
+    if event.kind not in ("tma", "wgmma", "bulk-store", "mbarrier") and knowledge.seen[column] >= clock:
+        cls = hz.MissingProxyFenceAfterCopy if event.kind == "cp.async" else hz.MissingProxyFence
+        w.cta.machine.report(
+            cls.at(
+                w.place(ins),
+                at_bytes=np.sort(at),
+                other=event.place,
+                access=verb,
+                space=f"shared byte {int(at.min()):#x}",
+            )
+        )
+    else:
+        report_conflict(w, ins, event, verb, f"shared byte {int(at.min()):#x}", (), np.sort(at))

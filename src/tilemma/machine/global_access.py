@@ -1,0 +1,212 @@
+"""Accesses to global memory with their checks: allocations, alignment, order by the clocks.
+
+Shadow entries hold the event's cluster above the cluster's own packed event, so that CTAs which never talk to
+each other are told apart.  Addresses are int64, one a lane, the width 1, 2, 4, 8 or 16 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilemma.machine import catalogue as hz
+from tilemma.machine.access import misaligned, report_conflict, report_same_instruction
+from tilemma.machine.async_access import stand
+from tilemma.machine.memory import SHIFT, Allocation
+from tilemma.machine.state import Frame, Warp
+from tilemma.machine.syntax import Instruction
+
+Array = npt.NDArray[Any]
+
+
+def locate(
+    f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, verb: str
+) -> list[tuple[Allocation, Any, Array]]:
+    """Allocations behind global addresses: (allocation, selection or None for all, byte offsets)."""
+    everything = int(np.bitwise_or.reduce(addr)) if len(addr) else 0
+    if everything & (width - 1):
+        bad = np.flatnonzero(addr & (width - 1))
+        misaligned(f, ins, int(addr[bad[0]]), width, np.asarray(lanes)[bad])
+    memory = f.w.cta.machine.memory
+    first = memory.find(int(addr[0]))
+    if first is not None:
+        offsets = addr - first.base
+        if int(offsets.min()) >= 0 and int(offsets.max()) + width <= first.size:
+            return [(first, None, offsets)]
+    out: list[tuple[Allocation, Any, Array]] = []
+    owners = [memory.find(int(a)) for a in addr]
+    for a, allocation in zip(addr.tolist(), owners, strict=True):
+        if allocation is None or a + width > allocation.base + allocation.size:
+            out_there = [i for i, o in enumerate(owners) if o is None or int(addr[i]) + width > o.base + o.size]
+            f.w.cta.machine.report(
+                hz.OutOfBounds.at(
+                    f.w.place(ins),
+                    lanes=np.asarray(lanes)[out_there],
+                    at_bytes=range(a, a + width),
+                    access=verb,
+                    space=f"{width} bytes at global address {a:#x}",
+                    what=memory.nearest(a + (width - 1 if allocation is not None else 0)),
+                ),
+                fatal=True,
+            )
+    for one in {id(o): o for o in owners if o is not None}.values():
+        where = np.array([i for i, o in enumerate(owners) if o is one])
+        out.append((one, where, addr[where] - one.base))
+    return out
+
+
+def global_event(w: Warp, ins: Instruction, kind: str) -> int:
+    """A packed global event: the cluster above the cluster's own packed number."""
+    cluster = w.cta.cluster
+    event = cluster.events.new(w.first, cluster.clocks.now[w.row], w.access(kind, ins))
+    return (cluster.serial + 1) << 32 | event
+
+
+def global_load(f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, kind: str = "ld") -> Array:
+    """Words at global addresses; 16 bytes are rows of two."""
+    parts = locate(f, ins, lanes, addr, width, "read of")
+    if len(parts) == 1 and parts[0][1] is None:
+        allocation, _, offsets = parts[0]
+        return _global_load(f, ins, allocation, lanes, offsets, width, kind)
+    out: Array | None = None
+    for allocation, where, offsets in parts:
+        words = _global_load(f, ins, allocation, lanes[where], offsets, width, kind)
+        if out is None:
+            out = np.zeros((len(addr), *words.shape[1:]), words.dtype)
+        out[where] = words
+    assert out is not None
+    return out
+
+
+def _global_load(
+    f: Frame, ins: Instruction, allocation: Allocation, lanes: Any, offsets: Array, width: int, kind: str
+) -> Array:
+    index = offsets >> SHIFT[width]
+    if allocation.writable:
+        if allocation.writer is not None:
+            global_ordered(
+                f.w, ins, allocation, lanes, offsets, width, allocation.writer, kind, f"`{ins.opcode}` reads"
+            )
+        record_global_read(f.w, allocation, lanes, index, width, global_event(f.w, ins, kind))
+    words: Array = allocation.words[width][index]
+    return words
+
+
+def record_global_read(w: Warp, allocation: Allocation, lanes: Any, index: Array, width: int, event: int) -> None:
+    """Enter a read; the last reader of another CTA is kept beside the last reader."""
+    last, other = allocation.read_shadow()
+    last_view, other_view = last.reshape(-1, width), other.reshape(-1, width)
+    before = last_view[index]
+    if before.any():
+        foreign = (before >> 32 != w.cta.cluster.serial + 1) & (before != 0)
+        if foreign.any():
+            other_view[index] = np.where(foreign, before, other_view[index])
+    last_view[index] = (event + np.asarray(lanes))[:, None]
+
+
+def global_ordered(
+    w: Warp,
+    ins: Instruction,
+    allocation: Allocation,
+    lanes: Any,
+    offsets: Array,
+    width: int,
+    shadow: Array,
+    kind: str,
+    verb: str,
+) -> None:
+    """Check a global access against the events in ``shadow``."""
+    events = shadow.reshape(-1, width)[offsets >> SHIFT[width]]
+    if not events.any():
+        return
+    bad = unknown_global(w, events, (w.first + np.asarray(lanes))[:, None])
+    if not bad.any():
+        return
+    for i, j in zip(*np.nonzero(bad), strict=True):
+        event = w.cta.machine.event_of(int(events[i, j]))
+        if event is None or (event.kind == "atom" and kind == "atom"):
+            continue
+        where = allocation.describe(int(offsets[i] + j))
+        rows, columns = np.nonzero(bad)
+        if event.kind in ("st", "atom", "ld") or "read" in verb:
+            report_conflict(
+                w, ins, event, verb, where, np.asarray(lanes)[np.unique(rows)], offsets[rows] + columns
+            )
+        else:
+            report_conflict(w, ins, event, verb, where, (), offsets[rows] + columns)
+        return
+
+
+def unknown_global(w: Warp, events: Array, rows: Any) -> npt.NDArray[np.bool_]:
+    """Which global events are not ordered before the threads ``rows`` of warp ``w``."""
+    cluster = w.cta.cluster
+    serial = events >> 32
+    packed = events & 0xFFFFFFFF
+    own = serial == cluster.serial + 1
+    bad = np.zeros(events.shape, bool)
+    if own.any():
+        known = cluster.events.known(np.where(own, packed, 0), rows, cluster.clocks.seen)
+        bad |= own & ~known
+    foreign = ~own & (events != 0)
+    if foreign.any():
+        knowledge = cluster.clocks.foreign[w.row]
+        for number in np.unique(serial[foreign]):
+            other = w.cta.machine.clusters[int(number) - 1]
+            here = foreign & (serial == number)
+            column, clock = stand(other.events, packed)
+            table = knowledge.get(int(number) - 1)
+            known = np.zeros(events.shape, bool)
+            if table is not None:
+                inside = column < len(table)
+                known = inside & (table[np.where(inside, column, 0)] >= clock)
+            bad |= here & ~known
+    return bad
+
+
+def global_store(
+    f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, values: Array, kind: str = "st"
+) -> None:
+    """Write words to global addresses."""
+    for allocation, where, offsets in locate(f, ins, lanes, addr, width, "write to"):
+        some = lanes if where is None else lanes[where]
+        given = values if where is None else values[where]
+        check_global_write(f.w, ins, allocation, some, offsets, width, kind, f"`{ins.opcode}` writes")
+        index = offsets >> SHIFT[width]
+        event = global_event(f.w, ins, kind)
+        allocation.shadow().reshape(-1, width)[index] = (event + np.asarray(some))[:, None]
+        words = allocation.words[width]
+        words[index] = given
+        if kind != "atom" and (words[index] != given).any():
+            report_same_instruction(f.w, ins, some, offsets, words[index], given, width)
+
+
+def check_global_write(
+    w: Warp, ins: Instruction, allocation: Allocation, lanes: Any, offsets: Array, width: int, kind: str, verb: str
+) -> None:
+    """A write may hit writable bytes of an element only, and nothing unordered."""
+    machine = w.cta.machine
+    if not allocation.writable:
+        machine.report(
+            hz.WriteToReadOnly.at(w.place(ins), lanes=lanes, at_bytes=offsets, access=verb, array=allocation.name)
+        )
+    if allocation.holes is not None:
+        holes = allocation.holes.reshape(-1, width)[offsets >> SHIFT[width]]
+        if holes.any():
+            i, j = np.nonzero(holes)
+            machine.report(
+                hz.OutOfBounds.at(
+                    w.place(ins),
+                    lanes=np.asarray(lanes)[np.unique(i)] if len(lanes) == len(offsets) else (),
+                    at_bytes=offsets[i] + j,
+                    access="write to",
+                    space=f"{allocation.describe(int(offsets[i[0]] + j[0]))}",
+                    what="which belongs to no element of the array (a gap between its rows)",
+                )
+            )
+    shadow = allocation.shadow()
+    global_ordered(w, ins, allocation, lanes, offsets, width, shadow, kind, verb)
+    if allocation.reader is not None and allocation.other_reader is not None:
+        for reads in (allocation.reader, allocation.other_reader):
+            global_ordered(w, ins, allocation, lanes, offsets, width, reads, kind, verb)
