@@ -110,9 +110,7 @@ class Parser(Scanner):
             self.literal(literal)
             values[field] = self.block(base) if body else self.value(types[field])
         values |= self.attributes(cls)
-        for f in types:
-            if f not in values and default(cls, f) is MISSING:
-                self.fail(f"`{{{f} = ..}}`, which `{cls.__name__}` needs")
+        self.complete(cls, values)
         return values
 
     def literal(self, text: str) -> None:
@@ -124,17 +122,24 @@ class Parser(Scanner):
         m = BLANK.match(self.text, self.at)
         if m is None or not _ATTRIBUTE.match(self.text, m.end()):
             return {}
+        return dict(self.sequence("{", "}", lambda: self.pair(cls)))
+
+    def pair(self, cls: type) -> tuple[str, Any]:
+        """``name = value`` of a field of ``cls``."""
+        self.skip()
+        start = self.at
+        name = self.name()
         types = hints(cls)
+        if name not in types:
+            self.unknown("field", name, start, types)
+        self.take("=")
+        return name, self.value(types[name])
 
-        def pair() -> tuple[str, Any]:
-            start = self.at
-            name = self.name()
-            if name not in types:
-                self.unknown("field", name, start, types)
-            self.take("=")
-            return name, self.value(types[name])
-
-        return dict(self.sequence("{", "}", pair))
+    def complete(self, cls: type, values: dict[str, Any]) -> None:
+        """Every field of ``cls`` without a default has been given."""
+        for f in hints(cls):
+            if f not in values and default(cls, f) is MISSING:
+                self.fail(f"`{f} = ..`, which `{cls.__name__}` needs")
 
     # ---- values, by type ---------------------------------------------------------------------------------
 
@@ -221,16 +226,8 @@ class Parser(Scanner):
         if cls is None or not (isinstance(kind, type) and issubclass(cls, kind)):
             self.at = start
             self.fail(f"`{getattr(kind, '__name__', kind)}(..)`")
-        types = hints(cls)
-        values: dict[str, Any] = {}
-        self.take("(")
-        for i, (n, h) in enumerate(types.items()):
-            if i:
-                self.take(",")
-            self.take(n)
-            self.take("=")
-            values[n] = self.value(h)
-        self.take(")")
+        values = dict(self.sequence("(", ")", lambda: self.pair(cls)))
+        self.complete(cls, values)
         return cls(**values)
 
     def boolean(self) -> bool:

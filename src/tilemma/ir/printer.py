@@ -143,8 +143,10 @@ class Printer:
         return f"({', '.join(self.value(v, h) for v, h in zip(x, inner, strict=True))})"
 
     def record(self, x: Any) -> str:
+        """``(field = value, ..)``, without what is at its default."""
         types = hints(type(x))
-        return f"({', '.join(f'{n} = {self.value(getattr(x, n), h)}' for n, h in types.items())})"
+        given = [n for n in types if not _equal(getattr(x, n), default(type(x), n))]
+        return f"({', '.join(f'{n} = {self.value(getattr(x, n), types[n])}' for n in given)})"
 
     def name(self, text: str) -> str:
         """A name, quoted where it could be read as something else."""

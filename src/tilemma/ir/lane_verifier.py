@@ -1,0 +1,337 @@
+"""Well-formedness of lane IR: registers written before they are read, operands of the instruction's types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from tilemma.atoms import CopyAtom, MmaAtom, catalogue
+from tilemma.errors import CompileError
+from tilemma.ir.lane import (
+    AtomInstr,
+    Coordinates,
+    CopyInstr,
+    Imm,
+    Instr,
+    LaneBody,
+    LaneBreak,
+    LaneContinue,
+    LaneFor,
+    LaneIf,
+    LaneKernel,
+    LaneOp,
+    LanePrint,
+    LaneWhile,
+    Mem,
+    Reg,
+    Special,
+    Vec,
+)
+from tilemma.ir.printer import print_op
+
+
+class InvalidLaneIR(CompileError):
+    code = "invalid-lane-ir"
+    found = "{what}, in `{operation}`"
+    expected = "{rule}"
+    fix = "this is a mistake in tilemma, not in your program: please report it with the program"
+
+
+def verify_lane(kernel: LaneKernel) -> None:
+    """Check a lane kernel; InvalidLaneIR names the operation."""
+    LaneVerifier(kernel).run()
+
+
+# PTX ISA, Fundamental Types: width in bits and kind of each register type.
+_TYPE = re.compile(r"(pred|[bsuf]8|[bsuf]16|[bsuf]32|[bsuf]64|b128|f16x2|bf16x2|bf16|e4m3x2|e5m2x2|tf32)")
+_WIDTH = {"pred": 1, "f16x2": 32, "bf16x2": 32, "bf16": 16, "e4m3x2": 16, "e5m2x2": 16, "tf32": 32, "b128": 128}
+# Instructions whose operands all have the type of the last suffix.
+_SAME = frozenset(
+    (
+        "add",
+        "sub",
+        "mul",
+        "mad",
+        "fma",
+        "div",
+        "rem",
+        "min",
+        "max",
+        "abs",
+        "neg",
+        "and",
+        "or",
+        "xor",
+        "not",
+        "cnot",
+        "ex2",
+        "lg2",
+        "sin",
+        "cos",
+        "sqrt",
+        "rsqrt",
+        "rcp",
+        "tanh",
+        "copysign",
+    )
+)
+# Those whose register may be wider than the type moved (PTX ISA, Operand Size Exceeding Instruction-Type Size).
+_RELAXED = frozenset(["ld", "st", "ldu", "cvt"])
+
+
+def width(t: str) -> int:
+    """Bits of a register or instruction type."""
+    return _WIDTH.get(t) or int(re.sub(r"\D", "", t))
+
+
+def fits(register: str, instruction: str) -> bool:
+    """Whether a register serves where an instruction wants another type (PTX ISA, Operand Type Checking)."""
+    if register == instruction:
+        return True
+    if "pred" in (register, instruction) or width(register) != width(instruction):
+        return False
+    kinds = {register[0], instruction[0]}
+    return "b" in kinds or kinds <= {"s", "u"} or register.endswith("x2") or instruction.endswith("x2")
+
+
+class LaneVerifier:
+    def __init__(self, kernel: LaneKernel) -> None:
+        self.kernel = kernel
+        self.types: dict[str, str] = {}
+        self.symbols = {"shared", *(p.name for p in kernel.params), *(x.name for x in kernel.locals)}
+        self.loops = 0
+
+    def fail(self, op: LaneOp, what: str, rule: str) -> NoReturn:
+        raise InvalidLaneIR(op.span, what=what, operation=print_op(op).split("\n")[0], rule=rule)
+
+    def run(self) -> None:
+        self.body(self.kernel.body, set())
+
+    def body(self, ops: LaneBody, written: set[str]) -> set[str]:
+        """The registers written after ``ops``, given those written before."""
+        for op in ops:
+            written = self.operation(op, written)
+        return written
+
+    def operation(self, op: LaneOp, written: set[str]) -> set[str]:
+        match op:
+            case LaneFor():
+                self.reads(op, written, op.start, op.stop, op.step)
+                self.typed(op, op.var)
+                self.loops += 1
+                self.body(op.body, written | {op.var.name})
+                self.loops -= 1
+                return written
+            case LaneIf():
+                self.predicate(op, op.cond, written)
+                return self.body(op.then, written) & self.body(op.otherwise, written)
+            case LaneWhile():
+                tested = self.body(op.setup, written)
+                self.predicate(op, op.cond, tested)
+                self.loops += 1
+                self.body(op.body, tested)
+                self.loops -= 1
+                return tested
+            case LaneBreak() | LaneContinue():
+                if not self.loops:
+                    self.fail(op, "no loop around it", "to stand inside a loop")
+            case Instr():
+                return self.instruction(op, written)
+            case AtomInstr():
+                return self.atom(op, written)
+            case CopyInstr():
+                return self.copy(op, written)
+            case LanePrint():
+                self.reads(op, written, *op.args)
+        return written
+
+    # ---- registers ----------------------------------------------------------------------------------------
+
+    def typed(self, op: LaneOp, r: Reg) -> None:
+        """A register has one type."""
+        known = self.types.setdefault(r.name, r.type)
+        if known != r.type:
+            self.fail(op, f"register %{r.name} is {known} elsewhere and {r.type} here", "one type for a register")
+
+    def reads(self, op: LaneOp, written: set[str], *operands: Any) -> None:
+        for x in operands:
+            for r in registers(x):
+                self.typed(op, r)
+                if r.name not in written:
+                    self.fail(op, f"register %{r.name} is read before it is written", "a write on every path")
+            if isinstance(x, Mem) and isinstance(x.base, Special):
+                self.symbol(op, x.base)
+
+    def symbol(self, op: LaneOp, s: Special) -> None:
+        if not s.name.startswith("%") and s.name not in self.symbols:
+            self.fail(op, f"the symbol `{s.name}` is unknown", f"one of {', '.join(sorted(self.symbols))}")
+
+    def predicate(self, op: LaneOp, r: Reg, written: set[str]) -> None:
+        self.reads(op, written, r)
+        if r.type != "pred":
+            self.fail(op, f"%{r.name} is {r.type}", "a predicate")
+
+    # ---- instructions -------------------------------------------------------------------------------------
+
+    def instruction(self, op: Instr, written: set[str]) -> set[str]:
+        self.reads(op, written, *op.src)
+        if op.guard is not None:
+            self.predicate(op, op.guard, written)
+        for d in op.dst:
+            for r in registers(d):
+                self.typed(op, r)
+        self.suffixes(op)
+        return written | {r.name for d in op.dst for r in registers(d)}
+
+    def suffixes(self, op: Instr) -> None:
+        """Operand types against the types in the mnemonic, for the instructions whose rule is known here."""
+        parts = op.mnemonic.split(".")
+        base, types = parts[0], [p for p in parts[1:] if _TYPE.fullmatch(p)]
+        if not types:
+            return
+        rule = RULES.get(base) or (same_type if base in _SAME else None)
+        if rule is None:
+            return
+        for x, wanted in rule(op, parts, types):
+            for r in registers(x) if not isinstance(x, Mem) else ():
+                relaxed = base in _RELAXED and "pred" not in (r.type, wanted) and width(r.type) >= width(wanted)
+                if not fits(r.type, wanted) and not relaxed:
+                    self.fail(
+                        op, f"%{r.name} is {r.type} where `{op.mnemonic}` takes {wanted}", f"a {wanted} register"
+                    )
+
+    def atom(self, op: AtomInstr, written: set[str]) -> set[str]:
+        record = catalogue.get(op.atom)
+        if not isinstance(record, MmaAtom):
+            self.fail(op, f"`{op.atom}` is no multiplying instruction", "a name of the catalogue")
+        for operand, given in ((record.d, op.d), (record.a, op.a), (record.b, op.b)):
+            self.fragment(op, operand, given)
+        self.reads(op, written, *op.a, *op.b, *op.c, *(x for _, x in op.immediates))
+        if record.in_place and not op.c:
+            self.reads(op, written, *(() if self.first(op) else op.d))
+        for r in op.d:
+            self.typed(op, r)
+        return written | {r.name for r in op.d}
+
+    @staticmethod
+    def first(op: AtomInstr) -> bool:
+        """Whether the accumulator may not be read: scale_d is a predicate, or 0."""
+        return any(name == "scale_d" and (isinstance(x, Reg) or x == 0) for name, x in op.immediates)
+
+    def fragment(self, op: LaneOp, operand: Any, given: tuple[Reg, ...]) -> None:
+        if len(given) != operand.registers:
+            self.fail(
+                op,
+                f"operand {operand.name} has {len(given)} registers",
+                f"{operand.registers} of {operand.register}",
+            )
+        for r in given:
+            self.typed(op, r)
+            if not fits(r.type, operand.register):
+                self.fail(op, f"%{r.name} is {r.type}", f"{operand.register} for operand {operand.name}")
+
+    def copy(self, op: CopyInstr, written: set[str]) -> set[str]:
+        record = catalogue.get(op.atom)
+        if not isinstance(record, CopyAtom):
+            self.fail(op, f"`{op.atom}` is no copying instruction", "a name of the catalogue")
+        if record.fragment is not None:
+            self.fragment(op, record.fragment, op.registers)
+        self.reads(op, written, op.address, op.source, op.source_size)
+        if op.guard is not None:
+            self.predicate(op, op.guard, written)
+        loads = record.ptx.startswith("ldmatrix")
+        if not loads:
+            self.reads(op, written, *op.registers)
+        return written | ({r.name for r in op.registers} if loads else set())
+
+
+def registers(x: Any) -> Iterator[Reg]:
+    """The registers in an operand."""
+    match x:
+        case Reg():
+            yield x
+        case Mem():
+            yield from registers(x.base)
+        case Vec():
+            for r in x.regs:
+                yield from registers(r)
+        case Coordinates():
+            yield x.map
+            for c in x.coords:
+                yield from registers(c)
+
+
+# ---- what the suffixes of an instruction say about its operands ------------------------------------------------
+
+Wants = Iterator[tuple[Any, str]]
+
+
+def _operands(op: Instr) -> tuple[Any, ...]:
+    return tuple(x for x in (*op.dst, *op.src) if not isinstance(x, (Imm, Special)))
+
+
+def same_type(op: Instr, parts: list[str], types: list[str]) -> Wants:
+    """``add.s32 d, a, b``: all alike, except the results of a widening multiply."""
+    t = types[-1]
+    if "wide" in parts:
+        wide = t[0] + str(2 * width(t))
+        yield from ((d, wide) for d in op.dst)
+        yield from ((x, wide if i == 2 else t) for i, x in enumerate(op.src))
+        return
+    if len(types) > 1:  # mixed precision: fma.rn.f32.f16
+        return
+    yield from ((x, t) for x in _operands(op))
+
+
+def compare(op: Instr, parts: list[str], types: list[str]) -> Wants:
+    """``setp.lt.s32 p, a, b``."""
+    yield from ((d, "pred") for d in op.dst)
+    yield from ((x, types[-1]) for x in op.src[:2])
+
+
+def select(op: Instr, parts: list[str], types: list[str]) -> Wants:
+    """``selp.b32 d, a, b, p``."""
+    yield from ((x, types[-1]) for x in (*op.dst, *op.src[:2]))
+    yield from ((x, "pred") for x in op.src[2:])
+
+
+def shift(op: Instr, parts: list[str], types: list[str]) -> Wants:
+    """``shl.b64 d, a, n`` with n of 32 bits."""
+    yield from ((x, types[-1]) for x in (*op.dst, *op.src[:1]))
+    yield from ((x, "b32") for x in op.src[1:])
+
+
+def convert(op: Instr, parts: list[str], types: list[str]) -> Wants:
+    """``cvt.rn.f16.f32 d, a``."""
+    if len(types) < 2:
+        return
+    yield from ((d, types[-2]) for d in op.dst)
+    yield from ((x, types[-1]) for x in op.src)
+
+
+def memory(op: Instr, parts: list[str], types: list[str]) -> Wants:
+    """``ld.global.v4.b32 {..}, [a]``, ``st.shared.b16 [a], d``."""
+    yield from ((x, types[-1]) for x in _operands(op))
+
+
+def move(op: Instr, parts: list[str], types: list[str]) -> Wants:
+    """``mov.b32 d, a``; a vector on one side packs or unpacks."""
+    vectors = [x for x in (*op.dst, *op.src) if isinstance(x, Vec)]
+    if vectors:
+        part = f"b{width(types[-1]) // max(1, len(vectors[0].regs))}"
+        yield from ((x, part if isinstance(x, Vec) else types[-1]) for x in _operands(op))
+    else:
+        yield from ((x, types[-1]) for x in _operands(op))
+
+
+RULES: dict[str, Callable[[Instr, list[str], list[str]], Wants]] = {
+    "setp": compare,
+    "selp": select,
+    "shl": shift,
+    "shr": shift,
+    "cvt": convert,
+    "ld": memory,
+    "st": memory,
+    "mov": move,
+}
