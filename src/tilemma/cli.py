@@ -198,5 +198,60 @@ def explain(file: str, kernel: str | None, defines: tuple[str, ...], arch: str, 
     return 0
 
 
+@main.command()
+@click.argument("atom")
+@click.option("--operand", metavar="A|B|C|E", help="one operand only")
+@click.option("--format", "format_", default="text", show_default=True, help="text, json, csv, md, svg or html")
+@click.option("--element", metavar="ROW,COL", help="who holds this element of the operand")
+@click.option(
+    "--lane", metavar="LANE[,REGISTER]", help="what this lane (or one register of it) holds of the operand"
+)
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@guarded
+def show(
+    atom: str, operand: str | None, format_: str, element: str | None, lane: str | None, as_json: bool
+) -> int:
+    """Who owns what: which lane and register holds which element of an instruction's operands."""
+    from tilemma.tools import show as tool
+
+    if element is not None:
+        row, col = _numbers("element", element, 2, 2)
+        ask = tool.where if as_json else tool.describe_element
+        answer: Any = ask(atom, operand or "C", row, col)
+    elif lane is not None:
+        numbers = _numbers("lane", lane, 1, 2)
+        answer = (tool.holds if as_json else tool.describe_lane)(atom, operand or "C", *numbers)
+    else:
+        answer = tool.show(atom, operand, "json" if as_json else format_)
+    click.echo(answer if isinstance(answer, str) else json.dumps(answer))
+    return 0
+
+
+def _numbers(option: str, text: str, least: int, most: int) -> list[int]:
+    """``text`` as comma-separated numbers; BadArgument otherwise."""
+    from tilemma.tools.problem import BadArgument
+
+    parts = text.split(",")
+    if not least <= len(parts) <= most or not all(p.strip().isdigit() for p in parts):
+        wanted = f"{least if least == most else f'{least} or {most}'} numbers, separated by commas"
+        raise BadArgument(
+            option=option, text=text, problem=f"not {wanted}", wanted=wanted, fix_text=f"write --{option} 0,1"
+        )
+    return [int(p) for p in parts]
+
+
+@main.command()
+@click.option("--arch", help="only what runs on this target")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@guarded
+def atoms(arch: str | None, as_json: bool) -> int:
+    """The catalogue of instructions."""
+    from tilemma.passes.target import Target
+    from tilemma.tools.show_atoms import list_atoms
+
+    click.echo(list_atoms(Target.of(arch).arch if arch else None, as_json))
+    return 0
+
+
 if __name__ == "__main__":
     main()

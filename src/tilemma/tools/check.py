@@ -39,7 +39,15 @@ class CheckOutcome:
         sizes = ", ".join(f"{k}={v}" for k, v in self.dims.items())
         head = f"{self.kernel} at {sizes} on {self.arch}: {self.schedules} schedules, "
         head += "no hazard" if self.ok else "HAZARDS"
-        return "\n".join([head, *(v.render() for v in self.verdicts)])
+        return "\n".join([head, *(line for v in self.verdicts for line in _lines(v))])
+
+
+def _lines(verdict: machine.Verdict) -> list[str]:
+    """A verdict, each hazard in full, and where data moves slowly."""
+    found = [f"  {verdict}"]
+    for hazard in (*verdict.hazards, *verdict.letter):
+        found.append(hazard.render())
+    return found + [f"  performance: {n}" for n in verdict.notes]
 
 
 def check_kernel(
