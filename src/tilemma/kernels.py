@@ -238,12 +238,18 @@ def best_arch(capability: tuple[int, int]) -> str:
     return [a for a in targets() if runtime.runs_on(a, capability)][-1]
 
 
+def facts_of(values: Mapping[str, Any]) -> dict[str, t.ArrayFacts]:
+    """What may be assumed of arrays: contiguous dimension and alignment class of each."""
+    return {name: _array_facts(arrays.describe(a)) for name, a in values.items()}
+
+
+def _array_facts(ref: arrays.ArrayRef) -> t.ArrayFacts:
+    found = arrays.facts(ref)
+    return t.ArrayFacts(found.contiguous, found.alignment)
+
+
 def _facts(bound: binding.Bound) -> dict[str, t.ArrayFacts]:
-    found = {}
-    for a in bound.launch.arrays:
-        f = arrays.facts(bound.array(a.name))
-        found[a.name] = t.ArrayFacts(f.contiguous, f.alignment)
-    return found
+    return {a.name: _array_facts(bound.array(a.name)) for a in bound.launch.arrays}
 
 
 def signature(kernel: t.Kernel) -> Launch:

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilemma import machine
-from tilemma.kernels import Kernel
+from tilemma.kernels import Kernel, facts_of
 from tilemma.tools.problem import literal, make_problem, parse_pairs, parse_shape
+
+
+MOST_NOTES = 5
 
 
 @dataclass
@@ -47,7 +50,9 @@ def _lines(verdict: machine.Verdict) -> list[str]:
     found = [f"  {verdict}"]
     for hazard in (*verdict.hazards, *verdict.letter):
         found.append(hazard.render())
-    return found + [f"  performance: {n}" for n in verdict.notes]
+    found += [f"  performance: {n}" for n in verdict.notes[:MOST_NOTES]]
+    left = len(verdict.notes) - MOST_NOTES
+    return [*found, f"  performance: {left} notes more, see --json"] if left > 0 else found
 
 
 def check_kernel(
@@ -63,10 +68,10 @@ def check_kernel(
     progress: bool = False,
 ) -> CheckOutcome:
     """Run every launch of ``kernel`` under ``schedules`` schedules."""
-    compiled = kernel.compile(arch, **constants)
     built = kernel.build(**constants)
     scalars = {k: literal(v) for k, v in parse_pairs("arg", list(args)).items()}
     problem = make_problem(built, parse_shape(built, shape), scalars, seed, None)
+    compiled = kernel.compile(arch, facts=facts_of(problem.arrays), **constants)
     values = {**problem.arrays, **problem.scalars}
     verdicts = []
     for launch in compiled.launches:
