@@ -224,7 +224,7 @@ class _Mover:
 
     def run(self, view: View, chunks: Sequence[Chunk]) -> Iterator[Mem]:
         """Addresses of the chunks; in global memory each is the one before plus a constant number of rows."""
-
+        e = self.lo.e
         step = self._row_bytes(view)
         previous: tuple[Mem, Linear] | None = None
         for chunk in chunks:

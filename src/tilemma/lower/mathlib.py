@@ -283,9 +283,7 @@ def _gelu(f: Float, x: Reg) -> Reg:
     t = f.op("rcp.rn", f.fma(a, f.c(0.3275911), f.c(1.0)))
     erfc = f.mul(f.mul(t, f.series(t, _ERF)), _exp(f, f.neg(f.mul(a, a))))
     below, above = f.mul(x, f.mul(erfc, f.c(0.5))), f.mul(x, f.fma(erfc, f.c(-0.5), f.c(1.0)))
-    value = f.where(f.test("lt", x, f.c(0.0)), below, above)
-    # -inf times 0 would be NaN; the limit is 0.
-    return f.where(f.test("eq", x, f.c(-math.inf)), f.c(0.0), value)
+    return f.where(f.test("lt", x, f.c(0.0)), below, above)
 
 
 _SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(1, 5)]

@@ -215,6 +215,10 @@ def shared_address(lo: Lowering, plan: SharedLayoutPlan, base: Linear, row: Line
     total, flip, offset = swizzled(e, plan.slab, line)
     offset += base.const
     total = total + base.variable
+    if e.range_of(total.variable)[0] < 0 and not flip:
+        # A base below the buffer, with an offset that leads back into it, would wrap around.
+        total, offset = total + offset, 0
+        return Mem(e.register(total + lo.shared, hint="addr"))
     if not total.terms:
         return Mem(Special("shared"), total.const + flip + offset)
     reg = e.register(total.variable + lo.shared, hint="addr")
@@ -271,6 +275,8 @@ def _local_address(lo: Lowering, view: View, coords: Sequence[Linear]) -> Mem:
     if byte.known is not None:
         return Mem(Special(name), byte.known)
     base = lo.e.pure("mov.u32", "b32", Special(name), hint=f"{view.base.name}_base", uniform=True)
+    if lo.e.range_of(byte.variable)[0] < 0:
+        return Mem(lo.e.register(byte + base, hint="addr"))
     return Mem(lo.e.register(byte.variable + base, hint="addr"), byte.const)
 
 
