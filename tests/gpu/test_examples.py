@@ -19,7 +19,7 @@ if MISSING:
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2] / "examples"
-FILES = sorted([*(ROOT / "co").glob("matmul*.co"), *(ROOT / "py").glob("matmul*.py")])
+FILES = sorted([*(ROOT / "co").glob("matmul_*.co"), *(ROOT / "py").glob("matmul_*.py")])
 ARCHS = [a for a in ("sm_80", "sm_90a") if runs_on(a, cuda_device(0).compute_capability)]
 SMALL = [(1, 1, 1), (127, 129, 65), (1, 300, 7), (200, 8, 64), (64, 64, 16), (130, 70, 200)]
 LARGE = [(1000, 1000, 1000), (4095, 4097, 4099), (1024, 1024, 1024)]

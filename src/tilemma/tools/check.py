@@ -10,7 +10,6 @@ from tilemma import machine
 from tilemma.kernels import Kernel, facts_of
 from tilemma.tools.problem import literal, make_problem, parse_pairs, parse_shape
 
-
 MOST_NOTES = 5
 
 
