@@ -3,7 +3,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # A machine with an NVIDIA driver also gets the packages that drive it and an assembler.
 GPU := $(shell command -v nvidia-smi 2>/dev/null)
-CORE_EXTRAS := $(if $(GPU),[cuda,dev],)
+WITH_CUDA := [cuda,dev]
+CORE_EXTRAS := $(if $(GPU),$(WITH_CUDA),)
+DEV_EXTRAS := $(if $(GPU),$(WITH_CUDA),[dev])
 
 .PHONY: demo test check lint types format clean
 
@@ -36,11 +38,9 @@ $(VENV)/.core: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(PY) -e ".[dev$(if $(GPU),$(comma)cuda,)]"; \
-	else $(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev$(if $(GPU),$(comma)cuda,)]"; fi
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(PY) -e ".$(DEV_EXTRAS)"; \
+	else $(PY) -m pip install --quiet --disable-pip-version-check -e ".$(DEV_EXTRAS)"; fi
 	@touch $@ $(VENV)/.core
-
-comma := ,
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
