@@ -69,7 +69,11 @@ def mma_sync(atom: MmaAtom, name: str) -> str:
 
 
 def mma_sync_rate(atom: MmaAtom, name: str, threads: int = 512, chains: int = 4) -> str:
-    """Clock cycles of ``threads`` / 32 warps, each with ``chains`` independent accumulators, to out[0]."""
+    """Clock cycles of ``threads`` / 32 warps, each with ``chains`` independent accumulators, to out[0].
+
+    A and B are zeros that only memory knows, and every chain starts elsewhere and is stored: equal chains, and
+    those without a use, the assembler makes one.
+    """
     body = [
         "  .reg .u32 %turn, %turns, %thread;",
         "  .reg .u64 %out, %t0, %t1;",
@@ -77,17 +81,18 @@ def mma_sync_rate(atom: MmaAtom, name: str, threads: int = 512, chains: int = 4)
         *(_declare(getattr(atom, x), x) for x in "ab"),
     ]
     names = [[f"%d{j}_{i}" for i in range(atom.d.registers)] for j in range(chains)]
-    for chain in names:
-        body.append(f"  .reg .{atom.d.register} {', '.join(chain)};")
-        zero = "0f00000000" if atom.d.register == "f32" else "0"
-        body += [f"  mov.{atom.d.register} {r}, {zero};" for r in chain]
-    body += [f"  mov.b32 {r}, 0;" for x in "ab" for r in _names(x, getattr(atom, x).registers)]
-    body += [*_clock_start(), "LOOP:"]
+    body += [f"  .reg .{atom.d.register} {', '.join(chain)};" for chain in names]
+    body += _clock_start()
+    for j, chain in enumerate(names):
+        start = f"0f{_f32(j)}" if atom.d.register == "f32" else str(j)
+        body += [f"  mov.{atom.d.register} {r}, {start};" for r in chain]
+    body += [f"  ld.global.b32 {r}, [%out];" for x in "ab" for r in _names(x, getattr(atom, x).registers)]
+    body += [*_clock(0), "LOOP:"]
     for _ in range(RATE_UNROLL):
         for chain in names:
             a, b = _names("a", atom.a.registers), _names("b", atom.b.registers)
             body.append("  " + atom.emit(d=chain, a=a, b=b, c=chain))
-    body += _clock_end([r for chain in names for r in chain], atom.d.register)
+    body += _clock_end([r for chain in names for r in chain], atom.d.register, threads)
     return _entry(name, "u64 out_at, u32 turns", threads, body)
 
 
@@ -98,24 +103,25 @@ def _clock_start() -> list[str]:
         "  ld.param.u64 %out, [out_at];",
         "  ld.param.u32 %turns, [turns];",
         "  mov.u32 %turn, 0;",
-        "  bar.sync 0;",
-        "  mov.u64 %t0, %clock64;",
     ]
 
 
-def _clock_end(results: list[str], register: str, before: Iterable[str] = ()) -> list[str]:
+def _clock(which: int) -> list[str]:
+    return ["  bar.sync 0;", f"  mov.u64 %t{which}, %clock64;"]
+
+
+def _clock_end(results: list[str], register: str, threads: int, before: Iterable[str] = ()) -> list[str]:
+    """The loop's end; the cycles to out[0] and every lane's results behind them."""
     return [
         "  add.u32 %turn, %turn, 1;",
         "  setp.lt.u32 %more, %turn, %turns;",
         "  @%more bra LOOP;",
         *before,
-        "  bar.sync 0;",
-        "  mov.u64 %t1, %clock64;",
+        *_clock(1),
         "  sub.u64 %t1, %t1, %t0;",
         "  @%first st.global.u64 [%out], %t1;",
         "  mad.wide.u32 %out, %thread, 4, %out;",
-        # Every result is used, so that nothing is optimised away.
-        *(f"  st.global.{register} [%out + 8], {r};" for r in results),
+        *(f"  st.global.{register} [%out + {8 + 4 * threads * i}], {r};" for i, r in enumerate(results)),
         "  ret;",
     ]
 
@@ -384,12 +390,13 @@ def wgmma_rate(atom: MmaAtom, name: str) -> str:
         *(f"  mov.{atom.d.register} {r}, {zero};" for r in _names("d", atom.d.registers)),
         *(f"  mov.b32 %a{i}, 0;" for i in range(4) if rs),
         *_clock_start(),
+        *_clock(0),
         "  wgmma.fence.sync.aligned;",
         "LOOP:",
         *([_wgmma_emit(atom, 0, 0, 1)] * RATE_UNROLL),
         "  wgmma.commit_group.sync.aligned;",
         "  wgmma.wait_group.sync.aligned 1;",
-        *_clock_end(_names("d", atom.d.registers), atom.d.register, ["  wgmma.wait_group.sync.aligned 0;"]),
+        *_clock_end(_names("d", atom.d.registers), atom.d.register, 256, ["  wgmma.wait_group.sync.aligned 0;"]),
     ]
     return _entry(name, "u64 out_at, u32 turns, u64 desc_a, u64 desc_b", 256, body)
 

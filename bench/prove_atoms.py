@@ -306,15 +306,15 @@ def rate(atom: MmaAtom, run: Runner) -> float:
     turns, cycles = 64, []
     for _ in range(4):
         if atom.kind == "mma.sync":
-            threads, each, extra, shared = 512, 16 * 4, [], 0
+            threads, units, chains, extra, shared = 512, 16, 4, [], 0
         else:
-            threads, each, shared = 256, 2, kernels.SHARED_BYTES
+            threads, units, chains, shared = 256, 2, 1, kernels.SHARED_BYTES
             tiles = [shared_layout(atom.a.dtype, r, 64, "K", 128) for r in (64, n)]
             extra = [("u64", t.descriptor(0, 0, r, k).encode()) for t, r in zip(tiles, (64, n), strict=True)]
-        out = np.zeros(2 + threads, np.uint32)
+        out = np.zeros(2 + threads * chains * atom.d.registers, np.uint32)
         run(module_of(atom), entry_name(atom) + "_rate", 1, threads, shared, [out, ("u32", turns), *extra])
         cycles.append(int(out[:2].view(np.uint64)[0]))
-    return turns * each * kernels.RATE_UNROLL * m * n * k / sorted(cycles[1:])[1]
+    return turns * units * chains * kernels.RATE_UNROLL * m * n * k / sorted(cycles[1:])[1]
 
 
 # --- this machine's GPU -------------------------------------------------------------------------------------
