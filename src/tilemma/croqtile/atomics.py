@@ -8,7 +8,7 @@ from tilemma.croqtile import ast
 from tilemma.croqtile.refusals import WrongArity, WrongValue
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder
-from tilemma.ir.expr import Element, Expr, Var
+from tilemma.ir.expr import Element, Expr, Var, const
 
 if TYPE_CHECKING:
     from tilemma.croqtile.build import Reader
@@ -38,5 +38,6 @@ def atomic(reader: Reader, node: ast.Call, name: str) -> Expr:
     values = [Builder.converted(reader.expressions.plain(a, f"`{name}`"), dtype) for a in node.args[1:]]
     result = Var(reader.b.fresh("old"), dtype)
     compare = values[0] if count == 3 else None
+    reader.b.emit(t.Declare(result, const(0.0 if dtype.is_float else 0, dtype)))
     reader.b.emit(t.Atomic(operation, place.view, values[-1], compare, result))  # type: ignore[arg-type]
     return result

@@ -223,35 +223,40 @@ class _Mover:
         return place(self.lo, view, self.index(view, chunk, element), check=check)
 
     def run(self, view: View, chunks: Sequence[Chunk]) -> Iterator[Mem]:
-        """Addresses of the chunks; in global memory each is the one before plus a constant number of rows."""
-        e = self.lo.e
-        step = self._row_bytes(view)
-        previous: tuple[Mem, Linear] | None = None
+        """Addresses of the chunks; in global memory each follows from the one before, where it can."""
+        strides = self._strides(view)
+        previous: tuple[Mem, Chunk] | None = None
         for chunk in chunks:
             here: Mem | None = None
-            if previous is not None and step is not None:
-                moved = (chunk.row - previous[1]).known
-                if moved is not None and isinstance(previous[0].base, Reg):
-                    by = step * moved if isinstance(step, int) else times(e, step, moved, f"{view.base.name}_rows")
-                    if isinstance(by, int):
-                        here = Mem(previous[0].base, previous[0].offset + by)
-                    else:
-                        base = e.pure("add.s64", "u64", previous[0].base, by, hint=f"{view.base.name}_at")
-                        here = Mem(base, previous[0].offset)
+            if previous is not None and strides is not None:
+                before, last = previous
+                down, right = (chunk.row - last.row).known, (chunk.col - last.col).known
+                if down is not None and right is not None:
+                    here = self._moved(self._moved(before, strides[0], down, view), strides[1], right, view)
             if here is None:
                 here = self.at(view, chunk).address
-            previous = (here, chunk.row)
+            previous = (here, chunk)
             yield here
 
-    def _row_bytes(self, view: View) -> Reg | int | None:
+    def _moved(self, m: Mem, stride: Reg | int, count: int, view: View) -> Mem:
+        if count == 0 or isinstance(stride, int):
+            return Mem(m.base, m.offset + (stride * count if isinstance(stride, int) else 0))
+        e = self.lo.e
+        by = times(e, stride, count, f"{view.base.name}_rows")
+        return Mem(e.pure("add.s64", "u64", m.base, by, hint=f"{view.base.name}_at"), m.offset)
+
+    def _strides(self, view: View) -> tuple[Reg | int, Reg | int] | None:
+        """Bytes from one row of the tile to the next, and from one column to the next."""
         if view.base.space is not Space.GLOBAL or view.reshape is not None or len(view.axes) != 2:
             return None
-        axis = view.axes[0]
-        steps = value_of(axis.step)
-        if steps is None:
-            return None
-        bytes_ = stride_bytes(self.lo, view.base, axis.dim)
-        return bytes_ * steps if isinstance(bytes_, int) else times(self.lo.e, bytes_, steps)
+        found: list[Reg | int] = []
+        for axis in view.axes:
+            steps = value_of(axis.step)
+            if steps is None:
+                return None
+            bytes_ = stride_bytes(self.lo, view.base, axis.dim)
+            found.append(bytes_ * steps if isinstance(bytes_, int) else times(self.lo.e, bytes_, steps))
+        return found[0], found[1]
 
     def inside_view(self, view: View, index: Sequence[Linear]) -> Reg | bool:
         """Whether ``index`` is within the view's own extents, which may be smaller than the tile."""

@@ -11,7 +11,7 @@ from tilemma.ir.lane import Imm, Reg, Vec
 from tilemma.ir.types import Space, View
 from tilemma.lower.context import Lowering, NotLowered, RegisterTile, Visit, lowers
 from tilemma.lower.control import assign
-from tilemma.lower.convert import convert, register
+from tilemma.lower.convert import convert, register, register_type
 from tilemma.lower.emitter import Value
 from tilemma.lower.fragments import key, pack, registers_of, spread, unpack
 from tilemma.lower.loads import load_element
@@ -78,7 +78,10 @@ def lower_atomic(lo: Lowering, op: tile.Atomic) -> None:
         )
     if instance.threads > 1:
         e.do("shfl.sync.idx.b32", (old,), (old, Imm(0), Imm(31), Imm(-1, "b32")))
-    target = lo.variables[op.result.name]
+    target = lo.variables.get(op.result.name)
+    if target is None:
+        target = e.reg(op.result.name, register_type(op.result.dtype), mutable=True)
+        lo.variables[op.result.name] = target
     assign(lo, target, convert(e, old, t, op.result.dtype, lo.arch))
 
 
