@@ -1,0 +1,155 @@
+"""The command line: what it prints, its exit statuses, its JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tilemma.cli import main
+from tilemma.runtime import gpu_unavailable_reason
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = str(ROOT / "examples/co/matmul_wgmma_2group.co")
+SMALL = "M=70,N=40,K=72"
+
+
+def call(*args: str) -> Result:
+    return CliRunner().invoke(main, list(args), catch_exceptions=False)
+
+
+def changed(tmp_path: Path, old: str, new: str) -> str:
+    """The example with one text replaced."""
+    text = Path(EXAMPLE).read_text()
+    assert old in text
+    path = tmp_path / "kernel.co"
+    path.write_text(text.replace(old, new))
+    return str(path)
+
+
+def test_run_compares_with_float64() -> None:
+    result = call("run", EXAMPLE, "--target", "cpu", "--shape", SMALL, "--expect", "mk,nk->mn", "--plan")
+    assert result.exit_code == 0
+    assert "within the bound" in result.output
+    assert "SM90_64x64x16_F32F16F16_SS" in result.output
+
+
+def test_the_demo_prints_at_most_15_lines_of_plan() -> None:
+    result = call("run", EXAMPLE, "--target", "cpu", "--shape", SMALL, "--plan")
+    plan = result.output[result.output.index("plan for") :]
+    assert len(plan.strip().splitlines()) <= 15
+
+
+def test_a_wrong_kernel_is_1(tmp_path: Path) -> None:
+    path = changed(tmp_path, "rhs_load_s.chunkat(_, iv_warp)", "lhs_load_s.subspan(WARP_N, WARP_K).at(0, iv_warp)")
+    result = call("run", path, "--target", "cpu", "--shape", SMALL, "--expect", "mk,nk->mn", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.output)["ok"] is False
+
+
+WRONG = {
+    "unknown name": ("dma.copy lhs.", "dma.copy lsh.", "unknown-name", (14, 10)),
+    "syntax": ("mc, ma, mb;", "mc ma, mb;", "syntax", (20, 16)),
+    "contract": ("mma.row.row", "mma.row.col", "contract-shapes", (20, 1)),
+    "types": ("f16", "f32", "no-instruction", (20, 1)),
+    "shared memory": ("TILE_K 128", "TILE_K 1024", "shared-memory-limit", (9, 29)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_program_is_2(name: str, tmp_path: Path) -> None:
+    old, new, code, place = WRONG[name]
+    path = changed(tmp_path, old, new)
+    result = call("explain", path, "--arch", "sm_90a", "--json")
+    assert result.exit_code == 2
+    error = json.loads(result.output)["error"]
+    assert error["code"] == code
+    assert (error["span"]["line"], error["span"]["column"]) == place
+    assert error["span"]["file"] == path
+    text = call("explain", path, "--arch", "sm_90a").output
+    assert f"error[{code}]" in text
+    assert "^" in text
+    assert "fix: " in text
+    if code == "no-instruction":
+        assert error["refusals"]
+
+
+@pytest.mark.parametrize(
+    "shape", ["M=64,N=64", "M=64,N=64,K=-1", "M=64,N=64,K=64,Q=1", "M=64,N=64,K=x", "M,N,K", "m=1,N=1,K=1"]
+)
+def test_a_wrong_shape_is_2(shape: str) -> None:
+    result = call("run", EXAMPLE, "--target", "cpu", "--shape", shape)
+    assert result.exit_code == 2
+    assert "error[bad-" in result.output
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("run", "nowhere.co"),
+        ("run", EXAMPLE, "no_such_kernel"),
+        ("run", EXAMPLE, "--target", "gpu"),
+        ("run", EXAMPLE, "--expect", "mk,kn", "--shape", SMALL),
+        ("run", EXAMPLE, "--expect", "mk->mk", "--shape", SMALL),
+        ("run", EXAMPLE, "--expect", "mk,kn->mn", "--shape", SMALL),
+        ("explain", EXAMPLE, "--arch", "sm_90b"),
+        ("compile", EXAMPLE, "--arch", "sm_80", "--emit", "nonsense"),
+        ("show", "SM80_16x8x16"),
+        ("show", "SM80_16x8x16_F32F16F16F32_TN", "--operand", "Q"),
+        ("show", "SM80_16x8x16_F32F16F16F32_TN", "--element", "99,0"),
+        ("show", "SM80_16x8x16_F32F16F16F32_TN", "--lane", "x"),
+        ("atoms", "--arch", "sm_1"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_arguments_are_2(args: tuple[str, ...]) -> None:
+    assert call(*args).exit_code == 2
+
+
+@pytest.mark.skipif(gpu_unavailable_reason() is None, reason="there is a GPU")
+def test_no_gpu_says_what_to_do() -> None:
+    result = call("run", EXAMPLE, "--target", "cuda", "--shape", SMALL)
+    assert result.exit_code == 2
+    assert "error[no-" in result.output
+    assert "fix: " in result.output
+
+
+def test_no_assembler_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEMMA_PTXAS", "/nowhere/ptxas")
+    result = call("compile", EXAMPLE, "--arch", "sm_80", "--emit", "cubin")
+    assert result.exit_code == 2
+    assert "fix: " in result.output
+    assert call("compile", EXAMPLE, "--arch", "sm_80", "--emit", "ptx").exit_code == 0
+
+
+@pytest.mark.parametrize("emit", ["ir", "lane", "ptx", "launch"])
+def test_compile_writes_files(emit: str, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    assert call("compile", EXAMPLE, "--arch", "sm_90a", "--emit", emit, "-o", str(path)).exit_code == 0
+    assert path.stat().st_size > 100
+    if emit == "launch":
+        assert json.loads(path.read_text())["block"] == [256, 1, 1]
+
+
+def test_check_finds_nothing_in_the_example() -> None:
+    args = ("check", EXAMPLE, "--arch", "sm_90a", "--shape", "M=65,N=64,K=40", "--schedules", "3", "--json")
+    result = call(*args)
+    assert result.exit_code == 0
+    assert json.loads(result.output)["ok"] is True
+
+
+def test_explain_as_json() -> None:
+    plan = json.loads(call("explain", EXAMPLE, "--json").output)
+    assert plan["multiplies"][0]["atom"].startswith("SM90_64x64x16")
+    assert {b["name"] for b in plan["buffers"]} == {"lhs_load_s", "rhs_load_s", "output_s"}
+
+
+def test_importing_is_cheap() -> None:
+    """`import tilemma` costs at most 0.25 s, and brings nothing of CUDA."""
+    code = "import sys, time; t = time.perf_counter(); import tilemma; d = time.perf_counter() - t; "
+    code += "assert d < 0.25, d; assert not any(m.startswith(('cuda', 'torch')) for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
