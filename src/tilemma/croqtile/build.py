@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from math import prod
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.atomics import ATOMICS, atomic
@@ -445,6 +446,19 @@ class Reader:
                 node.span, what=what, got=str(v), wanted=f"1 to {MAX_COPIES}", fix_text="choose another"
             )
         return v
+
+    def sizes(self, nodes: Sequence[ast.Expr], limit: int = MAX_COPIES) -> tuple[int, ...]:
+        """The sizes of an array, of at most ``limit`` elements in all."""
+        found = tuple(self.size(n, "the size of an array") for n in nodes)
+        if prod(found) > limit:
+            raise WrongValue(
+                nodes[0].span,
+                what="an array",
+                got=f"{prod(found)} elements",
+                wanted=f"at most {limit}",
+                fix_text="make it smaller",
+            )
+        return found
 
     def fill_value(self, node: ast.Expr, what: str) -> Expr:
         """The value of a fill: a float without suffix has no type of its own, its target decides."""

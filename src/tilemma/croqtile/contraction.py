@@ -19,6 +19,8 @@ from tilemma.ir.types import Contract
 if TYPE_CHECKING:
     from tilemma.croqtile.build import Reader
 
+# Register tiles of one array; a thread has 255 registers.
+MAX_TILES = 256
 _FIRST = ("fill", "load", "row", "col", "store", "scale", "commit", "wait")
 
 
@@ -287,7 +289,7 @@ class Contraction:
         shape = tuple(r.expressions.constant(d, "an extent of a register tile") for d in node.dims or ()) or None
         for item in node.items:
             r.b.span = item.span
-            copies = tuple(r.size(s, "the size of an array") for s in item.sizes)
+            copies = r.sizes(item.sizes, MAX_TILES)
             made = r.b.fragment(item.name, copies, dtype, shape)
             self.known[made.name] = Known(shape, dtype)
             if isinstance(item.value, ast.Expr):

@@ -107,7 +107,7 @@ class Declarations:
                     if v == 0
                     else "use a positive extent",
                 )
-        sizes = tuple(r.size(s, "the size of an array") for s in item.sizes)
+        sizes = r.sizes(item.sizes)
         init = r.fill_value(item.value, "an initialiser") if isinstance(item.value, ast.Expr) else None
         if item.value is not None and init is None:
             raise self.no_result(item.value, item.name)

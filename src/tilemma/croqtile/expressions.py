@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tilemma.croqtile.build import Reader
 
 MAX_OPERATIONS = 1000
-MAX_EXPRESSION_DEPTH = 60
+MAX_EXPRESSION_DEPTH = 100
 MAX_TUPLE = 16
 
 _BINARY: dict[str, BinaryOp] = {

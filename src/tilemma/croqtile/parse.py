@@ -20,6 +20,10 @@ from tilemma.errors import CompileError, Note, Span
 MAX_NESTING = 80
 MAX_TOKENS = 200_000
 
+# Terminals that together say that a statement, or an expression, may begin.
+_STATEMENT = {"PARALLEL", "FOREACH", "MUTABLE"}
+_EXPRESSION = {"NAME", "INT", "FLOAT", "WHOLE"}
+
 
 class SyntaxProblem(CompileError):
     code = "syntax"
@@ -74,7 +78,7 @@ def parse(tokens: Sequence[Token]) -> ast.Function:
         )
     parser, _ = _grammar()
     fused = _fuse(tokens)
-    _check_brackets([t for _, t in fused])
+    _check_nesting([t for _, t in fused])
     state: Any = parser.parse_interactive()
     at = 0
     try:
@@ -85,6 +89,7 @@ def parse(tokens: Sequence[Token]) -> ast.Function:
         tree = state.feed_eof(lark.Token("$END", "", len(fused)))
     except lark.UnexpectedToken as problem:
         place = at if problem.token.type != "$END" else len(fused)
+        _check_brackets([t for _, t in fused[: place + 1]])
         raise _problem(fused, place, state.accepts()) from None
     return build_tree(tree, [t for _, t in fused])
 
@@ -150,31 +155,40 @@ def _bad(t: Token) -> BadToken:
     return BadToken(t.span, what=what, wanted=wanted, remedy=remedy)
 
 
+_CLOSES = {")": "(", "]": "[", "}": "{"}
+
+
+def _check_nesting(tokens: Sequence[Token]) -> None:
+    """TooComplex when brackets nest deeper than MAX_NESTING."""
+    depth = 0
+    for t in tokens:
+        if t.kind == "op":
+            depth += (t.text in _CLOSES.values()) - (t.text in _CLOSES)
+            if depth > MAX_NESTING:
+                raise TooComplex(
+                    t.span, got=depth, what="nested brackets", limit=MAX_NESTING, remedy="name inner parts"
+                )
+
+
 def _check_brackets(tokens: Sequence[Token]) -> None:
-    """Bracket nesting within MAX_NESTING; a closing bracket of the wrong kind is reported with its opener."""
-    pairs = {")": "(", "]": "[", "}": "{"}
+    """A closing bracket of the wrong kind is reported with its opener."""
     stack: list[Token] = []
     for t in tokens:
         if t.kind != "op":
             continue
-        if t.text in ("(", "[", "{"):
+        if t.text in _CLOSES.values():
             stack.append(t)
-            if len(stack) > MAX_NESTING:
-                raise TooComplex(
-                    t.span, got=len(stack), what="nested brackets", limit=MAX_NESTING, remedy="name inner parts"
-                )
-        elif t.text in pairs:
-            if stack and stack[-1].text != pairs[t.text]:
-                closer = {v: k for k, v in pairs.items()}[stack[-1].text]
+        elif t.text in _CLOSES and stack:
+            opener = stack.pop()
+            if opener.text != _CLOSES[t.text]:
+                closer = next(c for c, o in _CLOSES.items() if o == opener.text)
                 raise SyntaxProblem(
                     t.span,
-                    found_text=f"`{t.text}` closes `{stack[-1].text}`",
+                    found_text=f"`{t.text}` closes `{opener.text}`",
                     expected_text=f"`{closer}`",
-                    remedy=f"close the `{stack[-1].text}` first",
-                    notes=[Note("opened here", stack[-1].span)],
+                    remedy=f"close the `{opener.text}` first",
+                    notes=[Note("opened here", opener.span)],
                 )
-            if stack:
-                stack.pop()
 
 
 def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> SyntaxProblem:
@@ -187,7 +201,7 @@ def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> 
     notes = [Note(f"it comes from the macro{'s' * (len(token.hidden) > 1)} "
                   + ", ".join(f"`{m}`" for m in sorted(token.hidden)))] if token.hidden else []  # fmt: skip
     semicolon = punctuation[";"]
-    if semicolon in accepts and before.span.end_line < token.span.line:
+    if semicolon in accepts and not accepts >= _STATEMENT and before.span.end_line < token.span.line:
         # The statement simply stopped: show its end, not the innocent next line.
         end = before.span
         place = Span(end.file, end.end_line, end.end_column, end.end_line, end.end_column + 1)
@@ -198,16 +212,21 @@ def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> 
         text, remedy = "the kernel ends too early", "complete it"
     elif terminal == "MEMBER" or terminal == "MAPPED":
         text, remedy = f"`.{token.text}` cannot stand here", "remove it, or complete what stands before it"
+    elif at and fused[at - 1][0] == "TYPE" and token.text in (":", "=", ".", "+=", "-=", ")", ",", ";"):
+        # `s2`, `u6`, `half` and so on look like names and are types.
+        return SyntaxProblem(
+            before.span,
+            found_text=f"`{before.text}` is an element type and cannot be a name",
+            expected_text=wanted,
+            remedy=f"choose another name, `{before.text}_` for instance",
+            notes=notes,
+        )
     else:
         text, remedy = f"`{token.text}` cannot stand here", f"put {wanted} here"
-        if "NAME" in accepts and token.kind == "name" and terminal != "NAME":
+        if "NAME" in accepts and not accepts >= _STATEMENT and token.kind == "name" and terminal != "NAME":
             text = f"`{token.text}` is a word of the language and cannot be a name"
             remedy = f"choose another name, `{token.text}_` for instance"
     return SyntaxProblem(token.span, found_text=text, expected_text=wanted, remedy=remedy, notes=notes)
-
-
-_STATEMENT = {"PARALLEL", "FOREACH", "MUTABLE"}
-_EXPRESSION = {"NAME", "INT", "FLOAT", "WHOLE"}
 
 
 def _describe(accepts: set[str], spelled: dict[str, str]) -> str:

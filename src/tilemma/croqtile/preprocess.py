@@ -145,7 +145,8 @@ class Preprocessor:
 
     @property
     def active(self) -> bool:
-        return all(s.active for s in self._sections)
+        # A section is active only where those around it are.
+        return not self._sections or self._sections[-1].active
 
     def run(self, text: str, take: Callable[[Token], None], flush: Callable[[], None]) -> None:
         """Call ``take`` for each token that stands in an active section.

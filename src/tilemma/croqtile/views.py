@@ -22,7 +22,7 @@ from tilemma.croqtile.values import (
     kind,
 )
 from tilemma.errors import Note, nearest
-from tilemma.ir.expr import Element, Expr, add, const, mul, value_of
+from tilemma.ir.expr import Const, Element, Expr, add, const, mul, value_of
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, scalar
 
 if TYPE_CHECKING:
@@ -85,7 +85,13 @@ class Views:
                 if not e.type.is_integer:
                     self.reader.expressions.integer(node, what)
             if len(out) > MAX_TUPLE:
-                raise WrongArity(node.span, what=what, got=len(out), want=f"at most {MAX_TUPLE}", form="at(i, j)")
+                raise WrongValue(
+                    node.span,
+                    what=what,
+                    got=f"more than {MAX_TUPLE} values",
+                    wanted=f"at most {MAX_TUPLE}",
+                    fix_text="use fewer dimensions",
+                )
         return out
 
     def scalars(self, nodes: Sequence[ast.Expr], what: str) -> list[Scalar]:
@@ -170,7 +176,10 @@ class Views:
         return self.reader.expressions.checked(e, node.span)
 
     def _chunkat(self, base: Tile, node: ast.Member) -> Value:
-        return self._sized(base.chunkat(self.indices(node.args or (), "`.chunkat`"), node.span), node)
+        found = self.indices(node.args or (), "`.chunkat`")
+        # The tile number 0 of one: `chunkat(_, 0)` keeps the dimension whole.
+        indices = [0 if isinstance(i, Const) and value_of(i) == 0 else i for i in found]
+        return self._sized(base.chunkat(indices, node.span), node)
 
     def _span_as(self, base: Tile, node: ast.Member) -> Value:
         return self._sized(base.span_as(self.scalars(node.args or (), "`.span_as`"), node.span), node)
