@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilemma.atoms import catalogue
+from tilemma.atoms import MmaAtom, catalogue
 from tilemma.ir import tile as t
 from tilemma.ir.expr import value_of
 from tilemma.ir.tiles import describe
@@ -100,6 +100,7 @@ def explain(
 def _multiply(op: t.Mma, table: dict[str, t.Op]) -> dict[str, Any]:
     assert op.atom is not None and op.tiles is not None
     atom = catalogue[op.atom]
+    assert isinstance(atom, MmaAtom)
     acc = table[op.acc.name]
     assert isinstance(acc, t.DeclareFragment) and acc.plan is not None
     m, n = acc.plan.shape

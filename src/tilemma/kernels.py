@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
 from tilemma.compiler import Compiled, compile_kernel
-from tilemma.errors import CompileError, LaunchError, nearest
+from tilemma.errors import CompileError, LaunchError, Note, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.usage import array_params, scalar_params, size
 from tilemma.launch import Launch, evaluate
@@ -306,7 +306,7 @@ def kernel(function: Callable[..., Any]) -> Kernel:
 class Module:
     """The kernels of a file, as attributes and by name."""
 
-    def __init__(self, file: str, kernels: Mapping[str, Kernel], notes: Sequence[str] = ()) -> None:
+    def __init__(self, file: str, kernels: Mapping[str, Kernel], notes: Sequence[Note] = ()) -> None:
         self.file = file
         self.kernels = dict(kernels)
         self.notes = tuple(notes)

@@ -77,12 +77,14 @@ def parse_pairs(option: str, text: str | Sequence[str]) -> dict[str, str]:
 
 def literal(text: str) -> int | float | str:
     """A number where ``text`` is one, else the text."""
-    for kind in (lambda s: int(s, 0), float):
-        try:
-            return kind(text)  # type: ignore[no-any-return, operator]
-        except ValueError:
-            continue
-    return text
+    try:
+        return int(text, 0)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def dimensions(kernel: t.Kernel) -> list[str]:
@@ -204,7 +206,7 @@ def _bound(problem: Problem, groups: Sequence[str], right: str) -> NDArray[np.fl
     """The bound of a matrix product in any of its spellings: operands turned to [M, K] and [K, N]."""
     if len(groups) != 2 or len(right) != 2:
         raise BadExpectation(text=problem.expect, problem="no error bound is known for it")
-    (ga, gb), (m, n) = groups, right
+    (ga, gb), m, n = groups, right[0], right[1]
     contracted = sorted((set(ga) & set(gb)) - set(right))
     if len(contracted) != 1 or set(ga) != {m, contracted[0]} or set(gb) != {n, contracted[0]}:
         raise BadExpectation(text=problem.expect, problem="no error bound is known for it")
