@@ -7,7 +7,7 @@ where operations go is settled here, so that two spellings of a kernel give the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,8 +16,9 @@ from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Cast, Const, Dim, Element, Expr, Index, Scalar, Var, binary, const, mod, value_of
+from tilemma.ir.moments import History, Moment
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Scalarlike, Tile, describe, scalar
-from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, Space
+from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, Space, View
 
 
 class ExtentsNotKnown(CompileError):
@@ -41,6 +42,14 @@ class UnknownDtype(CompileError):
     fix = "{suggestion}"
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the program so far has said about a register tile."""
+
+    shape: tuple[int, ...] | None = None
+    dtype: DType | None = None
+
+
 @dataclass
 class Builder:
     """Collects the operations of one kernel.
@@ -52,9 +61,13 @@ class Builder:
     span: Span | None = None
     params: list[t.Parameter] = field(default_factory=list)
     returns: Buffer | None = None
+    known: dict[str, Known] = field(default_factory=dict)
     _stack: list[list[t.Op]] = field(default_factory=lambda: [[]])
     _used: dict[str, int] = field(default_factory=dict)
     _levels: list[Level | None] = field(default_factory=list)
+    _history: History = field(default_factory=History)
+    # What runs its body any number of times and is open: loops, and (once) the outermost parallel.
+    _repeats: list[int] = field(default_factory=list)
 
     # ---- names and parameters ----------------------------------------------------------------------------
 
@@ -97,7 +110,37 @@ class Builder:
         if op.span is None:
             op = replace(op, span=self.span)
         self._stack[-1].append(op)
+        self._history.note(op)
         return op
+
+    # ---- moments -----------------------------------------------------------------------------------------
+
+    def moment(self) -> Moment:
+        """Where the program being built stands."""
+        body = self._stack[-1]
+        return Moment(body, len(body), self._history.count, tuple(self._repeats))
+
+    def is_open(self, moment: Moment) -> bool:
+        """Whether what is visible at ``moment`` is visible here."""
+        return any(body is moment.body for body in self._stack)
+
+    def may_differ(self, names: frozenset[str], moment: Moment, memory: bool) -> bool:
+        """Whether what reads ``names`` (``memory``: shared or global memory among them) may give something else
+        here than at ``moment``: something was written since, or a loop was entered, whose body may yet write."""
+        return tuple(self._repeats) != moment.repeats or self._history.changed(names, moment.count, memory)
+
+    def insert(self, moment: Moment, ops: Sequence[t.Op]) -> None:
+        """Put ``ops`` where ``moment`` was taken."""
+        self._history.insert(moment, ops)
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """What is read inside may run any number of times."""
+        self._repeats.append(self._history.count)
+        try:
+            yield
+        finally:
+            self._repeats.pop()
 
     @contextmanager
     def _body(self) -> Iterator[list[t.Op]]:
@@ -128,9 +171,10 @@ class Builder:
     ) -> Iterator[tuple[Bounded, ...]]:
         span = span or self.span
         indices = tuple(Index(self.fresh(n), scalar(e)) for n, e in zip(names, extents, strict=True))
+        outermost = not self._levels
         self._levels.append(level)
         try:
-            with self._body() as ops:
+            with self.repeated() if outermost else nullcontext(), self._body() as ops:
                 yield tuple(Bounded.of(i) for i in indices)
         finally:
             self._levels.pop()
@@ -164,14 +208,14 @@ class Builder:
         span = span or self.span
         index = Index(self.fresh(name), scalar(extent))
         end = scalar(extent) if stop is None else scalar(stop)
-        with self._body() as ops:
+        with self.repeated(), self._body() as ops:
             yield Bounded.of(index)
         self.emit(t.For(index, scalar(start), end, scalar(step), tuple(ops), unroll, vectorize, span=span))
 
     @contextmanager
     def while_(self, cond: Expr, span: Span | None = None) -> Iterator[None]:
         span = span or self.span
-        with self._body() as ops:
+        with self.repeated(), self._body() as ops:
             yield
         self.emit(t.While(cond, tuple(ops), span=span))
 
@@ -186,13 +230,13 @@ class Builder:
     def else_(self, span: Span | None = None) -> Iterator[None]:
         """The other branch of the `If` just emitted; ElseWithoutIf when there is none."""
         before = self._stack[-1]
-        if not before or not isinstance(before[-1], t.If) or before[-1].otherwise:
+        last = before[-1] if before else None
+        if not isinstance(last, t.If) or last.otherwise:
             raise ElseWithoutIf(span or self.span)
         with self._body() as ops:
             yield
-        last = before[-1]
-        assert isinstance(last, t.If)
-        before[-1] = replace(last, otherwise=tuple(ops))
+        at = next(i for i, op in enumerate(before) if op is last)
+        before[at] = replace(last, otherwise=tuple(ops))
 
     @contextmanager
     def inthreads(self, cond: Expr, asynchronous: bool = False, span: Span | None = None) -> Iterator[None]:
@@ -330,6 +374,7 @@ class Builder:
     ) -> FragmentValue:
         unique = self.fresh(name)
         self.emit(t.DeclareFragment(unique, copies, dtype, shape))
+        self.known[unique] = Known(shape, dtype)
         return FragmentValue(unique, copies)
 
     def fill(
@@ -341,6 +386,7 @@ class Builder:
         if dtype is not None:
             v = self.converted(v, dtype)
         self.emit(t.Fill(target.ref, v, dtype))
+        self._learn(target.name, Known(None, dtype))
         return target
 
     def load(self, fragment: FragmentValue | str, src: Tile, swizzle: int | None = None) -> FragmentValue:
@@ -348,6 +394,7 @@ class Builder:
         settled = self.settle(src)
         target = self.fragment(fragment) if isinstance(fragment, str) else fragment
         self.emit(t.Load(target.ref, settled.view, swizzle))
+        self._learn(target.name, Known(settled.view.static_shape, settled.view.dtype))
         return target
 
     def mma(
@@ -359,7 +406,22 @@ class Builder:
         **options: Any,
     ) -> None:
         """``options`` are further fields of `Mma` (meta, scale_a, scale_b, future, k_order)."""
-        self.emit(t.Mma(contract, acc.ref, self._operand(a), self._operand(b), **options))
+        op = t.Mma(contract, acc.ref, self._operand(a), self._operand(b), **options)
+        self.emit(op)
+        a_shape, b_shape = self._known_operand(op.a), self._known_operand(op.b)
+        legal = a_shape.dtype.accumulators if a_shape.dtype is not None else ()
+        shape = None
+        if len(a_shape.shape or ()) == len(b_shape.shape or ()) == 2:
+            assert a_shape.shape is not None and b_shape.shape is not None
+            shape = (a_shape.shape[contract.a_transposed], b_shape.shape[contract.b_transposed])
+        self._learn(acc.name, Known(shape, dtypes.dtype(legal[0]) if legal else None))
+
+    def _known_operand(self, x: t.Operand) -> Known:
+        return Known(x.static_shape, x.dtype) if isinstance(x, View) else self.known.get(x.name, Known())
+
+    def _learn(self, fragment: str, new: Known) -> None:
+        old = self.known.get(fragment, Known())
+        self.known[fragment] = Known(old.shape or new.shape, old.dtype or new.dtype)
 
     def _operand(self, x: FragmentValue | Tile) -> t.Operand:
         return x.ref if isinstance(x, FragmentValue) else self.settle(x).view

@@ -1,0 +1,102 @@
+"""Points of a program under construction, and what may have changed since.
+
+An expression that reads a variable or memory is only worth its text where it is used; a front end whose names
+hold values (Python's) notes the moment of the reading, and has the value stored there when it is used after a
+write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilemma.ir import tile as t
+from tilemma.ir.expr import Element, Expr, FragmentElement, Var, walk
+from tilemma.ir.types import View
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment:
+    """Before operation ``index`` of ``body``; ``repeats`` are the loops open there."""
+
+    body: list[t.Op]
+    index: int
+    count: int
+    repeats: tuple[int, ...]
+
+
+def reads(e: Expr) -> frozenset[str]:
+    """Names of the variables, buffers and register tiles that ``e`` reads."""
+    found = set()
+    for x in walk(e):
+        if isinstance(x, Var):
+            found.add(x.name)
+        elif isinstance(x, Element):
+            found.add(x.view.base.name)
+        elif isinstance(x, FragmentElement):
+            found.add(x.fragment)
+    return frozenset(found)
+
+
+def reads_memory(e: Expr) -> bool:
+    return any(isinstance(x, Element) for x in walk(e))
+
+
+def view_reads(view: View) -> frozenset[str]:
+    return frozenset().union(*(reads(e) for e in view.expressions()))
+
+
+@dataclass
+class History:
+    """Which names the operations so far have written, by number of the last one that did."""
+
+    count: int = 0
+    written: dict[str, int] = field(default_factory=dict)
+    # The last operation after which other threads' writes may be seen.
+    met: int = -1
+    # (count, body, index, how many) of operations put in at an earlier moment.
+    insertions: list[tuple[int, list[t.Op], int, int]] = field(default_factory=list)
+
+    def note(self, op: t.Op) -> None:
+        """``op`` was emitted; what is inside it was, one by one, before."""
+        self.count += 1
+        for name in writes(op):
+            self.written[name] = self.count
+        if isinstance(op, (t.Sync, t.WaitEvent, t.WaitFuture, t.InThreads)):
+            self.met = self.count
+
+    def insert(self, moment: Moment, ops: Sequence[t.Op]) -> None:
+        """Put ``ops`` where ``moment`` was taken."""
+        at = moment.index
+        for count, body, index, n in self.insertions:
+            if body is moment.body and count > moment.count and index <= at:
+                at += n
+        moment.body[at:at] = ops
+        for op in ops:
+            self.note(op)
+        self.insertions.append((self.count, moment.body, at, len(ops)))
+
+    def changed(self, names: frozenset[str], since: int, memory: bool) -> bool:
+        """Whether one of ``names`` may have another value than after ``since`` operations."""
+        if memory and self.met > since:
+            return True
+        return any(self.written.get(n, -1) > since for n in names)
+
+
+def writes(op: t.Op) -> tuple[str, ...]:
+    """Names of what ``op`` itself writes."""
+    match op:
+        case t.SetElement():
+            return (op.view.base.name,)
+        case t.Atomic():
+            old = () if op.result is None else (op.result.name,)
+            return (op.view.base.name, *old)
+        case t.Copy() | t.Store():
+            return (op.dst.base.name,)
+        case t.Assign():
+            return (op.var.name,)
+        case t.Fill() | t.Load() | t.SetFragmentElement():
+            return (op.fragment.name,)
+        case t.Mma() | t.ScaleMma():
+            return (op.acc.name,)
+    return ()
