@@ -49,31 +49,9 @@ _WIDTH = {"pred": 1, "f16x2": 32, "bf16x2": 32, "bf16": 16, "e4m3x2": 16, "e5m2x
 # Instructions whose operands all have the type of the last suffix.
 _SAME = frozenset(
     (
-        "add",
-        "sub",
-        "mul",
-        "mad",
-        "fma",
-        "div",
-        "rem",
-        "min",
-        "max",
-        "abs",
-        "neg",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "cnot",
-        "ex2",
-        "lg2",
-        "sin",
-        "cos",
-        "sqrt",
-        "rsqrt",
-        "rcp",
-        "tanh",
-        "copysign",
+        *("add", "sub", "mul", "mad", "fma", "div", "rem", "min", "max", "abs", "neg"),
+        *("and", "or", "xor", "not", "cnot"),
+        *("ex2", "lg2", "sin", "cos", "sqrt", "rsqrt", "rcp", "tanh", "copysign"),
     )
 )
 # Those whose register may be wider than the type moved (PTX ISA, Operand Size Exceeding Instruction-Type Size).

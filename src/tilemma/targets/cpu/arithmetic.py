@@ -76,7 +76,7 @@ def scalar_binary(op: str, t: DType) -> Callable[[Any, Any], Any]:
         "shr": _shift_right(t.bits),
     }
     f = table[op]
-    if t.kind == "bool":
+    if t.kind in ("bool", "bits"):
         return lambda a, b: bool(f(int(a), int(b)))
     if op in ("mod", "min", "max", "and", "or", "xor", "shr"):
         return f
@@ -91,8 +91,8 @@ def scalar_binary(op: str, t: DType) -> Callable[[Any, Any], Any]:
 
 
 def _lane_trunc_div(a: Any, b: Any) -> Any:
-    q = np.abs(a) // np.abs(b)
-    return np.where((a < 0) == (b < 0), q, -q)
+    """By way of the floor: the absolute value of the least integer would overflow."""
+    return a // b + ((a % b != 0) & ((a < 0) != (b < 0)))
 
 
 def _lane_shift(f: Function, t: DType, over: Function) -> Function:
@@ -132,7 +132,7 @@ def lane_binary(op: str, t: DType) -> Callable[[Any, Any], Any]:
         "sub": np.subtract,
         "mul": np.multiply,
         "floordiv": np.floor_divide,
-        "cdiv": lambda a, b: -(-a // b),
+        "cdiv": lambda a, b: a // b + (a % b != 0),
         "div": _lane_trunc_div,
         "mod": lambda a, b: a - b * _lane_trunc_div(a, b),
         "min": np.minimum,
@@ -144,14 +144,10 @@ def lane_binary(op: str, t: DType) -> Callable[[Any, Any], Any]:
         "shr": _lane_shift(np.right_shift, t, lambda a: np.where(np.asarray(a) < 0, -1, 0)),
     }
     g = lanes[op]
-    if t.kind == "uint" and op == "cdiv":
-        g = _lane_unsigned_cdiv
+    if t.kind in ("bool", "bits"):
+        return lambda a, b: np.asarray(g(np.asarray(a, np.int8), np.asarray(b, np.int8))) != 0
     kind = carrier(t)
     return lambda a, b: np.asarray(g(_array(a, kind), _array(b, kind))).astype(kind, copy=False)
-
-
-def _lane_unsigned_cdiv(a: Any, b: Any) -> Any:
-    return a // b + (a % b != 0)
 
 
 def _array(x: Any, kind: np.dtype[Any]) -> Any:
@@ -159,13 +155,13 @@ def _array(x: Any, kind: np.dtype[Any]) -> Any:
 
 
 def unary(op: str, t: DType) -> Callable[[Any], Any]:
-    """neg, not (bitwise; logical for bool) and lnot on scalars and arrays."""
+    """neg, not (bitwise; logical for bool) and lnot on scalars and arrays; bool counts as not zero."""
     if op == "lnot" or (op == "not" and t.kind in ("bool", "bits")):
         return lambda a: np.logical_not(a) if isinstance(a, np.ndarray) else not a
     if op == "not":
         return lambda a: ~a if isinstance(a, np.ndarray) else wrap(~a, t)
-    if t.is_float:
-        return lambda a: -a
+    if t.is_float or t.kind in ("bool", "bits"):
+        return lambda a: -a if t.is_float else a
     return lambda a: -a if isinstance(a, np.ndarray) else wrap(-a, t)
 
 

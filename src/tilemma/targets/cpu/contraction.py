@@ -30,7 +30,7 @@ from tilemma.targets.cpu.faults import FragmentUnset, NotInReference, TileMismat
 from tilemma.targets.cpu.registers import Registers, Tile, accumulate, operand, product
 from tilemma.targets.cpu.steps import Compiler, Scope, Step, needs_rendezvous
 from tilemma.targets.cpu.tasks import Coroutine, Instance, Rendezvous
-from tilemma.targets.cpu.values import Array, load, rounded, store
+from tilemma.targets.cpu.values import Array, carrier, load, rounded, store
 
 Find = Callable[[Frame], tuple[Registers, tuple[int, ...]]]
 
@@ -162,6 +162,7 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
     a_turned, b_turned = op.contract.a_transposed, op.contract.b_transposed
     scale = _scale(c, op.scale_a, op.scale_b)
     future = None if op.future is None else c.slot("future", op.future)
+    keeps = None if op.accumulate is None else c.value(op.accumulate)
     hides = any(isinstance(x, ScaleMma) and x.acc.name == name for x in walk.walk(c.kernel.body))
 
     def run(f: Frame) -> None:
@@ -172,13 +173,15 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
             y = y.T
         if x.shape[1] != y.shape[0]:
             raise TileMismatch(
-                what=f"`mma.{op.contract.value}` got A with M x K = {list(x.shape)} and B with K x N = {list(y.shape)}",
+                what=f"`mma.{op.contract.value}` of A [M, K] = {list(x.shape)} and B [K, N] = {list(y.shape)}",
                 rule="the same K on both sides",
             )
         p = product(x, y, t)
         if scale is not None:
             p = p * scale(f, p.shape[0])
         registers, index = acc(f)
+        if keeps is not None and not keeps(f):
+            registers.write(index, f[INSTANCE].threads, Tile(t, np.zeros(p.shape, carrier(t))))
         tile = registers.update(index, f[INSTANCE].threads)
         before = tile.values(p.shape)
         if before.shape != p.shape:

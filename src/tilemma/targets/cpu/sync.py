@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from tilemma.ir import walk
 from tilemma.ir.expr import Dim, Expr, Index, Scalar
@@ -11,6 +12,7 @@ from tilemma.ir.expr import walk as walk_expr
 from tilemma.ir.tile import (
     Barrier,
     Body,
+    BulkWait,
     Commit,
     Copy,
     CopyCommit,
@@ -36,7 +38,7 @@ from tilemma.targets.cpu.faults import EventCount, NotInReference
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.tasks import Block, Coroutine, Flight, Instance, Rendezvous, Ring
 
-Path = tuple[Op, ...]
+Path = tuple["Op | Otherwise", ...]
 Located = Callable[[Frame], tuple[Ring, int, int | None]]
 
 
@@ -73,13 +75,11 @@ def sites(body: Body, path: Path = ()) -> Iterator[tuple[Path, Op]]:
             yield from sites(inner, (*path, mark))
 
 
-class Otherwise(Op):
+@dataclass(frozen=True)
+class Otherwise:
     """Stands in a path for the second branch of an `If`."""
 
-    __slots__ = ("branch",)
-
-    def __init__(self, branch: Op) -> None:
-        object.__setattr__(self, "branch", branch)
+    branch: Op
 
 
 def admitted(c: Compiler, path: Path) -> Callable[[Frame], int]:
@@ -276,5 +276,6 @@ TABLE = {
     MmaFence: nothing,
     MmaCommit: nothing,
     MmaWait: nothing,
+    BulkWait: nothing,
     Commit: nothing,
 }
