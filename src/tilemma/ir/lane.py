@@ -182,6 +182,16 @@ class LaneWhile(LaneOp):
 
 
 @dataclass(frozen=True, slots=True)
+class LaneUntil(LaneOp):
+    """``body`` again and again until ``cond``, which it computes, holds."""
+
+    syntax: ClassVar[str] = "repeat $body until $cond"
+
+    body: LaneBody
+    cond: Reg
+
+
+@dataclass(frozen=True, slots=True)
 class LaneBreak(LaneOp):
     """Leaves the innermost loop."""
 

@@ -82,12 +82,18 @@ class If(Op):
 
 @dataclass(frozen=True, slots=True)
 class InThreads(Op):
-    """``body`` by those instances of the enclosing scope for which ``cond`` holds: a role when asynchronous."""
+    """``body`` by those instances of the enclosing scope for which ``cond`` holds: a role when asynchronous.
+
+    Decided: ``registers``, how many each thread of the role has (setmaxnreg); ``solo``: one elected thread of
+    each instance does all of it.
+    """
 
     syntax: ClassVar[str] = "inthreads $cond $body"
     cond: Expr
     body: Body
     asynchronous: bool = False
+    registers: int | None = None
+    solo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +191,11 @@ class CopyPlan:
 
     ``engine``: "cp.async" and "ldst" are issued by the ``threads`` threads of the enclosing instance of
     ``level`` (which may be further out than where the copy is written: what does not depend on inner indices
-    happens once), ``vector`` bytes each at a time; "tma" by one elected thread of them.
+    happens once), ``vector`` bytes each at a time; "tma" by one elected thread of them, in boxes of ``box``
+    elements (innermost dimension first).
+
+    ``counted``, for bytes that complete an event: "trigger", a later trigger expects them; "expect", the copy
+    itself does; "arrive", and it arrives too, as nothing triggers the event.
     """
 
     engine: Literal["cp.async", "ldst", "tma"]
@@ -193,6 +203,7 @@ class CopyPlan:
     level: Level
     threads: int
     box: tuple[int, ...] = ()
+    counted: Literal["", "trigger", "expect", "arrive"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +324,8 @@ class Mma(Op):
     ``meta``: 2:4 metadata of A (``.sp``).  ``scale_a`` (a view [M, 1] or [1, M]) and ``scale_b``: ``.scale``.
     ``future``: asynchronous, with this handle.
     Decided: ``atom`` names the record; ``tiles`` = how many atoms along M, N, K for one instance (for one
-    warp of it where the atom is a warp's).
+    warp of it where the atom is a warp's).  ``accumulate``: where it does not hold, the accumulator starts from
+    zero, whatever its registers held (wgmma's scale-d).
     """
 
     syntax: ClassVar[str] = "mma.$contract $acc, $a, $b"
@@ -328,6 +340,7 @@ class Mma(Op):
     k_order: tuple[int, ...] = ()
     atom: str | None = None
     tiles: tuple[int, int, int] | None = None
+    accumulate: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,10 +424,15 @@ class WaitEvent(Op):
 
 @dataclass(frozen=True, slots=True)
 class TriggerEvent(Op):
+    """Decided: ``bytes`` of copies above it that the generation waits for; ``ordered``: the waits for what it
+    releases stand in front of it already."""
+
     syntax: ClassVar[str] = "trigger $event"
     event: EventRef
     after: tuple[str, ...] = ()
     cluster: bool = False
+    bytes: int = 0
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,6 +517,19 @@ class CopyWait(Op):
 
     syntax: ClassVar[str] = "copy_wait"
     pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkWait(Op):
+    """Decided: all but the newest ``pending`` TMA stores of this thread have read their source, or, where
+    ``complete``, have written their destination.
+
+    PTX ISA, cp.async.bulk.wait_group.
+    """
+
+    syntax: ClassVar[str] = "bulk_wait"
+    pending: int
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)

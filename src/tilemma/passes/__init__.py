@@ -7,6 +7,7 @@ from typing import Protocol
 from tilemma.ir.tile import Kernel
 from tilemma.passes.allocate_shared import AllocateShared
 from tilemma.passes.assign_layouts import AssignLayouts
+from tilemma.passes.assign_roles import AssignRoles
 from tilemma.passes.check_contracts import CheckContracts
 from tilemma.passes.choose_atoms import ChooseAtoms
 from tilemma.passes.choose_copies import ChooseCopies
@@ -14,7 +15,10 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import InferLevels
 from tilemma.passes.insert_sync import InsertSync
 from tilemma.passes.place_fragments import PlaceFragments
+from tilemma.passes.plan_events import PlanEvents
+from tilemma.passes.release_slots import ReleaseSlots
 from tilemma.passes.simplify import Simplify
+from tilemma.passes.start_from_zero import StartFromZero
 from tilemma.passes.target import Target, targets
 
 __all__ = ["FRONT_PASSES", "PASSES", "Decision", "Pass", "Target", "decide", "targets"]
@@ -39,7 +43,11 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         ChooseAtoms(arch),
         AssignLayouts(),
         ChooseCopies(arch),
+        PlanEvents(arch),
+        StartFromZero(),
+        ReleaseSlots(),
         InsertSync(arch),
+        AssignRoles(arch),
         AllocateShared(arch),
     )
 

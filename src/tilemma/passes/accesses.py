@@ -19,6 +19,7 @@ from tilemma.ir.tile import (
     DeclareFragment,
     Fill,
     FragmentRef,
+    InThreads,
     Load,
     Mma,
     Parallel,
@@ -26,12 +27,15 @@ from tilemma.ir.tile import (
     SetElement,
     SetFragmentElement,
     Store,
+    TriggerEvent,
+    WaitEvent,
 )
 from tilemma.ir.types import Level, Space, View
 from tilemma.ir.walk import expressions
 from tilemma.passes.threads import Bools, Ints, Node, Tree, evaluate
 
-Agent = Literal["thread", "cp.async", "wgmma"]
+# "tma" loads into shared memory, "bulk" stores from it.
+Agent = Literal["thread", "cp.async", "wgmma", "tma", "bulk"]
 _FAR = 2**62
 
 
@@ -63,7 +67,11 @@ class Access:
     """One operation's access to one buffer or register tile (``%name``, private to each instance).
 
     Instance i of it is done by threads [start[i], start[i] + threads) together; which of them touches which
-    element is not known.  ``agent`` is who does it; for "cp.async" and "wgmma" it ends with a wait.
+    element is not known.  ``agent`` is who does it; for all but "thread" it ends with a wait.
+
+    ``event``: the one that the bytes of a load by TMA complete.  ``release``: no access, but a trigger that lets
+    others access the buffer: "elected", one thread arrives for its instance; "each", every thread for itself.
+    ``waiters_proxy``: how those others access it.
     """
 
     node: Node
@@ -75,6 +83,9 @@ class Access:
     threads: int
     atomic: bool = False
     subscript: tuple[Expr, ...] = ()
+    event: str | None = None
+    release: Literal["", "elected", "each"] = ""
+    waiters_proxy: str = ""
 
     @property
     def private(self) -> bool:
@@ -82,7 +93,7 @@ class Access:
 
     @property
     def proxy(self) -> str:
-        return "async" if self.agent == "wgmma" else "generic"
+        return self.waiters_proxy or ("async" if self.agent in ("wgmma", "tma", "bulk") else "generic")
 
     @cached_property
     def loops(self) -> frozenset[str]:
@@ -190,6 +201,12 @@ def same_mapping(x: Access, y: Access, carried: frozenset[str]) -> bool:
     )  # fmt: skip
 
 
+def role_of(node: Node) -> Node | None:
+    """The asynchronous role that ``node`` belongs to: roles order their accesses by events alone."""
+    roles = [n for n in node.ancestors() if isinstance(n.op, InThreads) and n.op.asynchronous]
+    return roles[-1] if roles else None
+
+
 class Accesses:
     """The accesses of every node of a tree."""
 
@@ -204,6 +221,9 @@ class Accesses:
             elif isinstance(n.op, DeclareFragment):
                 self._plans[n.op.name] = n.op
         found = {id(n): list(self._of(n)) for n in nodes}
+        for n in nodes:
+            if isinstance(n.op, TriggerEvent) and not n.op.ordered:
+                found[id(n)] = list(self._releases(n, n.op, nodes, found))
         used: dict[str, list[Access]] = {}
         for accesses in found.values():
             for a in accesses:
@@ -244,12 +264,49 @@ class Accesses:
     def _copy(self, node: Node, op: Copy) -> Iterator[Access]:
         assert op.plan is not None, op
         level, threads = op.plan.level, op.plan.threads
+        if op.plan.engine == "tma":
+            yield from self._by_tma(node, op, level)
+            return
         for view, write in ((op.src, False), (op.dst, True)):
             if view.base.space is Space.LOCAL:
                 continue
             agent: Agent = "cp.async" if write and op.plan.engine == "cp.async" else "thread"
             start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)
             yield Access(node, view.base.name, view, write, agent, start, threads)
+
+    def _by_tma(self, node: Node, op: Copy, level: Level) -> Iterator[Access]:
+        start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)
+        if op.dst.base.space is Space.SHARED:
+            event = op.event.event.name if op.event is not None else None
+            yield Access(node, op.src.base.name, op.src, False, "tma", start, 1, event=event)
+            yield Access(node, op.dst.base.name, op.dst, True, "tma", start, 1, event=event)
+        else:
+            yield Access(node, op.src.base.name, op.src, False, "bulk", start, 1)
+            yield Access(node, op.dst.base.name, op.dst, True, "bulk", start, 1)
+
+    def _releases(
+        self, node: Node, op: TriggerEvent, nodes: list[Node], found: dict[int, list[Access]]
+    ) -> Iterator[Access]:
+        """What a trigger lets those who wait for the event touch: the shared buffers that they use."""
+        name = op.event.event.name
+        waiting = {id(role_of(n)) for n in nodes if isinstance(n.op, WaitEvent) and n.op.event.event.name == name}
+        reached: dict[str, tuple[bool, bool]] = {}
+        for n in nodes:
+            if id(role_of(n)) not in waiting:
+                continue
+            for a in found[id(n)]:
+                if not a.private and not a.release and a.view is not None and a.view.base.space is Space.SHARED:
+                    write, proxied = reached.get(a.resource, (False, False))
+                    reached[a.resource] = (write or a.write, proxied or a.proxy == "async")
+        if op.event.event.threads is not None:
+            start, kind = np.flatnonzero(node.parent.mask).astype(np.int64), "each"
+        else:
+            start, kind = self._scope(node)[0], "elected"
+        for resource, (write, proxied) in reached.items():
+            proxy = "async" if proxied else "generic"
+            yield Access(
+                node, resource, None, write, "thread", start, 1, release=kind, waiters_proxy=proxy  # type: ignore[arg-type]
+            )  # fmt: skip
 
     def _wgmma(self, node: Node, op: Mma) -> Iterator[Access]:
         start, threads = self._collective(node)

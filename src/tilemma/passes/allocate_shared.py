@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilemma.errors import CompileError, Note
-from tilemma.ir.tile import Alloc, For, Kernel, Op, Parallel, While
+from tilemma.ir.tile import Alloc, DeclareEvent, For, Kernel, Op, Parallel, While
 from tilemma.ir.types import Space
 from tilemma.ir.walk import rewrite
 from tilemma.passes.accesses import Accesses
@@ -22,6 +22,10 @@ class SharedMemoryLimit(CompileError):
     found = "the shared buffers of this block take {total} bytes: {table}"
     expected = "at most {limit} bytes on {arch} (CUDA C++ Programming Guide, Compute Capabilities)"
     fix = "make the tiles smaller, or use fewer stages: the largest is `{largest}`"
+
+
+# Bytes of an mbarrier, and their alignment (PTX ISA, mbarrier object).
+_MBARRIER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,6 @@ class AllocateShared:
 
     def _block(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
         tree = Tree(block, dependence)
-        restore_partitions(tree)
         accesses = Accesses(tree)
         order = {id(n): i for i, n in enumerate(tree.walk())}
         shared = [n for n in tree.walk() if isinstance(n.op, Alloc) and n.op.buffer.space is Space.SHARED]
@@ -65,8 +68,13 @@ class AllocateShared:
         for n in sorted(shared, key=lambda n: -_size(n.op)):
             assert isinstance(n.op, Alloc)
             placed.append(self._place(n.op, _life(n, tree, accesses, order), placed, tree, accesses, aliases))
-        self._check(block, placed)
         total = max((p.offset + p.size for p in placed), default=0)
+        events: dict[str, int] = {}
+        for n in tree.walk():
+            if isinstance(n.op, DeclareEvent):
+                events[n.op.event.name] = total = -(-total // _MBARRIER) * _MBARRIER
+                total += _MBARRIER * max(1, n.op.event.slots)
+        self._check(block, placed, total)
         offsets = {p.alloc.buffer.name: p for p in placed}
         for p in placed:
             name = p.alloc.buffer.name
@@ -78,6 +86,8 @@ class AllocateShared:
         def fill(op: Op) -> Op:
             if isinstance(op, Alloc) and op.buffer.name in offsets:
                 return replace(op, offset=offsets[op.buffer.name].offset)
+            if isinstance(op, DeclareEvent) and op.event.name in events:
+                return replace(op, offset=events[op.event.name])
             return op
 
         return replace(block, body=rewrite(block.body, fill))
@@ -106,9 +116,8 @@ class AllocateShared:
             return _Placed(alloc, life, size, start)
         raise AssertionError("there is always room at the end")
 
-    def _check(self, block: Parallel, placed: list[_Placed]) -> None:
+    def _check(self, block: Parallel, placed: list[_Placed], total: int) -> None:
         limit = Target.of(self.arch).shared_limit
-        total = max((p.offset + p.size for p in placed), default=0)
         if total <= limit:
             return
         by_size = sorted(placed, key=lambda p: -p.size)
@@ -147,21 +156,3 @@ def _life(alloc: Node, tree: Tree, accesses: Accesses, order: dict[int, int]) ->
                 last = max([order[id(x)] for x in tree.walk(around.inner[0])], default=order[id(around)])
                 found += [order[id(around)], last]
     return (min(found), max(found)) if found else (order[id(alloc)], order[id(alloc)])
-
-
-def restore_partitions(tree: Tree) -> None:
-    """Finds again which threads each barrier of a synchronised block joins."""
-    import numpy as np
-
-    from tilemma.ir.tile import Barrier
-
-    for node in tree.walk():
-        if not isinstance(node.op, Barrier):
-            continue
-        for depth in range(len(node.parent.chain), -1, -1):
-            part = node.parent.partition(depth)
-            sizes = np.unique(part[part >= 0], return_counts=True)[1]
-            if len(sizes) and int(sizes[0]) == node.op.threads:
-                node.part = part
-                break
-        assert node.part is not None, node.op

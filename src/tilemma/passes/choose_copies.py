@@ -11,6 +11,8 @@ from tilemma.ir.tile import (
     ArrayFacts,
     Copy,
     CopyPlan,
+    DeclareFragment,
+    FragmentPlan,
     InThreads,
     Kernel,
     Op,
@@ -21,10 +23,12 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import BLOCK, THREAD, Buffer, Level, Space, View
 from tilemma.ir.walk import rewrite, walk
+from tilemma.passes import tma
 from tilemma.passes.contraction import divisor, matrix
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import Dependence, Site, block_threads, control, count, sites, span_threads
+from tilemma.passes.shared_views import ldmatrix_rule
 from tilemma.passes.target import Target
 from tilemma.passes.unsupported import NotBuilt
 
@@ -64,6 +68,7 @@ class ChooseCopies:
         facts = {p.buffer.name: p.facts or default_facts(p.buffer) for p in kernel.arrays}
         memory = _Memory(layouts, facts)
         dependence = Dependence(kernel.body)
+        fragments = {op.name: op.plan for op in walk(kernel.body) if isinstance(op, DeclareFragment)}
         plans: dict[int, Op] = {}
         for site in sites(kernel.body):
             op = site.op
@@ -71,17 +76,18 @@ class ChooseCopies:
                 plan = self._copy(op, site, memory, dependence)
                 text = (
                     f"{plan.engine}, {plan.vector} bytes at a time, by {plan.threads} threads of the {plan.level}"
+                    if plan.engine != "tma"
+                    else f"tma, boxes of {'x'.join(map(str, plan.box))} elements, by one thread of the {plan.level}"
                 )
                 subject = f"{op.src.base.name} => {op.dst.base.name}"
                 data = {"engine": plan.engine, "vector": plan.vector, "threads": plan.threads}
                 log.append(Decision("copies", subject, text, data, span=op.span))
                 plans[id(op)] = replace(op, plan=plan)
             elif isinstance(op, Store):
-                vector = memory.store_vector(op)
-                log.append(
-                    Decision("copies", f"{op.fragment.name} => {op.dst.base.name}", f"{vector} bytes a lane")
-                )
-                plans[id(op)] = replace(op, plan=StorePlan("direct", vector))
+                store = _store_plan(op, memory, fragments, Target.of(self.arch))
+                how = "stmatrix" if store.method == "stmatrix" else f"{store.vector} bytes a lane"
+                log.append(Decision("copies", f"{op.fragment.name} => {op.dst.base.name}", how))
+                plans[id(op)] = replace(op, plan=store)
         return replace(kernel, body=rewrite(kernel.body, lambda op: plans.get(id(op), op)))
 
     def _copy(self, op: Copy, site: Site, memory: _Memory, dependence: Dependence) -> CopyPlan:
@@ -90,12 +96,52 @@ class ChooseCopies:
             raise CopyOutsideBlock(op.span)
         _refuse_unbuilt(op, self.arch)
         level, threads = _executors(op, site, block, dependence)
+        if op.engine == "tma":
+            return _by_tma(op, self.arch, memory, level, threads)
         vector = min(memory.vector(op.src, op.dst), memory.vector(op.dst, op.src))
         spaces = op.src.base.space, op.dst.base.space
         asynchronous = (
             spaces == (Space.GLOBAL, Space.SHARED) and vector >= 4 and Target.of(self.arch).has("cp.async")
         )
         return CopyPlan("cp.async" if asynchronous else "ldst", vector, level, threads)
+
+
+def _by_tma(op: Copy, arch: str, memory: _Memory, level: Level, threads: int) -> CopyPlan:
+    there, here = tma.sides(op)
+    if not Target.of(arch).tma:
+        raise tma.TmaRefused(
+            op.span,
+            src=op.src.base.name,
+            dst=op.dst.base.name,
+            what=f"{arch} has no tensor memory accelerator",
+            rule="sm_90 or later (PTX ISA, cp.async.bulk.tensor)",
+            remedy="use `dma.copy`, or compile for sm_90a",
+        )
+    facts = memory.facts.get(there.base.name) or default_facts(there.base)
+    found = tma.boxes(op, memory.layouts.get(here.base.name), facts)
+    return CopyPlan("tma", 16, level, threads, found.box)
+
+
+def _store_plan(
+    op: Store, memory: _Memory, fragments: dict[str, FragmentPlan | None], target: Target
+) -> StorePlan:
+    """stmatrix for 16-bit elements in shared memory whose rows start on 16 bytes, else lane by lane."""
+    vector = memory.store_vector(op)
+    plan = fragments.get(op.fragment.name)
+    view, layout = op.dst, memory.layouts.get(op.dst.base.name)
+    fits = (
+        target.has("stmatrix")
+        and plan is not None
+        and plan.dtype.bits in (16, 32)
+        and plan.dtype.is_float
+        and op.rows is None
+        and op.columns is None
+        and layout is not None
+        and (layout.slab or layout.pitch % 16 == 0)
+        and view.static_shape == (plan.shape[::-1] if op.transpose else plan.shape)
+        and ldmatrix_rule(view) is None
+    )
+    return StorePlan("stmatrix", 16) if fits else StorePlan("direct", vector)
 
 
 def default_facts(buffer: Buffer) -> ArrayFacts:
@@ -105,8 +151,6 @@ def default_facts(buffer: Buffer) -> ArrayFacts:
 
 def _refuse_unbuilt(op: Copy, arch: str) -> None:
     for what, given, remedy in (
-        ("`tma.copy`", op.engine == "tma", "use `dma.copy`"),
-        ("an asynchronous copy", op.asynchronous or op.event or op.future or op.after, "leave `.async` out"),
         ("`dma.transp`", op.transpose is not None, "use an element loop"),
         ("`dma.pad`", bool(op.pad), "use an element loop"),
         ("`.multicast`", op.multicast, "leave it out"),

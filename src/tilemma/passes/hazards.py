@@ -16,6 +16,7 @@ from tilemma.ir.expr import value_of
 from tilemma.ir.tile import (
     Barrier,
     Break,
+    BulkWait,
     Continue,
     CopyCommit,
     CopyWait,
@@ -25,9 +26,11 @@ from tilemma.ir.tile import (
     MmaCommit,
     MmaWait,
     ProxyFence,
+    WaitEvent,
     While,
 )
-from tilemma.passes.accesses import Access, Accesses, overlap, same_mapping
+from tilemma.ir.types import Space
+from tilemma.passes.accesses import Access, Accesses, overlap, role_of, same_mapping
 from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
 
 
@@ -158,16 +161,21 @@ class Walk:
 
     def _conflict(self, pending: Pending, later: Access) -> Hazard | None:
         x, y = pending.access, later
-        if not (x.write or y.write) or (x.atomic and y.atomic):
+        if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
             return None
         aliased = x.resource != y.resource
         if aliased and frozenset((x.resource, y.resource)) not in self._aliases:
             return None
         if x.node is y.node and not pending.carried:
             return None
-        if _role(x.node) is not _role(y.node) and _role(x.node) is not None and _role(y.node) is not None:
-            return None
+        roles = role_of(x.node), role_of(y.node)
+        if roles[0] is not roles[1] and None not in roles:
+            # Only the program's events order roles, and they know nothing of buffers that share memory.
+            everything = np.ones((len(x.start), len(y.start)), dtype=bool)
+            return Hazard(pending, y, everything, not pending.done, False) if aliased else None
         if x.private and x.agent == y.agent == "wgmma":
+            return None
+        if _ordered_by_events(x, y):
             return None
         pairs, mapped = self._overlap(x, y, pending.carried, aliased)
         if not pairs.any():
@@ -179,10 +187,14 @@ class Walk:
         bad = np.zeros_like(pairs) if mapped and not fence else pairs
         if not (mapped and not fence):
             for barrier in pending.fenced_barriers if fence else pending.barriers:
-                assert barrier.part is not None
-                bad = bad & ~joined(barrier.part, x, y)
+                bad = bad & ~_met(barrier, x, y)
             if x.threads == y.threads == 1 and not fence:
                 bad = bad & (x.start[:, None] != y.start[None, :])
+            if y.release and x.agent == "wgmma":
+                # A warpgroup's multiplies end for all of it together: any of its threads may say so.
+                bad = bad & ~_within(y, x)
+            if y.release == "each" and not fence:
+                bad = np.zeros_like(bad)
         if not bad.any() and not wait:
             return None
         return Hazard(pending, y, bad, wait, fence and not pending.fenced)
@@ -194,6 +206,34 @@ class Walk:
         if key not in self._overlaps:
             self._overlaps[key] = overlap(x, y, carried), same_mapping(x, y, carried)
         return self._overlaps[key]
+
+
+def _ordered_by_events(x: Access, y: Access) -> bool:
+    """Whether the program's own waits and triggers are all that orders ``x`` before ``y``.
+
+    A load by TMA is awaited by whoever needs its data, and its slot given back by whoever used it; two stores
+    by TMA to one array are the program's business as two stores by threads are.
+    """
+    if x.agent == "tma":
+        return y.agent == "tma" or bool(y.release) or x.view is None or x.view.base.space is Space.GLOBAL
+    return x.agent == y.agent == "bulk" and x.write and y.write
+
+
+def _met(barrier: Node, x: Access, y: Access) -> Bools:
+    """For which instances ``barrier`` (or the wait for an event) keeps ``y`` behind ``x``."""
+    if isinstance(barrier.op, WaitEvent):
+        mask = barrier.parent.mask
+        last = len(mask) - 1
+        waited = np.array([bool(mask[s : min(s + y.threads, last + 1)].all()) for s in y.start.tolist()])
+        return np.broadcast_to(waited[None, :], (len(x.start), len(y.start)))
+    assert barrier.part is not None
+    return joined(barrier.part, x, y)
+
+
+def _within(y: Access, x: Access) -> Bools:
+    """Whether each instance of ``y`` is among the threads of each instance of ``x``."""
+    inside: Bools = (x.start[:, None] <= y.start[None, :]) & (y.start[None, :] < x.start[:, None] + x.threads)
+    return inside
 
 
 def joined(part: Ints, x: Access, y: Access) -> Bools:
@@ -209,12 +249,6 @@ def _class(part: Ints, a: Access) -> Ints:
         return part[a.start]
     members = part[np.minimum(a.start[:, None] + np.arange(a.threads)[None, :], len(part) - 1)]
     return np.where((members == members[:, :1]).all(axis=1), members[:, 0], -1)
-
-
-def _role(node: Node) -> Node | None:
-    """The asynchronous role that ``node`` belongs to: roles order their accesses by events alone."""
-    roles = [n for n in node.ancestors() if isinstance(n.op, InThreads) and n.op.asynchronous]
-    return roles[-1] if roles else None
 
 
 def _trips(op: For | While | object) -> int | None:
@@ -259,7 +293,12 @@ def _replace(state: State, new: State) -> None:
 def _synchronise(node: Node, state: State) -> None:
     """The effect of a synchronisation operation on what is pending."""
     op = node.op
-    if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait)):
+    if isinstance(op, WaitEvent):
+        for key, p in list(state.items()):
+            if p.access.event == op.event.event.name:
+                state[key] = replace(p, done=True, barriers=p.barriers | {node})
+        return
+    if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait, BulkWait)):
         return
     for key, p in list(state.items()):
         if not (node.parent.mask[p.access.start]).all():
@@ -273,6 +312,8 @@ def _synchronise(node: Node, state: State) -> None:
                 state[key] = replace(p, done=True)
             case MmaWait(pending=0) if p.access.agent == "wgmma" and p.committed:
                 state[key] = replace(p, done=True)
+            case BulkWait(pending=0, complete=complete) if p.access.agent == "bulk":
+                state[key] = replace(p, done=complete or not p.access.write)
             case ProxyFence() if p.done:
                 state[key] = replace(p, fenced=True)
             case Barrier():

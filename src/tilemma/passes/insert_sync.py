@@ -12,10 +12,11 @@ from tilemma.ir.tile import (
     Assign,
     Barrier,
     Body,
+    BulkWait,
+    Copy,
     CopyCommit,
     CopyWait,
     Declare,
-    DeclareEvent,
     DeclareFragment,
     For,
     If,
@@ -30,11 +31,10 @@ from tilemma.ir.tile import (
     Parallel,
     ProxyFence,
     Sync,
-    TriggerEvent,
-    WaitEvent,
     WaitFuture,
     While,
 )
+from tilemma.ir.types import Space
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.accesses import Accesses
 from tilemma.passes.decision import Decision
@@ -53,6 +53,13 @@ class BarrierNotUniform(CompileError):
     found = "`{name}` is shared here ({kind}), but not all threads that share it run this together"
     expected = "a barrier between the two accesses that all the threads concerned reach equally often"
     fix = "move one of the two out of the `if`, `inthreads` or loop that only some of the threads run"
+
+
+class NotWaitedFor(CompileError):
+    code = "copy-not-waited-for"
+    found = "`{name}` is used here while a copy to it may still be under way"
+    expected = "a wait for the copy's event `{event}` before its data is used"
+    fix = "write `wait {event}` before this statement"
 
 
 class TooManyBarriers(CompileError):
@@ -77,14 +84,9 @@ class InsertSync:
         """Raises BarrierNotUniform, TooManyBarriers or NotBuilt."""
         dependence = Dependence(kernel.body)
         for op in walk(kernel.body):
-            for kinds, what in (
-                ((WaitEvent, TriggerEvent, DeclareEvent), "an event"),
-                ((WaitFuture,), "waiting for a future"),
-            ):
-                if isinstance(op, kinds):
-                    raise NotBuilt(
-                        op.span, what=what, arch=self.arch, remedy="use synchronous copies and multiplies"
-                    )
+            if isinstance(op, WaitFuture):
+                remedy = "use synchronous copies and multiplies"
+                raise NotBuilt(op.span, what="waiting for a future", arch=self.arch, remedy=remedy)
 
         def settle(op: Op) -> Op:
             if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
@@ -95,16 +97,16 @@ class InsertSync:
 
 
 def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[Decision]) -> Parallel:
-    block = replace(block, body=batched(block.body))
+    if not any(isinstance(op, MmaFence) for op in walk(block.body)):
+        block = replace(block, body=batched(block.body))
     tree = Tree(block, dependence)
     _written_barriers(tree)
-    best: list[Node] | None = None
     accesses = Accesses(tree)
     inserted = _resolve(tree, accesses, Target.of(arch))
-    best = _pruned(tree, accesses, inserted)
+    kept = _pruned(tree, accesses, inserted) + _last_stores(tree)
     _number(tree, Target.of(arch))
     counts: dict[str, int] = {}
-    for n in best:
+    for n in kept:
         counts[type(n.op).__name__] = counts.get(type(n.op).__name__, 0) + 1
     text = ", ".join(f"{v} {k}" for k, v in sorted(counts.items())) or "nothing to wait for"
     log.append(Decision("sync", described(block), text, counts, span=block.span))
@@ -236,6 +238,8 @@ def _place(hazard: Hazard) -> list[Node]:
             y.span, name=hazard.later.resource, kind=str(hazard), notes=[Note("the earlier access", x.span)]
         )
     body, position, part = _narrowed(hazard, body, position, inward, body.partition(depth))
+    if position and isinstance(body.nodes[position - 1].op, MmaFence):
+        position -= 1
     return _insert(body, position, hazard, part)
 
 
@@ -253,7 +257,8 @@ def _anchor(hazard: Hazard) -> tuple[Block, int, Node]:
     """
     x, y = hazard.pending.access.node, hazard.later.node
     loops = [n for n in y.ancestors() if isinstance(n.op, (For, While)) and _name(n) in hazard.pending.carried]
-    if loops:
+    # A store by TMA reads on while the next turn computes: it is waited for only before its source changes.
+    if loops and hazard.pending.access.agent != "bulk":
         body = loops[-1].inner[0]
         return body, len(body.nodes), x.at(body)
     around = list(x.parent.path())
@@ -321,12 +326,17 @@ def _whole(body: Block, hazard: Hazard) -> bool:
 def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None) -> list[Node]:
     p = hazard.pending
     span = hazard.later.node.op.span
+    if hazard.wait and p.access.agent == "tma":
+        notes = [Note("the copy", p.access.node.op.span)]
+        raise NotWaitedFor(span, name=p.access.resource, event=p.access.event, notes=notes)
     ops: list[Op] = []
     if hazard.wait and p.access.agent == "cp.async":
         ops += [] if p.committed else [CopyCommit(span=span)]
         ops.append(CopyWait(0, span=span))
     if hazard.wait and p.access.agent == "wgmma":
         ops.append(MmaWait(0, span=span))
+    if hazard.wait and p.access.agent == "bulk":
+        ops.append(BulkWait(0, p.access.write, span=span))
     if hazard.fence:
         ops.append(ProxyFence(span=span))
     nodes = [Node(op, body, inserted=True) for op in ops]
@@ -335,6 +345,30 @@ def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None) -> li
     assert nodes, hazard
     body.nodes[position:position] = nodes
     return nodes
+
+
+def _last_stores(tree: Tree) -> list[Node]:
+    """A wait at the end of whoever stores by TMA: the source has to be there until it has been read."""
+    made: list[Node] = []
+    for node in list(tree.walk()):
+        if not isinstance(node.op, Copy) or node.op.plan is None or node.op.plan.engine != "tma":
+            continue
+        if node.op.dst.base.space is Space.SHARED:
+            continue
+        body = next(
+            b
+            for b in node.parent.path()
+            if b.owner is None
+            or (isinstance(b.owner.op, (Parallel, InThreads)) and not _in_loop(b.owner))
+        )
+        if not (body.nodes and isinstance(body.nodes[-1].op, BulkWait)):
+            made.append(Node(BulkWait(0, span=node.op.span), body, inserted=True))
+            body.nodes.append(made[-1])
+    return made
+
+
+def _in_loop(node: Node) -> bool:
+    return any(isinstance(a.op, (For, While)) for a in node.ancestors())
 
 
 # ---- what is left out ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilemma.ir.expr import Binary, Const, Expr, Index, Select, Unary, value_of
-from tilemma.ir.tile import If, InThreads, Op, Parallel
+from tilemma.ir.tile import Barrier, If, InThreads, Op, Parallel
 from tilemma.ir.walk import bodies
 from tilemma.passes.scope import Dependence, block_threads, control, count
 
@@ -89,6 +89,9 @@ class Tree:
         mask = np.ones(self.threads, dtype=bool)
         self.root = Block(None, "body", (), (), {}, mask, ())
         self._fill(self.root, block.body)
+        for node in self.walk():
+            if isinstance(node.op, Barrier) and node.op.threads:
+                node.part = _partition(node.parent, node.op)
 
     def _fill(self, into: Block, body: tuple[Op, ...]) -> None:
         for op in body:
@@ -145,6 +148,15 @@ class Tree:
     def rebuilt(self) -> Parallel:
         """The block with the tree as its body."""
         return replace(self.block, body=_rebuild(self.root))
+
+
+def _partition(body: Block, barrier: Barrier) -> Ints:
+    """Which threads a decided barrier joins: the innermost instances here that have as many."""
+    for depth in range(len(body.chain), -1, -1):
+        part = body.partition(depth)
+        if (np.unique(part[part >= 0], return_counts=True)[1] == barrier.threads).all():
+            return part
+    raise AssertionError(f"{barrier} is for other threads than those that get to it")
 
 
 def _unravel(p: Parallel, number: Ints) -> dict[str, Ints]:

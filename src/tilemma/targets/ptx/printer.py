@@ -25,6 +25,7 @@ from tilemma.ir.lane import (
     LaneOp,
     LaneOperand,
     LanePrint,
+    LaneUntil,
     LaneWhile,
     Mem,
     Reg,
@@ -199,6 +200,9 @@ class _Printer:
             case LaneWhile():
                 self.while_loop(op)
                 return
+            case LaneUntil():
+                self.until(op)
+                return
             case LaneIf():
                 self.branch(op)
                 return
@@ -266,6 +270,14 @@ class _Printer:
         self.write(f"bra {top};")
         self.indent -= 1
         self.mark(done)
+
+    def until(self, op: LaneUntil) -> None:
+        top = self.label("again")
+        self.mark(top)
+        self.indent += 1
+        self.body(op.body)
+        self.indent -= 1
+        self.write(f"@!{operand(op.cond)} bra {top};")
 
     def branch(self, op: LaneIf) -> None:
         if not op.otherwise and self.predicated(op.then, op.cond, False):
@@ -425,7 +437,7 @@ def _registers(op: LaneOp) -> Iterator[Reg]:
         case LaneFor():
             for v in (op.var, op.start, op.stop, op.step):
                 yield from _of(v)
-        case LaneIf() | LaneWhile():
+        case LaneIf() | LaneWhile() | LaneUntil():
             yield op.cond
         case LanePrint():
             for a in op.args:

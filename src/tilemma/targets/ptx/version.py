@@ -6,7 +6,18 @@ from collections.abc import Iterator
 
 from tilemma.atoms import catalogue
 from tilemma.atoms.atom import arch_number
-from tilemma.ir.lane import AtomInstr, CopyInstr, Instr, LaneBody, LaneFor, LaneIf, LaneKernel, LaneOp, LaneWhile
+from tilemma.ir.lane import (
+    AtomInstr,
+    CopyInstr,
+    Instr,
+    LaneBody,
+    LaneFor,
+    LaneIf,
+    LaneKernel,
+    LaneOp,
+    LaneUntil,
+    LaneWhile,
+)
 
 Version = tuple[int, int]
 
@@ -24,8 +35,11 @@ _MNEMONIC: tuple[tuple[str, Version], ...] = (
     ("fence.mbarrier_init", (8, 0)),
     ("mbarrier.try_wait", (7, 8)),
     ("mbarrier.arrive.expect_tx", (8, 0)),
+    ("mbarrier.expect_tx", (8, 0)),
     ("mbarrier.", (7, 0)),
     ("cp.async.bulk", (8, 0)),
+    ("prefetch.tensormap", (8, 0)),
+    ("createpolicy", (7, 4)),
     ("setmaxnreg", (8, 0)),
     ("elect.sync", (8, 0)),
     ("mapa", (7, 8)),
@@ -41,7 +55,7 @@ def operations(body: LaneBody) -> Iterator[LaneOp]:
     for op in body:
         yield op
         match op:
-            case LaneFor():
+            case LaneFor() | LaneUntil():
                 yield from operations(op.body)
             case LaneIf():
                 yield from operations(op.then)

@@ -1,0 +1,413 @@
+"""Events: how many arrivals complete a generation, whose bytes count, and what can never happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilemma.errors import CompileError, Note, Span
+from tilemma.ir.expr import Var, interval, value_of, walk
+from tilemma.ir.tile import (
+    Body,
+    Copy,
+    DeclareEvent,
+    For,
+    If,
+    InThreads,
+    Kernel,
+    Op,
+    Parallel,
+    TriggerEvent,
+    WaitEvent,
+    WaitFuture,
+    While,
+)
+from tilemma.ir.types import Event, EventRef, Space
+from tilemma.ir.walk import rewrite
+from tilemma.ir.walk import walk as operations
+from tilemma.passes import tma
+from tilemma.passes.decision import Decision
+from tilemma.passes.scope import Dependence
+from tilemma.passes.target import Target
+from tilemma.passes.threads import Block, Node, Tree
+from tilemma.passes.unsupported import NotBuilt
+
+
+class EventCount(CompileError):
+    code = "event-count"
+    found = "`{event}` is triggered by {here} instances here and by {there} elsewhere"
+    expected = "the same number at every trigger: a generation is complete when that many have triggered"
+    fix = "let the same instances trigger it everywhere, or declare `event<n>` with the threads that count"
+
+
+class EventNeverTriggered(CompileError):
+    code = "event-never-triggered"
+    found = "`{event}` is waited for, but nothing triggers it"
+    expected = "a `trigger`, or an asynchronous copy bound to it"
+    fix = "trigger it where what is waited for has happened{ready}"
+
+
+class EventStuck(CompileError):
+    code = "event-stuck"
+    found = "nobody can get past this wait for `{event}`: {reason}"
+    expected = "a first generation that does not depend on the wait itself"
+    fix = "declare `{event}` with `= ready`, or trigger each of its slots once before the loop"
+
+
+class EventSlot(CompileError):
+    code = "event-slot"
+    found = "`{event}[{text}]` may be slot {highest} of {slots}"
+    expected = "a slot from 0 to {last}"
+    fix = "take the index modulo {slots}, or use `{event}.at(order)`"
+
+
+class EventSubscript(CompileError):
+    code = "event-subscript"
+    found = "`{event}` {what}"
+    expected = "{rule}"
+    fix = "{remedy}"
+
+
+class EventPlace(CompileError):
+    code = "event-place"
+    found = "`{event}` is declared {where}"
+    expected = "events at the block's own level: they keep their generations for the whole kernel"
+    fix = "move the declaration to the top of the `parallel ... : block`"
+
+
+class EventWaiters(CompileError):
+    code = "event-waiters"
+    found = "threads wait for `{event}` as members of {first} and of {second}"
+    expected = "one level at which a thread counts its generations of an event"
+    fix = "wait at one of the two levels only"
+
+
+@dataclass
+class _Uses:
+    """What the block does with one event."""
+
+    declared: Node
+    triggers: list[Node] = field(default_factory=list)
+    waits: list[Node] = field(default_factory=list)
+    copies: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PlanEvents:
+    """Fills `DeclareEvent.arrivals`, `CopyPlan.counted` and `TriggerEvent.bytes`.
+
+    A synchronous load by TMA gets an event of its own, and a copy whose future a trigger names completes the
+    trigger's event.  One elected thread arrives for each instance that triggers; with ``event<n>`` each thread.
+    """
+
+    arch: str
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises EventCount, EventNeverTriggered, EventStuck, EventSlot, EventSubscript, EventPlace,
+        EventWaiters or NotBuilt."""
+        kernel = replace(kernel, body=rewrite(kernel.body, _block(_with_private_events)))
+        dependence = Dependence(kernel.body)
+
+        def settle(op: Op) -> Op:
+            if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
+                return self._events(op, dependence, log)
+            return op
+
+        return replace(kernel, body=rewrite(kernel.body, settle))
+
+    def _events(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
+        if not any(isinstance(op, DeclareEvent) for op in operations(block.body)):
+            return block
+        tree = Tree(block, dependence)
+        uses = _uses(tree)
+        if not Target.of(self.arch).has("mbarrier"):
+            node = next(iter(uses.values())).declared
+            raise NotBuilt(node.op.span, what="an event", arch=self.arch, remedy="compile for sm_90 or later")
+        for name, u in uses.items():
+            _check_place(u)
+            _check_subscripts(u)
+            _check_waiters(u)
+            arrivals = _arrivals(u)
+            _check_triggered(u, arrivals)
+            assert isinstance(u.declared.op, DeclareEvent)
+            u.declared.op = replace(u.declared.op, arrivals=max(arrivals, 1))
+            slots = u.declared.op.event.slots
+            text = f"{arrivals} arrival{'s' if arrivals != 1 else ''} a generation, {max(1, slots)} mbarriers"
+            log.append(Decision("events", name, text, {"arrivals": arrivals, "slots": slots}))
+        _check_progress(tree, uses)
+        _count_bytes(tree, uses)
+        return tree.rebuilt()
+
+
+# ---- copies that wait for themselves -----------------------------------------------------------------------
+
+
+def _block(f: Callable[[Parallel], Op]) -> Callable[[Op], Op]:
+    """``f`` on the levels that are blocks."""
+
+    def apply(op: Op) -> Op:
+        if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
+            return f(op)
+        return op
+
+    return apply
+
+
+def _with_private_events(block: Parallel) -> Parallel:
+    """Loads by TMA that name no event: bound to their trigger's, or to one of their own."""
+    events: list[Op] = []
+    futures: dict[str, EventRef] = {}
+    bound: dict[str, EventRef] = {}
+    for op in operations(block.body):
+        if isinstance(op, TriggerEvent):
+            bound.update(dict.fromkeys(op.after, op.event))
+    copies = [op for op in operations(block.body) if isinstance(op, Copy)]
+    moved = {c.future for c in copies if c.future in bound and c.plan is not None and c.plan.engine == "tma"}
+
+    def bind(op: Op) -> Op | Body:
+        match op:
+            case TriggerEvent(after=after) if after:
+                rest = tuple(f for f in after if f not in moved)
+                trigger = replace(op, after=())
+                return (WaitFuture(rest, span=op.span), trigger) if rest else trigger
+            case Copy(plan=plan) if plan is None or plan.engine != "tma" or not tma.is_load(op):
+                return op
+            case Copy(future=str() as name) if name in moved:
+                return replace(op, event=bound[name], future=None)
+            case Copy(event=None):
+                event = Event(f"{op.future or op.dst.base.name}.arrival{len(events)}")
+                events.append(DeclareEvent(event, span=op.span))
+                copy = replace(op, asynchronous=True, event=EventRef(event), future=None)
+                if op.future is None:
+                    return copy, WaitEvent(EventRef(event), span=op.span)
+                futures[op.future] = EventRef(event)
+                return copy
+            case WaitFuture(futures=names) if set(names) & set(futures):
+                rest = tuple(n for n in names if n not in futures)
+                waits: Body = tuple(WaitEvent(futures[n], span=op.span) for n in names if n in futures)
+                return (*waits, replace(op, futures=rest)) if rest else waits
+        return op
+
+    body = rewrite(block.body, bind)
+    return replace(block, body=(*events, *body))
+
+
+# ---- uses and counts ---------------------------------------------------------------------------------------
+
+
+def _uses(tree: Tree) -> dict[str, _Uses]:
+    found: dict[str, _Uses] = {}
+    for node in tree.walk():
+        if isinstance(node.op, DeclareEvent):
+            found[node.op.event.name] = _Uses(node)
+    for node in tree.walk():
+        match node.op:
+            case TriggerEvent(event=ref):
+                found[ref.event.name].triggers.append(node)
+            case WaitEvent(event=ref):
+                found[ref.event.name].waits.append(node)
+            case Copy(event=EventRef() as ref):
+                found[ref.event.name].copies.append(node)
+    return found
+
+
+def instances(node: Node) -> int:
+    """How many instances of the innermost level get to ``node``."""
+    body = node.parent
+    part = body.partition(len(body.chain))
+    return len(np.unique(part[part >= 0])) if body.chain else int(body.mask.any())
+
+
+def threads(node: Node) -> int:
+    """How many threads get to ``node``."""
+    return int(node.parent.mask.sum())
+
+
+def _arrivals(u: _Uses) -> int:
+    op = u.declared.op
+    assert isinstance(op, DeclareEvent)
+    if op.event.threads is not None:
+        return op.event.threads
+    if not u.triggers:
+        return sum(instances(n) for n in u.copies)
+    counts = [(instances(n), n) for n in u.triggers]
+    counts = [c for c in counts if c[0]] or counts
+    first, where = counts[0]
+    for n, node in counts[1:]:
+        if n != first:
+            note = Note(f"triggered by {first} here", where.op.span)
+            raise EventCount(node.op.span, event=op.event.name, here=n, there=first, notes=[note])
+    return first
+
+
+# ---- what can never work -----------------------------------------------------------------------------------
+
+
+def _name(u: _Uses) -> str:
+    assert isinstance(u.declared.op, DeclareEvent)
+    return u.declared.op.event.name
+
+
+def _check_place(u: _Uses) -> None:
+    for around in list(u.declared.ancestors())[1:]:
+        where = {For: "inside a loop", While: "inside a loop", If: "inside an `if`"}.get(type(around.op))
+        if where is not None:
+            raise EventPlace(u.declared.op.span, event=_name(u), where=where)
+
+
+def _refs(u: _Uses) -> Iterator[tuple[EventRef, Span | None]]:
+    for node in (*u.triggers, *u.waits, *u.copies):
+        assert isinstance(node.op, (TriggerEvent, WaitEvent, Copy)) and node.op.event is not None
+        yield node.op.event, node.op.span
+
+
+def _check_subscripts(u: _Uses) -> None:
+    from tilemma.ir.tiles import describe
+
+    name = _name(u)
+    for ref, span in _refs(u):
+        slots = ref.event.slots
+        if slots and ref.slot is None and ref.order is None:
+            rule, remedy = "a slot of it", f"write `{name}[s]`, or `{name}.at(order)`"
+            raise EventSubscript(span, event=name, what=f"is a ring of {slots} slots", rule=rule, remedy=remedy)
+        if not slots and (ref.slot is not None or ref.order is not None):
+            rule, remedy = "the event itself", f"leave the subscript out, or declare `{name}[S]`"
+            raise EventSubscript(span, event=name, what="is a single event", rule=rule, remedy=remedy)
+        if ref.slot is None or any(isinstance(x, Var) for x in walk(ref.slot)):
+            continue
+        highest = interval(ref.slot)[1]
+        if highest >= slots:
+            shown = "beyond every slot" if value_of(ref.slot) is None and highest > 2**20 else highest
+            raise EventSlot(span, event=name, text=describe(ref.slot), highest=shown, slots=slots, last=slots - 1)
+
+
+def _check_waiters(u: _Uses) -> None:
+    """A thread counts its generations in one place: waits at different levels must be by different threads."""
+    for i, a in enumerate(u.waits):
+        for b in u.waits[i + 1 :]:
+            levels = [_level(a), _level(b)]
+            if levels[0] != levels[1] and bool((a.parent.mask & b.parent.mask).any()):
+                notes = [Note("the other wait", a.op.span)]
+                raise EventWaiters(b.op.span, event=_name(u), first=levels[0], second=levels[1], notes=notes)
+
+
+def _level(node: Node) -> str:
+    parallels = [p.op for p in node.parent.chain if isinstance(p.op, Parallel)]
+    return str(parallels[-1].level) if parallels else "the block"
+
+
+def _check_triggered(u: _Uses, arrivals: int) -> None:
+    op = u.declared.op
+    assert isinstance(op, DeclareEvent)
+    if arrivals or not u.waits:
+        return
+    looped = [w for w in u.waits if any(isinstance(a.op, (For, While)) for a in w.ancestors())]
+    if op.event.ready and not looped:
+        return
+    ready = "" if op.event.ready else ", or declare it `= ready` where its first generation is free"
+    raise EventNeverTriggered((looped or u.waits)[0].op.span, event=op.event.name, ready=ready)
+
+
+def _check_progress(tree: Tree, uses: dict[str, _Uses]) -> None:
+    """Run every role once, each loop for one turn, ignoring slots: everyone has to come to the end.
+
+    What is triggered anywhere up to a role's first obstacle counts for all of its slots and for good, so what
+    is found stuck here is stuck in every run that enters the loops.
+    """
+    done = {
+        name for name, u in uses.items() if isinstance(u.declared.op, DeclareEvent) and u.declared.op.event.ready
+    }
+    roles = [list(_steps(path)) for path in _role_paths(tree)]
+    position = [0] * len(roles)
+    moved = True
+    while moved:
+        moved = False
+        for r, steps in enumerate(roles):
+            while position[r] < len(steps):
+                node = steps[position[r]]
+                op = node.op
+                if isinstance(op, WaitEvent) and op.event.event.name not in done:
+                    break
+                if isinstance(op, TriggerEvent):
+                    done.add(op.event.event.name)
+                elif isinstance(op, Copy) and op.event is not None and not uses[op.event.event.name].triggers:
+                    done.add(op.event.event.name)
+                position[r] += 1
+                moved = True
+    stuck = [steps[position[r]] for r, steps in enumerate(roles) if position[r] < len(steps)]
+    if not stuck:
+        return
+    first = stuck[0]
+    assert isinstance(first.op, WaitEvent)
+    name = first.op.event.event.name
+    behind = [n for n in stuck[1:] if n.op.span != first.op.span]
+    triggers = [Note("it is triggered here, behind a wait", t.op.span) for t in uses[name].triggers]
+    waits = [Note("which is stuck here", n.op.span) for n in behind[:1]]
+    reason = "every trigger of it comes after a wait that is stuck itself"
+    raise EventStuck(first.op.span, event=name, reason=reason, notes=[*triggers, *waits])
+
+
+def _role_paths(tree: Tree) -> list[list[Node]]:
+    """The nodes of each asynchronous role, and of the code outside all roles, in program order."""
+    found: dict[int, list[Node]] = {}
+    for node in tree.walk():
+        apart = [id(b) for b in node.parent.path() if b.owner is not None and _is_role(b.owner, b)]
+        found.setdefault(apart[-1] if apart else 0, []).append(node)
+    return list(found.values())
+
+
+def _is_role(owner: Node, body: Block) -> bool:
+    """Whether some of the block's threads go into ``body`` while the others go on."""
+    if isinstance(owner.op, InThreads):
+        return owner.op.asynchronous
+    return isinstance(owner.op, If) and not np.array_equal(body.mask, owner.parent.mask)
+
+
+def _steps(nodes: list[Node]) -> Iterator[Node]:
+    return (n for n in nodes if isinstance(n.op, (WaitEvent, TriggerEvent, Copy)))
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------
+
+
+def _count_bytes(tree: Tree, uses: dict[str, _Uses]) -> None:
+    """Let the trigger expect the bytes of the copies that stand before it in one body, under one name."""
+    for u in uses.values():
+        for node in u.copies:
+            assert isinstance(node.op, Copy) and node.op.plan is not None
+            if node.op.plan.engine != "tma" or node.op.dst.base.space is not Space.SHARED:
+                continue
+            trigger = _trigger_after(node)
+            size = copy_bytes(node.op)
+            if trigger is not None:
+                assert isinstance(trigger.op, TriggerEvent)
+                trigger.op = replace(trigger.op, bytes=trigger.op.bytes + size)
+            counted = "trigger" if trigger is not None else "expect" if u.triggers else "arrive"
+            node.op = replace(node.op, plan=replace(node.op.plan, counted=counted))  # type: ignore[arg-type]
+
+
+def copy_bytes(op: Copy) -> int:
+    """The bytes that a load by TMA counts on its event: those of whole boxes, zero-filled or not."""
+    elements = 1
+    for e in op.dst.shape:
+        elements *= value_of(e) or 1
+    return elements * op.dst.dtype.bits // 8
+
+
+def _trigger_after(node: Node) -> Node | None:
+    assert isinstance(node.op, Copy) and node.op.event is not None
+    nodes = node.parent.nodes
+    for other in nodes[nodes.index(node) + 1 :]:
+        op = other.op
+        if isinstance(op, TriggerEvent) and op.event == node.op.event:
+            return other
+        if not isinstance(op, Copy) and not (
+            isinstance(op, TriggerEvent) and op.event.event != node.op.event.event
+        ):
+            return None
+    return None
+
+
+__all__ = ["PlanEvents", "copy_bytes", "instances", "threads"]

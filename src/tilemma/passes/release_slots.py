@@ -1,0 +1,255 @@
+"""Releases of operand buffers, put off by one turn so that the tensor cores stay busy.
+
+A `trigger` after multiplies gives their operands' slot back to whoever fills it, so it has to wait until they
+have read it.  Waiting for the multiplies just issued would leave the tensor cores idle; with two slots or more
+the release of a turn can stand behind the multiplies of the next one::
+
+    for k:                                   prev = -1
+        wait full[k % S]                     for k:
+        mma ...                                  wait full[k % S]
+        mma.commit                               mma ...
+        trigger empty[k % S]                     mma_wait 1          # the turn before has finished
+                                                 if prev >= 0: trigger empty[prev]
+                                                 prev = k % S
+                                             mma_wait 0
+                                             if prev >= 0: trigger empty[prev]
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tilemma.atoms import catalogue
+from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Select, Var, binary, const, value_of
+from tilemma.ir.tile import (
+    Assign,
+    Body,
+    Commit,
+    Copy,
+    Declare,
+    For,
+    FragmentRef,
+    If,
+    InThreads,
+    Kernel,
+    Load,
+    Mma,
+    MmaWait,
+    Op,
+    Parallel,
+    SetElement,
+    Store,
+    TriggerEvent,
+    WaitEvent,
+    While,
+)
+from tilemma.ir.types import EventRef, View
+from tilemma.ir.walk import bodies, walk
+from tilemma.passes.decision import Decision
+
+Loop = For | While
+
+
+def is_wgmma(op: Op) -> bool:
+    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].kind == "wgmma"
+
+
+@dataclass(frozen=True)
+class ReleaseSlots:
+    """Moves triggers behind the next turn's multiplies, with the waits that this needs.
+
+    Only where it is certain that the next turn waits for another slot: the event has two slots or more, each
+    turn triggers another one, and those who wait for it are in another role.
+    """
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        roles = list(_roles(kernel.body))
+        loads = {op.fragment.name: op.src for op in walk(kernel.body) if isinstance(op, Load)}
+        return replace(kernel, body=_Releases(roles, loads, log, itertools.count()).body(kernel.body, None))
+
+
+def _roles(body: Body, role: InThreads | None = None) -> Iterator[tuple[InThreads | None, Op]]:
+    """Every operation with the outermost asynchronous role around it."""
+    for op in body:
+        yield role, op
+        inside = role or (op if isinstance(op, InThreads) and op.asynchronous else None)
+        for _, inner in bodies(op):
+            yield from _roles(inner, inside)
+
+
+@dataclass(frozen=True)
+class _Releases:
+    roles: list[tuple[InThreads | None, Op]]
+    loads: dict[str, View]
+    log: list[Decision]
+    numbers: Iterator[int]
+
+    def body(self, body: Body, role: InThreads | None) -> Body:
+        out: list[Op] = []
+        for op in body:
+            inside = role or (op if isinstance(op, InThreads) and op.asynchronous else None)
+            changes = {name: self.body(inner, inside) for name, inner in bodies(op)}
+            new = replace(op, **changes) if changes else op  # type: ignore[arg-type]
+            if isinstance(new, (For, While)) and inside is not None:
+                out += self._loop(new, inside)
+            else:
+                out.append(new)
+        return tuple(out)
+
+    def _loop(self, loop: Loop, role: InThreads) -> Body:
+        last = max((i for i, op in enumerate(loop.body) if _multiplies_here(op)), default=None)
+        if last is None:
+            return (loop,)
+        read = {v.base.name for op in walk(loop.body[: last + 1]) for v in self._operands(op)}
+        end = last + 1
+        while end < len(loop.body) and isinstance(loop.body[end], (Commit, TriggerEvent)):
+            end += 1
+        deferred = [
+            op
+            for op in loop.body[last + 1 : end]
+            if isinstance(op, TriggerEvent) and self._releases(op, read, role) and self._may_wait(op, loop, role)
+        ]
+        if not deferred:
+            return (loop,)
+        return _deferred(loop, last, end, deferred, self.numbers)
+
+    def _operands(self, op: Op) -> Iterator[View]:
+        if isinstance(op, Mma):
+            for x in (op.a, op.b):
+                if isinstance(x, View):
+                    yield x
+                elif isinstance(x, FragmentRef) and x.name in self.loads:
+                    yield self.loads[x.name]
+
+    def _releases(self, op: TriggerEvent, read: set[str], role: InThreads) -> bool:
+        """Whether those who wait for the event write what the multiplies read."""
+        name = op.event.event.name
+        waiting = [r for r, w in self.roles if isinstance(w, WaitEvent) and w.event.event.name == name]
+        if role in waiting or None in waiting:
+            return False
+        written = {
+            (o.dst if isinstance(o, (Copy, Store)) else o.view).base.name
+            for r, o in self.roles
+            if r in waiting and isinstance(o, (Copy, Store, SetElement))
+        }
+        return bool(written & read)
+
+    def _may_wait(self, op: TriggerEvent, loop: Loop, role: InThreads) -> bool:
+        name = op.event.event.name
+        why = ""
+        if op.event.event.slots < 2:
+            why = "the event has one slot"
+        elif not advances(op.event, loop):
+            why = "it is not certain that each turn releases another slot"
+        text = why or "while the next turn's multiplies run (at most 1 batch in flight)"
+        how = "waits for 0" if why else "waits for 1"
+        self.log.append(Decision("releases", name, f"{how}: {text}", {"pending": 0 if why else 1}, span=op.span))
+        return not why
+
+
+def _multiplies_here(op: Op) -> bool:
+    """Whether ``op`` issues wgmma for the role's own instance."""
+    inside = list(walk((op,)))
+    return any(is_wgmma(x) for x in inside) and not any(isinstance(x, (Parallel, InThreads, If)) for x in inside)
+
+
+def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], numbers: Iterator[int]) -> Body:
+    span = triggers[0].span
+    before: list[Op] = []
+    after: list[Op] = [MmaWait(0, span=span)]
+    late: list[Op] = [MmaWait(1, span=span)]
+    for t in triggers:
+        ref = t.event
+        now = ref.order if ref.order is not None else ref.slot
+        assert now is not None
+        prev = Var(f"{ref.event.name}.held{next(numbers)}", now.type)
+        held = EventRef(ref.event, order=prev) if ref.order is not None else EventRef(ref.event, slot=prev)
+        release = If(binary("ge", prev, 0), (replace(t, event=held, ordered=True),), span=t.span)
+        before.append(Declare(prev, const(-1), span=t.span))
+        late += [release, Assign(prev, now, span=t.span)]
+        after.append(release)
+    kept = [op for op in loop.body[last + 1 : end] if op not in triggers]
+    body = (*loop.body[: last + 1], *kept, *late, *loop.body[end:])
+    return (*before, replace(loop, body=body), *after)
+
+
+# ---- does every turn release another slot? -----------------------------------------------------------------
+
+
+def advances(ref: EventRef, loop: Loop) -> bool:
+    """Whether two turns of ``loop`` that follow each other never name the same slot."""
+    slots = ref.event.slots
+    if ref.order is not None:
+        d = _step(ref.order, loop)
+        return d is not None and d % slots != 0
+    slot = ref.slot
+    if isinstance(slot, Binary) and slot.op == "mod" and value_of(slot.b) == slots:
+        d = _step(slot.a, loop)
+        return d is not None and d % slots != 0
+    return isinstance(slot, Var) and _goes_round(slot, slots, loop)
+
+
+def _assignments(var: Var, loop: Loop) -> list[tuple[Op | None, Assign]]:
+    """(the operation around it, None for the loop itself; the assignment)."""
+    found: list[tuple[Op | None, Assign]] = [
+        (None, op) for op in loop.body if isinstance(op, Assign) and op.var == var
+    ]
+    for op in loop.body:
+        for inner in walk(tuple(x for _, b in bodies(op) for x in b)):
+            if isinstance(inner, Assign) and inner.var == var:
+                found.append((op, inner))
+    return found
+
+
+def _step(e: Expr, loop: Loop) -> int | None:
+    """How much ``e`` grows from one turn to the next, where that is always the same."""
+    match e:
+        case Const() | Dim() | Scalar():
+            return 0
+        case Index(name=name):
+            return value_of(loop.step) if isinstance(loop, For) and loop.index.name == name else 0
+        case Var():
+            found = _assignments(e, loop)
+            if not found:
+                return 0
+            if len(found) == 1 and found[0][0] is None:
+                value = found[0][1].value
+                if isinstance(value, Binary) and value.op == "add" and value.a == e:
+                    return value_of(value.b)
+            return None
+        case Binary(op="add" | "sub" as op, a=a, b=b):
+            x, y = _step(a, loop), _step(b, loop)
+            return None if x is None or y is None else x + y if op == "add" else x - y
+        case Binary(op="mul", a=a, b=b):
+            for x, c in ((a, value_of(b)), (b, value_of(a))):
+                if c is not None:
+                    d = _step(x, loop)
+                    return None if d is None else d * c
+            x, y = _step(a, loop), _step(b, loop)
+            return 0 if x == 0 and y == 0 else None
+    return None
+
+
+def _goes_round(slot: Var, slots: int, loop: Loop) -> bool:
+    """``slot = (slot + c) % S``, ``select(slot == S - 1, 0, slot + 1)``, or a step and a reset."""
+    found = _assignments(slot, loop)
+    if len(found) == 1 and found[0][0] is None:
+        match found[0][1].value:
+            case Binary(op="mod", a=Binary(op="add", a=a, b=c), b=s):
+                return a == slot and value_of(s) == slots and (value_of(c) or 0) % slots != 0
+            case Select(a=x, b=y):
+                return {_one_on(x, slot), _one_on(y, slot)} == {"reset", "step"}
+        return False
+    if len(found) == 2 and found[0][0] is None and isinstance(found[1][0], If):
+        return _one_on(found[0][1].value, slot) == "step" and _one_on(found[1][1].value, slot) == "reset"
+    return False
+
+
+def _one_on(e: Expr, slot: Var) -> str:
+    if value_of(e) == 0:
+        return "reset"
+    if isinstance(e, Binary) and e.op == "add" and e.a == slot and value_of(e.b) == 1:
+        return "step"
+    return ""

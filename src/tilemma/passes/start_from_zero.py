@@ -1,0 +1,108 @@
+"""Accumulators that start from zero in the first multiply instead of being filled.
+
+wgmma's scale-d predicate says whether the accumulator is read: the first multiply of a loop does without the
+registers' old values, and the fill goes away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilemma.atoms import MmaAtom, catalogue
+from tilemma.ir.expr import Expr, binary, value_of
+from tilemma.ir.tile import Body, Fill, For, FragmentRef, If, Kernel, Mma, Op, Parallel
+from tilemma.ir.walk import bodies, rewrite, walk
+from tilemma.passes.contraction import fragment_uses
+from tilemma.passes.decision import Decision
+
+
+@dataclass(frozen=True)
+class StartFromZero:
+    """Drops fills with zero whose accumulator is next multiplied into by a loop, and sets `Mma.accumulate`.
+
+    A loop that may have no turn at all is followed by the fill for that case.
+    """
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        return replace(kernel, body=_body(kernel.body, log))
+
+
+def _body(body: Body, log: list[Decision]) -> Body:
+    ops: list[Op] = []
+    for op in body:
+        nested = {name: _body(inner, log) for name, inner in bodies(op)}
+        ops.append(replace(op, **nested) if nested else op)  # type: ignore[arg-type]
+    i = 0
+    while i < len(ops):
+        op = ops[i]
+        if isinstance(op, Fill) and value_of_float(op.value) == 0 and not op.fragment.index:
+            at = next((j for j in range(i + 1, len(ops)) if _uses(ops[j], op.fragment.name)), None)
+            loop = ops[at] if at is not None else None
+            first = _first(loop, op.fragment) if isinstance(loop, For) else None
+            if at is not None and isinstance(loop, For) and first is not None:
+                ops[at : at + 1] = _started(loop, op, first)
+                del ops[i]
+                text = f"the first turn of the loop over {loop.index.name} starts it from zero (scale-d)"
+                log.append(Decision("zero", op.fragment.name, text, span=op.span))
+                continue
+        i += 1
+    return tuple(ops)
+
+
+def value_of_float(e: Expr) -> float | None:
+    """The number that ``e`` always is, or None."""
+    value = getattr(e, "value", None)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _uses(op: Op, name: str) -> bool:
+    return any(ref.name == name for x in walk((op,)) for _, ref in fragment_uses(x))
+
+
+def _first(loop: For, ref: FragmentRef) -> tuple[Mma, tuple[For, ...]] | None:
+    """The multiply that every turn of ``loop`` starts with, and the loops around it, ``loop`` first."""
+    for x in walk(loop.body):
+        for use, other in fragment_uses(x):
+            if other.name == ref.name and use != "accumulator":
+                return None
+            if other.name == ref.name and not isinstance(x, Mma):
+                return None
+    return _find(loop, ref.name, (loop,))
+
+
+def _find(op: Op, name: str, around: tuple[For, ...]) -> tuple[Mma, tuple[For, ...]] | None:
+    for _, inner in bodies(op):
+        for x in inner:
+            if isinstance(x, Mma) and x.acc.name == name:
+                return (x, around) if _has_scale(x) else None
+            if not _uses(x, name):
+                continue
+            if isinstance(x, For):
+                start, stop = value_of(x.start), value_of(x.stop)
+                if start is None or stop is None or start >= stop:
+                    return None
+                return _find(x, name, (*around, x))
+            return _find(x, name, around) if isinstance(x, Parallel) else None
+    return None
+
+
+def _has_scale(m: Mma) -> bool:
+    atom = catalogue[m.atom] if m.atom is not None else None
+    return isinstance(atom, MmaAtom) and any(i.name == "scale_d" for i in atom.immediates)
+
+
+def _started(loop: For, fill: Fill, first: tuple[Mma, tuple[For, ...]]) -> list[Op]:
+    multiply, loops = first
+    later: Expr | None = None
+    for around in loops:
+        moved = binary("gt", around.index, around.start)
+        later = moved if later is None else binary("lor", later, moved)
+
+    def mark(op: Op) -> Op:
+        return replace(op, accumulate=later) if op is multiply else op
+
+    marked = rewrite((loop,), mark)
+    start, stop = value_of(loop.start), value_of(loop.stop)
+    if start is not None and stop is not None and start < stop:
+        return list(marked)
+    return [*marked, If(binary("ge", loop.start, loop.stop), (fill,), span=fill.span)]
