@@ -11,6 +11,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span
@@ -62,6 +64,8 @@ class Builder:
     params: list[t.Parameter] = field(default_factory=list)
     returns: Buffer | None = None
     known: dict[str, Known] = field(default_factory=dict)
+    # Variables that get their value once.
+    fixed: set[str] = field(default_factory=set)
     _stack: list[list[t.Op]] = field(default_factory=lambda: [[]])
     _used: dict[str, int] = field(default_factory=dict)
     _levels: list[Level | None] = field(default_factory=list)
@@ -133,6 +137,12 @@ class Builder:
         """Put ``ops`` where ``moment`` was taken."""
         self._history.insert(moment, ops)
 
+    def fix(self, e: Expr) -> Var:
+        """A variable for the value of ``e``, which the caller declares and nothing assigns again."""
+        var = Var(self.fresh("value"), e.type)
+        self.fixed.add(var.name)
+        return var
+
     @contextmanager
     def repeated(self) -> Iterator[None]:
         """What is read inside may run any number of times."""
@@ -150,6 +160,10 @@ class Builder:
             yield ops
         finally:
             self._stack.pop()
+
+    @property
+    def inside_parallel(self) -> bool:
+        return bool(self._levels)
 
     @property
     def level(self) -> Level | None:
@@ -261,9 +275,7 @@ class Builder:
         """``e`` as ``dtype``; constants are converted here."""
         if e.type == dtype:
             return e
-        if isinstance(e, Const):
-            return Const(float(e.value) if dtype.is_float else int(e.value), dtype)
-        return Cast(e, dtype)
+        return _constant(e, dtype) if isinstance(e, Const) else Cast(e, dtype)
 
     def element(self, tile: Tile, indices: Sequence[Scalarlike], span: Span | None = None) -> Element:
         return Element(tile.element(indices, span))
@@ -447,6 +459,21 @@ class Builder:
         e = Event(self.fresh(name), slots, threads, ready)
         self.emit(t.DeclareEvent(e))
         return e
+
+
+def _constant(e: Const, dtype: DType) -> Const:
+    """A constant converted as `Cast` converts: it first has the value its own type gives it."""
+    value: float = float(np.float64(e.value).astype(e.dtype.numpy)) if e.dtype.is_float else int(e.value)
+    if dtype.is_float:
+        return Const(float(value), dtype)
+    if not dtype.is_integer:
+        return Const(bool(value), dtype)
+    low, high = (
+        (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
+    )
+    if value != value:
+        return Const(0, dtype)
+    return Const(low if value < low else high if value > high else round(value), dtype)
 
 
 def _result_shape(
