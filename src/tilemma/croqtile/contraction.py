@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongMember, WrongValue
 from tilemma.croqtile.values import Operation, SpanValue, Value, kind
-from tilemma.dtypes import DType
 from tilemma.errors import nearest
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Expr, FragmentElement, Index, const, value_of
+from tilemma.ir.builder import Known
+from tilemma.ir.expr import Expr, FragmentElement, Index, const
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, scalar
 from tilemma.ir.types import Contract
 
@@ -24,20 +23,11 @@ MAX_TILES = 256
 _FIRST = ("fill", "load", "row", "col", "store", "scale", "commit", "wait")
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the text has said so far about a register tile."""
-
-    shape: tuple[int, ...] | None = None
-    dtype: DType | None = None
-
-
 class Contraction:
     """The part of a `Reader` that knows register tiles."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.known: dict[str, Known] = {}
         # Inside `apply`: the indices being visited, and the shape over which.
         self.visiting: tuple[tuple[Index, ...], tuple[int, ...]] | None = None
 
@@ -133,10 +123,7 @@ class Contraction:
             (value_node,) = self._count(node, 1, f"{name} = mma.fill 0.0f")
             target = self._target(name)
         value = self.reader.fill_value(value_node, "`mma.fill`")
-        made = self.reader.b.fill(target, value, dtype)
-        before = self.known.get(made.name, Known())
-        self.known[made.name] = Known(before.shape, dtype or before.dtype)
-        return made
+        return self.reader.b.fill(target, value, dtype)
 
     def _target(self, name: str) -> FragmentValue | str:
         """The register tile that ``name`` is already, or the name for a new one."""
@@ -159,9 +146,7 @@ class Contraction:
             (src_node,) = self._count(node, 1, f"{name} = mma.load src")
             target = self._target(name)
         src = self.reader.views.tile(src_node, "`mma.load`")
-        made = self.reader.b.load(target, src, swizzle)
-        self.known[made.name] = Known(_static(src), src.view.dtype)
-        return made
+        return self.reader.b.load(target, src, swizzle)
 
     def _multiply(self, node: ast.Mma, name: str | None) -> Value | None:
         if len(node.suffixes) < 2 or node.suffixes[1].name not in ("row", "col"):
@@ -202,7 +187,6 @@ class Contraction:
             options["future"] = future
             result = Operation(future)
         self.reader.b.mma(contract, acc, a, b, **options)
-        self._learn(contract, acc, a, b)
         if name is not None and result is None:
             raise WrongValue(
                 node.span,
@@ -238,20 +222,6 @@ class Contraction:
         if isinstance(value, FragmentValue):
             return self.fragment(node, f"`{text}`")
         return self.reader.views.as_tile(value, node, f"`{text}`")
-
-    def _learn(
-        self, contract: Contract, acc: FragmentValue, a: FragmentValue | Tile, b: FragmentValue | Tile
-    ) -> None:
-        """What a multiplication says about its accumulator: [M, N], and a type where none was given."""
-        before = self.known.get(acc.name, Known())
-        ka, kb = (self.known.get(x.name, Known()) if isinstance(x, FragmentValue) else _of(x) for x in (a, b))
-        shape = before.shape
-        if shape is None and ka.shape and kb.shape and len(ka.shape) == 2 and len(kb.shape) == 2:
-            shape = (ka.shape[1 if contract.a_transposed else 0], kb.shape[1 if contract.b_transposed else 0])
-        dtype = before.dtype
-        if dtype is None and ka.dtype is not None and ka.dtype.accumulators:
-            dtype = self.reader.expressions.element_type(ka.dtype.accumulators[0], self.reader.here)
-        self.known[acc.name] = Known(shape, dtype)
 
     def _store(self, node: ast.Mma, rest: Sequence[ast.Suffix]) -> None:
         options: dict[str, Any] = {}
@@ -291,7 +261,6 @@ class Contraction:
             r.b.span = item.span
             copies = r.sizes(item.sizes, MAX_TILES)
             made = r.b.fragment(item.name, copies, dtype, shape)
-            self.known[made.name] = Known(shape, dtype)
             if isinstance(item.value, ast.Expr):
                 value = r.fill_value(item.value, "an initialiser")
                 for index in _indices(copies):
@@ -309,7 +278,7 @@ class Contraction:
     # ---- element work ------------------------------------------------------------------------------------
 
     def fragment_member(self, base: FragmentValue, node: ast.Member) -> Value:
-        shape = self.known.get(base.name, Known()).shape
+        shape = self.reader.b.known.get(base.name, Known()).shape
         if node.name == "span":
             if shape is None:
                 raise self._shape_unknown(node, base)
@@ -326,7 +295,7 @@ class Contraction:
                 suggestion=f"did you mean `.{near}`?" if near else "store it to a buffer (`mma.store`) first",
             )
         indices = self.visited(base, node)
-        dtype = self.known.get(base.name, Known()).dtype
+        dtype = self.reader.b.known.get(base.name, Known()).dtype
         assert dtype is not None
         return FragmentElement(base.name, indices, dtype)
 
@@ -341,7 +310,7 @@ class Contraction:
                 fix_text="use `apply`, or store the tile to a buffer",
             )
         indices, shape = self.visiting
-        known = self.known.get(base.name, Known())
+        known = self.reader.b.known.get(base.name, Known())
         found = tuple(scalar(x) for x in self.reader.views.scalars(node.args or (), "`.at`"))
         if base.index or known.dtype is None or known.shape != shape or found != indices:
             raise NotBuiltYet(
@@ -364,7 +333,7 @@ class Contraction:
                 wanted="the shape of a register tile, `mc.span`",
                 fix_text="write `apply {i, j} in mc.span { ... }`; use `foreach` for buffers",
             )
-        shape = self.known.get(base.name, Known()).shape
+        shape = self.reader.b.known.get(base.name, Known()).shape
         if shape is None:
             raise self._shape_unknown(over, base)
         names = [n.text for n in node.names.parts] or [node.names.whole or "i"]
@@ -389,15 +358,6 @@ class Contraction:
             what=f"element work on `{base.name}` before the program has said its shape",
             fix_text=f"declare it with its shape, `frag f32[64, 128] {base.name};`, or multiply into it first",
         )
-
-
-def _static(tile: Tile) -> tuple[int, ...] | None:
-    values = [value_of(e) for e in tile.shape]
-    return None if any(v is None for v in values) else tuple(v for v in values if v is not None)
-
-
-def _of(tile: Tile) -> Known:
-    return Known(_static(tile), tile.view.dtype)
 
 
 def _indices(copies: Sequence[int]) -> list[tuple[int, ...]]:
