@@ -204,6 +204,7 @@ def test_bank_conflicts_of_ldmatrix(tile: SharedLayout, wavefronts: int) -> None
 
 def test_lanes_that_read_one_word_share_it() -> None:
     assert bank_conflicts([0] * 32, 4).conflicts == 0
+    assert bank_conflicts([2 * i for i in range(32)], 2).ways == 1
     assert bank_conflicts([128 * i for i in range(32)], 4).ways == 32
     assert bank_conflicts([4 * i for i in range(32)], 4).conflicts == 0
     with pytest.raises(ValueError, match="3 bytes"):
