@@ -220,7 +220,7 @@ READY:
 {sync}
   mov.u32 %kt, 0; mov.u32 %slot, 0; mov.u32 %phase, 0;
   setp.ne.s32 %p1, %wg, 0; @%p1 bra CONSUMER;
-  setmaxnreg.dec.sync.aligned.u32 40;
+{"  setmaxnreg.dec.sync.aligned.u32 40;" if consumers == 2 else ""}
   setp.ge.s32 %p2, %t, 32; @%p2 bra END;
   elect.sync %r1|%leader, 0xffffffff; @!%leader bra END;
 PRODUCE:
@@ -240,7 +240,7 @@ WAIT_EMPTY:
 DRAIN:
   bra END;
 CONSUMER:
-  setmaxnreg.inc.sync.aligned.u32 {232 if consumers == 2 else 200};
+{"  setmaxnreg.inc.sync.aligned.u32 232;" if consumers == 2 else ""}
   sub.s32 %wg, %wg, 1; and.b32 %r3, %t, 127; setp.eq.s32 %leader, %r3, 0;
   setp.ne.s32 %accumulate, 0, 0;
   wgmma.fence.sync.aligned; // @fence-first

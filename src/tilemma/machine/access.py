@@ -181,6 +181,7 @@ def check_read(
     rows = (w.first + lanes)[:, None]
     if width > 1 and (written == written[:, :1]).all():
         written = written[:, :1]
+    touches_mbarrier(w, ins, cta, lanes, addr, width, f"`{ins.opcode}` reads")
     known = cluster.events.known(written, rows, cluster.clocks.seen)
     if not known.all():
         _blame(w, ins, cta, lanes, addr, written, known, f"`{ins.opcode}` reads", kind)
@@ -209,6 +210,30 @@ def _blame(
         return
 
 
+def touches_mbarrier(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, verb: str) -> None:
+    """Report ordinary accesses to the bytes of an mbarrier in use."""
+    barriers = cta.shared.mbarriers
+    if not barriers:
+        return
+    first = min(barriers)
+    if int(addr.max()) + width <= first or int(addr.min()) >= max(barriers) + 8:
+        return
+    hit = {int(a) + o & ~7 for a in addr for o in range(0, width, 8)} & barriers.keys()
+    if hit:
+        at = min(hit)
+        w.cta.machine.report(
+            hz.MbarrierReinit.at(
+                w.place(ins),
+                lanes=lanes,
+                at_bytes=range(at, at + 8),
+                other=barriers[at].init.place,
+                address=at,
+                what=f"{verb} its bytes with an ordinary access while it is in use",
+                fix_text="give the data another place, or `mbarrier.inval` the barrier first",
+            )
+        )
+
+
 def report_conflict(
     w: Warp, ins: Instruction, event: Access, verb: str, space: str, lanes: Any, at_bytes: Any
 ) -> None:
@@ -217,19 +242,7 @@ def report_conflict(
     reads = "read" in verb
     other = event.place
     facts: dict[str, Any] = {"lanes": lanes, "at_bytes": at_bytes, "other": other, "access": verb, "space": space}
-    if event.kind == "mbarrier":
-        machine.report(
-            hz.MbarrierReinit.at(
-                place,
-                lanes=lanes,
-                at_bytes=at_bytes,
-                other=other,
-                address=int(at_bytes[0]) & ~7,
-                what=f"{verb} its bytes with an ordinary access while it is in use",
-                fix_text="give the data another place, or `mbarrier.inval` the barrier first",
-            )
-        )
-    elif event.kind in ("cp.async", "tma") and reads:
+    if event.kind in ("cp.async", "tma") and reads:
         machine.report(
             hz.ReadBeforeArrival.at(place, agent=ASYNC_AGENT[event.kind], wait=WAIT_FOR[event.kind], **facts)
         )
@@ -317,6 +330,7 @@ def check_write(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, wi
     read = shared.readers[width].take(index, axis=0)
     floor = w.floor if cta is w.cta else 0
     if written.max() > floor:
+        touches_mbarrier(w, ins, cta, lanes, addr, width, f"`{ins.opcode}` writes")
         _ordered(w, ins, cta, lanes, addr, width, written, kind)
     if read.max() > floor:
         for views in list(shared.by_reader.values()):

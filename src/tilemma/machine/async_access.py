@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
-from tilemma.machine.access import report_conflict, shared_bounds
+from tilemma.machine.access import report_conflict, shared_bounds, touches_mbarrier
 from tilemma.machine.clocks import UNORDERED
 from tilemma.machine.memory import SHIFT
 from tilemma.machine.state import Access, Cta, Warp
@@ -112,6 +112,7 @@ def async_write(
                     (),
                     np.sort(addr[i] + j),
                 )
+    touches_mbarrier(w, ins, cta, (), addr, width, f"{what} writes")
     shared.writers[width][index] = event
 
 

@@ -126,12 +126,33 @@ def names_of(launch: Launch, args: Mapping[str, Any]) -> tuple[dict[str, int], d
                     f"{names[dim]}, as another array has",
                     "make them agree",
                 )
+        _facts(a, array)
     for a in launch.arrays:
         for extent, dim in zip(arrays[a.name].shape, a.dims, strict=True):
             value = _evaluate(dim, names)
             if value != extent:
                 refuse(f"`{a.name}` has {extent} elements along a dimension", f"{value}", "make the shapes agree")
     return names, arrays
+
+
+def _facts(a: Any, array: Any) -> None:
+    """What the code was compiled for: the contiguous dimension, the alignment of base and outer strides."""
+    if array.size == 0:
+        return
+    if a.contiguous is not None and array.shape[a.contiguous] > 1 and array.strides[a.contiguous] != array.itemsize:
+        refuse(
+            f"dimension {a.contiguous} of `{a.name}` is not contiguous",
+            "what the kernel was compiled for",
+            "copy the array with `np.ascontiguousarray`, or compile for its strides",
+        )
+    outer = [s for i, s in enumerate(array.strides) if i != a.contiguous and array.shape[i] > 1]
+    for what, value in [("base", array.__array_interface__["data"][0]), *(("row stride", s) for s in outer)]:
+        if value % a.alignment:
+            refuse(
+                f"the {what} of `{a.name}` is no multiple of {a.alignment} bytes",
+                "what the kernel was compiled for",
+                "compile for the alignment of these arrays (its facts), or pad the rows",
+            )
 
 
 def _evaluate(size: Any, names: Mapping[str, int]) -> int:

@@ -45,6 +45,8 @@ class Step:
     conditional_reads: tuple[tuple[int, str], ...] = ()
     maybe_undefined: frozenset[int] = frozenset()
     async_registers: frozenset[int] = frozenset()
+    # Reports a predicate that nothing has written; None where that cannot be.
+    check_guard: Callable[[Any, Any], None] | None = None
 
 
 @dataclass(slots=True)
@@ -202,9 +204,11 @@ def guarded(step: Step) -> Callable[..., Any]:
     """An ALU step with its predicate folded in."""
     if step.guard < 0:
         return step.run
-    run, guard, negated = step.run, step.guard, step.negated
+    run, guard, negated, check = step.run, step.guard, step.negated, step.check_guard
 
     def under_guard(w: Any, m: Any) -> None:
+        if check is not None:
+            check(w, m)
         p = w.v[9][guard]
         if negated:
             p = ~p
@@ -215,7 +219,10 @@ def guarded(step: Step) -> Callable[..., Any]:
 
 def _instrument(program: Program, step: Step) -> None:
     """Wrap a step with the register checks that static analysis could not settle."""
-    reads = tuple(step.maybe_undefined & step.reads)
+    guard = program.register_ids.get(("p", step.guard), -1)
+    if guard in step.maybe_undefined:
+        step.check_guard = _undefined_check((guard,), step.instruction, program.register_names)
+    reads = tuple((step.maybe_undefined & step.reads) - {guard})
     writes = tuple(step.writes & program.tracked)
     touches = tuple((step.reads | step.writes) & program.wgmma_registers) if not step.async_registers else ()
     if not (reads or writes or touches):
@@ -223,16 +230,13 @@ def _instrument(program: Program, step: Step) -> None:
     inner, visible, instruction = step.run, step.kind != ALU, step.instruction
     names = program.register_names
     written = frozenset(step.writes)
+    check_reads = _undefined_check(reads, instruction, names)
 
     def checked(x: Any, m: Any) -> Any:
         w = x.w if visible else x
         active = w.live if m is None else m
         if reads:
-            for r in reads:
-                known = w.defined.get(r)
-                bad = active if known is None else active & ~known
-                if bad.any():
-                    report_undefined(w, instruction, names[r], np.flatnonzero(bad))
+            check_reads(w, m)
         if touches:
             _touch(w, m, touches, written, instruction, names)
         result = inner(x, m)
@@ -242,6 +246,20 @@ def _instrument(program: Program, step: Step) -> None:
         return result
 
     step.run = checked
+
+
+def _undefined_check(reads: Any, instruction: Instruction, names: Any) -> Callable[[Any, Any], None]:
+    """A function that reports those of ``reads`` that an active lane has not written."""
+
+    def check(w: Any, m: Any) -> None:
+        active = w.live if m is None else m
+        for r in reads:
+            known = w.defined.get(r)
+            bad = active if known is None else active & ~known
+            if bad.any():
+                report_undefined(w, instruction, names[r], np.flatnonzero(bad))
+
+    return check
 
 
 def report_undefined(w: Any, instruction: Instruction, name: str, lanes: Any) -> None:

@@ -82,6 +82,16 @@ class Verdict:
         names = ", ".join(sorted({h.code for h in self.hazards}))
         return f"{len(self.hazards)} hazard{'s' if len(self.hazards) > 1 else ''}: {names}"
 
+    def render(self) -> str:
+        """The verdict as text: hazards in full, then the letter of the ISA, then performance."""
+        parts = [str(self)]
+        for hazard, (seed, schedule) in zip(self.hazards, self.found_by, strict=True):
+            parts.append(f"{hazard.render()}\n  note: found with seed {seed}, schedule {schedule}")
+        if self.letter:
+            parts.append("by the letter of the ISA (errors under --strict):")
+            parts += [h.render() for h in self.letter]
+        return "\n".join([*parts, *(str(n) for n in self.notes)])
+
     def to_json(self) -> dict[str, Any]:
         return {
             "ok": self.ok,
@@ -143,6 +153,7 @@ class Job:
         b = self.binding
         timeline = Timeline() if trace else None
         machine, allocations = self.machine(trace=timeline, **options)
+        self.allocations = allocations
         report = Report(b.entry, options.get("seed", 0), options.get("schedule", "random"), timeline=timeline)
         try:
             if all(b.grid):
@@ -154,10 +165,14 @@ class Job:
             report.notes = machine.performance.found()
             report.instructions = machine.steps
             if write_back:
-                for name, allocation in allocations.items():
-                    if allocation.writer is not None:
-                        placement.take_back(allocation, b.arrays[name])
+                self.write_back(allocations)
         return report
+
+    def write_back(self, allocations: Mapping[str, Allocation]) -> None:
+        """Copy what a run has written into the caller's arrays."""
+        for name, allocation in allocations.items():
+            if allocation.writer is not None:
+                placement.take_back(allocation, self.binding.arrays[name])
 
 
 def run(
@@ -209,27 +224,29 @@ def check(
     """Run ``ptx`` under many adversarial schedules; arrays hold the first run's results afterwards.
 
     Stops at the first schedule that finds a hazard, after collecting all that it finds.  ``progress`` is
-    called with (runs done, runs in all).  Raises as `run` does for malformed PTX and wrong arguments.
+    called after each run with (runs done, runs in all).  Raises as `run` does for malformed PTX and wrong arguments.
     """
     job = Job(ptx, launch, args, arch)
     verdict = Verdict(schedules)
+    results: Mapping[str, Allocation] = {}
     for i in range(schedules):
-        if progress is not None:
-            progress(i, schedules)
         how = schedule_of(i)
         report = job.run(
-            write_back=i == 0, seed=seed + i, schedule=how, strict=strict, collect=True, max_steps=max_steps
+            write_back=False, seed=seed + i, schedule=how, strict=strict, collect=True, max_steps=max_steps
         )
         verdict.instructions += report.instructions
         if i == 0:
-            verdict.notes = report.notes
+            verdict.notes, results = report.notes, job.allocations
         known = {(h.code, h.facts.get("ptx_line")) for h in verdict.letter}
         verdict.letter += [h for h in report.letter if (h.code, h.facts.get("ptx_line")) not in known]
         if report.hazards:
             verdict.schedules = i + 1
             verdict.hazards = report.hazards
             verdict.found_by = [(seed + i, how)] * len(report.hazards)
+        if progress is not None:
+            progress(i + 1, schedules)
+        if report.hazards:
             break
-    if progress is not None:
-        progress(schedules, schedules)
+    # Only now: every schedule starts from the arrays as they were given.
+    job.write_back(results)
     return verdict

@@ -29,6 +29,8 @@ AGAIN, AFTER = object(), object()
 POLL = object()
 # Consecutive fruitless polls, with nothing else happening, that count as a deadlock.
 _POLLS = 4000
+# Hazards of one kind that a collecting run keeps.
+_EACH = 8
 
 
 class Stop(Exception):
@@ -93,7 +95,7 @@ class Machine:
         if not self.collect:
             self.hazards.append(hazard)
             raise hazard
-        if key not in self._reported:
+        if key not in self._reported and sum(h.code == hazard.code for h in self.hazards) < _EACH:
             self._reported.add(key)
             self.hazards.append(hazard)
         if fatal:
@@ -142,6 +144,8 @@ class Machine:
         choose = self.random
         self.by_priority = choose.random() < 0.5
         self.burst = choose.choice((1, 3, 12, 50))
+        # How often a try_wait whose phase has not completed gives up at once.
+        self.impatience = choose.choice((0.0, 0.05, 0.5))
         self.eagerness = choose.choice((0.02, 0.2, 0.6))
 
     def start(self, number: int, counts: list[int]) -> None:
@@ -282,6 +286,8 @@ class Machine:
                 self._too_long(f, step)
             m = f.m
             if step.guard >= 0:
+                if step.check_guard is not None:
+                    step.check_guard(w, m)
                 p = w.v[9][step.guard]
                 if step.negated:
                     p = ~p
@@ -366,6 +372,8 @@ class Machine:
                 self.ready.append(Frame(f.w, other_pc, other_m, f.rpc, f.parent))
             return True
         f.pc = meet
+        if not going:
+            return True
         f.children = len(going)
         for pc, m in going:
             self.ready.append(Frame(f.w, pc, m, meet, f))

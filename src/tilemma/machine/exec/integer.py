@@ -22,7 +22,7 @@ def ufunc2(d: Decoder, ufunc: Any, kind: str) -> None:
     def run(w: Any, m: Any) -> None:
         r = w.v[v]
         if m is None:
-            ufunc(r[a], r[b], r[o])
+            ufunc(r[a], r[b], out=r[o])
         else:
             ufunc(r[a], r[b], out=r[o], where=m)
 
@@ -246,7 +246,7 @@ def shift(d: Decoder) -> None:
         def quick(w: Any, m: Any) -> None:
             r = w.v[v]
             if m is None:
-                ufunc(r[a], r[n], r[o])
+                ufunc(r[a], r[n], out=r[o])
             else:
                 ufunc(r[a], r[n], out=r[o], where=m)
 

@@ -389,7 +389,7 @@ def wait(d: Decoder) -> None:
             barrier = find(f, ins, at, "wait on", w.first + int(lanes[0]))
             want = w.v[VIEW[kind]][wanted][lanes].astype(np.int64)
             done = (barrier.phase & 1) != (want & 1) if by_parity else barrier.phase > want >> 1
-            if blocks and not given_up and not done.all():
+            if blocks and not given_up and not done.all() and machine.random.random() >= machine.impatience:
                 barrier.waiters.append(f)
                 parity = int(want[0] & 1) if by_parity else None
                 machine.suspend(f, lambda b=barrier, q=parity: b.describe(q))
