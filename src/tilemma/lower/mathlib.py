@@ -6,7 +6,8 @@ end.  Largest relative error in f32, over the whole range unless said otherwise:
 ====================================================== =====================================================
 fabs ceil floor round sign isfinite min max fmaf       exact
 sqrt frcp_rn                                           correctly rounded
-exp exp2 exp2f sigmoid rsqrt                           2**-21 (ex2.approx and rsqrt.approx: 2**-22)
+exp exp2 exp2f sigmoid rsqrt                           2**-21 (ex2.approx and rsqrt.approx: 2**-22); sigmoid
+                                                       is 0 below 2**-128
 expm1 tanh sinh cosh log log1p softplus                2**-20
 log2                                                   2**-22
 sin cos tan                                            2**-21 for |x| < 2**40; absolute near the zeros of cos
@@ -107,6 +108,7 @@ def call(lo: Lowering, x: Call) -> Value:
     table = _COMMON | (_DOUBLE if t.bits == 64 else _SINGLE)
     if name not in table:
         raise NotLowered(
+            e.span,
             what=f"`{x.name}` on {t}",
             arch=lo.arch,
             expected_what=f"one of {', '.join(sorted(table))}",
@@ -128,6 +130,7 @@ def _integer(lo: Lowering, x: Call, name: str) -> Value:
         return lo.scalar(binary("max", x.args[0], binary("sub", const(0), x.args[0])))
     t: DType = x.type
     raise NotLowered(
+        lo.e.span,
         what=f"`{x.name}` on {t}",
         arch=lo.arch,
         expected_what="a float: among integers only min, max, abs, alignup and aligndown are defined",
