@@ -73,6 +73,16 @@ def fits(register: str, instruction: str) -> bool:
     return "b" in kinds or kinds <= {"s", "u"} or register.endswith("x2") or instruction.endswith("x2")
 
 
+def wider(register: str, instruction: str) -> bool:
+    """Whether a register is a wider one of which the instruction takes or fills the low part.
+
+    Only integers and untyped bits are; PTX ISA, Operand Size Exceeding Instruction-Type Size.
+    """
+    if "pred" in (register, instruction) or width(register) < width(instruction):
+        return False
+    return register[0] == "b" or (register[0] in "su" and instruction[0] in "bsu")
+
+
 class LaneVerifier:
     def __init__(self, kernel: LaneKernel) -> None:
         self.kernel = kernel
@@ -98,9 +108,10 @@ class LaneVerifier:
                 self.reads(op, written, op.start, op.stop, op.step)
                 self.typed(op, op.var)
                 self.loops += 1
-                self.body(op.body, written | {op.var.name})
+                after = self.body(op.body, written | {op.var.name})
                 self.loops -= 1
-                return written
+                # What a loop without turns leaves unwritten, a test of its bounds may write elsewhere.
+                return after - ({op.var.name} - written)
             case LaneIf():
                 self.predicate(op, op.cond, written)
                 return self.body(op.then, written) & self.body(op.otherwise, written)
@@ -108,9 +119,9 @@ class LaneVerifier:
                 tested = self.body(op.setup, written)
                 self.predicate(op, op.cond, tested)
                 self.loops += 1
-                self.body(op.body, tested)
+                after = self.body(op.body, tested)
                 self.loops -= 1
-                return tested
+                return after
             case LaneBreak() | LaneContinue():
                 if not self.loops:
                     self.fail(op, "no loop around it", "to stand inside a loop")
@@ -173,8 +184,7 @@ class LaneVerifier:
             return
         for x, wanted in rule(op, parts, types):
             for r in registers(x) if not isinstance(x, Mem) else ():
-                relaxed = base in _RELAXED and "pred" not in (r.type, wanted) and width(r.type) >= width(wanted)
-                if not fits(r.type, wanted) and not relaxed:
+                if not fits(r.type, wanted) and not (base in _RELAXED and wider(r.type, wanted)):
                     self.fail(
                         op, f"%{r.name} is {r.type} where `{op.mnemonic}` takes {wanted}", f"a {wanted} register"
                     )
@@ -185,9 +195,9 @@ class LaneVerifier:
             self.fail(op, f"`{op.atom}` is no multiplying instruction", "a name of the catalogue")
         for operand, given in ((record.d, op.d), (record.a, op.a), (record.b, op.b)):
             self.fragment(op, operand, given)
-        self.reads(op, written, *op.a, *op.b, *op.c, *(x for _, x in op.immediates))
-        if record.in_place and not op.c:
-            self.reads(op, written, *(() if self.first(op) else op.d))
+        self.reads(op, written, *op.a, *op.b, *(x for _, x in op.immediates))
+        if not self.first(op):
+            self.reads(op, written, *op.c, *(op.d if record.in_place else ()))
         for r in op.d:
             self.typed(op, r)
         return written | {r.name for r in op.d}
