@@ -10,12 +10,14 @@ from tilemma.lower import (
     copies,
     diagnostics,
     elements,
+    events,
     fragments,
     loads,
     mma,
     storage,
     stores,
     sync,
+    tma,
 )
 from tilemma.lower.context import NotLowered
 from tilemma.lower.launches import GridNotComputable, Lowered, lower
@@ -28,6 +30,7 @@ __all__ = [
     "copies",
     "diagnostics",
     "elements",
+    "events",
     "fragments",
     "loads",
     "lower",
@@ -35,4 +38,5 @@ __all__ = [
     "storage",
     "stores",
     "sync",
+    "tma",
 ]

@@ -91,6 +91,12 @@ class Lowering:
     instances: list[Instance] = field(default_factory=list)
     locals: list[LaneLocal] = field(default_factory=list)
     visiting: Visit | None = None
+    events: dict[str, tile.DeclareEvent] = field(default_factory=dict)
+    # The parities of each event's next generations, a bit for each slot.
+    phases: dict[str, Reg] = field(default_factory=dict)
+    # Inside a role that one thread of the instance plays alone; whether roles change their registers.
+    solo: bool = False
+    reallocates: bool = False
 
     def __post_init__(self) -> None:
         for op in walk.walk(self.kernel.body):
@@ -99,6 +105,8 @@ class Lowering:
                     self.allocs[op.buffer.name] = op
                 case tile.DeclareFragment():
                     self.declared[op.name] = op
+                case tile.DeclareEvent():
+                    self.events[op.event.name] = op
                 case tile.Mma():
                     for role, operand in (("A", op.a), ("B", op.b), ("C", op.acc)):
                         if isinstance(operand, tile.FragmentRef):
@@ -203,6 +211,10 @@ class Lowering:
     def elected(self, instance: Instance) -> Reg | bool:
         """Whether this thread is the first of ``instance``."""
         return self.e.compare("eq", self.thread_in(instance), Linear(), hint="first")
+
+    def elect(self) -> Reg | bool:
+        """Whether this thread acts for the innermost instance here."""
+        return True if self.solo else self.elected(self.instance)
 
     @contextmanager
     def within(self, instance: Instance) -> Iterator[None]:

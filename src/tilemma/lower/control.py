@@ -226,10 +226,33 @@ def lower_if(lo: Lowering, op: tile.If) -> None:
 def lower_in_threads(lo: Lowering, op: tile.InThreads) -> None:
     cond = lo.predicate(op.cond)
     if cond is True:
-        lo.body(op.body)
+        _role(lo, op)
     elif cond is not False:
         with lo.e.branch(cond):
+            _role(lo, op)
+
+
+def _role(lo: Lowering, op: tile.InThreads) -> None:
+    if op.registers is not None:
+        way = "inc" if op.registers > entry_registers(lo) else "dec"
+        lo.e.do(f"setmaxnreg.{way}.sync.aligned.u32", (), (Imm(op.registers),))
+        lo.reallocates = True
+    if not op.solo or lo.solo:
+        lo.body(op.body)
+        return
+    elected = lo.elected(lo.instance)
+    lo.solo = True
+    if elected is True:
+        lo.body(op.body)
+    elif elected is not False:
+        with lo.e.branch(elected):
             lo.body(op.body)
+    lo.solo = False
+
+
+def entry_registers(lo: Lowering) -> int:
+    """Registers of a thread at the start, as ptxas gives them under `.maxntid` and `.minnctapersm 1`."""
+    return min(255, 64 * 1024 // lo.threads) // 8 * 8
 
 
 # ---- mutable scalars -------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from tilemma.ir import tile
 from tilemma.ir.expr import value_of
 from tilemma.ir.lane import CopyInstr, Imm, Mem, Reg, Vec
 from tilemma.ir.types import Space, View
+from tilemma.lower import tma
 from tilemma.lower.context import Lowering, NotLowered, lowers
 from tilemma.lower.emitter import Value
 from tilemma.lower.linear import Linear
@@ -79,7 +80,10 @@ def tile_shape(op: tile.Copy) -> tuple[int, ...]:
 def lower_copy(lo: Lowering, op: tile.Copy) -> None:
     plan = op.plan
     assert plan is not None, "no plan for this copy"
-    if plan.engine == "tma" or op.transpose is not None or op.pad or op.future or op.event:
+    if plan.engine == "tma":
+        tma.lower_copy(lo, op)
+        return
+    if op.transpose is not None or op.pad or op.future or op.event:
         raise NotLowered(
             op.span,
             what="this form of copy",

@@ -25,6 +25,7 @@ from tilemma.ir.lane import (
     LaneIf,
     LaneOp,
     LaneOperand,
+    LaneUntil,
     LaneWhile,
     Mem,
     Reg,
@@ -236,6 +237,10 @@ class Emitter:
 
     def while_loop(self, setup: LaneBody, cond: Reg, body: LaneBody) -> None:
         self.add(LaneWhile(setup, cond, body))
+
+    def until(self, body: LaneBody, cond: Reg) -> None:
+        """``body`` until ``cond``, which it computes, holds."""
+        self.add(LaneUntil(body, cond))
 
     # ---- integers --------------------------------------------------------------------------------------
 

@@ -9,11 +9,13 @@ from tilemma.errors import CompileError
 from tilemma.ir import tile, walk
 from tilemma.ir.expr import Element, Expr, Index
 from tilemma.ir.expr import walk as walk_expr
-from tilemma.ir.lane import LaneKernel
+from tilemma.ir.lane import Imm, LaneKernel, Reg
 from tilemma.ir.tile import Alloc, Kernel, Op, Parallel
 from tilemma.ir.types import Buffer, Space
+from tilemma.lower import tma
 from tilemma.lower.context import Lowering
 from tilemma.lower.control import GRID_LIMIT, bind_blocks, block_instance, launch_threads, may_exceed
+from tilemma.lower.events import initialise
 from tilemma.lower.memory import copy_stride, default_plan
 from tilemma.lower.params import size, symbol
 
@@ -62,6 +64,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
     bind_blocks(lo, op.indices, op.level)
     with lo.within(block_instance(threads)):
         lo.body(p for p in prelude if isinstance(p, (tile.Declare, tile.Assign)))
+        _prologue(lo, op.body)
         lo.body(op.body)
     arrays = _arrays(kernel)
     pairs = lo.params.arguments(tuple(b.name for b in arrays))
@@ -73,7 +76,8 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         threads=threads,
         shared=shared,
         body=tuple(lo.e.regions[0].ops),
-        min_blocks=op.min_blocks,
+        # Without it ptxas ignores setmaxnreg (its advisory C7508).
+        min_blocks=op.min_blocks or (1 if lo.reallocates else None),
         max_registers=op.max_registers,
         locals=tuple(lo.locals),
     )
@@ -91,6 +95,19 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         checks=checks,
     )
     return Lowered(lane, plan)
+
+
+def _prologue(lo: Lowering, body: tuple[Op, ...]) -> None:
+    """What one thread does before everybody starts: tensor maps are fetched, events set up."""
+    first = lo.elected(lo.instance)
+    with lo.e.collect() as ops:
+        tma.prefetch(lo, body)
+        events = initialise(lo, body)
+        found = tuple(ops)
+    if isinstance(first, Reg):
+        lo.e.select_branch(first, found, ())
+    if events:
+        lo.e.do("bar.sync", (), (Imm(0),))
 
 
 def _arrays(kernel: Kernel) -> list[Buffer]:

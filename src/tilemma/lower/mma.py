@@ -32,6 +32,7 @@ def lower_mma(lo: Lowering, op: tile.Mma) -> None:
     m, n, k = op.tiles
     lo.e.comment(f"mma.{op.contract} {op.acc.name}: {m}x{n}x{k} of {atom.name}")
     order = op.k_order or tuple(range(k))
+    accumulate = True if op.accumulate is None else lo.predicate(op.accumulate)
     for kk in order:
         for i in range(m):
             for j in range(n):
@@ -40,6 +41,8 @@ def lower_mma(lo: Lowering, op: tile.Mma) -> None:
                     immediates.append(("trans_a", 1))
                 if isinstance(b, Descriptors) and b.major == "MN":
                     immediates.append(("trans_b", 1))
+                if accumulate is not True and kk == order[0]:
+                    immediates.append(("scale_d", accumulate if isinstance(accumulate, Reg) else 0))
                 d = acc.regs[i, j]
                 lo.e.add(AtomInstr(atom.name, d, _regs(a, i, kk), _regs(b, j, kk), d, tuple(immediates)))
 

@@ -65,6 +65,14 @@ class Parameters:
     dims: dict[str, str] = field(default_factory=dict)
     strides: dict[tuple[str, int], str] = field(default_factory=dict)
     scalars: dict[str, tuple[str, str]] = field(default_factory=dict)
+    maps: dict[launch.TensorMapArgument, str] = field(default_factory=dict)
+
+    def tensor_map(self, argument: launch.TensorMapArgument) -> str:
+        """The parameter that holds this tensor map."""
+        if argument not in self.maps:
+            same = sum(a.array == argument.array for a in self.maps)
+            self.maps[argument] = f"{symbol(argument.array)}_map{same or ''}"
+        return self.maps[argument]
 
     def dim(self, name: str) -> str:
         return self.dims.setdefault(name, symbol(name))
@@ -77,8 +85,10 @@ class Parameters:
         return self.scalars.setdefault(s.name, (symbol(s.name), param_type(s.dtype)))
 
     def arguments(self, arrays: tuple[str, ...]) -> tuple[tuple[LaneParam, launch.Argument], ...]:
-        """All parameters with their arguments: pointers, dimensions, strides, scalars."""
+        """All parameters with their arguments: tensor maps, pointers, dimensions, strides, scalars."""
         found: list[tuple[LaneParam, launch.Argument]] = []
+        for argument, ptx in self.maps.items():
+            found.append((LaneParam(ptx, "tensormap"), argument))
         for name in arrays:
             found.append((LaneParam(symbol(name), "u64"), launch.PointerArgument(name)))
         for name, ptx in self.dims.items():

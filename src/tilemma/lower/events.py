@@ -1,0 +1,134 @@
+"""Events as mbarriers in shared memory: initialisation, arrivals, waits by parity.
+
+PTX ISA, mbarrier: a barrier starts in phase 0; ``try_wait.parity P`` holds once the phase of parity P has
+completed.  So generation g is waited for with parity g & 1.  A waiter keeps the parities of its next generations
+as the bits of one register, a bit for each slot; an event that is ready at first has its bits set, as if its
+generation 0 had completed before phase 0.
+"""
+
+from __future__ import annotations
+
+from tilemma.ir import tile
+from tilemma.ir.expr import binary, const
+from tilemma.ir.lane import Imm, Instr, Mem, Reg, Special
+from tilemma.ir.tile import DeclareEvent, Op
+from tilemma.ir.types import EventRef
+from tilemma.ir.walk import walk
+from tilemma.lower.context import Lowering, lowers
+from tilemma.lower.emitter import Value
+from tilemma.lower.linear import Linear
+
+MBARRIER = 8
+
+
+def initialise(lo: Lowering, body: tuple[Op, ...]) -> bool:
+    """One thread sets up the mbarriers of all events of a block; whether there were any.
+
+    The fence shows them to the async proxy and the cluster; the barrier that follows, to the block's threads.
+    """
+    events = [op for op in walk(body) if isinstance(op, DeclareEvent)]
+    if not events:
+        return False
+    e = lo.e
+    for op in events:
+        assert op.offset is not None and op.arrivals is not None, f"{op.event.name} is not planned"
+        e.comment(f"event {op.event.name}: {op.arrivals} arrivals")
+        for slot in range(max(1, op.event.slots)):
+            at = Mem(lo.shared, op.offset + slot * MBARRIER)
+            e.do("mbarrier.init.shared::cta.b64", (), (at, Imm(op.arrivals)))
+    e.do("fence.mbarrier_init.release.cluster")
+    return True
+
+
+@lowers(tile.DeclareEvent)
+def lower_declare_event(lo: Lowering, op: tile.DeclareEvent) -> None:
+    """The waiters' parities; the mbarriers are there from the kernel's start."""
+    name = op.event.name
+    counted = [w for w in walk(lo.kernel.body) if isinstance(w, tile.WaitEvent) and w.event.event.name == name]
+    if any(w.event.order is None for w in counted):
+        phases = lo.e.reg(f"{name}_phases", "b32", mutable=True)
+        lo.e.do("mov.b32", (phases,), (Imm(-1 if op.event.ready else 0),))
+        lo.phases[name] = phases
+
+
+def slot_of(lo: Lowering, ref: EventRef) -> Linear:
+    """The number of the slot."""
+    if ref.order is not None:
+        return lo.linear(binary("mod", ref.order, const(max(1, ref.event.slots))))
+    return Linear() if ref.slot is None else lo.linear(ref.slot)
+
+
+def address(lo: Lowering, ref: EventRef) -> Mem:
+    """The address operand of the slot's mbarrier."""
+    op = lo.events[ref.event.name]
+    assert op.offset is not None
+    slot = slot_of(lo, ref)
+    if slot.known is not None:
+        return Mem(lo.shared, op.offset + slot.known * MBARRIER)
+    return Mem(lo.e.register(slot * MBARRIER + lo.shared, hint=f"{ref.event.name}_at"), op.offset)
+
+
+@lowers(tile.WaitEvent)
+def lower_wait_event(lo: Lowering, op: tile.WaitEvent) -> None:
+    e, ref = lo.e, op.event
+    name = ref.event.name
+    at = address(lo, ref)
+    if ref.order is not None:
+        slots = max(1, ref.event.slots)
+        generation = lo.linear(binary("floordiv", ref.order, const(slots)))
+        parity: Value = e.pure("and.b32", "b32", e.register(generation), Imm(1), hint="parity")
+        if ref.event.ready:
+            parity = e.pure("xor.b32", "b32", parity, Imm(1), hint="parity")
+        _spin(lo, at, parity)
+        return
+    phases, slot = lo.phases[name], slot_of(lo, ref)
+    if ref.event.slots <= 1:
+        parity, flip = e.pure("and.b32", "b32", phases, Imm(1), hint="parity"), Imm(1)
+    else:
+        number = e.value(slot)
+        shifted = phases if slot.known == 0 else e.pure("shr.u32", "b32", phases, number)
+        parity = e.pure("and.b32", "b32", shifted, Imm(1), hint="parity")
+        flip = (
+            Imm(1 << number.value)
+            if isinstance(number, Imm) and isinstance(number.value, int)
+            else e.pure("shl.b32", "b32", Imm(1), number, hint="slot_bit")
+        )
+    _spin(lo, at, parity)
+    e.do("xor.b32", (phases,), (phases, flip))
+
+
+def _spin(lo: Lowering, at: Mem, parity: Value) -> None:
+    """`try_wait` lets the thread sleep for a while; it is asked again until the phase is complete."""
+    e = lo.e
+    done = e.reg("complete", "pred", mutable=True)
+    attempt = Instr("mbarrier.try_wait.parity.shared::cta.b64", (done,), (at, parity), span=e.span)
+    e.until((attempt,), done)
+
+
+@lowers(tile.TriggerEvent)
+def lower_trigger_event(lo: Lowering, op: tile.TriggerEvent) -> None:
+    """One arrival by one thread of the instance, or by each where the event counts threads."""
+    guard: Reg | bool = True if op.event.event.threads is not None else lo.elect()
+    if guard is False:
+        return
+    at = address(lo, op.event)
+    arrive(lo, at, op.bytes, guard if isinstance(guard, Reg) else None)
+
+
+@lowers(tile.Commit)
+def lower_commit(lo: Lowering, op: tile.Commit) -> None:
+    """A remark of the program: the passes have put the wait for its multiplies in front of the trigger."""
+
+
+def arrive(lo: Lowering, at: Mem, count: int, guard: Reg | None = None) -> None:
+    """An arrival that lets the phase wait for ``count`` more bytes."""
+    if count:
+        source = (Special("_"), at, Imm(count))
+        lo.e.do("mbarrier.arrive.expect_tx.shared::cta.b64", (), source, guard=guard)
+    else:
+        lo.e.do("mbarrier.arrive.shared::cta.b64", (), (Special("_"), at), guard=guard)
+
+
+def expect(lo: Lowering, at: Mem, count: int) -> None:
+    """Let the current phase wait for ``count`` more bytes."""
+    lo.e.do("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", (), (at, Imm(count)))

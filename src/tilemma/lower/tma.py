@@ -1,0 +1,162 @@
+"""Copies by the tensor memory accelerator: one thread starts a bulk copy for each box of the tile.
+
+PTX ISA, cp.async.bulk.tensor.  Loads complete on an mbarrier; stores belong to the bulk group of their thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from tilemma import launch
+from tilemma.ir import tile
+from tilemma.ir.expr import value_of
+from tilemma.ir.lane import Coordinates, Imm, LaneOperand, Mem, Reg, Special
+from tilemma.ir.types import View
+from tilemma.ir.walk import walk
+from tilemma.lower.context import Lowering, lowers
+from tilemma.lower.events import address, arrive, expect
+from tilemma.lower.linear import Linear
+from tilemma.lower.memory import line_offset, matrix, storage_bytes
+from tilemma.lower.params import size
+from tilemma.passes.plan_events import copy_bytes
+from tilemma.passes.tma import dimension_order, is_load, sides
+
+# CUtensorMapL2promotion, by the bytes asked for; 128-byte lines unless the program says otherwise.
+_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
+_PROMOTION = 128
+
+
+def copies(body: tile.Body) -> Iterator[tile.Copy]:
+    """The copies of ``body`` that the accelerator does."""
+    for op in walk(body):
+        if isinstance(op, tile.Copy) and op.plan is not None and op.plan.engine == "tma":
+            yield op
+
+
+def prefetch(lo: Lowering, body: tile.Body) -> None:
+    """Fetch the tensor maps that ``body`` uses, ahead of the first copy."""
+    for map_ in dict.fromkeys(tensor_map(lo, op) for op in copies(body)):
+        lo.e.do("prefetch.tensormap", (), (Mem(map_),))
+
+
+def tensor_map(lo: Lowering, op: tile.Copy) -> Reg:
+    """The generic address of the tensor map that describes the copy's array, box and swizzle."""
+    there, here = sides(op)
+    assert op.plan is not None
+    buffer, facts = there.base, lo.facts(there.base)
+    assert facts.contiguous is not None
+    layout = lo.allocs[here.base.name].layout
+    order = dimension_order(buffer.rank, facts.contiguous)
+    dims = tuple(size(buffer.shape[d]) for d in order)
+    assert all(d is not None for d in dims), buffer
+    argument = launch.TensorMapArgument(
+        array=buffer.name,
+        dtype=buffer.dtype.name,
+        dims=tuple(d for d in dims if d is not None),
+        strides=tuple(("mul", f"{buffer.name}.stride{d}", storage_bytes(buffer)) for d in order[1:]),
+        box=op.plan.box,
+        element_strides=(1,) * buffer.rank,
+        swizzle=layout.slab if layout is not None and layout.slab > 16 else 0,
+        l2_promotion=_PROMOTIONS[_PROMOTION if op.promote is None else op.promote],
+    )
+    name = lo.params.tensor_map(argument)
+    e = lo.e
+    with e.at_root():
+        there_param = e.pure("mov.b64", "u64", Special(name), hint=name, uniform=True)
+        return e.pure("cvta.param.u64", "u64", there_param, hint=name, uniform=True)
+
+
+def lower_copy(lo: Lowering, op: tile.Copy) -> None:
+    """All boxes of the copy, by the elected thread of the instance that the plan names."""
+    e = lo.e
+    guard = lo.elect()
+    e.comment(f"tma {op.src.base.name} => {op.dst.base.name}")
+    if guard is False:
+        return
+    if isinstance(guard, Reg):
+        with e.branch(guard):
+            _boxes(lo, op)
+    else:
+        _boxes(lo, op)
+
+
+def _boxes(lo: Lowering, op: tile.Copy) -> None:
+    e = lo.e
+    map_ = tensor_map(lo, op)
+    assert op.plan is not None
+    if not is_load(op):
+        for where, coords in _pieces(lo, op):
+            mnemonic = f"cp.async.bulk.tensor.{len(coords)}d.global.shared::cta.bulk_group"
+            extra = _hint(lo, op)
+            operands = (Coordinates(map_, coords), where, *extra)
+            e.do(mnemonic + (".L2::cache_hint" if extra else ""), (), operands)
+        e.do("cp.async.bulk.commit_group")
+        return
+    assert op.event is not None, "loads by TMA complete an event"
+    barrier = address(lo, op.event)
+    if op.plan.counted == "arrive":
+        arrive(lo, barrier, copy_bytes(op))
+    elif op.plan.counted == "expect":
+        expect(lo, barrier, copy_bytes(op))
+    for where, coords in _pieces(lo, op):
+        mnemonic = f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        extra = _hint(lo, op)
+        loads: tuple[LaneOperand, ...] = (where, Coordinates(map_, coords), barrier, *extra)
+        e.do(mnemonic + (".L2::cache_hint" if extra else ""), (), loads)
+
+
+def _hint(lo: Lowering, op: tile.Copy) -> tuple[LaneOperand, ...]:
+    """The cache policy that the program asks for."""
+    if op.evict is None:
+        return ()
+    e = lo.e
+    with e.at_root():
+        name = f"createpolicy.fractional.L2::evict_{op.evict}.b64"
+        return (e.pure(name, "b64", Imm(1.0, "f32"), hint=f"evict_{op.evict}", uniform=True),)
+
+
+def _pieces(lo: Lowering, op: tile.Copy) -> Iterator[tuple[Mem, tuple[Reg | Imm, ...]]]:
+    """(address in shared memory, coordinates in the array) of every box."""
+    there, here = sides(op)
+    assert op.plan is not None
+    facts = lo.facts(there.base)
+    assert facts.contiguous is not None
+    order = dimension_order(there.base.rank, facts.contiguous)
+    box = dict(zip(order, op.plan.box, strict=True))
+    placed = matrix(lo, here)
+    outer = [a for a in there.axes if a.dim != facts.contiguous and value_of(a.extent) != 1]
+    inner = next(a for a in there.axes if a.dim == facts.contiguous)
+    axes = (*outer, inner)
+    steps = [range(0, value_of(a.extent) or 1, box[a.dim]) for a in axes]
+    shared_axes = _matching(here)
+    for at in product(*steps):
+        index = [Linear()] * len(here.axes)
+        for axis, i in zip(shared_axes, at, strict=True):
+            index[axis] = Linear(const=i)
+        row, col = placed.position(index)
+        line = line_offset(lo.e, placed.plan, row, col * storage_bytes(here.base)) + placed.base
+        coords = {d: lo.linear(there.offsets[d]) for d in order}
+        for a, i in zip(axes, at, strict=True):
+            coords[a.dim] = coords[a.dim] + i
+        yield _address(lo, line), tuple(lo.e.value(coords[d], hint="coord") for d in order)
+
+
+def _matching(here: View) -> list[int]:
+    """The shared view's axes that are longer than 1, the innermost last."""
+    last = here.base.rank - 1
+    found = [i for i, a in enumerate(here.axes) if value_of(a.extent) != 1 and a.dim != last]
+    return [*found, next(i for i, a in enumerate(here.axes) if a.dim == last)]
+
+
+def _address(lo: Lowering, line: Linear) -> Mem:
+    """Boxes start with the swizzle's pattern: no bit of their address is swizzled."""
+    if line.known is not None:
+        return Mem(lo.shared, line.known)
+    return Mem(lo.e.register(line.variable + lo.shared, hint="box_at"), line.const)
+
+
+@lowers(tile.BulkWait)
+def lower_bulk_wait(lo: Lowering, op: tile.BulkWait) -> None:
+    read = "" if op.complete else ".read"
+    lo.e.do(f"cp.async.bulk.wait_group{read}", (), (Imm(op.pending),))
