@@ -206,14 +206,34 @@ def explain(file: str, kernel: str | None, defines: tuple[str, ...], arch: str, 
 @click.option(
     "--lane", metavar="LANE[,REGISTER]", help="what this lane (or one register of it) holds of the operand"
 )
+@click.option("--tile", metavar="MxNxK", help="the instruction repeated over a block tile (text or svg)")
+@click.option("--units", metavar="MxNxK", default="1x1x1", help="with --tile: warps or warpgroups along each axis")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @guarded
 def show(
-    atom: str, operand: str | None, format_: str, element: str | None, lane: str | None, as_json: bool
+    atom: str,
+    operand: str | None,
+    format_: str,
+    element: str | None,
+    lane: str | None,
+    tile: str | None,
+    units: str,
+    as_json: bool,
 ) -> int:
-    """Who owns what: which lane and register holds which element of an instruction's operands."""
-    from tilemma.tools import show as tool
+    """Who owns what: which lane and register holds which element of an instruction's operands.
 
+    ATOM is a name of the catalogue, or a tile in shared memory as DTYPE,ROWSxCOLS,MAJOR,SWIZZLE
+    (f16,128x64,K,128): its swizzle, banks and conflicts.
+    """
+    from tilemma.tools import show as tool
+    from tilemma.tools.show_tile import show_shared, show_tile
+
+    if "," in atom:
+        click.echo(show_shared(atom, format_))
+        return 0
+    if tile is not None:
+        click.echo(show_tile(atom, tile, units, format_))
+        return 0
     if element is not None:
         row, col = _numbers("element", element, 2, 2)
         ask = tool.where if as_json else tool.describe_element

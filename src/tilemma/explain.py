@@ -50,6 +50,9 @@ class Explanation:
         for m in self.multiplies:
             counts = "x".join(str(n) for n in m["tiles"])
             lines.append(f"  multiply {m['atom']}, {counts} of them (M x N x K) for each {m['unit']}: {m['tile']}")
+            for name, d in m.get("descriptors", {}).items():
+                fields = f"LBO {d['lbo']}, SBO {d['sbo']} bytes, {d['swizzle']}-byte swizzle, {d['bits']}"
+                lines.append(f"  descriptor {name} ({d['buffer']}, {d['major']}-major): {fields}")
         for f in self.fragments:
             if f["role"] == "C":
                 lines.append(
@@ -81,11 +84,12 @@ def explain(
     """The plan of a decided kernel.  ``launches``: entry, threads, shared bytes of each launch."""
     table = declarations(kernel)
     ops = list(walk(kernel.body))
+    loads = {op.fragment.name: op.src for op in ops if isinstance(op, t.Load)}
     return Explanation(
         kernel.name,
         arch,
         launches,
-        [_multiply(op, table) for op in ops if isinstance(op, t.Mma)],
+        [_multiply(op, table, loads) for op in ops if isinstance(op, t.Mma)],
         [_fragment(op) for op in ops if isinstance(op, t.DeclareFragment) and op.plan is not None],
         [_buffer(op) for op in ops if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED],
         [_copy(op) for op in ops if isinstance(op, t.Copy)],
@@ -97,7 +101,7 @@ def explain(
     )
 
 
-def _multiply(op: t.Mma, table: dict[str, t.Op]) -> dict[str, Any]:
+def _multiply(op: t.Mma, table: dict[str, t.Op], loads: dict[str, View]) -> dict[str, Any]:
     assert op.atom is not None and op.tiles is not None
     atom = catalogue[op.atom]
     assert isinstance(atom, MmaAtom)
@@ -118,7 +122,38 @@ def _multiply(op: t.Mma, table: dict[str, t.Op]) -> dict[str, Any]:
             data[name] = declared.plan.residence
         elif isinstance(operand, View):
             data[name] = "shared"
+        if data.get(name) == "shared":
+            view = loads.get(operand.name) if isinstance(operand, t.FragmentRef) else operand
+            transposed = op.contract.a_transposed if name == "a" else op.contract.b_transposed
+            found = _descriptor(view, transposed, atom, name, table)
+            if found is not None:
+                data.setdefault("descriptors", {})[name.upper()] = found
     return data
+
+
+def _descriptor(
+    view: View | None, transposed: bool, atom: MmaAtom, name: str, table: dict[str, t.Op]
+) -> dict[str, Any] | None:
+    """The fields of the first descriptor of an operand in shared memory, start relative to its buffer."""
+    alloc = table.get(view.base.name) if view is not None else None
+    if view is None or not isinstance(alloc, t.Alloc) or alloc.layout is None or not alloc.layout.slab:
+        return None
+    columns = value_of(view.base.shape[-1])
+    assert columns is not None
+    rows, swizzle = alloc.layout.rows, alloc.layout.slab if alloc.layout.slab > 16 else 0
+    shape, major = ((columns, rows), "MN") if transposed else ((rows, columns), "K")
+    tile = shared_layout(view.dtype, *shape, major, swizzle)
+    extent = atom.shape[0] if name == "a" else atom.shape[1]
+    d = tile.descriptor(0, 0, extent, atom.shape[2])
+    return {
+        "buffer": view.base.name,
+        "major": major,
+        "lbo": d.lbo,
+        "sbo": d.sbo,
+        "swizzle": d.swizzle,
+        "base_offset": d.base_offset,
+        "bits": f"{d.encode():#018x}",
+    }
 
 
 def _fragment(op: t.DeclareFragment) -> dict[str, Any]:
