@@ -17,8 +17,8 @@ _OPERATIONS = ("add", "sub", "exch", "min", "max", "and", "or", "xor", "cas")
 ATOMICS = tuple(f"__atomic_{o}" for o in _OPERATIONS)
 
 
-def atomic(reader: Reader, node: ast.Call, name: str) -> Expr:
-    """Emit ``__atomic_add(x.at(i), v)``; the old value."""
+def atomic(reader: Reader, node: ast.Call, name: str, used: bool = True) -> Expr | None:
+    """Emit ``__atomic_add(x.at(i), v)``; the old value, where it is ``used``."""
     operation = name.removeprefix("__atomic_")
     count = 3 if operation == "cas" else 2
     form = f"{name}(x.at(i), {'expected, ' if count == 3 else ''}value)"
@@ -36,8 +36,9 @@ def atomic(reader: Reader, node: ast.Call, name: str) -> Expr:
         )
     dtype = place.view.dtype
     values = [Builder.converted(reader.expressions.plain(a, f"`{name}`"), dtype) for a in node.args[1:]]
-    result = Var(reader.b.fresh("old"), dtype)
     compare = values[0] if count == 3 else None
-    reader.b.emit(t.Declare(result, const(0.0 if dtype.is_float else 0, dtype)))
+    result = Var(reader.b.fresh("old"), dtype) if used else None
+    if result is not None:
+        reader.b.emit(t.Declare(result, const(0.0 if dtype.is_float else 0, dtype)))
     reader.b.emit(t.Atomic(operation, place.view, values[-1], compare, result))  # type: ignore[arg-type]
     return result

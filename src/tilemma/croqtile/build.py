@@ -401,7 +401,9 @@ class Reader:
             if name in BUILTINS:
                 return self.expressions.call(name, node)
             if name in ATOMICS:
-                return atomic(self, node, name)
+                old = atomic(self, node, name)
+                assert old is not None
+                return old
             if name.startswith("__lib_") or name in ("__bar_arrive", "__bar_sync") or "::" in name:
                 raise NotBuiltYet(
                     node.span, what=f"`{name}`", fix_text="use events, `sync` or the language's own forms"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongMember, WrongValue
+from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongMember, WrongValue, one_of
 from tilemma.croqtile.values import Operation, SpanValue, Value, kind
 from tilemma.errors import nearest
 from tilemma.ir import tile as t
@@ -80,7 +80,7 @@ class Contraction:
             s.span,
             kind="`mma`",
             name=s.name,
-            known=", ".join(f"`.{k}`" for k in known) or "nothing here",
+            known=one_of(known),
             suggestion=f"did you mean `.{near}`?" if near else "remove it",
         )
 
@@ -291,7 +291,7 @@ class Contraction:
                 node.name_span or node.span,
                 kind="a register tile",
                 name=node.name,
-                known="`.at`, `.span`",
+                known=one_of(known),
                 suggestion=f"did you mean `.{near}`?" if near else "store it to a buffer (`mma.store`) first",
             )
         indices = self.visited(base, node)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongMember, WrongValue
+from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongMember, WrongValue, one_of
 from tilemma.croqtile.values import Events, Filled, kind
 from tilemma.errors import nearest
 from tilemma.ir.tiles import FutureValue, Tile
@@ -120,7 +120,7 @@ class Copies:
             s.span,
             kind=f"`{engine}`",
             name=s.name,
-            known=", ".join(f"`.{k}`" for k in known),
+            known=one_of(known),
             suggestion=f"did you mean `.{near}`?" if near else "remove it",
         )
 

@@ -71,9 +71,11 @@ class Declarations:
         if not (mutable and name in r.assigned) and not r.depends_on_memory(e):
             if dtype is None or dtype == e.type:
                 return value
-            return r.expressions.checked(r.b.converted(e, dtype), r.here)
+            return r.expressions.converted(e, dtype, r.b.span or r.here)
         if not r.inside_parallel:
             raise OutsideParallel(r.b.span or r.here, what=f"`{name}`, a scalar that changes,")
+        if dtype is not None:
+            e = r.expressions.converted(e, dtype, r.b.span or r.here)
         return Mutable(r.b.declare(name, e, dtype), mutable)
 
     def _declare_array(self, node: ast.Declare, kind_: ast.Type, item: ast.Item) -> None:
@@ -111,6 +113,8 @@ class Declarations:
         init = r.fill_value(item.value, "an initialiser") if isinstance(item.value, ast.Expr) else None
         if item.value is not None and init is None:
             raise self.no_result(item.value, item.name)
+        if init is not None:
+            init = r.expressions.converted(init, dtype, item.span)
         space = Space(node.storage or "local")
         buffer = r.b.alloc(item.name, space, dtype, shape, copies=prod(sizes) if sizes else 0, init=init)
         r.scopes.define(item.name, TileArray(buffer, sizes) if sizes else Tile.whole(buffer), item.span)

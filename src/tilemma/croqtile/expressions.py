@@ -118,6 +118,12 @@ class Expressions:
             raise ExpressionTooLarge(span, limit=MAX_OPERATIONS, depth=MAX_EXPRESSION_DEPTH)
         return e
 
+    def converted(self, e: Expr, dtype: DType, span: Span) -> Expr:
+        """``e`` as ``dtype``; ConstantOverflow for an integer constant that does not fit."""
+        if isinstance(e, Const) and e.dtype.is_integer and dtype.is_integer:
+            self.checked(Const(e.value, dtype), span)
+        return self.checked(Builder.converted(e, dtype), span)
+
     def scalar(self, node: ast.Expr, what: str = "an operation") -> Scalar:
         """An index or expression; WrongValue for anything else."""
         value = self.reader.value(node)
@@ -399,7 +405,7 @@ class Expressions:
                 node.span, what='a conversion to a host type (`__to<"...">`)', fix_text="name an element type"
             )
         e = self.plain(node.operand, "`__to`")
-        return self.checked(Builder.converted(e, self.element_type(node.dtype, node.span)), node.span)
+        return self.converted(e, self.element_type(node.dtype, node.span), node.span)
 
     @staticmethod
     def element_type(name: str, span: Span) -> DType:

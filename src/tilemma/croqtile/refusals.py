@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilemma.errors import CompileError
+
+
+def one_of(members: Sequence[str]) -> str:
+    """The members that could stand there, in words."""
+    if not members:
+        return "no member: it has none"
+    return ("one of " if len(members) > 1 else "") + ", ".join(f"`.{m}`" for m in members)
 
 
 class NotBuiltYet(CompileError):
@@ -31,7 +40,7 @@ class NotATile(CompileError):
 class WrongMember(CompileError):
     code = "wrong-member"
     found = "{kind} has no member `.{name}`"
-    expected = "one of {known}"
+    expected = "{known}"
     fix = "{suggestion}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.atomics import ATOMICS
+from tilemma.croqtile.atomics import ATOMICS, atomic
 from tilemma.croqtile.refusals import (
     ImmutableAssignment,
     NotBuiltYet,
@@ -159,7 +159,9 @@ class Statements:
             r.contraction.assign_element(base, target, value)
             return
         tile = r.views.as_tile(base, target.base, "an assignment")
-        r.b.set_element(tile, r.views.scalars(target.args or (), "`.at`"), value)
+        indices = r.views.scalars(target.args or (), "`.at`")
+        view = tile.element(indices, target.span)
+        r.b.set_element(tile, indices, r.expressions.converted(value, view.dtype, node.span))
 
     def _assign_name(self, node: ast.Assign, target: ast.Name) -> None:
         r = self.reader
@@ -183,7 +185,7 @@ class Statements:
             if node.op:
                 new = r.expressions.arithmetic(node.op, value.var, new, node.span)
             if r.inside_parallel:
-                r.b.assign(value.var, new)
+                r.b.assign(value.var, r.expressions.converted(new, value.var.dtype, node.span))
                 return
             raise OutsideParallel(node.span, what=f"an assignment to `{name}`")
         if isinstance(value, FragmentValue):
@@ -261,11 +263,11 @@ class Statements:
             step = ast.Assign(value.target, one, "+" if value.sign > 0 else "-", span=node.span)
             self._assign_element(step, value.target)
             return
-        effects = isinstance(value, ast.Step) or (
-            isinstance(value, ast.Call) and isinstance(value.function, ast.Name) and value.function.text in ATOMICS
-        )
+        if isinstance(value, ast.Call) and isinstance(value.function, ast.Name) and value.function.text in ATOMICS:
+            atomic(r, value, value.function.text, used=False)
+            return
         r.value(value)
-        if not effects:
+        if not isinstance(value, ast.Step):
             raise SideEffect(node.span, what="a value that nothing uses", where="a statement")
 
     # ---- synchronisation and diagnostics -----------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.expressions import MAX_TUPLE
-from tilemma.croqtile.refusals import NotATile, NotBuiltYet, WrongArity, WrongMember, WrongValue
+from tilemma.croqtile.refusals import NotATile, NotBuiltYet, WrongArity, WrongMember, WrongValue, one_of
 from tilemma.croqtile.values import (
     Cut,
     Events,
@@ -137,7 +137,7 @@ class Views:
             node.name_span or node.span,
             kind=what,
             name=node.name,
-            known=", ".join(f"`.{k}`" for k in known) or "no members at all",
+            known=one_of(known),
             suggestion=f"did you mean `.{near}`?" if near else "remove it",
         )
 
@@ -149,6 +149,9 @@ class Views:
             if name == "data":
                 return base.data
             base = base.data
+        if base.chunks is not None and name not in ("data", "zfill"):
+            # A chunk that is cut further is settled here, with the check that it divides.
+            base = self.reader.b.settle(base)
         table: dict[str, Callable[[Tile, ast.Member], Value]] = {
             "at": self._element,
             "chunkat": self._chunkat,

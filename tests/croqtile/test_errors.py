@@ -1,0 +1,289 @@
+"""Wrong programs: which error, at which column, and that it says what to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tilemma import croqtile
+from tilemma.errors import KINDS, CompileError
+
+HEADER = "global f16 [M, K] a, global f16 [N, K] b, global f32 [M, N] c, int n, f32 x"
+
+
+def error(body: str, header: str = HEADER, returns: str = "void", before: str = "") -> CompileError:
+    """The error of a kernel whose body starts on line 3."""
+    with pytest.raises(CompileError) as e:
+        module = croqtile.load(f"{before}\n__co__ {returns} f({header}) {{\n{body}\n}}", "t.co")
+        for name in module.kernels:
+            module.kernels[name]
+    return e.value
+
+
+# (statements inside `parallel p by 4 : block { ... }`, code, column, part of the message or of the advice)
+INSIDE = [
+    # names
+    ("c.at(0, 0) = y;", "unknown-name", 14, "`y` is not defined"),
+    ("dma.copy aa => b;", "unknown-name", 10, "did you mean `a`?"),
+    ("c.at(0, 0) = cdivv(4, 2);", "unknown-name", 14, "did you mean `cdiv`?"),
+    ("c.at(0, 0) = __expp(x);", "unknown-name", 14, "did you mean `__exp`?"),
+    ("y += 1;", "unknown-name", 1, "`y`"),
+    ("{ int y = 1; } c.at(0, y) = x;", "unknown-name", 24, "`y`"),
+    ("foreach i in 4 {} c.at(0, i) = x;", "unknown-name", 27, "`i`"),
+    ("foreach k(1:) {}", "unknown-name", 9, "`k`"),
+    ("int y = 1; int y = 2;", "redefinition", 16, "`y` is defined twice"),
+    ("shared f16 [4] s; shared f16 [4] s;", "redefinition", 34, "`s`"),
+    ("shared f16 [4] s; s = dma.copy a.subspan(4, 4).at(0, 0) => shared;", "redefinition", 19, "`s`"),
+    (
+        "s = dma.copy a.subspan(4, 4).at(0, 0) => shared;\ns = dma.copy a.subspan(4, 4).at(0, 0) => shared;",
+        "not-built-yet",
+        1,
+        "copy into it",
+    ),
+    ("parallel {i, i} by [2, 2] : group {}", "redefinition", 14, "`i`"),
+    # assignment
+    ("int y = 1; y = 2;", "immutable-assignment", 12, "mutable"),
+    ("y = 1; y = 2;", "immutable-assignment", 8, "`y`"),
+    ("p = 2;", "immutable-assignment", 1, "an index"),
+    ("n = 2;", "immutable-assignment", 1, "a scalar"),
+    ("a = b;", "immutable-assignment", 1, "a tile"),
+    ("shared f16 [4] s[2]; s[0] = a;", "wrong-value", 22, "cannot be assigned"),
+    ("int y;", "wrong-value", 5, "no value"),
+    ("y = [4, 4];", "wrong-value", 5, "`:` before a shape"),
+    ("x++;", "wrong-value", 1, "mutable"),
+    ("x;", "side-effect", 1, "nothing uses"),
+    ("mutable int i = 0; c.at(0, 0) = n ? i++ : 0;", "side-effect", 37, "a branch of `?:`"),
+    ("mutable int i = 0; while (i++ < 4) {}", "side-effect", 27, "the condition of `while`"),
+    ("mutable int i = 0; if (n && i++) {}", "side-effect", 29, "the right side of `&&`"),
+    # views
+    ("dma.copy a.chunkat(p) => b;", "wrong-rank", 10, "2 dimensions"),
+    ("dma.copy a.subspan(4).at(0) => b;", "wrong-rank", 10, "2 dimensions"),
+    ("dma.copy a.subspan(4, 4).at(0) => b;", "wrong-rank", 10, "`subspan(...).at` got 1"),
+    ("dma.copy a.subspan(4, 4) => b;", "not-a-tile", 10, "`.at(...)` after `.subspan(...)`"),
+    ("dma.copy a.subspan(4, 4).step(1).at(0, 0) => b;", "wrong-arity", 10, "step(p, q)"),
+    ("dma.copy a.subspan(4, 4 : 1).at(0, 0) => b;", "wrong-arity", 10, "strides"),
+    ("dma.copy a.view(4, 4).at(0, 0) => b;", "wrong-member", 22, "`.from`"),
+    ("dma.copy a.subspan(4, 4).from(0, 0) => b;", "wrong-member", 25, "`.at`"),
+    ("dma.copy a.view(4, 4).from(0, _) => b;", "wrong-value", 31, "`_`"),
+    ("dma.copy a.chunkat(n, _) => shared;", "unbounded-chunk-index", 10, "`n`"),
+    ("dma.copy a.chunkat(p - 1, _) => shared;", "unbounded-chunk-index", 10, "subspan"),
+    ("dma.copy a.chunkat(1.0f, _) => b;", "wrong-value", 20, "an integer"),
+    ("dma.copy a.chukat(p, _) => b;", "wrong-member", 11, "did you mean `.chunkat`?"),
+    ("c.at(0) = x;", "wrong-rank", 1, "`at` got 1"),
+    ("c.at(0, 0, 0) = x;", "wrong-rank", 1, "`at` got 3"),
+    ("c.at(0, _) = x;", "wrong-value", 9, "`_`"),
+    ("c.at = x;", "wrong-rank", 1, "`at` got 0"),
+    ("y = a.span(2);", "wrong-value", 12, "0 to 1"),
+    ("y = a.span(n);", "not-constant", 12, "`n`"),
+    ("y = a.span.at(0);", "wrong-member", 11, "a shape"),
+    ("y = p.span;", "wrong-member", 6, "an index"),
+    ("y = p(1);", "wrong-value", 7, "-1"),
+    ("y = x(1);", "wrong-value", 5, "a scalar"),
+    ("y = #n;", "wrong-value", 5, "upper bound"),
+    ("y = n # p;", "wrong-value", 5, "upper bound"),
+    ("y = n #+ 1;", "wrong-value", 5, "upper bound"),
+    ("shared f16 [4, 4] s; y = s.span_as([3, 5]);", "element-count", 26, "16"),
+    ("y = a.subspan(4, 4).at(0, 0).span_as([2, 8]);", "span-as-not-contiguous", 5, "`a`"),
+    ("shared f16 [12, 4] s; foreach k in 5 { m = mma.load s.chunkat(k, _); }", "chunk-does-not-divide", 53, "5"),
+    ("shared f16 [4] s[2]; dma.copy s => s;", "not-a-tile", 31, "[i]"),
+    ("shared f16 [4] s[2]; dma.copy s[2] => s[0];", "wrong-value", 33, "0 to 1"),
+    ("y = a[0];", "wrong-value", 5, "`.at(i, j)`"),
+    ("parallel a by 1 : group { m = mma.load a; }", "not-a-tile", 40, "an index"),
+    # arithmetic
+    ("y = 1 / 0;", "constant-division", 5, "division by zero"),
+    ("y = n % 0;", "constant-division", 5, "division by zero"),
+    ("y = 1 << 32;", "constant-division", 5, "shift by 32"),
+    ("y = 2147483647 + 1;", "constant-overflow", 5, "s32"),
+    ("y = x % 2.0f;", "wrong-value", 5, "a float"),
+    ("y = x << 1;", "wrong-value", 5, "a float"),
+    ("y = ~x;", "wrong-value", 5, "an integer"),
+    ("y = a + 1;", "wrong-value", 5, "a tile"),
+    ("y = &x;", "not-built-yet", 5, "address"),
+    ("y = cdiv(1);", "wrong-arity", 5, "cdiv(a, b)"),
+    ("y = __exp(x, x);", "wrong-arity", 5, "__exp(a)"),
+    ("y = __exp;", "wrong-value", 5, "a call"),
+    ('y = "text";', "wrong-value", 5, "a string"),
+    ("y = {1, 2} + {1, 2, 3};", "wrong-value", 5, "the same number"),
+    ("y = __to<f17>(x);", "syntax", 10, "`f17`"),
+    ("y = __to<f6_e3m2>(x);", "unknown-dtype", 5, "`f6_e3m2`"),
+    ("y = |s4|;", "wrong-value", 5, "4 bits"),
+    ("u8 y = 300;", "constant-overflow", 4, "300"),
+    # declarations
+    ("shared f16 [n] s;", "extents-not-known", 16, "`s`"),
+    ("shared f16 [p] s;", "extents-not-known", 16, "subspan"),
+    ("shared f16 [0] s;", "wrong-value", 13, "at least 1"),
+    ("with k in 4 { shared f16 [k] s; }", "wrong-value", 27, "`#k`"),
+    ("shared f16 [4] s[n];", "not-constant", 18, "`n`"),
+    ("shared f16 [4] s[0];", "wrong-value", 18, "1 to"),
+    ("shared f16 s;", "wrong-value", 12, "no scalar type"),
+    ("f16 [4, 4] s;", "not-built-yet", 12, "global memory"),
+    ("local event e;", "not-built-yet", 1, "shared event"),
+    ("shared event e[2][2];", "not-built-yet", 14, "rank 2"),
+    ("shared event e = done;", "wrong-value", 14, "ready"),
+    ("ituple<3> t = {1, 2};", "wrong-arity", 15, "the rank declared"),
+    ("mdspan<3> t : [1, 2];", "wrong-arity", 15, "the rank declared"),
+    ("t = 4; s : t;", "wrong-value", 12, "a shape"),
+    ("frag mc[500] {0.0};", "wrong-value", 9, "at most 256"),
+    # copies
+    ("dma.coppy a => b;", "wrong-member", 4, "did you mean `.copy`?"),
+    ("dma.copy.asynk a => b;", "wrong-member", 9, "did you mean `.async`?"),
+    ("dma.copy.swiz<5> a => b;", "wrong-value", 9, "128"),
+    ("dma.copy a => global;", "not-built-yet", 1, "=> global"),
+    ("dma.copy a.zfill => b.zfill;", "not-a-tile", 21, ".zfill"),
+    ("f = dma.any;", "not-built-yet", 5, "dma.any"),
+    ("dma.transp<0, 0> a => b;", "wrong-value", 4, "a permutation"),
+    ("dma.pad<{1}, {1, 1}, {0}, 0> a => b;", "wrong-value", 4, "low, high and inner"),
+    ("dma.copy a => shared;", "extents-not-known", 1, "subspan"),
+    ("dma.copy n => b;", "not-a-tile", 10, "a scalar"),
+    ("tma.copy.async<n> a => b;", "wrong-value", 9, "an event"),
+    ("dma.copy;", "wrong-arity", 1, "src => dst"),
+    # mma
+    ("mma.row mc, a, b;", "wrong-member", 4, "`.row`"),
+    ("mma.rwo.row mc, a, b;", "wrong-member", 4, "did you mean `.row`?"),
+    ("mc = mma.fill.f32 0.0f; mma.row.row mc, a;", "wrong-arity", 25, "mma.row.row mc, a, b"),
+    ("mma.row.row a, a, b;", "not-built-yet", 13, "mma.store"),
+    ("mma.row.row n, a, b;", "wrong-value", 13, "a register tile"),
+    ("mc = mma.fill.f33 0.0f;", "unknown-dtype", 14, "`f33`"),
+    ("mc = mma.fill;", "wrong-arity", 6, "mma.fill 0.0f"),
+    ("frag mc[2] {0.0}; mma.store mc, c;", "wrong-value", 29, "[i]"),
+    ("x2 = mma.commit;", "wrong-value", 6, "no result"),
+    ("mma.wait<0>;", "not-built-yet", 1, "mma.wait"),
+    ("[[fast]] mma.commit;", "wrong-value", 10, "remove the attribute"),
+    ("mc = mma.fill.f32 0.0f; y = mc.at(0, 0);", "wrong-value", 29, "apply"),
+    ("mc = mma.fill.f32 0.0f; mc = mc + 1;", "not-built-yet", 25, "apply"),
+    ("mc = mma.fill.f32 0.0f; apply {i, j} in mc.span {}", "not-built-yet", 41, "its shape"),
+    ("apply {i, j} in a.span {}", "wrong-value", 17, "`mc.span`"),
+    ("parallel g by 1 : group-4 { m = mma.load a.subspan(MMA_M, MMA_K).at(0, 0); }", "wrong-value", 52, "warp"),
+    # control
+    ("break;", "misplaced-jump", 1, "`break`"),
+    ("foreach i in 4 { parallel q by 2 : group { continue; } }", "misplaced-jump", 44, "`continue`"),
+    ("foreach {i, j} in [4] {}", "wrong-arity", 9, "names"),
+    ("parallel {i, j} by [2, 2, 2] : group {}", "wrong-arity", 10, "names"),
+    ("parallel q by [1, 1, 1, 1] : group {}", "wrong-arity", 15, "at most 3"),
+    ("parallel q by 2 : group-0 {}", "wrong-value", 19, "group-0"),
+    ("parallel q by 2 : device(gpu) {}", "not-built-yet", 19, "`device`"),
+    ("parallel q by x {}", "wrong-value", 15, "an integer"),
+    ("parallel<s> q by 2 {}", "not-built-yet", 10, "stream"),
+    ("parallel.fast q by 2 {}", "wrong-value", 9, ".async"),
+    ("[[unroll]] parallel q by 2 : group {}", "wrong-value", 3, "launch_bounds"),
+    ("foreach n {}", "wrong-value", 9, "bound by `with`"),
+    ("with {i, j} in [2, 2] foreach t(1:) {}", "unknown-name", 31, "`t`"),
+    ("with k in 8 foreach k(::0) {}", "wrong-value", 25, "at least 1"),
+    ("with k in 8 foreach k(::n) {}", "wrong-value", 25, "at least 1"),
+    ("foreach i in 4 : fast {}", "wrong-value", 16, "unroll"),
+    ("if (call g(x)) {}", "not-built-yet", 5, "call"),
+    ("call g(x);", "not-built-yet", 1, "`call g`"),
+    ("yield;", "not-built-yet", 1, "`yield`"),
+    ("swap(a, b);", "not-built-yet", 1, "`swap`"),
+    ("reduce_max(a, b, 1);", "not-built-yet", 1, "`reduce_max`"),
+    ("return;  return a;", "bad-return", 10, "`void`"),
+    # events
+    ("wait n;", "wrong-value", 6, "an event"),
+    ("f = dma.copy a.subspan(4, 4).at(0, 0) => shared; wait f;", "wrong-value", 55, "complete"),
+    ("shared event e[2]; wait e;", "wrong-value", 25, "no subscript"),
+    ("shared event e; wait e[0];", "wrong-value", 22, "single event"),
+    ("shared event e; wait e.at(0);", "wrong-value", 22, "single event"),
+    ("trigger a;", "wrong-value", 9, "an event"),
+    ("shared event e; trigger e after n;", "wrong-value", 33, "future"),
+    ("wait<0> a;", "not-built-yet", 6, "e.at(order)"),
+    ("sync.global;", "not-built-yet", 1, "sync.global"),
+    ("sync.all;", "wrong-value", 1, "sync.shared"),
+    # diagnostics
+    ('assert(1 > 2, "never");', "assertion-fails", 1, "never"),
+    ("__atomic_add(c, 1);", "wrong-value", 14, "an element"),
+    ("__atomic_add(c.at(0, 0));", "wrong-arity", 1, "__atomic_add(x.at(i), value)"),
+    ("__bar_sync(1, 128);", "not-built-yet", 1, "`__bar_sync`"),
+]
+
+
+@pytest.mark.parametrize(("body", "code", "column", "text"), INSIDE, ids=[row[0] for row in INSIDE])
+def test_inside_a_block(body: str, code: str, column: int, text: str) -> None:
+    e = error("parallel p by 4 : block {\n" + body + "\n}")
+    line = 4 + body.count("\n")
+    assert e.span is not None
+    assert (e.code, e.span.line, e.span.column) == (code, line, column), e.render()
+    assert text in e.render()
+    data = json.loads(e.json())
+    assert data["code"] == code and data["span"]["column"] == column and data["fix"] and data["expected"]
+
+
+OUTSIDE = [
+    ("dma.copy a => b;", "outside-parallel"),
+    ("mc = mma.fill 0.0;", "outside-parallel"),
+    ("shared f16 [4] s;", "outside-parallel"),
+    ("c.at(0, 0) = x;", "outside-parallel"),
+    ("foreach i in 4 {}", "outside-parallel"),
+    ("if (n) {}", "outside-parallel"),
+    ("mutable int i = 0; i = 1;", "outside-parallel"),
+    ('print("x");', "outside-parallel"),
+    ("f32 [M] out;", "not-built-yet"),
+]
+
+
+@pytest.mark.parametrize(("body", "code"), OUTSIDE, ids=[row[0] for row in OUTSIDE])
+def test_outside_every_parallel(body: str, code: str) -> None:
+    e = error(body + "\nparallel p by 2 : block {}")
+    assert e.span is not None
+    assert (e.code, e.span.line) == (code, 3), e.render()
+
+
+HEADERS = [
+    ("shared f16 [M] a", "bad-parameter"),
+    ("global f16 a", "bad-parameter"),
+    ("f16 [M] a, f16 [M] a", "redefinition"),
+    ("int M, f16 [M] a", "bad-parameter"),
+    ("f16 [M / 2] a", "unknown-name"),
+    ("f16 [1, 1, 1, 1, 1, 1, 1, 1, 1] a", "bad-parameter"),
+    ("stream s", "not-built-yet"),
+    ("mdspan<2> s", "bad-parameter"),
+    ("f6_e3m2 [M] a", "unknown-dtype"),
+    ("f16 [M a", "syntax"),
+    ("f17 [M] a", "syntax"),
+]
+
+
+@pytest.mark.parametrize(("header", "code"), HEADERS)
+def test_headers(header: str, code: str) -> None:
+    e = error("", header)
+    assert e.code == code, e.render()
+    assert e.span is not None and e.span.line == 2
+
+
+def test_returns() -> None:
+    assert error("", returns="auto").code == "bad-return"
+    assert error("return n;", returns="auto").code == "bad-return"
+    assert error("f16 [M, N] out; return out;", returns="f32 [M, N]").code == "bad-return"
+    assert error("f32 [M, N] out; parallel p by 2 : block { return out; }", returns="auto").code == "bad-return"
+
+
+def test_two_kernels_of_one_name() -> None:
+    e = error("}\n__co__ void f() {")
+    assert e.code == "redefinition" and e.notes
+
+
+def test_files_without_kernels() -> None:
+    with pytest.raises(CompileError) as e:
+        croqtile.load("int main() {}", "t.co")
+    assert e.value.code == "no-kernel"
+
+
+def test_definitions_must_be_values() -> None:
+    for name, value in (("a b", 1), ("T", [1])):
+        with pytest.raises(CompileError) as e:
+            croqtile.load("__co__ void f() {}", "t.co", {name: value})
+        assert e.value.code == "bad-define"
+
+
+def test_the_caret_stands_under_the_macro() -> None:
+    e = error("parallel p by 4 : block {\n  c.at(0, BAD) = x;\n}", before="#define BAD (missing + 1)")
+    assert e.render().split("\n")[1:5] == [
+        "  --> t.co:4:11",
+        "   |",
+        " 4 |   c.at(0, BAD) = x;",
+        "   |           ^^^",
+    ]
+
+
+def test_every_error_here_is_in_the_catalogue() -> None:
+    assert {row[1] for row in (*INSIDE, *OUTSIDE, *HEADERS)} <= set(KINDS)
