@@ -1,0 +1,116 @@
+"""Hostile input: bounded time, an error of ours, no file read, no code run; and a sample of mutated kernels."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import subprocess
+import time
+from typing import Any
+
+import fuzz_croqtile
+import pytest
+
+from tilemma import croqtile
+from tilemma.errors import CompileError
+
+SECONDS = 10.0
+
+
+def kernel(body: str, before: str = "") -> str:
+    return f"{before}\n__co__ void f(f32 [64] a, int n) {{\nparallel p by 2 : block {{\n{body}\n}}\n}}\n"
+
+
+def doubling(step: str, count: int = 100) -> str:
+    return "x0 = n;\n" + "\n".join(f"x{i + 1} = {step.replace('X', f'x{i}')};" for i in range(count))
+
+
+LAUGHS = "#define L0 1\n" + "\n".join(f"#define L{i + 1} L{i} + L{i}" for i in range(30))
+
+CASES = {
+    "nested parentheses": (kernel("a.at(0) = " + "(" * 5000 + "1" + ")" * 5000 + ";"), "too-complex"),
+    "nested blocks": (kernel("{" * 3000 + "}" * 3000), "too-complex"),
+    "a long sum": (kernel("a.at(0) = " + " + ".join(["n"] * 5000) + ";"), "nested-too-deep"),
+    "many signs": (kernel("a.at(0) = " + "-" * 5000 + "n;"), "nested-too-deep"),
+    "many members": (kernel("x = a" + ".sqz()" * 5000 + ";"), "nested-too-deep"),
+    "else if without end": (kernel("if (n) {} else " * 3000 + "{}"), "nested-too-deep"),
+    "loops in loops": (kernel("foreach i in [2] " * 1000 + "{}"), "nested-too-deep"),
+    "doubling": (kernel(doubling("X + X")), "expression-too-large"),
+    "squaring": (kernel(doubling("X * X").replace("x0 = n", "x0 = 99999")), "constant-overflow"),
+    "views of views": (
+        kernel(doubling("X.subspan(64).at(p)", 2000).replace("x0 = n", "x0 = a")),
+        "expression-too-large",
+    ),
+    "tuples of tuples": (kernel(doubling("{X, X}").replace("x0 = n", "x0 = {1, 2}")), "wrong-value"),
+    "a long number": (kernel("a.at(" + "9" * 100_000 + ") = 1;"), "literal-too-large"),
+    "a long hexadecimal number": (kernel("a.at(0x" + "f" * 100_000 + ") = 1;"), "literal-too-large"),
+    "a huge float": (kernel("a.at(0) = " + "9" * 400 + ".0;"), "literal-too-large"),
+    "macros that double": (kernel("a.at(0) = L30;", LAUGHS), "macro-explosion"),
+    "macro calls that double": (
+        kernel("a.at(0) = " + "D(" * 40 + "1" + ")" * 40 + ";", "#define D(x) x + x"),
+        "macro-explosion",
+    ),
+    "macro calls nested": (
+        kernel("a.at(0) = " + "D(" * 3000 + "1" + ")" * 3000 + ";", "#define D(x) x"),
+        "macro-explosion",
+    ),
+    "macros in a circle": (kernel("a.at(0) = A;", "#define A B\n#define B A"), "macro-recursion"),
+    "a condition that doubles": (LAUGHS + "\n#if L30\n#endif\n" + kernel(""), "macro-explosion"),
+    "a deep condition": ("#if " + "(" * 5000 + "1" + ")" * 5000 + "\n#endif\n" + kernel(""), "bad-condition"),
+    "a condition of conditions": ("#if " + "1 ? " * 5000 + "1\n#endif\n" + kernel(""), "bad-condition"),
+    "sections in sections": ("#if 1\n" * 20_000 + "#endif\n" * 20_000 + kernel(""), None),
+    "a comment without end": ("/*" + "*" * 300_000, "unterminated-comment"),
+    "quotes": ('"' * 100_000, "no-kernel"),
+    "raw strings": ('R"(x' * 50_000, "no-kernel"),
+    "a large file": ("x " * 600_000, "file-too-large"),
+    "zeros": ("\0" * 1000 + kernel(""), None),
+    "many dimensions": (f"__co__ void f(f32 [{','.join(['M'] * 1000)}] a) {{}}", "bad-parameter"),
+    "many parameters": (f"__co__ void f({','.join(f'int a{i}' for i in range(1000))}) {{}}", "wrong-arity"),
+    "many buffers": (kernel("shared f32 [4] x[1000000000];"), "wrong-value"),
+    "many register tiles": (kernel("frag m[4000][4000] {0.0};"), "wrong-value"),
+    "a long loop": (kernel("foreach i in [2000000000] : unroll(4000) { a.at(i) = 1; }"), None),
+    "an include": ('#include "/etc/passwd"\n#include <x>\n' + kernel(""), None),
+    "inline C++": (kernel('__cpp__("system(\\"x\\")");'), "not-built-yet"),
+    "inline assembly": (kernel('__asm__ volatile("nop");'), "not-built-yet"),
+    "infinity as an integer": (kernel("mutable int i = 0; i = inf;"), None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hostile_input(name: str) -> None:
+    text, code = CASES[name]
+    start = time.perf_counter()
+    found = None
+    try:
+        module = croqtile.load(text, "hostile.co")
+        for k in module.kernels:
+            module.kernels[k]
+    except CompileError as e:
+        found = e.code
+        e.render()
+        e.json()
+    assert found == code
+    assert time.perf_counter() - start < SECONDS
+
+
+def test_nothing_is_opened_or_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '#include "other.co"\n#pragma once\n' + kernel('print("$(id)", "{n.__class__}"); a.at(0) = 1;')
+    croqtile.load(kernel(""), "warm.co").kernels["f"]  # the grammar is read once
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("the front end must not do this")
+
+    for owner, name in ((builtins, "open"), (builtins, "exec"), (builtins, "eval"), (os, "system"), (os, "open")):
+        monkeypatch.setattr(owner, name, refuse)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert croqtile.load(text, "/no/such/file.co").kernels["f"].name == "f"
+
+
+def test_mutated_kernels() -> None:
+    outcomes, broken = fuzz_croqtile.fuzz(400, seed=1)
+    assert not broken, broken[0]
+    assert outcomes["ok"] > 10 and len(outcomes) > 8
+
+
+def test_the_seeds_of_the_mutations_are_right() -> None:
+    assert {fuzz_croqtile.run(text) for text in fuzz_croqtile.seeds()} == {"ok"}
