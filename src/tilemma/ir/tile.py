@@ -365,7 +365,11 @@ class StorePlan:
 
 @dataclass(frozen=True, slots=True)
 class Store(Op):
-    """Write the accumulator to ``dst``, converting; ``rows``/``columns`` limit what is written (``.mask``)."""
+    """Write the accumulator to ``dst``, converting; ``rows``/``columns`` limit what is written (``.mask``).
+
+    Decided: ``plan``; ``part``, the first column and the number of columns of the tile that this store writes,
+    where it is one of several.
+    """
 
     syntax: ClassVar[str] = "store $fragment, $dst"
     fragment: FragmentRef
@@ -373,6 +377,7 @@ class Store(Op):
     transpose: bool = False
     rows: Expr | None = None
     columns: Expr | None = None
+    part: tuple[int, int] | None = None
     plan: StorePlan | None = None
 
 

@@ -16,7 +16,7 @@ _PATTERN = (Digit(0, 3, 0, 2), Digit(2, 7, 1, 0))
 
 
 def store_matrices(lo: Lowering, op: tile.Store, found: RegisterTile) -> None:
-    """The whole tile, four matrices at a time; the plan says that it fits (16-bit elements, no mask)."""
+    """The tile, or a part of it, four matrices at a time; the plan says that it fits (16-bit elements, no mask)."""
     operand = operand_of(found.plan)
     owned = ownership(operand)
     assert tuple(d for d in owned.digits if d.shift < 5) == _PATTERN, "not made of 8x8 matrices"
@@ -25,7 +25,9 @@ def store_matrices(lo: Lowering, op: tile.Store, found: RegisterTile) -> None:
     for i, j in sorted(found.regs, key=lambda a: (a[1], a[0])):
         for v in range(0, operand.values, 2):
             r, c = owned.values[v]
-            pieces.append((((i, j), v), (i * rows + r, j * cols + c)))
+            first, count = op.part or (0, (j + 1) * cols)
+            if first <= j * cols + c < first + count:
+                pieces.append((((i, j), v), (i * rows + r, j * cols + c - first)))
     dst = matrix(lo, op.dst)
     first_row, first_col = warp_origin(lo, found.plan)
     for move in moves("stmatrix", pieces, op.transpose):

@@ -40,7 +40,15 @@ def _store_atom(
     size = storage_bytes(op.dst.base)
     operand = where.operand
     positions = [where.at(atom, v) for v in range(operand.values)]
+    inside: Sequence[int] = range(operand.values)
+    if op.part is not None:
+        left, width = op.part
+        base = atom[1] * operand.shape[1]
+        inside = [v for v in inside if left <= base + where.values[v][1] < left + width]
+        positions = [(row, col - left) for row, col in positions]
     for first, count in _runs(positions, turned=op.transpose):
+        if first not in inside:
+            continue
         step = min(count, max(1, vector // size)) if vector else count
         while count % step:
             step -= 1

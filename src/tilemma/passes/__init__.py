@@ -18,6 +18,7 @@ from tilemma.passes.place_fragments import PlaceFragments
 from tilemma.passes.plan_events import PlanEvents
 from tilemma.passes.release_slots import ReleaseSlots
 from tilemma.passes.simplify import Simplify
+from tilemma.passes.stage_output import StageOutput
 from tilemma.passes.start_from_zero import StartFromZero
 from tilemma.passes.target import Target, targets
 
@@ -41,6 +42,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         *FRONT_PASSES,
         Simplify(),
         ChooseAtoms(arch),
+        StageOutput(arch),
         AssignLayouts(),
         ChooseCopies(arch),
         PlanEvents(arch),

@@ -128,6 +128,7 @@ def _store_plan(
     """stmatrix for 16-bit elements in shared memory whose rows start on 16 bytes, else lane by lane."""
     vector = memory.store_vector(op)
     plan = fragments.get(op.fragment.name)
+    shape = (0, 0) if plan is None else plan.shape if op.part is None else (plan.shape[0], op.part[1])
     view, layout = op.dst, memory.layouts.get(op.dst.base.name)
     fits = (
         target.has("stmatrix")
@@ -138,7 +139,7 @@ def _store_plan(
         and op.columns is None
         and layout is not None
         and (layout.slab or layout.pitch % 16 == 0)
-        and view.static_shape == (plan.shape[::-1] if op.transpose else plan.shape)
+        and view.static_shape == (shape[::-1] if op.transpose else shape)
         and ldmatrix_rule(view) is None
     )
     return StorePlan("stmatrix", 16) if fits else StorePlan("direct", vector)

@@ -18,6 +18,7 @@ from tilemma.ir.tile import (
     Break,
     BulkWait,
     Continue,
+    Copy,
     CopyCommit,
     CopyWait,
     For,
@@ -38,6 +39,7 @@ from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
 class Pending:
     """An access that later ones may meet.
 
+    ``newer``: how many TMA stores the same threads have certainly started since, for one that is itself one.
     ``carried``: the loops (by index name) into whose next turn it has come.  ``barriers``: those crossed since
     it finished; ``fenced_barriers``: those crossed since its writer's proxy fence; ``missed``: those crossed
     before, where a wait or a fence would have made them count.
@@ -51,6 +53,7 @@ class Pending:
     barriers: frozenset[Node] = frozenset()
     fenced_barriers: frozenset[Node] = frozenset()
     missed: tuple[Node, ...] = ()
+    newer: int = 0
 
     @property
     def key(self) -> tuple[int, frozenset[str]]:
@@ -116,6 +119,10 @@ class Walk:
             return
         for a in self._accesses.of(node):
             yield from self._meet(a, state)
+        if _stores_by_tma(node):
+            for key, p in list(state.items()):
+                if p.access.agent == "bulk" and node.parent.mask[p.access.start].all():
+                    state[key] = replace(p, newer=p.newer + 1)
         for a in self._accesses.of(node):
             fresh = Pending(a, done=a.agent == "thread")
             state[fresh.key] = fresh
@@ -282,12 +289,23 @@ def _worse(p: Pending, q: Pending) -> Pending:
         p.barriers & q.barriers,
         p.fenced_barriers & q.fenced_barriers,
         tuple(n for n in p.missed if n in q.missed),
+        min(p.newer, q.newer),
     )
 
 
 def _replace(state: State, new: State) -> None:
     state.clear()
     state.update(new)
+
+
+def _stores_by_tma(node: Node) -> bool:
+    op = node.op
+    return (
+        isinstance(op, Copy)
+        and op.plan is not None
+        and op.plan.engine == "tma"
+        and op.dst.base.space is Space.GLOBAL
+    )
 
 
 def _synchronise(node: Node, state: State) -> None:
@@ -312,7 +330,7 @@ def _synchronise(node: Node, state: State) -> None:
                 state[key] = replace(p, done=True)
             case MmaWait(pending=0) if p.access.agent == "wgmma" and p.committed:
                 state[key] = replace(p, done=True)
-            case BulkWait(pending=0, complete=complete) if p.access.agent == "bulk":
+            case BulkWait(pending=n, complete=complete) if p.access.agent == "bulk" and p.newer >= n:
                 state[key] = replace(p, done=complete or not p.access.write)
             case ProxyFence() if p.done:
                 state[key] = replace(p, fenced=True)

@@ -221,7 +221,8 @@ def _resolve(tree: Tree, accesses: Accesses, target: Target) -> list[Node]:
 
 def _place(hazard: Hazard) -> list[Node]:
     """Insert what orders ``hazard``; returns the new nodes."""
-    if hazard.barrier:
+    # At an earlier barrier fewer stores by TMA have been started since: the wait would be for more of them.
+    if hazard.barrier and not (hazard.wait and hazard.pending.access.agent == "bulk"):
         for barrier in reversed(hazard.pending.missed):
             assert barrier.part is not None
             met = joined(barrier.part, hazard.pending.access, hazard.later)
@@ -336,7 +337,7 @@ def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None) -> li
     if hazard.wait and p.access.agent == "wgmma":
         ops.append(MmaWait(0, span=span))
     if hazard.wait and p.access.agent == "bulk":
-        ops.append(BulkWait(0, p.access.write, span=span))
+        ops.append(BulkWait(p.newer, p.access.write, span=span))
     if hazard.fence:
         ops.append(ProxyFence(span=span))
     nodes = [Node(op, body, inserted=True) for op in ops]

@@ -28,8 +28,8 @@ from tilemma.targets.cpu import control
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame, merged
 from tilemma.targets.cpu.faults import FragmentUnset, NotInReference, TileMismatch
 from tilemma.targets.cpu.registers import Registers, Tile, accumulate, operand, product
-from tilemma.targets.cpu.steps import Compiler, Scope, Step, needs_rendezvous
-from tilemma.targets.cpu.tasks import Coroutine, Instance, Rendezvous
+from tilemma.targets.cpu.steps import Compiler, Scope, Step
+from tilemma.targets.cpu.tasks import Instance
 from tilemma.targets.cpu.values import Array, carrier, load, rounded, store
 
 Find = Callable[[Frame], tuple[Registers, tuple[int, ...]]]
@@ -255,7 +255,11 @@ def store_(c: Compiler, op: Store, scope: Scope) -> Step:
         tile = registers.readable(index, f[INSTANCE].threads)
         q = access.place(f)
         want = access.nominal(q)
-        values = settled(tile, want[::-1] if op.transpose else want)
+        if op.part is None:
+            values = settled(tile, want[::-1] if op.transpose else want)
+        else:
+            first, count = op.part
+            values = settled(tile, (want[0], first + count))[:, first : first + count]
         if op.transpose:
             values = values.T
         if values.shape != want:
@@ -279,19 +283,7 @@ def store_(c: Compiler, op: Store, scope: Scope) -> Step:
             elements = kept
         access.put(q, elements)
 
-    if not needs_rendezvous(op, scope):
-        return Step(run)
-
-    def coroutine(f: Frame) -> Coroutine:
-        instance: Instance = f[INSTANCE]
-        if instance.siblings is None:
-            run(f)
-            return
-        yield Rendezvous()
-        run(f)
-        yield Rendezvous()
-
-    return Step(coroutine, True)
+    return Step(run)
 
 
 # ---- element work ------------------------------------------------------------------------------------------
