@@ -209,6 +209,28 @@ def test_explicit_thread_count() -> None:
     assert out.tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("producers", [1, 2])
+def test_copies_alone_complete_an_event(producers: int) -> None:
+    """No trigger anywhere: a generation is all the copies bound to the event."""
+    b = Builder("f")
+    x, y = b.array_param("x", f32, [2, 4]), b.array_param("y", f32, [2, 4])
+    with b.parallel(["i"], [1], BLOCK):
+        e = b.event("e")
+        s = Tile.whole(b.alloc("s", Space.SHARED, f32, [2, 4]))
+        with b.parallel(["w"], [3], WARPGROUP) as (w,):
+            with b.inthreads(binary("lt", w.value, producers), asynchronous=True):
+                height = 2 // producers
+                mine = [height, 4], [w, 0]
+                b.copy(x.subspan(*mine), s.subspan(*mine), engine="tma", asynchronous=True, event=EventRef(e))
+            with b.inthreads(eq(w.value, 2), asynchronous=True):
+                b.emit(t.WaitEvent(EventRef(e)))
+                b.copy(s, y)
+    for seed in range(4):
+        given, out = np.arange(8, dtype=np.float32).reshape(2, 4), np.zeros((2, 4), np.float32)
+        execute(b.finish(), {"x": given, "y": out}, {}, dims={}, seed=seed)
+        np.testing.assert_array_equal(out, given)
+
+
 def double_buffered(*, swap: bool = True, wait: bool = True, futures: int = 2) -> Kernel:
     """cp.async into one buffer while the other is multiplied; handles rotate."""
     b = Builder("double")

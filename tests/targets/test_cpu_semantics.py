@@ -646,6 +646,49 @@ def test_lanes_that_write_different_values_to_one_place() -> None:
     assert same["y"] == 0
 
 
+@pytest.mark.parametrize("differ", [True, False])
+@pytest.mark.parametrize("kind", ["copy", "store", "element"])
+@pytest.mark.parametrize("read", [True, False])
+def test_instances_that_write_to_one_place(kind: str, differ: bool, read: bool) -> None:
+    def body(b: Builder, x: Tile, y: Tile) -> None:
+        s = Tile.whole(b.alloc("s", Space.SHARED, f32, [1, 2]))
+        with b.parallel(["w"], [2], GROUP) as (w,), b.foreach("k", 2) as k:
+            row = e.add(mul(k.value, 2), w.value if differ else 0)
+            if kind == "copy":
+                b.copy(x.subspan([1, 2], [row, 0]), s)
+            elif kind == "store":
+                b.store(b.load("mc", x.subspan([1, 2], [row, 0])), s)
+            else:
+                b.set_element(s, [0, 0], b.element(x, [row, 0]))
+                b.set_element(s, [0, 1], 1.0)
+            if read:
+                b.copy(s, y)
+        b.copy(s, y)
+
+    arrays = {"x": ramp(4, 2), "y": np.zeros((1, 2), np.float32)}
+    if differ:
+        with pytest.raises(WriteConflict, match="instances"):
+            run(body, **arrays)
+    else:
+        assert run(body, **arrays)["y"][0, 0] == 5
+
+
+def test_copies_in_lanes_of_several_groups() -> None:
+    """Uniform ones happen once for the group, others lane by lane; the groups still meet."""
+
+    def body(b: Builder, x: Tile, y: Tile) -> None:
+        s = Tile.whole(b.alloc("s", Space.SHARED, f32, [2, 32]))
+        with b.parallel(["w"], [2], GROUP) as (w,), b.parallel(["t"], [32], THREAD) as (lane,):
+            b.copy(x.subspan([1, 32], [w, 0]), s.subspan([1, 32], [w, 0]))
+            b.copy(s.subspan([1, 1], [e.sub(1, w.value), lane]), y.subspan([1, 1], [w, lane]))
+            b.copy(x.subspan([1, 1], [e.sub(1, w.value), lane]), s.subspan([1, 1], [w, lane]))
+            b.set_element(y, [w, lane], e.add(b.element(y, [w, lane]), b.element(s, [e.sub(1, w.value), lane])))
+
+    x = ramp(2, 32)
+    got = run(body, x=x, y=np.zeros((2, 32), np.float32))["y"]
+    np.testing.assert_array_equal(got, x[::-1] + x)
+
+
 def test_elements_outside_parameters() -> None:
     def body(b: Builder, x: Tile, y: Tile, lane: Bounded) -> None:
         moved = e.sub(lane.value, 1)

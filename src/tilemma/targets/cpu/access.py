@@ -173,7 +173,7 @@ class Access:
         if self.permute is not None:
             tile = tile.transpose(np.argsort(self.permute))
         if p.inner is None:
-            p.array[p.region] = tile
+            p.storage.assign(p.array, p.region, tile)
         elif not self._beside(p):
             p.array[p.region] = tile[p.inner]
         if not p.storage.complete:
@@ -230,7 +230,7 @@ class Access:
         varied = isinstance(value, np.ndarray) or any(isinstance(c, np.ndarray) for c in at)
         if not varied and not storage.lanes:
             if (mask is None or mask.any()) and self._inside(storage, array, at):
-                array[at] = value
+                storage.assign(array, at, value)
                 self._mark_element(storage, array, at)
             return
         region, inside = self._lane_region(f, storage, array, at)

@@ -98,7 +98,9 @@ def _lane_trunc_div(a: Any, b: Any) -> Any:
 def _lane_shift(f: Function, t: DType, over: Function) -> Function:
     def shift(a: Any, b: Any) -> Any:
         inside = (b >= 0) & (b < t.bits)
-        return np.where(inside, f(a, np.where(inside, b, 0).astype(carrier(t))), over(a))
+        # One type for both: u64 with s64 would go through float64.
+        beyond = np.asarray(over(a)).astype(carrier(t))
+        return np.where(inside, f(a, np.where(inside, b, 0).astype(carrier(t))), beyond)
 
     return shift
 

@@ -10,10 +10,10 @@ from tilemma.ir.tile import Copy
 from tilemma.ir.types import Space
 from tilemma.targets.cpu.access import Access, Place
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
-from tilemma.targets.cpu.faults import CopyMisfit, InFlightSource
-from tilemma.targets.cpu.steps import Compiler, Scope, Step, needs_rendezvous
+from tilemma.targets.cpu.faults import CopyMisfit, InFlightSource, NotInReference
+from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.sync import event_place
-from tilemma.targets.cpu.tasks import Coroutine, Flight, Instance, Rendezvous
+from tilemma.targets.cpu.tasks import Flight, Instance
 from tilemma.targets.cpu.values import Array
 
 Transform = Callable[[Frame, Array], Array]
@@ -23,6 +23,8 @@ def copy(c: Compiler, op: Copy, scope: Scope) -> Step:
     src, dst = c.access(op.src), c.access(op.dst)
     if op.src.dtype != op.dst.dtype:
         raise CopyMisfit(op.span, source=f"{op.src.dtype} elements", target=f"{op.dst.dtype} elements")
+    if op.multicast:
+        raise NotInReference(op.span, what="`.multicast`")
     transform = _transform(c, op)
     after = [c.slot("future", n) for n in op.after]
     if op.asynchronous or op.event is not None or op.future is not None:
@@ -35,19 +37,7 @@ def copy(c: Compiler, op: Copy, scope: Scope) -> Step:
         tile = fitted(src, p, dst, q, f, transform)
         dst.put(q, tile.copy() if p.storage is q.storage else tile)
 
-    if not needs_rendezvous(op, scope):
-        return Step(run)
-
-    def coroutine(f: Frame) -> Coroutine:
-        instance: Instance = f[INSTANCE]
-        if instance.siblings is None:
-            run(f)
-            return
-        yield Rendezvous()
-        run(f)
-        yield Rendezvous()
-
-    return Step(coroutine, True)
+    return Step(run)
 
 
 def _transform(c: Compiler, op: Copy) -> Transform | None:

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from tilemma.errors import Span
 from tilemma.ir import walk
-from tilemma.ir.expr import Element, Expr
+from tilemma.ir.expr import Element, Expr, depends_on
 from tilemma.ir.expr import walk as walk_expr
 from tilemma.ir.tile import Copy, Kernel, Load, Mma, Op, Parallel, SetElement, Store, SwapFutures
 from tilemma.ir.types import Level, Space, View
 from tilemma.targets.cpu.access import Access
-from tilemma.targets.cpu.expressions import Evaluate, Expressions, Frame, Names
+from tilemma.targets.cpu.expressions import INSTANCE, Evaluate, Expressions, Frame, Names
+from tilemma.targets.cpu.tasks import Coroutine, Rendezvous
 
 BREAK, CONTINUE = "break", "continue"  # what a statement returns to leave the loop, or this turn of it
 
@@ -58,6 +59,8 @@ class Compiler:
         step = self.table[type(op)](self, op, scope)
         if scope.lanes and type(op) in self.collective:
             step = self.collective[type(op)](self, op, scope, step)
+        if isinstance(op, (Copy, Store, SetElement)) and needs_rendezvous(op, scope):
+            step = meeting(step, self.slot("buffer", target(op).base.name))
         return step if step.span is not None else step._replace(span=op.span)
 
     def value(self, e: Expr) -> Evaluate:
@@ -89,26 +92,47 @@ def reads_of(op: Op) -> set[str]:
     return found
 
 
-def needs_rendezvous(op: Copy | Store, scope: Scope) -> bool:
+def target(op: Copy | Store | SetElement) -> View:
+    """What ``op`` writes."""
+    return op.view if isinstance(op, SetElement) else op.dst
+
+
+def needs_rendezvous(op: Copy | Store | SetElement, scope: Scope) -> bool:
     """Whether siblings have to meet around a collective write to shared memory.
 
-    The data of a synchronous copy is there for everybody once the statement is over; that can be seen only
-    where another statement of the same siblings touches the buffer.
+    The data of a synchronous copy is there for everybody once the statement is over, which can be seen where
+    another statement of the same siblings touches the buffer.  Siblings that write to the same place meet
+    too, so that what they write can be compared.
     """
-    if (
-        scope.siblings is None
-        or op.dst.base.space is not Space.SHARED
-        or (isinstance(op, Copy) and op.asynchronous)
-    ):
+    siblings, view = scope.siblings, target(op)
+    if siblings is None or view.base.space is not Space.SHARED or (isinstance(op, Copy) and op.asynchronous):
         return False
-    name = op.dst.base.name
-    for other in walk.walk(scope.siblings.body):
+    indices = {i.name for i in siblings.indices}
+    if not scope.lanes and not any(depends_on(x, indices) for x in view.expressions()):
+        return True
+    if isinstance(op, SetElement):
+        return False
+    name = view.base.name
+    for other in walk.walk(siblings.body):
         if other is op:
             continue
         if name in reads_of(other):
             return True
-        if isinstance(other, (Copy, Store, SetElement)):
-            target = other.view if isinstance(other, SetElement) else other.dst
-            if target.base.name == name:
-                return True
+        if isinstance(other, (Copy, Store, SetElement)) and target(other).base.name == name:
+            return True
     return False
+
+
+def meeting(step: Step, slot: int) -> Step:
+    """``step``, a write to the buffer in ``slot``, with a rendezvous of the siblings before and after it."""
+
+    def coroutine(f: Frame) -> Coroutine:
+        if f[INSTANCE].siblings is None:
+            step.run(f)
+            return
+        before = Rendezvous()
+        yield before
+        f[slot].write_in_turn(before.turn, lambda: step.run(f))
+        yield Rendezvous()
+
+    return Step(coroutine, True, step.span)

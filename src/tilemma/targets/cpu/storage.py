@@ -6,13 +6,14 @@ reading what an asynchronous copy under way will overwrite (`Storage.in_flight`)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tilemma.dtypes import DType
 from tilemma.ir.types import Space
-from tilemma.targets.cpu.faults import InFlightRead, UnwrittenRead, VariableDiverged
+from tilemma.targets.cpu.faults import InFlightRead, UnwrittenRead, VariableDiverged, WriteConflict
 from tilemma.targets.cpu.values import Array
 
 Region = tuple[
@@ -21,14 +22,14 @@ Region = tuple[
 
 
 class Storage:
-    """The elements of a buffer: ``data`` is [copies, *shape], with ``lanes`` in front when each lane has its own.
+    """The elements of a buffer: ``data`` is [copies, *shape], after [lanes] where each lane has its own.
 
     ``tracked`` storage knows what has been written; arrays given by the caller are all written.
     """
 
     __slots__ = (
-        "children", "complete", "copies", "data", "diverged", "dtype", "flying", "lanes", "name", "space",
-        "tracked", "written",
+        "children", "comparing", "complete", "copies", "data", "diverged", "dtype", "flying", "lanes", "name",
+        "space", "tracked", "turn", "written", "written_in_turn",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +48,9 @@ class Storage:
         self.written: Array | None = None
         self.flying = 0  # asynchronous copies under way into it
         self.diverged = False  # inner instances left different values in their own copies:
+        self.turn: object = None  # in which siblings write at the same time, and what they have written in it
+        self.written_in_turn: Array | None = None
+        self.comparing = False
         self.children: dict[tuple[int, int], Storage] = {}
 
     @staticmethod
@@ -105,6 +109,28 @@ class Storage:
         if np.any(missing):
             kind = InFlightRead if self.flying else UnwrittenRead
             raise kind(space=self.space.value, buffer=self.name, where=_where(np.asarray(missing), region))
+
+    def write_in_turn(self, turn: object, write: Callable[[], Any]) -> None:
+        """``write`` by one of the siblings that write at the same time: what overlaps has to be equal."""
+        if self.turn is not turn:
+            self.turn, self.written_in_turn = turn, np.zeros(self.data.shape, bool)
+        self.comparing = True
+        try:
+            write()
+        finally:
+            self.comparing = False
+
+    def assign(self, array: Array, region: Region, values: Any) -> None:
+        """``array[region] = values``, where ``array`` is the data or another shape of it."""
+        if not self.comparing or self.written_in_turn is None:
+            array[region] = values
+            return
+        mask = self.written_in_turn.reshape(array.shape)
+        before, again = np.array(array[region]), np.asarray(mask[region])
+        array[region] = values
+        if before[again].tobytes() != np.asarray(array[region])[again].tobytes():
+            raise WriteConflict(who="instances", buffer=self.name)
+        mask[region] = True
 
     def per_lane(self, lanes: int) -> Storage:
         """A copy of it for each of ``lanes`` lanes."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tilemma.ir import walk
-from tilemma.ir.expr import Dim, Expr, Index, Scalar
+from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Select, Unary
 from tilemma.ir.expr import walk as walk_expr
 from tilemma.ir.tile import (
     Barrier,
@@ -32,7 +33,8 @@ from tilemma.ir.tile import (
     WaitEvent,
     WaitFuture,
 )
-from tilemma.ir.types import EventRef
+from tilemma.ir.types import BLOCK, EventRef
+from tilemma.targets.cpu.control import inferred_level
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
 from tilemma.targets.cpu.faults import EventCount, NotInReference
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
@@ -71,7 +73,7 @@ def sites(body: Body, path: Path = ()) -> Iterator[tuple[Path, Op]]:
     for op in body:
         yield path, op
         for name, inner in walk.bodies(op):
-            mark = op if name != "otherwise" else Otherwise(op)
+            mark = Otherwise(op) if name == "otherwise" and isinstance(op, If) else op
             yield from sites(inner, (*path, mark))
 
 
@@ -79,60 +81,68 @@ def sites(body: Body, path: Path = ()) -> Iterator[tuple[Path, Op]]:
 class Otherwise:
     """Stands in a path for the second branch of an `If`."""
 
-    branch: Op
+    branch: If
 
 
-def admitted(c: Compiler, path: Path) -> Callable[[Frame], int]:
-    """How many threads the levels and predicates of ``path`` admit, given the frame of the event's scope.
+def admitted(c: Compiler, path: Path) -> Callable[[Frame], tuple[int, int]]:
+    """How many instances, and threads, the levels and predicates of ``path`` admit, from the event's scope on.
 
-    Predicates that depend on more than indices of levels, dimensions and arguments are taken to hold.
+    Predicates that depend on more than indices of levels, dimensions and arguments are taken to hold.  What
+    does not depend on the lane is done by a group together.
     """
-    levels = [p for p in path if isinstance(p, Parallel)]
-    groups = [p for p in levels if p.level is not None and p.level.kind == "group"]
-    indices = [i for p in levels for i in p.indices]
-    names = {i.name for i in indices}
-    predicates: list[tuple[Evaluate, bool]] = []
-    used: set[str] = set()
+    groups: list[Parallel] = []
+    threads: list[Parallel] = []
     for p in path:
-        holder = getattr(p, "branch", p)
-        if not isinstance(holder, (If, InThreads)):
-            continue
-        parts = list(walk_expr(holder.cond))
-        if all(not isinstance(x, (Index,)) or x.name in names for x in parts) and _pure(holder.cond):
-            predicates.append((c.value(holder.cond), not isinstance(p, Otherwise)))
-            used |= {x.name for x in parts if isinstance(x, Index)}
-    threads = groups[-1].level.threads if groups and groups[-1].level is not None else 0
-    lanes = {i.name for p in levels if p not in groups for i in p.indices} if groups else set()
-    looped = [i for i in indices if i.name in used or (i.name not in lanes)]
+        if isinstance(p, Parallel):
+            (threads if inferred_level(p, Scope(BLOCK)).kind == "thread" else groups).append(p)
+    predicates = [(x, holds) for x, holds in _predicates(path) if _pure(x)]
+    names = {i.name for p in (*groups, *threads) for i in p.indices}
+    predicates = [(x, holds) for x, holds in predicates if _indices(x) <= names]
+    by_lane = any(_indices(x) & {i.name for p in threads for i in p.indices} for x, _ in predicates)
+    tests = [(c.value(x), holds) for x, holds in predicates]
+    looped = [i for p in (*groups, *(threads if by_lane else ())) for i in p.indices]
     extents = [(c.slot("scalar", i.name), c.value(i.extent)) for i in looped]
-    by_lane = bool(lanes & used)
+    lanes = [c.value(i.extent) for p in threads for i in p.indices]
+    wide = inferred_level(groups[-1], Scope(BLOCK)).threads if groups else 0
 
-    def count(f: Frame) -> int:
+    def count(f: Frame) -> tuple[int, int]:
         g = f.copy()
         found = 0
         for combination in itertools.product(*(range(max(0, e(f))) for _, e in extents)):
             for (slot, _), value in zip(extents, combination, strict=True):
                 g[slot] = value
-            found += all(bool(p(g)) == holds for p, holds in predicates)
-        if not levels:
-            block: Block = f[INSTANCE].block
-            return found * block.threads
-        return found if by_lane or not threads else found * threads
+            found += all(bool(test(g)) == holds for test, holds in tests)
+        if by_lane:
+            return found, found
+        block: Block = f[INSTANCE].block
+        each = math.prod(e(f) for e in lanes) if threads else wide or block.threads
+        return found, found * each
 
     return count
 
 
-def _pure(e: Expr) -> bool:
-    from tilemma.ir.expr import Binary, Cast, Const, Select, Unary
+def _predicates(path: Path) -> Iterator[tuple[Expr, bool]]:
+    """The conditions of a path, and whether they hold on it."""
+    for p in path:
+        if isinstance(p, (If, InThreads)):
+            yield p.cond, True
+        elif isinstance(p, Otherwise):
+            yield p.branch.cond, False
 
+
+def _indices(e: Expr) -> set[str]:
+    return {x.name for x in walk_expr(e) if isinstance(x, Index)}
+
+
+def _pure(e: Expr) -> bool:
     return all(isinstance(x, (Binary, Unary, Select, Cast, Const, Index, Dim, Scalar)) for x in walk_expr(e))
 
 
 def declare_event(c: Compiler, op: DeclareEvent, scope: Scope) -> Step:
     event = op.event
     slot = c.slot("event", event.name)
-    triggers: list[Callable[[Frame], int]] = []
-    copies: list[Callable[[Frame], int]] = []
+    triggers: list[Callable[[Frame], tuple[int, int]]] = []
+    copies: list[Callable[[Frame], tuple[int, int]]] = []
     for path, x in sites(_scope_of(c.kernel.body, op)):
         if isinstance(x, TriggerEvent) and x.event.event.name == event.name:
             triggers.append(admitted(c, path))
@@ -140,11 +150,11 @@ def declare_event(c: Compiler, op: DeclareEvent, scope: Scope) -> Step:
             copies.append(admitted(c, path))
 
     def run(f: Frame) -> None:
-        counts = sorted({n for n in (t(f) for t in triggers) if n})
+        counts = sorted({n for _, n in (t(f) for t in triggers) if n})
         if event.threads is None and len(counts) > 1:
             raise EventCount(op.span, event=event.name, counts=" and ".join(map(str, counts)))
         expected = event.threads or (counts[0] if counts else 0)
-        bound = sum(bool(n(f)) for n in copies)
+        bound = sum(instances for instances, _ in (n(f) for n in copies))
         f[slot] = Ring(event.name, event.slots, expected if triggers else 0, bound, event.ready)
 
     return Step(run)
@@ -192,9 +202,10 @@ def trigger_event(c: Compiler, op: TriggerEvent, scope: Scope) -> Step:
             flight: Flight | None = f[future]
             if flight is not None:
                 flight.bind(ring, slot)
-        threads = instance.threads[1] if instance.outer is not None else instance.block.threads
-        if instance.lanes and f[MASK] is not None:
-            threads = int(f[MASK].sum())
+        if instance.lanes:
+            threads = instance.lanes if f[MASK] is None else int(f[MASK].sum())
+        else:
+            threads = instance.threads[1] if instance.outer is not None else instance.block.threads
         ring.trigger(slot, threads)
 
     return Step(run)

@@ -32,13 +32,13 @@ class Wait:
 
 
 class Rendezvous(Wait):
-    """All siblings in the same role reach a rendezvous (or end)."""
+    """All siblings in the same role reach a rendezvous (or end); ``turn`` is then the same object for all."""
 
     def __init__(self) -> None:
-        self.released = False
+        self.turn: object = None
 
     def ready(self) -> bool:
-        return self.released
+        return self.turn is not None
 
     def describe(self) -> str:
         return "a barrier"
@@ -288,9 +288,10 @@ def _release(block: Block) -> bool:
     complete = [g for g in groups.values() if all(isinstance(t.waiting, Rendezvous) for t in g)]
     if not complete:
         return False
+    turn = object()
     for task in block.random.choice(complete):
         assert isinstance(task.waiting, Rendezvous)
-        task.waiting.released = True
+        task.waiting.turn = turn
     return True
 
 
