@@ -29,7 +29,9 @@ def both(tmp_path: Path, source: str, *args, arch: str) -> tuple[list, list]:
 def same(tmp_path: Path, source: str, *args, arch: str) -> None:
     reference, got = both(tmp_path, source, *args, arch=arch)
     for x, y in zip(reference, got, strict=True):
-        np.testing.assert_array_equal(np.asarray(x, np.float64), np.asarray(y, np.float64))
+        if isinstance(x, np.ndarray) and x.dtype.kind not in "iub":
+            x, y = x.astype(np.float64), y.astype(np.float64)
+        np.testing.assert_array_equal(x, y)
 
 
 def lanes(body: str, params: str) -> str:
@@ -283,3 +285,101 @@ __co__ void f(global f16 [M, 32] a, global f16 [M, 32] c) {
 }"""
     a = RNG.standard_normal((70, 32)).astype(np.float16)
     same(tmp_path, source, a, np.zeros_like(a), arch="sm_80")
+
+
+def test_views_with_steps_and_offsets(tmp_path: Path) -> None:
+    source = """
+__co__ void f(global f32 [M, N] a, global f32 [M, N] c, global f32 [64] d) {
+  parallel b by 1 : block {
+    shared f32 [16, 16] s;
+    shared f32 [16, 16] other;
+    dma.copy a.subspan(16, 16).step(4, 8).at(1, 2) => s;
+    parallel t by 64 : thread { d.at(t) = s.subspan(8, 8).at(1, 0).at(t / 8, t % 8); }
+    dma.copy a.view(16, 16).from(3, 5) => other;
+    dma.copy other.subspan(8, 16).at(1, 0) => c.view(8, 16).from(2, 7);
+    dma.copy s.chunkat(_, 0) => c.view(16, 16).from(20, 20);
+  }
+}"""
+    a = RNG.standard_normal((40, 40)).astype(np.float32)
+    same(tmp_path, source, a, np.zeros_like(a), np.zeros(64, np.float32), arch="sm_80")
+
+
+# ---- what is not taken is not read -----------------------------------------------------------------------
+
+
+def test_the_other_side_of_a_choice_reads_nothing(tmp_path: Path) -> None:
+    """Lanes 32 to 63 have no element of s: reading one is a hazard on the machine."""
+    source = """
+__co__ void f(global f32 [M] a, global f32 [M] c) {
+  parallel b by cdiv(M, 64) : block {
+    shared f32 [32] s;
+    dma.copy a.subspan(32).at(b) => s;
+    parallel t by 64 : thread {
+      int i = b # t;
+      if (i < M) {
+        c.at(i) = t < 32 ? s.at(t) : 1.0f;
+        if (t < 32 && s.at(t) > 0.0f) c.at(i) = 5.0f;
+        if (t >= 32 || s.at(t) < -1.0f) c.at(i) = 6.0f;
+      }
+    }
+  }
+}"""
+    a = RNG.standard_normal(70).astype(np.float32)
+    same(tmp_path, source, a, np.zeros_like(a), arch="sm_80")
+
+
+# ---- integers --------------------------------------------------------------------------------------------
+
+INTEGERS = ("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64")
+
+
+def limits(name: str) -> np.ndarray:
+    """Values of an integer type around the limits of every other."""
+    t = tm.dtypes.dtype(name).numpy
+    low, high = np.iinfo(t).min, np.iinfo(t).max
+    edges = [
+        x + d for n in (7, 8, 15, 16, 31, 32, 63, 64) for s in (-1, 1) for x in [s * 2**n] for d in (-1, 0, 1)
+    ]
+    return np.array([x for x in [0, 1, -1, *edges] if low <= x <= high], t)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_saturate_when_stored(tmp_path: Path, name: str) -> None:
+    """One array of each integer type, all written from one source."""
+    others = [n for n in INTEGERS if n != name]
+    values = limits(name)
+    params = ", ".join([f"global {name} [M] a", *(f"global {n} [M] {n}_" for n in others)])
+    source = lanes(" ".join(f"{n}_.at(i) = a.at(i);" for n in others), params)
+    file = tmp_path / "kernel.co"
+    file.write_text(source)
+    out = [np.zeros(values.size, tm.dtypes.dtype(n).numpy) for n in others]
+    tm.load(str(file)).only().on("machine", arch="sm_80")(values, *out)
+    for n, got in zip(others, out, strict=True):
+        info = np.iinfo(got.dtype)
+        assert got.tolist() == [min(max(int(v), info.min), info.max) for v in values], n
+
+
+@pytest.mark.parametrize("name", ["f16", "f32", "f64"])
+def test_floats_saturate_as_integers_and_nan_is_zero(tmp_path: Path, name: str) -> None:
+    t = tm.dtypes.dtype(name).numpy
+    edges = [0.5, 1.5, 2.5, -0.5, -1.5, 300, -300, 1e5, -1e5, 1e10, -1e10, 1e20, -1e20, np.inf, -np.inf, np.nan]
+    with np.errstate(over="ignore"):
+        values = np.concatenate([RNG.standard_normal(30) * 100, edges]).astype(t)
+    params = ", ".join([f"global {name} [M] a", *(f"global {n} [M] {n}_" for n in INTEGERS)])
+    source = lanes(" ".join(f"{n}_.at(i) = a.at(i);" for n in INTEGERS), params)
+    same(tmp_path, source, values, *(np.zeros(46, tm.dtypes.dtype(n).numpy) for n in INTEGERS), arch="sm_80")
+
+
+@pytest.mark.parametrize("name", ["u32", "s64", "u64"])
+def test_arithmetic_of_wide_and_unsigned_integers(tmp_path: Path, name: str) -> None:
+    t = tm.dtypes.dtype(name).numpy
+    info = np.iinfo(t)
+    x = RNG.integers(info.min // 4, info.max, 70, dtype=t)
+    y = np.concatenate([RNG.integers(1, 9, 35, dtype=t), RNG.integers(1, info.max, 35, dtype=t)])
+    body = (
+        "c.at(0, i) = x.at(i) / y.at(i); c.at(1, i) = x.at(i) % y.at(i); c.at(2, i) = cdiv(x.at(i), y.at(i));"
+        "c.at(3, i) = (x.at(i) >> 3) ^ (x.at(i) << 5);"
+        "c.at(4, i) = x.at(i) > y.at(i) ? x.at(i) - y.at(i) : y.at(i) * 3;"
+    )
+    source = lanes(body, f"global {name} [M] x, global {name} [M] y, global {name} [5, M] c")
+    same(tmp_path, source, x, y, np.zeros((5, 70), t), arch="sm_80")

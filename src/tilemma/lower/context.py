@@ -91,6 +91,8 @@ class Lowering:
     instances: list[Instance] = field(default_factory=list)
     locals: list[LaneLocal] = field(default_factory=list)
     visiting: Visit | None = None
+    # Holds where the expression being lowered is evaluated at all: the untaken side of `?:` reads nothing.
+    guard: Reg | bool = True
     events: dict[str, tile.DeclareEvent] = field(default_factory=dict)
     # The parities of each event's next generations, a bit for each slot.
     phases: dict[str, Reg] = field(default_factory=dict)
@@ -215,6 +217,15 @@ class Lowering:
     def elect(self) -> Reg | bool:
         """Whether this thread acts for the innermost instance here."""
         return True if self.solo else self.elected(self.instance)
+
+    @contextmanager
+    def where(self, cond: Reg | bool) -> Iterator[None]:
+        """What is read inside is read only where ``cond`` holds."""
+        before, self.guard = self.guard, self.e.both(self.guard, cond, hint="taken")
+        try:
+            yield
+        finally:
+            self.guard = before
 
     @contextmanager
     def within(self, instance: Instance) -> Iterator[None]:

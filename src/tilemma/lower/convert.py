@@ -123,14 +123,14 @@ def _float_to_float(e: Emitter, v: Reg, have: DType, want: DType, arch: str) -> 
     if have == dtypes.tf32 and want == dtypes.f32:
         return v
     if want == dtypes.tf32:
-        wide = v if have.bits == 32 else _float_to_float(e, v, have, dtypes.f32, arch)
-        bits = e.pure("cvt.rna.tf32.f32", "b32", wide, hint="tf32")
-        return e.pure("mov.b32", "f32", bits, hint="tf32")
+        return _to_tf32(e, v if have.bits == 32 else _float_to_float(e, v, have, dtypes.f32, arch))
     if have == dtypes.tf32:
         have = dtypes.f32
     if have.name in plain and want.name in plain:
         rounding = ".rn" if want.bits < have.bits else ""
         return e.pure(f"cvt{rounding}.{want.name}.{have.name}", register_type(want), v, hint=want.name)
+    if have == dtypes.f64 and want.bits < 32:
+        return _float_to_float(e, _to_odd(e, v), dtypes.f32, want, arch)
     if have != dtypes.f32 and want != dtypes.f32:
         return _float_to_float(e, _float_to_float(e, v, have, dtypes.f32, arch), dtypes.f32, want, arch)
     if have == dtypes.bf16:
@@ -140,6 +140,24 @@ def _float_to_float(e: Emitter, v: Reg, have: DType, want: DType, arch: str) -> 
     if want == dtypes.bf16:
         return e.pure("cvt.rn.bf16.f32", "b16", v, hint="bf16")
     return _float8(e, v, have, want, arch)
+
+
+def _to_tf32(e: Emitter, v: Reg) -> Reg:
+    """Rounded to nearest even to 10 bits of mantissa; sm_80's cvt only rounds ties away from zero."""
+    bits = e.pure("mov.b32", "b32", v)
+    odd = e.pure("and.b32", "b32", e.pure("shr.u32", "b32", bits, Imm(13)), Imm(1, "b32"))
+    up = e.pure("add.s32", "b32", e.pure("add.s32", "b32", bits, Imm(0xFFF)), odd)
+    cut = e.pure("mov.b32", "f32", e.pure("and.b32", "b32", up, Imm(0xFFFFE000, "b32")))
+    finite = e.pure("setp.lt.f32", "pred", e.pure("abs.f32", "f32", v), Imm(float("inf"), "f32"), hint="finite")
+    return e.pure("selp.f32", "f32", cut, v, finite, hint="tf32")
+
+
+def _to_odd(e: Emitter, v: Reg) -> Reg:
+    """An f64 as f32, rounded to odd: a second rounding to 16 or 8 bits then gives what one would have."""
+    cut = e.pure("cvt.rz.f32.f64", "f32", v)
+    inexact = e.pure("setp.neu.f64", "pred", e.pure("cvt.f64.f32", "f64", cut), v, hint="inexact")
+    bits = e.pure("or.b32", "b32", e.pure("mov.b32", "b32", cut), Imm(1, "b32"))
+    return e.pure("selp.f32", "f32", e.pure("mov.b32", "f32", bits), cut, inexact, hint="odd")
 
 
 def _zero16(e: Emitter) -> Reg:
@@ -160,12 +178,14 @@ def _float8(e: Emitter, v: Reg, have: DType, want: DType, arch: str) -> Reg:
 
 
 def _float_to_int(e: Emitter, v: Reg, kind: str, want: DType) -> Reg:
-    reg = register_type(want)
+    if kind == "f64" or want.bits == 64:
+        # Only f32 to 32 bits gives 0 for NaN (PTX ISA, cvt, Floating Point Notes).
+        number = e.pure(f"setp.num.{kind}", "pred", v, v, hint="number")
+        v = e.pure(f"selp.{kind}", kind, v, Imm(0.0, kind), number)
     if want.bits >= 32:
-        return e.pure(f"cvt.rni.{want.name}.{kind}", reg, v, hint=want.name)
+        return e.pure(f"cvt.rni.{want.name}.{kind}", register_type(want), v, hint=want.name)
     # The 32-bit conversion saturates at its own bounds, then at the narrow type's.
-    whole = e.pure(f"cvt.rni.s32.{kind}", "s32", v)
-    return _clamp(e, whole, want)
+    return _clamp(e, e.pure(f"cvt.rni.s32.{kind}", "s32", v), want)
 
 
 def _clamp(e: Emitter, v: Reg, want: DType) -> Reg:
@@ -187,26 +207,38 @@ def _int_to_float(e: Emitter, v: Reg, have: DType, want: DType, arch: str) -> Re
     return _float_to_float(e, single, dtypes.f32, want, arch)
 
 
+def _bounds(t: DType) -> tuple[int, int]:
+    return (-(1 << t.bits - 1), (1 << t.bits - 1) - 1) if t.kind == "int" else (0, (1 << t.bits) - 1)
+
+
 def _int_to_int(e: Emitter, v: Reg, have: DType, want: DType) -> Value:
-    reg = register_type(want)
-    if want.bits < 32:
-        if have.bits == 64:
-            low, high = (-(1 << want.bits - 1), (1 << want.bits - 1) - 1) if want.kind == "int" else (
-                0, (1 << want.bits) - 1)  # fmt: skip
-            kind = have.name
-            v = e.pure(f"min.{kind}", register_type(have), v, Imm(high))
-            v = e.pure(f"max.{kind}", register_type(have), v, Imm(low)) if kind == "s64" else v
-            return e.pure("cvt.u32.u64", reg, v, hint=want.name)
-        if have == dtypes.u32:
-            top = (1 << (want.bits - (want.kind == "int"))) - 1
-            return e.pure("min.u32", reg, v, Imm(top), hint=want.name)
-        fits = have.bits < want.bits and (have.kind == "uint" or want.kind == "int")
-        return v if fits else _clamp(e, v, want)
-    if want.bits == 32:
-        return e.pure("cvt.u32.u64", reg, v, hint=want.name) if have.bits == 64 else v
-    if have.bits == 64:
-        return v
-    return e.pure(f"cvt.{want.name}.{'u32' if have == dtypes.u32 else 's32'}", reg, v, hint=want.name)
+    """Saturated: clamped in the source's type, where it can be out of range at all, then resized."""
+    (low, high), (least, greatest) = _bounds(want), _bounds(have)
+    wide = 64 if have.bits == 64 else 32
+    # A narrow source is held as an s32, whatever its own type.
+    kind = f"{'u' if have.kind == 'uint' and have.bits >= 32 else 's'}{wide}"
+    held = register_type(have)
+    if greatest > high:
+        v = e.pure(f"min.{kind}", held, v, Imm(high))
+    if least < low:
+        v = e.pure(f"max.{kind}", held, v, Imm(low))
+    return resized(e, v, have, want)
+
+
+def resized(e: Emitter, v: Reg, have: DType, want: DType) -> Reg:
+    """The low bits of ``v``, or ``v`` extended by its own type: integers of 32 and 64 bits."""
+    if want.bits == 64 and have.bits != 64:
+        return e.pure(f"cvt.{want.name}.{'u32' if have == dtypes.u32 else 's32'}", register_type(want), v)
+    if want.bits != 64 and have.bits == 64:
+        return e.pure("cvt.u32.u64", register_type(want), v, hint=want.name)
+    return v
+
+
+def promoted(e: Emitter, v: Value, have: DType, want: DType, arch: str) -> Value:
+    """An operand as the type of its operation: like `convert`, but integers wrap as C's do."""
+    if isinstance(v, Reg) and have.is_integer and want.is_integer and want.bits >= 32:
+        return resized(e, v, have, want)
+    return convert(e, v, have, want, arch)
 
 
 def pack_pair(e: Emitter, low: Reg, high: Reg, have: DType, want: DType, arch: str) -> Reg | None:

@@ -31,7 +31,7 @@ from tilemma.ir.expr import (
 )
 from tilemma.ir.lane import Imm, Mem, Reg, Special
 from tilemma.lower.context import Lowering
-from tilemma.lower.convert import constant, convert, register_type
+from tilemma.lower.convert import constant, convert, promoted, register_type
 from tilemma.lower.emitter import Value
 from tilemma.lower.linear import Linear
 
@@ -56,13 +56,16 @@ def linear(lo: Lowering, x: Expr) -> Linear:
             return Linear.of(lo.variables[x.name])
         case Binary() if x.type == dtypes.s32 and _is_index(x.a.type) and _is_index(x.b.type):
             return _binary(lo, x)
-        case Cast() if _is_index(x.a.type) and x.dtype == dtypes.s32:
+        case Cast() if _is_index(x.a.type) and x.a.type != dtypes.u32 and x.dtype == dtypes.s32:
             return linear(lo, x.a)
         case Select() if x.type == dtypes.s32:
             cond = lo.predicate(x.cond)
             if isinstance(cond, bool):
                 return linear(lo, x.a if cond else x.b)
-            a, b = linear(lo, x.a), linear(lo, x.b)
+            with lo.where(cond):
+                a = linear(lo, x.a)
+            with lo.where(e.inverse(cond)):
+                b = linear(lo, x.b)
             chosen = e.pick(cond, e.value(a), e.value(b))
             if isinstance(chosen, Imm):
                 return Linear(const=int(chosen.value))
@@ -201,8 +204,8 @@ def scalar(lo: Lowering, x: Expr) -> Value:
             t = x.type
             if t == dtypes.s32 and _is_index(x.a.type) and _is_index(x.b.type):
                 return e.value(linear(lo, x))
-            a = convert(e, scalar(lo, x.a), x.a.type, t, lo.arch)
-            b = convert(e, scalar(lo, x.b), x.b.type, t, lo.arch)
+            a = promoted(e, scalar(lo, x.a), x.a.type, t, lo.arch)
+            b = promoted(e, scalar(lo, x.b), x.b.type, t, lo.arch)
             if t.is_float:
                 return _float(lo, x.op, t, a, b)
             if t.kind == "bool":
@@ -232,14 +235,20 @@ def _select(lo: Lowering, x: Select) -> Value:
     t = x.type
     if isinstance(cond, bool):
         chosen = x.a if cond else x.b
-        return convert(e, scalar(lo, chosen), chosen.type, t, lo.arch)
-    if t.kind == "bool":
-        yes = e.both(cond, predicate(lo, x.a))
-        no = e.both(e.inverse(cond), predicate(lo, x.b))
-        return _as_value(lo, _either(lo, yes, no))
+        return promoted(e, scalar(lo, chosen), chosen.type, t, lo.arch)
     if t == dtypes.s32:
         return e.value(linear(lo, x))
-    a, b = (convert(e, scalar(lo, y), y.type, t, lo.arch) for y in (x.a, x.b))
+    other = e.inverse(cond)
+    if t.kind == "bool":
+        with lo.where(cond):
+            yes = predicate(lo, x.a)
+        with lo.where(other):
+            no = predicate(lo, x.b)
+        return _as_value(lo, _either(lo, e.both(cond, yes), e.both(other, no)))
+    with lo.where(cond):
+        a = promoted(e, scalar(lo, x.a), x.a.type, t, lo.arch)
+    with lo.where(other):
+        b = promoted(e, scalar(lo, x.b), x.b.type, t, lo.arch)
     return e.pick(cond, a, b, register_type(t))
 
 
@@ -293,10 +302,8 @@ def predicate(lo: Lowering, x: Expr) -> Reg | bool:
             return bool(x.value)
         case Unary() if x.op == "lnot":
             return e.inverse(predicate(lo, x.a))
-        case Binary() if x.op == "land":
-            return e.both(predicate(lo, x.a), predicate(lo, x.b))
-        case Binary() if x.op == "lor":
-            return _either(lo, predicate(lo, x.a), predicate(lo, x.b))
+        case Binary() if x.op in LOGICAL:
+            return _logical(lo, x)
         case Binary() if x.op in COMPARISON:
             return _comparison(lo, x)
         case Binary() if x.type.kind == "bool" and x.op in ("and", "or", "xor"):
@@ -325,6 +332,17 @@ def predicate(lo: Lowering, x: Expr) -> Reg | bool:
     return e.pure(f"setp.ne.s{t.bits}", "pred", v, Imm(0))
 
 
+def _logical(lo: Lowering, x: Binary) -> Reg | bool:
+    """The right operand's memory is read only where the left one leaves the answer open."""
+    e = lo.e
+    a = predicate(lo, x.a)
+    if a is (x.op == "lor"):
+        return a
+    with lo.where(a if x.op == "land" else e.inverse(a)):
+        b = predicate(lo, x.b)
+    return e.both(a, b) if x.op == "land" else _either(lo, a, b)
+
+
 def _either(lo: Lowering, a: Reg | bool, b: Reg | bool) -> Reg | bool:
     if a is True or b is True:
         return True
@@ -342,8 +360,8 @@ def _comparison(lo: Lowering, x: Binary) -> Reg | bool:
         t = dtypes.s32
     if t == dtypes.s32:
         return e.compare(x.op, linear(lo, x.a), linear(lo, x.b))
-    a_value = convert(e, scalar(lo, x.a), x.a.type, t, lo.arch)
-    b_value = convert(e, scalar(lo, x.b), x.b.type, t, lo.arch)
+    a_value = promoted(e, scalar(lo, x.a), x.a.type, t, lo.arch)
+    b_value = promoted(e, scalar(lo, x.b), x.b.type, t, lo.arch)
     if t.is_float:
         work = t if t.bits >= 32 else dtypes.f32
         a_value, b_value = (convert(e, v, t, work, lo.arch) for v in (a_value, b_value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from tilemma.ir import tile
@@ -118,6 +119,7 @@ def load_element(lo: Lowering, src: View, index: Sequence[Linear]) -> Reg:
     e = lo.e
     t = src.dtype
     spot = place(lo, src, index)
+    spot = replace(spot, valid=e.both(spot.valid, lo.guard))
     if t.kind == "bool":
         raw = e.reg("flag", "s32", mutable=True)
         _guarded(lo, raw, "u8", spot)

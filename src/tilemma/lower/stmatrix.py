@@ -11,12 +11,12 @@ from tilemma.lower.memory import matrix, shared_address
 from tilemma.lower.ownership import Digit, ownership, position
 from tilemma.lower.stores import words_of
 
-# The lanes of an 8x8 matrix: lane l holds row l // 4, columns 2 * (l % 4) and the next.
+# In an 8x8 matrix lane l holds row l // 4, columns 2 * (l % 4) and the next.
 _PATTERN = (Digit(0, 3, 0, 2), Digit(2, 7, 1, 0))
 
 
 def store_matrices(lo: Lowering, op: tile.Store, found: RegisterTile) -> None:
-    """The tile, or a part of it, four matrices at a time; the plan says that it fits (16-bit elements, no mask)."""
+    """The tile, or a part of it, four matrices at a time; the plan says that it fits (16 bits, no mask)."""
     operand = operand_of(found.plan)
     owned = ownership(operand)
     assert tuple(d for d in owned.digits if d.shift < 5) == _PATTERN, "not made of 8x8 matrices"
