@@ -371,6 +371,31 @@ def test_the_accumulator_learns_its_shape_and_type() -> None:
     assert "%mc(i, j):f16 * 2.0" in inside(source)
 
 
+def test_arithmetic_on_whole_register_tiles() -> None:
+    source = """
+    parallel g by 1 : group {
+      frag f32[16, 8] m {0.0}; frag f16[16, 8] w {0.0};
+      m = m * 2.0 + w;
+      m += a.subspan(1, 8).at(p, 0);
+      m -= a.subspan(1, 8).at(p, 0).sqz();
+      m = m > 0.0 ? m : x;
+    }
+    """
+    body = inside(source).split("{dtype = f16}\n")[-1].removesuffix("\n}")
+    assert dedent(body).rstrip("}\n ") == dedent("""\
+        apply (i: 16, j: 8) in %m {
+          fragment_element %m = %m(i, j):f32 * 2.0 + %w(i, j):f16
+        }
+        apply (i.1: 16, j.1: 8) in %m {
+          fragment_element %m = %m(i.1, j.1):f32 + a[p, j.1]
+        }
+        apply (i.2: 16, j.2: 8) in %m {
+          fragment_element %m = %m(i.2, j.2):f32 - a[p, j.2]
+        }
+        apply (i.3: 16, j.3: 8) in %m {
+          fragment_element %m = select(%m(i.3, j.3):f32 > 0.0, %m(i.3, j.3):f32, x)""")
+
+
 def test_roles_and_events() -> None:
     source = """
     shared event full[2], empty[2] = ready, one; shared event<256> counted;

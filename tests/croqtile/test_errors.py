@@ -151,8 +151,12 @@ INSIDE = [
     ("mma.wait<0>;", "not-built-yet", 1, "mma.wait"),
     ("[[fast]] mma.commit;", "wrong-value", 10, "remove the attribute"),
     ("mc = mma.fill.f32 0.0f; y = mc.at(0, 0);", "wrong-value", 29, "apply"),
-    ("mc = mma.fill.f32 0.0f; mc = mc + 1;", "not-built-yet", 25, "apply"),
+    ("mc = mma.fill.f32 0.0f; mc = mc + 1;", "not-built-yet", 25, "its shape"),
     ("mc = mma.fill.f32 0.0f; apply {i, j} in mc.span {}", "not-built-yet", 41, "its shape"),
+    ("frag f32[8, 4] m {0.0}; m = m + a.subspan(3, 4).at(0, 0);", "wrong-value", 33, "[4] or [1, 4] (a row)"),
+    ("frag f32[8, 4] m {0.0}; frag f32[4, 8] w {0.0}; m = m + w;", "wrong-value", 57, "`w` of [4, 8]"),
+    ("frag f32[8, 4] m[2] {0.0}; m = m + 1;", "not-built-yet", 28, "an array of register tiles"),
+    ("frag f32[8, 4] m {0.0}; y = m * 2.0;", "wrong-value", 29, "a register tile"),
     ("apply {i, j} in a.span {}", "wrong-value", 17, "`mc.span`"),
     ("parallel g by 1 : group-4 { m = mma.load a.subspan(MMA_M, MMA_K).at(0, 0); }", "wrong-value", 52, "warp"),
     # control

@@ -11,7 +11,7 @@ from tilemma.croqtile.values import Operation, SpanValue, Value, kind
 from tilemma.errors import nearest
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Known
-from tilemma.ir.expr import Expr, FragmentElement, Index, const
+from tilemma.ir.expr import Element, Expr, FragmentElement, Index, const
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, scalar
 from tilemma.ir.types import Contract
 
@@ -30,6 +30,8 @@ class Contraction:
         self.reader = reader
         # Inside `apply`: the indices being visited, and the shape over which.
         self.visiting: tuple[tuple[Index, ...], tuple[int, ...]] | None = None
+        # Inside `mc = mc + x`: the indices of the element that whole tiles stand for, and the shape.
+        self.whole: tuple[tuple[Index, ...], tuple[int, ...]] | None = None
 
     # ---- dispatch ----------------------------------------------------------------------------------------
 
@@ -347,6 +349,64 @@ class Contraction:
             outer, self.visiting = self.visiting, (indices, shape)
             r.statements.body(node.body)
             self.visiting = outer
+
+    def assign_whole(self, base: FragmentValue, node: ast.Assign) -> None:
+        """``mc = mc * 2.0 + bias``: every element, rows and columns of numbers repeated."""
+        r = self.reader
+        assert isinstance(node.value, ast.Expr)
+        if base.copies:
+            raise NotBuiltYet(
+                node.span,
+                what="arithmetic on an array of register tiles",
+                fix_text="give each tile a name of its own",
+            )
+        known = r.b.known.get(base.name, Known())
+        if known.shape is None or known.dtype is None or len(known.shape) != 2:
+            raise self._shape_unknown(node.target, base)
+        with r.b.apply(base, ("i", "j"), known.shape, node.span) as indices, r.without_effects("tile arithmetic"):
+            self.whole = (indices, known.shape)
+            value = r.expressions.plain(node.value, "arithmetic on a register tile")
+            if node.op:
+                old = FragmentElement(base.name, indices, known.dtype)
+                value = r.expressions.arithmetic(node.op, old, value, node.span)
+            self.whole = None
+            r.b.emit(t.SetFragmentElement(base.ref, r.expressions.converted(value, known.dtype, node.span)))
+
+    def element_of(self, value: Value, node: ast.Expr) -> Value:
+        """In arithmetic on whole register tiles: the element that a tile gives for the one being computed."""
+        if self.whole is None or not isinstance(value, (FragmentValue, FutureValue, Tile)):
+            return value
+        (i, j), shape = self.whole
+        rows, columns = shape
+        if isinstance(value, FragmentValue):
+            known = self.reader.b.known.get(value.name, Known())
+            if known.shape != shape or known.dtype is None or value.copies:
+                raise self._wrong_shape(node, value.name, known.shape, shape)
+            return FragmentElement(value.name, (i, j), known.dtype)
+        tile = self.reader.b.settle(self.reader.views.as_tile(value, node, "arithmetic on a register tile"))
+        extents = tile.view.static_shape
+        choices: dict[tuple[int, ...], tuple[Expr, ...]] = {
+            (columns,): (j,),
+            (1, columns): (const(0), j),
+            (rows, 1): (i, const(0)),
+            (rows, columns): (i, j),
+        }
+        if extents not in choices:
+            raise self._wrong_shape(node, self.reader.text(node), extents, shape)
+        return Element(tile.element(choices[extents], node.span))
+
+    def _wrong_shape(
+        self, node: ast.Expr, text: str, got: tuple[int, ...] | None, shape: tuple[int, ...]
+    ) -> WrongValue:
+        rows, columns = shape
+        have = "of unknown shape" if got is None else f"of {list(got)}"
+        return WrongValue(
+            node.span,
+            what="arithmetic on a register tile",
+            got=f"`{text}` {have}",
+            wanted=f"[{columns}] or [1, {columns}] (a row), [{rows}, 1] (a column), or [{rows}, {columns}]",
+            fix_text=f"cut it to one of these: `x.subspan({columns}).at(...)`",
+        )
 
     def assign_element(self, base: FragmentValue, node: ast.Member, value: Expr) -> None:
         self.visited(base, node)

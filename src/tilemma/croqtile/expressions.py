@@ -126,7 +126,7 @@ class Expressions:
 
     def scalar(self, node: ast.Expr, what: str = "an operation") -> Scalar:
         """An index or expression; WrongValue for anything else."""
-        value = self.reader.value(node)
+        value = self.reader.contraction.element_of(self.reader.value(node), node)
         if isinstance(value, Mutable):
             return value.var
         if isinstance(value, (Bounded, Expr)):
@@ -206,6 +206,7 @@ class Expressions:
         return self.arithmetic(node.op, a, b, node.span)
 
     def plain_value(self, value: Value, node: ast.Expr, what: str) -> Expr:
+        value = self.reader.contraction.element_of(value, node)
         if isinstance(value, Mutable):
             return value.var
         if isinstance(value, (Bounded, Expr)):
@@ -215,7 +216,7 @@ class Expressions:
             what=what,
             got=kind(value),
             wanted="scalars on both sides",
-            fix_text="use an element `x.at(i, j)`, or work on whole register tiles by `mma`",
+            fix_text="use an element `x.at(i, j)`; register tiles take part in `mc = mc + x` where `mc` is one",
         )
 
     def arithmetic(self, sign: str, a: Expr, b: Expr, span: Span) -> Expr:

@@ -189,11 +189,8 @@ class Statements:
                 return
             raise OutsideParallel(node.span, what=f"an assignment to `{name}`")
         if isinstance(value, FragmentValue):
-            raise NotBuiltYet(
-                node.span,
-                what=f"arithmetic on the whole register tile `{name}`",
-                fix_text=f"write `apply {{i, j}} in {name}.span {{ {name}.at(i, j) = ...; }}`",
-            )
+            r.contraction.assign_whole(value, node)
+            return
         scalars = isinstance(value, (Bounded, Expr, Mutable))
         raise ImmutableAssignment(
             node.span,
