@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from tilemma import dtypes
 from tilemma.ir import tile, walk
-from tilemma.ir.expr import Expr, Index, children, value_of
+from tilemma.ir.expr import Binary, Expr, Index, Select, children, interval, value_of
 from tilemma.ir.lane import Imm, LaneBreak, LaneContinue, LaneExit, Reg
 from tilemma.ir.tile import Body, Op, Parallel
 from tilemma.ir.types import BLOCK, Level
@@ -273,7 +274,28 @@ def assign(lo: Lowering, reg: Reg, value: Value) -> None:
 def lower_declare(lo: Lowering, op: tile.Declare) -> None:
     reg = lo.e.reg(op.var.name, register_type(op.var.dtype), mutable=True)
     lo.variables[op.var.name] = reg
+    if op.var.dtype == dtypes.s32 and _counts_up(lo, op):
+        lo.e.bounded(reg, 0, 2**31 - 1)
     _set(lo, reg, op.var.dtype, op.value)
+
+
+def _counts_up(lo: Lowering, op: tile.Declare) -> bool:
+    """Whether the variable starts at 0 or above and is only ever increased, or set to what is not negative."""
+    values = [op.value]
+    values += [a.value for a in walk.walk(lo.kernel.body) if isinstance(a, tile.Assign) and a.var == op.var]
+
+    def grows(x: Expr) -> bool:
+        if isinstance(x, Binary) and x.op in ("add", "min", "max"):
+            return grows(x.a) and grows(x.b)
+        if isinstance(x, Binary) and x.op in ("mod", "floordiv", "div"):
+            return grows(x.a) and (value_of(x.b) or 0) > 0
+        if isinstance(x, Select):
+            return grows(x.a) and grows(x.b)
+        return x == op.var or interval(x)[0] >= 0
+
+    return not any(isinstance(a, tile.Atomic) and a.result == op.var for a in walk.walk(lo.kernel.body)) and all(
+        grows(v) for v in values
+    )
 
 
 @lowers(tile.Assign)
