@@ -182,6 +182,10 @@ def test_parallel_options() -> None:
     assert (op.asynchronous, op.cooperative, op.min_blocks, op.max_registers) == (True, True, 2, 40)
 
 
+def test_an_index_named_as_a_dimension_hides_it() -> None:
+    assert inside("foreach K in 4 { c.at(K, a.span(1)) = x; }").split("\n")[1] == "  element c[K.1, K] = x"
+
+
 def test_several_launches() -> None:
     assert len(kernel("parallel p by 2 : block {} parallel q by 3 : block {}").body) == 2
 

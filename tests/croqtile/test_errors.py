@@ -237,6 +237,7 @@ HEADERS = [
     ("global f16 a", "bad-parameter"),
     ("f16 [M] a, f16 [M] a", "redefinition"),
     ("int M, f16 [M] a", "bad-parameter"),
+    ("f16 [a] a", "bad-parameter"),
     ("f16 [M / 2] a", "unknown-name"),
     ("f16 [1, 1, 1, 1, 1, 1, 1, 1, 1] a", "bad-parameter"),
     ("stream s", "not-built-yet"),

@@ -73,7 +73,6 @@ class Reader:
         self.control = Control(self)
         self.statements = Statements(self)
         self._implicit = False
-        self._levels: list[Level | None] = []
         self._pure: list[str] = []
         self._bases: list[tuple[Scalar, ...]] = []
         self._warp: list[bool] = [True]
@@ -94,7 +93,7 @@ class Reader:
         else:
             # A kernel without `parallel` is one instance that does everything.
             self._implicit = True
-            with self.b.parallel(["p"], [1], BLOCK, span=f.body.span), self.inside(BLOCK):
+            with self.b.parallel(["p"], [1], BLOCK, span=f.body.span):
                 self.statements.body(f.body)
         if f.returns.name != "void" and self.b.returns is None:
             raise BadReturn(
@@ -130,6 +129,8 @@ class Reader:
             dims = [self._dimension(p, name, d) for d in kind_.dims]
         if not 1 <= len(dims) <= MAX_RANK:
             raise self._bad(p, name, f"has {len(dims)} dimensions", f"use 1 to {MAX_RANK} dimensions")
+        if name in dims:
+            raise self._bad(p, name, "has a dimension of its own name", "give the dimension another name")
         tile = self.b.array_param(name, dtype, dims, p.span)
         self.scopes.define(name, tile, p.span)
         for e in tile.view.base.shape:
@@ -221,17 +222,7 @@ class Reader:
 
     @property
     def inside_parallel(self) -> bool:
-        return bool(self._levels)
-
-    @contextmanager
-    def inside(self, level: Level | None) -> Iterator[None]:
-        """Inside a `parallel` of ``level``."""
-        self._levels.append(level)
-        try:
-            with self.warp_names(level):
-                yield
-        finally:
-            self._levels.pop()
+        return self.b.inside_parallel
 
     @contextmanager
     def warp_names(self, level: Level | None) -> Iterator[None]:

@@ -33,7 +33,6 @@ class Control:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.loops = 0
 
     def parallel(self, node: ast.Parallel) -> None:
         options: dict[str, Any] = {}
@@ -58,9 +57,7 @@ class Control:
         with ExitStack() as stack:
             for i, spec in enumerate(node.specs):
                 self._open_parallel(stack, spec, options if i == 0 else {})
-            loops, self.loops = self.loops, 0
             self.reader.statements.body(node.body)
-            self.loops = loops
 
     def _launch_attribute(self, node: ast.Expr) -> dict[str, Any]:
         name = node.function.text if isinstance(node, ast.Call) and isinstance(node.function, ast.Name) else ""
@@ -88,7 +85,7 @@ class Control:
             )
         names = self._names(spec.names, len(extents), "p", spec.span)
         indices = stack.enter_context(r.b.parallel(names, extents, level, span=spec.span, **options, **more))
-        stack.enter_context(r.inside(level))
+        stack.enter_context(r.warp_names(level))
         stack.enter_context(r.scopes.block())
         self._bind(spec.names, names, indices)
 
@@ -172,9 +169,7 @@ class Control:
             for item in node.items:
                 stack.enter_context(self.reader.scopes.block())
                 self._open_loops(stack, item, options)
-            self.loops += 1
             self.reader.statements.body(node.body)
-            self.loops -= 1
 
     def _hints(self, node: ast.Foreach) -> dict[str, Any]:
         options: dict[str, Any] = {}
@@ -299,9 +294,7 @@ class Control:
         with r.without_effects("the condition of `while`"):
             cond = self.condition(node.cond, "`while`")
         with r.b.while_(cond):
-            self.loops += 1
             self.reader.statements.body(node.body)
-            self.loops -= 1
 
     def if_(self, node: ast.If) -> None:
         r = self.reader
@@ -326,12 +319,10 @@ class Control:
                 )
         cond = self.condition(node.cond, "`inthreads`")
         with r.b.inthreads(cond, bool(node.suffixes)):
-            loops, self.loops = self.loops, 0
             self.reader.statements.body(node.body)
-            self.loops = loops
 
     def jump(self, node: ast.Break | ast.Continue) -> None:
         word = "break" if isinstance(node, ast.Break) else "continue"
-        if self.loops == 0:
+        if not self.reader.b.in_loop:
             raise MisplacedJump(node.span, word=word)
         self.reader.b.emit(t.Break() if word == "break" else t.Continue())

@@ -72,6 +72,7 @@ class Builder:
     _history: History = field(default_factory=History)
     # What runs its body any number of times and is open: loops, and (once) the outermost parallel.
     _repeats: list[int] = field(default_factory=list)
+    _loops: int = 0
 
     # ---- names and parameters ----------------------------------------------------------------------------
 
@@ -92,7 +93,13 @@ class Builder:
         """An array parameter; a dimension is a name, a number, or None (its own, unnamed)."""
         shape: list[Expr] = []
         for i, d in enumerate(dims):
-            shape.append(const(d) if isinstance(d, int) else Dim(d if d is not None else f"{name}_{i}"))
+            if isinstance(d, int):
+                shape.append(const(d))
+                continue
+            dim = Dim(d if d is not None else f"{name}_{i}")
+            # No index or variable may take the name of a dimension.
+            self._used.setdefault(dim.name, 0)
+            shape.append(dim)
         buffer = Buffer(self.fresh(name), dtype, tuple(shape), Space.GLOBAL)
         self.params.append(t.ArrayParameter(buffer, span=span or self.span))
         return Tile.whole(buffer)
@@ -161,9 +168,23 @@ class Builder:
         finally:
             self._stack.pop()
 
+    @contextmanager
+    def _loop(self) -> Iterator[list[t.Op]]:
+        self._loops += 1
+        try:
+            with self.repeated(), self._body() as ops:
+                yield ops
+        finally:
+            self._loops -= 1
+
     @property
     def inside_parallel(self) -> bool:
         return bool(self._levels)
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether a jump has a loop to leave, with no parallel between."""
+        return self._loops > 0
 
     @property
     def level(self) -> Level | None:
@@ -185,13 +206,15 @@ class Builder:
     ) -> Iterator[tuple[Bounded, ...]]:
         span = span or self.span
         indices = tuple(Index(self.fresh(n), scalar(e)) for n, e in zip(names, extents, strict=True))
-        outermost = not self._levels
+        outermost, loops = not self._levels, self._loops
         self._levels.append(level)
+        self._loops = 0
         try:
             with self.repeated() if outermost else nullcontext(), self._body() as ops:
                 yield tuple(Bounded.of(i) for i in indices)
         finally:
             self._levels.pop()
+            self._loops = loops
         self.emit(
             t.Parallel(
                 indices,
@@ -222,14 +245,14 @@ class Builder:
         span = span or self.span
         index = Index(self.fresh(name), scalar(extent))
         end = scalar(extent) if stop is None else scalar(stop)
-        with self.repeated(), self._body() as ops:
+        with self._loop() as ops:
             yield Bounded.of(index)
         self.emit(t.For(index, scalar(start), end, scalar(step), tuple(ops), unroll, vectorize, span=span))
 
     @contextmanager
     def while_(self, cond: Expr, span: Span | None = None) -> Iterator[None]:
         span = span or self.span
-        with self.repeated(), self._body() as ops:
+        with self._loop() as ops:
             yield
         self.emit(t.While(cond, tuple(ops), span=span))
 
@@ -255,8 +278,10 @@ class Builder:
     @contextmanager
     def inthreads(self, cond: Expr, asynchronous: bool = False, span: Span | None = None) -> Iterator[None]:
         span = span or self.span
+        loops, self._loops = self._loops, 0
         with self._body() as ops:
             yield
+        self._loops = loops
         self.emit(t.InThreads(cond, tuple(ops), asynchronous, span=span))
 
     # ---- scalars and elements ----------------------------------------------------------------------------
