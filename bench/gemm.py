@@ -1,272 +1,358 @@
-"""Matrix products of kernels written in tilemma beside the vendor's library, in one process, interleaved.
+"""Matrix products against the vendor's library, in one process, interleaved.
 
-    python bench/gemm.py examples/py/matmul_wgmma_2group.py --shapes 4096x4096x4096 8192x8192x8192
-    python bench/gemm.py "examples/py/persistent.py?STAGES=4" --steady 2 --json out.json --svg out.svg
+    python bench/gemm.py examples/py/persistent.py --shapes 4096,8192,4096x14336x4096 --json out.json --svg out.svg
 
-Shapes are M x N x K of C[M, N] = A[M, K] B[N, K], random normal data.  Two regimes: the median of single
-launches with the L2 cache flushed before each, and the mean over launches back to back for some seconds
-(the power-limited steady state).  The peer is torch.mm(out=), which is cuBLAS.  Every result is checked
-against float64 within the error bound before it is timed.
+C[M, N] = A[M, K] x B[N, K]^T, f32 sums, random normal data.  Two regimes, each as a ratio to `torch.mm`:
+
+* flushed: the median of single launches, L2 emptied before each, contestants taking turns;
+* steady: launches back to back for some seconds each, with the mean SM clock and power.
+
+A kernel is FILE[:NAME][@KEY=VALUE,..]; `GRID` is set to the number of multiprocessors where a kernel has it.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import statistics
+import math
+import platform
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import geometric_mean, median
 from typing import Any
 
 import torch
 
-from tilemma import testing
-from tilemma.assemble import find_tool
-from tilemma.kernels import Kernel, load, load_python
-from tilemma.tools.problem import accumulator, literal
+import tilemma as tm
+from tilemma.kernels import Kernel, load_python
 
-FLUSH_BYTES = 256 << 20
-DEFAULT_SHAPES = ("1024x1024x1024", "4096x4096x4096", "8192x8192x8192")
+L2_BYTES = 256 << 20
+# NVIDIA H200 data sheet: dense f16 peak and memory bandwidth, for the picture.
+PEAK_TFLOPS, PEAK_TBYTES = 989.0, 4.8
+TYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    name: str
+    run: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
 
 
 @dataclass
-class Row:
-    """One kernel at one shape; times in microseconds, clocks in MHz, power in watts."""
+class Measured:
+    """One contestant on one shape; times in microseconds, clock in MHz, power in watts."""
 
     kernel: str
+    shape: tuple[int, int, int]
     dtype: str
-    m: int
-    n: int
-    k: int
-    share_of_bound: float
-    flushed_us: float
-    peer_flushed_us: float
-    steady_us: float | None = None
-    peer_steady_us: float | None = None
-    clock: float | None = None
-    peer_clock: float | None = None
-    power: float | None = None
-    peer_power: float | None = None
+    flushed_us: float = math.nan
+    steady_us: float = math.nan
+    sm_clock: float = math.nan
+    power: float = math.nan
+    error: float = math.nan
+    failed: str = ""
+    flushed_ratio: float = math.nan
+    steady_ratio: float = math.nan
+    samples_us: list[float] = field(default_factory=list)
+
+    @property
+    def flops(self) -> float:
+        m, n, k = self.shape
+        return 2.0 * m * n * k
 
     def tflops(self, microseconds: float) -> float:
-        return 2 * self.m * self.n * self.k / microseconds / 1e6
-
-    @property
-    def flushed_ratio(self) -> float:
-        return self.peer_flushed_us / self.flushed_us
-
-    @property
-    def steady_ratio(self) -> float | None:
-        if self.steady_us is None or self.peer_steady_us is None:
-            return None
-        return self.peer_steady_us / self.steady_us
+        return self.flops / microseconds / 1e6
 
 
-@dataclass
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """``4096`` (a cube) or ``MxNxK``."""
+    parts = [int(x) for x in text.split("x")]
+    if len(parts) not in (1, 3):
+        raise argparse.ArgumentTypeError(f"{text}: a number, or MxNxK")
+    return (parts[0],) * 3 if len(parts) == 1 else (parts[0], parts[1], parts[2])
+
+
+def parse_kernel(text: str, dtype: str, processors: int) -> Contestant:
+    """FILE[:NAME][@KEY=VALUE,..] as a contestant."""
+    place, _, settings = text.partition("@")
+    file, _, name = place.partition(":")
+    module = tm.load(file) if file.endswith(".co") else load_python(file)
+    kernel: Kernel = module[name] if name else module.only()
+    given = dict(s.split("=", 1) for s in settings.split(",") if s)
+    constants: dict[str, Any] = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in given.items()}
+    for key, value in (("GRID", processors), ("T", dtype)):
+        if key in kernel.source.constants:
+            constants.setdefault(key, value)
+    return Contestant(
+        Path(file).stem + (f"@{settings}" if settings else ""), lambda a, b, c: kernel(a, b, c, **constants)
+    )
+
+
 class Sampler:
-    """Means of SM clock and power while the block runs; needs nvidia-ml-py."""
+    """SM clock and power while something runs, from nvidia-smi."""
 
-    clocks: list[float] = field(default_factory=list)
-    powers: list[float] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.clock: list[float] = []
+        self.power: list[float] = []
 
-    def __enter__(self) -> Sampler:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        query = [
+            "nvidia-smi",
+            "-i",
+            "0",
+            "--query-gpu=clocks.sm,power.draw",
+            "--format=csv,noheader,nounits",
+            "-lms",
+            "50",
+        ]
         try:
-            import pynvml
+            process = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        except OSError:
+            yield
+            return
+        thread = threading.Thread(target=self._read, args=(process,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+            thread.join(timeout=1)
 
-            pynvml.nvmlInit()
-            card = pynvml.nvmlDeviceGetHandleByIndex(0)
-            while not self._stop.wait(0.05):
-                self.clocks.append(pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM))
-                self.powers.append(pynvml.nvmlDeviceGetPowerUsage(card) / 1000)
-        except Exception as e:
-            print(f"no clocks and power: {e}", file=sys.stderr)
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            try:
+                clock, power = (float(x) for x in line.split(","))
+            except ValueError:
+                continue
+            self.clock.append(clock)
+            self.power.append(power)
 
-    def means(self) -> tuple[float | None, float | None]:
-        # The first samples are of the ramp.
-        clocks, powers = self.clocks[len(self.clocks) // 3 :], self.powers[len(self.powers) // 3 :]
-        return (statistics.mean(clocks), statistics.mean(powers)) if clocks else (None, None)
+    def means(self) -> tuple[float, float]:
+        """(MHz, W) over the second half, when clocks have settled."""
+        half = len(self.clock) // 2
+        if not self.clock[half:]:
+            return math.nan, math.nan
+        return sum(self.clock[half:]) / len(self.clock[half:]), sum(self.power[half:]) / len(self.power[half:])
 
 
-def flushed(contestants: list[Callable[[], Any]], rounds: int) -> list[float]:
-    """Median microseconds of single launches, L2 flushed before each, contestants taking turns."""
-    scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    times: list[list[float]] = [[] for _ in contestants]
-    for _ in range(rounds):
-        for i, run in enumerate(contestants):
-            scratch.zero_()
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            # Keep the device busy while the host enqueues, so that the events bracket the kernel alone.
-            torch.cuda._sleep(20_000)
+def flushed(contestants: list[Contestant], tensors: Any, repeats: int) -> list[list[float]]:
+    """Microseconds of single launches, contestants taking turns, L2 written over before each."""
+    waste = torch.empty(L2_BYTES, dtype=torch.int8, device="cuda")
+    events = [
+        [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)] for _ in contestants
+    ]
+    for i in range(repeats):
+        for j in range(len(contestants)):
+            which = (i + j) % len(contestants)
+            waste.zero_()
+            start, stop = events[which][i]
             start.record()
-            run()
+            contestants[which].run(*tensors)
             stop.record()
-            stop.synchronize()
-            times[i].append(start.elapsed_time(stop) * 1e3)
-    return [statistics.median(t) for t in times]
+        torch.cuda.synchronize()
+    return [[start.elapsed_time(stop) * 1e3 for start, stop in series] for series in events]
 
 
-def steady(run: Callable[[], Any], seconds: float, once_us: float) -> tuple[float, float | None, float | None]:
-    """Mean microseconds back to back over ``seconds``, with the mean clock and power."""
-    batch = max(1, int(0.05e6 / max(once_us, 1.0)))
-    total, launches = 0.0, 0
-    with Sampler() as sampler:
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < seconds:
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+def steady(contestant: Contestant, tensors: Any, seconds: float, guess_us: float) -> tuple[float, float, float]:
+    """(microseconds a launch, MHz, W) of launches back to back."""
+    batch = max(1, int(5e4 / guess_us))
+    sampler = Sampler()
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    count, busy = 0, 0.0
+    with sampler.running():
+        for _ in range(max(1, int(2e5 / guess_us))):
+            contestant.run(*tensors)
+        torch.cuda.synchronize()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
             start.record()
             for _ in range(batch):
-                run()
+                contestant.run(*tensors)
             stop.record()
-            stop.synchronize()
-            # The first half warms up: clocks settle under load.
-            if time.perf_counter() - begin > seconds / 2 or launches == 0:
-                total += start.elapsed_time(stop) * 1e3
-                launches += batch
-    return (total / launches, *sampler.means())
+            torch.cuda.synchronize()
+            count, busy = count + batch, busy + start.elapsed_time(stop) * 1e3
+    return busy / count, *sampler.means()
 
 
-def kernel_of(spec: str) -> tuple[Kernel, dict[str, Any]]:
-    """``file[:kernel][?NAME=VALUE&..]``: the kernel and its compile-time values."""
-    path, _, options = spec.partition("?")
-    path, _, name = path.partition(":")
-    constants = dict(pair.split("=", 1) for pair in options.split("&") if pair)
-    values = {k: literal(v) for k, v in constants.items()}
-    if path.endswith(".py"):
-        module = load_python(path)
-        return (module[name] if name else module.only()), values
-    module = load(path, values)
-    return (module[name] if name else module.only()), {}
+def error_of(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> float:
+    """Largest difference from a sum in f32, as a share of K-dependent rounding (1 is suspicious)."""
+    rows = torch.randint(0, a.shape[0], (min(256, a.shape[0]),), device="cuda")
+    want = a[rows].double() @ b.double().T
+    scale = (a[rows].double().abs() @ b.double().abs().T) * 2.0**-20 + want.abs() * 2.0 ** (
+        -10 if c.dtype == torch.float16 else -7
+    )
+    return float(((c[rows].double() - want).abs() / (scale + 1e-6)).max())
 
 
-def measure(spec: str, shape: tuple[int, int, int], options: argparse.Namespace) -> Row:
-    kernel, constants = kernel_of(spec)
+def measure(
+    contestants: list[Contestant], shape: tuple[int, int, int], dtype: str, options: argparse.Namespace
+) -> list[Measured]:
     m, n, k = shape
-    torch.manual_seed(0)
-    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[options.dtype]
-    a, b = (torch.randn(rows, k, device="cuda").to(kind) for rows in (m, n))
-    c, d = (torch.full((m, n), float("nan"), device="cuda", dtype=kind) for _ in range(2))
+    generator = torch.Generator(device="cuda").manual_seed(options.seed)
+    a = torch.randn(m, k, device="cuda", generator=generator).to(TYPES[dtype])
+    b = torch.randn(n, k, device="cuda", generator=generator).to(TYPES[dtype])
+    c = torch.empty(m, n, device="cuda", dtype=TYPES[dtype])
+    found, able = [], []
+    for contestant in contestants:
+        result = Measured(contestant.name, shape, dtype)
+        found.append(result)
+        try:
+            c.fill_(float("nan"))
+            contestant.run(a, b, c)
+            torch.cuda.synchronize()
+            result.error = error_of(a, b, c)
+            able.append((contestant, result))
+        except Exception as e:
+            result.failed = f"{type(e).__name__}: {e}".splitlines()[0]
+    series = flushed([x for x, _ in able], (a, b, c), options.repeats)
+    for (_, result), samples in zip(able, series, strict=True):
+        result.samples_us = samples
+        result.flushed_us = median(samples)
+    if options.seconds:
+        for contestant, result in able:
+            time.sleep(options.pause)
+            result.steady_us, result.sm_clock, result.power = steady(
+                contestant, (a, b, c), options.seconds, result.flushed_us
+            )
+    for _, result in able:
+        result.flushed_ratio = found[0].flushed_us / result.flushed_us
+        result.steady_ratio = found[0].steady_us / result.steady_us
+    return found
 
-    def ours() -> None:
-        kernel(a, b, c, **constants)
 
-    def peer() -> None:
-        torch.mm(a, b.t(), out=d)
+def report(results: list[Measured]) -> None:
+    regime = f"{'us':>9} {'TFLOP/s':>8} {'ratio':>6}"
+    print(
+        f"{'kernel':40} {'M x N x K':22} {regime} | {regime} {'MHz':>6} {'W':>5} {'error':>6}   (flushed | steady)"
+    )
+    for r in results:
+        shape = " x ".join(map(str, r.shape))
+        if r.failed:
+            print(f"{r.kernel:40} {shape:22} failed: {r.failed}")
+            continue
+        print(
+            f"{r.kernel:40} {shape:22} {r.flushed_us:9.1f} {r.tflops(r.flushed_us):8.0f} {r.flushed_ratio:6.3f} | "
+            f"{r.steady_us:9.1f} {r.tflops(r.steady_us):8.0f} {r.steady_ratio:6.3f} "
+            f"{r.sm_clock:6.0f} {r.power:5.0f} {r.error:6.2f}"
+        )
+    for name in dict.fromkeys(r.kernel for r in results):
+        for regime in ("flushed_ratio", "steady_ratio"):
+            ratios = [
+                getattr(r, regime) for r in results if r.kernel == name and not math.isnan(getattr(r, regime))
+            ]
+            if ratios:
+                what = regime.replace("_", " ")
+                print(f"{name}: {what}, geometric mean of {len(ratios)}: {geometric_mean(ratios):.3f}")
 
-    ours(), peer()
-    torch.cuda.synchronize()
-    bound = testing.error_bound(a, b.T, acc=accumulator(kernel.build(**constants)) or "f32", out=options.dtype)
-    share = testing.share_of_bound(c, testing.reference("mk,nk->mn", a, b), bound)
-    for run in (ours, peer) * 3:
-        run()
-    mine, theirs = flushed([ours, peer], options.rounds)
-    row = Row(spec, options.dtype, m, n, k, share, mine, theirs)
-    if options.steady:
-        row.steady_us, row.clock, row.power = steady(ours, options.steady, mine)
-        row.peer_steady_us, row.peer_clock, row.peer_power = steady(peer, options.steady, theirs)
-    return row
 
-
-def facts() -> dict[str, Any]:
-    """What the numbers depend on."""
-    properties = torch.cuda.get_device_properties(0)
+def versions() -> dict[str, Any]:
+    """What ran where."""
+    p = torch.cuda.get_device_properties(0)
+    try:
+        query = [
+            "nvidia-smi",
+            "-i",
+            "0",
+            "--query-gpu=driver_version,power.limit,clocks.max.sm",
+            "--format=csv,noheader",
+        ]
+        driver = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        driver = "unknown"
     return {
-        "device": properties.name,
-        "sms": properties.multi_processor_count,
-        "date": datetime.date.today().isoformat(),
+        "tilemma": tm.__version__,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "ptxas": find_tool("ptxas").release,
-        "inputs": "random normal",
+        "device": p.name,
+        "processors": p.multi_processor_count,
+        "driver, power limit, top clock": driver,
+        "python": platform.python_version(),
     }
 
 
-def line(row: Row) -> str:
-    text = f"{Path(row.kernel).name:34} {row.m}x{row.n}x{row.k:<6} {row.share_of_bound:6.3f}"
-    text += f" {row.flushed_us:10.1f} {row.tflops(row.flushed_us):7.1f} {row.flushed_ratio:6.3f}"
-    if row.steady_us is not None and row.steady_ratio is not None:
-        text += f" {row.tflops(row.steady_us):8.1f} {row.steady_ratio:6.3f}"
-        if row.clock is not None and row.peer_clock is not None:
-            text += f"  {row.clock:.0f}/{row.peer_clock:.0f} MHz {row.power:.0f}/{row.peer_power:.0f} W"
-    return text
+def roofline(results: list[Measured]) -> str:
+    """The results (flushed regime) under the card's roof, as SVG: FLOP per byte against TFLOP/s, both log."""
+    width, height, left, bottom = 720, 440, 60, 50
+    x0, x1, y0, y1 = math.log10(10), math.log10(5000), math.log10(10), math.log10(1500)
 
+    def at(intensity: float, speed: float) -> tuple[float, float]:
+        x = left + (math.log10(max(intensity, 10)) - x0) / (x1 - x0) * (width - left - 20)
+        y = height - bottom - (math.log10(max(speed, 10)) - y0) / (y1 - y0) * (height - bottom - 20)
+        return round(x, 1), round(y, 1)
 
-def roofline(rows: list[Row], peak: float, bandwidth: float) -> str:
-    """An SVG: arithmetic intensity (FLOP per byte moved at least) against TFLOP/s, both logarithmic."""
-    from math import log10
-
-    width, height, left, bottom = 640, 400, 60, 40
-    points = [(2 * r.m * r.n * r.k / (2 * (r.m * r.k + r.n * r.k + r.m * r.n)), r) for r in rows]
-    low, high = 1.0, max(1e4, *(p[0] for p in points))
-
-    def x(intensity: float) -> float:
-        return left + (width - left - 20) * log10(intensity / low) / log10(high / low)
-
-    def y(tflops: float) -> float:
-        return height - bottom - (height - bottom - 20) * log10(max(tflops, 1)) / log10(peak * 1.3)
-
-    ridge = peak / bandwidth
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">'
+    ridge = PEAK_TFLOPS / PEAK_TBYTES
+    roof = " ".join(
+        f"{x},{y}" for x, y in (at(10, 10 * PEAK_TBYTES), at(ridge, PEAK_TFLOPS), at(5000, PEAK_TFLOPS))
+    )
+    colors = ["#555", "#d33", "#26c", "#283", "#a4a", "#b80"]
+    names = list(dict.fromkeys(r.kernel for r in results))
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="11">'
     ]
-    parts.append(f'<rect width="{width}" height="{height}" fill="white"/>')
-    corners = [(low, low * bandwidth), (ridge, peak), (high, peak)]
-    path = " ".join(f"{x(i):.1f},{y(t):.1f}" for i, t in corners)
-    parts.append(f'<polyline points="{path}" fill="none" stroke="#888" stroke-width="2"/>')
-    for intensity, r in points:
-        for value, colour in ((r.tflops(r.flushed_us), "#d62728"), (r.tflops(r.peer_flushed_us), "#1f77b4")):
-            parts.append(f'<circle cx="{x(intensity):.1f}" cy="{y(value):.1f}" r="4" fill="{colour}"/>')
-    for t in (1, 10, 100, 1000):
-        if t < peak * 1.3:
-            parts.append(f'<text x="8" y="{y(t):.1f}" font-size="11">{t}</text>')
-    parts.append(f'<text x="{left}" y="{height - 8}" font-size="11">FLOP per byte (log), red: tilemma, ')
-    parts.append("blue: cuBLAS, grey: ceilings; vertical: TFLOP/s (log)</text></svg>")
-    return "\n".join(parts)
+    lines.append('<rect width="100%" height="100%" fill="white"/>')
+    lines.append(f'<polyline points="{roof}" fill="none" stroke="black" stroke-width="1.5"/>')
+    for v in (10, 100, 1000):
+        (_, y), (x, _) = at(10, v), at(v, 10)
+        lines.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{v}</text>')
+        lines.append(f'<text x="{x}" y="{height - bottom + 16}" text-anchor="middle">{v}</text>')
+    lines.append(
+        f'<text x="{width / 2}" y="{height - 14}" text-anchor="middle">FLOP per byte of the arrays</text>'
+    )
+    turned = f'transform="rotate(-90 14 {height / 2})" text-anchor="middle"'
+    lines.append(f'<text x="14" y="{height / 2}" {turned}>TFLOP/s</text>')
+    for r in results:
+        if r.failed:
+            continue
+        m, n, k = r.shape
+        x, y = at(r.flops / (2.0 * (m * k + n * k + m * n)), r.tflops(r.flushed_us))
+        color = colors[names.index(r.kernel) % len(colors)]
+        label = f"{r.kernel} {m}x{n}x{k}: {r.tflops(r.flushed_us):.0f} TFLOP/s"
+        dot = f'<circle cx="{x}" cy="{y}" r="4" fill="{color}" fill-opacity="0.7">'
+        lines.append(f"{dot}<title>{label}</title></circle>")
+    for i, name in enumerate(names):
+        lines.append(f'<text x="{left + 12}" y="{24 + 15 * i}" fill="{colors[i % len(colors)]}">{name}</text>')
+    return "\n".join([*lines, "</svg>"])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kernels", nargs="+", help="file[:kernel][?NAME=VALUE&..]")
-    parser.add_argument("--shapes", nargs="+", default=DEFAULT_SHAPES, metavar="MxNxK")
-    parser.add_argument("--dtype", default="f16", choices=["f16", "bf16"])
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steady", type=float, default=0.0, help="seconds of steady state (0: not measured)")
-    parser.add_argument("--peak", type=float, default=828.0, help="TFLOP/s ceiling drawn in the picture")
-    parser.add_argument("--bandwidth", type=float, default=4.35, help="TB/s ceiling drawn in the picture")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernels", nargs="+", help="FILE[:NAME][@KEY=VALUE,..]")
+    parser.add_argument("--shapes", default="4096,8192", help="comma-separated: N for a cube, or MxNxK")
+    parser.add_argument("--dtypes", default="f16", help="comma-separated: f16, bf16")
+    parser.add_argument("--repeats", type=int, default=31, help="single launches of each contestant")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of steady state; 0 for none")
+    parser.add_argument("--pause", type=float, default=0.3, help="seconds of rest before each steady run")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--svg", type=Path)
     options = parser.parse_args()
-    about = facts()
-    print(", ".join(f"{k} {v}" for k, v in about.items()))
-    print(f"{'kernel':34} {'M x N x K':16} {'error':>6} {'us':>10} {'TFLOP/s':>7} {'ratio':>6}  steady  ratio")
-    rows = []
-    for spec in options.kernels:
-        for shape in options.shapes:
-            m, n, k = (int(x) for x in shape.split("x"))
-            try:
-                rows.append(measure(spec, (m, n, k), options))
-                print(line(rows[-1]), flush=True)
-            except Exception as e:
-                print(f"{spec} {shape}: {type(e).__name__}: {e}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({**about, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
-    if options.svg and rows:
-        options.svg.write_text(roofline(rows, options.peak, options.bandwidth))
-    return 0 if rows and all(r.share_of_bound <= 1 for r in rows) else 1
+    info = versions()
+    print(json.dumps(info))
+    results: list[Measured] = []
+    for dtype in options.dtypes.split(","):
+        contestants = [Contestant("torch.mm", lambda a, b, c: torch.mm(a, b.T, out=c))]
+        contestants += [parse_kernel(k, dtype, info["processors"]) for k in options.kernels]
+        for shape in map(parse_shape, options.shapes.split(",")):
+            results += measure(contestants, shape, dtype, options)
+            report(results[-len(contestants) :])
+            sys.stdout.flush()
+            if options.json:
+                data = {"versions": info, "results": [asdict(r) for r in results]}
+                options.json.write_text(json.dumps(data, indent=1, default=str))
+    report(results)
+    if options.svg:
+        options.svg.write_text(roofline(results))
+    return int(any(r.failed for r in results))
 
 
 if __name__ == "__main__":
