@@ -162,10 +162,10 @@ def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], num
     late: list[Op] = [MmaWait(1, span=span)]
     for t in triggers:
         ref = t.event
-        now = ref.order if ref.order is not None else ref.slot
+        now = ref.slot if ref.order is None else binary("mod", ref.order, ref.event.slots)
         assert now is not None
         prev = Var(f"{ref.event.name}.held{next(numbers)}", now.type)
-        held = EventRef(ref.event, order=prev) if ref.order is not None else EventRef(ref.event, slot=prev)
+        held = EventRef(ref.event, slot=prev)
         release = If(binary("ge", prev, 0), (replace(t, event=held, ordered=True),), span=t.span)
         before.append(Declare(prev, const(-1), span=t.span))
         late += [release, Assign(prev, now, span=t.span)]
