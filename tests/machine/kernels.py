@@ -84,7 +84,10 @@ def gemm_sm80(bm: int = 64, bn: int = 64, stages: int = 2) -> str:
   shl.b32 %r11, %r2, 6; add.s32 %r10, %r10, %r11; add.s32 %r10, %r10, {base};
   mad.lo.s32 %r10, %r61, {stage}, %r10; add.s32 %r10, %s, %r10;
   cp.async.cg.shared.global [%r10], [%rd1], 16, %r7;""")
-        return "".join(lines).replace("mad.wide.s32 %rd1, %r8, %K, 0;", "mul.wide.s32 %rd1, %r8, %K;") + f"\n  cp.async.commit_group; // @commit-{tag}\n"
+        return (
+            "".join(lines).replace("mad.wide.s32 %rd1, %r8, %K, 0;", "mul.wide.s32 %rd1, %r8, %K;")
+            + f"\n  cp.async.commit_group; // @commit-{tag}\n"
+        )
 
     for i in range(stages - 1):
         out.append(f"  mov.u32 %r60, {i}; mov.u32 %r61, {i};{load('first')}")
@@ -93,7 +96,7 @@ LOOP:
   setp.ge.s32 %p3, %kt, %nk; @%p3 bra DONE;
   cp.async.wait_group {stages - 2}; // @wait
   bar.sync 0; // @barrier-arrived
-  add.s32 %r60, %kt, {stages - 1}; rem.u32 %r61, %r60, {stages};{load('next')}
+  add.s32 %r60, %kt, {stages - 1}; rem.u32 %r61, %r60, {stages};{load("next")}
   rem.u32 %buf, %kt, {stages}; mul.lo.s32 %buf, %buf, {stage}; add.s32 %buf, %buf, %s;""")
     for kk in range(2):
         for i in range(mt):
@@ -151,7 +154,7 @@ def gemm_tma(
     total = off_empty + 8 * stages
     acc = [f"%acc{i}" for i in range(bn // 2)]
     expect = a_bytes + b_bytes
-    arrivals = consumers * cluster
+    arrivals = 4 * consumers * cluster
     threads = 128 + 128 * consumers
     multicast = cluster > 1
     half = bn // cluster
@@ -172,11 +175,11 @@ def gemm_tma(
     release = (
         "\n".join(
             f"""  mapa.shared::cluster.u32 %r31, %r30, {c};
-  @%leader mbarrier.arrive.shared::cluster.b64 _, [%r31]; // @release-{c}"""
+  @%first mbarrier.arrive.shared::cluster.b64 _, [%r31]; // @release-{c}"""
             for c in range(cluster)
         )
         if multicast
-        else "  @%leader mbarrier.arrive.shared.b64 _, [%r30]; // @release"
+        else "  @%first mbarrier.arrive.shared.b64 _, [%r30]; // @release"
     )
     end = (
         "  barrier.cluster.arrive.aligned; // @cluster-arrive-1\n  barrier.cluster.wait.aligned; // @cluster-wait-1"
@@ -204,7 +207,7 @@ def gemm_tma(
 .maxntid {threads}, 1, 1
 .minnctapersm 1
 {{
-  .reg .pred %p<8>, %leader, %accumulate; .reg .b16 %h<4>;
+  .reg .pred %p<8>, %leader, %first, %accumulate; .reg .b16 %h<4>;
   .reg .b32 %r<64>, %t, %wg, %bm, %bn, %kt, %nk, %slot, %phase, %rank, %s;
   .reg .b64 %rd<8>, %ta, %tb, %tc, %da, %db, %rda, %rdb; .reg .f32 {", ".join(acc)};
   mov.u32 %t, %tid.x; shr.u32 %wg, %t, 7; mov.u32 %s, smem;
@@ -241,9 +244,8 @@ DRAIN:
   bra END;
 CONSUMER:
 {"  setmaxnreg.inc.sync.aligned.u32 232;" if consumers == 2 else ""}
-  sub.s32 %wg, %wg, 1; and.b32 %r3, %t, 127; setp.eq.s32 %leader, %r3, 0;
+  sub.s32 %wg, %wg, 1; and.b32 %r3, %t, 127; setp.eq.s32 %leader, %r3, 0; and.b32 %r4, %t, 31; setp.eq.s32 %first, %r4, 0;
   setp.ne.s32 %accumulate, 0, 0;
-  wgmma.fence.sync.aligned; // @fence-first
 CONSUME:
   setp.ge.s32 %p3, %kt, %nk; @%p3 bra STORE;
   shl.b32 %r10, %slot, 3; add.s32 %r10, %s, %r10; add.s32 %r11, %r10, {off_full}; add.s32 %r30, %r10, {off_empty};

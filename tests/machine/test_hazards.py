@@ -16,7 +16,9 @@ from tilemma.machine.hazards import HazardError
 Build = Callable[[], tuple[str, dict[str, Any], dict[str, Any]]]
 
 
-def small(body: str, *, arch: str = "sm_90a", block: int = 64, shared: int = 1024, grid: Any = 1, **args: Any) -> Any:
+def small(
+    body: str, *, arch: str = "sm_90a", block: int = 64, shared: int = 1024, grid: Any = 1, **args: Any
+) -> Any:
     """A kernel with a few registers, and arrays ``x`` (read) and ``y`` (written) of 256 words unless given."""
     values = {"x": np.arange(256, dtype=np.uint32), "y": np.zeros(256, np.uint32)} | args
     ptx = (
@@ -122,7 +124,10 @@ CLUSTER = """
 def cluster(edit: Callable[[str], str] = lambda p: p) -> Any:
     ptx, launch, args = small(CLUSTER, grid=2, y=np.zeros(256, np.uint32))
     ptx = ptx.replace(")\n{", ")\n.explicitcluster\n.reqnctapercluster 2, 1, 1\n{", 1)
-    ptx = ptx.replace("mad.wide.u32 %Y, %t, 4, %Y;", "mov.u32 %r9, %ctaid.x; mad.lo.u32 %r9, %r9, 64, %t; mad.wide.u32 %Y, %r9, 4, %Y;")
+    ptx = ptx.replace(
+        "mad.wide.u32 %Y, %t, 4, %Y;",
+        "mov.u32 %r9, %ctaid.x; mad.lo.u32 %r9, %r9, 64, %t; mad.wide.u32 %Y, %r9, 4, %Y;",
+    )
     return edit(ptx), {**launch, "cluster": (2, 1, 1)}, args
 
 
@@ -194,7 +199,9 @@ class Case:
 
 exchange, cp_async, barrier = plain(EXCHANGE), plain(CP_ASYNC), plain(BARRIER)
 bulk_store, bulk_load = plain(BULK_STORE), plain(BULK_LOAD)
-setmaxnreg = plain("  setmaxnreg.dec.sync.aligned.u32 40; // @count\n  setmaxnreg.inc.sync.aligned.u32 64;", block=128)
+setmaxnreg = plain(
+    "  setmaxnreg.dec.sync.aligned.u32 40; // @count\n  setmaxnreg.inc.sync.aligned.u32 64;", block=128
+)
 
 
 def with_registers(edit: Callable[[str], str] = lambda p: p) -> Any:

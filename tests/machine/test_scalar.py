@@ -13,7 +13,9 @@ from harness import execute, ptx_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-U32 = st.lists(st.integers(0, 2**32 - 1) | st.sampled_from([0, 1, 31, 32, 2**31, 2**32 - 1]), min_size=32, max_size=32)
+U32 = st.lists(
+    st.integers(0, 2**32 - 1) | st.sampled_from([0, 1, 31, 32, 2**31, 2**32 - 1]), min_size=32, max_size=32
+)
 U64 = st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**63, 2**64 - 1]), min_size=32, max_size=32)
 
 
@@ -54,7 +56,9 @@ INTEGER: dict[str, Callable[..., int]] = {
 @settings(max_examples=5, deadline=None)
 @given(a=U32, b=U32)
 def test_integer_binary(op: str, a: list[int], b: list[int]) -> None:
-    (out,) = execute(f"{op} %o0, %i0, %i1;", ["b32"], {"b32/a": np.array(a, np.uint32), "b32/b": np.array(b, np.uint32)})
+    (out,) = execute(
+        f"{op} %o0, %i0, %i1;", ["b32"], {"b32/a": np.array(a, np.uint32), "b32/b": np.array(b, np.uint32)}
+    )
     assert out.tolist() == [INTEGER[op](x, y) & 0xFFFFFFFF for x, y in zip(a, b, strict=True)]
 
 
@@ -121,7 +125,9 @@ WIDE: dict[str, Callable[..., int]] = {
 @settings(max_examples=5, deadline=None)
 @given(a=U32, b=U32)
 def test_widening(op: str, a: list[int], b: list[int]) -> None:
-    (out,) = execute(f"{op} %o0, %i0, %i1;", ["b64"], {"b32/a": np.array(a, np.uint32), "b32/b": np.array(b, np.uint32)})
+    (out,) = execute(
+        f"{op} %o0, %i0, %i1;", ["b64"], {"b32/a": np.array(a, np.uint32), "b32/b": np.array(b, np.uint32)}
+    )
     assert out.tolist() == [WIDE[op](x, y) & (2**64 - 1) for x, y in zip(a, b, strict=True)]
 
 

@@ -234,6 +234,40 @@ def touches_mbarrier(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Arra
         )
 
 
+def is_wgmma(reader: Any) -> bool:
+    return isinstance(reader, tuple) and reader[0] == "wgmma"
+
+
+def by_other_warps(
+    w: Warp, ins: Instruction, events: Array, rows: Any, table: Any, addr: Array, verb: str
+) -> None:
+    """Report the overwrite of wgmma operands that not all of the warpgroup's warps are known to have waited for.
+
+    The warps' own columns follow that of the warpgroup.  ``table[rows, column]`` is what the writer knows; rows of
+    None: ``table`` is one row.
+    """
+    if not events.any():
+        return
+    log = w.cta.cluster.events
+    column, clock = log.stand(events)
+    bad = np.zeros(events.shape, bool)
+    for warp in range(1, 5):
+        known = table[column + warp] if rows is None else table[rows, column + warp]
+        bad |= (known < clock) & (events != 0)
+    if bad.any():
+        i, j = np.nonzero(bad)
+        event = log.of(events[i[0], j[0]])
+        w.cta.machine.report(
+            hz.OverwriteOfOtherWarps.at(
+                w.place(ins),
+                at_bytes=np.sort(addr[i] + j),
+                other=event.place,
+                access=verb,
+                space=f"shared byte {int(addr[i[0]] + j[0]):#x}",
+            )
+        )
+
+
 def report_conflict(
     w: Warp, ins: Instruction, event: Access, verb: str, space: str, lanes: Any, at_bytes: Any
 ) -> None:
@@ -333,8 +367,12 @@ def check_write(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, wi
         touches_mbarrier(w, ins, cta, lanes, addr, width, f"`{ins.opcode}` writes")
         _ordered(w, ins, cta, lanes, addr, width, written, kind)
     if read.max() > floor:
-        for views in list(shared.by_reader.values()):
-            _ordered(w, ins, cta, lanes, addr, width, views[width].take(index, axis=0), kind)
+        for reader, views in list(shared.by_reader.items()):
+            events = views[width].take(index, axis=0)
+            _ordered(w, ins, cta, lanes, addr, width, events, kind)
+            if is_wgmma(reader):
+                rows = (w.first + np.asarray(lanes))[:, None]
+                by_other_warps(w, ins, events, rows, w.cta.cluster.clocks.seen, addr, f"`{ins.opcode}` writes")
     return index
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
-from tilemma.machine.access import report_conflict, shared_bounds, touches_mbarrier
-from tilemma.machine.clocks import UNORDERED
+from tilemma.machine.access import by_other_warps, is_wgmma, report_conflict, shared_bounds, touches_mbarrier
 from tilemma.machine.memory import SHIFT
 from tilemma.machine.state import Access, Cta, Warp
 from tilemma.machine.syntax import Instruction
@@ -28,6 +27,13 @@ class Knowledge:
 
     seen: Array
     fenced: Array
+
+    def cover(self, column: Array) -> None:
+        """Know nothing, rather than fail, about columns that came into being after this was taken."""
+        need = int(column.max()) + 1 - len(self.seen)
+        if need > 0:
+            more = np.zeros(need, self.seen.dtype)
+            self.seen, self.fenced = np.concatenate([self.seen, more]), np.concatenate([self.fenced, more])
 
 
 def async_read(
@@ -61,8 +67,8 @@ def async_read(
                 space=f"shared bytes at {int(at.min()):#x}",
             )
         )
-    number = (written & (UNORDERED - 1)) >> 5
-    column, clock = events.column[number] + (written & 31), events.clock[number]
+    column, clock = events.stand(written)
+    knowledge.cover(column)
     known = (knowledge.fenced[column] >= clock) | (written == 0)
     if not known.all():
         i, j = np.nonzero(~known)
@@ -85,20 +91,22 @@ def async_write(
     old = shared.writers[width].take(index, axis=0)
     if width > 1 and (old == old[:, :1]).all():
         old = old[:, :1]
-    column, clock = stand(events, old)
+    column, clock = events.stand(old)
+    knowledge.cover(column)
     unknown = (knowledge.fenced[column] < clock) & (old != 0)
     if unknown.any():
         i, j = np.nonzero(unknown)
         _blame_async(w, ins, events.of(old[i[0], j[0]]), addr[i] + j, old[i[0], j[0]], knowledge, f"{what} writes")
     if shared.readers[width].take(index, axis=0).any():
-        for views in list(shared.by_reader.values()):
+        for reader, views in list(shared.by_reader.items()):
             read = views[width].take(index, axis=0)
             if not read.any():
                 continue
             if width > 1 and (read == read[:, :1]).all():
                 read = read[:, :1]
-            column, clock = stand(events, read)
+            column, clock = events.stand(read)
             # A read needs no proxy fence before the overwrite: order is enough (docs/machine.md).
+            knowledge.cover(column + 4)
             unknown = (knowledge.seen[column] < clock) & (read != 0)
             if unknown.any():
                 i, j = np.nonzero(unknown)
@@ -112,19 +120,16 @@ def async_write(
                     (),
                     np.sort(addr[i] + j),
                 )
+            elif is_wgmma(reader):
+                by_other_warps(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
     touches_mbarrier(w, ins, cta, (), addr, width, f"{what} writes")
     shared.writers[width][index] = event
-
-
-def stand(events: Any, packed: Array) -> tuple[Array, Array]:
-    number = (packed & (UNORDERED - 1)) >> 5
-    return events.column[number] + (packed & 31), events.clock[number]
 
 
 def _blame_async(
     w: Warp, ins: Instruction, event: Access, at: Array, packed: Any, knowledge: Knowledge, verb: str
 ) -> None:
-    column, clock = stand(w.cta.cluster.events, np.asarray(packed))
+    column, clock = w.cta.cluster.events.stand(np.asarray(packed))
     if event.kind not in ("tma", "wgmma", "bulk-store", "mbarrier") and knowledge.seen[column] >= clock:
         cls = hz.MissingProxyFenceAfterCopy if event.kind == "cp.async" else hz.MissingProxyFence
         w.cta.machine.report(

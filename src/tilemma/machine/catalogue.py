@@ -38,6 +38,19 @@ class OverwriteInFlight(HazardError):
     )
 
 
+class OverwriteOfOtherWarps(OverwriteInFlight):
+    code = "overwrite-in-flight-warps"
+    found = "{access} {space} after a wait for the wgmma of PTX line {other_line} by some of its four warps only"
+    expected = "all four warps of the warpgroup have waited for their part, and the writer knows"
+    fix = "let each of the four warps tell the writer after its own wait, or add a barrier of the warpgroup"
+    why = (
+        "A wgmma group belongs to the warpgroup, and widely used pipelines let one thread of the warpgroup release "
+        "the buffer; but `wgmma.wait_group` makes only its own warp wait. A note by default, an error under "
+        "`--strict`."
+    )
+    strict_only = True
+
+
 class MissingProxyFence(HazardError):
     code = "missing-proxy-fence"
     found = "{access} through the async proxy {space} that PTX line {other_line} wrote through the generic proxy"

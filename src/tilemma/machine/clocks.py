@@ -206,9 +206,13 @@ class Events:
         """Packed numbers up to this one are events that exist now and are not unordered."""
         return self.count << _LANE_BITS
 
+    def stand(self, packed: Any) -> tuple[Any, Any]:
+        """Column and clock of packed events."""
+        number = (packed & _ID) >> _LANE_BITS
+        return self.column[number] + (packed & 31), self.clock[number]
+
     def known(self, packed: Any, rows: Any, table: Ints32) -> npt.NDArray[np.bool_]:
         """Whether thread ``rows`` (broadcast against ``packed``) knows each event, by ``table``."""
-        number = (packed & _ID) >> _LANE_BITS
-        column = self.column[number] + (packed & 31)
-        result: npt.NDArray[np.bool_] = table[rows, column] >= self.clock[number]
+        column, clock = self.stand(packed)
+        result: npt.NDArray[np.bool_] = table[rows, column] >= clock
         return result

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
 from tilemma.machine.access import misaligned, report_conflict, report_same_instruction
-from tilemma.machine.async_access import stand
 from tilemma.machine.memory import SHIFT, Allocation
 from tilemma.machine.state import Frame, Warp
 from tilemma.machine.syntax import Instruction
@@ -155,7 +154,7 @@ def unknown_global(w: Warp, events: Array, rows: Any) -> npt.NDArray[np.bool_]:
         for number in np.unique(serial[foreign]):
             other = w.cta.machine.clusters[int(number) - 1]
             here = foreign & (serial == number)
-            column, clock = stand(other.events, packed)
+            column, clock = other.events.stand(packed)
             table = knowledge.get(int(number) - 1)
             known = np.zeros(events.shape, bool)
             if table is not None:

@@ -439,7 +439,9 @@ class _Body:
         end = p.tokens[p.position - 1].end
         text = " ".join(p.text[first.start : end].split())
         self.instructions.append(
-            Instruction(opcode.text, tuple(operands), guard, first.line, first.column, text, p.location)
+            Instruction(
+                opcode.text, tuple(operands), guard, first.line, first.column, text, p.location, first.start, end
+            )
         )
 
     def guard(self) -> Guard:

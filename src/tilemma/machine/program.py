@@ -76,6 +76,8 @@ class Program:
     reconverge: list[int] = field(default_factory=list)
     tracked: frozenset[int] = frozenset()
     wgmma_registers: frozenset[int] = frozenset()
+    # Registers that ldmatrix alone writes.
+    matrix_registers: frozenset[int] = frozenset()
     shared_offsets: dict[str, int] = field(default_factory=dict)
     static_shared: int = 0
     shared_base: int = 0
@@ -186,6 +188,9 @@ def _finish(program: Program) -> None:
         step.maybe_undefined = undefined[step.index]
     program.tracked = frozenset().union(*undefined) if undefined else frozenset()
     program.wgmma_registers = frozenset().union(*(s.async_registers for s in steps)) if steps else frozenset()
+    loaded = {r for s in steps if s.instruction.opcode.startswith("ldmatrix") for r in s.writes}
+    others = {r for s in steps if not s.instruction.opcode.startswith("ldmatrix") for r in s.writes}
+    program.matrix_registers = frozenset(loaded - others)
     for step in steps:
         _instrument(program, step)
     leaders = graph.leaders

@@ -1,21 +1,199 @@
-"""Where the elements of a matrix operand came from: the check that its layout is the one the instruction reads."""
+"""Where the elements of a matrix operand came from: is its layout the one that the instruction reads?
+
+cp.async and tensor copies leave, beside each byte of shared memory, the global address that it came from, and
+ldmatrix carries that on to registers.  An operand of a matrix instruction is a tile: each dimension of the array
+that it came from must run along one axis of the operand only, and its contraction indices must be distinct.  A
+writer and a reader that disagree on swizzle, strides or box break that, whatever the values are.
+
+Elements whose origin is unknown (zero fill, stores from registers) are passed over.  Layout errors are
+systematic, so each instruction is looked at for its first executions only.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 
-def wanted(w: Any) -> bool:
-    return False
+from tilemma.machine.catalogue import OperandLayout
+from tilemma.machine.memory import Allocation
 
-
-def matrix_loaded(w: Any, ids: Any, addr: Any, the_map: Any) -> None:
-    return None
-
-
-def check_mma(w: Any, ins: Any, a: Any, b: Any) -> None:
-    return None
+# Executions of one instruction, by all warps together, that are looked at.
+_LOOKS = 64
 
 
-def check_wgmma(w: Any, ins: Any, cta: Any, letter: str, at: Any, size: int) -> None:
-    return None
+def wanted(w: Any, ins: Any) -> bool:
+    """Whether this execution of ``ins`` is to be looked at."""
+    if w.cta.shared.origin is None:
+        return False
+    counts = w.cta.machine.looks
+    seen = counts.get(id(ins), 0)
+    counts[id(ins)] = seen + 1
+    return bool(seen < _LOOKS)
+
+
+def matrix_loaded(w: Any, ids: list[int], addr: Any, the_map: Any) -> None:
+    """ldmatrix has loaded the registers ``ids`` from rows at ``addr``: note each half's origin, [32, 2]."""
+    origin = w.cta.shared.origin
+    if origin is None:
+        return
+    rows = addr.reshape(-1, 8)
+    which = np.arange(len(rows))[None, :, None]
+    halves = origin[rows[which, the_map.rows] + 2 * the_map.cols]
+    for j, register in enumerate(ids):
+        w.origins[register] = halves[:, j]
+
+
+def _fragment_origin(w: Any, fragment: Any, size: int) -> Any:
+    """Origins of a fragment's elements, as the tile: 0 where unknown."""
+    only = w.cta.machine.program.matrix_registers
+    per = 4 // size
+    parts = []
+    for register in fragment.ids:
+        halves = w.origins.get(register) if register in only else None
+        if halves is None:
+            return None
+        at = np.arange(per) * size
+        known = halves[:, at // 2]
+        parts.append(np.where(known > 0, known + at % 2, 0))
+    tile = np.zeros(fragment.extent, np.int64)
+    tile[fragment.at] = np.stack(parts, axis=1).reshape(32, -1)
+    return tile
+
+
+def check_mma(w: Any, ins: Any, a: Any, b: Any, bits: int) -> None:
+    """Check both operands of an mma.sync whose registers ldmatrix loaded."""
+    if bits < 8 or bits > 32:
+        return
+    tiles = [_fragment_origin(w, f, bits // 8) for f in (a, b)]
+    steps = [
+        None if t is None else check_tile(w, ins, x, t)
+        for x, t in zip("AB", (tiles[0], _turned(tiles[1])), strict=True)
+    ]
+    _agree(w, ins, steps)
+
+
+def _turned(tile: Any) -> Any:
+    return None if tile is None else tile.T
+
+
+def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any]]) -> None:
+    """Check a wgmma's shared-memory operands: (letter, element addresses [rows, k])."""
+    steps = [check_tile(w, ins, letter, cta.shared.origin[at]) for letter, at in operands]
+    if len(steps) == 2:
+        _agree(w, ins, steps)
+
+
+def coordinates(allocation: Allocation, origin: Any) -> list[Any]:
+    """Array indices of global addresses, one array for each dimension of the allocation's array."""
+    left = origin - allocation.base - allocation.origin
+    out: list[Any] = [np.zeros_like(left)] * len(allocation.shape)
+    for axis in sorted(range(len(allocation.shape)), key=lambda i: -abs(allocation.strides[i])):
+        stride = allocation.strides[axis]
+        if stride > 0 and allocation.shape[axis] > 1:
+            out[axis] = left // stride
+            left = left % stride
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """How an operand goes along K: the array, which of its dimensions, and its index in each column."""
+
+    allocation: Allocation
+    axis: int
+    index: Any
+
+    @property
+    def dimension(self) -> Any:
+        names = self.allocation.dimensions
+        return names[self.axis] if self.axis < len(names) else None
+
+
+def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None:
+    """Check one operand, ``origin`` [rows, k]; returns how it goes along K where that is known."""
+    known = origin > 0
+    if known.sum() < 2:
+        return None
+    addresses = origin[known]
+    allocation = w.cta.machine.memory.find(int(addresses[0]))
+    if allocation is None or not allocation.shape:
+        return None
+    inside = (addresses >= allocation.base) & (addresses < allocation.base + allocation.size)
+    if not inside.all():
+        return None
+    along_k = None
+    for axis, index in enumerate(coordinates(allocation, np.where(known, origin, addresses[0]))):
+        by_row = _constant(index, known, 1)
+        by_column = _constant(index, known, 0)
+        if not (by_row or by_column):
+            _report(w, ins, letter, allocation, axis, index, known)
+            return None
+        if by_column and not by_row:
+            along_k = Contraction(allocation, axis, _line(index, known))
+    if along_k is not None:
+        values = along_k.index
+        present = values[values >= 0]
+        if len(np.unique(present)) < len(present):
+            _say(w, ins, letter, allocation, "two columns of K come from the same place")
+    return along_k
+
+
+def _constant(index: Any, known: Any, axis: int) -> bool:
+    """Whether the known entries agree along ``axis``."""
+    high = np.where(known, index, -1).max(axis=axis)
+    low = np.where(known, index, np.iinfo(np.int64).max).min(axis=axis)
+    return bool((low >= high).all())
+
+
+def _line(index: Any, known: Any) -> Any:
+    """The index of each column, -1 where nothing is known of it."""
+    return np.where(known, index, -1).max(axis=0)
+
+
+def _agree(w: Any, ins: Any, operands: list[Contraction | None]) -> None:
+    """A and B must go through the contraction in the same order, and always at the same distance.
+
+    The distance is held against that of the program's other products only where the launch plan gives both
+    contracted dimensions one name: a convolution, say, goes through its operands at changing distances.
+    """
+    a, b = operands
+    if a is None or b is None or len(a.index) != len(b.index) or (a.index < 0).any() or (b.index < 0).any():
+        return
+    steps_a, steps_b = a.index - a.index[0], b.index - b.index[0]
+    if (steps_a != steps_b).any():
+        at = int(np.flatnonzero(steps_a != steps_b)[0])
+        what = f"from column 0 to column {at}, A's index grows by {int(steps_a[at])}, B's by {int(steps_b[at])}"
+        _say(w, ins, "B", b.allocation, what)
+        return
+    if a.dimension is None or a.dimension != b.dimension:
+        return
+    distance = int(a.index[0] - b.index[0])
+    key = (a.allocation.name, a.axis, b.allocation.name, b.axis)
+    first, where = w.cta.machine.distances.setdefault(key, (distance, ins.line))
+    if distance != first:
+        what = (
+            f"{a.dimension} is {int(a.index[0])} in A and {int(b.index[0])} in B, a distance of {distance}; at PTX "
+            f"line {where} it is {first}"
+        )
+        _say(w, ins, "B", b.allocation, what)
+
+
+def _report(w: Any, ins: Any, letter: str, allocation: Allocation, axis: int, index: Any, known: Any) -> None:
+    """Say which element breaks the tile."""
+    for row in range(len(index)):
+        columns = np.flatnonzero(known[row])
+        reference = np.flatnonzero(known[0])
+        both = np.intersect1d(columns, reference)
+        broken = both[index[row, both] != index[0, both]] if len(both) else both
+        if len(broken) and (index[row, columns] != index[row, columns[0]]).any():
+            k = int(broken[0])
+            what = f"index {axis} at (row {row}, k {k}) is {int(index[row, k])}, while at (row 0, k {k}) it is {int(index[0, k])}"
+            _say(w, ins, letter, allocation, what)
+            return
+    _say(w, ins, letter, allocation, f"index {axis} depends on row and k at once")
+
+
+def _say(w: Any, ins: Any, letter: str, allocation: Allocation, what: str) -> None:
+    w.cta.machine.report(OperandLayout.at(w.place(ins), operand=letter, array=allocation.name, what=what))

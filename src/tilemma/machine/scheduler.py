@@ -82,6 +82,10 @@ class Machine:
         self.active = 0
         self.timeouts: dict[Frame, None] = {}
         self._leaders: dict[int, int] = {}
+        # How often each matrix instruction's operands have been looked at (provenance).
+        self.looks: dict[int, int] = {}
+        # For two arrays' contracted dimensions, how far apart their indices are, and where that was first seen.
+        self.distances: dict[Any, tuple[int, int]] = {}
 
     # -- reports
     def report(self, hazard: HazardError, *, fatal: bool = False) -> None:

@@ -106,6 +106,8 @@ class Warp:
         self.register_count = 0
         # cp.async: pending copies not committed, and committed groups in order (each a list of agents).
         self.copies: Any = None
+        # Global origins of the halves of registers that ldmatrix loaded: register -> [32, 2].
+        self.origins: dict[int, npt.NDArray[np.int64]] = {}
         self.bulk: dict[int, Any] = {}
         self.local: npt.NDArray[np.uint8] | None = None
         # Strong accesses: what relaxed reads brought and a later fence makes count; what a fence released.

@@ -110,6 +110,9 @@ class Instruction:
     column: int
     text: str
     location: Location | None
+    # Where it stands in the module's text, guard and semicolon included.
+    start: int = 0
+    end: int = 0
 
     @property
     def parts(self) -> tuple[str, ...]:

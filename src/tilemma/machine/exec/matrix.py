@@ -181,13 +181,13 @@ def _mma(d: Decoder, shape: Any, types: Any, satfinite: bool, bitop: Any) -> Non
     b = Fragment(d, d.operands[2], shape, "B", tb, write=False)
     c = Fragment(d, d.operands[3], shape, "C", tc, write=False)
     out = Fragment(d, d.operands[0], shape, "D", td, write=True)
-    ins = d.ins
+    ins, bits = d.ins, dtype(ta).bits if ta != "tf32" else 32
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         aligned.whole_warp(f, ins, m)
-        if provenance.wanted(w):
-            provenance.check_mma(w, ins, a, b)
+        if provenance.wanted(w, ins):
+            provenance.check_mma(w, ins, a, b, bits)
         out.store(w, numerics.mma(a.load(w), b.load(w), c.load(w), ta, tb, td, satfinite=satfinite, bitop=bitop))
 
     d.visible(run)

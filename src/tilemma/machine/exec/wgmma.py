@@ -119,7 +119,8 @@ class Group:
         self.ends: dict[int, int] = {}
         self.committed = dict.fromkeys([w.index for w in self.warps], 0)
         self.issued = dict.fromkeys([w.index for w in self.warps], 0)
-        self.column = cta.cluster.clocks.column(("wgmma", cta.rank, number))
+        # One for the warpgroup, then one for each of its warps.
+        self.column = cta.cluster.clocks.column(("wgmma", cta.rank, number), 5)
         self.started = 0
         # Events of operations that have started and belong to no group yet.
         self.uncommitted: dict[int, int] = {}
@@ -251,7 +252,8 @@ class Operation(Agent):
                 w, ins, cta, units[0], units[1], self.knowledge, self.event, ("wgmma", group.number), what
             )
             self._swizzles(w, letter, raw, at)
-            provenance.check_wgmma(w, ins, cta, letter, at, size)
+        if provenance.wanted(w, ins):
+            provenance.check_wgmma(w, ins, cta, [(letter, at) for letter, _, at in self.operands()])
         group.started += 1
         machine.issue(self)
         waiters, group.waiters = group.waiters, []
@@ -474,6 +476,7 @@ def wait(d: Decoder) -> None:
                 machine.complete(operation)
         clocks = w.cta.cluster.clocks
         clocks.learn(w.rows_of(m), group.column, number)
+        clocks.learn(w.rows_of(m), group.column + 1 + w.index % 4, number)
         for r in [r for r, issue in w.in_flight.items() if issue.serial < end]:
             del w.in_flight[r]
         w.wgmma_waited = number
