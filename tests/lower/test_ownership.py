@@ -14,8 +14,13 @@ OPERANDS = {
     for letter, operand in atom.operands.items()
     if operand.in_registers
 }
-# One of each shape and layout: N alone makes no new kind of fragment.
-SAMPLE = {k: o for k, o in OPERANDS.items() if "64x" not in k[0] or o.shape[1] in (8, 16, 24, 64, 256)}
+# One operand of each layout: the same fragments come in many types.
+SAMPLE = {
+    (o.shape, str(o.layout), o.pack): (name, letter)
+    for (name, letter), o in OPERANDS.items()
+    if not name.startswith("SM90_64x") or o.shape[1] in (8, 16, 24, 64, 256)
+}
+SAMPLE = {which: OPERANDS[which] for which in SAMPLE.values()}
 
 
 def sum_of(found, lane: int) -> tuple[int, int]:
