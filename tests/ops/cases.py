@@ -1,0 +1,199 @@
+"""Random products for `ops.matmul`: shapes, strides, layouts, batches, epilogues, with poisoned surroundings.
+
+    python tests/ops/cases.py --count 2000                  # on the CPU reference
+    python tests/ops/cases.py --count 2000 --device cuda    # on a GPU, with torch
+
+Every case is the same for the same seed everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import tilemma as tm
+from tilemma import ops, testing
+
+SMALL = (0, 1, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 72, 100, 127, 128, 129, 130)
+POISON = {"f16": np.nan, "bf16": np.nan, "f32": np.nan}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: arrays as float-preserving NumPy views into poisoned memory, and the keywords."""
+
+    a: Any
+    b: Any
+    out: Any
+    c: Any
+    bias: Any
+    options: dict[str, Any]
+    dtype: str
+    out_dtype: str
+    frames: dict[str, Any]
+
+
+def strided(values: Any, rng: random.Random, kind: str, name: str, frames: dict[str, Any]) -> Any:
+    """``values`` in larger memory full of NaN: rows or columns contiguous, padded, or every second element."""
+    *batch, m, n = values.shape
+    if kind == "columns":
+        turned = strided(np.swapaxes(values, -1, -2), rng, "rows", name, frames)
+        return np.swapaxes(turned, -1, -2)
+    step = 2 if kind == "neither" else 1
+    before, pad = rng.choice([0, 0, 1, 8]), rng.choice([0, 0, 1, 3, 8])
+    frame = np.full((*batch, m + 2, before + n * step + pad), np.nan, values.dtype)
+    frames[name] = frame
+    view = frame[..., 1 : m + 1, before : before + n * step : step]
+    view[...] = values
+    return view
+
+
+def case(seed: int, largest: int = 130) -> Case:
+    rng = random.Random(seed)
+    sizes = [s for s in SMALL if s <= largest]
+    m, n, k = (rng.choice(sizes) for _ in range(3))
+    dtype = rng.choice(["f16", "f16", "bf16"])
+    out_dtype = rng.choice([dtype, dtype, "f32", "f16", "bf16"])
+    batch: tuple[int, ...] = rng.choice([(), (), (), (2,), (3,), (2, 3), (1,), (0,)])
+    kinds = ["rows", "rows", "columns", "columns", "neither"]
+    frames: dict[str, Any] = {}
+
+    def operand(shape: tuple[int, ...], which: int, type_: str, name: str) -> Any:
+        values = testing.random_array(shape, type_, seed * 8 + which)
+        return strided(values, rng, rng.choice(kinds), name, frames)
+
+    def partial(full: tuple[int, ...]) -> tuple[int, ...]:
+        """Some of the batch dimensions, each as it is or 1."""
+        kept = full[rng.randint(0, len(full)) :] if rng.random() < 0.4 else full
+        return tuple(rng.choice([e, e, 1]) if e > 0 and rng.random() < 0.3 else e for e in kept)
+
+    batch_a, batch_b = (partial(batch), batch) if rng.random() < 0.5 else (batch, partial(batch))
+    a = operand((*batch_a, m, k), 0, dtype, "a")
+    b = operand((*batch_b, k, n), 1, dtype, "b")
+    options: dict[str, Any] = {}
+    if rng.random() < 0.4:
+        options["alpha"] = rng.choice([0.5, -1.25, 2, 0.0])
+    c = bias = None
+    if rng.random() < 0.4:
+        shape = rng.choice([(*batch, m, n), (m, n), (1, n), (m, 1)])
+        c = operand(shape, 2, rng.choice([dtype, out_dtype]), "c")
+        options["beta"] = rng.choice([1.0, -0.5, 0.0])
+    if rng.random() < 0.4:
+        shape = rng.choice([(1, n), (m, 1)])
+        bias = operand(shape, 3, rng.choice([dtype, "f32"]), "bias")
+        bias = bias[0] if shape == (1, n) and rng.random() < 0.6 else bias
+    if rng.random() < 0.5:
+        options["activation"] = rng.choice(["relu", "gelu", "silu"])
+    out = None
+    if rng.random() < 0.6:
+        empty = np.zeros((*batch, m, n), tm.dtypes.dtype(out_dtype).numpy)
+        out = strided(empty, rng, rng.choice(kinds), "out", frames)
+        if c is not None and c.shape == out.shape and rng.random() < 0.3:
+            out = strided(testing.random_array(out.shape, out_dtype, seed), rng, "rows", "out", frames)
+            c = out
+    elif out_dtype != dtype:
+        options["out_dtype"] = out_dtype
+    return Case(a, b, out, c, bias, options, dtype, out_dtype, frames)
+
+
+def expected(x: Case) -> tuple[Any, Any]:
+    """The float64 result and the bound."""
+    o = x.options
+    a, b = testing.to_float64(x.a), testing.to_float64(x.b)
+    value = o.get("alpha", 1.0) * np.matmul(a, b)
+    beta = o.get("beta", 0.0)
+    c = None if x.c is None or beta == 0 else x.c.copy()
+    if c is not None:
+        value = value + beta * testing.to_float64(c)
+    if x.bias is not None:
+        value = value + testing.to_float64(x.bias)
+    bound = testing.error_bound(
+        x.a, x.b, "f32", x.out_dtype, o.get("alpha", 1.0), beta, c, x.bias, o.get("activation")
+    )
+    if o.get("activation"):
+        value = testing.ACTIVATIONS[o["activation"]].value(value)
+    return value, bound
+
+
+def to_torch(x: Any, memory: dict[int, Any]) -> Any:
+    """A CUDA tensor with the strides of ``x``, a view of a copy of all the memory that ``x`` is a view of."""
+    import torch
+
+    root = x
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    if id(root) not in memory:
+        kind = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[root.dtype.name]
+        flat = torch.from_numpy(np.ascontiguousarray(root).astype(np.float32)).to(kind).cuda().reshape(-1)
+        memory[id(root)] = flat
+    offset = (x.__array_interface__["data"][0] - root.__array_interface__["data"][0]) // x.itemsize
+    return memory[id(root)].as_strided(x.shape, [s // x.itemsize for s in x.strides], offset)
+
+
+def surroundings_kept(before: Any, after: Any, frame: Any, view: Any) -> bool:
+    """Whether nothing but ``view`` changed in ``frame``."""
+    inside = np.zeros(frame.shape, bool)
+    offset = (view.__array_interface__["data"][0] - frame.__array_interface__["data"][0]) // frame.itemsize
+    steps = [s // frame.itemsize for s in view.strides]
+    np.lib.stride_tricks.as_strided(inside.reshape(-1)[offset:], view.shape, steps)[...] = True
+    return bool(np.array_equal(before[~inside], after[~inside], equal_nan=True))
+
+
+def run(x: Case, device: str = "cpu") -> float:
+    """The share of the bound that the result uses; infinite where memory around it was changed."""
+    wanted, bound = expected(x)
+    if device == "cpu":
+        before = None if x.out is None else x.frames["out"].astype(np.float32)
+        result = ops.matmul(x.a, x.b, out=x.out, c=x.c, bias=x.bias, **x.options)
+        after = None if x.out is None else x.frames["out"].astype(np.float32)
+        assert x.out is None or result is x.out
+    else:
+        memory: dict[int, Any] = {}
+        given = [None if y is None else to_torch(y, memory) for y in (x.a, x.b, x.out, x.c, x.bias)]
+        flat = None if x.out is None else next(v for v in memory.values() if v.data_ptr() <= given[2].data_ptr())
+        del flat
+        before = after = None
+        result = ops.matmul(given[0], given[1], out=given[2], c=given[3], bias=given[4], **x.options)
+        if x.out is not None and x.out.size:
+            before = x.frames["out"].astype(np.float32)
+            root = next(v for k, v in memory.items() if v.untyped_storage().data_ptr() == given[2].untyped_storage().data_ptr())
+            after = root.float().cpu().numpy().reshape(before.shape)
+    if before is not None and after is not None and x.out.size:
+        if not surroundings_kept(before, after, x.frames["out"], x.out):
+            return float("inf")
+    return testing.share_of_bound(result, wanted, bound)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--largest", type=int, default=130)
+    options = parser.parse_args()
+    worst, wrong, begin = 0.0, 0, time.time()
+    for seed in range(options.first, options.first + options.count):
+        x = case(seed, options.largest)
+        try:
+            share = run(x, options.device)
+        except Exception as e:
+            print(f"seed {seed}: {type(e).__name__}: {e}", flush=True)
+            share = float("inf")
+        if not share <= 1:
+            wrong += 1
+            print(f"seed {seed}: {share} of the bound: {x.a.shape} x {x.b.shape} {x.options}", flush=True)
+        else:
+            worst = max(worst, share)
+    seconds = time.time() - begin
+    print(f"{options.count} cases, {wrong} wrong, worst {worst:.3f} of the bound, {seconds:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
