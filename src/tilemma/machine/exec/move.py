@@ -37,8 +37,6 @@ def mov(d: Decoder) -> None:
     else:
         v = VIEW[kind]
         # The address of a variable: a generic address where the ISA gives one (param), else its own space.
-        if isinstance(source, Symbol) and source.name in d.program.local_offsets:
-            d.unsupported("the address of a .local variable in a plain mov")
         o, a = d.dst(to, kind), d.src(source, kind)
 
         def run(w: Any, m: Any) -> None:
