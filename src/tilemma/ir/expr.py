@@ -384,11 +384,12 @@ def interval(e: Expr, dim_limit: int = 2**31 - 1) -> tuple[int, int]:
         case "mul":
             products = (al * bl, al * bh, ah * bl, ah * bh)
             return min(products), max(products)
-        case "floordiv" | "div" if bl > 0 and al >= 0:
-            return al // bh, ah // bl
-        case "cdiv" if bl > 0 and al >= 0:
-            return -(-al // bh), -(-ah // bl)
-        case "mod" if bl > 0 and al >= 0:
+        # Dividing by 0 has no value: a divisor that may be 0 counts from 1.
+        case "floordiv" | "div" if bl >= 0 and bh > 0 and al >= 0:
+            return al // bh, ah // max(bl, 1)
+        case "cdiv" if bl >= 0 and bh > 0 and al >= 0:
+            return -(-al // bh), -(-ah // max(bl, 1))
+        case "mod" if bl >= 0 and bh > 0 and al >= 0:
             return 0, min(ah, bh - 1)
         case "min":
             return min(al, bl), min(ah, bh)
