@@ -23,7 +23,7 @@ def persistent(
     (M, K), N = lhs.shape, rhs.shape[0]
     TILE_M = CONSUMERS * WARP_M
     tiles_m, tiles_n = cdiv(M, TILE_M), cdiv(N, TILE_N)
-    for block in parallel(GRID, level="block"):
+    for cta in parallel(GRID, level="block"):
         full = event(STAGES)
         empty = event(STAGES)
         lhs_s = shared(T, TILE_M, TILE_K, copies=STAGES)
@@ -31,38 +31,34 @@ def persistent(
         output_s = shared(T, TILE_M, TILE_N)
         for wg in parallel(CONSUMERS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
-                filled = var(0)
-                for t in foreach(tiles_m * tiles_n, start=block, step=GRID):
+                slot = var(0)
+                for t in foreach(tiles_m * tiles_n, start=cta, step=GRID):
                     first = t // (RASTER * tiles_n) * RASTER
-                    rows = select(tiles_m - first < RASTER, tiles_m - first, RASTER)
+                    rows = select(first + RASTER > tiles_m, tiles_m % RASTER, RASTER)
                     m, n = first + t % (RASTER * tiles_n) % rows, t % (RASTER * tiles_n) // rows
                     for k in foreach(cdiv(K, TILE_K)):
-                        wait(empty.at(filled))
-                        tma.copy(
-                            lhs.subspan(TILE_M, TILE_K).at(m, k), lhs_s[filled % STAGES], async_=full.at(filled)
-                        )
-                        tma.copy(
-                            rhs.subspan(TILE_N, TILE_K).at(n, k), rhs_s[filled % STAGES], async_=full.at(filled)
-                        )
-                        trigger(full.at(filled))
-                        filled += 1
+                        wait(empty[slot])
+                        tma.copy(lhs.subspan(TILE_M, TILE_K).at(m, k), lhs_s[slot], async_=full[slot])
+                        tma.copy(rhs.subspan(TILE_N, TILE_K).at(n, k), rhs_s[slot], async_=full[slot])
+                        trigger(full[slot])
+                        slot.set(select(slot == STAGES - 1, 0, slot + 1))
             with inthreads(wg >= 1, async_=True):
-                used = var(0)
+                slot = var(0)
                 for i in foreach(STAGES):
                     trigger(empty[i])
-                for t in foreach(tiles_m * tiles_n, start=block, step=GRID):
+                for t in foreach(tiles_m * tiles_n, start=cta, step=GRID):
                     first = t // (RASTER * tiles_n) * RASTER
-                    rows = select(tiles_m - first < RASTER, tiles_m - first, RASTER)
+                    rows = select(first + RASTER > tiles_m, tiles_m % RASTER, RASTER)
                     m, n = first + t % (RASTER * tiles_n) % rows, t % (RASTER * tiles_n) // rows
                     mc = mma.fill(0.0, "f32")
                     for k in foreach(cdiv(K, TILE_K)):
-                        wait(full.at(used))
-                        ma = mma.load(lhs_s[used % STAGES].subspan(WARP_M, TILE_K).at(wg - 1, 0))
-                        mb = mma.load(rhs_s[used % STAGES])
+                        wait(full[slot])
+                        ma = mma.load(lhs_s[slot].subspan(WARP_M, TILE_K).at(wg - 1, 0))
+                        mb = mma.load(rhs_s[slot])
                         mma.row.row(mc, ma, mb)
                         mma.commit()
-                        trigger(empty.at(used))
-                        used += 1
+                        trigger(empty[slot])
+                        slot.set(select(slot == STAGES - 1, 0, slot + 1))
                     mma.store(mc, output_s.subspan(WARP_M, TILE_N).at(wg - 1, 0))
                     tma.copy(
                         output_s.subspan(WARP_M, TILE_N).at(wg - 1, 0),
