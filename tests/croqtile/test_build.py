@@ -141,6 +141,25 @@ def test_a_value_read_from_memory_is_read_where_it_is_defined() -> None:
         element c[0, 0] = f32(v)""")
 
 
+def test_names_of_views_keep_the_offsets_they_were_given() -> None:
+    source = """
+    mutable int i = 0; q = a.subspan(16, 8).at(i, p); t = {i, 2}; i = 5;
+    shared f16 [16, 8] s; dma.copy q => s; c.at(t) = x; foreach k in i { i = 7; }
+    """
+    assert inside(source) == dedent("""\
+        var i: s32 = 0
+        var q: s32 = i * 16
+        var t: s32 = i
+        set i: s32 = 5
+        alloc shared f16 s[16, 8]
+        copy.dma a[q +: 16, p * 8 +: 8] => s
+        element c[t, 2] = x
+        var extent: s32 = i
+        for k: extent = 0 to extent step 1 {
+          set i: s32 = 7
+        }""")
+
+
 def test_a_counter_steps_after_its_statement() -> None:
     text = "mutable int k = 0; shared event e[2]; trigger e.at(k++); wait e.at(++k);"
     assert inside(text) == dedent("""\

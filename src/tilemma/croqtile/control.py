@@ -120,9 +120,10 @@ class Control:
 
     def extents(self, node: ast.Expr, what: str) -> list[Scalar]:
         """``[a, b]``, a shape, or one number."""
-        if isinstance(node, (ast.SpanList, ast.Tuple)):
-            return list(self.reader.views.scalars(node.items, what))
-        return list(self.reader.views.scalars((node,), what))
+        nodes = node.items if isinstance(node, (ast.SpanList, ast.Tuple)) else (node,)
+        found = self.reader.views.scalars(nodes, what)
+        # A loop runs as often as its extent says when it begins.
+        return [x if isinstance(x, Bounded) else self.reader.declarations.fixed(x, "extent") for x in found]
 
     def _names(self, names: ast.Names | None, count: int, default: str, span: Span) -> list[str]:
         if names is None or (not names.parts and names.whole):

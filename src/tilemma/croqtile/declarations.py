@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,8 @@ from tilemma.croqtile import ast
 from tilemma.croqtile.refusals import NotBuiltYet, OutsideParallel, WrongArity, WrongValue
 from tilemma.croqtile.values import Events, Mutable, Scalar, SpanValue, TileArray, TupleValue, Value, kind
 from tilemma.errors import CompileError
-from tilemma.ir.expr import Const, const, value_of
-from tilemma.ir.tiles import Tile, scalar
+from tilemma.ir.expr import Const, Expr, const, value_of
+from tilemma.ir.tiles import Bounded, Tile, scalar
 from tilemma.ir.types import Space
 
 if TYPE_CHECKING:
@@ -78,6 +79,32 @@ class Declarations:
             e = r.expressions.converted(e, dtype, r.b.span or r.here)
         return Mutable(r.b.declare(name, e, dtype), mutable)
 
+    def fixed(self, e: Expr, name: str) -> Expr:
+        """``e`` as it is now: in a variable of its own where what it reads may change."""
+        if not self.reader.depends_on_memory(e):
+            return e
+        return self.reader.b.declare(name, e)
+
+    def snapshot(self, name: str, value: Value) -> Value:
+        """What ``name`` shall stand for: offsets, extents and subscripts as they are now."""
+        r = self.reader
+        if isinstance(value, Tile):
+            chunks = [c for c in value.chunks or () if c is not None]
+            if any(r.depends_on_memory(e) for c in chunks for e in (c.value, c.extent)):
+                value = r.b.settle(value)
+            return replace(value, view=value.view.map(lambda e: self.fixed(e, name)))
+        if isinstance(value, SpanValue):
+            return SpanValue(tuple(self.fixed(e, name) for e in value.dims))
+        if isinstance(value, TupleValue):
+            items = tuple(x if isinstance(x, Bounded) else self.fixed(x, name) for x in value.items)
+            return TupleValue(items, value.names)
+        if isinstance(value, TileArray):
+            return TileArray(value.buffer, value.sizes, tuple(self.fixed(e, name) for e in value.index))
+        if isinstance(value, Events):
+            slot, order = (None if e is None else self.fixed(e, name) for e in (value.slot, value.order))
+            return Events(value.event, slot, order)
+        return value
+
     def _declare_array(self, node: ast.Declare, kind_: ast.Type, item: ast.Item) -> None:
         r = self.reader
         dtype = r.expressions.element_type(kind_.name, kind_.span)
@@ -134,7 +161,7 @@ class Declarations:
     def span(self, node: ast.DeclareSpan) -> None:
         value = self.reader.shape(node.value, f"`{node.name}`")
         self._check_rank(node, len(value.dims))
-        self.reader.scopes.define(node.name, value, node.span)
+        self.reader.scopes.define(node.name, self.snapshot(node.name, value), node.span)
 
     def tuple(self, node: ast.DeclareTuple) -> None:
         value = self.reader.value(node.value)
@@ -149,7 +176,7 @@ class Declarations:
                 fix_text=f"write `{node.name} = {{1, 2}};`",
             )
         self._check_rank(node, len(value.items))
-        self.reader.scopes.define(node.name, value, node.span)
+        self.reader.scopes.define(node.name, self.snapshot(node.name, value), node.span)
 
     def _check_rank(self, node: ast.DeclareSpan | ast.DeclareTuple, found: int) -> None:
         if node.rank is not None and node.rank != found:

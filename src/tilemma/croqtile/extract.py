@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilemma.croqtile.preprocess import Macro, Preprocessor
+from tilemma.croqtile.refusals import NotBuiltYet
 from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError, Note, Span, register_source
 
@@ -46,6 +47,7 @@ class _Finder:
     host: list[Span] = field(default_factory=list)
     host_rows: set[int] = field(default_factory=set)
     start: Token | None = None
+    template: Token | None = None
 
     def take(self, token: Token) -> None:
         if self.current is None:
@@ -53,7 +55,17 @@ class _Finder:
                 if not self.host:
                     self.host.append(token.span)
                 self.host_rows.add(token.row)
+                if token.text in (";", "}"):
+                    self.template = None
+                elif token.text == "template":
+                    self.template = token
                 return
+            if self.template is not None:
+                raise NotBuiltYet(
+                    self.template.span,
+                    what="templates of kernels",
+                    fix_text="use macros, `#define T f16`, which `defines=` overrides",
+                )
             self.current, self.depth, self.start = [], 0, token
         self.pending.append(token)
         if token.kind != "op":

@@ -215,6 +215,8 @@ class Statements:
         if isinstance(value, (Bounded, Expr, Mutable)):
             plain = value.var if isinstance(value, Mutable) else value
             value = r.declarations.stored(target.text, plain, None, False)
+        else:
+            value = r.declarations.snapshot(target.text, value)
         r.scopes.define(target.text, value, target.span)
 
     def _operation(self, node: ast.Statement, target: ast.Name | None) -> None:
