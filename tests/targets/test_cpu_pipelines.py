@@ -301,14 +301,65 @@ def test_copy_never_waited_for() -> None:
         simple(body)
 
 
-def test_source_overwritten_under_way() -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_source_overwritten_under_way(shared: bool) -> None:
     def body(b: Builder, x: Tile, s: Tile) -> None:
         b.copy(x, s)
-        f = b.copy(s, x, asynchronous=True, name="f")
-        b.set_element(s, [0, 0], -5.0)
+        source, target = (s, x) if shared else (x, s)
+        f = b.copy(source, target, asynchronous=True, name="f")
+        b.set_element(source, [0, 0], -5.0)
         b.emit(t.WaitFuture((f.name,)))
 
-    with pytest.raises(InFlightSource, match="`s`"):
+    with pytest.raises(InFlightSource, match="`s`" if shared else "`x`"):
+        simple(body)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_old_data_is_not_read_while_new_data_is_under_way(wait: bool) -> None:
+    def body(b: Builder, x: Tile, s: Tile) -> None:
+        b.copy(x, s)
+        f = b.copy(x, s, asynchronous=True, name="f")
+        if wait:
+            b.emit(t.WaitFuture((f.name,)))
+        b.set_element(x, [0, 0], b.element(s, [1, 1]))
+        if not wait:
+            b.emit(t.WaitFuture((f.name,)))
+
+    if wait:
+        assert simple(body)[0, 0] == 9
+    else:
+        with pytest.raises(InFlightRead, match="`s`"):
+            simple(body)
+
+
+def test_event_that_runs_ahead_of_its_waiter() -> None:
+    def body(b: Builder, x: Tile, s: Tile) -> None:
+        e = EventRef(b.event("e"))
+        with b.parallel(["w"], [2], WARPGROUP) as (w,):
+            with b.inthreads(eq(w.value, 0), asynchronous=True):
+                b.emit(t.TriggerEvent(e))
+                b.emit(t.TriggerEvent(e))
+            with b.inthreads(eq(w.value, 1), asynchronous=True):
+                b.emit(t.WaitEvent(e))
+
+    with pytest.raises(EventOverrun, match="completed 2 generations"):
+        simple(body)
+
+
+def test_barrier_that_one_sibling_never_reaches() -> None:
+    """One waits for an event that the other would trigger behind the barrier of their copies."""
+
+    def body(b: Builder, x: Tile, s: Tile) -> None:
+        e = EventRef(b.event("e"))
+        with b.parallel(["w"], [2], WARPGROUP) as (w,):
+            with b.if_(eq(w.value, 0)):
+                b.emit(t.WaitEvent(e))
+            b.copy(x.subspan([4, 8], [w, 0]), s.subspan([4, 8], [w, 0]))
+            b.copy(s.subspan([4, 8], [w, 0]), x.subspan([4, 8], [w, 0]))
+            with b.if_(eq(w.value, 1)):
+                b.emit(t.TriggerEvent(e))
+
+    with pytest.raises(Deadlock, match=r"w=0 waits for generation 0 of e .*; .*w=1 waits for a barrier"):
         simple(body)
 
 

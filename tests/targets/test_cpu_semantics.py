@@ -106,6 +106,24 @@ def test_views_of_parameters_clip(data: st.DataObject) -> None:
     np.testing.assert_array_equal(back, returned)
 
 
+@pytest.mark.parametrize("dims", [(0, 1, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_axes_in_any_order(dims: tuple[int, ...]) -> None:
+    shape = (2, 3, 4)
+
+    def body(b: Builder, x: Tile, y: Tile, z: Tile) -> None:
+        def turned(base: Tile) -> Tile:
+            axes = tuple(Axis(d, const(shape[d])) for d in dims)
+            return Tile(View(base.view.base, (const(0),) * 3, axes))
+
+        b.copy(turned(x), y)
+        b.copy(y, turned(z))
+
+    x = ramp(*shape)
+    got = run(body, x=x, y=np.zeros([shape[d] for d in dims], np.float32), z=np.zeros(shape, np.float32))
+    np.testing.assert_array_equal(got["y"], x.transpose(dims))
+    np.testing.assert_array_equal(got["z"], x)
+
+
 @pytest.mark.parametrize(("offset", "extent", "step"), [(-1, 2, 1), (3, 2, 1), (0, 3, 2), (4, 1, 1)])
 def test_views_of_shared_memory_must_fit(offset: int, extent: int, step: int) -> None:
     def body(b: Builder, x: Tile, v: Tile) -> None:
@@ -382,7 +400,8 @@ def test_transposed_and_masked_stores() -> None:
     assert got["z"].tolist() == [[1, 2, 7], [7, 7, 7], [7, 7, 7]]
 
 
-def test_load_is_a_snapshot() -> None:
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_load_is_a_snapshot(dtype) -> None:
     def body(b: Builder, x: Tile, z: Tile) -> None:
         mc = b.fill("mc", 0.0, f32)
         ma = b.load("ma", x)
@@ -390,7 +409,7 @@ def test_load_is_a_snapshot() -> None:
         b.mma(Contract.ROW_ROW, mc, ma, b.load("mb", x))
         b.store(mc, z)
 
-    assert run(body, GROUP, x=np.ones((1, 1), np.float16), z=np.zeros((1, 1), np.float32))["z"] == 100
+    assert run(body, GROUP, x=np.ones((1, 1), dtype), z=np.zeros((1, 1), np.float32))["z"] == 100
 
 
 def test_accumulators_are_private_and_found_again() -> None:
@@ -404,6 +423,20 @@ def test_accumulators_are_private_and_found_again() -> None:
 
     x = np.array([[2], [3]], np.float16)
     assert run(body, x=x, z=np.zeros((2, 1), np.float32))["z"].tolist() == [[9], [19]]
+
+
+def test_an_outer_fill_starts_all_instances_again() -> None:
+    def body(b: Builder, x: Tile, z: Tile) -> None:
+        mc = b.fragment("mc")
+        with b.foreach("k", 2):
+            b.fill(mc, 1.0, f32)
+            with b.parallel(["p"], [2], WARPGROUP):
+                b.mma(Contract.ROW_ROW, mc, x, x)
+        with b.parallel(["p"], [2], WARPGROUP) as (p,):
+            b.store(mc, z.subspan([1, 1], [p, 0]))
+
+    x = np.array([[3]], np.float16)
+    assert run(body, x=x, z=np.zeros((2, 1), np.float32))["z"].tolist() == [[10], [10]]
 
 
 def test_storing_what_several_instances_hold() -> None:
@@ -542,10 +575,10 @@ def test_divergent_control() -> None:
 
     def body(b: Builder, y: Tile, lane: Bounded) -> None:
         n = b.declare("n", 0)
-        with b.foreach("k", 10, stop=lane.value) as k:
+        with b.foreach("k", 16, stop=lane.value) as k:
             with b.if_(binary("eq", binary("mod", k.value, 3), 1)):
                 b.emit(t.Continue())
-            with b.if_(binary("gt", n, 12)):
+            with b.if_(binary("land", binary("gt", n, 12), binary("eq", k.value, 8))):
                 b.emit(t.Break())
             with b.if_(binary("lt", k.value, 4)):
                 b.assign(n, e.add(n, k.value))
@@ -557,14 +590,14 @@ def test_divergent_control() -> None:
             b.assign(n, e.add(n, 100))
         b.set_element(y, [lane], n)
 
-    got = run(body, lanes=10, y=np.zeros(10, np.int32))["y"]
+    got = run(body, lanes=16, y=np.zeros(16, np.int32))["y"]
     expected = []
-    for lane in range(10):
+    for lane in range(16):
         n = 0
         for k in range(lane):
             if k % 3 == 1:
                 continue
-            if n > 12:
+            if n > 12 and k == 8:
                 break
             n += k if k < 4 else 5
         w = lane
@@ -601,14 +634,15 @@ def test_local_buffers_are_private_to_lanes() -> None:
     assert run(body, lanes=3, x=x, y=np.zeros(3, np.float32))["y"].tolist() == [4, 6, 1]
 
 
-def test_local_buffers_of_the_block_are_found_again_by_equal_levels() -> None:
+@pytest.mark.parametrize("level", [THREAD, GROUP], ids=str)
+def test_local_buffers_of_the_block_are_found_again_by_equal_levels(level: Level) -> None:
     def body(b: Builder, y: Tile) -> None:
         mine = Tile.whole(b.alloc("mine", Space.LOCAL, s32, [1]))
         b.set_element(mine, [0], 1)
         for _ in range(2):
-            with b.parallel(["t"], [4], THREAD) as (lane,):
+            with b.parallel(["t"], [4], level) as (lane,):
                 b.set_element(mine, [0], e.add(b.element(mine, [0]), lane.value))
-        with b.parallel(["t"], [4], THREAD) as (lane,):
+        with b.parallel(["t"], [4], level) as (lane,):
             b.set_element(y, [lane], b.element(mine, [0]))
             b.set_element(mine, [0], 0)
 

@@ -106,12 +106,12 @@ def _asynchronous(
         instance: Instance = f[INSTANCE]
         p, q = src.place(f), dst.place(f)
         src.check(p)
-        tile = fitted(src, p, dst, q, f, transform).copy()
-        original = src.fetch(p).copy() if p.storage.tracked else None
+        original = src.fetch(p).copy()
+        tile = fitted(src, p, dst, q, f, transform)
         dst.mark(q, q.storage.in_flight)
 
         def land() -> None:
-            if original is not None and src.fetch(p).tobytes() != original.tobytes():
+            if src.fetch(p).tobytes() != original.tobytes():
                 raise InFlightSource(op.span, buffer=p.storage.name)
             dst.put(q, tile)
             dst.mark(q, q.storage.landed)
