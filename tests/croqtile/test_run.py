@@ -177,21 +177,19 @@ def test_contracts(tmp_path: Path, contract: str) -> None:
     sizes = {"M": 32, "N": 16, "K": 48}
     a, b = (RNG.integers(-4, 5, [sizes[d] for d in x]).astype(np.float16) for x in (first, second))
     c = np.zeros((32, 16), np.float32)
+    shapes = [", ".join(str(sizes[d]) for d in x) for x in (first, second)]
     text = f"""
-    __co__ void f(f16 [{", ".join(str(sizes[d]) for d in first)}] a, f16 [{", ".join(str(sizes[d]) for d in second)}] b,
-                  f32 [32, 16] c) {{
+    __co__ void f(f16 [{shapes[0]}] a, f16 [{shapes[1]}] b, f32 [32, 16] c) {{
       parallel p by 1 : block {{
         a_s = dma.copy a => shared;  b_s = dma.copy b => shared;
         parallel w by 1 : group {{
           mc = mma.fill.f32 0.0f;
-          mma.{contract} mc, a_s, b_s;
+          ma = mma.load a_s;  mb = mma.load b_s;
+          mma.{contract} mc, ma, mb;
           mma.store mc, c;
         }}
       }}
     }}"""
-    text = text.replace(
-        "mma." + contract + " mc, a_s, b_s", f"ma = mma.load a_s; mb = mma.load b_s; mma.{contract} mc, ma, mb"
-    )
     run(tmp_path, text, a, b, c)
     np.testing.assert_array_equal(c, np.einsum(CONTRACTS[contract], a.astype(np.float64), b.astype(np.float64)))
 
@@ -215,7 +213,7 @@ def test_element_work_on_accumulators(tmp_path: Path) -> None:
     }"""
     run(tmp_path, text, a, b, bias, c)
     product = (a.astype(np.float64) @ b.astype(np.float64).T) * 0.5
-    np.testing.assert_allclose(c, np.tril((product.astype(np.float32) + bias)), rtol=1e-6)
+    np.testing.assert_allclose(c, np.tril(product.astype(np.float32) + bias), rtol=1e-6)
 
 
 def test_definitions_choose_the_element_type(tmp_path: Path) -> None:
