@@ -351,6 +351,8 @@ def global_address(lo: Lowering, buffer: Buffer, coords: Sequence[Linear]) -> Me
     pieces: list[tuple[int, Linear, Reg | int]] = []
     constants: list[Reg] = []
     for dim, c in enumerate(coords):
+        if c.known == 0:
+            continue
         step = stride_bytes(lo, buffer, dim)
         if c.const:
             if isinstance(step, int):
