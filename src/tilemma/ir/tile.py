@@ -413,12 +413,14 @@ class SetFragmentElement(Op):
 @dataclass(frozen=True, slots=True)
 class DeclareEvent(Op):
     """Decided: ``arrivals`` that complete a generation, and the byte ``offset`` of its mbarriers in shared
-    memory."""
+    memory; ``by_warp``: each warp of an instance that triggers arrives for itself, else one thread for all.
+    """
 
     syntax: ClassVar[str] = "event $event"
     event: Event
     arrivals: int | None = None
     offset: int | None = None
+    by_warp: bool = False
 
 
 @dataclass(frozen=True, slots=True)

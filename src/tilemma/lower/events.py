@@ -107,12 +107,25 @@ def _spin(lo: Lowering, at: Mem, parity: Value) -> None:
 
 @lowers(tile.TriggerEvent)
 def lower_trigger_event(lo: Lowering, op: tile.TriggerEvent) -> None:
-    """One arrival by one thread of the instance, or by each where the event counts threads."""
-    guard: Reg | bool = True if op.event.event.threads is not None else lo.elect()
-    if guard is False:
-        return
+    """One arrival by one thread of the instance, of each of its warps, or by each thread, as the event counts."""
+    declared = lo.events[op.event.event.name]
+    if declared.event.threads is not None:
+        guard: Reg | bool = True
+    elif declared.by_warp:
+        guard = lo.e.compare("eq", lo.lane, Linear(), hint="first_lane")
+    else:
+        guard = lo.elect()
     at = address(lo, op.event)
-    arrive(lo, at, op.bytes, guard if isinstance(guard, Reg) else None)
+    count = op.bytes
+    if count and (declared.by_warp or declared.event.threads is not None):
+        expect(lo, at, count, _register(lo.elect()))
+        count = 0
+    if guard is not False:
+        arrive(lo, at, count, _register(guard))
+
+
+def _register(guard: Reg | bool) -> Reg | None:
+    return guard if isinstance(guard, Reg) else None
 
 
 @lowers(tile.Commit)
@@ -129,6 +142,6 @@ def arrive(lo: Lowering, at: Mem, count: int, guard: Reg | None = None) -> None:
         lo.e.do("mbarrier.arrive.shared::cta.b64", (), (Special("_"), at), guard=guard)
 
 
-def expect(lo: Lowering, at: Mem, count: int) -> None:
+def expect(lo: Lowering, at: Mem, count: int, guard: Reg | None = None) -> None:
     """Let the current phase wait for ``count`` more bytes."""
-    lo.e.do("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", (), (at, Imm(count)))
+    lo.e.do("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", (), (at, Imm(count)), guard=guard)

@@ -16,6 +16,7 @@ from tilemma.ir.tile import (
     Apply,
     Atomic,
     Copy,
+    DeclareEvent,
     DeclareFragment,
     Fill,
     FragmentRef,
@@ -32,6 +33,7 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import Level, Space, View
 from tilemma.ir.walk import expressions
+from tilemma.passes.scope import WARP
 from tilemma.passes.threads import Bools, Ints, Node, Tree, evaluate
 
 # "tma" loads into shared memory, "bulk" stores from it.
@@ -70,7 +72,8 @@ class Access:
     element is not known.  ``agent`` is who does it; for all but "thread" it ends with a wait.
 
     ``event``: the one that the bytes of a load by TMA complete.  ``release``: no access, but a trigger that lets
-    others access the buffer: "elected", one thread arrives for its instance; "each", every thread for itself.
+    others access the buffer: "elected", one thread arrives for its instance; "warp", one for its warp; "each",
+    every thread for itself.
     ``waiters_proxy``: how those others access it.
     """
 
@@ -84,7 +87,7 @@ class Access:
     atomic: bool = False
     subscript: tuple[Expr, ...] = ()
     event: str | None = None
-    release: Literal["", "elected", "each"] = ""
+    release: Literal["", "elected", "warp", "each"] = ""
     waiters_proxy: str = ""
 
     @property
@@ -220,6 +223,7 @@ class Accesses:
                 self._loads.setdefault(n.op.fragment.name, []).append(n.op)
             elif isinstance(n.op, DeclareFragment):
                 self._plans[n.op.name] = n.op
+        self._by_warp = {n.op.event.name for n in nodes if isinstance(n.op, DeclareEvent) and n.op.by_warp}
         found = {id(n): list(self._of(n)) for n in nodes}
         for n in nodes:
             if isinstance(n.op, TriggerEvent) and not n.op.ordered:
@@ -298,8 +302,11 @@ class Accesses:
                 if not a.private and not a.release and a.view is not None and a.view.base.space is Space.SHARED:
                     write, proxied = reached.get(a.resource, (False, False))
                     reached[a.resource] = (write or a.write, proxied or a.proxy == "async")
+        mine = np.flatnonzero(node.parent.mask).astype(np.int64)
         if op.event.event.threads is not None:
-            start, kind = np.flatnonzero(node.parent.mask).astype(np.int64), "each"
+            start, kind = mine, "each"
+        elif name in self._by_warp:
+            start, kind = np.unique(mine // WARP * WARP), "warp"
         else:
             start, kind = self._scope(node)[0], "elected"
         for resource, (write, proxied) in reached.items():

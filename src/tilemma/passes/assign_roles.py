@@ -11,6 +11,7 @@ from tilemma.ir.tile import (
     BulkWait,
     Copy,
     Declare,
+    DeclareEvent,
     For,
     If,
     InThreads,
@@ -129,13 +130,14 @@ def _one_thread_does(node: Node, tree: Tree) -> bool:
     inside = list(tree.walk(node.inner[0]))
     declared = {n.op.var.name for n in inside if isinstance(n.op, Declare)}
     mine = {id(n) for n in inside}
+    by_warp = {n.op.event.name for n in tree.walk() if isinstance(n.op, DeclareEvent) and n.op.by_warp}
     for n in inside:
         match n.op:
             case For() | While() | If() | Declare() | BulkWait():
                 pass
             case Assign(var=v) if v.name in declared:
                 pass
-            case TriggerEvent(event=ref) if ref.event.threads is None:
+            case TriggerEvent(event=ref) if ref.event.threads is None and ref.event.name not in by_warp:
                 pass
             case Copy(plan=plan) if plan is not None and plan.engine == "tma":
                 pass

@@ -32,6 +32,7 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import Space
 from tilemma.passes.accesses import Access, Accesses, overlap, role_of, same_mapping
+from tilemma.passes.scope import WARP
 from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
 
 
@@ -202,6 +203,10 @@ class Walk:
                 bad = bad & ~_within(y, x)
             if y.release == "each" and not fence:
                 bad = np.zeros_like(bad)
+            if y.release == "warp":
+                # A warp answers for itself: its lanes have to be together, and have passed their data on.
+                behind = pending.fenced_barriers if fence else pending.barriers
+                bad = np.zeros_like(bad) if behind or (x.agent == "wgmma" and not fence) else pairs & _shares(x, y)
         if not bad.any() and not wait:
             return None
         return Hazard(pending, y, bad, wait, fence and not pending.fenced)
@@ -241,6 +246,13 @@ def _within(y: Access, x: Access) -> Bools:
     """Whether each instance of ``y`` is among the threads of each instance of ``x``."""
     inside: Bools = (x.start[:, None] <= y.start[None, :]) & (y.start[None, :] < x.start[:, None] + x.threads)
     return inside
+
+
+def _shares(x: Access, y: Access) -> Bools:
+    """Whether each instance of ``x`` and the warp that each of ``y`` answers for have a thread in common."""
+    first, last = x.start[:, None], x.start[:, None] + x.threads
+    shared: Bools = (first < y.start[None, :] + WARP) & (y.start[None, :] < last)
+    return shared
 
 
 def joined(part: Ints, x: Access, y: Access) -> Bools:

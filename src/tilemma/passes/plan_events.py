@@ -28,8 +28,9 @@ from tilemma.ir.types import Event, EventRef, Space
 from tilemma.ir.walk import rewrite
 from tilemma.ir.walk import walk as operations
 from tilemma.passes import tma
+from tilemma.passes.accesses import Accesses, role_of
 from tilemma.passes.decision import Decision
-from tilemma.passes.scope import Dependence
+from tilemma.passes.scope import WARP, Dependence
 from tilemma.passes.target import Target
 from tilemma.passes.threads import Block, Node, Tree
 from tilemma.passes.unsupported import NotBuilt
@@ -122,6 +123,7 @@ class PlanEvents:
             return block
         tree = Tree(block, dependence)
         uses = _uses(tree)
+        accesses = Accesses(tree)
         if not Target.of(self.arch).has("mbarrier"):
             node = next(iter(uses.values())).declared
             raise NotBuilt(node.op.span, what="an event", arch=self.arch, remedy="compile for sm_90 or later")
@@ -132,9 +134,12 @@ class PlanEvents:
             arrivals = _arrivals(u)
             _check_triggered(u, arrivals)
             assert isinstance(u.declared.op, DeclareEvent)
-            u.declared.op = replace(u.declared.op, arrivals=max(arrivals, 1))
+            warps = _warps_each(u, tree, accesses)
+            arrivals *= warps
+            u.declared.op = replace(u.declared.op, arrivals=max(arrivals, 1), by_warp=warps > 1)
             slots = u.declared.op.event.slots
-            text = f"{arrivals} arrival{'s' if arrivals != 1 else ''} a generation, {max(1, slots)} mbarriers"
+            each = f", one for each of {warps} warps" if warps > 1 else ""
+            text = f"{arrivals} arrival{'s' if arrivals != 1 else ''} a generation{each}, {max(1, slots)} mbarriers"
             log.append(Decision("events", name, text, {"arrivals": arrivals, "slots": slots}))
         _check_progress(tree, uses)
         _count_bytes(tree, uses)
@@ -240,6 +245,40 @@ def _arrivals(u: _Uses) -> int:
             note = Note(f"triggered by {first} here", where.op.span)
             raise EventCount(node.op.span, event=op.event.name, here=n, there=first, notes=[note])
     return first
+
+
+def _warps_each(u: _Uses, tree: Tree, accesses: Accesses) -> int:
+    """How many warps of an instance arrive: all where they have accesses of their own behind them, else 1."""
+    op = u.declared.op
+    assert isinstance(op, DeclareEvent)
+    if op.event.threads is not None or not any(_releases_accesses(t, tree, accesses) for t in u.triggers):
+        return 1
+    widths = {_instance_threads(t, tree) for t in u.triggers}
+    if len(widths) > 1:
+        raise NotBuilt(op.span, what="an event triggered by groups of different sizes", arch="PTX", remedy="split it")
+    return max(1, widths.pop() // WARP)
+
+
+def _instance_threads(node: Node, tree: Tree) -> int:
+    chain = node.parent.chain
+    if not chain:
+        return tree.threads
+    level = chain[-1].op.level if isinstance(chain[-1].op, Parallel) else None
+    assert level is not None
+    return level.threads
+
+
+def _releases_accesses(trigger: Node, tree: Tree, accesses: Accesses) -> bool:
+    """Whether the threads that trigger have touched, other than by TMA, what those who wait will touch."""
+    released = {a.resource: a.write for a in accesses.of(trigger) if a.release}
+    role = role_of(trigger)
+    return any(
+        a.resource in released and (a.write or released[a.resource])
+        for n in tree.walk()
+        if role_of(n) is role
+        for a in accesses.of(n)
+        if not a.release and a.agent not in ("tma", "bulk")
+    )
 
 
 # ---- what can never work -----------------------------------------------------------------------------------
