@@ -111,3 +111,50 @@ def test_listings_read_back() -> None:
 
     for kernel in (listing1(), listing2(), listing3()):
         assert parse_kernel(print_kernel(kernel)) == kernel
+
+
+@settings(RELAXED, max_examples=300)
+@given(st.data())
+def test_damaged_text_gives_errors_with_a_place(data: st.DataObject) -> None:
+    """Text with pieces cut out, doubled or replaced is read or refused; nothing else happens."""
+    if data.draw(st.booleans()):
+        text, parse = print_kernel(data.draw(tile_kernels())), parse_kernel
+    else:
+        text, parse = print_lane(data.draw(lane_kernels())), parse_lane
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        stop = min(len(text), start + data.draw(st.integers(0, 4)))
+        piece = data.draw(
+            st.sampled_from(
+                ["", "(", "]", "{", "[]", "()", "%", "9", "group-0", '"\\x"', "`", text[start:stop] * 2]
+            )
+        )
+        text = text[:start] + piece + text[stop:]
+    try:
+        parse(text)
+    except (IRSyntax, IRUnknownName) as error:
+        assert error.span is not None
+        assert error.render()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "event e[]",
+        "event e[2] wait e[]",
+        "event e[2] wait e at ()",
+        "fill %m, " + "(" * 3000,
+        "fill %m, " + "1 + (" * 3000,
+        "fill %m, " + "neg(" * 3000,
+        "while 1 {" * 3000,
+        "fill %m, " + "9" * 5000,
+        "parallel (i: 1) : group-0 {}",
+        'assert 1, "\\x"',
+        "fill %m, min(1)",
+        "load %m, ",
+    ],
+    ids=lambda text: text[:16],
+)
+def test_hostile_text(body: str) -> None:
+    with pytest.raises(IRSyntax):
+        parse_kernel("kernel f() {\n" + body + "\n}")

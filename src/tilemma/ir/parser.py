@@ -82,7 +82,8 @@ class Parser(Scanner):
         self.take("{")
         ops: list[Any] = []
         while not self.accept("}"):
-            ops.append(self.operation(base))
+            with self.nested():
+                ops.append(self.operation(base))
         return tuple(ops)
 
     def operation(self, base: type) -> Any:
@@ -265,7 +266,8 @@ class Parser(Scanner):
     # ---- expressions -------------------------------------------------------------------------------------
 
     def expression(self, strength: int = 1) -> e.Expr:
-        left = self.primary()
+        with self.nested():
+            left = self.primary()
         while True:
             op, own, length = self.operator()
             if not op or own < strength:
@@ -284,10 +286,8 @@ class Parser(Scanner):
 
     def primary(self) -> e.Expr:
         self.skip()
-        if self.accept("("):
-            inner = self.expression()
-            self.take(")")
-            return inner
+        if self.looking_at("("):
+            return self.enclosed("(", ")", self.expression)
         if _NUMBER.match(self.text, self.at):
             return self.number()
         for literal in ("true", "false"):
@@ -323,7 +323,7 @@ class Parser(Scanner):
 
     def literal_value(self) -> int | float:
         text = self.match(_NUMBER, "a number")
-        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+        return self.digits(text) if re.fullmatch(r"-?\d+", text) else float(text)
 
     def number(self) -> e.Const:
         value = self.literal_value()
@@ -331,10 +331,7 @@ class Parser(Scanner):
 
     def function(self, name: str, start: int) -> e.Expr:
         if name == "dim":
-            self.take("(")
-            dim = e.Dim(self.name())
-            self.take(")")
-            return dim
+            return e.Dim(self.enclosed("(", ")", self.name))
         args = self.sequence("(", ")", self.expression)
         arity = 2 if name in FUNCTIONS else 3 if name == "select" else 1
         if len(args) != arity and not name.startswith(MATH):
@@ -412,7 +409,7 @@ class Parser(Scanner):
 
     def event(self) -> ty.Event:
         name = self.name()
-        slots = self.sequence("[", "]", self.integer)[0] if self.looking_at("[") else 0
+        slots = self.enclosed("[", "]", self.integer) if self.looking_at("[") else 0
         threads = self.integer() if self.accept("threads") else None
         event = ty.Event(name, slots, threads, self.accept("ready"))
         self.events[name] = event
@@ -429,9 +426,7 @@ class Parser(Scanner):
             self.unknown("buffer", name, start, self.buffers)
         slot = None
         if self.text.startswith("{", self.at):
-            self.take("{")
-            slot = self.expression()
-            self.take("}")
+            slot = self.enclosed("{", "}", self.expression)
         reshape = tuple(self.sequence("[", "]", self.expression)) if self.accept("as") else None
         if reshape is None and not self.text.startswith("[", self.at):
             return base.whole(slot)
@@ -467,9 +462,9 @@ class Parser(Scanner):
             self.unknown("event", name, start, self.events)
         slot = order = None
         if self.text.startswith("[", self.at):
-            slot = self.sequence("[", "]", self.expression)[0]
+            slot = self.enclosed("[", "]", self.expression)
         if self.accept("at"):
-            order = self.sequence("(", ")", self.expression)[0]
+            order = self.enclosed("(", ")", self.expression)
         return ty.EventRef(event, slot, order)
 
     # ---- operands of lanes --------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from tilemma.errors import CompileError, Span, nearest, register_source
@@ -14,6 +15,9 @@ T = TypeVar("T")
 BLANK = re.compile(r"[ \t]*")
 _SPACE = re.compile(r"\s*")
 _TOKEN = re.compile(r"\w+|\S|$")
+# Generous for people, and enough to keep hostile text from costing more than its length.
+MAX_DEPTH = 100
+MAX_DIGITS = 1000
 _INTEGER = re.compile(r"-?\d+")
 
 
@@ -35,7 +39,7 @@ class Scanner:
     """Reads ``text`` from the position ``at`` on."""
 
     def __init__(self, text: str, file: str) -> None:
-        self.text, self.file, self.at = text, file, 0
+        self.text, self.file, self.at, self.depth = text, file, 0, 0
         register_source(file, text)
 
     def span(self, start: int, stop: int | None = None) -> Span:
@@ -94,6 +98,22 @@ class Scanner:
             items.append(item())
         return items
 
+    def enclosed(self, opening: str, closing: str, item: Callable[[], T]) -> T:
+        """One item between brackets."""
+        self.take(opening)
+        found = item()
+        self.take(closing)
+        return found
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """One level further in; text that nests without end is refused."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self.fail(f"at most {MAX_DEPTH} levels of nesting")
+        yield
+        self.depth -= 1
+
     def end(self) -> None:
         self.skip()
         if self.at < len(self.text):
@@ -113,4 +133,9 @@ class Scanner:
         return self.quoted(QUOTED) if self.looking_at('"') else self.match(WORD, "a word")
 
     def integer(self) -> int:
-        return int(self.match(_INTEGER, "an integer"))
+        return self.digits(self.match(_INTEGER, "an integer"))
+
+    def digits(self, text: str) -> int:
+        if len(text) > MAX_DIGITS:
+            self.fail(f"a number of at most {MAX_DIGITS} digits")
+        return int(text)
