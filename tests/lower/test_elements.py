@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import ml_dtypes
@@ -383,3 +384,54 @@ def test_arithmetic_of_wide_and_unsigned_integers(tmp_path: Path, name: str) -> 
     )
     source = lanes(body, f"global {name} [M] x, global {name} [M] y, global {name} [5, M] c")
     same(tmp_path, source, x, y, np.zeros((5, 70), t), arch="sm_80")
+
+
+# ---- a lane's own buffers --------------------------------------------------------------------------------
+
+LOCAL = """
+      local f32 [8] x;
+      foreach j in [8] x.at(j) = a.at(i) * j;
+      mutable f32 sum = 0.0f;
+      foreach j in [8] sum = sum + x.at(7 - j);
+      c.at(i) = sum + x.at({index});"""
+
+
+@pytest.mark.parametrize("index", ["i % 8", "3"])
+def test_local_buffers(tmp_path: Path, index: str) -> None:
+    source = lanes(LOCAL.format(index=index), "global f32 [M] a, global f32 [M] c")
+    same(tmp_path, source, SINGLES[:100], np.zeros(100, np.float32), arch="sm_80")
+
+
+def test_known_subscripts_of_local_buffers_are_registers(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.co"
+    file.write_text(lanes(LOCAL.format(index="3"), "global f32 [M] a, global f32 [M] c"))
+    compiled = tm.load(str(file)).only().compile(arch="sm_80")
+    try:
+        cubin = compiled.assembled()
+    except tm.ToolError:
+        pytest.skip("no ptxas")
+    assert cubin.stack_bytes == 0
+
+
+def test_prints_and_assertions_assemble(tmp_path: Path) -> None:
+    body = 'assert(i < 100, "100% too far"); println("lane ", i, " of ", M, ": ", a.at(i), " ", a.at(i) > 0.0f);'
+    file = tmp_path / "kernel.co"
+    file.write_text(lanes(body, "global f32 [M] a"))
+    compiled = tm.load(str(file)).only().compile(arch="sm_90a")
+    texts = [
+        bytes(map(int, data.split(","))).decode() for data in re.findall(r"\{(\d+(?:, \d+)*)\};", compiled.ptx)
+    ]
+    assert "lane %d of %d: %.9g %d\n\0" in texts
+    assert any(t.endswith("assertion failed: 100%% too far\n\0") and "kernel.co:3:" in t for t in texts)
+    assert "trap;" in compiled.ptx
+    try:
+        assert compiled.assembled().problems == ()
+    except tm.ToolError:
+        pytest.skip("no ptxas")
+
+
+def test_a_loop_too_long_to_write_out_stays_a_loop(tmp_path: Path) -> None:
+    body = "mutable int s = 0; foreach j in [1000000] : unroll { s = s + j; } a.at(i) = s;"
+    file = tmp_path / "kernel.co"
+    file.write_text(lanes(body, "global s32 [M] a"))
+    assert tm.load(str(file)).only().compile(arch="sm_80").ptx.count("\n") < 200

@@ -7,17 +7,21 @@ from collections.abc import Iterable
 
 from tilemma import dtypes
 from tilemma.ir import tile, walk
-from tilemma.ir.expr import Binary, Expr, Index, Select, children, interval, value_of
+from tilemma.ir.expr import Binary, Element, Expr, Index, Select, children, interval, value_of
 from tilemma.ir.lane import Imm, LaneBreak, LaneContinue, LaneExit, Reg
 from tilemma.ir.tile import Body, Op, Parallel
-from tilemma.ir.types import BLOCK, Level
+from tilemma.ir.types import BLOCK, Level, Space
 from tilemma.lower.context import Instance, Lowering, NotLowered, lowers
 from tilemma.lower.convert import convert, register_type
 from tilemma.lower.emitter import Value
 from tilemma.lower.linear import Linear
 
-# Loops of at most this many turns around matrix instructions or fragment subscripts are written out.
+# Loops of at most this many turns, and operations in all, are written out where that frees registers or
+# addresses: around matrix instructions, and around subscripts of lane-local buffers.
 UNROLL_LIMIT = 32
+UNROLL_OPERATIONS = 2048
+# No loop is written out beyond this many operations, whoever asks for it.
+UNROLL_MOST = 1 << 16
 GRID_LIMIT = 65535
 
 
@@ -108,18 +112,15 @@ def block_instance(threads: int) -> Instance:
 # ---- loops -----------------------------------------------------------------------------------------------
 
 
+def _mentions(x: Expr, name: str) -> bool:
+    return (isinstance(x, Index) and x.name == name) or any(_mentions(c, name) for c in children(x))
+
+
 def _must_unroll(op: tile.For) -> bool:
     """Whether the body picks registers by the index: fragments of an array."""
-    name = op.index.name
-
-    def mentions(x: Expr) -> bool:
-        return (isinstance(x, Index) and x.name == name) or any(mentions(c) for c in children(x))
-
-    for inner in walk.walk(op.body):
-        for ref in _fragments(inner):
-            if any(mentions(i) for i in ref.index):
-                return True
-    return False
+    return any(
+        _mentions(i, op.index.name) for inner in walk.walk(op.body) for ref in _fragments(inner) for i in ref.index
+    )
 
 
 def _fragments(op: Op) -> Iterable[tile.FragmentRef]:
@@ -129,15 +130,48 @@ def _fragments(op: Op) -> Iterable[tile.FragmentRef]:
             yield ref
 
 
+def _picks_local(op: tile.For) -> bool:
+    """Whether the index subscripts a lane's own buffer: with known subscripts it ends up in registers."""
+
+    def local(x: Expr) -> bool:
+        if isinstance(x, Element) and x.view.base.space is Space.LOCAL:
+            return any(_mentions(e, op.index.name) for e in x.view.expressions())
+        return any(local(c) for c in children(x))
+
+    for inner in walk.walk(op.body):
+        for view in walk.views(inner):
+            if view.base.space is Space.LOCAL and any(_mentions(e, op.index.name) for e in view.expressions()):
+                return True
+        if any(local(x) for x in walk.expressions(inner)):
+            return True
+    return False
+
+
+def _weight(body: Body) -> int:
+    """Operations of ``body``, those of loops of known length once for each turn."""
+    total = 0
+    for op in body:
+        inside = sum(_weight(inner) for _, inner in walk.bodies(op))
+        if isinstance(op, tile.For):
+            bounds = (value_of(op.start), value_of(op.stop), value_of(op.step))
+            if None not in bounds:
+                inside *= max(1, len(range(bounds[0] or 0, bounds[1] or 0, bounds[2] or 1)))
+        total += 1 + inside
+    return total
+
+
 def _wants_unroll(op: tile.For, turns: int) -> bool:
     if op.unroll == 1:
         return False
     if op.unroll is not None:
-        return turns <= max(op.unroll, 1) or op.unroll <= 0
+        fits = turns * _weight(op.body) <= UNROLL_MOST
+        return fits and (turns <= max(op.unroll, 1) or op.unroll <= 0)
     kinds = {type(inner) for inner in walk.walk(op.body)}
     if kinds & {tile.Copy, tile.Barrier, tile.While, tile.WaitEvent}:
         return turns == 1
-    return turns <= UNROLL_LIMIT and bool(kinds & {tile.Mma, tile.Load})
+    if turns > UNROLL_LIMIT or turns * _weight(op.body) > UNROLL_OPERATIONS:
+        return False
+    return bool(kinds & {tile.Mma, tile.Load}) or _picks_local(op)
 
 
 @lowers(tile.For)
@@ -151,7 +185,8 @@ def lower_for(lo: Lowering, op: tile.For) -> None:
         if len(turns) == 0:
             return
         jumps = any(isinstance(x, (tile.Break, tile.Continue)) for x in walk.walk(op.body))
-        if not jumps and (_must_unroll(op) or len(turns) == 1 or _wants_unroll(op, len(turns))):
+        needed = _must_unroll(op) and len(turns) * _weight(op.body) <= UNROLL_MOST
+        if not jumps and (needed or len(turns) == 1 or _wants_unroll(op, len(turns))):
             for i in turns:
                 e.comment(f"for {name} = {i}")
                 lo.indices[name] = Linear(const=i)
@@ -163,7 +198,7 @@ def lower_for(lo: Lowering, op: tile.For) -> None:
             what=f"the loop over `{name}`, which subscripts fragments",
             arch=lo.arch,
             expected_what="bounds that are known when compiling: registers have no run-time subscripts",
-            remedy="use constant bounds, and no `break` or `continue` inside",
+            remedy="use constant bounds, fewer turns, and no `break` or `continue` inside",
         )
     e.comment(f"for {name}")
     factor = op.unroll if op.unroll is not None and op.unroll > 1 else 1
