@@ -97,43 +97,46 @@ class LaneVerifier:
         self.body(self.kernel.body, set())
 
     def body(self, ops: LaneBody, written: set[str]) -> set[str]:
-        """The registers written after ``ops``, given those written before."""
+        """Adds to ``written`` what ``ops`` write, and returns it."""
         for op in ops:
-            written = self.operation(op, written)
+            self.operation(op, written)
         return written
 
-    def operation(self, op: LaneOp, written: set[str]) -> set[str]:
+    def operation(self, op: LaneOp, written: set[str]) -> None:
         match op:
+            case Instr():
+                self.instruction(op, written)
+            case AtomInstr():
+                self.atom(op, written)
+            case CopyInstr():
+                self.copy(op, written)
             case LaneFor():
                 self.reads(op, written, op.start, op.stop, op.step)
                 self.typed(op, op.var)
-                self.loops += 1
-                after = self.body(op.body, written | {op.var.name})
-                self.loops -= 1
-                # What a loop without turns leaves unwritten, a test of its bounds may write elsewhere.
-                return after - ({op.var.name} - written)
+                known = op.var.name in written
+                written.add(op.var.name)
+                self.loop(op.body, written)
+                if not known:
+                    written.discard(op.var.name)
             case LaneIf():
                 self.predicate(op, op.cond, written)
-                return self.body(op.then, written) & self.body(op.otherwise, written)
+                then = self.body(op.then, set(written))
+                written |= then & self.body(op.otherwise, set(written))
             case LaneWhile():
-                tested = self.body(op.setup, written)
-                self.predicate(op, op.cond, tested)
-                self.loops += 1
-                after = self.body(op.body, tested)
-                self.loops -= 1
-                return after
+                self.body(op.setup, written)
+                self.predicate(op, op.cond, written)
+                self.loop(op.body, written)
             case LaneBreak() | LaneContinue():
                 if not self.loops:
                     self.fail(op, "no loop around it", "to stand inside a loop")
-            case Instr():
-                return self.instruction(op, written)
-            case AtomInstr():
-                return self.atom(op, written)
-            case CopyInstr():
-                return self.copy(op, written)
             case LanePrint():
                 self.reads(op, written, *op.args)
-        return written
+
+    def loop(self, body: LaneBody, written: set[str]) -> None:
+        """What a loop without turns leaves unwritten, a test of its bounds may write elsewhere: it counts."""
+        self.loops += 1
+        self.body(body, written)
+        self.loops -= 1
 
     # ---- registers ----------------------------------------------------------------------------------------
 
@@ -163,7 +166,7 @@ class LaneVerifier:
 
     # ---- instructions -------------------------------------------------------------------------------------
 
-    def instruction(self, op: Instr, written: set[str]) -> set[str]:
+    def instruction(self, op: Instr, written: set[str]) -> None:
         self.reads(op, written, *op.src)
         if op.guard is not None:
             self.predicate(op, op.guard, written)
@@ -171,7 +174,7 @@ class LaneVerifier:
             for r in registers(d):
                 self.typed(op, r)
         self.suffixes(op)
-        return written | {r.name for d in op.dst for r in registers(d)}
+        written.update(r.name for d in op.dst for r in registers(d))
 
     def suffixes(self, op: Instr) -> None:
         """Operand types against the types in the mnemonic, for the instructions whose rule is known here."""
@@ -189,7 +192,7 @@ class LaneVerifier:
                         op, f"%{r.name} is {r.type} where `{op.mnemonic}` takes {wanted}", f"a {wanted} register"
                     )
 
-    def atom(self, op: AtomInstr, written: set[str]) -> set[str]:
+    def atom(self, op: AtomInstr, written: set[str]) -> None:
         record = catalogue.get(op.atom)
         if not isinstance(record, MmaAtom):
             self.fail(op, f"`{op.atom}` is no multiplying instruction", "a name of the catalogue")
@@ -200,7 +203,7 @@ class LaneVerifier:
             self.reads(op, written, *op.c, *(op.d if record.in_place else ()))
         for r in op.d:
             self.typed(op, r)
-        return written | {r.name for r in op.d}
+        written.update(r.name for r in op.d)
 
     @staticmethod
     def first(op: AtomInstr) -> bool:
@@ -219,7 +222,7 @@ class LaneVerifier:
             if not fits(r.type, operand.register):
                 self.fail(op, f"%{r.name} is {r.type}", f"{operand.register} for operand {operand.name}")
 
-    def copy(self, op: CopyInstr, written: set[str]) -> set[str]:
+    def copy(self, op: CopyInstr, written: set[str]) -> None:
         record = catalogue.get(op.atom)
         if not isinstance(record, CopyAtom):
             self.fail(op, f"`{op.atom}` is no copying instruction", "a name of the catalogue")
@@ -228,10 +231,10 @@ class LaneVerifier:
         self.reads(op, written, op.address, op.source, op.source_size)
         if op.guard is not None:
             self.predicate(op, op.guard, written)
-        loads = record.ptx.startswith("ldmatrix")
-        if not loads:
+        if record.ptx.startswith("ldmatrix"):
+            written.update(r.name for r in op.registers)
+        else:
             self.reads(op, written, *op.registers)
-        return written | ({r.name for r in op.registers} if loads else set())
 
 
 def registers(x: Any) -> Iterator[Reg]:
