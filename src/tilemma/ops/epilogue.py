@@ -28,14 +28,20 @@ def finish(
     if not (scale or addend or bias or activation):
         return
     for i, j in tm.apply(acc):
-        x = acc[i, j]
-        if scale:
-            x = x * use.alpha
-        if addend:
-            x = x + use.beta * use.c[batch, row + i, column + j].astype("f32")
-        if bias:
-            x = x + use.bias[column + j if bias == "columns" else row + i].astype("f32")
-        acc[i, j] = activate(x, activation)
+        acc[i, j] = combine(acc[i, j], batch, row + i, column + j, use, scale, addend, bias, activation)
+
+
+def combine(
+    x: Any, batch: Any, row: Any, column: Any, use: Addends, scale: bool, addend: bool, bias: str, activation: str
+) -> Any:
+    """activation(alpha * x + beta * c + bias) for the element ``x`` at (row, column) of ``batch``."""
+    if scale:
+        x = x * use.alpha
+    if addend:
+        x = x + use.beta * use.c[batch, row, column].astype("f32")
+    if bias:
+        x = x + use.bias[column if bias == "columns" else row].astype("f32")
+    return activate(x, activation)
 
 
 def activate(x: Any, activation: str) -> Any:

@@ -12,19 +12,31 @@ from tilemma.ops.arguments import Problem
 class Plan:
     """One way to compute a product.
 
-    ``tile`` is (M, N, K) of a block's step; ``groups`` warpgroups multiply, each tile[0] / groups rows.
+    ``kernel``: "tiles" (any strides, every target) or "pipelined" (sm_90a, operands that TMA can read).
+    ``tile`` is (M, N, K) of a block's step; ``groups`` warpgroups multiply, each tile[0] / groups rows, fed
+    through ``stages`` slots.  ``raster``: tile rows in a group that blocks walk together.  ``grid``: blocks that
+    stay.  ``split``: parts of K, added in order afterwards.  ``store``: "tma", through shared memory, or
+    "direct".  ``swap``: the transposed product is computed.
     """
 
     kernel: str
     tile: tuple[int, int, int]
     groups: int
+    stages: int = 1
     raster: int = 8
+    grid: int = 0
+    split: int = 1
+    store: str = "direct"
+    swap: bool = False
 
     @property
     def constants(self) -> dict[str, Any]:
         """The compile-time values of the kernel."""
         m, n, k = self.tile
-        return {"WARP_M": m // self.groups, "TILE_N": n, "TILE_K": k, "GROUPS": self.groups, "RASTER": self.raster}
+        values = {"WARP_M": m // self.groups, "TILE_N": n, "TILE_K": k, "GROUPS": self.groups, "RASTER": self.raster}
+        if self.kernel == "pipelined":
+            values |= {"STAGES": self.stages, "GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
+        return values
 
 
 def _reach(extent: int, largest: int) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilemma.kernels import Kernel
-from tilemma.ops.arguments import Problem
+from tilemma.ops.arguments import Epilogue, Problem
 from tilemma.ops.plan import Plan
 from tilemma.runtime.arrays import ArrayRef
 
@@ -29,18 +29,28 @@ class Step:
     sources: tuple[tuple[str, int], ...]
 
 
-def _kernels() -> dict[str, Kernel]:
-    from tilemma.ops import kernels
+def _kernel(name: str) -> Kernel:
+    from tilemma.ops import kernels, pipelined
 
-    return {"tiles": kernels.matmul_tiles}
+    return {"tiles": kernels.matmul_tiles, "pipelined": pipelined.matmul_pipelined}[name]
 
 
-def steps(problem: Problem, plan: Plan) -> Iterator[Step]:
-    """The calls that compute ``problem``, in order; none for an empty result."""
+def partial_shape(problem: Problem, plan: Plan) -> tuple[int, int, int] | None:
+    """The f32 array that a split product needs besides the caller's, [batch * parts, M, N]."""
+    if plan.split == 1:
+        return None
+    return (problem.batch * plan.split, *problem.shape[:2])
+
+
+def steps(problem: Problem, plan: Plan, partial: ArrayRef | None = None) -> Iterator[Step]:
+    """The calls that compute ``problem``, in order; none for an empty result.
+
+    ``partial`` is an array of `partial_shape` where there is one.
+    """
     if problem.out.is_empty:
         return
     for offsets in problem.outer:
-        yield from _product(problem, plan, offsets)
+        yield from _product(problem, plan, offsets, partial)
 
 
 def _part(x: ArrayRef, offset: int) -> ArrayRef:
@@ -57,15 +67,46 @@ def _absent(problem: Problem, rank: int) -> ArrayRef:
     return x._replace(pointer=x.pointer & -16, shape=shape, strides=strides, owner=(x.owner,))
 
 
-def _product(problem: Problem, plan: Plan, offsets: tuple[int, int, int, int]) -> Iterator[Step]:
-    e = problem.epilogue
+def _product(
+    problem: Problem, plan: Plan, offsets: tuple[int, int, int, int], partial: ArrayRef | None
+) -> Iterator[Step]:
     lhs, rhs = _part(problem.lhs, offsets[0]), _part(problem.rhs, offsets[1])
     out = _part(problem.out, offsets[3])
-    c = _absent(problem, 3) if problem.c is None else _part(problem.c, offsets[2])
-    bias = _absent(problem, 1) if problem.bias is None else _part(problem.bias, 0)
-    constants = {
-        **plan.constants,
-        **_storage(problem),
+    absent = ("lhs", 0)
+    c, c_from = _absent(problem, 3), absent
+    if problem.c is not None:
+        c, c_from = _part(problem.c, offsets[2]), ("c", offsets[2])
+    bias, bias_from = _absent(problem, 1), absent
+    if problem.bias is not None:
+        bias, bias_from = _part(problem.bias, 0), ("bias", 0)
+    operands = (("lhs", offsets[0]), ("rhs", offsets[1]))
+    ending = _epilogue(problem, c, bias, out)
+    product = {**plan.constants, **_storage(problem)}
+    scalars = (problem.alpha, problem.beta)
+    if partial is None:
+        args = (lhs, rhs, c, bias, out, *scalars)
+        sources = (*operands, c_from, bias_from, ("out", offsets[3]))
+        yield Step(_kernel(plan.kernel), args, {**product, **ending}, sources)
+        return
+    from tilemma.ops.pipelined import add_parts
+
+    parts = _part(partial, 0)
+    nothing = _epilogue(replace(problem, c=None, bias=None, epilogue=Epilogue()), _absent(problem, 3), bias, parts)
+    args = (lhs, rhs, _absent(problem, 3), _absent(problem, 1), parts, *scalars)
+    nothing |= {"TB": problem.lhs.dtype.name, "OUT": "PARTS"}
+    yield Step(
+        _kernel(plan.kernel), args, {**product, **nothing}, (*operands, absent, absent, ("partial", 0))
+    )
+    args = (parts, c, bias, out, *scalars)
+    yield Step(
+        add_parts, args, {**ending, "SPLIT": plan.split}, (("partial", 0), c_from, bias_from, ("out", offsets[3]))
+    )
+
+
+def _epilogue(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> dict[str, Any]:
+    """Compile-time values that say what is read besides the operands, and what is done with it."""
+    e = problem.epilogue
+    return {
         "TC": c.dtype.name,
         "TB": bias.dtype.name,
         "TO": out.dtype.name,
@@ -77,15 +118,6 @@ def _product(problem: Problem, plan: Plan, offsets: tuple[int, int, int, int]) -
         "ALONG": e.bias,
         "ACTIVATION": e.activation,
     }
-    sources = (
-        ("lhs", offsets[0]),
-        ("rhs", offsets[1]),
-        ("c", offsets[2]) if problem.c is not None else ("lhs", 0),
-        ("bias", 0) if problem.bias is not None else ("lhs", 0),
-        ("out", offsets[3]),
-    )
-    args = (lhs, rhs, c, bias, out, problem.alpha, problem.beta)
-    yield Step(_kernels()[plan.kernel], args, constants, sources)
 
 
 def _storage(problem: Problem) -> dict[str, Any]:
