@@ -15,46 +15,58 @@ if TYPE_CHECKING:
     from tilemma.atoms import catalogue as atoms
     from tilemma.errors import CompileError, LaunchError, TilemmaError, ToolError
     from tilemma.kernels import Kernel, kernel, load
-    from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64
+    from tilemma.lang import math
+    from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64, Scalar
+    from tilemma.lang.atomics import atomic
     from tilemma.lang.constructs import (
         assert_,
-        bound,
         cdiv,
         compose,
-        dma,
+        global_,
+        local,
+        select,
+        shared,
+        ubound,
+        var,
+    )
+    from tilemma.lang.constructs import print_ as print
+    from tilemma.lang.contraction import mma
+    from tilemma.lang.control import (
+        bound,
+        break_,
+        continue_,
         else_,
-        event,
         foreach,
         if_,
         inthreads,
-        local,
-        mma,
         parallel,
-        select,
-        shared,
-        swap,
-        tma,
-        trigger,
-        ubound,
-        var,
-        wait,
         while_,
     )
-    from tilemma.lang.constructs import print_ as print
-    from tilemma.lang.values import full
+    from tilemma.lang.copies import dma, tma
+    from tilemma.lang.events import event, swap, sync, trigger, wait
+    from tilemma.lang.registers import apply
+    from tilemma.lang.views import full
 
 __version__ = "0.1.0"
 
 # Public name -> (module, name there).  Looked up on first use: importing tilemma stays cheap.
-_CONSTRUCTS = (
-    "assert_", "bound", "cdiv", "compose", "dma", "else_", "event", "foreach", "if_", "inthreads", "local", "mma",
-    "parallel", "select", "shared", "swap", "tma", "trigger", "ubound", "var", "wait", "while_",
-)  # fmt: skip
+_LANGUAGE = {
+    "annotations": ("Bool", "Double", "Float", "Global", "Int", "Int64", "Scalar"),
+    "atomics": ("atomic",),
+    "constructs": ("assert_", "cdiv", "compose", "global_", "local", "select", "shared", "ubound", "var"),
+    "contraction": ("mma",),
+    "control": (
+        "bound", "break_", "continue_", "else_", "foreach", "if_", "inthreads", "parallel", "while_",
+    ),
+    "copies": ("dma", "tma"),
+    "events": ("event", "swap", "sync", "trigger", "wait"),
+    "registers": ("apply",),
+    "views": ("full",),
+}  # fmt: skip
 _PUBLIC: dict[str, tuple[str, str | None]] = {
-    **{name: ("tilemma.lang.constructs", name) for name in _CONSTRUCTS},
+    **{name: (f"tilemma.lang.{module}", name) for module, names in _LANGUAGE.items() for name in names},
+    "math": ("tilemma.lang.math", None),
     "print": ("tilemma.lang.constructs", "print_"),
-    "full": ("tilemma.lang.values", "full"),
-    **{n: ("tilemma.lang.annotations", n) for n in ("Bool", "Double", "Float", "Global", "Int", "Int64")},
     **{n: ("tilemma.errors", n) for n in ("CompileError", "LaunchError", "TilemmaError", "ToolError")},
     **{n: ("tilemma.kernels", n) for n in ("Kernel", "kernel", "load")},
     "atoms": ("tilemma.atoms", "catalogue"),
@@ -64,8 +76,14 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 }
 
 
-# `print` stays out of `from tilemma import *`: it would hide Python's.
-__all__ = [name for name in _PUBLIC if name != "print"]
+# `print` and `math` stay out of `from tilemma import *`: they would hide Python's.
+__all__ = [
+    "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Scalar",
+    "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "bound", "break_", "cdiv", "compose",
+    "continue_", "dma", "dtypes", "else_", "event", "foreach", "full", "global_", "if_", "inthreads", "kernel",
+    "load", "local", "machine", "mma", "parallel", "select", "shared", "swap", "sync", "testing", "tma",
+    "trigger", "ubound", "var", "wait", "while_",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

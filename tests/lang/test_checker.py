@@ -12,8 +12,8 @@ from tilemma.lang.source import KernelSource, read_kernel
 
 HEADER = """\
 import tilemma as tm
-from tilemma.lang.constructs import *
-from tilemma.lang.constructs import parallel as par; from tilemma.lang.values import full
+from tilemma import *
+from tilemma import parallel as par
 def k(a: tm.Global["f32", "M", "N"], b: tm.Global["f32", "M", "N"], *, T=4):
 """
 COUNT = iter(range(10**6))

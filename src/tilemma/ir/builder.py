@@ -109,6 +109,11 @@ class Builder:
         self.params.append(t.ScalarParameter(s, span=span or self.span))
         return s
 
+    @property
+    def host_operations(self) -> list[t.Op]:
+        """The operations at kernel level, to be rearranged."""
+        return self._stack[0]
+
     def finish(self) -> t.Kernel:
         """The kernel read so far."""
         assert len(self._stack) == 1, "a body is still open"

@@ -7,12 +7,12 @@ write.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Element, Expr, FragmentElement, Var, walk
-from tilemma.ir.types import View
+from tilemma.ir.expr import Binary, Element, Expr, FragmentElement, Index, Var, binary, children, walk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,12 +38,33 @@ def reads(e: Expr) -> frozenset[str]:
     return frozenset(found)
 
 
-def reads_memory(e: Expr) -> bool:
-    return any(isinstance(x, Element) for x in walk(e))
+def leaves(e: Expr) -> Iterator[Expr]:
+    """The readings in ``e`` that are not part of the place of another: variables and elements."""
+    if isinstance(e, (Var, Element, FragmentElement)):
+        yield e
+        return
+    for c in children(e):
+        yield from leaves(c)
 
 
-def view_reads(view: View) -> frozenset[str]:
-    return frozenset().union(*(reads(e) for e in view.expressions()))
+def replaced(e: Expr, table: Mapping[Expr, Expr]) -> Expr:
+    """``e`` with parts replaced, and folded again."""
+    if e in table:
+        return table[e]
+    if isinstance(e, Binary):
+        return binary(e.op, replaced(e.a, table), replaced(e.b, table))
+    if isinstance(e, Element):
+        return Element(e.view.map(lambda x: replaced(x, table)))
+    if isinstance(e, Index):
+        return e
+    changes: dict[str, Any] = {}
+    for f in fields(e):
+        v = getattr(e, f.name)
+        if isinstance(v, Expr):
+            changes[f.name] = replaced(v, table)
+        elif isinstance(v, tuple) and v and isinstance(v[0], Expr):
+            changes[f.name] = tuple(replaced(x, table) for x in v)
+    return replace(e, **changes) if changes else e
 
 
 @dataclass

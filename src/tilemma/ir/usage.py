@@ -84,6 +84,8 @@ def size(x: e.Expr) -> Size:
             return int(v)
         case e.Dim(name=name) | e.Scalar(name=name):
             return name
+        case e.Binary(op="div" | "mod") if e.interval(x.a)[0] < 0 or e.interval(x.b)[0] < 0:
+            pass  # rounds toward zero, sizes round down
         case e.Binary() if x.op in _SIZE_OPS:
             return (_SIZE_OPS[x.op], size(x.a), size(x.b))
         case e.Binary(op="gt"):

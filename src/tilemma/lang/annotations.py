@@ -1,4 +1,4 @@
-"""Types of kernel parameters: `Global["f16", "M", "K"]`, `Int`, `Float`, .."""
+"""Types of kernel parameters: `Global["f16", "M", "K"]`, `Scalar["u32"]`, `Int`, `Float`, .."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ArrayType:
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """A scalar passed by value."""
+    """A scalar passed by value: element type, or the name of a compile-time parameter that holds it."""
 
     dtype: str
 
@@ -30,7 +30,13 @@ class _Global:
         return ArrayType(str(parts[0]), tuple(parts[1:]))
 
 
+class _Scalar:
+    def __getitem__(self, item: Any) -> ScalarType:
+        return ScalarType(str(item))
+
+
 Global = _Global()
+Scalar = _Scalar()
 Int = ScalarType("s32")
 Int64 = ScalarType("s64")
 Float = ScalarType("f32")

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tilemma.errors import CompileError, Note
-from tilemma.lang import constructs
-from tilemma.lang.spans import node_span
+from tilemma.lang import constructs, control, registers
+from tilemma.lang.contraction import MmaNamespace
+from tilemma.lang.evaluation import Evaluation
+from tilemma.lang.spans import Position, node_position, node_span
 
-_LOOPS = (constructs.parallel, constructs.foreach)
-_BLOCKS = (constructs.if_, constructs.else_, constructs.while_, constructs.inthreads)
-_FRESH = (constructs.var,)
+_LOOPS = (control.parallel, control.foreach, registers.apply)
+_BLOCKS = (control.if_, control.else_, control.while_, control.inthreads)
+# What these give changes in place under `+=`.
+_FRESH = (constructs.var, MmaNamespace.fill, MmaNamespace.load, MmaNamespace.frag)
 
 
 class JumpInTracedBlock(CompileError):
@@ -42,8 +45,8 @@ class PythonControlOnTraced(CompileError):
 
 
 _JUMP_FIX = {
-    "break": "give the loop its own condition: `with while_(lambda: ...)`",
-    "continue": "put the rest of the body under `with if_(...)`",
+    "break": "write `break_()`, which leaves the loop when the kernel comes there",
+    "continue": "write `continue_()`, or put the rest of the body under `with if_(...)`",
     "return": "return after the block; store results through parameters",
 }
 
@@ -55,19 +58,26 @@ class Checker:
         self.file = file
         self.function = function
         self.resolve = resolve
-        self.variables = {
-            target.id
-            for node in ast.walk(function)
-            if isinstance(node, ast.Assign) and _calls(node.value, resolve, _FRESH)
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
+        fresh: dict[str, bool] = {}
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Assign):
+                continue
+            for name, value in (pair for target in node.targets for pair in _pairs(target, node.value)):
+                fresh[name] = fresh.get(name, True) and _calls(value, resolve, _FRESH)
+        self.evaluation = Evaluation(lambda name: fresh.get(name, False))
+        self.evaluation.statements(function.body)
 
-    def check(self) -> None:
-        """Raises the first error found, in source order."""
+    def check(self) -> frozenset[Position]:
+        """Raises the first error found, in source order; where the calls that open traced blocks stand."""
+        headers = set()
         for block in self._blocks(self.function.body):
             self._check_jumps(block)
             self._check_rebinding(block)
+            if isinstance(block, ast.For) and isinstance(block.iter, ast.Call):
+                headers.add(node_position(block.iter))
+            elif isinstance(block, ast.With):
+                headers |= {node_position(item.context_expr) for item in block.items}
+        return frozenset(headers)
 
     def _blocks(self, body: list[ast.stmt]) -> Iterator[ast.For | ast.With]:
         for node in body:
@@ -95,43 +105,35 @@ class Checker:
                 )
 
     def _check_rebinding(self, block: ast.For | ast.With) -> None:
-        loop_targets = {
-            n.id
-            for inner in ast.walk(block)
-            if isinstance(inner, ast.For)
-            for n in ast.walk(inner.target)
-            if isinstance(n, ast.Name)
-        }
-        stored: dict[str, ast.Name] = {}
-        for store in _stores(block.body):
-            if store.id not in self.variables and store.id not in loop_targets:
-                stored.setdefault(store.id, store)
-        updated = {
-            n.target.id: n.target
-            for n in ast.walk(block)
-            if isinstance(n, ast.AugAssign)
-            and isinstance(n.target, ast.Name)
-            and n.target.id not in self.variables
-        }
-        if isinstance(block, ast.For):
-            for name, target in updated.items():
-                self._refuse_rebound(block, name, target, "in its next turn")
-        end = (block.end_lineno or 0, block.end_col_offset or 0)
-        for node in _in_order(self.function):
-            if not isinstance(node, ast.Name) or node.id not in stored:
-                continue
-            store = stored[node.id]
-            here = (node.lineno, node.col_offset)
-            if isinstance(node.ctx, ast.Store) and here > end:
-                del stored[node.id]
-                continue
-            if not isinstance(node.ctx, ast.Load):
-                continue
-            if here > end and not _rebound_between(self.function, node, end):
-                self._refuse_rebound(block, node.id, store, "after it", node)
-            inside = (block.lineno, block.col_offset) < here < (store.lineno, store.col_offset)
-            if inside and isinstance(block, ast.For) and _within(block.body, node):
-                self._refuse_rebound(block, node.id, store, "in its next turn", node)
+        events = self.evaluation.events
+        start, end = self.evaluation.ranges[block]
+        first: dict[str, int] = {}
+        for i in range(start, end):
+            if events[i].bound and not events[i].target:
+                first.setdefault(events[i].name, i)
+        for name, at in first.items():
+            store = events[at].node
+            if self._repeats(block) and (use := self._read(name, start, at)):
+                self._refuse_rebound(block, name, store, "in its next turn", use)
+            if use := self._read(name, end, len(events)):
+                self._refuse_rebound(block, name, store, "after it", use)
+            for loop, (begin, stop) in self.evaluation.ranges.items():
+                outer = isinstance(loop, (ast.For, ast.While)) and begin <= start and end <= stop
+                if outer and loop is not block and (use := self._read(name, begin, start)):
+                    self._refuse_rebound(block, name, store, "in the next turn of the loop around it", use)
+
+    def _repeats(self, block: ast.For | ast.With) -> bool:
+        """Whether the kernel runs the block several times, one turn after the other or at once."""
+        return isinstance(block, ast.For) or any(
+            _calls(item.context_expr, self.resolve, (control.while_,)) for item in block.items
+        )
+
+    def _read(self, name: str, start: int, end: int) -> ast.Name | None:
+        """Where ``name`` is read in a range of events before it is bound there."""
+        for e in self.evaluation.events[start:end]:
+            if e.name == name:
+                return None if e.bound else e.node
+        return None
 
     def _refuse_rebound(
         self, block: ast.For | ast.With, name: str, store: ast.AST, where: str, use: ast.AST | None = None
@@ -140,6 +142,17 @@ class Checker:
         raise ReboundInTracedBlock(
             node_span(self.file, store), notes=notes, name=name, block=self._kind(block), where=where
         )
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Names with what is assigned to them."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        same = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
+        values = value.elts if same else [value] * len(target.elts)  # type: ignore[attr-defined]
+        for t, v in zip(target.elts, values, strict=True):
+            yield from _pairs(t, v)
 
 
 def _calls(node: ast.AST, resolve: Callable[[ast.expr], Any], functions: tuple[Any, ...]) -> bool:
@@ -174,35 +187,3 @@ def _own_statements(block: ast.For | ast.With, kind: Callable[[Any], str | None]
                 yield from visit(case.body, in_python_loop)
 
     return visit(block.body, False)
-
-
-def _stores(body: list[ast.stmt]) -> Iterator[ast.Name]:
-    for statement in body:
-        for node in _in_order(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node
-
-
-def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes in source order."""
-    found = [n for n in ast.walk(node) if hasattr(n, "lineno")]
-    return iter(sorted(found, key=lambda n: (n.lineno, n.col_offset)))  # type: ignore[attr-defined]
-
-
-def _within(body: list[ast.stmt], node: ast.AST) -> bool:
-    return any(inner is node for statement in body for inner in ast.walk(statement))
-
-
-def _rebound_between(function: ast.FunctionDef, use: ast.Name, end: tuple[int, int]) -> bool:
-    """Whether the name is bound again after ``end`` and before (or in the loop header around) ``use``."""
-    here = (use.lineno, use.col_offset)
-    for node in ast.walk(function):
-        same = isinstance(node, ast.Name) and node.id == use.id and isinstance(node.ctx, ast.Store)
-        if same and end < (node.lineno, node.col_offset) < here:  # type: ignore[attr-defined]
-            return True
-        # A comprehension binds its names after the text that uses them.
-        if isinstance(node, ast.comprehension) and any(
-            isinstance(n, ast.Name) and n.id == use.id for n in ast.walk(node.target)
-        ):
-            return True
-    return False

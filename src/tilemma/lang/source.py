@@ -6,20 +6,23 @@ import ast
 import inspect
 import linecache
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from keyword import iskeyword
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from tilemma.errors import CompileError, Span, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, element_type
-from tilemma.ir.types import Space
+from tilemma.ir.expr import Index, const
+from tilemma.ir.types import BLOCK, Space
 from tilemma.lang.annotations import ArrayType, ScalarType
 from tilemma.lang.checker import Checker
-from tilemma.lang.spans import forget_sources, node_span
-from tilemma.lang.tracing import tracing
-from tilemma.lang.values import TileValue, Value
+from tilemma.lang.scalars import Value
+from tilemma.lang.spans import Position, forget_sources, node_span
+from tilemma.lang.tracing import Trace, tracing
+from tilemma.lang.views import TileValue
 
 
 class NoKernelSource(CompileError):
@@ -57,6 +60,13 @@ class KernelReturns(CompileError):
     fix = "write results through an output parameter"
 
 
+class OutsideParallel(CompileError):
+    code = "outside-every-parallel"
+    found = "this works outside every `parallel`, in a kernel that has one"
+    expected = "`parallel`, `assert_`, `global_` and `return` at this place"
+    fix = "move it into the `parallel` whose instances shall do it"
+
+
 @dataclass(frozen=True, eq=False)
 class KernelSource:
     """A kernel function, read and checked once; `build` traces it for given compile-time values."""
@@ -70,6 +80,7 @@ class KernelSource:
     spans: Mapping[str, Span]
     span: Span
     file: str
+    headers: frozenset[Position]
 
     def resolved(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Compile-time values: the defaults with ``given`` put over them."""
@@ -97,17 +108,49 @@ class KernelSource:
         for param, annotation in self.parameters.items():
             span = self.spans.get(param, self.span)
             if isinstance(annotation, ScalarType):
-                args[param] = Value(b.scalar_param(param, element_type(annotation.dtype, span), span))
+                kind = element_type(str(constants.get(annotation.dtype, annotation.dtype)), span)
+                args[param] = Value(b.scalar_param(param, kind, span))
                 continue
-            kind = constants.get(annotation.dtype, annotation.dtype)
-            dims = tuple(constants.get(d, d) if isinstance(d, str) else d for d in annotation.dims)
-            args[param] = TileValue(b.array_param(param, element_type(str(kind), span), dims, span))
-        with tracing(b):
+            kind = element_type(str(constants.get(annotation.dtype, annotation.dtype)), span)
+            dims = tuple(self._dimension(param, d, constants) for d in annotation.dims)
+            args[param] = TileValue(b.array_param(param, kind, dims, span))
+        with tracing(Trace(b, check_frame, {self.function.__code__: self.headers})):
             result = self.function(**args, **constants)
         b.span = self.span
         if result is not None:
             b.returns = self._returned(result, b)
+        self._enclose(b)
         return b.finish()
+
+    def _dimension(self, param: str, d: Any, constants: Mapping[str, Any]) -> str | int | None:
+        """A dimension of a parameter's type, compile-time names replaced; BadParameter for what is none."""
+        value = constants.get(d, d) if isinstance(d, str) else d
+        named = isinstance(value, str) and value.isidentifier() and not iskeyword(value)
+        counted = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+        if not (value is None or named or counted):
+            problem = f"has the dimension {value!r}"
+            raise _bad(
+                self.spans.get(param, self.span),
+                param,
+                self.name,
+                problem,
+                "use a name, a number of at least 0, or None for one without a name",
+            )
+        if named and isinstance(self.parameters.get(value), ScalarType):
+            problem = f"has the dimension `{value}`, which is also a scalar parameter"
+            fix = "give the dimension another name; sizes are taken from the arrays"
+            raise _bad(self.spans.get(param, self.span), param, self.name, problem, fix)
+        return value  # type: ignore[no-any-return]
+
+    def _enclose(self, b: Builder) -> None:
+        """A kernel without `parallel` is one instance that does everything."""
+        ops = b.host_operations
+        work = [op for op in ops if not isinstance(op, (t.Parallel, t.Assert))]
+        if not work:
+            return
+        if any(isinstance(op, t.Parallel) for op in ops):
+            raise OutsideParallel(work[0].span)
+        ops[:] = [t.Parallel((Index(b.fresh("p"), const(1)),), tuple(ops), BLOCK, span=self.span)]
 
     def _returned(self, result: Any, b: Builder) -> Any:
         if isinstance(result, TileValue) and result.tile.view.is_whole:
@@ -125,7 +168,9 @@ def read_kernel(function: Callable[..., Any]) -> KernelSource:
     span = node_span(file, node)
     span = Span(span.file, span.line, span.column + len("def "), span.line, span.column + len("def ") + len(name))
     spans = {a.arg: node_span(file, a) for a in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs)}
-    Checker(file, node, lambda e: _resolve(e, function)).check()
+    closure = inspect.getclosurevars(function)
+    scopes = ({**closure.nonlocals}, function.__globals__)
+    headers = Checker(file, node, lambda e: _resolve(e, scopes)).check()
     parameters: dict[str, ArrayType | ScalarType] = {}
     constants: dict[str, Any] = {}
     required = set()
@@ -145,7 +190,9 @@ def read_kernel(function: Callable[..., Any]) -> KernelSource:
             raise _bad(place, p.name, name, problem, f'write `{p.name}: tm.Global["f16", "M", "K"]`')
         parameters[p.name] = kind
     arrays = tuple(n for n, k in parameters.items() if isinstance(k, ArrayType))
-    return KernelSource(function, name, arrays, parameters, constants, frozenset(required), spans, span, file)
+    return KernelSource(
+        function, name, arrays, parameters, constants, frozenset(required), spans, span, file, headers
+    )
 
 
 def _bad(span: Span, param: str, name: str, problem: str, fix: str) -> BadParameter:
@@ -161,40 +208,56 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _function_node(function: Callable[..., Any]) -> ast.FunctionDef:
     """The syntax tree of ``function``, its line numbers those of its file."""
-    code = function.__code__
-    lines = linecache.getlines(code.co_filename)
-    try:
-        tree = ast.parse("".join(lines)) if lines else None
-    except SyntaxError:
-        tree = None
-    if tree is not None:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and node.name == function.__name__:
-                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-                if first == code.co_firstlineno:
-                    return node
-    try:
-        text = textwrap.dedent(inspect.getsource(function))
-        found = ast.parse(text).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):
-        raise NoKernelSource(name=function.__name__) from None
-    if not isinstance(found, ast.FunctionDef):
+    found = _node_of(function.__code__)
+    if found is None:
         raise NoKernelSource(name=function.__name__)
-    ast.increment_lineno(found, code.co_firstlineno - 1)
     return found
 
 
-def _resolve(e: ast.expr, function: Callable[..., Any]) -> Any:
-    """What a dotted name stands for where ``function`` was defined; None when that cannot be told."""
-    if isinstance(e, ast.Name):
-        closure = inspect.getclosurevars(function)
-        for scope in (closure.nonlocals, function.__globals__):
-            if e.id in scope:
-                return scope[e.id]
+def _node_of(code: CodeType) -> ast.FunctionDef | None:
+    lines = linecache.getlines(code.co_filename)
+    try:
+        tree = ast.parse("".join(lines)) if lines else None
+    except (SyntaxError, ValueError):
+        tree = None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return node
+    try:
+        text = inspect.getsource(code)
+        dedented = textwrap.dedent(text)
+        found = ast.parse(dedented).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
         return None
+    if not isinstance(found, ast.FunctionDef):
+        return None
+    ast.increment_lineno(found, code.co_firstlineno - 1)
+    indent = len(text.split("\n", 1)[0]) - len(dedented.split("\n", 1)[0])
+    for n in ast.walk(found):
+        if hasattr(n, "col_offset") and hasattr(n, "end_col_offset"):
+            n.col_offset, n.end_col_offset = n.col_offset + indent, n.end_col_offset + indent
+    return found
+
+
+def _resolve(e: ast.expr, scopes: Sequence[Mapping[str, Any]]) -> Any:
+    """What a dotted name stands for, looked up in ``scopes``; None when that cannot be told."""
+    if isinstance(e, ast.Name):
+        return next((scope[e.id] for scope in scopes if e.id in scope), None)
     if isinstance(e, ast.Attribute):
-        base = _resolve(e.value, function)
+        base = _resolve(e.value, scopes)
         if isinstance(base, ModuleType):
             return getattr(base, e.attr, None)
         return inspect.getattr_static(base, e.attr, None) if base is not None else None
     return None
+
+
+def check_frame(frame: FrameType) -> frozenset[Position]:
+    """Check the function that runs in ``frame``, which a kernel calls and which opens traced blocks."""
+    code = frame.f_code
+    node = _node_of(code) if not code.co_name.startswith("<") else None
+    if node is None:
+        return frozenset()
+    scopes = (frame.f_locals, frame.f_globals)
+    return Checker(code.co_filename, node, lambda e: _resolve(e, scopes)).check()

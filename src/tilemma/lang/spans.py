@@ -17,6 +17,8 @@ from types import CodeType, FrameType
 from tilemma.errors import Span
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# Library kernels are written in the language like a user's.
+_KERNELS = _PACKAGE + "ops" + os.sep
 
 
 def user_frame() -> FrameType | None:
@@ -25,7 +27,8 @@ def user_frame() -> FrameType | None:
     while frame is not None:
         name = frame.f_code.co_filename
         # contextlib runs our generators between the user's `with` and us.
-        if not name.startswith(_PACKAGE) and not name.endswith("contextlib.py"):
+        inside = name.startswith(_PACKAGE) and not name.startswith(_KERNELS)
+        if not inside and not name.endswith("contextlib.py"):
             return frame
         frame = frame.f_back
     return None
@@ -88,15 +91,24 @@ def bound_names() -> tuple[str, ...]:
     ``for i, j in parallel(..)`` ("i", "j").
     """
     frame = user_frame()
-    if frame is None:
+    key = None if frame is None else position(frame)
+    if frame is None or key is None:
         return ()
+    return _targets(frame.f_code.co_filename).get(key, ())
+
+
+def position(frame: FrameType) -> Position | None:
+    """Where the running instruction of ``frame`` stands, as syntax trees count; None where it is not recorded."""
     code: CodeType = frame.f_code
     p = next(islice(code.co_positions(), frame.f_lasti // 2, None), None)
     if p is None or None in p:
-        return ()
+        return None
     line, end_line, column, end_column = p
-    key: Position = (line or 0, column or 0, end_line or 0, end_column or 0)
-    return _targets(code.co_filename).get(key, ())
+    return (line or 0, column or 0, end_line or 0, end_column or 0)
+
+
+def node_position(node: ast.expr) -> Position:
+    return (node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
 
 
 @lru_cache(maxsize=64)
@@ -128,8 +140,7 @@ def _bind(target: ast.expr, value: ast.expr, found: dict[Position, tuple[str, ..
         return
     names = [n.id for n in ([target] if isinstance(target, ast.Name) else getattr(target, "elts", []))
              if isinstance(n, ast.Name)]  # fmt: skip
-    position = (value.lineno, value.col_offset, value.end_lineno or 0, value.end_col_offset or 0)
-    found[position] = tuple(names)
+    found[node_position(value)] = tuple(names)
 
 
 def forget_sources() -> None:

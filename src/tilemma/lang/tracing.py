@@ -1,16 +1,25 @@
-"""The kernel being traced, and the errors of using its values outside or as Python values."""
+"""The kernel being traced, what its values are worth later, and the errors of using them elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
 
 from tilemma.errors import CompileError
 from tilemma.ir.builder import Builder
-from tilemma.lang.spans import caller_span
+from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, walk
+from tilemma.ir.moments import Moment, reads
+from tilemma.ir.tile import Declare
+from tilemma.ir.tiles import describe
+from tilemma.ir.types import Space
+from tilemma.lang.spans import Position, caller_span, position, user_frame
 
-_BUILDER: ContextVar[Builder | None] = ContextVar("tilemma_builder", default=None)
+# Larger expressions are computed once, into a variable.
+MAX_OPERATIONS = 100
+MAX_HOST_OPERATIONS = 1000
 
 
 class OutsideKernel(CompileError):
@@ -41,21 +50,137 @@ class WrongOperand(CompileError):
     fix = "{fix_text}"
 
 
+class LeftItsBlock(CompileError):
+    code = "left-its-block"
+    found = "`{text}` is used outside the loop or block that it belongs to"
+    expected = "values used where they are made, or in blocks inside"
+    fix = "carry it out in a `var(...)` made before the block, or through memory"
+
+
+class LargeExpression(CompileError):
+    code = "large-traced-expression"
+    found = "an expression of more than {limit} operations {where}"
+    expected = "smaller expressions there, as it is computed wherever it is used"
+    fix = "compute a part inside `parallel`, in a `var(...)`"
+
+
+class NotABlock(CompileError):
+    code = "not-a-block"
+    found = "`{name}(...)` is called where it opens no block"
+    expected = "`{form}`, by its own name"
+    fix = "write `{form}` and put what belongs to it inside; text that is not read cannot be checked"
+
+
+@dataclass
+class Trace:
+    """``builder`` collects the operations.  ``headers``: for each function whose text has been checked, where
+    in it the calls that open traced blocks stand; ``check`` does that for another function.
+
+    ``visiting``: inside `apply`, the indices of the element visited and the extents of the tile.  ``pure``: a
+    condition is being read that the kernel evaluates again and again.
+    """
+
+    builder: Builder
+    check: Callable[[FrameType], frozenset[Position]]
+    headers: dict[CodeType, frozenset[Position]] = field(default_factory=dict)
+    visiting: tuple[tuple[Index, ...], tuple[int, ...]] | None = None
+    pure: bool = False
+
+
+_TRACE: ContextVar[Trace | None] = ContextVar("tilemma_trace", default=None)
+
+
+def trace() -> Trace | None:
+    """The trace that is running, if any."""
+    return _TRACE.get()
+
+
 def builder(name: str) -> Builder:
     """The builder of the kernel being traced, its span set to the user's call; OutsideKernel without one."""
-    b = _BUILDER.get()
+    running = _TRACE.get()
     span = caller_span()
-    if b is None:
+    if running is None:
         raise OutsideKernel(span, name=name)
+    b = running.builder
     if span is not None:
         b.span = span
     return b
 
 
+def check_caller(name: str, form: str) -> None:
+    """The call that is running opens a block in a function whose text is checked; NotABlock otherwise."""
+    running, frame = _TRACE.get(), user_frame()
+    assert running is not None
+    if frame is None:
+        return
+    code = frame.f_code
+    if code not in running.headers:
+        running.headers[code] = running.check(frame)
+    place = position(frame)
+    if place is not None and place not in running.headers[code]:
+        raise NotABlock(caller_span(), name=name, form=form)
+
+
 @contextmanager
-def tracing(b: Builder) -> Iterator[None]:
-    token = _BUILDER.set(b)
+def tracing(running: Trace) -> Iterator[None]:
+    token = _TRACE.set(running)
     try:
         yield
     finally:
-        _BUILDER.reset(token)
+        _TRACE.reset(token)
+
+
+# ---- what a Python name holds --------------------------------------------------------------------------------
+
+
+def local(e: Expr) -> bool:
+    """Whether ``e`` is only known inside some block."""
+    return any(isinstance(x, (Index, Var, Element, FragmentElement)) for x in walk(e))
+
+
+def stay_open(e: Expr, moment: Moment | None) -> None:
+    """LeftItsBlock when ``e`` belongs to a block that has been closed since ``moment``."""
+    running = _TRACE.get()
+    if running is not None and moment is not None and not running.builder.is_open(moment) and local(e):
+        raise LeftItsBlock(caller_span(), text=describe(e))
+
+
+def same(e: Expr, moment: Moment | None) -> Expr:
+    """``e``, worth what it was at ``moment``, when Python evaluated it: read there into a variable if it may
+    have changed since.  LeftItsBlock when the block it belongs to has been closed."""
+    running = _TRACE.get()
+    stay_open(e, moment)
+    if running is None or moment is None:
+        return e
+    b = running.builder
+    names = reads(e) - b.fixed
+    if not names or not b.is_open(moment) or not b.may_differ(names, moment, _sees_others(e)):
+        return e
+    var = b.fix(e)
+    b.insert(moment, (Declare(var, e, span=caller_span() or b.span),))
+    return var
+
+
+def _sees_others(e: Expr) -> bool:
+    """Whether other threads can write what ``e`` reads."""
+    return any(isinstance(x, Element) and x.view.base.space is not Space.LOCAL for x in walk(e))
+
+
+def bounded_size(e: Expr) -> Expr:
+    """``e``, or a variable that holds it where it has become large."""
+    running = _TRACE.get()
+    if running is None:
+        return e
+    b = running.builder
+    room = MAX_OPERATIONS if b.inside_parallel and not running.pure else MAX_HOST_OPERATIONS
+    for count, _ in enumerate(walk(e)):
+        if count > room:
+            break
+    else:
+        return e
+    if not b.inside_parallel or running.pure:
+        where = "in a condition that is evaluated again and again" if running.pure else "outside `parallel`"
+        raise LargeExpression(caller_span(), limit=room, where=where)
+    var = b.fix(e)
+    b.emit(Declare(var, e, span=caller_span() or b.span))
+    return var

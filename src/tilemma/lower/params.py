@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tilemma import launch
 from tilemma.dtypes import DType
-from tilemma.ir.expr import Binary, Const, Dim, Expr, Scalar, Select
+from tilemma.ir.expr import Binary, Const, Dim, Expr, Scalar, Select, interval
 from tilemma.ir.lane import LaneParam
 
 _SIZE_OPS = frozenset(launch.SIZE_OPS)
@@ -34,6 +34,9 @@ def size(e: Expr) -> launch.Size | None:
             if e.op in _FLIPPED:
                 return (_FLIPPED[e.op], b, a)
             match e.op:
+                case "div" | "mod" if interval(e.a)[0] < 0 or interval(e.b)[0] < 0:
+                    # The plan rounds down, and these toward zero.
+                    return None
                 case "div":
                     return ("floordiv", a, b)
                 case "land":
@@ -50,7 +53,19 @@ def size(e: Expr) -> launch.Size | None:
 
 
 def param_type(t: DType) -> str:
-    """The PTX type of a scalar parameter; halves travel as their bits, narrow integers and bool as s32."""
+    """The PTX type of a scalar parameter; halves travel as their bits, narrow integers and bool as s32.
+
+    A parameter of 8-bit floats has none: NotLowered.
+    """
+    if t.is_float and t.bits < 16:
+        from tilemma.lower.context import NotLowered
+
+        raise NotLowered(
+            what=f"a scalar parameter of {t}",
+            arch="any target",
+            expected_what="f16, bf16, f32 or f64",
+            remedy="pass f16, which holds all its values, and convert it in the kernel",
+        )
     if t.is_float and t.bits == 32:
         return "f32"
     if t.bits == 16 and t.is_float:
@@ -64,7 +79,7 @@ class Parameters:
 
     dims: dict[str, str] = field(default_factory=dict)
     strides: dict[tuple[str, int], str] = field(default_factory=dict)
-    scalars: dict[str, tuple[str, str]] = field(default_factory=dict)
+    scalars: dict[str, tuple[str, str, DType]] = field(default_factory=dict)
     maps: dict[launch.TensorMapArgument, str] = field(default_factory=dict)
 
     def tensor_map(self, argument: launch.TensorMapArgument) -> str:
@@ -82,7 +97,8 @@ class Parameters:
 
     def scalar(self, s: Scalar) -> tuple[str, str]:
         """(parameter name, PTX type)."""
-        return self.scalars.setdefault(s.name, (symbol(s.name), param_type(s.dtype)))
+        name, kind, _ = self.scalars.setdefault(s.name, (symbol(s.name), param_type(s.dtype), s.dtype))
+        return name, kind
 
     def arguments(self, arrays: tuple[str, ...]) -> tuple[tuple[LaneParam, launch.Argument], ...]:
         """All parameters with their arguments: tensor maps, pointers, dimensions, strides, scalars."""
@@ -95,8 +111,10 @@ class Parameters:
             found.append((LaneParam(ptx, "s32"), launch.ValueArgument(name, "s32")))
         for (array, axis), ptx in self.strides.items():
             found.append((LaneParam(ptx, "s64"), launch.ValueArgument(f"{array}.stride{axis}", "s64")))
-        for name, (ptx, kind) in self.scalars.items():
-            found.append((LaneParam(ptx, kind), launch.ValueArgument(name, kind)))
+        for name, (ptx, kind, dtype) in self.scalars.items():
+            # The bits of a half are those of the value converted to its type.
+            argument = dtype.name if kind == "b16" else kind
+            found.append((LaneParam(ptx, kind), launch.ValueArgument(name, argument)))
         names = [p.name for p, _ in found]
         assert len(names) == len(set(names)), f"two parameters of one name: {names}"
         return tuple(found)

@@ -1,0 +1,72 @@
+"""`tm.atomic`: one element read, changed and written in one step."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from tilemma.ir.builder import Builder
+from tilemma.ir.expr import Var
+from tilemma.ir.tile import Atomic
+from tilemma.lang.scalars import Value, article, operand, refuse_effect
+from tilemma.lang.tracing import WrongOperand, builder, trace
+
+Operation = Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
+
+
+def _atomic(name: Operation, place: Any, value: Any, compare: Any = None) -> Value:
+    what = f"atomic.{name}"
+    b = builder(what)
+    running = trace()
+    assert running is not None
+    view = place.place() if isinstance(place, Value) else None
+    if view is None:
+        raise WrongOperand(
+            b.span,
+            what=what,
+            got="a value that is not an element" if isinstance(place, Value) else article(place),
+            wanted="an element of a shared or global array",
+            fix_text=f"write `{what}(x[i, j], value)`",
+        )
+    refuse_effect(running.pure, f"`{view.base.name}`")
+    dtype = view.dtype
+    new = Builder.converted(operand(value, what), dtype)
+    old = None if compare is None else Builder.converted(operand(compare, what), dtype)
+    result = Var(b.fresh("old"), dtype)
+    b.fixed.add(result.name)
+    b.emit(Atomic(name, view, new, old, result))
+    return Value(result)
+
+
+class AtomicNamespace:
+    """`atomic.add(x[i, j], v)` and its siblings; each gives the old value."""
+
+    def add(self, place: Any, value: Any) -> Value:
+        return _atomic("add", place, value)
+
+    def sub(self, place: Any, value: Any) -> Value:
+        return _atomic("sub", place, value)
+
+    def exch(self, place: Any, value: Any) -> Value:
+        return _atomic("exch", place, value)
+
+    def min(self, place: Any, value: Any) -> Value:
+        return _atomic("min", place, value)
+
+    def max(self, place: Any, value: Any) -> Value:
+        return _atomic("max", place, value)
+
+    def and_(self, place: Any, value: Any) -> Value:
+        return _atomic("and", place, value)
+
+    def or_(self, place: Any, value: Any) -> Value:
+        return _atomic("or", place, value)
+
+    def xor(self, place: Any, value: Any) -> Value:
+        return _atomic("xor", place, value)
+
+    def cas(self, place: Any, expected: Any, value: Any) -> Value:
+        """``value`` is written where ``expected`` stood."""
+        return _atomic("cas", place, value, expected)
+
+
+atomic = AtomicNamespace()

@@ -1,0 +1,278 @@
+"""Control as Python functions: each opens a block of the kernel being traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tilemma.errors import Span, nearest
+from tilemma.ir.builder import Builder
+from tilemma.ir.expr import Const, Expr, const, interval, value_of
+from tilemma.ir.moments import reads
+from tilemma.ir.tile import Break, Continue, Declare
+from tilemma.ir.tiles import Bounded, scalar
+from tilemma.ir.types import Level
+from tilemma.lang import spans
+from tilemma.lang.scalars import Value, boolean, integer, python_int
+from tilemma.lang.tracing import WrongOperand, builder, check_caller, trace
+from tilemma.lang.views import FutureHandle, TileValue
+
+LEVELS = ("cluster", "block", "group-4", "group", "thread")
+MAX_INDICES = 3
+
+
+def level_of(name: Any, span: Span | None, what: str) -> Level:
+    try:
+        return Level.parse(str(name))
+    except ValueError:
+        near = nearest(str(name), LEVELS)
+        raise WrongOperand(
+            span,
+            what=f"{what}(level=...)" if what in ("parallel",) else what,
+            got=f"`{name}`",
+            wanted="one of cluster, block, group-4 (a warpgroup), group (a warp), group-N, thread",
+            fix_text=f"did you mean `{near}`?" if near else "use one of these",
+        ) from None
+
+
+def names_of(count: int, prefix: str) -> tuple[str, ...]:
+    """What the program calls the results of this call, else ``prefix`` and a number."""
+    bound = spans.bound_names()
+    return bound if len(bound) == count else tuple(f"{prefix}{i}" for i in range(count))
+
+
+def _extents(given: tuple[Any, ...], what: str, span: Span | None) -> list[Bounded | Expr]:
+    flat = [x for e in given for x in (e if isinstance(e, (tuple, list)) else (e,))]
+    if not flat:
+        raise WrongOperand(
+            span, what=what, got="no extents", wanted="an extent for each index", fix_text=f"write `{what}(n)`"
+        )
+    found = []
+    for x in flat:
+        if isinstance(x, TileValue):
+            raise WrongOperand(
+                span, what=what, got=f"`{x}`, a tile", wanted="extents", fix_text=f"write `{what}(*{x}.shape)`"
+            )
+        found.append(integer(x, what))
+    return found
+
+
+def parallel(
+    *extents: Any,
+    level: str | None = None,
+    async_: bool = False,
+    cooperative: bool = False,
+    min_blocks: int | None = None,
+    max_registers: int | None = None,
+) -> Iterator[Any]:
+    """``for i, j in parallel(a, b, level="block"):`` runs the body once for each (i, j), all at once.
+
+    ``level`` is "cluster", "block", "group-4" (a warpgroup), "group" (a warp), "group-N" or "thread"; without
+    one it is inferred: the outermost is block, the innermost thread.
+    """
+    b = builder("parallel")
+    check_caller("parallel", "for i in parallel(n):")
+    span = b.span
+    lv = None if level is None else level_of(level, span, "parallel")
+    sizes = _extents(extents, "parallel", span)
+    if len(sizes) > MAX_INDICES:
+        raise WrongOperand(
+            span,
+            what="parallel",
+            got=f"{len(sizes)} extents",
+            wanted=f"at most {MAX_INDICES}",
+            fix_text="compute more indices from one: `i // n`, `i % n`",
+        )
+    names = names_of(len(sizes), "p")
+    options: dict[str, Any] = {"asynchronous": bool(async_), "cooperative": bool(cooperative)}
+    for name, value in (("min_blocks", min_blocks), ("max_registers", max_registers)):
+        options[name] = None if value is None else python_int(value, f"parallel({name}=)")
+
+    def run() -> Iterator[Any]:
+        with b.parallel(names, sizes, lv, span=span, **options) as indices:
+            yield _one_or_tuple(indices)
+
+    return run()
+
+
+def _one_or_tuple(indices: tuple[Bounded, ...]) -> Any:
+    values = tuple(Value(i) for i in indices)
+    return values[0] if len(values) == 1 else values
+
+
+def foreach(
+    *extents: Any, start: Any = 0, stop: Any = None, step: Any = 1, unroll: bool | int = False
+) -> Iterator[Any]:
+    """``for i in foreach(n):`` loops when the kernel runs; several extents nest, the last innermost.
+
+    ``start``, ``stop`` and ``step`` are for a single extent; the index stays bounded by it.  An extent may be
+    a bounded index itself (`bound`), whose range is looped over.
+    """
+    b = builder("foreach")
+    check_caller("foreach", "for k in foreach(n):")
+    span = b.span
+    sizes = [_steady(b, x.extent if isinstance(x, Bounded) else x) for x in _extents(extents, "foreach", span)]
+    names = names_of(len(sizes), "k")
+    ranged = not (isinstance(start, int) and start == 0 and stop is None and isinstance(step, int) and step == 1)
+    if ranged and len(sizes) != 1:
+        raise WrongOperand(
+            span,
+            what="foreach",
+            got=f"a range and {len(sizes)} extents",
+            wanted="one extent with `start`, `stop` and `step`",
+            fix_text="nest the loops",
+        )
+    first, pace = (_steady(b, scalar(integer(x, f"foreach({w}=)"))) for x, w in ((start, "start"), (step, "step")))
+    end = None if stop is None else _steady(b, scalar(integer(stop, "foreach(stop=)")))
+    _check_range(span, sizes[0], first, end, pace)
+    times = None if unroll is False else 0 if unroll is True else python_int(unroll, "foreach(unroll=)")
+
+    def run(i: int, outer: tuple[Bounded, ...]) -> Iterator[Any]:
+        if i == len(sizes):
+            yield _one_or_tuple(outer)
+            return
+        with b.foreach(names[i], sizes[i], start=first, stop=end, step=pace, unroll=times, span=span) as k:
+            yield from run(i + 1, (*outer, k))
+
+    return run(0, ())
+
+
+def _steady(b: Builder, e: Expr) -> Expr:
+    """``e`` as Python evaluates a loop's limits: once, before the first turn."""
+    if not reads(e) - b.fixed:
+        return e
+    var = b.fix(e)
+    b.emit(Declare(var, e))
+    return var
+
+
+def _check_range(span: Span | None, size: Expr, start: Expr, stop: Expr | None, step: Expr) -> None:
+    """The index of a loop is 0 <= index < extent: what is known to leave that is refused."""
+    pace, limit = value_of(step), value_of(size)
+    if pace is None or pace < 1:
+        raise WrongOperand(
+            span,
+            what="foreach(step=)",
+            got=f"{pace}" if pace is not None else "a value known when the kernel runs",
+            wanted="a constant of at least 1",
+            fix_text="count upwards, and compute the index from the counter",
+        )
+    if isinstance(start, Const) and interval(start)[0] < 0:
+        raise WrongOperand(
+            span,
+            what="foreach(start=)",
+            got=f"{start.value}",
+            wanted="at least 0, the smallest value of an index",
+            fix_text="start at 0 and subtract inside",
+        )
+    end = None if stop is None else value_of(stop)
+    if end is not None and limit is not None and end > limit:
+        raise WrongOperand(
+            span,
+            what="foreach(stop=)",
+            got=f"{end}",
+            wanted=f"at most {limit}, the extent: the index stays below it",
+            fix_text=f"make the extent {end}",
+        )
+
+
+def bound(n: Any) -> Value:
+    """A bounded value that is 0 until a `foreach` loops over it (``with k in n``)."""
+    builder("bound")
+    return Value(Bounded(const(0), scalar(integer(n, "bound"))))
+
+
+def if_(cond: Any) -> AbstractContextManager[None]:
+    """``with if_(c):`` the block runs where ``c`` holds; `else_` may follow."""
+    b = builder("if_")
+    check_caller("if_", "with if_(c):")
+    return b.if_(_condition(cond, "if_"), span=b.span)
+
+
+def _condition(x: Any, what: str) -> Expr:
+    if isinstance(x, (TileValue, FutureHandle)) or callable(getattr(x, "__enter__", None)):
+        raise WrongOperand(
+            spans.caller_span(),
+            what=what,
+            got=f"`{x}`, a tile" if isinstance(x, TileValue) else "a block",
+            wanted="a condition",
+            fix_text="compare elements: `x[i, j] > 0`",
+        )
+    return boolean(x, what)
+
+
+def else_() -> AbstractContextManager[None]:
+    """``with else_():`` directly after the block of its `if_`."""
+    b = builder("else_")
+    check_caller("else_", "with else_():")
+    return b.else_(span=b.span)
+
+
+def while_(cond: Callable[[], Any]) -> AbstractContextManager[None]:
+    """``with while_(lambda: x < n):`` repeats the block; the lambda is traced once, evaluated for each turn."""
+    b = builder("while_")
+    check_caller("while_", "with while_(lambda: c):")
+    running = trace()
+    assert running is not None
+    if not callable(cond) or isinstance(cond, Value):
+        raise WrongOperand(
+            b.span,
+            what="while_",
+            got="a value",
+            wanted="a function of no arguments: the condition is evaluated anew for each turn",
+            fix_text="write `while_(lambda: ...)`",
+        )
+    span, outer = b.span, running.pure
+    running.pure = True
+    try:
+        with b.repeated():
+            condition = _condition(cond(), "while_")
+    finally:
+        running.pure = outer
+    return b.while_(condition, span=span)
+
+
+def inthreads(cond: Any, *, async_: bool = False) -> AbstractContextManager[None]:
+    """``with inthreads(wg == 0):`` only those threads take part; with ``async_`` they play a role of their own."""
+    b = builder("inthreads")
+    check_caller("inthreads", "with inthreads(c):")
+    return b.inthreads(_condition(cond, "inthreads"), bool(async_), span=b.span)
+
+
+def break_() -> None:
+    """Leave the innermost `foreach` or `while_` when the kernel comes here."""
+    _jump("break_", Break())
+
+
+def continue_() -> None:
+    """Go on with the next turn of the innermost `foreach` or `while_` when the kernel comes here."""
+    _jump("continue_", Continue())
+
+
+def _jump(name: str, op: Break | Continue) -> None:
+    b = builder(name)
+    if not b.in_loop:
+        raise WrongOperand(
+            b.span,
+            what=name,
+            got="a place outside loops",
+            wanted="`foreach` or `while_` around it, with no `parallel` between",
+            fix_text="remove it, or use `if_`",
+        )
+    b.emit(op)
+
+
+__all__ = [
+    "bound",
+    "break_",
+    "continue_",
+    "else_",
+    "foreach",
+    "if_",
+    "inthreads",
+    "level_of",
+    "names_of",
+    "parallel",
+    "while_",
+]

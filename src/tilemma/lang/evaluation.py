@@ -1,0 +1,145 @@
+"""Which names a function reads and binds, in the order in which Python does it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A name read or bound.  ``target``: bound as the target of a `for`."""
+
+    name: str
+    node: ast.Name
+    bound: bool
+    target: bool = False
+
+
+@dataclass
+class Evaluation:
+    """``events`` of a function; ``ranges`` says for each compound statement which of them its body has.
+
+    ``in_place``: names whose ``+=`` changes the object they stand for.
+    """
+
+    in_place: Callable[[str], bool]
+    events: list[Event] = field(default_factory=list)
+    ranges: dict[ast.stmt, tuple[int, int]] = field(default_factory=dict)
+    # Names of comprehensions and lambdas, which are their own.
+    _hidden: list[set[str]] = field(default_factory=list)
+
+    def statements(self, body: Iterable[ast.stmt]) -> None:
+        for s in body:
+            self.statement(s)
+
+    def statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Assign():
+                self.visit(node.value)
+                for target in node.targets:
+                    self.visit(target)
+            case ast.AnnAssign():
+                if node.value is not None:
+                    self.visit(node.value)
+                    self.visit(node.target)
+            case ast.AugAssign():
+                self._augmented(node)
+            case ast.For() | ast.AsyncFor():
+                self.visit(node.iter)
+                self._targets(node.target)
+                self._block(node, node.body)
+                self.statements(node.orelse)
+            case ast.While():
+                start = len(self.events)
+                self.visit(node.test)
+                self.statements(node.body)
+                self.ranges[node] = (start, len(self.events))
+                self.statements(node.orelse)
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    self.visit(item.context_expr)
+                    if item.optional_vars is not None:
+                        self.visit(item.optional_vars)
+                self._block(node, node.body)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._function(node.args, node.body)
+            case _:
+                self._children(node)
+
+    def _block(self, node: ast.stmt, body: list[ast.stmt]) -> None:
+        start = len(self.events)
+        self.statements(body)
+        self.ranges[node] = (start, len(self.events))
+
+    def _children(self, node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                self.statement(child)
+            else:
+                self.visit(child)
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self._note(node.target, False)
+            self.visit(node.value)
+            if not self.in_place(node.target.id):
+                self._note(node.target, True)
+            return
+        self.visit(node.target)
+        self.visit(node.value)
+
+    def _targets(self, node: ast.expr) -> None:
+        for n in ast.walk(node):
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
+                self.events.append(Event(n.id, n, True, True))
+
+    def _function(self, args: ast.arguments, body: list[ast.stmt] | ast.expr) -> None:
+        """A nested function: what it reads counts where it is defined."""
+        for default in (*args.defaults, *(d for d in args.kw_defaults if d is not None)):
+            self.visit(default)
+        own = {a.arg for a in ast.walk(args) if isinstance(a, ast.arg)}
+        if isinstance(body, list):
+            shared = {
+                n for s in body for x in ast.walk(s) if isinstance(x, (ast.Nonlocal, ast.Global)) for n in x.names
+            }
+            bound = {
+                n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            }
+            own |= bound - shared
+        self._hidden.append(own)
+        if isinstance(body, list):
+            self.statements(body)
+        else:
+            self.visit(body)
+        self._hidden.pop()
+
+    def visit(self, node: ast.AST) -> None:
+        match node:
+            case ast.Name():
+                self._note(node, isinstance(node.ctx, ast.Store))
+            case ast.NamedExpr():
+                self.visit(node.value)
+                self.visit(node.target)
+            case ast.Lambda():
+                self._function(node.args, node.body)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                self._comprehension(node)
+            case _:
+                self._children(node)
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        own = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+        self.visit(node.generators[0].iter)
+        self._hidden.append(own)
+        for i, g in enumerate(node.generators):
+            for part in (*(() if i == 0 else (g.iter,)), *g.ifs):
+                self.visit(part)
+        for part in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
+            self.visit(part)
+        self._hidden.pop()
+
+    def _note(self, node: ast.Name, bound: bool) -> None:
+        if not any(node.id in names for names in self._hidden):
+            self.events.append(Event(node.id, node, bound))

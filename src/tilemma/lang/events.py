@@ -1,0 +1,75 @@
+"""Events, futures and barriers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilemma.ir.tile import SwapFutures, Sync, TriggerEvent, WaitEvent, WaitFuture
+from tilemma.ir.types import BLOCK
+from tilemma.lang import spans
+from tilemma.lang.control import level_of
+from tilemma.lang.copies import futures_of
+from tilemma.lang.scalars import python_int
+from tilemma.lang.tracing import WrongOperand, builder
+from tilemma.lang.views import EventHandle, FutureHandle, event_of
+
+
+def event(slots: int = 0, *, threads: int | None = None, ready: bool = False) -> EventHandle:
+    """A ring of ``slots`` events (0: a single one), not ready at first unless ``ready``."""
+    b = builder("event")
+    count = python_int(slots, "event")
+    admitted = None if threads is None else python_int(threads, "event(threads=)")
+    if count < 0 or (admitted is not None and admitted < 1):
+        raise WrongOperand(
+            b.span,
+            what="event",
+            got=f"{count} slots" if count < 0 else f"{admitted} threads",
+            wanted="at least 0 slots, and at least 1 thread",
+            fix_text="leave them out for a single event that each instance triggers once",
+        )
+    name = (spans.bound_names() or ("event",))[0]
+    return EventHandle(b.event(name, count, admitted, bool(ready)))
+
+
+def wait(*what: Any) -> None:
+    """Wait for events (this waiter's next generation) or for the futures of asynchronous copies."""
+    b = builder("wait")
+    futures = [x for x in what if isinstance(x, FutureHandle)]
+    if futures:
+        b.emit(WaitFuture(futures_of(futures, "wait")))
+    for x in what:
+        if not isinstance(x, FutureHandle):
+            b.emit(WaitEvent(event_of(x, "wait")))
+
+
+def trigger(e: Any, *, after: Any = None) -> None:
+    """Trigger an event; ``after`` futures: when their bytes have arrived."""
+    b = builder("trigger")
+    futures = () if after is None else futures_of(after, "trigger(after=)")
+    b.emit(TriggerEvent(event_of(e, "trigger"), futures))
+
+
+def swap(*futures: Any) -> None:
+    """What the names stand for changes places: the first becomes the second, .., the last the first."""
+    builder("swap").emit(SwapFutures(futures_of(futures, "swap")))
+
+
+class SyncNamespace:
+    """`sync.barrier("block")`, `sync.fence("block")`, `sync.shared()`."""
+
+    def barrier(self, level: str = "block") -> None:
+        """Every thread of the instance waits for the others, and sees what they wrote."""
+        b = builder("sync.barrier")
+        b.emit(Sync("barrier", level_of(level, b.span, "sync.barrier")))
+
+    def fence(self, level: str = "block") -> None:
+        """What this thread wrote is seen before what it writes next, by the threads of ``level``."""
+        b = builder("sync.fence")
+        b.emit(Sync("fence", level_of(level, b.span, "sync.fence")))
+
+    def shared(self) -> None:
+        """The barrier of the block."""
+        builder("sync.shared").emit(Sync("barrier", BLOCK))
+
+
+sync = SyncNamespace()

@@ -1,0 +1,428 @@
+"""Register tiles: opaque operands and accumulators, arithmetic on all their elements, and `apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+from tilemma.dtypes import DType
+from tilemma.ir import tile as t
+from tilemma.ir.builder import Builder, Known
+from tilemma.ir.expr import (
+    BinaryOp,
+    Const,
+    Element,
+    Expr,
+    FragmentElement,
+    Index,
+    Unary,
+    const,
+    substitute,
+    value_of,
+)
+from tilemma.ir.moments import Moment, reads
+from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe
+from tilemma.lang import spans
+from tilemma.lang.scalars import Operators, Value, article, combine, integer, operand, python_number
+from tilemma.lang.spans import caller_span
+from tilemma.lang.tracing import LeftItsBlock, WrongOperand, builder, check_caller, trace
+from tilemma.lang.views import TileValue
+
+# Stand for the element's row and column until `apply` makes indices of its own.
+_ROW, _COLUMN = Index("row", const(0)), Index("column", const(0))
+_INDICES = (_ROW, _COLUMN)
+
+
+class TileShapeUnknown(WrongOperand):
+    code = "tile-shape-unknown"
+    found = "element work on `{name}`, whose {missing} is not known here"
+    expected = "a register tile that was loaded, multiplied into, or declared with its shape and type before"
+    fix = "{fix_text}"
+
+
+class Fragment(Operators):
+    """An opaque register tile, or with copies an array of them.
+
+    Arithmetic works on all elements; ``mc += e`` and ``mc.set(e)`` change the tile, inside `apply` its elements
+    are ``mc[i, j]``.
+    """
+
+    __slots__ = ("_moment", "_value")
+    article: ClassVar[str] = "a register tile"
+
+    def __init__(self, fragment: FragmentValue, moment: Moment | None = None) -> None:
+        self._value = fragment
+        running = trace()
+        self._moment = moment or (None if running is None else running.builder.moment())
+
+    @property
+    def fragment(self) -> FragmentValue:
+        running = trace()
+        if running is not None and self._moment is not None and not running.builder.is_open(self._moment):
+            raise LeftItsBlock(caller_span(), text=self._value.name)
+        return self._value
+
+    @property
+    def is_array(self) -> bool:
+        return len(self._value.index) < len(self._value.copies)
+
+    def known(self, what: str) -> Known:
+        running = trace()
+        return Known() if running is None else running.builder.known.get(self.fragment.name, Known())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns, once the program has said them."""
+        return _shape(self)
+
+    span = shape
+
+    @property
+    def dtype(self) -> DType:
+        return _dtype(self)
+
+    # ---- elements and arrays -----------------------------------------------------------------------------
+
+    def __getitem__(self, i: Any) -> Any:
+        keys = i if isinstance(i, tuple) else (i,)
+        if self.is_array:
+            return self._chosen(keys)
+        indices = self._visited(keys)
+        return Value(FragmentElement(self.fragment.name, indices, _dtype(self)))
+
+    def at(self, *indices: Any) -> Any:
+        return self[indices]
+
+    def _chosen(self, keys: tuple[Any, ...]) -> Any:
+        f = self.fragment
+        for n, key in enumerate(keys):
+            if len(f.index) == len(f.copies):
+                return Fragment(f, self._moment)[tuple(keys[n:])]
+            index = integer(key, "the subscript of an array of register tiles")
+            known, size = value_of(index) if isinstance(index, Expr) else None, f.copies[len(f.index)]
+            if known is not None and not 0 <= known < size:
+                raise WrongOperand(
+                    caller_span(),
+                    what=f"{f.name}[...]",
+                    got=f"{known}",
+                    wanted=f"0 to {size - 1}",
+                    fix_text="stay within the array",
+                )
+            f = f[index]
+        return Fragment(f, self._moment)
+
+    def _visited(self, keys: tuple[Any, ...]) -> tuple[Expr, ...]:
+        """The indices of an element, which must be the one that `apply` visits."""
+        running, f = trace(), self.fragment
+        if running is None or running.visiting is None:
+            raise WrongOperand(
+                caller_span(),
+                what=f"{f.name}[...]",
+                got="a place outside `apply`",
+                wanted="`for i, j in apply(tile):` around it: a thread holds only its own elements",
+                fix_text="use `apply`, arithmetic on the whole tile, or store the tile to a buffer",
+            )
+        visited, shape = running.visiting
+        names = {x.name for x in visited}
+        found = tuple(n.value if isinstance(n, Bounded) else n for n in (integer(k, "an element") for k in keys))
+        right = found == visited and _shape(self) == shape and not f.index
+        if not right:
+            raise WrongOperand(
+                caller_span(),
+                what=f"{f.name}[...]",
+                got="another element than the one visited" if not f.index else "an element of an array's tile",
+                wanted=f"the indices of `apply` in their order, `[{', '.join(sorted(names))}]`, of a single tile "
+                "of the same shape",
+                fix_text="store the tile to a buffer and read its elements there",
+            )
+        return visited
+
+    def __setitem__(self, i: Any, value: Any) -> None:
+        keys = i if isinstance(i, tuple) else (i,)
+        if self.is_array:
+            if isinstance(value, Fragment) and self._chosen(keys)._value == value._value:
+                return  # `mc[i] += e` has changed it already
+            chosen = self._chosen(keys[: len(self._value.copies)])
+            rest = keys[len(self._value.copies) :]
+            if rest:
+                chosen[rest] = value
+            else:
+                chosen.set(value)
+            return
+        self._visited(keys)
+        e = operand(value, f"{self.fragment.name}[...] =")
+        builder("an element").emit(t.SetFragmentElement(self.fragment.ref, Builder.converted(e, _dtype(self))))
+
+    # ---- the whole tile ----------------------------------------------------------------------------------
+
+    def _binary(self, op: BinaryOp, other: Any, swap: bool = False) -> Any:
+        return _combined(op, self, other, swap)
+
+    def __neg__(self) -> Elementwise:
+        return Elementwise(Unary("neg", _element(self)), _shape(self))
+
+    def set(self, value: Any) -> None:
+        """Every element becomes ``value``'s: a number, a row or column of numbers, or arithmetic on tiles."""
+        shape, dtype = _shape(self), _dtype(self)
+        b = builder(f"{self.fragment.name}.set")
+        e = value.expression() if isinstance(value, Elementwise) else _part(value, shape)
+        if isinstance(value, (Elementwise, Fragment)) and _shape(value) != shape:
+            raise _shapes(_shape(value), shape)
+        _check_single(self)
+        for op in _applied(b, self.fragment, shape, Builder.converted(e, dtype)):
+            b.emit(op)
+
+    def _update(self, op: BinaryOp, o: Any) -> Fragment:
+        self.set(_combined(op, self, o, False))
+        return self
+
+    def __iadd__(self, o: Any) -> Fragment:
+        return self._update("add", o)
+
+    def __isub__(self, o: Any) -> Fragment:
+        return self._update("sub", o)
+
+    def __imul__(self, o: Any) -> Fragment:
+        return self._update("mul", o)
+
+    def __itruediv__(self, o: Any) -> Fragment:
+        return self._update("div", o)
+
+    def __ifloordiv__(self, o: Any) -> Fragment:
+        return self._update("floordiv", o)
+
+    def map(self, f: Callable[[Value], Any]) -> Elementwise:
+        """``f`` of every element, a function of one scalar: ``mc.map(tm.math.tanh)``."""
+        return Elementwise(operand(f(Value(_element(self))), "map"), _shape(self))
+
+    def __str__(self) -> str:
+        return self._value.name
+
+    def __repr__(self) -> str:
+        return f"<register tile {self._value.name}>"
+
+
+class Elementwise(Operators):
+    """Arithmetic on whole register tiles.  It becomes a tile of its own where one is needed, unless `set` or
+    ``+=`` takes it."""
+
+    __slots__ = ("_expr", "_made", "_moment", "shape")
+    article: ClassVar[str] = "arithmetic on register tiles"
+
+    def __init__(self, e: Expr, shape: tuple[int, ...]) -> None:
+        b = builder("arithmetic")
+        self._expr, self.shape = e, shape
+        self._moment = b.moment()
+        self._made: Fragment | None = None
+
+    @property
+    def dtype(self) -> DType:
+        return self._expr.type
+
+    def expression(self) -> Expr:
+        """Over the stand-ins for row and column; of a tile of its own where what it reads may have changed."""
+        running = trace()
+        assert running is not None
+        b = running.builder
+        if self._made is None and b.may_differ(reads(self._expr) - b.fixed, self._moment, True):
+            self._made = self._materialised(b, self._moment)
+        return self._expr if self._made is None else _element(self._made)
+
+    def as_fragment(self) -> Fragment:
+        self.expression()
+        if self._made is None:
+            self._made = self._materialised(builder("arithmetic"), None)
+        return self._made
+
+    def _materialised(self, b: Builder, at: Moment | None) -> Fragment:
+        """A new tile with these elements, made here or ``at`` an earlier moment."""
+        if not b.is_open(self._moment):
+            raise LeftItsBlock(caller_span(), text="arithmetic on a register tile")
+        name, dtype = b.fresh("elementwise"), self._expr.type
+        shape = (self.shape[0], self.shape[1])
+        value = FragmentValue(name)
+        b.known[name] = Known(shape, dtype)
+        zero = Const(0.0 if dtype.is_float else 0, dtype)
+        ops = [t.DeclareFragment(name, (), dtype, shape), t.Fill(value.ref, zero, dtype)]
+        ops += _applied(b, value, shape, self._expr)
+        span = caller_span() or b.span
+        spanned = [op if op.span else _with_span(op, span) for op in ops]
+        if at is None:
+            for op in spanned:
+                b.emit(op)
+        else:
+            b.insert(at, spanned)
+        return Fragment(value, self._moment)
+
+    def _binary(self, op: BinaryOp, other: Any, swap: bool = False) -> Any:
+        return _combined(op, self, other, swap)
+
+    def __neg__(self) -> Elementwise:
+        return Elementwise(Unary("neg", self.expression()), self.shape)
+
+    def map(self, f: Callable[[Value], Any]) -> Elementwise:
+        """``f`` of every element."""
+        return Elementwise(operand(f(Value(self.expression())), "map"), self.shape)
+
+    def __str__(self) -> str:
+        return describe(self._expr)
+
+
+def _with_span(op: t.Op, span: Any) -> t.Op:
+    from dataclasses import replace
+
+    return replace(op, span=span)
+
+
+def _applied(b: Builder, target: FragmentValue, shape: tuple[int, ...], e: Expr) -> list[t.Op]:
+    """Operations that make ``e`` the value of each element of ``target``."""
+    indices = tuple(Index(b.fresh(n), const(x)) for n, x in zip("ij", shape, strict=True))
+    value = substitute(e, {s.name: i for s, i in zip(_INDICES, indices, strict=True)})
+    return [t.Apply(target.ref, indices, (t.SetFragmentElement(target.ref, value, span=b.span),))]
+
+
+def _combined(op: BinaryOp, one: Fragment | Elementwise, other: Any, swap: bool) -> Elementwise:
+    shape = _shape(one)
+    if isinstance(other, (Fragment, Elementwise)) and _shape(other) != shape:
+        raise _shapes(_shape(other), shape)
+    a, b = _part(one, shape), _part(other, shape)
+    if swap:
+        a, b = b, a
+    return Elementwise(combine(op, a, b), shape)
+
+
+def _part(x: Any, shape: tuple[int, ...]) -> Expr:
+    """One operand as an expression of the element's row and column; rows and columns are repeated."""
+    if isinstance(x, Elementwise):
+        return x.expression()
+    if isinstance(x, Fragment):
+        return _element(x)
+    if isinstance(x, TileValue):
+        return _broadcast(x, shape)
+    if isinstance(x, Value) or python_number(x) is not None:
+        return operand(x, "arithmetic on a register tile")
+    raise WrongOperand(
+        caller_span(),
+        what="arithmetic on a register tile",
+        got=article(x),
+        wanted="a number, a row [N] or column [M, 1] of numbers, or a tile of the same shape",
+        fix_text="pass one of these",
+    )
+
+
+def _broadcast(x: TileValue, shape: tuple[int, ...]) -> Expr:
+    tile = x.tile.settle()
+    extents = tile.view.static_shape
+    rows, columns = shape
+    choices: dict[tuple[int, ...], tuple[Expr, ...]] = {
+        (columns,): (_COLUMN,),
+        (1, columns): (const(0), _COLUMN),
+        (rows, 1): (_ROW, const(0)),
+        (rows, columns): (_ROW, _COLUMN),
+    }
+    if extents not in choices:
+        have = ", ".join(describe(e) for e in tile.view.shape)
+        raise WrongOperand(
+            caller_span(),
+            what="arithmetic on a register tile",
+            got=f"`{x}`, a tile of [{have}]",
+            wanted=f"[{columns}] or [1, {columns}] (a row), [{rows}, 1] (a column), or [{rows}, {columns}]",
+            fix_text=f"cut it: `{x}.subspan({columns}).at(...)`",
+        )
+    return Element(Tile(tile.view).element(choices[extents]))
+
+
+def _shapes(other: tuple[int, ...], shape: tuple[int, ...]) -> WrongOperand:
+    return WrongOperand(
+        caller_span(),
+        what="arithmetic on register tiles",
+        got=f"tiles of {list(shape)} and {list(other)}",
+        wanted="one shape",
+        fix_text="use tiles of one shape, or a row or column from memory",
+    )
+
+
+def _element(x: Fragment) -> FragmentElement:
+    _check_single(x)
+    _shape(x)
+    return FragmentElement(x.fragment.name, _INDICES, _dtype(x))
+
+
+def _check_single(x: Fragment) -> None:
+    if x.is_array or x.fragment.index:
+        raise WrongOperand(
+            caller_span(),
+            what="arithmetic on a register tile",
+            got=f"`{x}`, an array of register tiles" if x.is_array else f"one of the array `{x}`",
+            wanted="a single register tile",
+            fix_text="give the tile a name of its own",
+        )
+
+
+def _shape(x: Fragment | Elementwise) -> tuple[int, ...]:
+    if isinstance(x, Elementwise):
+        return x.shape
+    shape = x.known("").shape
+    if shape is None or len(shape) != 2:
+        raise _unknown(x, "shape")
+    return shape
+
+
+def _dtype(x: Fragment) -> DType:
+    dtype = x.known("").dtype
+    if dtype is None:
+        raise _unknown(x, "element type")
+    return dtype
+
+
+def _unknown(x: Fragment, missing: str) -> TileShapeUnknown:
+    declare = 'mma.frag("f32", 64, 128, init=0.0)'
+    return TileShapeUnknown(
+        caller_span(), name=x, missing=missing, fix_text=f"multiply into it first, or declare it: `{declare}`"
+    )
+
+
+def fragment_of(x: Any, what: str) -> FragmentValue:
+    """The register tile that ``x`` is; one of an array must have been chosen."""
+    if isinstance(x, Elementwise):
+        x = x.as_fragment()
+    if not isinstance(x, Fragment):
+        raise WrongOperand(
+            caller_span(),
+            what=what,
+            got=article(x),
+            wanted="a register tile",
+            fix_text="make one with `mma.fill(0.0, 'f32')` or `mma.load(tile)`",
+        )
+    if x.is_array:
+        raise WrongOperand(
+            caller_span(),
+            what=what,
+            got=f"`{x}`, an array of register tiles",
+            wanted="one of them",
+            fix_text=f"choose one: `{x}" + "".join("[i]" for _ in x.fragment.copies) + "`",
+        )
+    return x.fragment
+
+
+def apply(tile: Any) -> Iterator[tuple[Value, Value]]:
+    """``for i, j in apply(mc):`` the body once for each element of a register tile, by the thread that has it.
+
+    ``mc[i, j]`` is the element, of this and of other tiles of the same shape; assigning to it changes it.
+    """
+    b = builder("apply")
+    check_caller("apply", "for i, j in apply(tile):")
+    fragment = fragment_of(tile, "apply")
+    shape = _shape(Fragment(fragment))
+    bound = spans.bound_names()
+    names, span = bound if len(bound) == 2 else ("i", "j"), b.span
+    running = trace()
+    assert running is not None
+
+    def run() -> Iterator[tuple[Value, Value]]:
+        with b.apply(fragment, names, shape, span=span) as indices:
+            outer, running.visiting = running.visiting, (indices, shape)
+            yield Value(Bounded.of(indices[0])), Value(Bounded.of(indices[1]))
+            running.visiting = outer
+
+    return run()

@@ -1,0 +1,534 @@
+"""Traced scalars: indices, dimensions, elements and what arithmetic makes of them."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilemma import dtypes
+from tilemma.dtypes import DType
+from tilemma.ir.builder import Builder, element_type
+from tilemma.ir.expr import (
+    BinaryOp,
+    Call,
+    Const,
+    Element,
+    Expr,
+    Select,
+    Unary,
+    Var,
+    binary,
+    const,
+    floordiv,
+    interval,
+    mul,
+    promote,
+    sub,
+    value_of,
+)
+from tilemma.ir.tiles import Bounded, describe, scalar
+from tilemma.ir.types import View
+from tilemma.lang.spans import caller_span
+from tilemma.lang.tracing import BoolOfTraced, PythonNumber, WrongOperand, bounded_size, builder, same, trace
+
+
+class Operators:
+    """Python's operators as `_binary`; what has no Python meaning here says so."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+    # NumPy's scalars leave their operators to us.
+    __array_ufunc__ = None
+
+    def _binary(self, op: BinaryOp, other: Any, swap: bool = False) -> Any:
+        raise NotImplementedError
+
+    def __add__(self, o: Any) -> Any:
+        return self._binary("add", o)
+
+    def __radd__(self, o: Any) -> Any:
+        return self._binary("add", o, True)
+
+    def __sub__(self, o: Any) -> Any:
+        return self._binary("sub", o)
+
+    def __rsub__(self, o: Any) -> Any:
+        return self._binary("sub", o, True)
+
+    def __mul__(self, o: Any) -> Any:
+        return self._binary("mul", o)
+
+    def __rmul__(self, o: Any) -> Any:
+        return self._binary("mul", o, True)
+
+    def __floordiv__(self, o: Any) -> Any:
+        return self._binary("floordiv", o)
+
+    def __rfloordiv__(self, o: Any) -> Any:
+        return self._binary("floordiv", o, True)
+
+    def __truediv__(self, o: Any) -> Any:
+        return self._binary("div", o)
+
+    def __rtruediv__(self, o: Any) -> Any:
+        return self._binary("div", o, True)
+
+    def __mod__(self, o: Any) -> Any:
+        return self._binary("mod", o)
+
+    def __rmod__(self, o: Any) -> Any:
+        return self._binary("mod", o, True)
+
+    def __and__(self, o: Any) -> Any:
+        return self._binary("and", o)
+
+    def __rand__(self, o: Any) -> Any:
+        return self._binary("and", o, True)
+
+    def __or__(self, o: Any) -> Any:
+        return self._binary("or", o)
+
+    def __ror__(self, o: Any) -> Any:
+        return self._binary("or", o, True)
+
+    def __xor__(self, o: Any) -> Any:
+        return self._binary("xor", o)
+
+    def __rxor__(self, o: Any) -> Any:
+        return self._binary("xor", o, True)
+
+    def __lshift__(self, o: Any) -> Any:
+        return self._binary("shl", o)
+
+    def __rlshift__(self, o: Any) -> Any:
+        return self._binary("shl", o, True)
+
+    def __rshift__(self, o: Any) -> Any:
+        return self._binary("shr", o)
+
+    def __rrshift__(self, o: Any) -> Any:
+        return self._binary("shr", o, True)
+
+    def __lt__(self, o: Any) -> Any:
+        return self._binary("lt", o)
+
+    def __le__(self, o: Any) -> Any:
+        return self._binary("le", o)
+
+    def __gt__(self, o: Any) -> Any:
+        return self._binary("gt", o)
+
+    def __ge__(self, o: Any) -> Any:
+        return self._binary("ge", o)
+
+    def __eq__(self, o: object) -> Any:
+        return self._binary("eq", o)
+
+    def __ne__(self, o: object) -> Any:
+        return self._binary("ne", o)
+
+    def __bool__(self) -> NoReturn:
+        raise BoolOfTraced(
+            caller_span(),
+            text=str(self),
+            fix_text="use `with if_(c):`, `with while_(lambda: c):`, `select(c, x, y)`; "
+            "join conditions with `&`, `|`, `~`",
+        )
+
+    def __index__(self) -> NoReturn:
+        raise PythonNumber(caller_span(), text=str(self))
+
+    __int__ = __index__
+    __float__ = __index__
+    __len__ = __index__
+
+    def __iter__(self) -> NoReturn:
+        raise PythonNumber(caller_span(), text=f"of elements of {self}")
+
+
+class Value(Operators):
+    """A scalar that is known when the kernel runs.  Arithmetic and comparison build expressions.
+
+    It keeps the value that it had where Python evaluated it, whatever is written afterwards.
+    """
+
+    __slots__ = ("_bounded", "_expr", "_moment")
+
+    def __init__(self, e: Expr | Bounded) -> None:
+        self._bounded = e if isinstance(e, Bounded) else None
+        self._expr = e.value if isinstance(e, Bounded) else bounded_size(e)
+        running = trace()
+        self._moment = None if running is None else running.builder.moment()
+
+    @property
+    def expr(self) -> Expr:
+        e = same(self._expr, self._moment)
+        if e is not self._expr:
+            self._expr, self._bounded = e, None
+        return e
+
+    @property
+    def bounded(self) -> Bounded | None:
+        """The value with its upper bound, for those that have one."""
+        e = self.expr
+        return None if self._bounded is None else Bounded(e, self._bounded.extent)
+
+    @property
+    def dtype(self) -> DType:
+        return self._expr.type
+
+    def place(self) -> View | None:
+        """The element that the value was read from."""
+        return self._expr.view if isinstance(self._expr, Element) else None
+
+    @property
+    def last(self) -> Value:
+        """The largest value that this index can have, ``k(-1)`` in Croqtile."""
+        bounded = self.bounded
+        if bounded is None:
+            raise WrongOperand(
+                caller_span(),
+                what=".last",
+                got=f"`{self}`, which has no upper bound",
+                wanted="the index of a loop or a parallel level",
+                fix_text="take `.last` of the index itself",
+            )
+        return Value(bounded.last)
+
+    def __call__(self, index: int) -> Value:
+        if index != -1:
+            raise WrongOperand(
+                caller_span(),
+                what="index(...)",
+                got=f"{index}",
+                wanted="-1: `k(-1)` is the last value of an index",
+                fix_text="write k(-1) or k.last",
+            )
+        return self.last
+
+    def astype(self, name: str | DType) -> Value:
+        """The value converted to another element type, as stores convert."""
+        return Value(Builder.converted(self.expr, element_type(str(name), caller_span())))
+
+    def _binary(self, op: BinaryOp, other: Any, swap: bool = False) -> Any:
+        if isinstance(other, Operators) and not isinstance(other, Value):
+            return NotImplemented
+        e = operand(other, _SIGNS.get(op, op))
+        a, b = (e, self.expr) if swap else (self.expr, e)
+        return Value(combine(op, a, b))
+
+    def __neg__(self) -> Value:
+        return Value(Unary("neg", self.expr))
+
+    def __pos__(self) -> Value:
+        return self
+
+    def __abs__(self) -> Value:
+        e = self.expr
+        if e.type.is_float:
+            return Value(Call("fabs", (e,)))
+        return Value(binary("max", e, Unary("neg", e)) if e.type.kind == "int" else e)
+
+    def __invert__(self) -> Value:
+        e = self.expr
+        if e.type.is_float:
+            raise WrongOperand(
+                caller_span(),
+                what="~",
+                got=f"a value of {e.type}",
+                wanted="an integer, or a condition",
+                fix_text="compare first: `~(x > 0)`",
+            )
+        return Value(Unary("lnot" if e.type.kind == "bool" else "not", e))
+
+    def __pow__(self, n: Any) -> Value:
+        if isinstance(n, int) and 0 <= n <= 8:
+            e: Expr = Const(1.0 if self.dtype.is_float else 1, self.dtype)
+            for i in range(n):
+                e = self.expr if i == 0 else binary("mul", e, self.expr)
+            return Value(e)
+        return Value(Call("pow", (as_float(self.expr), as_float(operand(n, "**")))))
+
+    def __getitem__(self, i: Any) -> NoReturn:
+        raise WrongOperand(
+            caller_span(), what="[...]", got="a scalar", wanted="a tile", fix_text="index the tile it came from"
+        )
+
+    def __str__(self) -> str:
+        return describe(self._expr)
+
+    def __repr__(self) -> str:
+        return f"<traced {describe(self._expr)}: {self._expr.type}>"
+
+
+_SIGNS: dict[str, str] = {
+    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "div": "/", "mod": "%", "and": "&", "or": "|",
+    "xor": "^", "shl": "<<", "shr": ">>", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+_BITS = ("and", "or", "xor", "shl", "shr")
+
+
+def combine(op: BinaryOp, a: Expr, b: Expr) -> Expr:
+    """``a op b`` with Python's meaning: true division, a remainder with the divisor's sign, `&` of conditions."""
+    a, b = alike(a, b)
+    both = promote(a.type, b.type)
+    if op == "div" and not both.is_float:
+        raise WrongOperand(
+            caller_span(),
+            what="/",
+            got="two integers, for which Python's `/` means a float",
+            wanted="`//` for whole numbers, or a float operand",
+            fix_text="write `//`, or convert one operand with `.astype('f32')`",
+        )
+    if op in _BITS:
+        if both.is_float:
+            raise WrongOperand(
+                caller_span(),
+                what=_SIGNS[op],
+                got=f"values of {a.type} and {b.type}",
+                wanted="integers, or conditions",
+                fix_text="use `*` and `/`, or convert with `.astype('s32')`",
+            )
+        if a.type.kind == b.type.kind == "bool" and op in ("and", "or", "xor"):
+            logical: dict[str, BinaryOp] = {"and": "land", "or": "lor", "xor": "ne"}
+            return binary(logical[op], a, b)
+    if op == "mod":
+        return _modulo(a, b, both)
+    if op == "floordiv" and both.is_float:
+        return Call("floor", (binary("div", a, b),))
+    return binary(op, a, b)
+
+
+def _modulo(a: Expr, b: Expr, both: DType) -> Expr:
+    """Python's ``%``, which takes the sign of the divisor."""
+    if both.is_float:
+        r = binary("mod", a, b)
+        zero = Const(0.0, both)
+        other = binary("land", binary("ne", r, zero), binary("ne", binary("lt", r, zero), binary("lt", b, zero)))
+        return Select(other, binary("add", r, b), r)
+    if both.kind != "uint" and (interval(a)[0] < 0 or interval(b)[0] < 0):
+        return sub(a, mul(floordiv(a, b), b))
+    return binary("mod", a, b)
+
+
+def python_number(x: Any) -> bool | int | float | None:
+    """``x`` as Python's own number, for what counts as one (NumPy's scalars do); None for the rest."""
+    if isinstance(x, (bool, np.bool_)):
+        return bool(x)
+    if isinstance(x, numbers.Integral):
+        return int(x)
+    if isinstance(x, (numbers.Real, np.generic)) and not isinstance(x, (np.str_, np.bytes_, np.complexfloating)):
+        try:
+            return float(x)
+        except (TypeError, ValueError):
+            return None
+    return None
+
+
+def constant(x: bool | int | float) -> Const:
+    """A Python number as a constant: s32 where it fits, s64 or u64 beyond, f32 for floats."""
+    if isinstance(x, bool) or not isinstance(x, int) or -(2**31) <= x < 2**31:
+        return const(x)
+    for kind, low, high in ((dtypes.s64, -(2**63), 2**63), (dtypes.u64, 0, 2**64)):
+        if low <= x < high:
+            return Const(x, kind)
+    raise WrongOperand(
+        caller_span(),
+        what="arithmetic",
+        got=f"an integer of {x.bit_length()} bits",
+        wanted="integers of at most 64 bits",
+        fix_text="use a float",
+    )
+
+
+def operand(x: Any, what: str) -> Expr:
+    """``x`` as an expression; WrongOperand for what is no number."""
+    if isinstance(x, Value):
+        return x.expr
+    n = python_number(x)
+    if n is None:
+        raise not_a_number(x, what)
+    return constant(n)
+
+
+def fits(value: float | int, dtype: DType) -> bool:
+    """Whether the number is one of ``dtype``'s."""
+    if dtype.kind not in ("int", "uint"):
+        return True
+    low = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
+    high: int = 2 ** (dtype.bits - (dtype.kind == "int"))
+    return low <= value < high
+
+
+def _literal(e: Expr, beside: Expr) -> Expr:
+    """A Python number takes the type of the value it stands beside, where that loses nothing."""
+    if isinstance(e, Const) and not isinstance(beside, Const) and not isinstance(e.value, bool):
+        if beside.type.is_float:
+            return Const(float(e.value), beside.type)
+        if beside.type.is_integer and isinstance(e.value, int) and fits(e.value, beside.type):
+            return Const(e.value, beside.type)
+    return e
+
+
+def alike(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Both operands, a Python number among them with the type of the other."""
+    return _literal(a, b), _literal(b, a)
+
+
+def as_float(e: Expr) -> Expr:
+    """Arguments of the math library are floats; integers become f32."""
+    return e if e.type.is_float else Builder.converted(e, dtypes.f32)
+
+
+class Variable(Value):
+    """A mutable scalar: `var(e)`.  ``x.set(e)`` or ``x += e`` changes it; it stands for its present value."""
+
+    __slots__ = ("var",)
+
+    def __init__(self, var: Var) -> None:
+        super().__init__(var)
+        self.var = var
+
+    @property
+    def expr(self) -> Expr:
+        running = trace()
+        if running is not None and self._moment is not None and not running.builder.is_open(self._moment):
+            return super().expr  # raises LeftItsBlock
+        return self.var
+
+    def set(self, value: Any) -> None:
+        self._assign(operand(value, f"{self.var.name}.set"), "set")
+
+    def _assign(self, e: Expr, what: str) -> None:
+        b = builder(what)
+        if running := trace():
+            refuse_effect(running.pure, f"`{self.var.name}`")
+        self.expr  # noqa: B018 (raises where the variable is gone)
+        whole = isinstance(e, Const) and float(e.value).is_integer()
+        if e.type.is_float and not self.dtype.is_float and not whole:
+            raise WrongOperand(
+                b.span,
+                what=f"{self.var.name}.{what}",
+                got=f"a value of {e.type}",
+                wanted=f"one of {self.dtype}, the variable's type",
+                fix_text=f"convert it: `.astype('{self.dtype}')`, or make the variable `var(..., 'f32')`",
+            )
+        b.assign(self.var, e)
+
+    def _update(self, op: BinaryOp, o: Any) -> Variable:
+        self._assign(combine(op, self.expr, operand(o, f"{_SIGNS[op]}=")), f"{_SIGNS[op]}=")
+        return self
+
+    def __iadd__(self, o: Any) -> Variable:
+        return self._update("add", o)
+
+    def __isub__(self, o: Any) -> Variable:
+        return self._update("sub", o)
+
+    def __imul__(self, o: Any) -> Variable:
+        return self._update("mul", o)
+
+    def __ifloordiv__(self, o: Any) -> Variable:
+        return self._update("floordiv", o)
+
+    def __itruediv__(self, o: Any) -> Variable:
+        return self._update("div", o)
+
+    def __imod__(self, o: Any) -> Variable:
+        return self._update("mod", o)
+
+    def __iand__(self, o: Any) -> Variable:
+        return self._update("and", o)
+
+    def __ior__(self, o: Any) -> Variable:
+        return self._update("or", o)
+
+    def __ixor__(self, o: Any) -> Variable:
+        return self._update("xor", o)
+
+    def __ilshift__(self, o: Any) -> Variable:
+        return self._update("shl", o)
+
+    def __irshift__(self, o: Any) -> Variable:
+        return self._update("shr", o)
+
+
+def refuse_effect(pure: bool, what: str) -> None:
+    """WrongOperand where a condition that is evaluated again and again changes something."""
+    if pure:
+        raise WrongOperand(
+            caller_span(),
+            what="while_",
+            got=f"a condition that changes {what}",
+            wanted="a condition without effects: the kernel evaluates it before each turn",
+            fix_text="move the change into the block",
+        )
+
+
+def number(x: Any, what: str) -> Bounded | Expr:
+    """``x`` as a bounded value or an expression; WrongOperand for anything else."""
+    if isinstance(x, Value):
+        bounded = x.bounded
+        return bounded if bounded is not None else x.expr
+    return operand(x, what)
+
+
+def integer(x: Any, what: str) -> Bounded | Expr:
+    """As `number`, of an integer type."""
+    n = number(x, what)
+    kind = scalar(n).type
+    if not kind.is_integer:
+        raise WrongOperand(
+            caller_span(),
+            what=what,
+            got=f"`{describe(scalar(n))}`, of type {kind}",
+            wanted="an integer",
+            fix_text="convert it: `.astype('s32')`" if not isinstance(n, Const) else "write an integer",
+        )
+    return n
+
+
+def boolean(x: Any, what: str) -> Expr:
+    """``x`` as a condition."""
+    e = operand(x, what)
+    return e if e.type.kind == "bool" else binary("ne", e, Const(0.0 if e.type.is_float else 0, e.type))
+
+
+def python_int(x: Any, what: str) -> int:
+    """``x`` as a Python integer, known when compiled."""
+    n = python_number(x)
+    if isinstance(n, int) and not isinstance(n, bool):
+        return n
+    if isinstance(x, Value) and (known := value_of(x.expr)) is not None:
+        return known
+    raise WrongOperand(
+        caller_span(),
+        what=what,
+        got=f"`{x}`" if isinstance(x, Value) else article(x),
+        wanted="an integer known when compiled",
+        fix_text="pass a number, or a compile-time keyword of the kernel",
+    )
+
+
+def not_a_number(x: Any, what: str) -> WrongOperand:
+    return WrongOperand(
+        caller_span(),
+        what=what,
+        got=article(x),
+        wanted="a number or a traced scalar",
+        fix_text="pass an index, a dimension, an element `x[i, j]`, or a Python number",
+    )
+
+
+def article(x: Any) -> str:
+    """What ``x`` is, in words."""
+    text = getattr(type(x), "article", None)
+    return text if isinstance(text, str) else f"a Python {type(x).__name__}"
+
+
+def unwrap(e: Expr) -> Any:
+    """``e`` for the user: a Python int where its value is known."""
+    known = value_of(e)
+    return known if known is not None else Value(e)

@@ -1,0 +1,484 @@
+"""Traced tiles: tensors, buffers, views of them, and their elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar, NoReturn
+
+from tilemma.dtypes import DType
+from tilemma.errors import nearest
+from tilemma.ir.expr import Expr, binary, value_of
+from tilemma.ir.moments import leaves, replaced
+from tilemma.ir.tiles import Bounded, FutureValue, Tile, describe, scalar
+from tilemma.ir.types import Event, EventRef
+from tilemma.lang.scalars import Operators, Value, article, integer, operand, refuse_effect, unwrap
+from tilemma.lang.spans import caller_span
+from tilemma.lang.tracing import WrongOperand, builder, same, stay_open, trace
+
+
+class Full:
+    """`full`: the whole dimension (``_`` in Croqtile)."""
+
+    article: ClassVar[str] = "`full`"
+
+    def __repr__(self) -> str:
+        return "full"
+
+
+full = Full()
+
+
+class NoSuchMember(WrongOperand, AttributeError):
+    code = "no-such-member"
+    found = "{what} has no member `.{name}`"
+    expected = "one of {known}"
+    fix = "{fix_text}"
+
+
+class OutOfRange(WrongOperand):
+    code = "index-out-of-range"
+    found = "index {index} of `{name}`, whose extent there is {extent}"
+    expected = "0 to {last}"
+    fix = "{fix_text}"
+
+
+def maybe_index(x: Any, what: str) -> Bounded | Expr | None:
+    return None if isinstance(x, Full) else integer(x, what)
+
+
+def _indices(keys: Sequence[Any], what: str) -> list[Bounded | Expr | None]:
+    """Indices of a view; tuples of them count one by one."""
+    flat = [k for key in keys for k in (key if isinstance(key, tuple) else (key,))]
+    return [maybe_index(k, what) for k in flat]
+
+
+class TileValue(Operators):
+    """A tile of a tensor or buffer: views of it, its elements, its shape."""
+
+    __slots__ = ("_moment", "_tile", "slots")
+    article: ClassVar[str] = "a tile"
+
+    def __init__(self, tile: Tile, slots: tuple[int, ...] = ()) -> None:
+        self._tile = tile
+        # Sizes of an array of tiles that has not been subscripted.
+        self.slots = slots
+        running = trace()
+        self._moment = None if running is None else running.builder.moment()
+
+    @property
+    def tile(self) -> Tile:
+        """The tile where Python made it: what it reads is read then."""
+        table: dict[Expr, Expr] = {}
+        for e in _expressions(self._tile):
+            stay_open(e, self._moment)
+            for leaf in leaves(e):
+                if leaf not in table:
+                    table[leaf] = same(leaf, self._moment)
+        if any(old is not new for old, new in table.items()):
+            self._tile = _replaced(self._tile, {k: v for k, v in table.items() if k is not v})
+        return self._tile
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Extents: Python ints where they are known when compiled, traced values elsewhere."""
+        return tuple(unwrap(e) for e in self.tile.shape)
+
+    span = shape
+
+    @property
+    def size(self) -> Any:
+        """The number of elements."""
+        return prod(self.shape)
+
+    @property
+    def rank(self) -> int:
+        return self._tile.rank
+
+    @property
+    def dtype(self) -> DType:
+        return self._tile.view.dtype
+
+    @property
+    def data(self) -> TileValue:
+        return self
+
+    def _plain(self, what: str) -> Tile:
+        return tile_of(self, what)
+
+    def subspan(self, *extents: Any, strides: Sequence[Any] | None = None) -> Subspan:
+        """The tile of these extents that ``.at(i, j)`` selects: its origin is (i * h, j * w).
+
+        ``strides``: neighbouring elements of the tile are that many elements of the dimension apart.
+        """
+        return Subspan(self, extents, "subspan", strides)
+
+    def modspan(self, *extents: Any) -> Subspan:
+        """As `subspan`, but the last tile of a dimension is its remainder."""
+        return Subspan(self, extents, "modspan", None)
+
+    def chunk(self, *counts: Any) -> Subspan:
+        """Each dimension in that many equal chunks, of which ``.at(i, j)`` selects one."""
+        return Subspan(self, counts, "chunk", None)
+
+    def view(self, *extents: Any, strides: Sequence[Any] | None = None) -> Window:
+        """The tile of these extents whose first element ``.from_(r, c)`` gives."""
+        return Window(self, extents, strides)
+
+    def chunkat(self, *indices: Any) -> TileValue:
+        """The chunk number ``indices``; ``full`` keeps a dimension.  In a copy it has the other side's extents."""
+        found = [0 if i is not None and not isinstance(i, Bounded) and value_of(i) == 0 else i
+                 for i in _indices(indices, "chunkat")]  # fmt: skip
+        return TileValue(self._plain("chunkat").chunkat(found, caller_span()))
+
+    def span_as(self, *shape: Any) -> TileValue:
+        """The same elements, in row-major order, as an array of another shape."""
+        extents = [i for i in _indices(shape, "span_as") if i is not None]
+        return TileValue(self._plain("span_as").span_as(extents, caller_span()))
+
+    def sqz(self) -> TileValue:
+        """Without the dimensions of extent 1."""
+        return TileValue(self._plain("sqz").sqz())
+
+    def at(self, *indices: Any) -> Any:
+        return self[indices]
+
+    def __getitem__(self, indices: Any) -> Any:
+        keys = indices if isinstance(indices, tuple) else (indices,)
+        if self.slots:
+            return self._copy(keys)
+        b = builder("an element")
+        coordinates = self._coordinates(keys)
+        return Value(b.element(self.tile, coordinates, b.span))
+
+    def _copy(self, keys: Sequence[Any]) -> Any:
+        """One of an array of tiles, and what further subscripts take of it."""
+        tile, sizes = self.tile, self.slots
+        index = scalar(integer(keys[0], f"the subscript of `{tile.view.base.name}`"))
+        self._within(index, sizes[0])
+        before = tile.view.slot
+        slot = index if before is None else binary("add", binary("mul", before, sizes[0]), index)
+        if len(sizes) > 1:
+            found = TileValue(Tile(tile.view.base.whole(slot)), sizes[1:])
+        else:
+            found = TileValue(Tile.whole(tile.view.base, slot))
+        return found if len(keys) == 1 else found[tuple(keys[1:])]
+
+    def _coordinates(self, keys: Sequence[Any]) -> list[Bounded | Expr]:
+        name = self._tile.view.base.name
+        found = []
+        for n, key in enumerate(keys):
+            if isinstance(key, (slice, Full)) or key is Ellipsis or key is None:
+                raise WrongOperand(
+                    caller_span(),
+                    what=f"{name}[...]",
+                    got="`full`"
+                    if isinstance(key, Full)
+                    else "a Python slice"
+                    if isinstance(key, slice)
+                    else f"`{key}`",
+                    wanted="an index for each dimension: `[...]` takes one element",
+                    fix_text="cut tiles with `subspan(h, w).at(i, j)` or `chunkat(i, full)`",
+                )
+            i = integer(key, f"an index of `{name}`")
+            if n < self.rank:
+                self._within(scalar(i), value_of(self._tile.settle().view.axes[n].extent))
+            found.append(i)
+        return found
+
+    def _within(self, index: Expr, extent: int | None) -> None:
+        i, name = value_of(index), self._tile.view.base.name
+        if i is None or (i >= 0 and (extent is None or i < extent)):
+            return
+        near = "count from the end with the extent: `x.shape[0] - 1`" if i < 0 else "stay within the extents"
+        last = "the last" if extent is None else extent - 1
+        raise OutOfRange(
+            caller_span(),
+            index=i,
+            name=name,
+            extent="a dimension" if extent is None else extent,
+            last=last,
+            fix_text=near,
+        )
+
+    def __setitem__(self, indices: Any, value: Any) -> None:
+        keys = indices if isinstance(indices, tuple) else (indices,)
+        if self.slots:
+            if isinstance(value, TileValue):
+                raise self._assigned_tile()
+            self._copy(keys[: len(self.slots)])[tuple(keys[len(self.slots) :])] = value
+            return
+        b = builder("an element")
+        if running := trace():
+            refuse_effect(running.pure, f"`{self._tile.view.base.name}`")
+        if isinstance(value, TileValue):
+            raise self._assigned_tile()
+        e = operand(value, f"{self._tile.view.base.name}[...] =")
+        b.set_element(self.tile, self._coordinates(keys), e)
+
+    def _assigned_tile(self) -> WrongOperand:
+        return WrongOperand(
+            caller_span(),
+            what=f"{self._tile.view.base.name}[...] =",
+            got="a tile",
+            wanted="one number",
+            fix_text="copy tiles with `dma.copy(source, destination)`",
+        )
+
+    def _binary(self, op: Any, other: Any, swap: bool = False) -> Any:
+        if isinstance(other, Operators) and not isinstance(other, (Value, TileValue)):
+            return NotImplemented
+        raise WrongOperand(
+            caller_span(),
+            what="arithmetic",
+            got=f"`{self}`, a tile",
+            wanted="scalars, or a register tile with a row or column of numbers",
+            fix_text="take elements: `x[i, j]`; register tiles come from `mma.load` and `mma.fill`",
+        )
+
+    def __str__(self) -> str:
+        return self._tile.view.base.name
+
+    def __repr__(self) -> str:
+        shape = ", ".join(describe(e) for e in self._tile.view.shape)
+        return f"<tile {self._tile.view.base.name}[{shape}]: {self.dtype}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        known = [n for n in dir(type(self)) if not n.startswith("_")]
+        near = nearest(name, known)
+        raise NoSuchMember(
+            caller_span(),
+            what=f"`{self}`, a tile,",
+            name=name,
+            known=", ".join(f"`.{k}`" for k in known if k != "slots"),
+            fix_text=f"did you mean `.{near}`?" if near else "remove it",
+        )
+
+
+def _expressions(tile: Tile) -> list[Expr]:
+    found = list(tile.view.expressions())
+    for chunk in tile.chunks or ():
+        if chunk is not None:
+            found += [chunk.value, chunk.extent]
+    return found
+
+
+def _replaced(tile: Tile, table: dict[Expr, Expr]) -> Tile:
+    """``tile`` with leaves of its expressions replaced."""
+    view = tile.view.map(lambda e: replaced(e, table))
+    chunks = None
+    if tile.chunks is not None:
+        chunks = tuple(
+            None if c is None else Bounded(replaced(c.value, table), replaced(c.extent, table))
+            for c in tile.chunks
+        )
+    return Tile(view, chunks, tile.span)
+
+
+class Subspan:
+    """`subspan(h, w)` before ``.at``: optionally ``.step(sh, sw)``."""
+
+    __slots__ = ("extents", "kind", "of", "steps", "strides")
+
+    def __init__(self, of: TileValue, extents: Sequence[Any], kind: str, strides: Sequence[Any] | None) -> None:
+        self.of, self.kind, self.strides = of, kind, strides
+        self.extents = _indices(extents, kind)
+        self.steps: Sequence[Any] | None = None
+
+    @property
+    def article(self) -> str:
+        return f"`{self.kind}(...)` without `.at(i, j)`"
+
+    def step(self, *steps: Any) -> Subspan:
+        """Neighbouring tiles start this many elements apart (default: the extents)."""
+        self.steps = steps
+        return self
+
+    def at(self, *indices: Any) -> TileValue:
+        tile, span = self.of._plain(self.kind), caller_span()
+        where = _indices(indices, f"{self.kind}(...).at")
+        if self.kind == "chunk":
+            if len(where) != len(self.extents):
+                tile.chunkat(where, span)  # raises WrongRank
+            pairs = [None if i is None or n is None else Bounded(scalar(i), scalar(n))
+                     for i, n in zip(where, self.extents, strict=True)]  # fmt: skip
+            return TileValue(tile.chunkat(pairs, span))
+        found = tile.subspan(
+            self.extents,
+            where,
+            step=_per_dimension(self.steps, self.extents, "step"),
+            strides=_per_dimension(self.strides, self.extents, "strides"),
+            remainder=self.kind == "modspan",
+            name=self.kind,
+            span=span,
+        )
+        return TileValue(found)
+
+
+def _per_dimension(given: Sequence[Any] | None, extents: Sequence[Any], what: str) -> list[Bounded | Expr] | None:
+    if given is None:
+        return None
+    found = [integer(s, what) for s in (given if isinstance(given, (tuple, list)) else (given,))]
+    if len(found) != len(extents):
+        raise WrongOperand(
+            caller_span(),
+            what=what,
+            got=f"{len(found)} of them for {len(extents)} extents",
+            wanted="one for each extent",
+            fix_text=f"pass {len(extents)}",
+        )
+    return found
+
+
+class Window:
+    """`view(h, w)` before ``.from_(r, c)``."""
+
+    __slots__ = ("extents", "of", "strides")
+    article: ClassVar[str] = "`view(...)` without `.from_(r, c)`"
+
+    def __init__(self, of: TileValue, extents: Sequence[Any], strides: Sequence[Any] | None) -> None:
+        self.of, self.strides = of, strides
+        self.extents = _indices(extents, "view")
+
+    def from_(self, *origin: Any) -> TileValue:
+        """``origin`` in elements."""
+        tile = self.of._plain("view").window(
+            self.extents,
+            [integer(o, "from_") for o in origin],
+            strides=_per_dimension(self.strides, self.extents, "strides"),
+            span=caller_span(),
+        )
+        return TileValue(tile)
+
+
+def tile_of(x: Any, what: str) -> Tile:
+    """The tile that ``x`` is, or stands for; WrongOperand for anything else."""
+    if isinstance(x, TileValue):
+        if x.slots:
+            raise WrongOperand(
+                caller_span(),
+                what=what,
+                got=f"`{x}`, an array of {prod(x.slots)} tiles",
+                wanted="one tile of it",
+                fix_text=f"choose one: `{x}[i]`",
+            )
+        return x.tile
+    if isinstance(x, (Subspan, Window)):
+        call = ".from_(r, c)" if isinstance(x, Window) else ".at(i, j)"
+        kind = "view" if isinstance(x, Window) else x.kind
+        raise WrongOperand(
+            caller_span(),
+            what=what,
+            got=f"`{kind}(...)` without `{call}`",
+            wanted="a tile",
+            fix_text=f"add `{call}`: `{kind}` names the extents, `{call}` which tile",
+        )
+    raise WrongOperand(
+        caller_span(),
+        what=what,
+        got=article(x),
+        wanted="a tile: a tensor or buffer, or a view of one",
+        fix_text="pass a parameter, `shared(...)`, or a `subspan`/`chunkat`/`view` of one",
+    )
+
+
+class FutureHandle(TileValue):
+    """What a copy returns: `.data` is where it writes; it can stand for that tile itself."""
+
+    __slots__ = ("future",)
+    article: ClassVar[str] = "a future"
+
+    def __init__(self, future: FutureValue) -> None:
+        super().__init__(future.data)
+        self.future = future
+
+    @property
+    def data(self) -> TileValue:
+        return self
+
+
+class EventHandle:
+    """An event: `e[s]` is slot s, `e.at(order)` slot order % S of generation order // S."""
+
+    __slots__ = ("_moment", "_ref")
+    article: ClassVar[str] = "an event"
+
+    def __init__(self, event: Event | EventRef) -> None:
+        self._ref = event if isinstance(event, EventRef) else EventRef(event)
+        running = trace()
+        self._moment = None if running is None else running.builder.moment()
+
+    @property
+    def ref(self) -> EventRef:
+        r = self._ref
+        slot, order = (None if e is None else same(e, self._moment) for e in (r.slot, r.order))
+        return EventRef(r.event, slot, order)
+
+    def __getitem__(self, slot: Any) -> EventHandle:
+        self._subscript("[s]")
+        return EventHandle(EventRef(self._ref.event, slot=scalar(integer(slot, "event slot"))))
+
+    def at(self, order: Any) -> EventHandle:
+        self._subscript(".at(order)")
+        return EventHandle(EventRef(self._ref.event, order=scalar(integer(order, "event order"))))
+
+    def _subscript(self, what: str) -> None:
+        if self._ref.event.slots and self._ref.slot is None and self._ref.order is None:
+            return
+        single = not self._ref.event.slots
+        raise WrongOperand(
+            caller_span(),
+            what=f"{self._ref.event.name}{what}",
+            got="a single event" if single else "an event that has its slot already",
+            wanted="an array of events",
+            fix_text="declare it with a size, `event(2)`, or remove the subscript"
+            if single
+            else "take one subscript",
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise WrongOperand(
+            caller_span(),
+            what="a Python loop",
+            got="an event",
+            wanted="something to go through",
+            fix_text="loop over slots with `foreach(S)`",
+        )
+
+
+def event_of(x: Any, what: str) -> EventRef:
+    """The event that ``x`` is; one of an array must have been chosen."""
+    if not isinstance(x, EventHandle):
+        raise WrongOperand(
+            caller_span(),
+            what=what,
+            got=article(x),
+            wanted="an event, `e`, `e[s]` or `e.at(order)`",
+            fix_text="declare one with `full = event(S)`",
+        )
+    ref = x.ref
+    if ref.event.slots and ref.slot is None and ref.order is None:
+        raise WrongOperand(
+            caller_span(),
+            what=what,
+            got=f"`{ref.event.name}`, an array of {ref.event.slots} events",
+            wanted="one of them",
+            fix_text=f"choose one: `{ref.event.name}[s]`, `{ref.event.name}.at(order)`",
+        )
+    return ref
+
+
+__all__ = [
+    "EventHandle",
+    "Full",
+    "FutureHandle",
+    "Subspan",
+    "TileValue",
+    "Window",
+    "event_of",
+    "full",
+    "maybe_index",
+    "tile_of",
+]
