@@ -124,8 +124,12 @@ def listing3(
     acc: str = "f32",
     tile_k: int = 128,
     warp: tuple[int, int] = (64, 64),
+    a_from: str = "shared",
 ) -> Kernel:
-    """``groups`` warpgroups of 64x64 (listing 3; listing 2 has one, and an f16 accumulator)."""
+    """``groups`` warpgroups of 64x64 (listing 3; listing 2 has one, and an f16 accumulator).
+
+    On sm_90a, A comes from "shared" memory, or through "registers".
+    """
     lhs, rhs, out, ps = params(facts)
     wm, wn = warp
     tile_m = wm * groups
@@ -139,7 +143,7 @@ def listing3(
     hopper = arch == "sm_90a"
     acc_t = dtypes.dtype(acc)
     if hopper:
-        atom = f"SM90_64x{wn}x16_{acc.upper()}F16F16_SS"
+        atom = f"SM90_64x{wn}x16_{acc.upper()}F16F16_{a_from[0].upper()}S"
         grid, tiles = (1, 1), (1, 1, 1)
         where = "shared"
     else:
@@ -151,13 +155,15 @@ def listing3(
         return FragmentPlan(role, dtype, shape, WARPGROUP, where, atom, repeat, grid)
 
     method = LoadPlan("descriptor" if hopper else "ldmatrix")
+    a_where, a_method = (where, method) if a_from == "shared" else ("registers", LoadPlan("ldmatrix"))
     copies = copy_plan(arch, facts, threads)
     multiply: tuple[tile.Op, ...] = (
         For(kk, const(0), const(tile_k // 16), const(1), (
-            DeclareFragment("ma", plan=fragment("A", dtypes.f16, (wm, 16), (1, 1), where)),
-            Load(FragmentRef("ma"), at(ls, (mul(p1, wm), mul(kk, 16)), (wm, 16)), plan=method),
+            DeclareFragment("ma", plan=fragment("A", dtypes.f16, (wm, 16), (wm // 64, 1), a_where)),
+            Load(FragmentRef("ma"), at(ls, (mul(p1, wm), mul(kk, 16)), (wm, 16)), plan=a_method),
             DeclareFragment("mb", plan=fragment("B", dtypes.f16, (wn, 16), (1 if hopper else wn // 8, 1), where)),
             Load(FragmentRef("mb"), at(rs, (0, mul(kk, 16)), (wn, 16)), plan=method),
+            *(() if a_from == "shared" else (MmaFence(),)),
             Mma(Contract.ROW_ROW, FragmentRef("mc"), FragmentRef("ma"), FragmentRef("mb"), atom=atom, tiles=tiles),
         )),
     )  # fmt: skip

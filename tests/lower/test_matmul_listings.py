@@ -106,3 +106,17 @@ def test_the_plan_says_what_the_code_reads() -> None:
         "lhs": (True, False), "rhs": (True, False), "output": (False, True),
     }  # fmt: skip
     assert plan.block == (256, 1, 1) and plan.shared == (128 * 128 + 64 * 128 + 128 * 64) * 2
+
+
+def test_operand_a_through_registers() -> None:
+    """wgmma with A from registers: each warp loads its own 16 rows."""
+    (unit,) = lower(listing3("sm_90a", ALIGNED, a_from="registers"), "sm_90a")
+    ptx = print_kernel(unit.lane)
+    assert ptx.count("ldmatrix.sync.aligned.m8n8.x4.shared.b16") == 8
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((n, 128)).astype(np.float16) for n in (100, 64))
+    out = np.zeros((100, 64), np.float16)
+    report = run(ptx, unit.launch, {"lhs": a, "rhs": b, "output": out})
+    assert report.ok
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    assert np.abs(out - exact).max() <= 0.02
