@@ -782,7 +782,7 @@ def test_prints() -> None:
 
     lines: list[str] = []
     run(body, lanes=3, out=lines.append, y=np.array([0, 1.5, 1e30], np.float32))
-    assert lines == ["lane 1: 1.5\n", "lane 2: 1e+30\n"]
+    assert lines == ["lane 1: 1.5\n", "lane 2: 1.00000002e+30\n"]
 
 
 @pytest.mark.parametrize("lanes", [0, 3])

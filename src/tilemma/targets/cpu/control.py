@@ -32,7 +32,7 @@ from tilemma.ir.tile import (
     SwapFutures,
     While,
 )
-from tilemma.ir.types import BLOCK, GROUP, THREAD, Level, Space
+from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Level, Space
 from tilemma.targets.cpu import lanes
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
 from tilemma.targets.cpu.faults import LaneDependent, NotInReference, VariableDiverged
@@ -87,12 +87,12 @@ def uniform(value: Any, what: str) -> Any:
 
 
 def inferred_level(op: Parallel, scope: Scope) -> Level:
-    """The level of a `Parallel` that names none: outermost block, innermost thread, group between."""
+    """The level of a `Parallel` that names none: outermost block (cluster around one), innermost thread."""
     if op.level is not None:
         return op.level
+    inner = [x for x in walk.walk(op.body) if isinstance(x, Parallel)]
     if scope.level is None or scope.level.kind == "cluster":
-        return BLOCK
-    inner = any(isinstance(x, Parallel) for x in walk.walk(op.body))
+        return CLUSTER if any(x.level == BLOCK for x in inner) else BLOCK
     return GROUP if inner else THREAD
 
 

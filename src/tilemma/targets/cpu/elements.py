@@ -129,11 +129,11 @@ def atomic(c: Compiler, op: Atomic, scope: Scope) -> Step:
 
 
 def _text(value: Any, t: DType) -> str:
-    return f"{float(value):g}" if t.is_float else str(int(value))
+    return f"{float(value):.9g}" if t.is_float else str(int(value))
 
 
 def print_(c: Compiler, op: Print, scope: Scope) -> Step:
-    """Integers as %d, floats as %g; by the instance, or by each active lane."""
+    """Integers as %d, floats as %.9g (enough for f32); by the instance, or by each active lane."""
     parts = [p if isinstance(p, str) else (c.value(p), p.type) for p in op.parts]
     out = c.slot("output", "print")
 
