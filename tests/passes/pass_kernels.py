@@ -115,7 +115,7 @@ def one_multiply(
     output = build.array_param("output", out, ["M", "N"])
     m = a[1] if contract.a_transposed else a[0]
     n = b[1] if contract.b_transposed else b[0]
-    with build.parallel(["block"], [Dim("B")], BLOCK) as (block,):
+    with build.parallel(["block"], [1], BLOCK) as (block,):
         l_s = Tile.whole(build.alloc("lhs_s", Space.SHARED, dtype, a, swizzle=swizzle))
         r_s = Tile.whole(build.alloc("rhs_s", Space.SHARED, b_dtype or dtype, b))
         build.copy(lhs.subspan(a, [block, 0]), l_s)

@@ -26,6 +26,7 @@ from tilemma.passes import FRONT_PASSES
 from tilemma.passes.assign_layouts import AssignLayouts
 from tilemma.passes.choose_atoms import ChooseAtoms
 from tilemma.passes.choose_copies import ChooseCopies, ClashingCopies, CopyOutsideBlock
+from tilemma.passes.tma import TmaRefused
 from tilemma.passes.unsupported import NotBuilt
 
 
@@ -180,18 +181,23 @@ def test_a_copy_at_kernel_level():
         chosen(b.finish())
 
 
-def test_what_is_not_built_is_refused_by_name():
-    def kernel(**options):
-        b = Builder("k")
-        src = b.array_param("src", dtypes.f16, ["M", "K"])
-        with b.parallel(["i"], [4], BLOCK):
-            s = Tile.whole(b.alloc("s", Space.SHARED, dtypes.f16, [64, 64]))
-            b.copy(src.subspan([64, 64], [0, 0]), s, **options)
-        return b.finish()
+def with_options(**options):
+    b = Builder("k")
+    src = b.array_param("src", dtypes.f16, ["M", "K"])
+    with b.parallel(["i"], [4], BLOCK):
+        s = Tile.whole(b.alloc("s", Space.SHARED, dtypes.f16, [64, 64]))
+        b.copy(src.subspan([64, 64], [0, 0]), s, **options)
+    return b.finish()
 
-    for options, name in (({"engine": "tma"}, "tma.copy"), ({"asynchronous": True}, "asynchronous")):
-        with pytest.raises(NotBuilt, match=name):
-            chosen(kernel(**options))
+
+def test_what_is_not_built_is_refused_by_name():
+    with pytest.raises(NotBuilt, match="multicast"):
+        chosen(with_options(multicast=True))
+
+
+def test_the_tensor_memory_accelerator_is_refused_where_there_is_none():
+    with pytest.raises(TmaRefused, match="sm_80"):
+        chosen(with_options(engine="tma"))
 
 
 @pytest.mark.parametrize(

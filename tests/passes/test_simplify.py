@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+from pass_kernels import BLOCK, Builder, Dim, Space, Tile, dtypes, find, listing1, listing2, listing3
+
+from tilemma.ir.expr import binary, const, value_of
+from tilemma.ir.tile import Alloc, Assign, For, If, Mma, SetElement
+from tilemma.ir.types import THREAD
+from tilemma.passes.simplify import Simplify
+
+
+def simplified(write):
+    b = Builder("k")
+    x = b.array_param("x", dtypes.f32, ["M", "K"])
+    with b.parallel(["i"], [Dim("G")], BLOCK), b.parallel(["t"], [32], THREAD) as (t,):
+        write(b, x, t)
+    return Simplify().run(b.finish(), [])
+
+
+@pytest.mark.parametrize(("trips", "loops", "sets"), [(0, 0, 0), (1, 0, 1), (2, 1, 1)])
+def test_loops_of_no_and_of_one_turn(trips, loops, sets):
+    def write(b, x, t):
+        with b.foreach("j", 8, start=3, stop=3 + trips) as j:
+            b.set_element(x, [j, t], 1.0)
+
+    kernel = simplified(write)
+    assert (len(find(kernel, For)), len(find(kernel, SetElement))) == (loops, sets)
+    if trips == 1:
+        assert value_of(find(kernel, SetElement)[0].view.offsets[0]) == 3
+
+
+def test_a_loop_that_is_left_early_stays():
+    from tilemma.ir.tile import Break
+
+    def write(b, x, t):
+        with b.foreach("j", 1):
+            b.emit(Break())
+
+    assert len(find(simplified(write), For)) == 1
+
+
+@pytest.mark.parametrize(("value", "left"), [(True, 1.0), (False, 2.0)])
+def test_branches_that_are_decided(value, left):
+    def write(b, x, t):
+        with b.if_(const(value)):
+            b.set_element(x, [0, t], 1.0)
+        with b.else_():
+            b.set_element(x, [0, t], 2.0)
+
+    kernel = simplified(write)
+    assert find(kernel, If) == [] and [op.value.value for op in find(kernel, SetElement)] == [left]
+
+
+def test_a_run_time_branch_stays():
+    def write(b, x, t):
+        with b.if_(binary("lt", t.value, Dim("M"))):
+            b.set_element(x, [0, t], 1.0)
+
+    assert len(find(simplified(write), If)) == 1
+
+
+def test_what_a_condition_calls_stays_although_its_body_is_empty():
+    def write(b, x, t):
+        v = b.declare("v", 0)
+        with b.while_(binary("lt", v, 3)):
+            b.assign(v, binary("add", v, 1))
+
+    assert len(find(simplified(write), Assign)) == 1
+
+
+def test_storage_that_nothing_names_goes():
+    def write(b, x, t):
+        b.alloc("unused", Space.SHARED, dtypes.f32, [32])
+        used = Tile.whole(b.alloc("used", Space.SHARED, dtypes.f32, [32]))
+        b.set_element(x, [0, t], b.element(used, [t]))
+
+    assert [a.buffer.name for a in find(simplified(write), Alloc)] == ["used"]
+
+
+@pytest.mark.parametrize("make", [listing1, listing2, listing3])
+def test_short_loops_of_multiplies_are_marked(make):
+    kernel = Simplify().run(make(), [])
+    loops = [f for f in find(kernel, For) if f.unroll]
+    assert all(f.unroll == 8 for f in loops) and len(loops) == (0 if make is listing1 else 1)
+    assert len(find(kernel, Mma)) == 1
+    assert Simplify().run(kernel, []) == kernel
