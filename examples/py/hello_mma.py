@@ -1,6 +1,6 @@
 """Hello, MMA: who owns the accumulators of one tensor-core instruction, and that instruction at work.
 
-    $ python examples/py/hello_mma.py             # on this machine's GPU when there is one, else on the CPU
+    $ python examples/py/hello_mma.py             # NumPy arrays: the CPU reference; pass CUDA arrays for a GPU
 
 The twin of examples/co/hello_mma.co.  `tilemma show SM80_16x8x16_F32F16F16F32_TN` draws the same map.
 """

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from tilemma import testing
+from tilemma.errors import TilemmaError
+from tilemma.ir.tile import Copy
+from tilemma.ir.walk import walk
 from tilemma.kernels import Kernel, load, load_python
-from tilemma.runtime import cuda_device, gpu_unavailable_reason, runs_on
+from tilemma.runtime import cuda_device, describe, facts, gpu_unavailable_reason, runs_on
 from tilemma.tools.problem import accumulator, dimensions, make_problem
 
 pytestmark = pytest.mark.gpu
@@ -19,27 +22,49 @@ if MISSING:
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2] / "examples"
-FILES = sorted([*(ROOT / "co").glob("matmul_*.co"), *(ROOT / "py").glob("matmul_*.py")])
+
+
+def read(path: Path) -> list[Kernel]:
+    """The kernels of a file that multiply lhs [M, K] by rhs [N, K]."""
+    found = (load_python(path) if path.suffix == ".py" else load(path)).kernels.values()
+    return [k for k in found if [p.buffer.name for p in k.build().arrays] == ["lhs", "rhs", "output"]]
+
+
+FILES = sorted([*(ROOT / "co").glob("*.co"), *(ROOT / "py").glob("*.py")])
+KERNELS = {f"{p.parent.name}-{k.name}": k for p in FILES if p.stem != "fragment_walk" for k in read(p)}
 ARCHS = [a for a in ("sm_80", "sm_90a") if runs_on(a, cuda_device(0).compute_capability)]
 SMALL = [(1, 1, 1), (127, 129, 65), (1, 300, 7), (200, 8, 64), (64, 64, 16), (130, 70, 200)]
 LARGE = [(1000, 1000, 1000), (4095, 4097, 4099), (1024, 1024, 1024)]
 
 
-def read(path: Path) -> Kernel:
-    return (load_python(path) if path.suffix == ".py" else load(path)).only()
+def uses_tma(kernel: Kernel) -> bool:
+    """Whether arrays have to be as the copy engine takes them: 16-byte bases and strides."""
+    return any(isinstance(op, Copy) and op.engine == "tma" for op in walk(kernel.build().body))
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+def targets(kernel: Kernel) -> list[str]:
+    return [a for a in ARCHS if a == "sm_90a" or not uses_tma(kernel)]
+
+
+CASES = [(name, arch) for name, kernel in KERNELS.items() for arch in targets(kernel)]
+
+
 @pytest.mark.parametrize("shape", SMALL, ids=str)
 @pytest.mark.parametrize("gap", [0, 2, 16], ids=lambda g: f"gap{g}")
-@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_ragged(path: Path, gap: int, shape: tuple[int, int, int], arch: str) -> None:
-    kernel = read(path)
+@pytest.mark.parametrize(("name", "arch"), CASES)
+def test_ragged(name: str, gap: int, shape: tuple[int, int, int], arch: str) -> None:
+    kernel = KERNELS[name]
     problem = make_problem(kernel.build(), dict(zip("MNK", shape, strict=True)), {}, 0, "mk,nk->mn")
     guards = {
         n: testing.guarded(a, gap=gap, misalignment=gap % 16, device="cuda") for n, a in problem.arrays.items()
     }
-    kernel.on("cuda", arch=arch)(*(guards[p.buffer.name].array for p in problem.kernel.arrays))
+    call = kernel.on("cuda", arch=arch)
+    arrays = [guards[p.buffer.name].array for p in problem.kernel.arrays]
+    if uses_tma(kernel) and any(facts(describe(x)).alignment < 16 for x in arrays):
+        with pytest.raises(TilemmaError, match="fix: "):
+            call(*arrays)
+        return
+    call(*arrays)
     torch.cuda.synchronize()
     problem.arrays["output"][...] = guards["output"].array.cpu().numpy()
     assert problem.share() <= 1.0
@@ -47,13 +72,14 @@ def test_ragged(path: Path, gap: int, shape: tuple[int, int, int], arch: str) ->
         g.check()
 
 
-@pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("shape", LARGE, ids=str)
-@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_large(path: Path, shape: tuple[int, int, int], arch: str) -> None:
-    kernel = read(path)
+@pytest.mark.parametrize(("name", "arch"), CASES)
+def test_large(name: str, shape: tuple[int, int, int], arch: str) -> None:
+    kernel = KERNELS[name]
     built = kernel.build()
     assert dimensions(built) == ["M", "K", "N"]
+    if uses_tma(kernel) and any(extent % 8 for extent in shape):
+        pytest.skip("rows are not multiples of 16 bytes: refused, as test_ragged shows")
     m, n, k = shape
     torch.manual_seed(0)
     a = torch.randn(m, k, device="cuda").half()
@@ -64,10 +90,10 @@ def test_large(path: Path, shape: tuple[int, int, int], arch: str) -> None:
     assert testing.share_of_bound(c, testing.reference("mk,nk->mn", a, b), bound) <= 1.0
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_libraries_agree(path: Path) -> None:
+@pytest.mark.parametrize("name", KERNELS)
+def test_libraries_agree(name: str) -> None:
     """NumPy arrays staged to the GPU, torch tensors and cupy arrays give the same bits."""
-    kernel = read(path)
+    kernel = KERNELS[name]
     a = testing.random_array((96, 80), "f16", 1)
     b = testing.random_array((72, 80), "f16", 2)
     results = []
@@ -85,8 +111,23 @@ def test_libraries_agree(path: Path) -> None:
         np.testing.assert_array_equal(results[0], other)
 
 
+def test_the_ownership_map_is_printed_on_the_gpu(capfd: pytest.CaptureFixture[str]) -> None:
+    """The tutorial's two first kernels: the true map, and sixteen everywhere."""
+    module = load_python(ROOT / "py" / "hello_mma.py")
+    host = {}
+    for target in ("cpu", "cuda"):
+        for kernel in module.kernels.values():
+            problem = make_problem(kernel.build(), {}, {}, 0, None)
+            kernel.on(target)(*problem.arguments())
+            host[kernel.name, target] = problem.arrays
+    torch.cuda.synchronize()
+    for kernel in module.kernels:
+        for name, array in host[kernel, "cpu"].items():
+            np.testing.assert_array_equal(array, host[kernel, "cuda"][name])
+
+
 def test_the_callers_stream_is_used() -> None:
-    kernel = read(FILES[0])
+    kernel = next(iter(KERNELS.values()))
     stream = torch.cuda.Stream()
     a, b = (torch.randn(64, 64, device="cuda").half() for _ in range(2))
     c = torch.zeros(64, 64, device="cuda", dtype=torch.float16)
