@@ -96,6 +96,8 @@ class Lowering:
     events: dict[str, tile.DeclareEvent] = field(default_factory=dict)
     # The parities of each event's next generations, a bit for each slot.
     phases: dict[str, Reg] = field(default_factory=dict)
+    # Where each buffer whose name rotates lies now, in bytes from the start of shared memory.
+    rotating: dict[str, Reg] = field(default_factory=dict)
     # Inside a role that one thread of the instance plays alone; whether roles change their registers.
     solo: bool = False
     reallocates: bool = False

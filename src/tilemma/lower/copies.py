@@ -83,7 +83,7 @@ def lower_copy(lo: Lowering, op: tile.Copy) -> None:
     if plan.engine == "tma":
         tma.lower_copy(lo, op)
         return
-    if op.transpose is not None or op.pad or op.future or op.event:
+    if op.transpose is not None or op.pad:
         raise NotLowered(
             op.span,
             what="this form of copy",

@@ -16,6 +16,7 @@ from tilemma.lower import tma
 from tilemma.lower.context import Lowering
 from tilemma.lower.control import GRID_LIMIT, bind_blocks, block_instance, launch_threads, may_exceed
 from tilemma.lower.events import initialise
+from tilemma.lower.futures import place_rotating
 from tilemma.lower.memory import copy_stride, default_plan
 from tilemma.lower.params import size, symbol
 
@@ -65,6 +66,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
     with lo.within(block_instance(threads)):
         lo.body(p for p in prelude if isinstance(p, (tile.Declare, tile.Assign)))
         _prologue(lo, op.body)
+        place_rotating(lo, op.body)
         lo.body(op.body)
     arrays = _arrays(kernel)
     pairs = lo.params.arguments(tuple(b.name for b in arrays))

@@ -198,6 +198,8 @@ def _placed(lo: Lowering, view: View) -> tuple[SharedLayoutPlan, Linear]:
     plan = alloc.layout or default_plan(view.base)
     assert alloc.offset is not None, f"{view.base.name} has no place in shared memory"
     base = Linear(const=alloc.offset)
+    if view.base.name in lo.rotating:
+        base = Linear.of(lo.rotating[view.base.name])
     if view.slot is not None:
         base = base + lo.linear(view.slot) * copy_stride(plan)
     return plan, base

@@ -71,7 +71,7 @@ class Access:
     Instance i of it is done by threads [start[i], start[i] + threads) together; which of them touches which
     element is not known.  ``agent`` is who does it; for all but "thread" it ends with a wait.
 
-    ``event``: the one that the bytes of a load by TMA complete.  ``release``: no access, but a trigger that lets
+    ``event``: the one that the bytes of a load by TMA complete; ``future``: the handle of a copy by cp.async.  ``release``: no access, but a trigger that lets
     others access the buffer: "elected", one thread arrives for its instance; "warp", one for its warp; "each",
     every thread for itself.
     ``waiters_proxy``: how those others access it.
@@ -87,6 +87,7 @@ class Access:
     atomic: bool = False
     subscript: tuple[Expr, ...] = ()
     event: str | None = None
+    future: str | None = None
     release: Literal["", "elected", "warp", "each"] = ""
     waiters_proxy: str = ""
 
@@ -276,7 +277,8 @@ class Accesses:
                 continue
             agent: Agent = "cp.async" if write and op.plan.engine == "cp.async" else "thread"
             start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)
-            yield Access(node, view.base.name, view, write, agent, start, threads)
+            future = op.future if agent == "cp.async" else None
+            yield Access(node, view.base.name, view, write, agent, start, threads, future=future)
 
     def _by_tma(self, node: Node, op: Copy, level: Level) -> Iterator[Access]:
         start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)

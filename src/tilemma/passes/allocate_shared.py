@@ -12,6 +12,7 @@ from tilemma.passes.accesses import Accesses
 from tilemma.passes.decision import Decision
 from tilemma.passes.hazards import Walk
 from tilemma.passes.infer_levels import described
+from tilemma.passes.rotation import Rotations
 from tilemma.passes.scope import Dependence
 from tilemma.passes.target import Target
 from tilemma.passes.threads import Node, Tree
@@ -63,11 +64,18 @@ class AllocateShared:
         accesses = Accesses(tree)
         order = {id(n): i for i, n in enumerate(tree.walk())}
         shared = [n for n in tree.walk() if isinstance(n.op, Alloc) and n.op.buffer.space is Space.SHARED]
+        rotations = Rotations(block.body)
+        lives = {n.op.buffer.name: _life(n, tree, accesses, order) for n in shared if isinstance(n.op, Alloc)}
+        for group in rotations.groups:
+            spans = [lives[name] for name in group]
+            # What rotates is in use from the first of them to the last, whatever the names stand for.
+            lives |= dict.fromkeys(group, (min(a for a, _ in spans), max(b for _, b in spans)))
         placed: list[_Placed] = []
         aliases: set[frozenset[str]] = set()
         for n in sorted(shared, key=lambda n: -_size(n.op)):
             assert isinstance(n.op, Alloc)
-            placed.append(self._place(n.op, _life(n, tree, accesses, order), placed, tree, accesses, aliases))
+            life = lives[n.op.buffer.name]
+            placed.append(self._place(n.op, life, placed, tree, accesses, aliases, rotations))
         total = max((p.offset + p.size for p in placed), default=0)
         events: dict[str, int] = {}
         for n in tree.walk():
@@ -100,6 +108,7 @@ class AllocateShared:
         tree: Tree,
         accesses: Accesses,
         aliases: set[frozenset[str]],
+        rotations: Rotations,
     ) -> _Placed:
         """The lowest place that is free, or that buffers of other lives can lend."""
         assert alloc.layout is not None
@@ -109,7 +118,9 @@ class AllocateShared:
             over = [p for p in placed if p.offset < start + size and start < p.offset + p.size]
             if any(p.life[0] <= life[1] and life[0] <= p.life[1] for p in over) or (over and not self.reuse):
                 continue
-            new = aliases | {frozenset((alloc.buffer.name, p.alloc.buffer.name)) for p in over}
+            mine = rotations.group(alloc.buffer.name)
+            theirs = {name for p in over for name in rotations.group(p.alloc.buffer.name)}
+            new = aliases | {frozenset((a, b)) for a in mine for b in theirs}
             if over and next(Walk(tree, accesses, frozenset(new)).hazards(), None) is not None:
                 continue
             aliases |= new

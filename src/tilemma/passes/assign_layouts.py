@@ -12,6 +12,7 @@ from tilemma.ir.types import Buffer, Space, View
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes.contraction import stored
 from tilemma.passes.decision import Decision
+from tilemma.passes.rotation import Rotations
 from tilemma.passes.shared_views import SLABS, geometry, ldmatrix_rule, wgmma_rule
 
 
@@ -62,6 +63,14 @@ class AssignLayouts:
         for name, reader in _readers(kernel):
             readers.setdefault(name, []).append(reader)
         asked = _asked(kernel)
+        rotations = Rotations(kernel.body)
+        for group in rotations.groups:
+            together = [r for name in sorted(group) for r in readers.get(name, ())]
+            wanted = next((asked[name] for name in sorted(group) if name in asked), None)
+            for name in group:
+                readers[name] = together
+                if wanted is not None:
+                    asked[name] = wanted
         staged = {op.dst.base.name for op in walk(kernel.body) if isinstance(op, Store)}
 
         def lay(op: Op) -> Op:

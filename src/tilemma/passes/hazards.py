@@ -27,11 +27,14 @@ from tilemma.ir.tile import (
     MmaCommit,
     MmaWait,
     ProxyFence,
+    SwapFutures,
     WaitEvent,
+    WaitFuture,
     While,
 )
 from tilemma.ir.types import Space
 from tilemma.passes.accesses import Access, Accesses, overlap, role_of, same_mapping
+from tilemma.passes.rotation import Rotations
 from tilemma.passes.scope import WARP
 from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
 
@@ -40,13 +43,17 @@ from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
 class Pending:
     """An access that later ones may meet.
 
-    ``newer``: how many TMA stores the same threads have certainly started since, for one that is itself one.
+    ``resource`` and ``future``: what its buffer and its handle are called now, after the swaps since.
+    ``newer``: how many groups of the same kind (of cp.async, of TMA stores) the same threads have certainly
+    closed since its own.  ``ended``: the wait that ended it, ``ended_in``: the loops it had been carried by then.
     ``carried``: the loops (by index name) into whose next turn it has come.  ``barriers``: those crossed since
     it finished; ``fenced_barriers``: those crossed since its writer's proxy fence; ``missed``: those crossed
     before, where a wait or a fence would have made them count.
     """
 
     access: Access
+    resource: str
+    future: str | None = None
     carried: frozenset[str] = frozenset()
     committed: bool = False
     done: bool = True
@@ -55,13 +62,24 @@ class Pending:
     fenced_barriers: frozenset[Node] = frozenset()
     missed: tuple[Node, ...] = ()
     newer: int = 0
+    ended: Node | None = None
+    ended_in: frozenset[str] = frozenset()
 
     @property
-    def key(self) -> tuple[int, frozenset[str]]:
-        return id(self.access), self.carried
+    def key(self) -> tuple[int, frozenset[str], str]:
+        return id(self.access), self.carried, self.resource
+
+    def end(self, wait: Node) -> Pending:
+        """The access has finished at ``wait``: barriers crossed before do not count, those to come do."""
+        return replace(self, done=True, missed=(), ended=wait, ended_in=self.carried)
+
+    @staticmethod
+    def of(access: Access) -> Pending:
+        """``access`` as it has just begun."""
+        return Pending(access, access.resource, access.future, done=access.agent == "thread")
 
 
-State = dict[tuple[int, frozenset[str]], Pending]
+State = dict[tuple[int, frozenset[str], str], Pending]
 
 
 @dataclass(frozen=True)
@@ -89,7 +107,7 @@ class Hazard:
             (True, False): "read after write",
             (False, True): "write after read",
         }
-        return f"{words[x.write, y.write]} of {x.resource}"
+        return f"{words[x.write, y.write]} of {y.resource}"
 
 
 class Walk:
@@ -99,6 +117,10 @@ class Walk:
         self._tree = tree
         self._accesses = accesses
         self._aliases = aliases
+        self._rotations = Rotations(tree.block.body)
+        # How many groups may stay open at each wait for futures, and the copies that some wait has met.
+        self.waits: dict[int, int] = {}
+        self.awaited: set[int] = set()
         self._overlaps: dict[tuple[int, int, frozenset[str]], tuple[Bools, bool]] = {}
 
     def hazards(self) -> Iterator[Hazard]:
@@ -125,7 +147,7 @@ class Walk:
                 if p.access.agent == "bulk" and node.parent.mask[p.access.start].all():
                     state[key] = replace(p, newer=p.newer + 1)
         for a in self._accesses.of(node):
-            fresh = Pending(a, done=a.agent == "thread")
+            fresh = Pending.of(a)
             state[fresh.key] = fresh
         if isinstance(op, (If, InThreads)):
             branches = [dict(state) for _ in node.inner]
@@ -137,8 +159,35 @@ class Walk:
         elif node.inner:
             for inner in node.inner:
                 yield from self._body(inner, state, exits)
+        elif isinstance(op, SwapFutures):
+            self._rotate(op, state)
+        elif isinstance(op, WaitFuture):
+            self._wait(node, op, state)
         else:
             _synchronise(node, state)
+
+    def _rotating(self, loop: Node) -> int:
+        """Further turns after which every name of a rotation has stood for every buffer."""
+        swaps = [n.op for n in self._tree.walk(loop.inner[0]) if isinstance(n.op, SwapFutures)]
+        return max((len(s.futures) - 1 for s in swaps), default=0)
+
+    def _rotate(self, op: SwapFutures, state: State) -> None:
+        """The second name's buffer and handle become the first's, .., the first's the last's."""
+        names: dict[str | None, str] = {}
+        for old in (self._rotations.buffers(op), op.futures):
+            names |= dict(zip(old, (old[-1], *old[:-1]), strict=True))
+        moved = [
+            replace(p, resource=names.get(p.resource, p.resource), future=names.get(p.future, p.future))
+            for p in state.values()
+        ]
+        _replace(state, {p.key: p for p in moved})
+
+    def _wait(self, node: Node, op: WaitFuture, state: State) -> None:
+        for key, p in list(state.items()):
+            if p.future in op.futures and not p.done:
+                self.waits[id(node)] = min(p.newer, self.waits.get(id(node), p.newer))
+                self.awaited.add(id(p.access))
+                state[key] = p.end(node)
 
     def _loop(self, node: Node, state: State) -> Iterator[Hazard]:
         name = node.op.index.name if isinstance(node.op, For) else f"while {id(node)}"
@@ -146,17 +195,17 @@ class Walk:
         exits: list[State] = []
         turn = dict(state)
         ends = []
-        for _ in range(2):
+        for _ in range(2 + self._rotating(node)):
             for a in self._accesses.of(node):
                 yield from self._meet(a, turn)
-                turn[Pending(a).key] = Pending(a)
+                turn[Pending.of(a).key] = Pending.of(a)
             early: list[State] = []
             yield from self._body(node.inner[0], turn, early)
             exits += early
             ends.append(turn)
             turn = {p.key: p for p in (_carry(p, name, node) for p in _join([turn, *early]).values())}
         trips = _trips(node.op)
-        out = [ends[1]] if trips is not None and trips > 1 else [*ends]
+        out = [ends[-1]] if trips is not None and trips >= len(ends) else [*ends]
         _replace(state, _join([*out, *exits, *([] if trips else [before])]))
 
     # ---- conflicts ---------------------------------------------------------------------------------------
@@ -171,8 +220,8 @@ class Walk:
         x, y = pending.access, later
         if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
             return None
-        aliased = x.resource != y.resource
-        if aliased and frozenset((x.resource, y.resource)) not in self._aliases:
+        aliased = pending.resource != y.resource
+        if aliased and frozenset((pending.resource, y.resource)) not in self._aliases:
             return None
         if x.node is y.node and not pending.carried:
             return None
@@ -294,6 +343,8 @@ def _join(states: list[State]) -> State:
 def _worse(p: Pending, q: Pending) -> Pending:
     return Pending(
         p.access,
+        p.resource,
+        p.future if p.future == q.future else None,
         p.carried,
         p.committed and q.committed,
         p.done and q.done,
@@ -302,6 +353,8 @@ def _worse(p: Pending, q: Pending) -> Pending:
         p.fenced_barriers & q.fenced_barriers,
         tuple(n for n in p.missed if n in q.missed),
         min(p.newer, q.newer),
+        p.ended if p.done and q.done and p.ended is q.ended else None,
+        p.ended_in if p.ended is q.ended else frozenset(),
     )
 
 
@@ -326,7 +379,8 @@ def _synchronise(node: Node, state: State) -> None:
     if isinstance(op, WaitEvent):
         for key, p in list(state.items()):
             if p.access.event == op.event.event.name:
-                state[key] = replace(p, done=True, barriers=p.barriers | {node})
+                ended = p if p.done else p.end(node)
+                state[key] = replace(ended, barriers=ended.barriers | {node})
         return
     if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait, BulkWait)):
         return
@@ -335,15 +389,15 @@ def _synchronise(node: Node, state: State) -> None:
             continue
         match op:
             case CopyCommit() if p.access.agent == "cp.async":
-                state[key] = replace(p, committed=True)
+                state[key] = replace(p, committed=True, newer=p.newer + p.committed)
             case MmaCommit() if p.access.agent == "wgmma":
                 state[key] = replace(p, committed=True)
-            case CopyWait(pending=0) if p.access.agent == "cp.async" and p.committed:
-                state[key] = replace(p, done=True)
+            case CopyWait(pending=n) if p.access.agent == "cp.async" and p.committed and p.newer >= n:
+                state[key] = p if p.done else p.end(node)
             case MmaWait(pending=0) if p.access.agent == "wgmma" and p.committed:
-                state[key] = replace(p, done=True)
+                state[key] = p if p.done else p.end(node)
             case BulkWait(pending=n, complete=complete) if p.access.agent == "bulk" and p.newer >= n:
-                state[key] = replace(p, done=complete or not p.access.write)
+                state[key] = p.end(node) if not p.done and (complete or not p.access.write) else p
             case ProxyFence() if p.done:
                 state[key] = replace(p, fenced=True)
             case Barrier():

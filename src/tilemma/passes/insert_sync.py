@@ -62,6 +62,13 @@ class NotWaitedFor(CompileError):
     fix = "write `wait {event}` before this statement"
 
 
+class NeverWaitedFor(CompileError):
+    code = "future-never-waited-for"
+    found = "nothing waits for this asynchronous copy to `{name}`"
+    expected = "a `wait` for its future before the data is used, or the kernel ends"
+    fix = "name the result, `f = dma.copy.async ...`, and write `wait f`; or leave `.async` out"
+
+
 class TooManyBarriers(CompileError):
     code = "too-many-barriers"
     found = "the groups of a block wait for each other in {have} different sets of threads"
@@ -83,10 +90,6 @@ class InsertSync:
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises BarrierNotUniform, TooManyBarriers or NotBuilt."""
         dependence = Dependence(kernel.body)
-        for op in walk(kernel.body):
-            if isinstance(op, WaitFuture):
-                remedy = "use synchronous copies and multiplies"
-                raise NotBuilt(op.span, what="waiting for a future", arch=self.arch, remedy=remedy)
 
         def settle(op: Op) -> Op:
             if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
@@ -102,6 +105,7 @@ def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[
     tree = Tree(block, dependence)
     _written_barriers(tree)
     accesses = Accesses(tree)
+    _wait_for_futures(tree, accesses)
     inserted = _resolve(tree, accesses, Target.of(arch))
     kept = _pruned(tree, accesses, inserted) + _last_stores(tree)
     _number(tree, Target.of(arch))
@@ -204,6 +208,27 @@ def _written_barriers(tree: Tree) -> None:
             node.op, node.part = Barrier(0, 0, span=node.op.span), body.partition(depth)
 
 
+def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
+    """Each asynchronous copy makes a group of its own; a wait leaves open those that are certainly newer."""
+    for node in list(tree.walk()):
+        op = node.op
+        if isinstance(op, Copy) and op.future is not None and op.plan is not None and op.plan.engine == "cp.async":
+            here = node.parent.nodes
+            here.insert(here.index(node) + 1, Node(CopyCommit(span=op.span), node.parent))
+    walker = Walk(tree, accesses)
+    for _ in walker.hazards():
+        pass
+    for node in list(tree.walk()):
+        for a in accesses.of(node):
+            if a.future is not None and id(a) not in walker.awaited:
+                raise NeverWaitedFor(node.op.span, name=a.resource)
+        if isinstance(node.op, WaitFuture):
+            if id(node) in walker.waits:
+                node.op = CopyWait(walker.waits[id(node)], span=node.op.span)
+            else:
+                node.parent.nodes.remove(node)
+
+
 # ---- placing ---------------------------------------------------------------------------------------------
 
 
@@ -264,10 +289,12 @@ def _anchor(hazard: Hazard) -> tuple[Block, int, Node]:
 
     Before the later access, in the innermost body that holds both; for what a loop carries, at its end.
     """
-    x, y = hazard.pending.access.node, hazard.later.node
-    loops = [n for n in y.ancestors() if isinstance(n.op, (For, While)) and _name(n) in hazard.pending.carried]
+    p = hazard.pending
+    x, y = p.ended or p.access.node, hazard.later.node
+    turns = p.carried - p.ended_in
+    loops = [n for n in y.ancestors() if isinstance(n.op, (For, While)) and _name(n) in turns]
     # A store by TMA reads on while the next turn computes: it is waited for only before its source changes.
-    if loops and hazard.pending.access.agent != "bulk":
+    if loops and p.access.agent != "bulk":
         body = loops[-1].inner[0]
         return body, len(body.nodes), x.at(body)
     around = list(x.parent.path())
@@ -341,7 +368,7 @@ def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None) -> li
     ops: list[Op] = []
     if hazard.wait and p.access.agent == "cp.async":
         ops += [] if p.committed else [CopyCommit(span=span)]
-        ops.append(CopyWait(0, span=span))
+        ops.append(CopyWait(p.newer if p.committed else 0, span=span))
     if hazard.wait and p.access.agent == "wgmma":
         ops.append(MmaWait(0, span=span))
     if hazard.wait and p.access.agent == "bulk":

@@ -1,0 +1,71 @@
+"""Buffers whose names rotate: what `swap` exchanges, and which buffers are interchangeable for it."""
+
+from __future__ import annotations
+
+from tilemma.errors import CompileError, Note
+from tilemma.ir.tile import Alloc, Body, Copy, SwapFutures
+from tilemma.ir.types import Buffer, Space
+from tilemma.ir.walk import walk
+
+
+class SwapRefused(CompileError):
+    code = "swap-refused"
+    found = "`{name}` cannot change places here: {what}"
+    expected = "futures of copies into buffers of one type and shape in shared memory, one buffer for each future"
+    fix = "{remedy}"
+
+
+class Rotations:
+    """The swaps of a body: the buffers that each exchanges, and the groups that they form."""
+
+    def __init__(self, body: Body) -> None:
+        copies: dict[str, Copy] = {}
+        for op in walk(body):
+            if isinstance(op, Copy) and op.future is not None:
+                first = copies.setdefault(op.future, op)
+                if first.dst.base.name != op.dst.base.name:
+                    notes = [Note("another copy of this name goes elsewhere", first.span)]
+                    what = "its copies go to different buffers"
+                    raise SwapRefused(op.span, name=op.future, what=what, remedy="name them apart", notes=notes)
+        self._copies = copies
+        self.groups: list[frozenset[str]] = []
+        self._of: dict[str, frozenset[str]] = {}
+        for op in walk(body):
+            if isinstance(op, SwapFutures):
+                self._join(frozenset(self.buffers(op)))
+        self._check(body)
+
+    def buffers(self, op: SwapFutures) -> tuple[str, ...]:
+        """The buffers behind the names that ``op`` rotates, in its order; SwapRefused for what has none."""
+        found: list[Buffer] = []
+        for name in op.futures:
+            if name not in self._copies:
+                what = "no asynchronous copy gives it a buffer"
+                raise SwapRefused(op.span, name=name, what=what, remedy="make it the result of a `dma.copy.async`")
+            found.append(self._copies[name].dst.base)
+        first = found[0]
+        for b, name in zip(found, op.futures, strict=True):
+            if (b.dtype, b.shape, b.space, b.copies) != (first.dtype, first.shape, Space.SHARED, 0):
+                what = f"`{b.name}` and `{first.name}` are not alike"
+                raise SwapRefused(op.span, name=name, what=what, remedy="give both buffers the same type and shape")
+        names = tuple(b.name for b in found)
+        if len(set(names)) != len(names):
+            what = "two of the names stand for one buffer"
+            raise SwapRefused(op.span, name=op.futures[0], what=what, remedy="copy into different buffers")
+        return names
+
+    def group(self, buffer: str) -> frozenset[str]:
+        """The buffers that ``buffer``'s name may stand for; itself alone where nothing rotates it."""
+        return self._of.get(buffer, frozenset((buffer,)))
+
+    def _join(self, names: frozenset[str]) -> None:
+        joined = names.union(*(g for g in self.groups if g & names))
+        self.groups = [*(g for g in self.groups if not g & names), joined]
+        self._of.update(dict.fromkeys(joined, joined))
+
+    def _check(self, body: Body) -> None:
+        for op in walk(body):
+            if isinstance(op, Alloc) and op.init is not None and op.buffer.name in self._of:
+                what = "its buffer is initialised where it is declared"
+                remedy = "fill it with a loop instead"
+                raise SwapRefused(op.span, name=op.buffer.name, what=what, remedy=remedy)
