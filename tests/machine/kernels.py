@@ -3,6 +3,8 @@
 Each returns PTX text with marks ``// @name`` at the ends of lines that tests refer to.
 """
 
+# PTX is easier to read with an instruction group on a line.
+# ruff: noqa: E501
 from __future__ import annotations
 
 import re

@@ -1,5 +1,7 @@
 """Each scalar instruction against its definition in Python integers or float64."""
 
+# PTX is easier to read with an instruction group on a line.
+# ruff: noqa: E501
 from __future__ import annotations
 
 import math

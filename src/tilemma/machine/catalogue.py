@@ -21,6 +21,7 @@ class ReadBeforeArrival(HazardError):
     found = "{access} {space} before the {agent} of PTX line {other_line} is known to have arrived"
     expected = "a wait for that copy, visible to the thread that reads"
     fix = "{wait}"
+    in_general = "wait for the copy (its group or its mbarrier), then a barrier for the threads that did not wait"
     why = (
         "The copy is often fast enough, above all when its data is in L2 from an earlier run; then the old "
         "contents of shared memory are those of the same tile."
@@ -32,6 +33,10 @@ class OverwriteInFlight(HazardError):
     found = "{access} {space} that the {agent} of PTX line {other_line} may still be reading"
     expected = "the reader has finished before its source is overwritten"
     fix = "{wait}"
+    in_general = (
+        "wait for the reader's group (`wgmma.wait_group`, "
+        "`cp.async.bulk.wait_group.read`), then tell the writer through a barrier or an mbarrier"
+    )
     why = (
         "The tensor core or the copy engine normally reads its source soon after issue; under load, power "
         "throttling or deeper pipelining it reads later, and then reads the next tile's bytes."
@@ -40,7 +45,7 @@ class OverwriteInFlight(HazardError):
 
 class OverwriteOfOtherWarps(OverwriteInFlight):
     code = "overwrite-in-flight-warps"
-    found = "{access} {space} after a wait for the wgmma of PTX line {other_line} by some of its four warps only"
+    found = "{access} {space}; not all four warps are known to have waited for PTX line {other_line}"
     expected = "all four warps of the warpgroup have waited for their part, and the writer knows"
     fix = "let each of the four warps tell the writer after its own wait, or add a barrier of the warpgroup"
     why = (
@@ -179,6 +184,7 @@ class MbarrierBeforeInit(HazardError):
     found = "{access} the mbarrier at shared address {address:#x}, {what}"
     expected = "`mbarrier.init` by one thread, then a barrier, then use"
     fix = "{fix_text}"
+    in_general = "initialise the mbarrier in one thread, and put a barrier between that and the first use"
     why = "Leftover shared memory often looks like a valid barrier from the run before."
 
 
@@ -197,6 +203,10 @@ class MbarrierReinit(HazardError):
     found = "mbarrier at {address:#x}: {what}"
     expected = "an mbarrier is initialised once, and invalidated before its bytes are used otherwise"
     fix = "{fix_text}"
+    in_general = (
+        "initialise once, by one thread; give data other bytes; `mbarrier.inval` before "
+        "the bytes serve something else"
+    )
     why = "The 8 bytes are ordinary memory to the hardware; a write merely changes the counts."
 
 
@@ -221,6 +231,7 @@ class Deadlock(HazardError):
     found = "no warp can go on: {summary}"
     expected = "every wait is answered by an arrival, a copy or a barrier"
     fix = "{advice}"
+    in_general = "bring the missing arrival, bytes or warp that the wait-for graph names"
     why = "On hardware this is a hang; with other tile counts or clock rates the same code may pass."
 
 
@@ -261,6 +272,7 @@ class ExitWithPending(HazardError):
     found = "the CTA's threads exit while the {agent} of PTX line {other_line} {what}"
     expected = "a wait for every asynchronous operation that uses the CTA's shared memory or registers"
     fix = "{wait}"
+    in_general = "wait for the operation before the threads exit"
     why = "Shared memory of the finished CTA is often not reused before the operation is done."
 
 
@@ -270,6 +282,22 @@ class NotInTarget(HazardError):
     expected = "instructions of the target"
     fix = "compile for {needs}, or use another instruction"
     why = "The assembler refuses it; text that reaches the machine without one must be refused too."
+
+
+class NoSuchForm(HazardError):
+    code = "no-such-form"
+    found = "`{opcode}` does not exist: {reason}"
+    expected = "a combination of shape, types and modifiers that the ISA lists"
+    fix = "choose another form; `tilemma atoms` lists those there are"
+    why = "ptxas is more lenient than the ISA in places (sparsity selectors), and the result is then undefined."
+
+
+class SparseMetadata(HazardError):
+    code = "sparse-metadata"
+    found = "{what}"
+    expected = 'metadata that the ISA defines (PTX ISA, "Sparse matrix storage")'
+    fix = "compute the metadata from the positions of the stored elements"
+    why = "The tensor core picks some elements of B whatever the metadata says."
 
 
 class BadTensorMap(HazardError):

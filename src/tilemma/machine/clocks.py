@@ -159,7 +159,7 @@ class Clocks:
         self.tick(warp)
 
     def learn(self, rows: Rows, column: Any, clock: Any, *, fenced: bool = True) -> None:
-        """The threads ``rows`` know ``column`` (one or one each) up to ``clock``, by both proxies if ``fenced``."""
+        """The threads ``rows`` know ``column`` (one or one each) to ``clock``, by both proxies if ``fenced``."""
         if isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)
         for table in (self.seen, self.fenced) if fenced else (self.seen,):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tilemma.errors import Span
-from tilemma.machine.catalogue import NotInTarget
+from tilemma.machine.catalogue import NoSuchForm, NotInTarget
 from tilemma.machine.hazards import Place
 from tilemma.machine.problems import BadOperand, UnsupportedInstruction
 from tilemma.machine.state import F16, F32, F64, PRED, S16, S32, S64, U16, U32, U64, VIEW_CLASS
@@ -136,6 +136,11 @@ class Decoder:
         if (feature and arch != feature) or number < sm:
             place = Place(self.program.module.name, self.ins, 0, (0, 0, 0))
             raise NotInTarget.at(place, opcode=self.ins.opcode, needs=feature or f"sm_{sm}", target=arch)
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Refuse a form that the ISA does not have on this target, in the ISA's words."""
+        place = Place(self.program.module.name, self.ins, 0, (0, 0, 0))
+        raise NoSuchForm.at(place, opcode=self.ins.opcode, reason=reason)
 
     # -- opcode
     def has(self, *mods: str) -> bool:

@@ -67,6 +67,8 @@ class HazardError(TilemmaError):
     why: ClassVar[str] = ""
     # A note by default, an error under ``strict``: what the ISA's letter forbids and practice relies on.
     strict_only: ClassVar[bool] = False
+    # The fix in general, where the template is filled entirely by the case at hand.
+    in_general: ClassVar[str] = ""
 
     @classmethod
     def at(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from tilemma.errors import TilemmaError
@@ -34,6 +35,10 @@ _PHASE = _ORDER | _HANG | {"mbarrier-arrivals", "mbarrier-bytes", "mbarrier-befo
 _LAYOUT = frozenset(
     {"operand-layout", "swizzle-mismatch", "inadmissible-descriptor", "out-of-bounds", "misaligned", "race", WRONG}
 ) | (_ORDER - {"missing-proxy-fence"})
+
+_CLUSTER = _ORDER | _HANG | {"barrier-count", "exit-before-cluster"}
+_INIT = frozenset({"mbarrier-init-not-visible"})
+_PROXY = _INIT | {"missing-proxy-fence", "missing-proxy-fence-cp-async"}
 
 _DROPPED_BARRIER = (
     "tile-ai/tilelang#2556",
@@ -75,17 +80,17 @@ class Rule:
 
 _DELETE = (
     Rule("bar.warp.sync", "warp barrier", _ORDER),
-    Rule("barrier.cluster.arrive", "cluster barrier arrive", _ORDER | _HANG | {"barrier-count", "exit-before-cluster"}),
+    Rule("barrier.cluster.arrive", "cluster barrier arrive", _CLUSTER),
     Rule(
         "barrier.cluster.wait",
         "cluster barrier wait",
-        _ORDER | _HANG | {"barrier-count", "exit-before-cluster", "mbarrier-before-init"},
+        _CLUSTER | {"mbarrier-before-init"},
     ),
     Rule("bar.sync", "barrier", _PHASE | {"register-in-flight"}, _DROPPED_BARRIER),
     Rule("barrier.sync", "barrier", _PHASE | {"register-in-flight"}, _DROPPED_BARRIER),
     Rule("bar.arrive", "barrier arrival", _PHASE | {"barrier-count"}, _DROPPED_BARRIER),
-    Rule("fence.proxy", "proxy fence", frozenset({"missing-proxy-fence", "missing-proxy-fence-cp-async", "mbarrier-init-not-visible"})),
-    Rule("fence.mbarrier_init", "mbarrier init fence", frozenset({"mbarrier-init-not-visible", "mbarrier-before-init"})),
+    Rule("fence.proxy", "proxy fence", _PROXY),
+    Rule("fence.mbarrier_init", "mbarrier init fence", _INIT | {"mbarrier-before-init"}),
     Rule("wgmma.fence", "wgmma fence", frozenset({"missing-wgmma-fence"})),
     Rule("wgmma.commit_group", "wgmma commit", _PHASE | {"register-in-flight"}, _REUSED),
     Rule("wgmma.wait_group", "wgmma wait", _PHASE | {"register-in-flight"}, _REUSED),
@@ -179,7 +184,7 @@ class _Maker:
     def loops(self) -> None:
         """A wait whose loop is gone: the result of try_wait is not looked at."""
         instructions = self.entry.instructions
-        for a, b in zip(instructions, instructions[1:], strict=False):
+        for a, b in pairwise(instructions):
             if a.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait")) and b.opcode == "bra" and b.guard:
                 self.add("no wait loop", b, "", "the wait is not repeated", _PHASE | {"register-in-flight"})
 
@@ -261,7 +266,7 @@ class _Maker:
         fields = descriptors.decode(value)
         modes = (0, 128, 64, 32)
         other = modes[(modes.index(fields.swizzle) + 1) % 4]
-        changes = [("swizzle", replace(fields, swizzle=other), _SWIZZLE)]
+        changes: list[tuple[str, Any, tuple[str, ...]]] = [("swizzle", replace(fields, swizzle=other), _SWIZZLE)]
         if fields.sbo:
             changes.append(("SBO", replace(fields, sbo=fields.sbo * 2 % (1 << 18)), _INCOMPATIBLE))
         if fields.lbo and (turned or not fields.swizzle):
@@ -307,23 +312,23 @@ def _spelling(text: str, value: int) -> str | None:
 
 
 def _tensor_maps(ptx: str, launch: Any, args: Mapping[str, Any]) -> list[Mutant]:
-    """The swizzle of each tensor map, flipped to the next narrower one that its box fits, or wider."""
-    out = []
+    """Each tensor map without its swizzle."""
+    out: list[Mutant] = []
+
+    def add(name: str, **changed: Any) -> None:
+        what = f"tensor map of {name} without swizzle"
+        out.append(Mutant(f"other map swizzle {len(out) + 1}", what, 0, ptx, _LAYOUT, _SWIZZLE, **changed))
+
     if isinstance(launch, Launch):
         for i, argument in enumerate(launch.arguments):
             if isinstance(argument, TensorMapArgument) and argument.swizzle:
                 changed = replace(argument, swizzle=0)
-                plan = replace(launch, arguments=(*launch.arguments[:i], changed, *launch.arguments[i + 1 :]))
-                out.append(
-                    Mutant(f"other map swizzle {len(out) + 1}", f"tensor map of {argument.array} without swizzle", 0, ptx, _LAYOUT, _SWIZZLE, plan)
-                )  # fmt: skip
+                arguments = (*launch.arguments[:i], changed, *launch.arguments[i + 1 :])
+                add(argument.array, launch=replace(launch, arguments=arguments))
         return out
     for name, value in args.items():
         if isinstance(value, TensorMap) and value.swizzle:
-            changed_args = {**args, name: replace(value, swizzle=0)}
-            out.append(
-                Mutant(f"other map swizzle {len(out) + 1}", f"tensor map {name} without swizzle", 0, ptx, _LAYOUT, _SWIZZLE, None, changed_args)
-            )  # fmt: skip
+            add(name, args={**args, name: replace(value, swizzle=0)})
     return out
 
 
@@ -379,7 +384,8 @@ class Survey:
         n = len(self.outcomes)
         convicted = sum(o.convicted for o in self.outcomes)
         lines = [
-            f"{self.name}: {n} mutants, {convicted} convicted, {len(self.equivalents)} equivalent, {len(self.survivors)} survive"
+            f"{self.name}: {n} mutants, {convicted} convicted, {len(self.equivalents)} equivalent, "
+            f"{len(self.survivors)} survive"
         ]
         lines += [f"  survives: {o.mutant.key}, PTX line {o.mutant.line}, {o.mutant.what}" for o in self.survivors]
         lines += [f"  equivalent: {o.mutant.key}: {o.reason}" for o in self.equivalents]

@@ -174,8 +174,8 @@ def _agree(w: Any, ins: Any, operands: list[Contraction | None]) -> None:
     first, where = w.cta.machine.distances.setdefault(key, (distance, ins.line))
     if distance != first:
         what = (
-            f"{a.dimension} is {int(a.index[0])} in A and {int(b.index[0])} in B, a distance of {distance}; at PTX "
-            f"line {where} it is {first}"
+            f"{a.dimension} is {int(a.index[0])} in A and {int(b.index[0])} in B, a distance of {distance}; at "
+            f"PTX line {where} it is {first}"
         )
         _say(w, ins, "B", b.allocation, what)
 
@@ -189,7 +189,8 @@ def _report(w: Any, ins: Any, letter: str, allocation: Allocation, axis: int, in
         broken = both[index[row, both] != index[0, both]] if len(both) else both
         if len(broken) and (index[row, columns] != index[row, columns[0]]).any():
             k = int(broken[0])
-            what = f"index {axis} at (row {row}, k {k}) is {int(index[row, k])}, while at (row 0, k {k}) it is {int(index[0, k])}"
+            here, there = int(index[row, k]), int(index[0, k])
+            what = f"index {axis} at (row {row}, k {k}) is {here}, while at (row 0, k {k}) it is {there}"
             _say(w, ins, letter, allocation, what)
             return
     _say(w, ins, letter, allocation, f"index {axis} depends on row and k at once")

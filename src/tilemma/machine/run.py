@@ -224,7 +224,8 @@ def check(
     """Run ``ptx`` under many adversarial schedules; arrays hold the first run's results afterwards.
 
     Stops at the first schedule that finds a hazard, after collecting all that it finds.  ``progress`` is
-    called after each run with (runs done, runs in all).  Raises as `run` does for malformed PTX and wrong arguments.
+    called after each run with (runs done, runs in all).  Raises as `run` does for malformed PTX and wrong
+    arguments.
     """
     job = Job(ptx, launch, args, arch)
     verdict = Verdict(schedules)

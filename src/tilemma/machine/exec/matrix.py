@@ -9,9 +9,10 @@ import numpy as np
 
 from tilemma.dtypes import dtype
 from tilemma.machine import access, provenance
+from tilemma.machine.catalogue import SparseMetadata
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
-from tilemma.machine.isa import fragments, numerics
+from tilemma.machine.isa import forms, fragments, numerics, sparse
 from tilemma.machine.state import LANES, Frame
 
 _SHARED = ("shared", "shared::cta")
@@ -110,33 +111,41 @@ def movmatrix(d: Decoder) -> None:
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 
 
-@instruction("mma.sync")
+@instruction("mma.sync", "mma.sp.sync", "mma.sp::ordered_metadata.sync")
 def mma(d: Decoder) -> None:
-    """``mma.sync.aligned.shape.row.col.dtype.atype.btype.ctype d, a, b, c``."""
+    """``mma.sync.aligned.shape.row.col.dtype.atype.btype.ctype d, a, b, c``; sparse: then metadata, selector."""
     match = next((x for x in map(_SHAPE.match, d.mods) if x), None)
     if match is None:
         d.unsupported("the shape")
     shape = (int(match[1]), int(match[2]), int(match[3]))
     d.used.add(match[0])
-    if d.has("sp", "sp::ordered_metadata"):
-        d.unsupported("sparse operands")
+    ordered = "sp::ordered_metadata" in d.mods
+    sparse_a = ordered or "sp" in d.mods
     satfinite = d.has("satfinite")
     bitop = d.one_of(("xor", "and"), "none")
+    bitop = None if bitop == "none" else bitop
     d.has("popc")
+    layouts = tuple(m for m in d.mods if m in ("row", "col"))
     types = tuple(m for m in d.mods if m in _TYPES)
-    if len(types) != 4:
-        d.bad("it needs the four types of D, A, B and C")
-    d.used.update(types)
-    d.only("sync", "aligned", "row", "col")
+    if len(types) != 4 or len(layouts) != 2:
+        d.bad("it needs two layouts and the four types of D, A, B and C")
+    d.used.update((*types, *layouts))
+    d.only("sync", "aligned")
+    d.count(6 if sparse_a else 4)
     td, ta, tb, tc = types
+    selector = d.immediate(d.operands[5]) if sparse_a else None
+    verdict = forms.legal_mma(
+        shape, ta, tb, tc, td, d.program.arch, layouts=layouts, satfinite=satfinite, bitop=bitop, sparse=sparse_a,
+        ordered=ordered, selector=selector,
+    )  # fmt: skip
+    if not verdict:
+        d.refuse(verdict.reason)
     if shape == (8, 8, 4) and ta == "f16":
-        d.unsupported("the quad-pair form")
-    if "row" not in d.mods or "col" not in d.mods or d.mods.index("row") > d.mods.index("col"):
-        d.bad("mma.sync is `.row.col`")
-    d.needs(80)
-    if "e4m3" in (ta, tb) or "e5m2" in (ta, tb):
-        d.needs(89)
-    _mma(d, shape, (td, ta, tb, tc), satfinite, None if bitop == "none" else bitop)
+        _quad_pairs(d, types, layouts)
+    elif sparse_a:
+        _sparse(d, shape, types, satfinite, selector)
+    else:
+        _mma(d, shape, types, satfinite, bitop)
 
 
 _TYPES = ("f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2", "s8", "u8", "s4", "u4", "b1", "s32")
@@ -145,14 +154,16 @@ _TYPES = ("f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2", "s8", "u8", "s4",
 class Fragment:
     """One operand of mma.sync: the registers that hold it and where its values stand in the tile."""
 
-    def __init__(self, d: Decoder, operand: Any, shape: Any, letter: Any, name: str, *, write: bool) -> None:
+    def __init__(
+        self, d: Decoder, operand: Any, shape: Any, letter: Any, name: str, *, write: bool, layout: Any = None
+    ) -> None:
         self.name = name
         self.cls = "64" if name == "f64" else "32"
         items = d.items(operand)
         kind = "f64" if name == "f64" else "b32"
         self.rows = np.array([d.dst(x, kind) if write else d.src(x, kind) for x in items])
         self.ids = [d.register_id(x) if type(x).__name__ == "Register" else -1 for x in items]
-        self.at = fragments.mma_fragment(shape, letter, name)
+        self.at = fragments.mma_fragment(shape, letter, name, layout)
         m, n, k = shape
         self.extent = {"A": (m, k), "B": (k, n)}.get(letter, (m, n))
         need = self.at[0].shape[1] // fragments.elements_per_register(name)
@@ -160,23 +171,27 @@ class Fragment:
             d.bad(f"operand {letter} has {len(self.rows)} registers, .{name} needs {need}")
         self.integer = not dtype(name).is_float
 
+    def values(self, w: Any) -> Any:
+        """The values that each lane holds, [32, values]."""
+        return fragments.unpack(np.ascontiguousarray(w.cta.registers[self.cls][self.rows, w.index].T), self.name)
+
     def load(self, w: Any) -> Any:
         """The tile, from the warp's registers."""
-        regs = np.ascontiguousarray(w.cta.registers[self.cls][self.rows, w.index].T)
-        values = fragments.unpack(regs, self.name)
         tile = np.empty(self.extent, np.int64 if self.integer else np.float64)
-        tile[self.at] = values
+        tile[self.at] = self.values(w)
         return tile
 
     def store(self, w: Any, tile: Any) -> None:
         """The tile, to the warp's registers."""
-        regs = fragments.pack(tile[self.at], self.name)
-        w.cta.registers[self.cls][self.rows, w.index] = regs.T
+        self.put(w, tile[self.at])
+
+    def put(self, w: Any, values: Any) -> None:
+        """Each lane's values, [32, values], to the warp's registers."""
+        w.cta.registers[self.cls][self.rows, w.index] = fragments.pack(values, self.name).T
 
 
 def _mma(d: Decoder, shape: Any, types: Any, satfinite: bool, bitop: Any) -> None:
     td, ta, tb, tc = types
-    d.count(4)
     a = Fragment(d, d.operands[1], shape, "A", ta, write=False)
     b = Fragment(d, d.operands[2], shape, "B", tb, write=False)
     c = Fragment(d, d.operands[3], shape, "C", tc, write=False)
@@ -189,5 +204,60 @@ def _mma(d: Decoder, shape: Any, types: Any, satfinite: bool, bitop: Any) -> Non
         if provenance.wanted(w, ins):
             provenance.check_mma(w, ins, a, b, bits)
         out.store(w, numerics.mma(a.load(w), b.load(w), c.load(w), ta, tb, td, satfinite=satfinite, bitop=bitop))
+
+    d.visible(run)
+
+
+def _sparse(d: Decoder, shape: Any, types: Any, satfinite: bool, selector: Any) -> None:
+    """mma.sp: A holds half of K; the metadata says where its elements stand."""
+    td, ta, tb, tc = types
+    m, n, k = shape
+    a = Fragment(d, d.operands[1], (m, n, k // 2), "A", ta, write=False)
+    b = Fragment(d, d.operands[2], shape, "B", tb, write=False)
+    c = Fragment(d, d.operands[3], shape, "C", tc, write=False)
+    out = Fragment(d, d.operands[0], shape, "D", td, write=True)
+    metadata = d.src(d.operands[4], "b32")
+    ins = d.ins
+    ordered = "sp::ordered_metadata" in d.mods or ta in ("e4m3", "e5m2")
+
+    def run(f: Frame, mask: Any) -> None:
+        w = f.w
+        aligned.whole_warp(f, ins, mask)
+        fields = sparse.metadata_fields(w.v[3][metadata], k, ta, selector)
+        check_metadata(f, ins, fields, ta, ordered=ordered)
+        columns = sparse.stored_columns(fields, ta)
+        out.store(w, sparse.sparse_mma(a.load(w), columns, b.load(w), c.load(w), ta, tb, td, satfinite=satfinite))
+
+    d.visible(run)
+
+
+def check_metadata(f: Frame, ins: Any, fields: Any, name: str, *, ordered: bool) -> None:
+    """Report metadata whose meaning the ISA leaves open."""
+    problems = sparse.metadata_problems(fields, name, ordered=ordered)
+    if problems:
+        f.w.cta.machine.report(SparseMetadata.at(f.w.place(ins), what=problems[0][2]), fatal=True)
+
+
+def _quad_pairs(d: Decoder, types: Any, layouts: Any) -> None:
+    """m8n8k4 on f16: four independent products, one for each pair of quads."""
+    td, ta, tb, tc = types
+    shape = (8, 8, 4)
+    a = Fragment(d, d.operands[1], shape, "A", ta, write=False, layout=layouts[0])
+    b = Fragment(d, d.operands[2], shape, "B", tb, write=False, layout=layouts[1])
+    c = Fragment(d, d.operands[3], shape, "C", tc, write=False)
+    out = Fragment(d, d.operands[0], shape, "D", td, write=True)
+    pair = fragments.quad_pair()[:, None]
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> None:
+        w = f.w
+        aligned.whole_warp(f, ins, m)
+        tiles = []
+        for fragment in (a, b, c):
+            tile = np.zeros((4, *fragment.extent))
+            tile[pair, fragment.at[0], fragment.at[1]] = fragment.values(w)
+            tiles.append(tile)
+        result = numerics.mma(tiles[0], tiles[1], tiles[2], ta, tb, td)
+        out.put(w, result[pair, out.at[0], out.at[1]])
 
     d.visible(run)

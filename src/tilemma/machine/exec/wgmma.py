@@ -21,7 +21,8 @@ from tilemma.machine.async_access import Knowledge
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
-from tilemma.machine.isa import descriptors, fragments, numerics
+from tilemma.machine.exec.matrix import check_metadata
+from tilemma.machine.isa import descriptors, forms, fragments, numerics, sparse
 from tilemma.machine.memory import SHIFT
 from tilemma.machine.program import report_undefined
 from tilemma.machine.scheduler import AGAIN
@@ -40,8 +41,7 @@ class Form:
             d.unsupported("the shape")
         d.used.add(match[0])
         self.n, self.k = int(match[1]), int(match[2])
-        if d.has("sp"):
-            d.unsupported("sparse operands")
+        self.sparse = d.has("sp")
         self.satfinite = d.has("satfinite")
         types = [m for m in d.mods if m in ("f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8", "u8", "s32")]
         if len(types) != 3:
@@ -50,8 +50,8 @@ class Form:
         d.only("mma_async", "sync", "aligned")
         self.td, self.ta, self.tb = types
         self.bits = dtype(self.ta).bits
-        if self.k != 256 // self.bits or self.n % 8 or not 8 <= self.n <= 256:
-            d.bad(f"m64n{self.n}k{self.k} does not exist for .{self.ta}")
+        # A, compressed, has half of K.
+        self.ka = self.k // 2 if self.sparse else self.k
         operands = list(d.operands)
         d_items = d.items(operands[0])
         self.d_rows = np.array([d.dst(x, "b32") for x in d_items])
@@ -70,21 +70,35 @@ class Form:
             self.a_ids = []
             self.a_descriptor = d.src(operands[1], "b64")
         self.b_descriptor = d.src(operands[2], "b64")
+        self.metadata = self.selector = -1
+        if self.sparse:
+            self.metadata, self.selector = d.src(operands[3], "b32"), d.immediate(operands[4])
+            self.a_ids.append(d.register_id(operands[3]))
+            del operands[3:5]
         scale = operands[3]
         self.scale_d: Any = scale.value != 0 if isinstance(scale, Immediate) else d.src_pred(scale)
         if self.scale_d is not False:
             for register, item in zip(self.d_ids, d_items, strict=True):
                 d.conditional[register] = str(item)
         rest = [d.immediate(x) for x in operands[4:]]
-        floating = dtype(self.ta).is_float
-        self.scale_a, self.scale_b = (rest[0], rest[1]) if floating and len(rest) >= 2 else (1, 1)
-        trans = rest[2:] if floating else []
-        if trans and self.bits != 16:
-            d.bad(f"the transpose immediates exist for 16-bit types only, not .{self.ta}")
+        scales, trans = rest[:2], rest[2:]
+        self.scale_a, self.scale_b = scales if len(scales) == 2 else (1, 1)
         self.a_major: Any = "MN" if trans and not self.in_registers and trans[0] else "K"
         self.b_major: Any = "MN" if trans and trans[-1] else "K"
+        self._check(d, scales, trans)
         d.async_registers = frozenset([*self.d_ids, *self.a_ids])
         self.names = {r: d.program.register_names[r] for r in d.async_registers}
+
+    def _check(self, d: Decoder, scales: list[int], trans: list[int]) -> None:
+        """Refuse a form that the ISA does not have."""
+        verdict = forms.legal_wgmma(
+            self.n, self.k, self.ta, self.tb, self.td, d.program.arch, a_in_registers=self.in_registers,
+            trans_a=trans[0] if len(trans) == 2 else None, trans_b=trans[-1] if trans else None,
+            scale_a=scales[0] if scales else None, scale_b=scales[1] if len(scales) == 2 else None,
+            satfinite=self.satfinite, sparse=self.sparse, selector=self.selector if self.sparse else None,
+        )  # fmt: skip
+        if not verdict:
+            d.refuse(verdict.reason)
 
     def scales(self, w: Warp) -> bool:
         """Whether D is added to (scale-d)."""
@@ -217,7 +231,7 @@ class Operation(Agent):
         form, out = self.form, []
         if not form.in_registers:
             out.append(
-                ("A", self.descriptors[0], addresses(self.descriptors[0], 64, form.k, form.bits, form.a_major))
+                ("A", self.descriptors[0], addresses(self.descriptors[0], 64, form.ka, form.bits, form.a_major))
             )
         out.append(
             ("B", self.descriptors[1], addresses(self.descriptors[1], form.n, form.k, form.bits, form.b_major))
@@ -237,7 +251,8 @@ class Operation(Agent):
             group.uncommitted[self.serial] = self.event
         for letter, raw, at in self.operands():
             rows, major = (64, form.a_major) if letter == "A" else (form.n, form.b_major)
-            problems = admissible(raw, rows, form.k, form.bits, major, cta.shared.limit)
+            k = form.ka if letter == "A" else form.k
+            problems = admissible(raw, rows, k, form.bits, major, cta.shared.limit)
             if problems:
                 machine.report(
                     hz.InadmissibleDescriptor.at(
@@ -252,7 +267,8 @@ class Operation(Agent):
                 w, ins, cta, units[0], units[1], self.knowledge, self.event, ("wgmma", group.number), what
             )
             self._swizzles(w, letter, raw, at)
-        if provenance.wanted(w, ins):
+        # Compressed A skips columns of K: only dense operands are tiles.
+        if not form.sparse and provenance.wanted(w, ins):
             provenance.check_wgmma(w, ins, cta, [(letter, at) for letter, _, at in self.operands()])
         group.started += 1
         machine.issue(self)
@@ -290,8 +306,8 @@ class Operation(Agent):
         file = cta.registers["32"]
         if form.in_registers:
             regs = np.ascontiguousarray(file[form.a_rows, warps].transpose(1, 2, 0)).reshape(128, -1)
-            tile = np.empty((64, form.k), np.float64)
-            tile[fragments.wgmma_fragment(form.n, form.k, "A", form.ta)] = fragments.unpack(regs, form.ta)
+            tile = np.empty((64, form.ka), np.float64)
+            tile[fragments.wgmma_fragment(form.n, form.ka, "A", form.ta)] = fragments.unpack(regs, form.ta)
             values["A"] = tile
         a = values["A"].astype(np.float64) * form.scale_a
         b = values["B"].astype(np.float64) * form.scale_b
@@ -300,7 +316,15 @@ class Operation(Agent):
         if self.scale:
             regs = np.ascontiguousarray(file[form.d_rows, warps].transpose(1, 2, 0)).reshape(128, -1)
             total[at] = fragments.unpack(regs, form.td)
-        result = numerics.mma(a, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
+        if form.sparse:
+            fields = sparse.metadata_fields(
+                file[form.metadata, warps].reshape(128), form.k, form.ta, form.selector
+            )
+            check_metadata(self.warp.root, self.instruction, fields, form.ta, ordered=False)
+            columns = sparse.stored_columns(fields, form.ta)
+            result = sparse.sparse_mma(a, columns, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
+        else:
+            result = numerics.mma(a, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
         packed = fragments.pack(result[at], form.td).reshape(4, 32, -1)
         file[form.d_rows, warps] = packed.transpose(2, 0, 1)
         group.operations.pop(self.serial, None)
