@@ -160,6 +160,24 @@ class Runner:
         self.options = dict(options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        kernel, constants, bound, call = self._bind(args, kwargs)
+        target = self.target
+        if target == "auto":
+            target = "cuda" if bound.device[0] == "cuda" else "cpu"
+        run = {"cpu": _run_cpu, "machine": _run_machine, "cuda": _run_cuda}[target]
+        outcome = run(self, kernel, constants, bound, call)
+        if kernel.returns is not None:
+            return call.args[call.order.index(kernel.returns.name)]
+        return outcome
+
+    def prepare(self, *args: Any, **kwargs: Any) -> list[runtime.PreparedLaunch]:
+        """The launches of a call with CUDA arrays, ready to start; raises what the call would."""
+        _, constants, bound, call = self._bind(args, kwargs)
+        return _prepare(self, bound, constants, call, runtime.cuda_device(bound.device[1]))
+
+    def _bind(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[t.Kernel, dict[str, Any], binding.Bound, _Call]:
         constants = {k: v for k, v in kwargs.items() if k in self.kernel.source.constants}
         named = {k: v for k, v in kwargs.items() if k not in constants}
         kernel = self.kernel.build(**constants)
@@ -168,14 +186,7 @@ class Runner:
         plan = signature(kernel)
         bound = binding.bind(plan, values, named, order=order, kernel=self.kernel.name, created=created)
         values = [*values, *(named[n] for n in order[len(values) :])]
-        target = self.target
-        if target == "auto":
-            target = "cuda" if bound.device[0] == "cuda" else "cpu"
-        run = {"cpu": _run_cpu, "machine": _run_machine, "cuda": _run_cuda}[target]
-        outcome = run(self, kernel, constants, bound, _Call(values, order, created))
-        if kernel.returns is not None:
-            return values[order.index(kernel.returns.name)]
-        return outcome
+        return kernel, constants, bound, _Call(values, order, created)
 
 
 def _run_cpu(
@@ -201,17 +212,10 @@ def _run_machine(
     return reports[0] if len(reports) == 1 else reports
 
 
-def _run_cuda(
-    runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound, call: _Call
-) -> None:
-    device = runtime.cuda_device(bound.device[1] if bound.device[0] == "cuda" else 0)
-    if bound.device[0] != "cuda":
-        staged = runtime.to_device(call.args, device)
-        moved = _Call(staged, call.order, frozenset())
-        _run_cuda(runner, kernel, constants, binding.bind(bound.launch, staged, order=call.order), moved)
-        writes = {a.name for a in bound.launch.arrays if a.written}
-        runtime.bring_back(call.args, staged, [n in writes for n in call.order])
-        return
+def _prepare(
+    runner: Runner, bound: binding.Bound, constants: Mapping[str, Any], call: _Call, device: runtime.Device
+) -> list[runtime.PreparedLaunch]:
+    """The launches of a call whose arrays are on ``device``, compiled, loaded, their arguments packed."""
     target = runner.options.get("arch") or best_arch(device.compute_capability)
     compiled = runner.kernel.compile(target, facts=_facts(bound), **constants)
     assembled: str | None = runtime.assembly_arch(target, device, runner.kernel.name)
@@ -225,6 +229,21 @@ def _run_cuda(
         checked = binding.bind(plan, call.args, order=call.order, kernel=runner.kernel.name, created=call.created)
         loaded = runtime.LoadedKernel(image, plan, device, arch=assembled, kernel=runner.kernel.name)
         prepared.append(loaded.prepare(checked))
+    return prepared
+
+
+def _run_cuda(
+    runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound, call: _Call
+) -> None:
+    device = runtime.cuda_device(bound.device[1] if bound.device[0] == "cuda" else 0)
+    if bound.device[0] != "cuda":
+        staged = runtime.to_device(call.args, device)
+        moved = _Call(staged, call.order, frozenset())
+        _run_cuda(runner, kernel, constants, binding.bind(bound.launch, staged, order=call.order), moved)
+        writes = {a.name for a in bound.launch.arrays if a.written}
+        runtime.bring_back(call.args, staged, [n in writes for n in call.order])
+        return
+    prepared = _prepare(runner, bound, constants, call, device)
     stream = runner.options.get("stream")
     for launch in prepared:
         launch(stream)

@@ -21,7 +21,6 @@ import tilemma as tm
 from tilemma import ops, testing
 
 SMALL = (0, 1, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 72, 100, 127, 128, 129, 130)
-POISON = {"f16": np.nan, "bf16": np.nan, "f32": np.nan}
 
 
 @dataclass(frozen=True)
@@ -121,13 +120,18 @@ def expected(x: Case) -> tuple[Any, Any]:
     return value, bound
 
 
+def root_of(x: Any) -> Any:
+    """The array that owns the memory of ``x``."""
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x
+
+
 def to_torch(x: Any, memory: dict[int, Any]) -> Any:
     """A CUDA tensor with the strides of ``x``, a view of a copy of all the memory that ``x`` is a view of."""
     import torch
 
-    root = x
-    while isinstance(root.base, np.ndarray):
-        root = root.base
+    root = root_of(x)
     if id(root) not in memory:
         kind = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[root.dtype.name]
         flat = torch.from_numpy(np.ascontiguousarray(root).astype(np.float32)).to(kind).cuda().reshape(-1)
@@ -145,29 +149,26 @@ def surroundings_kept(before: Any, after: Any, frame: Any, view: Any) -> bool:
     return bool(np.array_equal(before[~inside], after[~inside], equal_nan=True))
 
 
-def run(x: Case, device: str = "cpu") -> float:
+def run(x: Case, device: str = "cpu", **options: Any) -> float:
     """The share of the bound that the result uses; infinite where memory around it was changed."""
     wanted, bound = expected(x)
-    if device == "cpu":
-        before = None if x.out is None else x.frames["out"].astype(np.float32)
-        result = ops.matmul(x.a, x.b, out=x.out, c=x.c, bias=x.bias, **x.options)
-        after = None if x.out is None else x.frames["out"].astype(np.float32)
-        assert x.out is None or result is x.out
-    else:
-        memory: dict[int, Any] = {}
-        given = [None if y is None else to_torch(y, memory) for y in (x.a, x.b, x.out, x.c, x.bias)]
-        flat = None if x.out is None else next(v for v in memory.values() if v.data_ptr() <= given[2].data_ptr())
-        del flat
-        before = after = None
-        result = ops.matmul(given[0], given[1], out=given[2], c=given[3], bias=given[4], **x.options)
-        if x.out is not None and x.out.size:
-            before = x.frames["out"].astype(np.float32)
-            root = next(v for k, v in memory.items() if v.untyped_storage().data_ptr() == given[2].untyped_storage().data_ptr())
-            after = root.float().cpu().numpy().reshape(before.shape)
-    if before is not None and after is not None and x.out.size:
+    arrays, memory = [x.a, x.b, x.out, x.c, x.bias], {}
+    if device == "cuda":
+        arrays = [None if y is None else to_torch(y, memory) for y in arrays]
+    a, b, out, c, bias = arrays
+    before = None if x.out is None else x.frames["out"].copy()
+    result = ops.matmul(a, b, out=out, c=c, bias=bias, **x.options, **options)
+    assert out is None or result is out
+    if before is not None and x.out.size:
+        after = x.frames["out"] if device == "cpu" else host(memory[id(root_of(x.out))], before)
         if not surroundings_kept(before, after, x.frames["out"], x.out):
             return float("inf")
     return testing.share_of_bound(result, wanted, bound)
+
+
+def host(flat: Any, like: Any) -> Any:
+    """A flat CUDA tensor as a NumPy array like ``like``."""
+    return flat.float().cpu().numpy().reshape(like.shape).astype(like.dtype)
 
 
 def main() -> int:

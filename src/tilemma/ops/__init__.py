@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from tilemma.ops.product import matmul
+from tilemma.ops.plans import Report
+from tilemma.ops.product import matmul, plan
 
-__all__ = ["matmul"]
+__all__ = ["Report", "matmul", "plan"]

@@ -11,7 +11,13 @@ from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import LaunchError, nearest
 from tilemma.runtime.arrays import ArrayRef
-from tilemma.runtime.binding import MixedDevices, OverlappingArrays, ReadOnlyArray, SelfOverlappingArray, device_text
+from tilemma.runtime.binding import (
+    MixedDevices,
+    OverlappingArrays,
+    ReadOnlyArray,
+    SelfOverlappingArray,
+    device_text,
+)
 from tilemma.runtime.overlap import overlap, overlaps_itself
 
 OPERANDS = ("f16", "bf16")
@@ -135,7 +141,7 @@ def _check_operands(a: ArrayRef, b: ArrayRef) -> None:
         raise MatmulType(name="b", type=b.dtype, wanted=f"{a.dtype}, as in `a`", remedy="convert one of them")
     if a.shape[-1] != b.shape[-2]:
         raise _shape_error(
-            f"`a` is {list(a.shape)} and `b` {list(b.shape)}: K is {a.shape[-1]} in one and {b.shape[-2]} in the other",
+            f"`a` is {list(a.shape)} and `b` {list(b.shape)}: K is {a.shape[-1]} here and {b.shape[-2]} there",
             "a [..., M, K] and b [..., K, N]",
             "transpose one of them: `b.T` costs nothing",
         )
@@ -227,7 +233,10 @@ def result_type(out: ArrayRef | None, out_dtype: Any, a: ArrayRef) -> DType:
             ) from None
         if out is not None and named != out.dtype:
             raise MatmulType(
-                name="out", type=out.dtype, wanted=f"{named}, the `out_dtype` asked for", remedy="pass one of the two"
+                name="out",
+                type=out.dtype,
+                wanted=f"{named}, the `out_dtype` asked for",
+                remedy="pass one of the two",
             )
         wanted = named
     if wanted.name not in RESULTS:
@@ -265,9 +274,7 @@ def _check_memory(out: ArrayRef, made: bool, others: dict[str, ArrayRef], in_pla
         remedy = "leave `out` out: JAX arrays never change" if out.library == "jax" else "pass a copy of it"
         raise ReadOnlyArray(kernel="matmul", name="out", library=out.library, remedy=remedy)
     if overlaps_itself(out):
-        raise SelfOverlappingArray(
-            kernel="matmul", name="out", shape=list(out.shape), strides=list(out.strides)
-        )
+        raise SelfOverlappingArray(kernel="matmul", name="out", shape=list(out.shape), strides=list(out.strides))
     for name, x in others.items():
         if not (in_place and name == "c") and overlap(out, x):
             raise OverlappingArrays(kernel="matmul", name="out", other=name)
@@ -334,7 +341,12 @@ def problem(
     if c is not None:
         c = _broadcast("c", c, out.shape)
     in_place = c is not None and not made and _same_place(c, out)
-    others = {"a": a, "b": b, **({"c": c} if c is not None else {}), **({"bias": bias} if bias is not None else {})}
+    others = {
+        "a": a,
+        "b": b,
+        **({"c": c} if c is not None else {}),
+        **({"bias": bias} if bias is not None else {}),
+    }
     _check_memory(out, made, others, in_place)
     m, n = out.shape[-2:]
     vector, along = (None, "") if bias is None else _bias(bias, m, n)
@@ -349,19 +361,15 @@ def problem(
         out, c, epilogue = _transposed(out), None if c is None else _transposed(c), epilogue.swapped()
     left, lhs_major = _stored(lhs)
     right, rhs_major = _stored(_transposed(rhs))
-    addends = c if addend == "c" else None
-    (left, right, addends, result), outer = _flat_batch(left, right, addends, out)
-    assert left is not None and right is not None and result is not None
-    return Problem(
-        left, right, result, addends, vector, lhs_major, rhs_major, alpha, beta, epilogue, swapped, outer
-    )
+    flat, outer = _flat_batch(left, right, c if addend == "c" else None, out)
+    left, right, result = (x for x in (flat[0], flat[1], flat[3]) if x is not None)
+    majors = lhs_major, rhs_major
+    return Problem(left, right, result, flat[2], vector, *majors, alpha, beta, epilogue, swapped, outer)
 
 
 def _transposed(x: ArrayRef) -> ArrayRef:
     shape, strides = x.shape, x.strides
-    return x._replace(
-        shape=(*shape[:-2], shape[-1], shape[-2]), strides=(*strides[:-2], strides[-1], strides[-2])
-    )
+    return x._replace(shape=(*shape[:-2], shape[-1], shape[-2]), strides=(*strides[:-2], strides[-1], strides[-2]))
 
 
 def _stored(x: ArrayRef) -> tuple[ArrayRef, Literal["row", "col"]]:

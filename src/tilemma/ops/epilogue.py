@@ -19,7 +19,15 @@ class Addends:
 
 
 def finish(
-    acc: Any, batch: Any, row: Any, column: Any, use: Addends, scale: bool, addend: bool, bias: str, activation: str
+    acc: Any,
+    batch: Any,
+    row: Any,
+    column: Any,
+    use: Addends,
+    scale: bool,
+    addend: bool,
+    bias: str,
+    activation: str,
 ) -> None:
     """acc = activation(alpha * acc + beta * c + bias), where ``acc`` stands at (row, column) of ``batch``.
 

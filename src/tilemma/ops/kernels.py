@@ -94,3 +94,15 @@ def matmul_tiles(
                 ACTIVATION,
             )
             mma.store(mc, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
+
+
+@tm.kernel
+def pack(src: tm.Global["T", "B", "R", "C"], dst: tm.Global["T", "B", "R", "W"], *, T="f16", THREADS=256, EACH=4):
+    """dst[:, :, :C] = src: the same elements in rows that are aligned."""
+    B, R, C = src.shape
+    for batch, row, chunk in parallel(B, R, cdiv(C, THREADS * EACH), level="block"):
+        for lane in parallel(THREADS, level="thread"):
+            for i in range(EACH):
+                column = chunk * (THREADS * EACH) + i * THREADS + lane
+                with tm.if_(column < C):
+                    dst[batch, row, column] = src[batch, row, column]

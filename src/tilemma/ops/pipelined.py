@@ -67,8 +67,12 @@ def matmul_pipelined(
     for block in parallel(select(tasks < GRID, tasks, GRID), level="block"):
         full = event(STAGES)
         empty = event(STAGES)
-        lhs_s = shared(T, TILE_M, TILE_K, copies=STAGES) if LHS == "row" else shared(T, TILE_K, TILE_M, copies=STAGES)
-        rhs_s = shared(T, TILE_N, TILE_K, copies=STAGES) if RHS == "row" else shared(T, TILE_K, TILE_N, copies=STAGES)
+        lhs_s = (
+            shared(T, TILE_M, TILE_K, copies=STAGES) if LHS == "row" else shared(T, TILE_K, TILE_M, copies=STAGES)
+        )
+        rhs_s = (
+            shared(T, TILE_N, TILE_K, copies=STAGES) if RHS == "row" else shared(T, TILE_K, TILE_N, copies=STAGES)
+        )
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
         for wg in parallel(GROUPS + 1, level="group-4"):

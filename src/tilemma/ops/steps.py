@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +10,6 @@ from tilemma.kernels import Kernel
 from tilemma.ops.arguments import Epilogue, Problem
 from tilemma.ops.plan import Plan
 from tilemma.runtime.arrays import ArrayRef
-
-# The caller's arrays, by the names that the kernels' parameters stand for.
-SOURCES = ("lhs", "rhs", "c", "bias", "out", "partial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +32,48 @@ def _kernel(name: str) -> Kernel:
     return {"tiles": kernels.matmul_tiles, "pipelined": pipelined.matmul_pipelined}[name]
 
 
-def partial_shape(problem: Problem, plan: Plan) -> tuple[int, int, int] | None:
-    """The f32 array that a split product needs besides the caller's, [batch * parts, M, N]."""
-    if plan.split == 1:
-        return None
-    return (problem.batch * plan.split, *problem.shape[:2])
+def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and element type of each array that the plan needs besides the caller's.
+
+    "partial" holds the parts of a split product, [batch * parts, M, N]; "lhs" and "rhs" are operands in rows of a
+    multiple of 16 bytes.
+    """
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    if plan.split > 1:
+        found["partial"] = ((problem.batch * plan.split, *problem.shape[:2]), "f32")
+    for name in plan.pack:
+        x = problem.lhs if name == "lhs" else problem.rhs
+        batch = 1 if x.strides[0] == 0 else x.shape[0]
+        found[name] = ((batch, x.shape[1], -(-x.shape[2] // 8) * 8), x.dtype.name)
+    return found
 
 
-def steps(problem: Problem, plan: Plan, partial: ArrayRef | None = None) -> Iterator[Step]:
-    """The calls that compute ``problem``, in order; none for an empty result.
-
-    ``partial`` is an array of `partial_shape` where there is one.
+def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = None) -> Iterator[Step]:
+    """The calls that compute ``problem``, which is swapped already where the plan says so, in order; none for an
+    empty result.  ``work`` has an array for each of `workspaces`.
     """
     if problem.out.is_empty:
         return
+    work = work or {}
+    for name in plan.pack:
+        step, packed = _packed(problem.lhs if name == "lhs" else problem.rhs, name, work[name])
+        yield step
+        problem = replace(problem, lhs=packed) if name == "lhs" else replace(problem, rhs=packed)
     for offsets in problem.outer:
-        yield from _product(problem, plan, offsets, partial)
+        for step in _product(problem, plan, offsets, work.get("partial")):
+            renamed = tuple((f"work.{n}" if n in plan.pack else n, at) for n, at in step.sources)
+            yield replace(step, sources=renamed)
+
+
+def _packed(x: ArrayRef, name: str, work: ArrayRef) -> tuple[Step, ArrayRef]:
+    """The call that copies an operand to aligned rows, and what the operand then is."""
+    from tilemma.ops.kernels import pack
+
+    once = x.strides[0] == 0
+    source = x._replace(shape=(1, *x.shape[1:])) if once else x
+    step = Step(pack, (_part(source, 0), _part(work, 0)), {"T": x.dtype.name}, ((name, 0), (f"work.{name}", 0)))
+    strides = (0 if once else work.strides[0], work.strides[1], 1)
+    return step, work._replace(shape=x.shape, strides=strides)
 
 
 def _part(x: ArrayRef, offset: int) -> ArrayRef:
@@ -83,24 +106,21 @@ def _product(
     ending = _epilogue(problem, c, bias, out)
     product = {**plan.constants, **_storage(problem)}
     scalars = (problem.alpha, problem.beta)
+    finish = (c_from, bias_from, ("out", offsets[3]))
     if partial is None:
-        args = (lhs, rhs, c, bias, out, *scalars)
-        sources = (*operands, c_from, bias_from, ("out", offsets[3]))
-        yield Step(_kernel(plan.kernel), args, {**product, **ending}, sources)
+        yield Step(
+            _kernel(plan.kernel), (lhs, rhs, c, bias, out, *scalars), {**product, **ending}, (*operands, *finish)
+        )
         return
     from tilemma.ops.pipelined import add_parts
 
-    parts = _part(partial, 0)
-    nothing = _epilogue(replace(problem, c=None, bias=None, epilogue=Epilogue()), _absent(problem, 3), bias, parts)
-    args = (lhs, rhs, _absent(problem, 3), _absent(problem, 1), parts, *scalars)
-    nothing |= {"TB": problem.lhs.dtype.name, "OUT": "PARTS"}
-    yield Step(
-        _kernel(plan.kernel), args, {**product, **nothing}, (*operands, absent, absent, ("partial", 0))
-    )
+    parts, unused, vector = _part(partial, 0), _absent(problem, 3), _absent(problem, 1)
+    plain = replace(problem, c=None, bias=None, epilogue=Epilogue())
+    constants = {**product, **_epilogue(plain, unused, vector, parts), "OUT": "PARTS"}
+    args: tuple[Any, ...] = (lhs, rhs, unused, vector, parts, *scalars)
+    yield Step(_kernel(plan.kernel), args, constants, (*operands, absent, absent, ("work.partial", 0)))
     args = (parts, c, bias, out, *scalars)
-    yield Step(
-        add_parts, args, {**ending, "SPLIT": plan.split}, (("partial", 0), c_from, bias_from, ("out", offsets[3]))
-    )
+    yield Step(add_parts, args, {**ending, "SPLIT": plan.split}, (("work.partial", 0), *finish))
 
 
 def _epilogue(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> dict[str, Any]:

@@ -1,0 +1,199 @@
+"""Which plan a call gets: the model's, or with ``tune=True`` the one that was fastest when measured."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tilemma import __version__
+from tilemma.assemble import DiskCache
+from tilemma.errors import TilemmaError
+from tilemma.ops import arguments
+from tilemma.ops.arguments import Problem
+from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware, ranked, turned
+from tilemma.ops.steps import steps, workspaces
+from tilemma.runtime import PreparedLaunch
+from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, facts, stream_source
+
+# Libraries that allocate what a plan needs besides the caller's arrays.
+ALLOCATE = ("torch", "cupy", "jax", "tilemma", "numpy")
+# How many plans are measured, and for how long each in one round, in seconds.
+MEASURED, ROUND, ROUNDS = 10, 4e-3, 5
+
+_winners: dict[str, Plan] = {}
+
+
+def usable(problem: Problem, on: Hardware) -> list[Estimate]:
+    """The plans that can run for this caller, the predicted best first."""
+    found = ranked(problem, on)
+    if problem.lhs.library in ALLOCATE:
+        return found
+    return [e for e in found if e.plan.split == 1 and not e.plan.pack]
+
+
+def best(problem: Problem, tune: bool = False) -> Plan:
+    """The plan for a problem on a GPU; ``tune`` measures once for each kind of problem and device."""
+    on = hardware(problem.out.device)
+    found = usable(problem, on)
+    if not tune or problem.epilogue.addend == "out" or len(found) == 1:
+        # Measuring would add to a result that is its own addend again and again.
+        return found[0].plan
+    key = kind(problem, on)
+    if key not in _winners:
+        _winners[key] = recall(key) or measured(problem, found)
+        remember(key, _winners[key])
+    return _winners[key]
+
+
+def kind(problem: Problem, on: Hardware) -> str:
+    """What a measurement is valid for: the device, and all that code and plan depend on."""
+    p = problem
+    parts: list[object] = [__version__, on.name, on.sms, p.batch, len(p.outer), *p.shape, p.lhs_major, p.rhs_major]
+    parts += [repr(p.epilogue)]
+    for x in (p.lhs, p.rhs, p.out, p.c, p.bias):
+        parts.append("" if x is None else f"{x.dtype} {facts(x).contiguous} {facts(x).alignment}")
+    return DiskCache.key(*parts)
+
+
+def recall(key: str) -> Plan | None:
+    """The winner kept on disk."""
+    data = DiskCache("plans").get(key)
+    if data is None:
+        return None
+    try:
+        fields: dict[str, Any] = json.loads(data)
+        fields |= {"tile": tuple(fields["tile"]), "pack": tuple(fields["pack"])}
+        return Plan(**fields)
+    except (ValueError, TypeError, KeyError):  # written by another version
+        return None
+
+
+def remember(key: str, winner: Plan) -> None:
+    """Keep the winner on disk for other processes."""
+    DiskCache("plans").put(key, json.dumps(asdict(winner)).encode())
+
+
+def variants(found: Sequence[Estimate]) -> list[Plan]:
+    """The plans worth measuring: the model's first, and the best of them with other rasters."""
+    plans = [e.plan for e in found[:MEASURED]]
+    plans += [replace(plans[0], raster=r) for r in (4, 16) if plans[0].kernel == "pipelined"]
+    return list(dict.fromkeys(plans))
+
+
+def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -> Plan:
+    """The fastest of `variants`: medians over rounds in which the plans take turns."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    stream = stream_source(problem.lhs)()
+    ready: dict[Plan, tuple[list[PreparedLaunch], int, Any]] = {}
+    plans = variants(found)
+    console = Console(file=sys.stderr, quiet=quiet)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("measuring plans", total=len(plans) * (ROUNDS + 1))
+        for plan in plans:
+            try:
+                launches, work = prepared(problem, plan)
+            except TilemmaError as e:
+                console.print(f"{plan}: {e.message}")
+                progress.advance(task, ROUNDS + 1)
+                continue
+            once = _seconds(launches, 1, stream)
+            once = min(once, _seconds(launches, 2, stream))
+            ready[plan] = launches, max(1, round(ROUND / once)), work
+            progress.advance(task)
+        times: dict[Plan, list[float]] = {p: [] for p in ready}
+        for _ in range(ROUNDS):
+            for plan, (launches, count, _) in ready.items():
+                times[plan].append(_seconds(launches, count, stream))
+                progress.advance(task)
+    if not times:
+        return found[0].plan
+    return min(times, key=lambda p: statistics.median(times[p]))
+
+
+def _seconds(launches: Sequence[PreparedLaunch], count: int, stream: int) -> float:
+    """Host time of one call out of ``count`` back to back, the device idle before and after."""
+    device = launches[0].device
+    with device.active():
+        device.driver.synchronize(stream)
+        begin = time.perf_counter()
+        for _ in range(count):
+            for launch in launches:
+                launch.start(stream)
+        device.driver.synchronize(stream)
+        return (time.perf_counter() - begin) / count
+
+
+def prepared(problem: Problem, plan: Plan) -> tuple[list[PreparedLaunch], Any]:
+    """The launches of a plan for the problem's own arrays, and the arrays it works in, to be kept alive."""
+    planned = turned(problem) if plan.swap else problem
+    work = {n: empty_like_first(problem.lhs, *spec) for n, spec in workspaces(planned, plan).items()}
+    launches: list[PreparedLaunch] = []
+    for step in steps(planned, plan, {n: describe(x) for n, x in work.items()}):
+        args = tuple(x._replace(writable=True) if isinstance(x, ArrayRef) else x for x in step.args)
+        launches += step.kernel.on("cuda").prepare(*args, **step.constants)
+    return launches, work
+
+
+# ---- what `ops.plan` returns ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A plan with its reasons: ``chosen`` and the ``alternatives``, each with the model's time; print it."""
+
+    problem: str
+    device: str
+    chosen: Estimate
+    alternatives: tuple[Estimate, ...]
+    measured: bool
+
+    def __str__(self) -> str:
+        how = "measured fastest" if self.measured else "predicted fastest"
+        lines = [f"{self.problem} on {self.device}", f"  {how}: {self.chosen.plan}"]
+        lines.append(f"    {self.chosen.seconds * 1e6:.1f} us by the model: {self.chosen.why}")
+        lines += [f"  {e.seconds * 1e6:8.1f} us  {e.plan}: {e.why}" for e in self.alternatives]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON-ready data."""
+        return asdict(self)
+
+
+def report(problem: Problem, tune: bool = False, count: int = 6) -> Report:
+    """How ``problem`` would be computed, with the ``count`` best alternatives that differ in more than a part."""
+    on = hardware(problem.out.device)
+    m, n, k = problem.shape
+    layouts = f"{problem.lhs_major}.{problem.rhs_major}"
+    text = f"{m} x {n} x {k} {problem.lhs.dtype}, {layouts}"
+    text += f", batch {problem.batch * len(problem.outer)}" if problem.batch * len(problem.outer) != 1 else ""
+    text += " (transposed: the result is column-major)" if problem.swapped else ""
+    found = usable(problem, on)
+    if not problem.epilogue.plain:
+        text += f", {described(problem.epilogue)}"
+    chosen = found[0]
+    if tune and problem.out.device[0] == "cuda":
+        chosen = estimate(problem, best(problem, True), on)
+    rest = [e for e in found if e.plan != chosen.plan]
+    seen: dict[tuple[Any, ...], Estimate] = {}
+    for e in rest:
+        seen.setdefault((e.plan.kernel, e.plan.tile, e.plan.swap), e)
+    return Report(text, on.name, chosen, tuple(list(seen.values())[:count]), chosen is not found[0])
+
+
+def described(e: arguments.Epilogue) -> str:
+    """The epilogue in words."""
+    parts = ["alpha"] * e.scaled + [f"+ beta * {e.addend}"] * bool(e.addend)
+    parts += [f"+ bias along {e.bias}"] * bool(e.bias) + [e.activation] * bool(e.activation)
+    return ", ".join(parts)
+
+
+__all__ = ["Report", "best", "measured", "report"]

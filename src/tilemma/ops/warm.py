@@ -1,0 +1,132 @@
+"""Calls that come again: from the arguments straight to prepared launches.
+
+What was checked and planned once depends on shapes, strides, types, devices and the numbers alone; a call that
+agrees in these needs new addresses at most.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilemma.runtime import PreparedLaunch, call_key
+from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
+
+CAPACITY = 4096
+
+
+@dataclass(slots=True)
+class Recipe:
+    """The launches of one kind of call.
+
+    ``launches``: each with the array parameter -> (source, byte offset) that its addresses come from; sources
+    are the caller's arrays ("a", "b", "c", "bias", "out") and "work.*".  ``makes``: what is allocated for each
+    call, by source.  ``stream`` says which stream the caller is on.
+    """
+
+    launches: tuple[tuple[PreparedLaunch, dict[str, tuple[str, int]]], ...]
+    makes: tuple[tuple[str, tuple[int, ...], str], ...]
+    stream: Callable[[], int]
+
+    def at(self, pointers: Mapping[str, int]) -> tuple[PreparedLaunch, ...]:
+        """The launches for arrays at other addresses.  Raises OverlappingArrays, TensorMapRefused."""
+        return tuple(
+            launch.moved({name: pointers[source] + offset for name, (source, offset) in places.items()})
+            for launch, places in self.launches
+        )
+
+
+@dataclass(slots=True)
+class Entry:
+    """A recipe for a call's own arrays, and the launches for each place its allocations have been at."""
+
+    recipe: Recipe
+    pointers: dict[str, int]
+    kept: dict[tuple[int, ...], tuple[PreparedLaunch, ...]] = field(default_factory=dict)
+
+    def run(self, first: Any, out: Any) -> Any:
+        """Allocate what the call needs like ``first``, start its launches, and return the result."""
+        made = self.allocate(first) if self.recipe.makes else {}
+        places = tuple(ref.pointer for _, ref in made.values())
+        launches = self.kept.get(places)
+        if launches is None:
+            pointers = self.pointers | dict(zip(made, places, strict=True))
+            launches = self.recipe.at(pointers)
+            if len(self.kept) >= CAPACITY:
+                self.kept.clear()
+            self.kept[places] = launches
+        stream = self.recipe.stream()
+        for launch in launches:
+            launch.start(stream)
+        return made["out"][0] if "out" in made else out
+
+    def allocate(self, first: Any) -> dict[str, tuple[Any, ArrayRef]]:
+        """The array and its description for each thing that is allocated for a call."""
+        like, made = describe(first), {}
+        for source, shape, dtype in self.recipe.makes:
+            array = empty_like_first(like, shape, dtype)
+            made[source] = array, describe(array)
+        return made
+
+
+NAMES = ("a", "b", "c", "bias", "out")
+
+
+class WarmCalls:
+    """Entries by everything that a call depends on, and recipes by all but addresses; for several threads."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, Entry] = {}
+        self._recipes: dict[Hashable, Recipe] = {}
+        self._lock = threading.Lock()
+
+    def find(self, key: Any) -> Entry | None:
+        """The entry for a call of `key_of`, made from one that differs in addresses only where there is one."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            return entry
+        recipe = self._recipes.get(_without_addresses(key))
+        return None if recipe is None else self._keep(key, recipe)
+
+    def put(self, key: Any, recipe: Recipe) -> Entry:
+        """Remember the recipe of a call."""
+        self._recipes[_without_addresses(key)] = recipe
+        return self._keep(key, recipe)
+
+    def _keep(self, key: Any, recipe: Recipe) -> Entry:
+        entry = Entry(recipe, {n: k[0] for n, k in zip(NAMES, key[0], strict=True) if k != 0})
+        with self._lock:
+            if len(self._entries) >= CAPACITY:
+                self._entries.clear()
+            self._entries[key] = entry
+        return entry
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self._entries.clear()
+        self._recipes.clear()
+
+
+def key_of(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """What a call depends on, for a dict; None where an array has to be looked at anew each time.
+
+    ``arrays`` are those of `NAMES`, None for what is missing.
+    """
+    probe = call_key(tuple([0 if x is None else x for x in arrays]))
+    if probe is None:
+        return None
+    try:
+        hash(options)
+    except TypeError:
+        return None
+    return probe, options
+
+
+def _without_addresses(key: Any) -> Hashable:
+    """``key`` with addresses replaced by their alignment, and whether the result is `c` itself."""
+    probe, options = key
+    places = tuple([k if k == 0 else (k[0] & 127, *k[1:]) for k in probe])
+    in_place = probe[2] != 0 and probe[4] != 0 and probe[2][0] == probe[4][0]
+    return places, in_place, options
