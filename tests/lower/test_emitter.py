@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lanes import Lane
 
-from tilemma.ir.lane import Imm, Instr, LaneFor, LaneIf, Reg, Special
+from tilemma.ir.lane import Imm, Instr, LaneFor, LaneIf, Reg, Special, Vec
 from tilemma.lower.emitter import Emitter
 from tilemma.lower.linear import Linear
 
@@ -140,6 +140,14 @@ def test_variables_are_read_where_they_stand() -> None:
         e.do("use", (), (e.value(Linear.of(x) * 3),))
     loop = e.regions[0].ops[-1]
     assert isinstance(loop, LaneFor) and mnemonics(loop.body) == ["mul.lo.s32", "use"]
+
+
+def test_variables_inside_a_vector_too() -> None:
+    e = Emitter()
+    low, high = e.reg("low", "b16", mutable=True), e.reg("high", "b16")
+    first = e.pure("mov.b32", "b32", Vec((low, high)))
+    e.do("mov.b16", (low,), (Imm(7),))
+    assert e.pure("mov.b32", "b32", Vec((low, high))) != first
 
 
 def test_names_are_unique_and_no_special_registers() -> None:

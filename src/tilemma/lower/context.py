@@ -12,7 +12,7 @@ from tilemma.ir import tile, walk
 from tilemma.ir.expr import Expr
 from tilemma.ir.lane import Imm, LaneLocal, Reg, Special
 from tilemma.ir.tile import Alloc, ArrayFacts, FragmentPlan, Kernel, Op
-from tilemma.ir.types import BLOCK, Buffer, Contract, Level, View
+from tilemma.ir.types import Buffer, Contract, Level, View
 from tilemma.lower.emitter import Emitter, Value
 from tilemma.lower.linear import Linear
 from tilemma.lower.params import Parameters
@@ -270,9 +270,6 @@ class Lowering:
         from tilemma.lower.expressions import predicate
 
         return predicate(self, x)
-
-    def is_block(self, instance: Instance) -> bool:
-        return instance.level == BLOCK
 
 
 Handler = Callable[[Lowering, Op], None]

@@ -73,6 +73,15 @@ class Region:
     table: dict[object, Reg] = field(default_factory=dict)
 
 
+def _registers(x: LaneOperand) -> tuple[Reg, ...]:
+    """The registers in an operand."""
+    if isinstance(x, Reg):
+        return (x,)
+    if isinstance(x, Vec):
+        return tuple(r for r in x.regs if isinstance(r, Reg))
+    return (x.base,) if isinstance(x, Mem) and isinstance(x.base, Reg) else ()
+
+
 class Emitter:
     def __init__(self) -> None:
         self.regions = [Region("root")]
@@ -160,16 +169,19 @@ class Emitter:
         self, mnemonic: str, type: str, *src: LaneOperand, hint: str = "t", uniform: bool | None = None
     ) -> Reg:
         """The register with the result of a pure instruction."""
-        mutable = any(isinstance(s, Reg) and s.name in self._mutable for s in src)
         key = (mnemonic, src)
-        if not mutable:
-            for region in reversed(self.regions):
-                if key in region.table:
-                    return region.table[key]
-        if uniform is None:
-            uniform = all(not isinstance(s, Reg) or s.uniform for s in src)
-        at = len(self.regions) - 1 if mutable else self._home(max((self.depth(s) for s in src), default=0))
-        made = Reg(self._name(hint), type, uniform)
+        for region in reversed(self.regions):
+            known = region.table.get(key)
+            if known is not None:
+                return known
+        mutable, same, deepest = False, True, 0
+        for s in src:
+            for r in _registers(s):
+                mutable = mutable or r.name in self._mutable
+                same = same and r.uniform
+                deepest = max(deepest, self._depth.get(r.name, 0))
+        at = len(self.regions) - 1 if mutable else self._home(deepest)
+        made = Reg(self._name(hint), type, same if uniform is None else uniform)
         self._depth[made.name] = at
         self.regions[at].ops.append(Instr(mnemonic, (made,), src, span=self.span))
         if not mutable:

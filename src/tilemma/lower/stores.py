@@ -121,7 +121,9 @@ def _allowed(lo: Lowering, op: tile.Store, at: Position) -> Reg | bool:
             ok = e.both(ok, e.compare("lt", coordinate, lo.linear(limit), hint="masked"))
     for axis, i in zip(op.dst.axes, _index(op, at), strict=True):
         ok = e.both(ok, e.compare("lt", i, lo.linear(axis.extent), hint="in_view"))
-    return e.both(ok, place(lo, op.dst, _index(op, at)).valid)
+    if op.dst.base.space is Space.GLOBAL:
+        ok = e.both(ok, place(lo, op.dst, _index(op, at)).valid)
+    return ok
 
 
 def words_of(
