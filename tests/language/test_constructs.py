@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import control  # noqa: F401
 import pytest
 import scalars  # noqa: F401
+import storage  # noqa: F401
 from construct import ARCHS, CASES, Case
 
 PYTHON = list(CASES.values())

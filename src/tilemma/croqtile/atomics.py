@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.refusals import WrongArity, WrongValue
-from tilemma.ir import tile as t
-from tilemma.ir.builder import Builder
-from tilemma.ir.expr import Element, Expr, Var, const
+from tilemma.ir.builder import AtomicName
+from tilemma.ir.expr import Element, Expr
 
 if TYPE_CHECKING:
     from tilemma.croqtile.build import Reader
@@ -34,11 +33,6 @@ def atomic(reader: Reader, node: ast.Call, name: str, used: bool = True) -> Expr
             wanted="an element of a shared or global array",
             fix_text=f"write `{form}`",
         )
-    dtype = place.view.dtype
-    values = [Builder.converted(reader.expressions.plain(a, f"`{name}`"), dtype) for a in node.args[1:]]
+    values = [reader.expressions.plain(a, f"`{name}`") for a in node.args[1:]]
     compare = values[0] if count == 3 else None
-    result = Var(reader.b.fresh("old"), dtype) if used else None
-    if result is not None:
-        reader.b.emit(t.Declare(result, const(0.0 if dtype.is_float else 0, dtype)))
-    reader.b.emit(t.Atomic(operation, place.view, values[-1], compare, result))  # type: ignore[arg-type]
-    return result
+    return reader.b.atomic(cast(AtomicName, operation), place.view, values[-1], compare, used=used)

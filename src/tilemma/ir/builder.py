@@ -44,6 +44,9 @@ class UnknownDtype(CompileError):
     fix = "{suggestion}"
 
 
+AtomicName = Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What the program so far has said about a register tile."""
@@ -313,6 +316,22 @@ class Builder:
     def set_element(self, tile: Tile, indices: Sequence[Scalarlike], value: Scalarlike | float) -> None:
         view = tile.element(indices)
         self.emit(t.SetElement(view, self.converted(scalar(value), view.dtype)))
+
+    def atomic(
+        self, name: AtomicName, view: View, value: Expr, compare: Expr | None = None, *, used: bool = True
+    ) -> Var | None:
+        """``old = *view; *view = old NAME value`` in one step (``cas``: where it was ``compare``).
+
+        The old value, where it is ``used``.
+        """
+        dtype = view.dtype
+        old = Var(self.fresh("old"), dtype) if used else None
+        if old is not None:
+            self.fixed.add(old.name)
+            self.emit(t.Declare(old, Const(0.0 if dtype.is_float else 0, dtype)))
+        expected = None if compare is None else self.converted(compare, dtype)
+        self.emit(t.Atomic(name, view, self.converted(value, dtype), expected, old))
+        return old
 
     # ---- storage -----------------------------------------------------------------------------------------
 

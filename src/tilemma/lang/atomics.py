@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from tilemma.ir.builder import Builder
-from tilemma.ir.expr import Var
-from tilemma.ir.tile import Atomic
+from tilemma.ir.builder import AtomicName
 from tilemma.lang.scalars import Value, article, operand, refuse_effect
 from tilemma.lang.tracing import WrongOperand, builder, trace
 
-Operation = Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
 
-
-def _atomic(name: Operation, place: Any, value: Any, compare: Any = None) -> Value:
+def _atomic(name: AtomicName, place: Any, value: Any, compare: Any = None) -> Value:
     what = f"atomic.{name}"
     b = builder(what)
     running = trace()
@@ -28,13 +24,9 @@ def _atomic(name: Operation, place: Any, value: Any, compare: Any = None) -> Val
             fix_text=f"write `{what}(x[i, j], value)`",
         )
     refuse_effect(running.pure, f"`{view.base.name}`")
-    dtype = view.dtype
-    new = Builder.converted(operand(value, what), dtype)
-    old = None if compare is None else Builder.converted(operand(compare, what), dtype)
-    result = Var(b.fresh("old"), dtype)
-    b.fixed.add(result.name)
-    b.emit(Atomic(name, view, new, old, result))
-    return Value(result)
+    old = b.atomic(name, view, operand(value, what), None if compare is None else operand(compare, what))
+    assert old is not None
+    return Value(old)
 
 
 class AtomicNamespace:

@@ -102,6 +102,11 @@ class CopyNamespace:
         return FutureHandle(future)
 
 
+    def any(self) -> None:
+        """``f = dma.any()``: a name for a copy that is still to be made."""
+        builder(f"{self._engine}.any")
+
+
 def _space(to: Any, what: str) -> Space:
     try:
         space = Space(to)
@@ -145,6 +150,22 @@ def _padding(given: Sequence[Sequence[int]], rank: int, what: str) -> tuple[tupl
         found.append((numbers[0], numbers[1], numbers[2]))
     if len(found) != rank:
         raise _one_of(what, "pad", given, wanted, fix)
+    return tuple(found)
+
+
+def handles_of(x: Sequence[Any], what: str) -> tuple[str, ...]:
+    """What `swap` exchanges: the futures of asynchronous copies, the buffers of synchronous ones."""
+    found = []
+    for f in x:
+        if not isinstance(f, FutureHandle):
+            raise WrongOperand(
+                spans.caller_span(),
+                what=what,
+                got=article(f),
+                wanted="the result of a copy",
+                fix_text="name the result of `dma.copy(...)`",
+            )
+        found.append(f.future.name or f.future.data.view.base.name)
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from tilemma.ir.tile import SwapFutures, Sync, TriggerEvent, WaitEvent, WaitFutu
 from tilemma.ir.types import BLOCK
 from tilemma.lang import spans
 from tilemma.lang.control import level_of
-from tilemma.lang.copies import futures_of
+from tilemma.lang.copies import futures_of, handles_of
 from tilemma.lang.scalars import python_int
 from tilemma.lang.tracing import WrongOperand, builder
 from tilemma.lang.views import EventHandle, FutureHandle, event_of
@@ -51,7 +51,10 @@ def trigger(e: Any, *, after: Any = None) -> None:
 
 def swap(*futures: Any) -> None:
     """What the names stand for changes places: the first becomes the second, .., the last the first."""
-    builder("swap").emit(SwapFutures(futures_of(futures, "swap")))
+    builder("swap").emit(SwapFutures(handles_of(futures, "swap")))
+
+
+rotate = swap
 
 
 class SyncNamespace:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilemma import dtypes
-from tilemma.ir import tile, walk
-from tilemma.ir.expr import FragmentElement
+from tilemma.ir import expr, tile, walk
+from tilemma.ir.expr import Element, FragmentElement
 from tilemma.ir.lane import Imm, Reg, Vec
 from tilemma.ir.types import Space, View
 from tilemma.lower.context import Lowering, NotLowered, RegisterTile, Visit, lowers
@@ -27,13 +27,22 @@ def read_element(lo: Lowering, view: View) -> Value:
 @lowers(tile.SetElement)
 def lower_set_element(lo: Lowering, op: tile.SetElement) -> None:
     """Written once for an instance: by every lane of a thread level, by one lane of a group or block."""
+    writer = True if op.view.base.space is Space.LOCAL else lo.elected(lo.instance)
+    reads = {x.view.base.name for x in expr.walk(op.value) if isinstance(x, Element)}
+    if op.view.base.name in reads and isinstance(writer, Reg):
+        # The other lanes do not read what this one is about to change: nothing would order them.
+        with lo.where(writer):
+            _write_element(lo, op, writer)
+    else:
+        _write_element(lo, op, writer)
+
+
+def _write_element(lo: Lowering, op: tile.SetElement, writer: Reg | bool) -> None:
     e = lo.e
     t = op.view.dtype
     value = register(e, convert(e, lo.scalar(op.value), op.value.type, t, lo.arch), t)
     spot = place(lo, op.view, ())
-    ok = spot.valid
-    if op.view.base.space is not Space.LOCAL:
-        ok = e.both(ok, lo.elected(lo.instance))
+    ok = e.both(spot.valid, writer)
     if ok is not False:
         store_scalar(lo, spot.space, spot.address, value, t, ok)
 

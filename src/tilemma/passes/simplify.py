@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tilemma.ir.expr import Const, Expr, substitute, value_of
+from tilemma.ir.expr import Const, Expr, Var, substitute, value_of
+from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Alloc,
+    Atomic,
     Body,
     Break,
     Continue,
+    Declare,
     DeclareFragment,
     For,
     If,
@@ -49,9 +53,32 @@ class Simplify:
             return ()
 
         body = rewrite(body, keep)
+        body = rewrite(body, _without_result(body))
         for name in dropped:
             log.append(Decision("simplify", name, "dropped: nothing uses it"))
         return replace(kernel, body=body)
+
+
+def _without_result(body: Body) -> Callable[[Op], Op | Body]:
+    """Atomics whose old value nothing reads need not hand it to the other threads."""
+    results = {op.result.name for op in walk(body) if isinstance(op, Atomic) and op.result is not None}
+    read = {x.name for op in walk(body) for e in _values(op) for x in parts(e) if isinstance(x, Var)}
+    unread = results - read
+
+    def change(op: Op) -> Op | Body:
+        if isinstance(op, Atomic) and op.result is not None and op.result.name in unread:
+            return replace(op, result=None)
+        if isinstance(op, Declare) and op.var.name in unread:
+            return ()
+        return op
+
+    return change
+
+
+def _values(op: Op) -> Iterator[Expr]:
+    """The expressions that ``op`` evaluates: what it assigns to is none."""
+    targets = [v for v in (getattr(op, "var", None), getattr(op, "result", None)) if v is not None]
+    yield from (e for e in expressions(op) if not any(e is v for v in targets))
 
 
 def _fold(body: Body, table: dict[str, Expr]) -> Body:
@@ -106,7 +133,6 @@ def _unroll(op: Op) -> Op:
 def _used(body: Body) -> set[str]:
     """The buffers and fragments that an operation other than a declaration names."""
     from tilemma.ir.expr import Element
-    from tilemma.ir.expr import walk as parts
 
     found: set[str] = set()
     for op in walk(body):
