@@ -82,6 +82,7 @@ def lower_wait_event(lo: Lowering, op: tile.WaitEvent) -> None:
         _spin(lo, at, parity)
         return
     phases, slot = lo.phases[name], slot_of(lo, ref)
+    flip: Value
     if ref.event.slots <= 1:
         parity, flip = e.pure("and.b32", "b32", phases, Imm(1), hint="parity"), Imm(1)
     else:

@@ -113,8 +113,8 @@ class Parameters:
             found.append((LaneParam(ptx, "s64"), launch.ValueArgument(f"{array}.stride{axis}", "s64")))
         for name, (ptx, kind, dtype) in self.scalars.items():
             # The bits of a half are those of the value converted to its type.
-            argument = dtype.name if kind == "b16" else kind
-            found.append((LaneParam(ptx, kind), launch.ValueArgument(name, argument)))
+            passed = dtype.name if kind == "b16" else kind
+            found.append((LaneParam(ptx, kind), launch.ValueArgument(name, passed)))
         names = [p.name for p, _ in found]
         assert len(names) == len(set(names)), f"two parameters of one name: {names}"
         return tuple(found)
