@@ -30,8 +30,8 @@ def matmul(
     """activation(alpha * (a @ b) + beta * c + bias), accumulated in f32.
 
     ``a`` is [..., M, K], ``b`` is [..., K, N], both f16 or both bf16, with any strides; batch dimensions
-    broadcast.  ``c`` broadcasts to [..., M, N] and is not read where beta is 0; ``bias`` is [N] or [1, N] (for each
-    column) or [M, 1] (for each row); ``activation`` is relu, gelu (with the error function) or silu.  ``out``
+    broadcast.  ``c`` broadcasts to [..., M, N] and is not read where beta is 0; ``bias`` is [N] or [1, N] (for
+    each column) or [M, 1] (for each row); ``activation`` is relu, gelu (with the error function) or silu.  ``out``
     [..., M, N] is f16, bf16 or f32, with any strides; without it the library of ``a`` allocates it, of type
     ``out_dtype`` (default: that of ``a``).  ``out`` may be ``c`` itself, and may share memory with nothing else.
     ``tune``: measure the plans that the model likes best, once for each kind of call, and keep the winner.

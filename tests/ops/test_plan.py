@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilemma import dtypes, ops, testing
+from tilemma.ops import arguments, product
+from tilemma.ops.plan import Hardware, Plan, candidates, choose, estimate, ranked, turned
+from tilemma.ops.steps import steps, workspaces
+from tilemma.runtime.arrays import ArrayRef, describe
+
+H200 = Hardware()
+
+
+def problem(m: int, n: int, k: int, dtype: str = "f16", row_a: int = 0, row_b: int = 0, row_c: int = 0) -> Any:
+    """A product of matrices on a GPU that nobody touches; B is a transposed [N, K]."""
+    t = dtypes.dtype(dtype)
+
+    def array(where: int, shape: tuple[int, int], strides: tuple[int, int]) -> ArrayRef:
+        return ArrayRef(where << 40, shape, strides, t, ("cuda", 0), None, "torch")
+
+    a = array(1, (m, k), (row_a or k, 1))
+    b = array(2, (k, n), (1, row_b or k))
+    out = array(3, (m, n), (row_c or n, 1))
+    return arguments.problem(a, b, out, 1.0, 0.0, None, None, None, made=True)
+
+
+extents = st.integers(1, 9000)
+
+
+@settings(max_examples=60, deadline=None)
+@given(extents, extents, extents)
+def test_every_candidate_fits_the_device(m: int, n: int, k: int) -> None:
+    found = list(candidates(problem(m, n, k), H200))
+    assert found
+    for plan in found:
+        rows = plan.tile[0] // plan.groups
+        assert rows % 64 == 0 and plan.tile[2] % 16 == 0
+        ring = plan.stages * (plan.tile[0] + plan.tile[1]) * plan.tile[2] * 2
+        assert plan.kernel == "tiles" or (2 <= plan.stages and ring <= H200.shared)
+        assert plan.split == 1 or plan.split * plan.tile[2] < k
+
+
+@settings(max_examples=40, deadline=None)
+@given(extents, extents, extents)
+def test_the_choice_is_the_best_estimate(m: int, n: int, k: int) -> None:
+    p = problem(m, n, k)
+    found = ranked(p, H200)
+    assert found[0].seconds == min(estimate(p, x, H200).seconds for x in candidates(p, H200))
+    assert all(e.seconds > 0 and e.why for e in found)
+
+
+def test_what_the_model_says_about_known_shapes() -> None:
+    """Measured on an H200: large tiles for large products, 64x64 at 512^3, one round of small ones at 1024^3."""
+    for size in (2048, 4096, 8192):
+        assert sorted(ranked(problem(size, size, size), H200)[0].plan.tile) == [64, 128, 256]
+    assert ranked(problem(512, 512, 512), H200)[0].plan.tile == (64, 64, 64)
+    assert ranked(problem(1024, 1024, 1024), H200)[0].plan.tile[:2] in ((64, 128), (128, 64))
+    decode = ranked(problem(16, 8192, 8192), H200)[0].plan
+    assert decode.swap and decode.tile[1] == 16
+
+
+def test_misaligned_arrays_get_a_plan_that_can_take_them() -> None:
+    rows = ranked(problem(4095, 4097, 4104), H200)[0].plan
+    assert rows.kernel == "pipelined" and rows.store == "direct" and not rows.pack
+    nothing = ranked(problem(4095, 4097, 4099), H200)[0].plan
+    assert set(nothing.pack) == {"lhs", "rhs"}
+    assert ranked(problem(100, 100, 0), H200)[0].plan.kernel == "tiles"
+
+
+def test_other_devices_get_the_kernel_for_every_target() -> None:
+    for capability in ((8, 0), (8, 6), (12, 0)):
+        assert {p.kernel for p in candidates(problem(512, 512, 512), Hardware(capability=capability))} == {"tiles"}
+
+
+@settings(max_examples=30, deadline=None)
+@given(extents, extents, extents)
+def test_turning_twice_is_nothing(m: int, n: int, k: int) -> None:
+    p = problem(m, n, k)
+    assert turned(turned(p)) == p
+    assert turned(p).shape == (n, m, k)
+
+
+def test_the_report_names_choice_and_alternatives() -> None:
+    a, b = testing.random_array((64, 640), "f16", 0), testing.random_array((640, 128), "f16", 1)
+    report = ops.plan(a, b, activation="gelu")
+    assert "64 x 128 x 640 f16, row.col, gelu" in str(report)
+    assert str(report.chosen.plan) in str(report) and len(report.alternatives) >= 2
+    assert report.to_json()["chosen"]["plan"]["tile"] == report.chosen.plan.tile
+    with pytest.raises(arguments.MatmulShape):
+        ops.plan(a, a)
+
+
+PLANS = {
+    "tiles": Plan("tiles", (128, 128, 64), 2),
+    "pipelined": Plan("pipelined", (64, 64, 64), 1, stages=3, grid=2, store="tma"),
+    "split": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=3),
+    "swapped": Plan("pipelined", (64, 16, 64), 1, stages=3, grid=2, swap=True),
+    "swapped and split": Plan("pipelined", (64, 16, 64), 1, stages=3, grid=2, swap=True, split=2),
+    "packed": Plan("pipelined", (128, 64, 64), 2, stages=2, grid=2, pack=("lhs", "rhs")),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_kind_of_plan_computes_the_same(name: str) -> None:
+    """On the CPU reference, with all of an epilogue, batches that broadcast, and a ragged shape."""
+    plan = PLANS[name]
+    a, b = testing.random_array((2, 70, 264), "f16", 0), testing.random_array((264, 72), "f16", 1)
+    c, bias = testing.random_array((70, 72), "f16", 2), testing.random_array((70, 1), "f32", 3)
+    out = np.zeros((2, 70, 72), np.float16)
+    p = arguments.problem(
+        *map(describe, (a, b, out)), -0.5, 2.0, describe(c), describe(bias), "silu", made=False
+    )
+    product.run(p, plan)
+    wanted = -0.5 * testing.to_float64(a) @ testing.to_float64(b) + 2 * testing.to_float64(c) + bias
+    bound = testing.error_bound(a, b, alpha=-0.5, beta=2.0, c=c, bias=bias, activation="silu")
+    assert testing.share_of_bound(out, testing.ACTIVATIONS["silu"].value(wanted), bound) <= 1
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_steps_use_the_workspaces_they_ask_for(name: str) -> None:
+    plan = PLANS[name]
+    p = problem(100, 72, 264)
+    p = turned(p) if plan.swap else p
+    asked = workspaces(p, plan)
+    work = {n: p.out._replace(pointer=(9 + i) << 40, shape=s, strides=(s[1] * s[2], s[2], 1), dtype=dtypes.dtype(t))
+            for i, (n, (s, t)) in enumerate(asked.items())}  # fmt: skip
+    used = {s for step in steps(p, plan, work) for s, _ in step.sources if s.startswith("work.")}
+    assert used == {f"work.{n}" for n in asked}
+
+
+def test_the_cpu_gets_few_large_tiles() -> None:
+    a, b = testing.random_array((700, 40), "f16", 0), testing.random_array((40, 9), "f16", 1)
+    p, _, _ = product.prepare(a, b)
+    assert choose(p).tile == (512, 64, 64)
