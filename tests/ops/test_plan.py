@@ -112,9 +112,7 @@ def test_every_kind_of_plan_computes_the_same(name: str) -> None:
     a, b = testing.random_array((2, 70, 264), "f16", 0), testing.random_array((264, 72), "f16", 1)
     c, bias = testing.random_array((70, 72), "f16", 2), testing.random_array((70, 1), "f32", 3)
     out = np.zeros((2, 70, 72), np.float16)
-    p = arguments.problem(
-        *map(describe, (a, b, out)), -0.5, 2.0, describe(c), describe(bias), "silu", made=False
-    )
+    p = arguments.problem(*map(describe, (a, b, out)), -0.5, 2.0, describe(c), describe(bias), "silu", made=False)
     product.run(p, plan)
     wanted = -0.5 * testing.to_float64(a) @ testing.to_float64(b) + 2 * testing.to_float64(c) + bias
     bound = testing.error_bound(a, b, alpha=-0.5, beta=2.0, c=c, bias=bias, activation="silu")

@@ -184,7 +184,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         if pack and len(problem.outer) != 1:
             continue
         size = p.out.dtype.bytes
-        store = "tma" if aligned(p.out) and not swap else "direct"
+        # A lane's neighbouring f32 fill whole sectors: they need no detour through shared memory.
+        store = "tma" if size == 2 and aligned(p.out) and not swap else "direct"
         for tile, groups in PIPELINED:
             stage = (tile[0] + tile[1]) * tile[2] * p.lhs.dtype.bytes
             staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
@@ -194,7 +195,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             for split in SPLITS:
                 if split > 1 and (cdiv(k, tile[2]) < 4 * split or len(problem.outer) != 1):
                     break
-                how = store if split == 1 else "tma" if p.shape[1] % 4 == 0 and tile[1] % 64 == 0 else "direct"
+                how = store if split == 1 else "direct"
                 yield Plan("pipelined", tile, groups, stages, 8, on.sms, split, how, swap, pack)
 
 
@@ -213,7 +214,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     busy = min(tasks, on.sms) / on.sms
     cache = (tm + tn) * tk * size / on.cache * busy
     slowest = max((tensor, "tensor cores"), (shared, "shared memory"), (cache, "L2 cache"))
-    store = tm * tn * stored * STORE * (1 if plan.store == "tma" else 1.5)
+    store = tm * tn * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
     step, bound_by = slowest[0] + OVERLAP * cache, slowest[1]
     if plan.kernel == "tiles":
         # Nothing overlaps: copies wait, then the tensor cores work.

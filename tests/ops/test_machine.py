@@ -1,0 +1,91 @@
+"""The PTX machine on every kernel variant that a plan can choose: no hazards, and the right result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilemma import dtypes, testing
+from tilemma.ops import arguments, product
+from tilemma.ops.plan import PIPELINED, Plan
+from tilemma.runtime.arrays import describe
+
+LAYOUTS = (("C", "F"), ("C", "C"), ("F", "F"), ("F", "C"))
+
+
+def multiply(plan: Plan, shape: tuple[int, int, int], layout: int, how: dict[str, Any], **options: Any) -> float:
+    """The share of the bound that the machine's result uses."""
+    m, n, k = shape
+    dtype, out_dtype = how.get("dtype", "f16"), how.get("out", "f16")
+    a = testing.random_array((m, k), dtype, 0).copy(order=LAYOUTS[layout][0])
+    b = testing.random_array((k, n), dtype, 1).copy(order=LAYOUTS[layout][1])
+    c = testing.random_array((m, n), out_dtype, 2) if how.get("c") else None
+    bias = testing.random_array((n,), "f32", 3) if how.get("bias") else None
+    out = np.full((m, n), np.nan, dtypes.dtype(out_dtype).numpy)
+    alpha, beta, activation = (
+        (0.5, 2.0, how.get("activation")) if c is not None else (1.0, 0.0, how.get("activation"))
+    )
+    refs = [None if x is None else describe(x) for x in (c, bias)]
+    p = arguments.problem(
+        describe(a), describe(b), describe(out), alpha, beta, refs[0], refs[1], activation, made=False
+    )
+    product.run(p, plan, "machine", **options)
+    value = alpha * testing.reference("mk,kn->mn", a, b)
+    value = value + (0 if c is None else beta * testing.to_float64(c)) + (0 if bias is None else bias)
+    if activation:
+        value = testing.ACTIVATIONS[activation].value(value)
+    bound = testing.error_bound(a, b, out=out_dtype, alpha=alpha, beta=beta, c=c, bias=bias, activation=activation)
+    return testing.share_of_bound(out, value, bound)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("layout", range(4))
+def test_tiles(arch: str, layout: int) -> None:
+    plan = Plan("tiles", (64, 64, 64), 1)
+    assert multiply(plan, (66, 72, 72), layout, {"bias": layout % 2, "activation": "relu"}, arch=arch) <= 1
+
+
+@pytest.mark.parametrize("index", range(len(PIPELINED)))
+def test_every_tile(index: int) -> None:
+    """Each tile with a ragged edge, three steps through two slots, one block for two tiles."""
+    tile, groups = PIPELINED[index]
+    store = "tma" if tile[1] % 64 == 0 else "direct"
+    plan = Plan("pipelined", tile, groups, stages=2, grid=1, store=store)
+    shape = (tile[0] + 8, tile[1] - 8, 2 * tile[2] + 8)
+    assert multiply(plan, shape, 0, {}, arch="sm_90a") <= 1
+
+
+@pytest.mark.parametrize("layout", range(4))
+@pytest.mark.parametrize("store", ["tma", "direct"])
+def test_layouts_and_stores(layout: int, store: str) -> None:
+    plan = Plan("pipelined", (64, 64, 64), 1, stages=2, grid=2, store=store)
+    how = {"bias": True, "c": layout == 1, "activation": ("gelu", "silu", "relu", None)[layout], "dtype": "bf16"}
+    how["out"] = (
+        ("f16", "bf16", "bf16", "f16")[layout] if store == "tma" else ("f32", "f16", "bf16", "f32")[layout]
+    )
+    assert multiply(plan, (136, 72, 200), layout, how, arch="sm_90a", seed=layout) <= 1
+
+
+OTHERS = {
+    "split": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=2),
+    "swapped": Plan("pipelined", (64, 16, 128), 1, stages=3, grid=2, swap=True),
+    "packed": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=2, pack=("lhs", "rhs")),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_split_swapped_and_packed(name: str) -> None:
+    shape = (72, 67, 133) if name == "packed" else (72, 64, 264)
+    assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("index", range(len(PIPELINED)))
+def test_schedules(index: int, seed: int) -> None:
+    tile, groups = PIPELINED[index]
+    plan = Plan("pipelined", tile, groups, stages=2, grid=1, store="tma" if tile[1] % 64 == 0 else "direct")
+    shape = (tile[0] + 8, tile[1] - 8, 2 * tile[2] + 8)
+    assert multiply(plan, shape, seed % 4 if tile[1] % 64 == 0 else 0, {}, arch="sm_90a", seed=seed) <= 1
