@@ -2,7 +2,7 @@
 examples/co/double_buffer.co."""
 
 import tilemma as tm
-from tilemma import cdiv, dma, foreach, mma, parallel, shared, swap, wait
+from tilemma import cdiv, dma, foreach, mma, parallel, swap, wait
 
 
 @tm.kernel
@@ -12,11 +12,14 @@ def double_buffer(
     output: tm.Global["f16", "M", "N"],
     *,
     TILE_M=128,
-    TILE_N=128,
+    TILE_N=256,
     TILE_K=64,
     WARP_M=64,
+    WARP_N=64,
+    WARP_K=16,
 ):
     (M, K), N = lhs.shape, rhs.shape[0]
+    WARPS_M, WARPS_N = TILE_M // WARP_M, TILE_N // WARP_N
     for block_m, block_n in parallel(cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
         mc = mma.fill(0.0, "f32")
         lhs0 = dma.copy(lhs.subspan(TILE_M, TILE_K).at(block_m, 0), to="shared", async_=True)
@@ -25,14 +28,19 @@ def double_buffer(
             lhs1 = dma.copy(lhs.subspan(TILE_M, TILE_K).at(block_m, k), to="shared", async_=True)
             rhs1 = dma.copy(rhs.subspan(TILE_N, TILE_K).at(block_n, k), to="shared", async_=True)
             wait(lhs0, rhs0)
-            for p in parallel(TILE_M // WARP_M, level="group-4"):
-                mma.row.row(mc, mma.load(lhs0.data.subspan(WARP_M, TILE_K).at(p, 0)), mma.load(rhs0.data))
+            for p, q in parallel(WARPS_M, WARPS_N, level="group"):
+                for i in foreach(TILE_K // WARP_K):
+                    ma = mma.load(lhs0.data.subspan(WARP_M, WARP_K).at(p, i))
+                    mb = mma.load(rhs0.data.subspan(WARP_N, WARP_K).at(q, i))
+                    mma.row.row(mc, ma, mb)
             swap(lhs0, lhs1)
             swap(rhs0, rhs1)
         wait(lhs0, rhs0)
-        for p in parallel(TILE_M // WARP_M, level="group-4"):
-            mma.row.row(mc, mma.load(lhs0.data.subspan(WARP_M, TILE_K).at(p, 0)), mma.load(rhs0.data))
-        output_s = shared("f16", TILE_M, TILE_N)
-        for p in parallel(TILE_M // WARP_M, level="group-4"):
-            mma.store(mc, output_s.subspan(WARP_M, TILE_N).at(p, 0))
-        dma.copy(output_s, output.subspan(TILE_M, TILE_N).at(block_m, block_n))
+        for p, q in parallel(WARPS_M, WARPS_N, level="group"):
+            for i in foreach(TILE_K // WARP_K):
+                ma = mma.load(lhs0.data.subspan(WARP_M, WARP_K).at(p, i))
+                mb = mma.load(rhs0.data.subspan(WARP_N, WARP_K).at(q, i))
+                mma.row.row(mc, ma, mb)
+            mma.store(
+                mc, output.subspan(WARP_M, WARP_N).at(block_m * WARPS_M + p, block_n * WARPS_N + q)
+            )

@@ -131,7 +131,6 @@ INSIDE = [
     ("dma.copy.swiz<5> a => b;", "wrong-value", 9, "128"),
     ("dma.copy a => global;", "not-built-yet", 1, "=> global"),
     ("dma.copy a.zfill => b.zfill;", "not-a-tile", 21, ".zfill"),
-    ("f = dma.any;", "not-built-yet", 5, "dma.any"),
     ("dma.transp<0, 0> a => b;", "wrong-value", 4, "a permutation"),
     ("dma.pad<{1}, {1, 1}, {0}, 0> a => b;", "wrong-value", 4, "low, high and inner"),
     ("dma.copy a => shared;", "extents-not-known", 1, "subspan"),
@@ -179,7 +178,7 @@ INSIDE = [
     ("if (call g(x)) {}", "not-built-yet", 5, "call"),
     ("call g(x);", "not-built-yet", 1, "`call g`"),
     ("yield;", "not-built-yet", 1, "`yield`"),
-    ("swap(a, b);", "not-built-yet", 1, "`swap`"),
+    ("swap(a, b);", "wrong-value", 6, "`swap`"),
     ("reduce_max(a, b, 1);", "not-built-yet", 1, "`reduce_max`"),
     ("return;  return a;", "bad-return", 10, "`void`"),
     # events

@@ -30,12 +30,6 @@ class Copies:
     def copy(self, node: ast.Copy, name: str | None) -> FutureValue:
         """Emit the copy; the future stands for the tile written."""
         what, options = self._suffixes(node)
-        if what == "any":
-            raise NotBuiltYet(
-                node.span,
-                what=f"`{node.engine}.any`",
-                fix_text="use an array of buffers, `shared f16 [h, w] s[2]`, and its subscripts",
-            )
         if node.src is None or node.dst is None:
             raise WrongArity(
                 node.span,

@@ -19,6 +19,7 @@ from tilemma.croqtile.values import (
     Events,
     Mutable,
     Operation,
+    Promise,
     SpanValue,
     TupleValue,
     Value,
@@ -86,9 +87,7 @@ class Statements:
             ast.Assert: self._assert,
             ast.Apply: reader.contraction.apply,
             ast.Yield: lambda n: self._unbuilt(n, "`yield`", "put the rest under an `if`"),
-            ast.Exchange: lambda n: self._unbuilt(
-                n, f"`{n.word}`", "use an array of buffers, `s[2]`, and subscript it by the turn's number"
-            ),
+            ast.Exchange: self._exchange,
             ast.CallStatement: self._call,
             ast.Reduce: lambda n: self._unbuilt(n, f"`{n.word}`", "reduce through shared memory"),
         }
@@ -228,7 +227,8 @@ class Statements:
         if isinstance(node, ast.Copy):
             if target is not None:
                 self._fresh_name(target, "the future of a copy")
-            value: Value | None = r.copies.copy(node, name)
+            promised = node.suffixes[0].name == "any"
+            value: Value | None = Promise() if promised else r.copies.copy(node, name)
         elif isinstance(node, ast.Mma):
             value = r.contraction.mma(node, name)
         else:
@@ -242,7 +242,7 @@ class Statements:
 
     def _fresh_name(self, target: ast.Name, what: str) -> None:
         binding = self.reader.scopes.find(target.text)
-        if binding is None:
+        if binding is None or isinstance(binding.value, Promise):
             return
         if isinstance(binding.value, FutureValue) and binding.span != target.span:
             raise NotBuiltYet(
@@ -314,6 +314,22 @@ class Statements:
                 )
         if futures:
             r.b.emit(t.WaitFuture(tuple(futures)))
+
+    def _exchange(self, node: ast.Exchange) -> None:
+        """`swap` and `rotate`: what the names stand for moves on by one name."""
+        names = []
+        for target in node.names:
+            value = self.reader.value(target)
+            if not isinstance(value, FutureValue):
+                raise WrongValue(
+                    target.span,
+                    what=f"`{node.word}`",
+                    got=kind(value),
+                    wanted="the results of copies",
+                    fix_text="name the results, `f = dma.copy.async ... => shared`, and exchange those",
+                )
+            names.append(value.name or value.data.view.base.name)
+        self.reader.b.emit(t.SwapFutures(tuple(names)))
 
     def _trigger(self, node: ast.Trigger) -> None:
         r = self.reader

@@ -61,6 +61,11 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """``f = dma.any``: a name for a copy that is still to be made."""
+
+
+@dataclass(frozen=True, slots=True)
 class SpanValue:
     """A shape (``mdspan``)."""
 
@@ -90,6 +95,7 @@ Value = (
     | Events
     | SpanValue
     | TupleValue
+    | Promise
 )
 
 _KINDS: tuple[tuple[type, str], ...] = (
@@ -104,6 +110,7 @@ _KINDS: tuple[tuple[type, str], ...] = (
     (Cut, "a `subspan` without `.at`"),
     (Filled, "a view with `.zfill`"),
     (Events, "an event"),
+    (Promise, "a name for a copy that has not been made yet"),
     (SpanValue, "a shape"),
     (TupleValue, "a tuple"),
 )

@@ -21,7 +21,10 @@ class Rotations:
     def __init__(self, body: Body) -> None:
         copies: dict[str, Copy] = {}
         for op in walk(body):
-            if isinstance(op, Copy) and op.future is not None:
+            if isinstance(op, Copy) and op.future is None:
+                # A synchronous copy goes by its buffer's name.
+                copies.setdefault(op.dst.base.name, op)
+            elif isinstance(op, Copy) and op.future is not None:
                 first = copies.setdefault(op.future, op)
                 if first.dst.base.name != op.dst.base.name:
                     notes = [Note("another copy of this name goes elsewhere", first.span)]
@@ -40,8 +43,8 @@ class Rotations:
         found: list[Buffer] = []
         for name in op.futures:
             if name not in self._copies:
-                what = "no asynchronous copy gives it a buffer"
-                raise SwapRefused(op.span, name=name, what=what, remedy="make it the result of a `dma.copy.async`")
+                what = "no copy gives it a buffer"
+                raise SwapRefused(op.span, name=name, what=what, remedy="make it the result of a `dma.copy`")
             found.append(self._copies[name].dst.base)
         first = found[0]
         for b, name in zip(found, op.futures, strict=True):

@@ -231,6 +231,8 @@ def swap_futures(c: Compiler, op: SwapFutures, scope: Scope) -> Step:
     for x in walk.walk(c.kernel.body):
         if isinstance(x, Copy) and x.future in targets:
             targets[x.future].add(x.dst.base.name)
+        elif isinstance(x, Copy) and x.future is None and x.dst.base.name in targets:
+            targets[x.dst.base.name].add(x.dst.base.name)  # a synchronous copy goes by its buffer's name
     rings = [handles]
     if all(len(t) == 1 for t in targets.values()):
         buffers = [next(iter(targets[n])) for n in op.futures]
