@@ -94,7 +94,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         grid=grid,
         block=(threads, 1, 1),
         shared=shared,
-        checks=checks,
+        checks=(*checks, *tma.store_checks(lo, op.body)),
     )
     return Lowered(lane, plan)
 

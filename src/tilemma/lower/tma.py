@@ -67,6 +67,30 @@ def tensor_map(lo: Lowering, op: tile.Copy) -> Reg:
         return e.pure("cvta.param.u64", "u64", there_param, hint=name, uniform=True)
 
 
+# A tensor store drops what lies outside in whole units of this many bytes along the innermost dimension (seen
+# on an H200: a 70-column f16 row gets its columns 70 and 71 written).  Loads clip element by element.
+STORE_UNIT = 16
+
+
+def store_checks(lo: Lowering, body: tile.Body) -> tuple[tuple[launch.Size, str], ...]:
+    """What has to hold of the arrays that ``body`` stores to, for a launch: rows of whole 16-byte units."""
+    found: dict[tuple[launch.Size, str], None] = {}
+    for op in copies(body):
+        there, _ = sides(op)
+        facts = lo.facts(there.base)
+        if there is op.src or facts.contiguous is None:
+            continue
+        extent = size(there.base.shape[facts.contiguous])
+        assert extent is not None, there.base
+        unit = STORE_UNIT // storage_bytes(there.base)
+        text = (
+            f"`tma.copy` stores to `{there.base.name}` in units of {STORE_UNIT} bytes: dimension "
+            f"{facts.contiguous} must be a multiple of {unit}; `dma.copy` stores any extent"
+        )
+        found[("eq", ("mod", extent, unit), 0), text] = None
+    return tuple(found)
+
+
 def lower_copy(lo: Lowering, op: tile.Copy) -> None:
     """All boxes of the copy, by the elected thread of the instance that the plan names."""
     e = lo.e

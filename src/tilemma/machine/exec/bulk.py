@@ -322,8 +322,10 @@ def _tensor_store(d: Decoder, rank: int, operands: Any, operation: str) -> None:
             bound = _tensor_map(f, ins, int(maps[lane]))
             image, allocation = bound.image, bound.allocation
             _, offset = _shared_offset(f, ins, int(at[lane]))
-            _complain(f, ins, tensormap.destination_problems(image, offset, rank))
-            offsets, addresses = tensormap.box_transfer(image, [int(c[lane]) for c in coords], offset)
+            corner = [int(c[lane]) for c in coords]
+            problems = tensormap.destination_problems(image, offset, rank)
+            _complain(f, ins, problems or tensormap.store_problems(image, corner))
+            offsets, addresses = tensormap.box_transfer(image, corner, offset)
             inside = offsets >= 0
             issue_store(
                 f, ins, int(lane), allocation, offsets[inside] + allocation.origin, addresses, addresses[inside],

@@ -148,6 +148,21 @@ def destination_problems(image: TensorMapImage, shared_address: int, rank: int) 
     return out
 
 
+# A tensor store drops what lies outside the tensor in whole units of 16 bytes along the innermost dimension: of a
+# row that ends inside a unit, the rest of the unit is written.  No manual says so; seen on an H200.
+STORE_UNIT = 16
+
+
+def store_problems(image: TensorMapImage, coords: Sequence[int]) -> list[str]:
+    """Why storing the box at ``coords`` would write past the end of a row of the tensor; none if it would not."""
+    row = image.dims[0] * image.element_bytes
+    first = coords[0] * image.element_bytes
+    if row % STORE_UNIT and first < row < first + image.counts[0] * image.element_bytes:
+        over = -row % STORE_UNIT
+        return [f"rows of {row} bytes end inside a {STORE_UNIT}-byte unit: a store writes {over} bytes past each"]
+    return []
+
+
 @cache
 def _steps(image: TensorMapImage) -> tuple[Ints, Ints]:
     """[rank, n] elements from the box's corner, and [n] unswizzled bytes from the destination."""
