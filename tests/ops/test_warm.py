@@ -1,0 +1,163 @@
+"""Calls that come again, on a driver that records what it is asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilemma import ops
+from tilemma.errors import LaunchError
+from tilemma.ops import plans, product
+from tilemma.ops.plan import Plan
+from tilemma.runtime import DeviceArray, cuda_device, cudadriver
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+from fake_driver import FakeDriver, argument
+
+PIPELINED = Plan("pipelined", (64, 64, 64), 1, stages=2, grid=4, store="direct")
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDriver]:
+    recorder = FakeDriver()
+    product._WARM.clear()
+    with cudadriver.using(recorder):
+        yield recorder
+    product._WARM.clear()
+
+
+def array(*shape: int, dtype: str = "f16") -> DeviceArray:
+    return DeviceArray(cuda_device(0), shape, dtype)
+
+
+def force(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[Any]:
+    """Every call gets ``plan``; the list grows with each time a plan was asked for."""
+    asked: list[Any] = []
+
+    def best(problem: Any, tune: bool = False) -> Plan:
+        asked.append(problem)
+        return plan
+
+    monkeypatch.setattr(plans, "best", best)
+    return asked
+
+
+def pointer(launch: dict[str, Any], index: int) -> int:
+    return int.from_bytes(argument(launch, index), "little")
+
+
+def test_a_second_call_plans_nothing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    a, b, out = array(70, 64), array(64, 80), array(70, 80)
+    for _ in range(3):
+        assert ops.matmul(a, b, out=out) is out
+    assert len(asked) == 1 and len(fake.launches) == 3
+    assert len({x["arguments"] for x in fake.launches}) == 1
+
+
+def test_other_addresses_reach_the_kernel(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    a, b, outs = array(70, 64), array(64, 80), [array(70, 80) for _ in range(3)]
+    for out in outs:
+        ops.matmul(a, b, out=out)
+    assert len(asked) == 1
+    pointers = [{pointer(x, i) for i in range(5)} for x in fake.launches]
+    for out, found in zip(outs, pointers, strict=True):
+        assert {a.pointer, b.pointer, out.pointer} <= found
+
+
+def test_results_are_allocated_for_every_call(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    a, b = array(70, 64), array(64, 80)
+    results = [ops.matmul(a, b, out_dtype="f32") for _ in range(3)]
+    assert len({r.pointer for r in results}) == 3 and len(asked) == 1
+    assert all(r.shape == (70, 80) and r.dtype.name == "f32" for r in results)
+    for r, x in zip(results, fake.launches, strict=True):
+        assert r.pointer in {pointer(x, i) for i in range(5)}
+
+
+@pytest.mark.parametrize("change", [{"alpha": 2.0}, {"activation": "relu"}, {"out_dtype": "f32"}])
+def test_another_call_is_planned_anew(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    asked = force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    a, b = array(70, 64), array(64, 80)
+    ops.matmul(a, b)
+    ops.matmul(a, b, **change)
+    assert len(asked) == 2
+
+
+def test_other_strides_are_planned_anew(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    device = cuda_device(0)
+    b = array(64, 64)
+    for strides in ((64, 1), (1, 64), (72, 1)):
+        ops.matmul(DeviceArray(device, (64, 64), "f16", strides), b)
+    assert len(asked) == 3
+    assert [p.lhs_major for p in asked] == ["row", "col", "row"]
+
+
+def test_overlap_is_refused_when_the_call_is_known(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    a, b = array(64, 64), array(64, 64)
+    ops.matmul(a, b, out=array(64, 64))
+    launched = len(fake.launches)
+    with pytest.raises(LaunchError, match="shares memory"):
+        ops.matmul(a, b, out=a)
+    assert len(fake.launches) == launched
+
+
+def test_c_as_the_result_is_another_kind_of_call(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    a, b, c = array(64, 64), array(64, 64), array(64, 64)
+    ops.matmul(a, b, c=c, beta=1.0, out=array(64, 64))
+    ops.matmul(a, b, c=c, beta=1.0, out=c)
+    ops.matmul(a, b, c=array(64, 64), beta=1.0, out=c)
+    assert [p.epilogue.addend for p in asked] == ["c", "out"]
+
+
+def test_split_and_packed_products_get_their_memory(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan("pipelined", (64, 64, 64), 1, stages=2, grid=4, split=2, pack=("lhs", "rhs"))
+    force(monkeypatch, plan)
+    a, b = array(70, 301), array(301, 80)
+    out = ops.matmul(a, b)
+    names = [x["function"][1] for x in fake.launches]
+    assert names == ["pack", "pack", "matmul_pipelined", "add_parts"]
+    assert pointer(fake.launches[0], 0) == a.pointer or a.pointer in {pointer(fake.launches[0], i) for i in (0, 1)}
+    assert out.pointer in {pointer(fake.launches[3], i) for i in range(4)}
+    ops.matmul(a, b)
+    assert len(fake.launches) == 8
+
+
+def test_empty_results_start_nothing(fake: FakeDriver) -> None:
+    assert ops.matmul(array(0, 64), array(64, 8)).shape == (0, 8)
+    assert not fake.launches
+
+
+def test_tuning_measures_and_remembers(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
+    monkeypatch.setattr(plans, "_winners", {})
+    monkeypatch.setattr(plans, "MEASURED", 2)
+    monkeypatch.setattr(plans, "ROUND", 1e-5)
+    a, b = array(70, 64), array(64, 80)
+    ops.matmul(a, b, tune=True)
+    measured = len(fake.launches)
+    assert measured > 10 and len(plans._winners) == 1
+    (winner,) = plans._winners.values()
+    monkeypatch.setattr(plans, "_winners", {})
+    monkeypatch.setattr(plans, "measured", lambda *a: pytest.fail("measured again"))
+    product._WARM.clear()
+    ops.matmul(a, b, tune=True)
+    assert len(fake.launches) == measured + 1 + (winner.split > 1) + len(winner.pack)
+    assert list(plans._winners.values()) == [winner]
+
+
+def test_numpy_arrays_are_never_kept() -> None:
+    a = np.ones((3, 3), np.float16)
+    ops.matmul(a, a)
+    assert not product._WARM._entries
