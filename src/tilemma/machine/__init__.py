@@ -7,6 +7,7 @@ the PTX ISA, nothing of the compiler.
 from tilemma.machine import catalogue
 from tilemma.machine.binding import TensorMap
 from tilemma.machine.hazards import HazardError, PerformanceNote
+from tilemma.machine.inspection import View, inspect
 from tilemma.machine.problems import BadMachineCall, UnsupportedInstruction
 from tilemma.machine.run import Report, Verdict, check, run
 
@@ -18,7 +19,9 @@ __all__ = [
     "TensorMap",
     "UnsupportedInstruction",
     "Verdict",
+    "View",
     "catalogue",
     "check",
+    "inspect",
     "run",
 ]

@@ -54,9 +54,9 @@ def tokenize(text: str, name: str) -> list[Token]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         column = position - line_start + 1
+        if text.startswith("/*", position) and (match is None or match.lastgroup != "skip"):
+            raise syntax_error(name, line, column, "a comment that never ends", 2)
         if match is None:
-            if text.startswith("/*", position):
-                raise syntax_error(name, line, column, "a comment that never ends", 2)
             raise syntax_error(name, line, column, f"the character {text[position]!r} starts no PTX token")
         kind = match.lastgroup or ""
         if kind == "newline":

@@ -17,6 +17,7 @@ from tilemma.machine.catalogue import UninitialisedRegister
 from tilemma.machine.decode import Decoder, find_decoder
 from tilemma.machine.memory import word_views
 from tilemma.machine.parser import TYPE_BYTES
+from tilemma.machine.problems import BadOperand
 from tilemma.machine.state import CLASS_DTYPE
 from tilemma.machine.syntax import Entry, Instruction, Module, Register, Special, Variable
 
@@ -74,6 +75,7 @@ class Program:
     steps: list[Step] = field(default_factory=list)
     segments: list[Segment | None] = field(default_factory=list)
     reconverge: list[int] = field(default_factory=list)
+    leaders: set[int] = field(default_factory=set)
     tracked: frozenset[int] = frozenset()
     wgmma_registers: frozenset[int] = frozenset()
     # Registers that ldmatrix alone writes.
@@ -173,8 +175,12 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
     program.parameter_views = word_views(program.parameter_bytes)
     for index, instruction in enumerate(entry.instructions):
         decoder = Decoder(program, instruction)
-        find_decoder(decoder)(decoder)
-        program.steps.append(decoder.step(index))
+        try:
+            find_decoder(decoder)(decoder)
+            program.steps.append(decoder.step(index))
+        except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
+            # A decoder took for granted what this text does not have: too few operands, or of another kind.
+            raise BadOperand(decoder.span, opcode=instruction.opcode, what="its operands are not those it takes") from error
     _finish(program)
     return program
 
@@ -193,7 +199,13 @@ def _finish(program: Program) -> None:
     program.matrix_registers = frozenset(loaded - others)
     for step in steps:
         _instrument(program, step)
-    leaders = graph.leaders
+    program.leaders = graph.leaders
+    build_segments(program)
+
+
+def build_segments(program: Program) -> None:
+    """Group the ALU steps; to be called again where steps have been changed."""
+    steps, leaders = program.steps, program.leaders
     program.segments = [None] * (len(steps) + 1)
     for start in range(len(steps)):
         if steps[start].kind != ALU:

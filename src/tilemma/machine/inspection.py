@@ -1,0 +1,141 @@
+"""Looking inside a run: registers of a lane, and shared memory as an instruction reads it, at a PTX line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilemma.dtypes import dtype
+from tilemma.launch import Launch
+from tilemma.machine.binding import refuse
+from tilemma.machine.isa import descriptors
+from tilemma.machine.parser import TYPE_BYTES
+from tilemma.machine.program import VISIBLE, build_segments
+from tilemma.machine.run import Job
+from tilemma.machine.scheduler import Machine, Stop
+from tilemma.machine.state import Frame, Warp
+
+
+class _Reached(Exception):
+    """The line has been reached."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The state of one warp and its CTA just before it executes a line.
+
+    ``shared`` is a copy of the CTA's shared memory, by shared address.
+    """
+
+    line: int
+    instruction: str
+    warp: int
+    cta: tuple[int, int, int]
+    active: tuple[int, ...]
+    shared: npt.NDArray[np.uint8]
+    files: Mapping[str, Any]
+    rows: Mapping[str, tuple[str, int, str]]
+
+    def register(self, name: str) -> npt.NDArray[Any]:
+        """The register ``name`` in all 32 lanes, in its declared type (bits as unsigned integers)."""
+        if name not in self.rows:
+            refuse(f"there is no register `{name}`", f"one of {', '.join(sorted(self.rows)[:12])}, ...", "name one of these")
+        cls, row, kind = self.rows[name]
+        values = self.files[cls][row]
+        as_type = {"f": np.float64 if cls == "64" else np.float32 if cls == "32" else np.float16}.get(kind[0])
+        if as_type is not None and kind[:3] in ("f16", "f32", "f64") and kind != "f16x2":
+            return np.asarray(values.view(as_type))
+        if kind[0] == "s":
+            return np.asarray(values.view(f"i{values.dtype.itemsize}"))
+        return np.asarray(values)
+
+    def lane(self, lane: int) -> dict[str, Any]:
+        """All registers of one lane."""
+        return {name: self.register(name)[lane].item() for name in self.rows}
+
+    def tile(self, descriptor: int, rows: int, k: int, element: str, major: descriptors.Major = "K") -> npt.NDArray[Any]:
+        """The operand [rows, k] that wgmma reads through ``descriptor``: 64 rows for A, n for B."""
+        t = dtype(element)
+        at = descriptors.operand_addresses(descriptors.decode(descriptor), rows, k, t.bits, major)
+        return self.matrix(at, element)
+
+    def matrix(self, addresses: Any, element: str) -> npt.NDArray[Any]:
+        """The elements at shared addresses, in the addresses' shape."""
+        t = dtype(element)
+        at = np.asarray(addresses, np.int64)
+        if int(at.min()) < 0 or int(at.max()) + t.bytes > len(self.shared):
+            refuse(f"addresses {int(at.min())} to {int(at.max())}", f"below {len(self.shared)}", "stay in shared memory")
+        raw = self.shared[at[..., None] + np.arange(t.bytes)]
+        return np.asarray(np.ascontiguousarray(raw).view(t.numpy)[..., 0])
+
+
+def inspect(
+    ptx: str,
+    launch: Launch | Mapping[str, Any],
+    args: Mapping[str, Any],
+    line: int,
+    *,
+    warp: int = 0,
+    cta: tuple[int, int, int] = (0, 0, 0),
+    occurrence: int = 0,
+    arch: str | None = None,
+    **options: Any,
+) -> View:
+    """Run until ``warp`` of ``cta`` is about to execute PTX ``line`` for the ``occurrence``-th time (from 0).
+
+    Arrays are not written.  Hazards on the way are raised as by `run`; LaunchError where the warp never gets
+    there.  ``options`` are those of `run`: seed, schedule, strict, max_steps.
+    """
+    job = Job(ptx, launch, args, arch)
+    steps = [s for s in job.program.steps if s.instruction.line == line]
+    if not steps:
+        refuse(f"PTX line {line} has no instruction", "a line with one", "count lines of the PTX text from 1")
+    step = steps[0]
+    inner, was_visible = step.run, step.kind == VISIBLE
+    found: list[View] = []
+    left = occurrence
+
+    def hook(f: Frame, m: Any) -> Any:
+        nonlocal left
+        if f.w.index == warp and f.w.cta.index == cta:
+            if left == 0:
+                found.append(_view(f, m, line))
+                raise _Reached
+            left -= 1
+        return inner(f if was_visible else f.w, m)
+
+    if step.kind in (2, 3):
+        refuse(f"PTX line {line} is a branch or an exit", "a line that computes", "name the line before or after it")
+    step.run, step.kind = hook, VISIBLE
+    build_segments(job.program)
+    machine, _ = job.machine(**options)
+    try:
+        machine.run()
+    except _Reached:
+        return found[0]
+    except Stop:
+        pass
+    refuse(
+        f"warp {warp} of CTA {cta} does not execute PTX line {line} {occurrence + 1} times",
+        "a line that the warp reaches",
+        "name another warp, CTA or occurrence",
+    )
+
+
+def _view(f: Frame, m: Any, line: int) -> View:
+    w: Warp = f.w
+    machine: Machine = w.cta.machine
+    program = machine.program
+    rows: dict[str, tuple[str, int, str]] = {}
+    kinds = {r.name: r.type for r in program.entry.registers}
+    for name, (cls, row) in program.register_rows.items():
+        assert kinds[name] == "pred" or kinds[name] in TYPE_BYTES
+        rows[name.split("@")[0]] = (cls, row, kinds[name])
+    files = {cls: file[:, w.index].copy() for cls, file in w.cta.registers.items()}
+    active = f.lanes if m is None else np.flatnonzero(m)
+    text = program.steps[f.pc].instruction.text
+    return View(line, text, w.index, w.cta.index, tuple(int(x) for x in active), w.cta.shared.data.copy(), files, rows)
