@@ -295,7 +295,10 @@ class Accesses:
     ) -> Iterator[Access]:
         """What a trigger lets those who wait for the event touch: the shared buffers that they use."""
         name = op.event.event.name
-        waiting = {id(role_of(n)) for n in nodes if isinstance(n.op, WaitEvent) and n.op.event.event.name == name}
+        waits = [n for n in nodes if isinstance(n.op, WaitEvent) and n.op.event.event.name == name]
+        # Those who trigger and wait themselves are ordered by the program, and by barriers.
+        others = [n for n in waits if role_of(n) is not role_of(node) or (n.parent.mask & ~node.parent.mask).any()]
+        waiting = {id(role_of(n)) for n in others}
         reached: dict[str, tuple[bool, bool]] = {}
         for n in nodes:
             if id(role_of(n)) not in waiting:

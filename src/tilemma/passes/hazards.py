@@ -118,6 +118,10 @@ class Walk:
         self._accesses = accesses
         self._aliases = aliases
         self._rotations = Rotations(tree.block.body)
+        # Events and the roles that wait for them: which slot a wait is for is the program's business.
+        self._waited_for = {
+            (n.op.event.event.name, id(role_of(n))) for n in tree.walk() if isinstance(n.op, WaitEvent)
+        }
         # How many groups may stay open at each wait for futures, and the copies that some wait has met.
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
@@ -232,7 +236,7 @@ class Walk:
             return Hazard(pending, y, everything, not pending.done, False) if aliased else None
         if x.private and x.agent == y.agent == "wgmma":
             return None
-        if _ordered_by_events(x, y):
+        if _ordered_by_events(x, y) or (not pending.done and (x.event, id(roles[1])) in self._waited_for):
             return None
         pairs, mapped = self._overlap(x, y, pending.carried, aliased)
         if not pairs.any():

@@ -258,7 +258,7 @@ def _place(hazard: Hazard) -> list[Node]:
         body, position, _ = _narrowed(hazard, body, position, inward, None)
         return _insert(body, position, hazard, None)
     if hazard.later.release == "warp":
-        return _insert(body, position, hazard, _warps(body))
+        return _insert(body, position, hazard, body.warps())
     depth = _depth(hazard, body)
     if depth is None:
         x, y = hazard.pending.access.node.op, hazard.later.node.op
@@ -269,12 +269,6 @@ def _place(hazard: Hazard) -> list[Node]:
     if position and isinstance(body.nodes[position - 1].op, MmaFence):
         position -= 1
     return _insert(body, position, hazard, part)
-
-
-def _warps(body: Block) -> Ints:
-    """Each warp by itself."""
-    number = np.arange(len(body.mask), dtype=np.int64) // _WARP * _WARP
-    return np.where(body.mask, number, -1)
 
 
 def _carried_past(hazard: Hazard, barrier: Node) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tilemma.ir.expr import Binary, Const, Expr, Index, Select, Unary, value_of
 from tilemma.ir.tile import Barrier, If, InThreads, Op, Parallel
 from tilemma.ir.walk import bodies
-from tilemma.passes.scope import Dependence, block_threads, control, count
+from tilemma.passes.scope import WARP, Dependence, block_threads, control, count
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -51,6 +51,11 @@ class Block:
         """
         start = self.starts[depth - 1] if depth else np.zeros_like(self.mask, dtype=np.int64)
         return np.where(self.mask, start, -1)
+
+    def warps(self) -> Ints:
+        """For each thread the first thread of its warp; -1 for those not here."""
+        number = np.arange(len(self.mask), dtype=np.int64) // WARP * WARP
+        return np.where(self.mask, number, -1)
 
     def uniform(self, depth: int) -> bool:
         """Whether all threads of one instance at ``depth`` that can get here always get here together."""
@@ -156,6 +161,8 @@ def _partition(body: Block, barrier: Barrier) -> Ints:
         part = body.partition(depth)
         if (np.unique(part[part >= 0], return_counts=True)[1] == barrier.threads).all():
             return part
+    if barrier.threads == WARP:
+        return body.warps()
     raise AssertionError(f"{barrier} is for other threads than those that get to it")
 
 
