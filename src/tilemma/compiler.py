@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import metadata
 from math import prod
+from pathlib import Path
 from typing import Any
 
-from tilemma.assemble import Cubin, assemble, disassemble
+from tilemma.assemble import Cubin, DiskCache, assemble, disassemble
 from tilemma.errors import ToolError
 from tilemma.explain import Explanation, explain
 from tilemma.ir import tile as t
 from tilemma.ir.printer import print_kernel, print_lane
 from tilemma.ir.verifier import verify, verify_lane
+from tilemma.ir.walk import walk
 from tilemma.launch import Launch
 from tilemma.lower import Lowered, lower
 from tilemma.passes import PASSES, Decision
@@ -110,6 +113,46 @@ class Compiled:
             yield
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What starting a kernel takes, and no more: PTX and launch plans."""
+
+    ptx: str
+    launches: tuple[Launch, ...]
+
+    def assembled(self, arch: str) -> Cubin:
+        """Machine code for ``arch``, from ptxas or its cache."""
+        return assemble(self.ptx, arch)
+
+
+@cache
+def _fingerprint() -> str:
+    """What the compiler is: its version, and every file of it by size and time of change."""
+    root = Path(__file__).parent
+    files = sorted((str(f.relative_to(root)), f.stat()) for f in root.rglob("*") if f.suffix in (".py", ".lark"))
+    return DiskCache.key(metadata.version("tilemma"), *((n, s.st_size, s.st_mtime_ns) for n, s in files))
+
+
+def ready(source: t.Kernel, arch: str, facts: Facts, compile_now: Callable[[], Compiled]) -> Ready:
+    """PTX and launches of ``source``, which the front end gave: from the cache on disk, else compiled now.
+
+    The key is everything they depend on: the IR and its source positions (they are in the PTX), target, facts,
+    and the compiler itself.
+    """
+    places = tuple(str(op.span) for op in walk(source.body))
+    key = DiskCache.key(_fingerprint(), print_kernel(source), places, arch, repr(sorted(facts.items())))
+    store = DiskCache("ptx")
+    found = store.get(key)
+    if found is not None:
+        data = json.loads(found)
+        return Ready(data["ptx"], tuple(Launch.from_json(x) for x in data["launches"]))
+    compiled = compile_now()
+    result = Ready(compiled.ptx, compiled.launches)
+    content = {"ptx": result.ptx, "launches": [x.to_json() for x in result.launches]}
+    store.put(key, json.dumps(content).encode())
+    return result
 
 
 def default_facts(kernel: t.Kernel) -> dict[str, t.ArrayFacts]:

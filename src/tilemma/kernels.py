@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
-from tilemma.compiler import Compiled, compile_kernel
+from tilemma.compiler import Compiled, Ready, compile_kernel, ready
 from tilemma.errors import CompileError, LaunchError, Note, nearest
 from tilemma.ir import tile as t
-from tilemma.ir.usage import array_params, scalar_params, size
+from tilemma.ir.usage import array_params, checks, scalar_params, size
 from tilemma.launch import Launch, evaluate
 from tilemma.passes import FRONT_PASSES
 from tilemma.passes.target import targets
@@ -77,7 +77,9 @@ class Kernel:
         self.__name__ = source.name
         self.__doc__ = getattr(getattr(source, "function", None), "__doc__", None)
         self._lock = threading.RLock()
+        self._traced: dict[Any, t.Kernel] = {}
         self._built: dict[Any, t.Kernel] = {}
+        self._ready: dict[Any, Ready] = {}
         self._compiled: dict[Any, Compiled] = {}
         # Prepared launches of earlier calls on CUDA arrays, for each set of compile-time values.
         self._warm: dict[Any, runtime.CallCache] = {}
@@ -89,12 +91,20 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<tilemma kernel {self.name}>"
 
+    def traced(self, **constants: Any) -> t.Kernel:
+        """The tile IR as the front end gives it, before any pass."""
+        key = _key(constants)
+        with self._lock:
+            if key not in self._traced:
+                self._traced[key] = self.source.build(constants)
+            return self._traced[key]
+
     def build(self, **constants: Any) -> t.Kernel:
         """The tile IR as the program says it, checked but not specialised for any target."""
         key = _key(constants)
         with self._lock:
             if key not in self._built:
-                kernel = self.source.build(constants)
+                kernel = self.traced(**constants)
                 log: list[Any] = []
                 for step in FRONT_PASSES:
                     kernel = step.run(kernel, log)
@@ -110,6 +120,15 @@ class Kernel:
             if key not in self._compiled:
                 self._compiled[key] = compile_kernel(self.build(**constants), arch, facts)
             return self._compiled[key]
+
+    def ready(self, arch: str, facts: Mapping[str, t.ArrayFacts], **constants: Any) -> Ready:
+        """What a launch needs of `compile`, from the cache on disk where it was compiled before."""
+        key = (arch, _key(constants), tuple(sorted(facts.items(), key=lambda kv: kv[0])))
+        with self._lock:
+            if key not in self._ready:
+                source = self.traced(**constants)
+                self._ready[key] = ready(source, arch, facts, lambda: self.compile(arch, facts=facts, **constants))
+            return self._ready[key]
 
     def on(self, target: str, **options: Any) -> Runner:
         """The kernel bound to a target: "cpu", "machine", "cuda", or "auto" (the arrays decide).
@@ -180,7 +199,8 @@ class Runner:
     ) -> tuple[t.Kernel, dict[str, Any], binding.Bound, _Call]:
         constants = {k: v for k, v in kwargs.items() if k in self.kernel.source.constants}
         named = {k: v for k, v in kwargs.items() if k not in constants}
-        kernel = self.kernel.build(**constants)
+        # Only the reference executor needs the checked IR here; compiling checks by itself, or did before.
+        kernel = self.kernel.traced(**constants)
         order = [_name(p) for p in kernel.params]
         values, created = _with_result(kernel, order, args, named)
         plan = signature(kernel)
@@ -196,7 +216,7 @@ def _run_cpu(
 
     views = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
     scalars = {s.name: bound.values[s.name] for s in bound.launch.scalars}
-    execute(kernel, views, scalars, dims=bound.names)
+    execute(runner.kernel.build(**constants), views, scalars, dims=bound.names)
 
 
 def _run_machine(
@@ -217,10 +237,11 @@ def _prepare(
 ) -> list[runtime.PreparedLaunch]:
     """The launches of a call whose arrays are on ``device``, compiled, loaded, their arguments packed."""
     target = runner.options.get("arch") or best_arch(device.compute_capability)
-    compiled = runner.kernel.compile(target, facts=_facts(bound), **constants)
-    assembled: str | None = runtime.assembly_arch(target, device, runner.kernel.name)
+    compiled = runner.kernel.ready(target, _facts(bound), **constants)
+    where = runtime.assembly_arch(target, device, runner.kernel.name)
+    assembled: str | None = where
     try:
-        image = compiled.assembled(assembled).bytes
+        image = compiled.assembled(where).bytes
     except NoPtxas:
         # The driver assembles too, more slowly, and a crash of its compiler would be ours.
         image, assembled = driver_image(compiled.ptx), None
@@ -274,7 +295,9 @@ def _facts(bound: binding.Bound) -> dict[str, t.ArrayFacts]:
 def signature(kernel: t.Kernel) -> Launch:
     """The parameters of a kernel as a launch plan that starts nothing: what every target checks a call with."""
     none = (1, 1, 1)
-    return Launch(kernel.name, "", array_params(kernel), scalar_params(kernel), (), none, none)
+    return Launch(
+        kernel.name, "", array_params(kernel), scalar_params(kernel), (), none, none, checks=checks(kernel)
+    )
 
 
 def _name(p: t.Parameter) -> str:
