@@ -185,7 +185,9 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             continue
         size = p.out.dtype.bytes
         # A lane's neighbouring f32 fill whole sectors: they need no detour through shared memory.
-        store = "tma" if size == 2 and aligned(p.out) and not swap else "direct"
+        # Tensor stores write whole 16-byte units, over the edge too.
+        whole = p.out.shape[2] * size % 16 == 0
+        store = "tma" if size == 2 and whole and aligned(p.out) and not swap else "direct"
         for tile, groups in PIPELINED:
             stage = (tile[0] + tile[1]) * tile[2] * p.lhs.dtype.bytes
             staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
