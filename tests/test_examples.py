@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import tilemma as tm
+from tilemma.errors import TilemmaError
 from tilemma.ir.canonical import canonical
+from tilemma.ir.tile import Copy, DeclareEvent
+from tilemma.ir.walk import walk
 from tilemma.kernels import Kernel, Module, load, load_python
 from tilemma.tools.problem import accumulator, make_problem
 
@@ -33,6 +36,28 @@ def matmuls() -> dict[str, Kernel]:
 
 
 MATMULS = matmuls()
+
+
+def needs_hopper(kernel: Kernel) -> bool:
+    """Whether it uses what only sm_90 has: the tensor copy engine, events."""
+    return any(
+        isinstance(op, DeclareEvent) or (isinstance(op, Copy) and op.engine == "tma")
+        for op in walk(kernel.build().body)
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", MATMULS)
+def test_on_the_machine(name: str, arch: str, seed: int) -> None:
+    """The PTX we ship, executed: right within the bound and without a hazard, under adversarial schedules."""
+    kernel = MATMULS[name]
+    if arch == "sm_80" and needs_hopper(kernel):
+        pytest.skip("needs sm_90: refused below, as test_passes_keep_the_meaning shows")
+    problem = make_problem(kernel.build(), {"M": 72, "N": 40, "K": 136}, {}, 0, "mk,nk->mn")
+    schedule = ("late", "early", "random")[seed]
+    kernel.on("machine", arch=arch, seed=seed, schedule=schedule, strict=True)(*problem.arguments())
+    assert problem.share() <= 1.0
 
 
 def test_there_are_twins() -> None:
@@ -83,6 +108,10 @@ def test_passes_keep_the_meaning(name: str, arch: str) -> None:
     from tilemma.targets.cpu import execute
 
     kernel = MATMULS[name]
+    if arch == "sm_80" and needs_hopper(kernel):
+        with pytest.raises(TilemmaError, match="sm_90"):
+            kernel.compile(arch)
+        return
     compiled = kernel.compile(arch)
     dims = {"M": 70, "N": 129, "K": 136}
     results = []
