@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
-Size: TypeAlias = Union[int, str, tuple[Any, ...]]
+Size: TypeAlias = int | str | tuple[Any, ...]
 
 
 def _cdiv(a: int, b: int) -> int:
@@ -32,17 +32,27 @@ SIZE_OPS: dict[str, Callable[..., int]] = {
     "lt": lambda a, b: int(a < b),
     "le": lambda a, b: int(a <= b),
     "eq": lambda a, b: int(a == b),
+    "and": lambda a, b: int(bool(a and b)),
+    "or": lambda a, b: int(bool(a or b)),
     "select": lambda c, a, b: a if c else b,
 }
 
 
 def evaluate(size: Size, names: Mapping[str, int]) -> int:
-    """The value of ``size`` where the names have the values ``names``; KeyError for a missing name."""
+    """The value of ``size`` where the names have the values ``names``.
+
+    "and", "or" and "select" evaluate what they need only.  KeyError for a missing name, ZeroDivisionError.
+    """
     if isinstance(size, int):
         return size
     if isinstance(size, str):
         return names[size]
     op, *operands = size
+    if op in ("and", "or", "select"):
+        first = evaluate(operands[0], names)
+        if op == "select":
+            return evaluate(operands[1 if first else 2], names)
+        return int(bool(first)) if bool(first) == (op == "or") else int(bool(evaluate(operands[1], names)))
     return SIZE_OPS[op](*(evaluate(x, names) for x in operands))
 
 
@@ -111,7 +121,7 @@ class TensorMapArgument:
     kind: str = "tensormap"
 
 
-Argument: TypeAlias = Union[PointerArgument, ValueArgument, TensorMapArgument]
+Argument: TypeAlias = PointerArgument | ValueArgument | TensorMapArgument
 _ARGUMENTS: dict[str, type[Any]] = {
     "pointer": PointerArgument,
     "value": ValueArgument,

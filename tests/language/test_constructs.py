@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import control  # noqa: F401
+import copying  # noqa: F401
 import pytest
 import scalars  # noqa: F401
 import storage  # noqa: F401
+import views  # noqa: F401
 from construct import ARCHS, CASES, Case
 
 PYTHON = list(CASES.values())

@@ -21,6 +21,7 @@ from tilemma.ir.expr import Cast, Const, Dim, Element, Expr, Index, Scalar, Var,
 from tilemma.ir.moments import History, Moment
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Scalarlike, Tile, describe, scalar
 from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, Space, View
+from tilemma.ir.usage import is_size
 
 
 class ExtentsNotKnown(CompileError):
@@ -311,10 +312,10 @@ class Builder:
         return _constant(e, dtype) if isinstance(e, Const) else Cast(e, dtype)
 
     def element(self, tile: Tile, indices: Sequence[Scalarlike], span: Span | None = None) -> Element:
-        return Element(tile.element(indices, span))
+        return Element(self.settle(tile).element(indices, span))
 
     def set_element(self, tile: Tile, indices: Sequence[Scalarlike], value: Scalarlike | float) -> None:
-        view = tile.element(indices)
+        view = self.settle(tile).element(indices)
         self.emit(t.SetElement(view, self.converted(scalar(value), view.dtype)))
 
     def atomic(
@@ -365,9 +366,28 @@ class Builder:
         if other is None or tile.chunks is None or len(other) != len(tile.chunks):
             for dim, count in tile.unsettled_requirement():
                 divides = binary("eq", mod(dim, count), 0)
-                text = f"chunkat: {describe(count)} must divide {describe(dim)}"
-                self.emit(t.Assert(divides, text, span=tile.span))
+                self.require(divides, f"chunkat: {describe(count)} must divide {describe(dim)}", tile.span)
         return tile.settle(other)
+
+    def require(self, cond: Expr, message: str, span: Span | None = None) -> None:
+        """``cond`` must hold for the program to make sense: checked at launch, or here where sizes do not say."""
+        op = t.Assert(cond, message, span=span or self.span)
+        if not is_size(cond):
+            self.emit(op)
+        elif op not in self._stack[0]:
+            self._stack[0].append(op)
+
+    def check(self, cond: Expr, message: str) -> None:
+        """An assertion of the program: at launch where every thread makes it and sizes tell, else here."""
+        if self._unconditional and is_size(cond):
+            self.require(cond, message)
+        else:
+            self.emit(t.Assert(cond, message))
+
+    @property
+    def _unconditional(self) -> bool:
+        """Whether only parallels are open."""
+        return len(self._stack) == 1 + len(self._levels)
 
     def copy(
         self,

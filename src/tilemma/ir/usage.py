@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import fields
 
 from tilemma.dtypes import DType
+from tilemma.errors import CompileError
 from tilemma.ir import expr as e
 from tilemma.ir import tile as t
 from tilemma.ir.types import Space, View
 from tilemma.ir.walk import expressions, walk
 from tilemma.launch import ArrayParam, ScalarParam, Size
+
+
+class AssertionNotComputable(CompileError):
+    code = "assertion-not-computable"
+    found = "an assertion outside every `parallel` depends on more than sizes and whole-number parameters"
+    expected = "a condition that can be checked before the launch"
+    fix = "move it into the `parallel`, where the kernel checks it"
 
 
 def written(kernel: t.Kernel) -> frozenset[str]:
@@ -94,13 +102,41 @@ def size(x: e.Expr) -> Size:
             return ("le", size(x.b), size(x.a))
         case e.Binary(op="ne"):
             return ("eq", ("eq", size(x.a), size(x.b)), 0)
-        case e.Binary(op="land"):
-            return ("mul", size(x.a), size(x.b))
+        case e.Binary(op="land" | "lor"):
+            return ("and" if x.op == "land" else "or", size(x.a), size(x.b))
+        case e.Unary(op="lnot"):
+            return ("eq", size(x.a), 0)
+        case e.Unary(op="neg"):
+            return ("sub", 0, size(x.a))
         case e.Select():
             return ("select", size(x.cond), size(x.a), size(x.b))
         case e.Cast() if _is_index(x.dtype) and _is_index(x.a.type):
             return size(x.a)
     raise ValueError(f"not a size: {x}")
+
+
+def is_size(x: e.Expr) -> bool:
+    """Whether the launch can compute ``x`` from the arguments."""
+    try:
+        size(x)
+    except ValueError:
+        return False
+    return True
+
+
+def checks(kernel: t.Kernel) -> tuple[tuple[Size, str], ...]:
+    """What a call must meet: the assertions outside every `parallel`, as (condition, message).
+
+    AssertionNotComputable for one that depends on more than sizes and scalars.
+    """
+    found = []
+    for op in kernel.body:
+        if isinstance(op, t.Assert):
+            if not is_size(op.cond):
+                raise AssertionNotComputable(op.span)
+            where = f" ({op.span})" if op.span is not None else ""
+            found.append((size(op.cond), (op.message or "an assertion of the kernel does not hold") + where))
+    return tuple(found)
 
 
 def _is_index(d: DType) -> bool:

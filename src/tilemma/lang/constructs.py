@@ -9,7 +9,7 @@ from tilemma.errors import CompileError
 from tilemma.ir.builder import element_type
 from tilemma.ir.expr import Select
 from tilemma.ir.expr import cdiv as _cdiv
-from tilemma.ir.tile import ArrayParameter, Assert, Print
+from tilemma.ir.tile import ArrayParameter, Print
 from tilemma.ir.tiles import Bounded, Tile, scalar
 from tilemma.ir.types import Buffer, Space
 from tilemma.lang import spans
@@ -200,7 +200,7 @@ def assert_(cond: Any, message: str = "") -> None:
         if not known:
             raise AssertionFails(b.span, message=message or "no message")
         return
-    b.emit(Assert(e, str(message)))
+    b.check(e, str(message))
 
 
 __all__ = [

@@ -17,6 +17,7 @@ from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, element_type
 from tilemma.ir.expr import Index, const
 from tilemma.ir.types import BLOCK, Space
+from tilemma.ir.usage import is_size
 from tilemma.lang.annotations import ArrayType, ScalarType
 from tilemma.lang.checker import Checker
 from tilemma.lang.scalars import Value
@@ -145,12 +146,13 @@ class KernelSource:
     def _enclose(self, b: Builder) -> None:
         """A kernel without `parallel` is one instance that does everything."""
         ops = b.host_operations
-        work = [op for op in ops if not isinstance(op, (t.Parallel, t.Assert))]
+        work = [op for op in ops if not (isinstance(op, t.Parallel) or _at_launch(op))]
         if not work:
             return
         if any(isinstance(op, t.Parallel) for op in ops):
             raise OutsideParallel(work[0].span)
-        ops[:] = [t.Parallel((Index(b.fresh("p"), const(1)),), tuple(ops), BLOCK, span=self.span)]
+        before = [op for op in ops if _at_launch(op)]
+        ops[:] = [*before, t.Parallel((Index(b.fresh("p"), const(1)),), tuple(work), BLOCK, span=self.span)]
 
     def _returned(self, result: Any, b: Builder) -> Any:
         if isinstance(result, TileValue) and result.tile.view.is_whole:
@@ -158,6 +160,10 @@ class KernelSource:
             if buffer.space is Space.GLOBAL:
                 return buffer
         raise KernelReturns(self.span, name=self.name, got=repr(result))
+
+
+def _at_launch(op: t.Op) -> bool:
+    return isinstance(op, t.Assert) and is_size(op.cond)
 
 
 def read_kernel(function: Callable[..., Any]) -> KernelSource:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilemma import launch
 from tilemma.errors import CompileError
-from tilemma.ir import tile, walk
+from tilemma.ir import tile, usage, walk
 from tilemma.ir.expr import Element, Expr, Index
 from tilemma.ir.expr import walk as walk_expr
 from tilemma.ir.lane import Imm, LaneKernel, Reg
@@ -94,7 +94,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         grid=grid,
         block=(threads, 1, 1),
         shared=shared,
-        checks=(*checks, *tma.store_checks(lo, op.body)),
+        checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body)),
     )
     return Lowered(lane, plan)
 

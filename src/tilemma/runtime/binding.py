@@ -111,6 +111,13 @@ class LaunchCheckFailed(LaunchError):
     fix = "change the arguments, or the kernel's compile-time sizes"
 
 
+class DividesByZero(LaunchError):
+    code = "launch-division-by-zero"
+    found = "{kernel}: `{text}`, which the launch needs, divides by zero (here {values})"
+    expected = "a divisor other than 0"
+    fix = "change the arguments, or guard the division in the kernel"
+
+
 class GridTooLarge(LaunchError):
     code = "grid-too-large"
     found = "{kernel}: the grid would be {grid} blocks"
@@ -387,6 +394,14 @@ def _scalar(kernel: str, name: str, type_name: str, value: Any) -> int | float:
         raise refuse(f"a number ({element})") from None
 
 
+def _size(kernel: str, size: Size, names: Mapping[str, int]) -> int:
+    try:
+        return evaluate(size, names)
+    except ZeroDivisionError:
+        values = ", ".join(f"{n} = {v}" for n, v in names.items() if "." not in n)
+        raise DividesByZero(kernel=kernel, text=_size_text(size), values=values) from None
+
+
 def bind(
     launch: Launch,
     args: Sequence[Any],
@@ -421,10 +436,10 @@ def bind(
             names[f"{param.name}.stride{axis}"] = stride
     _check_written(launch, kernel, refs)
     for condition, message in launch.checks:
-        if not evaluate(condition, names):
+        if not _size(kernel, condition, names):
             values = ", ".join(f"{n} = {v}" for n, v in names.items() if "." not in n)
             raise LaunchCheckFailed(kernel=kernel, message=message, values=values)
-    x, y, z = (evaluate(g, names) for g in launch.grid)
+    x, y, z = (_size(kernel, g, names) for g in launch.grid)
     if any(extent > limit for extent, limit in zip((x, y, z), _GRID_LIMIT, strict=True)):
         raise GridTooLarge(kernel=kernel, grid=[x, y, z])
     return Bound(launch, kernel, {**refs, **scalars}, names, (x, y, z), device)
