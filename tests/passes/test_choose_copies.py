@@ -27,7 +27,6 @@ from tilemma.passes.assign_layouts import AssignLayouts
 from tilemma.passes.choose_atoms import ChooseAtoms
 from tilemma.passes.choose_copies import ChooseCopies, ClashingCopies, CopyOutsideBlock
 from tilemma.passes.tma import TmaRefused
-from tilemma.passes.unsupported import NotBuilt
 
 
 def chosen(kernel, arch="sm_80"):
@@ -188,11 +187,6 @@ def with_options(**options):
         s = Tile.whole(b.alloc("s", Space.SHARED, dtypes.f16, [64, 64]))
         b.copy(src.subspan([64, 64], [0, 0]), s, **options)
     return b.finish()
-
-
-def test_what_is_not_built_is_refused_by_name():
-    with pytest.raises(NotBuilt, match="multicast"):
-        chosen(with_options(multicast=True))
 
 
 def test_the_tensor_memory_accelerator_is_refused_where_there_is_none():

@@ -8,10 +8,12 @@ from tilemma.ir.tile import Kernel
 from tilemma.passes.allocate_shared import AllocateShared
 from tilemma.passes.assign_layouts import AssignLayouts
 from tilemma.passes.assign_roles import AssignRoles
+from tilemma.passes.check_clusters import CheckClusters
 from tilemma.passes.check_contracts import CheckContracts
 from tilemma.passes.choose_atoms import ChooseAtoms
 from tilemma.passes.choose_copies import ChooseCopies
 from tilemma.passes.decision import Decision
+from tilemma.passes.expand_copies import ExpandCopies
 from tilemma.passes.infer_levels import InferLevels
 from tilemma.passes.insert_sync import InsertSync
 from tilemma.passes.place_fragments import PlaceFragments
@@ -40,7 +42,9 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
     Target.of(arch)
     return (
         *FRONT_PASSES,
+        ExpandCopies(),
         Simplify(),
+        CheckClusters(arch),
         ChooseAtoms(arch),
         StageOutput(arch),
         AssignLayouts(),

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Span
-from tilemma.ir.expr import Const, Element, Expr, Index, const, substitute, value_of, walk
+from tilemma.ir.expr import Const, Element, Expr, Index, add, const, mul, sub, substitute, value_of, walk
 from tilemma.ir.tile import (
     Copy,
     DeclareFragment,
@@ -230,9 +230,8 @@ def _copy(copy: Copy) -> None:
     names: dict[str, Any] = {"src_name": src.base.name, "dst_name": dst.base.name}
     if src.dtype is not dst.dtype:
         raise CopyTypes(copy.span, src=src.dtype, dst=dst.dtype, **names)
-    if copy.transpose is not None or copy.pad:
-        return
-    a = [e for e in src.shape if value_of(e) != 1]
+    moved = _arranged(copy)
+    a = [e for e in moved if value_of(e) != 1]
     b = [e for e in dst.shape if value_of(e) != 1]
     clash = len(a) != len(b)
     for x, y in zip(a, b, strict=False):
@@ -242,7 +241,18 @@ def _copy(copy: Copy) -> None:
         small = dst.shape if dst.base.space is not Space.GLOBAL else src.shape
         what = ", ".join(describe(e) for e in small)
         remedy = f"take a tile of the buffer's extents on the other side: `.subspan({what}).at(...)`"
-        raise CopyExtents(copy.span, src=shape_text(src.shape), dst=shape_text(dst.shape), remedy=remedy, **names)
+        if copy.transpose is not None or copy.pad:
+            remedy = f"make the destination {shape_text(moved)}"
+        raise CopyExtents(copy.span, src=shape_text(moved), dst=shape_text(dst.shape), remedy=remedy, **names)
+
+
+def _arranged(copy: Copy) -> tuple[Expr, ...]:
+    """The extents of what arrives: the source's, transposed and padded."""
+    order = copy.transpose if copy.transpose is not None else range(len(copy.src.axes))
+    found = [copy.src.shape[i] for i in order]
+    for i, (low, high, inner) in enumerate(copy.pad):
+        found[i] = add(found[i], add(mul(sub(found[i], 1), inner), low + high))
+    return tuple(found)
 
 
 def _views(op: Op) -> Iterator[View]:
