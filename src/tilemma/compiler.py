@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from importlib import metadata
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -129,10 +128,10 @@ class Ready:
 
 @cache
 def _fingerprint() -> str:
-    """What the compiler is: its version, and every file of it by size and time of change."""
+    """What the compiler is: every file of it by size and time of change."""
     root = Path(__file__).parent
     files = sorted((str(f.relative_to(root)), f.stat()) for f in root.rglob("*") if f.suffix in (".py", ".lark"))
-    return DiskCache.key(metadata.version("tilemma"), *((n, s.st_size, s.st_mtime_ns) for n, s in files))
+    return DiskCache.key(*((n, s.st_size, s.st_mtime_ns) for n, s in files))
 
 
 def ready(source: t.Kernel, arch: str, facts: Facts, compile_now: Callable[[], Compiled]) -> Ready:
