@@ -44,7 +44,7 @@ from tilemma.passes import FRONT_PASSES
 from tilemma.passes.assign_layouts import AssignLayouts
 from tilemma.passes.choose_atoms import ChooseAtoms
 from tilemma.passes.choose_copies import ChooseCopies
-from tilemma.passes.insert_sync import BarrierNotUniform, InsertSync
+from tilemma.passes.insert_sync import BarrierNotUniform, BarrierPartialWarp, InsertSync
 from tilemma.passes.scope import block_threads, blocks, sites
 from tilemma.passes.simplify import Simplify
 
@@ -297,6 +297,31 @@ def test_loops_of_different_lengths_cannot_wait_for_one_another():
     with pytest.raises(BarrierNotUniform) as caught:
         synchronised(k.b.finish())
     assert "`s`" in caught.value.message
+
+
+def test_part_of_a_warp_cannot_wait():
+    k = Scene()
+    with k.block():
+        s = k.shared()
+        with k.b.parallel(["t"], [50], THREAD) as (t,):
+            k.b.set_element(s, [0, t], 1.0)
+            k.b.set_element(k.y, [0, t], k.b.element(s, [0, binary("sub", 49, t.value)]))
+    with pytest.raises(BarrierPartialWarp) as caught:
+        synchronised(k.b.finish())
+    assert "50 threads" in caught.value.message and "64" in caught.value.remedy
+
+
+def test_what_skips_with_its_own_condition_may_wait():
+    k = Scene()
+    with k.block():
+        s = k.shared()
+        with k.b.parallel(["t"], [64], THREAD) as (t,):
+            with k.b.if_(binary("lt", t.value, 50)):
+                k.b.set_element(s, [0, t], 1.0)
+            with k.b.if_(binary("lt", t.value, 50)):
+                k.b.set_element(k.y, [0, t], k.b.element(s, [0, binary("sub", 49, t.value)]))
+    (barrier,) = find(k.done(), Barrier)
+    assert barrier.threads == 64
 
 
 def test_a_condition_of_run_time_values_is_the_same_for_all():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,6 @@ from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import Dependence
 from tilemma.passes.target import Target
 from tilemma.passes.threads import Block, Ints, Node, Tree
-from tilemma.passes.unsupported import NotBuilt
 
 _WARP = 32
 
@@ -53,6 +53,13 @@ class BarrierNotUniform(CompileError):
     found = "`{name}` is shared here ({kind}), but not all threads that share it run this together"
     expected = "a barrier between the two accesses that all the threads concerned reach equally often"
     fix = "move one of the two out of the `if`, `inthreads` or loop that only some of the threads run"
+
+
+class BarrierPartialWarp(CompileError):
+    code = "barrier-partial-warp"
+    found = "{threads} threads share `{name}` here ({kind}) and have to wait for each other"
+    expected = "whole warps at a barrier: a multiple of 32 threads (PTX ISA, bar)"
+    fix = "count {whole} threads and let those beyond {threads} skip each statement with its own `if`"
 
 
 class NotWaitedFor(CompileError):
@@ -261,10 +268,7 @@ def _place(hazard: Hazard) -> list[Node]:
         return _insert(body, position, hazard, body.warps())
     depth = _depth(hazard, body)
     if depth is None:
-        x, y = hazard.pending.access.node.op, hazard.later.node.op
-        raise BarrierNotUniform(
-            y.span, name=hazard.later.resource, kind=str(hazard), notes=[Note("the earlier access", x.span)]
-        )
+        raise _no_barrier(hazard, body)
     body, position, part = _narrowed(hazard, body, position, inward, body.partition(depth))
     if position and isinstance(body.nodes[position - 1].op, MmaFence):
         position -= 1
@@ -312,6 +316,18 @@ def _depth(hazard: Hazard, body: Block) -> int | None:
             if _regular(part, depth):
                 return depth
     return None
+
+
+def _no_barrier(hazard: Hazard, body: Block) -> CompileError:
+    """Why no barrier in ``body`` can order ``hazard``."""
+    x, y = hazard.pending.access.node.op, hazard.later.node.op
+    facts: dict[str, Any] = {"name": hazard.later.resource, "kind": str(hazard)}
+    notes = [Note("the earlier access", x.span)]
+    here = int(body.mask.sum())
+    if body.uniform(0) and here % _WARP:
+        whole = -(-here // _WARP) * _WARP
+        return BarrierPartialWarp(y.span, threads=here, whole=whole, notes=notes, **facts)
+    return BarrierNotUniform(y.span, notes=notes, **facts)
 
 
 def _regular(part: Ints, depth: int) -> bool:
