@@ -41,6 +41,4 @@ def double_buffer(
                 ma = mma.load(lhs0.data.subspan(WARP_M, WARP_K).at(p, i))
                 mb = mma.load(rhs0.data.subspan(WARP_N, WARP_K).at(q, i))
                 mma.row.row(mc, ma, mb)
-            mma.store(
-                mc, output.subspan(WARP_M, WARP_N).at(block_m * WARPS_M + p, block_n * WARPS_N + q)
-            )
+            mma.store(mc, output.subspan(WARP_M, WARP_N).at(block_m * WARPS_M + p, block_n * WARPS_N + q))

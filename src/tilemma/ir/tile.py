@@ -195,7 +195,8 @@ class CopyPlan:
     elements (innermost dimension first).
 
     ``counted``, for bytes that complete an event: "trigger", a later trigger expects them; "expect", the copy
-    itself does; "arrive", and it arrives too, as nothing triggers the event.
+    itself does; "arrive", and it arrives too, as nothing triggers the event.  ``peers``, for a multicast: the
+    indices of blocks within the cluster that share the tile; each of those blocks loads a part for all.
     """
 
     engine: Literal["cp.async", "ldst", "tma"]
@@ -204,6 +205,7 @@ class CopyPlan:
     threads: int
     box: tuple[int, ...] = ()
     counted: Literal["", "trigger", "expect", "arrive"] = ""
+    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,6 @@ class CopyNamespace:
         )
         return FutureHandle(future)
 
-
     def any(self) -> None:
         """``f = dma.any()``: a name for a copy that is still to be made."""
         builder(f"{self._engine}.any")

@@ -42,11 +42,11 @@ def wait(*what: Any) -> None:
             b.emit(WaitEvent(event_of(x, "wait")))
 
 
-def trigger(e: Any, *, after: Any = None) -> None:
-    """Trigger an event; ``after`` futures: when their bytes have arrived."""
+def trigger(e: Any, *, after: Any = None, cluster: bool = False) -> None:
+    """Trigger an event; ``after`` futures: when their bytes have arrived; ``cluster``: in all blocks of the cluster."""
     b = builder("trigger")
     futures = () if after is None else futures_of(after, "trigger(after=)")
-    b.emit(TriggerEvent(event_of(e, "trigger"), futures))
+    b.emit(TriggerEvent(event_of(e, "trigger"), futures, bool(cluster)))
 
 
 def swap(*futures: Any) -> None:

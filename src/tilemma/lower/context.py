@@ -73,6 +73,15 @@ class Visit:
     register: Reg
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The blocks of a cluster: how many, their indices' extents, and whether they reach each other's memory."""
+
+    size: int
+    extents: tuple[tuple[str, int], ...]
+    speaks: bool
+
+
 @dataclass
 class Lowering:
     """The state of one launch being lowered."""
@@ -98,6 +107,7 @@ class Lowering:
     phases: dict[str, Reg] = field(default_factory=dict)
     # Where each buffer whose name rotates lies now, in bytes from the start of shared memory.
     rotating: dict[str, Reg] = field(default_factory=dict)
+    cluster: Cluster | None = None
     # Inside a role that one thread of the instance plays alone; whether roles change their registers.
     solo: bool = False
     reallocates: bool = False

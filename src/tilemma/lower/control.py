@@ -353,7 +353,7 @@ def may_exceed(lo: Lowering, extent: Expr, limit: int) -> bool:
     return n is None or n > limit
 
 
-def bind_blocks(lo: Lowering, indices: tuple[Index, ...], level: Level) -> None:
+def bind_blocks(lo: Lowering, indices: tuple[Index, ...]) -> None:
     """Give the block's indices their values from %ctaid; see `grid` for the order."""
     e = lo.e
 
@@ -380,14 +380,21 @@ def bind_blocks(lo: Lowering, indices: tuple[Index, ...], level: Level) -> None:
             for i, axis in zip(reversed(indices), "xyz", strict=True):
                 lo.indices[i.name] = cta(axis)
         case _:
-            rest = cta("x")
-            for i in reversed(indices[1:]):
-                n = lo.linear(i.extent)
-                if n.known is not None:
-                    rest, digit = e.divide(rest, n.known, hint=i.name)
-                else:
-                    a, b = e.register(rest), e.register(n)
-                    digit = Linear.of(e.bounded(e.pure("rem.u32", "s32", a, b, hint=i.name), 0, 2**31 - 1))
-                    rest = Linear.of(e.bounded(e.pure("div.u32", "s32", a, b, hint="blocks"), 0, 2**31 - 1))
-                lo.indices[i.name] = digit
-            lo.indices[indices[0].name] = rest
+            number(lo, indices, cta("x"))
+
+
+def number(lo: Lowering, indices: tuple[Index, ...], count: Linear) -> None:
+    """``indices`` from their row-major number ``count``."""
+    e = lo.e
+    rest = count
+    for i in reversed(indices[1:]):
+        n = lo.linear(i.extent)
+        if n.known is not None:
+            rest, digit = e.divide(rest, n.known, hint=i.name)
+        else:
+            a, b = e.register(rest), e.register(n)
+            digit = Linear.of(e.bounded(e.pure("rem.u32", "s32", a, b, hint=i.name), 0, 2**31 - 1))
+            rest = Linear.of(e.bounded(e.pure("div.u32", "s32", a, b, hint="blocks"), 0, 2**31 - 1))
+        lo.indices[i.name] = digit
+    if indices:
+        lo.indices[indices[0].name] = rest

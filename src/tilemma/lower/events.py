@@ -121,8 +121,39 @@ def lower_trigger_event(lo: Lowering, op: tile.TriggerEvent) -> None:
     if count and (declared.by_warp or declared.event.threads is not None):
         expect(lo, at, count, _register(lo.elect()))
         count = 0
-    if guard is not False:
-        arrive(lo, at, count, _register(guard))
+    if guard is False:
+        return
+    if op.cluster and lo.cluster is not None:
+        _arrive_everywhere(lo, at, guard, declared)
+        return
+    arrive(lo, at, count, _register(guard))
+
+
+def _arrive_everywhere(lo: Lowering, at: Mem, guard: Reg | bool, declared: DeclareEvent) -> None:
+    """An arrival on the event of every block of the cluster.
+
+    Where threads of a warp are at hand, each arrives at one block.  The plain form of the arrival: a release at
+    the scope of the cluster costs the whole kernel dearly, and the data went through the async proxy.
+    """
+    e = lo.e
+    assert lo.cluster is not None
+    size = lo.cluster.size
+    spread = declared.event.threads is None and not lo.solo
+    local = e.pure("add.s32", "b32", at.base, Imm(at.offset), hint="event_at") if at.offset else at.base
+    assert isinstance(local, Reg)
+    if spread:
+        there = lo.lane if declared.by_warp else lo.thread_in(lo.instance)
+        some = e.compare("lt", there, Linear(const=size), hint="speaker")
+        address_there = e.pure("mapa.shared::cluster.u32", "b32", local, e.value(there), hint="remote")
+        _arrive_at(lo, address_there, _register(some))
+        return
+    for rank in range(size):
+        address_there = e.pure("mapa.shared::cluster.u32", "b32", local, Imm(rank), hint="remote")
+        _arrive_at(lo, address_there, _register(guard))
+
+
+def _arrive_at(lo: Lowering, address_there: Reg, guard: Reg | None) -> None:
+    lo.e.do("mbarrier.arrive.shared::cluster.b64", (), (Special("_"), Mem(address_there)), guard=guard)
 
 
 def _register(guard: Reg | bool) -> Reg | None:

@@ -14,6 +14,7 @@ from tilemma.ir.tile import Alloc, Kernel, Op, Parallel
 from tilemma.ir.types import Buffer, Space
 from tilemma.lower import tma
 from tilemma.lower.context import Lowering
+from tilemma.lower.clusters import bind_cluster, cluster_barrier, leave_cluster
 from tilemma.lower.control import GRID_LIMIT, bind_blocks, block_instance, launch_threads, may_exceed
 from tilemma.lower.events import initialise
 from tilemma.lower.futures import place_rotating
@@ -58,16 +59,24 @@ def lower(kernel: Kernel, arch: str) -> tuple[Lowered, ...]:
 
 
 def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, entry: str) -> Lowered:
-    assert op.level is not None and op.level.kind == "block", op.level
+    assert op.level is not None and op.level.kind in ("block", "cluster"), op.level
+    cluster = op if op.level.kind == "cluster" else None
+    if cluster is not None:
+        prelude = (*prelude, *(p for p in cluster.body if not isinstance(p, Parallel)))
+        op = next(p for p in cluster.body if isinstance(p, Parallel))
     threads = launch_threads(op)
     lo = Lowering(kernel, arch, threads)
     lo.e.span = op.span
-    bind_blocks(lo, op.indices, op.level)
+    if cluster is None:
+        bind_blocks(lo, op.indices)
+    else:
+        bind_cluster(lo, cluster.indices, op.indices)
     with lo.within(block_instance(threads)):
         lo.body(p for p in prelude if isinstance(p, (tile.Declare, tile.Assign)))
         _prologue(lo, op.body)
         place_rotating(lo, op.body)
         lo.body(op.body)
+        leave_cluster(lo)
     arrays = _arrays(kernel)
     pairs = lo.params.arguments(tuple(b.name for b in arrays))
     shared = _shared_bytes(op)
@@ -81,10 +90,11 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         # Without it ptxas ignores setmaxnreg (its advisory C7508).
         min_blocks=op.min_blocks or (1 if lo.reallocates else None),
         max_registers=op.max_registers,
+        cluster=(lo.cluster.size, 1, 1) if lo.cluster is not None else None,
         locals=tuple(lo.locals),
     )
     read, written = accesses(op)
-    grid, checks = _grid(lo, op)
+    grid, checks = _grid(lo, op) if cluster is None else _cluster_grid(cluster, lo)
     plan = launch.Launch(
         entry=entry,
         arch=arch,
@@ -93,6 +103,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         arguments=tuple(a for _, a in pairs),
         grid=grid,
         block=(threads, 1, 1),
+        cluster=lane.cluster,
         shared=shared,
         checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body)),
     )
@@ -108,7 +119,10 @@ def _prologue(lo: Lowering, body: tuple[Op, ...]) -> None:
         found = tuple(ops)
     if isinstance(first, Reg):
         lo.e.select_branch(first, found, ())
-    if events:
+    if lo.cluster is not None and lo.cluster.speaks:
+        # Other blocks arrive on these events and write into this block's memory: all have to be there.
+        cluster_barrier(lo)
+    elif events:
         lo.e.do("bar.sync", (), (Imm(0),))
 
 
@@ -180,6 +194,16 @@ def _shared_bytes(op: Parallel) -> int:
             case tile.DeclareEvent() if inner.offset is not None:
                 end = max(end, inner.offset + 8 * max(1, inner.event.slots))
     return end
+
+
+def _cluster_grid(cluster: Parallel, lo: Lowering) -> tuple[Sizes, tuple[tuple[launch.Size, str], ...]]:
+    """The blocks of all clusters, numbered along x."""
+    assert lo.cluster is not None
+    total: launch.Size = lo.cluster.size
+    for i in cluster.indices:
+        total = ("mul", total, _size(i))
+    limit = 2**31 - 1
+    return (total, 1, 1), ((("le", total, limit), f"at most {limit} blocks: the grid is too large"),)
 
 
 Sizes = tuple[launch.Size, launch.Size, launch.Size]

@@ -123,11 +123,46 @@ def _boxes(lo: Lowering, op: tile.Copy) -> None:
         arrive(lo, barrier, copy_bytes(op))
     elif op.plan.counted == "expect":
         expect(lo, barrier, copy_bytes(op))
+    extra = _hint(lo, op)
+    mask = _mask(lo, op)
+    suffix = (".multicast::cluster" if mask else "") + (".L2::cache_hint" if extra else "")
     for where, coords in _pieces(lo, op):
         mnemonic = f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        extra = _hint(lo, op)
-        loads: tuple[LaneOperand, ...] = (where, Coordinates(map_, coords), barrier, *extra)
-        e.do(mnemonic + (".L2::cache_hint" if extra else ""), (), loads)
+        loads: tuple[LaneOperand, ...] = (where, Coordinates(map_, coords), barrier, *mask, *extra)
+        e.do(mnemonic + suffix, (), loads)
+
+
+def _share(lo: Lowering, op: tile.Copy) -> tuple[int, Linear]:
+    """(blocks that share the tile, which of them this one is)."""
+    assert op.plan is not None
+    if lo.cluster is None:
+        return 1, Linear()
+    count, position = 1, Linear()
+    for name, extent in lo.cluster.extents:
+        if name in op.plan.peers:
+            position = position * extent + lo.indices[name]
+            count *= extent
+    return count, position
+
+
+def _mask(lo: Lowering, op: tile.Copy) -> tuple[Reg | Imm, ...]:
+    """The ranks, as bits, of the blocks that a multicast reaches: those that differ in ``peers`` alone."""
+    assert op.plan is not None
+    if not op.plan.peers or lo.cluster is None:
+        return ()
+    bits, base = 1, Linear()
+    pace = lo.cluster.size
+    for name, extent in lo.cluster.extents:
+        pace //= extent
+        if name in op.plan.peers:
+            bits = sum(bits << i * pace for i in range(extent))
+        else:
+            base = base + lo.indices[name] * pace
+    if base.known is not None:
+        return (Imm(bits << base.known, "b16"),)
+    e = lo.e
+    wide = e.pure("shl.b32", "b32", Imm(bits, "b32"), e.register(base), hint="peers")
+    return (e.pure("cvt.u16.u32", "b16", wide, hint="peers"),)
 
 
 def _hint(lo: Lowering, op: tile.Copy) -> tuple[LaneOperand, ...]:
@@ -152,17 +187,23 @@ def _pieces(lo: Lowering, op: tile.Copy) -> Iterator[tuple[Mem, tuple[Reg | Imm,
     outer = [a for a in there.axes if a.dim != facts.contiguous and value_of(a.extent) != 1]
     inner = next(a for a in there.axes if a.dim == facts.contiguous)
     axes = (*outer, inner)
-    steps = [range(0, value_of(a.extent) or 1, box[a.dim]) for a in axes]
+    shares, position = _share(lo, op)
+    steps = [range(0, (value_of(a.extent) or 1) // (1 if a is inner else shares), box[a.dim]) for a in axes]
+    part = (value_of(outer[0].extent) or 1) // shares if outer and shares > 1 else 0
     shared_axes = _matching(here)
     for at in product(*steps):
         index = [Linear()] * len(here.axes)
         for axis, i in zip(shared_axes, at, strict=True):
             index[axis] = Linear(const=i)
+        if part:
+            index[shared_axes[0]] = index[shared_axes[0]] + position * part
         row, col = placed.position(index)
         line = line_offset(lo.e, placed.plan, row, col * storage_bytes(here.base)) + placed.base
         coords = {d: lo.linear(there.offsets[d]) for d in order}
         for a, i in zip(axes, at, strict=True):
             coords[a.dim] = coords[a.dim] + i
+        if part:
+            coords[outer[0].dim] = coords[outer[0].dim] + position * part
         yield _address(lo, line), tuple(lo.e.value(coords[d], hint="coord") for d in order)
 
 

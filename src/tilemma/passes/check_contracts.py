@@ -10,7 +10,21 @@ from typing import Any
 
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Span
-from tilemma.ir.expr import Const, Element, Expr, Index, add, const, mul, sub, substitute, value_of, walk
+from tilemma.ir.expr import (
+    Const,
+    Dim,
+    Element,
+    Expr,
+    Index,
+    Scalar,
+    add,
+    const,
+    mul,
+    sub,
+    substitute,
+    value_of,
+    walk,
+)
 from tilemma.ir.tile import (
     Copy,
     DeclareFragment,
@@ -31,9 +45,9 @@ from tilemma.ir.tile import (
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Contract, Space, View
 from tilemma.ir.walk import expressions, rewrite
-from tilemma.passes.contraction import Fragments, extents, matrix
+from tilemma.passes.contraction import Fragments, extents, fragment_uses, matrix
 from tilemma.passes.decision import Decision
-from tilemma.passes.scope import Site, sites
+from tilemma.passes.scope import Site, names, sites
 
 
 class ContractMismatch(CompileError):
@@ -85,6 +99,13 @@ class CopyExtents(CompileError):
     fix = "{remedy}"
 
 
+class FragmentSubscript(CompileError):
+    code = "fragment-subscript"
+    found = "subscript {index} of `{name}` {wrong}"
+    expected = "a number known when compiled, at least 0 and below {count}: registers have no run-time subscripts"
+    fix = "{remedy}"
+
+
 class ViewOutside(CompileError):
     code = "view-outside"
     found = "a view of `{name}` reaches {end} along dimension {dim}, which has {extent}"
@@ -120,6 +141,8 @@ class CheckContracts:
                     have = _tile(dst)
                     if have is not None:
                         _same(f.name, have[::-1] if store.transpose else have, shapes, store.span)
+            for _, ref in fragment_uses(site.op):
+                _subscripts(ref, fragments.declared[ref.name], site)
             for view in _views(site.op):
                 _inside(view, site)
 
@@ -227,9 +250,9 @@ def _same(name: str, have: tuple[int, int], shapes: dict[str, tuple[int, int]], 
 
 def _copy(copy: Copy) -> None:
     src, dst = copy.src, copy.dst
-    names: dict[str, Any] = {"src_name": src.base.name, "dst_name": dst.base.name}
+    bases: dict[str, Any] = {"src_name": src.base.name, "dst_name": dst.base.name}
     if src.dtype is not dst.dtype:
-        raise CopyTypes(copy.span, src=src.dtype, dst=dst.dtype, **names)
+        raise CopyTypes(copy.span, src=src.dtype, dst=dst.dtype, **bases)
     moved = _arranged(copy)
     a = [e for e in moved if value_of(e) != 1]
     b = [e for e in dst.shape if value_of(e) != 1]
@@ -243,7 +266,7 @@ def _copy(copy: Copy) -> None:
         remedy = f"take a tile of the buffer's extents on the other side: `.subspan({what}).at(...)`"
         if copy.transpose is not None or copy.pad:
             remedy = f"make the destination {shape_text(moved)}"
-        raise CopyExtents(copy.span, src=shape_text(moved), dst=shape_text(dst.shape), remedy=remedy, **names)
+        raise CopyExtents(copy.span, src=shape_text(moved), dst=shape_text(dst.shape), remedy=remedy, **bases)
 
 
 def _arranged(copy: Copy) -> tuple[Expr, ...]:
@@ -313,6 +336,27 @@ def _reach(view: View, dim: int) -> int | None:
                 return None
             reach += (extent - 1) * step
     return reach
+
+
+def _subscripts(ref: FragmentRef, declared: DeclareFragment, site: Site) -> None:
+    """Refuse subscripts of an array of fragments that the compiler cannot count out."""
+    loops = {p.index.name for p in site.parents if isinstance(p, For)}
+    ranges = {n: r for n, r in _ranges(site).items() if n in loops}
+    for index, copies in zip(ref.index, declared.copies, strict=True):
+        facts: dict[str, Any] = {"index": describe(index), "name": ref.name, "count": copies}
+        run_time = sorted(names(index) - set(ranges))
+        run_time += [x.name for x in walk(index) if isinstance(x, (Dim, Scalar))]
+        if run_time:
+            wrong = f"depends on `{run_time[0]}`, which is known only at run time"
+            remedy = "use constants, or indices of loops with constant bounds"
+            raise FragmentSubscript(site.op.span, wrong=wrong, remedy=remedy, **facts)
+        high, low = largest(index, ranges), largest(sub(0, index), ranges)
+        if high is not None and high >= copies:
+            raise FragmentSubscript(
+                site.op.span, wrong=f"reaches {high}", remedy="use a shorter loop, or a larger array", **facts
+            )
+        if low is not None and low > 0:
+            raise FragmentSubscript(site.op.span, wrong=f"reaches {-low}", remedy="start at 0", **facts)
 
 
 def _ranges(site: Site) -> dict[str, range]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from tilemma.errors import CompileError
-from tilemma.ir.expr import Expr, value_of
+from tilemma.ir.expr import Expr, Index, value_of
 from tilemma.ir.tile import (
     Alloc,
     ArrayFacts,
@@ -27,7 +28,7 @@ from tilemma.passes import tma
 from tilemma.passes.contraction import divisor, matrix
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
-from tilemma.passes.scope import Dependence, Site, block_threads, control, count, sites, span_threads
+from tilemma.passes.scope import Dependence, Site, block_threads, control, count, kind, sites, span_threads
 from tilemma.passes.shared_views import ldmatrix_rule
 from tilemma.passes.target import Target
 from tilemma.passes.unsupported import NotBuilt
@@ -38,6 +39,13 @@ class ClashingCopies(CompileError):
     found = "every instance of `parallel {names}` copies a different part of `{src}` to the same place in `{dst}`"
     expected = "a destination that depends on the index as the source does, or a source that does not"
     fix = "give each instance its own part of `{dst}`, or move the copy out of the `parallel`"
+
+
+class MulticastRefused(CompileError):
+    code = "multicast-outside-cluster"
+    found = "a `.multicast` that is no load by TMA inside `parallel ... : cluster`"
+    expected = "a `tma.copy` into shared memory, in the blocks of a cluster: they share what it loads"
+    fix = "put the block inside `parallel ... : cluster`, or leave `.multicast` out"
 
 
 class CopyOutsideBlock(CompileError):
@@ -97,7 +105,7 @@ class ChooseCopies:
         _refuse_unbuilt(op, self.arch)
         level, threads = _executors(op, site, block, dependence)
         if op.engine == "tma":
-            return _by_tma(op, self.arch, memory, level, threads)
+            return _by_tma(op, self.arch, memory, level, threads, _peers(op, site, dependence))
         vector = min(memory.vector(op.src, op.dst), memory.vector(op.dst, op.src))
         spaces = op.src.base.space, op.dst.base.space
         asynchronous = (
@@ -106,7 +114,20 @@ class ChooseCopies:
         return CopyPlan("cp.async" if asynchronous else "ldst", vector, level, threads)
 
 
-def _by_tma(op: Copy, arch: str, memory: _Memory, level: Level, threads: int) -> CopyPlan:
+def _peers(op: Copy, site: Site, dependence: Dependence) -> tuple[Index, ...]:
+    """The indices of blocks within the cluster that a multicast does not depend on."""
+    if not op.multicast:
+        return ()
+    if not any(kind(p) == "cluster" for p in site.parallels) or not tma.is_load(op):
+        raise MulticastRefused(op.span)
+    assert site.block is not None
+    on = _depends(op.src, dependence)
+    return tuple(i for i in site.block.indices if i.name not in on and value_of(i.extent) != 1)
+
+
+def _by_tma(
+    op: Copy, arch: str, memory: _Memory, level: Level, threads: int, peers: tuple[Index, ...]
+) -> CopyPlan:
     there, here = tma.sides(op)
     if not Target.of(arch).tma:
         raise tma.TmaRefused(
@@ -118,8 +139,9 @@ def _by_tma(op: Copy, arch: str, memory: _Memory, level: Level, threads: int) ->
             remedy="use `dma.copy`, or compile for sm_90a",
         )
     facts = memory.facts.get(there.base.name) or default_facts(there.base)
-    found = tma.boxes(op, memory.layouts.get(here.base.name), facts)
-    return CopyPlan("tma", 16, level, threads, found.box)
+    shares = prod(value_of(i.extent) or 1 for i in peers)
+    found = tma.boxes(op, memory.layouts.get(here.base.name), facts, shares)
+    return CopyPlan("tma", 16, level, threads, found.box, peers=tuple(i.name for i in peers))
 
 
 def _store_plan(
@@ -154,7 +176,6 @@ def _refuse_unbuilt(op: Copy, arch: str) -> None:
     for what, given, remedy in (
         ("`dma.transp`", op.transpose is not None, "use an element loop"),
         ("`dma.pad`", bool(op.pad), "use an element loop"),
-        ("`.multicast`", op.multicast, "leave it out"),
     ):
         if given:
             raise NotBuilt(op.span, what=what, arch=arch, remedy=remedy)

@@ -236,7 +236,8 @@ class Walk:
             return Hazard(pending, y, everything, not pending.done, False) if aliased else None
         if x.private and x.agent == y.agent == "wgmma":
             return None
-        if _ordered_by_events(x, y) or (not pending.done and (x.event, id(roles[1])) in self._waited_for):
+        trusted = not pending.done and not aliased and (x.event, id(roles[1])) in self._waited_for
+        if trusted or _ordered_by_events(x, y):
             return None
         pairs, mapped = self._overlap(x, y, pending.carried, aliased)
         if not pairs.any():

@@ -404,8 +404,7 @@ def _last_stores(tree: Tree) -> list[Node]:
         body = next(
             b
             for b in node.parent.path()
-            if b.owner is None
-            or (isinstance(b.owner.op, (Parallel, InThreads)) and not _in_loop(b.owner))
+            if b.owner is None or (isinstance(b.owner.op, (Parallel, InThreads)) and not _in_loop(b.owner))
         )
         if not (body.nodes and isinstance(body.nodes[-1].op, BulkWait)):
             made.append(Node(BulkWait(0, span=node.op.span), body, inserted=True))

@@ -30,7 +30,7 @@ from tilemma.ir.walk import walk as operations
 from tilemma.passes import tma
 from tilemma.passes.accesses import Accesses, role_of
 from tilemma.passes.decision import Decision
-from tilemma.passes.scope import WARP, Dependence
+from tilemma.passes.scope import WARP, Dependence, count, kind
 from tilemma.passes.target import Target
 from tilemma.passes.threads import Block, Node, Tree
 from tilemma.passes.unsupported import NotBuilt
@@ -109,16 +109,23 @@ class PlanEvents:
         """Raises EventCount, EventNeverTriggered, EventStuck, EventSlot, EventSubscript, EventPlace,
         EventWaiters or NotBuilt."""
         kernel = replace(kernel, body=rewrite(kernel.body, _block(_with_private_events)))
+        clustered = {
+            op.indices: count(op) or 1
+            for cluster in kernel.body
+            if isinstance(cluster, Parallel) and kind(cluster) == "cluster"
+            for op in cluster.body
+            if isinstance(op, Parallel)
+        }
         dependence = Dependence(kernel.body)
 
         def settle(op: Op) -> Op:
             if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
-                return self._events(op, dependence, log)
+                return self._events(op, clustered.get(op.indices, 1), dependence, log)
             return op
 
         return replace(kernel, body=rewrite(kernel.body, settle))
 
-    def _events(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
+    def _events(self, block: Parallel, blocks: int, dependence: Dependence, log: list[Decision]) -> Op:
         if not any(isinstance(op, DeclareEvent) for op in operations(block.body)):
             return block
         tree = Tree(block, dependence)
@@ -131,7 +138,7 @@ class PlanEvents:
             _check_place(u)
             _check_subscripts(u)
             _check_waiters(u)
-            arrivals = _arrivals(u)
+            arrivals = _arrivals(u, blocks)
             _check_triggered(u, arrivals)
             assert isinstance(u.declared.op, DeclareEvent)
             warps = _warps_each(u, tree, accesses)
@@ -139,7 +146,9 @@ class PlanEvents:
             u.declared.op = replace(u.declared.op, arrivals=max(arrivals, 1), by_warp=warps > 1)
             slots = u.declared.op.event.slots
             each = f", one for each of {warps} warps" if warps > 1 else ""
-            text = f"{arrivals} arrival{'s' if arrivals != 1 else ''} a generation{each}, {max(1, slots)} mbarriers"
+            text = (
+                f"{arrivals} arrival{'s' if arrivals != 1 else ''} a generation{each}, {max(1, slots)} mbarriers"
+            )
             log.append(Decision("events", name, text, {"arrivals": arrivals, "slots": slots}))
         _check_progress(tree, uses)
         _count_bytes(tree, uses)
@@ -230,14 +239,17 @@ def threads(node: Node) -> int:
     return int(node.parent.mask.sum())
 
 
-def _arrivals(u: _Uses) -> int:
+def _arrivals(u: _Uses, blocks: int) -> int:
+    """How many instances trigger a generation, those of all ``blocks`` of the cluster for `trigger.cluster`."""
     op = u.declared.op
     assert isinstance(op, DeclareEvent)
     if op.event.threads is not None:
         return op.event.threads
     if not u.triggers:
         return sum(instances(n) for n in u.copies)
-    counts = [(instances(n), n) for n in u.triggers]
+    counts = [
+        (instances(n) * (blocks if isinstance(n.op, TriggerEvent) and n.op.cluster else 1), n) for n in u.triggers
+    ]
     counts = [c for c in counts if c[0]] or counts
     first, where = counts[0]
     for n, node in counts[1:]:
@@ -255,7 +267,9 @@ def _warps_each(u: _Uses, tree: Tree, accesses: Accesses) -> int:
         return 1
     widths = {_instance_threads(t, tree) for t in u.triggers}
     if len(widths) > 1:
-        raise NotBuilt(op.span, what="an event triggered by groups of different sizes", arch="PTX", remedy="split it")
+        raise NotBuilt(
+            op.span, what="an event triggered by groups of different sizes", arch="PTX", remedy="split it"
+        )
     return max(1, widths.pop() // WARP)
 
 

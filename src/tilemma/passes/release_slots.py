@@ -223,9 +223,9 @@ def _step(e: Expr, loop: Loop) -> int | None:
             x, y = _step(a, loop), _step(b, loop)
             return None if x is None or y is None else x + y if op == "add" else x - y
         case Binary(op="mul", a=a, b=b):
-            for x, c in ((a, value_of(b)), (b, value_of(a))):
+            for factor, c in ((a, value_of(b)), (b, value_of(a))):
                 if c is not None:
-                    d = _step(x, loop)
+                    d = _step(factor, loop)
                     return None if d is None else d * c
             x, y = _step(a, loop), _step(b, loop)
             return 0 if x == 0 and y == 0 else None

@@ -50,7 +50,9 @@ class Rotations:
         for b, name in zip(found, op.futures, strict=True):
             if (b.dtype, b.shape, b.space, b.copies) != (first.dtype, first.shape, Space.SHARED, 0):
                 what = f"`{b.name}` and `{first.name}` are not alike"
-                raise SwapRefused(op.span, name=name, what=what, remedy="give both buffers the same type and shape")
+                raise SwapRefused(
+                    op.span, name=name, what=what, remedy="give both buffers the same type and shape"
+                )
         names = tuple(b.name for b in found)
         if len(set(names)) != len(names):
             what = "two of the names stand for one buffer"

@@ -114,7 +114,13 @@ def _staged(alloc: Alloc, body: Body) -> _Staged | None:
     for store, copy in pairs:
         plan = plans.get(store.fragment.name)
         whole = store.dst.axes[-1]
-        if plan is None or plan.grid[1] != 1 or store.transpose or store.rows is not None or store.columns is not None:
+        if (
+            plan is None
+            or plan.grid[1] != 1
+            or store.transpose
+            or store.rows is not None
+            or store.columns is not None
+        ):
             return None
         if value_of(whole.extent) != columns or whole.dim != 1 or value_of(store.dst.offsets[1]) != 0:
             return None

@@ -50,8 +50,8 @@ def sides(op: Copy) -> tuple[View, View]:
     return (op.src, op.dst) if is_load(op) else (op.dst, op.src)
 
 
-def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts) -> Boxes:
-    """The boxes of ``op``; TmaRefused names the rule that it breaks."""
+def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: int = 1) -> Boxes:
+    """The boxes of ``op``, of which each of ``shares`` blocks loads its part; TmaRefused names the broken rule."""
 
     def refuse(what: str, rule: str, remedy: str = "use `dma.copy`, which takes any tile") -> TmaRefused:
         return TmaRefused(op.span, src=op.src.base.name, dst=op.dst.base.name, what=what, rule=rule, remedy=remedy)
@@ -74,13 +74,23 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts) -> Boxes
     if there.base.rank > LARGEST_RANK:
         raise refuse(f"`{name}` has {there.base.rank} dimensions", f"at most {LARGEST_RANK} ({_MANUAL})")
     outer, inner = _axes(there, here, facts, refuse)
+    if shares > 1 and not outer:
+        raise refuse(
+            "it has one row for several blocks", "a row of 8 lines for each block", "leave `.multicast` out"
+        )
     assert layout is not None, here.base.name
     width = _inner_extent(here, inner, size, layout, refuse)
     extents = [1] * there.base.rank
     total = 1
     for axis in outer:
         n = value_of(axis.extent) or 1
-        extents[axis.dim] = _split(n)
+        if shares > 1 and n % (8 * shares):
+            raise refuse(
+                f"its {n} rows are not shared out among {shares} blocks in multiples of 8",
+                "a part of whole swizzle patterns for each block of the cluster",
+                "leave `.multicast` out, or use a taller tile",
+            )
+        extents[axis.dim] = _split(n // shares)
         total *= n // extents[axis.dim]
     extents[inner.dim] = width
     total *= (value_of(inner.extent) or 1) // width

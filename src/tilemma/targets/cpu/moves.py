@@ -10,7 +10,7 @@ from tilemma.ir.tile import Copy
 from tilemma.ir.types import Space
 from tilemma.targets.cpu.access import Access, Place
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
-from tilemma.targets.cpu.faults import CopyMisfit, InFlightSource, NotInReference
+from tilemma.targets.cpu.faults import CopyMisfit, InFlightSource
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.sync import event_place
 from tilemma.targets.cpu.tasks import Flight, Instance
@@ -23,8 +23,6 @@ def copy(c: Compiler, op: Copy, scope: Scope) -> Step:
     src, dst = c.access(op.src), c.access(op.dst)
     if op.src.dtype != op.dst.dtype:
         raise CopyMisfit(op.span, source=f"{op.src.dtype} elements", target=f"{op.dst.dtype} elements")
-    if op.multicast:
-        raise NotInReference(op.span, what="`.multicast`")
     transform = _transform(c, op)
     after = [c.slot("future", n) for n in op.after]
     if op.asynchronous or op.event is not None or op.future is not None:

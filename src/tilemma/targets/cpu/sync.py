@@ -36,7 +36,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import BLOCK, EventRef
 from tilemma.targets.cpu.control import inferred_level
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
-from tilemma.targets.cpu.faults import EventCount, NotInReference
+from tilemma.targets.cpu.faults import EventCount
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.tasks import Block, Coroutine, Flight, Instance, Rendezvous, Ring
 
@@ -190,8 +190,8 @@ def wait_event(c: Compiler, op: WaitEvent, scope: Scope) -> Step:
 
 
 def trigger_event(c: Compiler, op: TriggerEvent, scope: Scope) -> Step:
-    if op.cluster:
-        raise NotInReference(op.span, what="`trigger.cluster`")
+    # The blocks of a cluster do the same with copies of their own of what a multicast shares: each is its own
+    # event's only trigger here.
     place = event_place(c, op.event)
     after = [c.slot("future", n) for n in op.after]
 

@@ -1,0 +1,71 @@
+"""Clusters: blocks that run at the same time on neighbouring multiprocessors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilemma.errors import CompileError
+from tilemma.ir.tile import Kernel, Op, Parallel, TriggerEvent
+from tilemma.passes.decision import Decision
+from tilemma.passes.infer_levels import described
+from tilemma.passes.scope import count, kind, sites
+from tilemma.passes.target import Target
+
+
+class ClusterRefused(CompileError):
+    code = "cluster-refused"
+    found = "`parallel {names}`: {what}"
+    expected = "{rule}"
+    fix = "{remedy}"
+
+
+class TriggerOutsideCluster(CompileError):
+    code = "trigger-outside-cluster"
+    found = "`trigger.cluster {event}` outside every `parallel ... : cluster`"
+    expected = "a block of a cluster: the trigger goes to all its blocks"
+    fix = "write `trigger {event}`, or put the block inside `parallel ... : cluster`"
+
+
+@dataclass(frozen=True)
+class CheckClusters:
+    """Refuses clusters that the target cannot start."""
+
+    arch: str
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises ClusterRefused or TriggerOutsideCluster."""
+        for site in sites(kernel.body):
+            op = site.op
+            if isinstance(op, Parallel) and kind(op) == "cluster":
+                self._check(op, log)
+            elif isinstance(op, TriggerEvent) and op.cluster and not _clustered(site.parents):
+                raise TriggerOutsideCluster(op.span, event=op.event.event.name)
+        return kernel
+
+    def _check(self, cluster: Parallel, log: list[Decision]) -> None:
+        def refuse(what: str, rule: str, remedy: str) -> ClusterRefused:
+            return ClusterRefused(cluster.span, names=described(cluster), what=what, rule=rule, remedy=remedy)
+
+        target = Target.of(self.arch)
+        if not target.has("cluster"):
+            remedy = "compile for sm_90a, or use `parallel ... : block` alone"
+            raise refuse(f"{self.arch} has no clusters", "sm_90 or later", remedy)
+        blocks = [op for op in cluster.body if isinstance(op, Parallel) and kind(op) == "block"]
+        if len(blocks) != 1:
+            raise refuse(
+                f"it holds {len(blocks)} `parallel ... : block`",
+                "one: its blocks start together",
+                "split the cluster",
+            )
+        n = count(blocks[0])
+        if n is None:
+            rule = "a constant number of blocks in a cluster"
+            raise refuse("how many blocks it has is not known when compiled", rule, "use a constant there")
+        if not 1 <= n <= target.max_cluster:
+            rule = f"1 to {target.max_cluster} blocks (CUDA C++ Programming Guide, Thread Block Clusters)"
+            raise refuse(f"it has {n} blocks", rule, "use fewer blocks, and give each more of the tile")
+        log.append(Decision("clusters", described(cluster), f"{n} blocks each", {"blocks": n}, span=cluster.span))
+
+
+def _clustered(parents: tuple[Op, ...]) -> bool:
+    return any(isinstance(p, Parallel) and kind(p) == "cluster" for p in parents)
