@@ -17,14 +17,18 @@ def main() -> None:
     programs = {
         "sm_80 mma.sync 64x64x32, 130x136x256": ampere(130, 136, 256),
         "sm_90a TMA + wgmma 128x128x64, one CTA, K=512": hopper(128, 128, 512, bn=128, consumers=2, stages=3),
-        "sm_90a the same, cluster of 2, multicast": hopper(256, 128, 512, bn=128, consumers=2, stages=3, cluster=2),
+        "sm_90a the same, cluster of 2, multicast": hopper(
+            256, 128, 512, bn=128, consumers=2, stages=3, cluster=2
+        ),
     }
     for name, (ptx, launch, args) in programs.items():
         start = time.perf_counter()
         verdict = machine.check(ptx, launch, args, schedules=5, strict=True)
         seconds = time.perf_counter() - start
         rate = verdict.instructions / seconds
-        print(f"{name}: {seconds / 5:.3f} s a run, {rate / 1e3:.0f} thousand warp instructions a second, {verdict}")
+        print(
+            f"{name}: {seconds / 5:.3f} s a run, {rate / 1e3:.0f} thousand warp instructions a second, {verdict}"
+        )
 
 
 if __name__ == "__main__":

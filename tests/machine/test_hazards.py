@@ -80,9 +80,17 @@ def wgmma_cp_async(edit: Callable[[str], str] = lambda p: p) -> Any:
         """shr.u32 %r1, %t, 1; and.b32 %r2, %r1, 7; shr.u32 %r1, %r1, 3; shl.b32 %r1, %r1, 1; and.b32 %r3, %t, 1;
   add.s32 %r1, %r1, %r3; shl.b32 %r1, %r1, 7; shl.b32 %r2, %r2, 4; add.s32 %r1, %r1, %r2; add.s32 %r1, %r1, %r0;""",
     )
-    body = body.replace("  ld.global.v4.b32 {%r2, %r3, %r4, %r5}, [%d0];", "  shl.b32 %r7, %t, 4; add.s32 %r7, %r7, %r0;")
-    body = body.replace("st.shared.v4.b32 [%r1], {%r2, %r3, %r4, %r5}; // @fill", "cp.async.cg.shared.global [%r1], [%d0], 16; // @fill")
-    body = body.replace("st.shared.v4.b32 [%r1+2048], {%r2, %r3, %r4, %r5};", "shl.b32 %r7, %t, 4; add.s32 %r7, %r7, %r0; st.shared.v4.b32 [%r7+2048], {%r2, %r3, %r4, %r5};")
+    body = body.replace(
+        "  ld.global.v4.b32 {%r2, %r3, %r4, %r5}, [%d0];", "  shl.b32 %r7, %t, 4; add.s32 %r7, %r7, %r0;"
+    )
+    body = body.replace(
+        "st.shared.v4.b32 [%r1], {%r2, %r3, %r4, %r5}; // @fill",
+        "cp.async.cg.shared.global [%r1], [%d0], 16; // @fill",
+    )
+    body = body.replace(
+        "st.shared.v4.b32 [%r1+2048], {%r2, %r3, %r4, %r5};",
+        "shl.b32 %r7, %t, 4; add.s32 %r7, %r7, %r0; st.shared.v4.b32 [%r7+2048], {%r2, %r3, %r4, %r5};",
+    )
     body = body.replace("  fence.proxy", "  cp.async.wait_all;\n  fence.proxy", 1)
     ptx, launch, args = small(body, block=128, shared=4096, x=x)
     return edit(ptx), launch, args
@@ -326,7 +334,19 @@ def test_convicts(case: Case, assembles: Callable[[str, str], None]) -> None:
         assert hazard.render() and hazard.to_json()["ptx_line"]
 
 
-BUILDERS = [exchange, cp_async, barrier, bulk_store, bulk_load, wgmma, wgmma_cp_async, tma, cluster, with_registers, global_flag]
+BUILDERS = [
+    exchange,
+    cp_async,
+    barrier,
+    bulk_store,
+    bulk_load,
+    wgmma,
+    wgmma_cp_async,
+    tma,
+    cluster,
+    with_registers,
+    global_flag,
+]
 
 
 @pytest.mark.parametrize("build", BUILDERS, ids=range(len(BUILDERS)))

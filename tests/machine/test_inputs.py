@@ -66,6 +66,7 @@ REFUSED = [
     ("mov.u32 %r0, %ntid.x;", "add.u32 %r0, %d, %r1;", BadOperand),
     ("mov.u32 %r0, %ntid.x;", "st.global.v8.b32 [%d], {%r0, %r1};", UnsupportedInstruction),
     ("mov.u32 %r0, %ntid.x;", "ld.global.b32 %r0, %r1;", BadOperand),
+    ("mov.u32 %r0, %ntid.x;", "call.uni f;", UnsupportedInstruction),
     ("mov.u32 %r0, %ntid.x;", "add.cc.u32 %r0, %r0, %r0;", UnsupportedInstruction),
     ("mov.u32 %r0, %ntid.x;", "elect.sync %r0|%p, -1;", machine.HazardError),
 ]

@@ -50,7 +50,9 @@ def run_mma(opcode: str, operands: list[tuple[Any, str]], out: int, wide: bool, 
             serial += 1
         text.append("{" + ", ".join(names) + "}" if len(names) > 1 or tail == "" else "{" + names[0] + "}")
     d = "{" + ", ".join(f"%o{j}" for j in range(out)) + "}"
-    results = execute(f"{opcode} {d}, {', '.join(text)}{tail};", ["b64" if wide else "b32"] * out, inputs, arch="sm_90a")
+    results = execute(
+        f"{opcode} {d}, {', '.join(text)}{tail};", ["b64" if wide else "b32"] * out, inputs, arch="sm_90a"
+    )
     return np.stack(results, axis=1)
 
 
@@ -66,7 +68,10 @@ def test_mma(form: Any) -> None:
     m, n, k = form.shape
     rng = np.random.default_rng(5)
     a, b, c = values(rng, (m, k), form.a), values(rng, (k, n), form.b), values(rng, (m, n), form.c)
-    at = {x: fragments.mma_fragment(form.shape, x, t) for x, t in (("A", form.a), ("B", form.b), ("C", form.c), ("D", form.d))}
+    at = {
+        x: fragments.mma_fragment(form.shape, x, t)
+        for x, t in (("A", form.a), ("B", form.b), ("C", form.c), ("D", form.d))
+    }
     bitop = ".and.popc" if form.a == "b1" else ""
     opcode = f"mma.sync.aligned.m{m}n{n}k{k}.row.col.{short(form.d)}.{short(form.a)}.{short(form.b)}.{short(form.c)}{bitop}"
     regs = [registers(a, at["A"], form.a), registers(b, at["B"], form.b), registers(c, at["C"], form.c)]
@@ -145,7 +150,16 @@ def test_ldmatrix_and_stmatrix(num: int, trans: bool) -> None:
         assert (got == given).all()
 
 
-WG_TYPES = [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("tf32", "f32"), ("f8_e4m3", "f32"), ("f8_e5m2", "f16"), ("s8", "s32"), ("u8", "s32")]
+WG_TYPES = [
+    ("f16", "f32"),
+    ("f16", "f16"),
+    ("bf16", "f32"),
+    ("tf32", "f32"),
+    ("f8_e4m3", "f32"),
+    ("f8_e5m2", "f16"),
+    ("s8", "s32"),
+    ("u8", "s32"),
+]
 
 
 def wgmma_ptx(n: int, a: str, d: str, count: int, *, in_registers: bool, trans_b: bool = False) -> str:
@@ -155,7 +169,11 @@ def wgmma_ptx(n: int, a: str, d: str, count: int, *, in_registers: bool, trans_b
     b_bytes = n * 32
     opcode = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{short(d)}.{short(a)}.{short(a)}"
     scales = ", 1, 1" if t.is_float else ""
-    trans = (", " if t.bits == 16 else "") + (f"{int(trans_b)}" if in_registers else f"0, {int(trans_b)}") if t.bits == 16 else ""
+    trans = (
+        (", " if t.bits == 16 else "") + (f"{int(trans_b)}" if in_registers else f"0, {int(trans_b)}")
+        if t.bits == 16
+        else ""
+    )
     # K-major: LBO (to the next 16 bytes of K) 128, SBO (to the next 8 rows) 256.
     fields = 128 >> 4 << 16 | (256 >> 4) << 32
     # MN-major B of n columns: SBO (to the next 16 bytes of N) 128, LBO (to the next 8 of K) n / 8 * 128.
@@ -241,7 +259,12 @@ def test_wgmma_reads_b_along_n(assembles: Callable[[str, str], None]) -> None:
     assembles(ptx, "sm_90a")
     raw = b.view(np.uint8).reshape(k // 8, 8, n // 8, 16).transpose(0, 2, 1, 3)
     out = np.zeros((128, n // 2), np.float32)
-    args = {"a": core_matrices(a, "f16"), "b": np.ascontiguousarray(raw).reshape(-1), "d": out, "ra": np.zeros((128, 4), np.uint32)}
+    args = {
+        "a": core_matrices(a, "f16"),
+        "b": np.ascontiguousarray(raw).reshape(-1),
+        "d": out,
+        "ra": np.zeros((128, 4), np.uint32),
+    }
     machine.run(ptx, {"grid": 1, "block": 128, "shared": 2048 + 32 * n}, args, strict=True)
     want = a.astype(np.float64) @ b.astype(np.float64)
     assert (out == want[fragments.wgmma_fragment(n, k, "D", "f32")]).all()
@@ -251,7 +274,12 @@ def test_forms_that_do_not_exist_are_refused() -> None:
     rng = np.random.default_rng(0)
     regs = rng.integers(0, 9, (32, 4), dtype=np.uint32)
     with pytest.raises(machine.HazardError) as caught:
-        run_mma("mma.sync.aligned.m16n8k16.row.col.f16.bf16.bf16.f16", [(regs, ""), (regs[:, :2], ""), (regs[:, :2], "")], 2, False)
+        run_mma(
+            "mma.sync.aligned.m16n8k16.row.col.f16.bf16.bf16.f16",
+            [(regs, ""), (regs[:, :2], ""), (regs[:, :2], "")],
+            2,
+            False,
+        )
     assert caught.value.code == "no-such-form"
 
 

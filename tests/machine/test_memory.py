@@ -141,3 +141,23 @@ def test_performance_notes() -> None:
     assert (conflict.kind, conflict.count, conflict.executions) == ("bank-conflict", 62, 2)
     # 32 lanes of 4 bytes fill 4 sectors; 32 are touched.
     assert (scattered.kind, scattered.count, scattered.executions) == ("uncoalesced", 56, 2)
+
+
+def test_printf(capsys: pytest.CaptureFixture[str]) -> None:
+    text = b"lane %d: %5.2f and %llu, 100%%\n\0"
+    ptx = (
+        header("7.0", "sm_80")
+        + f""".extern .func (.param .b32 status) vprintf (.param .b64 format, .param .b64 arguments);
+.global .align 1 .b8 text[{len(text)}] = {{{", ".join(map(str, text))}}};
+.visible .entry k(.param .u64 y) {{ .reg .b32 %r<4>; .reg .b64 %d<4>; .reg .pred %p; .reg .f64 %f; .local .align 8 .b8 block[24];
+  mov.u32 %r0, %tid.x; setp.gt.u32 %p, %r0, 1; @%p exit;
+  st.local.b32 [block], %r0; cvt.rn.f64.u32 %f, %r0; st.local.f64 [block+8], %f; mov.u64 %d1, 12345678901; st.local.b64 [block+16], %d1;
+  mov.u64 %d2, text; cvta.global.u64 %d2, %d2; mov.u64 %d3, block; cvta.local.u64 %d3, %d3;
+  {{ .param .b64 format; .param .b64 arguments; .param .b32 status;
+  st.param.b64 [format], %d2; st.param.b64 [arguments], %d3; call.uni (status), vprintf, (format, arguments);
+  ld.param.b32 %r1, [status]; }}
+  ret; }}"""
+    )
+    report = machine.run(ptx, {"grid": 1, "block": 32}, {"y": np.zeros(1, np.uint32)})
+    assert report.printed == "".join(f"lane {i}: {float(i):5.2f} and 12345678901, 100%\n" for i in range(2))
+    assert capsys.readouterr().out == report.printed

@@ -45,12 +45,12 @@ class OverwriteInFlight(HazardError):
 
 class OverwriteOfOtherWarps(OverwriteInFlight):
     code = "overwrite-in-flight-warps"
-    found = "{access} {space}; not all four warps are known to have waited for PTX line {other_line}"
+    found = "{access} {space}; not all warps are known to have waited for PTX line {other_line}"
     expected = "all four warps of the warpgroup have waited for their part, and the writer knows"
     fix = "let each of the four warps tell the writer after its own wait, or add a barrier of the warpgroup"
     why = (
-        "A wgmma group belongs to the warpgroup, and widely used pipelines let one thread of the warpgroup release "
-        "the buffer; but `wgmma.wait_group` makes only its own warp wait. A note by default, an error under "
+        "A wgmma group belongs to the warpgroup, and widely used pipelines let one of its threads release the "
+        "buffer; but `wgmma.wait_group` makes only its own warp wait. A note by default, an error under "
         "`--strict`."
     )
     strict_only = True

@@ -43,7 +43,11 @@ class View:
     def register(self, name: str) -> npt.NDArray[Any]:
         """The register ``name`` in all 32 lanes, in its declared type (bits as unsigned integers)."""
         if name not in self.rows:
-            refuse(f"there is no register `{name}`", f"one of {', '.join(sorted(self.rows)[:12])}, ...", "name one of these")
+            refuse(
+                f"there is no register `{name}`",
+                f"one of {', '.join(sorted(self.rows)[:12])}, ...",
+                "name one of these",
+            )
         cls, row, kind = self.rows[name]
         values = self.files[cls][row]
         as_type = {"f": np.float64 if cls == "64" else np.float32 if cls == "32" else np.float16}.get(kind[0])
@@ -57,7 +61,9 @@ class View:
         """All registers of one lane."""
         return {name: self.register(name)[lane].item() for name in self.rows}
 
-    def tile(self, descriptor: int, rows: int, k: int, element: str, major: descriptors.Major = "K") -> npt.NDArray[Any]:
+    def tile(
+        self, descriptor: int, rows: int, k: int, element: str, major: descriptors.Major = "K"
+    ) -> npt.NDArray[Any]:
         """The operand [rows, k] that wgmma reads through ``descriptor``: 64 rows for A, n for B."""
         t = dtype(element)
         at = descriptors.operand_addresses(descriptors.decode(descriptor), rows, k, t.bits, major)
@@ -68,7 +74,11 @@ class View:
         t = dtype(element)
         at = np.asarray(addresses, np.int64)
         if int(at.min()) < 0 or int(at.max()) + t.bytes > len(self.shared):
-            refuse(f"addresses {int(at.min())} to {int(at.max())}", f"below {len(self.shared)}", "stay in shared memory")
+            refuse(
+                f"addresses {int(at.min())} to {int(at.max())}",
+                f"below {len(self.shared)}",
+                "stay in shared memory",
+            )
         raw = self.shared[at[..., None] + np.arange(t.bytes)]
         return np.asarray(np.ascontiguousarray(raw).view(t.numpy)[..., 0])
 
@@ -109,7 +119,7 @@ def inspect(
         return inner(f if was_visible else f.w, m)
 
     if step.kind in (2, 3):
-        refuse(f"PTX line {line} is a branch or an exit", "a line that computes", "name the line before or after it")
+        refuse(f"PTX line {line} is a branch or an exit", "a line that computes", "name the next line")
     step.run, step.kind = hook, VISIBLE
     build_segments(job.program)
     machine, _ = job.machine(**options)
@@ -119,7 +129,7 @@ def inspect(
         return found[0]
     except Stop:
         pass
-    refuse(
+    return refuse(
         f"warp {warp} of CTA {cta} does not execute PTX line {line} {occurrence + 1} times",
         "a line that the warp reaches",
         "name another warp, CTA or occurrence",
@@ -138,4 +148,5 @@ def _view(f: Frame, m: Any, line: int) -> View:
     files = {cls: file[:, w.index].copy() for cls, file in w.cta.registers.items()}
     active = f.lanes if m is None else np.flatnonzero(m)
     text = program.steps[f.pc].instruction.text
-    return View(line, text, w.index, w.cta.index, tuple(int(x) for x in active), w.cta.shared.data.copy(), files, rows)
+    lanes = tuple(int(x) for x in active)
+    return View(line, text, w.index, w.cta.index, lanes, w.cta.shared.data.copy(), files, rows)

@@ -137,7 +137,7 @@ class Parser:
                     entry = self.entry()
                     entries[entry.name] = entry
                 elif self.token.text == ".func":
-                    raise self.error("`.func` is not supported: inline the function")
+                    self.function(extern)
                 else:
                     variables.append(self.variable(extern))
             elif token.text == ".entry":
@@ -150,6 +150,15 @@ class Parser:
         if version == (0, 0) or not target:
             raise syntax_error(self.name, 1, 1, "the text lacks `.version` or `.target`")
         return Module(version, target, entries, tuple(variables), self.files, self.text, self.name)
+
+    def function(self, extern: bool) -> None:
+        """A declaration of an external function; which of them can be called is the machine's business."""
+        if not extern:
+            raise self.error("`.func` is not supported: inline the function")
+        while not self.accept(";"):
+            if self.token.kind == "end" or self.token.text == "{":
+                raise self.error("`.func` is not supported: inline the function")
+            self.advance()
 
     def debug_directive(self) -> None:
         directive = self.advance().text
@@ -182,7 +191,7 @@ class Parser:
     def variable(self, extern: bool) -> Variable:
         token = self.advance()
         space = token.text[1:]
-        if space not in ("shared", "global", "const", "local"):
+        if space not in ("shared", "global", "const", "local", "param"):
             raise self.error(f"`{token.text}` is no state space of a variable", token)
         alignment, count = 0, 1
         if self.accept(".align"):
@@ -351,7 +360,7 @@ class _Body:
             p.advance()
         elif token.text == ".reg":
             self.register_declaration()
-        elif token.text in (".shared", ".local", ".const", ".global"):
+        elif token.text in (".shared", ".local", ".const", ".global", ".param"):
             variable = p.variable(False)
             self.scopes[-1].variables[variable.name] = variable.name
             self.variables.append(variable)
@@ -510,8 +519,15 @@ class _Body:
                 raise self.p.error(f"expected `,` or `}}`, found {self.p.shown()}")
         return Vector(tuple(items))
 
-    def tuple(self) -> Operand:
-        raise self.p.error("calls are not supported: inline the function")
+    def tuple(self) -> Vector:
+        """``(a, b)``: the parameters of a call."""
+        self.p.expect("(")
+        items: list[Operand] = []
+        while not self.p.accept(")"):
+            items.append(self.simple())
+            if not self.p.accept(",") and self.p.token.text != ")":
+                raise self.p.error(f"expected `,` or `)`, found {self.p.shown()}")
+        return Vector(tuple(items))
 
     def address(self) -> Address:
         p = self.p

@@ -166,7 +166,7 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
     for v in (*module.variables, *entry.variables):
         if v.space in ("global", "const"):
             program.global_symbols[v.name] = v
-        elif v.space == "local":
+        elif v.space in ("local", "param"):
             offset = -(-program.local_bytes // v.alignment) * v.alignment
             program.local_offsets[v.name] = offset
             program.local_bytes = offset + v.size
@@ -180,7 +180,8 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
             program.steps.append(decoder.step(index))
         except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
             # A decoder took for granted what this text does not have: too few operands, or of another kind.
-            raise BadOperand(decoder.span, opcode=instruction.opcode, what="its operands are not those it takes") from error
+            what = "its operands are not those it takes"
+            raise BadOperand(decoder.span, opcode=instruction.opcode, what=what) from error
     _finish(program)
     return program
 

@@ -38,6 +38,8 @@ class Report:
     notes: list[PerformanceNote] = field(default_factory=list)
     instructions: int = 0
     timeline: Timeline | None = None
+    # What the kernel printed with vprintf.
+    printed: str = ""
 
     @property
     def ok(self) -> bool:
@@ -164,6 +166,7 @@ class Job:
             report.hazards, report.letter = machine.hazards, machine.letter
             report.notes = machine.performance.found()
             report.instructions = machine.steps
+            report.printed = "".join(machine.printed)
             if write_back:
                 self.write_back(allocations)
         return report
@@ -188,7 +191,7 @@ def run(
     max_steps: int = MAX_STEPS,
     trace: bool = False,
 ) -> Report:
-    """Execute ``ptx`` on NumPy arrays, which are written in place.
+    """Execute ``ptx`` on NumPy arrays, which are written in place.  What it prints goes to standard output.
 
     ``launch`` is the compiler's launch plan (a `Launch` or its JSON), or for other PTX a dict with ``grid`` and
     ``block`` (and ``entry``, ``cluster``, ``shared`` in bytes, ``arch``, ``read_only``); then ``args`` are in the
@@ -201,7 +204,11 @@ def run(
     if schedule not in SCHEDULES:
         binding.refuse(f"the schedule `{schedule}`", f"one of {', '.join(SCHEDULES)}", "pick one of these")
     job = Job(ptx, launch, args, arch)
-    return job.run(seed=seed, schedule=schedule, strict=strict, collect=collect, max_steps=max_steps, trace=trace)
+    report = job.run(
+        seed=seed, schedule=schedule, strict=strict, collect=collect, max_steps=max_steps, trace=trace
+    )
+    print(report.printed, end="")
+    return report
 
 
 def schedule_of(i: int) -> str:

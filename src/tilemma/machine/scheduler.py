@@ -81,6 +81,8 @@ class Machine:
         self.trace = trace
         self.active = 0
         self.timeouts: dict[Frame, None] = {}
+        # What vprintf has printed, in the order of execution.
+        self.printed: list[str] = []
         self._leaders: dict[int, int] = {}
         # How often each matrix instruction's operands have been looked at (provenance).
         self.looks: dict[int, int] = {}
@@ -99,6 +101,9 @@ class Machine:
         if not self.collect:
             self.hazards.append(hazard)
             raise hazard
+        if not self.hazards:
+            # Much of what follows a hazard is its consequence: an endless loop need not run to the full limit.
+            self.max_steps = min(self.max_steps, 2 * self.steps + 50_000)
         if key not in self._reported and sum(h.code == hazard.code for h in self.hazards) < _EACH:
             self._reported.add(key)
             self.hazards.append(hazard)
@@ -353,6 +358,8 @@ class Machine:
     seen_progress = -1
 
     def _too_long(self, f: Frame, step: Step) -> NoReturn:
+        if self.hazards:
+            raise Stop
         hazard = hz.StepLimit.at(f.w.place(step.instruction), steps=self.max_steps)
         self.hazards.append(hazard)
         if not self.collect:

@@ -3,6 +3,7 @@
 from tilemma.machine.exec import (  # noqa: F401
     barriers,
     bulk,
+    calls,
     control,
     convert,
     copies,

@@ -100,14 +100,20 @@ def ld(d: Decoder) -> None:
     width = registers.size * len(registers.rows)
     if width > 16:
         d.unsupported("accesses above 16 bytes")
-    if space == "param":
+    if space == "param" and not _call_parameter(d, d.operands[1]):
         _ld_param(d, registers, address, width)
-    elif space == "local":
+    elif space in ("local", "param"):
         _local(d, registers, address, width, write=False)
     elif space == "shared" and order == "weak":
         _ld_shared(d, registers, address, width)
     else:
         _ld_any(d, registers, address, width, space, order)
+
+
+def _call_parameter(d: Decoder, operand: Operand) -> bool:
+    """Whether an address names a `.param` variable of the body: the parameters of a call, private to a lane."""
+    base = getattr(operand, "base", None)
+    return isinstance(base, Symbol) and base.name in d.program.local_offsets
 
 
 def _ld_param(d: Decoder, registers: Registers, address: AddressRow, width: int) -> None:
@@ -225,9 +231,11 @@ def st(d: Decoder) -> None:
     width = registers.size * len(registers.rows)
     if width > 16:
         d.unsupported("accesses above 16 bytes")
-    if space == "local":
+    if space == "local" or _call_parameter(d, d.operands[0]):
         _local(d, registers, address, width, write=True)
         return
+    if space == "param":
+        d.unsupported("parameters of an entry are read only")
     ins = d.ins
     how = "st" if order == "weak" else "atom"
     if order != "weak":
