@@ -18,6 +18,7 @@ from pass_kernels import (
 )
 
 from tilemma.errors import Span
+from tilemma.ir.expr import Dim, add, sub
 from tilemma.ir.tile import DeclareFragment
 from tilemma.passes import FRONT_PASSES
 from tilemma.passes.check_contracts import (
@@ -25,6 +26,7 @@ from tilemma.passes.check_contracts import (
     ContractMismatch,
     CopyExtents,
     CopyTypes,
+    FragmentSubscript,
     OperandLoads,
     OperandShape,
     OperandTypes,
@@ -140,6 +142,38 @@ def multiply(tile_a, tile_b, more=None):
         if more is not None:
             more(b, src, mc, ma)
     return checked(b.finish())
+
+
+def array(subscripts, copies=(2,)):
+    b = Builder("k")
+    with b.parallel(["i"], [4], BLOCK) as (i,), b.parallel(["p"], [1], WARPGROUP) as (p,):
+        mc = b.fragment("mc", copies, dtypes.f32)
+        with b.foreach("x", 3, stop=2) as x, b.foreach("y", Dim("M")) as y:
+            b.fill(mc[subscripts(i.value, p.value, x.value, y.value)], 0.0)
+    return checked(b.finish())
+
+
+def test_subscripts_of_fragment_arrays_are_counted_out():
+    array(lambda i, p, x, y: x)
+    array(lambda i, p, x, y: sub(1, x))
+    array(lambda i, p, x, y: 1)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "says"),
+    [
+        (lambda i, p, x, y: i, "`i`"),
+        (lambda i, p, x, y: p, "`p`"),
+        (lambda i, p, x, y: add(x, y), "`y`"),
+        (lambda i, p, x, y: Dim("M"), "`M`"),
+        (lambda i, p, x, y: add(x, 1), "reaches 2"),
+        (lambda i, p, x, y: sub(x, 1), "reaches -1"),
+    ],
+)
+def test_subscripts_that_registers_do_not_have(subscripts, says):
+    with pytest.raises(FragmentSubscript) as caught:
+        array(subscripts)
+    assert says in caught.value.message
 
 
 def square(n):
