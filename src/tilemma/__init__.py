@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilemma import dtypes, machine, testing
+    from tilemma import dtypes, machine, ops, testing
     from tilemma.atoms import catalogue as atoms
     from tilemma.errors import CompileError, LaunchError, TilemmaError, ToolError
     from tilemma.kernels import Kernel, kernel, load
@@ -70,6 +70,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     **{n: ("tilemma.errors", n) for n in ("CompileError", "LaunchError", "TilemmaError", "ToolError")},
     **{n: ("tilemma.kernels", n) for n in ("Kernel", "kernel", "load")},
     "atoms": ("tilemma.atoms", "catalogue"),
+    "ops": ("tilemma.ops", None),
     "testing": ("tilemma.testing", None),
     "machine": ("tilemma.machine", None),
     "dtypes": ("tilemma.dtypes", None),

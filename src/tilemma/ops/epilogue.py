@@ -52,12 +52,30 @@ def combine(
     return activate(x, activation)
 
 
+# log2 of the probability that a normal variable exceeds z, 0 <= z <= 6, fitted so that the probability is off by
+# less than 2^-22; beyond 6 it is below 2^-29.  (`math.gelu` is closer to the last bit and takes twice as long.)
+_TAIL = (-0.9999997, -1.151122, -0.45906034, -0.05296525, 0.0077543021, -6.5856782e-4, 1.916999e-5)
+
+
+def _tail(x: Any) -> Any:
+    """The probability that a normal variable exceeds |x|."""
+    z = tm.math.min(tm.math.fabs(x), 6.0)
+    power = _TAIL[-1]
+    for coefficient in reversed(_TAIL[:-1]):
+        power = tm.math.fma(power, z, coefficient)
+    return tm.math.exp2(power)
+
+
 def activate(x: Any, activation: str) -> Any:
     """``activation`` of a scalar; NaN stays NaN."""
+    if activation:
+        # An expression is computed wherever it is used: once is enough.
+        x = tm.var(x)
     if activation == "relu":
         return tm.select(x < 0.0, 0.0, x)
     if activation == "gelu":
-        return tm.math.gelu(x)
+        tail = tm.var(_tail(x))
+        return x * tm.select(x < 0.0, tail, 1.0 - tail)
     if activation == "silu":
         return x * tm.math.sigmoid(x)
     return x
