@@ -34,7 +34,7 @@ def blocks(extents, sizes, grid) -> list[tuple[int, ...]]:
     """The indices of every block of ``grid`` that does not leave at once."""
     k, indices = kernel(extents)
     lo = Lowering(k, "sm_80", 32)
-    bind_blocks(lo, indices, BLOCK)
+    bind_blocks(lo, indices)
     values = [lo.e.value(lo.indices[i.name]) for i in indices]
     found = []
     for z in range(grid[2]):
@@ -79,7 +79,7 @@ def test_more_rows_than_a_grid_has(rows: int) -> None:
     grid = tuple(evaluate(g, {"A": rows, "B": 3}) for g in unit.launch.grid)
     assert grid[0] == 3 and grid[1] <= 65535 and grid[1] * grid[2] >= rows
     lo = Lowering(k, "sm_80", 32)
-    bind_blocks(lo, indices, BLOCK)
+    bind_blocks(lo, indices)
     first = lo.e.value(lo.indices["i0"])
     leaves = next(op for op in lo.e.regions[0].ops if isinstance(op, LaneIf)).cond
     seen = set()

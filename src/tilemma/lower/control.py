@@ -10,7 +10,7 @@ from tilemma.ir import tile, walk
 from tilemma.ir.expr import Binary, Element, Expr, Index, Select, children, interval, value_of
 from tilemma.ir.lane import Imm, LaneBreak, LaneContinue, LaneExit, Reg
 from tilemma.ir.tile import Body, Op, Parallel
-from tilemma.ir.types import BLOCK, Level, Space
+from tilemma.ir.types import BLOCK, Space
 from tilemma.lower.context import Instance, Lowering, NotLowered, lowers
 from tilemma.lower.convert import convert, register_type
 from tilemma.lower.emitter import Value

@@ -13,8 +13,8 @@ from tilemma.ir.lane import Imm, LaneKernel, Reg
 from tilemma.ir.tile import Alloc, Kernel, Op, Parallel
 from tilemma.ir.types import Buffer, Space
 from tilemma.lower import tma
-from tilemma.lower.context import Lowering
 from tilemma.lower.clusters import bind_cluster, cluster_barrier, leave_cluster
+from tilemma.lower.context import Lowering
 from tilemma.lower.control import GRID_LIMIT, bind_blocks, block_instance, launch_threads, may_exceed
 from tilemma.lower.events import initialise
 from tilemma.lower.futures import place_rotating

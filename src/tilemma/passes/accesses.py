@@ -10,7 +10,19 @@ from typing import Any, Literal
 import numpy as np
 
 from tilemma.atoms import catalogue
-from tilemma.ir.expr import Binary, Const, Dim, Element, Expr, Index, Scalar, interval, value_of, walk
+from tilemma.ir.expr import (
+    Binary,
+    Const,
+    Dim,
+    Element,
+    Expr,
+    FragmentElement,
+    Index,
+    Scalar,
+    interval,
+    value_of,
+    walk,
+)
 from tilemma.ir.tile import (
     Alloc,
     Apply,
@@ -71,10 +83,10 @@ class Access:
     Instance i of it is done by threads [start[i], start[i] + threads) together; which of them touches which
     element is not known.  ``agent`` is who does it; for all but "thread" it ends with a wait.
 
-    ``event``: the one that the bytes of a load by TMA complete; ``future``: the handle of a copy by cp.async.  ``release``: no access, but a trigger that lets
-    others access the buffer: "elected", one thread arrives for its instance; "warp", one for its warp; "each",
-    every thread for itself.
-    ``waiters_proxy``: how those others access it.
+    ``event``: the one that the bytes of a load by TMA complete; ``future``: the handle of a copy by cp.async.
+    ``release``: no access, but a trigger that lets others access the buffer: "elected", one thread arrives for its
+    instance; "warp", one for its warp; "each", every thread for itself.  ``waiters_proxy``: how those others
+    access it.
     """
 
     node: Node
@@ -265,6 +277,8 @@ class Accesses:
             for x in walk(e):
                 if isinstance(x, Element):
                     yield from self._memory(node, x.view, False)
+                elif isinstance(x, FragmentElement):
+                    yield self._registers(node, FragmentRef(x.fragment), False)
 
     def _copy(self, node: Node, op: Copy) -> Iterator[Access]:
         assert op.plan is not None, op

@@ -24,6 +24,7 @@ from tilemma.ir.types import Level, Space, View
 from tilemma.ir.walk import rewrite
 from tilemma.passes.contraction import Fragments, Stored, stored
 from tilemma.passes.decision import Decision
+from tilemma.passes.element_tiles import element_plans
 from tilemma.passes.scope import sites
 from tilemma.passes.shared_views import SLABS, ldmatrix_rule, wgmma_rule
 from tilemma.passes.snapshot import stale_fragments
@@ -82,7 +83,8 @@ class ChooseAtoms:
     arch: str
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises NoInstruction with the table of refusals, FragmentLayouts or NotBuilt."""
+        """Raises NoInstruction with the table of refusals, FragmentLayouts, NotBuilt, ElementTiles or
+        TileWithoutLayout."""
         fragments = Fragments(kernel.body)
         stale = stale_fragments(kernel.body)
         works = [
@@ -95,7 +97,8 @@ class ChooseAtoms:
             for work, choice in zip(component, self._choose(component, log), strict=True):
                 chosen[id(work.mma)] = choice
         named = _named_operands(works, chosen)
-        return _decided(kernel, chosen, named, _plans(works, chosen, named))
+        plans = element_plans(kernel, _plans(works, chosen, named))
+        return _decided(kernel, chosen, named, plans)
 
     def _choose(self, works: list[_Work], log: list[Decision]) -> list[_Choice]:
         refusals: list[Refusal] = []

@@ -82,11 +82,12 @@ class ChooseCopies:
             op = site.op
             if isinstance(op, Copy):
                 plan = self._copy(op, site, memory, dependence)
-                text = (
-                    f"{plan.engine}, {plan.vector} bytes at a time, by {plan.threads} threads of the {plan.level}"
-                    if plan.engine != "tma"
-                    else f"tma, boxes of {'x'.join(map(str, plan.box))} elements, by one thread of the {plan.level}"
-                )
+                if plan.engine == "tma":
+                    box = "x".join(map(str, plan.box))
+                    text = f"tma, boxes of {box} elements, by one thread of the {plan.level}"
+                else:
+                    who = f"{plan.threads} threads of the {plan.level}"
+                    text = f"{plan.engine}, {plan.vector} bytes at a time, by {who}"
                 subject = f"{op.src.base.name} => {op.dst.base.name}"
                 data = {"engine": plan.engine, "vector": plan.vector, "threads": plan.threads}
                 log.append(Decision("copies", subject, text, data, span=op.span))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilemma.dtypes import DType
-from tilemma.ir.expr import Binary, Const, Expr, Select, value_of
+from tilemma.ir.expr import Binary, Const, Expr, FragmentElement, Select, value_of
+from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Apply,
     Body,
@@ -21,7 +22,7 @@ from tilemma.ir.tile import (
     Store,
 )
 from tilemma.ir.types import Contract, View
-from tilemma.ir.walk import walk
+from tilemma.ir.walk import expressions, walk
 from tilemma.layouts import Major
 
 
@@ -113,7 +114,12 @@ class Fragments:
 
 
 def fragment_uses(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
-    """(what for, fragment) for each fragment that ``op`` itself names."""
+    """(what for, fragment) for each fragment that ``op`` itself names, or whose elements it reads."""
+    read = {x.fragment for e in expressions(op) for x in parts(e) if isinstance(x, FragmentElement)}
+    return (*_named(op), *(("read", FragmentRef(name)) for name in sorted(read)))
+
+
+def _named(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
     match op:
         case Mma(acc=acc, a=a, b=b, meta=meta):
             found = [("accumulator", acc)]

@@ -114,7 +114,7 @@ def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[
     accesses = Accesses(tree)
     _wait_for_futures(tree, accesses)
     inserted = _resolve(tree, accesses, Target.of(arch))
-    kept = _pruned(tree, accesses, inserted) + _last_stores(tree)
+    kept = _merged(tree, accesses, _pruned(tree, accesses, inserted)) + _last_stores(tree)
     _number(tree, Target.of(arch))
     counts: dict[str, int] = {}
     for n in kept:
@@ -430,6 +430,29 @@ def _pruned(tree: Tree, accesses: Accesses, inserted: list[Node]) -> list[Node]:
         if next(walker.hazards(), None) is not None:
             where.insert(at, node)
             kept.append(node)
+    return kept
+
+
+def _merged(tree: Tree, accesses: Accesses, kept: list[Node]) -> list[Node]:
+    """One barrier for two: where copies are issued between a wait and the barrier that publishes what it waited
+    for, the barrier directly after the wait also keeps those copies off what others still read."""
+    walker = Walk(tree, accesses)
+    for node in [n for n in kept if n.part is not None]:
+        where = node.parent.nodes
+        at = where.index(node)
+        wait = at - 1
+        while wait >= 0 and isinstance(where[wait].op, (Copy, CopyCommit, Alloc, DeclareFragment)):
+            wait -= 1
+        if wait < 0 or wait == at - 1 or not isinstance(where[wait].op, CopyWait):
+            continue
+        del where[at]
+        where.insert(wait + 1, node)
+        if next(walker.hazards(), None) is None:
+            fewer = _pruned(tree, accesses, [n for n in kept if n is not node and n.part is not None])
+            if len(fewer) < sum(n.part is not None for n in kept) - 1:
+                return [n for n in kept if n.part is None or n is node or n in fewer]
+        where.remove(node)
+        where.insert(at, node)
     return kept
 
 

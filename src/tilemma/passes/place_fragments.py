@@ -158,9 +158,12 @@ def _roles(kernel: Kernel) -> dict[str, str]:
                 )
     roles = {name: role for name, (role, _) in found.items()}
     for op in walk(kernel.body):
-        if isinstance(op, (DeclareFragment, Load, Apply)):
-            name = op.name if isinstance(op, DeclareFragment) else op.fragment.name
-            roles.setdefault(name, "C" if isinstance(op, Apply) else "A")
+        for use, ref in fragment_uses(op):
+            if use in ("apply", "read"):
+                roles.setdefault(ref.name, "C")
+    for op in walk(kernel.body):
+        if isinstance(op, (DeclareFragment, Load)):
+            roles.setdefault(op.name if isinstance(op, DeclareFragment) else op.fragment.name, "A")
     return roles
 
 

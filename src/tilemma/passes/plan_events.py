@@ -379,13 +379,15 @@ def _check_progress(tree: Tree, uses: dict[str, _Uses]) -> None:
         moved = False
         for r, steps in enumerate(roles):
             while position[r] < len(steps):
-                node = steps[position[r]]
-                op = node.op
+                op = steps[position[r]].op
+                assert isinstance(op, (WaitEvent, TriggerEvent, Copy))
                 if isinstance(op, WaitEvent) and op.event.event.name not in done:
                     break
-                if isinstance(op, TriggerEvent):
-                    done.add(op.event.event.name)
-                elif isinstance(op, Copy) and op.event is not None and not uses[op.event.event.name].triggers:
+                if (
+                    op.event is not None
+                    and not isinstance(op, WaitEvent)
+                    and (isinstance(op, TriggerEvent) or not uses[op.event.event.name].triggers)
+                ):
                     done.add(op.event.event.name)
                 position[r] += 1
                 moved = True

@@ -107,7 +107,7 @@ def _staged(alloc: Alloc, body: Body) -> _Staged | None:
     if columns % width or columns == width:
         return None
     plans = {op.name: op.plan for op in walk(body) if isinstance(op, DeclareFragment)}
-    pairs = [p for p in _pairs(body, b.name)]
+    pairs = _pairs(body, b.name)
     uses = Counter(v.base.name for op in walk(body) for v in views(op))
     if not pairs or uses[b.name] != 2 * len(pairs):
         return None
