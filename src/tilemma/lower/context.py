@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilemma.errors import CompileError
 from tilemma.ir import tile, walk
@@ -100,6 +100,8 @@ class Lowering:
     instances: list[Instance] = field(default_factory=list)
     locals: list[LaneLocal] = field(default_factory=list)
     visiting: Visit | None = None
+    # What was read last from arrays that stay as they are, by address and predicate; None: nothing is known to.
+    recent: dict[Any, Reg] | None = None
     # Holds where the expression being lowered is evaluated at all: the untaken side of `?:` reads nothing.
     guard: Reg | bool = True
     events: dict[str, tile.DeclareEvent] = field(default_factory=dict)

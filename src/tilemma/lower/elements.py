@@ -130,6 +130,10 @@ def _atomic(lo: Lowering, op: tile.Atomic, name: str, t: dtypes.DType) -> str:
 # ---- apply -----------------------------------------------------------------------------------------------
 
 
+# Operations that neither branch nor write to memory.
+_STRAIGHT = (tile.SetFragmentElement, tile.Declare, tile.Assign)
+
+
 @lowers(tile.Apply)
 def lower_apply(lo: Lowering, op: tile.Apply) -> None:
     """The body for every value that this lane holds, its row and column known up to the lane's part."""
@@ -140,6 +144,9 @@ def lower_apply(lo: Lowering, op: tile.Apply) -> None:
     lo.e.comment(f"apply in {op.fragment.name}")
     per = where.operand.pack
     writes = any(isinstance(x, tile.SetFragmentElement) for x in walk.walk(op.body))
+    # Rows of an atom often read the same column of a vector.
+    straight = all(isinstance(x, _STRAIGHT) for x in walk.walk(op.body))
+    lo.recent = {} if straight else None
     for atom, regs in found.regs.items():
         for r, reg in enumerate(regs):
             values = _separate(lo, reg, dtype)
@@ -152,6 +159,7 @@ def lower_apply(lo: Lowering, op: tile.Apply) -> None:
             lo.visiting = None
             if writes and len(values) > 1:
                 lo.e.do("mov.b32", (reg,), (pack(lo, values, dtype),))
+    lo.recent = None
 
 
 def _separate(lo: Lowering, reg: Reg, dtype: dtypes.DType) -> list[Reg]:

@@ -64,6 +64,8 @@ def _ldmatrix(lo: Lowering, found: RegisterTile, src: Matrix, turned: bool) -> N
 
 # ---- lane by lane ----------------------------------------------------------------------------------------
 
+# Values that are kept for a second reader: more would fill the registers.
+_REMEMBERED = 4
 _LOADS = {8: "b8", 16: "b16", 32: "b32", 64: "b64"}
 
 
@@ -125,9 +127,17 @@ def load_element(lo: Lowering, src: View, index: Sequence[Linear]) -> Reg:
         _guarded(lo, raw, "u8", spot)
         return e.pure("setp.ne.s32", "pred", raw, Imm(0), hint="flag")
     kind = register_type(t)
+    known = lo.recent if src.base.space is Space.GLOBAL else None
+    place_read = (spot.address, spot.valid, t)
+    if known is not None and place_read in known:
+        return known[place_read]
     reg = e.reg("element", kind, mutable=spot.valid is not True)
     suffix = f"{'s' if t.kind == 'int' else 'u'}{t.bits}" if not t.is_float and t.bits < 32 else _LOADS[t.bits]
     _guarded(lo, reg, suffix, spot)
+    if known is not None:
+        if len(known) >= _REMEMBERED:
+            del known[next(iter(known))]
+        known[place_read] = reg
     return reg
 
 
