@@ -13,6 +13,7 @@ from typing import Any
 
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Binary, Element, Expr, FragmentElement, Index, Var, binary, children, walk
+from tilemma.ir.walk import walk as operations
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +108,8 @@ class History:
 def writes(op: t.Op) -> tuple[str, ...]:
     """Names of what ``op`` itself writes."""
     match op:
+        case t.Apply():
+            return tuple(name for inner in operations(op.body) for name in writes(inner))
         case t.SetElement():
             return (op.view.base.name,)
         case t.Atomic():
