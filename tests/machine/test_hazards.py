@@ -252,8 +252,14 @@ END:
 """
 global_flag = plain(GLOBAL_FLAG, grid=2)
 
+CTAS_APART = """
+  .reg .b64 %Z; mov.b64 %Z, %Y; mov.u32 %r0, %ctaid.x; mad.wide.u32 %Y, %r0, 256, %Y; st.global.b32 [%Y], %r0; // @store
+"""
+ctas_apart = plain(CTAS_APART, grid=3)
+
 CASES = [
     Case("race", exchange, drop("barrier")),
+    Case("race", ctas_apart, change("store", "[%Y]", "[%Z]")),
     Case("read-before-arrival", cp_async, change("barrier", "bar.sync 0", "bar.warp.sync 0xffffffff")),
     Case("race", global_flag, change("release", "release.gpu", "relaxed.gpu")),
     Case("race", global_flag, change("acquire", "acquire.gpu", "relaxed.gpu")),
@@ -346,6 +352,7 @@ BUILDERS = [
     cluster,
     with_registers,
     global_flag,
+    ctas_apart,
 ]
 
 

@@ -150,9 +150,15 @@ def _load(f: Frame, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: 
     floor = w.floor if cta is w.cta else 0
     if written.min() <= 0 or written.max() > floor:
         check_read(w, ins, cta, lanes, addr, width, written, kind)
-    events, row = w.cta.cluster.events, w.row
-    event = events.new(32 * row, w.cta.cluster.clocks.now[row], w.access(kind, ins), unordered=cta is not w.cta)
-    packed = (lanes + event)[:, None]
+    events, row, clocks = w.cta.cluster.events, w.row, w.cta.cluster.clocks
+    unordered = cta is not w.cta
+    if kind == "ldmatrix":
+        # The warp reads together: a lane that is past the instruction knows that all rows were read.
+        column = clocks.column(("collective", row))
+        clocks.seen[32 * row : 32 * row + 32, column] = clocks.now[row]
+        packed: Any = events.new(column, clocks.now[row], w.access(kind, ins), unordered=unordered)
+    else:
+        packed = (lanes + events.new(32 * row, clocks.now[row], w.access(kind, ins), unordered=unordered))[:, None]
     shared.reader_views(row)[width][index] = packed
     shared.readers[width][index] = packed
     words: Array = shared.words[width][index]

@@ -51,7 +51,7 @@ def ldmatrix(d: Decoder) -> None:
         w = f.w
         aligned.whole_warp(f, ins, m)
         addr = address.values(w, None)[: 8 * num]
-        words = access.shared_load(f, ins, lanes, addr, 16)
+        words = access.shared_load(f, ins, lanes, addr, 16, "ldmatrix")
         w.cta.machine.performance.shared(ins, addr, 16)
         tiles = words.view(np.uint16).reshape(num, 8, 8)
         halves = tiles[which, the_map.rows, the_map.cols]
