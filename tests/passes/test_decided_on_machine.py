@@ -19,13 +19,16 @@ from pass_kernels import (
     listing3,
     one_multiply,
 )
+from test_insert_sync import LISTINGS, sync_ops, without
 from test_meaning import arrays_for
 
 from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import Dim, add, binary, mod, mul
 from tilemma.ir.types import THREAD, Level
+from tilemma.lower import lower
 from tilemma.targets.cpu import execute
+from tilemma.targets.ptx import print_module
 
 SIZES = {"M": 128, "N": 128, "K": 96, "P": 128, "Q": 128, "R": 128, "S": 128}
 ARCHS = ["sm_80", "sm_90a"]
@@ -46,6 +49,18 @@ def agrees(kernel, arch, sizes=SIZES):
 @pytest.mark.parametrize("make", [listing1, listing2, listing3])
 def test_the_listings_on_ragged_sizes(make, arch):
     agrees(make(), arch, {"M": 72, "N": 40, "K": 136})
+
+
+@pytest.mark.parametrize(("make", "arch"), LISTINGS)
+def test_the_machine_misses_whatever_is_left_out(make, arch):
+    """Each wait, fence and barrier that was inserted is one without which the machine reports a hazard."""
+    decided = compile_kernel(make(), arch).kernel
+    sizes = {"M": 72, "N": 40, "K": 136}
+    for i, name in enumerate(sync_ops(decided)):
+        (unit,) = lower(without(decided, i), arch)
+        arrays = arrays_for(decided, sizes)
+        verdict = machine.check(print_module([unit.lane]), unit.launch, arrays, schedules=8, strict=True)
+        assert verdict.hazards or verdict.letter, f"{name} ({i}) is superfluous"
 
 
 @pytest.mark.parametrize("arch", ARCHS)

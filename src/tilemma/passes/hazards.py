@@ -24,6 +24,7 @@ from tilemma.ir.tile import (
     For,
     If,
     InThreads,
+    Load,
     MmaCommit,
     MmaWait,
     ProxyFence,
@@ -252,6 +253,9 @@ class Walk:
                 bad = bad & ~_met(barrier, x, y)
             if x.threads == y.threads == 1 and not fence:
                 bad = bad & (x.start[:, None] != y.start[None, :])
+            if x.threads == 32 and not x.write and _by_ldmatrix(x.node):
+                # ldmatrix is `.sync`: whoever is past it knows that all of the warp has executed it.
+                bad = bad & ~(_within(y, x) & (y.threads <= 32))
             if y.release and x.agent == "wgmma":
                 # A warpgroup's multiplies end for all of it together: any of its threads may say so.
                 bad = bad & ~_within(y, x)
@@ -294,6 +298,10 @@ def _met(barrier: Node, x: Access, y: Access) -> Bools:
         return np.broadcast_to(waited[None, :], (len(x.start), len(y.start)))
     assert barrier.part is not None
     return joined(barrier.part, x, y)
+
+
+def _by_ldmatrix(node: Node) -> bool:
+    return isinstance(node.op, Load) and node.op.plan is not None and node.op.plan.method == "ldmatrix"
 
 
 def _within(y: Access, x: Access) -> Bools:
