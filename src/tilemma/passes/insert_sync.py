@@ -10,6 +10,7 @@ import numpy as np
 from tilemma.atoms import catalogue
 from tilemma.errors import CompileError, Note
 from tilemma.ir.tile import (
+    Alloc,
     Assign,
     Barrier,
     Body,

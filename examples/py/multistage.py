@@ -1,0 +1,42 @@
+"""Three buffers that take turns: one barrier a tile, and two tiles on their way, the twin of
+examples/co/multistage.co."""
+
+import tilemma as tm
+from tilemma import cdiv, dma, foreach, mma, parallel, swap, wait
+
+
+@tm.kernel
+def multistage(
+    lhs: tm.Global["f16", "M", "K"],
+    rhs: tm.Global["f16", "N", "K"],
+    output: tm.Global["f16", "M", "N"],
+    *,
+    TILE_M=128,
+    TILE_N=256,
+    TILE_K=64,
+    WARP_M=64,
+    WARP_N=64,
+    WARP_K=16,
+):
+    (M, K), N = lhs.shape, rhs.shape[0]
+    WARPS_M, WARPS_N = TILE_M // WARP_M, TILE_N // WARP_N
+    for block_m, block_n in parallel(cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
+        mc = mma.fill(0.0, "f32")
+        lhs0 = dma.copy(lhs.subspan(TILE_M, TILE_K).at(block_m, 0), to="shared", async_=True)
+        rhs0 = dma.copy(rhs.subspan(TILE_N, TILE_K).at(block_n, 0), to="shared", async_=True)
+        lhs1 = dma.copy(lhs.subspan(TILE_M, TILE_K).at(block_m, 1), to="shared", async_=True)
+        rhs1 = dma.copy(rhs.subspan(TILE_N, TILE_K).at(block_n, 1), to="shared", async_=True)
+        for k in foreach(cdiv(K, TILE_K)):
+            wait(lhs0, rhs0)
+            lhs2 = dma.copy(lhs.subspan(TILE_M, TILE_K).at(block_m, k + 2), to="shared", async_=True)
+            rhs2 = dma.copy(rhs.subspan(TILE_N, TILE_K).at(block_n, k + 2), to="shared", async_=True)
+            for p, q in parallel(WARPS_M, WARPS_N, level="group"):
+                for i in foreach(TILE_K // WARP_K):
+                    ma = mma.load(lhs0.data.subspan(WARP_M, WARP_K).at(p, i))
+                    mb = mma.load(rhs0.data.subspan(WARP_N, WARP_K).at(q, i))
+                    mma.row.row(mc, ma, mb)
+            swap(lhs0, lhs1, lhs2)
+            swap(rhs0, rhs1, rhs2)
+        wait(lhs0, rhs0, lhs1, rhs1)
+        for p, q in parallel(WARPS_M, WARPS_N, level="group"):
+            mma.store(mc, output.subspan(WARP_M, WARP_N).at(block_m * WARPS_M + p, block_n * WARPS_N + q))
