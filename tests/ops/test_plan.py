@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilemma import dtypes, ops, testing
+from tilemma.assemble import find_tool
+from tilemma.errors import ToolError
+from tilemma.kernels import facts_of
 from tilemma.ops import arguments, product
-from tilemma.ops.plan import Hardware, Plan, candidates, choose, estimate, ranked, turned
+from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, choose, estimate, ranked, turned
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime.arrays import ArrayRef, describe
 
@@ -134,6 +138,27 @@ def test_steps_use_the_workspaces_they_ask_for(name: str) -> None:
         work[n] = p.out._replace(pointer=(9 + i) << 40, shape=s, strides=strides, dtype=dtypes.dtype(t))
     used = {s for step in steps(p, plan, work) for s, _ in step.sources if s.startswith("work.")}
     assert used == {f"work.{n}" for n in asked}
+
+
+@pytest.mark.parametrize("index", range(len(PIPELINED)))
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_kernels_keep_to_registers(index: int, activation: str | None) -> None:
+    """No spills and no warnings of the assembler for the kernels that the plan takes for large products."""
+    try:
+        find_tool("ptxas")
+    except ToolError as e:
+        pytest.skip(e.message)
+    p = problem(4096, 4096, 4096)
+    p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""))
+    tile, _ = PIPELINED[index]
+    narrow = problem(16, 4096, 4096)
+    plans = [x for q in (p, narrow) for x in candidates(q, H200) if x.tile == tile and x.kernel == "pipelined"]
+    first = next(x for x in plans if x.split == 1)
+    (step,) = steps(turned(p) if first.swap else p, first)
+    names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
+    facts = facts_of(dict(zip(names, step.args, strict=False)))
+    cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
+    assert not cubin.spills and not cubin.warnings and cubin.stack_bytes == 0
 
 
 def test_the_cpu_gets_few_large_tiles() -> None:

@@ -125,6 +125,8 @@ PIPELINED = (
     ((64, 32, 128), 1),
     ((64, 16, 128), 1),
 )
+# Their registers do not hold an epilogue and the addresses of direct stores at the same time.
+SPILLING = ((256, 128, 64), (64, 256, 64))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -198,6 +200,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 if split > 1 and (cdiv(k, tile[2]) < 4 * split or len(problem.outer) != 1):
                     break
                 how = store if split == 1 else "direct"
+                if how == "direct" and split == 1 and not p.epilogue.plain and tile in SPILLING:
+                    continue
                 yield Plan("pipelined", tile, groups, stages, 8, on.sms, split, how, swap, pack)
 
 
