@@ -340,6 +340,8 @@ class Outcome:
     codes: tuple[str, ...]
     refused: str = ""
     reason: str = ""
+    # The sound program never executes the instruction with these arguments.
+    unreached: bool = False
 
     @property
     def convicted(self) -> bool:
@@ -359,7 +361,11 @@ class Survey:
 
     @property
     def survivors(self) -> list[Outcome]:
-        return [o for o in self.outcomes if not o.convicted and not o.reason]
+        return [o for o in self.outcomes if not o.convicted and not o.reason and not o.unreached]
+
+    @property
+    def unreached(self) -> list[Outcome]:
+        return [o for o in self.outcomes if o.unreached]
 
     @property
     def equivalents(self) -> list[Outcome]:
@@ -385,7 +391,7 @@ class Survey:
         convicted = sum(o.convicted for o in self.outcomes)
         lines = [
             f"{self.name}: {n} mutants, {convicted} convicted, {len(self.equivalents)} equivalent, "
-            f"{len(self.survivors)} survive"
+            f"{len(self.survivors)} survive, {len(self.unreached)} unreached"
         ]
         lines += [f"  survives: {o.mutant.key}, PTX line {o.mutant.line}, {o.mutant.what}" for o in self.survivors]
         lines += [f"  equivalent: {o.mutant.key}: {o.reason}" for o in self.equivalents]
@@ -410,8 +416,9 @@ def survey(
 ) -> Survey:
     """Run every mutant (or a fixed ``sample`` of them) under strict schedules, until one convicts it.
 
-    ``equivalents`` maps a mutant's key to the reason for which it is no bug.  The program itself must be free
-    of hazards: HazardError otherwise.
+    ``equivalents`` maps a mutant's key to the reason for which it is no bug.  Mutants of instructions that the
+    program never executes with these arguments are set aside as unreached.  The program itself must be free of
+    hazards: HazardError otherwise.
     """
     right = _copies(args)
     sound = run(ptx, launch, right, strict=True, seed=seed)
@@ -422,7 +429,10 @@ def survey(
     out = Survey(name)
     for i, mutant in enumerate(chosen):
         reason = (equivalents or {}).get(mutant.key, "")
-        out.outcomes.append(_try(mutant, launch, args, right, schedules, seed, limit, reason))
+        if mutant.line and mutant.line not in sound.lines:
+            out.outcomes.append(Outcome(mutant, (), unreached=True))
+        else:
+            out.outcomes.append(_try(mutant, launch, args, right, schedules, seed, limit, reason))
         if progress is not None:
             progress(i + 1, len(chosen))
     return out

@@ -38,6 +38,8 @@ class Report:
     notes: list[PerformanceNote] = field(default_factory=list)
     instructions: int = 0
     timeline: Timeline | None = None
+    # PTX lines that were executed.
+    lines: frozenset[int] = frozenset()
     # What the kernel printed with vprintf.
     printed: str = ""
 
@@ -167,6 +169,7 @@ class Job:
             report.notes = machine.performance.found()
             report.instructions = machine.steps
             report.printed = "".join(machine.printed)
+            report.lines = machine.executed_lines()
             if write_back:
                 self.write_back(allocations)
         return report

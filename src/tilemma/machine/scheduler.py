@@ -81,6 +81,8 @@ class Machine:
         self.trace = trace
         self.active = 0
         self.timeouts: dict[Frame, None] = {}
+        # Steps that some lane has executed; a segment counts by its first step.
+        self.covered = bytearray(len(program.steps) + 1)
         # What vprintf has printed, in the order of execution.
         self.printed: list[str] = []
         self._leaders: dict[int, int] = {}
@@ -264,11 +266,21 @@ class Machine:
         self.hazards.append(hazard)
         raise Stop
 
+    def executed_lines(self) -> frozenset[int]:
+        """PTX lines that some lane has executed."""
+        program, lines = self.program, set()
+        for i, hit in enumerate(self.covered[: len(program.steps)]):
+            if hit:
+                segment = program.segments[i]
+                for j in range(i, segment.next if segment is not None else i + 1):
+                    lines.add(program.steps[j].instruction.line)
+        return frozenset(lines)
+
     # -- execution of one frame
     def execute(self, f: Frame, budget: int) -> None:
         """Run ``f`` until it blocks, ends, meets its reconvergence point or has used its turn."""
         program = self.program
-        steps, segments = program.steps, program.segments
+        steps, segments, covered = program.steps, program.segments, self.covered
         w = f.w
         pc = f.pc
         count = len(steps)
@@ -280,6 +292,7 @@ class Machine:
             segment = segments[pc]
             if segment is not None:
                 m = f.m
+                covered[pc] = 1
                 for run in segment.runs:
                     run(w, m)
                 self.steps += len(segment.runs)
@@ -303,6 +316,7 @@ class Machine:
                 g = p if m is None else p & m
                 n = np.count_nonzero(g)
                 if step.kind == BRANCH:
+                    covered[pc] = 1
                     if n == 0:
                         pc += 1
                     elif n == len(f.lanes):
@@ -317,6 +331,7 @@ class Machine:
                     pc += 1
                     continue
                 m = None if n == 32 else g
+            covered[pc] = 1
             if step.kind == VISIBLE:
                 f.pc = pc
                 result = step.run(f, m)
