@@ -8,8 +8,20 @@ from typing import Any
 import numpy as np
 
 from tilemma.dtypes import DType
-from tilemma.ir.tile import Alloc, Assert, Assign, Atomic, Declare, Print, SetElement
+from tilemma.ir.tile import (
+    Alloc,
+    Assert,
+    Assign,
+    Atomic,
+    Copy,
+    Declare,
+    Kernel,
+    Print,
+    SetElement,
+    SwapFutures,
+)
 from tilemma.ir.types import Space
+from tilemma.ir.walk import walk
 from tilemma.targets.cpu.arithmetic import scalar_binary
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Frame, merged
 from tilemma.targets.cpu.faults import AssertionFailed
@@ -26,10 +38,15 @@ def alloc(c: Compiler, op: Alloc, scope: Scope) -> Step:
     slot = c.slot("buffer", b.name)
     extents = [c.value(e) for e in b.shape]
     init = None if op.init is None else c.expressions.stored(op.init, b.dtype)
+    turns = b.name in _rotating(c.kernel)
 
     def run(f: Frame) -> None:
         instance: Instance = f[INSTANCE]
         block = instance.block
+        if turns and b.name in block.fresh:
+            # Declared in a loop that rotates it: the name stands for what the rotation gave it.
+            f[slot].forget()
+            return
         if b.space is Space.GLOBAL and isinstance(f[slot], Storage) and not f[slot].tracked:
             storage = f[slot]  # given by the caller
         elif b.space is Space.LOCAL:
@@ -55,6 +72,13 @@ def alloc(c: Compiler, op: Alloc, scope: Scope) -> Step:
             storage.mark_all()
 
     return Step(run)
+
+
+def _rotating(kernel: Kernel) -> set[str]:
+    """Names of the buffers that futures taking turns write."""
+    ops = list(walk(kernel.body))
+    futures = {name for op in ops if isinstance(op, SwapFutures) for name in op.futures}
+    return {op.dst.base.name for op in ops if isinstance(op, Copy) and op.future in futures}
 
 
 def declare(c: Compiler, op: Declare, scope: Scope) -> Step:
