@@ -8,6 +8,7 @@ generation 0 had completed before phase 0.
 
 from __future__ import annotations
 
+from tilemma.atoms.atom import arch_number
 from tilemma.ir import tile
 from tilemma.ir.expr import binary, const
 from tilemma.ir.lane import Imm, Instr, Mem, Reg, Special
@@ -35,9 +36,19 @@ def initialise(lo: Lowering, body: tuple[Op, ...]) -> bool:
         e.comment(f"event {op.event.name}: {op.arrivals} arrivals")
         for slot in range(max(1, op.event.slots)):
             at = Mem(lo.shared, op.offset + slot * MBARRIER)
-            e.do("mbarrier.init.shared::cta.b64", (), (at, Imm(op.arrivals)))
-    e.do("fence.mbarrier_init.release.cluster")
+            e.do(f"mbarrier.init{_space(lo)}.b64", (), (at, Imm(op.arrivals)))
+    if _hopper(lo):
+        e.do("fence.mbarrier_init.release.cluster")
     return True
+
+
+def _hopper(lo: Lowering) -> bool:
+    """Whether mbarriers count bytes and put waiting threads to sleep (sm_90 and later)."""
+    return arch_number(lo.arch) >= arch_number("sm_90")
+
+
+def _space(lo: Lowering) -> str:
+    return ".shared::cta" if _hopper(lo) else ".shared"
 
 
 @lowers(tile.DeclareEvent)
@@ -102,7 +113,8 @@ def _spin(lo: Lowering, at: Mem, parity: Value) -> None:
     """`try_wait` lets the thread sleep for a while; it is asked again until the phase is complete."""
     e = lo.e
     done = e.reg("complete", "pred", mutable=True)
-    attempt = Instr("mbarrier.try_wait.parity.shared::cta.b64", (done,), (at, parity), span=e.span)
+    way = "try_wait" if _hopper(lo) else "test_wait"
+    attempt = Instr(f"mbarrier.{way}.parity{_space(lo)}.b64", (done,), (at, parity), span=e.span)
     e.until((attempt,), done)
 
 
@@ -171,7 +183,7 @@ def arrive(lo: Lowering, at: Mem, count: int, guard: Reg | None = None) -> None:
         source = (Special("_"), at, Imm(count))
         lo.e.do("mbarrier.arrive.expect_tx.shared::cta.b64", (), source, guard=guard)
     else:
-        lo.e.do("mbarrier.arrive.shared::cta.b64", (), (Special("_"), at), guard=guard)
+        lo.e.do(f"mbarrier.arrive{_space(lo)}.b64", (), (Special("_"), at), guard=guard)
 
 
 def expect(lo: Lowering, at: Mem, count: int, guard: Reg | None = None) -> None:

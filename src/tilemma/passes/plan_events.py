@@ -31,9 +31,12 @@ from tilemma.passes import tma
 from tilemma.passes.accesses import Accesses, role_of
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import WARP, Dependence, count, kind
-from tilemma.passes.target import Target
 from tilemma.passes.threads import Block, Node, Tree
 from tilemma.passes.unsupported import NotBuilt
+
+
+# A waiter keeps the parities of a ring's slots in one register.
+_LARGEST_RING = 32
 
 
 class EventCount(CompileError):
@@ -131,9 +134,6 @@ class PlanEvents:
         tree = Tree(block, dependence)
         uses = _uses(tree)
         accesses = Accesses(tree)
-        if not Target.of(self.arch).has("mbarrier"):
-            node = next(iter(uses.values())).declared
-            raise NotBuilt(node.op.span, what="an event", arch=self.arch, remedy="compile for sm_90 or later")
         for name, u in uses.items():
             _check_place(u)
             _check_subscripts(u)
@@ -141,6 +141,10 @@ class PlanEvents:
             arrivals = _arrivals(u, blocks)
             _check_triggered(u, arrivals)
             assert isinstance(u.declared.op, DeclareEvent)
+            if u.declared.op.event.slots > _LARGEST_RING:
+                remedy = f"use at most {_LARGEST_RING} slots, or `.at(order)`"
+                what = f"a ring of {u.declared.op.event.slots} events"
+                raise NotBuilt(u.declared.op.span, what=what, arch=self.arch, remedy=remedy)
             warps = _warps_each(u, tree, accesses)
             arrivals *= warps
             u.declared.op = replace(u.declared.op, arrivals=max(arrivals, 1), by_warp=warps > 1)

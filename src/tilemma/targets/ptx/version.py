@@ -36,6 +36,7 @@ _MNEMONIC: tuple[tuple[str, Version], ...] = (
     ("mbarrier.try_wait", (7, 8)),
     ("mbarrier.arrive.expect_tx", (8, 0)),
     ("mbarrier.expect_tx", (8, 0)),
+    ("mbarrier.test_wait.parity", (7, 1)),
     ("mbarrier.", (7, 0)),
     ("cp.async.bulk", (8, 0)),
     ("prefetch.tensormap", (8, 0)),
