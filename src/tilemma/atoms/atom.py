@@ -11,7 +11,7 @@ import hashlib
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -23,6 +23,14 @@ from tilemma.layouts import Major, offsets
 _NOT_PROVABLE: Final = ("section", "rates", "ptx_version")
 # PTX register classes, and a CPU's tile registers: an AMX tile is 16 rows of 64 bytes.
 REGISTER_BITS: Final = {"b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64, "tmm": 8192}
+
+
+@cache
+def _table(layout: Any) -> NDArray[np.int64]:
+    """The offsets of a thread-value layout; records share layouts, so each is worked out once."""
+    table = offsets(layout)
+    table.flags.writeable = False
+    return table
 
 
 @dataclass(frozen=True)
@@ -60,9 +68,7 @@ class Operand:
     @cached_property
     def coordinates_table(self) -> NDArray[np.int64]:
         """Column-major tile offset of each (lane, value), shape (threads, values)."""
-        table = offsets(self.layout)
-        table.flags.writeable = False
-        return table
+        return _table(self.layout)
 
     @property
     def in_registers(self) -> bool:
