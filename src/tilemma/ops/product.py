@@ -112,8 +112,9 @@ def _recipe(problem: Problem, plan: Plan, first: Any, made: bool) -> warm.Recipe
         places = {n: (sources.get(s, s), offset) for n, (s, offset) in zip(names, step.sources, strict=True)}
         prepared = step.kernel.on("cuda").prepare(*args, **step.constants)
         launches += [(launch, places) for launch in prepared]
-    makes = [("out", tuple(problem_shape(problem)), problem.out.dtype.name)] if made else []
-    makes += [(f"work.{n}", shape, dtype) for n, (shape, dtype) in workspaces(planned, plan).items()]
+    needs = {"out": (problem_shape(problem), problem.out.dtype.name)} if made else {}
+    needs |= {f"work.{n}": spec for n, spec in workspaces(planned, plan).items()}
+    makes = [(source, warm.maker(like, *spec)) for source, spec in needs.items()]
     return warm.Recipe(tuple(launches), tuple(makes), stream_source(like))
 
 

@@ -6,6 +6,7 @@ agrees in these needs new addresses at most.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
 
 CAPACITY = 4096
 
+# From a call's first array: a new array and its address.
+Make = Callable[[Any], tuple[Any, int]]
+
 
 @dataclass(slots=True)
 class Recipe:
@@ -23,11 +27,11 @@ class Recipe:
 
     ``launches``: each with the array parameter -> (source, byte offset) that its addresses come from; sources
     are the caller's arrays ("a", "b", "c", "bias", "out") and "work.*".  ``makes``: what is allocated for each
-    call, by source.  ``stream`` says which stream the caller is on.
+    call, by source, and how.  ``stream`` says which stream the caller is on.
     """
 
     launches: tuple[tuple[PreparedLaunch, dict[str, tuple[str, int]]], ...]
-    makes: tuple[tuple[str, tuple[int, ...], str], ...]
+    makes: tuple[tuple[str, Make], ...]
     stream: Callable[[], int]
 
     def at(self, pointers: Mapping[str, int]) -> tuple[PreparedLaunch, ...]:
@@ -48,8 +52,8 @@ class Entry:
 
     def run(self, first: Any, out: Any) -> Any:
         """Allocate what the call needs like ``first``, start its launches, and return the result."""
-        made = self.allocate(first) if self.recipe.makes else {}
-        places = tuple(ref.pointer for _, ref in made.values())
+        made = {source: make(first) for source, make in self.recipe.makes}
+        places = tuple([pointer for _, pointer in made.values()])
         launches = self.kept.get(places)
         if launches is None:
             pointers = self.pointers | dict(zip(made, places, strict=True))
@@ -62,13 +66,25 @@ class Entry:
             launch.start(stream)
         return made["out"][0] if "out" in made else out
 
-    def allocate(self, first: Any) -> dict[str, tuple[Any, ArrayRef]]:
-        """The array and its description for each thing that is allocated for a call."""
-        like, made = describe(first), {}
-        for source, shape, dtype in self.recipe.makes:
-            array = empty_like_first(like, shape, dtype)
-            made[source] = array, describe(array)
-        return made
+
+def maker(like: ArrayRef, shape: tuple[int, ...], dtype: str) -> Make:
+    """A function that allocates such an array by the library of ``like``, for a first argument of that library."""
+    if like.library == "torch":
+        torch = sys.modules["torch"]
+        sample = empty_like_first(like, (0,), dtype)
+        kind, device = sample.dtype, sample.device
+
+        def tensor(_: Any) -> tuple[Any, int]:
+            made = torch.empty(shape, dtype=kind, device=device)
+            return made, made.data_ptr()
+
+        return tensor
+
+    def array(first: Any) -> tuple[Any, int]:
+        made = empty_like_first(describe(first), shape, dtype)
+        return made, describe(made).pointer
+
+    return array
 
 
 NAMES = ("a", "b", "c", "bias", "out")
