@@ -89,3 +89,15 @@ def test_schedules(index: int, seed: int) -> None:
     plan = Plan("pipelined", tile, groups, stages=2, grid=1, store="tma" if tile[1] % 64 == 0 else "direct")
     shape = (tile[0] + 8, tile[1] - 8, 2 * tile[2] + 8)
     assert multiply(plan, shape, seed % 4 if tile[1] % 64 == 0 else 0, {}, arch="sm_90a", seed=seed) <= 1
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan("tiles", (64, 64, 64), 1), Plan("pipelined", (64, 64, 64), 1, 2, grid=2)], ids=str
+)
+def test_batches_share_an_operand(plan: Plan) -> None:
+    a, b = testing.random_array((3, 40, 72), "f16", 0), testing.random_array((72, 48), "f16", 1)
+    out = np.full((3, 40, 48), np.nan, np.float16)
+    p, _, _ = product.prepare(a, b, out)
+    product.run(p, plan, "machine", arch="sm_90a")
+    wanted = testing.to_float64(a) @ testing.to_float64(b)
+    assert testing.share_of_bound(out, wanted, testing.error_bound(a, b)) <= 1

@@ -24,8 +24,8 @@ def multiply(lhs_major: str, rhs_major: str) -> Any:
 
 @tm.kernel
 def matmul_tiles(
-    lhs: tm.Global["T", "B", "LHS0", "LHS1"],
-    rhs: tm.Global["T", "B", "RHS0", "RHS1"],
+    lhs: tm.Global["T", "LHS_BATCH", "LHS0", "LHS1"],
+    rhs: tm.Global["T", "RHS_BATCH", "RHS0", "RHS1"],
     c: tm.Global["TC", "B", "C0", "C1"],
     bias: tm.Global["TB", "BIAS"],
     out: tm.Global["TO", "B", "M", "N"],
@@ -36,6 +36,8 @@ def matmul_tiles(
     TC="f16",
     TB="f16",
     TO="f16",
+    LHS_BATCH="B",
+    RHS_BATCH="B",
     LHS0="M",
     LHS1="K",
     RHS0="N",
@@ -62,19 +64,20 @@ def matmul_tiles(
     tiles_m, tiles_n = cdiv(M, TILE_M), cdiv(N, TILE_N)
     for block in parallel(out.shape[0] * tiles_m * tiles_n, level="block"):
         batch = block // (tiles_m * tiles_n)
+        left, right = (0 if b == 1 else batch for b in (LHS_BATCH, RHS_BATCH))
         m, n = raster(block % (tiles_m * tiles_n), tiles_m, tiles_n, RASTER)
         lhs_s = shared(T, TILE_M, TILE_K) if LHS == "row" else shared(T, TILE_K, TILE_M)
         rhs_s = shared(T, TILE_N, TILE_K) if RHS == "row" else shared(T, TILE_K, TILE_N)
         mc = mma.fill(0.0, "f32")
         for k in foreach(cdiv(K, TILE_K)):
             if LHS == "row":
-                dma.copy(lhs.subspan(1, TILE_M, TILE_K).at(batch, m, k).sqz(), lhs_s)
+                dma.copy(lhs.subspan(1, TILE_M, TILE_K).at(left, m, k).sqz(), lhs_s)
             else:
-                dma.copy(lhs.subspan(1, TILE_K, TILE_M).at(batch, k, m).sqz(), lhs_s)
+                dma.copy(lhs.subspan(1, TILE_K, TILE_M).at(left, k, m).sqz(), lhs_s)
             if RHS == "row":
-                dma.copy(rhs.subspan(1, TILE_N, TILE_K).at(batch, n, k).sqz(), rhs_s)
+                dma.copy(rhs.subspan(1, TILE_N, TILE_K).at(right, n, k).sqz(), rhs_s)
             else:
-                dma.copy(rhs.subspan(1, TILE_K, TILE_N).at(batch, k, n).sqz(), rhs_s)
+                dma.copy(rhs.subspan(1, TILE_K, TILE_N).at(right, k, n).sqz(), rhs_s)
             for p in parallel(GROUPS, level="group-4"):
                 if LHS == "row":
                     ma = mma.load(lhs_s.subspan(WARP_M, TILE_K).at(p, 0))

@@ -22,8 +22,8 @@ def work(t: Any, tiles_m: Any, tiles_n: Any, rows: int, split: int, steps: Any) 
 
 @tm.kernel
 def matmul_pipelined(
-    lhs: tm.Global["T", "B", "LHS0", "LHS1"],
-    rhs: tm.Global["T", "B", "RHS0", "RHS1"],
+    lhs: tm.Global["T", "LHS_BATCH", "LHS0", "LHS1"],
+    rhs: tm.Global["T", "RHS_BATCH", "RHS0", "RHS1"],
     c: tm.Global["TC", "B", "C0", "C1"],
     bias: tm.Global["TB", "BIAS"],
     out: tm.Global["TO", "OUT", "M", "N"],
@@ -34,6 +34,8 @@ def matmul_pipelined(
     TC="f16",
     TB="f16",
     TO="f16",
+    LHS_BATCH="B",
+    RHS_BATCH="B",
     LHS0="M",
     LHS1="K",
     RHS0="N",
@@ -63,7 +65,7 @@ def matmul_pipelined(
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
     tiles_m, tiles_n, steps = cdiv(M, TILE_M), cdiv(N, TILE_N), cdiv(K, TILE_K)
-    tasks = lhs.shape[0] * tiles_m * tiles_n * SPLIT
+    tasks = out.shape[0] * tiles_m * tiles_n
     for block in parallel(select(tasks < GRID, tasks, GRID), level="block"):
         full = event(STAGES)
         empty = event(STAGES)
@@ -80,17 +82,18 @@ def matmul_pipelined(
                 filled = var(0)
                 for t in foreach(tasks, start=block, step=GRID):
                     batch, _, m, n, first, end = work(t, tiles_m, tiles_n, RASTER, SPLIT, steps)
+                    batches = tuple(0 if b == 1 else batch for b in (LHS_BATCH, RHS_BATCH))
                     for k in foreach(steps, start=first, stop=end):
                         wait(empty.at(filled))
                         slot = filled % STAGES
                         if LHS == "row":
-                            left = lhs.subspan(1, TILE_M, TILE_K).at(batch, m, k).sqz()
+                            left = lhs.subspan(1, TILE_M, TILE_K).at(batches[0], m, k).sqz()
                         else:
-                            left = lhs.subspan(1, TILE_K, TILE_M).at(batch, k, m).sqz()
+                            left = lhs.subspan(1, TILE_K, TILE_M).at(batches[0], k, m).sqz()
                         if RHS == "row":
-                            right = rhs.subspan(1, TILE_N, TILE_K).at(batch, n, k).sqz()
+                            right = rhs.subspan(1, TILE_N, TILE_K).at(batches[1], n, k).sqz()
                         else:
-                            right = rhs.subspan(1, TILE_K, TILE_N).at(batch, k, n).sqz()
+                            right = rhs.subspan(1, TILE_K, TILE_N).at(batches[1], k, n).sqz()
                         tma.copy(left, lhs_s[slot], async_=full.at(filled))
                         tma.copy(right, rhs_s[slot], async_=full.at(filled))
                         trigger(full.at(filled))

@@ -81,6 +81,11 @@ def _part(x: ArrayRef, offset: int) -> ArrayRef:
     return x._replace(pointer=x.pointer + offset, owner=(x.owner,))
 
 
+def _once(x: ArrayRef) -> ArrayRef:
+    """An operand that all batches share, as a single matrix: tensor maps have no stride 0."""
+    return x._replace(shape=(1, *x.shape[1:])) if x.strides[0] == 0 else x
+
+
 def _absent(problem: Problem, rank: int) -> ArrayRef:
     """Stands for a parameter that the kernel does not read: one element for each batch."""
     x = problem.lhs
@@ -93,7 +98,7 @@ def _absent(problem: Problem, rank: int) -> ArrayRef:
 def _product(
     problem: Problem, plan: Plan, offsets: tuple[int, int, int, int], partial: ArrayRef | None
 ) -> Iterator[Step]:
-    lhs, rhs = _part(problem.lhs, offsets[0]), _part(problem.rhs, offsets[1])
+    lhs, rhs = (_once(_part(x, at)) for x, at in zip((problem.lhs, problem.rhs), offsets[:2], strict=True))
     out = _part(problem.out, offsets[3])
     absent = ("lhs", 0)
     c, c_from = _absent(problem, 3), absent
@@ -140,12 +145,19 @@ def _epilogue(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> d
     }
 
 
+def _batches(x: ArrayRef) -> str | int:
+    """The first dimension of an operand's parameter."""
+    return 1 if x.strides[0] == 0 and x.shape[0] != 1 else "B"
+
+
 def _storage(problem: Problem) -> dict[str, Any]:
     """Element type of the operands, and which axis of each comes first in memory."""
     left = ("M", "K") if problem.lhs_major == "row" else ("K", "M")
     right = ("N", "K") if problem.rhs_major == "row" else ("K", "N")
     return {
         "T": problem.lhs.dtype.name,
+        "LHS_BATCH": _batches(problem.lhs),
+        "RHS_BATCH": _batches(problem.rhs),
         "LHS": problem.lhs_major,
         "RHS": problem.rhs_major,
         "LHS0": left[0],
