@@ -158,3 +158,31 @@ def test_chunks_must_divide() -> None:
     np.testing.assert_array_equal(out, a)
     with pytest.raises(LaunchError, match="4 must divide M"):
         chunked(random("f32", 13), unwritten("f32", 13))
+
+
+def second(x):
+    """Views of a chunk, each of which cuts it further."""
+    return [
+        lambda c: c.subspan(1).at(1)[0],
+        lambda c: c.modspan(1).at(1)[0],
+        lambda c: c.view(1).from_(1)[0],
+        lambda c: c.chunk(3).at(1)[0],
+    ][x]
+
+
+@tm.kernel
+def cut(a: tm.Global["f32", "M"], out: tm.Global["f32", 4], *, VIEW=0):
+    for i in parallel(4, level="block"):
+        out[i] = second(VIEW)(a.chunkat(i))
+
+
+@pytest.mark.parametrize("view", range(4))
+def test_chunks_that_are_cut_further_must_divide(view: int) -> None:
+    out = unwritten("f32", 4)
+    a = random("f32", 12)
+    for target in ["cpu", *ARCHS]:
+        run = cut if target == "cpu" else cut.on("machine", arch=target)
+        run(a, out, VIEW=view)
+        np.testing.assert_array_equal(out, a[1::3])
+        with pytest.raises(LaunchError, match="4 must divide M"):
+            run(random("f32", 13), out, VIEW=view)

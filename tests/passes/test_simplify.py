@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from pass_kernels import BLOCK, Builder, Dim, Space, Tile, dtypes, find, listing1, listing2, listing3
+from pass_kernels import BLOCK, GROUP, Builder, Dim, Space, Tile, dtypes, find, listing1, listing2, listing3
+from test_meaning import keeps_meaning
 
 from tilemma.ir.expr import binary, const, value_of
-from tilemma.ir.tile import Alloc, Assign, For, If, Mma, SetElement
+from tilemma.ir.tile import Alloc, Assign, DeclareFragment, Fill, For, If, Load, Mma, SetElement
 from tilemma.ir.types import THREAD
 from tilemma.passes.simplify import Simplify
 
@@ -84,3 +85,24 @@ def test_short_loops_of_multiplies_are_marked(make):
     assert all(f.unroll == 8 for f in loops) and len(loops) == (0 if make is listing1 else 1)
     assert len(find(kernel, Mma)) == 1
     assert Simplify().run(kernel, []) == kernel
+
+
+@pytest.mark.parametrize("write", ["fill", "load"])
+@pytest.mark.parametrize("read", [True, False])
+def test_register_tiles_that_nothing_reads_go(write, read):
+    b = Builder("k")
+    x, y = (b.array_param(n, dtypes.f32, ["M", "K"]) for n in "xy")
+    with b.parallel(["i"], [2], BLOCK) as (i,):
+        outside = b.fill("outside", 1.0)
+        with b.parallel(["p"], [1], GROUP):
+            mc = b.fill("mc", 2.0) if write == "fill" else b.load("mc", x.subspan([16, 8], [i, 0]))
+            b.set_element(y, [16, i], 3.0)
+            if read:
+                b.store(mc, y.subspan([16, 8], [i, 0]))
+    source = b.finish()
+    kept = Simplify().run(source, [])
+    assert {op.name for op in find(kept, DeclareFragment)} == ({"mc"} if read else set())
+    assert outside.name not in {op.fragment.name for op in find(kept, (Fill, Load))}
+    assert len(find(kept, (Fill, Load))) == read
+    for arch in ("sm_80", "sm_90a"):
+        keeps_meaning(source, arch, {"M": 32, "K": 8})

@@ -311,7 +311,7 @@ def _part(x: Any, shape: tuple[int, ...]) -> Expr:
 
 
 def _broadcast(x: TileValue, shape: tuple[int, ...]) -> Expr:
-    tile = x.tile.settle()
+    tile = builder("arithmetic on a register tile").settle(x.tile)
     extents = tile.view.static_shape
     rows, columns = shape
     choices: dict[tuple[int, ...], tuple[Expr, ...]] = {

@@ -104,7 +104,8 @@ class TileValue(Operators):
         return self
 
     def _plain(self, what: str) -> Tile:
-        return tile_of(self, what)
+        """The tile that a view is cut from: a chunk that is cut further has its check that it divides."""
+        return builder(what).settle(tile_of(self, what))
 
     def subspan(self, *extents: Any, strides: Sequence[Any] | None = None) -> Subspan:
         """The tile of these extents that ``.at(i, j)`` selects: its origin is (i * h, j * w).

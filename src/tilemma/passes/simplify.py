@@ -15,10 +15,12 @@ from tilemma.ir.tile import (
     Continue,
     Declare,
     DeclareFragment,
+    Fill,
     For,
     If,
     InThreads,
     Kernel,
+    Load,
     Mma,
     Op,
     Parallel,
@@ -33,13 +35,14 @@ _UNROLL = 16
 
 @dataclass(frozen=True)
 class Simplify:
-    """Folds expressions, drops branches never taken, loops of no turn and storage never used, opens loops of
-    one turn, and marks short loops of multiplies for unrolling.
+    """Folds expressions, drops branches never taken, loops of no turn, storage never used and register tiles
+    never read, opens loops of one turn, and marks short loops of multiplies for unrolling.
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         body = _fold(kernel.body, {})
         body = rewrite(body, _unroll)
+        body = rewrite(body, _without_writes(_unread(body)))
         used = _used(body)
         dropped: list[str] = []
 
@@ -73,6 +76,21 @@ def _without_result(body: Body) -> Callable[[Op], Op | Body]:
         return op
 
     return change
+
+
+def _unread(body: Body) -> set[str]:
+    """Fragments that are only filled and loaded."""
+    declared: set[str] = set()
+    needed: set[str] = set()
+    for op in walk(body):
+        if isinstance(op, DeclareFragment):
+            declared.add(op.name)
+        needed |= {f.name for what, f in fragment_uses(op) if what not in ("fill", "load")}
+    return declared - needed
+
+
+def _without_writes(unread: set[str]) -> Callable[[Op], Op | Body]:
+    return lambda op: () if isinstance(op, (Fill, Load)) and op.fragment.name in unread else op
 
 
 def _values(op: Op) -> Iterator[Expr]:
