@@ -29,6 +29,7 @@ from tilemma.ir.tile import (
     CopyCommit,
     CopyWait,
     For,
+    InThreads,
     Kernel,
     Mma,
     MmaCommit,
@@ -274,6 +275,32 @@ def test_one_warp_feeds_the_others():
     (barrier,) = find(kernel, Barrier)
     assert barrier.threads == 128
     assert [type(op).__name__ for op in find(kernel, (CopyWait, Barrier))] == ["CopyWait", "Barrier"]
+
+
+def test_of_several_admitted_the_first_copies_for_all():
+    k = Scene()
+    with k.block():
+        s = k.shared()
+        with k.b.parallel(["w"], [4], GROUP) as (w,), k.b.inthreads(binary("ge", w.value, 1)):
+            k.b.copy(rows(k.x, 0, 64), s)
+            k.b.copy(rows(s, w, 16), rows(k.y, w, 16))
+    kernel = k.done()
+    (barrier,) = find(kernel, Barrier)
+    assert barrier.threads == 96
+    (site, other) = [x for x in sites(kernel.body) if isinstance(x.op, Copy)]
+    assert [p.cond.b.value for p in site.parents if isinstance(p, InThreads)] == [1, 1]
+    assert sum(isinstance(p, InThreads) for p in other.parents) == 1
+
+
+def test_what_nobody_reads_is_still_waited_for_at_the_end():
+    k = Scene()
+    with k.block():
+        s = k.shared()
+        with k.b.parallel(["w"], [4], GROUP):
+            k.b.copy(rows(k.x, 0, 64), s)
+    kernel = k.done()
+    (block,) = blocks(kernel)
+    assert [type(op).__name__ for op in block.body[-2:]] == ["CopyCommit", "CopyWait"]
 
 
 def test_inside_a_condition_only_those_admitted_wait():

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pass_kernels import BLOCK, GROUP, Builder, Space, Tile, dtypes
 from race_oracle import races
 
+from tilemma import machine
+from tilemma.compiler import compile_kernel
 from tilemma.errors import CompileError
 from tilemma.ir.expr import add, binary, const, mod, mul
 from tilemma.ir.types import THREAD, WARPGROUP
-from tilemma.passes import FRONT_PASSES, Simplify
-from tilemma.passes.assign_layouts import AssignLayouts
-from tilemma.passes.choose_atoms import ChooseAtoms
-from tilemma.passes.choose_copies import ChooseCopies
-from tilemma.passes.insert_sync import InsertSync
 from tilemma.passes.scope import block_threads, blocks
 
 ROWS = 4
@@ -29,7 +27,7 @@ class Writer:
         self.x = self.b.array_param("x", dtypes.f32, ["M", "K"])
         with self.b.parallel(["i"], [1], BLOCK):
             self.shared = [
-                Tile.whole(self.b.alloc(f"s{n}", Space.SHARED, dtypes.f32, [ROWS, 64])) for n in range(2)
+                Tile.whole(self.b.alloc(f"s{n}", Space.SHARED, dtypes.f32, [ROWS, 64], init=0.0)) for n in range(2)
             ]
             self.body([], depth=0, inner=None)
 
@@ -40,11 +38,19 @@ class Writer:
         for _ in range(self.draw(st.integers(1, 3))):
             self.statement(scope, depth, inner)
 
-    def row(self, scope):
-        """A row of a shared tile: a constant, an index in reach, or one turned round."""
+    def row(self, scope, mine):
+        """A row of a shared tile: a constant, or an index in reach, or one turned round.
+
+        ``mine``: no other instance that runs the same statement has the same row.
+        """
+        warps = [index for index, kind in scope if kind == "warps"]
+        if mine and warps:
+            return self.draw(st.sampled_from([warps[0], binary("sub", ROWS - 1, warps[0])]))
         choices = [const(self.draw(st.integers(0, ROWS - 1)))]
-        for index, extent in scope:
-            choices += [mod(index, ROWS), mod(add(index, 1), ROWS), binary("sub", ROWS - 1, mod(index, ROWS))]
+        for index, kind in scope:
+            if kind == "loop" or not mine:
+                turned = mod(index, ROWS)
+                choices += [turned, mod(add(index, 1), ROWS), binary("sub", ROWS - 1, turned)]
         return self.draw(st.sampled_from(choices))
 
     def statement(self, scope, depth, inner):
@@ -54,26 +60,26 @@ class Writer:
             if inner is None:
                 kinds += ["warps", "threads", "warpgroups", "warps"]
         kind = self.draw(st.sampled_from(kinds))
-        b, s = self.b, self.draw(st.sampled_from(self.shared))
+        b, number = self.b, self.draw(st.integers(0, 1))
+        s, other = self.shared[number], self.shared[1 - number]
+        shared_by_all = [pair for pair in scope if pair[1] == "loop"]
+        for_all = self.draw(st.booleans())
         match kind:
             case "copy in":
-                b.copy(
-                    self.x.subspan([1, 64], [self.draw(st.integers(0, 9)), 0]),
-                    s.subspan([1, 64], [self.row(scope), 0]),
-                )
+                row = self.row(shared_by_all if for_all or inner is THREAD else scope, True)
+                tile = self.x.subspan([1, 64], [self.draw(st.integers(0, 9)), 0])
+                b.copy(tile, s.subspan([1, 64], [row, 0]))
             case "copy out":
-                row = self.row(scope)
+                row = self.row(shared_by_all if for_all or inner is THREAD else scope, True)
                 b.copy(s.subspan([1, 64], [row, 0]), self.x.subspan([1, 64], [add(row, 100), 0]))
             case "set":
-                column = next((index for index, extent in scope if extent == 64), const(3))
-                other = self.draw(st.sampled_from(self.shared))
-                value = b.element(
-                    other, [self.row(scope), self.draw(st.sampled_from([column, binary("sub", 63, column)]))]
-                )
-                b.set_element(s, [self.row(scope), column], value)
+                column = next((index for index, kind in scope if kind == "threads"), const(3))
+                across = self.draw(st.sampled_from([column, binary("sub", 63, column)]))
+                value = b.element(other, [self.row(scope, False), across])
+                b.set_element(s, [self.row(scope, True), column], value)
             case "for":
                 with b.foreach("j", self.draw(st.integers(2, 3))) as j:
-                    self.body([*scope, (j.value, 3)], depth + 1, inner)
+                    self.body([*scope, (j.value, "loop")], depth + 1, inner)
             case "if":
                 tests = [binary("gt", mul(index, 2), const(1)) for index, _ in scope] or [const(True)]
                 with b.if_(self.draw(st.sampled_from(tests))):
@@ -81,10 +87,10 @@ class Writer:
             case "warps" | "warpgroups":
                 level, count = (GROUP, self.draw(st.sampled_from([2, 4]))) if kind == "warps" else (WARPGROUP, 2)
                 with b.parallel(["w"], [count], level) as (w,):
-                    self.body([*scope, (w.value, count)], depth + 1, level)
+                    self.body([*scope, (w.value, "warps")], depth + 1, level)
             case "threads":
                 with b.parallel(["t"], [64], THREAD) as (t,):
-                    self.body([*scope, (t.value, 64)], depth + 1, THREAD)
+                    self.body([*scope, (t.value, "threads")], depth + 1, THREAD)
 
 
 @st.composite
@@ -92,14 +98,34 @@ def kernels(draw):
     return Writer(draw).kernel()
 
 
+def decided(kernel):
+    """``kernel`` after all passes; None where it is refused."""
+    try:
+        return compile_kernel(kernel, "sm_80")
+    except CompileError:
+        return None
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(kernels())
 def test_random_kernels_have_no_race(kernel):
-    try:
-        for p in (*FRONT_PASSES, Simplify(), ChooseAtoms("sm_80"), AssignLayouts(), ChooseCopies("sm_80")):
-            kernel = p.run(kernel, [])
-        kernel = InsertSync("sm_80").run(kernel, [])
-    except CompileError:
+    compiled = decided(kernel)
+    if compiled is not None:
+        (block,) = blocks(compiled.kernel)
+        assert races(compiled.kernel, {"M": 1, "K": 1}, block_threads(block)) == []
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(kernels(), st.integers(0, 99))
+def test_random_kernels_give_one_result_on_the_machine(kernel, seed):
+    compiled = decided(kernel)
+    if compiled is None:
         return
-    (block,) = blocks(kernel)
-    assert races(kernel, {"M": 1, "K": 1}, block_threads(block)) == []
+    given_x = np.random.default_rng(seed).integers(0, 9, (128, 64)).astype(np.float32)
+    results = []
+    for schedule in ("early", "late", "random"):
+        x = given_x.copy()
+        (launch,) = compiled.launches
+        machine.run(compiled.ptx, launch, {"x": x}, seed=seed, schedule=schedule, strict=True)
+        results.append(x)
+    assert all(np.array_equal(r, results[0]) for r in results)

@@ -126,12 +126,20 @@ class Walk:
         # How many groups may stay open at each wait for futures, and the copies that some wait has met.
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
+        self._left: State = {}
         self._overlaps: dict[tuple[int, int, frozenset[str]], tuple[Bools, bool]] = {}
 
     def hazards(self) -> Iterator[Hazard]:
         """All hazards in program order, those of a loop's second turn after those of its first."""
         state: State = {}
         yield from self._body(self._tree.root, state, [])
+        self._left = state
+
+    def unfinished(self) -> list[Access]:
+        """The accesses by cp.async and wgmma that may still be running when the block ends."""
+        for _ in self.hazards():
+            pass
+        return [p.access for p in self._left.values() if not p.done and p.access.agent in ("cp.async", "wgmma")]
 
     # ---- control -----------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import Space
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.accesses import Accesses
+from tilemma.passes.copy_once import once
 from tilemma.passes.decision import Decision
 from tilemma.passes.hazards import Hazard, Walk, joined
 from tilemma.passes.infer_levels import described
@@ -108,6 +109,7 @@ class InsertSync:
 
 
 def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[Decision]) -> Parallel:
+    block = once(block, dependence)
     if not any(isinstance(op, MmaFence) for op in walk(block.body)):
         block = replace(block, body=batched(block.body))
     tree = Tree(block, dependence)
@@ -116,6 +118,7 @@ def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[
     _wait_for_futures(tree, accesses)
     inserted = _resolve(tree, accesses, Target.of(arch))
     kept = _merged(tree, accesses, _pruned(tree, accesses, inserted)) + _last_stores(tree)
+    kept += _last_waits(tree, accesses)
     _number(tree, Target.of(arch))
     counts: dict[str, int] = {}
     for n in kept:
@@ -392,6 +395,18 @@ def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None) -> li
     assert nodes, hazard
     body.nodes[position:position] = nodes
     return nodes
+
+
+def _last_waits(tree: Tree, accesses: Accesses) -> list[Node]:
+    """Waits at the end for what nobody has waited for: a block may not end while its shared memory is in use."""
+    made: list[Node] = []
+    agents = {a.agent for a in Walk(tree, accesses).unfinished()}
+    ops: list[Op] = [CopyCommit(), CopyWait(0)] if "cp.async" in agents else []
+    ops += [MmaWait(0)] if "wgmma" in agents else []
+    for op in ops:
+        made.append(Node(replace(op, span=tree.block.span), tree.root, inserted=True))
+    tree.root.nodes += made
+    return made
 
 
 def _last_stores(tree: Tree) -> list[Node]:
