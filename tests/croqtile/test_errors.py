@@ -147,7 +147,7 @@ INSIDE = [
     ("mc = mma.fill;", "wrong-arity", 6, "mma.fill 0.0f"),
     ("frag mc[2] {0.0}; mma.store mc, c;", "wrong-value", 29, "[i]"),
     ("x2 = mma.commit;", "wrong-value", 6, "no result"),
-    ("mma.wait<0>;", "not-built-yet", 1, "mma.wait"),
+    ("mma.wait<9>;", "wrong-value", 4, "mma.wait"),
     ("[[fast]] mma.commit;", "wrong-value", 10, "remove the attribute"),
     ("mc = mma.fill.f32 0.0f; y = mc.at(0, 0);", "wrong-value", 29, "apply"),
     ("mc = mma.fill.f32 0.0f; mc = mc + 1;", "not-built-yet", 25, "its shape"),

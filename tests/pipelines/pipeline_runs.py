@@ -46,7 +46,9 @@ def check(kernel: Kernel, arch: str, shape: Shape, turned: bool = False, seeds=(
     for seed in seeds:
         arrays, want = problem(kernel, shape, turned)
         (launch,) = compiled.launches
-        report = machine.run(compiled.ptx, launch, arrays, seed=seed, schedule="late" if seed else "random", strict=True)
+        report = machine.run(
+            compiled.ptx, launch, arrays, seed=seed, schedule="late" if seed else "random", strict=True
+        )
         assert report.ok and not report.letter
         assert close(arrays["output"], want)
     return compiled

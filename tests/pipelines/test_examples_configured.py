@@ -42,7 +42,9 @@ def test_multicast(stages, cluster):
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-@pytest.mark.parametrize(("name", "arch"), [("tma_pipeline", "sm_90a"), ("event_pipeline", "sm_90a"), ("event_pipeline", "sm_80")])
+@pytest.mark.parametrize(
+    ("name", "arch"), [("tma_pipeline", "sm_90a"), ("event_pipeline", "sm_90a"), ("event_pipeline", "sm_80")]
+)
 def test_pipelines(name, arch, stages):
     check(example(name, STAGES=stages), arch, (130, 136, 328))
 

@@ -129,6 +129,36 @@ THREADS = ONE_SLOT.replace("empty[1] = ready", "empty2[1]").replace("shared even
     "shared event full[1];\n    shared event<128> empty[1];").replace(
     "mc = mma.fill.f32 0.0f;", "mc = mma.fill.f32 0.0f;\n        trigger empty[0];"
 )  # fmt: skip
+# Multiplies with futures of their own; batches that the program waits for itself.
+FUTURE_MULTIPLIES = AFTER.replace(
+    "mma.row.row mc, a[k % STAGES], b[k % STAGES];",
+    "f = mma.row.row.async mc, a[k % STAGES], b[k % STAGES];\n          wait f;",
+)
+WAITS_ITSELF = f"""
+    shared event full[STAGES], empty[STAGES] = ready;
+    parallel p by 2 : group-4 {{
+      inthreads.async (p == 0) {{
+        foreach k in cdiv(K, TILE_K) {{
+          wait empty.at(k);
+          tma.copy.async<full.at(k)> {LHS} => a[k % STAGES];
+          tma.copy.async<full.at(k)> {RHS} => b[k % STAGES];
+          trigger full.at(k);
+        }}
+      }}
+      inthreads.async (p == 1) {{
+        mc = mma.fill.f32 0.0f;
+        foreach k in cdiv(K, TILE_K) {{
+          wait full.at(k);
+          mma.row.row mc, a[k % STAGES], b[k % STAGES];
+          mma.commit;
+          mma.wait<1>;
+          if (k > 0) {{ trigger empty.at(k - 1); }}
+        }}
+        mma.wait<0>;
+        mma.store mc, {OUT};
+      }}
+    }}
+"""
 # Registers: A comes through ldmatrix, so each warp reads the slot itself.
 THROUGH_REGISTERS = f"""
     shared event full[STAGES], empty[STAGES] = ready;
@@ -173,9 +203,23 @@ def kernel(body: str, buffers: str = RING):
         (FUTURES, ONE),
         (ONE_SLOT, ONE),
         (THREADS, ONE),
+        (FUTURE_MULTIPLIES, RING),
+        (WAITS_ITSELF, RING),
         (THROUGH_REGISTERS, RING),
     ],
-    ids=["synchronous", "after", "after-dma", "bytes-alone", "bytes-in-a-loop", "futures", "one-slot", "threads", "registers"],
+    ids=[
+        "synchronous",
+        "after",
+        "after-dma",
+        "bytes-alone",
+        "bytes-in-a-loop",
+        "futures",
+        "one-slot",
+        "threads",
+        "mma-futures",
+        "mma-wait",
+        "registers",
+    ],
 )
 def test_form(body, buffers):
     check(kernel(body, buffers), "sm_90a", (72, 72, 200))
@@ -193,6 +237,11 @@ def test_a_tile_larger_than_a_box_is_split():
     text = HEAD.replace("TILE_M 64", "TILE_M 512").replace("TILE_K 64", "TILE_K 128") + ONE + SYNCHRONOUS
     compiled = check(from_co(text + "  }\n}\n"), "sm_90a", (200, 72, 200), seeds=(0,))
     assert compiled.ptx.count("cp.async.bulk.tensor") == 4 + 2
+
+
+def test_batches_that_the_program_waits_for_itself_stay_in_flight():
+    compiled = check(kernel(WAITS_ITSELF), "sm_90a", (64, 64, 200), seeds=(0,))
+    assert [line.split()[-1] for line in compiled.ptx.splitlines() if "wgmma.wait_group" in line] == ["1;", "0;"]
 
 
 def test_roles_that_only_move_data_are_played_by_one_thread():

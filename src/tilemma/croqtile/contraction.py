@@ -63,9 +63,7 @@ class Contraction:
                 self._count(node, 0, "mma.commit")
                 self.reader.b.emit(t.Commit())
             case "wait":
-                raise NotBuiltYet(
-                    node.span, what="`mma.wait`", fix_text="remove it: the compiler waits where results are used"
-                )
+                self.reader.b.emit(t.MmaWait(self._pending(node, first)))
         if name is not None:
             raise WrongValue(
                 node.span,
@@ -85,6 +83,20 @@ class Contraction:
             known=one_of(known),
             suggestion=f"did you mean `.{near}`?" if near else "remove it",
         )
+
+    def _pending(self, node: ast.Mma, first: ast.Suffix) -> int:
+        """The N of ``mma.wait<N>``."""
+        self._count(node, 0, "mma.wait<N>")
+        values = [self.reader.expressions.constant(a, "`mma.wait`") for a in first.args]
+        if len(values) != 1 or not 0 <= values[0] <= 7:
+            raise WrongValue(
+                first.span,
+                what="`mma.wait`",
+                got=", ".join(map(str, values)) or "nothing",
+                wanted="how many batches may still run, from 0 to 7",
+                fix_text="write `mma.wait<0>`",
+            )
+        return values[0]
 
     def _count(self, node: ast.Mma, want: int, form: str) -> tuple[ast.Expr, ...]:
         if len(node.args) != want:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 from tilemma.dtypes import DType
 from tilemma.ir.builder import element_type
 from tilemma.ir.expr import const
-from tilemma.ir.tile import Commit, ScaleMma
+from tilemma.ir.tile import Commit, MmaWait, ScaleMma
 from tilemma.ir.tiles import FragmentValue, Tile, scalar
 from tilemma.ir.types import Contract
 from tilemma.lang import spans
@@ -27,6 +27,16 @@ class _Row:
         self.col = Multiply(Contract(f"{first}.col"))
 
 
+class MultiplyHandle:
+    """The future of an asynchronous multiply: something to wait for, without data."""
+
+    __slots__ = ("name",)
+    article: ClassVar[str] = "the future of an `mma`"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 class Multiply:
     """`mma.row.row(mc, ma, mb)` and its variants `.sp` and `.scale`."""
 
@@ -34,9 +44,17 @@ class Multiply:
         self._contract = contract
         self._name = f"mma.{contract.value}"
 
-    def __call__(self, acc: Any, a: Any, b: Any) -> None:
-        """``acc += a x b``: operands are register tiles, or shared tiles named directly."""
-        self._emit(acc, a, b)
+    def __call__(self, acc: Any, a: Any, b: Any, *, async_: bool = False) -> MultiplyHandle | None:
+        """``acc += a x b``: operands are register tiles, or shared tiles named directly.
+
+        With ``async_`` it gives a future: `wait` for it before ``acc`` is read.
+        """
+        if not async_:
+            self._emit(acc, a, b)
+            return None
+        future = builder(self._name).fresh(f"{(spans.bound_names() or ('mma',))[0]}.future")
+        self._emit(acc, a, b, future=future)
+        return MultiplyHandle(future)
 
     def sp(self, acc: Any, a: Any, b: Any, meta: Any) -> None:
         """2:4 sparse A: ``a`` holds K/2 columns, ``meta`` says which."""
@@ -174,6 +192,10 @@ class MmaNamespace:
     def commit(self) -> None:
         """The multiplies above have read what the next trigger releases."""
         builder("mma.commit").emit(Commit())
+
+    def wait(self, pending: int) -> None:
+        """All but the newest ``pending`` batches of multiplies (each ends with `commit`) have finished."""
+        builder("mma.wait").emit(MmaWait(python_int(pending, "mma.wait")))
 
 
 def sizes_of(copies: Any, what: str) -> tuple[int, ...]:

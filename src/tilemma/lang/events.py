@@ -7,6 +7,7 @@ from typing import Any
 from tilemma.ir.tile import SwapFutures, Sync, TriggerEvent, WaitEvent, WaitFuture
 from tilemma.ir.types import BLOCK
 from tilemma.lang import spans
+from tilemma.lang.contraction import MultiplyHandle
 from tilemma.lang.control import level_of
 from tilemma.lang.copies import futures_of, handles_of
 from tilemma.lang.scalars import python_int
@@ -34,16 +35,24 @@ def event(slots: int = 0, *, threads: int | None = None, ready: bool = False) ->
 def wait(*what: Any) -> None:
     """Wait for events (this waiter's next generation) or for the futures of asynchronous copies."""
     b = builder("wait")
-    futures = [x for x in what if isinstance(x, FutureHandle)]
-    if futures:
-        b.emit(WaitFuture(futures_of(futures, "wait")))
+    names: list[str] = []
     for x in what:
-        if not isinstance(x, FutureHandle):
+        if isinstance(x, MultiplyHandle):
+            names.append(x.name)
+        elif isinstance(x, FutureHandle):
+            names += futures_of(x, "wait")
+    if names:
+        b.emit(WaitFuture(tuple(names)))
+    for x in what:
+        if not isinstance(x, (FutureHandle, MultiplyHandle)):
             b.emit(WaitEvent(event_of(x, "wait")))
 
 
 def trigger(e: Any, *, after: Any = None, cluster: bool = False) -> None:
-    """Trigger an event; ``after`` futures: when their bytes have arrived; ``cluster``: in all blocks of the cluster."""
+    """Trigger an event; ``after`` futures: when their bytes have arrived.
+
+    ``cluster``: the event of every block of the cluster.
+    """
     b = builder("trigger")
     futures = () if after is None else futures_of(after, "trigger(after=)")
     b.emit(TriggerEvent(event_of(e, "trigger"), futures, bool(cluster)))

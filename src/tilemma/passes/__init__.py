@@ -8,6 +8,7 @@ from tilemma.ir.tile import Kernel
 from tilemma.passes.allocate_shared import AllocateShared
 from tilemma.passes.assign_layouts import AssignLayouts
 from tilemma.passes.assign_roles import AssignRoles
+from tilemma.passes.await_multiplies import AwaitMultiplies
 from tilemma.passes.check_clusters import CheckClusters
 from tilemma.passes.check_contracts import CheckContracts
 from tilemma.passes.choose_atoms import ChooseAtoms
@@ -45,6 +46,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         ExpandCopies(),
         Simplify(),
         CheckClusters(arch),
+        AwaitMultiplies(),
         ChooseAtoms(arch),
         StageOutput(arch),
         AssignLayouts(),

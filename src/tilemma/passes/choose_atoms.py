@@ -164,7 +164,7 @@ def _no_instruction(w: _Work, arch: str, refusals: tuple[Refusal, ...]) -> NoIns
 
 def _work(m: Op, level: Level, fragments: Fragments, stale: dict[str, Op], arch: str) -> _Work:
     assert isinstance(m, Mma)
-    for what, given in (("sparse `mma.sp`", m.meta), ("`mma.scale`", m.scale_a), ("`mma.async`", m.future)):
+    for what, given in (("sparse `mma.sp`", m.meta), ("`mma.scale`", m.scale_a)):
         if given is not None:
             raise NotBuilt(m.span, what=what, arch=arch, remedy="use the dense, synchronous `mma`")
     a_view, b_view = fragments.view(m.a), fragments.view(m.b)

@@ -34,7 +34,6 @@ from tilemma.passes.scope import WARP, Dependence, count, kind
 from tilemma.passes.threads import Block, Node, Tree
 from tilemma.passes.unsupported import NotBuilt
 
-
 # A waiter keeps the parities of a ring's slots in one register.
 _LARGEST_RING = 32
 
@@ -44,6 +43,13 @@ class EventCount(CompileError):
     found = "`{event}` is triggered by {here} instances here and by {there} elsewhere"
     expected = "the same number at every trigger: a generation is complete when that many have triggered"
     fix = "let the same instances trigger it everywhere, or declare `event<n>` with the threads that count"
+
+
+class EventThreads(CompileError):
+    code = "event-threads"
+    found = "`{event}` counts {want} threads, and {have} trigger it"
+    expected = "triggers by as many threads as complete a generation"
+    fix = "declare `event<{have}>`, or leave the count out: then every instance that triggers counts"
 
 
 class EventNeverTriggered(CompileError):
@@ -248,6 +254,10 @@ def _arrivals(u: _Uses, blocks: int) -> int:
     op = u.declared.op
     assert isinstance(op, DeclareEvent)
     if op.event.threads is not None:
+        have = sum(threads(n) for n in u.triggers)
+        if have < op.event.threads:
+            span = u.triggers[0].op.span if u.triggers else op.span
+            raise EventThreads(span, event=op.event.name, want=op.event.threads, have=have)
         return op.event.threads
     if not u.triggers:
         return sum(instances(n) for n in u.copies)

@@ -46,7 +46,7 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import EventRef, View
-from tilemma.ir.walk import bodies, walk
+from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.decision import Decision
 
 Loop = For | While
@@ -65,6 +65,9 @@ class ReleaseSlots:
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        if not any(is_wgmma(op) for op in walk(kernel.body)):
+            # Other multiplies are over when they are issued: there is nothing to wait for.
+            return replace(kernel, body=rewrite(kernel.body, lambda op: () if isinstance(op, MmaWait) else op))
         roles = list(_roles(kernel.body))
         loads = {op.fragment.name: op.src for op in walk(kernel.body) if isinstance(op, Load)}
         return replace(kernel, body=_Releases(roles, loads, log, itertools.count()).body(kernel.body, None))
@@ -88,6 +91,7 @@ class _Releases:
 
     def body(self, body: Body, role: InThreads | None) -> Body:
         out: list[Op] = []
+        body = _trusted(body)
         for op in body:
             inside = role or (op if isinstance(op, InThreads) and op.asynchronous else None)
             changes = {name: self.body(inner, inside) for name, inner in bodies(op)}
@@ -147,6 +151,27 @@ class _Releases:
         how = "waits for 0" if why else "waits for 1"
         self.log.append(Decision("releases", name, f"{how}: {text}", {"pending": 0 if why else 1}, span=op.span))
         return not why
+
+
+def _trusted(body: Body) -> Body:
+    """Triggers directly after a wait that the program wrote for older batches: it says which have finished."""
+    out: list[Op] = []
+    after = False
+    for op in body:
+        waits = isinstance(op, MmaWait) and op.pending > 0
+        trusted = _ordered(op) if after and not waits else None
+        after = waits or trusted is not None
+        out.append(trusted or op)
+    return tuple(out)
+
+
+def _ordered(op: Op) -> Op | None:
+    """``op``, a trigger or a condition around triggers alone, marked as ordered; None for anything else."""
+    if isinstance(op, TriggerEvent):
+        return replace(op, ordered=True)
+    if isinstance(op, If) and not op.otherwise and all(isinstance(x, TriggerEvent) for x in op.then):
+        return replace(op, then=tuple(replace(x, ordered=True) for x in op.then if isinstance(x, TriggerEvent)))
+    return None
 
 
 def _multiplies_here(op: Op) -> bool:
