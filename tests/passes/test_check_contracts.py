@@ -18,8 +18,8 @@ from pass_kernels import (
 )
 
 from tilemma.errors import Span
-from tilemma.ir.expr import Dim, add, sub
-from tilemma.ir.tile import DeclareFragment
+from tilemma.ir.expr import Const, Dim, Select, add, binary, const, sub
+from tilemma.ir.tile import Break, DeclareFragment
 from tilemma.passes import FRONT_PASSES
 from tilemma.passes.check_contracts import (
     AccumulatorShape,
@@ -113,7 +113,6 @@ def test_a_loop_that_starts_later_reaches_as_far_as_it_runs(last):
         with b.foreach("j", 64, start=0, stop=64 - last) as j:
             b.set_element(s, [0, j.value], b.element(s, [0, j.compose(b_one).value]))
 
-    from tilemma.ir.expr import const
     from tilemma.ir.tiles import Bounded
 
     b_one = Bounded(const(1), const(1))
@@ -124,10 +123,74 @@ def test_a_condition_may_guard_a_view():
     k = Scene()
 
     def write(b, s, i):
-        from tilemma.ir.expr import binary
-
         with b.if_(binary("lt", i.value, 2)):
             b.copy(s.subspan([32, 64], [i, 0]), k.src.subspan([32, 64], [i, 0]))
+
+    k.run(write)
+
+
+def guarded(b, kind, cond):
+    """A scope whose body ``cond`` guards."""
+    return {"if": b.if_, "inthreads": b.inthreads, "while": b.while_}[kind](cond)
+
+
+@pytest.mark.parametrize("kind", ["if", "inthreads", "while"])
+@pytest.mark.parametrize(
+    ("offsets", "says"),
+    [
+        (lambda i: (sub(i, 1), const(32)), "reaches 80 along dimension 1"),
+        (lambda i: (sub(i, 1), const(-1)), "starts at -1 along dimension 1"),
+        (lambda i: (const(17), add(i, 1)), "reaches 65 along dimension 0"),
+        (lambda i: (sub(i, 1), const(16)), None),
+    ],
+)
+def test_no_condition_helps_a_constant(kind, offsets, says):
+    """The other offset is right for the instances that the condition admits."""
+    k = Scene()
+
+    def write(b, s, i):
+        with guarded(b, kind, binary("lt", const(0), i.value)):
+            b.copy(s.window([48, 48], offsets(i.value)), k.src.subspan([48, 48], [i, 0]))
+
+    if says is None:
+        k.run(write)
+        return
+    with pytest.raises(ViewOutside, match=says):
+        k.run(write)
+
+
+def test_views_start_inside():
+    k = Scene()
+    with pytest.raises(ViewOutside, match="starts at -1 along dimension 0"):
+        k.run(lambda b, s, i: b.copy(s.window([8, 8], [sub(i.value, 1), 0]), k.src.subspan([8, 8], [i, 0])))
+
+
+@pytest.mark.parametrize(("slot", "says"), [(-1, "starts at -1 along dimension of its copies"), (1, "reaches 5")])
+def test_slots_of_a_ring(slot, says):
+    k = Scene()
+
+    def write(b, s, i):
+        ring = b.alloc("ring", Space.SHARED, dtypes.f16, [8, 8], copies=4)
+        b.copy(Tile.whole(ring, add(i.value, slot)), k.src.subspan([8, 8], [i, 0]))
+
+    with pytest.raises(ViewOutside, match=says):
+        k.run(write)
+
+
+def test_branches_not_taken_and_operands_not_evaluated_may_name_anything():
+    k = Scene()
+
+    def write(b, s, i):
+        with b.if_(const(False)):
+            b.set_element(s, [64, 0], 0.0)
+        below = Select(binary("lt", const(0), i.value), b.element(s, [sub(i.value, 1), 0]), Const(0.0, dtypes.f16))
+        b.declare("x", below)
+        right = binary("lt", b.element(s, [add(i.value, 61), 0]), 1.0)
+        b.declare("y", binary("land", binary("lt", i.value, 3), right))
+        with b.foreach("j", 4) as j:
+            with b.if_(binary("lt", j.value, i.value)):
+                b.emit(Break())
+            b.set_element(s, [sub(j.value, i.value), 0], 0.0)
 
     k.run(write)
 

@@ -106,3 +106,16 @@ def test_register_tiles_that_nothing_reads_go(write, read):
     assert len(find(kept, (Fill, Load))) == read
     for arch in ("sm_80", "sm_90a"):
         keeps_meaning(source, arch, {"M": 32, "K": 8})
+
+
+def test_a_view_that_only_a_condition_keeps_inside_stays_valid():
+    """A loop of one turn is opened: the offset is the constant -1, where the condition does not hold."""
+    b = Builder("k")
+    x, y = (b.array_param(n, dtypes.f32, ["M", "K"]) for n in "xy")
+    with b.parallel(["i"], [2], BLOCK) as (i,):
+        ring = b.alloc("ring", Space.SHARED, dtypes.f32, [16, 8], copies=2)
+        b.copy(x.subspan([16, 8], [i, 0]), Tile.whole(ring, const(0)))
+        with b.foreach("j", 1) as j, b.if_(binary("lt", Dim("M"), j.value)):
+            before = binary("sub", j.value, 1)
+            b.copy(Tile.whole(ring, before).window([8, 8], [before, 0]), y.subspan([8, 8], [i, 0]))
+    keeps_meaning(b.finish(), "sm_80", {"M": 32, "K": 8})

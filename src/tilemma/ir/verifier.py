@@ -43,6 +43,8 @@ class Verifier:
         self.op: tile.Op | None = None
         self.loops = 0
         self.applies = 0
+        # Conditions around what is visited: what they guard may never happen.
+        self.guards = 0
         self.levels: list[ty.Level | None] = []
         ops = list(walk.walk(kernel.body))
         made = {x.future for x in ops if isinstance(x, (tile.Copy, tile.Mma)) and x.future is not None}
@@ -100,11 +102,12 @@ class Verifier:
 
     @contextmanager
     def scope(self, op: tile.Op) -> Iterator[None]:
-        outer = self.op
+        outer, guards = self.op, self.guards
+        self.guards += isinstance(op, (tile.If, tile.InThreads, tile.While))
         self.scopes.append({})
         yield
         self.scopes.pop()
-        self.op = outer
+        self.op, self.guards = outer, guards
 
     def body(self, ops: tile.Body) -> None:
         for op in ops:
@@ -170,8 +173,12 @@ class Verifier:
                 self.require(both, f"`{x.op}` on {x.a.type} and {x.b.type}", "integers")
             case e.Unary("not"):
                 self.require(not x.a.type.is_float, f"`not` on {x.a.type}", "an integer")
+        guards = self.guards
+        # The operands of `? :`, `&&` and `||` are evaluated only where they count.
+        self.guards += isinstance(x, e.Select) or (isinstance(x, e.Binary) and x.op in ("land", "lor"))
         for child in e.children(x):
             self.expression(child)
+        self.guards = guards
 
     def view(self, v: ty.View) -> None:
         self.known("buffer", v.base.name, v.base)
@@ -193,9 +200,9 @@ class Verifier:
         for s in v.reshape or ():
             self.integer(s, "an extent")
         slot = None if v.slot is None else value_of(v.slot)
-        if slot is not None:
+        if slot is not None and not self.guards:
             self.require(0 <= slot < v.base.copies, f"slot {slot} of {v.base.copies}", "a slot of the array")
-        if v.base.space is not ty.Space.GLOBAL:
+        if v.base.space is not ty.Space.GLOBAL and not self.guards:
             self._fits(v)
 
     def _fits(self, v: ty.View) -> None:

@@ -11,13 +11,16 @@ from typing import Any
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.expr import (
+    Binary,
     Const,
     Dim,
     Element,
     Expr,
     Index,
     Scalar,
+    Select,
     add,
+    children,
     const,
     mul,
     sub,
@@ -26,6 +29,10 @@ from tilemma.ir.expr import (
     walk,
 )
 from tilemma.ir.tile import (
+    Atomic,
+    Body,
+    Break,
+    Continue,
     Copy,
     DeclareFragment,
     For,
@@ -45,6 +52,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Contract, Space, View
 from tilemma.ir.walk import expressions, rewrite
+from tilemma.ir.walk import walk as operations
 from tilemma.passes.contraction import Fragments, extents, fragment_uses, matrix
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Site, names, sites
@@ -108,7 +116,7 @@ class FragmentSubscript(CompileError):
 
 class ViewOutside(CompileError):
     code = "view-outside"
-    found = "a view of `{name}` reaches {end} along dimension {dim}, which has {extent}"
+    found = "a view of `{name}` {reaches} along dimension {dim}, which has {extent}"
     expected = "a view inside the buffer: only views of parameters may reach over the edge"
     fix = "{remedy}"
 
@@ -143,8 +151,10 @@ class CheckContracts:
                         _same(f.name, have[::-1] if store.transpose else have, shapes, store.span)
             for _, ref in fragment_uses(site.op):
                 _subscripts(ref, fragments.declared[ref.name], site)
-            for view in _views(site.op):
-                _inside(view, site)
+        for site in sites(rewrite(kernel.body, _taken)):
+            conditional = any(_conditional(p) for p in site.parents)
+            for view, guarded in _views(site.op):
+                _inside(view, site, guarded or conditional)
 
         def shaped(op: Op) -> Op:
             if isinstance(op, DeclareFragment) and op.shape is None and op.name in shapes:
@@ -278,52 +288,79 @@ def _arranged(copy: Copy) -> tuple[Expr, ...]:
     return tuple(found)
 
 
-def _views(op: Op) -> Iterator[View]:
-    """The views of shared and local buffers that ``op`` touches, those of elements included."""
+def _taken(op: Op) -> Op | Body:
+    """The branch of a condition that is known when compiled."""
+    if isinstance(op, If) and isinstance(op.cond, Const):
+        return op.then if op.cond.value else op.otherwise
+    return op
+
+
+def _conditional(op: Op) -> bool:
+    """Whether the indices around ``op`` do not tell all about what happens inside it."""
+    if isinstance(op, For):
+        return any(isinstance(x, (Break, Continue)) for x in operations(op.body))
+    return isinstance(op, (If, InThreads, While))
+
+
+def _views(op: Op) -> Iterator[tuple[View, bool]]:
+    """The views that ``op`` touches, those of elements included, and whether a condition in ``op`` guards them."""
     match op:
         case Copy(src=src, dst=dst):
-            yield from (src, dst)
-        case Load(src=view) | Store(dst=view) | SetElement(view=view):
-            yield view
+            yield from ((src, False), (dst, False))
+        case Load(src=view) | Store(dst=view) | SetElement(view=view) | Atomic(view=view):
+            yield view, False
         case Mma(a=a, b=b):
-            yield from (x for x in (a, b) if isinstance(x, View))
+            yield from ((x, False) for x in (a, b) if isinstance(x, View))
     for e in expressions(op):
-        for x in walk(e):
-            if isinstance(x, Element):
-                yield x.view
+        yield from _elements(e, False)
 
 
-def _inside(view: View, site: Site) -> None:
-    """Refuse a view of a shared or local buffer that certainly leaves it.
+def _elements(e: Expr, guarded: bool) -> Iterator[tuple[View, bool]]:
+    match e:
+        case Element(view=view):
+            yield view, guarded
+        case Select(cond=cond, a=a, b=b):
+            yield from _elements(cond, guarded)
+            known = value_of(cond)
+            for branch, other in ((a, known == 0), (b, known not in (None, 0))):
+                if not other:
+                    yield from _elements(branch, guarded or known is None)
+            return
+        case Binary(op="land" | "lor", a=a, b=b):
+            yield from _elements(a, guarded)
+            yield from _elements(b, True)
+            return
+    for part in children(e):
+        yield from _elements(part, guarded)
 
-    What a condition around it may rule out is left to run time.
+
+def _inside(view: View, site: Site, guarded: bool) -> None:
+    """Refuse a view of a shared or local buffer that leaves it whenever it is used.
+
+    Conditions may rule out values of the indices, which is left to run time, but no constants.
     """
-    if view.base.space is Space.GLOBAL or any(isinstance(p, (If, InThreads, While)) for p in site.parents):
+    if view.base.space is Space.GLOBAL or any(value_of(a.extent) == 0 for a in view.axes):
         return
-    ranges = _ranges(site)
+    ranges = {} if guarded else _ranges(site)
     for d, size in enumerate(view.base_shape):
-        limit, reach = value_of(size), _reach(view, d)
-        highest = largest(view.offsets[d], ranges)
+        limit, reach, offset = value_of(size), _reach(view, d), view.offsets[d]
+        highest, lowest = largest(offset, ranges), largest(sub(0, offset), ranges)
+        facts: dict[str, Any] = {"name": view.base.name, "dim": d, "extent": limit}
+        what = "a tile within" if isinstance(offset, Const) else "indices and extents that stay below"
         if limit is not None and reach is not None and highest is not None and highest + reach > limit:
-            what = "a tile within" if isinstance(view.offsets[d], Const) else "indices and extents that stay below"
-            raise ViewOutside(
-                site.op.span,
-                name=view.base.name,
-                end=highest + reach,
-                dim=d,
-                extent=limit,
-                remedy=f"use {what} {limit}, or a larger buffer",
-            )
-    highest = largest(view.slot, ranges) if view.slot is not None else None
-    if highest is not None and highest >= view.base.copies > 0:
-        raise ViewOutside(
-            site.op.span,
-            name=view.base.name,
-            end=highest + 1,
-            dim="of its copies",
-            extent=view.base.copies,
-            remedy=f"take the index modulo {view.base.copies}",
-        )
+            remedy = f"use {what} {limit}, or a larger buffer"
+            raise ViewOutside(site.op.span, reaches=f"reaches {highest + reach}", remedy=remedy, **facts)
+        if lowest is not None and lowest > 0:
+            raise ViewOutside(site.op.span, reaches=f"starts at {-lowest}", remedy="start at 0", **facts)
+    if view.slot is not None:
+        copies = view.base.copies
+        facts = {"name": view.base.name, "dim": "of its copies", "extent": copies}
+        highest, lowest = largest(view.slot, ranges), largest(sub(0, view.slot), ranges)
+        if highest is not None and highest >= copies:
+            remedy = f"take the index modulo {copies}"
+            raise ViewOutside(site.op.span, reaches=f"reaches {highest + 1}", remedy=remedy, **facts)
+        if lowest is not None and lowest > 0:
+            raise ViewOutside(site.op.span, reaches=f"starts at {-lowest}", remedy="start at 0", **facts)
 
 
 def _reach(view: View, dim: int) -> int | None:
