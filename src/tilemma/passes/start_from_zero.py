@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.ir.expr import Expr, binary, value_of
-from tilemma.ir.tile import Body, Fill, For, FragmentRef, If, Kernel, Mma, Op, Parallel
+from tilemma.ir.tile import Body, Commit, Fill, For, FragmentRef, If, Kernel, Mma, MmaWait, Op, Parallel
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
@@ -40,7 +40,11 @@ def _body(body: Body, log: list[Decision]) -> Body:
             loop = ops[at] if at is not None else None
             first = _first(loop, op.fragment) if isinstance(loop, For) else None
             if at is not None and isinstance(loop, For) and first is not None:
-                ops[at : at + 1] = _started(loop, op, first)
+                end = at + 1
+                while end < len(ops) and isinstance(ops[end], (Commit, MmaWait)):
+                    end += 1
+                started, *empty = _started(loop, op, first)
+                ops[at:end] = [started, *ops[at + 1 : end], *empty]
                 del ops[i]
                 text = f"the first turn of the loop over {loop.index.name} starts it from zero (scale-d)"
                 log.append(Decision("zero", op.fragment.name, text, span=op.span))
