@@ -10,6 +10,7 @@ import tilemma as tm
 from tilemma import croqtile, foreach, global_, parallel
 from tilemma.errors import CompileError, LaunchError, TilemmaError
 from tilemma.kernels import Kernel
+from tilemma.machine import HazardError
 from tilemma.targets.cpu import execute
 
 
@@ -127,6 +128,20 @@ def test_assertions(kernel: Kernel, target: str) -> None:
     ]:
         with pytest.raises(TilemmaError, match=message):
             run(a, n)
+
+
+@BOTH
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_trap_names_its_assertion(kernel: Kernel, arch: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(HazardError) as caught:
+        kernel.on("machine", arch=arch)(BAD, 1)
+    assert caught.value.code == "trap" and caught.value.span is not None
+    said = f"{caught.value.span.file}:{caught.value.span.line}:"
+    assert any(
+        "assertion failed: no negative numbers" in note.text and said in note.text for note in caught.value.notes
+    )
+    out = capfd.readouterr().out
+    assert said in out and "assertion failed: no negative numbers\n" in out
 
 
 @BOTH

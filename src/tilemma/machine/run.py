@@ -61,6 +61,7 @@ class Report:
             "letter": [h.to_json() for h in self.letter],
             "notes": [str(n) for n in self.notes],
             "instructions": self.instructions,
+            "printed": self.printed,
         }
 
 
@@ -123,6 +124,8 @@ class Job:
         self.program: Program = decode_program(self.module, self.entry, self.arch)
         number = int("".join(c for c in self.arch if c.isdigit()) or 0)
         binding.check_limits(self.binding, self.entry, self.program.static_shared, number)
+        # What the last run printed, even where it ended with a hazard.
+        self.printed = ""
 
     def _entry(self, wanted: str | None) -> Entry:
         entries = self.module.entries
@@ -168,7 +171,7 @@ class Job:
             report.hazards, report.letter = machine.hazards, machine.letter
             report.notes = machine.performance.found()
             report.instructions = machine.steps
-            report.printed = "".join(machine.printed)
+            report.printed = self.printed = "".join(machine.printed)
             report.lines = machine.executed_lines()
             if write_back:
                 self.write_back(allocations)
@@ -207,11 +210,12 @@ def run(
     if schedule not in SCHEDULES:
         binding.refuse(f"the schedule `{schedule}`", f"one of {', '.join(SCHEDULES)}", "pick one of these")
     job = Job(ptx, launch, args, arch)
-    report = job.run(
-        seed=seed, schedule=schedule, strict=strict, collect=collect, max_steps=max_steps, trace=trace
-    )
-    print(report.printed, end="")
-    return report
+    try:
+        return job.run(
+            seed=seed, schedule=schedule, strict=strict, collect=collect, max_steps=max_steps, trace=trace
+        )
+    finally:
+        print(job.printed, end="")
 
 
 def schedule_of(i: int) -> str:

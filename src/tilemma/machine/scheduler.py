@@ -85,6 +85,8 @@ class Machine:
         self.covered = bytearray(len(program.steps) + 1)
         # What vprintf has printed, in the order of execution.
         self.printed: list[str] = []
+        # The last of it by each warp: what leads to a trap.
+        self.last_words: dict[Any, str] = {}
         self._leaders: dict[int, int] = {}
         # How often each matrix instruction's operands have been looked at (provenance).
         self.looks: dict[int, int] = {}

@@ -41,6 +41,7 @@ def call(d: Decoder) -> None:
             pointers = [int(local_words(f, ins, one, np.array([at]), 8)[0]) for at in (text, arguments)]
             printed = _format(f, ins, int(lane), *pointers)
             f.w.cta.machine.printed.append(printed)
+            f.w.cta.machine.last_words[f.w] = printed
             local_words(f, ins, one, np.array([status]), 4, np.array([len(printed)], np.uint32))
 
     d.visible(run)

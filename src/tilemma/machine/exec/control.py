@@ -32,7 +32,10 @@ def trap(d: Decoder) -> None:
 
     def run(f: Any, m: Any) -> None:
         lanes = f.lanes if m is None else m.nonzero()[0]
-        f.w.cta.machine.report(Trap.at(f.w.place(ins), lanes=lanes, opcode=ins.opcode), fatal=True)
+        machine = f.w.cta.machine
+        said = machine.last_words.get(f.w)
+        notes = [] if said is None else [f"the warp has last printed: {said.strip()}"]
+        machine.report(Trap.at(f.w.place(ins), lanes=lanes, notes=notes, opcode=ins.opcode), fatal=True)
 
     d.visible(run)
 
