@@ -1,0 +1,184 @@
+"""What the hardware cannot check, or cannot do: refused at the line that asks for it, with the rule."""
+
+from __future__ import annotations
+
+import pytest
+from pipeline_runs import from_co
+from test_forms import AFTER, AFTER_DMA, HEAD, LHS, ONE, ONE_SLOT, OUT, RHS, RING, SYNCHRONOUS
+
+from tilemma.compiler import compile_kernel
+from tilemma.errors import CompileError
+from tilemma.ir.tile import ArrayFacts
+
+
+def refused(text: str, arch: str = "sm_90a") -> CompileError:
+    with pytest.raises(CompileError) as e:
+        compile_kernel(from_co(text), arch)
+    assert e.value.span is not None
+    return e.value
+
+
+def program(body: str, buffers: str = RING) -> str:
+    return HEAD + buffers + body + "  }\n}\n"
+
+
+def line_of(error: CompileError, text: str) -> str:
+    assert error.span is not None
+    return text.splitlines()[error.span.line - 1].strip()
+
+
+EVENTS = [
+    ("nobody triggers", AFTER.replace("trigger empty.at(k);", ""), "event-never-triggered", "wait empty.at(k);"),
+    ("no credits", AFTER.replace("empty[STAGES] = ready", "empty[STAGES]"), "event-stuck", "wait empty.at(k);"),
+    ("beyond the ring", AFTER.replace("wait full.at(k)", "wait full[k]"), "event-slot", "wait full[k];"),
+    ("slot 2 of 2", AFTER.replace("wait full.at(k)", "wait full[2]"), "wrong-value", "wait full[2];"),
+    ("no subscript", AFTER.replace("wait full.at(k)", "wait full"), "wrong-value", "wait full;"),
+    (
+        "other counts",
+        AFTER.replace("mc = mma.fill.f32 0.0f;", "mc = mma.fill.f32 0.0f;").replace(
+            "parallel p by 2 : group-4 {", "parallel p by 2 : group-4 {\n trigger empty[0];"
+        ),
+        "event-count",
+        "trigger empty.at(k);",
+    ),
+    (
+        "in a loop",
+        "foreach i in 2 { shared event e; parallel p by 1 : group-4 { trigger e; wait e; } }",
+        "event-place",
+        "foreach i in 2 { shared event e; parallel p by 1 : group-4 { trigger e; wait e; } }",
+    ),
+    (
+        "too many threads counted",
+        "shared event<256> e; parallel p by 1 : group-4 { trigger e; wait e; }",
+        "event-threads",
+        "shared event<256> e; parallel p by 1 : group-4 { trigger e; wait e; }",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "code", "line"), [e[1:] for e in EVENTS], ids=[e[0] for e in EVENTS])
+def test_events(body, code, line):
+    text = program(body)
+    error = refused(text)
+    assert error.code == code
+    assert line in line_of(error, text)
+
+
+def test_an_event_that_nothing_triggers():
+    text = program(AFTER.replace("trigger empty.at(k);", "").replace("empty[STAGES] = ready", "empty[STAGES]"))
+    assert refused(text).code in ("event-never-triggered", "event-stuck")
+    alone = program("shared event e; parallel p by 1 : group-4 { wait e; }")
+    assert refused(alone).code == "event-never-triggered"
+
+
+def test_a_copy_that_nobody_waits_for():
+    body = f"""
+    shared event full;
+    mc = mma.fill.f32 0.0f;
+    foreach k in cdiv(K, TILE_K) {{
+      tma.copy.async<full> {LHS} => a;
+      tma.copy {RHS} => b;
+      trigger full;
+      parallel p by 1 : group-4 {{ mma.row.row mc, a, b; }}
+    }}
+    parallel p by 1 : group-4 {{ mma.store mc, {OUT}; }}
+"""
+    text = program(body, ONE)
+    error = refused(text)
+    assert error.code == "copy-not-waited-for"
+    assert "mma.row.row" in line_of(error, text)
+
+
+def test_a_future_that_nobody_waits_for():
+    text = program(SYNCHRONOUS.replace("tma.copy", "dma.copy.async", 1).replace("tma.copy", "dma.copy"), ONE)
+    assert refused(text).code == "future-never-waited-for"
+
+
+def test_an_accumulator_read_before_its_wait():
+    body = ONE_SLOT.replace("mma.row.row mc", "f = mma.row.row.async mc")
+    assert refused(program(body, ONE)).code == "accumulator-not-awaited"
+    unread = body.replace(f"mma.store mc, {OUT};", "")
+    assert refused(program(unread, ONE)).code == "multiply-never-awaited"
+
+
+def test_a_swizzle_that_writer_and_reader_do_not_share():
+    text = program(AFTER.replace("swiz<128>", "swiz<64>", 1).replace("mma.row.row mc, a[k % STAGES]",
+        "ma = mma.load.swiz<128> a[k % STAGES];\n          mma.row.row mc, ma"))  # fmt: skip
+    assert refused(text).code == "swizzle-conflict"
+
+
+TMA = [
+    ("both in shared memory", "tma.copy a => b;", ONE, "a parameter on one side"),
+    (
+        "rows too long",
+        "tma.copy lhs.subspan(8, 264).at(block_m, block_n) => s;",
+        "shared f16 [8, 264] s;",
+        "at most 256",
+    ),
+    (
+        "rows too short",
+        "tma.copy lhs.subspan(8, 4).at(block_m, block_n) => s;",
+        "shared f16 [8, 4] s;",
+        "16 bytes",
+    ),
+    ("extents at run time", "tma.copy lhs.modspan(64, 64).at(block_m, block_n) => a;", ONE, "known extents"),
+    ("steps", "tma.copy lhs.subspan(64, 64 : 2, 1).at(block_m, block_n) => a;", ONE, "neighbouring elements"),
+]
+
+
+@pytest.mark.parametrize(("body", "buffers", "rule"), [e[1:] for e in TMA], ids=[e[0] for e in TMA])
+def test_tma(body, buffers, rule):
+    use = "parallel p by 1 : group-4 { }"
+    error = refused(program(body + use, buffers))
+    assert error.code == "tma-refused"
+    assert rule in str(error)
+
+
+@pytest.mark.parametrize("facts", [ArrayFacts(1, 8), ArrayFacts(None, 16)], ids=["alignment", "strides"])
+def test_tma_needs_aligned_rows(facts):
+    kernel = from_co(program(SYNCHRONOUS, ONE))
+    with pytest.raises(CompileError) as e:
+        compile_kernel(kernel, "sm_90a", {"lhs": facts})
+    assert e.value.code == "tma-refused"
+    assert "dma.copy" in str(e.value)
+    text = program(SYNCHRONOUS.replace("tma.copy", "dma.copy"), ONE)
+    compile_kernel(from_co(text), "sm_90a", {"lhs": facts})
+
+
+def test_tma_needs_hopper():
+    assert refused(program(SYNCHRONOUS, ONE), "sm_80").code == "tma-refused"
+    compile_kernel(from_co(program(AFTER_DMA)), "sm_80")
+
+
+CLUSTER = HEAD.replace(": block {", ": cluster { parallel r by 2 : block {")
+
+
+def cluster(body: str, count: str = "2") -> str:
+    return CLUSTER.replace("parallel r by 2", f"parallel r by {count}") + ONE + body + "  } }\n}\n"
+
+
+def test_clusters():
+    assert refused(cluster(SYNCHRONOUS), "sm_80").code in ("cluster-refused", "tma-refused")
+    assert refused(cluster(SYNCHRONOUS, "16")).code == "cluster-refused"
+    assert refused(cluster(SYNCHRONOUS, "cdiv(K, 64)")).code == "cluster-refused"
+    outside = program(SYNCHRONOUS.replace("tma.copy", "tma.copy.multicast", 1), ONE)
+    assert refused(outside).code == "multicast-outside-cluster"
+    alone = program("shared event e; parallel p by 1 : group-4 { trigger.cluster e; wait e; }")
+    assert refused(alone).code == "trigger-outside-cluster"
+    uneven = cluster(SYNCHRONOUS.replace("tma.copy", "tma.copy.multicast", 1), "3")
+    assert refused(uneven).code == "tma-refused"
+
+
+def test_shared_memory_that_no_staging_saves():
+    text = program(AFTER).replace("STAGES 2", "STAGES 16")
+    assert refused(text).code == "shared-memory-limit"
+
+
+def test_swapping_what_is_not_alike():
+    body = f"""
+    fa = dma.copy.async lhs.subspan(TILE_M, TILE_K).at(block_m, 0) => shared;
+    fb = dma.copy.async rhs.subspan(32, TILE_K).at(block_n, 0) => shared;
+    wait fa, fb;
+    swap(fa, fb);
+"""
+    assert refused(program(body, "")).code == "swap-refused"
