@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gemm import facts, flushed, steady
+from timing import facts, flushed, steady
 
 from tilemma import ops, testing
 from tilemma.ops import product

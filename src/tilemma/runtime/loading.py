@@ -207,6 +207,8 @@ class LoadedKernel:
         if bound.is_empty:
             return PreparedLaunch(self, bound, None, _Arguments([]))
         driver, plan = self.device.driver, self.launch
-        arguments = _Arguments(argument_bytes(driver, bound))
+        # Encoding a tensor map needs a current context, which a new thread does not have.
+        with self.device.active():
+            arguments = _Arguments(argument_bytes(driver, bound))
         launch = driver.launcher(self.function, bound.grid, plan.block, plan.shared, self._cluster)
         return PreparedLaunch(self, bound, launch, arguments)
