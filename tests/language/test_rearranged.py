@@ -1,0 +1,90 @@
+"""Copies that transpose and pad, in both directions and over the edges of tensors: the machine against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from construct import ARCHS, random, unwritten
+
+import tilemma as tm
+from tilemma import cdiv, dma, parallel, shared
+from tilemma.kernels import Kernel
+
+SIZES = [(32, 16), (19, 5), (1, 9)]
+TARGETS = ["cpu", *ARCHS]
+
+
+def on(kernel: Kernel, target: str):
+    return kernel if target == "cpu" else kernel.on("machine", arch=target, strict=True)
+
+
+@tm.kernel
+def turned_in(a: tm.Global["T", "M", "N"], out: tm.Global["T", "N", "M"], *, T="f16"):
+    M, N = a.shape
+    for i, j in parallel(cdiv(M, 16), cdiv(N, 8), level="block"):
+        s = shared(T, 8, 16)
+        for _ in parallel(2, level="group"):
+            dma.copy(a.subspan(16, 8).at(i, j), s, transp=(1, 0))
+            dma.copy(s, out.subspan(8, 16).at(j, i))
+
+
+@tm.kernel
+def turned_out(a: tm.Global["T", "M", "N"], out: tm.Global["T", "N", "M"], *, T="f16"):
+    M, N = a.shape
+    for i, j in parallel(cdiv(M, 16), cdiv(N, 8), level="block"):
+        s = shared(T, 16, 8)
+        for _ in parallel(1, level="group-4"):
+            dma.copy(a.subspan(16, 8).at(i, j), s)
+            dma.copy(s, out.subspan(8, 16).at(j, i), transp=(1, 0))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["f16", "f32", "s8"])
+@pytest.mark.parametrize("shape", SIZES)
+@pytest.mark.parametrize("kernel", [turned_in, turned_out], ids=["in", "out"])
+def test_transposing(kernel: Kernel, shape: tuple[int, int], dtype: str, target: str) -> None:
+    a = random(dtype, *shape)
+    out = unwritten(dtype, *shape[::-1])
+    on(kernel, target)(a, out, T=dtype)
+    np.testing.assert_array_equal(out, a.T)
+
+
+# (low, high, inner) for rows and columns of a tile of 4 x 8.
+PADS = [((1, 2, 1), (0, 0, 0)), ((0, 0, 0), (3, 1, 2)), ((2, 0, 2), (1, 1, 1))]
+
+
+@tm.kernel
+def padded_in(a: tm.Global["f32", "M", "N"], out: tm.Global["f32", "P", "Q"], *, PAD=PADS[0], H=1, W=1):
+    for i, j in parallel(cdiv(a.shape[0], 4), cdiv(a.shape[1], 8), level="block"):
+        s = shared("f32", H, W)
+        dma.copy(a.subspan(4, 8).at(i, j), s, pad=PAD, pad_value=7.0)
+        dma.copy(s, out.subspan(H, W).at(i, j))
+
+
+@tm.kernel
+def padded_out(a: tm.Global["f32", "M", "N"], out: tm.Global["f32", "P", "Q"], *, PAD=PADS[0], H=1, W=1):
+    for i, j in parallel(cdiv(a.shape[0], 4), cdiv(a.shape[1], 8), level="block"):
+        s = shared("f32", 4, 8)
+        dma.copy(a.subspan(4, 8).at(i, j), s)
+        dma.copy(s, out.subspan(H, W).at(i, j), pad=PAD, pad_value=7.0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("cut", [0, 3])
+@pytest.mark.parametrize("pad", PADS)
+@pytest.mark.parametrize("kernel", [padded_in, padded_out], ids=["in", "out"])
+def test_padding(kernel: Kernel, pad, cut: int, target: str) -> None:
+    """What lies outside ``a`` is zero, what lies outside ``out`` (smaller by ``cut``) is dropped."""
+    a = random("f32", 7, 11)
+    tile = [4 + 3 * inner + low + high if d == 0 else 8 + 7 * inner + low + high
+            for d, (low, high, inner) in enumerate(pad)]  # fmt: skip
+    whole = np.pad(a, ((0, 1), (0, 5)))
+    want = np.full((2 * tile[0], 2 * tile[1]), 7.0, np.float32)
+    for r, c in np.ndindex(8, 16):
+        (i, y), (j, x) = divmod(r, 4), divmod(c, 8)
+        row, column = (p * (inner + 1) + low for p, (low, _, inner) in zip((y, x), pad, strict=True))
+        want[i * tile[0] + row, j * tile[1] + column] = whole[r, c]
+    want = want[: want.shape[0] - cut, : want.shape[1] - cut]
+    out = unwritten("f32", *want.shape)
+    on(kernel, target)(a, out, PAD=pad, H=tile[0], W=tile[1])
+    np.testing.assert_array_equal(out, want)
