@@ -112,6 +112,8 @@ class Binary(Expr):
     def type(self) -> DType:
         if self.op in COMPARISON or self.op in LOGICAL:
             return dtypes.boolean
+        if self.op in ("and", "or", "xor") and self.a.type.kind == self.b.type.kind == "bool":
+            return dtypes.boolean
         return promote(self.a.type, self.b.type)
 
 
@@ -122,7 +124,9 @@ class Unary(Expr):
 
     @property
     def type(self) -> DType:
-        return dtypes.boolean if self.op == "lnot" else self.a.type
+        if self.op == "lnot" or self.a.type.kind == "bool":
+            return dtypes.boolean
+        return promote(self.a.type, self.a.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Select(Expr):
 
     @property
     def type(self) -> DType:
-        return promote(self.a.type, self.b.type)
+        return self.a.type if self.a.type == self.b.type else promote(self.a.type, self.b.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +197,9 @@ _FLOAT_RANK = {"f8_e5m2": 0, "f8_e4m3": 0, "bf16": 1, "f16": 1, "tf32": 2, "f32"
 def promote(a: DType, b: DType) -> DType:
     """The type of an arithmetic result: C's rules, with the floats f8 < f16, bf16 < tf32 < f32 < f64.
 
-    f16 with bf16 gives f32: neither holds the other's values.
+    Integers narrower than 32 bits count as s32.  f16 with bf16 gives f32: neither holds the other's values.
     """
-    if a == b:
+    if a == b and (a.is_float or (a.is_integer and a.bits >= 32)):
         return a
     if a.is_float or b.is_float:
         if not a.is_float:
@@ -204,10 +208,6 @@ def promote(a: DType, b: DType) -> DType:
             return a
         ra, rb = _FLOAT_RANK[a.name], _FLOAT_RANK[b.name]
         return dtypes.f32 if ra == rb else (a if ra > rb else b)
-    if a.kind == "bool":
-        return b
-    if b.kind == "bool":
-        return a
     bits = max(a.bits, b.bits, 32)
     unsigned = (a.kind == "uint" and a.bits == bits) or (b.kind == "uint" and b.bits == bits)
     return dtypes.dtype(f"{'u' if unsigned else 's'}{bits}")

@@ -299,7 +299,8 @@ def _anchor(hazard: Hazard) -> tuple[Block, int, Node]:
     if loops and p.access.agent != "bulk":
         body = loops[-1].inner[0]
         return body, len(body.nodes), x.at(body)
-    around = list(x.parent.path())
+    # What a condition reads and a branch of it writes is ordered inside the branch.
+    around = [*(b for b in x.inner if b in list(y.parent.path())), *x.parent.path()]
     body = next(b for b in y.parent.path() if b in around)
     before = y.at(body)
     return body, body.nodes.index(before), before

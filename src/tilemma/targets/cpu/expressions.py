@@ -15,6 +15,7 @@ import numpy as np
 
 from tilemma.dtypes import DType
 from tilemma.ir.expr import (
+    COMPARISON,
     LOGICAL,
     Binary,
     Call,
@@ -84,7 +85,8 @@ class Expressions:
             case Binary():
                 return self._binary(e)
             case Unary():
-                a, apply = self.compile(e.a), unary(e.op, e.a.type)
+                t = e.a.type if e.op == "lnot" else e.type
+                a, apply = self.operand(e.a, t), unary(e.op, t)
                 return lambda f: apply(a(f))
             case Select():
                 return self._select(e)
@@ -110,7 +112,7 @@ class Expressions:
         return a if source == target else lambda f: converted(a(f), source, target)
 
     def _binary(self, e: Binary) -> Evaluate:
-        t = promote(e.a.type, e.b.type)
+        t = promote(e.a.type, e.b.type) if e.op in COMPARISON else e.type
         a, b = self.operand(e.a, t), self.operand(e.b, t)
         scalar, lanes = scalar_binary(e.op, t), lane_binary(e.op, t)
         divides = t.is_integer and e.op in ("floordiv", "cdiv", "div", "mod")
