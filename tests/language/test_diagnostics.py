@@ -7,7 +7,7 @@ import pytest
 from construct import ARCHS, random, run_ir, unwritten
 
 import tilemma as tm
-from tilemma import croqtile, foreach, global_, parallel
+from tilemma import cdiv, croqtile, foreach, global_, parallel
 from tilemma.errors import CompileError, LaunchError, TilemmaError
 from tilemma.kernels import Kernel
 from tilemma.machine import HazardError
@@ -201,3 +201,18 @@ def test_chunks_that_are_cut_further_must_divide(view: int) -> None:
         np.testing.assert_array_equal(out, a[1::3])
         with pytest.raises(LaunchError, match="4 must divide M"):
             run(random("f32", 13), out, VIEW=view)
+
+
+@tm.kernel
+def counted(a: tm.Global["f32", "M"], out: tm.Global["f32", "P"]):
+    for i in parallel(cdiv(a.shape[0], 4), level="block"):
+        out[i] = a.chunkat(i)[1]
+
+
+def test_as_many_chunks_as_tiles_fit() -> None:
+    """cdiv(M, 4) chunks are tiles of 4 where 4 divides M; 6 = 2 * 3 is not that."""
+    a, out = random("f32", 8), unwritten("f32", 2)
+    counted(a, out)
+    np.testing.assert_array_equal(out, a[1::4])
+    with pytest.raises(LaunchError, match="4 must divide M"):
+        counted(random("f32", 6), out)

@@ -138,16 +138,16 @@ class Tile:
             size = -(-d // c) if c else d
             raise ChunkDoesNotDivide(self.span, dim=d, count=c, suggestion=size)
         # dim / (dim / c) is c: the launch checks that c divides the dimension.
-        if isinstance(count, Binary) and count.op in ("div", "floordiv", "cdiv") and count.a == dim:
-            return count.b
-        return floordiv(dim, count)
+        divisor = _divisor(dim, count)
+        return floordiv(dim, count) if divisor is None else divisor
 
     def unsettled_requirement(self) -> tuple[tuple[Expr, Expr], ...]:
-        """(dimension, count) pairs that must divide when the tile is settled by itself; for launch checks."""
+        """(dimension, number) pairs that must divide when the tile is settled by itself; for launch checks."""
         pairs = []
         for axis, chunk in zip(self.view.axes, self.chunks or (), strict=False):
             if chunk is not None and (value_of(axis.extent) is None or value_of(chunk.extent) is None):
-                pairs.append((axis.extent, chunk.extent))
+                divisor = _divisor(axis.extent, chunk.extent)
+                pairs.append((axis.extent, chunk.extent if divisor is None else divisor))
         return tuple(pairs)
 
     def chunkat(self, indices: Sequence[MaybeIndex], span: Span | None = None) -> Tile:
@@ -235,6 +235,13 @@ class Tile:
         """The element at ``indices``: a view without axes."""
         self._check_rank("at", len(indices), span)
         return self.settle().view.element(tuple(scalar(i) for i in indices))
+
+
+def _divisor(dim: Expr, count: Expr) -> Expr | None:
+    """c where ``count`` is written as dim / c."""
+    if isinstance(count, Binary) and count.op in ("div", "floordiv", "cdiv") and count.a == dim:
+        return count.b
+    return None
 
 
 @dataclass(frozen=True, slots=True)
