@@ -1,0 +1,245 @@
+"""What compiling costs, stage by stage, and what a warm call costs the host.
+
+    python bench/compile_time.py                          # the longest example, and the persistent one
+    python bench/compile_time.py examples/py/persistent.py@sm_90a --repeats 9 --json compile.json
+
+Every sample is a process of its own.  Cold: an empty cache on disk, each stage timed.  Cached: the cache filled by
+an earlier process.  Times in milliseconds, medians (and the least, where the machine does other work); targets:
+300 ms cold and 50 ms cached, both after import, a warm call not above `torch.mm(out=)`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+COLD_TARGET, CACHED_TARGET = 300.0, 50.0
+SIZE = 256
+BATCH, BATCHES = 200, 31
+
+
+class Clock:
+    """Milliseconds by stage, in order."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.stages[name] = self.stages.get(name, 0.0) + (time.perf_counter() - start) * 1e3
+
+
+def read(path: Path) -> Any:
+    from tilemma.kernels import load, load_python
+
+    return (load_python(path) if path.suffix == ".py" else load(path)).only()
+
+
+def imports(clock: Clock) -> None:
+    with clock.stage("import numpy"):
+        import numpy  # noqa: F401
+    with clock.stage("import tilemma"):
+        import tilemma
+        import tilemma.kernels
+
+        tilemma.kernel  # noqa: B018  (names of the package are looked up lazily)
+
+
+def cold_stages(path: Path, arch: str) -> dict[str, float]:
+    """The steps of `Kernel.ready` and `Ready.assembled`, one by one."""
+    clock = Clock()
+    imports(clock)
+    from tilemma.compiler import default_facts, with_facts
+    from tilemma.ir.verifier import verify, verify_lane
+    from tilemma.lower import lower
+    from tilemma.passes import PASSES
+    from tilemma.targets.ptx import print_module
+
+    with clock.stage("read"):
+        kernel = read(path)
+    with clock.stage("trace"):
+        kernel.traced()
+    with clock.stage("front passes"):
+        built = kernel.build()
+    log: list[Any] = []
+    with clock.stage("verify"):
+        built = with_facts(built, default_facts(built))
+        verify(built)
+    for step in PASSES(arch):
+        with clock.stage(f"pass {type(step).__name__}"):
+            built = step.run(built, log)
+    with clock.stage("verify"):
+        verify(built)
+    with clock.stage("lower"):
+        units = lower(built, arch)
+    with clock.stage("verify lane IR"):
+        for unit in units:
+            verify_lane(unit.lane)
+    with clock.stage("print"):
+        ptx = print_module([u.lane for u in units])
+    from tilemma.assemble import assemble
+
+    with clock.stage("ptxas"):
+        assemble(ptx, arch)
+    return clock.stages
+
+
+def whole(path: Path, arch: str) -> dict[str, float]:
+    """The same through the public way, as a first call takes it; loaded where there is a GPU."""
+    clock = Clock()
+    imports(clock)
+    from tilemma import runtime
+    from tilemma.compiler import default_facts
+
+    with clock.stage("read"):
+        kernel = read(path)
+    with clock.stage("trace"):
+        facts = default_facts(kernel.traced())
+    with clock.stage("PTX and launch plan"):
+        ready = kernel.ready(arch, facts)
+    with clock.stage("cubin"):
+        cubin = ready.assembled(arch)
+    if runtime.gpu_unavailable_reason() is None:
+        device = runtime.cuda_device(0)  # its context is the process's, not the kernel's
+        if runtime.runs_on(arch, device.compute_capability):
+            with clock.stage("load"):
+                runtime.LoadedKernel(cubin.bytes, ready.launches[0], device)
+    return clock.stages
+
+
+def sample(mode: str, path: Path, arch: str, cache: Path) -> dict[str, float]:
+    """One process."""
+    command = [sys.executable, __file__, "--sample", mode, f"{path}@{arch}"]
+    environment = {**os.environ, "TILEMMA_CACHE": str(cache)}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if result.returncode:
+        raise SystemExit(f"{path} for {arch}:\n{result.stderr}")
+    stages: dict[str, float] = json.loads(result.stdout.splitlines()[-1])
+    return stages
+
+
+def samples(mode: str, path: Path, arch: str, repeats: int) -> list[dict[str, float]]:
+    """``mode``: "stages" or "cold", each from an empty cache, or "cached"."""
+    with tempfile.TemporaryDirectory() as folder:
+        if mode == "cached":
+            sample("whole", path, arch, Path(folder))
+            return [sample("whole", path, arch, Path(folder)) for _ in range(repeats)]
+        how = "stages" if mode == "stages" else "whole"
+        return [sample(how, path, arch, Path(folder) / str(i)) for i in range(repeats)]
+
+
+def after_import(stages: dict[str, float]) -> float:
+    return sum(v for k, v in stages.items() if not k.startswith("import"))
+
+
+def table(title: str, found: list[dict[str, float]], target: float | None) -> dict[str, Any]:
+    """Prints medians; returns them with the totals after import."""
+    totals = [after_import(s) for s in found]
+    medians = {k: median(s[k] for s in found) for k in found[0]}
+    total = median(totals)
+    print(f"\n{title}")
+    for name, ms in medians.items():
+        share = "" if name.startswith("import") else f"{ms / after_import(medians) * 100:5.1f} %"
+        print(f"  {name:24} {ms:8.1f} ms {share}")
+    missed = f", target {target:.0f} ms{' MISSED' if total > target else ''}" if target else ""
+    print(f"  {'after import':24} {total:8.1f} ms  (least {min(totals):.1f}{missed})")
+    return {"stages": medians, "median": total, "least": min(totals), "target": target}
+
+
+def largest() -> list[tuple[Path, str]]:
+    """The example with the longest PTX, in both languages, and the persistent kernel."""
+    from tilemma.errors import TilemmaError
+
+    lengths = {}
+    for path in (ROOT / "examples/py").glob("*.py"):
+        for arch in ("sm_80", "sm_90a"):
+            try:
+                lengths[path, arch] = len(read(path).compile(arch).ptx)
+            except TilemmaError:  # not one kernel, or not for this target
+                continue
+    path, arch = max(lengths, key=lambda x: lengths[x])
+    persistent = ROOT / "examples/py/persistent.py"
+    return [
+        (p, a) for q, a in ((path, arch), (persistent, "sm_90a")) for p in (q, ROOT / f"examples/co/{q.stem}.co")
+    ]
+
+
+def warm_call(path: Path) -> dict[str, float] | str:
+    """Host microseconds of a call on CUDA tensors that were passed before, next to torch.mm(out=)."""
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    if not torch.cuda.is_available():
+        return "no GPU"
+    a, b = (torch.randn(SIZE, SIZE, device="cuda").half() for _ in range(2))
+    c = torch.empty(SIZE, SIZE, device="cuda", dtype=torch.float16)
+    kernel = read(path)
+    turned = b.T
+    calls = {"tilemma": lambda: kernel(a, b, c), "torch.mm(out=)": lambda: torch.mm(a, turned, out=c)}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for i in range(BATCHES + 3):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(BATCH):
+                call()
+            seconds = time.perf_counter() - start
+            if i >= 3:
+                times[name].append(seconds / BATCH * 1e6)
+    return {name: median(series) for name, series in times.items()}
+
+
+def parse(text: str) -> tuple[Path, str]:
+    file, _, arch = text.partition("@")
+    return Path(file).resolve(), arch or "sm_90a"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernels", nargs="*", type=parse, metavar="FILE[@ARCH]")
+    parser.add_argument("--repeats", type=int, default=5, help="processes of each kind")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--sample", choices=("stages", "whole"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.sample:
+        how = cold_stages if options.sample == "stages" else whole
+        print(json.dumps(how(*options.kernels[0])))
+        return 0
+    results: dict[str, Any] = {}
+    for path, arch in options.kernels or largest():
+        name = f"{path.parent.name}/{path.name} for {arch}"
+        results[name] = {
+            mode: table(f"{name}, {title}", samples(mode, path, arch, options.repeats), target)
+            for mode, title, target in (
+                ("stages", "cold, stage by stage", None),
+                ("cold", "cold, through the public way", COLD_TARGET),
+                ("cached", "from the cache on disk", CACHED_TARGET),
+            )
+        }
+    warm = warm_call(ROOT / "examples/py/persistent.py")
+    print("\nwarm call, host microseconds:", json.dumps(warm))
+    if options.json:
+        facts = {"cpus": os.cpu_count(), "load": os.getloadavg(), "python": sys.version.split()[0]}
+        data = {**facts, "kernels": results, "warm_call_us": warm}
+        options.json.write_text(json.dumps(data, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
