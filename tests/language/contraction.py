@@ -28,8 +28,8 @@ def warp_kernel(contract: str, first: str, second: str, dtype: str, acc: str) ->
         parallel {{x, y}} by [2, 3] : group {{
           mc = mma.fill{acc} 0.0f;
           foreach k in 2 {{
-            ma = mma.load a.{'chunkat(x, k)' if contract.startswith('row') else 'chunkat(k, x)'};
-            mb = mma.load b.{'chunkat(y, k)' if contract.endswith('row') else 'chunkat(k, y)'};
+            ma = mma.load a.{"chunkat(x, k)" if contract.startswith("row") else "chunkat(k, x)"};
+            mb = mma.load b.{"chunkat(y, k)" if contract.endswith("row") else "chunkat(k, y)"};
             mma.{contract} mc, ma, mb;
           }}
           mma.store mc, c.chunkat(x, y);
@@ -313,7 +313,12 @@ def epilogue(
 
 
 @construct(
-    given={"a": small("f16", 32, 16), "b": small("f16", 24, 16, seed=1), "row": ROW, "c": unwritten("f32", 32, 24)},
+    given={
+        "a": small("f16", 32, 16),
+        "b": small("f16", 24, 16, seed=1),
+        "row": ROW,
+        "c": unwritten("f32", 32, 24),
+    },
     expect=lambda a, b, row, c: {"c": applied(product(a, b), row)},
     co="""
     __co__ void element_work(global f16 [32, 16] a, global f16 [24, 16] b, global f32 [24] row, global f32 [32, 24] c) {
@@ -336,7 +341,10 @@ def epilogue(
     """,
 )
 def element_work(
-    a: tm.Global["f16", 32, 16], b: tm.Global["f16", 24, 16], row: tm.Global["f32", 24], c: tm.Global["f32", 32, 24]
+    a: tm.Global["f16", 32, 16],
+    b: tm.Global["f16", 24, 16],
+    row: tm.Global["f32", 24],
+    c: tm.Global["f32", 32, 24],
 ):
     for p in parallel(1, level="block"):
         for g in parallel(1, level="group"):
@@ -378,7 +386,10 @@ def applied(p, row):
     """,
 )  # fmt: skip
 def transposed_stores(
-    a: tm.Global["f16", 32, 16], b: tm.Global["f16", 24, 16], c: tm.Global["f32", 24, 32], d: tm.Global["f16", 24, 32]
+    a: tm.Global["f16", 32, 16],
+    b: tm.Global["f16", 24, 16],
+    c: tm.Global["f32", 24, 32],
+    d: tm.Global["f16", 24, 32],
 ):
     for p in parallel(1, level="block"):
         d_s = shared("f16", 24, 32)
@@ -412,10 +423,17 @@ def converting_stores(
 
 
 @construct(
-    given={"a": small("f16", 20, 16), "b": small("f16", 13, 16, seed=1), "c": unwritten("f32", 20, 13), "m": 19, "n": 11},
+    given={
+        "a": small("f16", 20, 16),
+        "b": small("f16", 13, 16, seed=1),
+        "c": unwritten("f32", 20, 13),
+        "m": 19,
+        "n": 11,
+    },
     expect=lambda a, b, c, m, n: {
-        "c": np.where(np.indices((20, 13))[0] < 19, np.where(np.indices((20, 13))[1] < 11, product(a, b), np.nan), np.nan)
-        .astype(f32)
+        "c": np.where(
+            np.indices((20, 13))[0] < 19, np.where(np.indices((20, 13))[1] < 11, product(a, b), np.nan), np.nan
+        ).astype(f32)
     },
     co="""
     __co__ void masked_stores(global f16 [M, 16] a, global f16 [N, 16] b, global f32 [M, N] c, int m, int n) {

@@ -114,7 +114,9 @@ def three_dimensions(out: tm.Global["s32", 2, 3, 4]):
       parallel i by N : block
         y.at(i) = y.at(i);
     }
-    """.replace("z.at(i) = y.at(#i - 1 - i) * x.at(#i - 1 - i)", "z.at(#i - 1 - i) = y.at(#i - 1 - i) * x.at(#i - 1 - i)"),
+    """.replace(
+        "z.at(i) = y.at(#i - 1 - i) * x.at(#i - 1 - i)", "z.at(#i - 1 - i) = y.at(#i - 1 - i) * x.at(#i - 1 - i)"
+    ),
 )
 def two_launches(x: tm.Global["f32", "N"], y: tm.Global["f32", "N"], z: tm.Global["f32", "N"]):
     (N,) = x.shape

@@ -69,7 +69,20 @@ def integers(a: tm.Global["s32", "N"], b: tm.Global["s32", "N"], c: tm.Global["s
     (N,) = a.shape
     for i in parallel(N, level="block"):
         x, y = a[i], b[i]
-        rows = [x + y, x - y, x * y, x & y, x | y, x ^ y, ~x, -x, tm.math.min(x, y), tm.math.max(x, y), x << 3, x >> 2]
+        rows = [
+            x + y,
+            x - y,
+            x * y,
+            x & y,
+            x | y,
+            x ^ y,
+            ~x,
+            -x,
+            tm.math.min(x, y),
+            tm.math.max(x, y),
+            x << 3,
+            x >> 2,
+        ]
         toward_zero = select((x < 0) == (y < 0), abs(x) // abs(y), -(abs(x) // abs(y)))
         rows += [x // y, x % y, toward_zero, x - toward_zero * y, cdiv(x, y)]
         for row, e in enumerate(rows):
@@ -79,7 +92,9 @@ def integers(a: tm.Global["s32", "N"], b: tm.Global["s32", "N"], c: tm.Global["s
 @construct(
     given={"a": UNSIGNED[0], "b": UNSIGNED[1], "c": unwritten("u32", 9, 6)},
     expect=lambda a, b, c: {
-        "c": np.stack([a + b, a - b, a * b, a // b, a % b, a << b, a >> b, np.minimum(a, b), a + (a < b)]).astype("u4")
+        "c": np.stack([a + b, a - b, a * b, a // b, a % b, a << b, a >> b, np.minimum(a, b), a + (a < b)]).astype(
+            "u4"
+        )
     },
 )
 def unsigned(a: tm.Global["u32", "N"], b: tm.Global["u32", "N"], c: tm.Global["u32", 9, "N"]):
@@ -107,8 +122,9 @@ def floats(a: tm.Global["f32", "N"], b: tm.Global["f32", "N"], c: tm.Global["f32
 @construct(
     given={"a": INTS[0], "b": INTS[1], "c": unwritten("s32", 9, 8)},
     expect=lambda a, b, c: {
-        "c": np.stack([a == b, a != b, a < b, a <= b, a > b, a >= b, (a > 0) & (b > 0), (a > 0) | (b > 2), ~(a > 0)])
-        .astype(s32)
+        "c": np.stack(
+            [a == b, a != b, a < b, a <= b, a > b, a >= b, (a > 0) & (b > 0), (a > 0) | (b > 2), ~(a > 0)]
+        ).astype(s32)
     },
     co="""
     __co__ void conditions(global s32 [N] a, global s32 [N] b, global s32 [9, N] c) {
@@ -405,7 +421,9 @@ def library2(x: tm.Global["f32", "N"], y: tm.Global["f32", "N"], out: tm.Global[
     }
     """,
 )
-def mixed(a: tm.Global["f16", "N"], b: tm.Global["bf16", "N"], c: tm.Global["s8", "N"], out: tm.Global["f32", 3, "N"]):
+def mixed(
+    a: tm.Global["f16", "N"], b: tm.Global["bf16", "N"], c: tm.Global["s8", "N"], out: tm.Global["f32", 3, "N"]
+):
     for i in parallel(a.shape[0], level="block"):
         out[0, i] = a[i] + b[i]
         out[1, i] = a[i].astype("f32") * c[i]

@@ -197,10 +197,20 @@ def element_loops(a: tm.Global["s32", "M", "N"], out: tm.Global["s32", 2]):
 
 
 @construct(
-    given={"a": random("f32", 3, 4), "b": random("f16", 3, 4, seed=1), "c": unwritten("f32", 3, 4), "d": unwritten("f16", 3, 4)},
+    given={
+        "a": random("f32", 3, 4),
+        "b": random("f16", 3, 4, seed=1),
+        "c": unwritten("f32", 3, 4),
+        "d": unwritten("f16", 3, 4),
+    },
     expect=lambda a, b, c, d: {"c": a * 2, "d": b.astype(f32).astype(np.float16)},
 )
-def helpers(a: tm.Global["f32", "M", "N"], b: tm.Global["f16", "M", "N"], c: tm.Global["f32", "M", "N"], d: tm.Global["f16", "M", "N"]):
+def helpers(
+    a: tm.Global["f32", "M", "N"],
+    b: tm.Global["f16", "M", "N"],
+    c: tm.Global["f32", "M", "N"],
+    d: tm.Global["f16", "M", "N"],
+):
     """Python functions called by a kernel are traced with it."""
     scale(a, c, 2.0)
     scale(b, d, 1.0)

@@ -224,7 +224,9 @@ def over_the_edge(a: tm.Global["f32", "M", "N"], out: tm.Global["f32", 8, 8]):
         dma.copy s => out.subspan(16, 16).at(i, j);
       }
     }
-    """.replace("            half = quarter.subspan(2, 16);\n", "").replace("half.at(k, 0)", "quarter.subspan(2, 16).at(k, 0)"),
+    """.replace("            half = quarter.subspan(2, 16);\n", "").replace(
+        "half.at(k, 0)", "quarter.subspan(2, 16).at(k, 0)"
+    ),
 )
 def views_of_views(a: tm.Global["f16", "M", "N"], out: tm.Global["f16", "M", "N"]):
     M, N = a.shape
