@@ -10,7 +10,7 @@ import pytest
 import tilemma as tm
 from tilemma.errors import TilemmaError
 from tilemma.ir.canonical import canonical
-from tilemma.ir.tile import Copy, DeclareEvent
+from tilemma.ir.tile import Copy
 from tilemma.ir.walk import walk
 from tilemma.kernels import Kernel, Module, load, load_python
 from tilemma.tools.problem import accumulator, make_problem
@@ -39,11 +39,8 @@ MATMULS = matmuls()
 
 
 def needs_hopper(kernel: Kernel) -> bool:
-    """Whether it uses what only sm_90 has: the tensor copy engine, events."""
-    return any(
-        isinstance(op, DeclareEvent) or (isinstance(op, Copy) and op.engine == "tma")
-        for op in walk(kernel.build().body)
-    )
+    """Whether it uses what only sm_90 has: the tensor copy engine."""
+    return any(isinstance(op, Copy) and op.engine == "tma" for op in walk(kernel.build().body))
 
 
 @pytest.mark.parametrize("seed", range(3))

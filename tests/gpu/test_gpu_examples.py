@@ -9,7 +9,7 @@ import pytest
 
 from tilemma import testing
 from tilemma.errors import TilemmaError
-from tilemma.ir.tile import Copy, DeclareEvent
+from tilemma.ir.tile import Copy
 from tilemma.ir.walk import walk
 from tilemma.kernels import Kernel, load, load_python
 from tilemma.runtime import cuda_device, describe, facts, gpu_unavailable_reason, runs_on
@@ -43,8 +43,7 @@ def uses_tma(kernel: Kernel) -> bool:
 
 
 def targets(kernel: Kernel) -> list[str]:
-    hopper = uses_tma(kernel) or any(isinstance(op, DeclareEvent) for op in walk(kernel.build().body))
-    return [a for a in ARCHS if a == "sm_90a" or not hopper]
+    return [a for a in ARCHS if a == "sm_90a" or not uses_tma(kernel)]
 
 
 PADDED = "padded"

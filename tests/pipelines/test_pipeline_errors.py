@@ -175,7 +175,7 @@ def test_shared_memory_that_no_staging_saves():
 
 
 def test_swapping_what_is_not_alike():
-    body = f"""
+    body = """
     fa = dma.copy.async lhs.subspan(TILE_M, TILE_K).at(block_m, 0) => shared;
     fb = dma.copy.async rhs.subspan(32, TILE_K).at(block_n, 0) => shared;
     wait fa, fb;
