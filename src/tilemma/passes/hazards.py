@@ -29,6 +29,7 @@ from tilemma.ir.tile import (
     MmaWait,
     ProxyFence,
     SwapFutures,
+    TriggerEvent,
     WaitEvent,
     WaitFuture,
     While,
@@ -49,7 +50,8 @@ class Pending:
     closed since its own.  ``ended``: the wait that ended it, ``ended_in``: the loops it had been carried by then.
     ``carried``: the loops (by index name) into whose next turn it has come.  ``barriers``: those crossed since
     it finished; ``fenced_barriers``: those crossed since its writer's proxy fence; ``missed``: those crossed
-    before, where a wait or a fence would have made them count.
+    before, where a wait or a fence would have made them count.  ``told``: its threads have triggered an event
+    since.
     """
 
     access: Access
@@ -65,6 +67,7 @@ class Pending:
     newer: int = 0
     ended: Node | None = None
     ended_in: frozenset[str] = frozenset()
+    told: bool = False
 
     @property
     def key(self) -> tuple[int, frozenset[str], str]:
@@ -123,6 +126,10 @@ class Walk:
         self._waited_for = {
             (n.op.event.event.name, id(role_of(n))) for n in tree.walk() if isinstance(n.op, WaitEvent)
         }
+        self._triggered_by: dict[str, set[int]] = {}
+        for n in tree.walk():
+            if isinstance(n.op, TriggerEvent):
+                self._triggered_by.setdefault(n.op.event.event.name, set()).add(id(role_of(n)))
         # How many groups may stay open at each wait for futures, and the copies that some wait has met.
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
@@ -176,8 +183,30 @@ class Walk:
             self._rotate(op, state)
         elif isinstance(op, WaitFuture):
             self._wait(node, op, state)
+        elif isinstance(op, (TriggerEvent, WaitEvent)):
+            self._event(node, op, state)
         else:
             _synchronise(node, state)
+
+    def _event(self, node: Node, op: TriggerEvent | WaitEvent, state: State) -> None:
+        """A wait ends the loads by TMA that complete the event.
+
+        One for an event that other roles trigger is their answer to what this role has told them before: it
+        keeps all who wait behind that.
+        """
+        name, role = op.event.event.name, id(role_of(node))
+        answer = isinstance(op, WaitEvent) and role not in self._triggered_by.get(name, {role})
+        for key, p in list(state.items()):
+            if isinstance(op, TriggerEvent):
+                if p.done and node.parent.mask[p.access.start].all():
+                    state[key] = replace(p, told=True)
+                continue
+            if p.access.event == name:
+                p = p if p.done else p.end(node)
+                state[key] = replace(p, barriers=p.barriers | {node})
+            elif answer and p.told:
+                fenced = p.fenced_barriers | {node} if p.fenced else p.fenced_barriers
+                state[key] = replace(p, barriers=p.barriers | {node}, fenced_barriers=fenced)
 
     def _rotating(self, loop: Node) -> int:
         """Further turns after which every name of a rotation has stood for every buffer."""
@@ -376,6 +405,7 @@ def _worse(p: Pending, q: Pending) -> Pending:
         min(p.newer, q.newer),
         p.ended if p.done and q.done and p.ended is q.ended else None,
         p.ended_in if p.ended is q.ended else frozenset(),
+        p.told and q.told,
     )
 
 
@@ -397,12 +427,6 @@ def _stores_by_tma(node: Node) -> bool:
 def _synchronise(node: Node, state: State) -> None:
     """The effect of a synchronisation operation on what is pending."""
     op = node.op
-    if isinstance(op, WaitEvent):
-        for key, p in list(state.items()):
-            if p.access.event == op.event.event.name:
-                ended = p if p.done else p.end(node)
-                state[key] = replace(ended, barriers=ended.barriers | {node})
-        return
     if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait, BulkWait)):
         return
     for key, p in list(state.items()):
