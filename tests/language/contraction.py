@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
-from construct import construct, random, small, unwritten
+from construct import construct, small, unwritten
 
 import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, full, mma, parallel, shared

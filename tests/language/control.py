@@ -148,7 +148,7 @@ def no_parallel(out: tm.Global["s32", "M", "N"]):
     expect=lambda out, n: {
         "out": np.array([[k if r else -1 for k, r in enumerate(row)] for row in (
             [2 <= k < 7 for k in range(10)], [1 <= k < 9 and k % 2 == 1 for k in range(10)], [k < 6 for k in range(10)],
-            [3 <= k for k in range(10)])], s32)
+            [k >= 3 for k in range(10)])], s32)
     },
     co="""
     __co__ void ranges(global s32 [4, 10] out, int n) {

@@ -6,7 +6,7 @@ import numpy as np
 from construct import construct, random, small, unwritten
 
 import tilemma as tm
-from tilemma import cdiv, dma, foreach, full, local, parallel, shared, wait
+from tilemma import cdiv, dma, foreach, local, parallel, shared, wait
 
 f32, f16, s32 = np.float32, np.float16, np.int32
 

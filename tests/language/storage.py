@@ -6,7 +6,7 @@ import numpy as np
 from construct import construct, random, small, unwritten
 
 import tilemma as tm
-from tilemma import atomic, foreach, global_, local, parallel, shared, var
+from tilemma import atomic, foreach, local, parallel, shared, var
 
 f32, s32 = np.float32, np.int32
 

@@ -126,13 +126,15 @@ def _default(kernel: Kernel, fragments: Fragments, names: tuple[str, ...]) -> Fr
             level=level,
             remedy="declare it with its extents",
         )
+    record = catalogue[_PLAIN]
+    assert isinstance(record, MmaAtom)
     for down in (d for d in range(level.warps, 0, -1) if level.warps % d == 0):
         across = level.warps // down
         if shape[0] % (16 * down) == 0 and shape[1] % (8 * across) == 0:
             repeat = (shape[0] // (16 * down), shape[1] // (8 * across))
             plan = FragmentPlan(
                 "C",
-                catalogue[_PLAIN].operands["C"].dtype,
+                record.operands["C"].dtype,
                 shape,
                 level,
                 "registers",
