@@ -94,7 +94,9 @@ class Generator:
             return r.choice(found)
         others = [x for x in (*scope.scalars, *scope.mutable, *scope.own) if x.t not in (t, "bool")]
         others = [x for x in others if not (x.t == "f64" and t in ("bf16", "f16"))]
-        return f.Conv(t, r.choice(others)) if others else self.any_value(t, scope)
+        if others:
+            return f.Conv(t, r.choice(others))
+        return r.choice(found) if found else self.any_value(t, scope)
 
     def any_value(self, t: str, scope: Scope) -> f.Expr:
         for buffer, kind, shape in scope.readable:
