@@ -7,7 +7,7 @@ WITH_CUDA := [cuda,dev]
 CORE_EXTRAS := $(if $(GPU),$(WITH_CUDA),)
 DEV_EXTRAS := $(if $(GPU),$(WITH_CUDA),[dev])
 
-.PHONY: demo test check lint types format clean
+.PHONY: demo test check lint types format mutate clean
 
 demo: $(VENV)/.core
 	@$(VENV)/bin/tilemma run examples/co/matmul_wgmma_2group.co --shape M=1024,N=1024,K=1024 --expect "mk,nk->mn" --plan
@@ -17,6 +17,9 @@ test: $(VENV)/.dev
 
 check: $(VENV)/.dev lint types
 	$(PY) -m pytest -n 2
+
+mutate: $(VENV)/.dev
+	$(PY) bench/mutate.py
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check src tests examples bench
