@@ -110,8 +110,9 @@ class Lowering:
     # Where each buffer whose name rotates lies now, in bytes from the start of shared memory.
     rotating: dict[str, Reg] = field(default_factory=dict)
     cluster: Cluster | None = None
-    # Inside a role that one thread of the instance plays alone; whether roles change their registers.
-    solo: bool = False
+    # The thread that acts in a role which one warp of the instance plays alone; whether roles change their
+    # registers.
+    solo: Reg | None = None
     reallocates: bool = False
 
     def __post_init__(self) -> None:
@@ -230,7 +231,7 @@ class Lowering:
 
     def elect(self) -> Reg | bool:
         """Whether this thread acts for the innermost instance here."""
-        return True if self.solo else self.elected(self.instance)
+        return self.solo if self.solo is not None else self.elected(self.instance)
 
     @contextmanager
     def where(self, cond: Reg | bool) -> Iterator[None]:

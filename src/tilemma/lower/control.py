@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 from tilemma import dtypes
 from tilemma.ir import tile, walk
@@ -273,17 +274,18 @@ def _role(lo: Lowering, op: tile.InThreads) -> None:
         way = "inc" if op.registers > entry_registers(lo) else "dec"
         lo.e.do(f"setmaxnreg.{way}.sync.aligned.u32", (), (Imm(op.registers),))
         lo.reallocates = True
-    if not op.solo or lo.solo:
+    if not op.solo or lo.solo is not None:
         lo.body(op.body)
         return
-    elected = lo.elected(lo.instance)
-    lo.solo = True
-    if elected is True:
+    e = lo.e
+    # A whole warp goes along, so that addresses and counters are the same in all its lanes and stay in uniform
+    # registers; `elect.sync` tells the assembler that one lane acts.
+    mine = e.compare("eq", lo.warp_in(lo.instance), Linear(), hint="acting_warp")
+    with e.branch(mine) if isinstance(mine, Reg) else nullcontext():
+        lo.solo = e.reg("elected", "pred")
+        e.do("elect.sync", (lo.solo,), (Imm(-1, "b32"),))
         lo.body(op.body)
-    elif elected is not False:
-        with lo.e.branch(elected):
-            lo.body(op.body)
-    lo.solo = False
+    lo.solo = None
 
 
 def entry_registers(lo: Lowering) -> int:

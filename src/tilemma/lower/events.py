@@ -150,7 +150,7 @@ def _arrive_everywhere(lo: Lowering, at: Mem, guard: Reg | bool, declared: Decla
     e = lo.e
     assert lo.cluster is not None
     size = lo.cluster.size
-    spread = declared.event.threads is None and not lo.solo
+    spread = declared.event.threads is None and lo.solo is None
     local = e.pure("add.s32", "b32", at.base, Imm(at.offset), hint="event_at") if at.offset else at.base
     assert isinstance(local, Reg)
     if spread:

@@ -228,6 +228,9 @@ class _Printer:
             case CopyInstr():
                 return _guard(op.guard, False) + _copy(op)
         operands = ", ".join(operand(x) for x in (*op.dst, *op.src))
+        if op.mnemonic == "elect.sync":
+            # Its other result, the lane elected, is not wanted.
+            operands = f"_|{operands}"
         return f"{_guard(op.guard, op.negate)}{op.mnemonic}{' ' if operands else ''}{operands};"
 
     # ---- control ---------------------------------------------------------------------------------------
