@@ -54,7 +54,9 @@ _JUMP_FIX = {
 class Checker:
     """Checks one function.  ``resolve`` gives the object that a dotted name stands for, or None."""
 
-    def __init__(self, file: str, function: ast.FunctionDef, resolve: Callable[[ast.expr], Any]) -> None:
+    def __init__(
+        self, file: str, function: ast.FunctionDef | ast.AsyncFunctionDef, resolve: Callable[[ast.expr], Any]
+    ) -> None:
         self.file = file
         self.function = function
         self.resolve = resolve

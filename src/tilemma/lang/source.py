@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from tilemma.errors import CompileError, Span, nearest
@@ -31,6 +31,13 @@ class NoKernelSource(CompileError):
     found = "the source of `{name}` cannot be read"
     expected = "a function defined in a file, a notebook, or a REPL that keeps sources (IPython, Python 3.13)"
     fix = "put the kernel into a file: what tracing would get silently wrong is found by reading it"
+
+
+class NotAKernel(CompileError):
+    code = "not-a-kernel"
+    found = "`{name}` {what}"
+    expected = "a plain function, which is called once to trace it"
+    fix = "write it with `def`, and results through parameters"
 
 
 class BadParameter(CompileError):
@@ -169,11 +176,20 @@ def _at_launch(op: t.Op) -> bool:
 def read_kernel(function: Callable[..., Any]) -> KernelSource:
     """Read the source of ``function``, check it, and take its signature apart."""
     forget_sources()
+    if not isinstance(function, FunctionType):
+        raise NotAKernel(name=getattr(function, "__name__", repr(function)), what="is no function")
     name, file = function.__name__, function.__code__.co_filename
     node = _function_node(function)
     span = node_span(file, node)
-    span = Span(span.file, span.line, span.column + len("def "), span.line, span.column + len("def ") + len(name))
-    spans = {a.arg: node_span(file, a) for a in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs)}
+    start = span.column + len("async def " if isinstance(node, ast.AsyncFunctionDef) else "def ")
+    span = Span(span.file, span.line, start, span.line, start + len(name))
+    if isinstance(node, ast.AsyncFunctionDef):
+        raise NotAKernel(span, name=name, what="is `async`")
+    if inspect.isgeneratorfunction(function):
+        raise NotAKernel(span, name=name, what="uses `yield`")
+    a = node.args
+    every = (*a.args, *a.kwonlyargs, *a.posonlyargs, *(x for x in (a.vararg, a.kwarg) if x is not None))
+    spans = {x.arg: node_span(file, x) for x in every}
     closure = inspect.getclosurevars(function)
     scopes = ({**closure.nonlocals}, function.__globals__)
     headers = Checker(file, node, lambda e: _resolve(e, scopes)).check()
@@ -212,7 +228,10 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
         return dict(function.__annotations__)
 
 
-def _function_node(function: Callable[..., Any]) -> ast.FunctionDef:
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _function_node(function: Callable[..., Any]) -> ast.FunctionDef | ast.AsyncFunctionDef:
     """The syntax tree of ``function``, its line numbers those of its file."""
     found = _node_of(function.__code__)
     if found is None:
@@ -220,14 +239,14 @@ def _function_node(function: Callable[..., Any]) -> ast.FunctionDef:
     return found
 
 
-def _node_of(code: CodeType) -> ast.FunctionDef | None:
+def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     lines = linecache.getlines(code.co_filename)
     try:
         tree = ast.parse("".join(lines)) if lines else None
     except (SyntaxError, ValueError):
         tree = None
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+        if isinstance(node, _FUNCTIONS) and node.name == code.co_name:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             if first == code.co_firstlineno:
                 return node
@@ -237,7 +256,7 @@ def _node_of(code: CodeType) -> ast.FunctionDef | None:
         found = ast.parse(dedented).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
         return None
-    if not isinstance(found, ast.FunctionDef):
+    if not isinstance(found, _FUNCTIONS):
         return None
     ast.increment_lineno(found, code.co_firstlineno - 1)
     indent = len(text.split("\n", 1)[0]) - len(dedented.split("\n", 1)[0])
