@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -102,6 +102,8 @@ class Access:
     future: str | None = None
     release: Literal["", "elected", "warp", "each"] = ""
     waiters_proxy: str = ""
+    # Of bodies, by id: whether all of ``start`` get there.
+    reached: dict[int, bool] = field(default_factory=dict, repr=False)
 
     @property
     def private(self) -> bool:

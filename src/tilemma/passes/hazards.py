@@ -8,7 +8,8 @@ Loops are walked twice, so that what one turn leaves pending meets the next.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -73,9 +74,23 @@ class Pending:
     def key(self) -> tuple[int, frozenset[str], str]:
         return id(self.access), self.carried, self.resource
 
+    def but(self, **changes: Any) -> Pending:
+        """`dataclasses.replace`, without its checks: states are copied thousands of times."""
+        new: Pending = object.__new__(Pending)
+        new.__dict__.update(self.__dict__)
+        new.__dict__.update(changes)
+        return new
+
+    def reaches(self, body: Block) -> bool:
+        """Whether the threads that answer for the access all get to ``body``."""
+        known = self.access.reached
+        if id(body) not in known:
+            known[id(body)] = bool(body.mask[self.access.start].all())
+        return known[id(body)]
+
     def end(self, wait: Node) -> Pending:
         """The access has finished at ``wait``: barriers crossed before do not count, those to come do."""
-        return replace(self, done=True, missed=(), ended=wait, ended_in=self.carried)
+        return self.but(done=True, missed=(), ended=wait, ended_in=self.carried)
 
     @staticmethod
     def of(access: Access) -> Pending:
@@ -164,8 +179,8 @@ class Walk:
             yield from self._meet(a, state)
         if _stores_by_tma(node):
             for key, p in list(state.items()):
-                if p.access.agent == "bulk" and node.parent.mask[p.access.start].all():
-                    state[key] = replace(p, newer=p.newer + 1)
+                if p.access.agent == "bulk" and p.reaches(node.parent):
+                    state[key] = p.but(newer=p.newer + 1)
         for a in self._accesses.of(node):
             fresh = Pending.of(a)
             state[fresh.key] = fresh
@@ -198,15 +213,15 @@ class Walk:
         answer = isinstance(op, WaitEvent) and role not in self._triggered_by.get(name, {role})
         for key, p in list(state.items()):
             if isinstance(op, TriggerEvent):
-                if p.done and node.parent.mask[p.access.start].all():
-                    state[key] = replace(p, told=True)
+                if p.done and p.reaches(node.parent):
+                    state[key] = p.but(told=True)
                 continue
             if p.access.event == name:
                 p = p if p.done else p.end(node)
-                state[key] = replace(p, barriers=p.barriers | {node})
+                state[key] = p.but(barriers=p.barriers | {node})
             elif answer and p.told:
                 fenced = p.fenced_barriers | {node} if p.fenced else p.fenced_barriers
-                state[key] = replace(p, barriers=p.barriers | {node}, fenced_barriers=fenced)
+                state[key] = p.but(barriers=p.barriers | {node}, fenced_barriers=fenced)
 
     def _rotating(self, loop: Node) -> int:
         """Further turns after which every name of a rotation has stood for every buffer."""
@@ -219,7 +234,7 @@ class Walk:
         for old in (self._rotations.buffers(op), op.futures):
             names |= dict(zip(old, (old[-1], *old[:-1]), strict=True))
         moved = [
-            replace(p, resource=names.get(p.resource, p.resource), future=names.get(p.future, p.future))
+            p.but(resource=names.get(p.resource, p.resource), future=names.get(p.future, p.future))
             for p in state.values()
         ]
         _replace(state, {p.key: p for p in moved})
@@ -377,7 +392,7 @@ def _trips(op: For | While | object) -> int | None:
 
 
 def _carry(p: Pending, name: str, loop: Node) -> Pending:
-    return replace(p, carried=p.carried | {name}) if loop in p.access.node.ancestors() else p
+    return p.but(carried=p.carried | {name}) if loop in p.access.node.ancestors() else p
 
 
 def _join(states: list[State]) -> State:
@@ -430,13 +445,13 @@ def _synchronise(node: Node, state: State) -> None:
     if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait, BulkWait)):
         return
     for key, p in list(state.items()):
-        if not (node.parent.mask[p.access.start]).all():
+        if not p.reaches(node.parent):
             continue
         match op:
             case CopyCommit() if p.access.agent == "cp.async":
-                state[key] = replace(p, committed=True, newer=p.newer + p.committed)
+                state[key] = p.but(committed=True, newer=p.newer + p.committed)
             case MmaCommit() if p.access.agent == "wgmma":
-                state[key] = replace(p, committed=True)
+                state[key] = p.but(committed=True)
             case CopyWait(pending=n) if p.access.agent == "cp.async" and p.committed and p.newer >= n:
                 state[key] = p if p.done else p.end(node)
             case MmaWait(pending=0) if p.access.agent == "wgmma" and p.committed:
@@ -444,15 +459,15 @@ def _synchronise(node: Node, state: State) -> None:
             case BulkWait(pending=n, complete=complete) if p.access.agent == "bulk" and p.newer >= n:
                 state[key] = p.end(node) if not p.done and (complete or not p.access.write) else p
             case ProxyFence() if p.done:
-                state[key] = replace(p, fenced=True)
+                state[key] = p.but(fenced=True)
             case Barrier():
                 state[key] = _cross(p, node)
 
 
 def _cross(p: Pending, barrier: Node) -> Pending:
     if not p.done:
-        return replace(p, missed=(*p.missed, barrier))
-    crossed = replace(p, barriers=p.barriers | {barrier})
+        return p.but(missed=(*p.missed, barrier))
+    crossed = p.but(barriers=p.barriers | {barrier})
     if p.fenced:
-        return replace(crossed, fenced_barriers=p.fenced_barriers | {barrier})
-    return replace(crossed, missed=(*p.missed, barrier)) if p.access.write else crossed
+        return crossed.but(fenced_barriers=p.fenced_barriers | {barrier})
+    return crossed.but(missed=(*p.missed, barrier)) if p.access.write else crossed
