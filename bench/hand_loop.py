@@ -1,0 +1,88 @@
+"""The main loop of a consumer warpgroup written by hand, to be assembled and counted, not to be run.
+
+The ring of examples/py/persistent.py: four slots, 128x256x64 tiles, f16 operands with 128-byte swizzle, A's slots
+from byte 0, B's from 65536, mbarriers "full" from 229376 and "empty" 32 bytes further.
+"""
+
+from __future__ import annotations
+
+SLOTS, FULL, EMPTY = 4, 229376, 229408
+# High word of a K-major 128-byte-swizzle descriptor: swizzle 1 in the top bits, 1024 bytes between groups of rows.
+HIGH, LBO = 0x40000040, 0x10000
+
+
+def _step(i: int, accumulators: str) -> str:
+    """One wgmma, 16 elements (32 bytes) further along K than the one before."""
+    more = "1" if i else "%acc"
+    return f"""
+  add.u32 %x, %la, {2 * i};
+  mov.b64 %da, {{%x, {HIGH}}};
+  add.u32 %x, %lb, {2 * i};
+  mov.b64 %db, {{%x, {HIGH}}};
+  wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {{{accumulators}}}, %da, %db, {more}, 1, 1, 0, 0;"""
+
+
+def hand_ptx() -> str:
+    """PTX of a kernel that is this loop, and stores so that nothing is left out."""
+    accumulators = ", ".join(f"%d{i}" for i in range(128))
+    return f"""\
+.version 8.0
+.target sm_90a
+.address_size 64
+.extern .shared .align 1024 .b8 smem[];
+.visible .entry hand(.param .u64 out_at, .param .u32 steps)
+.maxntid 384, 1, 1
+.minnctapersm 1
+{{
+  .reg .f32 %d<128>;
+  .reg .u32 %k, %n, %slot, %parity, %base, %full, %previous, %a0, %b0, %la, %lb, %x, %thread;
+  .reg .u64 %da, %db, %out;
+  .reg .pred %acc, %more, %ready, %first, %wrap;
+  mov.u32 %thread, %tid.x;
+  ld.param.u32 %n, [steps];
+  ld.param.u64 %out, [out_at];
+  mov.u32 %base, smem;
+  and.b32 %x, %thread, 127;
+  setp.eq.u32 %first, %x, 0;
+  shr.u32 %x, %thread, 7;
+  shfl.sync.idx.b32 %x, %x, 0, 31, -1;
+  shl.b32 %x, %x, 13;
+  add.u32 %x, %x, %base;
+  shr.u32 %x, %x, 4;
+  or.b32 %a0, %x, {LBO};
+  shr.u32 %x, %base, 4;
+  add.u32 %x, %x, {65536 >> 4};
+  or.b32 %b0, %x, {LBO};
+  mov.u32 %slot, 0;
+  mov.u32 %parity, 0;
+  mov.u32 %k, 0;
+  mov.u32 %previous, %base;
+STEP:
+  shl.b32 %full, %slot, 3;
+  add.u32 %full, %full, %base;
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %ready, [%full+{FULL}], %parity;
+  @!%ready bra WAIT;
+  shl.b32 %la, %slot, {(16384 >> 4).bit_length() - 1};
+  add.u32 %la, %la, %a0;
+  shl.b32 %lb, %slot, {(32768 >> 4).bit_length() - 1};
+  add.u32 %lb, %lb, %b0;
+  setp.ne.u32 %acc, %k, 0;
+  wgmma.fence.sync.aligned;{"".join(_step(i, accumulators) for i in range(4))}
+  wgmma.commit_group.sync.aligned;
+  wgmma.wait_group.sync.aligned 1;
+  @%first mbarrier.arrive.shared::cta.b64 _, [%previous+{EMPTY}];
+  mov.u32 %previous, %full;
+  add.u32 %slot, %slot, 1;
+  setp.eq.u32 %wrap, %slot, {SLOTS};
+  @%wrap xor.b32 %parity, %parity, 1;
+  selp.b32 %slot, 0, %slot, %wrap;
+  add.u32 %k, %k, 1;
+  setp.lt.u32 %more, %k, %n;
+  @%more bra STEP;
+  wgmma.wait_group.sync.aligned 0;
+  mad.wide.u32 %out, %thread, 512, %out;
+{chr(10).join(f"  st.global.f32 [%out+{4 * i}], %d{i};" for i in range(128))}
+  ret;
+}}
+"""

@@ -1,0 +1,232 @@
+"""Writes docs/performance.md from docs/performance/*.json: python bench/performance_page.py.
+
+`gemm.json`, `levers.json`, `compile.json` (bench/compile_time.py), `machine.json` (bench/machine_speed.py) and
+`machine_vs_gpu.json` are read.  What is missing is "not measured".  The counts of the main loop come from ptxas
+and nvdisasm here and now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import levers
+import sass_loop
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "performance.md"
+DATA = ROOT / "docs" / "performance"
+MISSING = "not measured"
+REGIMES = ("flushed", "steady")
+
+RERUN = """\
+```sh
+pip install -e ".[cuda,dev]" torch                     # one Hopper GPU; nothing else on it
+python bench/gemm.py examples/py/persistent.py examples/py/multicast.py@GRID=66 --dtypes f16,bf16 \\
+    --shapes 4096,8192,16384x16384x8192,4096x14336x4096,4096x4096x14336,8192x28672x8192 \\
+    --json docs/performance/gemm.json --svg docs/performance/roofline.svg
+python bench/levers.py --json docs/performance/levers.json
+python bench/compile_time.py --json docs/performance/compile.json   # without a GPU: no warm calls
+python bench/machine_speed.py --json docs/performance/machine.json  # no GPU
+python bench/machine_vs_gpu.py --json docs/performance/machine_vs_gpu.json
+python bench/performance_page.py                       # this page
+```"""
+
+RULES = """\
+Rules of measuring: random normal operands on both sides; the contestants take turns in one process; medians.
+"Flushed" is a single launch with L2 written over before it, at boost clocks; "steady" is launches back to back
+for seconds, when a large product is limited by power, so that energy for each FLOP counts and stalls do not.
+Ratios are to `torch.mm` (cuBLAS) in the same regime: above 1 is faster than it. Clock and power are means of the
+steady half."""
+
+
+def load(name: str) -> dict[str, Any] | None:
+    path = DATA / f"{name}.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def number(x: Any, spec: str = ".3f") -> str:
+    if not isinstance(x, (int, float)) or math.isnan(x):
+        return MISSING
+    return format(x, spec)
+
+
+def rows(head: Sequence[str], body: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    return [f"| {' | '.join(r)} |" for r in (head, ["---"] * len(head), *body)]
+
+
+def speed(data: Mapping[str, Any] | None) -> list[str]:
+    """The products of bench/gemm.py, the vendor's library first."""
+    if data is None:
+        return [f"Speed: {MISSING}."]
+    found = data["results"]
+    head = ("kernel", "M x N x K", "type", "flushed TFLOP/s", "ratio", "steady TFLOP/s", "ratio", "MHz", "W")
+
+    def body() -> Iterator[Sequence[str]]:
+        for r in found:
+            shape = " x ".join(map(str, r["shape"]))
+            if r["failed"]:
+                yield (r["kernel"], shape, r["dtype"], r["failed"], *[""] * 5)
+                continue
+            flops = 2.0 * math.prod(r["shape"])
+            each = [(number(flops / r[f"{x}_us"] / 1e6, ".0f"), number(r[f"{x}_ratio"])) for x in REGIMES]
+            rest = (number(r["sm_clock"], ".0f"), number(r["power"], ".0f"))
+            yield (r["kernel"], shape, r["dtype"], *each[0], *each[1], *rest)
+
+    lines = [f"{k}: {v}" for k, v in data["versions"].items()]
+    lines = ["; ".join(lines) + ".", "", *rows(head, body()), ""]
+    for kernel in dict.fromkeys(r["kernel"] for r in found if r["kernel"] != "torch.mm"):
+        means = []
+        for regime in REGIMES:
+            ratios = [r[f"{regime}_ratio"] for r in found if r["kernel"] == kernel and not r["failed"]]
+            ratios = [x for x in ratios if not math.isnan(x)]
+            means.append(f"{regime} {geometric_mean(ratios):.3f}" if ratios else f"{regime} {MISSING}")
+        lines.append(f"- {kernel}, geometric mean of the ratios: {', '.join(means)}")
+    if (DATA / "roofline.svg").is_file():
+        lines += ["", "![The products under the card's roof](performance/roofline.svg)"]
+    return lines
+
+
+def lever_table(data: Mapping[str, Any] | None) -> list[str]:
+    gains = {key: x["gain"] for key, x in (data or {"levers": {}})["levers"].items()}
+
+    def body() -> Iterator[Sequence[str]]:
+        for lever in levers.LEVERS:
+            gave = gains.get(lever.key, {})
+            yield (lever.title, lever.predicted, *(number(gave.get(regime)) for regime in REGIMES))
+        for title, predicted in levers.REASONED:
+            yield (title, predicted, "not separable", "not separable")
+
+    lines = rows(("lever", "predicted", "gave, flushed", "gave, steady"), body())
+    if data is not None:
+        lines += ["", f"Geometric means over {data['shapes']}, {data['versions'].get('device', 'a GPU')}."]
+    return lines
+
+
+def loop_table(sass: str) -> list[str]:
+    found, hand = sass_loop.counts(sass), sass_loop.by_hand()
+    surplus = sum(found.values()) - sum(hand.values())
+    each, busy = 2 * sum(found.values()), 2 * 4 * 128
+    return [
+        *sass_loop.table(found, hand),
+        "",
+        f'"PTX by hand" is `bench/hand_loop.py` through the same ptxas: {surplus} fewer. The floor is what the K',
+        "step needs; ptxas adds moves, since a descriptor's four words lie in neighbouring uniform registers. The",
+        f"warps of both consumers on one scheduler issue {each} instructions in the {busy} clocks that their eight",
+        "HGMMA keep the tensor cores busy, and those of the next step while this one multiplies: energy, no time.",
+    ]
+
+
+def compile_table(data: Mapping[str, Any] | None) -> list[str]:
+    if data is None:
+        return [f"Compile time: {MISSING}."]
+    head = ("example", "cold, ms", "of that ptxas", "from the cache, ms")
+
+    def body() -> Iterator[Sequence[str]]:
+        for name, x in data["kernels"].items():
+            ptxas = x["stages"]["stages"].get("ptxas", math.nan)
+            yield (
+                name,
+                number(x["cold"]["median"], ".0f"),
+                number(ptxas, ".0f"),
+                number(x["cached"]["median"], ".0f"),
+            )
+
+    warm = data["warm_call_us"]
+    text = MISSING
+    if isinstance(warm, dict):
+        text = ", ".join(f"{name} {us:.1f} us" for name, us in warm.items())
+    return [*rows(head, body()), "", f"Host time of a warm call: {text}."]
+
+
+def machine_table(data: Mapping[str, Any] | None) -> list[str]:
+    if data is None:
+        return [f"Speed of the PTX machine: {MISSING}."]
+    head = ("what", "s", "CPU s", "target, s", "warp instructions a CPU second")
+    return rows(
+        head,
+        [
+            (
+                r["title"],
+                number(r["seconds"], ".2f"),
+                number(r["cpu_seconds"], ".2f"),
+                number(r["target"], ".0f") if r["target"] else "",
+                number(r["instructions"] / r["cpu_seconds"], ".0f"),
+            )
+            for r in data["results"]
+        ],
+    )
+
+
+def agreement(data: Mapping[str, Any] | None) -> str:
+    if data is None:
+        return f"Agreement of the PTX machine with a GPU: {MISSING}."
+    wrong = sum(bool(r["differences"]) for r in data["results"])
+    total = len(data["results"])
+    return (
+        f"{total - wrong} of {total} launches agree on {data['device']}: bit for bit where no sum is rounded, "
+        "within the error bound of float64 elsewhere."
+    )
+
+
+def page() -> str:
+    parts = [
+        "# Performance",
+        "",
+        "Written by `bench/performance_page.py` from what the benchmarks measured. To measure again:",
+        "",
+        RERUN,
+        "",
+        RULES,
+        "",
+        "## Speed",
+        "",
+        *speed(load("gemm")),
+        "",
+        "## Levers",
+        "",
+        "What each was predicted to give, from bytes and clocks of an H200 (132 SMs, 4096 FLOP and 128 bytes of",
+        "shared memory a clock and SM, 4.3 TB/s), as a factor of speed, and what the same kernel with and without",
+        "it measured.",
+        "",
+        *lever_table(load("levers")),
+        "",
+        "## The main loop in machine code",
+        "",
+        "`examples/py/persistent.py` for sm_90a: one K step of a consumer, which",
+        "`python bench/sass_loop.py --text` prints.",
+        "",
+        *loop_table(sass_loop.sass_of()),
+        "",
+        "## Compile time",
+        "",
+        *compile_table(load("compile")),
+        "",
+        "## The PTX machine",
+        "",
+        *machine_table(load("machine")),
+        "",
+        agreement(load("machine_vs_gpu")),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    PAGE.write_text(page())
+    print(PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
