@@ -121,8 +121,9 @@ def loop_table(sass: str) -> list[str]:
         "",
         f'"PTX by hand" is `bench/hand_loop.py` through the same ptxas: {surplus} fewer. The floor is what the K',
         "step needs; ptxas adds moves, since a descriptor's four words lie in neighbouring uniform registers. The",
-        f"warps of both consumers on one scheduler issue {each} instructions in the {busy} clocks that their eight",
-        "HGMMA keep the tensor cores busy, and those of the next step while this one multiplies: energy, no time.",
+        f"warps of both consumers on one scheduler issue {each} instructions in the {busy} clocks that their",
+        "eight HGMMA keep the tensor cores busy, and those of the next step while this one multiplies: energy, no",
+        "time.",
     ]
 
 

@@ -1,0 +1,72 @@
+"""The parts of the benchmarks that judge: they must be able to say no."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import machine_vs_gpu as agreement
+import sass_loop
+from levers import LEVERS
+
+from tilemma.kernels import load_python
+
+PYTHON = Path(__file__).parents[2] / "examples" / "py"
+
+
+def _case(fill: str) -> tuple[agreement.Case, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """One small product, run on the machine."""
+    stored, texts = {}, {}
+    kernel = load_python(PYTHON / "matmul_wmma.py").only()
+    dims = {"M": 20, "N": 18, "K": 40}
+    case = agreement.make_case("wmma", kernel, "sm_80", dims, fill, {}, False, stored, texts)
+    _, found = agreement.on_machine((case, texts[case.ptx], stored))
+    assert not case.failed
+    return case, stored, {n: found[f"{case.key}_{n}"] for n in case.outputs}
+
+
+@pytest.mark.parametrize("fill", agreement.FILLS)
+def test_equal_results_agree(fill: str) -> None:
+    case, stored, result = _case(fill)
+    outcome = agreement.judge(case, stored, result, result)
+    assert not outcome.differences and outcome.same_bits == 1 and outcome.gpu_share <= 1
+
+
+@pytest.mark.parametrize("fill", agreement.FILLS)
+def test_a_wrong_element_is_a_difference(fill: str) -> None:
+    case, stored, result = _case(fill)
+    wrong = {n: x.copy() for n, x in result.items()}
+    wrong["output"][3, 5] ^= 0x0400
+    assert agreement.judge(case, stored, result, wrong).differences
+    assert agreement.judge(case, stored, wrong, wrong).differences
+
+
+@pytest.mark.parametrize("lever", [x for x in LEVERS if x.undo], ids=lambda x: x.key)
+def test_a_lever_that_is_undone_was_there(lever: object) -> None:
+    stem, _, settings = lever.on.partition("@")
+    constants = {k: int(v) for k, v in (s.split("=") for s in settings.split(",") if s)}
+    ptx = load_python(PYTHON / f"{stem}.py").only().compile("sm_90a", **constants).ptx
+    assert lever.undo(ptx) != ptx
+
+
+def test_the_innermost_multiplying_loop_is_found() -> None:
+    sass = """
+.L_x_1:
+        /*0000*/                   UIADD3 UR4, UR4, 0x1, URZ ;
+.L_x_2:
+        /*0010*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R0 ;
+        /*0020*/              @!P0 BRA `(.L_x_3) ;
+        /*0030*/                   HGMMA.64x256x16.F32 R24, gdesc[UR8], R24, gsb0 ;
+        /*0040*/                   ISETP.LT.AND P1, PT, R1, R2, PT ;
+        /*0050*/               @P1 BRA `(.L_x_2) ;
+        /*0060*/               @P2 BRA `(.L_x_1) ;
+.L_x_3:
+        /*0070*/                   BRA `(.L_x_3) ;
+"""
+    found = sass_loop.counts(sass)
+    assert list(found.values()) == [1, 0, 1, 2, 0, 1]
+    assert sass_loop.main_loop(sass.replace("HGMMA", "FADD")) == []
