@@ -300,11 +300,12 @@ def on_gpu(case: Case, stored: Mapping[str, Any], image: tuple[bytes, Any], devi
     """What the case's outputs are after running on ``device``."""
     arrays = arrays_of(case, stored)
     staged = dict(zip(arrays, runtime.to_device(list(arrays.values()), device), strict=True))
-    for launch in plans_of(case):
-        bound = runtime.bind(launch, [], staged, kernel=case.kernel)
-        loaded = runtime.LoadedKernel(image[0], launch, device, arch=image[1], kernel=case.kernel)
-        loaded.prepare(bound)(0)
-    device.driver.synchronize(0)
+    with device.active():
+        for launch in plans_of(case):
+            bound = runtime.bind(launch, [], staged, kernel=case.kernel)
+            loaded = runtime.LoadedKernel(image[0], launch, device, arch=image[1], kernel=case.kernel)
+            loaded.prepare(bound)(0)
+        device.driver.synchronize(0)
     return {n: bits(staged[n].to_host()) for n in case.outputs}
 
 

@@ -19,6 +19,11 @@ def run_on_gpu(runner: Runner, problem: Problem, constants: dict[str, Any]) -> f
     The first call compiles; the time is the mean of the calls after it, which start back to back.
     """
     device = runtime.cuda_device(0)
+    with device.active():
+        return _run(device, runner, problem, constants)
+
+
+def _run(device: runtime.Device, runner: Runner, problem: Problem, constants: dict[str, Any]) -> float:
     host = problem.arguments()
     staged = runtime.to_device(host, device)
     runner(*staged, **constants)
