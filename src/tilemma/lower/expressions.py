@@ -28,6 +28,7 @@ from tilemma.ir.expr import (
     Var,
     interval,
     promote,
+    value_of,
 )
 from tilemma.ir.lane import Imm, Mem, Reg, Special
 from tilemma.lower.context import Lowering
@@ -87,6 +88,9 @@ def _binary(lo: Lowering, x: Binary) -> Linear:
     if op == "add":
         return a + b
     if op == "sub":
+        divisor = _floor_modulus(x)
+        if divisor is not None and e.range_of(a)[0] >= 0:
+            return e.divide(a, divisor)[1]
         return a - b
     if op == "mul" and known_b is not None:
         return a * known_b
@@ -126,6 +130,15 @@ def _binary(lo: Lowering, x: Binary) -> Linear:
     if low >= -(2**31) and high < 2**31:
         e.bounded(got, low, high)
     return Linear.of(got)
+
+
+def _floor_modulus(x: Binary) -> int | None:
+    """The constant n where ``x`` is a - a // n * n, as Python's ``%`` on what may be negative is written."""
+    match x:
+        case Binary(op="sub", a=a, b=Binary(op="mul", a=Binary(op="floordiv", a=same, b=n), b=m)):
+            known = value_of(n)
+            return known if same == a and n == m and known is not None and known > 0 else None
+    return None
 
 
 def _integer(lo: Lowering, op: str, t: DType, a: Value, b: Value, nonnegative: bool = False) -> Value:

@@ -10,6 +10,7 @@ import numpy as np
 from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.expr import Var, interval, value_of, walk
 from tilemma.ir.tile import (
+    Assign,
     Body,
     Copy,
     DeclareEvent,
@@ -161,6 +162,7 @@ class PlanEvents:
             )
             log.append(Decision("events", name, text, {"arrivals": arrivals, "slots": slots}))
         _check_progress(tree, uses)
+        _note_passed_by(uses, log)
         _count_bytes(tree, uses)
         return tree.rebuilt()
 
@@ -436,6 +438,29 @@ def _is_role(owner: Node, body: Block) -> bool:
 
 def _steps(nodes: list[Node]) -> Iterator[Node]:
     return (n for n in nodes if isinstance(n.op, (WaitEvent, TriggerEvent, Copy)))
+
+
+def _note_passed_by(uses: dict[str, _Uses], log: list[Decision]) -> None:
+    """Waits by order whose numbers leave some out: an mbarrier tells a generation from the one before, no more."""
+    for name, u in uses.items():
+        for node in u.waits:
+            assert isinstance(node.op, WaitEvent)
+            order = node.op.event.order
+            if order is None:
+                continue
+            counters = {x.name for x in walk(order) if isinstance(x, Var)}
+            loops = [a for a in node.ancestors() if isinstance(a.op, (For, While))]
+            around = loops[-1].inner[0].nodes if loops else []
+            steps = [
+                op
+                for n in around
+                for op in operations((n.op,))
+                if isinstance(op, Assign) and op.var.name in counters
+            ]
+            if len(steps) > 1:
+                text = "waits leave out generations: another event has to keep the waiter behind those"
+                log.append(Decision("events", name, text, warning=True, span=node.op.span))
+                break
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------

@@ -1,0 +1,78 @@
+"""Two warpgroups take turns, tile by tile: one stores its result while the other multiplies."""
+
+import tilemma as tm
+from tilemma import cdiv, event, foreach, inthreads, mma, parallel, select, shared, tma, trigger, var, wait
+
+
+@tm.kernel
+def pingpong(
+    lhs: tm.Global["T", "M", "K"],
+    rhs: tm.Global["T", "N", "K"],
+    output: tm.Global["T", "M", "N"],
+    *,
+    T="f16",
+    TILE_M=64,
+    TILE_N=256,
+    TILE_K=64,
+    STAGES=4,
+    CLUSTER=2,
+    RASTER=8,
+    GRID=66,
+):
+    (M, K), N = lhs.shape, rhs.shape[0]
+    tiles_m, tiles_n = cdiv(M, CLUSTER * TILE_M), cdiv(N, TILE_N)
+    for pair in parallel(GRID, level="cluster"):
+        for rank in parallel(CLUSTER, level="block"):
+            full = event(STAGES)
+            empty = event(STAGES, ready=True)
+            go = event(2)
+            lhs_s = shared(T, TILE_M, TILE_K, copies=STAGES)
+            rhs_s = shared(T, TILE_N, TILE_K, copies=STAGES)
+            output_0 = shared(T, TILE_M, TILE_N)
+            output_1 = shared(T, TILE_M, TILE_N)
+            for wg in parallel(3, level="group-4"):
+                with inthreads(wg == 0, async_=True):
+                    order = var(0)
+                    for t in foreach(tiles_m * tiles_n, start=pair, step=GRID):
+                        first = t // (RASTER * tiles_n) * RASTER
+                        rows = select(first + RASTER > tiles_m, tiles_m % RASTER, RASTER)
+                        m, n = first + t % (RASTER * tiles_n) % rows, t % (RASTER * tiles_n) // rows
+                        for k in foreach(cdiv(K, TILE_K)):
+                            wait(empty.at(order))
+                            slot = order % STAGES
+                            tma.copy(
+                                lhs.subspan(TILE_M, TILE_K).at(m * CLUSTER + rank, k),
+                                lhs_s[slot],
+                                async_=full.at(order),
+                            )
+                            tma.copy(
+                                rhs.subspan(TILE_N, TILE_K).at(n, k),
+                                rhs_s[slot],
+                                async_=full.at(order),
+                                multicast=True,
+                            )
+                            trigger(full.at(order))
+                            order += 1
+                for turn, output_s in enumerate((output_0, output_1)):
+                    with inthreads(wg == 1 + turn, async_=True):
+                        order = var(turn * cdiv(K, TILE_K))
+                        if turn == 1:
+                            trigger(go[0])
+                        for t in foreach(tiles_m * tiles_n, start=pair + turn * GRID, step=2 * GRID):
+                            first = t // (RASTER * tiles_n) * RASTER
+                            rows = select(first + RASTER > tiles_m, tiles_m % RASTER, RASTER)
+                            m, n = first + t % (RASTER * tiles_n) % rows, t % (RASTER * tiles_n) // rows
+                            mc = mma.fill(0.0, "f32")
+                            wait(go[turn])
+                            for k in foreach(cdiv(K, TILE_K)):
+                                wait(full.at(order))
+                                ma = mma.load(lhs_s[order % STAGES])
+                                mb = mma.load(rhs_s[order % STAGES])
+                                mma.row.row(mc, ma, mb)
+                                mma.commit()
+                                trigger(empty.at(order), cluster=True)
+                                order += 1
+                            trigger(go[1 - turn])
+                            order += cdiv(K, TILE_K)
+                            mma.store(mc, output_s)
+                            tma.copy(output_s, output.subspan(TILE_M, TILE_N).at(m * CLUSTER + rank, n))
