@@ -18,8 +18,10 @@ def example(name: str, **constants):
     return with_facts(kernel, default_facts(kernel))
 
 
-@pytest.mark.parametrize("stages", [2, 3, 4])
-@pytest.mark.parametrize("consumers", [1, 2, 3])
+NIGHTLY = [pytest.param(s, c, marks=pytest.mark.slow) for s, c in ((2, 2), (2, 3), (3, 1), (3, 3), (4, 1), (4, 2))]
+
+
+@pytest.mark.parametrize(("stages", "consumers"), [(2, 1), (3, 2), (4, 3), *NIGHTLY])
 def test_warp_specialised(stages, consumers):
     kernel = example("warp_specialized", STAGES=stages, CONSUMERS=consumers, TILE_N=128)
     check(kernel, "sm_90a", (136, 136, 328))
