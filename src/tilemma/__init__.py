@@ -8,6 +8,7 @@ mod.matmul(a, b, c)
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'tilemma' has no attribute {name!r}")
+        raise AttributeError(f"module 'tilemma' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     module, attribute = _PUBLIC[name]
     value = importlib.import_module(module)
     if attribute is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tilemma.assemble import Cubin, DiskCache, assemble, disassemble
-from tilemma.errors import ToolError
+from tilemma.errors import CompileError, TilemmaError, ToolError
 from tilemma.explain import Explanation, explain
 from tilemma.ir import tile as t
 from tilemma.ir.printer import print_kernel, print_lane
@@ -25,6 +26,32 @@ from tilemma.passes import PASSES, Decision
 from tilemma.targets.ptx import print_module
 
 Facts = Mapping[str, t.ArrayFacts]
+
+
+class CompilerFailure(CompileError):
+    """``cause`` is what went wrong inside, with its traceback."""
+
+    code = "compiler-failure"
+    found = "tilemma failed while {stage} for `{name}`: {what} ({where})"
+    expected = "a compiled kernel, or an error that says what is wrong with the program"
+    fix = "this is a mistake in tilemma, not in your program: please report it with the program"
+    cause: BaseException | None = None
+
+
+@contextmanager
+def ours(kernel: t.Kernel, stage: str) -> Iterator[None]:
+    """Whatever fails inside is a mistake of the compiler, and is said to be one."""
+    try:
+        yield
+    except TilemmaError:
+        raise
+    except Exception as e:
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        what = f"{type(e).__name__}: {e}".rstrip(": ")
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        failure = CompilerFailure(kernel.span, stage=stage, name=kernel.name, what=what, where=where)
+        failure.cause = e
+        raise failure from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +80,7 @@ class Compiled:
     @cached_property
     def lowered(self) -> tuple[Lowered, ...]:
         """Lane IR and launch plan of each launch, in order."""
-        with self._timed("lower"):
+        with self._timed("lower"), ours(self.source, "generating code"):
             units = lower(self.kernel, self.arch)
             for unit in units:
                 verify_lane(unit.lane)
@@ -67,8 +94,8 @@ class Compiled:
     def ptx(self) -> str:
         """The PTX of all launches as one module."""
         units = self.lowered
-        with self._timed("print"):
-            return print_module([u.lane for u in units])
+        with self._timed("print"), ours(self.source, "printing PTX"):
+            return print_module([u.lane for u in units], self.arch)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -173,7 +200,8 @@ def compile_kernel(source: t.Kernel, arch: str, facts: Facts | None = None) -> C
     log: list[Decision] = []
     kernel = with_facts(source, {**default_facts(source), **(facts or {})})
     verify(kernel)
-    for step in PASSES(arch):
-        kernel = step.run(kernel, log)
+    with ours(source, "deciding"):
+        for step in PASSES(arch):
+            kernel = step.run(kernel, log)
     verify(kernel)
     return Compiled(source, kernel, arch, tuple(log), {"passes": time.perf_counter() - start})

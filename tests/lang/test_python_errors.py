@@ -263,6 +263,7 @@ def multiply(acc: str = "mma.fill(0.0)", first: str = "16, 16", second: str = "1
 
 THREADS = "for t in «parallel({}, level='thread')»:\n    c[0, t] = 1.0"
 LARGE = "s = «shared('f32', 300, 300)»\nt = a.subspan(300, 300).at(0, 0)\ndma.copy(t, s)\ndma.copy(s, t)"
+ODD = "mma.frag('f32', 15, 16, init=0.0)"
 SMALL = "s = shared('f16', 16, 8)\n«dma.copy({}, {})»"
 # (statements, code, part of the message)
 COMPILED = [
@@ -278,9 +279,7 @@ COMPILED = [
     (inside(SMALL.format("b.subspan(16, 16).at(0, 0)", "s")), "copy-extents", "16"),
     (inside(SMALL.format("s.subspan(16, 16).at(0, 0)", "b.subspan(16, 16).at(0, 0)")), "view-outside", "8"),
     (
-        inside(
-            "for g in parallel(1, level='group'):\n    mc = «mma.frag('f32', 15, 16, init=0.0)»\n    mma.store(mc, c)"
-        ),
+        inside(f"for g in parallel(1, level='group'):\n    m = «{ODD}»\n    mma.store(m, c)"),
         "tile-without-layout",
         "multiple",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
-from construct import construct, small, unwritten
+from construct import construct, random, small, unwritten
 
 import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, full, mma, parallel, shared
@@ -511,3 +511,60 @@ def direct_operands(a: tm.Global["f16", 64, 64], b: tm.Global["f16", 64, 64], c:
             mc = mma.fill(0.0, "f32")
             mma.row.row(mc, a_s, b_s)
             mma.store(mc, c)
+
+
+@construct(
+    given={"a": small("f16", 32, 16), "b": small("f16", 48, 16, seed=1), "row": small("f32", 24, seed=4),
+           "c": unwritten("f16", 32, 48)},
+    expect=lambda a, b, row, c: {"c": (product(a, b) * 2 + np.tile(row, 2) + product(a[:, :], b)).astype(f16)},
+)  # fmt: skip
+def arithmetic_on_arrays(
+    a: tm.Global["f16", 32, 16],
+    b: tm.Global["f16", 48, 16],
+    row: tm.Global["f32", 24],
+    c: tm.Global["f16", 32, 48],
+):
+    """Tiles of arrays of register tiles, and a sum of tiles of two element types."""
+    for p in parallel(1, level="block"):
+        for g in parallel(1, level="group"):
+            mc, half = mma.fill(0.0, "f32", copies=2), mma.fill(0.0, "f16", copies=2)
+            for j in range(2):
+                ma, mb = mma.load(a), mma.load(b.chunk(2, 1).at(j, 0))
+                mma.row.row(mc[j], ma, mb)
+                mma.row.row(half[j], ma, mb)
+            for j in range(2):
+                mc[j] *= 2.0
+                mc[j] += row
+                mma.store(mc[j] + half[j], c.chunk(1, 2).at(0, j))
+
+
+@construct(
+    given={"x": random("f32", 32, 16), "y": unwritten("f32", 32, 16), "z": unwritten("f16", 32, 16)},
+    expect=lambda x, y, z: {"y": x + x, "z": (x * x).astype(f16)},
+)
+def tiles_without_multiplies(
+    x: tm.Global["f32", 32, 16], y: tm.Global["f32", 32, 16], z: tm.Global["f16", 32, 16]
+):
+    """Register tiles that no multiply uses: loaded, combined, stored."""
+    for p in parallel(1, level="block"):
+        for g in parallel(2, level="group"):
+            t = mma.load(x.chunkat(g, full))
+            square = mma.frag("f32", 16, 16, init=0.0)
+            square.set(t * t)
+            t += t
+            mma.store(t, y.chunkat(g, full))
+            mma.store(square, z.chunkat(g, full))
+
+
+@construct(
+    given={"x": random("f32", 128, 32), "y": unwritten("f32", 128, 32)},
+    expect=lambda x, y: {"y": np.where(np.indices(x.shape)[0] > np.indices(x.shape)[1], x, f32(0))},
+)
+def tiles_of_a_warpgroup(x: tm.Global["f32", 128, 32], y: tm.Global["f32", 128, 32]):
+    for p in parallel(2, level="block"):
+        for g in parallel(1, level="group-4"):
+            t = mma.load(x.chunkat(p, full))
+            for i, j in apply(t):
+                with tm.if_(p * 64 + i <= j):
+                    t[i, j] = 0.0
+            mma.store(t, y.chunkat(p, full))

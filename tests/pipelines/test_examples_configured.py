@@ -63,7 +63,7 @@ def test_double_buffer(arch):
     check(example("double_buffer"), arch, (130, 264, 200), seeds=(0,))
 
 
-@pytest.mark.parametrize("shape", [(8, 8, 8), (64, 8, 1024), (1, 16, 16)], ids=str)
+@pytest.mark.parametrize("shape", [(8, 8, 8), (64, 8, 1024), (1, 16, 16), (24, 16, 0)], ids=str)
 @pytest.mark.parametrize("name", ["warp_specialized", "tma_pipeline", "event_pipeline"])
 def test_small_shapes(name, shape):
     check(example(name), "sm_90a", shape, seeds=(0,))

@@ -225,6 +225,53 @@ def test_form(body, buffers):
     check(kernel(body, buffers), "sm_90a", (72, 72, 200))
 
 
+SWAPPED = f"""
+    mc = mma.fill.f32 0.0f;
+    with k in cdiv(K, TILE_K) {{
+      fa = tma.copy.async {LHS} => shared;
+      fb = ENGINE.copy.async {RHS} => shared;
+      foreach k(1:) {{
+        ga = tma.copy.async {LHS} => shared;
+        gb = ENGINE.copy.async {RHS} => shared;
+        wait fa, fb;
+        parallel p by 1 : group-4 {{ mma.row.row mc, fa.data, fb.data; }}
+        swap(fa, ga);
+        swap(fb, gb);
+      }}
+      wait fa, fb;
+      parallel p by 1 : group-4 {{ mma.row.row mc, fa.data, fb.data; }}
+    }}
+    parallel p by 1 : group-4 {{ mma.store mc, {OUT}; }}
+"""
+# Three buffers in turn, `dma.any` for the name that is filled later, the first copies synchronous.
+ROTATED = f"""
+    mc = mma.fill.f32 0.0f;
+    hb = dma.any;
+    with k in cdiv(K, TILE_K) {{
+      fb = dma.copy rhs.subspan(TILE_N, TILE_K).at(block_n, 0) => shared;
+      gb = dma.copy rhs.subspan(TILE_N, TILE_K).at(block_n, 1) => shared;
+      foreach k {{
+        hb = dma.copy.async rhs.subspan(TILE_N, TILE_K).at(block_n, k + 2) => shared;
+        dma.copy {LHS} => a;
+        wait hb;
+        parallel p by 1 : group-4 {{ mma.row.row mc, a, fb.data; }}
+        rotate(fb, gb, hb);
+      }}
+    }}
+    parallel p by 1 : group-4 {{ mma.store mc, {OUT}; }}
+"""
+
+
+@pytest.mark.parametrize("engine", ["tma", "dma"])
+def test_swapped_futures(engine):
+    check(kernel(SWAPPED.replace("ENGINE", engine), ""), "sm_90a", (72, 72, 328), seeds=(0, 1))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_rotated_buffers(arch):
+    check(kernel(ROTATED, ONE), arch, (72, 72, 328))
+
+
 def test_a_transposed_operand_through_tma():
     text = HEAD.replace("[N, K] rhs", "[K, N] rhs") + ONE + SYNCHRONOUS + "  }\n}\n"
     text = text.replace("[TILE_N, TILE_K] b", "[TILE_K, TILE_N] b").replace("row.row", "row.col")

@@ -71,7 +71,7 @@ def test_an_event_that_nothing_triggers():
     assert refused(alone).code == "event-never-triggered"
 
 
-def test_a_copy_that_nobody_waits_for():
+def test_a_copy_that_is_waited_for_too_late():
     body = f"""
     shared event full;
     mc = mma.fill.f32 0.0f;
@@ -80,6 +80,7 @@ def test_a_copy_that_nobody_waits_for():
       tma.copy {RHS} => b;
       trigger full;
       parallel p by 1 : group-4 {{ mma.row.row mc, a, b; }}
+      wait full;
     }}
     parallel p by 1 : group-4 {{ mma.store mc, {OUT}; }}
 """
@@ -87,6 +88,13 @@ def test_a_copy_that_nobody_waits_for():
     error = refused(text)
     assert error.code == "copy-not-waited-for"
     assert "mma.row.row" in line_of(error, text)
+
+
+def test_loads_that_nobody_waits_for():
+    unbound = "    f = tma.copy.async lhs.subspan(TILE_M, TILE_K).at(block_m, 0) => a;\n"
+    assert refused(program(unbound, ONE)).code == "future-never-waited-for"
+    bound = "    shared event e;\n    tma.copy.async<e> lhs.subspan(TILE_M, TILE_K).at(block_m, 0) => a;\n"
+    assert refused(program(bound, ONE)).code == "event-never-waited-for"
 
 
 def test_a_future_that_nobody_waits_for():

@@ -311,7 +311,7 @@ class Contraction:
         indices = self.visited(base, node)
         dtype = self.reader.b.known.get(base.name, Known()).dtype
         assert dtype is not None
-        return FragmentElement(base.name, indices, dtype)
+        return FragmentElement(base.name, indices, dtype, base.index)
 
     def visited(self, base: FragmentValue, node: ast.Member) -> tuple[Expr, ...]:
         """The indices of ``base.at(i, j)``, which must be those that `apply` visits."""
@@ -326,7 +326,8 @@ class Contraction:
         indices, shape = self.visiting
         known = self.reader.b.known.get(base.name, Known())
         found = tuple(scalar(x) for x in self.reader.views.scalars(node.args or (), "`.at`"))
-        if base.index or known.dtype is None or known.shape != shape or found != indices:
+        whole = len(base.index) == len(base.copies)
+        if not whole or known.dtype is None or known.shape != shape or found != indices:
             raise NotBuiltYet(
                 node.span,
                 what="an element of a register tile other than the one `apply` visits",

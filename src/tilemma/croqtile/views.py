@@ -185,7 +185,8 @@ class Views:
         return self._sized(base.chunkat(indices, node.span), node)
 
     def _span_as(self, base: Tile, node: ast.Member) -> Value:
-        return self._sized(base.span_as(self.scalars(node.args or (), "`.span_as`"), node.span), node)
+        shape = self.scalars(node.args or (), "`.span_as`")
+        return self._sized(self.reader.b.span_as(base, shape, node.span), node)
 
     def _dims(self, span: SpanValue, node: ast.Member) -> Value:
         if not node.args:

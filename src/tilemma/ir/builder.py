@@ -369,6 +369,18 @@ class Builder:
                 self.require(divides, f"chunkat: {describe(count)} must divide {describe(dim)}", tile.span)
         return tile.settle(other)
 
+    def span_as(self, tile: Tile, shape: Sequence[Scalarlike], span: Span | None = None) -> Tile:
+        """`Tile.span_as`; the numbers of elements agree, at launch where they are not known before."""
+        made = tile.span_as(shape, span)
+        base = made.view.base
+        have, want = (_product(x) for x in (base.shape, made.view.base_shape))
+        if base.space is not Space.GLOBAL:
+            self._check_known(f"span_as of {base.name}", made.view.shape, span)
+        if value_of(have) is None or value_of(want) is None:
+            text = f"span_as: `{base.name}` has {describe(have)} elements, and {describe(want)} are wanted"
+            self.require(binary("eq", have, want), text, span)
+        return made
+
     def require(self, cond: Expr, message: str, span: Span | None = None) -> None:
         """``cond`` must hold for the program to make sense: checked at launch, or here where sizes do not say."""
         op = t.Assert(cond, message, span=span or self.span)
@@ -543,6 +555,13 @@ def _constant(e: Const, dtype: DType) -> Const:
     if value != value:
         return Const(0, dtype)
     return Const(low if value < low else high if value > high else round(value), dtype)
+
+
+def _product(shape: Sequence[Expr]) -> Expr:
+    total: Expr = const(1)
+    for e in shape:
+        total = binary("mul", total, e)
+    return total
 
 
 def _result_shape(

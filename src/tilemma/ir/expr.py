@@ -165,11 +165,13 @@ class Element(Expr):
 
 @dataclass(frozen=True, slots=True)
 class FragmentElement(Expr):
-    """Inside `Apply`: the value that ``fragment`` holds at the element being visited (``axes`` of its indices)."""
+    """Inside `Apply`: the value that ``fragment`` (tile ``index`` of it, for an array) holds at the element being
+    visited."""
 
     fragment: str
     indices: tuple[Expr, ...]
     dtype: DType
+    index: tuple[Expr, ...] = ()
 
     @property
     def type(self) -> DType:

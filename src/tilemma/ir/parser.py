@@ -350,11 +350,10 @@ class Parser(Scanner):
         return None
 
     def fragment_element(self) -> e.FragmentElement:
-        self.take("%")
-        name = self.name()
+        ref = self.fragment()
         indices = tuple(self.sequence("(", ")", self.expression))
         self.take(":")
-        return e.FragmentElement(name, indices, self.dtype())
+        return e.FragmentElement(ref.name, indices, self.dtype(), ref.index)
 
     # ---- declarations ------------------------------------------------------------------------------------
 

@@ -188,7 +188,8 @@ class Printer:
                 return self.view(x.view, shorten=False)
             case e.FragmentElement():
                 inner = ", ".join(self.expression(i) for i in x.indices)
-                return f"%{self.name(x.fragment)}({inner}):{x.dtype}"
+                index = f"[{', '.join(self.expression(i) for i in x.index)}]" if x.index else ""
+                return f"%{self.name(x.fragment)}{index}({inner}):{x.dtype}"
             case e.Call():
                 return f"{MATH}{x.name}({', '.join(self.expression(a) for a in x.args)})"
         raise AssertionError(f"{type(x).__name__} has no text")

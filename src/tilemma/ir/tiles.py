@@ -51,6 +51,13 @@ class ElementCount(CompileError):
     fix = "make the product of the new extents {have}"
 
 
+class TileExtent(CompileError):
+    code = "tile-extent"
+    found = "`{name}` with {what} of {n}"
+    expected = "at least 1: a tile has elements"
+    fix = "use a positive number; `_` (`full` in Python) keeps a dimension whole"
+
+
 @dataclass(frozen=True, slots=True)
 class Bounded:
     """A value with an upper bound: an index, a composition ``a # b``, or ``k(-1)``.  0 <= value < extent."""
@@ -183,6 +190,11 @@ class Tile:
         base = self.settle()
         self._check_rank(name, len(extents), span)
         self._check_rank(f"{name}(...).at", len(at), span)
+        for what, numbers in (("an extent", extents), ("a stride", strides or ())):
+            for x in numbers:
+                n = None if x is None else value_of(scalar(x))
+                if n is not None and n < 1:
+                    raise TileExtent(span or self.span, name=name, what=what, n=n)
         view = base.view
         axes = list(view.axes)
         for i, (extent, index) in enumerate(zip(extents, at, strict=True)):

@@ -26,6 +26,7 @@ from tilemma.lang.scalars import (
     operand,
     python_number,
     unwrap,
+    whole,
 )
 from tilemma.lang.tracing import WrongOperand, builder
 from tilemma.lang.views import TileValue
@@ -163,7 +164,7 @@ def cdiv(a: Any, b: Any) -> Any:
             )
         return -(-x // y)
     builder("cdiv")
-    return unwrap(_cdiv(scalar(integer(a, "cdiv")), scalar(integer(b, "cdiv"))))
+    return unwrap(_cdiv(*alike(scalar(whole(a, "cdiv")), scalar(whole(b, "cdiv")))))
 
 
 def select(cond: Any, x: Any, y: Any) -> Value:
@@ -186,6 +187,10 @@ def print_(*parts: Any, end: str = "\n") -> None:
     """Print strings and values when the kernel runs, one after the other."""
     b = builder("print")
     items = [p if isinstance(p, str) else operand(p, "print") for p in parts]
+    if not isinstance(end, str):
+        raise WrongOperand(
+            b.span, what="print(end=)", got=article(end), wanted="a string", fix_text='write `end=""`'
+        )
     if end not in ("\n", ""):
         items.append(end)
     b.emit(Print(tuple(items), newline=end == "\n"))

@@ -127,10 +127,11 @@ def _choice(x: Any, legal: tuple[Any, ...], what: str, option: str) -> Any:
 
 
 def _permutation(given: Sequence[int], rank: int, what: str) -> tuple[int, ...]:
-    found = tuple(python_int(x, f"{what}(transp=)") for x in given)
+    listed = given if isinstance(given, (tuple, list)) else ()
+    found = tuple(python_int(x, f"{what}(transp=)") for x in listed)
     if sorted(found) != list(range(rank)):
         wanted = f"a permutation of {', '.join(map(str, range(rank)))}: the source's dimensions, each once"
-        raise _one_of(what, "transp", found, wanted, "write `transp=(1, 0)` for a matrix")
+        raise _one_of(what, "transp", given, wanted, "write `transp=(1, 0)` for a matrix")
     return found
 
 

@@ -88,7 +88,7 @@ class Fragment(Operators):
         if self.is_array:
             return self._chosen(keys)
         indices = self._visited(keys)
-        return Value(FragmentElement(self.fragment.name, indices, _dtype(self)))
+        return Value(FragmentElement(self.fragment.name, indices, _dtype(self), self.fragment.index))
 
     def at(self, *indices: Any) -> Any:
         return self[indices]
@@ -125,13 +125,12 @@ class Fragment(Operators):
         visited, shape = running.visiting
         names = {x.name for x in visited}
         found = tuple(n.value if isinstance(n, Bounded) else n for n in (integer(k, "an element") for k in keys))
-        right = found == visited and _shape(self) == shape and not f.index
-        if not right:
+        if found != visited or _shape(self) != shape:
             raise WrongOperand(
                 caller_span(),
                 what=f"{f.name}[...]",
-                got="another element than the one visited" if not f.index else "an element of an array's tile",
-                wanted=f"the indices of `apply` in their order, `[{', '.join(sorted(names))}]`, of a single tile "
+                got="another element than the one visited",
+                wanted=f"the indices of `apply` in their order, `[{', '.join(sorted(names))}]`, of a tile "
                 "of the same shape",
                 fix_text="store the tile to a buffer and read its elements there",
             )
@@ -345,17 +344,17 @@ def _shapes(other: tuple[int, ...], shape: tuple[int, ...]) -> WrongOperand:
 def _element(x: Fragment) -> FragmentElement:
     _check_single(x)
     _shape(x)
-    return FragmentElement(x.fragment.name, _INDICES, _dtype(x))
+    return FragmentElement(x.fragment.name, _INDICES, _dtype(x), x.fragment.index)
 
 
 def _check_single(x: Fragment) -> None:
-    if x.is_array or x.fragment.index:
+    if x.is_array:
         raise WrongOperand(
             caller_span(),
             what="arithmetic on a register tile",
-            got=f"`{x}`, an array of register tiles" if x.is_array else f"one of the array `{x}`",
-            wanted="a single register tile",
-            fix_text="give the tile a name of its own",
+            got=f"`{x}`, an array of register tiles",
+            wanted="one register tile",
+            fix_text=f"choose one: `{x}" + "".join("[i]" for _ in x.fragment.copies) + "`",
         )
 
 

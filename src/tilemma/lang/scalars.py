@@ -476,6 +476,23 @@ def number(x: Any, what: str) -> Bounded | Expr:
 
 
 def integer(x: Any, what: str) -> Bounded | Expr:
+    """As `number`, an index or extent: these are s32, other integers are converted."""
+    n = whole(x, what)
+    e = scalar(n)
+    if e.type == dtypes.s32:
+        return n
+    if isinstance(e, Const) and not fits(e.value, dtypes.s32):
+        raise WrongOperand(
+            caller_span(),
+            what=what,
+            got=f"{e.value}",
+            wanted="an index or extent below 2**31",
+            fix_text="use smaller numbers; offsets in memory are 64-bit by themselves",
+        )
+    return Builder.converted(e, dtypes.s32)
+
+
+def whole(x: Any, what: str) -> Bounded | Expr:
     """As `number`, of an integer type."""
     n = number(x, what)
     kind = scalar(n).type

@@ -6,13 +6,14 @@ import ast
 import inspect
 import linecache
 import textwrap
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from tilemma.errors import CompileError, Span, nearest
+from tilemma.errors import CompileError, Span, TilemmaError, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, element_type
 from tilemma.ir.expr import Index, const
@@ -21,7 +22,7 @@ from tilemma.ir.usage import is_size
 from tilemma.lang.annotations import ArrayType, ScalarType
 from tilemma.lang.checker import Checker
 from tilemma.lang.scalars import Value
-from tilemma.lang.spans import Position, forget_sources, node_span
+from tilemma.lang.spans import PACKAGE, Position, forget_sources, node_span
 from tilemma.lang.tracing import Trace, tracing
 from tilemma.lang.views import TileValue
 
@@ -66,6 +67,13 @@ class KernelReturns(CompileError):
     found = "`{name}` returns {got}"
     expected = "nothing, or one of its arrays"
     fix = "write results through an output parameter"
+
+
+class FrontEndFailure(CompileError):
+    code = "front-end-failure"
+    found = "tilemma failed while it read this: {what}"
+    expected = "a program that is compiled, or an error that says what is wrong with it"
+    fix = "this is a mistake in tilemma, not in your program: please report it with the program"
 
 
 class OutsideParallel(CompileError):
@@ -123,7 +131,12 @@ class KernelSource:
             dims = tuple(self._dimension(param, d, constants) for d in annotation.dims)
             args[param] = TileValue(b.array_param(param, kind, dims, span))
         with tracing(Trace(b, check_frame, {self.function.__code__: self.headers})):
-            result = self.function(**args, **constants)
+            try:
+                result = self.function(**args, **constants)
+            except TilemmaError:
+                raise
+            except Exception as e:
+                raise _explained(e) from None
         b.span = self.span
         if result is not None:
             b.returns = self._returned(result, b)
@@ -167,6 +180,21 @@ class KernelSource:
             if buffer.space is Space.GLOBAL:
                 return buffer
         raise KernelReturns(self.span, name=self.name, got=repr(result))
+
+
+def _explained(e: Exception) -> Exception:
+    """``e`` where the program itself raised it; for one out of our code, a FrontEndFailure at the user's call."""
+    frames = [(f, line) for f, line in traceback.walk_tb(e.__traceback__)]
+    # A name that the package does not have is the program's mistake.
+    own = [f.f_code.co_filename.startswith(PACKAGE) and f.f_code.co_name != "__getattr__" for f, _ in frames]
+    if not frames or not own[-1]:
+        return e
+    users = [(f, line) for (f, line), ours in zip(frames, own, strict=True) if not ours]
+    place = None
+    if users:
+        frame, line = users[-1]
+        place = Span(frame.f_code.co_filename, line, 1, line, 10**6)
+    return FrontEndFailure(place, what=f"{type(e).__name__}: {e}")
 
 
 def _at_launch(op: t.Op) -> bool:

@@ -16,9 +16,9 @@ from types import CodeType, FrameType
 
 from tilemma.errors import Span
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Library kernels are written in the language like a user's.
-_KERNELS = _PACKAGE + "ops" + os.sep
+_KERNELS = PACKAGE + "ops" + os.sep
 
 
 def user_frame() -> FrameType | None:
@@ -27,7 +27,7 @@ def user_frame() -> FrameType | None:
     while frame is not None:
         name = frame.f_code.co_filename
         # contextlib runs our generators between the user's `with` and us.
-        inside = name.startswith(_PACKAGE) and not name.startswith(_KERNELS)
+        inside = name.startswith(PACKAGE) and not name.startswith(_KERNELS)
         if not inside and not name.endswith("contextlib.py"):
             return frame
         frame = frame.f_back

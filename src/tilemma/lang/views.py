@@ -135,7 +135,8 @@ class TileValue(Operators):
     def span_as(self, *shape: Any) -> TileValue:
         """The same elements, in row-major order, as an array of another shape."""
         extents = [i for i in _indices(shape, "span_as") if i is not None]
-        return TileValue(self._plain("span_as").span_as(extents, caller_span()))
+        b = builder("span_as")
+        return TileValue(b.span_as(self._plain("span_as"), extents, b.span))
 
     def sqz(self) -> TileValue:
         """Without the dimensions of extent 1."""

@@ -308,6 +308,10 @@ class _CpAsync(_Mover):
             count = e.pure("min.s32", "s32", count, Imm(self.chunks.elements), hint="left")
             count = e.pure("max.s32", "s32", count, Imm(0), hint="left")
             read: Value = e.pick(row_ok, count, Imm(0))
+            if isinstance(read, Imm):  # known to lie outside: zeros, read from nowhere
+                nothing = e.pure("mov.b32", "s32", Imm(0), hint="bytes")
+                self._issue(chunk, Mem(pointer(self.lo, src.base)), nothing)
+                continue
             if self.size > 1 and isinstance(read, Reg):
                 read = e.pure("shl.b32", "s32", read, Imm(self.size.bit_length() - 1), hint="bytes")
             assert isinstance(read, Reg)

@@ -175,14 +175,15 @@ def read_fragment_element(lo: Lowering, x: FragmentElement) -> Value:
     """The value of ``x.fragment`` at the element being visited; a fragment of the same plan, lane for lane."""
     assert lo.visiting is not None, "fragment elements are read inside apply"
     visit = lo.visiting
-    name = visit.fragment[0]
-    if x.fragment == name:
+    read = key(lo, tile.FragmentRef(x.fragment, x.index))
+    if read == visit.fragment:
         return visit.register
-    found = lo.fragments[x.fragment, ()]
+    found = lo.fragments[read]
     visited = lo.fragments[visit.fragment]
     assert isinstance(found, RegisterTile) and isinstance(visited, RegisterTile)
-    assert (found.plan.atom, found.plan.repeat, found.plan.role) == (
-        visited.plan.atom, visited.plan.repeat, visited.plan.role,
+    # Tiles of other types may have another record, whose values lie alike (passes/element_tiles.py).
+    assert (found.plan.shape, found.plan.repeat, found.plan.role) == (
+        visited.plan.shape, visited.plan.repeat, visited.plan.role,
     ), "fragments of different layouts"  # fmt: skip
     per = max(1, 32 // found.plan.dtype.bits)
     reg = found.regs[visit.atom][visit.value // per]

@@ -142,30 +142,26 @@ def lower_trigger_event(lo: Lowering, op: tile.TriggerEvent) -> None:
 
 
 def _arrive_everywhere(lo: Lowering, at: Mem, guard: Reg | bool, declared: DeclareEvent) -> None:
-    """An arrival on the event of every block of the cluster.
+    """An arrival on the event of every block of the cluster: one thread arrives at home, the next ones elsewhere.
 
-    Where threads of a warp are at hand, each arrives at one block.  The plain form of the arrival: a release at
-    the scope of the cluster costs the whole kernel dearly, and the data went through the async proxy.
+    In the plain form: a release at the scope of the cluster costs the whole kernel dearly, and the data went
+    through the async proxy.
     """
-    e = lo.e
-    assert lo.cluster is not None
-    size = lo.cluster.size
+    e, cluster = lo.e, lo.cluster
+    assert cluster is not None
+    arrive(lo, at, 0, _register(guard))
+    rank = e.special("cluster_ctarank", "rank", cluster.size, uniform=True)
     spread = declared.event.threads is None and lo.solo is None
-    local = e.pure("add.s32", "b32", at.base, Imm(at.offset), hint="event_at") if at.offset else at.base
-    assert isinstance(local, Reg)
-    if spread:
-        there = lo.lane if declared.by_warp else lo.thread_in(lo.instance)
-        some = e.compare("lt", there, Linear(const=size), hint="speaker")
-        address_there = e.pure("mapa.shared::cluster.u32", "b32", local, e.value(there), hint="remote")
-        _arrive_at(lo, address_there, _register(some))
-        return
-    for rank in range(size):
-        address_there = e.pure("mapa.shared::cluster.u32", "b32", local, Imm(rank), hint="remote")
-        _arrive_at(lo, address_there, _register(guard))
-
-
-def _arrive_at(lo: Lowering, address_there: Reg, guard: Reg | None) -> None:
-    lo.e.do("mbarrier.arrive.shared::cluster.b64", (), (Special("_"), Mem(address_there)), guard=guard)
+    for other in range(1, cluster.size):
+        if spread:
+            speaker = e.compare("eq", lo.thread_in(lo.instance), Linear(const=other), hint="speaker")
+        else:
+            speaker = guard
+        _, there = e.divide(Linear.of(rank) + other, cluster.size, hint="peer")
+        local = e.pure("add.s32", "b32", at.base, Imm(at.offset), hint="event_at") if at.offset else at.base
+        assert isinstance(local, Reg)
+        remote = e.pure("mapa.shared::cluster.u32", "b32", local, e.value(there), hint="remote")
+        e.do("mbarrier.arrive.shared::cluster.b64", (), (Special("_"), Mem(remote)), guard=_register(speaker))
 
 
 def _register(guard: Reg | bool) -> Reg | None:

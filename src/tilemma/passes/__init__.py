@@ -9,6 +9,7 @@ from tilemma.passes.allocate_shared import AllocateShared
 from tilemma.passes.assign_layouts import AssignLayouts
 from tilemma.passes.assign_roles import AssignRoles
 from tilemma.passes.await_multiplies import AwaitMultiplies
+from tilemma.passes.bind_copies import BindCopies
 from tilemma.passes.check_clusters import CheckClusters
 from tilemma.passes.check_contracts import CheckContracts
 from tilemma.passes.choose_atoms import ChooseAtoms
@@ -51,6 +52,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         StageOutput(arch),
         AssignLayouts(),
         ChooseCopies(arch),
+        BindCopies(),
         PlanEvents(arch),
         StartFromZero(),
         ReleaseSlots(),

@@ -280,7 +280,7 @@ class Accesses:
                 if isinstance(x, Element):
                     yield from self._memory(node, x.view, False)
                 elif isinstance(x, FragmentElement):
-                    yield self._registers(node, FragmentRef(x.fragment), False)
+                    yield self._registers(node, FragmentRef(x.fragment, x.index), False)
 
     def _copy(self, node: Node, op: Copy) -> Iterator[Access]:
         assert op.plan is not None, op

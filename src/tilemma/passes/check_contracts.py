@@ -72,6 +72,13 @@ class OperandShape(CompileError):
     fix = "cut it with `subspan(h, w).at(i, j)`, or drop dimensions of extent 1 with `sqz()`"
 
 
+class StoreShape(CompileError):
+    code = "store-shape"
+    found = "`mma.store` of `{name}` to {shape}"
+    expected = "a tile of two dimensions"
+    fix = "cut it with `subspan(h, w).at(i, j)`, or drop other dimensions of extent 1 with `sqz()`"
+
+
 class OperandTypes(CompileError):
     code = "operand-types"
     found = "`mma.{contract}` got A of {a} and B of {b}"
@@ -135,8 +142,8 @@ class CheckContracts:
     """Checks shapes and element types, and fills `DeclareFragment.shape`."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises ContractMismatch, OperandShape, OperandTypes, AccumulatorShape, OperandLoads, CopyTypes,
-        CopyExtents or ViewOutside."""
+        """Raises ContractMismatch, OperandShape, OperandTypes, AccumulatorShape, OperandLoads,
+        StoreShape, CopyTypes, CopyExtents or ViewOutside."""
         fragments = Fragments(kernel.body)
         shapes = _operand_shapes(fragments)
         for m in fragments.multiplies:
@@ -147,6 +154,8 @@ class CheckContracts:
                     _copy(copy)
                 case Store(fragment=f, dst=dst) as store if f.name in shapes:
                     have = _tile(dst)
+                    if len(matrix(dst).axes) != 2:
+                        raise StoreShape(store.span, name=f.name, shape=shape_text(dst.shape))
                     if have is not None:
                         _same(f.name, have[::-1] if store.transpose else have, shapes, store.span)
             for _, ref in fragment_uses(site.op):

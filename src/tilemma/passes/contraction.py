@@ -115,8 +115,9 @@ class Fragments:
 
 def fragment_uses(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
     """(what for, fragment) for each fragment that ``op`` itself names, or whose elements it reads."""
-    read = {x.fragment for e in expressions(op) for x in parts(e) if isinstance(x, FragmentElement)}
-    return (*_named(op), *(("read", FragmentRef(name)) for name in sorted(read)))
+    read = {FragmentRef(x.fragment, x.index): None for e in expressions(op) for x in parts(e)
+            if isinstance(x, FragmentElement)}  # fmt: skip
+    return (*_named(op), *(("read", ref) for ref in read))
 
 
 def _named(op: Op) -> tuple[tuple[str, FragmentRef], ...]:

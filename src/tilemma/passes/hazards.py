@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tilemma.ir.expr import value_of
+from tilemma.ir.expr import Var, value_of
+from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Barrier,
     Break,
@@ -289,7 +290,8 @@ class Walk:
             return Hazard(pending, y, everything, not pending.done, False) if aliased else None
         if x.private and x.agent == y.agent == "wgmma":
             return None
-        trusted = not pending.done and not aliased and (x.event, id(roles[1])) in self._waited_for
+        awaited = (x.event, id(roles[1])) in self._waited_for
+        trusted = not pending.done and not aliased and awaited and not _same_slot(pending, y)
         if trusted or _ordered_by_events(x, y):
             return None
         pairs, mapped = self._overlap(x, y, pending.carried, aliased)
@@ -308,9 +310,6 @@ class Walk:
             if x.threads == 32 and not x.write and _by_ldmatrix(x.node):
                 # ldmatrix is `.sync`: whoever is past it knows that all of the warp has executed it.
                 bad = bad & ~(_within(y, x) & (y.threads <= 32))
-            if y.release and x.agent == "wgmma":
-                # A warpgroup's multiplies end for all of it together: any of its threads may say so.
-                bad = bad & ~_within(y, x)
             if y.release == "each" and not fence:
                 bad = np.zeros_like(bad)
             if y.release == "warp":
@@ -328,6 +327,18 @@ class Walk:
         if key not in self._overlaps:
             self._overlaps[key] = overlap(x, y, carried), same_mapping(x, y, carried)
         return self._overlaps[key]
+
+
+def _same_slot(pending: Pending, y: Access) -> bool:
+    """Whether ``y`` certainly uses the slot that a load by TMA is still filling."""
+    x = pending.access
+    if x.view is None or y.view is None:
+        return False
+    slots = x.view.slot, y.view.slot
+    if None in slots:
+        return True
+    steady = not any(isinstance(e, Var) for s in slots if s is not None for e in parts(s))
+    return steady and slots[0] == slots[1] and not pending.carried
 
 
 def _ordered_by_events(x: Access, y: Access) -> bool:

@@ -39,6 +39,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import Space
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.accesses import Accesses
+from tilemma.passes.bind_copies import NeverWaitedFor
 from tilemma.passes.copy_once import once
 from tilemma.passes.decision import Decision
 from tilemma.passes.hazards import Hazard, Walk, joined
@@ -69,13 +70,6 @@ class NotWaitedFor(CompileError):
     found = "`{name}` is used here while a copy to it may still be under way"
     expected = "a wait for the copy's event `{event}` before its data is used"
     fix = "write `wait {event}` before this statement"
-
-
-class NeverWaitedFor(CompileError):
-    code = "future-never-waited-for"
-    found = "nothing waits for this asynchronous copy to `{name}`"
-    expected = "a `wait` for its future before the data is used, or the kernel ends"
-    fix = "name the result, `f = dma.copy.async ...`, and write `wait f`; or leave `.async` out"
 
 
 class TooManyBarriers(CompileError):

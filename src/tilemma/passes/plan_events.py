@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,7 +11,6 @@ from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.expr import Var, interval, value_of, walk
 from tilemma.ir.tile import (
     Assign,
-    Body,
     Copy,
     DeclareEvent,
     For,
@@ -22,13 +21,11 @@ from tilemma.ir.tile import (
     Parallel,
     TriggerEvent,
     WaitEvent,
-    WaitFuture,
     While,
 )
-from tilemma.ir.types import Event, EventRef, Space
+from tilemma.ir.types import EventRef, Space
 from tilemma.ir.walk import rewrite
 from tilemma.ir.walk import walk as operations
-from tilemma.passes import tma
 from tilemma.passes.accesses import Accesses, role_of
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import WARP, Dependence, count, kind
@@ -58,6 +55,13 @@ class EventNeverTriggered(CompileError):
     found = "`{event}` is waited for, but nothing triggers it"
     expected = "a `trigger`, or an asynchronous copy bound to it"
     fix = "trigger it where what is waited for has happened{ready}"
+
+
+class EventNeverAwaited(CompileError):
+    code = "event-never-waited-for"
+    found = "copies complete `{event}`, and nothing waits for it"
+    expected = "a `wait` before their data is used, and before the kernel ends"
+    fix = "write `wait {event}`, or make the copies synchronous"
 
 
 class EventStuck(CompileError):
@@ -109,8 +113,7 @@ class _Uses:
 class PlanEvents:
     """Fills `DeclareEvent.arrivals`, `CopyPlan.counted` and `TriggerEvent.bytes`.
 
-    A synchronous load by TMA gets an event of its own, and a copy whose future a trigger names completes the
-    trigger's event.  One elected thread arrives for each instance that triggers; with ``event<n>`` each thread.
+    One elected thread arrives for each instance that triggers; with ``event<n>`` each thread.
     """
 
     arch: str
@@ -118,7 +121,6 @@ class PlanEvents:
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises EventCount, EventNeverTriggered, EventStuck, EventSlot, EventSubscript, EventPlace,
         EventWaiters or NotBuilt."""
-        kernel = replace(kernel, body=rewrite(kernel.body, _block(_with_private_events)))
         clustered = {
             op.indices: count(op) or 1
             for cluster in kernel.body
@@ -147,6 +149,9 @@ class PlanEvents:
             _check_waiters(u)
             arrivals = _arrivals(u, blocks)
             _check_triggered(u, arrivals)
+            self._check_together(u)
+            if u.copies and not u.waits:
+                raise EventNeverAwaited(u.copies[0].op.span, event=name)
             assert isinstance(u.declared.op, DeclareEvent)
             if u.declared.op.event.slots > _LARGEST_RING:
                 remedy = f"use at most {_LARGEST_RING} slots, or `.at(order)`"
@@ -166,58 +171,14 @@ class PlanEvents:
         _count_bytes(tree, uses)
         return tree.rebuilt()
 
-
-# ---- copies that wait for themselves -----------------------------------------------------------------------
-
-
-def _block(f: Callable[[Parallel], Op]) -> Callable[[Op], Op]:
-    """``f`` on the levels that are blocks."""
-
-    def apply(op: Op) -> Op:
-        if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
-            return f(op)
-        return op
-
-    return apply
-
-
-def _with_private_events(block: Parallel) -> Parallel:
-    """Loads by TMA that name no event: bound to their trigger's, or to one of their own."""
-    events: list[Op] = []
-    futures: dict[str, EventRef] = {}
-    bound: dict[str, EventRef] = {}
-    for op in operations(block.body):
-        if isinstance(op, TriggerEvent):
-            bound.update(dict.fromkeys(op.after, op.event))
-    copies = [op for op in operations(block.body) if isinstance(op, Copy)]
-    moved = {c.future for c in copies if c.future in bound and c.plan is not None and c.plan.engine == "tma"}
-
-    def bind(op: Op) -> Op | Body:
-        match op:
-            case TriggerEvent(after=after) if after:
-                rest = tuple(f for f in after if f not in moved)
-                trigger = replace(op, after=())
-                return (WaitFuture(rest, span=op.span), trigger) if rest else trigger
-            case Copy(plan=plan) if plan is None or plan.engine != "tma" or not tma.is_load(op):
-                return op
-            case Copy(future=str() as name) if name in moved:
-                return replace(op, event=bound[name], future=None)
-            case Copy(event=None):
-                event = Event(f"{op.future or op.dst.base.name}.arrival{len(events)}")
-                events.append(DeclareEvent(event, span=op.span))
-                copy = replace(op, asynchronous=True, event=EventRef(event), future=None)
-                if op.future is None:
-                    return copy, WaitEvent(EventRef(event), span=op.span)
-                futures[op.future] = EventRef(event)
-                return copy
-            case WaitFuture(futures=names) if set(names) & set(futures):
-                rest = tuple(n for n in names if n not in futures)
-                waits: Body = tuple(WaitEvent(futures[n], span=op.span) for n in names if n in futures)
-                return (*waits, replace(op, futures=rest)) if rest else waits
-        return op
-
-    body = rewrite(block.body, bind)
-    return replace(block, body=(*events, *body))
+    def _check_together(self, u: _Uses) -> None:
+        """What completes an event of the compiler's own is counted: all instances do it equally often."""
+        alone = not u.triggers or any(t.op.span == c.op.span for t in u.triggers for c in u.copies)
+        for node in u.copies if alone else ():
+            if instances(node) > 1 and node.parent.varying:
+                what = "a load by TMA that some instances run more often than others"
+                remedy = "let an event that each instance triggers count it, or load for all of them at once"
+                raise NotBuilt(node.op.span, what=what, arch=self.arch, remedy=remedy)
 
 
 # ---- uses and counts ---------------------------------------------------------------------------------------
@@ -276,9 +237,14 @@ def _arrivals(u: _Uses, blocks: int) -> int:
 
 
 def _warps_each(u: _Uses, tree: Tree, accesses: Accesses) -> int:
-    """How many warps of an instance arrive: all where they have accesses of their own behind them, else 1."""
+    """How many warps of an instance arrive: all where they have accesses of their own behind them, else 1.
+
+    One arrival crosses a cluster for each instance: arrivals elsewhere are dear, a barrier at home is not.
+    """
     op = u.declared.op
     assert isinstance(op, DeclareEvent)
+    if any(isinstance(t.op, TriggerEvent) and t.op.cluster for t in u.triggers):
+        return 1
     if op.event.threads is not None or not any(_releases_accesses(t, tree, accesses) for t in u.triggers):
         return 1
     widths = {_instance_threads(t, tree) for t in u.triggers}

@@ -41,11 +41,12 @@ from tilemma.ir.tile import (
     Parallel,
     SetElement,
     Store,
+    Sync,
     TriggerEvent,
     WaitEvent,
     While,
 )
-from tilemma.ir.types import EventRef, View
+from tilemma.ir.types import GROUP, EventRef, View
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.decision import Decision
 
@@ -185,6 +186,11 @@ def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], num
     before: list[Op] = []
     after: list[Op] = [MmaWait(0, span=span)]
     late: list[Op] = [MmaWait(1, span=span)]
+    if any(t.cluster for t in triggers):
+        # One thread tells the other blocks for all warps of the group, each of which has waited for itself.
+        meet = Sync("barrier", GROUP, span=span)
+        late.append(meet)
+        after.append(meet)
     for t in triggers:
         ref = t.event
         now = ref.slot if ref.order is None else binary("mod", ref.order, ref.event.slots)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from math import prod
 
 from tilemma.ir.expr import const, value_of
@@ -132,7 +133,7 @@ def _staged(alloc: Alloc, body: Body) -> _Staged | None:
 def _pairs(body: Body, name: str) -> list[tuple[Store, Copy]]:
     """The stores into buffer ``name`` that a TMA store of the same view follows at once."""
     found: list[tuple[Store, Copy]] = []
-    for op, after in zip(body, (*body[1:], None), strict=True):
+    for op, after in zip_longest(body, body[1:]):
         if _is_pair(op, after, name):
             assert isinstance(op, Store) and isinstance(after, Copy)
             found.append((op, after))
@@ -157,7 +158,7 @@ def _cut(body: Body, staged: _Staged, ring: Buffer) -> Body:
     out: list[Op] = []
     skip = False
     name = staged.alloc.buffer.name
-    for op, after in zip(body, (*body[1:], None), strict=True):
+    for op, after in zip_longest(body, body[1:]):
         if skip:
             skip = False
         elif isinstance(op, Alloc) and op.buffer.name == name:
@@ -169,7 +170,7 @@ def _cut(body: Body, staged: _Staged, ring: Buffer) -> Body:
             skip = True
         else:
             nested = {n: _cut(inner, staged, ring) for n, inner in bodies(op)}
-            out.append(replace(op, **nested) if nested else op)  # type: ignore[arg-type]
+            out.append(replace(op, **nested) if nested else op)
     return tuple(out)
 
 

@@ -321,15 +321,13 @@ def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
 
 
 def fragment_element(c: Compiler, e: FragmentElement) -> Evaluate:
-    slot = c.slot("fragment", e.fragment)
+    where = find(c, FragmentRef(e.fragment, e.index))
     indices = [c.value(i) for i in e.indices]
 
     def read(f: Frame) -> Any:
-        registers: Registers | None = f[slot]
-        if registers is None:
-            raise FragmentUnset(name=e.fragment)
+        registers, index = where(f)
         instance: Instance = f[INSTANCE]
-        tile = registers.readable((), instance.threads)
+        tile = registers.readable(index, instance.threads)
         if tile.data is None:
             return tile.fill
         return tile.data[tuple(i(f) for i in indices)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -43,17 +44,17 @@ def print_kernel(kernel: LaneKernel) -> str:
     return print_module((kernel,))
 
 
-def print_module(kernels: Sequence[LaneKernel]) -> str:
-    """All of ``kernels``, which have one target, as one module."""
-    arch = kernels[0].arch
+def print_module(kernels: Sequence[LaneKernel], arch: str | None = None) -> str:
+    """All of ``kernels`` as one module for ``arch`` (default: their target)."""
+    arch = arch or kernels[0].arch
     assert all(k.arch == arch for k in kernels), "one target a module"
-    major, minor = max(ptx_version(k) for k in kernels)
+    major, minor = max((ptx_version(k) for k in kernels), default=(7, 0))
     files = _files(kernels)
     strings: dict[str, str] = {}
     bodies = [_Printer(k, files, strings).entry() for k in kernels]
     lines = [f".version {major}.{minor}", f".target {arch}", ".address_size 64", ""]
     lines += [f'.file {n} "{_escaped(name)}"' for name, n in files.items()]
-    alignment = max(k.shared_alignment for k in kernels)
+    alignment = max((k.shared_alignment for k in kernels), default=16)
     if any(k.shared for k in kernels):
         lines.append(f".extern .shared .align {alignment} .b8 shared[];")
     if strings:
@@ -83,7 +84,9 @@ def immediate(i: Imm) -> str:
     """An immediate; floats bit by bit (PTX ISA, Floating-Point Constants)."""
     if i.type in ("f32", "f64"):
         if i.type == "f32":
-            bits = struct.unpack("<I", struct.pack("<f", i.value))[0]
+            # Beyond the largest f32 it is infinite, as rounding says.
+            value = math.copysign(math.inf, i.value) if abs(i.value) >= 2.0**128 - 2.0**103 else i.value
+            bits = struct.unpack("<I", struct.pack("<f", value))[0]
             return f"0f{bits:08X}"
         return f"0d{struct.unpack('<Q', struct.pack('<d', i.value))[0]:016X}"
     if i.type in ("b32", "b64", "u64") and not -16 < int(i.value) < 1024:
