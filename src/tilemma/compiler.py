@@ -157,7 +157,9 @@ class Ready:
 def _fingerprint() -> str:
     """What the compiler is: every file of it by size and time of change."""
     root = Path(__file__).parent
-    files = sorted((str(f.relative_to(root)), f.stat()) for f in root.rglob("*") if f.suffix in (".py", ".lark"))
+    files = sorted(
+        (str(f.relative_to(root)), f.stat()) for f in root.rglob("*") if f.suffix in (".py", ".lark", ".json")
+    )
     return DiskCache.key(*((n, s.st_size, s.st_mtime_ns) for n, s in files))
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib.resources import files
-from typing import Any
-
-import lark
+from collections.abc import Sequence
 
 from tilemma.croqtile import ast
+from tilemma.croqtile.lr import Unexpected, recognise
 from tilemma.croqtile.refusals import NotBuiltYet
+from tilemma.croqtile.tables import tables
 from tilemma.croqtile.tokens import Token
 from tilemma.croqtile.tree import build_tree
 from tilemma.croqtile.words import FOREIGN, NAMES, OPERATORS, WORDS
@@ -46,26 +43,6 @@ class TooComplex(CompileError):
     fix = "{remedy}"
 
 
-class _NoLexer(lark.lexer.Lexer):
-    """Tokens are fed to the parser by hand."""
-
-    def __init__(self, conf: Any) -> None:
-        pass
-
-    def lex(self, lexer_state: Any, parser_state: Any) -> Iterator[lark.Token]:  # pragma: no cover
-        raise AssertionError("tokens are fed by hand")
-
-
-@cache
-def _grammar() -> tuple[lark.Lark, dict[str, str]]:
-    """The parser, and the terminals of the punctuation that the grammar writes literally."""
-    text = files("tilemma.croqtile").joinpath("grammar.lark").read_text(encoding="utf-8")
-    parser = lark.Lark(
-        text, parser="lalr", lexer=_NoLexer, maybe_placeholders=True, propagate_positions=True, start="start"
-    )
-    return parser, {t.pattern.value: t.name for t in parser.terminals}
-
-
 def parse(tokens: Sequence[Token]) -> ast.Function:
     """The syntax tree of one kernel's tokens; SyntaxProblem, BadToken, NotBuiltYet, TooComplex."""
     if len(tokens) > MAX_TOKENS:
@@ -76,27 +53,20 @@ def parse(tokens: Sequence[Token]) -> ast.Function:
             limit=MAX_TOKENS,
             remedy="split it into several kernels",
         )
-    parser, _ = _grammar()
     fused = _fuse(tokens)
     _check_nesting([t for _, t in fused])
-    state: Any = parser.parse_interactive()
-    at = 0
+    terminals = [terminal for terminal, _ in fused]
     try:
-        for at, (terminal, token) in enumerate(fused):
-            state.feed_token(
-                lark.Token(terminal, token.text, at, token.span.line, token.span.column, end_pos=at + 1)
-            )
-        tree = state.feed_eof(lark.Token("$END", "", len(fused)))
-    except lark.UnexpectedToken as problem:
-        place = at if problem.token.type != "$END" else len(fused)
-        _check_brackets([t for _, t in fused[: place + 1]])
-        raise _problem(fused, place, state.accepts()) from None
-    return build_tree(tree, [t for _, t in fused])
+        steps = recognise(tables(), terminals)
+    except Unexpected as problem:
+        _check_brackets([t for _, t in fused[: problem.place + 1]])
+        raise _problem(fused, problem.place, problem.accepted) from None
+    return build_tree(tables(), steps, terminals, [t for _, t in fused])
 
 
 def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
     """(terminal, token) pairs: a dot joined with its name, ``a::b`` with its parts."""
-    _, punctuation = _grammar()
+    punctuation = tables().punctuation
     out: list[tuple[str, Token]] = []
     i = 0
     while i < len(tokens):
@@ -193,7 +163,7 @@ def _check_brackets(tokens: Sequence[Token]) -> None:
 
 def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> SyntaxProblem:
     """The error for the token number ``at`` where one of ``accepts`` would have gone on."""
-    _, punctuation = _grammar()
+    punctuation = tables().punctuation
     spelled = {v: f"`{k}`" for k, v in punctuation.items()}
     wanted = _describe(accepts, spelled)
     terminal, token = fused[min(at, len(fused) - 1)]

@@ -1,0 +1,125 @@
+"""Running the parse table: from terminals to the values that a builder makes of them, bottom up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilemma.croqtile.tables import Rule, Tables
+
+END = "$END"
+
+
+class Leaf(str):
+    """The text of token number ``place``, of terminal ``type``."""
+
+    __slots__ = ("place", "type")
+    place: int
+    type: str
+
+
+class Unexpected(Exception):
+    """No rule goes on with token number ``place`` (one past the last: the end); those in ``accepted`` would."""
+
+    def __init__(self, place: int, accepted: set[str]) -> None:
+        super().__init__(place)
+        self.place = place
+        self.accepted = accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The tokens that a value covers, ``last`` included; none where ``first`` is negative."""
+
+    first: int
+    last: int
+
+
+_NOTHING = Reach(-1, -1)
+
+
+def recognise(tables: Tables, terminals: Sequence[str]) -> list[int]:
+    """The steps that derive ``terminals``: -1 to take the next one, else the rule to reduce by.
+
+    Raises Unexpected.
+    """
+    states, rules, end = tables.states, tables.rules, tables.end
+    stack, steps = [0], []
+    for place, terminal in enumerate((*terminals, END)):
+        while True:
+            action = states[stack[-1]].get(terminal)
+            if action is None:
+                raise Unexpected(place, _accepted(tables, stack))
+            if action >= 0:
+                stack.append(action)
+                steps.append(-1)
+                break
+            rule = rules[-1 - action]
+            del stack[len(stack) - rule.size :]
+            stack.append(states[stack[-1]][rule.origin])
+            steps.append(-1 - action)
+            if terminal == END and stack[-1] == end:
+                return steps
+    raise AssertionError("the end is never shifted")
+
+
+def _accepted(tables: Tables, stack: Sequence[int]) -> set[str]:
+    """The terminals that may come next."""
+    return {t for t in tables.states[stack[-1]] if t.isupper() and _goes_on(tables, list(stack), t)}
+
+
+def _goes_on(tables: Tables, stack: list[int], terminal: str) -> bool:
+    """Whether ``terminal`` is shifted, or ends the text, after the reductions it causes."""
+    while True:
+        action = tables.states[stack[-1]].get(terminal)
+        if action is None:
+            return False
+        if action >= 0:
+            return True
+        rule = tables.rules[-1 - action]
+        del stack[len(stack) - rule.size :]
+        stack.append(tables.states[stack[-1]][rule.origin])
+        if terminal == END and stack[-1] == tables.end:
+            return True
+
+
+def evaluate(tables: Tables, steps: Sequence[int], leaves: Sequence[Leaf], builder: Any) -> Any:
+    """The value of the whole: a reduction calls ``builder.NAME(reach, children)``; children left out are None."""
+    values: list[Any] = []
+    reaches: list[Reach] = []
+    taken = 0
+    for step in steps:
+        if step < 0:
+            values.append(leaves[taken])
+            reaches.append(Reach(taken, taken))
+            taken += 1
+            continue
+        rule = tables.rules[step]
+        base = len(values) - rule.size
+        children, reach = _children(rule, values[base:]), _covered(reaches[base:])
+        if rule.inline and len(children) == 1:
+            value = children[0]
+        else:
+            value = children if rule.part else getattr(builder, rule.name)(reach, children)
+        del values[base:], reaches[base:]
+        values.append(value)
+        reaches.append(reach)
+    return values[-1]
+
+
+def _children(rule: Rule, values: Sequence[Any]) -> list[Any]:
+    children: list[Any] = []
+    for place, spread, missing in rule.kept:
+        if missing:
+            children += [None] * missing
+        if spread:
+            children += values[place]
+        else:
+            children.append(values[place])
+    return children + [None] * rule.left_out if rule.left_out else children
+
+
+def _covered(reaches: Sequence[Reach]) -> Reach:
+    there = [r for r in reaches if r.first >= 0]
+    return Reach(there[0].first, there[-1].last) if there else _NOTHING
