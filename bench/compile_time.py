@@ -105,12 +105,12 @@ def whole(path: Path, arch: str) -> dict[str, float]:
     clock = Clock()
     imports(clock)
     from tilemma import runtime
-    from tilemma.compiler import default_facts
+    from tilemma.ir.tile import ArrayFacts
 
     with clock.stage("read"):
         kernel = read(path)
-    with clock.stage("trace"):
-        facts = default_facts(kernel.traced())
+    with clock.stage("signature"):
+        facts = {a.name: ArrayFacts(len(a.dims) - 1, 16) for a in kernel.signature().plan.arrays}
     with clock.stage("PTX and launch plan"):
         ready = kernel.ready(arch, facts)
     with clock.stage("cubin"):

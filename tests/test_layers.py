@@ -32,7 +32,8 @@ ALLOWED = {
     "machine": BASE,
     "explain": IR | {"passes"},
     "compiler": COMPILER - {"compiler"},
-    "kernels": COMPILER | {"lang", "croqtile", "runtime", "machine"},
+    "recall": COMPILER | {"croqtile"},
+    "kernels": COMPILER | {"recall", "lang", "croqtile", "runtime", "machine"},
 }
 TOP = {"ops", "tools", "cli", "__init__"}
 

@@ -154,7 +154,7 @@ class Ready:
 
 
 @cache
-def _fingerprint() -> str:
+def fingerprint() -> str:
     """What the compiler is: every file of it by size and time of change."""
     root = Path(__file__).parent
     files = sorted(
@@ -163,14 +163,18 @@ def _fingerprint() -> str:
     return DiskCache.key(*((n, s.st_size, s.st_mtime_ns) for n, s in files))
 
 
-def ready(source: t.Kernel, arch: str, facts: Facts, compile_now: Callable[[], Compiled]) -> Ready:
-    """PTX and launches of ``source``, which the front end gave: from the cache on disk, else compiled now.
-
-    The key is everything they depend on: the IR and its source positions (they are in the PTX), target, facts,
-    and the compiler itself.
-    """
+def identity(source: t.Kernel) -> str:
+    """The key of tile IR as the front end gave it: its text and source positions (they are in the PTX)."""
     places = tuple(str(op.span) for op in walk(source.body))
-    key = DiskCache.key(_fingerprint(), print_kernel(source), places, arch, repr(sorted(facts.items())))
+    return DiskCache.key(fingerprint(), print_kernel(source), places)
+
+
+def ready(identity: str, arch: str, facts: Facts, compile_now: Callable[[], Compiled]) -> Ready:
+    """PTX and launches of the kernel of that identity: from the cache on disk, else compiled now.
+
+    ``identity`` stands for all they depend on besides target and facts, the compiler itself included.
+    """
+    key = DiskCache.key(identity, arch, repr(sorted(facts.items())))
     store = DiskCache("ptx")
     found = store.get(key)
     if found is not None:

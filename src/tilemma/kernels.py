@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
-from tilemma.compiler import Compiled, Ready, compile_kernel, ready
+from tilemma.compiler import Compiled, Ready, compile_kernel, identity, ready
 from tilemma.errors import CompileError, LaunchError, Note, nearest
 from tilemma.ir import tile as t
-from tilemma.ir.usage import array_params, checks, scalar_params, size
-from tilemma.launch import Launch, evaluate
+from tilemma.launch import evaluate
 from tilemma.passes import FRONT_PASSES
 from tilemma.passes.target import targets
+from tilemma.recall import File, Signature, TextSource, known_signature, signature
 from tilemma.runtime import arrays, binding
 
 
@@ -79,6 +79,7 @@ class Kernel:
         self._lock = threading.RLock()
         self._traced: dict[Any, t.Kernel] = {}
         self._built: dict[Any, t.Kernel] = {}
+        self._signatures: dict[Any, Signature] = {}
         self._ready: dict[Any, Ready] = {}
         self._compiled: dict[Any, Compiled] = {}
         # Prepared launches of earlier calls on CUDA arrays, for each set of compile-time values.
@@ -98,6 +99,23 @@ class Kernel:
             if key not in self._traced:
                 self._traced[key] = self.source.build(constants)
             return self._traced[key]
+
+    def signature(self, **constants: Any) -> Signature:
+        """What a call passes."""
+        key = _key(constants)
+        with self._lock:
+            if key not in self._signatures:
+                known = self._identity(constants)
+                self._signatures[key] = (
+                    known_signature(known, lambda: self.traced(**constants))
+                    if known is not None
+                    else signature(self.traced(**constants))
+                )
+            return self._signatures[key]
+
+    def _identity(self, constants: Mapping[str, Any]) -> str | None:
+        """The key of the IR where it is known without building it."""
+        return self.source.identity(constants) if isinstance(self.source, TextSource) else None
 
     def build(self, **constants: Any) -> t.Kernel:
         """The tile IR as the program says it, checked but not specialised for any target."""
@@ -126,8 +144,8 @@ class Kernel:
         key = (arch, _key(constants), tuple(sorted(facts.items(), key=lambda kv: kv[0])))
         with self._lock:
             if key not in self._ready:
-                source = self.traced(**constants)
-                self._ready[key] = ready(source, arch, facts, lambda: self.compile(arch, facts=facts, **constants))
+                known = self._identity(constants) or identity(self.traced(**constants))
+                self._ready[key] = ready(known, arch, facts, lambda: self.compile(arch, facts=facts, **constants))
             return self._ready[key]
 
     def on(self, target: str, **options: Any) -> Runner:
@@ -179,39 +197,33 @@ class Runner:
         self.options = dict(options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        kernel, constants, bound, call = self._bind(args, kwargs)
+        constants, bound, call = self._bind(args, kwargs)
         target = self.target
         if target == "auto":
             target = "cuda" if bound.device[0] == "cuda" else "cpu"
         run = {"cpu": _run_cpu, "machine": _run_machine, "cuda": _run_cuda}[target]
-        outcome = run(self, kernel, constants, bound, call)
-        if kernel.returns is not None:
-            return call.args[call.order.index(kernel.returns.name)]
-        return outcome
+        outcome = run(self, constants, bound, call)
+        returns = self.kernel.signature(**constants).returns
+        return outcome if returns is None else call.args[call.order.index(returns)]
 
     def prepare(self, *args: Any, **kwargs: Any) -> list[runtime.PreparedLaunch]:
         """The launches of a call with CUDA arrays, ready to start; raises what the call would."""
-        _, constants, bound, call = self._bind(args, kwargs)
+        constants, bound, call = self._bind(args, kwargs)
         return _prepare(self, bound, constants, call, runtime.cuda_device(bound.device[1]))
 
-    def _bind(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[t.Kernel, dict[str, Any], binding.Bound, _Call]:
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], binding.Bound, _Call]:
         constants = {k: v for k, v in kwargs.items() if k in self.kernel.source.constants}
         named = {k: v for k, v in kwargs.items() if k not in constants}
         # Only the reference executor needs the checked IR here; compiling checks by itself, or did before.
-        kernel = self.kernel.traced(**constants)
-        order = [_name(p) for p in kernel.params]
-        values, created = _with_result(kernel, order, args, named)
-        plan = signature(kernel)
-        bound = binding.bind(plan, values, named, order=order, kernel=self.kernel.name, created=created)
+        passed = self.kernel.signature(**constants)
+        order = passed.order
+        values, created = _with_result(passed, args, named)
+        bound = binding.bind(passed.plan, values, named, order=order, kernel=self.kernel.name, created=created)
         values = [*values, *(named[n] for n in order[len(values) :])]
-        return kernel, constants, bound, _Call(values, order, created)
+        return constants, bound, _Call(values, order, created)
 
 
-def _run_cpu(
-    runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound, call: _Call
-) -> None:
+def _run_cpu(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound, call: _Call) -> None:
     from tilemma.targets.cpu import execute
 
     views = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
@@ -219,9 +231,7 @@ def _run_cpu(
     execute(runner.kernel.build(**constants), views, scalars, dims=bound.names)
 
 
-def _run_machine(
-    runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound, call: _Call
-) -> Any:
+def _run_machine(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound, call: _Call) -> Any:
     from tilemma import machine
 
     options = dict(runner.options)
@@ -253,14 +263,12 @@ def _prepare(
     return prepared
 
 
-def _run_cuda(
-    runner: Runner, kernel: t.Kernel, constants: Mapping[str, Any], bound: binding.Bound, call: _Call
-) -> None:
+def _run_cuda(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound, call: _Call) -> None:
     device = runtime.cuda_device(bound.device[1] if bound.device[0] == "cuda" else 0)
     if bound.device[0] != "cuda":
         staged = runtime.to_device(call.args, device)
         moved = _Call(staged, call.order, frozenset())
-        _run_cuda(runner, kernel, constants, binding.bind(bound.launch, staged, order=call.order), moved)
+        _run_cuda(runner, constants, binding.bind(bound.launch, staged, order=call.order), moved)
         writes = {a.name for a in bound.launch.arrays if a.written}
         runtime.bring_back(call.args, staged, [n in writes for n in call.order])
         return
@@ -292,18 +300,6 @@ def _facts(bound: binding.Bound) -> dict[str, t.ArrayFacts]:
     return {a.name: _array_facts(bound.array(a.name)) for a in bound.launch.arrays}
 
 
-def signature(kernel: t.Kernel) -> Launch:
-    """The parameters of a kernel as a launch plan that starts nothing: what every target checks a call with."""
-    none = (1, 1, 1)
-    return Launch(
-        kernel.name, "", array_params(kernel), scalar_params(kernel), (), none, none, checks=checks(kernel)
-    )
-
-
-def _name(p: t.Parameter) -> str:
-    return p.buffer.name if isinstance(p, t.ArrayParameter) else p.scalar.name
-
-
 def _key(constants: Mapping[str, Any]) -> Any:
     return tuple(
         sorted((k, v if isinstance(v, (int, float, str, bool)) else repr(v)) for k, v in constants.items())
@@ -311,31 +307,29 @@ def _key(constants: Mapping[str, Any]) -> Any:
 
 
 def _with_result(
-    kernel: t.Kernel, order: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]
+    passed: Signature, args: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[list[Any], frozenset[str]]:
     """``args`` with the array that the kernel returns, allocated like the first array argument."""
-    result = kernel.returns
-    if result is None or result.name in named or len(args) + len(named) >= len(order):
+    order, result = passed.order, passed.returns
+    if result is None or result in named or len(args) + len(named) >= len(order):
         return list(args), frozenset()
-    given = dict(zip([n for n in order if n != result.name], args, strict=False)) | dict(named)
+    given = dict(zip([n for n in order if n != result], args, strict=False)) | dict(named)
     names: dict[str, int] = {}
     first: arrays.ArrayRef | None = None
-    for p in kernel.arrays:
-        if p.buffer.name == result.name or p.buffer.name not in given:
+    for p in passed.plan.arrays:
+        if p.name == result or p.name not in given:
             continue
-        ref = arrays.describe(given[p.buffer.name])
+        ref = arrays.describe(given[p.name])
         first = first or ref
-        for dim, extent in zip(p.buffer.shape, ref.shape, strict=False):
-            if isinstance(size(dim), str):
-                names[str(size(dim))] = extent
-    names |= {s.scalar.name: int(given[s.scalar.name]) for s in kernel.scalars if s.scalar.name in given}
+        names |= {dim: extent for dim, extent in zip(p.dims, ref.shape, strict=False) if isinstance(dim, str)}
+    names |= {s.name: int(given[s.name]) for s in passed.plan.scalars if s.name in given}
     if first is None:
         return list(args), frozenset()
-    shape = tuple(evaluate(size(d), names) for d in result.shape)
-    made = arrays.empty_like_first(first, shape, result.dtype)
+    made = next(p for p in passed.plan.arrays if p.name == result)
     full = list(args)
-    full.insert(min(order.index(result.name), len(full)), made)
-    return full, frozenset({result.name})
+    array = arrays.empty_like_first(first, tuple(evaluate(d, names) for d in made.dims), made.dtype)
+    full.insert(min(order.index(result), len(full)), array)
+    return full, frozenset({result})
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:
@@ -384,16 +378,13 @@ def load(path: str | Path, defines: Mapping[str, Any] | None = None) -> Module:
 
     Raises CannotRead for a file that cannot be read, and the front end's errors.
     """
-    from tilemma import croqtile
-
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
         raise CannotRead(file=str(path), reason=reason) from None
-    module = croqtile.load(text, str(path), dict(defines or {}))
-    kernels = {name: Kernel(source) for name, source in module.sources.items()}
-    return Module(str(path), kernels, module.notes)
+    file = File(text, str(path), dict(defines or {}))
+    return Module(str(path), {name: Kernel(TextSource(file, name)) for name in file.kernels}, file.notes)
 
 
 def load_python(path: str | Path) -> Module:
@@ -407,4 +398,4 @@ def load_python(path: str | Path) -> Module:
     return Module(str(path), {n: k for n, k in names.items() if isinstance(k, Kernel)})
 
 
-__all__ = ["Kernel", "Module", "Runner", "kernel", "load", "load_python", "signature"]
+__all__ = ["Kernel", "Module", "Runner", "Signature", "kernel", "load", "load_python"]
