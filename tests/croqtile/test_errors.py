@@ -106,7 +106,7 @@ INSIDE = [
     ('y = "text";', "wrong-value", 5, "a string"),
     ("y = {1, 2} + {1, 2, 3};", "wrong-value", 5, "the same number"),
     ("y = __to<f17>(x);", "syntax", 10, "`f17`"),
-    ("y = __to<f6_e3m2>(x);", "unknown-dtype", 5, "`f6_e3m2`"),
+    ("y = __to<f6_e3m2>(x);", "not-built-yet", 5, "`f6_e3m2`"),
     ("y = |s4|;", "wrong-value", 5, "4 bits"),
     ("u8 y = 300;", "constant-overflow", 4, "300"),
     # declarations
@@ -241,7 +241,7 @@ HEADERS = [
     ("f16 [1, 1, 1, 1, 1, 1, 1, 1, 1] a", "bad-parameter"),
     ("stream s", "not-built-yet"),
     ("mdspan<2> s", "bad-parameter"),
-    ("f6_e3m2 [M] a", "unknown-dtype"),
+    ("f6_e3m2 [M] a", "not-built-yet"),
     ("f16 [M a", "syntax"),
     ("f17 [M] a", "syntax"),
 ]

@@ -300,7 +300,8 @@ class Reader:
                 return self._tuple(node)
             case ast.SpanList():
                 return SpanValue(tuple(scalar(x) for x in self.views.scalars(node.items, "a shape")))
-        what = {ast.Str: "a string", ast.Whole: "`_`", ast.Nullptr: "`nullptr`"}.get(type(node), "this")
+        names = {ast.Str: "a string", ast.Whole: "`_`", ast.Nullptr: "`nullptr`", ast.Unknown: "an open extent"}
+        what = names.get(type(node), "this")
         raise WrongValue(
             node.span,
             what="an expression",

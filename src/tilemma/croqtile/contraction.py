@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Register tiles of one array; a thread has 255 registers.
 MAX_TILES = 256
-_FIRST = ("fill", "load", "row", "col", "store", "scale", "commit", "wait")
+FIRST = ("fill", "load", "row", "col", "store", "scale", "commit", "wait")
 
 
 class Contraction:
@@ -38,8 +38,8 @@ class Contraction:
     def mma(self, node: ast.Mma, name: str | None) -> Value | None:
         """Emit the operation; its result, for those that have one."""
         first, rest = node.suffixes[0], node.suffixes[1:]
-        if first.name not in _FIRST:
-            raise self._unknown(first, _FIRST)
+        if first.name not in FIRST:
+            raise self._unknown(first, FIRST)
         if node.attributes and first.name not in ("row", "col"):
             raise WrongValue(
                 node.span,

@@ -15,8 +15,8 @@ from tilemma.ir.types import EventRef, Space
 if TYPE_CHECKING:
     from tilemma.croqtile.build import Reader
 
-_WHAT = ("copy", "load", "transp", "pad", "any")
-_OPTIONS = ("async", "swiz", "swizzle", "zfill", "sp", "promote", "multicast", "evict_first", "evict_last")
+WHAT = ("copy", "load", "transp", "pad", "any")
+OPTIONS = ("async", "swiz", "swizzle", "zfill", "sp", "promote", "multicast", "evict_first", "evict_last")
 # `swiz<1..3>` are the tutorial's numbers for the widths in bytes that the compiler takes; 0 is none.
 SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128, 32: 32, 64: 64, 128: 128}
 
@@ -78,14 +78,14 @@ class Copies:
     def _suffixes(self, node: ast.Copy) -> tuple[str, dict[str, Any]]:
         """What is done, and the options for the builder."""
         first, *rest = node.suffixes
-        if first.name not in _WHAT or (first.name == "load" and node.engine == "dma"):
-            raise self._unknown(first, node.engine, [w for w in _WHAT if w != "load" or node.engine == "tma"])
+        if first.name not in WHAT or (first.name == "load" and node.engine == "dma"):
+            raise self._unknown(first, node.engine, [w for w in WHAT if w != "load" or node.engine == "tma"])
         options: dict[str, Any] = {}
         # `dma.pad.async<...>`: the arguments may stand after the last suffix.
         config = next((s.args for s in node.suffixes if s.had_args and s.name in ("transp", "pad")), ())
         for s in rest:
-            if s.name not in _OPTIONS:
-                raise self._unknown(s, node.engine, _OPTIONS)
+            if s.name not in OPTIONS:
+                raise self._unknown(s, node.engine, OPTIONS)
             if s.name == "async":
                 options["asynchronous"] = True
                 if s.args and first.name in ("transp", "pad") and not config:

@@ -19,6 +19,7 @@ from tilemma.croqtile.refusals import (
     WrongValue,
 )
 from tilemma.croqtile.values import Mutable, Scalar, SpanValue, TupleValue, Value, kind
+from tilemma.croqtile.words import FOREIGN_TYPES
 from tilemma.dtypes import DType
 from tilemma.errors import Span
 from tilemma.ir.builder import Builder, element_type
@@ -410,6 +411,10 @@ class Expressions:
 
     @staticmethod
     def element_type(name: str, span: Span) -> DType:
+        if name in FOREIGN_TYPES:
+            raise NotBuiltYet(
+                span, what=f"the element type `{name}`", fix_text="use one of 4, 8, 16, 32 or 64 bits"
+            )
         return element_type(name, span)
 
 

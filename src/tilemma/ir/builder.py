@@ -473,8 +473,9 @@ class Builder:
     def fill(
         self, fragment: FragmentValue | str, value: Scalarlike | float, dtype: DType | None = None
     ) -> FragmentValue:
-        """Fill a fragment, declaring it first where a name is given."""
+        """Fill a fragment, declaring it first where a name is given; without ``dtype`` with the one it has."""
         target = self.fragment(fragment, dtype=dtype) if isinstance(fragment, str) else fragment
+        dtype = dtype or self.known.get(target.name, Known()).dtype
         v = scalar(value)
         if dtype is not None:
             v = self.converted(v, dtype)

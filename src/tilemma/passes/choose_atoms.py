@@ -19,9 +19,10 @@ from tilemma.ir.tile import (
     Mma,
     Op,
     Operand,
+    ScaleMma,
 )
 from tilemma.ir.types import Level, Space, View
-from tilemma.ir.walk import rewrite
+from tilemma.ir.walk import rewrite, walk
 from tilemma.passes.contraction import Fragments, Stored, stored
 from tilemma.passes.decision import Decision
 from tilemma.passes.element_tiles import element_plans
@@ -85,6 +86,7 @@ class ChooseAtoms:
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises NoInstruction with the table of refusals, FragmentLayouts, NotBuilt, ElementTiles or
         TileWithoutLayout."""
+        _refuse_scaling(kernel, self.arch)
         fragments = Fragments(kernel.body)
         stale = stale_fragments(kernel.body)
         works = [
@@ -160,6 +162,13 @@ def _no_instruction(w: _Work, arch: str, refusals: tuple[Refusal, ...]) -> NoIns
         remedy=remedy,
         refusals=refusals,
     )
+
+
+def _refuse_scaling(kernel: Kernel, arch: str) -> None:
+    for op in walk(kernel.body):
+        if isinstance(op, ScaleMma):
+            remedy = "scale the accumulator: `mc = mc * column`"
+            raise NotBuilt(op.span, what="`mma.scale`", arch=arch, remedy=remedy)
 
 
 def _work(m: Op, level: Level, fragments: Fragments, stale: dict[str, Op], arch: str) -> _Work:
