@@ -358,7 +358,7 @@ def test_contraction() -> None:
         mma.row.row %mc, %ma, %mb {future = f.future}
         wait_future (f.future)
         mma.commit
-        fill %mc, 1.0
+        fill %mc, 1.0 {dtype = f32}
         store %mc, d {transpose = true}
         store %mc, d {rows = n, columns = 8""")
 
