@@ -33,6 +33,14 @@ def _table(layout: Any) -> NDArray[np.int64]:
     return table
 
 
+@cache
+def _coverage(layout: Any, elements: int) -> tuple[int, int, int, int]:
+    """The least and the largest offset of a layout; how often, at least and at most, it reaches an element."""
+    table = _table(layout)
+    counts = np.bincount(table.reshape(-1), minlength=elements)
+    return int(table.min()), int(table.max()), int(counts.min()), int(counts.max())
+
+
 @dataclass(frozen=True)
 class Operand:
     """One operand: which lane holds which element, in which register.
@@ -58,10 +66,9 @@ class Operand:
         if self.layout is None:
             assert (self.registers, self.register) == (1, "b64") and self.majors, self
             return
-        table = self.coordinates_table
-        counts = np.bincount(table.reshape(-1), minlength=rows * cols)
-        assert table.min() >= 0 and counts.size == rows * cols, f"{self.name}: outside {self.shape}"
-        assert (counts == self.shared_by).all(), f"{self.name}: {self.shape} is not covered exactly"
+        lowest, highest, fewest, most = _coverage(self.layout, rows * cols)
+        assert lowest >= 0 and highest < rows * cols, f"{self.name}: outside {self.shape}"
+        assert fewest == most == self.shared_by, f"{self.name}: {self.shape} is not covered exactly"
         held = self.registers * REGISTER_BITS[self.register]
         assert held == self.values * self.dtype.bits, f"{self.name}: {self.registers} x {self.register}"
 

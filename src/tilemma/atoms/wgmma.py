@@ -6,6 +6,8 @@ accumulator is in registers and is updated in place.  PTX ISA, 9.7.15.5.
 
 from __future__ import annotations
 
+from functools import cache
+
 from tensor_layouts import Layout
 
 from tilemma.atoms.atom import Immediate, MmaAtom, Operand, Rate
@@ -23,16 +25,19 @@ _TRANS_A = Immediate("trans_a", (0, 1), 0)
 _TRANS_B = Immediate("trans_b", (0, 1), 0)
 
 
+@cache
 def accumulator_layout(n: int) -> Layout:
     """Warp w holds rows 16w to 16w + 15; within them, every 16x8 block is an m16n8 accumulator."""
     return Layout(((4, 8, 4), (2, 2, n // 8)), ((128, 1, 16), (64, 8, 512)))
 
 
+@cache
 def register_a_layout(k: int, per_register: int) -> Layout:
     """Warp w holds rows 16w to 16w + 15 of A as an mma.sync m16 fragment."""
     return Layout(((4, 8, 4), (per_register, 2, 2)), ((64 * per_register, 1, 16), (64, 8, 64 * 4 * per_register)))
 
 
+@cache
 def _accumulator(name: str, t: DType, n: int) -> Operand:
     return Operand(
         name,
