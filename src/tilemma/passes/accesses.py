@@ -105,11 +105,21 @@ class Access:
     # Of bodies, by id: whether all of ``start`` get there.
     reached: dict[int, bool] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def private(self) -> bool:
         return self.resource.startswith("%")
 
-    @property
+    @cached_property
+    def role(self) -> Node | None:
+        """The asynchronous role that it belongs to."""
+        return role_of(self.node)
+
+    @cached_property
+    def around(self) -> frozenset[Node]:
+        """Its operation and those around it."""
+        return frozenset(self.node.ancestors())
+
+    @cached_property
     def proxy(self) -> str:
         return self.waiters_proxy or ("async" if self.agent in ("wgmma", "tma", "bulk") else "generic")
 
@@ -249,9 +259,17 @@ class Accesses:
                 used.setdefault(a.resource, []).append(a)
         quiet = {name for name, accesses in used.items() if not any(a.write for a in accesses)}
         self._found = {key: [a for a in accesses if a.resource not in quiet] for key, accesses in found.items()}
+        self._overlaps: dict[tuple[int, int, frozenset[str]], tuple[Bools, bool]] = {}
 
     def of(self, node: Node) -> list[Access]:
         return self._found.get(id(node), [])
+
+    def overlap(self, x: Access, y: Access, carried: frozenset[str]) -> tuple[Bools, bool]:
+        """`overlap` and `same_mapping` of two of them, worked out once for all walks."""
+        key = id(x), id(y), carried
+        if key not in self._overlaps:
+            self._overlaps[key] = overlap(x, y, carried), same_mapping(x, y, carried)
+        return self._overlaps[key]
 
     def _of(self, node: Node) -> Iterator[Access]:
         op = node.op

@@ -37,7 +37,7 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import Space
-from tilemma.passes.accesses import Access, Accesses, overlap, role_of, same_mapping
+from tilemma.passes.accesses import Access, Accesses, role_of
 from tilemma.passes.rotation import Rotations
 from tilemma.passes.scope import WARP
 from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
@@ -150,7 +150,7 @@ class Walk:
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
         self._left: State = {}
-        self._overlaps: dict[tuple[int, int, frozenset[str]], tuple[Bools, bool]] = {}
+        self._crossed: dict[tuple[Node, int, int], Bools] = {}
 
     def hazards(self) -> Iterator[Hazard]:
         """All hazards in program order, those of a loop's second turn after those of its first."""
@@ -214,12 +214,12 @@ class Walk:
         answer = isinstance(op, WaitEvent) and role not in self._triggered_by.get(name, {role})
         for key, p in list(state.items()):
             if isinstance(op, TriggerEvent):
-                if p.done and p.reaches(node.parent):
+                if p.done and not p.told and p.reaches(node.parent):
                     state[key] = p.but(told=True)
                 continue
             if p.access.event == name:
                 p = p if p.done else p.end(node)
-                state[key] = p.but(barriers=p.barriers | {node})
+                state[key] = p if node in p.barriers else p.but(barriers=p.barriers | {node})
             elif answer and p.told:
                 fenced = p.fenced_barriers | {node} if p.fenced else p.fenced_barriers
                 state[key] = p.but(barriers=p.barriers | {node}, fenced_barriers=fenced)
@@ -269,7 +269,12 @@ class Walk:
     # ---- conflicts ---------------------------------------------------------------------------------------
 
     def _meet(self, later: Access, state: State) -> Iterator[Hazard]:
+        resource, aliases = later.resource, self._aliases
         for pending in list(state.values()):
+            if pending.resource != resource and (
+                not aliases or frozenset((pending.resource, resource)) not in aliases
+            ):
+                continue
             hazard = self._conflict(pending, later)
             if hazard is not None:
                 yield hazard
@@ -279,11 +284,9 @@ class Walk:
         if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
             return None
         aliased = pending.resource != y.resource
-        if aliased and frozenset((pending.resource, y.resource)) not in self._aliases:
-            return None
         if x.node is y.node and not pending.carried:
             return None
-        roles = role_of(x.node), role_of(y.node)
+        roles = x.role, y.role
         if roles[0] is not roles[1] and None not in roles:
             # Only the program's events order roles, and they know nothing of buffers that share memory.
             everything = np.ones((len(x.start), len(y.start)), dtype=bool)
@@ -304,7 +307,7 @@ class Walk:
         bad = np.zeros_like(pairs) if mapped and not fence else pairs
         if not (mapped and not fence):
             for barrier in pending.fenced_barriers if fence else pending.barriers:
-                bad = bad & ~_met(barrier, x, y)
+                bad = bad & ~self._met(barrier, x, y)
             if x.threads == y.threads == 1 and not fence:
                 bad = bad & (x.start[:, None] != y.start[None, :])
             if x.threads == 32 and not x.write and _by_ldmatrix(x.node):
@@ -323,10 +326,13 @@ class Walk:
     def _overlap(self, x: Access, y: Access, carried: frozenset[str], aliased: bool) -> tuple[Bools, bool]:
         if aliased:
             return np.ones((len(x.start), len(y.start)), dtype=bool), False
-        key = id(x), id(y), carried
-        if key not in self._overlaps:
-            self._overlaps[key] = overlap(x, y, carried), same_mapping(x, y, carried)
-        return self._overlaps[key]
+        return self._accesses.overlap(x, y, carried)
+
+    def _met(self, barrier: Node, x: Access, y: Access) -> Bools:
+        key = barrier, id(x), id(y)
+        if key not in self._crossed:
+            self._crossed[key] = _met(barrier, x, y)
+        return self._crossed[key]
 
 
 def _same_slot(pending: Pending, y: Access) -> bool:
@@ -403,7 +409,7 @@ def _trips(op: For | While | object) -> int | None:
 
 
 def _carry(p: Pending, name: str, loop: Node) -> Pending:
-    return p.but(carried=p.carried | {name}) if loop in p.access.node.ancestors() else p
+    return p.but(carried=p.carried | {name}) if name not in p.carried and loop in p.access.around else p
 
 
 def _join(states: list[State]) -> State:
@@ -412,7 +418,7 @@ def _join(states: list[State]) -> State:
     for s in states:
         for key, p in s.items():
             q = out.get(key)
-            out[key] = p if q is None else _worse(p, q)
+            out[key] = p if q is None or q is p else _worse(p, q)
     return out
 
 
@@ -450,26 +456,31 @@ def _stores_by_tma(node: Node) -> bool:
     )
 
 
+# Whose accesses an operation is about; the others concern everyone's.
+_CONCERNS = {CopyCommit: "cp.async", CopyWait: "cp.async", MmaCommit: "wgmma", MmaWait: "wgmma", BulkWait: "bulk"}
+
+
 def _synchronise(node: Node, state: State) -> None:
     """The effect of a synchronisation operation on what is pending."""
     op = node.op
     if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait, BulkWait)):
         return
+    agent = _CONCERNS.get(type(op))
     for key, p in list(state.items()):
-        if not p.reaches(node.parent):
+        if (agent is not None and p.access.agent != agent) or not p.reaches(node.parent):
             continue
         match op:
-            case CopyCommit() if p.access.agent == "cp.async":
+            case CopyCommit():
                 state[key] = p.but(committed=True, newer=p.newer + p.committed)
-            case MmaCommit() if p.access.agent == "wgmma":
+            case MmaCommit():
                 state[key] = p.but(committed=True)
-            case CopyWait(pending=n) if p.access.agent == "cp.async" and p.committed and p.newer >= n:
+            case CopyWait(pending=n) if p.committed and p.newer >= n:
                 state[key] = p if p.done else p.end(node)
-            case MmaWait(pending=0) if p.access.agent == "wgmma" and p.committed:
+            case MmaWait(pending=0) if p.committed:
                 state[key] = p if p.done else p.end(node)
-            case BulkWait(pending=n, complete=complete) if p.access.agent == "bulk" and p.newer >= n:
+            case BulkWait(pending=n, complete=complete) if p.newer >= n:
                 state[key] = p.end(node) if not p.done and (complete or not p.access.write) else p
-            case ProxyFence() if p.done:
+            case ProxyFence() if p.done and not p.fenced:
                 state[key] = p.but(fenced=True)
             case Barrier():
                 state[key] = _cross(p, node)
@@ -478,7 +489,11 @@ def _synchronise(node: Node, state: State) -> None:
 def _cross(p: Pending, barrier: Node) -> Pending:
     if not p.done:
         return p.but(missed=(*p.missed, barrier))
-    crossed = p.but(barriers=p.barriers | {barrier})
+    barriers = p.barriers | {barrier}
     if p.fenced:
-        return crossed.but(fenced_barriers=p.fenced_barriers | {barrier})
-    return crossed.but(missed=(*p.missed, barrier)) if p.access.write else crossed
+        if barrier in p.barriers and barrier in p.fenced_barriers:
+            return p
+        return p.but(barriers=barriers, fenced_barriers=p.fenced_barriers | {barrier})
+    if p.access.write:
+        return p.but(barriers=barriers, missed=(*p.missed, barrier))
+    return p if barrier in p.barriers else p.but(barriers=barriers)
