@@ -1,6 +1,6 @@
-"""Mutated Python kernels: each is compiled, or refused with an error meant for users.
+"""Mutated programs in both languages: each is compiled, or refused with an error meant for users.
 
-    python bench/fuzz_frontend.py --count 10000 --seed 0
+    python bench/fuzz_frontend.py --count 10000 --seed 0 --json docs/proofs/mutations.json
 
 Exit status 1 when an error of our internals reaches the user.
 """
@@ -8,41 +8,95 @@ Exit status 1 when an error of our internals reaches the user.
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tilemma.tools.fuzz_mutate import kernels_of, mutate, outcome
+import tilemma
+from tilemma.tools import fuzz_croqtile, fuzz_mutate
+from tilemma.tools.fuzz_mutate import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]
+TESTS, PYTHON, CO = (sorted((ROOT / f).glob(g)) for f, g in (
+    ("tests/language", "*.py"), ("examples/py", "*.py"), ("examples/co", "*.co")))  # fmt: skip
+
+
+def python() -> Callable[[int, str | None], Outcome]:
+    seeds = fuzz_mutate.kernels_of([*TESTS, *PYTHON])
+
+    def run(i: int, arch: str | None) -> Outcome:
+        r = random.Random(i)
+        return fuzz_mutate.outcome(fuzz_mutate.mutate(r.choice(seeds), seeds, r), f"<mutated {i}>", arch)
+
+    return run
+
+
+def co() -> Callable[[int, str | None], Outcome]:
+    seeds = fuzz_croqtile.texts_of([*TESTS, *CO])
+
+    def run(i: int, arch: str | None) -> Outcome:
+        r = random.Random(i)
+        return fuzz_croqtile.outcome(fuzz_croqtile.mutate(r.choice(seeds), seeds, r), f"mutated{i}.co", arch)
+
+    return run
+
+
+LANGUAGES = {"python": python, "croqtile": co}
+
+
+def fuzz(language: str, seeds: range, compiled: int) -> tuple[dict[str, Any], list[str]]:
+    """What became of the mutations of ``seeds``; the texts that broke us, one for each way of breaking."""
+    run = LANGUAGES[language]()
+    kinds: Counter[str] = Counter()
+    codes: Counter[str] = Counter()
+    failures: dict[str, str] = {}
+    for i in seeds:
+        arch = ("sm_80", "sm_90a")[i // compiled % 2] if i % compiled == 0 else None
+        found = run(i, arch)
+        kinds[found.kind] += 1
+        if found.kind == "refused":
+            codes[found.detail.split(":")[0]] += 1
+        if found.kind == "internal":
+            last = found.detail.strip().split("\n")[-1][:100]
+            failures.setdefault(last, f"{language} seed {i}, {arch}\n{found.text}\n{found.detail}")
+    data = {
+        "language": language,
+        "programs": len(seeds),
+        "first_seed": seeds.start,
+        "compiled_to_ptx": sum(i % compiled == 0 for i in seeds),
+        **dict(sorted(kinds.items())),
+        "kinds_of_errors": len(codes),
+    }
+    return data, list(failures.values())
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--count", type=int, default=10_000)
+    arguments.add_argument("--count", type=int, default=10_000, help="programs in each language")
     arguments.add_argument("--seed", type=int, default=int(time.time()) // 86400 * 1_000_000)
     arguments.add_argument("--compile", type=int, default=4, help="one in this many is compiled to PTX too")
+    arguments.add_argument("--language", choices=tuple(LANGUAGES), action="append")
+    arguments.add_argument("--json", type=Path, help="write the outcome here")
     options = arguments.parse_args()
-    seeds = kernels_of(
-        [*sorted((ROOT / "tests/language").glob("*.py")), *sorted((ROOT / "examples/py").glob("*.py"))]
-    )
-    counts: Counter[str] = Counter()
-    failures: dict[str, str] = {}
-    for i in range(options.seed, options.seed + options.count):
-        r = random.Random(i)
-        arch = r.choice(("sm_80", "sm_90a")) if i % options.compile == 0 else None
-        found = outcome(mutate(r.choice(seeds), seeds, r), f"<mutated {i}>", arch)
-        counts[found.kind] += 1
-        if found.kind == "internal":
-            failures.setdefault(
-                found.detail.strip().split("\n")[-1][:100], f"seed {i}\n{found.text}\n{found.detail}"
-            )
-    for text in failures.values():
-        print(text, "\n")
-    print(f"{options.count} mutated kernels from seed {options.seed}: {dict(counts)}")
-    return 1 if failures else 0
+    runs, broken = [], False
+    for language in options.language or LANGUAGES:
+        start = time.perf_counter()
+        data, failures = fuzz(language, range(options.seed, options.seed + options.count), options.compile)
+        runs.append(data | {"seconds": round(time.perf_counter() - start)})
+        for text in failures:
+            print(text, "\n")
+        print(json.dumps(runs[-1]), flush=True)
+        broken |= bool(failures)
+    if options.json:
+        record = {"date": f"{datetime.date.today():%Y-%m-%d}", "tilemma": tilemma.__version__, "runs": runs}
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -197,6 +197,16 @@ class CompileError(TilemmaError):
     """The program is wrong, whatever its arguments."""
 
 
+class FrontEndFailure(CompileError):
+    """``cause`` is what went wrong inside, with its traceback."""
+
+    code = "front-end-failure"
+    found = "tilemma failed while it read this: {what}"
+    expected = "a program that is compiled, or an error that says what is wrong with it"
+    fix = "this is a mistake in tilemma, not in your program: please report it with the program"
+    cause: BaseException | None = None
+
+
 class LaunchError(TilemmaError):
     """The arguments of a call do not fit the kernel."""
 

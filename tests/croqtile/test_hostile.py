@@ -8,7 +8,6 @@ import subprocess
 import time
 from typing import Any
 
-import fuzz_croqtile
 import pytest
 
 from tilemma import croqtile
@@ -104,13 +103,3 @@ def test_nothing_is_opened_or_run(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, refuse)
     monkeypatch.setattr(subprocess, "Popen", refuse)
     assert croqtile.load(text, "/no/such/file.co").kernels["f"].name == "f"
-
-
-def test_mutated_kernels() -> None:
-    outcomes, broken = fuzz_croqtile.fuzz(400, seed=1)
-    assert not broken, broken[0]
-    assert outcomes["ok"] > 10 and len(outcomes) > 8
-
-
-def test_the_seeds_of_the_mutations_are_right() -> None:
-    assert {fuzz_croqtile.run(text) for text in fuzz_croqtile.seeds()} == {"ok"}

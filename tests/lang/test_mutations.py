@@ -1,4 +1,4 @@
-"""Mutated kernels are compiled, or refused with an error meant for users (`bench/fuzz_frontend.py` tries 10,000)."""
+"""Mutated programs are compiled, or refused with an error meant for users (`bench/fuzz_frontend.py` tries 10,000)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tilemma import croqtile
 from tilemma.compiler import ours
 from tilemma.errors import CompileError
 from tilemma.ir.tile import Kernel
 from tilemma.lang import control
+from tilemma.tools import fuzz_croqtile
 from tilemma.tools.fuzz_mutate import HEADER, kernels_of, mutate, outcome
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = kernels_of([*sorted((ROOT / "tests/language").glob("*.py")), *sorted((ROOT / "examples/py").glob("*.py"))])
+TESTS = sorted((ROOT / "tests/language").glob("*.py"))
+SEEDS = kernels_of([*TESTS, *sorted((ROOT / "examples/py").glob("*.py"))])
 
 
 def test_nothing_internal_reaches_the_user() -> None:
@@ -27,8 +30,24 @@ def test_nothing_internal_reaches_the_user() -> None:
     assert kinds == {"compiled", "refused", "python"}
 
 
-def test_the_kernels_that_are_mutated_are_right() -> None:
-    assert len(SEEDS) > 50
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return fuzz_croqtile.texts_of([*TESTS, *sorted((ROOT / "examples/co").glob("*.co"))])
+
+
+def test_nothing_internal_reaches_the_user_of_croqtile(texts: list[str]) -> None:
+    kinds = set()
+    for i in range(400):
+        r = random.Random(i)
+        arch = ("sm_80", "sm_90a")[i // 4 % 2] if i % 4 == 0 else None
+        found = fuzz_croqtile.outcome(fuzz_croqtile.mutate(r.choice(texts), texts, r), f"mutated{i}.co", arch)
+        assert found.kind != "internal", f"seed {i}\n{found.text}\n{found.detail}"
+        kinds.add(found.kind)
+    assert kinds == {"compiled", "refused"}
+
+
+def test_the_kernels_that_are_mutated_are_right(texts: list[str]) -> None:
+    assert len(SEEDS) > 50 and len(texts) > 50
 
 
 def test_a_failure_of_ours_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +56,17 @@ def test_a_failure_of_ours_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     text = HEADER + "@tm.kernel\ndef k(n: tm.Int):\n    with if_(n > 1):\n        pass\n"
     found = outcome(text, "<broken>")
     assert found.kind == "internal" and "front-end-failure" in found.detail and "TypeError: chr()" in found.detail
+
+
+def test_a_failure_of_ours_in_croqtile_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the statement being read."""
+    monkeypatch.setattr("tilemma.croqtile.control.Control.condition", lambda self, node, what: chr(node))
+    text = "__co__ void f(global f32 [4] a, int n) {\n  parallel p by 1 : block {\n    if (n > 1) a.at(0) = 1;\n  }\n}"
+    with pytest.raises(CompileError) as caught:
+        croqtile.load(text, "broken.co").kernels["f"]
+    e = caught.value
+    assert e.code == "front-end-failure" and "TypeError" in e.message and e.span is not None and e.span.line == 3
+    assert fuzz_croqtile.outcome(text, "broken.co").kind == "internal"
 
 
 def test_a_failure_of_the_compiler_says_so() -> None:

@@ -272,6 +272,22 @@ ROW, COLUMN = small("f32", 24, seed=5), small("f32", 32, 1, seed=6)
     given={"a": small("f16", 32, 16), "b": small("f16", 24, 16, seed=1), "row": ROW, "column": COLUMN,
            "c": unwritten("f32", 32, 24)},
     expect=lambda a, b, row, column, c: {"c": ((product(a, b) * 2 + row) * column - 1).astype(f32)},
+    co="""
+    __co__ void arithmetic(global f16 [32, 16] a, global f16 [24, 16] b, global f32 [24] row, global f32 [32, 1] column,
+                           global f32 [32, 24] c) {
+      parallel p by 1 : block, g by 1 : group {
+        mc = mma.fill.f32 0.0f;
+        ma = mma.load a;
+        mb = mma.load b;
+        mma.row.row mc, ma, mb;
+        mc = mc * 2.0f;
+        mc += row;
+        mc = mc * column;
+        mc -= 1.0f;
+        mma.store mc, c;
+      }
+    }
+    """,
 )  # fmt: skip
 def arithmetic(
     a: tm.Global["f16", 32, 16], b: tm.Global["f16", 24, 16], row: tm.Global["f32", 24],
@@ -294,6 +310,28 @@ def arithmetic(
            "c": unwritten("f16", 64, 48), "d": unwritten("f32", 64, 48), "alpha": 0.5},
     expect=lambda a, b, row, c, d, alpha: {
         "c": np.maximum(product(a, b) * alpha + row, 0).astype(f16), "d": (product(a, b) * product(a, b)).astype(f32)},
+    co="""
+    __co__ void epilogue(global f16 [64, 32] a, global f16 [48, 32] b, global f32 [1, 48] row, global f16 [64, 48] c,
+                         global f32 [64, 48] d, f32 alpha) {
+      parallel p by 1 : block {
+        a_s = dma.copy a => shared;
+        b_s = dma.copy b => shared;
+        parallel g by 1 : group-4 {
+          mc = mma.fill.f32 0.0f;
+          frag f32[64, 48] square {0.0f};
+          foreach k in 2 {
+            ma = mma.load a_s.chunkat(_, k);
+            mb = mma.load b_s.chunkat(_, k);
+            mma.row.row mc, ma, mb;
+          }
+          square = mc * mc;
+          mc = __max(mc * alpha + row, 0.0f);
+          mma.store mc, c;
+          mma.store square, d;
+        }
+      }
+    }
+    """,
 )  # fmt: skip
 def epilogue(
     a: tm.Global["f16", 64, 32], b: tm.Global["f16", 48, 32], row: tm.Global["f32", 1, 48],
@@ -402,23 +440,39 @@ def transposed_stores(
 
 
 @construct(
-    given={"a": small("f16", 32, 16), "b": small("f16", 24, 16, seed=1), "s8": unwritten("s8", 32, 24),
-           "e4m3": unwritten("f8_e4m3", 32, 24), "f64": unwritten("f64", 32, 24), "s32": unwritten("s32", 32, 24)},
-    expect=lambda a, b, s8, e4m3, f64, s32: {
-        "s8": np.clip(product(a, b) * 3, -128, 127).astype(np.int8),
-        "e4m3": (product(a, b) * 3).astype(f32).astype(e4m3.dtype), "f64": product(a, b) * 3,
-        "s32": (product(a, b) * 3).astype(np.int32)},
+    given={"a": small("f16", 32, 16), "b": small("f16", 24, 16, seed=1), "s8_": unwritten("s8", 32, 24),
+           "fine": unwritten("f8_e4m3", 32, 24), "f64_": unwritten("f64", 32, 24), "s32_": unwritten("s32", 32, 24)},
+    expect=lambda a, b, s8_, fine, f64_, s32_: {
+        "s8_": np.clip(product(a, b) * 3, -128, 127).astype(np.int8),
+        "fine": (product(a, b) * 3).astype(f32).astype(fine.dtype), "f64_": product(a, b) * 3,
+        "s32_": (product(a, b) * 3).astype(np.int32)},
+    co="""
+    __co__ void converting_stores(global f16 [32, 16] a, global f16 [24, 16] b, global s8 [32, 24] s8_,
+                                  global f8_e4m3 [32, 24] fine, global f64 [32, 24] f64_, global s32 [32, 24] s32_) {
+      parallel p by 1 : block, g by 1 : group {
+        mc = mma.fill.f32 0.0f;
+        ma = mma.load a;
+        mb = mma.load b;
+        mma.row.row mc, ma, mb;
+        mc *= 3.0f;
+        mma.store mc, s8_;
+        mma.store mc, fine;
+        mma.store mc, f64_;
+        mma.store mc, s32_;
+      }
+    }
+    """,
 )  # fmt: skip
 def converting_stores(
-    a: tm.Global["f16", 32, 16], b: tm.Global["f16", 24, 16], s8: tm.Global["s8", 32, 24],
-    e4m3: tm.Global["f8_e4m3", 32, 24], f64: tm.Global["f64", 32, 24], s32: tm.Global["s32", 32, 24],
+    a: tm.Global["f16", 32, 16], b: tm.Global["f16", 24, 16], s8_: tm.Global["s8", 32, 24],
+    fine: tm.Global["f8_e4m3", 32, 24], f64_: tm.Global["f64", 32, 24], s32_: tm.Global["s32", 32, 24],
 ):  # fmt: skip
     for p in parallel(1, level="block"):
         for g in parallel(1, level="group"):
             mc = mma.fill(0.0, "f32")
             mma.row.row(mc, mma.load(a), mma.load(b))
             mc *= 3.0
-            for out in (s8, e4m3, f64, s32):
+            for out in (s8_, fine, f64_, s32_):
                 mma.store(mc, out)
 
 
@@ -517,6 +571,27 @@ def direct_operands(a: tm.Global["f16", 64, 64], b: tm.Global["f16", 64, 64], c:
     given={"a": small("f16", 32, 16), "b": small("f16", 48, 16, seed=1), "row": small("f32", 24, seed=4),
            "c": unwritten("f16", 32, 48)},
     expect=lambda a, b, row, c: {"c": (product(a, b) * 2 + np.tile(row, 2) + product(a[:, :], b)).astype(f16)},
+    co="""
+    __co__ void arithmetic_on_arrays(global f16 [32, 16] a, global f16 [48, 16] b, global f32 [24] row,
+                                     global f16 [32, 48] c) {
+      parallel p by 1 : block, g by 1 : group {
+        frag.f32 mc[2] {0.0f};
+        frag.f16 half_[2] {0.0f};
+        foreach j in 2 : unroll {
+          ma = mma.load a;
+          mb = mma.load b.chunkat(j, _);
+          mma.row.row mc[j], ma, mb;
+          mma.row.row half_[j], ma, mb;
+        }
+        foreach j in 2 : unroll {
+          mc[j] *= 2.0f;
+          mc[j] = mc[j] + row;
+          mc[j] = mc[j] + half_[j];
+          mma.store mc[j], c.chunkat(_, j);
+        }
+      }
+    }
+    """,
 )  # fmt: skip
 def arithmetic_on_arrays(
     a: tm.Global["f16", 32, 16],
@@ -541,6 +616,19 @@ def arithmetic_on_arrays(
 @construct(
     given={"x": random("f32", 32, 16), "y": unwritten("f32", 32, 16), "z": unwritten("f16", 32, 16)},
     expect=lambda x, y, z: {"y": x + x, "z": (x * x).astype(f16)},
+    co="""
+    __co__ void tiles_without_multiplies(global f32 [32, 16] x, global f32 [32, 16] y, global f16 [32, 16] z) {
+      parallel p by 1 : block, g by 2 : group {
+        frag f32[16, 16] t;
+        mma.load x.chunkat(g, _), t;
+        frag f32[16, 16] square {0.0f};
+        square = t * t;
+        t += t;
+        mma.store t, y.chunkat(g, _);
+        mma.store square, z.chunkat(g, _);
+      }
+    }
+    """,
 )
 def tiles_without_multiplies(
     x: tm.Global["f32", 32, 16], y: tm.Global["f32", 32, 16], z: tm.Global["f16", 32, 16]
@@ -559,6 +647,17 @@ def tiles_without_multiplies(
 @construct(
     given={"x": random("f32", 128, 32), "y": unwritten("f32", 128, 32)},
     expect=lambda x, y: {"y": np.where(np.indices(x.shape)[0] > np.indices(x.shape)[1], x, f32(0))},
+    co="""
+    __co__ void tiles_of_a_warpgroup(global f32 [128, 32] x, global f32 [128, 32] y) {
+      parallel p by 2 : block, g by 1 : group-4 {
+        t = mma.load x.chunkat(p, _);
+        apply {i, j} in t.span {
+          if (p * 64 + i <= j) t.at(i, j) = 0.0f;
+        }
+        mma.store t, y.chunkat(p, _);
+      }
+    }
+    """,
 )
 def tiles_of_a_warpgroup(x: tm.Global["f32", 128, 32], y: tm.Global["f32", 128, 32]):
     for p in parallel(2, level="block"):

@@ -356,6 +356,18 @@ def barriers(a: tm.Global["f32", "N"], out: tm.Global["f32", "N"]):
 @construct(
     given={"a": random("f32", 96), "out": unwritten("f32", 96)},
     expect=lambda a, out: {"out": a.reshape(3, 32)[:, ::-1].reshape(-1)},
+    co="""
+    __co__ void warp_barriers(global f32 [N] a, global f32 [N] out) {
+      parallel b by 1 : block {
+        shared f32 [3, 32] s;
+        parallel w by 3 : group, t by 32 : thread {
+          s.at(w, t) = a.at(w * 32 + t);
+          sync.barrier : group;
+          out.at(w * 32 + t) = s.at(w, 31 - t);
+        }
+      }
+    }
+    """,
 )
 def warp_barriers(a: tm.Global["f32", "N"], out: tm.Global["f32", "N"]):
     for b in parallel(1, level="block"):

@@ -96,6 +96,21 @@ def integers(a: tm.Global["s32", "N"], b: tm.Global["s32", "N"], c: tm.Global["s
             "u4"
         )
     },
+    co="""
+    __co__ void unsigned(global u32 [N] a, global u32 [N] b, global u32 [9, N] c) {
+      parallel i by N : block {
+        c.at(0, i) = a.at(i) + b.at(i);
+        c.at(1, i) = a.at(i) - b.at(i);
+        c.at(2, i) = a.at(i) * b.at(i);
+        c.at(3, i) = a.at(i) / b.at(i);
+        c.at(4, i) = a.at(i) % b.at(i);
+        c.at(5, i) = a.at(i) << b.at(i);
+        c.at(6, i) = a.at(i) >> b.at(i);
+        c.at(7, i) = __min(a.at(i), b.at(i));
+        c.at(8, i) = a.at(i) + (a.at(i) < b.at(i) ? 1u : 0u);
+      }
+    }
+    """,
 )
 def unsigned(a: tm.Global["u32", "N"], b: tm.Global["u32", "N"], c: tm.Global["u32", 9, "N"]):
     (N,) = a.shape
@@ -110,6 +125,20 @@ def unsigned(a: tm.Global["u32", "N"], b: tm.Global["u32", "N"], c: tm.Global["u
     given={"a": np.array([1.5, -2.5, 0.0, 3.0], f32), "b": np.array([1.0, 4.0, -1.0, -0.75], f32),
            "c": unwritten("f32", 6, 4)},
     expect=lambda a, b, c: {"c": np.stack([a // b, a % b, np.abs(a), -a, a ** 3, np.where(a > b, a, b)])},
+    co="""
+    __co__ void floats(global f32 [N] a, global f32 [N] b, global f32 [6, N] c) {
+      parallel i by N : block {
+        f32 x = a.at(i);
+        f32 y = b.at(i);
+        c.at(0, i) = __floor(x / y);
+        c.at(1, i) = x - __floor(x / y) * y;
+        c.at(2, i) = __fabs(x);
+        c.at(3, i) = -x;
+        c.at(4, i) = x * x * x;
+        c.at(5, i) = x > y ? x : y;
+      }
+    }
+    """,
 )  # fmt: skip
 def floats(a: tm.Global["f32", "N"], b: tm.Global["f32", "N"], c: tm.Global["f32", 6, "N"]):
     (N,) = a.shape
@@ -181,6 +210,20 @@ def parameters(
 @construct(
     given={"out": unwritten("s64", 8), "a": 250, "b": -3, "c": 65535, "d": -129 + 2, "e": 2**32 - 1, "f": 2**63},
     expect=lambda out, a, b, c, d, e, f: {"out": np.array([a, b, c, d, e, f // 2 - 1, a + 10, d - 1])},
+    co="""
+    __co__ void scalar_types(global s64 [8] out, u8 a, s16 b, u16 c, s8 d, u32 e, u64 f) {
+      parallel p by 1 : block {
+        out.at(0) = a;
+        out.at(1) = b;
+        out.at(2) = c;
+        out.at(3) = d;
+        out.at(4) = e;
+        out.at(5) = f / 2 - 1;
+        out.at(6) = __to<s32>(a) + 10;
+        out.at(7) = __to<s32>(d) - 1;
+      }
+    }
+    """,
 )
 def scalar_types(
     out: tm.Global["s64", 8], a: tm.Scalar["u8"], b: tm.Scalar["s16"], c: tm.Scalar["u16"], d: tm.Scalar["s8"],
@@ -281,6 +324,17 @@ def factorials(a: tm.Global["s32", "N"], out: tm.Global["s32", "N"]):
 @construct(
     given={"out": unwritten("s32", 3, 4), "N": 0} | {"out": unwritten("s32", 3, 4)},
     expect=lambda out, **_: {"out": np.array([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]], s32)},
+    co="""
+    __co__ void composed(global s32 [3, 4] out, int N) {
+      parallel i by 3 : block
+        foreach j in 4 {
+          if (#(i # j) == 12)
+            out.at(i, j) = i # j;
+          else
+            out.at(i, j) = i(-1) # j(-1);
+        }
+    }
+    """,
 )
 def composed(out: tm.Global["s32", 3, 4], N: tm.Int):
     for i in parallel(3, level="block"):
@@ -299,19 +353,35 @@ HALVES = random("f16", 64)
     given={
         "x": np.array([0.5, -1.5, 2.5, 70000.0, 1e-8, 300.0, -300.0, 0.1], f32),
         "halves": unwritten("f16", 8), "brains": unwritten("bf16", 8), "bytes": unwritten("s8", 8),
-        "unsigned": unwritten("u8", 8), "e4m3": unwritten("f8_e4m3", 8), "e5m2": unwritten("f8_e5m2", 8),
+        "unsigned": unwritten("u8", 8), "fine": unwritten("f8_e4m3", 8), "coarse": unwritten("f8_e5m2", 8),
         "ints": unwritten("s32", 8), "doubles": unwritten("f64", 8),
     },
     expect=lambda x, **out: conversions_of(x, out),
+    co="""
+    __co__ void conversions(global f32 [N] x, global f16 [N] halves, global bf16 [N] brains, global s8 [N] bytes,
+                            global u8 [N] unsigned, global f8_e4m3 [N] fine, global f8_e5m2 [N] coarse,
+                            global s32 [N] ints, global f64 [N] doubles) {
+      parallel i by N : block {
+        halves.at(i) = x.at(i);
+        brains.at(i) = x.at(i);
+        bytes.at(i) = x.at(i);
+        unsigned.at(i) = x.at(i);
+        fine.at(i) = x.at(i);
+        coarse.at(i) = x.at(i);
+        ints.at(i) = x.at(i);
+        doubles.at(i) = x.at(i);
+      }
+    }
+    """,
 )  # fmt: skip
 def conversions(
     x: tm.Global["f32", "N"], halves: tm.Global["f16", "N"], brains: tm.Global["bf16", "N"], bytes: tm.Global["s8", "N"],
-    unsigned: tm.Global["u8", "N"], e4m3: tm.Global["f8_e4m3", "N"], e5m2: tm.Global["f8_e5m2", "N"],
+    unsigned: tm.Global["u8", "N"], fine: tm.Global["f8_e4m3", "N"], coarse: tm.Global["f8_e5m2", "N"],
     ints: tm.Global["s32", "N"], doubles: tm.Global["f64", "N"],
 ):  # fmt: skip
     """Stores convert: floats to nearest even, f16 to infinity beyond its range, fp8 and integers saturate."""
     for i in parallel(x.shape[0], level="block"):
-        for out in (halves, brains, bytes, unsigned, e4m3, e5m2, ints, doubles):
+        for out in (halves, brains, bytes, unsigned, fine, coarse, ints, doubles):
             out[i] = x[i]
 
 

@@ -144,6 +144,39 @@ def test_a_trap_names_its_assertion(kernel: Kernel, arch: str, capfd: pytest.Cap
     assert said in out and "assertion failed: no negative numbers\n" in out
 
 
+@tm.kernel
+def asserting_threads(a: tm.Global["f32", 128]):
+    for b in parallel(1, level="block"):
+        for t in parallel(128, level="thread"):
+            tm.assert_(a[t] >= 0, "no negative numbers")
+
+
+ASSERTING_THREADS = """
+__co__ void asserting_threads(global f32 [128] a) {
+  parallel b by 1 : block, t by 128 : thread
+    assert(a.at(t) >= 0.0f, "no negative numbers");
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "kernel", [asserting_threads, co(ASSERTING_THREADS, "asserting_threads")], ids=["py", "co"]
+)
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("failing", [range(128), range(40, 41), range(3, 32, 7), [31]], ids=str)
+def test_a_failing_assertion_is_said_once_a_warp(
+    kernel: Kernel, arch: str, failing, capfd: pytest.CaptureFixture[str]
+) -> None:
+    a = np.ones(128, np.float32)
+    a[list(failing)] = -1
+    with pytest.raises(HazardError) as caught:
+        kernel.on("machine", arch=arch)(a)
+    assert caught.value.code == "trap"
+    said = capfd.readouterr().out.count("assertion failed: no negative numbers\n")
+    # The first warp that traps ends the launch; others may have come as far.
+    assert 1 <= said <= len({lane // 32 for lane in failing})
+
+
 @BOTH
 def test_sizes_are_checked_at_launch(kernel: Kernel) -> None:
     """With the kernel's name and the numbers, before anything runs."""

@@ -48,12 +48,6 @@ class BadReturn(CompileError):
     fix = "{fix_text}"
 
 
-def build(function: ast.Function) -> tuple[t.Kernel, tuple[Note, ...]]:
-    """The tile IR of a kernel, and remarks (``print!``)."""
-    reader = Reader(function)
-    return reader.kernel(), tuple(reader.notes)
-
-
 class Reader:
     """Reads one kernel.  The parts know expressions, views, copies, contractions and statements."""
 

@@ -114,6 +114,12 @@ class Contraction:
                 wanted="a register tile (the result of `mma.fill` or `mma.load`, or declared with `frag`)",
                 fix_text="name one",
             )
+        self._chosen(value, node, what)
+        return value
+
+    @staticmethod
+    def _chosen(value: FragmentValue, node: ast.Expr, what: str) -> None:
+        """WrongValue for an array of register tiles none of which is chosen."""
         if len(value.index) != len(value.copies):
             raise WrongValue(
                 node.span,
@@ -122,7 +128,6 @@ class Contraction:
                 wanted="one of them",
                 fix_text="subscript it: " + "".join("[i]" for _ in value.copies),
             )
-        return value
 
     # ---- the four steps ----------------------------------------------------------------------------------
 
@@ -367,12 +372,7 @@ class Contraction:
         """``mc = mc * 2.0 + bias``: every element, rows and columns of numbers repeated."""
         r = self.reader
         assert isinstance(node.value, ast.Expr)
-        if base.copies:
-            raise NotBuiltYet(
-                node.span,
-                what="arithmetic on an array of register tiles",
-                fix_text="give each tile a name of its own",
-            )
+        self._chosen(base, node.target, "arithmetic on a register tile")
         known = r.b.known.get(base.name, Known())
         if known.shape is None or known.dtype is None or len(known.shape) != 2:
             raise self._shape_unknown(node.target, base)
@@ -380,7 +380,7 @@ class Contraction:
             self.whole = (indices, known.shape)
             value = r.expressions.plain(node.value, "arithmetic on a register tile")
             if node.op:
-                old = FragmentElement(base.name, indices, known.dtype)
+                old = FragmentElement(base.name, indices, known.dtype, base.index)
                 value = r.expressions.arithmetic(node.op, old, value, node.span)
             self.whole = None
             r.b.emit(t.SetFragmentElement(base.ref, r.expressions.converted(value, known.dtype, node.span)))
@@ -392,10 +392,11 @@ class Contraction:
         (i, j), shape = self.whole
         rows, columns = shape
         if isinstance(value, FragmentValue):
+            self._chosen(value, node, "arithmetic on a register tile")
             known = self.reader.b.known.get(value.name, Known())
-            if known.shape != shape or known.dtype is None or value.copies:
+            if known.shape != shape or known.dtype is None:
                 raise self._wrong_shape(node, value.name, known.shape, shape)
-            return FragmentElement(value.name, (i, j), known.dtype)
+            return FragmentElement(value.name, (i, j), known.dtype, value.index)
         tile = self.reader.b.settle(self.reader.views.as_tile(value, node, "arithmetic on a register tile"))
         extents = tile.view.static_shape
         choices: dict[tuple[int, ...], tuple[Expr, ...]] = {

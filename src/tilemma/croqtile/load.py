@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.build import build
+from tilemma.croqtile.build import Reader
 from tilemma.croqtile.extract import extract
 from tilemma.croqtile.parse import parse
 from tilemma.croqtile.scope import Redefinition
-from tilemma.errors import CompileError, Note, Span
+from tilemma.errors import CompileError, FrontEndFailure, Note, Span, TilemmaError
 from tilemma.ir import tile as t
 
 
@@ -20,6 +21,27 @@ class BadDefine(CompileError):
     found = "`{name}` cannot be defined as {value}"
     expected = "a name, and a number, a truth value, or text such as `f16`"
     fix = "pass for instance `defines={{'TILE_K': 64}}`"
+
+
+class KernelGone(CompileError):
+    code = "kernel-gone"
+    found = "with {given} the file has no kernel `{name}`"
+    expected = "definitions with which its `#if`s keep the kernel"
+    fix = "pass other values"
+
+
+@contextmanager
+def _explained(reader: Reader | None = None) -> Iterator[None]:
+    """Whatever fails inside is a mistake of the front end, and is said to be one."""
+    try:
+        yield
+    except TilemmaError:
+        raise
+    except Exception as e:
+        place = None if reader is None else reader.b.span
+        failure = FrontEndFailure(place, what=f"{type(e).__name__}: {e}")
+        failure.cause = e
+        raise failure from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +66,21 @@ class KernelSource:
         """The tile IR; ``given`` overrides definitions of the file.  Raises the front end's errors."""
         function = self.function
         if given:
-            function = _read(self.text, self.file, {**self.defines, **given}).functions[self.name]
-        return build(function)[0]
+            found = _read(self.text, self.file, {**self.defines, **given}).functions
+            if self.name not in found:
+                raise KernelGone(self.span, name=self.name, given=", ".join(f"{k}={v}" for k, v in given.items()))
+            function = found[self.name]
+        return _built(function)[0]
 
     def notes(self) -> tuple[Note, ...]:
         """Remarks of compiling it: what ``print!`` says."""
-        return build(self.function)[1]
+        return _built(self.function)[1]
+
+
+def _built(function: ast.Function) -> tuple[t.Kernel, tuple[Note, ...]]:
+    reader = Reader(function)
+    with _explained(reader):
+        return reader.kernel(), tuple(reader.notes)
 
 
 class Module:
@@ -91,10 +122,11 @@ def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
     for name, value in defines.items():
         if not name.isidentifier() or not isinstance(value, (str, int, float)):
             raise BadDefine(name=name, value=repr(value)[:60])
-    found = extract(text, file, defines)
+    with _explained():
+        found = extract(text, file, defines)
+        parsed = [parse(tokens) for tokens in found.kernels]
     functions: dict[str, ast.Function] = {}
-    for tokens in found.kernels:
-        f = parse(tokens)
+    for f in parsed:
         if f.name in functions:
             place = functions[f.name].name_span
             raise Redefinition(f.name_span, name=f.name, notes=[Note("the first kernel of that name", place)])

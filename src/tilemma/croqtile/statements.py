@@ -136,6 +136,11 @@ class Statements:
         if isinstance(target, ast.Member) and target.name == "at":
             self._assign_element(node, target)
             return
+        if isinstance(target, ast.Subscript) and self.reader.inside_parallel:
+            value = self.reader.value(target)
+            if isinstance(value, FragmentValue):
+                self.reader.contraction.assign_whole(value, node)
+                return
         raise WrongValue(
             target.span,
             what="an assignment",

@@ -38,6 +38,13 @@ class ElseWithoutIf(CompileError):
     fix = "move it there, or remove it"
 
 
+class KTileOrder(CompileError):
+    code = "k-tile-order"
+    found = "the K tiles of a multiply are ordered {got}"
+    expected = "each of {wanted} once"
+    fix = "{fix_text}"
+
+
 class UnknownDtype(CompileError):
     code = "unknown-dtype"
     found = "`{name}` is not an element type"
@@ -499,7 +506,15 @@ class Builder:
         b: FragmentValue | Tile,
         **options: Any,
     ) -> None:
-        """``options`` are further fields of `Mma` (meta, scale_a, scale_b, future, k_order)."""
+        """``options`` are further fields of `Mma` (meta, scale_a, scale_b, future, k_order); KTileOrder."""
+        order = options.get("k_order", ())
+        if sorted(order) != list(range(len(order))):
+            raise KTileOrder(
+                self.span,
+                got=", ".join(map(str, order)),
+                wanted=f"0 to {len(order) - 1}",
+                fix_text="name every tile of K once: 3, 2, 1, 0",
+            )
         op = t.Mma(contract, acc.ref, self._operand(a), self._operand(b), **options)
         self.emit(op)
         a_shape, b_shape = self._known_operand(op.a), self._known_operand(op.b)
@@ -545,7 +560,8 @@ class Builder:
 
 def _constant(e: Const, dtype: DType) -> Const:
     """A constant converted as `Cast` converts: it first has the value its own type gives it."""
-    value: float = float(np.float64(e.value).astype(e.dtype.numpy)) if e.dtype.is_float else int(e.value)
+    with np.errstate(over="ignore"):  # infinity in the narrower type
+        value: float = float(np.float64(e.value).astype(e.dtype.numpy)) if e.dtype.is_float else int(e.value)
     if dtype.is_float:
         return Const(float(value), dtype)
     if not dtype.is_integer:

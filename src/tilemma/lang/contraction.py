@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tilemma.dtypes import DType
@@ -44,16 +45,20 @@ class Multiply:
         self._contract = contract
         self._name = f"mma.{contract.value}"
 
-    def __call__(self, acc: Any, a: Any, b: Any, *, async_: bool = False) -> MultiplyHandle | None:
+    def __call__(
+        self, acc: Any, a: Any, b: Any, *, async_: bool = False, k_tiles: Sequence[int] = ()
+    ) -> MultiplyHandle | None:
         """``acc += a x b``: operands are register tiles, or shared tiles named directly.
 
-        With ``async_`` it gives a future: `wait` for it before ``acc`` is read.
+        With ``async_`` it gives a future: `wait` for it before ``acc`` is read.  ``k_tiles``: the order in which
+        the instruction's tiles along K are multiplied, ``(3, 2, 1, 0)``.
         """
+        order = tuple(python_int(k, f"{self._name}(k_tiles=)") for k in k_tiles)
         if not async_:
-            self._emit(acc, a, b)
+            self._emit(acc, a, b, k_order=order)
             return None
         future = builder(self._name).fresh(f"{(spans.bound_names() or ('mma',))[0]}.future")
-        self._emit(acc, a, b, future=future)
+        self._emit(acc, a, b, future=future, k_order=order)
         return MultiplyHandle(future)
 
     def sp(self, acc: Any, a: Any, b: Any, meta: Any) -> None:

@@ -13,7 +13,7 @@ from keyword import iskeyword
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from tilemma.errors import CompileError, Span, TilemmaError, nearest
+from tilemma.errors import CompileError, FrontEndFailure, Span, TilemmaError, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, element_type
 from tilemma.ir.expr import Index, const
@@ -67,13 +67,6 @@ class KernelReturns(CompileError):
     found = "`{name}` returns {got}"
     expected = "nothing, or one of its arrays"
     fix = "write results through an output parameter"
-
-
-class FrontEndFailure(CompileError):
-    code = "front-end-failure"
-    found = "tilemma failed while it read this: {what}"
-    expected = "a program that is compiled, or an error that says what is wrong with it"
-    fix = "this is a mistake in tilemma, not in your program: please report it with the program"
 
 
 class OutsideParallel(CompileError):
@@ -194,7 +187,9 @@ def _explained(e: Exception) -> Exception:
     if users:
         frame, line = users[-1]
         place = Span(frame.f_code.co_filename, line, 1, line, 10**6)
-    return FrontEndFailure(place, what=f"{type(e).__name__}: {e}")
+    failure = FrontEndFailure(place, what=f"{type(e).__name__}: {e}")
+    failure.cause = e
+    return failure
 
 
 def _at_launch(op: t.Op) -> bool:

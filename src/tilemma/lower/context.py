@@ -149,7 +149,11 @@ class Lowering:
                 expected_what="an operation that this version generates code for",
                 remedy="run it on the CPU reference, or express it with other operations",
             )
-        handler(self, op)
+        try:
+            handler(self, op)
+        except NotLowered as e:
+            e.span = e.span or op.span
+            raise
         self.e.span = before
 
     # ---- threads ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilemma import dtypes
 from tilemma.ir import tile
 from tilemma.ir.expr import Expr
-from tilemma.ir.lane import Imm, LanePrint, Reg
+from tilemma.ir.lane import Imm, LanePrint, Reg, Special
 from tilemma.lower.context import Lowering, lowers
 from tilemma.lower.convert import convert, register
 
@@ -46,7 +46,8 @@ def _argument(lo: Lowering, x: Expr) -> tuple[str, Reg]:
 
 @lowers(tile.Assert)
 def lower_assert(lo: Lowering, op: tile.Assert) -> None:
-    """Where the condition fails: the message with its source position, then a trap that ends the launch."""
+    """Where the condition fails: the message with its source position, once for each warp it fails in, then a trap
+    that ends the launch."""
     e = lo.e
     holds = lo.predicate(op.cond)
     if holds is True:
@@ -56,5 +57,11 @@ def lower_assert(lo: Lowering, op: tile.Assert) -> None:
     if holds is False:
         holds = e.pure("setp.ne.s32", "pred", Imm(0), Imm(0), hint="holds", uniform=True)
     with e.branch(holds, negate=True):
-        e.add(LanePrint(message))
+        failing = e.reg("failing", "b32")
+        e.do("activemask.b32", (failing,))
+        below = e.pure("and.b32", "b32", failing, e.pure("mov.u32", "b32", Special("%lanemask_lt")))
+        with e.branch(e.pure("setp.eq.s32", "pred", below, Imm(0, "b32"), hint="first")):
+            e.add(LanePrint(message))
+        # The lanes that do not print must not end the launch before the one that does.
+        e.do("bar.warp.sync", (), (failing,))
         e.do("trap")

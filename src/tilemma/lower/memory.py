@@ -23,7 +23,7 @@ from tilemma.ir.expr import value_of
 from tilemma.ir.lane import Imm, Mem, Reg, Special
 from tilemma.ir.tile import SharedLayoutPlan
 from tilemma.ir.types import Buffer, Space, View
-from tilemma.lower.context import Lowering
+from tilemma.lower.context import Lowering, NotLowered
 from tilemma.lower.emitter import Emitter
 from tilemma.lower.linear import Linear
 from tilemma.lower.params import symbol
@@ -132,12 +132,19 @@ def default_plan(buffer: Buffer) -> SharedLayoutPlan:
     rows = 1
     for s in shape[:-1]:
         rows *= s or 0
-    pitch = (shape[-1] or 0) * buffer.dtype.bytes if shape else buffer.dtype.bytes
+    pitch = (shape[-1] or 0) * storage_bytes(buffer) if shape else storage_bytes(buffer)
     return SharedLayoutPlan(slab=0, pitch=pitch, rows=rows, size=rows * pitch, alignment=16)
 
 
 def storage_bytes(buffer: Buffer) -> int:
-    """Bytes of one element in memory; bool takes one."""
+    """Bytes of one element in memory; bool takes one.  NotLowered, without a place, for parts of a byte."""
+    if buffer.dtype.bits % 8:
+        raise NotLowered(
+            what=f"`{buffer.name}`, whose elements of {buffer.dtype.bits} bits are parts of a byte,",
+            arch="any target",
+            expected_what="elements of whole bytes, wherever elements are read, written or copied",
+            remedy="pack them: a u8 or u32 array whose elements hold several",
+        )
     return buffer.dtype.bytes
 
 

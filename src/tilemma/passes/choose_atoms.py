@@ -9,6 +9,7 @@ from tilemma.atoms import MmaAtom, catalogue, select
 from tilemma.atoms import Operand as AtomOperand
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Refusal
+from tilemma.ir.builder import KTileOrder
 from tilemma.ir.tile import (
     DeclareFragment,
     FragmentPlan,
@@ -114,9 +115,23 @@ class ChooseAtoms:
                 choices.append(got)
             else:
                 for w, c in zip(works, choices, strict=True):
+                    _check_order(w, c)
                     log.append(_decision(w, c, refusals))
                 return choices
         raise _no_instruction(works[0], self.arch, tuple(dict.fromkeys(refusals)))
+
+
+def _check_order(w: _Work, c: _Choice) -> None:
+    """KTileOrder unless an order given by the program names every tile of K."""
+    assert isinstance(w.mma, Mma)
+    order, tiles = w.mma.k_order, c.tiles[2]
+    if order and len(order) != tiles:
+        raise KTileOrder(
+            w.mma.span,
+            got=", ".join(map(str, order)),
+            wanted=f"0 to {tiles - 1}: {c.atom.name} takes K = {w.k} in {tiles} tiles of {c.atom.shape[2]}",
+            fix_text="name every tile of K once, or leave the order to the compiler",
+        )
 
 
 def _decision(w: _Work, c: _Choice, refusals: list[Refusal]) -> Decision:
