@@ -34,6 +34,11 @@ def test_the_sample_reaches_every_construct() -> None:
     assert {"block", "group", "group-2", "group-4", "thread"} <= levels
     kinds = {x.kind for s in range(300) for x in f.parts(generate(s).body) if isinstance(x, f.View)}
     assert {"subspan", "chunkat", "modspan"} <= kinds
+    atomics = {x.op for s in range(300) for x in f.parts(generate(s).body) if isinstance(x, f.Atomic)}
+    assert atomics == {"add", "min", "max", "and", "or", "xor"}
+    types = {x.t for s in range(300) for x in f.parts(generate(s).body) if isinstance(x, f.Expr)}
+    assert {*f.FLOATS, *f.FP8, "s64", "u32", "s8"} <= types
+    assert {len(generate(s).body) for s in range(300) if isinstance(generate(s).body[0], f.Parallel)} == {1, 2}
 
 
 def test_a_wrong_kernel_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,9 +69,14 @@ def arguments(p: Program) -> Arrays:
 
 
 def check(
-    p: Program, archs: Sequence[str] = ARCHS, *, languages: Sequence[str] = ("python", "croqtile")
+    p: Program,
+    archs: Sequence[str] = ARCHS,
+    *,
+    languages: Sequence[str] = ("python", "croqtile"),
+    device: bool = False,
 ) -> Failure | None:
-    """Run ``p`` everywhere; the first difference or error, None when all agree."""
+    """Run ``p`` on the CPU reference and on the machine, or with ``device`` on the GPU; the first difference or
+    error, None when all agree."""
     given = arguments(p)
     wanted = evaluate(p, given)
     scalars = {n: v for n, _, v in p.scalars}
@@ -85,7 +90,8 @@ def check(
             kernels += [] if twins else [other]
         for kernel in kernels:
             language = "Croqtile" if hasattr(kernel.source, "text") else "Python"
-            for stage, run in _stages(p, kernel, archs, scalars):
+            stages = _on_device if device else _stages
+            for stage, run in stages(p, kernel, archs, scalars):
                 stage = f"{stage} ({language})"
                 difference = _compare(run, given, wanted)
                 if difference:
@@ -103,11 +109,18 @@ def _stages(
     yield "CPU reference", lambda a: kernel(**a, **scalars)
     for arch in archs:
         yield f"decided IR, {arch}", partial(_execute, p, kernel, arch, scalars)
-        yield f"machine, {arch}", partial(_on_machine, kernel, arch, scalars)
+        yield f"machine, {arch}", partial(_on, "machine", kernel, arch, scalars)
 
 
-def _on_machine(kernel: Kernel, arch: str, scalars: Arrays, arrays: Arrays) -> None:
-    kernel.on("machine", arch=arch)(**arrays, **scalars)
+def _on_device(
+    p: Program, kernel: Kernel, archs: Sequence[str], scalars: Arrays
+) -> Iterator[tuple[str, Callable[[Arrays], Any]]]:
+    for arch in archs:
+        yield f"GPU, {arch}", partial(_on, "cuda", kernel, arch, scalars)
+
+
+def _on(target: str, kernel: Kernel, arch: str, scalars: Arrays, arrays: Arrays) -> None:
+    kernel.on(target, arch=arch)(**arrays, **scalars)
 
 
 def _execute(p: Program, kernel: Kernel, arch: str, scalars: Arrays, arrays: Arrays) -> None:

@@ -12,6 +12,14 @@ from tilemma.tools import fuzz_programs as f
 INTS = ("s32", "u32", "s8", "u8", "s16", "s64")
 NARROW = ("s8", "u8", "s16")
 TYPES = (*INTS, *f.FLOATS)
+# Of arrays: memory holds fp8, arithmetic on it is done in f32.
+STORED = (*TYPES, *f.FP8)
+# Not from f64: two roundings.  fp8 comes from floats alone.
+SOURCES = {
+    "f16": (*INTS, "f32", "bf16"),
+    "bf16": (*INTS, "f32", "f16"),
+    **dict.fromkeys(f.FP8, ("f32", "f16", "bf16")),
+}
 S32 = "s32"
 
 
@@ -60,6 +68,8 @@ class Generator:
         self.sizes: dict[str, int] = {}
         self.arrays: list[f.Array] = []
         self.outputs: list[str] = []
+        self.turned = False
+        self.operation = self.r.choice(("add", "add", "min", "max", "and", "or", "xor"))
 
     def program(self) -> f.Program:
         make = self.r.choice((self.elements, self.elements, self.staged, self.staged, self.contraction))
@@ -69,6 +79,8 @@ class Generator:
         )
         scope = Scope([f.Name(t, n) for n, t, _ in scalars])
         body = make(scope)
+        if self.r.random() < 0.2:
+            body = (*body, *self.second_launch(scope))
         return f.Program(tuple(self.arrays), scalars, body, self.sizes, tuple(self.outputs), self.seed)
 
     def fresh(self, prefix: str) -> str:
@@ -79,7 +91,7 @@ class Generator:
 
     def literal(self, t: str) -> f.Lit:
         r = self.r
-        if t in f.FLOATS:
+        if t in (*f.FLOATS, *f.FP8):
             return f.Lit(t, r.choice((0.5, 1.0, 2.0, 3.0, 0.25, 1.5, 7.0)))
         return f.Lit(t, r.randint(0, 9))
 
@@ -93,18 +105,18 @@ class Generator:
         if found and r.random() < 0.9:
             return r.choice(found)
         others = [x for x in (*scope.scalars, *scope.mutable, *scope.own) if x.t not in (t, "bool")]
-        others = [x for x in others if not (x.t == "f64" and t in ("bf16", "f16"))]
+        others = [x for x in others if x.t in SOURCES.get(t, STORED)]
         if others:
             return f.Conv(t, r.choice(others))
         return r.choice(found) if found else self.any_value(t, scope)
 
     def any_value(self, t: str, scope: Scope) -> f.Expr:
-        for buffer, kind, shape in scope.readable:
-            if kind == "f64" and t in ("bf16", "f16"):
-                continue
-            e = f.Elem(kind, buffer, tuple(lit(0) for _ in shape))
-            return e if kind == t else f.Conv(t, e)
-        raise AssertionError("nothing to read")
+        """An element of an input; by way of f32 where ``t`` is not made from its type."""
+        buffer, kind, shape = scope.readable[0]
+        e: f.Expr = f.Elem(kind, buffer, tuple(lit(0) for _ in shape))
+        if kind != t and kind not in SOURCES.get(t, STORED):
+            e = f.Conv("f32", e)
+        return e if e.t == t else f.Conv(t, e)
 
     def place(self, shape: Sequence[Any], scope: Scope) -> tuple[f.Expr, ...]:
         """Indices within ``shape``, whatever their values."""
@@ -128,6 +140,8 @@ class Generator:
         r = self.r
         if depth == 0 or r.random() < 0.2:
             return self.leaf(t, scope)
+        if t in f.FP8:
+            return f.Conv(t, self.value("f32", scope, depth - 1))
         if t in NARROW:
             # Arithmetic on narrow integers is done in s32.
             return f.Conv(t, self.value(S32, scope, depth - 1))
@@ -135,7 +149,7 @@ class Generator:
         if kind < 0.1:
             return f.Sel(t, self.condition(scope, depth - 1), self.value(t, scope, depth - 1), self.leaf(t, scope))
         if kind < 0.2:
-            source = r.choice([x for x in TYPES if not (x == "f64" and t in ("bf16", "f16"))])
+            source = r.choice([x for x in TYPES if x in SOURCES.get(t, TYPES)])
             return f.Conv(t, self.value(source, scope, depth - 1)) if source != t else self.leaf(t, scope)
         a = self.value(t, scope, depth - 1)
         if kind < 0.35:
@@ -176,12 +190,12 @@ class Generator:
         """`statements`, and then each element of the instance's own gets a value that depends on them."""
         body = list(self.statements(scope, most))
         for target in scope.own:
-            known = [v for v in scope.mutable if not (v.t == "f64" and target.t in ("bf16", "f16"))]
+            known = [v for v in scope.mutable if v.t == target.t or v.t in SOURCES.get(target.t, STORED)]
             value = self.value(target.t, scope, 2)
             if known:
                 chosen = known[-1] if self.r.random() < 0.7 else self.r.choice(known)
                 last = chosen if chosen.t == target.t else f.Conv(target.t, chosen)
-                value = f.Bin(target.t, "+", value, last) if target.t not in NARROW else last
+                value = f.Bin(target.t, "+", value, last) if target.t not in (*NARROW, *f.FP8) else last
             body.append(f.Store(target.buffer, target.at, value))
         return tuple(body)
 
@@ -205,9 +219,18 @@ class Generator:
             then = self.statements(scope.inner(), 2)
             otherwise = self.statements(scope.inner(), 2) if r.random() < 0.5 else ()
             return [f.If(self.condition(scope), then, otherwise)]
-        if kind < 0.93:
+        if kind < 0.92:
             return [self.loop(scope)]
-        return self.counted(scope)
+        return self.counted(scope) if kind < 0.97 else self.table(scope)
+
+    def table(self, scope: Scope) -> list[f.Stmt]:
+        """A local array, one element of which is written."""
+        t, size = self.r.choice(STORED), self.r.randint(1, 5)
+        made = f.Alloc("local", self.fresh("l"), t, (size,), self.literal(t).value)
+        value = self.value(t, scope, 2)
+        written = f.Store(made.name, (self.index(size, scope),), value)
+        scope.readable.append((made.name, t, (size,)))
+        return [made, written]
 
     def loop(self, scope: Scope) -> f.Stmt:
         r = self.r
@@ -220,7 +243,8 @@ class Generator:
             extent = name(r.choice(dims))
         leave = f.If(self.condition(inner), (f.Jump(r.choice(("break", "continue"))),))
         body = self.statements(inner, 2)
-        return f.For(index, extent, (leave, *body) if r.random() < 0.3 else body)
+        start, step = (r.randint(0, 2), r.randint(1, 3)) if r.random() < 0.3 else (0, 1)
+        return f.For(index, extent, (leave, *body) if r.random() < 0.3 else body, start, step)
 
     def counted(self, scope: Scope) -> list[f.Stmt]:
         """A loop whose condition is evaluated again and again; its counter is its own."""
@@ -254,7 +278,7 @@ class Generator:
     def inputs(self, scope: Scope, dims: Sequence[Any]) -> None:
         for _ in range(self.r.randint(1, 3)):
             shape = self.r.choice((tuple(dims), (dims[0],), (dims[-1],)))
-            a = self.array("a", self.r.choice(TYPES), shape)
+            a = self.array("a", self.r.choice(STORED), shape)
             scope.readable.append((a.name, a.t, a.dims))
 
     def elements(self, scope: Scope) -> tuple[f.Stmt, ...]:
@@ -263,7 +287,7 @@ class Generator:
         m, n = self.dimension(1, 9), self.dimension(1, 9)
         scope.scalars += [name(m), name(n)]
         self.inputs(scope, (m, n))
-        outs = [self.array("o", r.choice(TYPES), (m, n), True) for _ in range(r.randint(1, 2))]
+        outs = [self.array("o", r.choice(STORED), (m, n), True) for _ in range(r.randint(1, 2))]
         total = self.array("total", r.choice(("s32", "u32")), (2,), True) if r.random() < 0.3 else None
         if r.random() < 0.5:
             i, j = self.fresh("i"), self.fresh("j")
@@ -274,6 +298,20 @@ class Generator:
             return (f.Parallel((i, j), (name(m), name(n)), "block", body),)
         height, width = r.randint(1, 5), r.randint(1, 8)
         return self.tiled(scope, outs, total, m, n, height, width)
+
+    def second_launch(self, scope: Scope) -> tuple[f.Stmt, ...]:
+        """Another launch, which reads what the first has written."""
+        written = [a for a in self.arrays if a.name in self.outputs]
+        m, n = written[0].dims if len(written[0].dims) == 2 else (1, 1)
+        after = Scope([name(d) for d in (m, n) if isinstance(d, str)])
+        after.scalars += [x for x in scope.scalars if x.name.startswith("n")]
+        after.readable = [(a.name, a.t, a.dims) for a in written]
+        out = self.array("o", self.r.choice(STORED), (m, n), True)
+        i, j = self.fresh("i"), self.fresh("j")
+        inner = after.inner(own=[f.Elem(out.t, out.name, (name(i), name(j)))])
+        inner.scalars += [name(i), name(j)]
+        extents = tuple(name(d) if isinstance(d, str) else lit(d) for d in (m, n))
+        return (f.Parallel((i, j), extents, "block", self.whole(inner, 3)),)
 
     def tiled(
         self, scope: Scope, outs: Sequence[f.Array], total: f.Array | None, m: str, n: str, height: int, width: int
@@ -290,12 +328,12 @@ class Generator:
         return (f.Parallel((i, j), (cdiv(m, height), cdiv(n, width)), "block", (threads,)),)
 
     def with_total(self, body: tuple[f.Stmt, ...], total: f.Array | None, scope: Scope) -> tuple[f.Stmt, ...]:
-        """``body`` and an atomic addition of integers: their order does not matter."""
+        """``body`` and an atomic operation on integers, one for the whole kernel: their order does not matter."""
         if total is None:
             return body
         outer = replace(scope, mutable=[])
         value = self.value(total.t, outer, 2)
-        return (*body, f.AtomicAdd(total.name, (self.index(2, scope),), value))
+        return (*body, f.Atomic(self.operation, total.name, (self.index(2, scope),), value))
 
     def staged(self, scope: Scope) -> tuple[f.Stmt, ...]:
         """Tiles through shared memory, changed there in phases that read what others wrote before."""
@@ -303,15 +341,20 @@ class Generator:
         m, n = self.dimension(1, 20), self.dimension(1, 20)
         scope.scalars += [name(m), name(n)]
         height, width = r.choice((2, 3, 4, 8)), r.choice((4, 5, 8, 16))
-        t = r.choice(TYPES)
-        source = self.array("a", t, (m, n))
+        t = r.choice(STORED)
+        turned = r.random() < 0.2
+        source = self.array("a", t, (n, m) if turned else (m, n))
         target = self.array("o", t, (m, n), True)
         i, j = self.fresh("i"), self.fresh("j")
         scope.scalars += [name(i), name(j)]
         first, second = f.Alloc("shared", self.fresh("tile"), t, (height, width)), None
         at = (name(i), name(j))
         kind = r.choice(("subspan", "subspan", "chunkat", "modspan"))
-        body: list[f.Stmt] = [first, f.Copy(f.View(source.name, kind, _for(kind, height, width), at), first.name)]
+        step = (r.randint(1, height), r.randint(1, width)) if kind != "chunkat" and r.random() < 0.2 else ()
+        view = f.View(source.name, kind, _for(kind, height, width), at, step)
+        if turned:
+            view = f.View(source.name, "subspan", (width, height), at[::-1])
+        body: list[f.Stmt] = [first, f.Copy(view, first.name, turned)]
         if r.random() < 0.5:
             other = r.choice(TYPES)
             second = f.Alloc("shared", self.fresh("tile"), other, (height, width), self.literal(other).value)
@@ -375,7 +418,8 @@ class Generator:
         m, n, k = self.dimension(1, 70), self.dimension(1, 70), self.dimension(1, 70)
         a = self.array("a", t, (m, k) if contract.startswith("row") else (k, m))
         b = self.array("b", t, (n, k) if contract.endswith("row") else (k, n))
-        out = self.array("o", r.choice(("f32", t, "f16")), (m, n), True)
+        self.turned = r.random() < 0.2
+        out = self.array("o", r.choice(("f32", t, "f16")), (n, m) if self.turned else (m, n), True)
         names = {x: self.fresh(x) for x in ("i", "j", "x", "y", "k", "kk")}
         body = self._multiply(scope, contract, t, acc, level, grid, tile, block, (a, b, out), names, k)
         return (f.Parallel((names["i"], names["j"]), (cdiv(m, block[0]), cdiv(n, block[1])), "block", body),)
@@ -409,17 +453,20 @@ class Generator:
         )
         turns = f.For(names["kk"], lit(block[2] // tile[2]), multiply)
         loop = f.For(names["k"], cdiv(k, block[2]), (*copies, turns))
-        work: list[f.Stmt] = [f.Fill(mc, acc, float(r.choice((0, 0, 1, 3)))), loop]
+        at = (add(mul(i, grid[0]), x), add(mul(j, grid[1]), y))
+        direct = f.View(out.name, "subspan", tile[:2], at)
+        turned = f.View(out.name, "subspan", tile[1::-1], at[::-1])
+        loaded = out.t == acc and not self.turned and r.random() < 0.4
+        start = f.Load(mc, direct) if loaded else f.Fill(mc, acc, float(r.choice((0, 0, 1, 3))))
+        work: list[f.Stmt] = [start, loop]
         if r.random() < 0.5:
             row, col = self.fresh("r"), self.fresh("c")
             visited = Scope(scalars=[*scope.scalars, name(row), name(col), f.Name(acc, "")])
             visited.scalars.pop()
             visited.own = [f.Elem(acc, mc, (name(row), name(col)))]
             work.append(f.Apply(mc, (row, col), self.value(acc, visited, 2)))
-        transposed = r.random() < 0.2
-        direct = f.View(out.name, "subspan", tile[:2], (add(mul(i, grid[0]), x), add(mul(j, grid[1]), y)))
-        if transposed or r.random() < 0.5:
-            work.append(f.Keep(mc, direct))
+        if self.turned or r.random() < 0.5:
+            work.append(f.Keep(mc, turned, True) if self.turned else f.Keep(mc, direct))
             after: tuple[f.Stmt, ...] = ()
         else:
             allocs = (*allocs, f.Alloc("shared", c_s, out.t, block[:2]))

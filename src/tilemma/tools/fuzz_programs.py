@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 FLOATS = ("f32", "f16", "bf16", "f64")
+FP8 = ("f8_e4m3", "f8_e5m2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,14 @@ class Conv(Expr):
 class View:
     """A tile of ``array``: ``kind`` is subspan, modspan, chunkat or view, ``at`` the tile's number or origin.
 
-    ``extents`` None: the other side's, for chunkat.
+    ``extents`` None: the other side's, for chunkat.  ``step``: what one tile number is, where not the extents.
     """
 
     array: str
     kind: str
     extents: tuple[int, ...] | None
     at: tuple[Expr, ...]
+    step: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,10 @@ class Store(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
-class AtomicAdd(Stmt):
+class Atomic(Stmt):
+    """``op``: add, min, max, and, or, xor."""
+
+    op: str
     buffer: str
     at: tuple[Expr, ...]
     value: Expr
@@ -130,9 +135,13 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class For(Stmt):
+    """``name`` from ``start`` to below ``extent``."""
+
     name: str
     extent: Expr
     body: tuple[Stmt, ...]
+    start: int = 0
+    step: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,13 +304,15 @@ def _python_statement(s: Stmt) -> list[str]:
             return [f"{s.name}.set({e(s.value)})"]
         case Store():
             return [f"{s.buffer}[{_list(s.at, e)}] = {e(s.value)}"]
-        case AtomicAdd():
-            return [f"atomic.add({s.buffer}[{_list(s.at, e)}], {e(s.value)})"]
+        case Atomic():
+            name = s.op + "_" * (s.op in ("and", "or"))
+            return [f"atomic.{name}({s.buffer}[{_list(s.at, e)}], {e(s.value)})"]
         case Alloc():
             init = "" if s.init is None else f", init={s.init!r}"
             return [f'{s.name} = {s.space}("{s.t}", {", ".join(map(str, s.shape))}{init})']
         case For():
-            return [f"for {s.name} in foreach({e(s.extent)}):"]
+            ranged = f", start={s.start}, step={s.step}" if (s.start, s.step) != (0, 1) else ""
+            return [f"for {s.name} in foreach({e(s.extent)}{ranged}):"]
         case If():
             return [f"with if_({e(s.cond)}):"]
         case While():
@@ -339,7 +350,8 @@ def _python_view(v: View | str) -> str:
         return f"{v.array}.chunkat({where})"
     assert v.extents is not None
     place = "from_" if v.kind == "view" else "at"
-    return f"{v.array}.{v.kind}({', '.join(map(str, v.extents))}).{place}({where})"
+    step = f".step({', '.join(map(str, v.step))})" if v.step else ""
+    return f"{v.array}.{v.kind}({', '.join(map(str, v.extents))}){step}.{place}({where})"
 
 
 def python_expr(e: Expr) -> str:
@@ -396,12 +408,14 @@ def _croqtile_statement(s: Stmt) -> list[str]:
             return [f"{s.name} = {e(s.value)};"]
         case Store():
             return [f"{s.buffer}.at({_list(s.at, e)}) = {e(s.value)};"]
-        case AtomicAdd():
-            return [f"__atomic_add({s.buffer}.at({_list(s.at, e)}), {e(s.value)});"]
+        case Atomic():
+            return [f"__atomic_{s.op}({s.buffer}.at({_list(s.at, e)}), {e(s.value)});"]
         case Alloc():
             init = "" if s.init is None else f" {{{croqtile_expr(Lit(s.t, s.init))}}}"
             return [f"{s.space} {s.t} [{', '.join(map(str, s.shape))}] {s.name}{init};"]
         case For():
+            if (s.start, s.step) != (0, 1):
+                return [f"with {s.name} in {e(s.extent)} foreach {s.name}({s.start}::{s.step}) {{"]
             return [f"foreach {s.name} in {e(s.extent)} {{"]
         case If():
             return [f"if ({e(s.cond)}) {{"]
@@ -436,10 +450,11 @@ def _croqtile_view(v: View | str) -> str:
         return f"{v.array}.chunkat({where})"
     assert v.extents is not None
     place = "from" if v.kind == "view" else "at"
-    return f"{v.array}.{v.kind}({', '.join(map(str, v.extents))}).{place}({where})"
+    step = f".step({', '.join(map(str, v.step))})" if v.step else ""
+    return f"{v.array}.{v.kind}({', '.join(map(str, v.extents))}){step}.{place}({where})"
 
 
-_SUFFIX = {"f32": "f", "f16": "f", "bf16": "f", "u32": "u", "s64": "ll"}
+_SUFFIX = {"f32": "f", "f16": "f", "bf16": "f", "u32": "u", "s64": "ll", **dict.fromkeys(FP8, "f")}
 
 
 def croqtile_expr(e: Expr) -> str:
@@ -447,7 +462,7 @@ def croqtile_expr(e: Expr) -> str:
     match e:
         case Lit():
             literal = f"{e.value!r}{_SUFFIX.get(e.t, '')}"
-            return f"__to<{e.t}>({literal})" if e.t in ("f16", "bf16") else literal
+            return f"__to<{e.t}>({literal})" if e.t in ("f16", "bf16", *FP8) else literal
         case Name():
             return e.name
         case Elem():

@@ -14,8 +14,9 @@ from tilemma.tools import fuzz_programs as f
 NUMPY: dict[str, Any] = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "s64": np.int64,
     "s32": np.int32, "s16": np.int16, "s8": np.int8, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8,
-    "bool": np.bool_,
+    "bool": np.bool_, "f8_e4m3": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
+LARGEST = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0}
 Arrays = dict[str, Any]
 
 
@@ -58,6 +59,9 @@ def convert(x: Any, t: str) -> Any:
         if np.isinf(value):
             return kind(info.max if value > 0 else info.min)
         return kind(min(max(round(value), info.min), info.max))
+    if t in LARGEST:
+        # fp8 saturates, infinities too.
+        return np.asarray(np.clip(np.float64(x), -LARGEST[t], LARGEST[t])).astype(kind)[()]
     if isinstance(x, np.integer) and t in ("f16", "bf16"):
         # Rounded once, from the whole number.
         return np.float64(int(x)).astype(kind) if abs(int(x)) < 2**53 else kind(float(int(x)))
@@ -84,14 +88,16 @@ class _Run:
             case f.Store():
                 at = self.index(s.at, names)
                 self.memory[s.buffer][at] = convert(self.value(s.value, names), self.type_of(s.buffer))
-            case f.AtomicAdd():
+            case f.Atomic():
                 at = self.index(s.at, names)
                 array = self.memory[s.buffer]
-                array[at] = array[at] + convert(self.value(s.value, names), self.type_of(s.buffer))
+                value = convert(self.value(s.value, names), self.type_of(s.buffer))
+                sign = {"add": "+", "and": "&", "or": "|", "xor": "^"}.get(s.op, s.op)
+                array[at] = _binary(sign, array[at], value)
             case f.Alloc():
                 self.memory[s.name] = np.full(s.shape, 99 if s.init is None else s.init).astype(NUMPY[s.t])
             case f.For():
-                for i in range(int(self.value(s.extent, names))):
+                for i in range(s.start, int(self.value(s.extent, names)), s.step):
                     names[s.name] = np.int32(i)
                     if self.turn(s.body, names):
                         break
@@ -132,7 +138,8 @@ class _Run:
             return v, [0] * len(shape), shape
         at = self.index(v.at, names)
         extents = list(like if v.extents is None else v.extents)
-        origin = [i if v.kind == "view" else i * n for i, n in zip(at, extents, strict=True)]
+        steps = v.step or ([1] * len(at) if v.kind == "view" else extents)
+        origin = [i * n for i, n in zip(at, steps, strict=True)]
         if v.kind == "modspan":
             shape = self.memory[v.array].shape
             extents = [max(0, min(n, m - o)) for n, m, o in zip(extents, shape, origin, strict=True)]
