@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from tilemma import croqtile
-from tilemma.errors import KINDS, CompileError
+from tilemma.errors import KINDS, CompileError, LaunchError
+from tilemma.kernels import Kernel
 
 HEADER = "global f16 [M, K] a, global f16 [N, K] b, global f32 [M, N] c, int n, f32 x"
 
@@ -154,7 +156,22 @@ INSIDE = [
     ("mc = mma.fill.f32 0.0f; apply {i, j} in mc.span {}", "not-built-yet", 41, "its shape"),
     ("frag f32[8, 4] m {0.0}; m = m + a.subspan(3, 4).at(0, 0);", "wrong-value", 33, "[4] or [1, 4] (a row)"),
     ("frag f32[8, 4] m {0.0}; frag f32[4, 8] w {0.0}; m = m + w;", "wrong-value", 57, "`w` of [4, 8]"),
-    ("frag f32[8, 4] m[2] {0.0}; m = m + 1;", "not-built-yet", 28, "an array of register tiles"),
+    ("frag f32[8, 4] m[2] {0.0}; m = m + 1;", "wrong-value", 28, "subscript it: [i]"),
+    ("frag f32[8, 4] m[2] {0.0}; m[0] = m + 1;", "wrong-value", 35, "a whole array"),
+    ("mc = mma.fill.f32 0.0f; [[schedule(k_tiles(0, 2))]] mma.row.row mc, a, b;", "k-tile-order", 53, "0, 2"),
+    ("mc = mma.fill.f32 0.0f; mma.row.row.order<1, 1> mc, a, b;", "k-tile-order", 25, "each of 0 to 1 once"),
+    ("[[fast(1)]] mma.row.row a, a, b;", "wrong-value", 3, "k_tiles"),
+    # words that nearly match
+    ("paralel q by 2 : group {}", "syntax", 1, "did you mean `parallel`?"),
+    ("parallel q by 2 : grup {}", "syntax", 19, "did you mean `group`?"),
+    ("forech i in 4 {}", "syntax", 1, "did you mean `foreach`?"),
+    ("whil (1) {}", "syntax", 1, "did you mean `while`?"),
+    ("sharred f16 [4] s;", "syntax", 1, "did you mean `shared`?"),
+    ("shared f17 [4] s;", "syntax", 8, "did you mean `f16`?"),
+    ("shared evnt e;", "syntax", 8, "did you mean `event`?"),
+    ("mutable itn i = 0;", "syntax", 9, "did you mean `int`?"),
+    ("dmaa.copy a => b;", "syntax", 1, "did you mean `dma`?"),
+    ("trigerr e;", "syntax", 1, "did you mean `trigger`?"),
     ("frag f32[8, 4] m {0.0}; y = m * 2.0;", "wrong-value", 29, "a register tile"),
     ("apply {i, j} in a.span {}", "wrong-value", 17, "`mc.span`"),
     ("parallel g by 1 : group-4 { m = mma.load a.subspan(MMA_M, MMA_K).at(0, 0); }", "wrong-value", 52, "warp"),
@@ -200,65 +217,132 @@ INSIDE = [
 ]
 
 
+def check(e: CompileError, code: str, line: int, column: int, text: str) -> None:
+    """Code, place and words, the same as text and as JSON."""
+    assert e.span is not None
+    assert (e.code, e.span.line, e.span.column) == (code, line, column), e.render()
+    assert text in e.render(), e.render()
+    data = json.loads(e.json())
+    assert (data["code"], data["span"]["line"], data["span"]["column"]) == (code, line, column)
+    assert data["message"] in e.render() and data["expected"] in e.render() and data["fix"] in e.render()
+    assert text in " ".join([data["message"], data["expected"], data["fix"]])
+
+
 @pytest.mark.parametrize(("body", "code", "column", "text"), INSIDE, ids=[row[0] for row in INSIDE])
 def test_inside_a_block(body: str, code: str, column: int, text: str) -> None:
     e = error("parallel p by 4 : block {\n" + body + "\n}")
-    line = 4 + body.count("\n")
-    assert e.span is not None
-    assert (e.code, e.span.line, e.span.column) == (code, line, column), e.render()
-    assert text in e.render()
-    data = json.loads(e.json())
-    assert data["code"] == code and data["span"]["column"] == column and data["fix"] and data["expected"]
+    check(e, code, 4 + body.count("\n"), column, text)
 
 
 OUTSIDE = [
-    ("dma.copy a => b;", "outside-parallel"),
-    ("mc = mma.fill 0.0;", "outside-parallel"),
-    ("shared f16 [4] s;", "outside-parallel"),
-    ("c.at(0, 0) = x;", "outside-parallel"),
-    ("foreach i in 4 {}", "outside-parallel"),
-    ("if (n) {}", "outside-parallel"),
-    ("mutable int i = 0; i = 1;", "outside-parallel"),
-    ('print("x");', "outside-parallel"),
-    ("f32 [M] out;", "not-built-yet"),
+    ("dma.copy a => b;", "outside-parallel", 1, "a copy"),
+    ("mc = mma.fill 0.0;", "outside-parallel", 6, "an `mma` operation"),
+    ("shared f16 [4] s;", "outside-parallel", 16, "a `shared` buffer"),
+    ("c.at(0, 0) = x;", "outside-parallel", 1, "an assignment to an element"),
+    ("foreach i in 4 {}", "outside-parallel", 1, "`foreach`"),
+    ("if (n) {}", "outside-parallel", 1, "`if`"),
+    ("mutable int i = 0; i = 1;", "outside-parallel", 13, "a scalar that changes"),
+    ('print("x");', "outside-parallel", 1, "`print`"),
+    ("f32 [M] out;", "not-built-yet", 9, "`out`, an array in global memory"),
 ]
 
 
-@pytest.mark.parametrize(("body", "code"), OUTSIDE, ids=[row[0] for row in OUTSIDE])
-def test_outside_every_parallel(body: str, code: str) -> None:
-    e = error(body + "\nparallel p by 2 : block {}")
-    assert e.span is not None
-    assert (e.code, e.span.line) == (code, 3), e.render()
+@pytest.mark.parametrize(("body", "code", "column", "text"), OUTSIDE, ids=[row[0] for row in OUTSIDE])
+def test_outside_every_parallel(body: str, code: str, column: int, text: str) -> None:
+    check(error(body + "\nparallel p by 2 : block {}"), code, 3, column, text)
 
 
 HEADERS = [
-    ("shared f16 [M] a", "bad-parameter"),
-    ("global f16 a", "bad-parameter"),
-    ("f16 [M] a, f16 [M] a", "redefinition"),
-    ("int M, f16 [M] a", "bad-parameter"),
-    ("f16 [a] a", "bad-parameter"),
-    ("f16 [M / 2] a", "unknown-name"),
-    ("f16 [1, 1, 1, 1, 1, 1, 1, 1, 1] a", "bad-parameter"),
-    ("stream s", "not-built-yet"),
-    ("mdspan<2> s", "bad-parameter"),
-    ("f6_e3m2 [M] a", "not-built-yet"),
-    ("f16 [M a", "syntax"),
-    ("f17 [M] a", "syntax"),
+    ("shared f16 [M] a", "bad-parameter", 1, "`a` is `shared`"),
+    ("global f16 a", "bad-parameter", 1, "a scalar with a storage"),
+    ("f16 [M] a, f16 [M] a", "redefinition", 12, "`a` is defined twice"),
+    ("int M, f16 [M] a", "bad-parameter", 8, "`M`, which is also a parameter"),
+    ("f16 [a] a", "bad-parameter", 1, "a dimension of its own name"),
+    ("f16 [M / 2] a", "unknown-name", 6, "`M`"),
+    ("f16 [1, 1, 1, 1, 1, 1, 1, 1, 1] a", "bad-parameter", 1, "9 dimensions"),
+    ("stream s", "not-built-yet", 1, "a stream parameter"),
+    ("mdspan<2> s", "bad-parameter", 1, "`mdspan`"),
+    ("f6_e3m2 [M] a", "not-built-yet", 1, "`f6_e3m2`"),
+    ("f16 [M a", "syntax", 8, "`a` cannot stand here"),
+    ("f17 [M] a", "syntax", 1, "did you mean `f16`?"),
+    ("gloabl f16 [M] a", "syntax", 1, "did you mean `global`?"),
 ]
 
 
-@pytest.mark.parametrize(("header", "code"), HEADERS)
-def test_headers(header: str, code: str) -> None:
-    e = error("", header)
-    assert e.code == code, e.render()
-    assert e.span is not None and e.span.line == 2
+@pytest.mark.parametrize(("header", "code", "column", "text"), HEADERS, ids=[row[0] for row in HEADERS])
+def test_headers(header: str, code: str, column: int, text: str) -> None:
+    check(error("", header), code, 2, len("__co__ void f(") + column, text)
 
 
-def test_returns() -> None:
-    assert error("", returns="auto").code == "bad-return"
-    assert error("return n;", returns="auto").code == "bad-return"
-    assert error("f16 [M, N] out; return out;", returns="f32 [M, N]").code == "bad-return"
-    assert error("f32 [M, N] out; parallel p by 2 : block { return out; }", returns="auto").code == "bad-return"
+RETURNS = [
+    ("", "auto", 2, 8, "is missing"),
+    ("return n;", "auto", 3, 1, "of a scalar"),
+    ("f16 [M, N] out; return out;", "f32 [M, N]", 3, 17, "an array of f32"),
+    ("f32 [M, N] out; parallel p by 2 : block { return out; }", "auto", 3, 43, "inside `parallel`"),
+]
+
+
+@pytest.mark.parametrize(("body", "returns", "line", "column", "text"), RETURNS, ids=[row[4] for row in RETURNS])
+def test_returns(body: str, returns: str, line: int, column: int, text: str) -> None:
+    check(error(body, returns=returns), "bad-return", line, column, text)
+
+
+@pytest.mark.parametrize("order", ["3, 2, 1, 0", "0"])
+def test_an_order_of_other_tiles(order: str) -> None:
+    """How many tiles along K there are is the instruction's business."""
+    text = (
+        "__co__ void f(global f16 [64, 32] a, global f16 [64, 32] b, global f32 [64, 64] c) {\n"
+        "parallel p by 1 : block, g by 4 : group {\n"
+        "mc = mma.fill.f32 0.0f; ma = mma.load a.chunkat(g, _); mb = mma.load b;\n"
+        f"[[schedule(k_tiles({order}))]] mma.row.row mc, ma, mb;\n"
+        "mma.store mc, c.chunkat(g, _);\n}\n}"
+    )
+    with pytest.raises(CompileError) as e:
+        Kernel(croqtile.load(text, "t.co").sources["f"]).compile("sm_80")
+    check(e.value, "k-tile-order", 4, 25 + len(order), "takes K = 32 in 2 tiles of 16")
+
+
+SAXPY = """
+__co__ void saxpy(global f32 [N] x, global f32 [N] y, f32 a) {
+  parallel i by N : block
+    y.at(i) = a * x.at(i) + y.at(i);
+}
+"""
+X, Y = np.ones(8, np.float32), np.zeros(8, np.float32)
+CALLS = [
+    ("too few", (X,), {}, "wrong-call", ["`y`, `a`"]),
+    ("too many", (X, Y, 1.0, 2), {}, "wrong-call", ["4 arguments", "takes 3"]),
+    ("types", (X, Y.astype(np.float64), 1.0), {}, "array-dtype", ["`y`", "f64", "f32"]),
+    ("rank", (X, Y.reshape(2, 4), 1.0), {}, "array-rank", ["`y`", "2 dimension", "[2, 4]"]),
+    ("sizes", (X, np.zeros(9, np.float32), 1.0), {}, "array-dimension", ["`y` is 9", "N = 8"]),
+    ("a scalar", (X, Y, "one"), {}, "scalar-type", ["`a`", "'one'"]),
+    ("read only", (X, np.broadcast_to(np.float32(0), 8), 1.0), {}, "array-read-only", ["`y`"]),
+    ("overlap", (X, X, 1.0), {}, "array-overlap", ["`y`", "`x`"]),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "kwargs", "code", "texts"), CALLS, ids=[c[0] for c in CALLS])
+@pytest.mark.parametrize("target", ["cpu", "machine"])
+def test_calls(name: str, args: tuple, kwargs: dict, code: str, texts: list[str], target: str) -> None:
+    """Launch errors name the kernel, the parameter and the numbers."""
+    with pytest.raises(LaunchError) as caught:
+        Kernel(croqtile.load(SAXPY, "t.co").sources["saxpy"]).on(target)(*args, **kwargs)
+    assert caught.value.code == code, caught.value.render()
+    data = json.loads(caught.value.json())
+    said = " ".join([data["message"], data["expected"], data["fix"]])
+    assert data["code"] == code and all(t in said for t in ["saxpy", *texts]), said
+
+
+def test_a_kernel_that_definitions_remove() -> None:
+    k = Kernel(
+        croqtile.load(
+            "#define N 4\n#if N > 2\n__co__ void f(int n) {}\n#endif\n__co__ void g() {}", "t.co"
+        ).sources["f"]
+    )
+    k.build(N=3)
+    with pytest.raises(CompileError) as e:
+        k.build(N=1)
+    check(e.value, "kernel-gone", 3, 13, "N=1")
 
 
 def test_two_kernels_of_one_name() -> None:

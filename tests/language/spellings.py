@@ -369,3 +369,40 @@ def launch_options(a: tm.Global["s32", "N"], out: tm.Global["s32", "N"]):
         l = tm.local("s32", 2, init=1)
         x += l[1]
         out[i] = x
+
+
+@construct(
+    given={"a": random("f32", 8), "out": unwritten("f32", 6, 8), "c": unwritten("s32", 8)},
+    expect=lambda a, out, c: {
+        "out": np.stack([np.where(a > 0, a, 2 * a), a, np.full(8, np.inf), np.where(a < np.inf, 1, 0), a[::-1], a + 1])
+        .astype(f32),
+        "c": ((np.arange(8) + 3) // 4 * 4 + np.arange(8) // 4 * 4).astype(s32)},
+    co="""
+    __co__ void choices(global f32 [8] a, global f32 [6, 8] out, global s32 [8] c) {
+      parallel p by 1 : block {
+        print!("blocks: ", #p);
+        println!(a.span);
+        other = a.span_as([2, 4]);
+        bool always = true;
+        bool never = false;
+        foreach i in 8 : vectorize(i, 4) {
+          out.at(0, i) = select(a.at(i) > 0.0f, a.at(i), a.at(i) * 2.0f);
+          out.at(1, i) = select(|a.span| == 8, a, other).at(i);
+          out.at(2, i) = inf;
+          out.at(3, i) = a.at(i) < inf && always && !never ? 1 : 0;
+          out.at(4, i) = a.at(7 - i);
+          c.at(i) = __alignup(i, 4) + __aligndown(i, 4);
+        }
+        [[unroll]] foreach {i} in [8]
+          out.at(5, i) = a.at(i) + 1;
+      }
+    }
+    """,
+)  # fmt: skip
+def choices(a: tm.Global["f32", 8], out: tm.Global["f32", 6, 8], c: tm.Global["s32", 8]):
+    for p in parallel(1, level="block"):
+        for i in foreach(8):
+            rows = [select(a[i] > 0, a[i], a[i] * 2), a[i], float("inf"), 1.0, a[7 - i], a[i] + 1]
+            for row, e in enumerate(rows):
+                out[row, i] = e
+            c[i] = tm.math.alignup(i, 4) + tm.math.aligndown(i, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
 from tilemma.croqtile import ast
@@ -178,8 +179,18 @@ def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> 
         return SyntaxProblem(
             place, found_text="a statement that does not end", expected_text=wanted, remedy="add `;`", notes=notes
         )
+    meant = _meant(fused, at)
     if at >= len(fused):
         text, remedy = "the kernel ends too early", "complete it"
+    elif meant is not None:
+        wrong, word = meant
+        return SyntaxProblem(
+            wrong.span,
+            found_text=f"`{wrong.text}` is not a word of the language",
+            expected_text=f"`{word}`, with which this goes on" if wrong is not token else wanted,
+            remedy=f"did you mean `{word}`?",
+            notes=notes,
+        )
     elif terminal == "MEMBER" or terminal == "MAPPED":
         text, remedy = f"`.{token.text}` cannot stand here", "remove it, or complete what stands before it"
     elif at and fused[at - 1][0] == "TYPE" and token.text in (":", "=", ".", "+=", "-=", ")", ",", ";"):
@@ -197,6 +208,29 @@ def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> 
             text = f"`{token.text}` is a word of the language and cannot be a name"
             remedy = f"choose another name, `{token.text}_` for instance"
     return SyntaxProblem(token.span, found_text=text, expected_text=wanted, remedy=remedy, notes=notes)
+
+
+def _meant(fused: Sequence[tuple[str, Token]], at: int) -> tuple[Token, str] | None:
+    """A misspelt word: a name at ``at``, before it, or at the start of its statement, that resembles a word with
+    which the text could be read on."""
+    ends = (i + 1 for i in range(min(at, len(fused)) - 1, -1, -1) if fused[i][1].text in (";", "{", "}"))
+    for i in dict.fromkeys((at, at - 1, next(ends, 0))):
+        if not 0 <= i < len(fused) or fused[i][0] != "NAME" or len(fused[i][1].text) < 3:
+            continue
+        for word in difflib.get_close_matches(fused[i][1].text, list(WORDS), 3):
+            if _goes_on(fused[: at + 2], i, WORDS[word]):
+                return fused[i][1], word
+    return None
+
+
+def _goes_on(fused: Sequence[tuple[str, Token]], i: int, terminal: str) -> bool:
+    """Whether ``fused`` can be read to its end with ``terminal`` as its token number ``i``."""
+    terminals = [terminal if k == i else known for k, (known, _) in enumerate(fused)]
+    try:
+        recognise(tables(), terminals)
+    except Unexpected as problem:
+        return problem.place >= len(terminals)
+    return True
 
 
 def _describe(accepts: set[str], spelled: dict[str, str]) -> str:

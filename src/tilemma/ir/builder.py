@@ -40,7 +40,7 @@ class ElseWithoutIf(CompileError):
 
 class KTileOrder(CompileError):
     code = "k-tile-order"
-    found = "the K tiles of a multiply are ordered {got}"
+    found = "the K tiles of a multiply are ordered {got}{why}"
     expected = "each of {wanted} once"
     fix = "{fix_text}"
 
@@ -512,6 +512,7 @@ class Builder:
             raise KTileOrder(
                 self.span,
                 got=", ".join(map(str, order)),
+                why="",
                 wanted=f"0 to {len(order) - 1}",
                 fix_text="name every tile of K once: 3, 2, 1, 0",
             )

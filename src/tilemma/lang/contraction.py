@@ -53,6 +53,14 @@ class Multiply:
         With ``async_`` it gives a future: `wait` for it before ``acc`` is read.  ``k_tiles``: the order in which
         the instruction's tiles along K are multiplied, ``(3, 2, 1, 0)``.
         """
+        if not isinstance(k_tiles, (tuple, list)):
+            raise WrongOperand(
+                builder(self._name).span,
+                what=f"{self._name}(k_tiles=)",
+                got=repr(k_tiles),
+                wanted="the numbers of the tiles along K in their order",
+                fix_text="write `k_tiles=(3, 2, 1, 0)`",
+            )
         order = tuple(python_int(k, f"{self._name}(k_tiles=)") for k in k_tiles)
         if not async_:
             self._emit(acc, a, b, k_order=order)

@@ -129,7 +129,8 @@ def _check_order(w: _Work, c: _Choice) -> None:
         raise KTileOrder(
             w.mma.span,
             got=", ".join(map(str, order)),
-            wanted=f"0 to {tiles - 1}: {c.atom.name} takes K = {w.k} in {tiles} tiles of {c.atom.shape[2]}",
+            why=f"; {c.atom.name} takes K = {w.k} in {tiles} tiles of {c.atom.shape[2]}",
+            wanted=f"0 to {tiles - 1}",
             fix_text="name every tile of K once, or leave the order to the compiler",
         )
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from tilemma import croqtile
 from tilemma.croqtile.words import TYPES, WORDS
-from tilemma.errors import TilemmaError
 from tilemma.kernels import Kernel
-from tilemma.tools.fuzz_mutate import OURS, Outcome
+from tilemma.tools.fuzz_mutate import Outcome, attempt
 
 # One mutated kernel must not take longer than this, in seconds.
 PATIENCE = 20.0
@@ -233,23 +232,9 @@ def outcome(text: str, name: str, arch: str | None = None) -> Outcome:
     """What becomes of a mutated file: its kernels built, and compiled for ``arch`` where one is given."""
     start = time.perf_counter()
     try:
-        module = croqtile.load(text, name, {})
-        for source in module.sources.values():
-            kernel = Kernel(source)
-            kernel.build()
-            if arch is not None:
-                kernel.compile(arch).ptx  # noqa: B018 (lowering happens when asked for)
-    except TilemmaError as e:
-        e.render()
-        e.json()
-        cause = getattr(e, "cause", None)
-        detail = "".join(traceback.format_exception(cause)) if cause is not None else ""
-        kind = "internal" if e.code in OURS else "refused"
-        found = Outcome(kind, f"{e.code}: {e.message}\n{detail}", text)
+        found = attempt(lambda: [Kernel(s) for s in croqtile.load(text, name, {}).sources.values()], text, arch)
     except Exception:
         found = Outcome("internal", traceback.format_exc(), text)
-    else:
-        found = Outcome("compiled", "", text)
     if time.perf_counter() - start > PATIENCE:
         return Outcome("internal", f"took {time.perf_counter() - start:.0f} s", text)
     return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import io
 import linecache
 import random
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,20 +150,15 @@ def _filled(node: Any) -> Any:
 def outcome(text: str, name: str, arch: str | None = None) -> Outcome:
     """What becomes of a mutated kernel: built, and compiled for ``arch`` where one is given."""
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    scope: dict[str, Any] = {}
+
+    def read() -> list[Kernel]:
+        scope: dict[str, Any] = {}
+        exec(compile(text, name, "exec"), scope)
+        assert isinstance(scope["k"], Kernel)
+        return [scope["k"]]
+
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            exec(compile(text, name, "exec"), scope)
-        kernel = scope["k"]
-        assert isinstance(kernel, Kernel)
-        kernel.build()
-        if arch is not None:
-            kernel.compile(arch).ptx  # noqa: B018 (lowering happens when asked for)
-    except TilemmaError as e:
-        e.render()
-        e.json()
-        return Outcome("internal" if e.code in OURS else "refused", f"{e.code}: {e.message}", text)
+        return attempt(read, text, arch)
     except SyntaxError as e:
         return Outcome("python", str(e), text)
     except Exception as e:
@@ -169,4 +166,21 @@ def outcome(text: str, name: str, arch: str | None = None) -> Outcome:
         if last.filename.startswith(_PACKAGE) and last.name != "__getattr__":
             return Outcome("internal", traceback.format_exc(), text)
         return Outcome("python", f"{type(e).__name__}: {e}", text)
+
+
+def attempt(read: Callable[[], Sequence[Kernel]], text: str, arch: str | None) -> Outcome:
+    """Build the kernels of ``text``, and compile them where ``arch`` is given; what is no error of ours passes."""
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            for kernel in read():
+                kernel.build()
+                if arch is not None:
+                    kernel.compile(arch).ptx  # noqa: B018 (lowering happens when asked for)
+    except TilemmaError as e:
+        e.render()
+        e.json()
+        cause = getattr(e, "cause", None)
+        detail = "".join(traceback.format_exception(cause)) if cause is not None else ""
+        return Outcome("internal" if e.code in OURS else "refused", f"{e.code}: {e.message}\n{detail}", text)
     return Outcome("compiled", "", text)
