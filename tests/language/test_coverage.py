@@ -23,7 +23,7 @@ import tilemma as tm
 from tilemma import croqtile
 from tilemma.croqtile import ast
 from tilemma.croqtile.atomics import ATOMICS
-from tilemma.croqtile.copies import _OPTIONS as COPY_OPTIONS
+from tilemma.croqtile.copies import OPTIONS as COPY_OPTIONS
 from tilemma.croqtile.expressions import BUILTINS
 from tilemma.croqtile.extract import extract
 from tilemma.croqtile.parse import parse
