@@ -14,11 +14,12 @@ HIGH, LBO = 0x40000040, 0x10000
 def _step(i: int, accumulators: str) -> str:
     """One wgmma, 16 elements (32 bytes) further along K than the one before."""
     more = "1" if i else "%acc"
-    return f"""
-  add.u32 %x, %la, {2 * i};
-  mov.b64 %da, {{%x, {HIGH}}};
-  add.u32 %x, %lb, {2 * i};
-  mov.b64 %db, {{%x, {HIGH}}};
+    ahead = f"""
+  add.u64 %da, %la, {2 * i};
+  add.u64 %db, %lb, {2 * i};""" if i else """
+  mov.b64 %da, %la;
+  mov.b64 %db, %lb;"""
+    return f"""{ahead}
   wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {{{accumulators}}}, %da, %db, {more}, 1, 1, 0, 0;"""
 
 
@@ -35,9 +36,9 @@ def hand_ptx() -> str:
 .minnctapersm 1
 {{
   .reg .f32 %d<128>;
-  .reg .u32 %k, %n, %slot, %parity, %base, %full, %previous, %a0, %b0, %la, %lb, %x, %thread;
-  .reg .u64 %da, %db, %out;
-  .reg .pred %acc, %more, %ready, %first, %wrap;
+  .reg .u32 %k, %n, %slot, %parity, %base, %full, %previous, %a0, %b0, %x, %thread;
+  .reg .u64 %la, %lb, %da, %db, %out;
+  .reg .pred %acc, %more, %ready, %first, %release, %wrap;
   mov.u32 %thread, %tid.x;
   ld.param.u32 %n, [steps];
   ld.param.u64 %out, [out_at];
@@ -63,15 +64,18 @@ STEP:
 WAIT:
   mbarrier.try_wait.parity.shared::cta.b64 %ready, [%full+{FULL}], %parity;
   @!%ready bra WAIT;
-  shl.b32 %la, %slot, {(16384 >> 4).bit_length() - 1};
-  add.u32 %la, %la, %a0;
-  shl.b32 %lb, %slot, {(32768 >> 4).bit_length() - 1};
-  add.u32 %lb, %lb, %b0;
+  mad.lo.u32 %x, %slot, {16384 >> 4}, %a0;
+  cvt.u64.u32 %la, %x;
+  or.b64 %la, %la, {HIGH << 32};
+  mad.lo.u32 %x, %slot, {32768 >> 4}, %b0;
+  cvt.u64.u32 %lb, %x;
+  or.b64 %lb, %lb, {HIGH << 32};
   setp.ne.u32 %acc, %k, 0;
   wgmma.fence.sync.aligned;{"".join(_step(i, accumulators) for i in range(4))}
   wgmma.commit_group.sync.aligned;
   wgmma.wait_group.sync.aligned 1;
-  @%first mbarrier.arrive.shared::cta.b64 _, [%previous+{EMPTY}];
+  setp.ne.and.u32 %release, %k, 0, %first;
+  @%release mbarrier.arrive.shared::cta.b64 _, [%previous+{EMPTY}];
   mov.u32 %previous, %full;
   add.u32 %slot, %slot, 1;
   setp.eq.u32 %wrap, %slot, {SLOTS};

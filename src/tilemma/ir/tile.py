@@ -427,8 +427,11 @@ class DeclareEvent(Op):
 
 @dataclass(frozen=True, slots=True)
 class WaitEvent(Op):
+    """Decided: ``in_turn``: the waits of a thread go through the ring slot by slot, from slot 0 on."""
+
     syntax: ClassVar[str] = "wait $event"
     event: EventRef
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,6 +250,11 @@ def lower_if(lo: Lowering, op: tile.If) -> None:
     if isinstance(cond, bool):
         lo.body(op.then if cond else op.otherwise)
         return
+    if not op.otherwise and all(isinstance(x, tile.TriggerEvent) for x in op.then):
+        # Arrivals take a predicate: no branch in the loop that releases slots.
+        with lo.where(cond):
+            lo.body(op.then)
+        return
     with e.collect() as then:
         lo.body(op.then)
         then_ops = tuple(then)

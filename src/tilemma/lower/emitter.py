@@ -287,6 +287,15 @@ class Emitter:
         v = self.value(x, hint)
         return v if isinstance(v, Reg) else self.pure("mov.b32", "s32", v, hint=hint)
 
+    def outside(self, x: Linear) -> Linear:
+        """``x`` with all that does not change in the innermost loop, its constant too, in one register."""
+        inner = max((i for i, r in enumerate(self.regions) if r.kind == "loop"), default=0)
+        fixed = tuple(t for t in x.terms if self.depth(t[0]) < inner)
+        if not fixed or (len(fixed) == 1 and not x.const):
+            return x
+        moving = Linear(tuple(t for t in x.terms if t not in fixed))
+        return moving + self.register(Linear(fixed, x.const))
+
     def _note(self, reg: Reg, x: Linear) -> None:
         if reg.name not in self._range and reg.name not in self._mutable:
             low, high = self.range_of(x)

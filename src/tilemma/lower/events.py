@@ -2,7 +2,7 @@
 
 PTX ISA, mbarrier: a barrier starts in phase 0; ``try_wait.parity P`` holds once the phase of parity P has
 completed.  So generation g is waited for with parity g & 1.  A waiter keeps the parities of its next generations
-as the bits of one register, a bit for each slot; an event that is ready at first has its bits set, as if its
+as the bits of one register, a bit for each slot, or a single bit where it takes the slots in turn; an event that is ready at first has its bits set, as if its
 generation 0 had completed before phase 0.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from tilemma.atoms.atom import arch_number
 from tilemma.ir import tile
 from tilemma.ir.expr import binary, const
-from tilemma.ir.lane import Imm, Instr, Mem, Reg, Special
+from tilemma.ir.lane import Imm, Instr, LaneOperand, Mem, Reg, Special
 from tilemma.ir.tile import DeclareEvent, Op
 from tilemma.ir.types import EventRef
 from tilemma.ir.walk import walk
@@ -58,7 +58,8 @@ def lower_declare_event(lo: Lowering, op: tile.DeclareEvent) -> None:
     counted = [w for w in walk(lo.kernel.body) if isinstance(w, tile.WaitEvent) and w.event.event.name == name]
     if any(w.event.order is None for w in counted):
         phases = lo.e.reg(f"{name}_phases", "b32", mutable=True)
-        lo.e.do("mov.b32", (phases,), (Imm(-1 if op.event.ready else 0),))
+        ready = 1 if any(w.in_turn for w in counted) else -1
+        lo.e.do("mov.b32", (phases,), (Imm(ready if op.event.ready else 0),))
         lo.phases[name] = phases
 
 
@@ -71,12 +72,17 @@ def slot_of(lo: Lowering, ref: EventRef) -> Linear:
 
 def address(lo: Lowering, ref: EventRef) -> Mem:
     """The address operand of the slot's mbarrier."""
+    return _slot_at(lo, ref, lo.shared)
+
+
+def _slot_at(lo: Lowering, ref: EventRef, shared: Reg) -> Mem:
+    """The slot's mbarrier in the shared memory that starts at ``shared``."""
     op = lo.events[ref.event.name]
     assert op.offset is not None
     slot = slot_of(lo, ref)
     if slot.known is not None:
-        return Mem(lo.shared, op.offset + slot.known * MBARRIER)
-    return Mem(lo.e.register(slot * MBARRIER + lo.shared, hint=f"{ref.event.name}_at"), op.offset)
+        return Mem(shared, op.offset + slot.known * MBARRIER)
+    return Mem(lo.e.register(slot * MBARRIER + shared, hint=f"{ref.event.name}_at"), op.offset)
 
 
 @lowers(tile.WaitEvent)
@@ -94,6 +100,14 @@ def lower_wait_event(lo: Lowering, op: tile.WaitEvent) -> None:
         return
     phases, slot = lo.phases[name], slot_of(lo, ref)
     flip: Value
+    if op.in_turn:
+        # All slots are at one generation until the last of them has been waited for.
+        _spin(lo, at, phases)
+        last = e.compare("eq", slot, Linear(const=ref.event.slots - 1), hint="last_slot")
+        if last is not False:
+            guard = last if isinstance(last, Reg) else None
+            e.do("xor.b32", (phases,), (phases, Imm(1)), guard=guard)
+        return
     if ref.event.slots <= 1:
         parity, flip = e.pure("and.b32", "b32", phases, Imm(1), hint="parity"), Imm(1)
     else:
@@ -131,17 +145,18 @@ def lower_trigger_event(lo: Lowering, op: tile.TriggerEvent) -> None:
     at = address(lo, op.event)
     count = op.bytes
     if count and (declared.by_warp or declared.event.threads is not None):
-        expect(lo, at, count, _register(lo.elect()))
+        expect(lo, at, count, _register(_taken(lo, lo.elect())))
         count = 0
+    guard = _taken(lo, guard)
     if guard is False:
         return
     if op.cluster and lo.cluster is not None:
-        _arrive_everywhere(lo, at, guard, declared)
+        _arrive_everywhere(lo, op.event, guard, declared)
         return
     arrive(lo, at, count, _register(guard))
 
 
-def _arrive_everywhere(lo: Lowering, at: Mem, guard: Reg | bool, declared: DeclareEvent) -> None:
+def _arrive_everywhere(lo: Lowering, ref: EventRef, guard: Reg | bool, declared: DeclareEvent) -> None:
     """An arrival on the event of every block of the cluster: one thread arrives at home, the next ones elsewhere.
 
     In the plain form: a release at the scope of the cluster costs the whole kernel dearly, and the data went
@@ -149,19 +164,24 @@ def _arrive_everywhere(lo: Lowering, at: Mem, guard: Reg | bool, declared: Decla
     """
     e, cluster = lo.e, lo.cluster
     assert cluster is not None
-    arrive(lo, at, 0, _register(guard))
+    arrive(lo, address(lo, ref), 0, _register(guard))
     rank = e.special("cluster_ctarank", "rank", cluster.size, uniform=True)
     spread = declared.event.threads is None and lo.solo is None
     for other in range(1, cluster.size):
         if spread:
-            speaker = e.compare("eq", lo.thread_in(lo.instance), Linear(const=other), hint="speaker")
+            speaker = _taken(lo, e.compare("eq", lo.thread_in(lo.instance), Linear(const=other), hint="speaker"))
         else:
             speaker = guard
         _, there = e.divide(Linear.of(rank) + other, cluster.size, hint="peer")
-        local = e.pure("add.s32", "b32", at.base, Imm(at.offset), hint="event_at") if at.offset else at.base
-        assert isinstance(local, Reg)
-        remote = e.pure("mapa.shared::cluster.u32", "b32", local, e.value(there), hint="remote")
-        e.do("mbarrier.arrive.shared::cluster.b64", (), (Special("_"), Mem(remote)), guard=_register(speaker))
+        # The same place in the other block's memory, which is mapped as a whole.
+        remote = e.pure("mapa.shared::cluster.u32", "b32", lo.shared, e.value(there), hint="remote")
+        where = _slot_at(lo, ref, remote)
+        e.do("mbarrier.arrive.shared::cluster.b64", (), (Special("_"), where), guard=_register(speaker))
+
+
+def _taken(lo: Lowering, guard: Reg | bool) -> Reg | bool:
+    """``guard``, under the condition that the program has put the trigger under."""
+    return lo.e.both(guard, lo.guard, hint="taken")
 
 
 def _register(guard: Reg | bool) -> Reg | None:
@@ -173,15 +193,23 @@ def lower_commit(lo: Lowering, op: tile.Commit) -> None:
     """A remark of the program: the passes have put the wait for its multiplies in front of the trigger."""
 
 
-def arrive(lo: Lowering, at: Mem, count: int, guard: Reg | None = None) -> None:
-    """An arrival that lets the phase wait for ``count`` more bytes."""
+def arrival(lo: Lowering, at: Mem, count: int) -> tuple[str, tuple[LaneOperand, ...]]:
+    """(mnemonic, operands) of an arrival that lets the phase wait for ``count`` more bytes."""
     if count:
-        source = (Special("_"), at, Imm(count))
-        lo.e.do("mbarrier.arrive.expect_tx.shared::cta.b64", (), source, guard=guard)
-    else:
-        lo.e.do(f"mbarrier.arrive{_space(lo)}.b64", (), (Special("_"), at), guard=guard)
+        return "mbarrier.arrive.expect_tx.shared::cta.b64", (Special("_"), at, Imm(count))
+    return f"mbarrier.arrive{_space(lo)}.b64", (Special("_"), at)
+
+
+def expectation(at: Mem, count: int) -> tuple[str, tuple[LaneOperand, ...]]:
+    """(mnemonic, operands) that let the current phase wait for ``count`` more bytes."""
+    return "mbarrier.expect_tx.relaxed.cta.shared::cta.b64", (at, Imm(count))
+
+
+def arrive(lo: Lowering, at: Mem, count: int, guard: Reg | None = None) -> None:
+    mnemonic, operands = arrival(lo, at, count)
+    lo.e.do(mnemonic, (), operands, guard=guard)
 
 
 def expect(lo: Lowering, at: Mem, count: int, guard: Reg | None = None) -> None:
-    """Let the current phase wait for ``count`` more bytes."""
-    lo.e.do("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", (), (at, Imm(count)), guard=guard)
+    mnemonic, operands = expectation(at, count)
+    lo.e.do(mnemonic, (), operands, guard=guard)

@@ -158,6 +158,12 @@ def _integer(lo: Lowering, op: str, t: DType, a: Value, b: Value, nonnegative: b
         "max": f"max.{kind}", "and": f"and.b{bits}", "or": f"or.b{bits}", "xor": f"xor.b{bits}",
         "div": f"div.{kind}", "mod": f"rem.{kind}",
     }  # fmt: skip
+    if nonnegative and bits == 32 and op in ("div", "mod"):
+        # Quotient and rest of the same numbers share the division, which takes twenty instructions.
+        quotient = e.pure("div.u32", reg, a, b, hint="q")
+        if op == "div":
+            return quotient
+        return e.pure("sub.s32", reg, a, e.pure("mul.lo.s32", reg, quotient, b), hint="mod")
     if op in simple:
         return e.pure(simple[op], reg, a, b, hint=op)
     if op in ("shl", "shr"):
@@ -167,9 +173,9 @@ def _integer(lo: Lowering, op: str, t: DType, a: Value, b: Value, nonnegative: b
         return e.pure(f"shl.b{bits}" if op == "shl" else f"shr.{kind}", reg, a, count, hint=op)
     unsigned = nonnegative or t.kind == "uint"
     quotient = e.pure(f"div.{'u' if unsigned else 's'}{bits}", reg, a, b, hint="q")
-    product = e.pure(f"mul.lo.{kind}", reg, quotient, b)
     if op == "floordiv" and unsigned:
         return quotient
+    product = e.pure(f"mul.lo.{kind}", reg, quotient, b)
     # Truncation is off by one where there is a remainder and it points the other way.
     rest = e.pure(f"sub.{kind}", reg, a, product)
     inexact = e.pure(f"setp.ne.{kind}", "pred", rest, Imm(0))

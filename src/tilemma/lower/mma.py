@@ -82,7 +82,8 @@ class Descriptors:
         self.row, self.col = placed.position((unit, Linear()) if major == "K" else (Linear(), unit))
         rows, k = operand.shape
         fixed = self.layout.descriptor(0, 0, rows, k)
-        self.upper = fixed.encode()
+        self.encoded = fixed.encode()
+        self.first: int | None = None
 
     def at(self, i: int, k: int) -> Reg:
         """The descriptor of atom ``i`` along M or N, ``k`` along K."""
@@ -94,21 +95,31 @@ class Descriptors:
         for index, (r, c) in zip((first, second), self.placed.steps, strict=True):
             row, col = row + r * index, col + c * index
         line = line_offset(e, self.placed.plan, self.row + row, (self.col + col) * self.size) + self.placed.base
-        base = self._base(line.variable)
-        if line.const == 0:
-            return base
         assert line.const % 16 == 0, "operands start on 16 bytes"
-        return e.pure("add.s64", "u64", base, Imm(line.const // 16, "s64"), hint="desc")
+        if self.first is None:
+            self.first = line.const
+        base = self._base(line.variable + self.first)
+        if line.const == self.first:
+            return base
+        return e.pure("add.s64", "u64", base, Imm((line.const - self.first) // 16, "s64"), hint="desc")
 
-    def _base(self, moving: Linear) -> Reg:
-        """The descriptor at ``moving`` bytes into shared memory."""
-        lo, e = self.lo, self.lo.e
-        start = lo.shared
-        if moving.terms:
-            start = e.register(moving + start, hint="operand_at")
-        address = e.pure("and.b32", "b32", e.pure("shr.u32", "b32", start, Imm(4)), Imm(0x3FFF, "b32"))
-        wide = e.pure("cvt.u64.u32", "u64", address)
-        return e.pure("or.b64", "u64", wide, Imm(self.upper, "b64"), hint=f"{self.placed.buffer.name}_desc")
+    def _base(self, at: Linear) -> Reg:
+        """The descriptor of what lies ``at`` bytes into shared memory.
+
+        Shared memory ends below 2**18 bytes, so that a sum of 16-byte units never leaves the address's field,
+        and loops add only what moves.  (An address itself has the block's rank in its cluster above those bits.)
+        """
+        e, start = self.lo.e, self.lo.shared
+        whole = at.divisible(16)
+        if not whole:
+            start = e.register(at + start, hint="operand_at")
+        units = e.pure("and.b32", "b32", e.pure("shr.u32", "b32", start, Imm(4)), Imm(0x3FFF, "b32"))
+        low = e.pure("or.b32", "b32", units, Imm(self.encoded & 0xFFFFFFFF, "b32"), hint="desc_base")
+        if whole:
+            low = e.register(e.outside(at.divided(16) + low), hint="desc_low")
+        wide = e.pure("cvt.u64.u32", "u64", low)
+        upper = self.encoded >> 32 << 32
+        return e.pure("or.b64", "u64", wide, Imm(upper, "b64"), hint=f"{self.placed.buffer.name}_desc")
 
 
 @lowers(tile.MmaFence)

@@ -6,6 +6,7 @@ PTX ISA, cp.async.bulk.tensor.  Loads complete on an mbarrier; stores belong to 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import product
 
 from tilemma import launch
@@ -15,7 +16,7 @@ from tilemma.ir.lane import Coordinates, Imm, LaneOperand, Mem, Reg, Special
 from tilemma.ir.types import View
 from tilemma.ir.walk import walk
 from tilemma.lower.context import Lowering, lowers
-from tilemma.lower.events import address, arrive, expect
+from tilemma.lower.events import address, arrival, expectation
 from tilemma.lower.linear import Linear
 from tilemma.lower.memory import line_offset, matrix, storage_bytes
 from tilemma.lower.params import size
@@ -93,43 +94,45 @@ def store_checks(lo: Lowering, body: tile.Body) -> tuple[tuple[launch.Size, str]
 
 def lower_copy(lo: Lowering, op: tile.Copy) -> None:
     """All boxes of the copy, by the elected thread of the instance that the plan names."""
-    e = lo.e
     guard = lo.elect()
-    e.comment(f"tma {op.src.base.name} => {op.dst.base.name}")
+    lo.e.comment(f"tma {op.src.base.name} => {op.dst.base.name}")
     if guard is False:
         return
-    if isinstance(guard, Reg):
-        with e.branch(guard):
-            _boxes(lo, op)
-    else:
-        _boxes(lo, op)
-
-
-def _boxes(lo: Lowering, op: tile.Copy) -> None:
-    e = lo.e
-    map_ = tensor_map(lo, op)
-    assert op.plan is not None
-    if not is_load(op):
-        for where, coords in _pieces(lo, op):
-            mnemonic = f"cp.async.bulk.tensor.{len(coords)}d.global.shared::cta.bulk_group"
-            extra = _hint(lo, op)
-            operands = (Coordinates(map_, coords), where, *extra)
-            e.do(mnemonic + (".L2::cache_hint" if extra else ""), (), operands)
-        e.do("cp.async.bulk.commit_group")
+    # Every thread that comes here computes the addresses: what all lanes share stays in uniform registers, and
+    # several copies of a tile divide its number once.
+    instructions = list(_store(lo, op) if not is_load(op) else _load(lo, op))
+    if guard is lo.solo and isinstance(guard, Reg):
+        for mnemonic, operands in instructions:
+            lo.e.do(mnemonic, (), operands, guard=guard)
         return
-    assert op.event is not None, "loads by TMA complete an event"
-    barrier = address(lo, op.event)
+    with lo.e.branch(guard) if isinstance(guard, Reg) else nullcontext():
+        for mnemonic, operands in instructions:
+            lo.e.do(mnemonic, (), operands)
+
+
+Instructions = Iterator[tuple[str, tuple[LaneOperand, ...]]]
+
+
+def _store(lo: Lowering, op: tile.Copy) -> Instructions:
+    map_, extra = tensor_map(lo, op), _hint(lo, op)
+    for where, coords in _pieces(lo, op):
+        mnemonic = f"cp.async.bulk.tensor.{len(coords)}d.global.shared::cta.bulk_group"
+        yield mnemonic + (".L2::cache_hint" if extra else ""), (Coordinates(map_, coords), where, *extra)
+    yield "cp.async.bulk.commit_group", ()
+
+
+def _load(lo: Lowering, op: tile.Copy) -> Instructions:
+    assert op.event is not None and op.plan is not None, "loads by TMA complete an event"
+    map_, barrier = tensor_map(lo, op), address(lo, op.event)
     if op.plan.counted == "arrive":
-        arrive(lo, barrier, copy_bytes(op))
+        yield arrival(lo, barrier, copy_bytes(op))
     elif op.plan.counted == "expect":
-        expect(lo, barrier, copy_bytes(op))
-    extra = _hint(lo, op)
-    mask = _mask(lo, op)
+        yield expectation(barrier, copy_bytes(op))
+    extra, mask = _hint(lo, op), _mask(lo, op)
     suffix = (".multicast::cluster" if mask else "") + (".L2::cache_hint" if extra else "")
     for where, coords in _pieces(lo, op):
         mnemonic = f"cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        loads: tuple[LaneOperand, ...] = (where, Coordinates(map_, coords), barrier, *mask, *extra)
-        e.do(mnemonic + suffix, (), loads)
+        yield mnemonic + suffix, (where, Coordinates(map_, coords), barrier, *mask, *extra)
 
 
 def _share(lo: Lowering, op: tile.Copy) -> tuple[int, Linear]:

@@ -24,6 +24,7 @@ from tilemma.passes.release_slots import ReleaseSlots
 from tilemma.passes.simplify import Simplify
 from tilemma.passes.stage_output import StageOutput
 from tilemma.passes.start_from_zero import StartFromZero
+from tilemma.passes.take_turns import TakeTurns
 from tilemma.passes.target import Target, targets
 
 __all__ = ["FRONT_PASSES", "PASSES", "Decision", "Pass", "Target", "decide", "targets"]
@@ -54,6 +55,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         ChooseCopies(arch),
         BindCopies(),
         PlanEvents(arch),
+        TakeTurns(),
         StartFromZero(),
         ReleaseSlots(),
         InsertSync(arch),

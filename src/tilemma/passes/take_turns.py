@@ -1,0 +1,113 @@
+"""Waits that go through a ring slot by slot, so that one bit tells the generation of whichever slot is next.
+
+A waiter keeps the parity of its next generation of each slot.  One that waits for slot 0, 1, .. S - 1, 0, 1, ..
+waits for the same generation of all slots between two passes by slot 0: a single parity, turned over at the last
+slot, takes the place of a bit for each slot and of the shifts that pick it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tilemma.ir.expr import Binary, Const, Expr, Index, Select, Var, value_of
+from tilemma.ir.tile import Assign, Atomic, Body, Break, Continue, Declare, For, Kernel, Op, WaitEvent, While
+from tilemma.ir.walk import bodies, rewrite, walk
+from tilemma.passes.decision import Decision
+
+
+@dataclass(frozen=True)
+class TakeTurns:
+    """Marks the waits by slot that start at slot 0 and take the next one each time.
+
+    Only where a thread has one place at which it waits for the event, and the slot steps on as often as it waits.
+    """
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        waits = Counter(op.event.event.name for op in walk(kernel.body) if isinstance(op, WaitEvent))
+        marked = {
+            id(wait)
+            for wait, around, loops in _waits(kernel.body)
+            if waits[wait.event.event.name] == 1
+            and wait.event.event.slots > 1
+            and _in_turn(wait, around, loops, kernel.body)
+        }
+        if not marked:
+            return kernel
+
+        def mark(op: Op) -> Op:
+            return replace(op, in_turn=True) if isinstance(op, WaitEvent) and id(op) in marked else op
+
+        return replace(kernel, body=rewrite(kernel.body, mark))
+
+
+def _waits(body: Body, loops: tuple[Op, ...] = ()) -> Iterator[tuple[WaitEvent, Body, tuple[Op, ...]]]:
+    """Every wait, the operations it stands among, and the loops around it, outermost first."""
+    for op in body:
+        if isinstance(op, WaitEvent):
+            yield op, body, loops
+        inside = (*loops, op) if isinstance(op, (For, While)) else loops
+        for _, inner in bodies(op):
+            yield from _waits(inner, inside)
+
+
+def _in_turn(wait: WaitEvent, around: Body, loops: tuple[Op, ...], kernel: Body) -> bool:
+    if any(isinstance(op, (Break, Continue)) for op in walk(around)):
+        return False
+    slot, slots = wait.event.slot, wait.event.event.slots
+    match slot:
+        case Var():
+            return _steps_on(slot, slots, around, wait) and _starts_once(slot, kernel)
+        case Binary(op="mod", a=Index(name=name), b=by) if value_of(by) == slots:
+            # The loop's own counter: each of its turns waits once.
+            return (
+                len(loops) == 1
+                and isinstance(loops[0], For)
+                and loops[0].body is around
+                and loops[0].index.name == name
+                and value_of(loops[0].start) == 0
+                and value_of(loops[0].step) == 1
+            )
+    return False
+
+
+def _steps_on(slot: Var, slots: int, around: Body, wait: WaitEvent) -> bool:
+    """Whether, of all operations that change ``slot``, one stands behind ``wait``, and takes the next slot."""
+    behind = around[next(i for i, op in enumerate(around) if op is wait) + 1 :]
+    steps = [op for op in behind if isinstance(op, Assign) and op.var == slot]
+    return len(steps) == 1 and _next_slot(steps[0].value, slot, slots)
+
+
+def _starts_once(slot: Var, kernel: Body) -> bool:
+    """Whether ``slot`` starts as 0, outside of all loops, and is changed in one place."""
+
+    def declared(body: Body) -> bool:
+        return any(
+            (isinstance(op, Declare) and op.var == slot and value_of(op.value) == 0)
+            or (not isinstance(op, (For, While)) and any(declared(inner) for _, inner in bodies(op)))
+            for op in body
+        )
+
+    changes = [
+        op
+        for op in walk(kernel)
+        if (isinstance(op, Assign) and op.var == slot) or (isinstance(op, Atomic) and op.result == slot)
+    ]
+    return len(changes) == 1 and declared(kernel)
+
+
+def _next_slot(e: Expr, slot: Var, slots: int) -> bool:
+    """``(slot + 1) % slots``, or a choice between 0 and ``slot + 1`` by a comparison with the last slot."""
+
+    def one_on(x: Expr) -> bool:
+        return isinstance(x, Binary) and x.op == "add" and x.a == slot and value_of(x.b) == 1
+
+    match e:
+        case Binary(op="mod", a=a, b=by):
+            return one_on(a) and value_of(by) == slots
+        case Select(cond=Binary(op=op, a=x, b=Const() as limit), a=first, b=second):
+            last = value_of(limit) == (slots - 1 if x == slot else slots) and (x == slot or one_on(x))
+            back, on = (first, second) if op in ("eq", "ge") else (second, first)
+            return last and op in ("eq", "ge", "ne", "lt") and value_of(back) == 0 and one_on(on)
+    return False
