@@ -1,4 +1,4 @@
-"""The main loop of a consumer warpgroup written by hand, to be assembled and counted, not to be run.
+"""The main loops of a consumer and of the producer written by hand, to be assembled and counted, not to be run.
 
 The ring of examples/py/persistent.py: four slots, 128x256x64 tiles, f16 operands with 128-byte swizzle, A's slots
 from byte 0, B's from 65536, mbarriers "full" from 229376 and "empty" 32 bytes further.
@@ -23,7 +23,57 @@ def _step(i: int, accumulators: str) -> str:
   wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {{{accumulators}}}, %da, %db, {more}, 1, 1, 0, 0;"""
 
 
-def hand_ptx() -> str:
+def producer_ptx() -> str:
+    """PTX of a kernel that is the producer's loop: one warp goes along, its elected lane acts."""
+    copy = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    return f"""\
+.version 8.0
+.target sm_90a
+.address_size 64
+.extern .shared .align 1024 .b8 smem[];
+.visible .entry hand(.param .align 128 .b8 a_map[128], .param .align 128 .b8 b_map[128], .param .u32 depth)
+.maxntid 384, 1, 1
+.minnctapersm 1
+{{
+  .reg .u32 %k, %n, %slot, %parity, %base, %ring, %a, %b, %row, %col;
+  .reg .u64 %map_a, %map_b;
+  .reg .pred %more, %ready, %wrap, %chosen;
+  ld.param.u32 %n, [depth];
+  mov.b64 %map_a, a_map;
+  cvta.param.u64 %map_a, %map_a;
+  mov.b64 %map_b, b_map;
+  cvta.param.u64 %map_b, %map_b;
+  mov.u32 %base, smem;
+  mov.u32 %row, %ctaid.x;
+  mov.u32 %col, %ctaid.y;
+  elect.sync _|%chosen, -1;
+  mov.u32 %slot, 0;
+  mov.u32 %parity, 0;
+  mov.u32 %k, 0;
+STEP:
+  shl.b32 %ring, %slot, 3;
+  add.u32 %ring, %ring, %base;
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %ready, [%ring+{EMPTY}], %parity;
+  @!%ready bra WAIT;
+  @%chosen mbarrier.arrive.expect_tx.shared::cta.b64 _, [%ring+{FULL}], 49152;
+  mad.lo.u32 %a, %slot, 16384, %base;
+  mad.lo.u32 %b, %slot, 32768, %base;
+  @%chosen {copy} [%a], [%map_a, {{%k, %row}}], [%ring+{FULL}];
+  @%chosen {copy} [%b+65536], [%map_b, {{%k, %col}}], [%ring+{FULL}];
+  add.u32 %slot, %slot, 1;
+  setp.eq.u32 %wrap, %slot, {SLOTS};
+  @%wrap xor.b32 %parity, %parity, 1;
+  selp.b32 %slot, 0, %slot, %wrap;
+  add.u32 %k, %k, 64;
+  setp.lt.u32 %more, %k, %n;
+  @%more bra STEP;
+  ret;
+}}
+"""
+
+
+def consumer_ptx() -> str:
     """PTX of a kernel that is this loop, and stores so that nothing is left out."""
     accumulators = ", ".join(f"%d{i}" for i in range(128))
     return f"""\

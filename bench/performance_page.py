@@ -112,16 +112,17 @@ def lever_table(data: Mapping[str, Any] | None) -> list[str]:
     return lines
 
 
-def loop_table(sass: str) -> list[str]:
-    found, hand = sass_loop.counts(sass), sass_loop.by_hand()
-    surplus = sum(found.values()) - sum(hand.values())
-    each, busy = 2 * sum(found.values()), 2 * 4 * 128
+def loop_tables(sass: str) -> list[str]:
+    lines: list[str] = []
+    for loop in sass_loop.LOOPS:
+        lines += [*sass_loop.table(loop, sass_loop.counts(sass, loop.purpose), sass_loop.by_hand(loop)), ""]
+    each, busy = 2 * sum(sass_loop.counts(sass).values()), 2 * 4 * 128
     return [
-        *sass_loop.table(found, hand),
-        "",
-        f'"PTX by hand" is `bench/hand_loop.py` through the same ptxas: {surplus} fewer. The floor is what the K',
-        "step needs; ptxas adds moves, since a descriptor's four words lie in neighbouring uniform registers. The",
-        f"warps of both consumers on one scheduler issue {each} instructions in the {busy} clocks that their",
+        *lines,
+        '"PTX by hand" is `bench/hand_loop.py` through the same ptxas. The floor is what the step needs; ptxas',
+        "adds moves, since a descriptor's four words lie in neighbouring uniform registers, and computes the",
+        "addresses of tensor maps again.",
+        f"The warps of both consumers on one scheduler issue {each} instructions in the {busy} clocks that their",
         "eight HGMMA keep the tensor cores busy, and those of the next step while this one multiplies: energy, no",
         "time.",
     ]
@@ -203,10 +204,10 @@ def page() -> str:
         "",
         "## The main loop in machine code",
         "",
-        "`examples/py/persistent.py` for sm_90a: one K step of a consumer, which",
+        "`examples/py/persistent.py` for sm_90a: one K step of a consumer and one of the producer, which",
         "`python bench/sass_loop.py --text` prints.",
         "",
-        *loop_table(sass_loop.sass_of()),
+        *loop_tables(sass_loop.sass_of()),
         "",
         "## Compile time",
         "",

@@ -1,7 +1,8 @@
 """The main loop in machine code: python bench/sass_loop.py [FILE.py[@KEY=VALUE,..]] [--arch sm_90a] [--text].
 
-Disassembles a kernel, finds the innermost loop with matrix instructions, and counts its instructions by purpose
-next to the same loop written by hand in PTX, and to what no loop does without.  Needs ptxas and nvdisasm, no GPU.
+Disassembles a kernel, finds the innermost loop with matrix instructions and that with copies by TMA, and counts
+their instructions by purpose next to the same loops written by hand in PTX, and to what no loop does without.
+Needs ptxas and nvdisasm, no GPU.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import argparse
 import re
 import sys
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from hand_loop import hand_ptx
+from hand_loop import consumer_ptx, producer_ptx
 
 from tilemma.assemble import assemble, disassemble
 from tilemma.kernels import load_python
@@ -22,23 +25,61 @@ from tilemma.kernels import load_python
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "py" / "persistent.py"
 
-MATRIX, WARPGROUP, BARRIER, BRANCH = "matrix instructions", "wgmma fence, wait", "mbarrier", "branches"
-UNIFORM, LANE = "uniform arithmetic", "arithmetic of every lane"
-KINDS = (MATRIX, WARPGROUP, BARRIER, BRANCH, UNIFORM, LANE)
-# One K step of 64 with f16 operands and a ring of slots, one accumulator: what cannot be left out without
-# unrolling over the slots.
-FLOOR = {
-    MATRIX: (4, "64 / 16 steps along K"),
-    WARPGROUP: (2, "`wgmma.fence`; `wgmma.wait_group 1` (the commit is a bit of the last HGMMA)"),
-    BARRIER: (2, "`try_wait` on the full slot; the arrival that releases the previous one"),
-    BRANCH: (2, "`try_wait` gave up; next step"),
-    UNIFORM: (
-        16,
-        "low words of 4 x 2 descriptors (the high words stay): 8; addresses of two mbarriers: 2; slot + 1, "
-        "compare, select: 3; k + 1, compare: 2; scale-d predicate: 1",
-    ),
-    LANE: (2, "the phase bit, which `try_wait` takes from a lane's register: 1; the loop's predicate: 1"),
-}
+MATRIX, COPIES, WARPGROUP = "matrix instructions", "copies by TMA", "wgmma fence, wait"
+BARRIER, BRANCH, UNIFORM, LANE = "mbarrier", "branches", "uniform arithmetic", "arithmetic of every lane"
+KINDS = (MATRIX, COPIES, WARPGROUP, BARRIER, BRANCH, UNIFORM, LANE)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of the kernel: what it is there for, the same by hand, and what cannot be left out of one turn
+    without unrolling over the slots (how many, and which)."""
+
+    title: str
+    purpose: str
+    by_hand: str
+    floor: Mapping[str, tuple[int, str]]
+
+
+# One K step of 64 with f16 operands and a ring of slots, one accumulator.
+CONSUMER = Loop(
+    "a consumer's K step",
+    MATRIX,
+    consumer_ptx(),
+    {
+        MATRIX: (4, "64 / 16 steps along K"),
+        WARPGROUP: (2, "`wgmma.fence`; `wgmma.wait_group 1` (the commit is a bit of the last HGMMA)"),
+        BARRIER: (2, "`try_wait` on the full slot; the arrival that releases the previous one"),
+        BRANCH: (2, "`try_wait` gave up; next step"),
+        UNIFORM: (
+            17,
+            "low words of 4 x 2 descriptors (the high words stay): 8; addresses of two mbarriers: 2; slot + 1, "
+            "compare, select: 3; parity: 1; k + 1, compare: 2; scale-d predicate: 1",
+        ),
+        LANE: (
+            3,
+            "the parity, which `try_wait` takes from a lane's register: 1; the loop's predicate: 1; whether "
+            "there is a previous slot: 1",
+        ),
+    },
+)
+PRODUCER = Loop(
+    "the producer's K step",
+    COPIES,
+    producer_ptx(),
+    {
+        COPIES: (2, "a box of A and one of B"),
+        BARRIER: (2, "`try_wait` on the empty slot; the arrival that announces the bytes"),
+        BRANCH: (2, "`try_wait` gave up; next step"),
+        UNIFORM: (
+            11,
+            "the slot's mbarriers: 1; boxes: 2; the full slot among the operands of each copy: 2; slot + 1, "
+            "compare, select: 3; parity: 1; k + 1, compare: 2",
+        ),
+        LANE: (2, "the parity, which `try_wait` takes from a lane's register: 1; the loop's predicate: 1"),
+    },
+)
+LOOPS = (CONSUMER, PRODUCER)
 
 _LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?(U?P\w+)\s+)?([A-Z][\w.]*)(.*)")
 _LABEL = re.compile(r"^(\.L_x_\d+):")
@@ -56,10 +97,11 @@ def instructions(sass: str) -> tuple[list[tuple[str, str]], dict[str, int]]:
     return found, labels
 
 
-def main_loop(sass: str) -> list[tuple[str, str]]:
-    """The body of the shortest loop that multiplies; empty when there is none.
+def main_loop(sass: str, purpose: str = MATRIX) -> list[tuple[str, str]]:
+    """The body of the shortest loop that multiplies (or copies); empty when there is none.
 
-    A loop is what lies between a label and a branch back to it.
+    A loop is what lies between a label and a branch back to it; past an `EXIT`, where the assembler puts what
+    seldom happens, branches lead back into loops and make none.
     """
     found, labels = instructions(sass)
     loops = []
@@ -67,7 +109,7 @@ def main_loop(sass: str) -> list[tuple[str, str]]:
         target = re.search(r"`\((\.L_x_\d+)\)", operands)
         if opcode.startswith("BRA") and target and labels.get(target[1], i + 1) <= i:
             body = found[labels[target[1]] : i + 1]
-            if any(kind_of(o) == MATRIX for o, _ in body):
+            if any(kind_of(o) == purpose for o, _ in body) and all(o != "EXIT" for o, _ in body):
                 loops.append(body)
     return min(loops, key=len, default=[])
 
@@ -77,6 +119,8 @@ def kind_of(opcode: str) -> str:
     head = opcode.split(".")[0]
     if head.endswith("MMA"):
         return MATRIX
+    if head.startswith("UTMALDG"):
+        return COPIES
     if head == "WARPGROUP":
         return WARPGROUP
     if head == "SYNCS":
@@ -86,9 +130,9 @@ def kind_of(opcode: str) -> str:
     return UNIFORM if re.match(r"U[A-Z]", head) else LANE
 
 
-def counts(sass: str) -> dict[str, int]:
-    """Instructions of the main loop by purpose."""
-    found = Counter(kind_of(opcode) for opcode, _ in main_loop(sass))
+def counts(sass: str, purpose: str = MATRIX) -> dict[str, int]:
+    """Instructions of the loop by purpose."""
+    found = Counter(kind_of(opcode) for opcode, _ in main_loop(sass, purpose))
     return {kind: found[kind] for kind in KINDS}
 
 
@@ -96,16 +140,19 @@ def sass_of(path: Path = EXAMPLE, arch: str = "sm_90a", **constants: int) -> str
     return load_python(path).only().compile(arch, **constants).sass()
 
 
-def by_hand() -> dict[str, int]:
+def by_hand(loop: Loop) -> dict[str, int]:
     """The same counts of the loop written by hand, through the same assembler."""
-    return counts(disassemble(assemble(hand_ptx(), "sm_90a")))
+    return counts(disassemble(assemble(loop.by_hand, "sm_90a")), loop.purpose)
 
 
-def table(found: dict[str, int], hand: dict[str, int]) -> list[str]:
+def table(loop: Loop, found: dict[str, int], hand: dict[str, int]) -> list[str]:
     """Rows in Markdown."""
-    lines = ["| | this compiler | PTX by hand | floor | what the floor is |", "|---|---|---|---|---|"]
-    lines += [f"| {kind} | {found[kind]} | {hand[kind]} | {FLOOR[kind][0]} | {FLOOR[kind][1]} |" for kind in KINDS]
-    total = sum(n for n, _ in FLOOR.values())
+    lines = [f"| {loop.title} | this compiler | PTX by hand | floor | what the floor is |", "|---|---|---|---|---|"]
+    kinds = [kind for kind in KINDS if kind in loop.floor or found[kind] or hand[kind]]
+    for kind in kinds:
+        least, why = loop.floor.get(kind, (0, ""))
+        lines.append(f"| {kind} | {found[kind]} | {hand[kind]} | {least} | {why} |")
+    total = sum(n for n, _ in loop.floor.values())
     return [*lines, f"| all | {sum(found.values())} | {sum(hand.values())} | {total} | |"]
 
 
@@ -113,14 +160,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernel", nargs="?", default=str(EXAMPLE))
     parser.add_argument("--arch", default="sm_90a")
-    parser.add_argument("--text", action="store_true", help="print the loop")
+    parser.add_argument("--text", action="store_true", help="print the loops")
     options = parser.parse_args()
     file, _, settings = options.kernel.partition("@")
     constants = {k: int(v) for k, v in (s.split("=") for s in settings.split(",") if s)}
     sass = sass_of(Path(file), options.arch, **constants)
-    if options.text:
-        print(*(f"{opcode}{operands}" for opcode, operands in main_loop(sass)), sep="\n")
-    print(*table(counts(sass), by_hand()), sep="\n")
+    for loop in LOOPS:
+        if options.text:
+            print(*(f"{opcode}{operands}" for opcode, operands in main_loop(sass, loop.purpose)), sep="\n")
+        print(*table(loop, counts(sass, loop.purpose), by_hand(loop)), "", sep="\n")
     return 0
 
 

@@ -13,6 +13,7 @@ import machine_vs_gpu as agreement
 import sass_loop
 from levers import LEVERS
 
+from tilemma.assemble import NoDisassembler, NoPtxas, find_tool
 from tilemma.kernels import load_python
 
 PYTHON = Path(__file__).parents[2] / "examples" / "py"
@@ -68,5 +69,19 @@ def test_the_innermost_multiplying_loop_is_found() -> None:
         /*0070*/                   BRA `(.L_x_3) ;
 """
     found = sass_loop.counts(sass)
-    assert list(found.values()) == [1, 0, 1, 2, 0, 1]
+    assert list(found.values()) == [1, 0, 0, 1, 2, 0, 1]
     assert sass_loop.main_loop(sass.replace("HGMMA", "FADD")) == []
+
+
+@pytest.mark.parametrize("loop", sass_loop.LOOPS, ids=lambda x: x.purpose)
+def test_main_loops_are_no_longer_than_by_hand(loop: sass_loop.Loop) -> None:
+    try:
+        find_tool("ptxas"), find_tool("nvdisasm")
+    except (NoPtxas, NoDisassembler) as missing:
+        pytest.skip(missing.message)
+    found, hand = sass_loop.counts(sass_loop.sass_of(), loop.purpose), sass_loop.by_hand(loop)
+    assert found[loop.purpose] == hand[loop.purpose] > 0
+    assert sum(found.values()) <= sum(hand.values())
+    assert found[sass_loop.BRANCH] == hand[sass_loop.BRANCH] == 2
+    for kind, (least, _) in loop.floor.items():
+        assert found[kind] >= least, f"{kind}: the floor is too high"

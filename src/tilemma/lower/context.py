@@ -107,6 +107,7 @@ class Lowering:
     events: dict[str, tile.DeclareEvent] = field(default_factory=dict)
     # The parities of each event's next generations, a bit for each slot.
     phases: dict[str, Reg] = field(default_factory=dict)
+    anchors: dict[object, int] = field(default_factory=dict)
     # Where each buffer whose name rotates lies now, in bytes from the start of shared memory.
     rotating: dict[str, Reg] = field(default_factory=dict)
     cluster: Cluster | None = None

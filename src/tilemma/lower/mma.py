@@ -83,7 +83,6 @@ class Descriptors:
         rows, k = operand.shape
         fixed = self.layout.descriptor(0, 0, rows, k)
         self.encoded = fixed.encode()
-        self.first: int | None = None
 
     def at(self, i: int, k: int) -> Reg:
         """The descriptor of atom ``i`` along M or N, ``k`` along K."""
@@ -96,12 +95,13 @@ class Descriptors:
             row, col = row + r * index, col + c * index
         line = line_offset(e, self.placed.plan, self.row + row, (self.col + col) * self.size) + self.placed.base
         assert line.const % 16 == 0, "operands start on 16 bytes"
-        if self.first is None:
-            self.first = line.const
-        base = self._base(line.variable + self.first)
-        if line.const == self.first:
+        # One base for all descriptors of a buffer that move alike, whichever of them comes first.
+        key = (self.placed.buffer.name, line.variable, self.encoded)
+        first = self.lo.anchors.setdefault(key, line.const)
+        base = self._base(line.variable + first)
+        if line.const == first:
             return base
-        return e.pure("add.s64", "u64", base, Imm((line.const - self.first) // 16, "s64"), hint="desc")
+        return e.pure("add.s64", "u64", base, Imm((line.const - first) // 16, "s64"), hint="desc")
 
     def _base(self, at: Linear) -> Reg:
         """The descriptor of what lies ``at`` bytes into shared memory.
