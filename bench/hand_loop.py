@@ -14,11 +14,15 @@ HIGH, LBO = 0x40000040, 0x10000
 def _step(i: int, accumulators: str) -> str:
     """One wgmma, 16 elements (32 bytes) further along K than the one before."""
     more = "1" if i else "%acc"
-    ahead = f"""
+    ahead = (
+        f"""
   add.u64 %da, %la, {2 * i};
-  add.u64 %db, %lb, {2 * i};""" if i else """
+  add.u64 %db, %lb, {2 * i};"""
+        if i
+        else """
   mov.b64 %da, %la;
   mov.b64 %db, %lb;"""
+    )
     return f"""{ahead}
   wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {{{accumulators}}}, %da, %db, {more}, 1, 1, 0, 0;"""
 

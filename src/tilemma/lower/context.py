@@ -105,8 +105,9 @@ class Lowering:
     # Holds where the expression being lowered is evaluated at all: the untaken side of `?:` reads nothing.
     guard: Reg | bool = True
     events: dict[str, tile.DeclareEvent] = field(default_factory=dict)
-    # The parities of each event's next generations, a bit for each slot.
+    # The parities of each event's next generations, a bit for each slot, or one where slots are taken in turn.
     phases: dict[str, Reg] = field(default_factory=dict)
+    # Where the descriptors of operands that move alike count from, in bytes from the start of shared memory.
     anchors: dict[object, int] = field(default_factory=dict)
     # Where each buffer whose name rotates lies now, in bytes from the start of shared memory.
     rotating: dict[str, Reg] = field(default_factory=dict)

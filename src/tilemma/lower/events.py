@@ -2,8 +2,8 @@
 
 PTX ISA, mbarrier: a barrier starts in phase 0; ``try_wait.parity P`` holds once the phase of parity P has
 completed.  So generation g is waited for with parity g & 1.  A waiter keeps the parities of its next generations
-as the bits of one register, a bit for each slot, or a single bit where it takes the slots in turn; an event that is ready at first has its bits set, as if its
-generation 0 had completed before phase 0.
+as the bits of one register, a bit for each slot, or a single bit where it takes the slots in turn; an event that
+is ready at first has its bits set, as if its generation 0 had completed before phase 0.
 """
 
 from __future__ import annotations
