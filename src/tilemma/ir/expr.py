@@ -201,7 +201,7 @@ def promote(a: DType, b: DType) -> DType:
 
     Integers narrower than 32 bits count as s32.  f16 with bf16 gives f32: neither holds the other's values.
     """
-    if a == b and (a.is_float or (a.is_integer and a.bits >= 32)):
+    if (a is b or a == b) and (a.is_float or (a.is_integer and a.bits >= 32)):
         return a
     if a.is_float or b.is_float:
         if not a.is_float:

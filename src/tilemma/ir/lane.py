@@ -21,6 +21,9 @@ class Reg:
     type: str
     uniform: bool = field(default=False, compare=False)
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Imm:

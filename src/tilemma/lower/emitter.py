@@ -36,6 +36,7 @@ from tilemma.lower.linear import Linear
 
 Value = Reg | Imm
 Range = tuple[int, int]
+_ANYTHING = (-(2**31), 2**31 - 1)
 
 # Names that PTX keeps for its special registers (PTX ISA, Special Registers).
 _SPECIAL = frozenset(
@@ -66,11 +67,11 @@ _SPECIAL = frozenset(
 
 @dataclass
 class Region:
-    """An open list of operations; ``table`` maps pure computations made in it to their registers."""
+    """An open list of operations; ``table`` maps pure computations (by number) made in it to their registers."""
 
     kind: Literal["root", "loop", "branch"]
     ops: list[LaneOp] = field(default_factory=list)
-    table: dict[object, Reg] = field(default_factory=dict)
+    table: dict[int, Reg] = field(default_factory=dict)
 
 
 def _registers(x: LaneOperand) -> tuple[Reg, ...]:
@@ -90,6 +91,7 @@ class Emitter:
         self._depth: dict[str, int] = {}
         self._mutable: set[str] = set()
         self._range: dict[str, Range] = {}
+        self._computations: dict[tuple[str, tuple[LaneOperand, ...]], int] = {}
         self._loops = 0
 
     # ---- registers -------------------------------------------------------------------------------------
@@ -126,11 +128,11 @@ class Emitter:
         if isinstance(x, Imm):
             return int(x.value), int(x.value)
         if isinstance(x, Reg):
-            return self._range.get(x.name, (-(2**31), 2**31 - 1))
+            return self._range.get(x.name, _ANYTHING)
         low = high = x.const
         for r, f in x.terms:
-            a, b = self.range_of(r)
-            low, high = low + min(a * f, b * f), high + max(a * f, b * f)
+            a, b = self._range.get(r.name, _ANYTHING)
+            low, high = (low + a * f, high + b * f) if f > 0 else (low + b * f, high + a * f)
         return low, high
 
     def depth(self, x: LaneOperand) -> int:
@@ -169,7 +171,7 @@ class Emitter:
         self, mnemonic: str, type: str, *src: LaneOperand, hint: str = "t", uniform: bool | None = None
     ) -> Reg:
         """The register with the result of a pure instruction."""
-        key = (mnemonic, src)
+        key = self._computations.setdefault((mnemonic, src), len(self._computations))
         for region in reversed(self.regions):
             known = region.table.get(key)
             if known is not None:
@@ -261,10 +263,13 @@ class Emitter:
         if not x.terms:
             return Imm(x.const)
         terms = sorted(x.terms, key=lambda t: (self.depth(t[0]), t[1] == 1, t[0].name))
-        done = Linear()
+        low = high = 0
         total: Reg | None = None
         for i, (reg, factor) in enumerate(terms):
-            done = done + Linear(((reg, factor),))
+            a, b = self._range.get(reg.name, _ANYTHING)
+            low, high = (
+                (low + a * factor, high + b * factor) if factor > 0 else (low + b * factor, high + a * factor)
+            )
             last = i == len(terms) - 1 and x.const == 0
             name = hint if last else "i"
             if total is None:
@@ -275,11 +280,11 @@ class Emitter:
                 total = self.pure("sub.s32", "s32", total, reg, hint=name)
             else:
                 total = self.pure("mad.lo.s32", "s32", reg, Imm(factor), total, hint=name)
-            self._note(total, done)
+            self._note(total, low, high)
         assert total is not None
         if x.const:
             total = self.pure("add.s32", "s32", total, Imm(x.const), hint=hint)
-            self._note(total, x)
+            self._note(total, low + x.const, high + x.const)
         return total
 
     def register(self, x: Linear, hint: str = "i") -> Reg:
@@ -296,11 +301,9 @@ class Emitter:
         moving = Linear(tuple(t for t in x.terms if t not in fixed))
         return moving + self.register(Linear(fixed, x.const))
 
-    def _note(self, reg: Reg, x: Linear) -> None:
-        if reg.name not in self._range and reg.name not in self._mutable:
-            low, high = self.range_of(x)
-            if low >= -(2**31) and high < 2**31:
-                self._range[reg.name] = (low, high)
+    def _note(self, reg: Reg, low: int, high: int) -> None:
+        if low >= -(2**31) and high < 2**31 and reg.name not in self._range and reg.name not in self._mutable:
+            self._range[reg.name] = (low, high)
 
     def _scaled(self, reg: Reg, factor: int, hint: str) -> Reg:
         if factor > 0 and factor & (factor - 1) == 0:

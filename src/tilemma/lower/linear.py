@@ -6,17 +6,18 @@ of unrolled loops, positions within a fragment) ends up in constants and in imme
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tilemma.ir.lane import Reg
+
+Terms = tuple[tuple[Reg, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
     """``sum(reg * factor) + const``; no factor is 0, and terms stand in the order of their register names."""
 
-    terms: tuple[tuple[Reg, int], ...] = ()
+    terms: Terms = ()
     const: int = 0
 
     @staticmethod
@@ -24,14 +25,6 @@ class Linear:
         if isinstance(x, Linear):
             return x
         return Linear(((x, 1),)) if isinstance(x, Reg) else Linear(const=x)
-
-    @staticmethod
-    def collect(terms: Iterable[tuple[Reg, int]], const: int = 0) -> Linear:
-        table: dict[Reg, int] = {}
-        for reg, factor in terms:
-            table[reg] = table.get(reg, 0) + factor
-        kept = sorted(((r, f) for r, f in table.items() if f), key=lambda t: t[0].name)
-        return Linear(tuple(kept), const)
 
     @property
     def known(self) -> int | None:
@@ -53,7 +46,7 @@ class Linear:
             return Linear(self.terms, self.const + o.const) if o.const else self
         if not self.terms:
             return Linear(o.terms, self.const + o.const) if self.const else o
-        return Linear.collect((*self.terms, *o.terms), self.const + o.const)
+        return Linear(_merged(self.terms, o.terms), self.const + o.const)
 
     __radd__ = __add__
 
@@ -84,3 +77,22 @@ class Linear:
         low = tuple(t for t in self.terms if t[1] % by)
         rest = self.const % by
         return Linear(high, self.const - rest), Linear(low, rest)
+
+
+def _merged(a: Terms, b: Terms) -> Terms:
+    """The terms of a sum, of two that are in order each."""
+    out: list[tuple[Reg, int]] = []
+    i = j = 0
+    while i < len(a) and j < len(b):
+        x, y = a[i], b[j]
+        if x[0].name == y[0].name:
+            if factor := x[1] + y[1]:
+                out.append((x[0], factor))
+            i, j = i + 1, j + 1
+        elif x[0].name < y[0].name:
+            out.append(x)
+            i += 1
+        else:
+            out.append(y)
+            j += 1
+    return (*out, *a[i:], *b[j:])
