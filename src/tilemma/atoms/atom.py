@@ -215,7 +215,7 @@ class _Instruction:
         facts = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if f.name not in _NOT_PROVABLE]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
-    @property
+    @cached_property
     def holes(self) -> tuple[str, ...]:
         return tuple(n for _, n, _, _ in string.Formatter().parse(self.ptx) if n)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NoReturn
 
 from tilemma.atoms import CopyAtom, MmaAtom, catalogue
@@ -58,11 +59,13 @@ _SAME = frozenset(
 _RELAXED = frozenset(["ld", "st", "ldu", "cvt"])
 
 
+@cache
 def width(t: str) -> int:
     """Bits of a register or instruction type."""
     return _WIDTH.get(t) or int(re.sub(r"\D", "", t))
 
 
+@cache
 def fits(register: str, instruction: str) -> bool:
     """Whether a register serves where an instruction wants another type (PTX ISA, Operand Type Checking)."""
     if register == instruction:
@@ -73,6 +76,7 @@ def fits(register: str, instruction: str) -> bool:
     return "b" in kinds or kinds <= {"s", "u"} or register.endswith("x2") or instruction.endswith("x2")
 
 
+@cache
 def wider(register: str, instruction: str) -> bool:
     """Whether a register is a wider one of which the instruction takes or fills the low part.
 
@@ -81,6 +85,13 @@ def wider(register: str, instruction: str) -> bool:
     if "pred" in (register, instruction) or width(register) < width(instruction):
         return False
     return register[0] == "b" or (register[0] in "su" and instruction[0] in "bsu")
+
+
+@cache
+def _taken_apart(mnemonic: str) -> tuple[str, list[str], list[str]]:
+    """An instruction's name, all parts of its mnemonic, and the types among them."""
+    parts = mnemonic.split(".")
+    return parts[0], parts, [p for p in parts[1:] if _TYPE.fullmatch(p)]
 
 
 class LaneVerifier:
@@ -148,7 +159,7 @@ class LaneVerifier:
 
     def reads(self, op: LaneOp, written: set[str], *operands: Any) -> None:
         for x in operands:
-            for r in registers(x):
+            for r in (x,) if isinstance(x, Reg) else registers(x):
                 self.typed(op, r)
                 if r.name not in written:
                     self.fail(op, f"register %{r.name} is read before it is written", "a write on every path")
@@ -178,8 +189,7 @@ class LaneVerifier:
 
     def suffixes(self, op: Instr) -> None:
         """Operand types against the types in the mnemonic, for the instructions whose rule is known here."""
-        parts = op.mnemonic.split(".")
-        base, types = parts[0], [p for p in parts[1:] if _TYPE.fullmatch(p)]
+        base, parts, types = _taken_apart(op.mnemonic)
         if not types:
             return
         rule = RULES.get(base) or (same_type if base in _SAME else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 
 from tilemma import launch
 from tilemma.dtypes import DType
@@ -14,6 +15,7 @@ _SIZE_OPS = frozenset(launch.SIZE_OPS)
 _FLIPPED = {"gt": "lt", "ge": "le"}
 
 
+@cache
 def symbol(name: str) -> str:
     """``name`` as a PTX identifier (letters, digits, underscores), different names staying different."""
     safe = re.sub(r"[^A-Za-z0-9_]", lambda m: f"$u{ord(m[0]):x}$", name)

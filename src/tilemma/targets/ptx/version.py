@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from tilemma.atoms import catalogue
 from tilemma.atoms.atom import arch_number
@@ -78,8 +79,10 @@ def ptx_version(kernel: LaneKernel) -> Version:
             case AtomInstr() | CopyInstr():
                 lowest = max(lowest, catalogue[op.atom].ptx_version)
             case Instr():
-                for prefix, version in _MNEMONIC:
-                    if op.mnemonic.startswith(prefix):
-                        lowest = max(lowest, version)
-                        break
+                lowest = max(lowest, _needed(op.mnemonic))
     return lowest
+
+
+@cache
+def _needed(mnemonic: str) -> Version:
+    return next((version for prefix, version in _MNEMONIC if mnemonic.startswith(prefix)), (1, 0))
