@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 import traceback
@@ -163,6 +164,19 @@ def fingerprint() -> str:
     return DiskCache.key(*((n, s.st_size, s.st_mtime_ns) for n, s in files))
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python's cyclic garbage collection waits: compiling makes next to no cycles, and a full collection of all
+    that has been imported costs as much as a pass."""
+    active = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if active:
+            gc.enable()
+
+
 def identity(source: t.Kernel) -> str:
     """The key of tile IR as the front end gave it: its text and source positions (they are in the PTX)."""
     places = tuple(str(op.span) for op in walk(source.body))
@@ -180,8 +194,9 @@ def ready(identity: str, arch: str, facts: Facts, compile_now: Callable[[], Comp
     if found is not None:
         data = json.loads(found)
         return Ready(data["ptx"], tuple(Launch.from_json(x) for x in data["launches"]))
-    compiled = compile_now()
-    result = Ready(compiled.ptx, compiled.launches)
+    with _uncollected():
+        compiled = compile_now()
+        result = Ready(compiled.ptx, compiled.launches)
     content = {"ptx": result.ptx, "launches": [x.to_json() for x in result.launches]}
     store.put(key, json.dumps(content).encode())
     return result

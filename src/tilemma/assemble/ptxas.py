@@ -236,7 +236,7 @@ _PENDING = re.compile(r"\bwgmma\.wait_group\.sync\.aligned\s+0*([1-9]\d*)")
 
 def register_a_in_flight(ptx: str) -> int:
     """The largest N of `wgmma.wait_group N` in a module that has wgmma with A in registers, else 0."""
-    if not _REGISTER_A.search(ptx):
+    if "wgmma.mma_async" not in ptx or not _REGISTER_A.search(ptx):
         return 0
     return max((int(m[1]) for m in _PENDING.finditer(ptx)), default=0)
 

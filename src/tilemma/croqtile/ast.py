@@ -6,31 +6,44 @@ form that only one of them has is a field.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Literal, TypeVar, dataclass_transform
 
 from tilemma.errors import Span
 
+_T = TypeVar("_T")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+def node(cls: type[_T]) -> type[_T]:
+    """A frozen dataclass that is itself alone: making one takes half the time of one that compares by value, and
+    there are many."""
+    return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
+
+
+@node
 class Node:
-    span: Span = field(kw_only=True, compare=False, repr=False)
+    span: Span = field(kw_only=True)
+
+    def __repr__(self) -> str:
+        shown = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name != "span")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 # ---- expressions -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Expr(Node):
     """Base of all expressions."""
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Name(Expr):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Int(Expr):
     """``suffix``: "", "u", "l", "ul", in lower case, "ll" counting as "l"."""
 
@@ -38,7 +51,7 @@ class Int(Expr):
     suffix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Float(Expr):
     """``single``: written with ``f``."""
 
@@ -46,39 +59,39 @@ class Float(Expr):
     single: bool
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Bool(Expr):
     value: bool
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Str(Expr):
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Inf(Expr):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Nullptr(Expr):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Whole(Expr):
     """``_``: the dimension untouched."""
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Paren(Expr):
     """Kept, since ``s [(0)/2]`` reads dimension 0 of ``s``."""
 
     inner: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Unary(Expr):
     """``-  !  ~  &`` (address)."""
 
@@ -86,14 +99,14 @@ class Unary(Expr):
     operand: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Bound(Expr):
     """``#p``: the upper bound."""
 
     operand: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Binary(Expr):
     """C's operators, ``#`` (compose) and ``#+ #- #* #/ #%`` (on bounds)."""
 
@@ -102,14 +115,14 @@ class Binary(Expr):
     b: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Ternary(Expr):
     cond: Expr
     a: Expr
     b: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Step(Expr):
     """``++i``, ``i--``: ``sign`` 1 or -1; ``before``: the value is the new one."""
 
@@ -118,21 +131,21 @@ class Step(Expr):
     before: bool
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Count(Expr):
     """``|s|``: the number of elements."""
 
     operand: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class SizeOf(Expr):
     """``|f16|``: the bytes of one element."""
 
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Convert(Expr):
     """``__to<f16>(e)``."""
 
@@ -140,7 +153,7 @@ class Convert(Expr):
     operand: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Call(Expr):
     """``f(a, b)``: a function, or an access ``x(i)``; what ``f`` names decides."""
 
@@ -148,7 +161,7 @@ class Call(Expr):
     args: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Subscript(Expr):
     """``x[i]``; several indices for a derivation ``s [(0)/2, 4]``."""
 
@@ -156,7 +169,7 @@ class Subscript(Expr):
     indices: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Member(Expr):
     """``base.name`` or ``base.name(args : strides)``; ``args`` None: no parentheses."""
 
@@ -168,7 +181,7 @@ class Member(Expr):
     name_span: Span | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Tuple(Expr):
     """``{a, b}``; ``of``: derived from a tuple's name, ``t {(0), 1}``."""
 
@@ -176,21 +189,21 @@ class Tuple(Expr):
     of: Name | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class SpanList(Expr):
     """``[a, b]``."""
 
     items: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Unknown(Expr):
     """``?`` or ``??`` as a dimension."""
 
     unbounded: bool
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Ratio(Expr):
     """``2:4`` in ``.sp<2:4>``."""
 
@@ -203,7 +216,7 @@ class Ratio(Expr):
 Storage = Literal["global", "shared", "local"]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Type(Node):
     """``f16``, ``f16 [M, K]`` (``dims``), ``f32 mdspan<2>`` (``rank``); ``void``, ``auto``, ``stream``."""
 
@@ -212,7 +225,7 @@ class Type(Node):
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Parameter(Node):
     type: Type
     name: str | None
@@ -220,7 +233,7 @@ class Parameter(Node):
     reference: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Item(Node):
     """One declared name: ``x``, ``x[2]``, ``x = e``, ``x {e}``; ``braces``: the initialiser was in braces."""
 
@@ -233,17 +246,17 @@ class Item(Node):
 # ---- statements ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Statement(Node):
     """Base of all statements."""
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Block(Statement):
     body: tuple[Statement, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Declare(Statement):
     """Scalars and arrays; ``type`` None: ``mutable x = e``."""
 
@@ -253,7 +266,7 @@ class Declare(Statement):
     mutable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class DeclareSpan(Statement):
     """``s : [7, 8];``"""
 
@@ -262,7 +275,7 @@ class DeclareSpan(Statement):
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class DeclareTuple(Statement):
     """``ituple<2> t = {1, 2};``"""
 
@@ -271,7 +284,7 @@ class DeclareTuple(Statement):
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class DeclareEvent(Statement):
     """``shared event<256> e[2] = ready;``"""
 
@@ -280,7 +293,7 @@ class DeclareEvent(Statement):
     threads: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class DeclareFragment(Statement):
     """``frag f16[64, 128] p {0.0};``"""
 
@@ -289,7 +302,7 @@ class DeclareFragment(Statement):
     dims: tuple[Expr, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Assign(Statement):
     """``target op= value``; ``op`` "" for a plain assignment.  ``value`` may be an operation with a result."""
 
@@ -298,14 +311,14 @@ class Assign(Statement):
     op: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Evaluate(Statement):
     """An expression for its effect: ``++i``, a built-in call."""
 
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Suffix(Node):
     """``.name<arguments>`` of an operation."""
 
@@ -314,7 +327,7 @@ class Suffix(Node):
     had_args: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class LevelSpec(Node):
     """``block``, ``group-4``, ``block<cooperative>``, ``device(gpu)``."""
 
@@ -322,7 +335,7 @@ class LevelSpec(Node):
     args: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Names(Node):
     """``i``, ``{i, j}`` or ``t = {i, j}``: ``whole`` names the tuple, ``parts`` its elements."""
 
@@ -330,7 +343,7 @@ class Names(Node):
     parts: tuple[Name, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Range(Node):
     """``(start : stop : step)``: offsets added to the bounds."""
 
@@ -339,7 +352,7 @@ class Range(Node):
     step: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Iteration(Node):
     """``names in extent`` (``extent`` None: an index that is already there), with its range."""
 
@@ -348,7 +361,7 @@ class Iteration(Node):
     range: Range | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class ParallelSpec(Node):
     """``names by extent : level``."""
 
@@ -357,7 +370,7 @@ class ParallelSpec(Node):
     level: LevelSpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Parallel(Statement):
     specs: tuple[ParallelSpec, ...]
     body: Statement
@@ -366,7 +379,7 @@ class Parallel(Statement):
     attributes: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Foreach(Statement):
     """``hints``: (name, arguments) of ``: unroll(4)``."""
 
@@ -376,7 +389,7 @@ class Foreach(Statement):
     attributes: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class With(Statement):
     """``where``: pairs of names bound to each other."""
 
@@ -385,47 +398,47 @@ class With(Statement):
     where: tuple[tuple[Name, Name], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class While(Statement):
     cond: Expr | Statement
     body: Statement
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class If(Statement):
     cond: Expr | Statement
     then: Statement
     otherwise: Statement | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class InThreads(Statement):
     cond: Expr
     body: Statement
     suffixes: tuple[Suffix, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Break(Statement):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Continue(Statement):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Yield(Statement):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Return(Statement):
     value: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Sync(Statement):
     """``sync.shared``, ``sync.barrier : block``, ``sync.fence : thread<shared>``."""
 
@@ -433,7 +446,7 @@ class Sync(Statement):
     level: LevelSpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Wait(Statement):
     """``phase``: ``wait<0> e``, a form neither dialect has any more."""
 
@@ -441,14 +454,14 @@ class Wait(Statement):
     phase: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Trigger(Statement):
     targets: tuple[Expr, ...]
     after: tuple[Expr, ...] = ()
     suffixes: tuple[Suffix, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Copy(Statement):
     """``dma.copy.async.swiz<128> src => dst after f``; ``dst`` a `LevelSpec`-like storage name or a view."""
 
@@ -459,7 +472,7 @@ class Copy(Statement):
     after: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Mma(Statement):
     """Every ``mma.*`` operation; the suffixes say which."""
 
@@ -468,7 +481,7 @@ class Mma(Statement):
     attributes: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Exchange(Statement):
     """``swap(f, g)``, ``rotate(f, g, h)``."""
 
@@ -476,7 +489,7 @@ class Exchange(Statement):
     word: Literal["swap", "rotate"]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class CallStatement(Statement):
     """``call f<...>(...)``: a device function of the host language."""
 
@@ -485,7 +498,7 @@ class CallStatement(Statement):
     template: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Print(Statement):
     """``compile_time``: ``print!``."""
 
@@ -494,20 +507,20 @@ class Print(Statement):
     compile_time: bool
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Assert(Statement):
     cond: Expr
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Apply(Statement):
     names: Names
     over: Expr
     body: Statement
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Reduce(Statement):
     """``reduce_max(dst, src, 1)``, ``reduce_sum``, ``all_reduce_sum``, ``copy``."""
 
@@ -518,7 +531,7 @@ class Reduce(Statement):
 # ---- kernels ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Function(Node):
     name: str
     returns: Type
