@@ -318,15 +318,30 @@ def maximum(a: Expr | int, b: Expr | int) -> Expr:
     return binary("max", a, b)
 
 
+_FIELD_NAMES: dict[type[Any], tuple[str, ...]] = {}
+
+
+def field_names(x: Any) -> tuple[str, ...]:
+    """The names of the fields of ``x``, a dataclass, in order."""
+    known = _FIELD_NAMES.get(type(x))
+    if known is None:
+        known = _FIELD_NAMES[type(x)] = tuple(f.name for f in fields(x))
+    return known
+
+
 def children(e: Expr) -> Iterator[Expr]:
     """The direct operands of ``e``, those inside the view of an `Element` included."""
+    if isinstance(e, Binary):
+        yield e.a
+        yield e.b
+        return
+    if isinstance(e, (Const, Index, Dim, Scalar, Var)):
+        return
     if isinstance(e, Element):
         yield from e.view.expressions()
         return
-    if isinstance(e, Index):
-        return
-    for f in fields(e):
-        v = getattr(e, f.name)
+    for name in field_names(e):
+        v = getattr(e, name)
         if isinstance(v, Expr):
             yield v
         elif isinstance(v, tuple):
@@ -335,9 +350,12 @@ def children(e: Expr) -> Iterator[Expr]:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """``e`` and all that it is made of, outermost first (an index's extent is not part of it)."""
-    yield e
-    for c in children(e):
-        yield from walk(c)
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        yield x
+        if not isinstance(x, (Const, Index, Dim, Scalar, Var)):
+            stack += reversed(tuple(children(x)))
 
 
 def substitute(e: Expr, table: dict[str, Expr]) -> Expr:
@@ -349,12 +367,12 @@ def substitute(e: Expr, table: dict[str, Expr]) -> Expr:
     if isinstance(e, Element):
         return Element(e.view.map(lambda x: substitute(x, table)))
     changes: dict[str, Any] = {}
-    for f in fields(e):
-        v = getattr(e, f.name)
+    for name in field_names(e):
+        v = getattr(e, name)
         if isinstance(v, Expr):
-            changes[f.name] = substitute(v, table)
+            changes[name] = substitute(v, table)
         elif isinstance(v, tuple) and v and isinstance(v[0], Expr):
-            changes[f.name] = tuple(substitute(x, table) for x in v)
+            changes[name] = tuple(substitute(x, table) for x in v)
     return replace(e, **changes) if changes else e
 
 

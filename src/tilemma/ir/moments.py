@@ -8,11 +8,11 @@ write.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Binary, Element, Expr, FragmentElement, Index, Var, binary, children, walk
+from tilemma.ir.expr import Binary, Element, Expr, FragmentElement, Index, Var, binary, children, field_names, walk
 from tilemma.ir.walk import walk as operations
 
 
@@ -59,12 +59,12 @@ def replaced(e: Expr, table: Mapping[Expr, Expr]) -> Expr:
     if isinstance(e, Index):
         return e
     changes: dict[str, Any] = {}
-    for f in fields(e):
-        v = getattr(e, f.name)
+    for name in field_names(e):
+        v = getattr(e, name)
         if isinstance(v, Expr):
-            changes[f.name] = replaced(v, table)
+            changes[name] = replaced(v, table)
         elif isinstance(v, tuple) and v and isinstance(v[0], Expr):
-            changes[f.name] = tuple(replaced(x, table) for x in v)
+            changes[name] = tuple(replaced(x, table) for x in v)
     return replace(e, **changes) if changes else e
 
 

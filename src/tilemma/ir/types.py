@@ -175,12 +175,17 @@ class View:
             yield self.slot
 
     def map(self, f: Callable[[Expr], Expr]) -> View:
-        """The view with ``f`` applied to each of its expressions."""
+        """The view with ``f`` applied to each of its expressions; itself where that changes none."""
+        old = tuple(self.expressions())
+        new = [f(x) for x in old]
+        if all(a is b for a, b in zip(old, new, strict=True)):
+            return self
+        rest = iter(new)
         return replace(
             self,
-            offsets=tuple(f(o) for o in self.offsets),
-            axes=tuple(replace(a, extent=f(a.extent), step=f(a.step)) for a in self.axes),
-            slot=None if self.slot is None else f(self.slot),
+            offsets=tuple(next(rest) for _ in self.offsets),
+            axes=tuple(replace(a, extent=next(rest), step=next(rest)) for a in self.axes),
+            slot=None if self.slot is None else next(rest),
         )
 
     def shift(self, axis: int, by: Expr | int) -> View:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any, NoReturn
 
 from tilemma.errors import CompileError, Span
@@ -126,9 +125,9 @@ class Verifier:
     def expressions(self, op: tile.Op) -> None:
         """Every expression, view, fragment and event that ``op`` itself mentions."""
         own = ("body", "then", "otherwise", "span", "indices", "index")
-        for f in fields(op):
-            if f.name not in own and not (isinstance(op, tile.Declare) and f.name == "var"):
-                self.part(getattr(op, f.name))
+        for name in e.field_names(op):
+            if name not in own and not (isinstance(op, tile.Declare) and name == "var"):
+                self.part(getattr(op, name))
         if isinstance(op, (tile.Parallel, tile.Apply)):
             for i in op.indices:
                 self.integer(i.extent, "an extent")

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from tilemma.ir.expr import Expr
+from tilemma.ir.expr import Expr, field_names
 from tilemma.ir.tile import Body, FragmentRef, Kernel, Op
 from tilemma.ir.types import EventRef, View
+
+_BODIES = frozenset(["body", "then", "otherwise"])
 
 
 def bodies(op: Op) -> Iterator[tuple[str, Body]]:
     """The nested bodies of ``op`` with the names of their fields."""
-    for f in fields(op):
-        v = getattr(op, f.name)
-        if isinstance(v, tuple) and (f.name in ("body", "then", "otherwise")):
-            yield f.name, v
+    for name in field_names(op):
+        if name in _BODIES:
+            v = getattr(op, name)
+            if isinstance(v, tuple):
+                yield name, v
 
 
 def walk(body: Body) -> Iterator[Op]:
@@ -32,13 +35,15 @@ def rewrite(body: Body, f: Callable[[Op], Op | Body]) -> Body:
     out: list[Op] = []
     for op in body:
         changes = {name: rewrite(inner, f) for name, inner in bodies(op)}
-        if any(getattr(op, name) != new or getattr(op, name) is not new for name, new in changes.items()):
+        if any(getattr(op, name) is not new for name, new in changes.items()):
             op = replace(op, **changes)  # type: ignore[arg-type]
         result = f(op)
         if isinstance(result, tuple):
             out.extend(result)
         else:
             out.append(result)
+    if len(out) == len(body) and all(new is old for new, old in zip(out, body, strict=True)):
+        return body
     return tuple(out)
 
 
@@ -51,20 +56,21 @@ def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:
         if isinstance(v, View):
             return v.map(f)
         if isinstance(v, FragmentRef):
-            return replace(v, index=tuple(f(i) for i in v.index))
-        if isinstance(v, EventRef):
+            return replace(v, index=tuple(f(i) for i in v.index)) if v.index else v
+        if isinstance(v, EventRef) and (v.slot is not None or v.order is not None):
             return replace(
                 v,
                 slot=None if v.slot is None else f(v.slot),
                 order=None if v.order is None else f(v.order),
             )
         if isinstance(v, tuple) and v and not isinstance(v[0], Op):
-            return tuple(mapped(x) for x in v)
+            new = tuple(mapped(x) for x in v)
+            return v if all(a is b for a, b in zip(v, new, strict=True)) else new
         return v
 
     nested = {name for name, _ in bodies(op)}
     changes = {
-        fl.name: mapped(getattr(op, fl.name)) for fl in fields(op) if fl.name not in nested and fl.name != "span"
+        name: mapped(getattr(op, name)) for name in field_names(op) if name not in nested and name != "span"
     }
     changes = {k: v for k, v in changes.items() if v is not getattr(op, k)}
     return replace(op, **changes) if changes else op
@@ -84,8 +90,8 @@ def expressions(op: Op) -> Iterator[Expr]:
 
 def views(op: Op) -> Iterator[View]:
     """The views among the fields of ``op``."""
-    for f in fields(op):
-        v = getattr(op, f.name)
+    for name in field_names(op):
+        v = getattr(op, name)
         if isinstance(v, View):
             yield v
 

@@ -46,7 +46,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import Level, Space, View
 from tilemma.ir.walk import expressions
 from tilemma.passes.scope import WARP
-from tilemma.passes.threads import Bools, Ints, Node, Tree, evaluate
+from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct, evaluate
 
 # "tma" loads into shared memory, "bulk" stores from it.
 Agent = Literal["thread", "cp.async", "wgmma", "tma", "bulk"]
@@ -345,7 +345,7 @@ class Accesses:
         if op.event.event.threads is not None:
             start, kind = mine, "each"
         elif name in self._by_warp:
-            start, kind = np.unique(mine // WARP * WARP), "warp"
+            start, kind = distinct(mine // WARP * WARP)[0], "warp"
         else:
             start, kind = self._scope(node)[0], "elected"
         for resource, (write, proxied) in reached.items():
@@ -405,5 +405,5 @@ class Accesses:
             op = body.chain[depth - 1].op
             if isinstance(op, Parallel) and op.level == level:
                 part = body.partition(depth)
-                return np.unique(part[part >= 0])
+                return distinct(part[part >= 0])[0]
         return np.zeros(1, dtype=np.int64)

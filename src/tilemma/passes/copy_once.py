@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from tilemma.ir.expr import Expr, binary, value_of
 from tilemma.ir.tile import Copy, InThreads, Op, Parallel
 from tilemma.ir.types import Space
 from tilemma.ir.walk import rewrite
 from tilemma.passes.scope import Dependence
-from tilemma.passes.threads import Node, Tree
+from tilemma.passes.threads import Node, Tree, distinct
 
 
 def once(block: Parallel, dependence: Dependence) -> Parallel:
@@ -45,7 +43,7 @@ def _first(op: Copy, node: Node, dependence: Dependence) -> Expr | None:
         assert isinstance(p, Parallel)
         if p.level != op.plan.level or {i.name for i in p.indices} & mine:
             continue
-        starts = np.unique(body.partition(depth + 1)[body.mask])
+        starts = distinct(body.partition(depth + 1)[body.mask])[0]
         if len(starts) < 2 or depth > 0:
             return None
         cond: Expr | None = None

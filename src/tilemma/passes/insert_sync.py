@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from tilemma.atoms import catalogue
 from tilemma.errors import CompileError, Note
 from tilemma.ir.tile import (
@@ -46,7 +44,7 @@ from tilemma.passes.hazards import Hazard, Walk, joined
 from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import Dependence
 from tilemma.passes.target import Target
-from tilemma.passes.threads import Block, Ints, Node, Tree
+from tilemma.passes.threads import Block, Ints, Node, Tree, distinct
 
 _WARP = 32
 
@@ -335,7 +333,7 @@ def _regular(part: Ints, depth: int) -> bool:
     Several classes of more than a warp take numbers one after the other by the instance's own number, which is
     unique among those directly below the block.
     """
-    sizes = np.unique(part[part >= 0], return_counts=True)[1].tolist()
+    sizes = distinct(part[part >= 0])[1].tolist()
     if len(set(sizes)) != 1 or sizes[0] % _WARP:
         return False
     return len(sizes) == 1 or sizes[0] == _WARP or depth <= 1
@@ -474,7 +472,7 @@ def _number(tree: Tree, target: Target) -> None:
     for node in tree.walk():
         if node.part is None:
             continue
-        classes, sizes = np.unique(node.part[node.part >= 0], return_counts=True)
+        classes, sizes = distinct(node.part[node.part >= 0])
         threads = int(sizes[0])
         if threads == tree.threads or threads == _WARP:
             node.op = Barrier(0, threads, span=node.op.span)

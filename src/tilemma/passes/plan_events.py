@@ -29,7 +29,7 @@ from tilemma.ir.walk import walk as operations
 from tilemma.passes.accesses import Accesses, role_of
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import WARP, Dependence, count, kind
-from tilemma.passes.threads import Block, Node, Tree
+from tilemma.passes.threads import Block, Node, Tree, distinct
 from tilemma.passes.unsupported import NotBuilt
 
 # A waiter keeps the parities of a ring's slots in one register.
@@ -204,7 +204,7 @@ def instances(node: Node) -> int:
     """How many instances of the innermost level get to ``node``."""
     body = node.parent
     part = body.partition(len(body.chain))
-    return len(np.unique(part[part >= 0])) if body.chain else int(body.mask.any())
+    return len(distinct(part[part >= 0])[0]) if body.chain else int(body.mask.any())
 
 
 def threads(node: Node) -> int:

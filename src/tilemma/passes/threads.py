@@ -18,6 +18,16 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+def distinct(threads: Ints) -> tuple[Ints, Ints]:
+    """The numbers of threads in ``threads``, each once and in order, and how often each occurs.
+
+    As numpy.unique finds them, which imports numpy.ma for it.
+    """
+    counts = np.bincount(threads)
+    found = np.flatnonzero(counts)
+    return found, counts[found]
+
+
 @dataclass(eq=False)
 class Block:
     """A body of the tree.  ``owner`` None: the body of the block itself.
@@ -159,7 +169,7 @@ def _partition(body: Block, barrier: Barrier) -> Ints:
     """Which threads a decided barrier joins: the innermost instances here that have as many."""
     for depth in range(len(body.chain), -1, -1):
         part = body.partition(depth)
-        if (np.unique(part[part >= 0], return_counts=True)[1] == barrier.threads).all():
+        if (distinct(part[part >= 0])[1] == barrier.threads).all():
             return part
     if barrier.threads == WARP:
         return body.warps()
