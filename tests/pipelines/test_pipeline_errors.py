@@ -90,6 +90,25 @@ def test_a_copy_that_is_waited_for_too_late():
     assert "mma.row.row" in line_of(error, text)
 
 
+@pytest.mark.parametrize("engine", ["dma", "tma"])
+def test_a_future_that_is_waited_for_too_late(engine):
+    body = f"""
+    mc = mma.fill.f32 0.0f;
+    dma.copy {RHS.replace("k)", "0)")} => b;
+    foreach k in cdiv(K, TILE_K) {{
+      f = {engine}.copy.async {LHS} => a;
+      parallel p by 1 : group-4 {{ mma.row.row mc, a, b; }}
+      wait f;
+    }}
+    parallel p by 1 : group-4 {{ mma.store mc, {OUT}; }}
+"""
+    text = program(body, ONE)
+    error = refused(text)
+    assert error.code == "copy-not-waited-for"
+    assert "future `f`" in str(error)
+    assert "mma.row.row" in line_of(error, text)
+
+
 def test_loads_that_nobody_waits_for():
     unbound = "    f = tma.copy.async lhs.subspan(TILE_M, TILE_K).at(block_m, 0) => a;\n"
     assert refused(program(unbound, ONE)).code == "future-never-waited-for"

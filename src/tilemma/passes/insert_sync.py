@@ -66,8 +66,8 @@ class BarrierPartialWarp(CompileError):
 class NotWaitedFor(CompileError):
     code = "copy-not-waited-for"
     found = "`{name}` is used here while a copy to it may still be under way"
-    expected = "a wait for the copy's event `{event}` before its data is used"
-    fix = "write `wait {event}` before this statement"
+    expected = "a wait for the copy's {kind} `{waited}` before its data is used"
+    fix = "write `wait {waited}` before this statement"
 
 
 class TooManyBarriers(CompileError):
@@ -369,9 +369,10 @@ def _whole(body: Block, hazard: Hazard) -> bool:
 def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None) -> list[Node]:
     p = hazard.pending
     span = hazard.later.node.op.span
-    if hazard.wait and p.access.agent == "tma":
+    if hazard.wait and (p.access.agent == "tma" or (p.future is not None and not hazard.later.write)):
+        waited, future, _ = (p.access.event or p.future or "").partition(".future")
         notes = [Note("the copy", p.access.node.op.span)]
-        raise NotWaitedFor(span, name=p.access.resource, event=p.access.event, notes=notes)
+        raise NotWaitedFor(span, name=p.resource, kind="future" if future else "event", waited=waited, notes=notes)
     ops: list[Op] = []
     if hazard.wait and p.access.agent == "cp.async":
         ops += [] if p.committed else [CopyCommit(span=span)]

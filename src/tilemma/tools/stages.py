@@ -1,6 +1,6 @@
 """The third tutorial kernel at every stage, as docs/architecture.md shows it.
 
-python -m tilemma.tools.stages      # rewrite docs/stages and the blocks in docs/architecture.md
+python -m tilemma.tools.stages      # rewrite docs/stages, the blocks in docs/architecture.md, and docs/tutorial.md
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from tilemma.compiler import Compiled
 from tilemma.ir.printer import print_kernel
 from tilemma.kernels import load
+from tilemma.tools import transcripts
 
 EXAMPLE = "examples/co/matmul_wgmma_2group.co"
 ARCH = "sm_90a"
@@ -56,6 +57,7 @@ def main(root: Path) -> None:
         (root / "docs/stages" / f"{name}.txt").write_text(text)
     page = root / "docs/architecture.md"
     page.write_text(document(page.read_text(), found))
+    transcripts.main(root)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,59 @@
+"""The listings and transcripts of docs/tutorial.md: files as they are, commands with what they print.
+
+python -m tilemma.tools.transcripts      # rewrite them; `tilemma.tools.stages` does so too
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import sys
+from pathlib import Path
+
+PAGE = "docs/tutorial.md"
+_LISTING = re.compile(r"(<!-- file: (\S+) -->\n```\w+\n).*?(```\n)", re.S)
+_CONSOLE = re.compile(r"(```console\n)(.*?)(```\n)", re.S)
+# Differs between machines and assemblers: times, errors that depend on the order of sums, registers.
+_VARIES = re.compile(r"(?<=time: ).*|(?<=largest error: )[\d.]+|\d+(?= registers a thread)")
+
+
+def transcript(command: str) -> str:
+    """``$ tilemma ...`` and what it prints, run in this process; of a shell's ways only ``| head -N`` is known."""
+    from click.testing import CliRunner
+
+    from tilemma.cli import main
+
+    line, _, limit = command.partition(" | head -")
+    program, *arguments = shlex.split(line)
+    assert program == "tilemma", command
+    lines = CliRunner().invoke(main, arguments).output.splitlines()
+    return "\n".join([f"$ {command}", *(lines[: int(limit)] if limit else lines)]) + "\n"
+
+
+def document(text: str, root: Path) -> str:
+    """``text`` with its listings and transcripts as they are now."""
+
+    def listing(m: re.Match[str]) -> str:
+        return m[1] + (root / m[2]).read_text(encoding="utf-8") + m[3]
+
+    def console(m: re.Match[str]) -> str:
+        commands = [line.removeprefix("$ ") for line in m[2].splitlines() if line.startswith("$ ")]
+        return m[1] + "".join(map(transcript, commands)) + m[3]
+
+    with contextlib.chdir(root):
+        return _CONSOLE.sub(console, _LISTING.sub(listing, text))
+
+
+def settled(text: str) -> str:
+    """``text`` without what differs between machines."""
+    return _VARIES.sub("...", text)
+
+
+def main(root: Path) -> None:
+    page = root / PAGE
+    page.write_text(document(page.read_text(encoding="utf-8"), root), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path.cwd())
