@@ -78,8 +78,8 @@ def parse_shape(text: str) -> tuple[int, int, int]:
     return (parts[0],) * 3 if len(parts) == 1 else (parts[0], parts[1], parts[2])
 
 
-def parse_kernel(text: str, dtype: str, processors: int) -> Contestant:
-    """FILE[:NAME][@KEY=VALUE,..] as a contestant."""
+def parse_kernel(text: str, dtype: str, processors: int, arch: str | None = None) -> Contestant:
+    """FILE[:NAME][@KEY=VALUE,..] as a contestant, compiled for ``arch`` where one is given."""
     place, _, settings = text.partition("@")
     file, _, name = place.partition(":")
     module = tm.load(file) if file.endswith(".co") else load_python(file)
@@ -89,9 +89,20 @@ def parse_kernel(text: str, dtype: str, processors: int) -> Contestant:
     for key, value in (("GRID", processors), ("T", dtype)):
         if key in kernel.source.constants:
             constants.setdefault(key, value)
-    return Contestant(
-        Path(file).stem + (f"@{settings}" if settings else ""), lambda a, b, c: kernel(a, b, c, **constants)
-    )
+    name = Path(file).stem + (f"@{settings}" if settings else "")
+    if arch is None:
+        return Contestant(name, lambda a, b, c: kernel(a, b, c, **constants))
+    runner = kernel.on("cuda", arch=arch)
+    launches: dict[tuple[int, ...], Any] = {}
+
+    def run(*tensors: torch.Tensor) -> None:
+        key = tuple(x.data_ptr() for x in tensors)
+        if key not in launches:
+            launches[key] = runner.prepare(*tensors, **constants)
+        for launch in launches[key]:
+            launch()
+
+    return Contestant(name, run)
 
 
 class Sampler:

@@ -10,9 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import machine_vs_gpu as agreement
+import mma_ceiling
 import sass_loop
 from levers import LEVERS
 
+from tilemma import machine
 from tilemma.assemble import NoDisassembler, NoPtxas, find_tool
 from tilemma.kernels import load_python
 
@@ -85,3 +87,17 @@ def test_main_loops_are_no_longer_than_by_hand(loop: sass_loop.Loop) -> None:
     assert found[sass_loop.BRANCH] == hand[sass_loop.BRANCH] == 2
     for kind, (least, _) in loop.floor.items():
         assert found[kind] >= least, f"{kind}: the floor is too high"
+
+
+def test_the_ceiling_counts_what_it_multiplies() -> None:
+    """As many multiplies in a turn as its FLOP are counted from, and nothing that ptxas may leave out."""
+    ptx = mma_ceiling.ceiling_ptx()
+    multiplies = sum(line.lstrip().startswith("mma.sync") for line in ptx.splitlines())
+    assert mma_ceiling.ceiling_flop(1, 1) == multiplies * 2 * 16 * 8 * 16 * mma_ceiling.WARPS
+    rng = np.random.default_rng(0)
+    operands = rng.integers(-2, 3, 256 * 32 * 2).astype(np.float16)
+    sums, more = np.zeros(256, np.float32), np.zeros(256, np.float32)
+    launch = {"entry": "ceiling", "grid": (1, 1, 1), "block": (256, 1, 1), "arch": "sm_80"}
+    for out, turns in ((sums, 1), (more, 3)):
+        machine.run(ptx, launch, {"operands": operands, "sums": out, "turns": turns}, strict=True)
+    assert np.any(sums) and np.array_equal(more, 3 * sums)

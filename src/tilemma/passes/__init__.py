@@ -18,6 +18,7 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.expand_copies import ExpandCopies
 from tilemma.passes.infer_levels import InferLevels
 from tilemma.passes.insert_sync import InsertSync
+from tilemma.passes.pipeline_loads import PipelineLoads
 from tilemma.passes.place_fragments import PlaceFragments
 from tilemma.passes.plan_events import PlanEvents
 from tilemma.passes.release_slots import ReleaseSlots
@@ -58,6 +59,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         TakeTurns(),
         StartFromZero(),
         ReleaseSlots(),
+        PipelineLoads(),
         InsertSync(arch),
         AssignRoles(arch),
         AllocateShared(arch),

@@ -1,0 +1,50 @@
+"""Indices of parallels and loops that are written twice: every one has a name of its own in a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilemma.ir.expr import Expr, Index, substitute
+from tilemma.ir.tile import Body, For, Op, Parallel
+from tilemma.ir.walk import bodies, map_expressions, walk
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of indices that a kernel has."""
+
+    taken: set[str]
+
+    @staticmethod
+    def of(body: Body) -> Names:
+        found: set[str] = set()
+        for op in walk(body):
+            if isinstance(op, Parallel):
+                found |= {i.name for i in op.indices}
+            elif isinstance(op, For):
+                found.add(op.index.name)
+        return Names(found)
+
+    def fresh(self, index: Index) -> Index:
+        """``index`` under a name that is not taken yet."""
+        stem = index.name.split(".")[0]
+        name = next(n for n in (f"{stem}.{i}" for i in range(1, len(self.taken) + 2)) if n not in self.taken)
+        self.taken.add(name)
+        return replace(index, name=name)
+
+    def renamed(self, op: Op) -> Op:
+        """``op`` with fresh names for its own indices and for those inside it."""
+        return self._renamed(op, {})
+
+    def _renamed(self, op: Op, table: dict[str, Expr]) -> Op:
+        if isinstance(op, Parallel):
+            new = {i.name: self.fresh(i) for i in op.indices}
+            table = {**table, **new}
+            op = replace(op, indices=tuple(new[i.name] for i in op.indices))
+        elif isinstance(op, For):
+            index = self.fresh(op.index)
+            table = {**table, op.index.name: index}
+            op = replace(op, index=index)
+        op = map_expressions(op, lambda e: substitute(e, table))
+        nested = {name: tuple(self._renamed(x, table) for x in inner) for name, inner in bodies(op)}
+        return replace(op, **nested) if nested else op  # type: ignore[arg-type]

@@ -1,0 +1,260 @@
+"""Operand tiles one step ahead of the multiplies, also from one turn of the loop over K to the next.
+
+A warp that waits for its copies, then for ldmatrix, leaves the tensor cores idle at the start of every turn.
+With two sets of operand registers the first step of the next turn is loaded before the last multiplies of
+this one::
+
+    for k:                                       wait a; load f[0] <- a, step 0
+        copy => b                                for k:
+        wait a                                       copy => b
+        for i in 0..n:                               for i in 0..n-1:
+            load f <- a, step i            =>            load f[(i + 1) % 2] <- a, step i + 1
+            multiply f                                   multiply f[i % 2]
+        rotate a, b                                  rotate a, b
+                                                     wait a; load f[0] <- a, step 0
+                                                     multiply f[(n - 1) % 2]
+
+The last turn loads a step that nothing multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilemma.atoms import MmaAtom, catalogue
+from tilemma.ir.expr import Expr, Index, Var, binary, const, depends_on, substitute, value_of
+from tilemma.ir.expr import walk as parts
+from tilemma.ir.tile import (
+    Alloc,
+    Body,
+    Copy,
+    DeclareFragment,
+    For,
+    FragmentRef,
+    Kernel,
+    Load,
+    Mma,
+    Op,
+    Parallel,
+    SwapFutures,
+    WaitFuture,
+)
+from tilemma.ir.types import Space
+from tilemma.ir.walk import bodies, expressions, map_expressions, walk
+from tilemma.passes.decision import Decision
+from tilemma.passes.names import Names
+from tilemma.passes.rotation import Rotations
+
+# Registers of a thread: the most that an instruction names, and what a multiprocessor has (CUDA C++ Programming
+# Guide, Compute Capabilities); what addresses and counters of such a loop need besides the tiles.
+_MOST, _REGISTERS, _OTHERS = 255, 64 * 1024, 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The steps of one turn: ``index`` counts ``turns`` of them, each loads and then multiplies."""
+
+    index: Index
+    turns: int
+    declared: tuple[DeclareFragment, ...]
+    loads: tuple[Load, ...]
+    multiplies: tuple[Mma, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A turn of the loop: ``before``, ``waits`` and ``group`` (whose body is ``inner``), then ``after``."""
+
+    before: Body
+    waits: Body
+    group: Parallel
+    inner: For
+    steps: _Steps
+    after: Body
+
+
+@dataclass(frozen=True)
+class PipelineLoads:
+    """Rotates loops that wait for asynchronous copies and multiply by mma.sync."""
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        names = Names.of(kernel.body)
+
+        def settle(body: Body, block: Body) -> Body:
+            out: list[Op] = []
+            for op in body:
+                inside = op.body if isinstance(op, Parallel) and _is_block(op) else block
+                nested = {name: settle(inner, inside) for name, inner in bodies(op)}
+                op = replace(op, **nested) if nested else op  # type: ignore[arg-type]
+                turn = _turn(op) if isinstance(op, For) else None
+                if isinstance(op, For) and turn is not None and _sound(op, turn, out, block):
+                    short = _short_of_registers(turn, block)
+                    text = "loaded a step ahead" if not short else f"not loaded ahead: {short}"
+                    for d in turn.steps.declared:
+                        log.append(Decision("ahead", d.name, text, span=d.span))
+                    out += [op] if short else _rotated(op, turn, names)
+                else:
+                    out.append(op)
+            return tuple(out)
+
+        return replace(kernel, body=settle(kernel.body, ()))
+
+
+def _is_block(op: Parallel) -> bool:
+    return op.level is not None and op.level.kind == "block"
+
+
+# ---- which loops -----------------------------------------------------------------------------------------
+
+
+def _turn(loop: For) -> _Turn | None:
+    """The parts of ``loop``'s body, where it has the form that is rotated."""
+    groups = [i for i, op in enumerate(loop.body) if isinstance(op, Parallel)]
+    if len(groups) != 1:
+        return None
+    at = groups[0]
+    before, group, after = loop.body[:at], loop.body[at], loop.body[at + 1 :]
+    assert isinstance(group, Parallel)
+    waits = tuple(op for op in before if isinstance(op, WaitFuture))
+    before = tuple(op for op in before if not isinstance(op, WaitFuture))
+    if not waits or not all(_is_copy(op) for op in before):
+        return None
+    if not all(_is_copy(op) or isinstance(op, SwapFutures) for op in after):
+        return None
+    if len(group.body) != 1 or not isinstance(group.body[0], For):
+        return None
+    steps = _steps(group.body[0])
+    return None if steps is None else _Turn(before, waits, group, group.body[0], steps, after)
+
+
+def _is_copy(op: Op) -> bool:
+    """Whether ``op`` is a copy that goes on after its statement, or declares where one goes."""
+    if isinstance(op, Copy):
+        return op.future is not None and op.plan is not None and op.plan.engine == "cp.async" and not op.after
+    return isinstance(op, Alloc) and op.init is None
+
+
+def _steps(loop: For) -> _Steps | None:
+    turns = value_of(loop.stop)
+    if value_of(loop.start) != 0 or value_of(loop.step) != 1 or turns is None or turns < 2 or turns % 2:
+        return None
+    declared = tuple(op for op in loop.body if isinstance(op, DeclareFragment))
+    loads = tuple(op for op in loop.body if isinstance(op, Load))
+    multiplies = tuple(op for op in loop.body if isinstance(op, Mma))
+    rest = [op for op in loop.body if not isinstance(op, DeclareFragment)]
+    own = {d.name for d in declared}
+    if not multiplies or tuple(rest) != (*loads, *multiplies) or any(d.copies for d in declared):
+        return None
+    if {f.fragment.name for f in loads} != own or not all(_in_registers(d) for d in declared):
+        return None
+    for m in multiplies:
+        operands = [x.name for x in (m.a, m.b, m.meta) if isinstance(x, FragmentRef)]
+        if not set(operands) <= own or not (isinstance(m.a, FragmentRef) and isinstance(m.b, FragmentRef)):
+            return None
+        if m.scale_a is not None or m.future is not None or not _is_synchronous(m):
+            return None
+    return _Steps(loop.index, turns, declared, loads, multiplies)
+
+
+def _in_registers(d: DeclareFragment) -> bool:
+    return d.plan is not None and d.plan.residence == "registers"
+
+
+def _is_synchronous(m: Mma) -> bool:
+    atom = catalogue[m.atom] if m.atom is not None else None
+    return isinstance(atom, MmaAtom) and atom.kind != "wgmma"
+
+
+def _sound(loop: For, turn: _Turn, earlier: Iterable[Op], block: Body) -> bool:
+    """Whether the waits and first loads of a turn may come before its copies, and before the loop.
+
+    They go past copies into other buffers, and what they load has been copied, whichever turn it is.
+    """
+    sources = {load.src.base for load in turn.steps.loads}
+    if any(b.space is not Space.SHARED or b.copies for b in sources):
+        return False
+    names = {b.name for b in sources}
+    moving = {loop.index.name}
+    for load in turn.steps.loads:
+        if any(depends_on(e, moving) or _varies(e) for e in expressions(load)):
+            return False
+    inside = [op for op in (*turn.before, *turn.after) if isinstance(op, Copy)]
+    first = [op for op in turn.before if isinstance(op, Copy)]
+    awaited = {name for w in turn.waits if isinstance(w, WaitFuture) for name in w.futures}
+    if any(c.dst.base.name in names for c in first):
+        return False
+    outside = [op for op in earlier if isinstance(op, Copy)]
+    if not names <= {c.dst.base.name for c in outside} or not awaited <= {c.future for c in outside}:
+        return False
+    rotations = Rotations(block)
+    filled = {c.dst.base.name for c in (*inside, *outside)}
+    return all(rotations.group(name) <= filled for name in names)
+
+
+def _varies(e: Expr) -> bool:
+    return any(isinstance(x, Var) for x in parts(e))
+
+
+def _short_of_registers(turn: _Turn, block: Body) -> str:
+    """Why two sets of operands have no room beside the accumulators; empty where they have."""
+    declared = {op.name: op for op in walk(block) if isinstance(op, DeclareFragment)}
+    sums = sum(_registers(d) for d in declared.values() if d.plan is not None and d.plan.role == "C")
+    needed = sums + 2 * sum(_registers(d) for d in turn.steps.declared) + _OTHERS
+    level = turn.group.level
+    assert level is not None
+    threads = prod(value_of(i.extent) or 1 for i in turn.group.indices) * level.threads
+    have = min(_MOST, _REGISTERS // threads)
+    return f"that takes {needed} registers of {have}" if needed > have else ""
+
+
+def _registers(d: DeclareFragment) -> int:
+    assert d.plan is not None
+    atom = catalogue[d.plan.atom]
+    assert isinstance(atom, MmaAtom)
+    return prod(d.plan.repeat) * atom.operands[d.plan.role].registers * prod(d.copies)
+
+
+# ---- rotating --------------------------------------------------------------------------------------------
+
+
+def _rotated(loop: For, turn: _Turn, names: Names) -> list[Op]:
+    steps = turn.steps
+    own = {d.name for d in steps.declared}
+    last = steps.turns - 1
+    ahead = binary("add", steps.index, const(1))
+    first = tuple(_step(x, own, steps.index, const(0)) for x in steps.loads)
+    rest = replace(
+        turn.inner,
+        stop=const(last),
+        body=(
+            *(_step(x, own, steps.index, ahead) for x in steps.loads),
+            *(_step(x, own, steps.index, steps.index) for x in steps.multiplies),
+        ),
+    )
+    final = tuple(_step(x, own, steps.index, const(last)) for x in steps.multiplies)
+    body = (
+        *turn.before,
+        replace(turn.group, body=(rest,)),
+        *turn.after,
+        *turn.waits,
+        names.renamed(replace(turn.group, body=(*first, *final))),
+    )
+    declared = [replace(d, copies=(2,)) for d in steps.declared]
+    return [*declared, *turn.waits, names.renamed(replace(turn.group, body=first)), replace(loop, body=body)]
+
+
+def _step(op: Op, own: set[str], index: Index, at: Expr) -> Op:
+    """``op`` of step ``at``, with the operand registers of that step."""
+    slot = binary("mod", at, const(2))
+
+    def moved(ref: FragmentRef) -> FragmentRef:
+        return FragmentRef(ref.name, (slot,)) if ref.name in own else ref
+
+    op = map_expressions(op, lambda e: substitute(e, {index.name: at}))
+    if isinstance(op, Load):
+        return replace(op, fragment=moved(op.fragment))
+    assert isinstance(op, Mma)
+    a, b = (moved(x) if isinstance(x, FragmentRef) else x for x in (op.a, op.b))
+    return replace(op, a=a, b=b, meta=None if op.meta is None else moved(op.meta))
