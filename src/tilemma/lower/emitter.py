@@ -165,7 +165,7 @@ class Emitter:
         negate: bool = False,
     ) -> None:
         """An instruction with an effect."""
-        self.add(Instr(mnemonic, tuple(dst), tuple(src), guard, negate))
+        self.regions[-1].ops.append(Instr(mnemonic, tuple(dst), tuple(src), guard, negate, span=self.span))
 
     def pure(
         self, mnemonic: str, type: str, *src: LaneOperand, hint: str = "t", uniform: bool | None = None
@@ -197,14 +197,9 @@ class Emitter:
                 return i - 1
         return len(self.regions) - 1
 
-    @contextmanager
-    def at_root(self) -> Iterator[None]:
+    def at_root(self) -> _AtRoot:
         """Write to the outermost region: for values that every branch wants."""
-        open_regions, self.regions = self.regions, self.regions[:1]
-        try:
-            yield
-        finally:
-            self.regions = open_regions
+        return _AtRoot(self)
 
     # ---- control ---------------------------------------------------------------------------------------
 
@@ -389,3 +384,19 @@ class Emitter:
         with self.at_root():
             reg = self.pure("mov.u32", "s32", Special(f"%{name}"), hint=hint, uniform=uniform)
         return self.bounded(reg, 0, limit - 1)
+
+
+class _AtRoot:
+    """A context manager; asked for with every address, it is no generator."""
+
+    __slots__ = ("_emitter", "_regions")
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+        self._regions = emitter.regions
+
+    def __enter__(self) -> None:
+        self._emitter.regions = self._regions[:1]
+
+    def __exit__(self, *problem: object) -> None:
+        self._emitter.regions = self._regions

@@ -78,8 +78,7 @@ class Pending:
     def but(self, **changes: Any) -> Pending:
         """`dataclasses.replace`, without its checks: states are copied thousands of times."""
         new: Pending = object.__new__(Pending)
-        new.__dict__.update(self.__dict__)
-        new.__dict__.update(changes)
+        object.__setattr__(new, "__dict__", {**self.__dict__, **changes})
         return new
 
     def reaches(self, body: Block) -> bool:
@@ -465,25 +464,27 @@ def _synchronise(node: Node, state: State) -> None:
     op = node.op
     if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait, BulkWait)):
         return
-    agent = _CONCERNS.get(type(op))
-    for key, p in list(state.items()):
-        if (agent is not None and p.access.agent != agent) or not p.reaches(node.parent):
+    agent, body = _CONCERNS.get(type(op)), node.parent
+    for key, p in state.items():
+        if (agent is not None and p.access.agent != agent) or not p.reaches(body):
             continue
+        new = p
         match op:
-            case CopyCommit():
-                state[key] = p.but(committed=True, newer=p.newer + p.committed)
-            case MmaCommit():
-                state[key] = p.but(committed=True)
-            case CopyWait(pending=n) if p.committed and p.newer >= n:
-                state[key] = p if p.done else p.end(node)
-            case MmaWait(pending=0) if p.committed:
-                state[key] = p if p.done else p.end(node)
-            case BulkWait(pending=n, complete=complete) if p.newer >= n:
-                state[key] = p.end(node) if not p.done and (complete or not p.access.write) else p
-            case ProxyFence() if p.done and not p.fenced:
-                state[key] = p.but(fenced=True)
             case Barrier():
-                state[key] = _cross(p, node)
+                new = _cross(p, node)
+            case ProxyFence() if p.done and not p.fenced:
+                new = p.but(fenced=True)
+            case CopyCommit():
+                new = p.but(committed=True, newer=p.newer + p.committed)
+            case MmaCommit() if not p.committed:
+                new = p.but(committed=True)
+            case CopyWait(pending=n) if p.committed and p.newer >= n and not p.done:
+                new = p.end(node)
+            case MmaWait(pending=0) if p.committed and not p.done:
+                new = p.end(node)
+            case BulkWait(pending=n, complete=complete) if p.newer >= n and not p.done:
+                new = p.end(node) if complete or not p.access.write else p
+        state[key] = new
 
 
 def _cross(p: Pending, barrier: Node) -> Pending:
