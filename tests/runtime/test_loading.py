@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import struct
 import threading
 from typing import Any
@@ -19,6 +20,7 @@ from tilemma.launch import (
 from tilemma.runtime import (
     CallCache,
     DeviceArray,
+    DriverError,
     LoadedKernel,
     NoGPU,
     PreparedLaunch,
@@ -327,3 +329,16 @@ def test_calls_with_arrays_that_change_unseen_are_never_warm() -> None:
     x = np.zeros(3)
     cache.put((x,))
     assert len(cache) == 0 and not cache.run((x,))
+
+
+def test_memory_of_a_lost_context(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """A crashed kernel's error is not followed by tracebacks of the finalizers of arrays."""
+
+    def refuse(pointer: int) -> None:
+        raise DriverError(call="cuMemFree", name="CUDA_ERROR_LAUNCH_FAILED", text="launch failure", remedy="none")
+
+    monkeypatch.setattr(fake, "free", refuse)
+    array = DeviceArray(cuda_device(), (4,), "f16")
+    del array
+    gc.collect()
+    assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +12,14 @@ import numpy as np
 from .. import dtypes
 from ..dtypes import DType
 from .arrays import CPU, ArrayRef, describe, host_view, is_array, row_major
+from .cudadriver import DriverError
 from .device import Device
 
 
 def _release(device: Device, pointer: int) -> None:
-    with device.active():
+    # After a kernel crashed the driver refuses every call, and the context's memory goes with the process; a
+    # finalizer that raised would print a traceback over the error that the user has already seen.
+    with contextlib.suppress(DriverError), device.active():
         device.driver.free(pointer)
 
 
