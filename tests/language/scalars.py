@@ -403,7 +403,7 @@ POINTS = np.array([0.25, 0.75, -0.5, 1.0, 0.0, -1.0, 0.99, 0.1], f32)
 WIDE = np.array([0.25, 7.5, -0.5, 1.0, 0.0, -12.0, 50.0, 0.1], f32)
 MATH = {
     "acos": np.arccos, "asin": np.arcsin, "atan": np.arctan, "ceil": np.ceil, "cos": np.cos, "cosh": np.cosh,
-    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "fabs": np.abs, "floor": np.floor, "rcp": lambda x: 1 / x,
+    "exp": np.exp, "exp2": np.exp2, "exp2_ftz": np.exp2, "expm1": np.expm1, "fabs": np.abs, "floor": np.floor, "rcp": lambda x: 1 / x,
     "isfinite": np.isfinite, "log": np.log, "log1p": np.log1p, "log2": np.log2,
     "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x), "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sign": np.sign, "sin": np.sin, "sinh": np.sinh,

@@ -47,6 +47,7 @@ CASES: dict[str, Case] = {
     "rsqrt": ((ANY,), lambda x: 1 / np.sqrt(x), 2**-21, 0),
     "exp": ((ANY,), np.exp, 2**-21, 1e-44),
     "exp2f": ((ANY,), np.exp2, 2**-21, 1e-44),
+    "exp2_ftz": ((ANY,), lambda x: np.where(x < -126, 0, np.exp2(x)), 2**-21, 0),
     "expm1": ((ANY,), np.expm1, 2**-20, 0),
     "log": ((ANY,), np.log, 2**-20, 0),
     "log1p": ((ANY,), np.log1p, 2**-20, 0),

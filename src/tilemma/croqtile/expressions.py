@@ -55,7 +55,7 @@ _BINARY: dict[str, BinaryOp] = {
 # Functions of the math library: name -> number of arguments.
 MATH: dict[str, int] = {
     "acos": 1, "asin": 1, "atan": 1, "atan2": 2, "ceil": 1, "cos": 1, "cosh": 1, "exp": 1, "exp2f": 1,
-    "expm1": 1, "fabs": 1, "fmaf": 3, "frcp_rn": 1, "floor": 1, "gelu": 1, "isfinite": 1, "log": 1,
+    "exp2_ftz": 1, "expm1": 1, "fabs": 1, "fmaf": 3, "frcp_rn": 1, "floor": 1, "gelu": 1, "isfinite": 1, "log": 1,
     "log1p": 1, "pow": 2, "round": 1, "rsqrt": 1, "sigmoid": 1, "sign": 1, "sin": 1, "sinh": 1,
     "softplus": 1, "sqrt": 1, "tan": 1, "tanh": 1,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import tilemma as tm
@@ -10,14 +11,68 @@ from tilemma.ops.epilogue import Addends, combine, finish
 from tilemma.ops.kernels import multiply, raster
 
 
-def work(t: Any, tiles_m: Any, tiles_n: Any, rows: int, split: int, steps: Any) -> tuple[Any, ...]:
-    """(batch, part, m, n, first step, end) of task ``t``: the parts of K innermost, the batches outermost."""
-    part, tile = (t % split, t // split) if split > 1 else (0, t)
-    batch = tile // (tiles_m * tiles_n)
-    m, n = raster(tile % (tiles_m * tiles_n), tiles_m, tiles_n, rows)
-    if split == 1:
-        return batch, part, m, n, 0, steps
-    return batch, part, m, n, part * steps // split, (part + 1) * steps // split
+@dataclass(frozen=True)
+class Tasks:
+    """What a block walks through: from ``first``, every ``pace``-th of ``count`` tasks.
+
+    A batch has ``tiles_m`` x ``tiles_n`` tiles in groups of ``raster`` rows, each ``split`` parts of ``steps``.
+    """
+
+    first: Any
+    pace: int
+    count: Any
+    tiles_m: Any
+    tiles_n: Any
+    raster: int
+    split: int
+    steps: Any
+
+    def task(self, t: Any) -> tuple[Any, ...]:
+        """(batch, part, m, n, first step, end) of task ``t``: the parts of K innermost, the batches outermost."""
+        part, tile = (t % self.split, t // self.split) if self.split > 1 else (0, t)
+        batch = tile // (self.tiles_m * self.tiles_n)
+        m, n = raster(tile % (self.tiles_m * self.tiles_n), self.tiles_m, self.tiles_n, self.raster)
+        if self.split == 1:
+            return batch, part, m, n, 0, self.steps
+        return batch, part, m, n, part * self.steps // self.split, (part + 1) * self.steps // self.split
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand: tiles of ``rows`` x ``depth`` of ``array`` go through ``ring``.
+
+    ``major``: "row" where the depth is contiguous.  ``batched``: there is a matrix for each batch.  ``shared``:
+    the blocks of a cluster need the same tile, and each brings a part of it to all of them.
+    """
+
+    array: Any
+    ring: Any
+    major: str
+    rows: int
+    depth: int
+    batched: bool
+    shared: bool
+    evict: str | None
+
+    def bring(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any) -> None:
+        """Start to load step ``k`` of tile ``tile`` into ``slot``."""
+        batch = batch if self.batched else 0
+        if self.major == "row":
+            there = self.array.subspan(1, self.rows, self.depth).at(batch, tile, k).sqz()
+        else:
+            there = self.array.subspan(1, self.depth, self.rows).at(batch, k, tile).sqz()
+        tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared, evict=self.evict)
+
+    def load(self, slot: Any, part: Any, rows: int) -> Any:
+        """The ``part``-th of ``rows`` rows of what is in ``slot``."""
+        if self.major == "row":
+            return mma.load(self.ring[slot].subspan(rows, self.depth).at(part, 0))
+        return mma.load(self.ring[slot].subspan(self.depth, rows).at(0, part))
+
+
+def ring(dtype: str, major: str, rows: int, depth: int, stages: int) -> Any:
+    """Shared memory for ``stages`` tiles of an operand."""
+    return shared(dtype, *((rows, depth) if major == "row" else (depth, rows)), copies=stages)
 
 
 @tm.kernel
@@ -54,66 +109,62 @@ def matmul_pipelined(
     RASTER=8,
     GRID=132,
     SPLIT=1,
+    CLUSTER=1,
+    SHARED="",
+    EVICT_LHS=None,
+    EVICT_RHS=None,
     STORE="tma",
     SCALE=False,
     ADDEND="",
     ALONG="",
     ACTIVATION="",
 ):
-    """As `matmul_tiles`.  With SPLIT > 1, out[batch * SPLIT + part] is the product over one part of K."""
+    """As `matmul_tiles`.  With SPLIT > 1, out[batch * SPLIT + part] is the product over one part of K.
+
+    Where SHARED is "lhs" ("rhs"), the blocks of a cluster compute neighbouring tiles of a row (column) of tiles.
+    """
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
-    tiles_m, tiles_n, steps = cdiv(M, TILE_M), cdiv(N, TILE_N), cdiv(K, TILE_K)
-    tasks = out.shape[0] * tiles_m * tiles_n
-    for block in parallel(select(tasks < GRID, tasks, GRID), level="block"):
+    HIGH, WIDE = CLUSTER if SHARED == "rhs" else 1, CLUSTER if SHARED == "lhs" else 1
+    tiles_m, tiles_n, steps = cdiv(M, HIGH * TILE_M), cdiv(N, WIDE * TILE_N), cdiv(K, TILE_K)
+    count = out.shape[0] * tiles_m * tiles_n
+
+    def block(first: Any, rank: Any) -> None:
+        tasks = Tasks(first, GRID, count, tiles_m, tiles_n, RASTER, SPLIT, steps)
         full = event(STAGES)
         empty = event(STAGES)
-        lhs_s = (
-            shared(T, TILE_M, TILE_K, copies=STAGES) if LHS == "row" else shared(T, TILE_K, TILE_M, copies=STAGES)
-        )
-        rhs_s = (
-            shared(T, TILE_N, TILE_K, copies=STAGES) if RHS == "row" else shared(T, TILE_K, TILE_N, copies=STAGES)
-        )
+        lhs_s, rhs_s = ring(T, LHS, TILE_M, TILE_K, STAGES), ring(T, RHS, TILE_N, TILE_K, STAGES)
+        left = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, SHARED == "lhs", EVICT_LHS)
+        right = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, SHARED == "rhs", EVICT_RHS)
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
                 filled = var(0)
-                for t in foreach(tasks, start=block, step=GRID):
-                    batch, _, m, n, first, end = work(t, tiles_m, tiles_n, RASTER, SPLIT, steps)
-                    batches = tuple(0 if b == 1 else batch for b in (LHS_BATCH, RHS_BATCH))
-                    for k in foreach(steps, start=first, stop=end):
+                for t in foreach(count, start=first, step=GRID):
+                    batch, _, m, n, begin, end = tasks.task(t)
+                    for k in foreach(steps, start=begin, stop=end):
                         wait(empty.at(filled))
                         slot = filled % STAGES
-                        if LHS == "row":
-                            left = lhs.subspan(1, TILE_M, TILE_K).at(batches[0], m, k).sqz()
-                        else:
-                            left = lhs.subspan(1, TILE_K, TILE_M).at(batches[0], k, m).sqz()
-                        if RHS == "row":
-                            right = rhs.subspan(1, TILE_N, TILE_K).at(batches[1], n, k).sqz()
-                        else:
-                            right = rhs.subspan(1, TILE_K, TILE_N).at(batches[1], k, n).sqz()
-                        tma.copy(left, lhs_s[slot], async_=full.at(filled))
-                        tma.copy(right, rhs_s[slot], async_=full.at(filled))
+                        left.bring(batch, m * HIGH + (rank if HIGH > 1 else 0), k, slot, full.at(filled))
+                        right.bring(batch, n * WIDE + (rank if WIDE > 1 else 0), k, slot, full.at(filled))
                         trigger(full.at(filled))
                         filled += 1
             with inthreads(wg >= 1, async_=True):
                 used = var(0)
                 for i in foreach(STAGES):
-                    trigger(empty[i])
-                for t in foreach(tasks, start=block, step=GRID):
-                    batch, part, m, n, first, end = work(t, tiles_m, tiles_n, RASTER, SPLIT, steps)
+                    trigger(empty[i], cluster=CLUSTER > 1)
+                for t in foreach(count, start=first, step=GRID):
+                    batch, part, m, n, begin, end = tasks.task(t)
+                    m, n = m * HIGH + (rank if HIGH > 1 else 0), n * WIDE + (rank if WIDE > 1 else 0)
                     mc = mma.fill(0.0, "f32")
-                    for k in foreach(steps, start=first, stop=end):
+                    for k in foreach(steps, start=begin, stop=end):
                         wait(full.at(used))
-                        if LHS == "row":
-                            ma = mma.load(lhs_s[used % STAGES].subspan(WARP_M, TILE_K).at(wg - 1, 0))
-                        else:
-                            ma = mma.load(lhs_s[used % STAGES].subspan(TILE_K, WARP_M).at(0, wg - 1))
-                        multiply(LHS, RHS)(mc, ma, mma.load(rhs_s[used % STAGES]))
+                        slot = used % STAGES
+                        multiply(LHS, RHS)(mc, left.load(slot, wg - 1, WARP_M), right.load(slot, 0, TILE_N))
                         mma.commit()
-                        trigger(empty.at(used))
+                        trigger(empty.at(used), cluster=CLUSTER > 1)
                         used += 1
                     row = m * TILE_M + (wg - 1) * WARP_M
                     use = Addends(alpha, beta, out if ADDEND == "out" else c, bias)
@@ -125,6 +176,14 @@ def matmul_pipelined(
                         tma.copy(piece, there)
                     else:
                         mma.store(mc, there)
+
+    if SHARED == "":
+        for first in parallel(select(count < GRID, count, GRID), level="block"):
+            block(first, 0)
+    else:
+        for first in parallel(select(count < GRID, count, GRID), level="cluster"):
+            for rank in parallel(CLUSTER, level="block"):
+                block(first, rank)
 
 
 @tm.kernel

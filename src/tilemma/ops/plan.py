@@ -43,6 +43,9 @@ class Plan:
     store: str = "direct"
     swap: bool = False
     pack: tuple[str, ...] = ()
+    cluster: int = 1
+    shared: str = ""
+    evict: tuple[str | None, str | None] = (None, None)
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -57,6 +60,8 @@ class Plan:
         }
         if self.kernel == "pipelined":
             values |= {"STAGES": self.stages, "GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
+            values |= {"CLUSTER": self.cluster, "SHARED": self.shared}
+            values |= {"EVICT_LHS": self.evict[0], "EVICT_RHS": self.evict[1]}
         return values
 
     def __str__(self) -> str:
@@ -67,6 +72,7 @@ class Plan:
         if self.kernel == "pipelined":
             parts += [f"{self.stages} stages", f"{self.grid} blocks", f"{self.store} store"]
         parts.append(f"raster {self.raster}")
+        parts += [f"clusters of {self.cluster} share {self.shared}"] * (self.cluster > 1)
         parts += [f"split {self.split}"] * (self.split > 1) + ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)
         return ", ".join(parts)

@@ -167,6 +167,11 @@ def unary(op: str, t: DType) -> Callable[[Any], Any]:
     return lambda a: -a if isinstance(a, np.ndarray) else wrap(-a, t)
 
 
+def _exp2_ftz(x: Any) -> Any:
+    y = np.exp2(x)
+    return y * (y >= 2.0**-126)
+
+
 def _erf_gelu(x: Any) -> Any:
     return 0.5 * x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2.0)))
 
@@ -191,6 +196,7 @@ MATH: dict[str, tuple[int, Function]] = {
     "exp": (1, np.exp),
     "exp2": (1, np.exp2),
     "exp2f": (1, np.exp2),
+    "exp2_ftz": (1, _exp2_ftz),
     "expm1": (1, np.expm1),
     "fabs": (1, np.abs),
     "abs": (1, np.abs),
