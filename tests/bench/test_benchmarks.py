@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import machine_vs_gpu as agreement
 import mma_ceiling
+import ops_page
 import sass_loop
 from levers import LEVERS
 
@@ -101,3 +102,19 @@ def test_the_ceiling_counts_what_it_multiplies() -> None:
     for out, turns in ((sums, 1), (more, 3)):
         machine.run(ptx, launch, {"operands": operands, "sums": out, "turns": turns}, strict=True)
     assert np.any(sums) and np.array_equal(more, 3 * sums)
+
+
+def test_the_page_of_products_shows_what_was_measured() -> None:
+    row = {
+        "name": "16x32x64", "group": "large", "dtype": "f16", "flops": 65536.0,
+        "ours": {"flushed": 2.0, "graph": 1.0}, "tuned": {"flushed": 1.6}, "peer": {"flushed": 2.2, "graph": 1.5},
+    }  # fmt: skip
+    about = {"device": "a GPU", "date": "today", "torch": "2", "cuda": "13", "ptxas": "13.5"}
+    text = ops_page.table({**about, "rows": [row]})
+    assert "| 16 x 32 x 64 | f16 | 0 | 1.100 (1.375) | 1.500 |  |" in text and "a GPU, today" in text
+    page = f"before\n{ops_page.BEGIN}\nold\n{ops_page.END}\nafter"
+    assert "old" not in ops_page.rewritten(page, text) and text in ops_page.rewritten(page, text)
+    with pytest.raises(ValueError):
+        ops_page.rewritten("no marks", text)
+    svg = ops_page.picture({**about, "rows": [row]})
+    assert svg.count("<rect") == 3 and ">1.100<" in svg

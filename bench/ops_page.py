@@ -1,0 +1,107 @@
+"""Writes the tables of `ops.matmul` in README.md and docs/ops.md, and docs/performance/ops.svg, from
+docs/performance/ops.json (`python bench/ops.py --json docs/performance/ops.json`): python bench/ops_page.py."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "docs" / "performance" / "ops.json"
+PICTURE = DATA.with_suffix(".svg")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "ops.md")
+REGIMES = ("flushed", "graph", "steady")
+BEGIN, END = "<!-- bench/ops_page.py -->", "<!-- end -->"
+
+
+def ratio(row: dict[str, Any], regime: str, who: str = "ours") -> float | None:
+    """The peer's time over ours; None where it was not measured."""
+    mine, peer = row[who].get(regime), row["peer"].get(regime)
+    return None if mine is None or peer is None else float(peer / mine)
+
+
+def _cell(row: dict[str, Any], regime: str) -> str:
+    plain, tuned = ratio(row, regime), ratio(row, regime, "tuned")
+    if plain is None:
+        return ""
+    return f"{plain:.3f}" if tuned is None else f"{plain:.3f} ({tuned:.3f})"
+
+
+def table(data: dict[str, Any]) -> str:
+    """Ratios of every product by regime, with tuning in brackets, and what they were measured on."""
+    rows = data["rows"]
+    lines = ["| M x N x K | type | flushed, TFLOP/s | ratio | graph replay, ratio | steady, ratio |"]
+    lines.append("|---|---|---|---|---|---|")
+    for row in rows:
+        speed = row["flops"] / row["ours"]["flushed"] / 1e6
+        name = row["name"].replace("x", " x ")
+        cells = [name, row["dtype"], f"{speed:.0f}", *(_cell(row, r) for r in REGIMES)]
+        lines.append("| " + " | ".join(cells) + " |")
+    notes = [
+        f"{data['device']}, {data['date']}, torch {data['torch']} with CUDA {data['cuda']}, ptxas {data['ptxas']}"
+    ]
+    large = [r for r in rows if r["group"] == "large"]
+    for regime in ("flushed", "steady"):
+        found = [x for x in (ratio(r, regime) for r in large) if x is not None]
+        if found:
+            notes.append(f"geometric mean of the {len(found)} largest, {regime}: {geometric_mean(found):.3f}")
+    if data.get("host_us"):
+        notes.append("host time of a call, us: " + ", ".join(f"{n} {t:.1f}" for n, t in data["host_us"].items()))
+    return "\n".join([*lines, "", "; ".join(notes) + "."])
+
+
+def picture(data: dict[str, Any]) -> str:
+    """Ratios as bars, one for each product and regime, as SVG."""
+    colors = {"flushed": "#26c", "graph": "#283", "steady": "#b80"}
+    bars = [(r["name"], x, ratio(r, x)) for r in data["rows"] for x in REGIMES if ratio(r, x) is not None]
+    left, right, high, top, most = 210, 400, 16, 30, 1.5
+    width, height = left + right + 60, top + high * len(bars) + 20
+    one = left + right / most
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for i, (regime, color) in enumerate(colors.items()):
+        lines.append(f'<text x="{left + 90 * i}" y="16" fill="{color}">{regime}</text>')
+    before = ""
+    for i, (name, regime, value) in enumerate(bars):
+        assert value is not None
+        y = top + high * i
+        if name != before:
+            lines.append(f'<text x="{left - 6}" y="{y + 11}" text-anchor="end">{name}</text>')
+        before = name
+        size = right * min(value, most) / most
+        lines.append(
+            f'<rect x="{left}" y="{y + 2}" width="{size:.1f}" height="{high - 4}" fill="{colors[regime]}"/>'
+        )
+        lines.append(f'<text x="{left + size + 4:.1f}" y="{y + 12}">{value:.3f}</text>')
+    lines.append(f'<line x1="{one:.1f}" y1="{top - 6}" x2="{one:.1f}" y2="{height - 14}" stroke="black"/>')
+    lines.append(f'<text x="{one:.1f}" y="{height - 3}" text-anchor="middle">cuBLAS</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def rewritten(text: str, block: str) -> str:
+    """``text`` with what stands between the marks replaced.  Raises ValueError without marks."""
+    found, count = re.subn(
+        f"(?s){re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n{block}\n{END}", text
+    )
+    if count != 1:
+        raise ValueError(f"{count} places between {BEGIN} and {END}")
+    return found
+
+
+def main() -> int:
+    data = json.loads(DATA.read_text())
+    for page in PAGES:
+        page.write_text(rewritten(page.read_text(encoding="utf-8"), table(data)), encoding="utf-8")
+    PICTURE.write_text(picture(data))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
