@@ -4,11 +4,11 @@
     python bench/ops.py --tune --steady 2 --json out.json # with tuning beside it, and the power-limited state
     python bench/ops.py --only small decode               # some groups of the table
 
-Random normal data; the peer is the fastest of torch's ways to compute the same function.  "flushed": the median of
-single launches, the L2 cache flushed before each.  "graph": the median of CUDA-graph replays of 20 calls, for small
-and decode shapes, where the host would be measured otherwise.  "steady": the mean over launches back to back.
-Ratios are the peer's time over ours: above 1 we are faster.  Every result is checked against float64 within the
-error bound on a sample of rows before it is timed.  `bench/ops_page.py` makes tables of the JSON.
+Random normal data; the peer is the fastest of torch's ways to compute the same function. "flushed": the median
+of single launches, the L2 cache flushed before each. "graph": the median of CUDA-graph replays of 20 calls, for
+small and decode shapes, where the host would be measured otherwise. "steady": the mean over launches back to
+back. Ratios are the peer's time over ours: above 1 we are faster. Every result is checked against float64
+within the error bound on a sample of rows before it is timed. `bench/ops_page.py` makes tables of the JSON.
 """
 
 from __future__ import annotations

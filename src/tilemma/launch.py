@@ -134,7 +134,8 @@ class Launch:
     """How to start one entry point.
 
     ``block`` and ``cluster`` are in threads and CTAs, x first; ``shared`` is the dynamic shared memory of a
-    CTA in bytes.  A launch whose grid has a zero extent does nothing.
+    CTA in bytes.  ``overlap``: the code waits for the end of the launch before it on the stream, so that it may be
+    started earlier.  A launch whose grid has a zero extent does nothing.
     """
 
     entry: str
@@ -146,6 +147,7 @@ class Launch:
     block: tuple[int, int, int]
     cluster: tuple[int, int, int] | None = None
     shared: int = 0
+    overlap: bool = False
     # (condition, message): checked before the launch; the condition is a Size that must not be 0.
     checks: tuple[tuple[Size, str], ...] = field(default=())
 

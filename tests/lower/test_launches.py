@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from lanes import Lane
 
+import tilemma as tm
 from tilemma import dtypes
+from tilemma.errors import TilemmaError
 from tilemma.ir.expr import Const, Dim, Index, Scalar, cdiv, const
 from tilemma.ir.lane import LaneExit, LaneIf
 from tilemma.ir.tile import Alloc, ArrayParameter, Kernel, Parallel, ScalarParameter, SetElement
@@ -150,3 +152,35 @@ def test_shared_memory_ends_with_its_last_buffer() -> None:
     k = Kernel("k", (), (Parallel((), (Alloc(s, offset=1024),), BLOCK),))
     (unit,) = lower(k, "sm_80")
     assert unit.launch.shared == unit.lane.shared == 1024 + 3 * 512
+
+
+def test_overlapping_launches_wait_before_they_touch_memory() -> None:
+    """After the events are set up, and on targets that can; the plan says how to start them."""
+    from tilemma import event, parallel
+
+    @tm.kernel
+    def store(out: tm.Global["f32", "N"], *, OVERLAP=True):
+        for i in parallel(out.shape[0], level="block", overlap=OVERLAP):
+            event(2)
+            for t in parallel(1, level="thread"):
+                out[i] = 1.0 + t
+
+    text = store.compile(arch="sm_90a").ptx
+    places = [text.index(x) for x in ("mbarrier.init", "griddepcontrol.wait", "launch_dependents", "st.global")]
+    assert places == sorted(places) and text.count("griddepcontrol") == 2
+    assert store.compile(arch="sm_90a").launch["overlap"]
+    for other in (store.compile(arch="sm_80"), store.compile(arch="sm_90a", OVERLAP=False)):
+        assert "griddepcontrol" not in other.ptx and not other.launch["overlap"]
+
+
+def test_overlap_is_for_launches() -> None:
+    from tilemma import parallel
+
+    @tm.kernel
+    def inner(out: tm.Global["f32", "N"]):
+        for i in parallel(out.shape[0], level="block"):
+            for t in parallel(1, level="thread", overlap=True):
+                out[i] = 1.0 + t
+
+    with pytest.raises(TilemmaError, match="outermost level"):
+        inner.build()

@@ -75,6 +75,7 @@ class FakeDriver:
         block: tuple[int, int, int],
         shared: int,
         cluster: tuple[int, int, int] | None,
+        overlap: bool = False,
     ) -> Callable[[int, int], None]:
         def launch(stream: int, arguments: int) -> None:
             self.launches.append(
@@ -84,6 +85,7 @@ class FakeDriver:
                     "block": block,
                     "shared": shared,
                     "cluster": cluster,
+                    "overlap": overlap,
                     "stream": stream,
                     "arguments": arguments,
                     "context": self.current_context(),

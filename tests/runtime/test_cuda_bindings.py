@@ -89,6 +89,15 @@ def test_a_cluster_is_an_attribute_of_the_launch(stub: Path) -> None:
     assert launch.startswith("launchex 0x3000 2 3 128 102400 stream (nil) attrs 1 id 4 2 1 1 first")
 
 
+def test_overlap_with_the_launch_before_is_an_attribute(stub: Path) -> None:
+    code = "for _ in range(2): run(plan(overlap=True), stream=0x77)\nprint(stub.stub_log().decode())"
+    launches = [x for x in run(stub, code) if x.startswith("launchex")]
+    wanted = "launchex 0x3000 2 3 128 102400 stream 0x77 attrs 1 id 6 1 0 0 first"
+    assert len(launches) == 2 and all(x.startswith(wanted) for x in launches)
+    lines = run(stub, "run(plan(overlap=True, cluster=(2, 1, 1)))\nprint(stub.stub_log().decode())")
+    assert [x for x in lines if "attrs 2 id 4 2 1 1" in x]
+
+
 def test_a_failure_has_the_drivers_words(stub: Path) -> None:
     code = "try: run(plan(shared=666))\nexcept DriverError as error: print(error)"
     text = "\n".join(run(stub, code))

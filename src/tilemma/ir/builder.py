@@ -218,6 +218,7 @@ class Builder:
         cooperative: bool = False,
         min_blocks: int | None = None,
         max_registers: int | None = None,
+        overlap: bool = False,
         span: Span | None = None,
     ) -> Iterator[tuple[Bounded, ...]]:
         span = span or self.span
@@ -240,6 +241,7 @@ class Builder:
                 cooperative,
                 min_blocks,
                 max_registers,
+                overlap,
                 span=span,
             )
         )

@@ -39,6 +39,8 @@ class Parallel(Op):
 
     ``level`` None: to be inferred.  Instances are numbered row-major over ``indices`` (the last fastest); inside
     a block instance i covers threads [i * level.threads, (i + 1) * level.threads) of the enclosing instance.
+    ``overlap``: the blocks of a launch start while the one before ends, and wait for its end before they touch
+    memory.
     """
 
     syntax: ClassVar[str] = "parallel $indices : $level $body"
@@ -49,6 +51,7 @@ class Parallel(Op):
     cooperative: bool = False
     min_blocks: int | None = None
     max_registers: int | None = None
+    overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,11 +65,14 @@ def parallel(
     cooperative: bool = False,
     min_blocks: int | None = None,
     max_registers: int | None = None,
+    overlap: bool = False,
 ) -> Iterator[Any]:
     """``for i, j in parallel(a, b, level="block"):`` runs the body once for each (i, j), all at once.
 
     ``level`` is "cluster", "block", "group-4" (a warpgroup), "group" (a warp), "group-N" or "thread"; without
-    one it is inferred: the outermost is block, the innermost thread.
+    one it is inferred: the outermost is block, the innermost thread.  ``overlap``, at the outermost level: blocks
+    start while the kernel before them on the stream ends, set up events, and wait for its end before they touch
+    memory (sm_90 and later; elsewhere it says nothing).
     """
     b = builder("parallel")
     check_caller("parallel", "for i in parallel(n):")
@@ -86,6 +89,15 @@ def parallel(
         )
     names = names_of(len(sizes), "p")
     options: dict[str, Any] = {"asynchronous": bool(async_), "cooperative": bool(cooperative)}
+    if overlap and b.inside_parallel:
+        raise WrongOperand(
+            span,
+            what="parallel(overlap=)",
+            got="a level inside another",
+            wanted="the outermost level of a kernel, which is launched",
+            fix_text="give it to the outermost `parallel`",
+        )
+    options["overlap"] = bool(overlap)
     for name, value in (("min_blocks", min_blocks), ("max_registers", max_registers)):
         options[name] = None if value is None else python_int(value, f"parallel({name}=)")
 

@@ -20,6 +20,7 @@ from tilemma.lower.events import initialise
 from tilemma.lower.futures import place_rotating
 from tilemma.lower.memory import copy_stride, default_plan
 from tilemma.lower.params import size, symbol
+from tilemma.passes.target import Target
 
 
 class GridNotComputable(CompileError):
@@ -64,6 +65,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
     if cluster is not None:
         prelude = (*prelude, *(p for p in cluster.body if not isinstance(p, Parallel)))
         op = next(p for p in cluster.body if isinstance(p, Parallel))
+    overlap = (cluster or op).overlap and Target.of(arch).has("griddepcontrol")
     threads = launch_threads(op)
     lo = Lowering(kernel, arch, threads)
     lo.e.span = op.span
@@ -72,8 +74,13 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
     else:
         bind_cluster(lo, cluster.indices, op.indices)
     with lo.within(block_instance(threads)):
-        lo.body(p for p in prelude if isinstance(p, (tile.Declare, tile.Assign)))
+        early = [p for p in prelude if isinstance(p, (tile.Declare, tile.Assign))]
+        if overlap and early:
+            _follow(lo)
+        lo.body(early)
         _prologue(lo, op.body)
+        if overlap and not early:
+            _follow(lo)
         place_rotating(lo, op.body)
         lo.body(op.body)
         leave_cluster(lo)
@@ -105,9 +112,19 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         block=(threads, 1, 1),
         cluster=lane.cluster,
         shared=shared,
+        overlap=overlap,
         checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body)),
     )
     return Lowered(lane, plan)
+
+
+def _follow(lo: Lowering) -> None:
+    """Wait until the launch before has ended and its memory is seen, and let the next one's blocks start.
+
+    PTX ISA, griddepcontrol; without the launch attribute neither does anything.
+    """
+    lo.e.do("griddepcontrol.wait")
+    lo.e.do("griddepcontrol.launch_dependents")
 
 
 def _prologue(lo: Lowering, body: tuple[Op, ...]) -> None:

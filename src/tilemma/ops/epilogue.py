@@ -54,8 +54,7 @@ def combine(
 
 # log2 of the probability that a normal variable exceeds z >= 0, fitted so that the probability is off by less than
 # 2^-21 (the error bound's share is 2^-19).  It goes on falling where the probability is nothing beside 1.
-_TAIL = (-1.0000008344650269, -1.151083111763, -0.45927667617798, -0.0525380186736584, 0.00738720176741481)
-_TAIL = (*_TAIL, -5.1885872380808e-4)
+_TAIL = (-1.0000008345, -1.1510831118, -0.45927667618, -0.052538018674, 0.0073872017674, -5.1885872381e-4)
 
 
 def _gelu(x: Any) -> Any:

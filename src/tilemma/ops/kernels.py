@@ -62,7 +62,7 @@ def matmul_tiles(
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
     tiles_m, tiles_n = cdiv(M, TILE_M), cdiv(N, TILE_N)
-    for block in parallel(out.shape[0] * tiles_m * tiles_n, level="block"):
+    for block in parallel(out.shape[0] * tiles_m * tiles_n, level="block", overlap=True):
         batch = block // (tiles_m * tiles_n)
         left, right = (0 if b == 1 else batch for b in (LHS_BATCH, RHS_BATCH))
         m, n = raster(block % (tiles_m * tiles_n), tiles_m, tiles_n, RASTER)
@@ -103,7 +103,7 @@ def matmul_tiles(
 def pack(src: tm.Global["T", "B", "R", "C"], dst: tm.Global["T", "B", "R", "W"], *, T="f16", THREADS=256, EACH=4):
     """dst[:, :, :C] = src: the same elements in rows that are aligned."""
     B, R, C = src.shape
-    for batch, row, chunk in parallel(B, R, cdiv(C, THREADS * EACH), level="block"):
+    for batch, row, chunk in parallel(B, R, cdiv(C, THREADS * EACH), level="block", overlap=True):
         for lane in parallel(THREADS, level="thread"):
             for i in range(EACH):
                 column = chunk * (THREADS * EACH) + i * THREADS + lane

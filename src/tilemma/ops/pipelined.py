@@ -178,10 +178,10 @@ def matmul_pipelined(
                         mma.store(mc, there)
 
     if SHARED == "":
-        for first in parallel(select(count < GRID, count, GRID), level="block"):
+        for first in parallel(select(count < GRID, count, GRID), level="block", overlap=True):
             block(first, 0)
     else:
-        for first in parallel(select(count < GRID, count, GRID), level="cluster"):
+        for first in parallel(select(count < GRID, count, GRID), level="cluster", overlap=True):
             for rank in parallel(CLUSTER, level="block"):
                 block(first, rank)
 
@@ -210,7 +210,7 @@ def add_parts(
 ):
     """out[b] = activation(alpha * (partial[b * SPLIT] + partial[b * SPLIT + 1] + ..) + beta * c[b] + bias)."""
     B, M, N = out.shape
-    for batch, row, chunk in parallel(B, M, cdiv(N, THREADS), level="block"):
+    for batch, row, chunk in parallel(B, M, cdiv(N, THREADS), level="block", overlap=True):
         for lane in parallel(THREADS, level="thread"):
             column = chunk * THREADS + lane
             with tm.if_(column < N):

@@ -65,7 +65,7 @@ class Target:
 
 
 _AMPERE = frozenset({"cp.async", "ldmatrix"})
-_HOPPER = _AMPERE | {"tma", "stmatrix", "cluster", "mbarrier", "fence.proxy.async"}
+_HOPPER = _AMPERE | {"tma", "stmatrix", "cluster", "mbarrier", "fence.proxy.async", "griddepcontrol"}
 _TARGETS = {
     t.arch: t
     for t in (

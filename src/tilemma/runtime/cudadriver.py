@@ -92,8 +92,12 @@ class Driver(Protocol):
         block: tuple[int, int, int],
         shared: int,
         cluster: tuple[int, int, int] | None,
+        overlap: bool = False,
     ) -> Callable[[int, int], None]:
-        """A function of (stream, address of the array of argument addresses) that starts the kernel."""
+        """A function of (stream, address of the array of argument addresses) that starts the kernel.
+
+        ``overlap``: its blocks may start before the kernel ahead of it on the stream has ended.
+        """
         ...
 
     def allocate(self, size: int) -> int: ...
@@ -107,6 +111,30 @@ class Driver(Protocol):
 
 # The tensor map has to lie on a multiple of 64 bytes.  cuda.bindings puts CUtensorMap into a Python object,
 # which is aligned to 16 only (NVIDIA/cuda-python#1692), so this one function is called by its address.
+
+
+class _LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute: which, and a union of 64 bytes."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint32 * 16))
+
+
+class _LaunchConfiguration(ctypes.Structure):
+    """CUlaunchConfig: grid, block, shared memory, stream, attributes."""
+
+    _fields_ = (
+        *((f"size{i}", ctypes.c_uint32) for i in range(7)),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("count", ctypes.c_uint32),
+    )
+
+
+# CUlaunchAttributeID.
+_CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6
+_LAUNCH_EXTENDED = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)
 _ENCODE_TILED = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
@@ -258,9 +286,10 @@ class CudaDriver:
         block: tuple[int, int, int],
         shared: int,
         cluster: tuple[int, int, int] | None,
+        overlap: bool = False,
     ) -> Callable[[int, int], None]:
-        if cluster is not None:
-            return self._cluster_launcher(function, grid, block, shared, cluster)
+        if cluster is not None or overlap:
+            return self._extended_launcher(function, (*grid, *block, shared), cluster, overlap)
         start, streams, new_stream, failure = self._cuda.cuLaunchKernel, self._streams, self._stream, self._failure
         (gx, gy, gz), (bx, by, bz) = grid, block
 
@@ -272,31 +301,39 @@ class CudaDriver:
 
         return launch
 
-    def _cluster_launcher(
+    def _extended_launcher(
         self,
         function: Any,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        shared: int,
-        cluster: tuple[int, int, int],
+        sizes: tuple[int, ...],
+        cluster: tuple[int, int, int] | None,
+        overlap: bool,
     ) -> Callable[[int, int], None]:
-        cuda = self._cuda
-        attribute = cuda.CUlaunchAttribute()
-        attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        value = attribute.value
-        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster
-        attribute.value = value
+        # By ctypes: cuda.bindings copies a configuration for every call, which takes longer than the launch.
+        start, handle = self._launch_extended_function, int(function)
+        attributes = (_LaunchAttribute * 2)()
+        count = 0
+        if cluster is not None:
+            attributes[count].id, attributes[count].value[:3] = _CLUSTER_DIMENSION, cluster
+            count += 1
+        if overlap:
+            attributes[count].id, attributes[count].value[0] = _PROGRAMMATIC_STREAM_SERIALIZATION, 1
+            count += 1
+        configurations: dict[int, Any] = {}
 
         def launch(stream: int, arguments: int) -> None:
-            config = cuda.CUlaunchConfig()
-            config.gridDimX, config.gridDimY, config.gridDimZ = grid
-            config.blockDimX, config.blockDimY, config.blockDimZ = block
-            config.sharedMemBytes = shared
-            config.hStream = self._streams.get(stream) or self._stream(stream)
-            config.attrs, config.numAttrs = [attribute], 1
-            self._call("cuLaunchKernelEx", config, function, arguments, 0)
+            configuration = configurations.get(stream)
+            if configuration is None:
+                made = _LaunchConfiguration(*sizes, stream, attributes, count)
+                configuration = configurations[stream] = ctypes.byref(made)
+            status = start(configuration, handle, arguments, None)
+            if status:
+                raise self._failure("cuLaunchKernelEx", self._cuda.CUresult(status))
 
         return launch
+
+    @functools.cached_property
+    def _launch_extended_function(self) -> Any:
+        return _LAUNCH_EXTENDED(self._call("cuGetProcAddress", b"cuLaunchKernelEx", 12000, 0))
 
     def allocate(self, size: int) -> int:
         return int(self._call("cuMemAlloc", size))

@@ -210,5 +210,5 @@ class LoadedKernel:
         # Encoding a tensor map needs a current context, which a new thread does not have.
         with self.device.active():
             arguments = _Arguments(argument_bytes(driver, bound))
-        launch = driver.launcher(self.function, bound.grid, plan.block, plan.shared, self._cluster)
+        launch = driver.launcher(self.function, bound.grid, plan.block, plan.shared, self._cluster, plan.overlap)
         return PreparedLaunch(self, bound, launch, arguments)

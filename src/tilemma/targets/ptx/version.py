@@ -41,6 +41,7 @@ _MNEMONIC: tuple[tuple[str, Version], ...] = (
     ("mbarrier.", (7, 0)),
     ("cp.async.bulk", (8, 0)),
     ("prefetch.tensormap", (8, 0)),
+    ("griddepcontrol", (7, 8)),
     ("createpolicy", (7, 4)),
     ("setmaxnreg", (8, 0)),
     ("elect.sync", (8, 0)),
