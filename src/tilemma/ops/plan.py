@@ -30,7 +30,8 @@ class Plan:
     through ``stages`` slots.  ``raster``: tile rows in a group that blocks walk together.  ``grid``: blocks that
     stay.  ``split``: parts of K, added in order afterwards.  ``store``: "tma", through shared memory, or
     "direct".  ``swap``: the transposed product is computed.  ``pack``: operands ("lhs", "rhs", after the swap)
-    that are first copied to aligned memory.
+    that are first copied to aligned memory.  ``cluster`` blocks share the tiles of operand ``shared``, each
+    bringing a part of them to all.
     """
 
     kernel: str
@@ -112,6 +113,8 @@ def hardware(device: tuple[str, int]) -> Hardware:
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
 # Shared memory: bytes a clock.  What stays free of it: events, and the pieces that results are staged through.
 SHARED_RATE, STAGING, RESERVED = 128.0, 32 * 1024, 2048
+# Bytes a clock into an SM, from the L2 cache and from its neighbours.
+PORT = 64.0
 # What bytes from the L2 cache cost where they are not the limit: energy, and with it clock.
 OVERLAP = 0.2
 # Copying to aligned memory reads and writes at this share of the memory's rate.
@@ -133,6 +136,8 @@ PIPELINED = (
 )
 # Their registers do not hold an epilogue and the addresses of direct stores at the same time.
 SPILLING = ((256, 128, 64), (64, 256, 64))
+# Blocks of a cluster, and the operand whose tiles they share.
+CLUSTERS = ((1, ""), (2, "lhs"), (2, "rhs"), (4, "lhs"), (4, "rhs"))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -208,7 +213,26 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 how = store if split == 1 else "direct"
                 if how == "direct" and split == 1 and not p.epilogue.plain and tile in SPILLING:
                     continue
-                yield Plan("pipelined", tile, groups, stages, 8, on.sms, split, how, swap, pack)
+                plan = Plan("pipelined", tile, groups, stages, 8, on.sms, split, how, swap, pack)
+                for cluster, shared in CLUSTERS:
+                    if _clusters(p, tile, cluster, shared):
+                        yield replace(plan, grid=on.sms // cluster, cluster=cluster, shared=shared)
+
+
+def _clusters(p: Problem, tile: tuple[int, int, int], cluster: int, shared: str) -> bool:
+    """Whether ``cluster`` blocks can share tiles of ``shared``, and there is something to share.
+
+    A part is a whole number of swizzle patterns, 8 lines of memory each.
+    """
+    if cluster == 1:
+        return True
+    (m, n, _), (rows, columns, depth) = p.shape, tile
+    if shared == "lhs":
+        lines, neighbours, others = rows if p.lhs_major == "row" else depth, cdiv(n, columns), cdiv(m, rows)
+    else:
+        lines, neighbours, others = columns if p.rhs_major == "row" else depth, cdiv(m, rows), cdiv(n, columns)
+    # Four blocks where all of the result is a single row of tiles: elsewhere two do.
+    return lines % (8 * cluster) == 0 and neighbours >= cluster and (cluster == 2 or others == 1)
 
 
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
@@ -217,15 +241,18 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     (m, n, k), (tm, tn, tk) = p.shape, plan.tile
     size, stored = p.lhs.dtype.bytes, 4 if plan.split > 1 else p.out.dtype.bytes
     batch = p.batch * len(p.outer)
-    tasks = batch * cdiv(m, tm) * cdiv(n, tn) * plan.split
-    rounds = cdiv(tasks, on.sms)
+    high, wide = (plan.cluster if plan.shared == x else 1 for x in ("rhs", "lhs"))
+    tasks = batch * cdiv(m, tm * high) * cdiv(n, tn * wide) * plan.split * plan.cluster
+    resident = on.sms // plan.cluster * plan.cluster
+    rounds = cdiv(tasks, resident)
     steps = cdiv(cdiv(k, tk), plan.split)
     tensor = 2.0 * tm * tn * tk / on.tensor
     # Every warpgroup's instruction of 64 rows and 16 of K reads 64 rows of A and all of B's tile.
     shared = (tm // 64) * (64 + tn) * tk * size / SHARED_RATE
-    busy = min(tasks, on.sms) / on.sms
-    cache = (tm + tn) * tk * size / on.cache * busy
-    slowest = max((tensor, "tensor cores"), (shared, "shared memory"), (cache, "L2 cache"))
+    busy = min(tasks, resident) / on.sms
+    cache = (tm / wide + tn / high) * tk * size / on.cache * busy
+    port = (tm + tn) * tk * size / PORT
+    slowest = max((tensor, "tensor cores"), (shared, "shared memory"), (cache, "L2 cache"), (port, "the SM's port"))
     store = tm * tn * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
     step, bound_by = slowest[0] + OVERLAP * cache, slowest[1]
     if plan.kernel == "tiles":
@@ -234,7 +261,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
         bound_by = "copies"
     seconds = rounds * (steps * step / on.clock + FILL + store)
     moved = batch * ((m * k + n * k) * size + m * n * p.out.dtype.bytes)
-    why = f"{tasks} tasks in {rounds} rounds of {min(tasks, on.sms)}, {steps} steps each bound by {bound_by}"
+    why = f"{tasks} tasks in {rounds} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
     # Half the SMs can keep most of memory busy, fewer cannot.
     memory = moved / (on.memory * min(1.0, 1.5 * busy))
     if memory > seconds:
