@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from products import problem
 
 from tilemma import dtypes, testing
 from tilemma.ops import arguments, product
-from tilemma.ops.plan import PIPELINED, Plan
+from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates
 from tilemma.runtime.arrays import describe
 
 LAYOUTS = (("C", "F"), ("C", "C"), ("F", "F"), ("F", "C"))
@@ -72,23 +74,40 @@ OTHERS = {
     "split": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=2),
     "swapped": Plan("pipelined", (64, 16, 128), 1, stages=3, grid=2, swap=True),
     "packed": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=2, pack=("lhs", "rhs")),
+    "pairs share lhs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2)),
+    "squares share both": Plan("pipelined", (64, 64, 64), 1, 3, grid=1, swap=True, cluster=(2, 2), split=2),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_split_swapped_and_packed(name: str) -> None:
-    shape = (72, 67, 133) if name == "packed" else (72, 64, 264)
+def test_split_swapped_packed_and_clustered(name: str) -> None:
+    shape = (72, 67, 133) if name == "packed" else (72, 200, 264) if "share" in name else (72, 64, 264)
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
 
 
+def choosable() -> list[Plan]:
+    """A plan for every kernel that `candidates` can yield, made small: two slots, one block or cluster."""
+    found: dict[Any, Plan] = {}
+    for shape in ((4096, 4096, 4096), (4095, 4097, 4104), (16, 8192, 8192), (64, 8192, 8192), (128, 8192, 8192)):
+        for x in candidates(problem(*shape), Hardware()):
+            plan = replace(x, stages=min(x.stages, 2), grid=min(x.grid, 1), split=min(x.split, 2), pack=())
+            found.setdefault((plan.kernel, plan.tile, plan.cluster, plan.store, plan.split > 1), plan)
+    return list(found.values())
+
+
+def small(plan: Plan) -> tuple[int, int, int]:
+    """A shape with ragged edges, more tiles than blocks, and three steps for each part."""
+    m, n = plan.tile[0] * plan.cluster[0] + 8, plan.tile[1] + 8
+    k = 3 * plan.split * plan.tile[2] - 8
+    return (n, m, k) if plan.swap else (m, n, k)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("index", range(len(PIPELINED)))
-def test_schedules(index: int, seed: int) -> None:
-    tile, groups = PIPELINED[index]
-    plan = Plan("pipelined", tile, groups, stages=2, grid=1, store="tma" if tile[1] % 64 == 0 else "direct")
-    shape = (tile[0] + 8, tile[1] - 8, 2 * tile[2] + 8)
-    assert multiply(plan, shape, seed % 4 if tile[1] % 64 == 0 else 0, {}, arch="sm_90a", seed=seed) <= 1
+@pytest.mark.parametrize("plan", choosable(), ids=str)
+def test_schedules(plan: Plan) -> None:
+    for seed in range(20):
+        layout = seed % 4 if plan.tile[1] % 64 == 0 and plan.kernel == "pipelined" else 0
+        assert multiply(plan, small(plan), layout, {}, arch="sm_90a", seed=seed) <= 1
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import problem
 
 from tilemma import dtypes, ops, testing
 from tilemma.assemble import find_tool
@@ -15,22 +15,9 @@ from tilemma.kernels import facts_of
 from tilemma.ops import arguments, product
 from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, choose, estimate, ranked, turned
 from tilemma.ops.steps import steps, workspaces
-from tilemma.runtime.arrays import ArrayRef, describe
+from tilemma.runtime.arrays import describe
 
 H200 = Hardware()
-
-
-def problem(m: int, n: int, k: int, dtype: str = "f16", row_a: int = 0, row_b: int = 0, row_c: int = 0) -> Any:
-    """A product of matrices on a GPU that nobody touches; B is a transposed [N, K]."""
-    t = dtypes.dtype(dtype)
-
-    def array(where: int, shape: tuple[int, int], strides: tuple[int, int]) -> ArrayRef:
-        return ArrayRef(where << 40, shape, strides, t, ("cuda", 0), None, "torch")
-
-    a = array(1, (m, k), (row_a or k, 1))
-    b = array(2, (k, n), (1, row_b or k))
-    out = array(3, (m, n), (row_c or n, 1))
-    return arguments.problem(a, b, out, 1.0, 0.0, None, None, None, made=True)
 
 
 extents = st.integers(1, 9000)

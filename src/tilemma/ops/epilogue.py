@@ -28,27 +28,43 @@ def finish(
     addend: bool,
     bias: str,
     activation: str,
+    near: Any = None,
 ) -> None:
     """acc = activation(alpha * acc + beta * c + bias), where ``acc`` stands at (row, column) of ``batch``.
 
-    Beyond the edges c and bias read as zero, and what comes of it is never stored.
+    ``near``: the bias of acc's columns in shared memory.  Beyond the edges c and bias read as zero, and what comes
+    of it is never stored.
     """
     if not (scale or addend or bias or activation):
         return
     for i, j in tm.apply(acc):
-        acc[i, j] = combine(acc[i, j], batch, row + i, column + j, use, scale, addend, bias, activation)
+        add = None if near is None else near[j]
+        acc[i, j] = combine(acc[i, j], batch, row + i, column + j, use, scale, addend, bias, activation, add)
 
 
 def combine(
-    x: Any, batch: Any, row: Any, column: Any, use: Addends, scale: bool, addend: bool, bias: str, activation: str
+    x: Any,
+    batch: Any,
+    row: Any,
+    column: Any,
+    use: Addends,
+    scale: bool,
+    addend: bool,
+    bias: str,
+    activation: str,
+    add: Any = None,
 ) -> Any:
-    """activation(alpha * x + beta * c + bias) for the element ``x`` at (row, column) of ``batch``."""
+    """activation(alpha * x + beta * c + bias) for the element ``x`` at (row, column) of ``batch``.
+
+    ``add``: the bias, where it has been read already.
+    """
     if scale:
         x = x * use.alpha
     if addend:
         x = x + use.beta * use.c[batch, row, column].astype("f32")
     if bias:
-        x = x + use.bias[column if bias == "columns" else row].astype("f32")
+        add = use.bias[column if bias == "columns" else row] if add is None else add
+        x = x + add.astype("f32")
     return activate(x, activation)
 
 

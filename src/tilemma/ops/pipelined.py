@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tilemma as tm
-from tilemma import cdiv, event, foreach, inthreads, mma, parallel, select, shared, tma, trigger, var, wait
+from tilemma import cdiv, dma, event, foreach, inthreads, mma, parallel, select, shared, tma, trigger, var, wait
 from tilemma.ops.epilogue import Addends, combine, finish
 from tilemma.ops.kernels import multiply, raster
 
@@ -52,7 +52,6 @@ class Operand:
     depth: int
     batched: bool
     shared: bool
-    evict: str | None
 
     def bring(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any) -> None:
         """Start to load step ``k`` of tile ``tile`` into ``slot``."""
@@ -61,7 +60,7 @@ class Operand:
             there = self.array.subspan(1, self.rows, self.depth).at(batch, tile, k).sqz()
         else:
             there = self.array.subspan(1, self.depth, self.rows).at(batch, k, tile).sqz()
-        tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared, evict=self.evict)
+        tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared)
 
     def load(self, slot: Any, part: Any, rows: int) -> Any:
         """The ``part``-th of ``rows`` rows of what is in ``slot``."""
@@ -109,10 +108,8 @@ def matmul_pipelined(
     RASTER=8,
     GRID=132,
     SPLIT=1,
-    CLUSTER=1,
-    SHARED="",
-    EVICT_LHS=None,
-    EVICT_RHS=None,
+    CLUSTER_M=1,
+    CLUSTER_N=1,
     STORE="tma",
     SCALE=False,
     ADDEND="",
@@ -121,24 +118,27 @@ def matmul_pipelined(
 ):
     """As `matmul_tiles`.  With SPLIT > 1, out[batch * SPLIT + part] is the product over one part of K.
 
-    Where SHARED is "lhs" ("rhs"), the blocks of a cluster compute neighbouring tiles of a row (column) of tiles.
+    CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles and share what they have in common: those of a row the
+    tiles of lhs, those of a column the tiles of rhs.
     """
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
-    HIGH, WIDE = CLUSTER if SHARED == "rhs" else 1, CLUSTER if SHARED == "lhs" else 1
-    tiles_m, tiles_n, steps = cdiv(M, HIGH * TILE_M), cdiv(N, WIDE * TILE_N), cdiv(K, TILE_K)
+    CLUSTERED = CLUSTER_M * CLUSTER_N > 1
+    tiles_m, tiles_n, steps = cdiv(M, CLUSTER_M * TILE_M), cdiv(N, CLUSTER_N * TILE_N), cdiv(K, TILE_K)
     count = out.shape[0] * tiles_m * tiles_n
 
-    def block(first: Any, rank: Any) -> None:
+    def block(first: Any, down: Any, right: Any) -> None:
         tasks = Tasks(first, GRID, count, tiles_m, tiles_n, RASTER, SPLIT, steps)
         full = event(STAGES)
         empty = event(STAGES)
         lhs_s, rhs_s = ring(T, LHS, TILE_M, TILE_K, STAGES), ring(T, RHS, TILE_N, TILE_K, STAGES)
-        left = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, SHARED == "lhs", EVICT_LHS)
-        right = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, SHARED == "rhs", EVICT_RHS)
+        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, CLUSTER_N > 1)
+        b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, CLUSTER_M > 1)
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
+        if ALONG == "columns":
+            bias_s = shared(TB, GROUPS, TILE_N)
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
                 filled = var(0)
@@ -147,28 +147,35 @@ def matmul_pipelined(
                     for k in foreach(steps, start=begin, stop=end):
                         wait(empty.at(filled))
                         slot = filled % STAGES
-                        left.bring(batch, m * HIGH + (rank if HIGH > 1 else 0), k, slot, full.at(filled))
-                        right.bring(batch, n * WIDE + (rank if WIDE > 1 else 0), k, slot, full.at(filled))
+                        a.bring(batch, m * CLUSTER_M + down, k, slot, full.at(filled))
+                        b.bring(batch, n * CLUSTER_N + right, k, slot, full.at(filled))
                         trigger(full.at(filled))
                         filled += 1
             with inthreads(wg >= 1, async_=True):
                 used = var(0)
                 for i in foreach(STAGES):
-                    trigger(empty[i], cluster=CLUSTER > 1)
+                    trigger(empty[i], cluster=CLUSTERED)
                 for t in foreach(count, start=first, step=GRID):
                     batch, part, m, n, begin, end = tasks.task(t)
-                    m, n = m * HIGH + (rank if HIGH > 1 else 0), n * WIDE + (rank if WIDE > 1 else 0)
+                    m, n = m * CLUSTER_M + down, n * CLUSTER_N + right
+                    near = None
+                    if ALONG == "columns":
+                        # It arrives while the tile is multiplied.
+                        near = bias_s.subspan(1, TILE_N).at(wg - 1, 0).sqz()
+                        coming = dma.copy(bias.subspan(TILE_N).at(n), near, async_=True)
                     mc = mma.fill(0.0, "f32")
                     for k in foreach(steps, start=begin, stop=end):
                         wait(full.at(used))
                         slot = used % STAGES
-                        multiply(LHS, RHS)(mc, left.load(slot, wg - 1, WARP_M), right.load(slot, 0, TILE_N))
+                        multiply(LHS, RHS)(mc, a.load(slot, wg - 1, WARP_M), b.load(slot, 0, TILE_N))
                         mma.commit()
-                        trigger(empty.at(used), cluster=CLUSTER > 1)
+                        trigger(empty.at(used), cluster=CLUSTERED)
                         used += 1
                     row = m * TILE_M + (wg - 1) * WARP_M
                     use = Addends(alpha, beta, out if ADDEND == "out" else c, bias)
-                    finish(mc, batch, row, n * TILE_N, use, SCALE, ADDEND != "", ALONG, ACTIVATION)
+                    if ALONG == "columns":
+                        wait(coming)
+                    finish(mc, batch, row, n * TILE_N, use, SCALE, ADDEND != "", ALONG, ACTIVATION, near)
                     there = out.subspan(1, WARP_M, TILE_N).at(batch * SPLIT + part, m * GROUPS + wg - 1, n).sqz()
                     if STORE == "tma":
                         piece = out_s.subspan(WARP_M, TILE_N).at(wg - 1, 0)
@@ -177,13 +184,13 @@ def matmul_pipelined(
                     else:
                         mma.store(mc, there)
 
-    if SHARED == "":
-        for first in parallel(select(count < GRID, count, GRID), level="block", overlap=True):
-            block(first, 0)
-    else:
+    if CLUSTERED:
         for first in parallel(select(count < GRID, count, GRID), level="cluster", overlap=True):
-            for rank in parallel(CLUSTER, level="block"):
-                block(first, rank)
+            for down, right in parallel(CLUSTER_M, CLUSTER_N, level="block"):
+                block(first, down, right)
+    else:
+        for first in parallel(select(count < GRID, count, GRID), level="block", overlap=True):
+            block(first, 0, 0)
 
 
 @tm.kernel
@@ -207,17 +214,26 @@ def add_parts(
     ALONG="",
     ACTIVATION="",
     THREADS=256,
+    EACH=4,
 ):
     """out[b] = activation(alpha * (partial[b * SPLIT] + partial[b * SPLIT + 1] + ..) + beta * c[b] + bias)."""
     B, M, N = out.shape
-    for batch, row, chunk in parallel(B, M, cdiv(N, THREADS), level="block", overlap=True):
+    for batch, row, chunk in parallel(B, M, cdiv(N, THREADS * EACH), level="block", overlap=True):
         for lane in parallel(THREADS, level="thread"):
-            column = chunk * THREADS + lane
-            with tm.if_(column < N):
-                total = partial[batch * SPLIT, row, column]
-                for part in range(1, SPLIT):
-                    total = total + partial[batch * SPLIT + part, row, column]
-                use = Addends(alpha, beta, out if ADDEND == "out" else c, bias)
-                out[batch, row, column] = combine(
-                    total, batch, row, column, use, SCALE, ADDEND != "", ALONG, ACTIVATION
+            columns = [chunk * (THREADS * EACH) + i * THREADS + lane for i in range(EACH)]
+            # All are read before the first is written: reads wait for memory together.
+            totals = [
+                var(
+                    sum(
+                        (partial[batch * SPLIT + part, row, x] for part in range(1, SPLIT)),
+                        partial[batch * SPLIT, row, x],
+                    )
                 )
+                for x in columns
+            ]
+            for column, total in zip(columns, totals, strict=True):
+                with tm.if_(column < N):
+                    use = Addends(alpha, beta, out if ADDEND == "out" else c, bias)
+                    out[batch, row, column] = combine(
+                        total, batch, row, column, use, SCALE, ADDEND != "", ALONG, ACTIVATION
+                    )

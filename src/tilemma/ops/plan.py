@@ -5,7 +5,9 @@ a step brings one slice of K of both operands and multiplies it.  A step takes a
 
 - the tensor cores: 2 * m * n * k operations at the SM's rate,
 - shared memory, which hands a warpgroup its rows of A and all of B for every instruction,
-- the L2 cache, which delivers (m + n) * k elements to each SM that works.
+- the L2 cache, which is asked for (m + n) * k elements by each SM that works: less in a cluster, where each block
+  asks for a part of what it shares, and up to twice as much where rows do not start on cache lines,
+- the port through which those elements enter an SM.
 
 A task adds filling the ring and storing the tile; the product takes as many rounds of tasks as there are for
 each resident block, and never less than memory needs to bring each operand and the result once.
@@ -13,6 +15,7 @@ each resident block, and never less than memory needs to bring each operand and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,8 +33,8 @@ class Plan:
     through ``stages`` slots.  ``raster``: tile rows in a group that blocks walk together.  ``grid``: blocks that
     stay.  ``split``: parts of K, added in order afterwards.  ``store``: "tma", through shared memory, or
     "direct".  ``swap``: the transposed product is computed.  ``pack``: operands ("lhs", "rhs", after the swap)
-    that are first copied to aligned memory.  ``cluster`` blocks share the tiles of operand ``shared``, each
-    bringing a part of them to all.
+    that are first copied to aligned memory.  ``cluster`` blocks (along M, along N) take neighbouring tiles; each
+    brings a part of what they share to all of them.
     """
 
     kernel: str
@@ -44,9 +47,7 @@ class Plan:
     store: str = "direct"
     swap: bool = False
     pack: tuple[str, ...] = ()
-    cluster: int = 1
-    shared: str = ""
-    evict: tuple[str | None, str | None] = (None, None)
+    cluster: tuple[int, int] = (1, 1)
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -61,8 +62,7 @@ class Plan:
         }
         if self.kernel == "pipelined":
             values |= {"STAGES": self.stages, "GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
-            values |= {"CLUSTER": self.cluster, "SHARED": self.shared}
-            values |= {"EVICT_LHS": self.evict[0], "EVICT_RHS": self.evict[1]}
+            values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
         return values
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Plan:
         if self.kernel == "pipelined":
             parts += [f"{self.stages} stages", f"{self.grid} blocks", f"{self.store} store"]
         parts.append(f"raster {self.raster}")
-        parts += [f"clusters of {self.cluster} share {self.shared}"] * (self.cluster > 1)
+        parts += [f"clusters of {'x'.join(map(str, self.cluster))}"] * (self.cluster != (1, 1))
         parts += [f"split {self.split}"] * (self.split > 1) + ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)
         return ", ".join(parts)
@@ -97,6 +97,14 @@ class Hardware:
     def pipelines(self) -> bool:
         return self.capability == (9, 0)
 
+    def resident(self, cluster: int) -> int:
+        """How many blocks run at a time in clusters of so many.
+
+        A cluster lies in one group of SMs (GPC), and the groups are not all of a size.
+        """
+        whole = self.sms // cluster
+        return cluster * (whole if cluster <= 2 else whole * 9 // 10)
+
 
 def hardware(device: tuple[str, int]) -> Hardware:
     """The device that arrays are on; an H200 stands for the CPU, where nothing is timed."""
@@ -109,17 +117,22 @@ def hardware(device: tuple[str, int]) -> Hardware:
     return Hardware(d.name, d.compute_capability, d.sm_count, d.shared_per_block, tensor=tensor)
 
 
+# What a cluster adds to a launch: its blocks start together, and none leaves before the others.
+CLUSTER = 0.5e-6
 # A launch, filling the ring once, and a store of one byte of the result by one block.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
-# Shared memory: bytes a clock.  What stays free of it: events, and the pieces that results are staged through.
-SHARED_RATE, STAGING, RESERVED = 128.0, 32 * 1024, 2048
+# Shared memory: bytes a clock.  What stays free of it: the pieces that results are staged through, and a bias and
+# events.
+SHARED_RATE, STAGING, RESERVED = 128.0, 32 * 1024, 3072
 # Bytes a clock into an SM, from the L2 cache and from its neighbours.
 PORT = 64.0
-# What bytes from the L2 cache cost where they are not the limit: energy, and with it clock.
-OVERLAP = 0.2
+# What bytes cost where they are not the limit: energy, and with it clock.
+OVERLAP = 0.3
 # Copying to aligned memory reads and writes at this share of the memory's rate.
 PACKING = 0.5
 LARGEST_RING = 8
+# A line of the L2 cache, which answers for one at a time.
+LINE = 128
 
 # (tile, warpgroups) of the pipelined kernel, and of the one for any strides.
 PIPELINED = (
@@ -136,8 +149,8 @@ PIPELINED = (
 )
 # Their registers do not hold an epilogue and the addresses of direct stores at the same time.
 SPILLING = ((256, 128, 64), (64, 256, 64))
-# Blocks of a cluster, and the operand whose tiles they share.
-CLUSTERS = ((1, ""), (2, "lhs"), (2, "rhs"), (4, "lhs"), (4, "rhs"))
+# Blocks of a cluster along M and N.
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -214,25 +227,31 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 if how == "direct" and split == 1 and not p.epilogue.plain and tile in SPILLING:
                     continue
                 plan = Plan("pipelined", tile, groups, stages, 8, on.sms, split, how, swap, pack)
-                for cluster, shared in CLUSTERS:
-                    if _clusters(p, tile, cluster, shared):
-                        yield replace(plan, grid=on.sms // cluster, cluster=cluster, shared=shared)
+                for cluster in CLUSTERS:
+                    if _shareable(p, tile, cluster):
+                        grid = on.sms // (cluster[0] * cluster[1])
+                        yield replace(plan, grid=grid, cluster=cluster)
 
 
-def _clusters(p: Problem, tile: tuple[int, int, int], cluster: int, shared: str) -> bool:
-    """Whether ``cluster`` blocks can share tiles of ``shared``, and there is something to share.
+def _shareable(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int]) -> bool:
+    """Whether the blocks of ``cluster`` have tiles for all, and each can bring a part of what they share.
 
     A part is a whole number of swizzle patterns, 8 lines of memory each.
     """
-    if cluster == 1:
-        return True
-    (m, n, _), (rows, columns, depth) = p.shape, tile
-    if shared == "lhs":
-        lines, neighbours, others = rows if p.lhs_major == "row" else depth, cdiv(n, columns), cdiv(m, rows)
-    else:
-        lines, neighbours, others = columns if p.rhs_major == "row" else depth, cdiv(m, rows), cdiv(n, columns)
-    # Four blocks where all of the result is a single row of tiles: elsewhere two do.
-    return lines % (8 * cluster) == 0 and neighbours >= cluster and (cluster == 2 or others == 1)
+    (m, n, _), (rows, columns, depth), (high, wide) = p.shape, tile, cluster
+    left = rows if p.lhs_major == "row" else depth
+    right = columns if p.rhs_major == "row" else depth
+    return (
+        (wide == 1 or (left % (8 * wide) == 0 and n > columns * (wide - 1)))
+        and (high == 1 or (right % (8 * high) == 0 and m > rows * (high - 1)))
+    )  # fmt: skip
+
+
+def _straddling(x: ArrayRef, packed: bool) -> float:
+    """Cache lines that each 128 bytes of an operand's rows lie in, on average."""
+    if packed:
+        return 1.0
+    return 2.0 - math.gcd(x.strides[1] * x.dtype.bytes, x.pointer, LINE) / LINE
 
 
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
@@ -241,20 +260,27 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     (m, n, k), (tm, tn, tk) = p.shape, plan.tile
     size, stored = p.lhs.dtype.bytes, 4 if plan.split > 1 else p.out.dtype.bytes
     batch = p.batch * len(p.outer)
-    high, wide = (plan.cluster if plan.shared == x else 1 for x in ("rhs", "lhs"))
-    tasks = batch * cdiv(m, tm * high) * cdiv(n, tn * wide) * plan.split * plan.cluster
-    resident = on.sms // plan.cluster * plan.cluster
+    high, wide = plan.cluster
+    blocks = high * wide
+    tasks = batch * cdiv(m, tm * high) * cdiv(n, tn * wide) * plan.split * blocks
+    resident = on.resident(blocks)
     rounds = cdiv(tasks, resident)
     steps = cdiv(cdiv(k, tk), plan.split)
     tensor = 2.0 * tm * tn * tk / on.tensor
-    # Every warpgroup's instruction of 64 rows and 16 of K reads 64 rows of A and all of B's tile.
-    shared = (tm // 64) * (64 + tn) * tk * size / SHARED_RATE
+    left, right = (rows * tk * size for rows in (tm, tn))
+    # Every instruction of a warpgroup, 64 rows and 16 of K, reads 64 rows of A and all of B's tile; TMA writes both
+    # in lines, for half of what reading them costs.
+    shared = ((tm // 64) * (64 + tn) * tk * size + (left + right) / 2) / SHARED_RATE
     busy = min(tasks, resident) / on.sms
-    cache = (tm / wide + tn / high) * tk * size / on.cache * busy
-    port = (tm + tn) * tk * size / PORT
-    slowest = max((tensor, "tensor cores"), (shared, "shared memory"), (cache, "L2 cache"), (port, "the SM's port"))
+    lines = left / wide * _straddling(p.lhs, "lhs" in plan.pack)
+    lines += right / high * _straddling(p.rhs, "rhs" in plan.pack)
+    cache = lines / on.cache * busy
+    port = (left + right) / PORT
+    slowest = max(
+        (tensor, "tensor cores"), (shared, "shared memory"), (cache, "L2 cache"), (port, "the SM's port")
+    )
     store = tm * tn * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
-    step, bound_by = slowest[0] + OVERLAP * cache, slowest[1]
+    step, bound_by = slowest[0] + OVERLAP * (port + shared) / 2, slowest[1]
     if plan.kernel == "tiles":
         # Nothing overlaps: copies wait, then the tensor cores work.
         step = tensor + (cache + 1200) * (1 if aligned(p.lhs) and aligned(p.rhs) else 6)
@@ -267,9 +293,9 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     if memory > seconds:
         why = f"{tasks} tasks, bound by memory"
     seconds = max(memory, seconds) + 0.05 * min(memory, seconds)
-    seconds += LAUNCH * len(p.outer)
+    seconds += (LAUNCH + CLUSTER * (blocks > 1)) * len(p.outer)
     if plan.split > 1:
-        seconds += LAUNCH + 2.0 * plan.split * batch * m * n * 4 / (2 * on.memory)
+        seconds += LAUNCH + 2.0 * plan.split * batch * m * n * 4 / on.memory
     for name in plan.pack:
         rows = m if name == "lhs" else n
         seconds += LAUNCH + 2.0 * batch * rows * k * size / (on.memory * PACKING)

@@ -67,7 +67,7 @@ def recall(key: str) -> Plan | None:
         return None
     try:
         fields: dict[str, Any] = json.loads(data)
-        fields |= {name: tuple(fields[name]) for name in ("tile", "pack", "evict")}
+        fields |= {name: tuple(fields[name]) for name in ("tile", "pack", "cluster")}
         return Plan(**fields)
     except (ValueError, TypeError, KeyError):  # written by another version
         return None

@@ -35,8 +35,8 @@ def _kernel(name: str) -> Kernel:
 def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and element type of each array that the plan needs besides the caller's.
 
-    "partial" holds the parts of a split product, [batch * parts, M, N]; "lhs" and "rhs" are operands in rows of a
-    multiple of 16 bytes.
+    "partial" holds the parts of a split product, [batch * parts, M, N]; "lhs" and "rhs" are operands in rows of
+    whole cache lines.
     """
     found: dict[str, tuple[tuple[int, ...], str]] = {}
     if plan.split > 1:
@@ -44,7 +44,7 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
     for name in plan.pack:
         x = problem.lhs if name == "lhs" else problem.rhs
         batch = 1 if x.strides[0] == 0 else x.shape[0]
-        found[name] = ((batch, x.shape[1], -(-x.shape[2] // 8) * 8), x.dtype.name)
+        found[name] = ((batch, x.shape[1], -(-x.shape[2] // 64) * 64), x.dtype.name)
     return found
 
 
