@@ -228,8 +228,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                     continue
                 plan = Plan("pipelined", tile, groups, stages, 8, on.sms, split, how, swap, pack)
                 for cluster in CLUSTERS:
-                    if _shareable(p, tile, cluster):
-                        grid = on.sms // (cluster[0] * cluster[1])
+                    grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
+                    if grid and _shareable(p, tile, cluster):
                         yield replace(plan, grid=grid, cluster=cluster)
 
 
@@ -268,8 +268,8 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     steps = cdiv(cdiv(k, tk), plan.split)
     tensor = 2.0 * tm * tn * tk / on.tensor
     left, right = (rows * tk * size for rows in (tm, tn))
-    # Every instruction of a warpgroup, 64 rows and 16 of K, reads 64 rows of A and all of B's tile; TMA writes both
-    # in lines, for half of what reading them costs.
+    # Every instruction of a warpgroup, 64 rows and 16 of K, reads 64 rows of A and all of B's tile; TMA writes
+    # both in lines, for half of what reading them costs.
     shared = ((tm // 64) * (64 + tn) * tk * size + (left + right) / 2) / SHARED_RATE
     busy = min(tasks, resident) / on.sms
     lines = left / wide * _straddling(p.lhs, "lhs" in plan.pack)
