@@ -197,10 +197,11 @@ def test_parallel(source: str, expected: str) -> None:
 
 
 def test_parallel_options() -> None:
-    k = kernel("[[launch_bounds(_, 2)]] [[maxnreg(40)]] parallel.async p by 2 : block<cooperative> {}")
+    k = kernel("[[launch_bounds(_, 2)]] [[maxnreg(40)]] [[overlap]] parallel.async p by 2 : block<cooperative> {}")
     (op,) = k.body
     assert isinstance(op, t.Parallel)
     assert (op.asynchronous, op.cooperative, op.min_blocks, op.max_registers) == (True, True, 2, 40)
+    assert op.overlap
 
 
 def test_an_index_named_as_a_dimension_hides_it() -> None:

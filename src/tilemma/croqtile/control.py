@@ -60,6 +60,8 @@ class Control:
             self.reader.statements.body(node.body)
 
     def _launch_attribute(self, node: ast.Expr) -> dict[str, Any]:
+        if isinstance(node, ast.Name) and node.text == "overlap" and not self.reader.b.inside_parallel:
+            return {"overlap": True}
         name = node.function.text if isinstance(node, ast.Call) and isinstance(node.function, ast.Name) else ""
         args = node.args if isinstance(node, ast.Call) else ()
         if name == "launch_bounds" and len(args) == 2 and isinstance(args[0], ast.Whole):
@@ -70,7 +72,7 @@ class Control:
             node.span,
             what="`[[...]]` before `parallel`",
             got="another attribute",
-            wanted="`launch_bounds(_, blocks)` or `maxnreg(registers)`",
+            wanted="`launch_bounds(_, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap`",
             fix_text="write one of these; the threads of a block follow from the levels",
         )
 
