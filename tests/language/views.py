@@ -6,7 +6,7 @@ import numpy as np
 from construct import construct, random, small, unwritten
 
 import tilemma as tm
-from tilemma import cdiv, compose, dma, foreach, full, if_, parallel, shared
+from tilemma import cdiv, compose, dma, else_, foreach, full, if_, parallel, shared
 
 f32, s32 = np.float32, np.int32
 
@@ -240,3 +240,72 @@ def views_of_views(a: tm.Global["f16", "M", "N"], out: tm.Global["f16", "M", "N"
                     t = quarter.subspan(2, 16).at(k, 0)
                     t[x, y] = t[x, y] * 2.0
         dma.copy(s, out.subspan(16, 16).at(i, j))
+
+
+@construct(
+    given={"a": random("f16", 16, 64), "out": unwritten("f16", 16, 64), "back": 1},
+    expect=lambda a, out, back: {"out": np.pad(a, ((0, 0), (1, 0)))[:, :64]},
+    co="""
+    __co__ void neighbours(global f16 [M, 64] a, global f16 [M, 64] out, int back) {
+      parallel b by cdiv(M, 8) : block {
+        f = dma.copy.swiz<128> a.subspan(8, 64).at(b, 0) => shared;
+        parallel w by 8 : group, t by 32 : thread {
+          foreach h in 2 {
+            int column = h # t;
+            if (column >= back)
+              out.subspan(8, 64).at(b, 0).at(w, column) = f.data.at(w, column - back);
+            else
+              out.subspan(8, 64).at(b, 0).at(w, column) = 0.0f;
+          }
+        }
+      }
+    }
+    """,
+)
+def neighbours(a: tm.Global["f16", "M", 64], out: tm.Global["f16", "M", 64], back: tm.Int):
+    """A place in a swizzled tile that no range shows to be inside."""
+    for b in parallel(cdiv(a.shape[0], 8), level="block"):
+        f = dma.copy(a.subspan(8, 64).at(b, 0), to="shared", swizzle=128)
+        for w in parallel(8, level="group"):
+            for t in parallel(32, level="thread"):
+                for h in foreach(2):
+                    column = compose(h, t)
+                    o = out.subspan(8, 64).at(b, 0)
+                    with if_(column >= back):
+                        o[w, column] = f.data[w, column - back]
+                    with else_():
+                        o[w, column] = 0.0
+
+
+@construct(
+    given={"a": random("f32", 6, 5), "out": unwritten("f32", 10, 3), "back": 1},
+    expect=lambda a, out, back: {"out": np.pad(2 * a.reshape(10, 3), ((1, 0), (0, 0)))[:10]},
+    co="""
+    __co__ void neighbours_of_reshaped(global f32 [6, 5] a, global f32 [10, 3] out, int back) {
+      parallel b by 1 : block {
+        shared f32 [6, 5] s;
+        parallel {i, j} by [6, 5] : thread
+          s.at(i, j) = a.at(i, j);
+        r = s.span_as([10, 3]);
+        g = a.span_as([10, 3]);
+        parallel {i, j} by [10, 3] : thread {
+          if (i >= back)
+            out.at(i, j) = r.at(i - back, j) + g.at(i - back, j);
+          else
+            out.at(i, j) = 0.0f;
+        }
+      }
+    }
+    """,
+)
+def neighbours_of_reshaped(a: tm.Global["f32", 6, 5], out: tm.Global["f32", 10, 3], back: tm.Int):
+    for b in parallel(1, level="block"):
+        s = shared("f32", 6, 5)
+        for i, j in parallel(6, 5, level="thread"):
+            s[i, j] = a[i, j]
+        r, g = s.span_as(10, 3), a.span_as(10, 3)
+        for i, j in parallel(10, 3, level="thread"):
+            with if_(i >= back):
+                out[i, j] = r[i - back, j] + g[i - back, j]
+            with else_():
+                out[i, j] = 0.0

@@ -308,25 +308,31 @@ class Emitter:
         return self.pure("mul.lo.s32", "s32", reg, Imm(factor), hint=hint)
 
     def divide(self, x: Linear, by: int, hint: str = "q") -> tuple[Linear, Linear]:
-        """(x // by, x mod by) of ``x`` >= 0, rounding down."""
+        """(x // by, x mod by), rounding down.
+
+        A negative ``x`` is no place in memory; where ``by`` is no power of two its quotient is far outside.
+        """
         assert by > 0
         if by == 1:
             return x, Linear()
         high, low = x.split(by)
-        a, b = self.range_of(low)
-        if a >= 0 and b < by:
+        bottom, top = self.range_of(low)
+        if bottom >= 0 and top < by:
             return high.divided(by), low
-        assert self.range_of(low)[0] >= 0, f"{x} may be negative"
-        reg = self.register(low)
-        top = self.range_of(low)[1]
-        if by & (by - 1) == 0:
-            quotient = self.pure("shr.u32", "s32", reg, Imm(by.bit_length() - 1), hint=hint)
+        reg, power = self.register(low), by & (by - 1) == 0
+        if power:
+            shift = "shr.u32" if bottom >= 0 else "shr.s32"
+            quotient = self.pure(shift, "s32", reg, Imm(by.bit_length() - 1), hint=hint)
             rest = self.pure("and.b32", "s32", reg, Imm(by - 1), hint=f"{hint}_rest")
         else:
             quotient = self.pure("div.u32", "s32", reg, Imm(by), hint=hint)
             rest = self.pure("rem.u32", "s32", reg, Imm(by), hint=f"{hint}_rest")
-        self.bounded(quotient, 0, top // by)
-        self.bounded(rest, 0, min(by - 1, top))
+        if bottom < 0:
+            self.bounded(quotient, *((bottom // by, top // by) if power else (0, (2**32 - 1) // by)))
+            self.bounded(rest, 0, by - 1)
+        else:
+            self.bounded(quotient, 0, top // by)
+            self.bounded(rest, 0, min(by - 1, top))
         return high.divided(by) + quotient, Linear.of(rest)
 
     # ---- predicates ------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ class Access:
         self.clips = view.base.space is Space.GLOBAL
         self.slot = None if view.slot is None else compile_(view.slot)
         self.reshape = None if view.reshape is None else [compile_(e) for e in view.reshape]
+        if view.reshape is not None:
+            names.reshaped.add(view.base.name)
         by_dim = {a.dim: a for a in view.axes}
         if len(by_dim) != len(view.axes):
             raise NotInReference(what="a view with two axes along one dimension")

@@ -43,10 +43,14 @@ Evaluate = Callable[[Frame], Value]
 
 
 class Names:
-    """Slot numbers for the names of a kernel; a name gets one when it is first met."""
+    """Slot numbers for the names of a kernel; a name gets one when it is first met.
+
+    ``reshaped``: the buffers that some view reads in another shape.
+    """
 
     def __init__(self) -> None:
         self.slots: dict[tuple[str, str], int] = {}
+        self.reshaped: set[str] = set()
 
     def slot(self, kind: str, name: str) -> int:
         """``kind`` keeps scalars, buffers, fragments, events and futures apart."""

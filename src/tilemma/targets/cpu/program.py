@@ -26,6 +26,7 @@ from tilemma.ir.tile import (
     WaitFuture,
 )
 from tilemma.ir.types import Buffer
+from tilemma.ir.usage import written
 from tilemma.targets.cpu import contraction, control, elements, lanes, moves, sync
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
 from tilemma.targets.cpu.faults import ArgumentMisfit
@@ -55,6 +56,7 @@ class Program:
         self.kernel = kernel
         self.compiler = Compiler(kernel, TABLE, COLLECTIVE)
         self.body = control.body(self.compiler, kernel.body, Scope())
+        self.written = written(kernel)
 
     def run(
         self,
@@ -77,6 +79,13 @@ class Program:
         if self.kernel.returns is not None and self.kernel.returns.name in arrays:
             buffers.append(self.kernel.returns)
         slots = [(c.slot("buffer", b.name), b) for b in dict.fromkeys(buffers)]
+        # NumPy gives an array another shape in place only where it is contiguous.
+        copies = {
+            n: np.ascontiguousarray(arrays[n])
+            for n in c.names.reshaped & arrays.keys()
+            if not arrays[n].flags.c_contiguous
+        }
+        given_arrays, arrays = arrays, {**arrays, **copies}
         f: Frame = [None] * c.names.frame_size
         f[INSTANCE] = Instance(block, control.ALL_THREADS)
         f[c.slot("output", "print")] = out or sys.stdout.write
@@ -90,6 +99,8 @@ class Program:
             else:
                 self.body.run(f)
         block.finish()
+        for name in copies.keys() & self.written:
+            given_arrays[name][...] = copies[name]
 
     def _storage(self, b: Buffer, arrays: Mapping[str, np.ndarray[Any, Any]], f: Frame) -> Storage:
         a = arrays.get(b.name)
