@@ -377,3 +377,26 @@ def warp_barriers(a: tm.Global["f32", "N"], out: tm.Global["f32", "N"]):
                 s[w, t] = a[w * 32 + t]
                 sync.barrier("group")
                 out[w * 32 + t] = s[w, 31 - t]
+
+
+@construct(
+    given={"o": np.arange(-1, 5, dtype=s32).reshape(2, 3)},
+    expect=lambda o: {"o": np.full_like(o, 3)},
+    co="""
+    __co__ void written_after_a_loop(global s32 [M, N] o) {
+      parallel {i, j} by [M, N] : block {
+        while (o.at(i, j) < 1) {
+          o.at(i, j) = 7;
+        }
+        o.at(i, j) = N;
+      }
+    }
+    """,
+)
+def written_after_a_loop(o: tm.Global["s32", "M", "N"]):
+    """The condition is read once more than the body runs, by all lanes, before one of them writes."""
+    M, N = o.shape
+    for i, j in parallel(M, N, level="block"):
+        with while_(lambda: o[i, j] < 1):
+            o[i, j] = 7
+        o[i, j] = N

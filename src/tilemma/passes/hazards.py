@@ -253,17 +253,28 @@ class Walk:
         turn = dict(state)
         ends = []
         for _ in range(2 + self._rotating(node)):
-            for a in self._accesses.of(node):
-                yield from self._meet(a, turn)
-                turn[Pending.of(a).key] = Pending.of(a)
+            yield from self._head(node, turn)
+            if isinstance(node.op, While):
+                exits.append(dict(turn))
             early: list[State] = []
             yield from self._body(node.inner[0], turn, early)
             exits += early
             ends.append(turn)
             turn = {p.key: p for p in (_carry(p, name, node) for p in _join([turn, *early]).values())}
+        if isinstance(node.op, While):
+            # It ends at its condition, which is evaluated once more than its body.
+            yield from self._head(node, turn)
+            _replace(state, _join([turn, *exits]))
+            return
         trips = _trips(node.op)
         out = [ends[-1]] if trips is not None and trips >= len(ends) else [*ends]
         _replace(state, _join([*out, *exits, *([] if trips else [before])]))
+
+    def _head(self, node: Node, state: State) -> Iterator[Hazard]:
+        """The accesses of a loop's condition or bounds."""
+        for a in self._accesses.of(node):
+            yield from self._meet(a, state)
+            state[Pending.of(a).key] = Pending.of(a)
 
     # ---- conflicts ---------------------------------------------------------------------------------------
 
