@@ -297,3 +297,23 @@ def test_roles_that_only_move_data_are_played_by_one_thread():
     assert [r.solo for r in roles] == [True, False]
     decided = check(kernel(AFTER_DMA), "sm_90a", (64, 64, 64), seeds=(0,)).kernel
     assert not any(r.solo for r in walk(decided.body) if isinstance(r, InThreads))
+
+
+AFTER_A_COPY = f"""
+    mc = mma.fill.f32 0.0f;
+    foreach k in cdiv(K, TILE_K) {{
+      fa = ENGINE.copy.async {LHS} => a;
+      ga = dma.copy.async a => c after fa;
+      fb = dma.copy.async {RHS} => b after ga;
+      wait fa, ga;
+      wait fa, fb;
+      parallel p by 1 : group-4 {{ mma.row.row mc, c, b; }}
+    }}
+    parallel p by 1 : group-4 {{ mma.store mc, {OUT}; }}
+"""
+
+
+@pytest.mark.parametrize("engine", ["tma", "dma"])
+def test_copies_after_copies_and_second_waits(engine):
+    buffers = ONE + "    shared f16 [TILE_M, TILE_K] c;\n"
+    check(kernel(AFTER_A_COPY.replace("ENGINE", engine), buffers), "sm_90a", (72, 72, 200))

@@ -27,6 +27,7 @@ from tilemma.passes.stage_output import StageOutput
 from tilemma.passes.start_from_zero import StartFromZero
 from tilemma.passes.take_turns import TakeTurns
 from tilemma.passes.target import Target, targets
+from tilemma.passes.wait_once import WaitOnce
 
 __all__ = ["FRONT_PASSES", "PASSES", "Decision", "Pass", "Target", "decide", "targets"]
 
@@ -54,6 +55,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         StageOutput(arch),
         AssignLayouts(),
         ChooseCopies(arch),
+        WaitOnce(),
         BindCopies(),
         PlanEvents(arch),
         TakeTurns(),

@@ -25,7 +25,9 @@ def copy(c: Compiler, op: Copy, scope: Scope) -> Step:
         raise CopyMisfit(op.span, source=f"{op.src.dtype} elements", target=f"{op.dst.dtype} elements")
     transform = _transform(c, op)
     after = [c.slot("future", n) for n in op.after]
-    if op.asynchronous or op.event is not None or op.future is not None:
+    # Loads and stores are synchronous, whatever the program allowed: nothing waits for them once that is decided.
+    at_once = op.plan is not None and op.plan.engine == "ldst" and op.event is None
+    if not at_once and (op.asynchronous or op.event is not None or op.future is not None):
         return _asynchronous(c, op, src, dst, transform, after)
 
     def run(f: Frame) -> None:
