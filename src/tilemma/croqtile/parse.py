@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from tilemma.croqtile import ast
@@ -213,6 +212,8 @@ def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> 
 def _meant(fused: Sequence[tuple[str, Token]], at: int) -> tuple[Token, str] | None:
     """A misspelt word: a name at ``at``, before it, or at the start of its statement, that resembles a word with
     which the text could be read on."""
+    import difflib
+
     ends = (i + 1 for i in range(min(at, len(fused)) - 1, -1, -1) if fused[i][1].text in (";", "{", "}"))
     for i in dict.fromkeys((at, at - 1, next(ends, 0))):
         if not 0 <= i < len(fused) or fused[i][0] != "NAME" or len(fused[i][1].text) < 3:
