@@ -111,6 +111,8 @@ class Lowering:
     anchors: dict[object, int] = field(default_factory=dict)
     # Where each buffer whose name rotates lies now, in bytes from the start of shared memory.
     rotating: dict[str, Reg] = field(default_factory=dict)
+    # By id, the views whose offsets depend on indices and sizes alone, and on which indices.
+    steady: dict[int, tuple[View, tuple[str, ...] | None]] = field(default_factory=dict)
     cluster: Cluster | None = None
     # The thread that acts in a role which one warp of the instance plays alone; whether roles change their
     # registers.

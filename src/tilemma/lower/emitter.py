@@ -10,10 +10,11 @@ more than once (`mutable`) keep what is computed from them where it stands.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cache
+from typing import Any, Literal, TypeVar
 
 from tilemma.errors import Span
 from tilemma.ir.lane import (
@@ -34,6 +35,7 @@ from tilemma.ir.lane import (
 )
 from tilemma.lower.linear import Linear
 
+_T = TypeVar("_T")
 Value = Reg | Imm
 Range = tuple[int, int]
 _ANYTHING = (-(2**31), 2**31 - 1)
@@ -67,11 +69,13 @@ _SPECIAL = frozenset(
 
 @dataclass
 class Region:
-    """An open list of operations; ``table`` maps pure computations (by number) made in it to their registers."""
+    """An open list of operations; ``table`` maps pure computations made in it to their registers, ``known`` what
+    `Emitter.remembered` was asked for to what came of it, both by number."""
 
     kind: Literal["root", "loop", "branch"]
     ops: list[LaneOp] = field(default_factory=list)
     table: dict[int, Reg] = field(default_factory=dict)
+    known: dict[int, Any] = field(default_factory=dict)
 
 
 def _registers(x: LaneOperand) -> tuple[Reg, ...]:
@@ -83,6 +87,11 @@ def _registers(x: LaneOperand) -> tuple[Reg, ...]:
     return (x.base,) if isinstance(x, Mem) and isinstance(x.base, Reg) else ()
 
 
+@cache
+def _identifier(hint: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", hint) or "r"
+
+
 class Emitter:
     def __init__(self) -> None:
         self.regions = [Region("root")]
@@ -91,8 +100,9 @@ class Emitter:
         self._depth: dict[str, int] = {}
         self._mutable: set[str] = set()
         self._range: dict[str, Range] = {}
-        self._computations: dict[tuple[str, tuple[LaneOperand, ...]], int] = {}
+        self._numbers: dict[Hashable, int] = {}
         self._loops = 0
+        self._unshared = 0
 
     # ---- registers -------------------------------------------------------------------------------------
 
@@ -108,7 +118,7 @@ class Emitter:
         return tuple(self.reg(f"{hint}{i}", type, mutable=mutable) for i in range(count))
 
     def _name(self, hint: str) -> str:
-        base = re.sub(r"[^A-Za-z0-9_]", "_", hint) or "r"
+        base = _identifier(hint)
         count = self._names.get(base, 0)
         self._names[base] = count + 1
         name = base if count == 0 and base not in _SPECIAL else f"{base}_{count}"
@@ -171,7 +181,7 @@ class Emitter:
         self, mnemonic: str, type: str, *src: LaneOperand, hint: str = "t", uniform: bool | None = None
     ) -> Reg:
         """The register with the result of a pure instruction."""
-        key = self._computations.setdefault((mnemonic, src), len(self._computations))
+        key = self._numbers.setdefault((mnemonic, src), len(self._numbers))
         for region in reversed(self.regions):
             known = region.table.get(key)
             if known is not None:
@@ -186,8 +196,27 @@ class Emitter:
         made = Reg(self._name(hint), type, same if uniform is None else uniform)
         self._depth[made.name] = at
         self.regions[at].ops.append(Instr(mnemonic, (made,), src, span=self.span))
-        if not mutable:
+        if mutable:
+            self._unshared += 1
+        else:
             self.regions[at].table[key] = made
+        return made
+
+    def remembered(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What ``make`` gives, the result of pure instructions that ``key`` stands for.
+
+        Made once while the region is open: making it again would find every instruction.  (Not so those that
+        read mutable registers: then it is made again.)
+        """
+        number = self._numbers.setdefault(key, len(self._numbers))
+        for region in reversed(self.regions):
+            if number in region.known:
+                known: _T = region.known[number]
+                return known
+        before = self._unshared
+        made = make()
+        if self._unshared == before:
+            self.regions[-1].known[number] = made
         return made
 
     def _home(self, available: int) -> int:
