@@ -7,7 +7,7 @@ WITH_CUDA := [cuda,dev]
 CORE_EXTRAS := $(if $(GPU),$(WITH_CUDA),)
 DEV_EXTRAS := $(if $(GPU),$(WITH_CUDA),[dev])
 
-.PHONY: demo test check lint types format mutate clean
+.PHONY: demo test check lint types format mutate memcheck clean
 
 demo: $(VENV)/.core
 	@$(VENV)/bin/tilemma run examples/co/matmul_wgmma_2group.co --shape M=1024,N=1024,K=1024 --expect "mk,nk->mn" --plan
@@ -20,6 +20,10 @@ check: $(VENV)/.dev lint types
 
 mutate: $(VENV)/.dev
 	$(PY) bench/mutate.py
+
+# On a machine with a GPU and the CUDA toolkit.
+memcheck: $(VENV)/.dev
+	compute-sanitizer --tool memcheck --error-exitcode 1 $(PY) bench/memcheck.py
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check src tests examples bench

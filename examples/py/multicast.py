@@ -18,7 +18,7 @@ def multicast(
     STAGES=4,
     CONSUMERS=2,
     CLUSTER=2,
-    RASTER=4,
+    RASTER=8,
     GRID=66,
 ):
     (M, K), N = lhs.shape, rhs.shape[0]
