@@ -15,7 +15,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "pipelines"))
-
 from configurations import CONFIGURATIONS
 
 from tilemma.ir.tile import Copy

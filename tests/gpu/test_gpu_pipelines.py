@@ -1,4 +1,4 @@
-"""The pipelined examples on a GPU, in both languages, with 2, 3 and 4 stages, ragged, with poisoned surroundings."""
+"""The pipelined examples on a GPU: both languages, 2, 3 and 4 stages, ragged, with poisoned surroundings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def test_configuration(
     configuration: Configuration, language: str, arch: str, shape: tuple[int, int, int]
 ) -> None:
     kernel, constants = kernel_of(str(configuration), language), configuration.constants(language)
-    problem = make_problem(kernel.build(**constants), dict(zip("MNK", shape, strict=True)), {}, 0, "mk,nk->mn")
+    sizes = dict(zip("MNK", shape, strict=True))
+    problem = make_problem(kernel.build(**constants), sizes, {}, 0, "mk,nk->mn")
     guards = {n: testing.guarded(a, gap=16, device="cuda") for n, a in problem.arrays.items()}
     kernel.on("cuda", arch=arch)(*(guards[p.buffer.name].array for p in problem.kernel.arrays), **constants)
     problem.arrays["output"][...] = guards["output"].array.cpu().numpy()

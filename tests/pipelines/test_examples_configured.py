@@ -26,7 +26,7 @@ DAILY = {
 def case(c: Configuration, arch: str):
     stages = c.settings.get("STAGES")
     nightly = "CONSUMERS" in c.settings and (c.name, stages, c.settings["CONSUMERS"]) not in DAILY
-    nightly = nightly or (c.name, arch) == ("event_pipeline", "sm_80") and stages != 3
+    nightly = nightly or ((c.name, arch) == ("event_pipeline", "sm_80") and stages != 3)
     return pytest.param(c, arch, id=f"{c}-{arch}", marks=[pytest.mark.slow] if nightly else [])
 
 
