@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "pipelines"))
-from configurations import CONFIGURATIONS
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pipelines"))
+
+from configurations import CONFIGURATIONS, EXAMPLES
 
 from tilemma.ir.tile import Copy
 from tilemma.ir.walk import walk
@@ -35,7 +35,7 @@ def kernels() -> Iterator[tuple[str, Kernel, dict[str, Any], tuple[str, ...]]]:
         for language in c.languages:
             yield f"{c} ({language})", c.kernel(language), c.constants(language), c.archs
     configured = {c.name for c in CONFIGURATIONS}
-    for path in sorted([*(ROOT / "examples" / "co").glob("*.co"), *(ROOT / "examples" / "py").glob("*.py")]):
+    for path in sorted([*(EXAMPLES / "co").glob("*.co"), *(EXAMPLES / "py").glob("*.py")]):
         if path.stem in configured:
             continue
         module = load_python(path) if path.suffix == ".py" else load(path)

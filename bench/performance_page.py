@@ -103,8 +103,8 @@ def lever_table(data: Mapping[str, Any] | None) -> list[str]:
         for lever in levers.LEVERS:
             gave = gains.get(lever.key, {})
             yield (lever.title, lever.predicted, *(number(gave.get(regime)) for regime in REGIMES))
-        for title, predicted in levers.REASONED:
-            yield (title, predicted, "not separable", "not separable")
+        for title, predicted, *gave_once in levers.EARLIER:
+            yield (title, predicted, *(f"{number(x)}, before" for x in gave_once))
 
     lines = rows(("lever", "predicted", "gave, flushed", "gave, steady"), body())
     if data is not None:

@@ -17,7 +17,7 @@ def persistent(
     TILE_K=64,
     STAGES=4,
     CONSUMERS=2,
-    RASTER=8,
+    RASTER=16,
     GRID=132,
 ):
     (M, K), N = lhs.shape, rhs.shape[0]

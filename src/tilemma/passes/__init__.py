@@ -12,6 +12,7 @@ from tilemma.passes.await_multiplies import AwaitMultiplies
 from tilemma.passes.bind_copies import BindCopies
 from tilemma.passes.check_clusters import CheckClusters
 from tilemma.passes.check_contracts import CheckContracts
+from tilemma.passes.check_futures import CheckFutures
 from tilemma.passes.choose_atoms import ChooseAtoms
 from tilemma.passes.choose_copies import ChooseCopies
 from tilemma.passes.decision import Decision
@@ -39,7 +40,7 @@ class Pass(Protocol):
 
 
 # What does not depend on the target: run on a kernel before it is executed anywhere, and again is harmless.
-FRONT_PASSES: tuple[Pass, ...] = (InferLevels(), PlaceFragments(), CheckContracts())
+FRONT_PASSES: tuple[Pass, ...] = (InferLevels(), PlaceFragments(), CheckContracts(), CheckFutures())
 
 
 def PASSES(arch: str) -> tuple[Pass, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from tilemma.errors import CompileError
 from tilemma.ir.expr import Var, const
 from tilemma.ir.tile import (
     Assign,
@@ -27,13 +26,6 @@ from tilemma.passes import tma
 from tilemma.passes.decision import Decision
 
 
-class NeverWaitedFor(CompileError):
-    code = "future-never-waited-for"
-    found = "nothing waits for this asynchronous copy to `{name}`"
-    expected = "a `wait` for its future, or for the event that it completes, before the kernel ends"
-    fix = "name the result, `f = tma.copy.async ...`, and write `wait f`; or leave `.async` out"
-
-
 @dataclass(frozen=True)
 class BindCopies:
     """Gives every load by TMA an event, and turns waits for its future into waits for that.
@@ -42,8 +34,6 @@ class BindCopies:
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises NeverWaitedFor."""
-
         def settle(op: Op) -> Op:
             if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
                 return _Binding(op).bound()
@@ -79,8 +69,7 @@ class _Binding:
         for op in loads:
             if op.future is None or op.future in self.triggered:
                 continue
-            if op.future not in awaited:
-                raise NeverWaitedFor(op.span, name=op.dst.base.name)
+            assert op.future in awaited, "an earlier pass sees to that"
             if op.future not in self.refs:
                 self.refs[op.future] = self._event(op)
         body = rewrite(self.block.body, self._bind)

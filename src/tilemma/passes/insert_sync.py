@@ -37,7 +37,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import Space
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.accesses import Accesses
-from tilemma.passes.bind_copies import NeverWaitedFor
+from tilemma.passes.check_futures import NeverWaitedFor
 from tilemma.passes.copy_once import once
 from tilemma.passes.decision import Decision
 from tilemma.passes.hazards import Hazard, Walk, joined
@@ -224,7 +224,7 @@ def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
     for node in list(tree.walk()):
         for a in accesses.of(node):
             if a.future is not None and id(a) not in walker.awaited:
-                raise NeverWaitedFor(node.op.span, name=a.resource)
+                raise NeverWaitedFor(node.op.span, name=a.resource, which="this asynchronous copy", where="")
         if isinstance(node.op, WaitFuture):
             if id(node) in walker.waits:
                 node.op = CopyWait(walker.waits[id(node)], span=node.op.span)
