@@ -25,7 +25,8 @@ MBARRIER = 8
 def initialise(lo: Lowering, body: tuple[Op, ...]) -> bool:
     """One thread sets up the mbarriers of all events of a block; whether there were any.
 
-    The fence shows them to the async proxy and the cluster; the barrier that follows, to the block's threads.
+    The fence shows them to the async proxy and the cluster, where either uses them; the barrier that follows, to
+    the block's threads.
     """
     events = [op for op in walk(body) if isinstance(op, DeclareEvent)]
     if not events:
@@ -37,7 +38,9 @@ def initialise(lo: Lowering, body: tuple[Op, ...]) -> bool:
         for slot in range(max(1, op.event.slots)):
             at = Mem(lo.shared, op.offset + slot * MBARRIER)
             e.do(f"mbarrier.init{_space(lo)}.b64", (), (at, Imm(op.arrivals)))
-    if _hopper(lo):
+    copies = (op for op in walk(body) if isinstance(op, tile.Copy) and op.event is not None)
+    by_tma = any(op.plan is not None and op.plan.engine == "tma" for op in copies)
+    if by_tma or (lo.cluster is not None and lo.cluster.speaks):
         e.do("fence.mbarrier_init.release.cluster")
     return True
 

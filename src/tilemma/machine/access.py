@@ -154,11 +154,12 @@ def _load(f: Frame, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: 
     unordered = cta is not w.cta
     if kind == "ldmatrix":
         # The warp reads together: a lane that is past the instruction knows that all rows were read.
-        column = clocks.column(("collective", row))
-        clocks.seen[32 * row : 32 * row + 32, column] = clocks.now[row]
-        packed: Any = events.new(column, clocks.now[row], w.access(kind, ins), unordered=unordered)
+        column = clocks.column(("collective", row), 32)
+        clocks.seen[32 * row : 32 * row + 32, column : column + 32] = clocks.now[row]
+        event = events.new(column, clocks.now[row], w.access(kind, ins), unordered=unordered, alone=32 * row)
     else:
-        packed = (lanes + events.new(32 * row, clocks.now[row], w.access(kind, ins), unordered=unordered))[:, None]
+        event = events.new(32 * row, clocks.now[row], w.access(kind, ins), unordered=unordered)
+    packed = (lanes + event)[:, None]
     shared.reader_views(row)[width][index] = packed
     shared.readers[width][index] = packed
     words: Array = shared.words[width][index]
@@ -274,6 +275,36 @@ def by_other_warps(
         )
 
 
+def by_other_lanes(
+    w: Warp, ins: Instruction, events: Array, rows: Any, table: Any, addr: Array, verb: str
+) -> None:
+    """Report the overwrite of what a warp read as one, where its lanes are not known one by one to be past that.
+
+    The warp's own later instructions need no more than its `.sync`.  ``table[rows, column]`` is what the writer
+    knows; rows of None: ``table`` is one row.
+    """
+    log = w.cta.cluster.events
+    column, clock = log.stand(events)
+    alone = log.alone_column(events)
+    if (alone == column).all():
+        return
+    known, each = (table[c] if rows is None else table[rows, c] for c in (column, alone))
+    bad = (each < clock) & (known >= clock) & (events != 0) & (alone // 32 != w.row)
+    if bad.any():
+        i, j = np.nonzero(bad)
+        event = log.of(events[i[0], j[0]])
+        w.cta.machine.report(
+            hz.RaceOfLanes.at(
+                w.place(ins),
+                at_bytes=np.sort(addr[i] + j),
+                other=event.place,
+                access=verb,
+                space=f"shared byte {int(addr[i[0]] + j[0]):#x}",
+                first_line=event.instruction.line,
+            )
+        )
+
+
 def report_conflict(
     w: Warp, ins: Instruction, event: Access, verb: str, space: str, lanes: Any, at_bytes: Any
 ) -> None:
@@ -376,8 +407,10 @@ def check_write(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, wi
         for reader, views in list(shared.by_reader.items()):
             events = views[width].take(index, axis=0)
             _ordered(w, ins, cta, lanes, addr, width, events, kind)
-            if is_wgmma(reader):
-                rows = (w.first + np.asarray(lanes))[:, None]
+            rows = (w.first + np.asarray(lanes))[:, None]
+            if not is_wgmma(reader):
+                by_other_lanes(w, ins, events, rows, w.cta.cluster.clocks.seen, addr, f"`{ins.opcode}` writes")
+            else:
                 by_other_warps(w, ins, events, rows, w.cta.cluster.clocks.seen, addr, f"`{ins.opcode}` writes")
     return index
 

@@ -17,6 +17,8 @@ class Agent:
     def __init__(self, warp: Warp, instruction: Instruction) -> None:
         self.warp, self.instruction = warp, instruction
         self.issued = 0
+        # The packed event that threads which know of its end know.
+        self.event = 0
         # Somebody has waited for it, or will be told of its completion by other means.
         self.waited = False
 

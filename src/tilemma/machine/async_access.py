@@ -13,7 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
-from tilemma.machine.access import by_other_warps, is_wgmma, report_conflict, shared_bounds, touches_mbarrier
+from tilemma.machine.access import (
+    by_other_lanes,
+    by_other_warps,
+    is_wgmma,
+    report_conflict,
+    shared_bounds,
+    touches_mbarrier,
+)
 from tilemma.machine.memory import SHIFT
 from tilemma.machine.state import Access, Cta, Warp
 from tilemma.machine.syntax import Instruction
@@ -122,6 +129,8 @@ def async_write(
                 )
             elif is_wgmma(reader):
                 by_other_warps(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
+            else:
+                by_other_lanes(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
     touches_mbarrier(w, ins, cta, (), addr, width, f"{what} writes")
     shared.writers[width][index] = event
 

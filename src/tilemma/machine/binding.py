@@ -61,8 +61,6 @@ class Binding:
     written: dict[str, bool]
     # For each parameter of the entry: ("pointer", array) | ("bytes", raw) | ("map", image facts, array).
     parameters: list[tuple[str, Any]] = field(default_factory=list)
-    # Names of the arrays' dimensions, where the plan has them.
-    dimensions: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
 
 
 def refuse(what: str, want: str, how: str) -> NoReturn:
@@ -204,10 +202,9 @@ def _bind_plan(launch: Launch, entry: Entry, args: Mapping[str, Any]) -> Binding
                 _evaluate(size, names)
             parameters.append(("map", (argument.array, tensormap.from_launch(argument, names))))
     grid = tuple(_evaluate(g, names) for g in launch.grid)
-    dimensions = {a.name: tuple(d if isinstance(d, str) else None for d in a.dims) for a in launch.arrays}
     return Binding(
         launch.entry, launch.arch, (grid[0], grid[1], grid[2]), launch.block, launch.cluster or (1, 1, 1),
-        launch.shared, arrays, {a.name: a.written for a in launch.arrays}, parameters, dimensions,
+        launch.shared, arrays, {a.name: a.written for a in launch.arrays}, parameters,
     )  # fmt: skip
 
 
@@ -332,8 +329,6 @@ def fill_parameters(
         name: placement.place(memory, name, array, writable=b.written.get(name, True))
         for name, array in b.arrays.items()
     }
-    for name, allocation in allocations.items():
-        allocation.dimensions = b.dimensions.get(name, ())
     maps: dict[int, BoundMap] = {}
     for parameter, (kind, value) in zip(entry.parameters, b.parameters, strict=True):
         at = slice(parameter.offset, parameter.offset + parameter.size)

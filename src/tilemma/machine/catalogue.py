@@ -16,6 +16,19 @@ class Race(HazardError):
     )
 
 
+class RaceOfLanes(Race):
+    code = "race-lanes"
+    found = "{access} {space}; not all lanes that read it at PTX line {first_line} are known to be past that line"
+    expected = "`bar.warp.sync` between an `ldmatrix` and the arrival by one lane that speaks for the whole warp"
+    fix = "add `bar.warp.sync 0xffffffff;` after PTX line {first_line} and before one lane tells the writer"
+    why = (
+        "A lane that is past a `.sync` matrix load knows that its whole warp has executed it, and widely used "
+        "pipelines let it release the buffer; but by the ISA's letter only a barrier orders the other lanes' "
+        "reads. A note by default, an error under `--strict`."
+    )
+    strict_only = True
+
+
 class ReadBeforeArrival(HazardError):
     code = "read-before-arrival"
     found = "{access} {space} before the {agent} of PTX line {other_line} is known to have arrived"
@@ -48,6 +61,7 @@ class OverwriteOfOtherWarps(OverwriteInFlight):
     found = "{access} {space}; not all warps are known to have waited for PTX line {other_line}"
     expected = "all four warps of the warpgroup have waited for their part, and the writer knows"
     fix = "let each of the four warps tell the writer after its own wait, or add a barrier of the warpgroup"
+    in_general = ""
     why = (
         "A wgmma group belongs to the warpgroup, and widely used pipelines let one of its threads release the "
         "buffer; but `wgmma.wait_group` makes only its own warp wait. A note by default, an error under "

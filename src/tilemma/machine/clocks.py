@@ -176,16 +176,20 @@ class Events:
     def __init__(self) -> None:
         self.column: Ints32 = np.zeros(4096, np.int32)
         self.clock: Ints32 = np.zeros(4096, np.int32)
+        # Of what a warp did as one, the column of its lane 0; of all else, ``column`` again.
+        self.alone: Ints32 = np.zeros(4096, np.int32)
         self.info: list[Any] = [None]
         self.count = 1
 
-    def new(self, column: int, clock: int, info: Any, *, unordered: bool = False) -> int:
-        """A packed event, lane 0."""
+    def new(self, column: int, clock: int, info: Any, *, unordered: bool = False, alone: int | None = None) -> int:
+        """A packed event, lane 0; ``alone`` is the column of the warp's lane 0 where ``column`` is the warp's."""
         n = self.count
         if n == len(self.column):
             self.column = np.concatenate([self.column, np.zeros_like(self.column)])
             self.clock = np.concatenate([self.clock, np.zeros_like(self.clock)])
+            self.alone = np.concatenate([self.alone, np.zeros_like(self.alone)])
         self.column[n], self.clock[n] = column, clock
+        self.alone[n] = column if alone is None else alone
         self.info.append(info)
         self.count = n + 1
         return n << _LANE_BITS | (UNORDERED if unordered else 0)
@@ -195,7 +199,7 @@ class Events:
         n = (packed & _ID) >> _LANE_BITS
         self.clock[n] = clock
         if column is not None:
-            self.column[n] = column
+            self.column[n] = self.alone[n] = column
 
     def of(self, packed: int) -> Any:
         """The info of a packed event."""
@@ -210,6 +214,10 @@ class Events:
         """Column and clock of packed events."""
         number = (packed & _ID) >> _LANE_BITS
         return self.column[number] + (packed & 31), self.clock[number]
+
+    def alone_column(self, packed: Any) -> Any:
+        """The threads' own columns, also for what their warp did as one."""
+        return self.alone[(packed & _ID) >> _LANE_BITS] + (packed & 31)
 
     def known(self, packed: Any, rows: Any, table: Ints32) -> npt.NDArray[np.bool_]:
         """Whether thread ``rows`` (broadcast against ``packed``) knows each event, by ``table``."""

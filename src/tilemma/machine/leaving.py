@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tilemma.machine.agents import Agent
 from tilemma.machine.catalogue import ExitWithPending
 from tilemma.machine.state import Cta
 
@@ -22,11 +25,36 @@ _WHAT = {
 }
 
 
+# So many that nobody waited for are kept before those since known are dropped.
+_MANY = 256
+
+
+def completed(agent: Agent) -> None:
+    """An operation is over that nobody has waited for: somebody must know of it before its CTAs exit."""
+    if agent.kind not in _WHAT:
+        return
+    for cta in agent.ctas():
+        cta.unawaited.append(agent)
+        if len(cta.unawaited) > _MANY:
+            cta.unawaited = _unknown(cta)
+
+
 def check(machine: Machine, cta: Cta) -> None:
     """Report asynchronous operations on the shared memory of ``cta`` that nobody has waited for."""
-    for agent in machine.pending:
-        if agent.waited or cta not in agent.ctas() or agent.kind not in _WHAT:
-            continue
+    pending = [a for a in machine.pending if not a.waited and a.kind in _WHAT and cta in a.ctas()]
+    for agent in [*pending, *_unknown(cta)]:
         name, what, wait = _WHAT[agent.kind]
         place = agent.warp.place(agent.instruction)
         machine.report(ExitWithPending.at(place, other=place, agent=name, what=what, wait=wait), fatal=False)
+
+
+def _unknown(cta: Cta) -> list[Agent]:
+    """The operations on ``cta``, over by luck, of which none of its threads knows."""
+    agents = [a for a in cta.unawaited if not a.waited]
+    if not agents:
+        return []
+    cluster = cta.cluster
+    first = 32 * cta.first_warp
+    seen = cluster.clocks.seen[first : first + 32 * len(cta.warps)].max(axis=0)
+    column, clock = cluster.events.stand(np.array([a.event for a in agents]))
+    return [a for a, known in zip(agents, seen[column] >= clock, strict=True) if not known]

@@ -88,8 +88,6 @@ class Allocation:
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     itemsize: int = 1
-    # Names of the dimensions, where the launch plan gives them; None for one without a name.
-    dimensions: tuple[str | None, ...] = ()
     origin: int = 0
     words: dict[int, npt.NDArray[Any]] = field(init=False)
     writer: npt.NDArray[np.int64] | None = None

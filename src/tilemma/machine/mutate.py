@@ -1,335 +1,23 @@
-"""Mutants: a program with one synchronising instruction deleted or weakened, or one layout field flipped.
+"""Running mutants: each under strict schedules, until one of them convicts it as one would expect.
 
-A machine that acquits a mutant would acquit the bug.  ``mutants`` makes them from PTX (and the tensor maps of its
-launch), ``survey`` runs them.  Each carries the hazards that one would expect, and the public bug reports that it
-stands for.  Fields that the ISA ignores (LBO of a K-major swizzled operand) are not mutated.
+``survey`` takes all mutants of one program in this process; `Trial` is for those who share them out.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import cached_property
 from typing import Any
 
 from tilemma.errors import TilemmaError
-from tilemma.launch import Launch, TensorMapArgument
 from tilemma.machine.binding import TensorMap
-from tilemma.machine.hazards import HazardError
-from tilemma.machine.isa import descriptors
-from tilemma.machine.parser import parse
-from tilemma.machine.run import check, run
-from tilemma.machine.syntax import Address, Entry, Immediate, Instruction, Register
+from tilemma.machine.mutants import WRONG, Mutant, mutants
+from tilemma.machine.run import Job, Report, schedule_of
 
-# What the machine does not see, a comparison with the sound program's results does (`tilemma check --expect`).
-WRONG = "wrong-result"
-_ORDER = frozenset(
-    {
-        "race", "read-before-arrival", "overwrite-in-flight", "overwrite-in-flight-warps", "uninitialised-shared",
-        "missing-proxy-fence",
-    }
-)  # fmt: skip
-_HANG = frozenset({"deadlock", "step-limit"})
-_PHASE = _ORDER | _HANG | {"mbarrier-arrivals", "mbarrier-bytes", "mbarrier-before-init", "exit-with-pending"}
-_LAYOUT = frozenset(
-    {"operand-layout", "swizzle-mismatch", "inadmissible-descriptor", "out-of-bounds", "misaligned", "race", WRONG}
-) | (_ORDER - {"missing-proxy-fence"})
-
-_CLUSTER = _ORDER | _HANG | {"barrier-count", "exit-before-cluster"}
-_INIT = frozenset({"mbarrier-init-not-visible"})
-_PROXY = _INIT | {"missing-proxy-fence", "missing-proxy-fence-cp-async"}
-
-_DROPPED_BARRIER = (
-    "tile-ai/tilelang#2556",
-    "tile-ai/tilelang#2612",
-    "tile-ai/tilelang#2698",
-    "tile-ai/tilelang#2699",
-)
-_SWIZZLE = ("NVIDIA/cutlass#3197", "tile-ai/tilelang#2609", "tile-ai/tilelang#2714")
-_INCOMPATIBLE = ("tile-ai/tilelang#2642",)
-_REUSED = ("triton-lang/triton#8554",)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One changed program.
-
-    ``key`` names it independently of line numbers: its kind and the how-manieth of that kind it is.
-    """
-
-    key: str
-    what: str
-    line: int
-    ptx: str
-    expected: frozenset[str]
-    reports: tuple[str, ...] = ()
-    launch: Any = None
-    args: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What deleting an instruction of one kind should be convicted of."""
-
-    prefix: str
-    kind: str
-    expected: frozenset[str]
-    reports: tuple[str, ...] = ()
-
-
-_DELETE = (
-    Rule("bar.warp.sync", "warp barrier", _ORDER),
-    Rule("barrier.cluster.arrive", "cluster barrier arrive", _CLUSTER),
-    Rule(
-        "barrier.cluster.wait",
-        "cluster barrier wait",
-        _CLUSTER | {"mbarrier-before-init"},
-    ),
-    Rule("bar.sync", "barrier", _PHASE | {"register-in-flight"}, _DROPPED_BARRIER),
-    Rule("barrier.sync", "barrier", _PHASE | {"register-in-flight"}, _DROPPED_BARRIER),
-    Rule("bar.arrive", "barrier arrival", _PHASE | {"barrier-count"}, _DROPPED_BARRIER),
-    Rule("fence.proxy", "proxy fence", _PROXY),
-    Rule("fence.mbarrier_init", "mbarrier init fence", _INIT | {"mbarrier-before-init"}),
-    Rule("wgmma.fence", "wgmma fence", frozenset({"missing-wgmma-fence"})),
-    Rule("wgmma.commit_group", "wgmma commit", _PHASE | {"register-in-flight"}, _REUSED),
-    Rule("wgmma.wait_group", "wgmma wait", _PHASE | {"register-in-flight"}, _REUSED),
-    Rule("cp.async.bulk.commit_group", "bulk commit", _ORDER | {"exit-with-pending"}),
-    Rule("cp.async.bulk.wait_group", "bulk wait", _ORDER | {"exit-with-pending"}),
-    Rule("cp.async.commit_group", "cp.async commit", _ORDER | {"exit-with-pending"}),
-    Rule("cp.async.wait_group", "cp.async wait", _ORDER | {"exit-with-pending"}),
-    Rule("cp.async.wait_all", "cp.async wait", _ORDER | {"exit-with-pending"}),
-    Rule("cp.async.mbarrier.arrive", "cp.async arrival", _PHASE),
-    Rule("mbarrier.init", "mbarrier init", frozenset({"mbarrier-before-init"})),
-    Rule("mbarrier.arrive", "mbarrier arrival", _PHASE),
-    Rule("mbarrier.expect_tx", "expected bytes", _PHASE),
-)  # fmt: skip
-
-
-def mutants(ptx: str, launch: Any, args: Mapping[str, Any]) -> list[Mutant]:
-    """All mutants of the entry that ``launch`` starts, in the order of the text."""
-    module = parse(ptx)
-    name = launch.entry if isinstance(launch, Launch) else launch.get("entry")
-    entry = module.entries[name] if name else next(iter(module.entries.values()))
-    made = _Maker(ptx, entry)
-    made.deletions()
-    made.weaker_waits()
-    made.loops()
-    made.phases()
-    made.counts()
-    made.descriptors()
-    made.exchanges()
-    return made.found + _tensor_maps(ptx, launch, args)
-
-
-class _Maker:
-    """Collects the mutants of one entry."""
-
-    def __init__(self, ptx: str, entry: Entry) -> None:
-        self.ptx, self.entry = ptx, entry
-        self.found: list[Mutant] = []
-        self.counted: dict[str, int] = {}
-        self.writers: dict[str, list[Instruction]] = {}
-        for ins in entry.instructions:
-            target = ins.operands[0] if ins.operands else None
-            if isinstance(target, Register):
-                self.writers.setdefault(target.name, []).append(ins)
-
-    def add(
-        self, kind: str, ins: Instruction, text: str, what: str, expected: Iterable[str], reports: Any = ()
-    ) -> None:
-        number = self.counted[kind] = self.counted.get(kind, 0) + 1
-        changed = self.ptx[: ins.start] + text + self.ptx[ins.end :]
-        self.found.append(
-            Mutant(
-                f"{kind} {number}",
-                f"{what}: {ins.text[:90]}",
-                ins.line,
-                changed,
-                frozenset(expected),
-                tuple(reports),
-            )
-        )
-
-    def deletions(self) -> None:
-        for ins in self.entry.instructions:
-            rule = next((r for r in _DELETE if ins.opcode.startswith(r.prefix)), None)
-            if rule is not None:
-                self.add(f"no {rule.kind}", ins, "", "deleted", rule.expected, rule.reports)
-
-    def weaker_waits(self) -> None:
-        """Waits for all but n groups, with n one larger."""
-        kinds = {
-            "wgmma.wait_group": "wgmma",
-            "cp.async.wait_group": "cp.async",
-            "cp.async.bulk.wait_group": "bulk",
-        }
-        for ins in self.entry.instructions:
-            kind = next((k for p, k in kinds.items() if ins.opcode.startswith(p)), None)
-            if kind and isinstance(ins.operands[0], Immediate):
-                n = ins.operands[0].value
-                text = self.operand_text(ins, str(n), str(n + 1))
-                reports = _REUSED if kind == "wgmma" else ()
-                self.add(
-                    f"weaker {kind} wait", ins, text, f"waits for all but {n + 1}",
-                    _ORDER | {"register-in-flight", "exit-with-pending"}, reports,
-                )  # fmt: skip
-
-    def operand_text(self, ins: Instruction, old: str, new: str) -> str:
-        """The instruction's text with its last occurrence of an operand changed."""
-        text = self.ptx[ins.start : ins.end]
-        at = text.rindex(old)
-        return text[:at] + new + text[at + len(old) :]
-
-    def loops(self) -> None:
-        """A wait whose loop is gone: the result of try_wait is not looked at."""
-        instructions = self.entry.instructions
-        for a, b in pairwise(instructions):
-            if a.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait")) and b.opcode == "bra" and b.guard:
-                self.add("no wait loop", b, "", "the wait is not repeated", _PHASE | {"register-in-flight"})
-
-    def block(self, ins: Instruction, operand: str, code: str) -> str:
-        """The instruction with one operand replaced by what ``code`` makes of it, in a scope of its own."""
-        text = self.ptx[ins.start : ins.end]
-        return f"{{ .reg .b32 %mutated; {code} {_swap_last(text, operand, '%mutated')} }}"
-
-    def phases(self) -> None:
-        for ins in self.entry.instructions:
-            if not ins.opcode.startswith(("mbarrier.try_wait.parity", "mbarrier.test_wait.parity")):
-                continue
-            parity = ins.operands[2]
-            if isinstance(parity, Immediate):
-                text = self.operand_text(ins, str(parity.value), str(1 - parity.value))
-            elif isinstance(parity, Register):
-                text = self.block(ins, str(parity), f"xor.b32 %mutated, {parity}, 1;")
-            else:
-                continue
-            self.add("flipped phase", ins, text, "waits for the other parity", _PHASE | {"register-in-flight"})
-
-    def counts(self) -> None:
-        """Byte counts and arrival counts, a little too small and too large."""
-        for ins in self.entry.instructions:
-            if "expect_tx" in ins.parts:
-                self.count(ins, "bytes", 16)
-            elif ins.opcode.startswith("mbarrier.init"):
-                self.count(ins, "arrivals", 1)
-
-    def count(self, ins: Instruction, kind: str, step: int) -> None:
-        operand = ins.operands[-1]
-        for word, sign in (("fewer", -1), ("more", 1)):
-            if isinstance(operand, Immediate):
-                value = operand.value + sign * step
-                if value < 1:
-                    continue
-                text = self.operand_text(ins, str(operand.value), str(value))
-            elif isinstance(operand, Register):
-                text = self.block(ins, str(operand), f"add.s32 %mutated, {operand}, {sign * step};")
-            else:
-                continue
-            self.add(f"{word} {kind}", ins, text, f"{word} {kind} by {step}", _PHASE | {"register-in-flight"})
-
-    def descriptors(self) -> None:
-        """Swizzle, SBO and, where it counts, LBO of the constants that wgmma descriptors are made of."""
-        seen: set[int] = set()
-        for ins in self.entry.instructions:
-            if not ins.opcode.startswith("wgmma.mma_async"):
-                continue
-            trans = [x.value for x in ins.operands[6:] if isinstance(x, Immediate)]
-            for position in (1, 2):
-                operand = ins.operands[position]
-                if not isinstance(operand, Register):
-                    continue
-                turned = bool(trans) and bool(trans[0 if position == 1 and len(trans) == 2 else -1])
-                for source in self.slice(operand):
-                    constant = next((x for x in source.operands[1:] if isinstance(x, Immediate)), None)
-                    if constant is None or constant.value >> 16 == 0 or source.line in seen:
-                        continue
-                    seen.add(source.line)
-                    self.descriptor(source, constant.value & ((1 << 64) - 1), turned)
-
-    def slice(self, register: Register) -> list[Instruction]:
-        """Instructions that the value of a register is made by."""
-        out: list[Instruction] = []
-        work, done = [register.name], set()
-        while work:
-            name = work.pop()
-            if name in done:
-                continue
-            done.add(name)
-            for ins in self.writers.get(name, ()):
-                out.append(ins)
-                if not ins.opcode.startswith("ld"):
-                    work += [x.name for x in ins.operands[1:] if isinstance(x, Register)]
-        return sorted(out, key=lambda i: i.start)
-
-    def descriptor(self, ins: Instruction, value: int, turned: bool) -> None:
-        fields = descriptors.decode(value)
-        modes = (0, 128, 64, 32)
-        other = modes[(modes.index(fields.swizzle) + 1) % 4]
-        changes: list[tuple[str, Any, tuple[str, ...]]] = [("swizzle", replace(fields, swizzle=other), _SWIZZLE)]
-        if fields.sbo:
-            changes.append(("SBO", replace(fields, sbo=fields.sbo * 2 % (1 << 18)), _INCOMPATIBLE))
-        if fields.lbo and (turned or not fields.swizzle):
-            changes.append(("LBO", replace(fields, lbo=fields.lbo * 2 % (1 << 18)), _INCOMPATIBLE))
-        spelled = _spelling(self.ptx[ins.start : ins.end], value)
-        if spelled is None:
-            return
-        for name, changed, reports in changes:
-            text = self.operand_text(ins, spelled, str(descriptors.encode(changed)))
-            self.add(f"other {name}", ins, text, f"descriptor with {name} changed", _LAYOUT, reports)
-
-    def exchanges(self) -> None:
-        """XORs that exchange 16-byte units of shared memory on the way to an address, left out."""
-        seen: set[int] = set()
-        for ins in self.entry.instructions:
-            if not ins.opcode.startswith(("ldmatrix", "cp.async.ca", "cp.async.cg", "stmatrix")):
-                continue
-            place = ins.operands[1] if ins.opcode.startswith("ldmatrix") else ins.operands[0]
-            if not isinstance(place, Address) or not isinstance(place.base, Register):
-                continue
-            for source in self.slice(place.base):
-                if source.opcode == "xor.b32" and source.start not in seen and source.guard is None:
-                    seen.add(source.start)
-                    to, a = source.operands[0], source.operands[1]
-                    text = f"mov.b32 {to}, {a if isinstance(a, Register) else getattr(a, 'value', 0)};"
-                    self.add("no exchange", source, text, "without the swizzle", _LAYOUT, _SWIZZLE)
-
-
-def _swap_last(text: str, old: str, new: str) -> str:
-    at = text.rindex(old)
-    return text[:at] + new + text[at + len(old) :]
-
-
-def _spelling(text: str, value: int) -> str | None:
-    """How a constant is written in an instruction's text."""
-    signed = value - (1 << 64) if value >> 63 else value
-    low = text.lower()
-    for shown in (str(value), str(signed), f"{value:#x}", f"{value:#018x}"):
-        at = low.find(shown)
-        if at >= 0:
-            return text[at : at + len(shown)]
-    return None
-
-
-def _tensor_maps(ptx: str, launch: Any, args: Mapping[str, Any]) -> list[Mutant]:
-    """Each tensor map without its swizzle."""
-    out: list[Mutant] = []
-
-    def add(name: str, **changed: Any) -> None:
-        what = f"tensor map of {name} without swizzle"
-        out.append(Mutant(f"other map swizzle {len(out) + 1}", what, 0, ptx, _LAYOUT, _SWIZZLE, **changed))
-
-    if isinstance(launch, Launch):
-        for i, argument in enumerate(launch.arguments):
-            if isinstance(argument, TensorMapArgument) and argument.swizzle:
-                changed = replace(argument, swizzle=0)
-                arguments = (*launch.arguments[:i], changed, *launch.arguments[i + 1 :])
-                add(argument.array, launch=replace(launch, arguments=arguments))
-        return out
-    for name, value in args.items():
-        if isinstance(value, TensorMap) and value.swizzle:
-            add(name, args={**args, name: replace(value, swizzle=0)})
-    return out
+# Warp instructions that a mutant may execute: so many times those of the sound program, and a few more.
+_PATIENCE, _AT_LEAST = 4, 50_000
 
 
 @dataclass(frozen=True)
@@ -402,6 +90,68 @@ class Survey:
         return "\n".join(lines)
 
 
+@dataclass(eq=False)
+class Trial:
+    """A program whose mutants are to be tried on one set of arguments.
+
+    The program itself must be free of hazards: `sound` raises HazardError otherwise.
+    """
+
+    ptx: str
+    launch: Any
+    args: Mapping[str, Any]
+    schedules: int = 12
+    seed: int = 0
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """The arguments, which `sound` writes its results to."""
+        return _copies(self.args)
+
+    @cached_property
+    def sound(self) -> Report:
+        """What the machine says of the program itself."""
+        return Job(self.ptx, self.launch, self.results).run(strict=True, seed=self.seed)
+
+    @cached_property
+    def mutants(self) -> list[Mutant]:
+        return mutants(self.ptx, self.launch, self.args)
+
+    def reaches(self, mutant: Mutant) -> bool:
+        """Whether the sound program executes the mutated instruction."""
+        return not mutant.line or mutant.line in self.sound.lines
+
+    def judge(self, mutant: Mutant, reason: str = "") -> Outcome:
+        """Try one mutant; ``reason`` says why it is no bug, where it is none.
+
+        A schedule ends at the first hazard that one would expect; others are collected on the way.
+        """
+        if not self.reaches(mutant):
+            return Outcome(mutant, (), reason=reason, unreached=True)
+        limit = _PATIENCE * self.sound.instructions + _AT_LEAST
+        mine = _copies(mutant.args or self.args)
+        codes: set[str] = set()
+        try:
+            job = Job(mutant.ptx, mutant.launch or self.launch, mine)
+            for i in range(self.schedules):
+                options: dict[str, Any] = {"seed": self.seed + i, "schedule": schedule_of(i), "strict": True}
+                report = job.run(
+                    collect=True,
+                    enough=mutant.expected,
+                    max_steps=limit,
+                    write_back=i == self.schedules - 1,
+                    **options,
+                )
+                codes |= {h.code for h in report.hazards}
+                if codes:
+                    break
+            if not codes and any(_differ(mine[k], self.results[k]) for k in mine):
+                codes = {WRONG}
+        except TilemmaError as error:
+            return Outcome(mutant, (), refused=error.message, reason=reason)
+        return Outcome(mutant, tuple(sorted(codes)), reason=reason)
+
+
 def survey(
     name: str,
     ptx: str,
@@ -420,53 +170,16 @@ def survey(
     program never executes with these arguments are set aside as unreached.  The program itself must be free of
     hazards: HazardError otherwise.
     """
-    right = _copies(args)
-    sound = run(ptx, launch, right, strict=True, seed=seed)
-    limit = 20 * sound.instructions + 100_000
-    chosen: Sequence[Mutant] = mutants(ptx, launch, args)
+    trial = Trial(ptx, launch, args, schedules, seed)
+    chosen: Sequence[Mutant] = trial.mutants
     if sample is not None and sample < len(chosen):
         chosen = random.Random(seed).sample(list(chosen), sample)
     out = Survey(name)
     for i, mutant in enumerate(chosen):
-        reason = (equivalents or {}).get(mutant.key, "")
-        if mutant.line and mutant.line not in sound.lines:
-            out.outcomes.append(Outcome(mutant, (), unreached=True))
-        else:
-            out.outcomes.append(_try(mutant, launch, args, right, schedules, seed, limit, reason))
+        out.outcomes.append(trial.judge(mutant, (equivalents or {}).get(mutant.key, "")))
         if progress is not None:
             progress(i + 1, len(chosen))
     return out
-
-
-def _try(
-    mutant: Mutant,
-    launch: Any,
-    args: Mapping[str, Any],
-    right: Mapping[str, Any],
-    schedules: int,
-    seed: int,
-    limit: int,
-    reason: str,
-) -> Outcome:
-    mine = _copies(mutant.args or args)
-    try:
-        verdict = check(
-            mutant.ptx,
-            mutant.launch or launch,
-            mine,
-            schedules=schedules,
-            seed=seed,
-            strict=True,
-            max_steps=limit,
-        )
-    except HazardError as hazard:
-        return Outcome(mutant, (hazard.code,), reason=reason)
-    except TilemmaError as error:
-        return Outcome(mutant, (), refused=error.message, reason=reason)
-    codes = {h.code for h in verdict.hazards}
-    if not codes and any(_differ(mine[k], right[k]) for k in right):
-        codes = {WRONG}
-    return Outcome(mutant, tuple(sorted(codes)), reason=reason)
 
 
 def _differ(a: Any, b: Any) -> bool:

@@ -99,16 +99,10 @@ def coordinates(allocation: Allocation, origin: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """How an operand goes along K: the array, which of its dimensions, and its index in each column."""
+    """How an operand goes along K: the array, and its index in each column."""
 
     allocation: Allocation
-    axis: int
     index: Any
-
-    @property
-    def dimension(self) -> Any:
-        names = self.allocation.dimensions
-        return names[self.axis] if self.axis < len(names) else None
 
 
 def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None:
@@ -123,6 +117,8 @@ def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None
     inside = (addresses >= allocation.base) & (addresses < allocation.base + allocation.size)
     if not inside.all():
         return None
+    if len(allocation.shape) == 1:
+        return _check_flat(w, ins, letter, allocation, origin, known)
     along_k = None
     for axis, index in enumerate(coordinates(allocation, np.where(known, origin, addresses[0]))):
         by_row = _constant(index, known, 1)
@@ -131,13 +127,27 @@ def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None
             _report(w, ins, letter, allocation, axis, index, known)
             return None
         if by_column and not by_row:
-            along_k = Contraction(allocation, axis, _line(index, known))
+            along_k = Contraction(allocation, _line(index, known))
     if along_k is not None:
         values = along_k.index
         present = values[values >= 0]
         if len(np.unique(present)) < len(present):
             _say(w, ins, letter, allocation, "two columns of K come from the same place")
     return along_k
+
+
+def _check_flat(
+    w: Any, ins: Any, letter: str, allocation: Allocation, origin: Any, known: Any
+) -> Contraction | None:
+    """A tile of an array whose dimensions nobody has named: a step along K must be the same in all rows."""
+    if not known.all():
+        return None
+    steps = (origin - origin[:, :1]) // allocation.itemsize
+    if (steps != steps[0]).any():
+        row, k = (int(x[0]) for x in np.nonzero(steps != steps[0]))
+        what = f"k {k} is {int(steps[row, k])} elements after k 0 in row {row}, {int(steps[0, k])} in row 0"
+        _say(w, ins, letter, allocation, what)
+    return None
 
 
 def _constant(index: Any, known: Any, axis: int) -> bool:
@@ -153,10 +163,10 @@ def _line(index: Any, known: Any) -> Any:
 
 
 def _agree(w: Any, ins: Any, operands: list[Contraction | None]) -> None:
-    """A and B must go through the contraction in the same order, and always at the same distance.
+    """A and B must go through the contraction in the same steps.
 
-    The distance is held against that of the program's other products only where the launch plan gives both
-    contracted dimensions one name: a convolution, say, goes through its operands at changing distances.
+    Where each of them starts is the program's business: a correlation, or the tiles of one operand taken
+    backwards, multiply columns of K at any distance.
     """
     a, b = operands
     if a is None or b is None or len(a.index) != len(b.index) or (a.index < 0).any() or (b.index < 0).any():
@@ -165,18 +175,6 @@ def _agree(w: Any, ins: Any, operands: list[Contraction | None]) -> None:
     if (steps_a != steps_b).any():
         at = int(np.flatnonzero(steps_a != steps_b)[0])
         what = f"from column 0 to column {at}, A's index grows by {int(steps_a[at])}, B's by {int(steps_b[at])}"
-        _say(w, ins, "B", b.allocation, what)
-        return
-    if a.dimension is None or a.dimension != b.dimension:
-        return
-    distance = int(a.index[0] - b.index[0])
-    key = (a.allocation.name, a.axis, b.allocation.name, b.axis)
-    first, where = w.cta.machine.distances.setdefault(key, (distance, ins.line))
-    if distance != first:
-        what = (
-            f"{a.dimension} is {int(a.index[0])} in A and {int(b.index[0])} in B, a distance of {distance}; at "
-            f"PTX line {where} it is {first}"
-        )
         _say(w, ins, "B", b.allocation, what)
 
 

@@ -10,12 +10,13 @@ lets one warp run far ahead of the others.
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any, NoReturn
 
 import numpy as np
 
 from tilemma.machine import catalogue as hz
-from tilemma.machine import deadlock
+from tilemma.machine import deadlock, leaving
 from tilemma.machine.hazards import HazardError
 from tilemma.machine.memory import GlobalMemory
 from tilemma.machine.performance import Performance
@@ -52,6 +53,7 @@ class Machine:
         schedule: str = "random",
         strict: bool = False,
         collect: bool = False,
+        enough: Collection[str] = (),
         max_steps: int = 50_000_000,
         trace: Any = None,
     ) -> None:
@@ -64,6 +66,8 @@ class Machine:
         self.shared_bytes = program.static_shared + dynamic_shared
         self.random = random.Random(seed)
         self.schedule, self.strict, self.collect, self.max_steps = schedule, strict, collect, max_steps
+        # A collecting run ends at the first hazard of these codes.
+        self.enough = enough
         self.memory = GlobalMemory()
         self.tensor_maps: dict[int, Any] = {}
         self.performance = Performance()
@@ -90,8 +94,6 @@ class Machine:
         self._leaders: dict[int, int] = {}
         # How often each matrix instruction's operands have been looked at (provenance).
         self.looks: dict[int, int] = {}
-        # For two arrays' contracted dimensions, how far apart their indices are, and where that was first seen.
-        self.distances: dict[Any, tuple[int, int]] = {}
 
     # -- reports
     def report(self, hazard: HazardError, *, fatal: bool = False) -> None:
@@ -111,7 +113,7 @@ class Machine:
         if key not in self._reported and sum(h.code == hazard.code for h in self.hazards) < _EACH:
             self._reported.add(key)
             self.hazards.append(hazard)
-        if fatal:
+        if fatal or hazard.code in self.enough:
             raise Stop
 
     def event_of(self, packed: int) -> Any:
@@ -238,6 +240,8 @@ class Machine:
             self.pending.remove(agent)
             self.note_time(agent.kind, agent.actor, agent.issued, self.steps, agent.instruction.line)
             agent.complete()
+            if not agent.waited:
+                leaving.completed(agent)
             self.progress += 1
             self.polls = 0
 
@@ -447,16 +451,11 @@ class Machine:
         cta.cluster.live_warps -= 1
         barriers.warp_left(self, w)
         if cta.live_warps == 0:
-            self._check_exit(cta)
+            leaving.check(self, cta)
             cta.exited = True
         self.progress += 1
         if cta.cluster.live_warps == 0:
             self.finish(cta.cluster)
-
-    def _check_exit(self, cta: Cta) -> None:
-        from tilemma.machine import leaving
-
-        leaving.check(self, cta)
 
     # -- special registers
     def special_value(self, name: str, cta: Cta) -> Any:

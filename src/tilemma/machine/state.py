@@ -163,6 +163,8 @@ class Cta:
         self.live_warps = warps
         self.warpgroups: dict[int, Any] = {}
         self.exited = False
+        # Asynchronous operations on it that completed before anybody waited for them.
+        self.unawaited: list[Any] = []
         self.register_pool = -1
         self.pool_waiters: list[Frame] = []
 

@@ -212,12 +212,17 @@ def _written_barriers(tree: Tree) -> None:
 
 
 def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
-    """Each asynchronous copy makes a group of its own; a wait leaves open those that are certainly newer."""
+    """Asynchronous copies that are always waited for together make one group, any other one of its own; a wait
+    leaves open those that are certainly newer."""
+    waits = [node.op.futures for node in tree.walk() if isinstance(node.op, WaitFuture)]
     for node in list(tree.walk()):
-        op = node.op
-        if isinstance(op, Copy) and op.future is not None and op.plan is not None and op.plan.engine == "cp.async":
-            here = node.parent.nodes
-            here.insert(here.index(node) + 1, Node(CopyCommit(span=op.span), node.parent))
+        here, future = node.parent.nodes, _group_of_copies(node)
+        if future is None:
+            continue
+        after = here.index(node) + 1
+        following = next((_group_of_copies(n) for n in here[after:] if not isinstance(n.op, Alloc)), None)
+        if following is None or any((future in names) != (following in names) for names in waits):
+            here.insert(after, Node(CopyCommit(span=node.op.span), node.parent))
     walker = Walk(tree, accesses)
     for _ in walker.hazards():
         pass
@@ -230,6 +235,14 @@ def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
                 node.op = CopyWait(walker.waits[id(node)], span=node.op.span)
             else:
                 node.parent.nodes.remove(node)
+
+
+def _group_of_copies(node: Node) -> str | None:
+    """The future of a copy that runs as groups of cp.async."""
+    op = node.op
+    if isinstance(op, Copy) and op.plan is not None and op.plan.engine == "cp.async":
+        return op.future
+    return None
 
 
 # ---- placing ---------------------------------------------------------------------------------------------

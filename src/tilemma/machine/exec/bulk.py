@@ -53,7 +53,6 @@ class LoadAgent(Agent):
     ) -> None:
         super().__init__(w, ins)
         self.cta, self.barrier, self.move, self.size = cta, barrier, move, size
-        self.event = 0
 
     @property
     def actor(self) -> str:
@@ -74,7 +73,7 @@ class StoreAgent(Agent):
 
     def __init__(self, w: Warp, ins: Instruction, move: Any, read_event: int, write_event: int) -> None:
         super().__init__(w, ins)
-        self.move, self.read_event, self.write_event = move, read_event, write_event
+        self.move, self.event, self.write_event = move, read_event, write_event
 
     @property
     def actor(self) -> str:
@@ -479,7 +478,7 @@ def commit(d: Decoder) -> None:
             bulk = bulk_of(w, int(lane))
             bulk.number += 1
             for agent in bulk.open:
-                w.cta.cluster.events.complete(agent.read_event, bulk.number)
+                w.cta.cluster.events.complete(agent.event, bulk.number)
                 w.cta.cluster.events.complete(agent.write_event, bulk.number)
             bulk.groups.append((bulk.number, bulk.open))
             bulk.open = []

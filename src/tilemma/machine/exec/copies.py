@@ -49,7 +49,6 @@ class CopyAgent(Agent):
     ) -> None:
         super().__init__(w, ins)
         self.lanes, self.to, self.sources, self.width, self.sizes = lanes, to, sources, width, sizes
-        self.event = 0
 
     @property
     def actor(self) -> str:
@@ -152,7 +151,7 @@ def _issue(f: Frame, ins: Instruction, lanes: Any, to: Any, source: Any, width: 
     w.cta.shared.writers[width][to >> SHIFT[width]] = packed
     machine.performance.shared(ins, to, width)
     agent = CopyAgent(w, ins, lanes, to, sources, width, sizes)
-    agent.event = event
+    agent.event = event + int(lanes[0])
     copies.open.append(agent)
     machine.issue(agent)
 

@@ -177,7 +177,6 @@ class Operation(Agent):
         self.scale = form.scales(w)
         self.there: set[int] = set()
         self.knowledge: Knowledge | None = None
-        self.event = 0
         self.finished = False
 
     @property

@@ -1,0 +1,78 @@
+"""The examples with small tiles, as the PTX machine's surveys run them (mutate.py, false_alarms.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from tilemma.kernels import Kernel, facts_of, load_python
+from tilemma.launch import Launch
+from tilemma.tools.problem import make_problem
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+MMA, TMA = ("sm_80", "sm_86", "sm_89", "sm_90a"), ("sm_90a",)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An example with small tiles, at one (M, N, K), for each architecture that it supports.
+
+    Sizes are such that interior and edge tiles run, and every slot of a ring is used more than once.
+    """
+
+    example: str
+    archs: tuple[str, ...]
+    shape: tuple[int, int, int]
+    constants: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def kernel(self) -> Kernel:
+        return load_python(EXAMPLES / "py" / f"{self.example}.py").only()
+
+    @cached_property
+    def distinct(self) -> tuple[str, ...]:
+        """The architectures whose PTX differs in more than its target."""
+        found: dict[str, str] = {}
+        for arch in self.archs:
+            found.setdefault(compiled(self, arch).ptx.replace(arch, ""), arch)
+        return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class Program:
+    """A case compiled for an architecture, and arguments for it."""
+
+    ptx: str
+    launch: Launch
+    arrays: dict[str, Any]
+
+
+@lru_cache(maxsize=16)
+def compiled(case: Case, arch: str) -> Program:
+    kernel, constants = case.kernel, dict(case.constants)
+    sizes = dict(zip("MNK", case.shape, strict=True))
+    problem = make_problem(kernel.build(**constants), sizes, {}, 0, None)
+    result = kernel.compile(arch, facts=facts_of(problem.arrays), **constants)
+    (launch,) = result.launches
+    return Program(result.ptx, launch, problem.arrays)
+
+
+def case(example: str, archs: tuple[str, ...], shape: tuple[int, int, int], **constants: Any) -> Case:
+    return Case(example, archs, shape, tuple(constants.items()))
+
+
+CASES = [
+    case("matmul_wmma", MMA, (24, 40, 40)),
+    case("matmul_wgmma", MMA, (72, 72, 136), TILE_K=64),
+    case("matmul_wgmma_2group", MMA, (136, 72, 136), TILE_K=64),
+    case("double_buffer", MMA, (72, 40, 184), TILE_M=64, TILE_N=32, TILE_K=32, WARP_M=32, WARP_N=32),
+    case("multistage", MMA, (72, 40, 184), TILE_M=64, TILE_N=32, TILE_K=32, WARP_M=32, WARP_N=32),
+    case("event_pipeline", MMA, (72, 72, 328), TILE_N=64),
+    case("tma_pipeline", TMA, (136, 72, 456), TILE_N=64),
+    case("warp_specialized", TMA, (136, 72, 456), TILE_N=64, STAGES=3),
+    case("persistent", TMA, (264, 72, 264), TILE_N=64, STAGES=3, RASTER=2, GRID=2),
+    case("multicast", TMA, (264, 136, 264), TILE_N=64, STAGES=3, RASTER=2, GRID=1),
+    case("pingpong", TMA, (264, 72, 264), TILE_N=64, STAGES=3, RASTER=2, GRID=1),
+]
