@@ -235,9 +235,7 @@ class _Maker:
         for ins in self.entry.instructions:
             if ins.opcode.startswith(("bar.sync", "bar.arrive")) and len(ins.operands) > 1:
                 self.fewer_threads(ins)
-            if ins.guard is not None and ins.opcode.startswith(
-                ("mbarrier.arrive", "mbarrier.init", "cp.async.bulk")
-            ):
+            if ins.guard is not None and ins.opcode.startswith(_BY_ONE):
                 text = self.ptx[ins.start : ins.end]
                 text = text[text.index(ins.opcode.split(".")[0]) :]
                 self.add("no guard", ins, text, "by all threads", _PHASE | _BY_MANY)
