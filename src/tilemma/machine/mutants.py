@@ -256,7 +256,7 @@ class _Maker:
 
     def descriptors(self) -> None:
         """Swizzle, SBO and, where it counts, LBO of the constants that wgmma descriptors are made of."""
-        seen: set[int] = set()
+        seen: set[tuple[int, str]] = set()
         for ins in self.entry.instructions:
             if not ins.opcode.startswith("wgmma.mma_async"):
                 continue
@@ -266,12 +266,11 @@ class _Maker:
                 if not isinstance(operand, Register):
                     continue
                 turned = bool(trans) and bool(trans[0 if position == 1 and len(trans) == 2 else -1])
-                for source in self.slice(operand):
-                    constant = next((x for x in source.operands[1:] if isinstance(x, Immediate)), None)
-                    if constant is None or constant.value >> 16 == 0 or source.line in seen:
-                        continue
-                    seen.add(source.line)
-                    self.descriptor(source, constant.value & ((1 << 64) - 1), turned)
+                parts = {i: value for i in self.slice(operand) if (value := _fields_of(i)) is not None}
+                for source, name, value in _changed_fields(parts, turned):
+                    if (source.line, name) not in seen:
+                        seen.add((source.line, name))
+                        self.descriptor(source, parts[source], value, name)
 
     def slice(self, register: Register) -> list[Instruction]:
         """Instructions that the value of a register is made by."""
@@ -288,20 +287,12 @@ class _Maker:
                     work += [x.name for x in ins.operands[1:] if isinstance(x, Register)]
         return sorted(out, key=lambda i: i.start)
 
-    def descriptor(self, ins: Instruction, value: int, turned: bool) -> None:
-        fields = descriptors.decode(value)
-        modes = (0, 128, 64, 32)
-        other = modes[(modes.index(fields.swizzle) + 1) % 4]
-        changes: list[tuple[str, Any, tuple[str, ...]]] = [("swizzle", replace(fields, swizzle=other), _SWIZZLE)]
-        if fields.sbo:
-            changes.append(("SBO", replace(fields, sbo=fields.sbo * 2 % (1 << 18)), _INCOMPATIBLE))
-        if fields.lbo and (turned or not fields.swizzle):
-            changes.append(("LBO", replace(fields, lbo=fields.lbo * 2 % (1 << 18)), _INCOMPATIBLE))
-        spelled = _spelling(self.ptx[ins.start : ins.end], value)
-        if spelled is None:
-            return
-        for name, changed, reports in changes:
-            text = self.operand_text(ins, spelled, str(descriptors.encode(changed)))
+    def descriptor(self, ins: Instruction, old: int, new: int, name: str) -> None:
+        """One constant of a descriptor with one field changed."""
+        spelled = _spelling(self.ptx[ins.start : ins.end], old)
+        if spelled is not None:
+            reports = _SWIZZLE if name == "swizzle" else _INCOMPATIBLE
+            text = self.operand_text(ins, spelled, str(new))
             self.add(f"other {name}", ins, text, f"descriptor with {name} changed", _LAYOUT, reports)
 
     def exchanges(self) -> None:
@@ -319,6 +310,43 @@ class _Maker:
                     to, a = source.operands[0], source.operands[1]
                     text = f"mov.b32 {to}, {a if isinstance(a, Register) else getattr(a, 'value', 0)};"
                     self.add("no exchange", source, text, "without the swizzle", _LAYOUT, _SWIZZLE)
+
+
+# Bits of a descriptor's fields (PTX ISA, "Matrix Descriptor Format").
+_FIELDS = {"swizzle": 3 << 62, "SBO": 0x3FFF << 32, "LBO": 0x3FFF << 16}
+
+
+def _fields_of(ins: Instruction) -> int | None:
+    """The constant that an instruction puts into a descriptor, where it has bits above the address."""
+    constant = next((x for x in ins.operands[1:] if isinstance(x, Immediate)), None)
+    if constant is None or not ins.opcode.startswith(("or.b", "mov.")):
+        return None
+    value = constant.value & ((1 << 64) - 1)
+    return value if value >> 16 else None
+
+
+def _changed_fields(parts: Mapping[Instruction, int], turned: bool) -> Iterable[tuple[Instruction, str, int]]:
+    """(instruction, field, its constant with another value of the field) for the fields of one descriptor.
+
+    LBO counts for MN-major (``turned``) operands and those without swizzle.
+    """
+    whole = 0
+    for value in parts.values():
+        whole |= value
+    fields = descriptors.decode(whole)
+    modes = (0, 128, 64, 32)
+    changes = {"swizzle": replace(fields, swizzle=modes[(modes.index(fields.swizzle) + 1) % 4])}
+    if fields.sbo:
+        changes["SBO"] = replace(fields, sbo=fields.sbo * 2 % (1 << 18))
+    if fields.lbo and (turned or not fields.swizzle):
+        changes["LBO"] = replace(fields, lbo=fields.lbo * 2 % (1 << 18))
+    for name, changed in changes.items():
+        mask = _FIELDS[name]
+        # No swizzle is no bits: they would stand beside SBO.
+        where = mask if whole & mask else _FIELDS["SBO"]
+        for ins, value in parts.items():
+            if value & where:
+                yield ins, name, value & ~mask | descriptors.encode(changed) & mask
 
 
 def _swap_last(text: str, old: str, new: str) -> str:
