@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from tilemma.launch import Launch
 from tilemma.tools.problem import make_problem
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+_HEAD = re.compile(r"^\.(version|target) .*$", re.MULTILINE)
 MMA, TMA = ("sm_80", "sm_86", "sm_89", "sm_90a"), ("sm_90a",)
 
 
@@ -32,12 +34,12 @@ class Case:
         return load_python(EXAMPLES / "py" / f"{self.example}.py").only()
 
     @cached_property
-    def distinct(self) -> tuple[str, ...]:
-        """The architectures whose PTX differs in more than its target."""
-        found: dict[str, str] = {}
+    def distinct(self) -> dict[str, tuple[str, ...]]:
+        """Architectures whose PTX differs in more than its head, each with those that have the same."""
+        found: dict[str, list[str]] = {}
         for arch in self.archs:
-            found.setdefault(compiled(self, arch).ptx.replace(arch, ""), arch)
-        return tuple(found.values())
+            found.setdefault(_HEAD.sub("", compiled(self, arch).ptx), []).append(arch)
+        return {same[0]: tuple(same) for same in found.values()}
 
 
 @dataclass(frozen=True)

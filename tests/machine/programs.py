@@ -6,13 +6,16 @@ Each builder takes an edit of its PTX and returns (PTX, launch, arguments).
 # ruff: noqa: E501
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from kernels import gemm_tma, gemm_tma_bytes, header, replace, without
+from kernels import gemm_sm80, gemm_sm80_bytes, gemm_tma, gemm_tma_bytes, header, replace, without
 
-from tilemma import machine
+import tilemma as tm
+from tilemma import cdiv, dma, foreach, machine, mma, parallel, shared
+from tilemma.kernels import facts_of
 
 
 def small(
@@ -91,6 +94,120 @@ def wgmma_cp_async(edit: Callable[[str], str] = lambda p: p) -> Any:
     body = body.replace("  fence.proxy", "  cp.async.wait_all;\n  fence.proxy", 1)
     ptx, launch, args = small(body, block=128, shared=4096, x=x)
     return edit(ptx), launch, args
+
+
+# A 2:4 sparse product of one warpgroup, 64 x 24 x 32: A compressed [64, 16], both operands as core matrices.
+SPARSE = f"""
+  .reg .b64 %B; .reg .f32 {", ".join(f"%f{i}" for i in range(12))};
+  mov.u32 %r0, smem; shl.b32 %r1, %t, 4; add.s32 %r1, %r1, %r0;
+  mov.b32 %r2, 0x3c003c00; st.shared.v4.b32 [%r1], {{%r2, %r2, %r2, %r2}};
+  setp.ge.u32 %p0, %t, 96; @%p0 bra FILLED;
+  shr.u32 %r3, %t, 2; and.b32 %r4, %t, 3; shr.u32 %r5, %r3, 3; and.b32 %r6, %r3, 7;
+  shl.b32 %r5, %r5, 9; shl.b32 %r4, %r4, 7; shl.b32 %r6, %r6, 4; add.s32 %r5, %r5, %r4; add.s32 %r5, %r5, %r6;
+  add.s32 %r5, %r5, %r0; ld.param.u64 %B, [x]; mad.wide.u32 %B, %t, 16, %B;
+  cp.async.cg.shared.global [%r5+2048], [%B], 16;
+FILLED:
+  cp.async.wait_all;
+  fence.proxy.async.shared::cta; // @proxy
+  bar.sync 0;
+  shr.u32 %r6, %r0, 4; cvt.u64.u32 %d1, %r6; add.s64 %d2, %d1, 128;
+  or.b64 %d1, %d1, 0x1000080000; or.b64 %d2, %d2, 0x2000080000; // @descriptor-b
+  mov.b32 %r7, 0x44444444;
+  wgmma.fence.sync.aligned;
+  wgmma.mma_async.sp.sync.aligned.m64n24k32.f32.f16.f16 {{{", ".join(f"%f{i}" for i in range(12))}}}, %d1, %d2, %r7, 0, 0, 1, 1, 0, 0;
+  wgmma.commit_group.sync.aligned;
+  wgmma.wait_group.sync.aligned 0;
+  st.global.f32 [%Y], %f0;
+"""
+
+
+def sparse(edit: Callable[[str], str] = lambda p: p) -> Any:
+    x = np.random.default_rng(0).standard_normal((24, 32)).astype(np.float16)
+    ptx, launch, args = small(SPARSE, block=128, shared=4096, x=x)
+    return edit(ptx), launch, args
+
+
+def ampere(m: int, n: int, k: int) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((m, k)).astype(np.float16), rng.standard_normal((n, k)).astype(np.float16)
+    c = np.zeros((m, n), np.float32)
+    launch = {"grid": (-(-m // 64), -(-n // 64)), "block": 128, "shared": gemm_sm80_bytes()}
+    return gemm_sm80(), launch, {"a": a, "b": b, "c": c, "m": m, "n": n, "k": k}
+
+
+@tm.kernel
+def by_columns(
+    lhs: tm.Global["f16", "M", "K"], rhs: tm.Global["f16", "K", "N"], output: tm.Global["f32", "M", "N"]
+):
+    """B as it lies in memory, N contiguous, 24 columns a tile: too narrow for a swizzle."""
+    (M, K), N = lhs.shape, rhs.shape[1]
+    for m, n in parallel(cdiv(M, 64), cdiv(N, 24), level="block"):
+        lhs_s, rhs_s = shared("f16", 64, 32), shared("f16", 32, 24)
+        mc = mma.fill(0.0, "f32")
+        for k in foreach(cdiv(K, 32)):
+            dma.copy(lhs.subspan(64, 32).at(m, k), lhs_s)
+            dma.copy(rhs.subspan(32, 24).at(k, n), rhs_s)
+            for _ in parallel(1, level="group-4"):
+                mma.row.col(mc, mma.load(lhs_s), mma.load(rhs_s))
+        for _ in parallel(1, level="group-4"):
+            mma.store(mc, output.subspan(64, 24).at(m, n))
+
+
+@tm.kernel
+def two_consumers(
+    lhs: tm.Global["f16", "M", "K"], rhs: tm.Global["f16", "N", "K"], output: tm.Global["f32", "M", "N"]
+):
+    """Two warpgroups multiply by one tile of B."""
+    (M, K), N = lhs.shape, rhs.shape[0]
+    for m, n in parallel(cdiv(M, 128), cdiv(N, 32), level="block"):
+        lhs_s, rhs_s = shared("f16", 128, 64), shared("f16", 32, 64)
+        mc = mma.fill(0.0, "f32")
+        for k in foreach(cdiv(K, 64)):
+            dma.copy(lhs.subspan(128, 64).at(m, k), lhs_s)
+            dma.copy(rhs.subspan(32, 64).at(n, k), rhs_s)
+            for p in parallel(2, level="group-4"):
+                mma.row.row(mc, mma.load(lhs_s.subspan(64, 64).at(p, 0)), mma.load(rhs_s))
+        for p in parallel(2, level="group-4"):
+            mma.store(mc, output.subspan(64, 32).at(m * 2 + p, n))
+
+
+def compiled(kernel: Any, arch: str, result_type: Any = np.float32, **shapes: tuple[int, ...]) -> Any:
+    """(PTX, launch, arguments) of a kernel on arrays of small numbers; the last one is its result."""
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {x: rng.integers(-3, 4, shape).astype(np.float16) for x, shape in shapes.items()}
+    arrays["output"] = np.zeros(shapes["output"], result_type)
+    result = kernel.compile(arch, facts=facts_of(arrays))
+    return result.ptx, result.launches[0], arrays
+
+
+def columns(edit: Callable[[str], str] = lambda p: p) -> Any:
+    ptx, launch, args = compiled(by_columns, "sm_90a", lhs=(64, 64), rhs=(64, 24), output=(64, 24))
+    return edit(ptx), launch, args
+
+
+@tm.kernel
+def one_tile(lhs: tm.Global["f16", 64, 64], rhs: tm.Global["f16", 32, 64], output: tm.Global["f16", 64, 32]):
+    """A product whose result takes the way through a swizzled buffer."""
+    for _ in parallel(1, level="block"):
+        lhs_s, rhs_s, output_s = shared("f16", 64, 64), shared("f16", 32, 64), shared("f16", 64, 32)
+        mc = mma.fill(0.0, "f32")
+        dma.copy(lhs, lhs_s)
+        dma.copy(rhs, rhs_s)
+        for _ in parallel(1, level="group-4"):
+            mma.row.row(mc, mma.load(lhs_s), mma.load(rhs_s))
+            mma.store(mc, output_s)
+        dma.copy(output_s, output)
+
+
+def staged() -> Any:
+    return compiled(one_tile, "sm_90a", np.float16, lhs=(64, 64), rhs=(32, 64), output=(64, 32))
+
+
+def two_groups(edit: Callable[[str], str] = lambda p: p) -> Any:
+    """The barrier after the products' waits, before the tiles are overwritten, is marked ``free``."""
+    ptx, launch, args = compiled(two_consumers, "sm_90a", lhs=(128, 192), rhs=(32, 192), output=(128, 32))
+    marked = re.sub(r"(wgmma\.wait_group[^;]*;\s*bar\.sync 0;)", r"\1 // @free", ptx, count=1)
+    return edit(marked), launch, args
 
 
 def tma(edit: Callable[[str], str] = lambda p: p, cluster: int = 1, **sizes: Any) -> Any:

@@ -7,18 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels import gemm_sm80, gemm_sm80_bytes, gemm_tma, gemm_tma_bytes
+from kernels import gemm_tma, gemm_tma_bytes
+from programs import ampere
 
 from tilemma import machine
 from tilemma.machine import mutate
-
-
-def ampere(m: int, n: int, k: int) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((m, k)).astype(np.float16), rng.standard_normal((n, k)).astype(np.float16)
-    c = np.zeros((m, n), np.float32)
-    launch = {"grid": (-(-m // 64), -(-n // 64)), "block": 128, "shared": gemm_sm80_bytes()}
-    return gemm_sm80(), launch, {"a": a, "b": b, "c": c, "m": m, "n": n, "k": k}
 
 
 def hopper(

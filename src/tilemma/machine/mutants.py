@@ -33,6 +33,7 @@ _LAYOUT = frozenset(
 ) | (_ORDER - {"missing-proxy-fence"})
 
 _CLUSTER = _ORDER | _HANG | {"barrier-count", "exit-before-cluster"}
+_LOADS = ("ldmatrix", "ld.shared")
 # What one thread does for all.
 _BY_ONE = ("mbarrier.arrive", "mbarrier.init", "cp.async.bulk.tensor")
 _BY_MANY = frozenset(
@@ -299,9 +300,9 @@ class _Maker:
         """XORs that exchange 16-byte units of shared memory on the way to an address, left out."""
         seen: set[int] = set()
         for ins in self.entry.instructions:
-            if not ins.opcode.startswith(("ldmatrix", "cp.async.ca", "cp.async.cg", "stmatrix")):
+            if not ins.opcode.startswith((*_LOADS, "cp.async.ca", "cp.async.cg", "stmatrix", "st.shared")):
                 continue
-            place = ins.operands[1] if ins.opcode.startswith("ldmatrix") else ins.operands[0]
+            place = ins.operands[1] if ins.opcode.startswith(_LOADS) else ins.operands[0]
             if not isinstance(place, Address) or not isinstance(place.base, Register):
                 continue
             for source in self.slice(place.base):

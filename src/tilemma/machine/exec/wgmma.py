@@ -267,8 +267,9 @@ class Operation(Agent):
             )
             self._swizzles(w, letter, raw, at)
         # Compressed A skips columns of K: only dense operands are tiles.
-        if not form.sparse and provenance.wanted(w, ins):
-            provenance.check_wgmma(w, ins, cta, [(letter, at) for letter, _, at in self.operands()])
+        if provenance.wanted(w, ins):
+            dense = [(letter, at) for letter, _, at in self.operands() if letter == "B" or not form.sparse]
+            provenance.check_wgmma(w, ins, cta, dense)
         group.started += 1
         machine.issue(self)
         waiters, group.waiters = group.waiters, []
