@@ -101,11 +101,12 @@ def matmul_tiles(
 
 @tm.kernel
 def pack(src: tm.Global["T", "B", "R", "C"], dst: tm.Global["T", "B", "R", "W"], *, T="f16", THREADS=256, EACH=4):
-    """dst[:, :, :C] = src: the same elements in rows that are aligned."""
+    """dst[:, :, :C] = src, and zeros behind it: the same elements in rows that are aligned."""
     B, R, C = src.shape
     for batch, row, chunk in parallel(B, R, cdiv(C, THREADS * EACH), level="block", overlap=True):
         for lane in parallel(THREADS, level="thread"):
-            for i in range(EACH):
-                column = chunk * (THREADS * EACH) + i * THREADS + lane
-                with tm.if_(column < C):
-                    dst[batch, row, column] = src[batch, row, column]
+            columns = [chunk * (THREADS * EACH) + i * THREADS + lane for i in range(EACH)]
+            # All are read before the first is written: reads wait for memory together.
+            values = [tm.var(src[batch, row, x]) for x in columns]
+            for column, value in zip(columns, values, strict=True):
+                dst[batch, row, column] = value

@@ -110,6 +110,7 @@ def matmul_pipelined(
     SPLIT=1,
     CLUSTER_M=1,
     CLUSTER_N=1,
+    SHARE=True,
     STORE="tma",
     SCALE=False,
     ADDEND="",
@@ -131,10 +132,10 @@ def matmul_pipelined(
     def block(first: Any, down: Any, right: Any) -> None:
         tasks = Tasks(first, GRID, count, tiles_m, tiles_n, RASTER, SPLIT, steps)
         full = event(STAGES)
-        empty = event(STAGES)
+        empty = event(STAGES, ready=True)
         lhs_s, rhs_s = ring(T, LHS, TILE_M, TILE_K, STAGES), ring(T, RHS, TILE_N, TILE_K, STAGES)
-        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, CLUSTER_N > 1)
-        b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, CLUSTER_M > 1)
+        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, SHARE and CLUSTER_N > 1)
+        b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, SHARE and CLUSTER_M > 1)
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
         if ALONG == "columns":
@@ -153,8 +154,6 @@ def matmul_pipelined(
                         filled += 1
             with inthreads(wg >= 1, async_=True):
                 used = var(0)
-                for i in foreach(STAGES):
-                    trigger(empty[i], cluster=CLUSTERED)
                 for t in foreach(count, start=first, step=GRID):
                     batch, part, m, n, begin, end = tasks.task(t)
                     m, n = m * CLUSTER_M + down, n * CLUSTER_N + right
@@ -169,7 +168,7 @@ def matmul_pipelined(
                         slot = used % STAGES
                         multiply(LHS, RHS)(mc, a.load(slot, wg - 1, WARP_M), b.load(slot, 0, TILE_N))
                         mma.commit()
-                        trigger(empty.at(used), cluster=CLUSTERED)
+                        trigger(empty.at(used), cluster=CLUSTERED and SHARE)
                         used += 1
                     row = m * TILE_M + (wg - 1) * WARP_M
                     use = Addends(alpha, beta, out if ADDEND == "out" else c, bias)

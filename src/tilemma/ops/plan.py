@@ -41,13 +41,14 @@ class Plan:
     tile: tuple[int, int, int]
     groups: int
     stages: int = 1
-    raster: int = 8
+    raster: int = 16
     grid: int = 0
     split: int = 1
     store: str = "direct"
     swap: bool = False
     pack: tuple[str, ...] = ()
     cluster: tuple[int, int] = (1, 1)
+    share: bool = True
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class Plan:
         }
         if self.kernel == "pipelined":
             values |= {"STAGES": self.stages, "GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
-            values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
+            values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1], "SHARE": self.share}
         return values
 
     def __str__(self) -> str:
@@ -131,6 +132,8 @@ OVERLAP = 0.3
 # Copying to aligned memory reads and writes at this share of the memory's rate.
 PACKING = 0.5
 LARGEST_RING = 8
+# Tile rows that blocks walk together.
+RASTER = 16
 # A line of the L2 cache, which answers for one at a time.
 LINE = 128
 
@@ -150,7 +153,7 @@ PIPELINED = (
 # Their registers do not hold an epilogue and the addresses of direct stores at the same time.
 SPILLING = ((256, 128, 64), (64, 256, 64))
 # Blocks of a cluster along M and N.
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
+CLUSTERS = ((1, 1), (2, 1), (1, 2))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -226,7 +229,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 how = store if split == 1 else "direct"
                 if how == "direct" and split == 1 and not p.epilogue.plain and tile in SPILLING:
                     continue
-                plan = Plan("pipelined", tile, groups, stages, 8, on.sms, split, how, swap, pack)
+                plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap, pack)
                 for cluster in CLUSTERS:
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
                     if grid and _shareable(p, tile, cluster):
