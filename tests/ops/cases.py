@@ -1,24 +1,31 @@
 """Random products for `ops.matmul`: shapes, strides, layouts, batches, epilogues, with poisoned surroundings.
 
     python tests/ops/cases.py --count 2000                  # on the CPU reference
-    python tests/ops/cases.py --count 2000 --device cuda    # on a GPU, with torch
+    python tests/ops/cases.py --count 2000 --device cuda --workers 12    # on a GPU, with torch
 
-Every case is the same for the same seed everywhere.
+Every case is the same for the same seed everywhere.  ``--any-plan``: every other case is computed by any of the
+plans that could, not by the one that the model likes best.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import multiprocessing
 import random
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import tilemma as tm
 from tilemma import ops, testing
+from tilemma.ops import plans, product
+from tilemma.ops.plan import Plan
 
 SMALL = (0, 1, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 72, 100, 127, 128, 129, 130)
 
@@ -57,6 +64,8 @@ def case(seed: int, largest: int = 130) -> Case:
     rng = random.Random(seed)
     sizes = [s for s in SMALL if s <= largest]
     m, n, k = (rng.choice(sizes) for _ in range(3))
+    if seed % 10 == 9:  # deep enough to be split
+        k = (264, 520, 777, 1030)[seed // 10 % 4]
     dtype = rng.choice(["f16", "f16", "bf16"])
     out_dtype = rng.choice([dtype, dtype, "f32", "f16", "bf16"])
     batch: tuple[int, ...] = rng.choice([(), (), (), (2,), (3,), (2, 3), (1,), (0,)])
@@ -67,12 +76,12 @@ def case(seed: int, largest: int = 130) -> Case:
         values = testing.random_array(shape, type_, seed * 8 + which)
         return strided(values, rng, rng.choice(kinds), name, frames)
 
-    def partial(full: tuple[int, ...]) -> tuple[int, ...]:
+    def part(full: tuple[int, ...]) -> tuple[int, ...]:
         """Some of the batch dimensions, each as it is or 1."""
         kept = full[rng.randint(0, len(full)) :] if rng.random() < 0.4 else full
         return tuple(rng.choice([e, e, 1]) if e > 0 and rng.random() < 0.3 else e for e in kept)
 
-    batch_a, batch_b = (partial(batch), batch) if rng.random() < 0.5 else (batch, partial(batch))
+    batch_a, batch_b = (part(batch), batch) if rng.random() < 0.5 else (batch, part(batch))
     a = operand((*batch_a, m, k), 0, dtype, "a")
     b = operand((*batch_b, k, n), 1, dtype, "b")
     options: dict[str, Any] = {}
@@ -171,26 +180,66 @@ def host(flat: Any, like: Any) -> Any:
     return flat.float().cpu().numpy().reshape(like.shape).astype(like.dtype)
 
 
+@contextlib.contextmanager
+def any_plan(seed: int) -> Iterator[list[Plan]]:
+    """Calls inside are computed by a plan that is drawn from all that can; the list says which."""
+    rng = random.Random(seed)
+    drawn: list[Plan] = []
+
+    def draw(problem: Any, tune: bool = False) -> Plan:
+        on = plans.hardware(problem.out.device)
+        found = [e.plan for e in plans.usable(problem, on)]
+        # As many of each kind: there are few without a split, and few on threads alone.
+        kinds = sorted({(p.kernel, p.split > 1, p.swap, p.cluster) for p in found})
+        kind = rng.choice(kinds)
+        chosen = rng.choice([p for p in found if (p.kernel, p.split > 1, p.swap, p.cluster) == kind])
+        if problem.out.device[0] == "cpu":
+            chosen = replace(chosen, grid=min(chosen.grid, 3))
+        drawn.append(chosen)
+        return chosen
+
+    before = plans.best, product.choose
+    plans.best = product.choose = draw
+    try:
+        yield drawn
+    finally:
+        plans.best, product.choose = before
+
+
+def outcome(seed: int, largest: int, device: str, draws: bool) -> tuple[int, float, str]:
+    """(seed, share of the bound, what was wrong)."""
+    x = case(seed, largest)
+    with any_plan(seed) if draws and seed % 2 else contextlib.nullcontext([]) as drawn:
+        try:
+            share = run(x, device)
+            text = f"{share} of the bound"
+        except Exception as e:
+            share, text = float("inf"), f"{type(e).__name__}: {e}"
+    return seed, share, "" if share <= 1 else f"{text}: {x.a.shape} x {x.b.shape} {x.options} {[*map(str, drawn)]}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--largest", type=int, default=130)
+    parser.add_argument("--any-plan", action="store_true")
+    parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     worst, wrong, begin = 0.0, 0, time.time()
-    for seed in range(options.first, options.first + options.count):
-        x = case(seed, options.largest)
-        try:
-            share = run(x, options.device)
-        except Exception as e:
-            print(f"seed {seed}: {type(e).__name__}: {e}", flush=True)
-            share = float("inf")
-        if not share <= 1:
-            wrong += 1
-            print(f"seed {seed}: {share} of the bound: {x.a.shape} x {x.b.shape} {x.options}", flush=True)
-        else:
+    seeds = range(options.first, options.first + options.count)
+    one = partial(outcome, largest=options.largest, device=options.device, draws=options.any_plan)
+    with contextlib.ExitStack() as stack:
+        results: Iterator[tuple[int, float, str]] = map(one, seeds)
+        if options.workers > 1:
+            context = multiprocessing.get_context("spawn")
+            results = stack.enter_context(context.Pool(options.workers)).imap(one, seeds, chunksize=8)
+        for seed, share, text in results:
+            wrong += bool(text)
             worst = max(worst, share)
+            if text:
+                print(f"seed {seed}: {text}", flush=True)
     seconds = time.time() - begin
     print(f"{options.count} cases, {wrong} wrong, worst {worst:.3f} of the bound, {seconds:.0f} s")
     return 1 if wrong else 0
