@@ -94,7 +94,7 @@ def test_every_candidate_agrees(layout: int) -> None:
     b = random(520, 264) if layout < 2 else random(264, 520).t()
     out = torch.empty(200, 264, device="cuda", dtype=torch.float16)
     problem, _, _ = product.prepare(a, b, out)
-    chosen = {(p.tile, p.split > 1, p.swap): p for p in candidates(problem, hardware(("cuda", 0)))}
+    chosen = {(p.tile, p.split > 1, p.swap, p.cluster): p for p in candidates(problem, hardware(("cuda", 0)))}
     for plan in chosen.values():
         bits = []
         for _ in range(2):
@@ -120,6 +120,37 @@ def test_graph_capture_and_replay() -> None:
     graph.replay()
     torch.cuda.synchronize()
     check(a, b, out)
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64), (512, 512, 512), (1000, 1000, 1000), (77, 333, 333)], ids=str)
+def test_a_chain_reads_what_the_kernel_before_wrote(shape: tuple[int, int, int]) -> None:
+    """Blocks start while the kernel before ends: without a wait of their own they would read too early.
+
+    Each product reads and overwrites what others around it use, in a graph and not.
+    """
+    m, n, k = shape
+    first, b = random(m, k), random(k, n).mul_(k**-0.5)
+    x, y = torch.empty_like(first), torch.empty_like(first)
+
+    def chain(wait: bool) -> None:
+        x.copy_(first)
+        for _ in range(8):
+            ops.matmul(x, b, out=y)
+            if wait:
+                torch.cuda.synchronize()
+            ops.matmul(y, b, out=x)
+            if wait:
+                torch.cuda.synchronize()
+
+    chain(True)
+    wanted = x.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain(False)
+    for run in (lambda: chain(False), graph.replay) * 10:
+        x.zero_()
+        run()
+        assert torch.equal(x, wanted)
 
 
 def test_streams_are_the_callers() -> None:
