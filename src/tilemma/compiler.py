@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tilemma.assemble import Cubin, DiskCache, assemble, disassemble
+from tilemma.assemble import Cubin, DiskCache, assemble, disassemble, seek
 from tilemma.errors import CompileError, TilemmaError, ToolError
 from tilemma.explain import Explanation, explain
 from tilemma.ir import tile as t
@@ -165,7 +165,7 @@ def fingerprint() -> str:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Python's cyclic garbage collection waits: compiling makes next to no cycles, and a full collection of all
     that has been imported costs as much as a pass."""
     active = gc.isenabled()
@@ -194,7 +194,8 @@ def ready(identity: str, arch: str, facts: Facts, compile_now: Callable[[], Comp
     if found is not None:
         data = json.loads(found)
         return Ready(data["ptx"], tuple(Launch.from_json(x) for x in data["launches"]))
-    with _uncollected():
+    seek("ptxas")
+    with uncollected():
         compiled = compile_now()
         result = Ready(compiled.ptx, compiled.launches)
     content = {"ptx": result.ptx, "launches": [x.to_json() for x in result.launches]}

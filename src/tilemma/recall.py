@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from tilemma.assemble import DiskCache
-from tilemma.compiler import fingerprint
+from tilemma.compiler import fingerprint, uncollected
 from tilemma.errors import Note, Span, register_source
 from tilemma.ir import tile as t
 from tilemma.ir.usage import array_params, checks, scalar_params
@@ -71,9 +71,10 @@ class File:
     @cached_property
     def module(self) -> Any:
         """The file as the front end gives it."""
-        from tilemma import croqtile
+        with uncollected():
+            from tilemma import croqtile
 
-        return croqtile.load(self.text, self.name, self.defines)
+            return croqtile.load(self.text, self.name, self.defines)
 
     @cached_property
     def _outline(self) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from .ptxas import (
     source_position,
 )
 from .sass import DisassemblyFailed, disassemble, local_memory_accesses, sass_counts
-from .toolchain import NoDisassembler, NoPtxas, Tool, ToolDoesNotRun, find_tool
+from .toolchain import NoDisassembler, NoPtxas, Tool, ToolDoesNotRun, find_tool, seek
 
 __all__ = [
     "Cubin",
@@ -41,5 +41,6 @@ __all__ = [
     "ptx_span",
     "register_a_in_flight",
     "sass_counts",
+    "seek",
     "source_position",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
@@ -10,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,3 +146,14 @@ def find_tool(name: str) -> Tool:
     Raises NoPtxas, NoDisassembler, or ToolDoesNotRun when one was found but none answers.
     """
     return _newest(name, tuple(candidates(name)))
+
+
+def seek(name: str) -> None:
+    """Begin to look for the tool, while there is other work to do: each one found is asked for its release once,
+    which takes the start of a process."""
+
+    def look() -> None:
+        with contextlib.suppress(ToolError):
+            find_tool(name)
+
+    threading.Thread(target=look, daemon=True).start()

@@ -177,6 +177,7 @@ class Rate:
     source: str
 
 
+@cache
 def arch_number(arch: str) -> tuple[int, str]:
     """`sm_90a` as (90, "a"); ValueError for anything that is no PTX target."""
     digits, suffix = arch.removeprefix("sm_"), ""
