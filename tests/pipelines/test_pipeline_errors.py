@@ -109,6 +109,22 @@ def test_a_future_that_is_waited_for_too_late(engine):
     assert "mma.row.row" in line_of(error, text)
 
 
+@pytest.mark.parametrize(
+    "waits",
+    [
+        "if (block_m == 1) { wait f; }\n wait f;",
+        "parallel p by 1 : group { wait f; }\n wait f;",
+        "foreach i in 2 {\n wait f; }",
+    ],
+)
+def test_a_load_that_is_waited_for_twice(waits):
+    text = program(f"f = tma.copy.async {LHS.replace('k)', '0)')} => a;\n {waits}\n", ONE)
+    error = refused(text)
+    assert error.code == "future-waited-for-twice"
+    assert line_of(error, text).startswith("wait f;")
+    compile_kernel(from_co(text.replace("tma.copy", "dma.copy")), "sm_80")
+
+
 def test_loads_that_nobody_waits_for():
     unbound = "    f = tma.copy.async lhs.subspan(TILE_M, TILE_K).at(block_m, 0) => a;\n"
     assert refused(program(unbound, ONE)).code == "future-never-waited-for"

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tilemma.errors import CompileError
 from tilemma.ir.tile import Body, Copy, For, Kernel, Mma, Op, SwapFutures, WaitFuture, While
 from tilemma.ir.walk import bodies, rewrite, walk
+from tilemma.passes.bind_copies import by_tma
 from tilemma.passes.decision import Decision
+
+Futures = frozenset[str]
+_NONE: Futures = frozenset()
+
+
+class WaitedForTwice(CompileError):
+    code = "future-waited-for-twice"
+    found = "some threads may wait a second time for the copy of `{name}` here"
+    expected = "one wait for each copy by TMA: its event completes once"
+    fix = "write `wait {name}` once, before the `if`, loop or `parallel` with the other"
 
 
 @dataclass(frozen=True)
@@ -17,7 +29,10 @@ class WaitOnce:
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        return replace(kernel, body=_once(rewrite(kernel.body, _started_after), frozenset()))
+        """Raises WaitedForTwice."""
+        body = rewrite(kernel.body, _started_after)
+        loads = frozenset(op.future for op in walk(body) if isinstance(op, Copy) and op.future and by_tma(op))
+        return replace(kernel, body=_once(body, _NONE, _NONE, loads))
 
 
 def _started_after(op: Op) -> Op | Body:
@@ -26,30 +41,39 @@ def _started_after(op: Op) -> Op | Body:
     return op
 
 
-def _once(body: Body, met: frozenset[str]) -> Body:
-    """``met``: the futures that have certainly been waited for when ``body`` begins."""
+def _once(body: Body, met: Futures, perhaps: Futures, loads: Futures) -> Body:
+    """``met`` and ``perhaps``: the futures that have certainly, or by some threads, been waited for before."""
     out: list[Op] = []
     for op in body:
         if isinstance(op, WaitFuture):
             rest = tuple(f for f in op.futures if f not in met)
+            for again in perhaps.intersection(rest):
+                raise WaitedForTwice(op.span, name=again.split(".future")[0])
             met |= frozenset(rest)
             if rest:
                 out.append(op if rest == op.futures else replace(op, futures=rest))
             continue
-        renewed = _renewed((op,))
-        before = met - renewed if isinstance(op, (For, While)) else met
-        changes = {name: _once(inner, before) for name, inner in bodies(op)}
+        renewed = _renewed(op)
+        inside = frozenset(f for x in walk((op,)) if isinstance(x, WaitFuture) for f in x.futures) & loads
+        if isinstance(op, (For, While)):
+            # The next turn waits again for what the loop does not renew.
+            changes = {
+                n: _once(b, met - renewed, perhaps | (inside - renewed - met), loads) for n, b in bodies(op)
+            }
+        else:
+            changes = {n: _once(b, met, perhaps, loads) for n, b in bodies(op)}
+        perhaps = (perhaps | (inside - met)) - renewed
         met -= renewed
         out.append(replace(op, **changes) if changes else op)  # type: ignore[arg-type]
     return tuple(out)
 
 
-def _renewed(body: Body) -> frozenset[str]:
-    """Futures that stand for another operation after ``body``."""
+def _renewed(op: Op) -> Futures:
+    """Futures that stand for another operation after ``op``."""
     found: set[str] = set()
-    for op in walk(body):
-        if isinstance(op, SwapFutures):
-            found |= set(op.futures)
-        elif isinstance(op, (Copy, Mma)) and op.future is not None:
-            found.add(op.future)
+    for x in walk((op,)):
+        if isinstance(x, SwapFutures):
+            found |= set(x.futures)
+        elif isinstance(x, (Copy, Mma)) and x.future is not None:
+            found.add(x.future)
     return frozenset(found)

@@ -32,14 +32,15 @@ def transcript(command: str) -> str:
 
 
 def document(text: str, root: Path) -> str:
-    """``text`` with its listings and transcripts as they are now."""
+    """``text`` with its listings, and those transcripts that would differ, as they are now."""
 
     def listing(m: re.Match[str]) -> str:
         return m[1] + (root / m[2]).read_text(encoding="utf-8") + m[3]
 
     def console(m: re.Match[str]) -> str:
         commands = [line.removeprefix("$ ") for line in m[2].splitlines() if line.startswith("$ ")]
-        return m[1] + "".join(map(transcript, commands)) + m[3]
+        now = "".join(map(transcript, commands))
+        return m[0] if settled(now) == settled(m[2]) else m[1] + now + m[3]
 
     with contextlib.chdir(root):
         return _CONSOLE.sub(console, _LISTING.sub(listing, text))
