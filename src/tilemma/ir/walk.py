@@ -10,16 +10,18 @@ from tilemma.ir.expr import Expr, field_names
 from tilemma.ir.tile import Body, FragmentRef, Kernel, Op
 from tilemma.ir.types import EventRef, View
 
-_BODIES = frozenset(["body", "then", "otherwise"])
+_BODY_NAMES: dict[type[Op], tuple[str, ...]] = {}
 
 
 def bodies(op: Op) -> Iterator[tuple[str, Body]]:
     """The nested bodies of ``op`` with the names of their fields."""
-    for name in field_names(op):
-        if name in _BODIES:
-            v = getattr(op, name)
-            if isinstance(v, tuple):
-                yield name, v
+    names = _BODY_NAMES.get(type(op))
+    if names is None:
+        names = _BODY_NAMES[type(op)] = tuple(n for n in field_names(op) if n in ("body", "then", "otherwise"))
+    for name in names:
+        v = getattr(op, name)
+        if isinstance(v, tuple):
+            yield name, v
 
 
 def walk(body: Body) -> Iterator[Op]:
@@ -77,15 +79,24 @@ def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:
 
 
 def expressions(op: Op) -> Iterator[Expr]:
-    """The expressions that ``op`` holds itself (not those of nested operations)."""
-    found: list[Expr] = []
+    """The expressions that ``op`` holds itself (not those inside it), in the order of `map_expressions`."""
+    for name in field_names(op):
+        if name != "span":
+            yield from _held(getattr(op, name))
 
-    def note(e: Expr) -> Expr:
-        found.append(e)
-        return e
 
-    map_expressions(op, note)
-    yield from found
+def _held(v: Any) -> Iterator[Expr]:
+    if isinstance(v, Expr):
+        yield v
+    elif isinstance(v, View):
+        yield from v.expressions()
+    elif isinstance(v, FragmentRef):
+        yield from v.index
+    elif isinstance(v, EventRef):
+        yield from (x for x in (v.slot, v.order) if x is not None)
+    elif isinstance(v, tuple) and v and not isinstance(v[0], Op):
+        for x in v:
+            yield from _held(x)
 
 
 def views(op: Op) -> Iterator[View]:
