@@ -8,6 +8,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tilemma.kernels import Kernel, facts_of, load_python
 from tilemma.launch import Launch
 from tilemma.tools.problem import make_problem
@@ -44,7 +46,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Program:
-    """A case compiled for an architecture, and arguments for it."""
+    """A case compiled for an architecture, and arguments for it: small whole numbers, whose sums are exact."""
 
     ptx: str
     launch: Launch
@@ -55,10 +57,20 @@ class Program:
 def compiled(case: Case, arch: str) -> Program:
     kernel, constants = case.kernel, dict(case.constants)
     sizes = dict(zip("MNK", case.shape, strict=True))
-    problem = make_problem(kernel.build(**constants), sizes, {}, 0, None)
-    result = kernel.compile(arch, facts=facts_of(problem.arrays), **constants)
+    arrays = make_problem(kernel.build(**constants), sizes, {}, 0, None).arrays
+    for seed, name in enumerate(("lhs", "rhs")):
+        arrays[name][...] = np.random.default_rng(seed).integers(-2, 3, arrays[name].shape)
+    result = kernel.compile(arch, facts=facts_of(arrays), **constants)
     (launch,) = result.launches
-    return Program(result.ptx, launch, problem.arrays)
+    return Program(result.ptx, launch, arrays)
+
+
+@lru_cache(maxsize=16)
+def on_the_cpu(case: Case) -> Any:
+    """What the reference makes of a case's arguments."""
+    arrays = {name: a.copy() for name, a in compiled(case, case.archs[0]).arrays.items()}
+    case.kernel(**arrays, **dict(case.constants))
+    return arrays["output"]
 
 
 def case(example: str, archs: tuple[str, ...], shape: tuple[int, int, int], **constants: Any) -> Case:

@@ -167,12 +167,13 @@ def table(tried: list[Tried]) -> str:
 
 def record(tried: list[Tried], seconds: float, processes: int) -> dict[str, Any]:
     """The survey as data, without times of single mutants."""
-    same = {f"{c.example} {arch}": archs for c in CASES for arch, archs in c.distinct.items()}
+    used = {t.program.split()[0] for t in tried}
+    same = {f"{c.example} {a}": archs for c in CASES if c.example in used for a, archs in c.distinct.items()}
     programs = {}
     for program in dict.fromkeys(t.program for t in tried):
         mine = [t for t in tried if t.program == program]
         programs[program] = {
-            "same_ptx": same[program],
+            "same_ptx": same.get(program, ()),
             "mutants": len(mine),
             "convicted": sum(t.convicted for t in mine),
             "equivalent": sum(bool(t.reason) for t in mine),

@@ -1,0 +1,55 @@
+"""A fixed sample of what `make mutate` runs: mutants of the examples, each convicted as one would expect."""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import mutate
+from machine_cases import CASES
+
+EXAMPLES = {c.example: c for c in CASES}
+SAMPLE = [
+    ("matmul_wgmma_2group", "sm_90a", 4),
+    ("multistage", "sm_80", 4),
+    ("event_pipeline", "sm_90a", 4),
+    ("warp_specialized", "sm_90a", 5),
+    ("multicast", "sm_90a", 4),
+    ("pingpong", "sm_90a", 4),
+]
+
+
+@pytest.mark.parametrize(("name", "arch", "count"), SAMPLE)
+def test_mutants_are_convicted(name: str, arch: str, count: int) -> None:
+    tasks = mutate.tasks([EXAMPLES[name]], 6, None)
+    chosen = random.Random(name).sample([t for t in tasks if t.arch == arch], count)
+    tried = [mutate.attempt(t) for t in chosen]
+    assert not mutate.problems(tried)
+    assert any(t.convicted for t in tried)
+
+
+def test_problems_are_told() -> None:
+    """Survivors, unreached mutants, unexpected hazards and stale entries of the list fail the survey."""
+    right = mutate.Tried("p", "no barrier 1", "deleted", 3, ("race",), "", "", False, True, (), 0.1)
+    assert not mutate.problems([right])
+    for change in (
+        {"codes": ()},
+        {"codes": (), "unreached": True},
+        {"as_expected": False},
+        {"reason": "listed, but convicted"},
+    ):
+        assert mutate.problems([replace(right, **change)])  # type: ignore[arg-type]
+    listed = replace(right, codes=(), reason="the same program")
+    assert not mutate.problems([listed])
+    assert mutate.record([right, listed], 1.0, 1)["equivalent"] == 1
+
+
+def test_every_example_has_a_case() -> None:
+    """Those that multiply; the others are the tutorial's first ones, without anything to synchronise."""
+    files = {p.stem for p in (Path(mutate.__file__).parents[1] / "examples" / "py").glob("*.py")}
+    assert files - set(EXAMPLES) <= {"hello_mma", "fragment_walk"}
