@@ -46,12 +46,6 @@ _LAST_RELEASE = (
 EQUIVALENT = [
     Equivalent("event_pipeline sm_90a", "no mbarrier arrival 4", _LAST_RELEASE),
     Equivalent("warp_specialized sm_90a", "no mbarrier arrival 4", _LAST_RELEASE),
-    Equivalent(
-        "multicast sm_90a",
-        "other rank 1",
-        "the first arrivals say that the slots are free from the start, which all CTAs know after the cluster "
-        "barrier; from whom they come does not matter as long as their number is right",
-    ),
 ]
 
 

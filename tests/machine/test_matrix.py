@@ -81,8 +81,9 @@ def test_mma(form: Any) -> None:
     assert (got.astype(np.float64) == want[at["D"]]).all()
 
 
+@pytest.mark.parametrize("name", ["mma.sp::ordered_metadata.sync", "mma.sp.sync"])
 @pytest.mark.parametrize("form", [f for f in forms.forms(forms.MMA_SPARSE) if f.a == f.b], ids=identify)
-def test_sparse_mma(form: Any) -> None:
+def test_sparse_mma(form: Any, name: str) -> None:
     m, n, k = form.shape
     rng = np.random.default_rng(6)
     pattern = sparse.pattern(form.a)
@@ -95,10 +96,7 @@ def test_sparse_mma(form: Any) -> None:
     half = (m, n, k // 2)
     at = {"A": fragments.mma_fragment(half, "A", form.a), "B": fragments.mma_fragment(form.shape, "B", form.b)}
     at |= {x: fragments.mma_fragment(form.shape, x, t) for x, t in (("C", form.c), ("D", form.d))}
-    opcode = (
-        f"mma.sp::ordered_metadata.sync.aligned.m{m}n{n}k{k}.row.col."
-        f"{short(form.d)}.{short(form.a)}.{short(form.b)}.{short(form.c)}"
-    )
+    opcode = f"{name}.aligned.m{m}n{n}k{k}.row.col.{short(form.d)}.{short(form.a)}.{short(form.b)}.{short(form.c)}"
     regs = [registers(stored, at["A"], form.a), registers(b, at["B"], form.b), registers(c, at["C"], form.c)]
     count = at["D"][0].shape[1] // fragments.elements_per_register(form.d)
     inputs = [(r, "") for r in regs]

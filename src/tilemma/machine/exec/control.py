@@ -41,8 +41,7 @@ def trap(d: Decoder) -> None:
 
 
 @instruction(
-    "nanosleep", "pmevent", "prefetch", "prefetchu", "applypriority", "discard", "griddepcontrol",
-    "cp.async.bulk.prefetch",
+    "nanosleep", "pmevent", "prefetch", "prefetchu", "applypriority", "griddepcontrol", "cp.async.bulk.prefetch",
 )  # fmt: skip
 def hint(d: Decoder) -> None:
     """Instructions without an effect on what a kernel computes; they still let others run."""

@@ -1,0 +1,152 @@
+"""Instructions that the other tests do not come by: each does what the ISA says, and none is left out."""
+
+# ruff: noqa: E501
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import execute, ptx_for
+from kernels import header
+from programs import small
+
+from tilemma import machine
+from tilemma.machine.decode import supported
+from tilemma.machine.problems import UnsupportedInstruction
+
+LANES = np.arange(32, dtype=np.uint32)
+FLOATS = (LANES.astype(np.float32) - 16) / 4
+ONE = 0x3F800000
+
+# Code -> what %o0 is, lane by lane, for %i0 = the lane's number and %i1 = (lane - 16) / 4 as f32.
+SCALAR: dict[str, Any] = {
+    "set.lt.u32.u32 %o0, %i0, 5;": np.where(LANES < 5, 0xFFFFFFFF, 0),
+    "set.ge.f32.u32 %o0, %i0, 30;": np.where(LANES >= 30, ONE, 0),
+    "mov.b32 %t0, -1; slct.u32.s32 %o0, %i0, 7, %t0;": np.full(32, 7),
+    "slct.u32.f32 %o0, %i0, 7, %i1;": np.where(FLOATS >= 0, LANES, 7),
+    "copysign.f32 %o0, %i1, 0f3F800000;": np.where(FLOATS < 0, 0xBF800000, ONE),
+    "testp.finite.f32 %q0, %i1; selp.b32 %o0, 1, 0, %q0;": np.ones(32),
+    "testp.normal.f32 %q0, %i1; selp.b32 %o0, 1, 0, %q0;": (FLOATS != 0).astype(np.uint32),
+    "mad24.lo.u32 %o0, %i0, 3, 4;": LANES * 3 + 4,
+    "cnot.b32 %o0, %i0;": (LANES == 0).astype(np.uint32),
+    "bfi.b32 %o0, %i0, 0xff00ff, 4, 4;": 0xFF000F | (LANES & 15) << 4,
+    "activemask.b32 %o0;": np.full(32, 0xFFFFFFFF),
+    "match.all.sync.b32 %o0, 7, 0xffffffff;": np.full(32, 0xFFFFFFFF),
+    "match.all.sync.b32 %o0|%q0, %i0, 0xffffffff; selp.b32 %o0, 1, 2, %q0;": np.full(32, 2),
+    "{ .shared .align 4 .b8 s[4]; cvta.shared.u64 %d0, s; isspacep.shared %q0, %d0; selp.b32 %o0, 1, 0, %q0; }": np.ones(32),
+    "{ .shared .align 4 .b8 s[4]; mov.u32 %t0, s; getctarank.shared::cluster.u32 %o0, %t0; }": np.zeros(32),
+    "membar.cta; nanosleep.u32 20; pmevent 1; mov.b32 %o0, 3;": np.full(32, 3),
+    "ldu.global.b32 %o0, [%p1];": FLOATS.view(np.uint32),
+    "cp.async.bulk.prefetch.L2.global [%p0], 128; prefetch.global.L2 [%p1]; prefetchu.L1 [%p1]; applypriority.global.L2::evict_normal [%p1], 128; mov.b32 %o0, 1;": np.ones(32),
+    "createpolicy.fractional.L2::evict_first.b64 %d0, 1.0; mov.b32 %o0, 1;": np.ones(32),
+    "griddepcontrol.launch_dependents; griddepcontrol.wait; mov.b32 %o0, 1;": np.ones(32),
+    "movmatrix.sync.aligned.m8n8.trans.b16 %t0, %i0; movmatrix.sync.aligned.m8n8.trans.b16 %o0, %t0;": LANES,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", SCALAR)
+def test_scalar(code: str, assembles: Callable[[str, str], None]) -> None:
+    assembles(ptx_for(code, ["b32"], ["b32", "f32"], "sm_90a", "8.6"), "sm_90a")
+    (out,) = execute(code, ["b32"], {"b32/a": LANES, "f32/b": FLOATS})
+    assert out.tolist() == np.asarray(SCALAR[code]).tolist()
+
+
+BARRIERS: dict[str, tuple[str, int]] = {
+    # One of the two threads leaves for good: the second phase needs one arrival.
+    "arrive_drop": (
+        """mbarrier.init.shared.b64 [%r0], 2; mbarrier.arrive.shared.b64 _, [%r0]; mbarrier.arrive_drop.shared.b64 _, [%r0];
+        mbarrier.arrive.shared.b64 %d0, [%r0]; mbarrier.test_wait.shared.b64 %p1, [%r0], %d0; selp.b32 %r1, 1, 0, %p1;""",
+        1,
+    ),
+    "complete_tx": (
+        """mbarrier.init.shared.b64 [%r0], 1; mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r0], 64;
+        mbarrier.arrive.shared.b64 _, [%r0]; mbarrier.test_wait.parity.shared.b64 %p1, [%r0], 0; selp.b32 %r2, 10, 0, %p1;
+        mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r0], 64; mbarrier.test_wait.parity.shared.b64 %p1, [%r0], 0;
+        selp.b32 %r1, 1, 0, %p1; add.u32 %r1, %r1, %r2;""",
+        1,
+    ),
+    # The bytes serve as data after the invalidation.
+    "inval": (
+        """mbarrier.init.shared.b64 [%r0], 1; mbarrier.inval.shared.b64 [%r0]; mov.b32 %r2, 9; st.shared.b32 [%r0], %r2;
+        ld.shared.b32 %r1, [%r0];""",
+        9,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BARRIERS)
+def test_mbarrier(name: str, assembles: Callable[[str, str], None]) -> None:
+    code, want = BARRIERS[name]
+    body = f"  mov.u32 %r0, smem; setp.ne.u32 %p0, %t, 0; @%p0 bra END;\n{code}\n  st.global.b32 [%Y], %r1;\nEND:"
+    ptx, launch, args = small(body)
+    assembles(ptx, "sm_90a")
+    assert machine.check(ptx, launch, args, schedules=3, strict=True).ok
+    assert args["y"][0] == want
+
+
+# What the machine's states do not hold, or what destroys data.
+@pytest.mark.parametrize("code", ["mbarrier.pending_count.b64 %r1, %d0;", "discard.global.L2 [%Y], 128;"])
+def test_refused_by_name(code: str) -> None:
+    with pytest.raises(UnsupportedInstruction, match=code.split(".", 1)[0]):
+        machine.run(*small(f"  mov.b64 %d0, 0; {code}"))
+
+
+@pytest.mark.parametrize("code", ["trap;", "brkpt;"])
+def test_stops(code: str) -> None:
+    with pytest.raises(machine.HazardError) as caught:
+        machine.run(*small(f"  {code}"))
+    assert caught.value.code == "trap"
+
+
+ARRIVES = """
+  mov.u32 %r0, smem; setp.ne.u32 %p0, %t, 0; @!%p0 mbarrier.init.shared.b64 [%r0], 64;
+  bar.sync 0;
+  shl.b32 %r1, %t, 4; add.s32 %r1, %r1, %r0; and.b32 %r2, %t, 63; mul.wide.u32 %d0, %r2, 16; ld.param.u64 %d1, [x]; add.s64 %d1, %d1, %d0;
+  cp.async.cg.shared.global [%r1+16], [%d1], 16;
+  cp.async.mbarrier.arrive.noinc.shared.b64 [%r0]; // @arrive
+WAIT:
+  mbarrier.try_wait.parity.shared.b64 %p1, [%r0], 0;
+  @!%p1 bra WAIT;
+  xor.b32 %r3, %t, 63; shl.b32 %r3, %r3, 4; add.s32 %r3, %r3, %r0; ld.shared.b32 %r4, [%r3+16]; st.global.b32 [%Y], %r4;
+"""
+
+
+def test_copies_that_arrive_on_an_mbarrier(assembles: Callable[[str, str], None]) -> None:
+    ptx, launch, args = small(ARRIVES, shared=2048)
+    assembles(ptx, "sm_90a")
+    assert machine.check(ptx, launch, args, schedules=10, strict=True).ok
+    assert args["y"][:64].tolist() == [4 * (63 - t) for t in range(64)]
+    early = ptx.replace("cp.async.mbarrier.arrive.noinc.shared.b64 [%r0];", "mbarrier.arrive.shared.b64 _, [%r0];")
+    codes = {h.code for h in machine.check(early, launch, args, schedules=5).hazards}
+    assert "read-before-arrival" in codes
+
+
+REDUCE = """.visible .entry k(.param .align 128 .b8 map[128]) {
+  .reg .b32 %t, %r<4>; .reg .b64 %d; .reg .pred %p; .shared .align 128 .b8 s[1024];
+  mov.u32 %t, %tid.x; shl.b32 %r0, %t, 2; mov.u32 %r1, s; add.s32 %r0, %r0, %r1; st.shared.b32 [%r0], %t;
+  fence.proxy.async.shared::cta; bar.sync 0;
+  setp.ne.u32 %p, %t, 0; @%p bra END;
+  mov.b64 %d, map; cvta.param.u64 %d, %d; mov.b32 %r2, 0;
+  cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%d, {%r2, %r2}], [%r1];
+  cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+END:
+  ret; }"""
+
+
+def test_a_tensor_copy_that_adds(assembles: Callable[[str, str], None]) -> None:
+    y = np.full((8, 8), 100, np.uint32)
+    ptx = header("8.0", "sm_90a") + REDUCE
+    assembles(ptx, "sm_90a")
+    verdict = machine.check(ptx, {"grid": 1, "block": 64}, {"y": machine.TensorMap(y, (8, 8))}, schedules=4)
+    assert verdict.ok, verdict.render()
+    assert y.reshape(-1).tolist() == [100 + t for t in range(64)]
+
+
+def test_every_instruction_has_a_test() -> None:
+    text = "\n".join(p.read_text(encoding="utf-8") for p in Path(__file__).parent.rglob("*.py"))
+    missing = [x for x in supported() if not re.search(rf"(?<![\w.]){re.escape(x)}(?!\w)", text)]
+    assert missing == []
