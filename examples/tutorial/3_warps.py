@@ -10,9 +10,9 @@ def warps(
     rhs: tm.Global["f16", "N", "K"],
     output: tm.Global["f16", "M", "N"],
     *,
-    TILE=64,
+    TILE=128,
     TILE_K=64,
-    WARP=32,
+    WARP=64,
     WARP_K=16,
 ):
     (M, K), N = lhs.shape, rhs.shape[0]

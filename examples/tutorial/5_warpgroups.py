@@ -10,7 +10,7 @@ def warpgroups(
     rhs: tm.Global["f16", "N", "K"],
     output: tm.Global["f16", "M", "N"],
     *,
-    TILE_M=64,
+    TILE_M=128,
     TILE_N=128,
     TILE_K=64,
     STAGES=4,

@@ -69,6 +69,8 @@ class Explanation:
         inserted = ", ".join(f"{n} {name}" for name, n in self.synchronisation.items())
         lines.append(f"  synchronisation: {inserted or 'none needed'}")
         lines += [f"  warning: {w}" for w in self.warnings]
+        # What stands in several places of a program, or is done ahead for the next turn, is said once.
+        lines = list(dict.fromkeys(lines))
         if limit is not None and len(lines) > limit:
             lines = [*lines[: limit - 1], f"  ... {len(lines) - limit + 1} lines more: tilemma explain"]
         return "\n".join(lines)
