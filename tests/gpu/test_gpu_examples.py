@@ -30,8 +30,8 @@ def read(path: Path) -> list[Kernel]:
     return [k for k in found if [p.buffer.name for p in k.build().arrays] == ["lhs", "rhs", "output"]]
 
 
-FILES = sorted([*(ROOT / "co").glob("*.co"), *(ROOT / "py").glob("*.py")])
-KERNELS = {f"{p.parent.name}-{k.name}": k for p in FILES if p.stem != "fragment_walk" for k in read(p)}
+FILES = sorted(p for folder in ("co", "py", "tutorial") for p in (ROOT / folder).glob("*.??"))
+KERNELS = {f"{p.suffix[1:]}-{k.name}": k for p in FILES if p.stem != "fragment_walk" for k in read(p)}
 ARCHS = [a for a in ("sm_80", "sm_90a") if runs_on(a, cuda_device(0).compute_capability)]
 SMALL = [(1, 1, 1), (127, 129, 65), (1, 300, 7), (200, 8, 64), (64, 64, 16), (130, 70, 200), (70, 72, 65)]
 LARGE = [(1000, 1000, 1000), (4095, 4097, 4099), (1024, 1024, 1024)]
