@@ -5,8 +5,10 @@ from __future__ import annotations
 import contraction  # noqa: F401
 import control  # noqa: F401
 import copying  # noqa: F401
+import dialects  # noqa: F401
 import pytest
 import scalars  # noqa: F401
+import spellings  # noqa: F401
 import storage  # noqa: F401
 import views  # noqa: F401
 from construct import CASES, Case
