@@ -12,6 +12,7 @@ import contraction
 import control
 import copying
 import dialects
+import pipelining
 import pytest
 import scalars
 import spellings
@@ -34,7 +35,7 @@ from tilemma.errors import CompileError
 from tilemma.lang.atomics import AtomicNamespace
 
 TESTS = Path(__file__).resolve().parents[1]
-MODULES = (contraction, control, copying, dialects, scalars, spellings, storage, views)
+MODULES = (contraction, control, copying, dialects, pipelining, scalars, spellings, storage, views)
 # Cases that say something about Python alone.
 PYTHON_ONLY = {"names_keep_their_values", "helpers"}
 # Texts that are executed elsewhere: what is printed, asserted, returned, and pipelines.
