@@ -4,7 +4,8 @@
 
 C[M, N] = A[M, K] x B[N, K]^T, f32 sums, random normal data.  Two regimes, each as a ratio to `torch.mm`:
 
-* flushed: the median of single launches, L2 emptied before each, contestants taking turns;
+* flushed: the median of single launches, L2 emptied before each, contestants taking turns; the ratio is the median
+  of the rounds' ratios;
 * steady: launches back to back for some seconds each, with the mean SM clock and power.
 
 A kernel is FILE[:NAME][@KEY=VALUE,..]; `GRID` is set to the number of multiprocessors where a kernel has it.
@@ -228,6 +229,8 @@ def measure(
     for (_, result), samples in zip(able, series, strict=True):
         result.samples_us = samples
         result.flushed_us = median(samples)
+        # A card that grows warm slows down for everybody: each round is judged by itself.
+        result.flushed_ratio = median(first / mine for first, mine in zip(series[0], samples, strict=True))
     if options.seconds:
         for contestant, result in able:
             time.sleep(options.pause)
@@ -235,7 +238,6 @@ def measure(
                 contestant, (a, b, c), options.seconds, result.flushed_us
             )
     for _, result in able:
-        result.flushed_ratio = found[0].flushed_us / result.flushed_us
         result.steady_ratio = found[0].steady_us / result.steady_us
     return found
 

@@ -144,7 +144,7 @@ LEVERS = [
         undo=_without_overlapped_store,
     ),
     Lever(
-        "multicast@GRID=66",
+        "multicast",
         "Clusters of two CTAs, B multicast",
         "L2 gives each SM 32 KB a step in place of 48, a third less. Hand-written PTX gained 1.018 at steady "
         "state "

@@ -44,8 +44,9 @@ RULES = """\
 Rules of measuring: random normal operands on both sides; the contestants take turns in one process; medians.
 "Flushed" is a single launch with L2 written over before it, at boost clocks; "steady" is launches back to back
 for seconds, when a large product is limited by power, so that energy for each FLOP counts and stalls do not.
-Ratios are to `torch.mm` (cuBLAS) in the same regime: above 1 is faster than it. Clock and power are means of the
-steady half."""
+Ratios are to `torch.mm` (cuBLAS) in the same regime: above 1 is faster than it. Flushed, they are the median of
+the ratios within each round, as a card that grows warm slows down for everybody. Clock and power are means of
+the steady half."""
 
 
 def load(name: str) -> dict[str, Any] | None:
