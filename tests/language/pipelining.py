@@ -298,8 +298,11 @@ def both_ways(a: tm.Global["f16", "M", 64], last: tm.Global["f16", 64, 64], out:
 
 @construct(
     given={
-        "a": random("f16", 200, 136), "b": random("f16", 72, 136, seed=1),
-        "order": np.array([[1, 1], [0, 0], [1, 0], [0, 1]], s32), "c": unwritten("f16", 200, 72)},
+        "a": random("f16", 200, 136),
+        "b": random("f16", 72, 136, seed=1),
+        "order": np.array([[1, 1], [0, 0], [1, 0], [0, 1]], s32),
+        "c": unwritten("f16", 200, 72),
+    },
     expect=lambda a, b, order, c: product(a, b, c),
     archs=HOPPER,
     tolerance=1e-3,

@@ -11,6 +11,7 @@ from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.expr import Var, interval, value_of, walk
 from tilemma.ir.tile import (
     Assign,
+    Body,
     Copy,
     DeclareEvent,
     For,
@@ -29,6 +30,7 @@ from tilemma.ir.walk import walk as operations
 from tilemma.passes.accesses import Accesses, role_of
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import WARP, Dependence, count, kind
+from tilemma.passes.take_turns import grows_for_good
 from tilemma.passes.threads import Block, Node, Tree, distinct
 from tilemma.passes.unsupported import NotBuilt
 
@@ -145,7 +147,7 @@ class PlanEvents:
         accesses = Accesses(tree)
         for name, u in uses.items():
             _check_place(u)
-            _check_subscripts(u)
+            _check_subscripts(u, block.body)
             _check_waiters(u)
             arrivals = _arrivals(u, blocks)
             _check_triggered(u, arrivals)
@@ -298,7 +300,7 @@ def _refs(u: _Uses) -> Iterator[tuple[EventRef, Span | None]]:
         yield node.op.event, node.op.span
 
 
-def _check_subscripts(u: _Uses) -> None:
+def _check_subscripts(u: _Uses, body: Body) -> None:
     from tilemma.ir.tiles import describe
 
     name = _name(u)
@@ -310,7 +312,9 @@ def _check_subscripts(u: _Uses) -> None:
         if not slots and (ref.slot is not None or ref.order is not None):
             rule, remedy = "the event itself", f"leave the subscript out, or declare `{name}[S]`"
             raise EventSubscript(span, event=name, what="is a single event", rule=rule, remedy=remedy)
-        if ref.slot is None or any(isinstance(x, Var) for x in walk(ref.slot)):
+        if ref.slot is None:
+            continue
+        if any(isinstance(x, Var) for x in walk(ref.slot)) and not grows_for_good(ref.slot, body):
             continue
         highest = interval(ref.slot)[1]
         if highest >= slots:

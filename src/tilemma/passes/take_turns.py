@@ -97,6 +97,29 @@ def _starts_once(slot: Var, kernel: Body) -> bool:
     return len(changes) == 1 and declared(kernel)
 
 
+def grows_for_good(slot: Expr, body: Body) -> bool:
+    """Whether ``slot`` is a variable that loops of unknown length only ever increase: it leaves every ring."""
+    changes = list(_changes(slot, body, False)) if isinstance(slot, Var) else []
+    return bool(changes) and all(endless and _increases(op) for op, endless in changes)
+
+
+def _changes(slot: Var, body: Body, endless: bool) -> Iterator[tuple[Assign | Atomic, bool]]:
+    """What changes ``slot``, and whether it stands in a loop of unknown length."""
+    for op in body:
+        if (isinstance(op, Assign) and op.var == slot) or (isinstance(op, Atomic) and op.result == slot):
+            yield op, endless
+        loop = isinstance(op, While) or (isinstance(op, For) and None in (value_of(op.start), value_of(op.stop)))
+        for _, inner in bodies(op):
+            yield from _changes(slot, inner, endless or loop)
+
+
+def _increases(op: Assign | Atomic) -> bool:
+    match op:
+        case Assign(value=Binary(op="add", a=a, b=b)):
+            return a == op.var and (value_of(b) or 0) > 0
+    return False
+
+
 def _next_slot(e: Expr, slot: Var, slots: int) -> bool:
     """``(slot + 1) % slots``, or a choice between 0 and ``slot + 1`` by a comparison with the last slot."""
 
