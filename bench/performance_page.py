@@ -1,8 +1,8 @@
 """Writes docs/performance.md from docs/performance/*.json: python bench/performance_page.py.
 
-`gemm.json`, `levers.json`, `compile.json` (bench/compile_time.py), `machine.json` (bench/machine_speed.py) and
-`machine_vs_gpu.json` are read.  What is missing is "not measured".  The counts of the main loop come from ptxas
-and nvdisasm here and now.
+`gemm.json`, `mma_sync.json` (bench/mma_ceiling.py), `levers.json`, `compile.json` (bench/compile_time.py),
+`machine.json` (bench/machine_speed.py) and `machine_vs_gpu.json` are read.  What is missing is "not measured".
+The counts of the main loop come from ptxas and nvdisasm here and now.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ pip install -e ".[cuda,dev]" torch                     # one Hopper GPU; nothing
 python bench/gemm.py examples/py/persistent.py examples/py/multicast.py@GRID=66 --dtypes f16,bf16 \\
     --shapes 4096,8192,16384x16384x8192,4096x14336x4096,4096x4096x14336,8192x28672x8192 \\
     --json docs/performance/gemm.json --svg docs/performance/roofline.svg
+python bench/mma_ceiling.py --shapes 4096,8192 --json docs/performance/mma_sync.json
 python bench/levers.py --json docs/performance/levers.json
 python bench/compile_time.py --json docs/performance/compile.json   # without a GPU: no warm calls
 python bench/machine_speed.py --json docs/performance/machine.json  # no GPU
@@ -95,6 +96,29 @@ def speed(data: Mapping[str, Any] | None) -> list[str]:
     if (DATA / "roofline.svg").is_file():
         lines += ["", "![The products under the card's roof](performance/roofline.svg)"]
     return lines
+
+
+def mma_sync(data: Mapping[str, Any] | None) -> list[str]:
+    """The products of bench/mma_ceiling.py, as shares of its ceiling."""
+    if data is None:
+        return [f"Kernels on mma.sync: {MISSING}."]
+    ceiling = data["ceiling"]
+    head = ("kernel", "M x N x K", *(x for r in REGIMES for x in (f"{r} TFLOP/s", "of the ceiling")), "MHz", "W")
+
+    def body() -> Iterator[Sequence[str]]:
+        clocks = (number(ceiling["sm_clock"], ".0f"), number(ceiling["power"], ".0f"))
+        yield ("ceiling", "", *(x for r in REGIMES for x in (number(ceiling[r], ".0f"), "1.000")), *clocks)
+        for r in data["results"]:
+            shape = " x ".join(map(str, r["shape"]))
+            if r["failed"]:
+                yield (r["kernel"], shape, r["failed"], *[""] * 5)
+                continue
+            speeds = {x: 2.0 * math.prod(r["shape"]) / r[f"{x}_us"] / 1e6 for x in REGIMES}
+            each = [(number(speeds[x], ".0f"), number(speeds[x] / ceiling[x])) for x in REGIMES]
+            clocks = (number(r["sm_clock"], ".0f"), number(r["power"], ".0f"))
+            yield (r["kernel"], shape, *each[0], *each[1], *clocks)
+
+    return rows(head, body())
 
 
 def lever_table(data: Mapping[str, Any] | None) -> list[str]:
@@ -194,6 +218,14 @@ def page() -> str:
         "## Speed",
         "",
         *speed(load("gemm")),
+        "",
+        "## On mma.sync",
+        "",
+        "The examples that copy by cp.async, compiled for sm_80, f16, on the same card. The ceiling is what",
+        "m16n8k16 with f32 sums reaches with random operands that never leave the registers, eight warps on each",
+        "multiprocessor, measured in the same process; torch.mm is free to use wgmma.",
+        "",
+        *mma_sync(load("mma_sync")),
         "",
         "## Levers",
         "",

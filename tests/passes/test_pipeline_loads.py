@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from test_meaning import arrays_for, keeps_meaning
 
 from tilemma import machine
 from tilemma.compiler import compile_kernel
-from tilemma.ir.expr import Dim, binary, const
+from tilemma.ir.expr import Binary, Const, Dim, Expr, Select, binary, const, value_of
 from tilemma.ir.tile import (
     Barrier,
     Body,
@@ -42,12 +43,14 @@ def built(name: str, **constants: int) -> Kernel:
     return load_python(EXAMPLES / f"{name}.py").only().build(**{**SMALL, **constants})
 
 
+def main_loops(kernel: Kernel) -> list[For]:
+    """The loops over K: those with copies in them."""
+    return [x for x in walk(kernel.body) if isinstance(x, For) and any(isinstance(y, Copy) for y in walk(x.body))]
+
+
 def main_loop(kernel: Kernel) -> For:
-    """The loop over K: the one with copies in it."""
-    (found,) = [
-        x for x in walk(kernel.body) if isinstance(x, For) and any(isinstance(y, Copy) for y in walk(x.body))
-    ]
-    return found
+    """The loop over K; the last of them, which does for all tiles."""
+    return main_loops(kernel)[-1]
 
 
 def ahead(kernel: Kernel) -> bool:
@@ -172,3 +175,51 @@ def test_a_buffer_that_may_be_empty_is_not_loaded() -> None:
     for maybe in copies:
         body = tuple(If(binary("gt", Dim("K"), const(0)), (x,)) if x is maybe else x for x in block.body)
         assert not ahead(PipelineLoads().run(replace(kernel, body=(replace(block, body=body),)), []))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_turns_inside_the_arrays_ask_for_no_edge(name: str) -> None:
+    """Their copies stand among the multiplies, with nothing in between that branches."""
+    inner, rest = main_loops(decide(built(name), "sm_80")[0])
+    first, *_ = inner.body
+    assert isinstance(first, Parallel) and all(isinstance(x, Load) for x in first.body)
+    copies = [x for x in walk(inner.body) if isinstance(x, Copy)]
+    assert len(copies) == 2 and all(x.plan.whole for x in copies)
+    assert not any(x.plan.whole for x in walk(rest.body) if isinstance(x, Copy))
+    assert inner.stop == rest.start and not any(isinstance(x, If) for x in walk(inner.body))
+    counts = [
+        Counter(type(x) for x in walk(loop.body) if isinstance(x, (Copy, Barrier, CopyWait)))
+        for loop in (inner, rest)
+    ]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tiles_over_an_edge_are_clipped(name: str) -> None:
+    """Each bound is asked for: dropping any of them reads outside an array."""
+    compiled = compile_kernel(built(name), "sm_80")
+    for dims in ({"M": 40, "N": 64, "K": 96}, {"M": 64, "N": 40, "K": 96}, {"M": 64, "N": 64, "K": 88}):
+        expected, found = arrays_for(compiled.source, dims), arrays_for(compiled.source, dims)
+        execute(compiled.source, expected, {}, dims=dims)
+        machine.run(compiled.ptx, compiled.launches[0], found, strict=True)
+        assert np.array_equal(expected["output"], found["output"])
+
+
+@pytest.mark.parametrize(("k", "turns"), [(0, 1), (31, 1), (32, 1), (63, 1), (64, 2), (65, 2), (95, 2), (96, 3)])
+def test_the_turns_before_an_edge(k: int, turns: int) -> None:
+    """Of double buffering, whose turn n copies tile n: those whose tile ends inside K, beginning with turn 1."""
+    inner, _ = main_loops(decide(built("double_buffer"), "sm_80")[0])
+    at = evaluate(inner.stop, {"M": 32, "N": 32, "K": k})
+    assert at == turns
+    assert evaluate(inner.stop, {"M": 31, "N": 32, "K": k}) == evaluate(inner.stop, {"M": 32, "N": 1, "K": k}) == 1
+
+
+def evaluate(e: Expr, dims: dict[str, int]) -> int:
+    """``e`` in the first block."""
+    if isinstance(e, Select):
+        return evaluate(e.a if evaluate(e.cond, dims) else e.b, dims)
+    if isinstance(e, Binary):
+        found = value_of(binary(e.op, const(evaluate(e.a, dims)), const(evaluate(e.b, dims))))
+        assert found is not None
+        return found
+    return value_of(e) if isinstance(e, Const) else dims.get(e.name, 0)

@@ -200,6 +200,7 @@ class CopyPlan:
     ``counted``, for bytes that complete an event: "trigger", a later trigger expects them; "expect", the copy
     itself does; "arrive", and it arrives too, as nothing triggers the event.  ``peers``, for a multicast: the
     indices of blocks within the cluster that share the tile; each of those blocks loads a part for all.
+    ``whole``: nothing of the tile lies over an edge, as the program has asked already.
     """
 
     engine: Literal["cp.async", "ldst", "tma"]
@@ -209,6 +210,7 @@ class CopyPlan:
     box: tuple[int, ...] = ()
     counted: Literal["", "trigger", "expect", "arrive"] = ""
     peers: tuple[str, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

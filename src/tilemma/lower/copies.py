@@ -115,7 +115,9 @@ def _text(v: View) -> str:
 
 def _move(lo: Lowering, op: tile.Copy, mover: _Mover, chunks: Chunks, thread: Linear) -> None:
     e = lo.e
-    whole = e.both(_whole(lo, op.src, chunks.shape), _whole(lo, op.dst, chunks.shape), hint="whole")
+    whole: Reg | bool = op.plan is not None and op.plan.whole
+    if not whole:
+        whole = e.both(_whole(lo, op.src, chunks.shape), _whole(lo, op.dst, chunks.shape), hint="whole")
     if whole is True:
         _walk(lo, chunks, thread, mover.whole, UNROLL)
         return

@@ -24,6 +24,7 @@ from tilemma.passes.place_fragments import PlaceFragments
 from tilemma.passes.plan_events import PlanEvents
 from tilemma.passes.release_slots import ReleaseSlots
 from tilemma.passes.simplify import Simplify
+from tilemma.passes.split_turns import SplitTurns
 from tilemma.passes.stage_output import StageOutput
 from tilemma.passes.start_from_zero import StartFromZero
 from tilemma.passes.take_turns import TakeTurns
@@ -66,6 +67,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         InsertSync(arch),
         AssignRoles(arch),
         AllocateShared(arch),
+        SplitTurns(),
     )
 
 
