@@ -1,8 +1,8 @@
-"""Two buffers that take turns: the next tile is on its way while this one is multiplied, the twin of
-examples/co/double_buffer.co."""
+"""Two buffers that take turns: the next tile is on its way while this one is multiplied. Blocks go in groups of
+RASTER tile rows: those that run at a time share what they read. The twin of examples/co/double_buffer.co."""
 
 import tilemma as tm
-from tilemma import cdiv, dma, foreach, mma, parallel, swap, wait
+from tilemma import cdiv, dma, foreach, mma, parallel, select, swap, wait
 
 
 @tm.kernel
@@ -17,10 +17,15 @@ def double_buffer(
     WARP_M=64,
     WARP_N=64,
     WARP_K=16,
+    RASTER=16,
 ):
     (M, K), N = lhs.shape, rhs.shape[0]
     WARPS_M, WARPS_N = TILE_M // WARP_M, TILE_N // WARP_N
-    for block_m, block_n in parallel(cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
+    tiles_m, tiles_n = cdiv(M, TILE_M), cdiv(N, TILE_N)
+    for t in parallel(tiles_m * tiles_n, level="block"):
+        first = t // (RASTER * tiles_n) * RASTER
+        rows = select(first + RASTER > tiles_m, tiles_m % RASTER, RASTER)
+        block_m, block_n = first + t % (RASTER * tiles_n) % rows, t % (RASTER * tiles_n) // rows
         mc = mma.fill(0.0, "f32")
         lhs0 = dma.copy(lhs.subspan(TILE_M, TILE_K).at(block_m, 0), to="shared", async_=True)
         rhs0 = dma.copy(rhs.subspan(TILE_N, TILE_K).at(block_n, 0), to="shared", async_=True)

@@ -5,7 +5,7 @@ A copy asks whether its tile lies inside its array, and branches. In a loop that
 turns whose copies are all inside therefore run first, in a loop without branches, and the others after them::
 
     for k in a..b:                   for k in a..m:                     m: the first turn with a tile over an edge
-        copy .. k .. => s                load step 1; copy, unclipped; multiply ..
+        copy .. k .. => s                for i: load, a share of the copies, multiply
         for i: load, multiply   =>       rest
         rest                         for k in m..b:
                                          copy .. k .. => s
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from tilemma.ir.expr import Expr, Select, binary, const, depends_on, interval, substitute, value_of
-from tilemma.ir.tile import Alloc, Body, Copy, CopyCommit, For, Kernel, Load, Mma, Op, Parallel
+from tilemma.ir.tile import Alloc, Body, Copy, CopyCommit, CopyWait, For, Kernel, Load, Mma, Op, Parallel
 from tilemma.ir.types import View
 from tilemma.ir.walk import map_expressions, rewrite
 from tilemma.passes.decision import Decision
@@ -39,7 +39,7 @@ class SplitTurns:
             if not isinstance(op, For) or turn is None:
                 return op
             edge = _edge(op, [x for x in turn.copies if isinstance(x, Copy)])
-            if edge is None:
+            if edge is None or not _stay_open(turn):
                 return op
             log.append(Decision("edges", op.index.name, f"the turns before {edge} ask for no edge", span=op.span))
             whole = tuple(_whole(x) for x in turn.copies)
@@ -79,19 +79,39 @@ def _turn(loop: For) -> _Turn | None:
     return _Turn(allocs, copies, group, steps, loop.body[at + 1 :])
 
 
+def _stay_open(turn: _Turn) -> bool:
+    """Whether nothing of this turn is waited for in it: what is should start as early as it can, and together."""
+    groups = sum(isinstance(x, CopyCommit) for x in turn.copies)
+    return all(x.pending >= groups for x in turn.after if isinstance(x, CopyWait))
+
+
 def _between(turn: _Turn, copies: Body) -> Body:
-    """The first step's loads, the copies, all multiplies with the loads of the other steps."""
-    steps = turn.steps
-    zero: dict[str, Expr] = {steps.index.name: const(0)}
-    first = tuple(map_expressions(x, lambda e: substitute(e, zero)) for x in steps.body)
-    rest: Body = (replace(steps, start=const(1)),) if (value_of(steps.stop) or 0) > 1 else ()
-    loads = tuple(x for x in first if isinstance(x, Load))
-    multiplies = tuple(x for x in first if isinstance(x, Mma))
-    return (
-        replace(turn.group, body=loads),
-        *copies,
-        replace(turn.group, body=(*multiplies, *rest)),
-    )
+    """The steps one by one: each loads for the next, starts its share of the copies, multiplies."""
+    steps, out = turn.steps, list[Op]()
+    count = value_of(steps.stop) or 0
+    shares = _shares(copies, count)
+    for n in range(count):
+        here = tuple(_at(x, steps, n) for x in steps.body)
+        loads = tuple(x for x in here if isinstance(x, Load))
+        multiplies = tuple(x for x in here if isinstance(x, Mma))
+        out += [replace(turn.group, body=loads), *shares[n], replace(turn.group, body=multiplies)]
+    return tuple(out)
+
+
+def _at(op: Op, steps: For, n: int) -> Op:
+    """``op`` of step ``n``."""
+    return map_expressions(op, lambda e: substitute(e, {steps.index.name: const(n)}))
+
+
+def _shares(copies: Body, count: int) -> list[Body]:
+    """``copies`` in ``count`` parts, in order; what closes a group of copies goes with the last of it."""
+    each = max(1, -(-sum(isinstance(x, Copy) for x in copies) // count))
+    parts: list[list[Op]] = [[]]
+    for x in copies:
+        if isinstance(x, Copy) and sum(isinstance(y, Copy) for y in parts[-1]) == each:
+            parts.append([])
+        parts[-1].append(x)
+    return [tuple(p) for p in parts] + [()] * (count - len(parts))
 
 
 def _whole(op: Op) -> Op:
