@@ -74,15 +74,18 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
     else:
         bind_cluster(lo, cluster.indices, op.indices)
     with lo.within(block_instance(threads)):
-        early = [p for p in prelude if isinstance(p, (tile.Declare, tile.Assign))]
-        if overlap and early:
+        before = [p for p in prelude if isinstance(p, (tile.Declare, tile.Assign))]
+        count = _untouching((*before, *op.body)) if overlap else 0
+        if overlap and count < len(before):
             _follow(lo)
-        lo.body(early)
+        lo.body(before)
         _prologue(lo, op.body)
-        if overlap and not early:
-            _follow(lo)
         place_rotating(lo, op.body)
-        lo.body(op.body)
+        first = max(0, count - len(before))
+        lo.body(op.body[:first])
+        if overlap and count >= len(before):
+            _follow(lo)
+        lo.body(op.body[first:])
         leave_cluster(lo)
     arrays = _arrays(kernel)
     pairs = lo.params.arguments(tuple(b.name for b in arrays))
@@ -116,6 +119,19 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body)),
     )
     return Lowered(lane, plan)
+
+
+def _untouching(ops: tuple[Op, ...]) -> int:
+    """How many of ``ops``, from the first, only declare or compute: no memory of other kernels matters to them."""
+
+    def touches(op: Op) -> bool:
+        found = (inner for x in walk.expressions(op) for inner in walk_expr(x))
+        return any(isinstance(x, Element) for x in found)
+
+    for i, op in enumerate(ops):
+        if not isinstance(op, (tile.Declare, tile.Assign, Alloc, tile.DeclareEvent)) or touches(op):
+            return i
+    return len(ops)
 
 
 def _follow(lo: Lowering) -> None:

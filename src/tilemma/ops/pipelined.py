@@ -13,14 +13,12 @@ from tilemma.ops.kernels import multiply, raster
 
 @dataclass(frozen=True)
 class Tasks:
-    """What a block walks through: from ``first``, every ``pace``-th of ``count`` tasks.
+    """``batches`` of ``tiles_m`` x ``tiles_n`` tiles in groups of ``raster`` rows (0: one group).
 
-    A batch has ``tiles_m`` x ``tiles_n`` tiles in groups of ``raster`` rows, each ``split`` parts of ``steps``.
+    ``steps`` along K make a tile, in ``split`` parts.
     """
 
-    first: Any
-    pace: int
-    count: Any
+    batches: Any
     tiles_m: Any
     tiles_n: Any
     raster: int
@@ -30,8 +28,13 @@ class Tasks:
     def task(self, t: Any) -> tuple[Any, ...]:
         """(batch, part, m, n, first step, end) of task ``t``: the parts of K innermost, the batches outermost."""
         part, tile = (t % self.split, t // self.split) if self.split > 1 else (0, t)
-        batch = tile // (self.tiles_m * self.tiles_n)
-        m, n = raster(tile % (self.tiles_m * self.tiles_n), self.tiles_m, self.tiles_n, self.raster)
+        batch = 0
+        if not (isinstance(self.batches, int) and self.batches == 1):
+            batch, tile = tile // (self.tiles_m * self.tiles_n), tile % (self.tiles_m * self.tiles_n)
+        if self.raster:
+            m, n = raster(tile, self.tiles_m, self.tiles_n, self.raster)
+        else:
+            m, n = tile % self.tiles_m, tile // self.tiles_m
         if self.split == 1:
             return batch, part, m, n, 0, self.steps
         return batch, part, m, n, part * self.steps // self.split, (part + 1) * self.steps // self.split
@@ -52,6 +55,7 @@ class Operand:
     depth: int
     batched: bool
     shared: bool
+    promote: int | None
 
     def bring(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any) -> None:
         """Start to load step ``k`` of tile ``tile`` into ``slot``."""
@@ -60,7 +64,7 @@ class Operand:
             there = self.array.subspan(1, self.rows, self.depth).at(batch, tile, k).sqz()
         else:
             there = self.array.subspan(1, self.depth, self.rows).at(batch, k, tile).sqz()
-        tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared)
+        tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared, promote=self.promote)
 
     def load(self, slot: Any, part: Any, rows: int) -> Any:
         """The ``part``-th of ``rows`` rows of what is in ``slot``."""
@@ -111,6 +115,8 @@ def matmul_pipelined(
     CLUSTER_M=1,
     CLUSTER_N=1,
     SHARE=True,
+    ONCE=False,
+    PROMOTE=None,
     STORE="tma",
     SCALE=False,
     ADDEND="",
@@ -120,7 +126,8 @@ def matmul_pipelined(
     """As `matmul_tiles`.  With SPLIT > 1, out[batch * SPLIT + part] is the product over one part of K.
 
     CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles and share what they have in common: those of a row the
-    tiles of lhs, those of a column the tiles of rhs.
+    tiles of lhs, those of a column the tiles of rhs.  Without SHARE they are only near each
+    other, and near the same part of the L2 cache.  ONCE: there are no more tasks than GRID.
     """
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]
@@ -128,67 +135,84 @@ def matmul_pipelined(
     CLUSTERED = CLUSTER_M * CLUSTER_N > 1
     tiles_m, tiles_n, steps = cdiv(M, CLUSTER_M * TILE_M), cdiv(N, CLUSTER_N * TILE_N), cdiv(K, TILE_K)
     count = out.shape[0] * tiles_m * tiles_n
+    tasks = Tasks(out.shape[0] // SPLIT, tiles_m, tiles_n, RASTER, SPLIT, steps)
+    shares = CLUSTERED and SHARE
 
     def block(first: Any, down: Any, right: Any) -> None:
-        tasks = Tasks(first, GRID, count, tiles_m, tiles_n, RASTER, SPLIT, steps)
         full = event(STAGES)
         empty = event(STAGES, ready=True)
         lhs_s, rhs_s = ring(T, LHS, TILE_M, TILE_K, STAGES), ring(T, RHS, TILE_N, TILE_K, STAGES)
-        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, SHARE and CLUSTER_N > 1)
-        b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, SHARE and CLUSTER_M > 1)
+        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, PROMOTE)
+        b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, PROMOTE)
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
         if ALONG == "columns":
             bias_s = shared(TB, GROUPS, TILE_N)
+        if ONCE:
+            # Found while the kernel before still runs.
+            only = [x if isinstance(x, int) or x is steps else var(x) for x in tasks.task(first)]
+
+        def bring(task: Any, filled: Any) -> None:
+            batch, _, m, n, begin, end = task
+            for k in foreach(steps, start=begin, stop=end):
+                wait(empty.at(filled))
+                slot = filled % STAGES
+                a.bring(batch, m * CLUSTER_M + down, k, slot, full.at(filled))
+                b.bring(batch, n * CLUSTER_N + right, k, slot, full.at(filled))
+                trigger(full.at(filled))
+                filled.set(filled + 1)
+
+        def compute(task: Any, used: Any, part_m: Any) -> None:
+            batch, part, m, n, begin, end = task
+            m, n = m * CLUSTER_M + down, n * CLUSTER_N + right
+            near = None
+            if ALONG == "columns":
+                # It arrives while the tile is multiplied.
+                near = bias_s.subspan(1, TILE_N).at(part_m, 0).sqz()
+                coming = dma.copy(bias.subspan(TILE_N).at(n), near, async_=True)
+            mc = mma.fill(0.0, "f32")
+            for k in foreach(steps, start=begin, stop=end):
+                wait(full.at(used))
+                slot = used % STAGES
+                multiply(LHS, RHS)(mc, a.load(slot, part_m, WARP_M), b.load(slot, 0, TILE_N))
+                mma.commit()
+                trigger(empty.at(used), cluster=shares)
+                used.set(used + 1)
+            use = Addends(alpha, beta, out if ADDEND == "out" else c, bias)
+            if ALONG == "columns":
+                wait(coming)
+            row = m * TILE_M + part_m * WARP_M
+            finish(mc, batch, row, n * TILE_N, use, SCALE, ADDEND != "", ALONG, ACTIVATION, near)
+            there = out.subspan(1, WARP_M, TILE_N).at(batch * SPLIT + part, m * GROUPS + part_m, n).sqz()
+            if STORE == "tma":
+                piece = out_s.subspan(WARP_M, TILE_N).at(part_m, 0)
+                mma.store(mc, piece)
+                tma.copy(piece, there)
+            else:
+                mma.store(mc, there)
+
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
                 filled = var(0)
-                for t in foreach(count, start=first, step=GRID):
-                    batch, _, m, n, begin, end = tasks.task(t)
-                    for k in foreach(steps, start=begin, stop=end):
-                        wait(empty.at(filled))
-                        slot = filled % STAGES
-                        a.bring(batch, m * CLUSTER_M + down, k, slot, full.at(filled))
-                        b.bring(batch, n * CLUSTER_N + right, k, slot, full.at(filled))
-                        trigger(full.at(filled))
-                        filled += 1
+                if ONCE:
+                    bring(only, filled)
+                else:
+                    for t in foreach(count, start=first, step=GRID):
+                        bring(tasks.task(t), filled)
             with inthreads(wg >= 1, async_=True):
                 used = var(0)
-                for t in foreach(count, start=first, step=GRID):
-                    batch, part, m, n, begin, end = tasks.task(t)
-                    m, n = m * CLUSTER_M + down, n * CLUSTER_N + right
-                    near = None
-                    if ALONG == "columns":
-                        # It arrives while the tile is multiplied.
-                        near = bias_s.subspan(1, TILE_N).at(wg - 1, 0).sqz()
-                        coming = dma.copy(bias.subspan(TILE_N).at(n), near, async_=True)
-                    mc = mma.fill(0.0, "f32")
-                    for k in foreach(steps, start=begin, stop=end):
-                        wait(full.at(used))
-                        slot = used % STAGES
-                        multiply(LHS, RHS)(mc, a.load(slot, wg - 1, WARP_M), b.load(slot, 0, TILE_N))
-                        mma.commit()
-                        trigger(empty.at(used), cluster=CLUSTERED and SHARE)
-                        used += 1
-                    row = m * TILE_M + (wg - 1) * WARP_M
-                    use = Addends(alpha, beta, out if ADDEND == "out" else c, bias)
-                    if ALONG == "columns":
-                        wait(coming)
-                    finish(mc, batch, row, n * TILE_N, use, SCALE, ADDEND != "", ALONG, ACTIVATION, near)
-                    there = out.subspan(1, WARP_M, TILE_N).at(batch * SPLIT + part, m * GROUPS + wg - 1, n).sqz()
-                    if STORE == "tma":
-                        piece = out_s.subspan(WARP_M, TILE_N).at(wg - 1, 0)
-                        mma.store(mc, piece)
-                        tma.copy(piece, there)
-                    else:
-                        mma.store(mc, there)
+                if ONCE:
+                    compute(only, used, wg - 1)
+                else:
+                    for t in foreach(count, start=first, step=GRID):
+                        compute(tasks.task(t), used, wg - 1)
 
     if CLUSTERED:
-        for first in parallel(select(count < GRID, count, GRID), level="cluster", overlap=True):
+        for first in parallel(count if ONCE else select(count < GRID, count, GRID), level="cluster", overlap=True):
             for down, right in parallel(CLUSTER_M, CLUSTER_N, level="block"):
                 block(first, down, right)
     else:
-        for first in parallel(select(count < GRID, count, GRID), level="block", overlap=True):
+        for first in parallel(count if ONCE else select(count < GRID, count, GRID), level="block", overlap=True):
             block(first, 0, 0)
 
 

@@ -49,6 +49,7 @@ class Plan:
     pack: tuple[str, ...] = ()
     cluster: tuple[int, int] = (1, 1)
     share: bool = True
+    promote: int | None = None
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -63,7 +64,12 @@ class Plan:
         }
         if self.kernel == "pipelined":
             values |= {"STAGES": self.stages, "GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
-            values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1], "SHARE": self.share}
+            values |= {
+                "CLUSTER_M": self.cluster[0],
+                "CLUSTER_N": self.cluster[1],
+                "SHARE": self.share,
+                "PROMOTE": self.promote,
+            }
         return values
 
     def __str__(self) -> str:

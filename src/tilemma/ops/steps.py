@@ -8,7 +8,7 @@ from typing import Any
 
 from tilemma.kernels import Kernel
 from tilemma.ops.arguments import Epilogue, Problem
-from tilemma.ops.plan import Plan
+from tilemma.ops.plan import Plan, cdiv
 from tilemma.runtime.arrays import ArrayRef
 
 
@@ -109,7 +109,7 @@ def _product(
         bias, bias_from = _part(problem.bias, 0), ("bias", 0)
     operands = (("lhs", offsets[0]), ("rhs", offsets[1]))
     ending = _epilogue(problem, c, bias, out)
-    product = {**plan.constants, **_storage(problem)}
+    product = {**_constants(problem, plan), **_storage(problem)}
     scalars = (problem.alpha, problem.beta)
     finish = (c_from, bias_from, ("out", offsets[3]))
     if partial is None:
@@ -121,11 +121,25 @@ def _product(
 
     parts, unused, vector = _part(partial, 0), _absent(problem, 3), _absent(problem, 1)
     plain = replace(problem, c=None, bias=None, epilogue=Epilogue())
-    constants = {**product, **_epilogue(plain, unused, vector, parts), "OUT": "PARTS"}
+    constants = {**product, **_epilogue(plain, unused, vector, parts)}
     args: tuple[Any, ...] = (lhs, rhs, unused, vector, parts, *scalars)
     yield Step(_kernel(plan.kernel), args, constants, (*operands, absent, absent, ("work.partial", 0)))
     args = (parts, c, bias, out, *scalars)
     yield Step(add_parts, args, {**ending, "SPLIT": plan.split}, (("work.partial", 0), *finish))
+
+
+def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """The kernel's compile-time values: the plan's, and what spares code to find its task."""
+    values = plan.constants
+    if plan.kernel == "tiles":
+        return values
+    (m, n, _), (high, wide) = problem.shape, plan.cluster
+    tiles_m, tiles_n = cdiv(m, plan.tile[0] * high), cdiv(n, plan.tile[1] * wide)
+    if tiles_m <= plan.raster:
+        values["RASTER"] = 0
+    values["ONCE"] = problem.batch * tiles_m * tiles_n * plan.split <= plan.grid
+    values["OUT"] = plan.split if problem.batch == 1 else "B" if plan.split == 1 else "PARTS"
+    return values
 
 
 def _epilogue(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> dict[str, Any]:
@@ -147,7 +161,7 @@ def _epilogue(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> d
 
 def _batches(x: ArrayRef) -> str | int:
     """The first dimension of an operand's parameter."""
-    return 1 if x.strides[0] == 0 and x.shape[0] != 1 else "B"
+    return 1 if x.strides[0] == 0 or x.shape[0] == 1 else "B"
 
 
 def _storage(problem: Problem) -> dict[str, Any]:
