@@ -173,6 +173,23 @@ def test_overlapping_launches_wait_before_they_touch_memory() -> None:
         assert "griddepcontrol" not in other.ptx and not other.launch["overlap"]
 
 
+def test_what_reads_no_memory_is_computed_before_the_wait() -> None:
+    from tilemma import parallel, var
+
+    @tm.kernel
+    def gather(x: tm.Global["f32", "N"], out: tm.Global["f32", "N"], n: tm.Int):
+        for i in parallel(out.shape[0], level="block", overlap=True):
+            place = var(i // n)
+            value = var(x[place])
+            again = var(i % n)
+            for t in parallel(1, level="thread"):
+                out[i] = value + again
+
+    text = gather.compile(arch="sm_90a").ptx
+    places = [text.index(x) for x in ("div.", "griddepcontrol.wait", "ld.global", "st.global")]
+    assert places == sorted(places)
+
+
 def test_overlap_is_for_launches() -> None:
     from tilemma import parallel
 

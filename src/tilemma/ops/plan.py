@@ -34,7 +34,7 @@ class Plan:
     stay.  ``split``: parts of K, added in order afterwards.  ``store``: "tma", through shared memory, or
     "direct".  ``swap``: the transposed product is computed.  ``pack``: operands ("lhs", "rhs", after the swap)
     that are first copied to aligned memory.  ``cluster`` blocks (along M, along N) take neighbouring tiles; each
-    brings a part of what they share to all of them.
+    brings a part of what they share to all of them, or without ``share`` they are only near each other.
     """
 
     kernel: str
@@ -81,6 +81,7 @@ class Plan:
             parts += [f"{self.stages} stages", f"{self.grid} blocks", f"{self.store} store"]
         parts.append(f"raster {self.raster}")
         parts += [f"clusters of {'x'.join(map(str, self.cluster))}"] * (self.cluster != (1, 1))
+        parts += ["not shared"] * (not self.share)
         parts += [f"split {self.split}"] * (self.split > 1) + ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)
         return ", ".join(parts)
@@ -134,7 +135,10 @@ SHARED_RATE, STAGING, RESERVED = 128.0, 32 * 1024, 3072
 # Bytes a clock into an SM, from the L2 cache and from its neighbours.
 PORT = 64.0
 # What bytes cost where they are not the limit: energy, and with it clock.
-OVERLAP = 0.3
+OVERLAP = 0.25
+# The L2 cache is in two halves.  An operand too large for it that far blocks read at the same time crosses between
+# them, which costs this share of reading it from memory.
+CACHE, FAR = 25 << 20, 0.25
 # Copying to aligned memory reads and writes at this share of the memory's rate.
 PACKING = 0.5
 LARGEST_RING = 8
@@ -158,8 +162,8 @@ PIPELINED = (
 )
 # Their registers do not hold an epilogue and the addresses of direct stores at the same time.
 SPILLING = ((256, 128, 64), (64, 256, 64))
-# Blocks of a cluster along M and N.
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
+# Blocks of a cluster along M and N, and whether they share.
+CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -236,24 +240,26 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 if how == "direct" and split == 1 and not p.epilogue.plain and tile in SPILLING:
                     continue
                 plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap, pack)
-                for cluster in CLUSTERS:
+                for cluster, share in CLUSTERS:
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
-                    if grid and _shareable(p, tile, cluster):
-                        yield replace(plan, grid=grid, cluster=cluster)
+                    if grid and _sensible(p, tile, cluster, share):
+                        yield replace(plan, grid=grid, cluster=cluster, share=share)
 
 
-def _shareable(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int]) -> bool:
-    """Whether the blocks of ``cluster`` have tiles for all, and each can bring a part of what they share.
+def _sensible(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], share: bool) -> bool:
+    """Whether the blocks of ``cluster`` have tiles for all, and can share, or be near each other, to some end.
 
-    A part is a whole number of swizzle patterns, 8 lines of memory each.
+    Each brings a part of what they share: a whole number of swizzle patterns, 8 lines of memory each.
     """
     (m, n, _), (rows, columns, depth), (high, wide) = p.shape, tile, cluster
+    if m <= rows * (high - 1) or n <= columns * (wide - 1):
+        return False
+    if not share:
+        # All that read the same part of a large operand.
+        return m <= rows * high if high > 1 else n <= columns * wide
     left = rows if p.lhs_major == "row" else depth
     right = columns if p.rhs_major == "row" else depth
-    return (
-        (wide == 1 or (left % (8 * wide) == 0 and n > columns * (wide - 1)))
-        and (high == 1 or (right % (8 * high) == 0 and m > rows * (high - 1)))
-    )  # fmt: skip
+    return (wide == 1 or left % (8 * wide) == 0) and (high == 1 or right % (8 * high) == 0)
 
 
 def _straddling(x: ArrayRef, packed: bool) -> float:
@@ -263,51 +269,65 @@ def _straddling(x: ArrayRef, packed: bool) -> float:
     return 2.0 - math.gcd(x.strides[1] * x.dtype.bytes, x.pointer, LINE) / LINE
 
 
-def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
-    """The model of this file's head, for one plan."""
-    p = turned(problem) if plan.swap else problem
-    (m, n, k), (tm, tn, tk) = p.shape, plan.tile
-    size, stored = p.lhs.dtype.bytes, 4 if plan.split > 1 else p.out.dtype.bytes
-    batch = p.batch * len(p.outer)
-    high, wide = plan.cluster
-    blocks = high * wide
-    tasks = batch * cdiv(m, tm * high) * cdiv(n, tn * wide) * plan.split * blocks
-    resident = on.resident(blocks)
-    rounds = cdiv(tasks, resident)
-    steps = cdiv(cdiv(k, tk), plan.split)
-    tensor = 2.0 * tm * tn * tk / on.tensor
-    left, right = (rows * tk * size for rows in (tm, tn))
+def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str]:
+    """Clocks of one step of a block where ``busy`` of all SMs work, and what bounds it."""
+    (rows, columns, depth), size = plan.tile, p.lhs.dtype.bytes
+    high, wide = plan.cluster if plan.share else (1, 1)
+    tensor = 2.0 * rows * columns * depth / on.tensor
+    left, right = rows * depth * size, columns * depth * size
     # Every instruction of a warpgroup, 64 rows and 16 of K, reads 64 rows of A and all of B's tile; TMA writes
     # both in lines, for half of what reading them costs.
-    shared = ((tm // 64) * (64 + tn) * tk * size + (left + right) / 2) / SHARED_RATE
-    busy = min(tasks, resident) / on.sms
+    shared = ((rows // 64) * (64 + columns) * depth * size + (left + right) / 2) / SHARED_RATE
     lines = left / wide * _straddling(p.lhs, "lhs" in plan.pack)
     lines += right / high * _straddling(p.rhs, "rhs" in plan.pack)
     cache = lines / on.cache * busy
     port = (left + right) / PORT
-    slowest = max(
-        (tensor, "tensor cores"), (shared, "shared memory"), (cache, "L2 cache"), (port, "the SM's port")
-    )
-    store = tm * tn * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
-    step, bound_by = slowest[0] + OVERLAP * (port + shared) / 2, slowest[1]
     if plan.kernel == "tiles":
         # Nothing overlaps: copies wait, then the tensor cores work.
-        step = tensor + (cache + 1200) * (1 if aligned(p.lhs) and aligned(p.rhs) else 6)
-        bound_by = "copies"
+        return tensor + (cache + 1200) * (1 if aligned(p.lhs) and aligned(p.rhs) else 6), "copies"
+    limits = {"tensor cores": tensor, "shared memory": shared, "L2 cache": cache, "the SM's port": port}
+    slowest = max(limits, key=lambda x: limits[x])
+    return limits[slowest] + OVERLAP * (port + shared) / 2, slowest
+
+
+def _moved(p: Problem, plan: Plan) -> float:
+    """Bytes of one batch between memory and the chip."""
+    (m, n, k), size = p.shape, p.lhs.dtype.bytes
+    left, right = float(m * k * size), float(n * k * size)
+    if m > plan.tile[0] * plan.cluster[0] and right > CACHE:
+        right *= 1 + FAR
+    if n > plan.tile[1] * plan.cluster[1] and left > CACHE:
+        left *= 1 + FAR
+    parts = plan.split * m * n * 4 if plan.split > 1 else 0
+    return left + right + m * n * p.out.dtype.bytes + parts
+
+
+def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
+    """The model of this file's head, for one plan."""
+    p = turned(problem) if plan.swap else problem
+    (m, n, k), (rows, columns, depth) = p.shape, plan.tile
+    stored = 4 if plan.split > 1 else p.out.dtype.bytes
+    batch = p.batch * len(p.outer)
+    high, wide = plan.cluster
+    tasks = batch * cdiv(m, rows * high) * cdiv(n, columns * wide) * plan.split * high * wide
+    resident = on.resident(high * wide)
+    busy = min(tasks, resident) / on.sms
+    rounds, steps = cdiv(tasks, resident), cdiv(cdiv(k, depth), plan.split)
+    step, bound_by = _step(p, plan, on, busy)
+    store = rows * columns * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
     seconds = rounds * (steps * step / on.clock + FILL + store)
-    moved = batch * ((m * k + n * k) * size + m * n * p.out.dtype.bytes)
     why = f"{tasks} tasks in {rounds} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
     # Half the SMs can keep most of memory busy, fewer cannot.
-    memory = moved / (on.memory * min(1.0, 1.5 * busy))
+    memory = batch * _moved(p, plan) / (on.memory * min(1.0, 1.5 * busy))
     if memory > seconds:
         why = f"{tasks} tasks, bound by memory"
     seconds = max(memory, seconds) + 0.05 * min(memory, seconds)
-    seconds += (LAUNCH + CLUSTER * (blocks > 1)) * len(p.outer)
+    seconds += (LAUNCH + CLUSTER * (high * wide > 1 and plan.share)) * len(p.outer)
     if plan.split > 1:
         seconds += LAUNCH + 2.0 * plan.split * batch * m * n * 4 / on.memory
     for name in plan.pack:
-        rows = m if name == "lhs" else n
-        seconds += LAUNCH + 2.0 * batch * rows * k * size / (on.memory * PACKING)
+        packed = (m if name == "lhs" else n) * k * p.lhs.dtype.bytes
+        seconds += LAUNCH + 2.0 * batch * packed / (on.memory * PACKING)
     return Estimate(plan, seconds, why)
 
 
