@@ -53,6 +53,12 @@ def test_what_the_model_says_about_known_shapes() -> None:
     assert ranked(problem(1024, 1024, 1024), H200)[0].plan.tile[:2] in ((64, 128), (128, 64))
     decode = ranked(problem(16, 8192, 8192), H200)[0].plan
     assert decode.swap and decode.tile[1] == 16
+    # Rows of 2000 bytes lie across cache lines: pairs of blocks ask for each only once.
+    across = ranked(problem(1000, 1000, 1000), H200)[0].plan
+    assert across.tile[:2] == (64, 128) and across.cluster == (2, 1) and across.share
+    # The two blocks that read the same weights are neighbours; parts of K would cost more than they bring.
+    tokens = ranked(problem(128, 8192, 8192), H200)[0].plan
+    assert tokens.tile[:2] == (64, 128) and tokens.cluster == (2, 1) and tokens.split == 1
 
 
 def test_misaligned_arrays_get_a_plan_that_can_take_them() -> None:
