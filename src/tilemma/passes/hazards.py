@@ -7,29 +7,22 @@ Loops are walked twice, so that what one turn leaves pending meets the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tilemma.ir.expr import Var, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
-    Barrier,
     Break,
-    BulkWait,
     Continue,
     Copy,
-    CopyCommit,
-    CopyWait,
     For,
     If,
     InThreads,
     Load,
-    MmaCommit,
-    MmaWait,
-    ProxyFence,
+    Parallel,
     SwapFutures,
     TriggerEvent,
     WaitEvent,
@@ -38,67 +31,10 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import Space
 from tilemma.passes.accesses import Access, Accesses, role_of
+from tilemma.passes.pending import Pending, State, carry, join, replace, synchronise
 from tilemma.passes.rotation import Rotations
 from tilemma.passes.scope import WARP
 from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
-
-
-@dataclass(frozen=True)
-class Pending:
-    """An access that later ones may meet.
-
-    ``resource`` and ``future``: what its buffer and its handle are called now, after the swaps since.
-    ``newer``: how many groups of the same kind (of cp.async, of TMA stores) the same threads have certainly
-    closed since its own.  ``ended``: the wait that ended it, ``ended_in``: the loops it had been carried by then.
-    ``carried``: the loops (by index name) into whose next turn it has come.  ``barriers``: those crossed since
-    it finished; ``fenced_barriers``: those crossed since its writer's proxy fence; ``missed``: those crossed
-    before, where a wait or a fence would have made them count.  ``told``: its threads have triggered an event
-    since.
-    """
-
-    access: Access
-    resource: str
-    future: str | None = None
-    carried: frozenset[str] = frozenset()
-    committed: bool = False
-    done: bool = True
-    fenced: bool = False
-    barriers: frozenset[Node] = frozenset()
-    fenced_barriers: frozenset[Node] = frozenset()
-    missed: tuple[Node, ...] = ()
-    newer: int = 0
-    ended: Node | None = None
-    ended_in: frozenset[str] = frozenset()
-    told: bool = False
-
-    @property
-    def key(self) -> tuple[int, frozenset[str], str]:
-        return id(self.access), self.carried, self.resource
-
-    def but(self, **changes: Any) -> Pending:
-        """`dataclasses.replace`, without its checks: states are copied thousands of times."""
-        new: Pending = object.__new__(Pending)
-        object.__setattr__(new, "__dict__", {**self.__dict__, **changes})
-        return new
-
-    def reaches(self, body: Block) -> bool:
-        """Whether the threads that answer for the access all get to ``body``."""
-        known = self.access.reached
-        if id(body) not in known:
-            known[id(body)] = bool(body.mask[self.access.start].all())
-        return known[id(body)]
-
-    def end(self, wait: Node) -> Pending:
-        """The access has finished at ``wait``: barriers crossed before do not count, those to come do."""
-        return self.but(done=True, missed=(), ended=wait, ended_in=self.carried)
-
-    @staticmethod
-    def of(access: Access) -> Pending:
-        """``access`` as it has just begun."""
-        return Pending(access, access.resource, access.future, done=access.agent == "thread")
-
-
-State = dict[tuple[int, frozenset[str], str], Pending]
 
 
 @dataclass(frozen=True)
@@ -149,12 +85,13 @@ class Walk:
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
         self._left: State = {}
+        self._walked: dict[tuple[int | None, tuple[Node, ...]], tuple[int, State]] = {}
         self._crossed: dict[tuple[Node, int, int], Bools] = {}
 
     def hazards(self) -> Iterator[Hazard]:
         """All hazards in program order, those of a loop's second turn after those of its first."""
         state: State = {}
-        yield from self._body(self._tree.root, state, [])
+        yield from self._straight(self._tree.root, state, 0)
         self._left = state
 
     def unfinished(self) -> list[Access]:
@@ -164,6 +101,31 @@ class Walk:
         return [p.access for p in self._left.values() if not p.done and p.access.agent in ("cp.async", "wgmma")]
 
     # ---- control -----------------------------------------------------------------------------------------
+
+    def _straight(self, body: Block, state: State, past: int | None) -> Generator[Hazard, None, int | None]:
+        """Walks a body that is run once.
+
+        The tree is edited and walked again, many times: up to the first operation with another inside, the state
+        is what it was.  ``past`` is the number of all that has been walked so far, None where it had hazards.
+        """
+        for node in body.nodes:
+            if isinstance(node.op, Parallel) and not self._accesses.of(node):
+                for inner in node.inner:
+                    past = yield from self._straight(inner, state, past)
+                continue
+            key = past, (node, *(n for inner in node.inner for n in self._tree.walk(inner)))
+            if past is not None and key in self._walked:
+                past, after = self._walked[key]
+                replace(state, after)
+                continue
+            clean = True
+            for hazard in self._node(node, state, []):
+                clean = False
+                yield hazard
+            if past is not None and clean:
+                self._walked[key] = len(self._walked) + 1, dict(state)
+            past = self._walked[key][0] if past is not None and clean else None
+        return past
 
     def _body(self, body: Block, state: State, exits: list[State]) -> Iterator[Hazard]:
         """Walks ``body``, changing ``state``; ``exits`` collects what leaves the loop around early."""
@@ -188,7 +150,7 @@ class Walk:
             branches = [dict(state) for _ in node.inner]
             for inner, branch in zip(node.inner, branches, strict=True):
                 yield from self._body(inner, branch, exits)
-            _replace(state, _join([state, *branches] if len(branches) < 2 else branches))
+            replace(state, join([state, *branches] if len(branches) < 2 else branches))
         elif isinstance(op, (Break, Continue)):
             exits.append(dict(state))
         elif node.inner:
@@ -201,7 +163,7 @@ class Walk:
         elif isinstance(op, (TriggerEvent, WaitEvent)):
             self._event(node, op, state)
         else:
-            _synchronise(node, state)
+            synchronise(node, state)
 
     def _event(self, node: Node, op: TriggerEvent | WaitEvent, state: State) -> None:
         """A wait ends the loads by TMA that complete the event.
@@ -237,7 +199,7 @@ class Walk:
             p.but(resource=names.get(p.resource, p.resource), future=names.get(p.future, p.future))
             for p in state.values()
         ]
-        _replace(state, {p.key: p for p in moved})
+        replace(state, {p.key: p for p in moved})
 
     def _wait(self, node: Node, op: WaitFuture, state: State) -> None:
         for key, p in list(state.items()):
@@ -260,15 +222,15 @@ class Walk:
             yield from self._body(node.inner[0], turn, early)
             exits += early
             ends.append(turn)
-            turn = {p.key: p for p in (_carry(p, name, node) for p in _join([turn, *early]).values())}
+            turn = {p.key: p for p in (carry(p, name, node) for p in join([turn, *early]).values())}
         if isinstance(node.op, While):
             # It ends at its condition, which is evaluated once more than its body.
             yield from self._head(node, turn)
-            _replace(state, _join([turn, *exits]))
+            replace(state, join([turn, *exits]))
             return
         trips = _trips(node.op)
         out = [ends[-1]] if trips is not None and trips >= len(ends) else [*ends]
-        _replace(state, _join([*out, *exits, *([] if trips else [before])]))
+        replace(state, join([*out, *exits, *([] if trips else [before])]))
 
     def _head(self, node: Node, state: State) -> Iterator[Hazard]:
         """The accesses of a loop's condition or bounds."""
@@ -418,44 +380,6 @@ def _trips(op: For | While | object) -> int | None:
     return None if start is None or stop is None or not step else len(range(start, stop, step))
 
 
-def _carry(p: Pending, name: str, loop: Node) -> Pending:
-    return p.but(carried=p.carried | {name}) if name not in p.carried and loop in p.access.around else p
-
-
-def _join(states: list[State]) -> State:
-    """What may be pending after any of ``states``: an access is only as safe as where it is least so."""
-    out: State = {}
-    for s in states:
-        for key, p in s.items():
-            q = out.get(key)
-            out[key] = p if q is None or q is p else _worse(p, q)
-    return out
-
-
-def _worse(p: Pending, q: Pending) -> Pending:
-    return Pending(
-        p.access,
-        p.resource,
-        p.future if p.future == q.future else None,
-        p.carried,
-        p.committed and q.committed,
-        p.done and q.done,
-        p.fenced and q.fenced,
-        p.barriers & q.barriers,
-        p.fenced_barriers & q.fenced_barriers,
-        tuple(n for n in p.missed if n in q.missed),
-        min(p.newer, q.newer),
-        p.ended if p.done and q.done and p.ended is q.ended else None,
-        p.ended_in if p.ended is q.ended else frozenset(),
-        p.told and q.told,
-    )
-
-
-def _replace(state: State, new: State) -> None:
-    state.clear()
-    state.update(new)
-
-
 def _stores_by_tma(node: Node) -> bool:
     op = node.op
     return (
@@ -464,48 +388,3 @@ def _stores_by_tma(node: Node) -> bool:
         and op.plan.engine == "tma"
         and op.dst.base.space is Space.GLOBAL
     )
-
-
-# Whose accesses an operation is about; the others concern everyone's.
-_CONCERNS = {CopyCommit: "cp.async", CopyWait: "cp.async", MmaCommit: "wgmma", MmaWait: "wgmma", BulkWait: "bulk"}
-
-
-def _synchronise(node: Node, state: State) -> None:
-    """The effect of a synchronisation operation on what is pending."""
-    op = node.op
-    if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait, BulkWait)):
-        return
-    agent, body = _CONCERNS.get(type(op)), node.parent
-    for key, p in state.items():
-        if (agent is not None and p.access.agent != agent) or not p.reaches(body):
-            continue
-        new = p
-        match op:
-            case Barrier():
-                new = _cross(p, node)
-            case ProxyFence() if p.done and not p.fenced:
-                new = p.but(fenced=True)
-            case CopyCommit():
-                new = p.but(committed=True, newer=p.newer + p.committed)
-            case MmaCommit() if not p.committed:
-                new = p.but(committed=True)
-            case CopyWait(pending=n) if p.committed and p.newer >= n and not p.done:
-                new = p.end(node)
-            case MmaWait(pending=0) if p.committed and not p.done:
-                new = p.end(node)
-            case BulkWait(pending=n, complete=complete) if p.newer >= n and not p.done:
-                new = p.end(node) if complete or not p.access.write else p
-        state[key] = new
-
-
-def _cross(p: Pending, barrier: Node) -> Pending:
-    if not p.done:
-        return p.but(missed=(*p.missed, barrier))
-    barriers = p.barriers | {barrier}
-    if p.fenced:
-        if barrier in p.barriers and barrier in p.fenced_barriers:
-            return p
-        return p.but(barriers=barriers, fenced_barriers=p.fenced_barriers | {barrier})
-    if p.access.write:
-        return p.but(barriers=barriers, missed=(*p.missed, barrier))
-    return p if barrier in p.barriers else p.but(barriers=barriers)
