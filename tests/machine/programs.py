@@ -353,6 +353,32 @@ END:
 """
 global_flag = plain(GLOBAL_FLAG, grid=2)
 
+# A copy, its readers, and another copy to the same place.
+BULK_TWICE = """
+  mov.u32 %r0, smem; setp.ne.u32 %p0, %t, 0; ld.param.u64 %d0, [x]; add.s32 %r1, %r0, 128; shl.b32 %r2, %t, 2; add.s32 %r2, %r2, %r0;
+  @%p0 bra READY;
+  mbarrier.init.shared.b64 [%r0], 1;
+  fence.mbarrier_init.release.cluster;
+  mbarrier.arrive.expect_tx.shared.b64 _, [%r0], 256;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d0], 256, [%r0];
+READY:
+  bar.sync 0;
+WAIT:
+  mbarrier.try_wait.parity.shared.b64 %p1, [%r0], 0;
+  @!%p1 bra WAIT;
+  ld.shared.b32 %r3, [%r2+128];
+  fence.proxy.async.shared::cta; // @proxy
+  bar.sync 0; // @read
+  @%p0 bra AGAIN;
+  mbarrier.arrive.expect_tx.shared.b64 _, [%r0], 256;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d0+256], 256, [%r0];
+AGAIN:
+  mbarrier.try_wait.parity.shared.b64 %p1, [%r0], 1;
+  @!%p1 bra AGAIN;
+  ld.shared.b32 %r4, [%r2+128]; add.s32 %r3, %r3, %r4; st.global.b32 [%Y], %r3;
+"""
+bulk_twice = plain(BULK_TWICE)
+
 # Warp 0 reads a tile by ldmatrix and hands its place to warp 1.
 READ_THEN_GIVE = """
   mov.u32 %r0, smem; shl.b32 %r1, %t, 2; add.s32 %r1, %r1, %r0; setp.ne.u32 %p0, %t, 0;

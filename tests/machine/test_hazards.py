@@ -14,6 +14,7 @@ from programs import (
     barrier,
     bulk_load,
     bulk_store,
+    bulk_twice,
     change,
     cluster,
     cp_async,
@@ -60,6 +61,8 @@ CASES = [
     Case("overwrite-in-flight", bulk_store, drop("wait")),
     Case("overwrite-in-flight", tma, change("wait-group", " 0;", " 1;")),
     Case("overwrite-in-flight-warps", wgmma, insert("wait", "  st.shared.b32 [%r1], %r6;"), strict=True),
+    Case("missing-proxy-fence-read", bulk_twice, drop("proxy"), strict=True),
+    Case("race", bulk_twice, drop("read")),
     Case("race-lanes", read_then_give, drop("warp"), strict=True),
     Case("missing-proxy-fence-cp-async", wgmma_cp_async, drop("proxy"), strict=True),
     Case("operand-layout", wgmma_cp_async, change("fill", "[%r1]", "[%r7]")),
@@ -145,6 +148,7 @@ BUILDERS = [
     global_flag,
     ctas_apart,
     read_then_give,
+    bulk_twice,
 ]
 
 

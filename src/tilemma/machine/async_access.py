@@ -112,7 +112,6 @@ def async_write(
             if width > 1 and (read == read[:, :1]).all():
                 read = read[:, :1]
             column, clock = events.stand(read)
-            # A read needs no proxy fence before the overwrite: order is enough (docs/machine.md).
             knowledge.cover(column + 4)
             unknown = (knowledge.seen[column] < clock) & (read != 0)
             if unknown.any():
@@ -129,10 +128,29 @@ def async_write(
                 )
             elif is_wgmma(reader):
                 by_other_warps(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
-            else:
+            elif isinstance(reader, int):
                 by_other_lanes(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
+                _after_reads(w, ins, read, knowledge, addr, f"{what} writes")
     touches_mbarrier(w, ins, cta, (), addr, width, f"{what} writes")
     shared.writers[width][index] = event
+
+
+def _after_reads(w: Warp, ins: Instruction, read: Array, knowledge: Knowledge, addr: Array, verb: str) -> None:
+    """Report the overwrite of what was read through the generic proxy, where no proxy fence is on the way."""
+    column, clock = w.cta.cluster.events.stand(read)
+    bad = (knowledge.fenced[column] < clock) & (read != 0)
+    if bad.any():
+        i, j = np.nonzero(bad)
+        event = w.cta.cluster.events.of(read[i[0], j[0]])
+        w.cta.machine.report(
+            hz.MissingProxyFenceAfterRead.at(
+                w.place(ins),
+                at_bytes=np.sort(addr[i] + j),
+                other=event.place,
+                access=verb,
+                space=f"shared byte {int(addr[i[0]] + j[0]):#x}",
+            )
+        )
 
 
 def _blame_async(

@@ -96,6 +96,21 @@ class MissingProxyFenceAfterCopy(MissingProxyFence):
     strict_only = True
 
 
+class MissingProxyFenceAfterRead(MissingProxyFence):
+    code = "missing-proxy-fence-read"
+    found = "{access} through the async proxy {space} that PTX line {other_line} read through the generic proxy"
+    fix = (
+        "add `fence.proxy.async.shared::cta;` after the read of PTX line {other_line} and before the arrival or "
+        "barrier that gives the buffer back"
+    )
+    why = (
+        "The two proxies are not ordered against each other: a copy may overtake a read that was issued before "
+        "it. Pipelines whose buffers only tensor cores read need no fence; others have seen stale tiles under "
+        "load (deepseek-ai/DeepEP#621). A note by default, an error under `--strict`."
+    )
+    strict_only = True
+
+
 class UninitialisedShared(HazardError):
     code = "uninitialised-shared"
     found = "{access} {space} that nothing has written"

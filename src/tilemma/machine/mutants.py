@@ -40,7 +40,7 @@ _BY_MANY = frozenset(
     {"mbarrier-arrivals", "mbarrier-bytes", "mbarrier-reinit", "copy-by-many", "uninitialised-register"}
 )
 _INIT = frozenset({"mbarrier-init-not-visible"})
-_PROXY = _INIT | {"missing-proxy-fence", "missing-proxy-fence-cp-async"}
+_PROXY = _INIT | {"missing-proxy-fence", "missing-proxy-fence-cp-async", "missing-proxy-fence-read"}
 
 _DROPPED_BARRIER = (
     "tile-ai/tilelang#2556",

@@ -275,7 +275,8 @@ class Walk:
         wait = not pending.done
         if x.private:
             return Hazard(pending, y, np.zeros_like(pairs), True, False) if wait else None
-        fence = x.write and x.proxy == "generic" and y.proxy == "async"
+        # Also where a copy by TMA overwrites what threads have read: nothing else keeps it behind them.
+        fence = x.proxy == "generic" and y.proxy == "async"
         bad = np.zeros_like(pairs) if mapped and not fence else pairs
         if not (mapped and not fence):
             for barrier in pending.fenced_barriers if fence else pending.barriers:
