@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -157,11 +158,15 @@ class Ready:
 @cache
 def fingerprint() -> str:
     """What the compiler is: every file of it by size and time of change."""
-    root = Path(__file__).parent
+    root = str(Path(__file__).parent)
     files = sorted(
-        (str(f.relative_to(root)), f.stat()) for f in root.rglob("*") if f.suffix in (".py", ".lark", ".json")
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(root)
+        for name in names
+        if name.endswith((".py", ".lark", ".json"))
     )
-    return DiskCache.key(*((n, s.st_size, s.st_mtime_ns) for n, s in files))
+    states = ((name.removeprefix(root), os.stat(name)) for name in files)
+    return DiskCache.key(*((n, s.st_size, s.st_mtime_ns) for n, s in states))
 
 
 @contextmanager
