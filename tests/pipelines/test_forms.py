@@ -306,8 +306,11 @@ AFTER_A_COPY = f"""
       ga = dma.copy.async a => c after fa;
       fb = dma.copy.async {RHS} => b after ga;
       wait fa, ga;
-      wait fa, fb;
-      parallel p by 1 : group-4 {{ mma.row.row mc, c, b; }}
+      wait fa;
+      parallel p by 1 : group-4 {{
+        wait fb;
+        mma.row.row mc, c, b;
+      }}
     }}
     parallel p by 1 : group-4 {{ mma.store mc, {OUT}; }}
 """

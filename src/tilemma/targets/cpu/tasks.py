@@ -7,6 +7,7 @@ rendezvous or one of the copies under way happen, in an order that a seed decide
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,6 +126,10 @@ class Ring:
         return Generation(self, slot, number)
 
 
+# More groups than any wait leaves open.
+MAX_PENDING = 64
+
+
 @dataclass(eq=False)
 class Flight:
     """An asynchronous copy under way; ``land`` makes its data appear."""
@@ -161,7 +166,9 @@ class Block:
         self.pool = pool
         self.fresh: set[str] = set()
         self.flights: list[Flight] = []
-        self.groups: dict[Threads, int] = {}
+        # For each owner the numbers of the newest groups it closed, counted over the block.
+        self.groups: dict[Threads, deque[int]] = {}
+        self.closed = 0
         self.seed = seed
         self.random = random.Random(seed)
         self.tasks: list[Task] = []
@@ -172,18 +179,21 @@ class Block:
 
     def commit(self, owner: Threads) -> None:
         """Close a group of copies of ``owner``."""
-        number = self.groups.get(owner, 0)
         for flight in self.flights:
             if flight.owner == owner and flight.group is None:
-                flight.group = number
-        self.groups[owner] = number + 1
+                flight.group = self.closed
+        self.groups.setdefault(owner, deque(maxlen=MAX_PENDING)).append(self.closed)
+        self.closed += 1
 
-    def wait_groups(self, owner: Threads, pending: int) -> None:
-        """All but the newest ``pending`` groups of ``owner`` land."""
-        newest = self.groups.get(owner, 0) - pending
-        for flight in [x for x in self.flights if x.owner == owner and x.group is not None and x.group < newest]:
-            flight.waited = True
-            flight.land()
+    def wait_groups(self, threads: Threads, pending: int) -> None:
+        """All but the newest ``pending`` groups that ``threads`` have closed, alone or among others, land."""
+        first, count = threads
+        mine = {o for o in self.groups if o[0] <= first and first + count <= o[0] + o[1]}
+        newest = sorted(n for o in mine for n in self.groups[o])[-pending:] if pending else []
+        for flight in [x for x in self.flights if x.owner in mine and x.group is not None]:
+            if flight.group not in newest:
+                flight.waited = True
+                flight.land()
         self.flights = [x for x in self.flights if not x.landed]
 
     def wait(self, flight: Flight) -> None:
