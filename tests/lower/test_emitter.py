@@ -161,3 +161,25 @@ def test_uniform_is_what_all_operands_are(uniform: bool) -> None:
     e = Emitter()
     x = e.reg("x", "s32", uniform=uniform)
     assert e.pure("add.s32", "s32", x, Imm(1)).uniform is uniform
+
+
+def test_what_is_remembered_is_made_once_while_its_region_is_open() -> None:
+    e = Emitter()
+    x, moving = source(e, "x"), e.reg("moving", "s32", mutable=True)
+    calls: list[str] = []
+
+    def sum_of(name: str, *regs: Reg) -> Reg:
+        def make() -> Reg:
+            calls.append(name)
+            return e.register(Linear.of(regs[0]) + 1 if len(regs) == 1 else Linear.of(regs[0]) + regs[1])
+
+        return e.remembered((name, regs), make)
+
+    with e.branch(e.pure("setp", "pred", x)):
+        inner = sum_of("inside", x)
+        with e.branch(e.pure("setp.other", "pred", x)):
+            assert sum_of("inside", x) is inner
+    assert calls == ["inside"]
+    assert sum_of("inside", x) is not inner  # that one was written where not every way comes by
+    first, second = sum_of("moving", x, moving), sum_of("moving", x, moving)
+    assert first != second and calls == ["inside", "inside", "moving", "moving"]
