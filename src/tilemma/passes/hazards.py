@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilemma.ir.expr import Var, value_of
+from tilemma.ir.expr import Var, trips, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
+    Barrier,
     Break,
     Continue,
     Copy,
@@ -81,11 +82,14 @@ class Walk:
         for n in tree.walk():
             if isinstance(n.op, TriggerEvent):
                 self._triggered_by.setdefault(n.op.event.event.name, set()).add(id(role_of(n)))
+        self._proxies = any(a.proxy == "async" for n in tree.walk() for a in accesses.of(n))
         # How many groups may stay open at each wait for futures, and the copies that some wait has met.
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
         self._left: State = {}
         self._walked: dict[tuple[int | None, tuple[Node, ...]], tuple[int, State]] = {}
+        # Pairs of accesses, with the loops between them, that never meet.
+        self._apart: set[tuple[int, int, frozenset[str]]] = set()
         self._crossed: dict[tuple[Node, int, int], Bools] = {}
 
     def hazards(self) -> Iterator[Hazard]:
@@ -164,6 +168,21 @@ class Walk:
             self._event(node, op, state)
         else:
             synchronise(node, state)
+            if isinstance(op, Barrier):
+                self._forget(node, state)
+
+    def _forget(self, barrier: Node, state: State) -> None:
+        """Drops what a barrier of all the block's threads keeps every later access behind.
+
+        What is still running stays, and what the async proxy may read before a fence.  So do all where buffers
+        share memory: roles that do are not ordered by barriers.
+        """
+        assert barrier.part is not None
+        if self._aliases or barrier.part.min() < 0 or barrier.part.min() != barrier.part.max():
+            return
+        for key, p in list(state.items()):
+            if p.done and barrier in p.barriers and not (self._proxies and p.access.write):
+                del state[key]
 
     def _event(self, node: Node, op: TriggerEvent | WaitEvent, state: State) -> None:
         """A wait ends the loads by TMA that complete the event.
@@ -228,9 +247,9 @@ class Walk:
             yield from self._head(node, turn)
             replace(state, join([turn, *exits]))
             return
-        trips = _trips(node.op)
-        out = [ends[-1]] if trips is not None and trips >= len(ends) else [*ends]
-        replace(state, join([*out, *exits, *([] if trips else [before])]))
+        turns = _trips(node.op)
+        out = [ends[-1]] if turns is not None and turns >= len(ends) else [*ends]
+        replace(state, join([*out, *exits, *([] if turns else [before])]))
 
     def _head(self, node: Node, state: State) -> Iterator[Hazard]:
         """The accesses of a loop's condition or bounds."""
@@ -247,16 +266,24 @@ class Walk:
                 not aliases or frozenset((pending.resource, resource)) not in aliases
             ):
                 continue
+            if pending.resource == resource and pending.access.elsewhere(later):
+                continue
+            key = id(pending.access), id(later), pending.carried
+            if key in self._apart:
+                continue
             hazard = self._conflict(pending, later)
             if hazard is not None:
                 yield hazard
 
     def _conflict(self, pending: Pending, later: Access) -> Hazard | None:
         x, y = pending.access, later
+        key = id(x), id(y), pending.carried
         if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
+            self._apart.add(key)
             return None
         aliased = pending.resource != y.resource
         if x.node is y.node and not pending.carried:
+            self._apart.add(key)
             return None
         roles = x.role, y.role
         if roles[0] is not roles[1] and None not in roles:
@@ -271,6 +298,8 @@ class Walk:
             return None
         pairs, mapped = self._overlap(x, y, pending.carried, aliased)
         if not pairs.any():
+            if not aliased:
+                self._apart.add(key)
             return None
         wait = not pending.done
         if x.private:
@@ -378,7 +407,7 @@ def _trips(op: For | While | object) -> int | None:
     if not isinstance(op, For):
         return None
     start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
-    return None if start is None or stop is None or not step else len(range(start, stop, step))
+    return None if start is None or stop is None or not step else trips(start, stop, step)
 
 
 def _stores_by_tma(node: Node) -> bool:

@@ -223,6 +223,8 @@ def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
         following = next((_group_of_copies(n) for n in here[after:] if not isinstance(n.op, Alloc)), None)
         if following is None or any((future in names) != (following in names) for names in waits):
             here.insert(after, Node(CopyCommit(span=node.op.span), node.parent))
+    if not waits and not any(a.future for n in tree.walk() for a in accesses.of(n)):
+        return
     walker = Walk(tree, accesses)
     for _ in walker.hazards():
         pass
