@@ -12,6 +12,7 @@ import pytest
 
 from tilemma import croqtile
 from tilemma.errors import CompileError
+from tilemma.kernels import Kernel
 
 SECONDS = 10.0
 
@@ -90,6 +91,76 @@ def test_hostile_input(name: str) -> None:
         e.json()
     assert found == code
     assert time.perf_counter() - start < SECONDS
+
+
+WARP = "parallel g by 1 : group "
+# (statements of a block, the error's code or None): compiled to PTX, for each architecture.
+COMPILED = {
+    "unrolled without bound": ("foreach i in 1000000000 : unroll { a.at(0) = i; }", None),
+    "unrolled inside unrolled": ("foreach {i, j, k} in [256, 256, 256] : unroll { a.at(0) = i; }", None),
+    "more loops than are followed": ("foreach i in [2] " * 11 + "a.at(0) = 1.0f;", "loops-too-deep"),
+    "as many loops as are followed": ("foreach i in [2] " * 10 + "a.at(0) = 1.0f;", None),
+    "the largest loop": ("foreach i in 2147483647 { foreach j in 2147483647 { a.at(0) = j; } }", None),
+    "a huge buffer": (
+        "shared f16 [100000, 100000] s; s.at(0, 0) = 1.0f; a.at(0) = s.at(0, n);",
+        "shared-memory-limit",
+    ),
+    "a buffer beyond 2^64": (
+        "shared f16 [2000000000, 2000000000, 2000000000] s; s.at(0, 0, 0) = 1.0f; a.at(0) = s.at(0, 0, n);",
+        "shared-memory-limit",
+    ),
+    "huge padding": (
+        "dma.pad<{2147483647, 2147483647}, {2147483647, 2147483647}, {2147483647, 0}, 0.0f> h => shared;",
+        "shared-memory-limit",
+    ),
+    "a huge register tile": (WARP + "{ frag f32[65536, 65536] m {0.0f}; mma.store m, h; }", "tile-too-large"),
+    "work on a huge register tile": (
+        WARP + "{ frag f32[1024, 1024] m {0.0f}; apply {i, j} in m.span { m.at(i, j) = i; } }",
+        "tile-too-large",
+    ),
+    "huge operands": (
+        WARP
+        + "{ mc = mma.fill.f32 0.0f; ma = mma.load h.subspan(1024, 1024).at(0, 0); mb = mma.load h.subspan(1024, 1024).at(0, 0);"
+        " mma.row.row mc, ma, mb; mma.store mc, h.subspan(1024, 1024).at(0, 0); }",
+        "tile-too-large",
+    ),
+    "a huge view": (
+        "shared f16 [64, 64] s; dma.copy h.view(2147483647, 2147483647).from(0, 0) => s;",
+        "copy-extents",
+    ),
+    "too many threads": ("parallel t by 2147483647 : thread { a.at(0) = 1.0f; }", "too-many-threads"),
+    "a huge group": ("parallel g by 1 : group-999999999 { a.at(0) = 1.0f; }", "too-many-threads"),
+    "many statements": ("".join(f"a.at({i % 64}) = a.at({i % 63}) + {i};" for i in range(300)), None),
+    "many branches": ("".join(f"if (n == {i}) a.at(0) = {i};" for i in range(200)), None),
+    "many copies": ("shared f16 [64, 64] s;" + "dma.copy h => s; dma.copy s => h;" * 40, None),
+    "many multiplies": (
+        "shared f16 [64, 64] s; dma.copy h => s; parallel g by 1 : group-4 { mc = mma.fill.f32 0.0f;"
+        + "mma.row.row mc, s, s;" * 60
+        + "mma.store mc, h; }",
+        None,
+    ),
+    "a loop without end": ("while (true) { a.at(0) = 1.0f; }", None),
+    "an index that overflows": ("a.at(2147483647 - n * 2147483647) = 1.0f;", None),
+    "formats": ('print("' + "%s%n" * 1000 + '", n);', None),
+}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", COMPILED)
+def test_hostile_kernels_compiled(name: str, arch: str) -> None:
+    """The compiler ends soon, whatever the program's numbers: with code, or an error for users."""
+    body, code = COMPILED[name]
+    text = f"__co__ void f(global f16 [64, 64] h, global f32 [64] a, int n) {{ parallel p by 2 : block {{\n{body}\n}} }}"
+    start = time.perf_counter()
+    found = None
+    try:
+        assert Kernel(croqtile.load(text, "hostile.co").sources["f"]).compile(arch).ptx
+    except CompileError as e:
+        found = e.code
+        e.render()
+        e.json()
+    assert found == code
+    assert time.perf_counter() - start < 2 * SECONDS
 
 
 def test_nothing_is_opened_or_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,10 @@ from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, Space, Vi
 from tilemma.ir.usage import is_size
 
 
+# Each walk over what may be pending takes twice as long for each further loop.
+MAX_LOOPS = 10
+
+
 class ExtentsNotKnown(CompileError):
     code = "extents-not-known"
     found = "`{what}` makes a buffer of {shape}, whose extents are not known when compiled"
@@ -36,6 +40,13 @@ class ElseWithoutIf(CompileError):
     found = "`else` does not follow an `if`"
     expected = "`else` directly after the block of its `if`"
     fix = "move it there, or remove it"
+
+
+class LoopsTooDeep(CompileError):
+    code = "loops-too-deep"
+    found = "more than {limit} loops in one another"
+    expected = "at most {limit}: what each may leave to its next turn is followed through all of them"
+    fix = "join loops: one over the product of their extents, `i // n` and `i % n` in place of two indices"
 
 
 class KTileOrder(CompileError):
@@ -185,7 +196,9 @@ class Builder:
             self._stack.pop()
 
     @contextmanager
-    def _loop(self) -> Iterator[list[t.Op]]:
+    def _loop(self, span: Span | None) -> Iterator[list[t.Op]]:
+        if len(self._repeats) > MAX_LOOPS:
+            raise LoopsTooDeep(span, limit=MAX_LOOPS)
         self._loops += 1
         try:
             with self.repeated(), self._body() as ops:
@@ -263,14 +276,14 @@ class Builder:
         span = span or self.span
         index = Index(self.fresh(name), scalar(extent))
         end = scalar(extent) if stop is None else scalar(stop)
-        with self._loop() as ops:
+        with self._loop(span) as ops:
             yield Bounded.of(index)
         self.emit(t.For(index, scalar(start), end, scalar(step), tuple(ops), unroll, vectorize, span=span))
 
     @contextmanager
     def while_(self, cond: Expr, span: Span | None = None) -> Iterator[None]:
         span = span or self.span
-        with self._loop() as ops:
+        with self._loop(span) as ops:
             yield
         self.emit(t.While(cond, tuple(ops), span=span))
 

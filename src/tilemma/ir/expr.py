@@ -228,6 +228,11 @@ def value_of(e: Expr | int) -> int | None:
     return e.value if isinstance(e, Const) and isinstance(e.value, int) else None
 
 
+def trips(start: int, stop: int, step: int) -> int:
+    """How often a loop from ``start`` to below ``stop`` runs; ``len(range(...))`` refuses the largest."""
+    return max(0, -(-(stop - start) // step))
+
+
 def expr(e: Expr | int | float | bool) -> Expr:
     return e if isinstance(e, Expr) else const(e)
 

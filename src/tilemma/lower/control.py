@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from tilemma import dtypes
 from tilemma.ir import tile, walk
-from tilemma.ir.expr import Binary, Element, Expr, Index, Select, children, interval, value_of
+from tilemma.ir.expr import Binary, Element, Expr, Index, Select, children, interval, trips, value_of
 from tilemma.ir.lane import Imm, LaneBreak, LaneContinue, LaneExit, Reg
 from tilemma.ir.tile import Body, Op, Parallel
 from tilemma.ir.types import BLOCK, Space
@@ -156,7 +156,7 @@ def _weight(body: Body) -> int:
         if isinstance(op, tile.For):
             bounds = (value_of(op.start), value_of(op.stop), value_of(op.step))
             if None not in bounds:
-                inside *= max(1, len(range(bounds[0] or 0, bounds[1] or 0, bounds[2] or 1)))
+                inside *= max(1, trips(bounds[0] or 0, bounds[1] or 0, bounds[2] or 1))
         total += 1 + inside
     return total
 

@@ -149,6 +149,19 @@ class Access:
             found.append((self._offset(self.view.slot), 1))
         return found
 
+    @cached_property
+    def fixed(self) -> tuple[int | None, ...]:
+        """Constant subscripts, None along the other dimensions."""
+        if self.view is None or self.view.reshape is not None:
+            return ()
+        wide = {a.dim for a in self.view.axes}
+        return tuple(None if d in wide else value_of(o) for d, o in enumerate(self.view.offsets))
+
+    def elsewhere(self, other: Access) -> bool:
+        """Whether constant subscripts alone keep it apart from ``other``, an access to the same buffer."""
+        mine, its = self.fixed, other.fixed
+        return any(a is not None and b is not None and a != b for a, b in zip(mine, its, strict=False))
+
     def _offset(self, e: Expr) -> _Offset:
         index = self.node.parent.index
         value = evaluate(e, index)

@@ -48,6 +48,17 @@ class FragmentLayouts(CompileError):
     fix = "load it a second time under another name for the other use"
 
 
+class TileTooLarge(CompileError):
+    code = "tile-too-large"
+    found = "`{name}`, {shape} of {dtype}, takes {registers} registers of each thread of `{level}`"
+    expected = "at most {limit} for one tile: a thread has 255"
+    fix = "give it to more threads, or work through it in parts"
+
+
+# No tile of so many registers is ever held in registers; what takes longer to compile than to refuse.
+MAX_REGISTERS = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class _Work:
     """One multiply: M, N, K of the tile that an instance of ``level`` holds, and how its operands lie."""
@@ -101,6 +112,7 @@ class ChooseAtoms:
                 chosen[id(work.mma)] = choice
         named = _named_operands(works, chosen)
         plans = element_plans(kernel, _plans(works, chosen, named))
+        _check_registers(fragments, plans)
         return _decided(kernel, chosen, named, plans)
 
     def _choose(self, works: list[_Work], log: list[Decision]) -> list[_Choice]:
@@ -119,6 +131,23 @@ class ChooseAtoms:
                     log.append(_decision(w, c, refusals))
                 return choices
         raise _no_instruction(works[0], self.arch, tuple(dict.fromkeys(refusals)))
+
+
+def _check_registers(fragments: Fragments, plans: dict[str, FragmentPlan]) -> None:
+    for name, plan in plans.items():
+        m, n = plan.shape
+        registers = m * n * plan.dtype.bits // 32 // plan.level.threads
+        if plan.residence == "registers" and registers > MAX_REGISTERS:
+            declared = fragments.declared.get(name)
+            raise TileTooLarge(
+                declared.span if declared is not None else None,
+                name=name,
+                shape=f"{m}x{n}",
+                dtype=plan.dtype,
+                registers=registers,
+                level=plan.level,
+                limit=MAX_REGISTERS,
+            )
 
 
 def _check_order(w: _Work, c: _Choice) -> None:

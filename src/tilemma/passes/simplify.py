@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tilemma.ir.expr import Const, Expr, Var, substitute, value_of
+from tilemma.ir.expr import Const, Expr, Var, substitute, trips, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Alloc,
@@ -128,7 +128,7 @@ def _empty(start: Expr, stop: Expr) -> bool:
 def _single(op: For) -> Expr | None:
     """The index of a loop that runs exactly once."""
     start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
-    if start is None or stop is None or step is None or len(range(start, stop, max(step, 1))) != 1:
+    if start is None or stop is None or step is None or trips(start, stop, max(step, 1)) != 1:
         return None
     if any(isinstance(x, (Break, Continue)) for x in walk(op.body)):
         return None
@@ -144,8 +144,8 @@ def _unroll(op: Op) -> Op:
     start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
     if start is None or stop is None or not step:
         return op
-    trips = len(range(start, stop, step))
-    return replace(op, unroll=trips) if trips <= _UNROLL else op
+    turns = trips(start, stop, step)
+    return replace(op, unroll=turns) if turns <= _UNROLL else op
 
 
 def _used(body: Body) -> set[str]:
