@@ -119,8 +119,7 @@ COMPILED = {
         "tile-too-large",
     ),
     "huge operands": (
-        WARP
-        + "{ mc = mma.fill.f32 0.0f; ma = mma.load h.subspan(1024, 1024).at(0, 0); mb = mma.load h.subspan(1024, 1024).at(0, 0);"
+        WARP + "{ mc = mma.fill.f32 0.0f; x = h.subspan(1024, 1024).at(0, 0); ma = mma.load x; mb = mma.load x;"
         " mma.row.row mc, ma, mb; mma.store mc, h.subspan(1024, 1024).at(0, 0); }",
         "tile-too-large",
     ),
@@ -150,7 +149,8 @@ COMPILED = {
 def test_hostile_kernels_compiled(name: str, arch: str) -> None:
     """The compiler ends soon, whatever the program's numbers: with code, or an error for users."""
     body, code = COMPILED[name]
-    text = f"__co__ void f(global f16 [64, 64] h, global f32 [64] a, int n) {{ parallel p by 2 : block {{\n{body}\n}} }}"
+    header = "__co__ void f(global f16 [64, 64] h, global f32 [64] a, int n) { parallel p by 2 : block {"
+    text = f"{header}\n{body}\n}} }}"
     start = time.perf_counter()
     found = None
     try:

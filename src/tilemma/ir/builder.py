@@ -23,7 +23,6 @@ from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Scalarlike, Ti
 from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, Space, View
 from tilemma.ir.usage import is_size
 
-
 # Each walk over what may be pending takes twice as long for each further loop.
 MAX_LOOPS = 10
 
