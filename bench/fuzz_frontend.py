@@ -1,6 +1,6 @@
 """Mutated programs in both languages: each is compiled, or refused with an error meant for users.
 
-    python bench/fuzz_frontend.py --count 10000 --seed 0 --json docs/proofs/mutations.json
+    python bench/fuzz_frontend.py --count 10000 --seed 0 --json docs/proofs/frontend.json
 
 Exit status 1 when an error of our internals reaches the user.
 """
