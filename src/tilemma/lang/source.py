@@ -22,8 +22,8 @@ from tilemma.ir.usage import is_size
 from tilemma.lang.annotations import ArrayType, ScalarType
 from tilemma.lang.checker import Checker
 from tilemma.lang.scalars import Value
-from tilemma.lang.spans import PACKAGE, Position, forget_sources, node_span
-from tilemma.lang.tracing import Trace, tracing
+from tilemma.lang.spans import PACKAGE, Position, caller_span, forget_sources, node_span
+from tilemma.lang.tracing import Trace, trace, tracing
 from tilemma.lang.views import TileValue
 
 
@@ -69,6 +69,13 @@ class KernelReturns(CompileError):
     fix = "write results through an output parameter"
 
 
+class KernelInKernel(CompileError):
+    code = "kernel-in-kernel"
+    found = "the kernel `{name}` is called inside a kernel"
+    expected = "kernels called by the program that launches them"
+    fix = "make the part that both need a plain Python function: it is traced with the kernel that calls it"
+
+
 class OutsideParallel(CompileError):
     code = "outside-every-parallel"
     found = "this works outside every `parallel`, in a kernel that has one"
@@ -111,6 +118,8 @@ class KernelSource:
 
     def build(self, given: Mapping[str, Any] | None = None) -> t.Kernel:
         """Trace the function; the errors of the front end and of the builder carry the user's line."""
+        if trace() is not None:
+            raise KernelInKernel(caller_span(), name=self.name)
         constants = self.resolved(given or {})
         b = Builder(self.name, self.span)
         args: dict[str, Any] = {}
