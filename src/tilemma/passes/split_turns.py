@@ -104,14 +104,56 @@ def _at(op: Op, steps: For, n: int) -> Op:
 
 
 def _shares(copies: Body, count: int) -> list[Body]:
-    """``copies`` in ``count`` parts, in order; what closes a group of copies goes with the last of it."""
-    each = max(1, -(-sum(isinstance(x, Copy) for x in copies) // count))
+    """``copies`` in ``count`` parts, in order; what closes a group of copies goes with the last of it.
+
+    Parts are as long as they can be equal: a burst of copies would keep multiplies from being issued.
+    """
+    each = max(1, -(-sum(_passes(x) for x in copies if isinstance(x, Copy)) // count))
     parts: list[list[Op]] = [[]]
+    room = each
     for x in copies:
-        if isinstance(x, Copy) and sum(isinstance(y, Copy) for y in parts[-1]) == each:
-            parts.append([])
-        parts[-1].append(x)
+        for piece in _pieces(x, each) if isinstance(x, Copy) else [x]:
+            needed = _passes(piece) if isinstance(piece, Copy) else 0
+            if needed > room and len(parts) < count:
+                parts.append([])
+                room = each
+            room -= needed
+            parts[-1].append(piece)
     return [tuple(p) for p in parts] + [()] * (count - len(parts))
+
+
+def _rows_at_once(copy: Copy) -> int:
+    """Rows of the tile that all threads move with one instruction each; 0 where that is not a number of rows."""
+    plan, shape = copy.plan, copy.dst.static_shape
+    if plan is None or shape is None or len(shape) != 2 or copy.src.static_shape != shape:
+        return 0
+    row = shape[1] * copy.dst.dtype.bits // 8
+    rows, rest = divmod(plan.threads * plan.vector, row)
+    return 0 if rest or not rows or shape[0] % rows else rows
+
+
+def _passes(copy: Copy) -> int:
+    """Instructions of each thread for ``copy``."""
+    rows, shape = _rows_at_once(copy), copy.dst.static_shape
+    return shape[0] // rows if rows and shape is not None else 1
+
+
+def _pieces(copy: Copy, most: int) -> list[Copy]:
+    """``copy`` cut along its rows into pieces of at most ``most`` instructions, where they come out equal."""
+    rows, passes = _rows_at_once(copy), _passes(copy)
+    if not rows or passes <= most or passes % most:
+        return [copy]
+    height = rows * most
+    return [
+        replace(copy, src=_band(copy.src, i * height, height), dst=_band(copy.dst, i * height, height))
+        for i in range(passes // most)
+    ]
+
+
+def _band(view: View, first: int, height: int) -> View:
+    """``height`` rows of ``view`` from row ``first`` on."""
+    moved = view.shift(0, first)
+    return replace(moved, axes=(replace(moved.axes[0], extent=const(height)), *moved.axes[1:]))
 
 
 def _whole(op: Op) -> Op:
