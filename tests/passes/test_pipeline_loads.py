@@ -18,6 +18,7 @@ from tilemma.ir.tile import (
     Barrier,
     Body,
     Copy,
+    CopyCommit,
     CopyWait,
     DeclareFragment,
     For,
@@ -202,6 +203,22 @@ def test_tiles_over_an_edge_are_clipped(name: str) -> None:
         execute(compiled.source, expected, {}, dims=dims)
         machine.run(compiled.ptx, compiled.launches[0], found, strict=True)
         assert np.array_equal(expected["output"], found["output"])
+
+
+def test_copies_are_cut_into_equal_shares() -> None:
+    """Of 4 and 8 rows of instructions, each of three steps gets 4; the group closes behind the last."""
+    tiles = {"TILE_M": 128, "TILE_N": 256, "WARP_M": 64, "WARP_N": 64, "TILE_K": 64}
+    inner, rest = main_loops(decide(built("multistage", **tiles), "sm_80")[0])
+    kinds = [type(x) for x in inner.body if isinstance(x, (Copy, CopyCommit, Parallel))]
+    step = [Parallel, Copy, Parallel]
+    assert [x for x in kinds if x is not CopyCommit] == [*step * 3, Parallel]
+    assert kinds.index(CopyCommit) > max(i for i, x in enumerate(kinds) if x is Copy)
+    for name in ("lhs", "rhs"):
+        (whole,) = [x for x in rest.body if isinstance(x, Copy) and x.src.base.name == name]
+        parts = [x for x in inner.body if isinstance(x, Copy) and x.src.base.name == name]
+        rows = [value_of(binary("sub", x.dst.offsets[0], whole.dst.offsets[0])) for x in parts]
+        assert all(x.dst.static_shape == x.src.static_shape == (128, 64) for x in parts)
+        assert rows == [128 * i for i in range(len(parts))] and 128 * len(parts) == whole.dst.static_shape[0]
 
 
 def test_copies_that_are_awaited_at_once_are_not_spread() -> None:
