@@ -2,7 +2,7 @@
 RASTER tile rows: those that run at a time share what they read. The twin of examples/co/double_buffer.co."""
 
 import tilemma as tm
-from tilemma import cdiv, dma, foreach, mma, parallel, select, shared, swap, sync, wait
+from tilemma import cdiv, dma, foreach, mma, parallel, select, shared, swap, wait
 
 
 @tm.kernel
@@ -46,7 +46,6 @@ def double_buffer(
                 ma = mma.load(lhs0.data.subspan(WARP_M, WARP_K).at(p, i))
                 mb = mma.load(rhs0.data.subspan(WARP_N, WARP_K).at(q, i))
                 mma.row.row(mc, ma, mb)
-        sync.shared()
         output_s = shared("f16", TILE_M, TILE_N)
         for p, q in parallel(WARPS_M, WARPS_N, level="group"):
             mma.store(mc, output_s.subspan(WARP_M, WARP_N).at(p, q))

@@ -2,7 +2,7 @@
 tile rows: those that run at a time share what they read. The twin of examples/co/multistage.co."""
 
 import tilemma as tm
-from tilemma import cdiv, dma, foreach, mma, parallel, select, shared, swap, sync, wait
+from tilemma import cdiv, dma, foreach, mma, parallel, select, shared, swap, wait
 
 
 @tm.kernel
@@ -43,7 +43,6 @@ def multistage(
             swap(lhs0, lhs1, lhs2)
             swap(rhs0, rhs1, rhs2)
         wait(lhs0, rhs0, lhs1, rhs1)
-        sync.shared()
         output_s = shared("f16", TILE_M, TILE_N)
         for p, q in parallel(WARPS_M, WARPS_N, level="group"):
             mma.store(mc, output_s.subspan(WARP_M, WARP_N).at(p, q))

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 from pass_kernels import BLOCK, GROUP, Builder, Space, Tile, dtypes, find, listing1, listing2, listing3
 
+from tilemma import machine
+from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import value_of
 from tilemma.ir.tile import Alloc, Barrier, Sync
+from tilemma.kernels import load_python
 from tilemma.passes import PASSES
 from tilemma.passes.allocate_shared import AllocateShared, SharedMemoryLimit
 from tilemma.passes.target import Target, targets
@@ -119,3 +126,49 @@ def test_too_much_is_refused_by_buffer(arch):
     message = caught.value.render()
     assert "`ring` 262144" in message and "`small` 16384" in message
     assert str(Target.of(arch).shared_limit) in message and message.index("`ring`") < message.index("`small`")
+
+
+def staged_after_a_ring(rows: int):
+    """Multiplies that read a ring of buffers, and results that leave through a buffer of their own."""
+    path = Path(__file__).resolve().parents[2] / "examples" / "py" / "multistage.py"
+    return load_python(path).only().build(TILE_M=rows, TILE_N=rows, TILE_K=32, WARP_M=rows // 2, WARP_N=rows // 2)
+
+
+def ring_and_staging_meet(kernel):
+    found = places(kernel)
+    return any(meet(found["output_s"], r) for name, r in found.items() if name != "output_s")
+
+
+def limit(monkeypatch, total):
+    target = replace(Target.of("sm_80"), shared_limit=total)
+    monkeypatch.setattr(Target, "of", lambda arch: target)
+
+
+def test_a_barrier_is_added_only_where_not_all_fits(monkeypatch):
+    def barriers(kernel):
+        return len(find(kernel, Barrier))
+
+    plenty = allocated(staged_after_a_ring(64))
+    assert not ring_and_staging_meet(plenty)
+    total = max(r.stop for r in places(plenty).values())
+    limit(monkeypatch, total - 1)
+    tight = allocated(staged_after_a_ring(64))
+    assert ring_and_staging_meet(tight) and barriers(tight) == barriers(plenty) + 1
+
+
+def test_without_the_added_barrier_the_machine_finds_the_race(monkeypatch):
+    kernel = staged_after_a_ring(64)
+    total = max(r.stop for r in places(allocated(kernel)).values())
+    limit(monkeypatch, total - 1)
+    compiled = compile_kernel(kernel, "sm_80")
+    before, barrier, after = compiled.ptx.rpartition("bar.sync 0;")[0].rpartition("bar.sync 0;")
+
+    def run(ptx):
+        rng = np.random.default_rng(0)
+        arrays = {n: rng.integers(-3, 4, (64, 64)).astype(np.float16) for n in ("lhs", "rhs", "output")}
+        report = machine.run(ptx, compiled.launches[0], arrays, seed=2, strict=True, collect=True)
+        return report.hazards
+
+    assert not run(compiled.ptx)
+    tail = compiled.ptx[len(before) + len(barrier) + len(after) :]
+    assert run(before + after + tail)

@@ -163,8 +163,8 @@ def no_waits(loop: For) -> Body:
 )
 def test_loads_stay_behind_what_they_depend_on(name: str, edit: Callable[[For], Body]) -> None:
     kernel = before_the_pass(built(name))
-    assert ahead(PipelineLoads().run(changed(kernel, lambda loop: loop.body), []))
-    assert not ahead(PipelineLoads().run(changed(kernel, edit), []))
+    assert ahead(PipelineLoads("sm_80").run(changed(kernel, lambda loop: loop.body), []))
+    assert not ahead(PipelineLoads("sm_80").run(changed(kernel, edit), []))
 
 
 def test_a_buffer_that_may_be_empty_is_not_loaded() -> None:
@@ -175,7 +175,7 @@ def test_a_buffer_that_may_be_empty_is_not_loaded() -> None:
     assert len(copies) == 4
     for maybe in copies:
         body = tuple(If(binary("gt", Dim("K"), const(0)), (x,)) if x is maybe else x for x in block.body)
-        assert not ahead(PipelineLoads().run(replace(kernel, body=(replace(block, body=body),)), []))
+        assert not ahead(PipelineLoads("sm_80").run(replace(kernel, body=(replace(block, body=body),)), []))
 
 
 def test_turns_inside_the_arrays_ask_for_no_edge() -> None:

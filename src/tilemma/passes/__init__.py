@@ -63,7 +63,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         TakeTurns(),
         StartFromZero(),
         ReleaseSlots(),
-        PipelineLoads(),
+        PipelineLoads(arch),
         InsertSync(arch),
         AssignRoles(arch),
         AllocateShared(arch),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilemma.errors import CompileError, Note
-from tilemma.ir.tile import Alloc, DeclareEvent, For, Kernel, Op, Parallel, While
+from tilemma.ir.tile import Alloc, Barrier, DeclareEvent, For, Kernel, Op, Parallel, While
 from tilemma.ir.types import Space
 from tilemma.ir.walk import rewrite
 from tilemma.passes.accesses import Accesses
@@ -13,7 +13,7 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.hazards import Walk
 from tilemma.passes.infer_levels import described
 from tilemma.passes.rotation import Rotations
-from tilemma.passes.scope import Dependence
+from tilemma.passes.scope import Dependence, block_threads
 from tilemma.passes.target import Target
 from tilemma.passes.threads import Node, Tree
 
@@ -37,12 +37,22 @@ class _Placed:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where everything lies, which buffers lie at one place, and the bytes in all."""
+
+    placed: list[_Placed]
+    aliases: set[frozenset[str]]
+    events: dict[str, int]
+    total: int
+
+
 @dataclass(frozen=True)
 class AllocateShared:
     """Fills `Alloc.offset`.
 
     Buffers whose lives do not overlap share memory where the synchronisation that is there already keeps
-    their accesses apart; none is added for it.
+    their accesses apart; a barrier is added for it only where not all would fit otherwise.
     """
 
     arch: str
@@ -60,10 +70,43 @@ class AllocateShared:
         return replace(kernel, body=rewrite(kernel.body, settle))
 
     def _block(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
+        limit = Target.of(self.arch).shared_limit
+        layout = self._layout(block, dependence)
+        for alloc in [op for op in reversed(block.body) if _is_shared(op)]:
+            if layout.total <= limit or not self.reuse:
+                break
+            # Behind a barrier the buffer can lie where others lay that are done with.
+            body = tuple(x for op in block.body for x in ((_barrier(block, op), op) if op is alloc else (op,)))
+            parted = self._layout(replace(block, body=body), dependence)
+            if parted.total < layout.total:
+                block, layout = replace(block, body=body), parted
+                assert isinstance(alloc, Alloc)
+                text = "a barrier in front of it: without, all buffers take more than there is"
+                log.append(Decision("shared", alloc.buffer.name, text, span=alloc.span))
+        self._check(block, layout.placed, layout.total)
+        offsets = {p.alloc.buffer.name: p for p in layout.placed}
+        for p in layout.placed:
+            name = p.alloc.buffer.name
+            shares = sorted(next(iter(a - {name})) for a in layout.aliases if name in a)
+            text = f"{p.size} bytes at {p.offset}" + (f", shared with {', '.join(shares)}" if shares else "")
+            log.append(Decision("shared", name, text, {"bytes": p.size, "offset": p.offset, "shares": shares}))
+        text = f"{layout.total} bytes of shared memory"
+        log.append(Decision("shared", described(block), text, {"bytes": layout.total}))
+
+        def fill(op: Op) -> Op:
+            if isinstance(op, Alloc) and op.buffer.name in offsets:
+                return replace(op, offset=offsets[op.buffer.name].offset)
+            if isinstance(op, DeclareEvent) and op.event.name in layout.events:
+                return replace(op, offset=layout.events[op.event.name])
+            return op
+
+        return replace(block, body=rewrite(block.body, fill))
+
+    def _layout(self, block: Parallel, dependence: Dependence) -> _Layout:
         tree = Tree(block, dependence)
         accesses = Accesses(tree)
         order = {id(n): i for i, n in enumerate(tree.walk())}
-        shared = [n for n in tree.walk() if isinstance(n.op, Alloc) and n.op.buffer.space is Space.SHARED]
+        shared = [n for n in tree.walk() if _is_shared(n.op)]
         rotations = Rotations(block.body)
         lives = {n.op.buffer.name: _life(n, tree, accesses, order) for n in shared if isinstance(n.op, Alloc)}
         for group in rotations.groups:
@@ -82,23 +125,7 @@ class AllocateShared:
             if isinstance(n.op, DeclareEvent):
                 events[n.op.event.name] = total = -(-total // _MBARRIER) * _MBARRIER
                 total += _MBARRIER * max(1, n.op.event.slots)
-        self._check(block, placed, total)
-        offsets = {p.alloc.buffer.name: p for p in placed}
-        for p in placed:
-            name = p.alloc.buffer.name
-            shares = sorted(next(iter(a - {name})) for a in aliases if name in a)
-            text = f"{p.size} bytes at {p.offset}" + (f", shared with {', '.join(shares)}" if shares else "")
-            log.append(Decision("shared", name, text, {"bytes": p.size, "offset": p.offset, "shares": shares}))
-        log.append(Decision("shared", described(block), f"{total} bytes of shared memory", {"bytes": total}))
-
-        def fill(op: Op) -> Op:
-            if isinstance(op, Alloc) and op.buffer.name in offsets:
-                return replace(op, offset=offsets[op.buffer.name].offset)
-            if isinstance(op, DeclareEvent) and op.event.name in events:
-                return replace(op, offset=events[op.event.name])
-            return op
-
-        return replace(block, body=rewrite(block.body, fill))
+        return _Layout(placed, aliases, events, total)
 
     def _place(
         self,
@@ -142,6 +169,14 @@ class AllocateShared:
             largest=by_size[0].alloc.buffer.name,
             notes=[Note(f"`{p.alloc.buffer.name}`: {p.size} bytes", p.alloc.span) for p in by_size[1:]],
         )
+
+
+def _is_shared(op: Op) -> bool:
+    return isinstance(op, Alloc) and op.buffer.space is Space.SHARED
+
+
+def _barrier(block: Parallel, where: Op) -> Barrier:
+    return Barrier(0, block_threads(block), span=where.span)
 
 
 def _size(op: Op) -> int:

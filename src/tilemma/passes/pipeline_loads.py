@@ -46,10 +46,10 @@ from tilemma.ir.walk import bodies, expressions, map_expressions, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.names import Names
 from tilemma.passes.rotation import Rotations
+from tilemma.passes.target import Target
 
-# Registers of a thread: the most that an instruction names, and what a multiprocessor has (CUDA C++ Programming
-# Guide, Compute Capabilities); what addresses and counters of such a loop need besides the tiles.
-_MOST, _REGISTERS, _OTHERS = 255, 64 * 1024, 40
+# Registers that addresses and counters of such a loop need besides the tiles.
+_OTHERS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,8 @@ class _Turn:
 class PipelineLoads:
     """Rotates loops that wait for asynchronous copies and multiply by mma.sync."""
 
+    arch: str
+
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         names = Names.of(kernel.body)
 
@@ -90,7 +92,7 @@ class PipelineLoads:
                 op = replace(op, **nested) if nested else op  # type: ignore[arg-type]
                 turn = _turn(op) if isinstance(op, For) else None
                 if isinstance(op, For) and turn is not None and _sound(op, turn, out, block):
-                    short = _short_of_registers(turn, block)
+                    short = _short_of_registers(turn, block, Target.of(self.arch))
                     text = "loaded a step ahead" if not short else f"not loaded ahead: {short}"
                     for d in turn.steps.declared:
                         log.append(Decision("ahead", d.name, text, span=d.span))
@@ -197,7 +199,7 @@ def _varies(e: Expr) -> bool:
     return any(isinstance(x, Var) for x in parts(e))
 
 
-def _short_of_registers(turn: _Turn, block: Body) -> str:
+def _short_of_registers(turn: _Turn, block: Body, target: Target) -> str:
     """Why two sets of operands have no room beside the accumulators; empty where they have."""
     declared = {op.name: op for op in walk(block) if isinstance(op, DeclareFragment)}
     sums = sum(_registers(d) for d in declared.values() if d.plan is not None and d.plan.role == "C")
@@ -205,7 +207,7 @@ def _short_of_registers(turn: _Turn, block: Body) -> str:
     level = turn.group.level
     assert level is not None
     threads = prod(value_of(i.extent) or 1 for i in turn.group.indices) * level.threads
-    have = min(_MOST, _REGISTERS // threads)
+    have = min(target.registers_per_thread, target.registers_per_sm // threads)
     return f"that takes {needed} registers of {have}" if needed > have else ""
 
 
