@@ -171,7 +171,7 @@ def test_a_buffer_that_may_be_empty_is_not_loaded() -> None:
     """Of the buffers that change places, each has been copied to whenever its turn comes."""
     kernel = before_the_pass(built("multistage"))
     (block,) = kernel.body
-    copies = [x for x in block.body if isinstance(x, Copy)]
+    copies = [x for x in block.body if isinstance(x, Copy) and x.future is not None]
     assert len(copies) == 4
     for maybe in copies:
         body = tuple(If(binary("gt", Dim("K"), const(0)), (x,)) if x is maybe else x for x in block.body)
