@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,6 +161,16 @@ def test_acquits_the_correct_twin(build: Callable[..., Any], assembles: Callable
     assert verdict.ok, verdict.render()[:3000]
 
 
+@pytest.mark.parametrize("schedule", ["early", "late"])
+def test_what_is_over_by_luck_was_not_waited_for(schedule: str) -> None:
+    """A bulk store that happens to have read its source when the CTA exits, and a load that nobody looks at."""
+    unread = bulk_store(lambda p: without(p, "wait").replace("st.shared.b32 [%r1], %r2;\n", "\n"))
+    unseen = bulk_load(lambda p: p[: p.index("WAIT:")] + "  ret;\n}")
+    for ptx, launch, args in (unread, unseen):
+        report = machine.run(ptx, launch, args, schedule=schedule, collect=True)
+        assert [h.code for h in report.hazards] == ["exit-with-pending"]
+
+
 def test_every_hazard_has_a_case() -> None:
     from tilemma.machine import catalogue
 
@@ -168,6 +179,7 @@ def test_every_hazard_has_a_case() -> None:
         for c in vars(catalogue).values()
         if isinstance(c, type) and issubclass(c, HazardError) and c is not HazardError
     }
-    # test_matrix.py has these.
     elsewhere = {"no-such-form", "sparse-metadata"}
+    matrix = Path(__file__).with_name("test_matrix.py").read_text(encoding="utf-8")
+    assert all(f'== "{code}"' in matrix for code in elsewhere)
     assert known - {c.code for c in CASES} - elsewhere == set()
