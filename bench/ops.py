@@ -246,6 +246,16 @@ def line(row: Row) -> str:
     return text
 
 
+def write(path: Path, about: dict[str, Any], host: dict[str, float], rows: list[Row], groups: list[str]) -> None:
+    """The JSON of a run; what is there already of groups that were not measured now stays."""
+    found = [asdict(r) for r in rows]
+    before = json.loads(path.read_text()) if path.exists() else {}
+    kept = [r for r in before.get("rows", ()) if r["group"] not in groups]
+    ordered = sorted((*kept, *found), key=lambda r: GROUPS.index(r["group"]))
+    data = {**about, "host_us": host or before.get("host_us", {}), "rows": ordered}
+    path.write_text(json.dumps(data, indent=1) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
@@ -254,7 +264,7 @@ def main() -> int:
     parser.add_argument("--steady", type=float, default=0.0, help="seconds of steady state for large shapes")
     parser.add_argument("--tune", action="store_true", help="also with measured plans")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: it takes a minute")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="rows in it of groups that are not measured now stay")
     options = parser.parse_args()
     about = facts()
     print(", ".join(f"{k} {v}" for k, v in about.items()), flush=True)
@@ -271,8 +281,7 @@ def main() -> int:
     for name, value in host.items():
         print(f"host time of {name}: {value:.1f} us")
     if options.json:
-        data = {**about, "host_us": host, "rows": [asdict(r) for r in rows]}
-        options.json.write_text(json.dumps(data, indent=1) + "\n")
+        write(options.json, about, host, rows, options.only)
     return 0 if all(r.share <= 1 for r in rows) else 1
 
 
