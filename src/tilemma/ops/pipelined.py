@@ -55,7 +55,6 @@ class Operand:
     depth: int
     batched: bool
     shared: bool
-    promote: int | None
 
     def bring(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any) -> None:
         """Start to load step ``k`` of tile ``tile`` into ``slot``."""
@@ -64,7 +63,7 @@ class Operand:
             there = self.array.subspan(1, self.rows, self.depth).at(batch, tile, k).sqz()
         else:
             there = self.array.subspan(1, self.depth, self.rows).at(batch, k, tile).sqz()
-        tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared, promote=self.promote)
+        tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared)
 
     def load(self, slot: Any, part: Any, rows: int) -> Any:
         """The ``part``-th of ``rows`` rows of what is in ``slot``."""
@@ -116,7 +115,6 @@ def matmul_pipelined(
     CLUSTER_N=1,
     SHARE=True,
     ONCE=False,
-    PROMOTE=None,
     STORE="tma",
     SCALE=False,
     ADDEND="",
@@ -142,8 +140,8 @@ def matmul_pipelined(
         full = event(STAGES)
         empty = event(STAGES, ready=True)
         lhs_s, rhs_s = ring(T, LHS, TILE_M, TILE_K, STAGES), ring(T, RHS, TILE_N, TILE_K, STAGES)
-        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, PROMOTE)
-        b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, PROMOTE)
+        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1)
+        b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1)
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
         if ALONG == "columns":

@@ -49,7 +49,6 @@ class Plan:
     pack: tuple[str, ...] = ()
     cluster: tuple[int, int] = (1, 1)
     share: bool = True
-    promote: int | None = None
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -68,7 +67,6 @@ class Plan:
                 "CLUSTER_M": self.cluster[0],
                 "CLUSTER_N": self.cluster[1],
                 "SHARE": self.share,
-                "PROMOTE": self.promote,
             }
         return values
 
