@@ -129,11 +129,15 @@ def lever_table(data: Mapping[str, Any] | None) -> list[str]:
             gave = gains.get(lever.key, {})
             yield (lever.title, lever.predicted, *(number(gave.get(regime)) for regime in REGIMES))
         for title, predicted, *gave_once in levers.EARLIER:
-            yield (title, predicted, *(f"{number(x)}, before" for x in gave_once))
+            yield (title, predicted, *(f"{number(x)} (once)" for x in gave_once))
 
     lines = rows(("lever", "predicted", "gave, flushed", "gave, steady"), body())
     if data is not None:
-        lines += ["", f"Geometric means over {data['shapes']}, {data['versions'].get('device', 'a GPU')}."]
+        device = data["versions"].get("device", "a GPU")
+        lines += [
+            "",
+            f"Geometric means over {data['shapes']}, {device}; (once): what `bench/levers.py` does not repeat.",
+        ]
     return lines
 
 
