@@ -81,8 +81,12 @@ def family(name: str) -> str:
 
 
 def read_proofs(folder: Path) -> dict[str, dict[str, Any]]:
-    """The proof files of ``folder`` by GPU: what ``bench/prove_atoms.py`` wrote."""
-    return {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))}
+    """The proof files of ``folder`` by GPU: what ``bench/prove_atoms.py`` wrote.
+
+    Surveys of kernels and of the PTX machine stand beside them; they say nothing of records.
+    """
+    found = {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))}
+    return {gpu: content for gpu, content in found.items() if "records" in content}
 
 
 def proof_status(atom: Atom, proof: Mapping[str, Any]) -> Status:
