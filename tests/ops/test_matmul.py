@@ -4,15 +4,35 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import case, expected, run
+from cases import any_plan, case, expected, run
 
 from tilemma import ops, testing
 from tilemma.errors import LaunchError
+from tilemma.ops import product
+from tilemma.ops.plan import Plan
 
 
 @pytest.mark.parametrize("seed", range(48))
 def test_random_products_are_within_the_bound(seed: int) -> None:
     assert run(case(seed)) <= 1
+
+
+@pytest.mark.parametrize("seed", range(9, 90, 20))
+def test_any_plan_that_could_is_within_the_bound(seed: int) -> None:
+    with any_plan(seed):
+        assert run(case(seed)) <= 1
+
+
+def test_any_plan_draws_every_kind() -> None:
+    drawn: list[Plan] = []
+    for seed in range(9, 400, 10):
+        x = case(seed)
+        with any_plan(seed) as found:
+            product.choose(product.prepare(x.a, x.b, x.out, c=x.c, bias=x.bias, **x.options)[0])
+        drawn += found
+    assert {p.kernel for p in drawn} == {"tiles", "pipelined"}
+    assert any(p.split > 1 for p in drawn) and any(p.swap for p in drawn) and any(p.pack for p in drawn)
+    assert any(p.cluster == (2, 1) for p in drawn) and any(p.cluster == (1, 2) for p in drawn)
 
 
 def test_cases_cover_what_they_should() -> None:

@@ -95,6 +95,13 @@ def test_the_report_names_choice_and_alternatives() -> None:
         ops.plan(a, a)
 
 
+@pytest.mark.parametrize("shape", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (1, 1, 1)], ids=str)
+def test_nothing_and_next_to_nothing_have_a_plan(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    report = ops.plan(np.zeros((m, k), np.float16), np.zeros((k, n), np.float16))
+    assert report.chosen.seconds > 0 and str(report)
+
+
 PLANS = {
     "tiles": Plan("tiles", (128, 128, 64), 2),
     "pipelined": Plan("pipelined", (64, 64, 64), 1, stages=3, grid=2, store="tma"),

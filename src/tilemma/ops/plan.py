@@ -104,12 +104,11 @@ class Hardware:
         return self.capability == (9, 0)
 
     def resident(self, cluster: int) -> int:
-        """How many blocks run at a time in clusters of so many.
+        """How many blocks run at a time in clusters of one or two.
 
-        A cluster lies in one group of SMs (GPC), and the groups are not all of a size.
+        Of larger clusters there is room for fewer: each lies in one group of SMs (GPC), and groups differ in size.
         """
-        whole = self.sms // cluster
-        return cluster * (whole if cluster <= 2 else whole * 9 // 10)
+        return self.sms // cluster * cluster
 
 
 def hardware(device: tuple[str, int]) -> Hardware:
@@ -312,7 +311,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     high, wide = plan.cluster
     tasks = batch * cdiv(m, rows * high) * cdiv(n, columns * wide) * plan.split * high * wide
     resident = on.resident(high * wide)
-    busy = min(tasks, resident) / on.sms
+    busy = max(1, min(tasks, resident)) / on.sms
     rounds, steps = cdiv(tasks, resident), cdiv(cdiv(k, depth), plan.split)
     step, bound_by = _step(p, plan, on, busy)
     store = rows * columns * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
