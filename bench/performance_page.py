@@ -219,6 +219,15 @@ def agreement(data: Mapping[str, Any] | None) -> str:
     )
 
 
+def memory(data: Mapping[str, Any] | None) -> str:
+    if data is None:
+        return f"compute-sanitizer: {MISSING}."
+    return (
+        f"`{data['command']}` (`make memcheck`): {data['errors']} errors in {data['launches']} launches of the "
+        f"examples on {data['device']}, both languages, the pipelined ones with 2, 3 and 4 stages, ragged."
+    )
+
+
 def page() -> str:
     parts = [
         "# Performance",
@@ -265,6 +274,10 @@ def page() -> str:
         *machine_table(load("machine")),
         "",
         agreement(load("machine_vs_gpu")),
+        "",
+        "## Memory",
+        "",
+        memory(load("memcheck")),
     ]
     return "\n".join(parts) + "\n"
 
