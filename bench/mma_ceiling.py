@@ -5,17 +5,18 @@
 The ceiling is a loop of m16n8k16 (f16 operands, f32 sums) whose operands never leave the registers: random
 normal data, eight warps on each multiprocessor, 32 independent sums a warp.  The kernels are the examples that
 pipeline copies by cp.async, compiled for sm_80; torch.mm (cuBLAS, free to use wgmma) runs beside them.
-Regimes as in bench/gemm.py.
+All take turns, each does as many FLOP as the ceiling, and a ratio is the share of it in the same regime
+(regimes as in bench/gemm.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,17 +80,16 @@ def ceiling_flop(processors: int, turns: int) -> float:
     return float(FLOP * ROWS * COLUMNS * WARPS) * processors * turns
 
 
-def ceiling(processors: int, options: argparse.Namespace) -> dict[str, float]:
-    """TFLOP/s of the ceiling in both regimes, with the clock (MHz) and power (W) of the steady one."""
+def ceiling(processors: int, shape: tuple[int, int, int]) -> Any:
+    """The contestant of bench/gemm.py that does as many FLOP as a product of ``shape``, but for a last turn."""
     import torch
-    from gemm import Contestant, flushed, steady
+    from gemm import Contestant
 
     from tilemma import runtime
     from tilemma.assemble import assemble
     from tilemma.launch import ArrayParam, Launch, PointerArgument, ScalarParam, ValueArgument
 
-    # About as long as a product of 8192 x 8192 x 8192.
-    turns = 12_000
+    turns = round(2.0 * math.prod(shape) / ceiling_flop(processors, 1))
     a = torch.randn(32 * WARPS * (4 * ROWS + 2 * COLUMNS) * 2, device="cuda").half()
     sums = torch.empty(32 * WARPS, device="cuda")
     launch = Launch(
@@ -104,11 +104,8 @@ def ceiling(processors: int, options: argparse.Namespace) -> dict[str, float]:
     device = runtime.cuda_device(0)
     loaded = runtime.LoadedKernel(assemble(ceiling_ptx(), device.arch).bytes, launch, device, arch=device.arch)
     prepared = loaded.prepare(runtime.bind(launch, (a, sums, turns)))
-    contestant = Contestant("ceiling", lambda: prepared())
-    once = median(flushed([contestant], (), options.repeats)[0])
-    long, clock, power = steady(contestant, (), options.seconds, once)
-    flop = ceiling_flop(processors, turns)
-    return {"flushed": flop / once / 1e6, "steady": flop / long / 1e6, "sm_clock": clock, "power": power}
+
+    return Contestant("ceiling", lambda *product: prepared())
 
 
 def main() -> int:
@@ -123,30 +120,18 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     import torch
-    from gemm import Contestant, measure, parse_kernel, parse_shape, versions
+    from gemm import Contestant, measure, parse_kernel, parse_shape, report, versions
 
     info = versions()
-    limit = ceiling(info["processors"], options)
-    text = ", ".join(f"{k} {v:.0f}" for k, v in limit.items())
-    print(f"mma.sync, operands in registers: {text} (TFLOP/s, MHz, W)", flush=True)
-    contestants = [Contestant("torch.mm", lambda a, b, c: torch.mm(a, b.T, out=c))]
-    contestants += [parse_kernel(k, "f16", info["processors"], options.arch) for k in options.kernels]
+    others = [parse_kernel(k, "f16", info["processors"], options.arch) for k in options.kernels]
+    others.append(Contestant("torch.mm", lambda a, b, c: torch.mm(a, b.T, out=c)))
     results: list[Any] = []
     for shape in map(parse_shape, options.shapes.split(",")):
-        for r in measure(contestants, shape, "f16", options):
-            results.append(r)
-            if r.failed:
-                print(f"{r.kernel:40} {r.shape} failed: {r.failed}", flush=True)
-                continue
-            once, long = r.tflops(r.flushed_us), r.tflops(r.steady_us)
-            shares = (
-                f"{name} {tflops:4.0f} = {tflops / limit[name]:.3f} of the ceiling"
-                for name, tflops in (("flushed", r.tflops(r.flushed_us)), ("steady", r.tflops(r.steady_us)))
-            )
-            rest = f"{r.sm_clock:.0f} MHz, {r.power:.0f} W, error {r.error:.2f}"
-            print(f"{r.kernel:40} {'x'.join(map(str, r.shape)):18} {', '.join(shares)}, {rest}", flush=True)
+        results += measure([ceiling(info["processors"], shape), *others], shape, "f16", options)
+        report(results[-1 - len(others) :])
+        sys.stdout.flush()
     if options.json:
-        data = {"versions": info, "ceiling": limit, "results": [asdict(r) for r in results]}
+        data = {"versions": info, "results": [asdict(r) for r in results]}
         options.json.write_text(json.dumps(data, indent=1, default=str) + "\n")
     return int(any(r.failed for r in results))
 
