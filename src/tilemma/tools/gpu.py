@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilemma import runtime
@@ -12,15 +11,12 @@ from tilemma.kernels import Runner
 from tilemma.tools.problem import Problem
 
 REPEATS = 20
-# An idle GPU takes some tens of milliseconds of work to raise its clocks.
-WARM_SECONDS = 0.1
 
 
 def run_on_gpu(runner: Runner, problem: Problem, constants: dict[str, Any]) -> float:
     """Run the problem on the first GPU and bring its results back; seconds of one call, launches included.
 
-    The first call compiles, more follow until the clocks are up; the time is the mean of calls that start back
-    to back after that.
+    The first call compiles; the time is the mean of the calls after it, which start back to back.
     """
     device = runtime.cuda_device(0)
     with device.active():
@@ -33,22 +29,14 @@ def _run(device: runtime.Device, runner: Runner, problem: Problem, constants: di
     runner(*staged, **constants)
     # Without options the kernel itself keeps its launches prepared, as for any caller.
     call = runner.kernel if not runner.options else runner
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < WARM_SECONDS:
-        _calls(device, call, staged, constants)
-    seconds = _calls(device, call, staged, constants)
-    writes = written(problem.kernel)
-    names = [getattr(p, "buffer", None) or getattr(p, "scalar", None) for p in problem.kernel.params]
-    runtime.bring_back(host, staged, [n is not None and n.name in writes for n in names])
-    return seconds
-
-
-def _calls(
-    device: runtime.Device, call: Callable[..., Any], staged: Sequence[Any], constants: dict[str, Any]
-) -> float:
-    """Seconds of each of REPEATS calls."""
+    call(*staged, **constants)
+    device.driver.synchronize(0)
     start = time.perf_counter()
     for _ in range(REPEATS):
         call(*staged, **constants)
     device.driver.synchronize(0)
-    return (time.perf_counter() - start) / REPEATS
+    seconds = (time.perf_counter() - start) / REPEATS
+    writes = written(problem.kernel)
+    names = [getattr(p, "buffer", None) or getattr(p, "scalar", None) for p in problem.kernel.params]
+    runtime.bring_back(host, staged, [n is not None and n.name in writes for n in names])
+    return seconds
