@@ -58,7 +58,6 @@ def loaded_operands(a: tm.Global["f16", 64, 64], b: tm.Global["f16", 32, 64], c:
 @construct(
     given=OPERANDS,
     expect=both,
-    archs=("sm_90a",),
     co="""
     __co__ void futures_of_multiplies(global f16 [64, 64] a, global f16 [32, 64] b, global f32 [64, 32] c) {
       parallel p by 1 : block {
