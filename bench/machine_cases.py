@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
+from tilemma import machine
 from tilemma.kernels import Kernel, facts_of, load_python
 from tilemma.launch import Launch
+from tilemma.ops import arguments, product
+from tilemma.ops.plan import Plan
+from tilemma.runtime.arrays import describe
 from tilemma.tools.problem import make_problem
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -30,6 +35,9 @@ class Case:
     archs: tuple[str, ...]
     shape: tuple[int, int, int]
     constants: tuple[tuple[str, Any], ...] = ()
+    # A kernel of `ops.matmul` instead of an example; the order of its operands in memory.
+    plan: Plan | None = None
+    orders: str = "CF"
 
     @property
     def kernel(self) -> Kernel:
@@ -55,6 +63,8 @@ class Program:
 
 @lru_cache(maxsize=16)
 def compiled(case: Case, arch: str) -> Program:
+    if case.plan is not None:
+        return _of_ops(case, case.plan, arch)
     kernel, constants = case.kernel, dict(case.constants)
     sizes = dict(zip("MNK", case.shape, strict=True))
     arrays = make_problem(kernel.build(**constants), sizes, {}, 0, None).arrays
@@ -63,6 +73,24 @@ def compiled(case: Case, arch: str) -> Program:
     result = kernel.compile(arch, facts=facts_of(arrays), **constants)
     (launch,) = result.launches
     return Program(result.ptx, launch, arrays)
+
+
+def _of_ops(case: Case, plan: Plan, arch: str) -> Program:
+    """The first kernel that `ops.matmul` would run on the machine."""
+    m, n, k = case.shape
+    rng = np.random.default_rng(0)
+    a, b = (
+        np.array(rng.integers(-2, 3, shape), np.float16, order=order)  # type: ignore[call-overload]
+        for shape, order in zip(((m, k), (k, n)), case.orders, strict=True)
+    )
+    operands = (describe(x) for x in (a, b, np.zeros((m, n), np.float16)))
+    problem = arguments.problem(*operands, 1.0, 0.0, None, None, None, made=False)
+    calls: list[Program] = []
+    with mock.patch.object(
+        machine, "run", lambda ptx, launch, values, **_: calls.append(Program(ptx, launch, values))
+    ):
+        product.run(problem, plan, "machine", arch=arch)
+    return calls[0]
 
 
 @lru_cache(maxsize=16)
@@ -89,4 +117,13 @@ CASES = [
     case("persistent", TMA, (264, 72, 264), TILE_N=64, STAGES=3, RASTER=2, GRID=2),
     case("multicast", TMA, (264, 136, 264), TILE_N=64, STAGES=3, RASTER=2, GRID=1),
     case("pingpong", TMA, (264, 72, 264), TILE_N=64, STAGES=3, RASTER=2, GRID=1),
+]
+
+_SLOTS = {"kernel": "pipelined", "tile": (64, 64, 64), "groups": 1, "stages": 2, "grid": 2}
+OPS = [
+    Case("ops tiles", MMA, (72, 72, 136), plan=Plan("tiles", (64, 64, 64), 1)),
+    Case("ops tiles, MN-major", MMA, (72, 72, 136), plan=Plan("tiles", (64, 64, 64), 1), orders="FC"),
+    Case("ops pipelined", TMA, (136, 72, 200), plan=Plan(**_SLOTS, store="direct")),
+    Case("ops pipelined, MN-major", TMA, (136, 72, 200), plan=Plan(**_SLOTS, store="tma"), orders="FC"),
+    Case("ops clusters", TMA, (264, 72, 200), plan=Plan(**_SLOTS, store="tma", cluster=(2, 1))),
 ]

@@ -11,9 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import mutate
-from machine_cases import CASES
+from machine_cases import CASES, OPS
 
-EXAMPLES = {c.example: c for c in CASES}
+EXAMPLES = {c.example: c for c in (*CASES, *OPS)}
 SAMPLE = [
     ("matmul_wgmma_2group", "sm_90a", 4),
     ("multistage", "sm_80", 4),
@@ -21,6 +21,7 @@ SAMPLE = [
     ("warp_specialized", "sm_90a", 5),
     ("multicast", "sm_90a", 4),
     ("pingpong", "sm_90a", 4),
+    ("ops pipelined, MN-major", "sm_90a", 4),
 ]
 
 

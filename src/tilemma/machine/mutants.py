@@ -7,6 +7,7 @@ stands for.  Fields that the ISA ignores (LBO of a K-major swizzled operand) are
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -268,7 +269,8 @@ class _Maker:
                     continue
                 turned = bool(trans) and bool(trans[0 if position == 1 and len(trans) == 2 else -1])
                 parts = {i: value for i in self.slice(operand) if (value := _fields_of(i)) is not None}
-                for source, name, value in _changed_fields(parts, turned):
+                rows = 64 if position == 1 else _columns(ins)
+                for source, name, value in _changed_fields(parts, rows if turned else 0):
                     if (source.line, name) not in seen:
                         seen.add((source.line, name))
                         self.descriptor(source, parts[source], value, name)
@@ -326,10 +328,16 @@ def _fields_of(ins: Instruction) -> int | None:
     return value if value >> 16 else None
 
 
-def _changed_fields(parts: Mapping[Instruction, int], turned: bool) -> Iterable[tuple[Instruction, str, int]]:
+def _columns(ins: Instruction) -> int:
+    """N of a wgmma."""
+    return next(int(match[1]) for part in ins.parts if (match := re.fullmatch(r"m64n(\d+)k\d+", part)))
+
+
+def _changed_fields(parts: Mapping[Instruction, int], turned: int) -> Iterable[tuple[Instruction, str, int]]:
     """(instruction, field, its constant with another value of the field) for the fields of one descriptor.
 
-    LBO counts for MN-major (``turned``) operands and those without swizzle.
+    LBO counts for operands without swizzle, and for MN-major ones of so many (``turned``) 16-bit rows or columns
+    that they are wider than the swizzle.
     """
     whole = 0
     for value in parts.values():
@@ -339,7 +347,7 @@ def _changed_fields(parts: Mapping[Instruction, int], turned: bool) -> Iterable[
     changes = {"swizzle": replace(fields, swizzle=modes[(modes.index(fields.swizzle) + 1) % 4])}
     if fields.sbo:
         changes["SBO"] = replace(fields, sbo=fields.sbo * 2 % (1 << 18))
-    if fields.lbo and (turned or not fields.swizzle):
+    if fields.lbo and (not fields.swizzle or 2 * turned > fields.swizzle):
         changes["LBO"] = replace(fields, lbo=fields.lbo * 2 % (1 << 18))
     for name, changed in changes.items():
         mask = _FIELDS[name]
