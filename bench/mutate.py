@@ -49,8 +49,8 @@ EQUIVALENT = [
     Equivalent(
         "ops pipelined sm_90a",
         "no barrier 2",
-        "keeps two turns' stores to the result apart: they write different tiles, which the passes cannot prove of "
-        "a tile's number that is divided into its row and column",
+        "keeps two turns' stores to the result apart: they write different tiles, which the passes cannot "
+        "prove of a tile's number that is divided into its row and column",
     ),
 ]
 

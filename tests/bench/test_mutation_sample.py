@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from dataclasses import replace
@@ -54,3 +55,15 @@ def test_every_example_has_a_case() -> None:
     """Those that multiply; the others are the tutorial's first ones, without anything to synchronise."""
     files = {p.stem for p in (Path(mutate.__file__).parents[1] / "examples" / "py").glob("*.py")}
     assert files - set(EXAMPLES) <= {"hello_mma", "fragment_walk"}
+
+
+def test_the_recorded_surveys_found_nothing() -> None:
+    proofs = Path(mutate.__file__).parents[1] / "docs" / "proofs"
+    mutation = json.loads((proofs / "mutation.json").read_text(encoding="utf-8"))
+    assert mutation["problems"] == []
+    assert mutation["convicted"] + mutation["equivalent"] == mutation["mutants"]
+    assert mutation["equivalent"] <= 0.05 * mutation["mutants"]
+    assert {p.rsplit(" ", 1)[0] for p in mutation["programs"]} == set(EXAMPLES)
+    alarms = json.loads((proofs / "false_alarms.json").read_text(encoding="utf-8"))
+    assert alarms["ok"]
+    assert min(row["schedules"] for row in alarms["programs"].values()) >= 100
