@@ -157,6 +157,13 @@ def test_tuning_measures_and_remembers(fake: FakeDriver, monkeypatch: pytest.Mon
     assert list(plans._winners.values()) == [winner]
 
 
+def test_the_models_plan_stays_where_others_are_hardly_faster() -> None:
+    first, other = Plan("tiles", (64, 64, 64), 1), PIPELINED
+    assert plans.winner({first: [1.02, 1.02, 9.0], other: [1.0, 1.0, 0.1]}, first) == first
+    assert plans.winner({first: [1.05, 1.05, 0.1], other: [1.0, 1.0, 9.0]}, first) == other
+    assert plans.winner({other: [1.0]}, first) == other
+
+
 def test_numpy_arrays_are_never_kept() -> None:
     a = np.ones((3, 3), np.float16)
     ops.matmul(a, a)
