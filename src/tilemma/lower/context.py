@@ -13,6 +13,7 @@ from tilemma.ir.expr import Expr
 from tilemma.ir.lane import Imm, LaneLocal, Reg, Special
 from tilemma.ir.tile import Alloc, ArrayFacts, FragmentPlan, Kernel, Op
 from tilemma.ir.types import Buffer, Contract, Level, View
+from tilemma.lower.alike import Structures
 from tilemma.lower.emitter import Emitter, Value
 from tilemma.lower.linear import Linear
 from tilemma.lower.params import Parameters
@@ -111,8 +112,7 @@ class Lowering:
     anchors: dict[object, int] = field(default_factory=dict)
     # Where each buffer whose name rotates lies now, in bytes from the start of shared memory.
     rotating: dict[str, Reg] = field(default_factory=dict)
-    # By id, the views whose offsets depend on indices and sizes alone, and on which indices.
-    steady: dict[int, tuple[View, tuple[str, ...] | None]] = field(default_factory=dict)
+    structures: Structures = field(default_factory=Structures)
     cluster: Cluster | None = None
     # The thread that acts in a role which one warp of the instance plays alone; whether roles change their
     # registers.

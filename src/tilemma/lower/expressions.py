@@ -55,6 +55,17 @@ def linear(lo: Lowering, x: Expr) -> Linear:
             return Linear.of(e.bounded(reg, 0, 2**31 - 1))
         case Var() if _is_index(x.dtype):
             return Linear.of(lo.variables[x.name])
+    same = lo.structures.of(x)
+    if same is None:
+        return _lowered(lo, x)
+    # The guard too: what a choice leaves to be evaluated is evaluated under it.
+    key = "linear", same.number, lo.guard, tuple([lo.indices[i] for i in same.indices])
+    return e.remembered(key, lambda: _lowered(lo, x))
+
+
+def _lowered(lo: Lowering, x: Expr) -> Linear:
+    e = lo.e
+    match x:
         case Binary() if x.type == dtypes.s32 and _is_index(x.a.type) and _is_index(x.b.type):
             return _binary(lo, x)
         case Cast() if _is_index(x.a.type) and x.a.type != dtypes.u32 and x.dtype == dtypes.s32:

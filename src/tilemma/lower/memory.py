@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilemma.ir.expr import Binary, Const, Dim, Index, value_of, walk
+from tilemma.ir.expr import value_of
 from tilemma.ir.lane import Imm, Mem, Reg, Special
 from tilemma.ir.tile import SharedLayoutPlan
 from tilemma.ir.types import Buffer, Space, View
@@ -150,26 +150,10 @@ def storage_bytes(buffer: Buffer) -> int:
 
 def coordinates(lo: Lowering, view: View, index: Sequence[Linear]) -> list[Linear]:
     """Base coordinates (of the reshaped base, where there is a reshape) of the element at ``index``."""
-    coords = list(_origin(lo, view))
+    coords = [lo.linear(o) for o in view.offsets]
     for axis, i in zip(view.axes, index, strict=True):
         coords[axis.dim] = coords[axis.dim] + _scaled(lo, i, lo.linear(axis.step))
     return coords
-
-
-def _origin(lo: Lowering, view: View) -> tuple[Linear, ...]:
-    """The offsets of ``view``, which is asked for with each of its elements."""
-    if id(view) not in lo.steady:
-        parts = [x for o in view.offsets for x in walk(o)]
-        names = tuple({x.name: None for x in parts if isinstance(x, Index)})
-        lo.steady[id(view)] = view, names if all(isinstance(x, _STEADY) for x in parts) else None
-    names_of = lo.steady[id(view)][1]
-    if names_of is None:
-        return tuple(lo.linear(o) for o in view.offsets)
-    key = "origin", id(view), tuple(lo.indices[n] for n in names_of)
-    return lo.e.remembered(key, lambda: tuple(lo.linear(o) for o in view.offsets))
-
-
-_STEADY = (Binary, Const, Dim, Index)
 
 
 def _scaled(lo: Lowering, i: Linear, step: Linear) -> Linear:
