@@ -286,7 +286,9 @@ class Emitter:
         """``x`` in a register or an immediate, computed in 32 bits; what changes least is added first."""
         if not x.terms:
             return Imm(x.const)
-        terms = sorted(x.terms, key=lambda t: (self.depth(t[0]), t[1] == 1, t[0].name))
+        terms: Sequence[tuple[Reg, int]] = x.terms
+        if len(terms) > 1:
+            terms = sorted(terms, key=lambda t: (self.depth(t[0]), t[1] == 1, t[0].name))
         low = high = 0
         total: Reg | None = None
         for i, (reg, factor) in enumerate(terms):

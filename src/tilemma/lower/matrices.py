@@ -55,16 +55,23 @@ def moves(kind: str, pieces: Sequence[Piece], turned: bool) -> tuple[MatrixMove,
 
 def _move(kind: str, group: Sequence[Piece], turned: bool) -> MatrixMove | None:
     first = group[0][1]
-    atom = matrix_atom(kind, len(group), turned)
+    found = _digits(kind, tuple((row - first[0], col - first[1]) for _, (row, col) in group), turned)
+    return None if found is None else MatrixMove(tuple(target for target, _ in group), found, first)
+
+
+@cache
+def _digits(kind: str, at: tuple[tuple[int, int], ...], turned: bool) -> tuple[Digit, ...] | None:
+    """Where the lanes' rows start, for matrices ``at`` these places; None where no digits say it."""
+    atom = matrix_atom(kind, len(at), turned)
 
     def address(lane: int) -> tuple[int, int]:
-        at, r = group[lane // 8][1], lane % 8
+        matrix, r = at[lane // 8], lane % 8
         assert atom.lane_of_row(lane) == lane, "rows follow the lanes"
         down, right = (0, r) if turned else (r, 0)
-        return at[0] - first[0] + down, at[1] - first[1] + right
+        return matrix[0] + down, matrix[1] + right
 
     try:
-        return MatrixMove(tuple(target for target, _ in group), digits(8 * len(group), address), first)
+        return digits(8 * len(at), address)
     except ValueError:
         return None
 

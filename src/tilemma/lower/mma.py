@@ -44,7 +44,8 @@ def lower_mma(lo: Lowering, op: tile.Mma) -> None:
                 if accumulate is not True and kk == order[0]:
                     immediates.append(("scale_d", accumulate if isinstance(accumulate, Reg) else 0))
                 d = acc.regs[i, j]
-                lo.e.add(AtomInstr(atom.name, d, _regs(a, i, kk), _regs(b, j, kk), d, tuple(immediates)))
+                regs = d, _regs(a, i, kk), _regs(b, j, kk), d
+                lo.e.add(AtomInstr(atom.name, *regs, tuple(immediates), span=lo.e.span))
 
 
 def _regs(operand: RegisterTile | Descriptors, i: int, k: int) -> tuple[Reg, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from tilemma.errors import CompileError, Note
 from tilemma.ir.tile import Alloc, Barrier, DeclareEvent, For, Kernel, Op, Parallel, While
@@ -115,10 +117,16 @@ class AllocateShared:
             lives |= dict.fromkeys(group, (min(a for a, _ in spans), max(b for _, b in spans)))
         placed: list[_Placed] = []
         aliases: set[frozenset[str]] = set()
+
+        @cache
+        def orderly(aliases: frozenset[frozenset[str]]) -> bool:
+            """Whether these may share memory.  What rotates is lent all at once: its buffers ask the same."""
+            return next(Walk(tree, accesses, aliases).hazards(), None) is None
+
         for n in sorted(shared, key=lambda n: -_size(n.op)):
             assert isinstance(n.op, Alloc)
             life = lives[n.op.buffer.name]
-            placed.append(self._place(n.op, life, placed, tree, accesses, aliases, rotations))
+            placed.append(self._place(n.op, life, placed, aliases, rotations, orderly))
         total = max((p.offset + p.size for p in placed), default=0)
         events: dict[str, int] = {}
         for n in tree.walk():
@@ -132,10 +140,9 @@ class AllocateShared:
         alloc: Alloc,
         life: tuple[int, int],
         placed: list[_Placed],
-        tree: Tree,
-        accesses: Accesses,
         aliases: set[frozenset[str]],
         rotations: Rotations,
+        orderly: Callable[[frozenset[frozenset[str]]], bool],
     ) -> _Placed:
         """The lowest place that is free, or that buffers of other lives can lend."""
         assert alloc.layout is not None
@@ -148,7 +155,7 @@ class AllocateShared:
             mine = rotations.group(alloc.buffer.name)
             theirs = {name for p in over for name in rotations.group(p.alloc.buffer.name)}
             new = aliases | {frozenset((a, b)) for a in mine for b in theirs}
-            if over and next(Walk(tree, accesses, frozenset(new)).hazards(), None) is not None:
+            if over and not orderly(frozenset(new)):
                 continue
             aliases |= new
             return _Placed(alloc, life, size, start)

@@ -266,10 +266,12 @@ class Walk:
                 not aliases or frozenset((pending.resource, resource)) not in aliases
             ):
                 continue
-            if pending.resource == resource and pending.access.elsewhere(later):
-                continue
             key = id(pending.access), id(later), pending.carried
             if key in self._apart:
+                continue
+            if pending.resource == resource and pending.access.elsewhere(later):
+                if not aliases:
+                    self._apart.add(key)
                 continue
             hazard = self._conflict(pending, later)
             if hazard is not None:
@@ -288,9 +290,14 @@ class Walk:
         roles = x.role, y.role
         if roles[0] is not roles[1] and None not in roles:
             # Only the program's events order roles, and they know nothing of buffers that share memory.
-            everything = np.ones((len(x.start), len(y.start)), dtype=bool)
-            return Hazard(pending, y, everything, not pending.done, False) if aliased else None
+            if aliased:
+                everything = np.ones((len(x.start), len(y.start)), dtype=bool)
+                return Hazard(pending, y, everything, not pending.done, False)
+            if not self._aliases:
+                self._apart.add(key)
+            return None
         if x.private and x.agent == y.agent == "wgmma":
+            self._apart.add(key)
             return None
         awaited = (x.event, id(roles[1])) in self._waited_for
         trusted = not pending.done and not aliased and awaited and not _same_slot(pending, y)

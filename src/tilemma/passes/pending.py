@@ -77,8 +77,8 @@ def carry(p: Pending, name: str, loop: Node) -> Pending:
 
 def join(states: list[State]) -> State:
     """What may be pending after any of ``states``: an access is only as safe as where it is least so."""
-    out: State = {}
-    for s in states:
+    out = dict(states[0]) if states else {}
+    for s in states[1:]:
         for key, p in s.items():
             q = out.get(key)
             out[key] = p if q is None or q is p else _worse(p, q)
