@@ -203,28 +203,30 @@ EARLIER = [
     (
         "On mma.sync: operands loaded a step ahead, across the turns of the loop over K (double_buffer)",
         "A turn of a 128x256x64 tile multiplies for 1600 clocks. It began with two barriers, between which eight "
-        "warps waited for their first eight ldmatrix: 150 to 250 clocks in which nothing multiplied: 1.1 to 1.15",
+        "warps waited for their first eight ldmatrix: 150 to 250 clocks in which nothing multiplied: 1.1 to 1.15 "
+        "(worked out afterwards)",
         1.134,
         1.056,
     ),
     (
         "On mma.sync: turns inside the arrays in a loop without branches, a share of the copies in each step "
         "(multistage)",
-        "12 copies with their addresses in one burst, and four branches: about 100 of 1800 clocks a turn: 1.05",
+        "12 copies with their addresses in one burst, and four branches: about 100 of 1800 clocks a turn: 1.05 "
+        "(worked out afterwards)",
         1.024,
         0.990,
     ),
     (
         "On mma.sync: tiles in groups of 16 tile rows (double_buffer, multistage)",
         "132 tiles of a wave need 4160 rows of A and B in place of 8720: 68 in place of 143 MB a wave at "
-        "K = 8192. No stall, but energy: 1.00 flushed, 1.02 at steady state",
+        "K = 8192. No stall, but energy: 1.00 flushed, 1.02 at steady state (worked out afterwards)",
         1.017,
         1.062,
     ),
     (
         "On mma.sync: results through shared memory (multistage)",
         "Straight from fragments a warp writes half of every 32-byte sector, behind a branch for every pair: "
-        "some 4000 of 230000 clocks a tile: 1.01 to 1.02",
+        "some 4000 of 230000 clocks a tile: 1.01 to 1.02 (worked out afterwards)",
         1.026,
         1.017,
     ),

@@ -234,7 +234,7 @@ def page() -> str:
         *(products(mma_sync["results"]) if mma_sync is not None else [f"Kernels on mma.sync: {MISSING}."]),
         "",
         "All of them draw what the card may draw. Copying costs energy that the ceiling does not spend (128x256",
-        "tiles bring 12.9 GB from L2 for a product of 8192 x 8192 x 8192), so the clock falls.",
+        "tiles bring 12.9 GB from L2 for a product of 8192 x 8192 x 8192), which is probably why the clock falls.",
         "",
         "## Levers",
         "",
