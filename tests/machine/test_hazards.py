@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kernels import without
-from programs import (
+from ptx_programs import (
     barrier,
     bulk_load,
     bulk_store,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from harness import execute, ptx_for
 from kernels import header
-from programs import small
+from ptx_programs import small
 
 from tilemma import machine
 from tilemma.machine.decode import supported

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels import gemm_tma, gemm_tma_bytes
-from programs import ampere
+from ptx_programs import ampere
 
 from tilemma import machine
 from tilemma.machine import mutate

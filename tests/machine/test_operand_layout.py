@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import wgmma_cp_async
+from ptx_programs import wgmma_cp_async
 
 import tilemma as tm
 from tilemma import cdiv, dma, foreach, machine, mma, parallel, shared

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kernels import without
-from programs import (
+from ptx_programs import (
     ampere,
     bulk_load,
     bulk_store,
