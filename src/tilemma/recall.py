@@ -66,7 +66,7 @@ class File:
 
     @cached_property
     def identity(self) -> str:
-        return DiskCache.key(fingerprint(), self.text, self.name, repr(sorted(self.defines.items())))
+        return DiskCache.key(fingerprint(), self.text, self.name, repr(sorted(self.defines.items(), key=repr)))
 
     @cached_property
     def module(self) -> Any:

@@ -357,7 +357,8 @@ def test_files_without_kernels() -> None:
 
 
 def test_definitions_must_be_values() -> None:
-    for name, value in (("a b", 1), ("T", [1])):
+    bad: tuple[tuple[Any, Any], ...] = (("a b", 1), ("T", [1]), (3, 4))
+    for name, value in bad:
         with pytest.raises(CompileError) as e:
             croqtile.load("__co__ void f() {}", "t.co", {name: value})
         assert e.value.code == "bad-define"

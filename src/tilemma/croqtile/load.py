@@ -120,7 +120,7 @@ class _Read:
 
 def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
     for name, value in defines.items():
-        if not name.isidentifier() or not isinstance(value, (str, int, float)):
+        if not (isinstance(name, str) and name.isidentifier()) or not isinstance(value, (str, int, float)):
             raise BadDefine(name=name, value=repr(value)[:60])
     with _explained():
         found = extract(text, file, defines)
