@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,9 @@ def test_the_layers_have_no_cycle() -> None:
         ready = {m for m, needs in ALLOWED.items() if m not in done and needs <= done | {m}}
         assert ready, f"a cycle among {sorted(set(ALLOWED) - done)}"
         done |= ready
+
+
+def test_modules_of_the_tests_have_names_of_their_own() -> None:
+    """Folders of tests stand in one search path: of two modules with one name, a test would import either."""
+    names = Counter(p.stem for p in Path(__file__).parent.rglob("*.py") if p.stem != "conftest")
+    assert [name for name, count in names.items() if count > 1] == []
