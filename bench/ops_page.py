@@ -85,13 +85,13 @@ def picture(data: dict[str, Any]) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def rewritten(text: str, block: str) -> str:
+def rewritten(text: str, block: str, begin: str = BEGIN) -> str:
     """``text`` with what stands between the marks replaced.  Raises ValueError without marks."""
     found, count = re.subn(
-        f"(?s){re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}\n{block}\n{END}", text
+        f"(?s){re.escape(begin)}.*?{re.escape(END)}", lambda _: f"{begin}\n{block}\n{END}", text
     )
     if count != 1:
-        raise ValueError(f"{count} places between {BEGIN} and {END}")
+        raise ValueError(f"{count} places between {begin} and {END}")
     return found
 
 

@@ -1,4 +1,5 @@
-"""Writes docs/performance.md from docs/performance/*.json: python bench/performance_page.py.
+"""Writes docs/performance.md, and the ratios of gemm.json in README.md, from docs/performance/*.json:
+python bench/performance_page.py.
 
 `gemm.json`, `mma_sync.json` (bench/mma_ceiling.py), `levers.json`, `compile.json` (bench/compile_time.py),
 `machine.json` (bench/machine_speed.py) and `machine_vs_gpu.json` are read.  What is missing is "not measured".
@@ -19,10 +20,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import levers
+import ops_page
 import sass_loop
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
+README = ROOT / "README.md"
+MARK = "<!-- bench/performance_page.py -->"
 DATA = ROOT / "docs" / "performance"
 MISSING = "not measured"
 REGIMES = ("flushed", "steady")
@@ -72,7 +76,7 @@ def speed(data: Mapping[str, Any] | None) -> list[str]:
         return [f"Speed: {MISSING}."]
     found = data["results"]
     lines = [f"{k}: {v}" for k, v in data["versions"].items()]
-    lines = ["; ".join(lines) + ".", "", *products(found), ""]
+    lines = ["; ".join(lines) + ".", "", *products(found), "", *remark(data)]
     for kernel in dict.fromkeys(r["kernel"] for r in found if r["kernel"] != "torch.mm"):
         means = []
         for regime in REGIMES:
@@ -83,6 +87,11 @@ def speed(data: Mapping[str, Any] | None) -> list[str]:
     if (DATA / "roofline.svg").is_file():
         lines += ["", "![The products under the card's roof](performance/roofline.svg)"]
     return lines
+
+
+def remark(data: Mapping[str, Any]) -> list[str]:
+    """What a table of several runs was put together from."""
+    return [data["remark"], ""] if "remark" in data else []
 
 
 def products(found: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -268,10 +277,29 @@ def page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def ratios(gemm: Mapping[str, Any]) -> str:
+    """For README: a row for each product, the ratios of each kernel and type, flushed and steady."""
+    rows = {(r["kernel"].split("@")[0], r["dtype"], tuple(r["shape"])): r for r in gemm["results"]}
+    names = [n for n in dict.fromkeys(kernel for kernel, _, _ in rows) if n != "torch.mm"]
+    kernels = [(name, dtype) for name in names for dtype in dict.fromkeys(dtype for _, dtype, _ in rows)]
+    titles = [f"{kernel}, {dtype}, {regime}" for kernel, dtype in kernels for regime in REGIMES]
+    lines = ["| M x N x K | " + " | ".join(titles) + " |", "|---|" + "---|" * len(titles)]
+    for shape in dict.fromkeys(s for _, _, s in rows):
+        found = [rows[kernel, dtype, shape] for kernel, dtype in kernels]
+        cells = [number(r[f"{regime}_ratio"]) for r in found for regime in REGIMES]
+        lines.append("| " + " | ".join([" x ".join(map(str, shape)), *cells]) + " |")
+    return "\n".join([*lines, "", *remark(gemm)])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
     PAGE.write_text(page())
+    gemm = load("gemm")
+    if gemm is not None:
+        README.write_text(
+            ops_page.rewritten(README.read_text(encoding="utf-8"), ratios(gemm), MARK), encoding="utf-8"
+        )
     print(PAGE)
     return 0
 

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import machine_vs_gpu as agreement
 import mma_ceiling
 import ops_page
+import performance_page
 import sass_loop
 from levers import LEVERS
 
@@ -118,3 +119,11 @@ def test_the_page_of_products_shows_what_was_measured() -> None:
         ops_page.rewritten("no marks", text)
     svg = ops_page.picture({**about, "rows": [row]})
     assert svg.count("<rect") == 3 and ">1.100<" in svg
+
+
+def test_ratios_of_the_readme() -> None:
+    """The table is what the recorded run says."""
+    readme = (performance_page.ROOT / "README.md").read_text(encoding="utf-8")
+    gemm = performance_page.load("gemm")
+    assert gemm is not None
+    assert ops_page.rewritten(readme, performance_page.ratios(gemm), performance_page.MARK) == readme
