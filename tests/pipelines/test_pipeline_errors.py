@@ -217,6 +217,20 @@ def test_shared_memory_that_no_staging_saves():
     assert refused(text).code == "shared-memory-limit"
 
 
+def test_swapping_what_is_swizzled_differently():
+    body = """
+    fa = dma.copy.async.swiz<128> lhs.subspan(TILE_M, TILE_K).at(block_m, 0) => shared;
+    fb = dma.copy.async.swiz<64> lhs.subspan(TILE_M, TILE_K).at(block_m, 1) => shared;
+    wait fa, fb;
+    swap(fa, fb);
+"""
+    text = program(body, "")
+    error = refused(text)
+    assert error.code == "swizzle-conflict"
+    assert "swiz<64>" in line_of(error, text)
+    compile_kernel(from_co(text.replace("<64>", "<128>")), "sm_80")
+
+
 def test_swapping_what_is_not_alike():
     body = """
     fa = dma.copy.async lhs.subspan(TILE_M, TILE_K).at(block_m, 0) => shared;
@@ -225,3 +239,18 @@ def test_swapping_what_is_not_alike():
     swap(fa, fb);
 """
     assert refused(program(body, "")).code == "swap-refused"
+
+
+@pytest.mark.parametrize("engine", ["dma", "tma"])
+def test_stores_do_not_change_places(engine):
+    body = f"""
+    foreach i in 2 {{
+      fa = {engine}.copy.async a => {OUT.replace("block_m", "0")};
+      fb = {engine}.copy.async b => {OUT.replace("block_m", "1")};
+      wait fa, fb;
+      swap(fa, fb);
+    }}
+"""
+    error = refused(program(body, ONE))
+    assert error.code == "swap-refused"
+    assert "`fa` cannot" in str(error) and "not in shared memory" in str(error)

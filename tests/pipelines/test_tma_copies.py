@@ -12,16 +12,16 @@ from tilemma.targets.cpu import execute
 
 
 def through(text: str, shape: tuple[int, ...], dims: dict[str, int]) -> None:
-    """Runs a kernel that copies `a` to `b`, on the CPU and the machine."""
+    """Runs a kernel that copies `a` to `b`: on the CPU, before and after the passes, and on the machine."""
     kernel = from_co(text)
     compiled = compile_kernel(kernel, "sm_90a")
     dtype = kernel.arrays[0].buffer.dtype.numpy
     rng = np.random.default_rng(0)
     a = rng.integers(0, 100, shape).astype(dtype)
-    for run in ("cpu", "machine"):
+    for run in ("language", "decided", "machine"):
         arrays = {"a": a.copy(), "b": np.zeros(shape, dtype)}
-        if run == "cpu":
-            execute(kernel, arrays, {}, dims=dims)
+        if run != "machine":
+            execute(kernel if run == "language" else compiled.kernel, arrays, {}, dims=dims)
         else:
             (launch,) = compiled.launches
             report = machine.run(compiled.ptx, launch, arrays, seed=1, schedule="late", strict=True)
@@ -98,6 +98,23 @@ __co__ void k(global f16 [M, N] a, global f16 [M, N] b) {
     parallel p by 2 : group-4 {
       tma.copy a.subspan(16, 64).at(i * 2 + p, 0) => s.subspan(16, 64).at(p, 0);
       tma.copy s.subspan(16, 64).at(p, 0) => b.subspan(16, 64).at(i * 2 + p, 0);
+    }
+  }
+}
+"""
+    through(text, (100, 64), {"M": 100, "N": 64})
+
+
+def test_stores_with_a_future():
+    """The passes turn the wait for a store into one for its group, which the reference knows too."""
+    text = """
+__co__ void k(global f16 [M, N] a, global f16 [M, N] b) {
+  parallel by 1 : block {
+    shared f16 [16, 64] s[2];
+    foreach i in cdiv(M, 16) {
+      tma.copy a.subspan(16, 64).at(i, 0) => s[i % 2];
+      f = tma.copy.async s[i % 2] => b.subspan(16, 64).at(i, 0);
+      wait f;
     }
   }
 }

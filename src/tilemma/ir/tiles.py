@@ -305,6 +305,11 @@ _SIGNS = {
 }  # fmt: skip
 
 
+def written(future: str) -> str:
+    """The name in the program behind a future's name in the IR (``f`` behind ``f.future``)."""
+    return future.split(".future")[0]
+
+
 def describe(e: Expr) -> str:
     """``e`` as a person would write it, for messages."""
     if isinstance(e, Binary):
@@ -319,4 +324,14 @@ def describe(e: Expr) -> str:
     return str(getattr(e, "name", None) or getattr(e, "value", e))
 
 
-__all__ = ["Bounded", "FragmentValue", "FutureValue", "MaybeIndex", "Scalarlike", "Tile", "describe", "scalar"]
+__all__ = [
+    "Bounded",
+    "FragmentValue",
+    "FutureValue",
+    "MaybeIndex",
+    "Scalarlike",
+    "Tile",
+    "describe",
+    "scalar",
+    "written",
+]

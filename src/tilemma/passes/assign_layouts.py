@@ -66,19 +66,23 @@ class AssignLayouts:
         rotations = Rotations(kernel.body)
         for group in rotations.groups:
             together = [r for name in sorted(group) for r in readers.get(name, ())]
-            wanted = next((asked[name] for name in sorted(group) if name in asked), None)
+            wanted = _agreed(group, asked)
             for name in group:
                 readers[name] = together
                 if wanted is not None:
                     asked[name] = wanted
         staged = {op.dst.base.name for op in walk(kernel.body) if isinstance(op, Store)}
+        copies = [op for op in walk(kernel.body) if isinstance(op, Copy) and op.engine == "tma"]
+        boxed = {v.base.name for op in copies for v in (op.src, op.dst)}
 
         def lay(op: Op) -> Op:
             if not isinstance(op, Alloc) or op.buffer.space is not Space.SHARED:
                 return op
             name = op.buffer.name
             want, where = asked.get(name, (None, None))
-            plan, why = _plan(op.buffer, readers.get(name, []), want, where or op.span, name in staged)
+            plan, why = _plan(
+                op.buffer, readers.get(name, []), want, where or op.span, name in staged, name in boxed
+            )
             data = {"slab": plan.slab, "pitch": plan.pitch, "rows": plan.rows, "size": plan.size}
             log.append(Decision("layouts", name, why, data, span=op.span))
             return replace(op, layout=plan)
@@ -134,8 +138,19 @@ def _asked(kernel: Kernel) -> dict[str, tuple[int, Span | None]]:
     return found
 
 
+def _agreed(group: frozenset[str], asked: dict[str, tuple[int, Span | None]]) -> tuple[int, Span | None] | None:
+    """What is asked for buffers that change places, or None; SwizzleConflict where that differs."""
+    wanted = [(name, *asked[name]) for name in sorted(group) if name in asked]
+    for name, swizzle, span in wanted[1:]:
+        first, one, where = wanted[0]
+        if swizzle != one:
+            notes = [Note(f"`swiz<{one}>` is asked for `{first}`, which changes places with `{name}`", where)]
+            raise SwizzleConflict(span, name=name, first=one, second=swizzle, notes=notes)
+    return wanted[0][1:] if wanted else None
+
+
 def _plan(
-    buffer: Buffer, readers: list[_Reader], asked: int | None, span: Span | None, staged: bool
+    buffer: Buffer, readers: list[_Reader], asked: int | None, span: Span | None, staged: bool, boxed: bool
 ) -> tuple[SharedLayoutPlan, str]:
     rows, row_bytes = geometry(buffer)
     descriptors = any(r.method == "wgmma" for r in readers)
@@ -162,11 +177,12 @@ def _plan(
         who = "wgmma" if descriptors else "ldmatrix"
         how = f"slabs of {legal[0]} bytes, swizzled" if legal[0] > 16 else "16-byte lines"
         return _slabs(rows, row_bytes, legal[0]), f"{how}, for {who}"
-    if staged and rows > 1 and buffer.dtype.bits <= 16 and legal:
+    # The copy engine reads no rows with gaps, so padding is for buffers that it does not touch.
+    if staged and rows > 1 and (buffer.dtype.bits <= 16 or boxed) and legal:
         return _slabs(
             rows, row_bytes, legal[0]
         ), f"slabs of {legal[0]} bytes, swizzled, for stores of accumulators"
-    if staged and rows > 1 and row_bytes % 32 == 0:
+    if staged and not boxed and rows > 1 and row_bytes % 32 == 0:
         # A quad of lanes stores 32 bytes of a row: 32 more a row put neighbouring rows on other banks.
         return _plain(rows, row_bytes, 32), "rows padded by 32 bytes, for stores of accumulators"
     return _plain(rows, row_bytes), "plain rows"

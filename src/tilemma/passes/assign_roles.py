@@ -79,11 +79,11 @@ class AssignRoles:
         light = [n for n, _ in parts if not _multiplies(n.op)]
         if not heavy or not light:
             return
-        have = target.registers_per_sm // (block.min_blocks or 1)
-        entry = min(target.registers_per_thread, have // tree.threads) // _STEP * _STEP
+        most = target.registers_per_sm // (block.min_blocks or 1) // tree.threads
+        entry = min(target.registers_per_thread, most) // _STEP * _STEP
         few = {n: _LEAST if _solo(n.op) else _MOVER for n in light}
-        rest = tree.threads - sum(_size(n) for n in (*heavy, *light))
-        left = have - rest * entry - sum(_size(n) * k for n, k in few.items())
+        # setmaxnreg hands out what the block was launched with, not what the SM has besides.
+        left = sum(_size(n) for n in (*heavy, *light)) * entry - sum(_size(n) * k for n, k in few.items())
         many = min(_MOST, left // sum(_size(n) for n in heavy) // _STEP * _STEP)
         if many <= entry or min(few.values()) >= entry:
             return

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from tilemma.errors import CompileError, Note
 from tilemma.ir.tile import Apply, Body, For, Kernel, Mma, Op, ScaleMma, Store, WaitFuture, While
+from tilemma.ir.tiles import written
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.decision import Decision
 
@@ -45,7 +46,7 @@ class _Order:
                     self.pending = {a: m for a, m in self.pending.items() if m.future not in names}
                 case Store(fragment=ref) | Apply(fragment=ref) | ScaleMma(acc=ref) if ref.name in self.pending:
                     multiply = self.pending[ref.name]
-                    future = str(multiply.future).removesuffix(".future")
+                    future = written(str(multiply.future))
                     notes = [Note("the multiply", multiply.span)]
                     raise AccumulatorNotAwaited(op.span, name=ref.name, future=future, notes=notes)
             for _, inner in bodies(op):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilemma.errors import CompileError, Note
 from tilemma.ir.tile import Alloc, Body, Copy, SwapFutures
+from tilemma.ir.tiles import written
 from tilemma.ir.types import Buffer, Space
 from tilemma.ir.walk import walk
 
@@ -29,7 +30,9 @@ class Rotations:
                 if first.dst.base.name != op.dst.base.name:
                     notes = [Note("another copy of this name goes elsewhere", first.span)]
                     what = "its copies go to different buffers"
-                    raise SwapRefused(op.span, name=op.future, what=what, remedy="name them apart", notes=notes)
+                    raise SwapRefused(
+                        op.span, name=written(op.future), what=what, remedy="name them apart", notes=notes
+                    )
         self._copies = copies
         self.groups: list[frozenset[str]] = []
         self._of: dict[str, frozenset[str]] = {}
@@ -43,20 +46,25 @@ class Rotations:
         found: list[Buffer] = []
         for name in op.futures:
             if name not in self._copies:
-                what = "no copy gives it a buffer"
-                raise SwapRefused(op.span, name=name, what=what, remedy="make it the result of a `dma.copy`")
+                what, remedy = "no copy gives it a buffer", "make it the result of a `dma.copy`"
+                raise SwapRefused(op.span, name=written(name), what=what, remedy=remedy)
             found.append(self._copies[name].dst.base)
+            if found[-1].space is not Space.SHARED:
+                what = f"its copy writes `{found[-1].name}`, which is not in shared memory"
+                remedy = "wait for this copy where it stands in the program"
+                raise SwapRefused(op.span, name=written(name), what=what, remedy=remedy)
         first = found[0]
         for b, name in zip(found, op.futures, strict=True):
             if (b.dtype, b.shape, b.space, b.copies) != (first.dtype, first.shape, Space.SHARED, 0):
                 what = f"`{b.name}` and `{first.name}` are not alike"
-                raise SwapRefused(
-                    op.span, name=name, what=what, remedy="give both buffers the same type and shape"
-                )
+                remedy = "give both buffers the same type and shape"
+                raise SwapRefused(op.span, name=written(name), what=what, remedy=remedy)
         names = tuple(b.name for b in found)
         if len(set(names)) != len(names):
             what = "two of the names stand for one buffer"
-            raise SwapRefused(op.span, name=op.futures[0], what=what, remedy="copy into different buffers")
+            raise SwapRefused(
+                op.span, name=written(op.futures[0]), what=what, remedy="copy into different buffers"
+            )
         return names
 
     def group(self, buffer: str) -> frozenset[str]:

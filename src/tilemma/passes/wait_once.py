@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilemma.errors import CompileError
 from tilemma.ir.tile import Body, Copy, For, Kernel, Mma, Op, SwapFutures, WaitFuture, While
+from tilemma.ir.tiles import written
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.bind_copies import by_tma
 from tilemma.passes.decision import Decision
@@ -48,7 +49,7 @@ def _once(body: Body, met: Futures, perhaps: Futures, loads: Futures) -> Body:
         if isinstance(op, WaitFuture):
             rest = tuple(f for f in op.futures if f not in met)
             for again in perhaps.intersection(rest):
-                raise WaitedForTwice(op.span, name=again.split(".future")[0])
+                raise WaitedForTwice(op.span, name=written(again))
             met |= frozenset(rest)
             if rest:
                 out.append(op if rest == op.futures else replace(op, futures=rest))

@@ -110,12 +110,13 @@ def facts(ref: ArrayRef) -> ArrayFacts:
 
     ``contiguous`` is the last dimension with stride 1 or extent <= 1; None when there is none.
     ``alignment`` is 16, 8, 4, 2 or 1: it divides the address and, in bytes, the stride of every other
-    dimension with an extent above 1 (the stride of a dimension of one element is never used).
+    dimension with an extent above 1 (the stride of a dimension of one element is never used).  An array without
+    elements counts as row-major and aligned: its strides are never used either, and NumPy says 0.
     """
     last = reversed(range(ref.rank))
-    contiguous = next((d for d in last if ref.shape[d] <= 1 or ref.strides[d] == 1), None)
     if ref.is_empty:
-        return ArrayFacts(ref.dtype, ref.rank, contiguous, 16)
+        return ArrayFacts(ref.dtype, ref.rank, next(last, None), 16)
+    contiguous = next((d for d in last if ref.shape[d] <= 1 or ref.strides[d] == 1), None)
     bits = ref.pointer | 16
     for d, (extent, stride) in enumerate(zip(ref.shape, ref.strides, strict=True)):
         if extent > 1 and d != contiguous:

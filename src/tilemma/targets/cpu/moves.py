@@ -99,7 +99,9 @@ def _asynchronous(
     """The source is read when the copy is issued, and has to stay; the destination is unusable until it lands."""
     future = None if op.future is None else c.slot("future", op.future)
     event = None if op.event is None else event_place(c, op.event)
-    needs_wait = op.event is None and (op.future is not None or op.dst.base.space is not Space.GLOBAL)
+    store = op.dst.base.space is Space.GLOBAL
+    needs_wait = op.event is None and (op.future is not None or not store)
+    bulk = store and op.plan is not None and op.plan.engine == "tma"
 
     def run(f: Frame) -> None:
         wait_for(f, after)
@@ -116,7 +118,7 @@ def _asynchronous(
             dst.put(q, tile)
             dst.mark(q, q.storage.landed)
 
-        flight = Flight(op.future or op.dst.base.name, instance.threads, land, needs_wait, op.span)
+        flight = Flight(op.future or op.dst.base.name, instance.threads, land, needs_wait, op.span, bulk)
         instance.block.launch(flight)
         if future is not None:
             f[future] = flight

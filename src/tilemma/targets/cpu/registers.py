@@ -13,6 +13,7 @@ import numpy as np
 
 from tilemma import dtypes
 from tilemma.dtypes import DType
+from tilemma.ir.tiles import written
 from tilemma.targets.cpu.faults import FragmentElsewhere, FragmentUnset, UnwaitedMultiply
 from tilemma.targets.cpu.values import Array, Value, carrier, read_tf32, rounded
 
@@ -105,7 +106,7 @@ class Registers:
         """As `read`, for those who look at the values: no multiply may be under way."""
         tile = self.read(index, threads)
         if tile.pending is not None:
-            raise UnwaitedMultiply(fragment=self.name, future=tile.pending)
+            raise UnwaitedMultiply(fragment=self.name, future=written(tile.pending))
         return tile
 
 

@@ -270,6 +270,10 @@ def copy_wait(c: Compiler, op: CopyWait, scope: Scope) -> Step:
     return Step(lambda f: f[INSTANCE].block.wait_groups(f[INSTANCE].threads, op.pending))
 
 
+def bulk_wait(c: Compiler, op: BulkWait, scope: Scope) -> Step:
+    return Step(lambda f: f[INSTANCE].block.wait_stores(f[INSTANCE].threads, op.pending))
+
+
 def nothing(c: Compiler, op: Op, scope: Scope) -> Step:
     """Decisions that only say how the hardware keeps the promises which the reference keeps by itself."""
     return Step(lambda f: None)
@@ -289,6 +293,6 @@ TABLE = {
     MmaFence: nothing,
     MmaCommit: nothing,
     MmaWait: nothing,
-    BulkWait: nothing,
+    BulkWait: bulk_wait,
     Commit: nothing,
 }

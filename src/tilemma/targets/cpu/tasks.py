@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilemma.errors import Span, TilemmaError
+from tilemma.ir.tiles import written
 from tilemma.targets.cpu.faults import Deadlock, EventOverrun, SlotOutside, UnwaitedCopy
 from tilemma.targets.cpu.registers import Threads
 from tilemma.targets.cpu.storage import Storage
@@ -132,13 +133,15 @@ MAX_PENDING = 64
 
 @dataclass(eq=False)
 class Flight:
-    """An asynchronous copy under way; ``land`` makes its data appear."""
+    """An asynchronous copy under way; ``land`` makes its data appear.  ``bulk``: a store by the copy engine, which
+    bulk waits count."""
 
     name: str
     owner: Threads
     land_now: Callable[[], None]
     needs_wait: bool
     span: Span | None = None
+    bulk: bool = False
     landed: bool = False
     waited: bool = False
     group: int | None = None
@@ -169,6 +172,7 @@ class Block:
         # For each owner the numbers of the newest groups it closed, counted over the block.
         self.groups: dict[Threads, deque[int]] = {}
         self.closed = 0
+        self.stores: list[Flight] = []
         self.seed = seed
         self.random = random.Random(seed)
         self.tasks: list[Task] = []
@@ -176,6 +180,8 @@ class Block:
 
     def launch(self, flight: Flight) -> None:
         self.flights.append(flight)
+        if flight.bulk:
+            self.stores.append(flight)
 
     def commit(self, owner: Threads) -> None:
         """Close a group of copies of ``owner``."""
@@ -201,6 +207,14 @@ class Block:
         flight.land()
         self.flights = [x for x in self.flights if not x.landed]
 
+    def wait_stores(self, threads: Threads, pending: int) -> None:
+        """All but the newest ``pending`` stores by the copy engine that ``threads`` have started land."""
+        first, count = threads
+        mine = [x for x in self.stores if x.owner[0] < first + count and first < x.owner[0] + x.owner[1]]
+        for flight in mine[: len(mine) - pending]:
+            self.wait(flight)
+            self.stores.remove(flight)
+
     def land_one(self) -> bool:
         """One of the copies under way lands; False when there is none."""
         waiting = [x for x in self.flights if not x.landed]
@@ -216,7 +230,7 @@ class Block:
         for flight in self.flights:
             flight.land()
             if flight.needs_wait and not flight.waited:
-                raise UnwaitedCopy(flight.span, future=flight.name)
+                raise UnwaitedCopy(flight.span, future=written(flight.name))
         self.flights.clear()
 
 
