@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from tilemma import dtypes
 from tilemma.ir.expr import const
 from tilemma.ir.lane import Imm, Instr, LaneFor, LaneIf, LaneOp, Mem, Reg, Special
-from tilemma.ir.tile import Alloc, Kernel, Parallel, SharedLayoutPlan
+from tilemma.ir.plans import SharedLayoutPlan
+from tilemma.ir.tile import Alloc, Kernel, Parallel
 from tilemma.ir.types import BLOCK, Buffer, Space
 from tilemma.lower.context import Lowering
 from tilemma.lower.control import block_instance

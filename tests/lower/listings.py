@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilemma import dtypes
 from tilemma.ir import tile
 from tilemma.ir.expr import Const, Dim, Index, cdiv, const, mul
+from tilemma.ir.plans import CopyPlan, FragmentPlan, LoadPlan, SharedLayoutPlan, StorePlan
 from tilemma.ir.tile import (
     Alloc,
     ArrayFacts,
@@ -12,25 +13,20 @@ from tilemma.ir.tile import (
     Barrier,
     Copy,
     CopyCommit,
-    CopyPlan,
     CopyWait,
     DeclareFragment,
     Fill,
     For,
-    FragmentPlan,
     FragmentRef,
     Kernel,
     Load,
-    LoadPlan,
     Mma,
     MmaCommit,
     MmaFence,
     MmaWait,
     Parallel,
     ProxyFence,
-    SharedLayoutPlan,
     Store,
-    StorePlan,
 )
 from tilemma.ir.types import BLOCK, GROUP, WARPGROUP, Axis, Buffer, Contract, Space, View
 

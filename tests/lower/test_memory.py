@@ -9,7 +9,7 @@ from lanes import Lane, runtime, shared_buffer
 
 from tilemma import dtypes
 from tilemma.ir.expr import const
-from tilemma.ir.tile import SharedLayoutPlan
+from tilemma.ir.plans import SharedLayoutPlan
 from tilemma.ir.types import View
 from tilemma.layouts import plain_layout, shared_layout
 from tilemma.lower.emitter import Emitter

@@ -20,7 +20,8 @@ from pass_kernels import (
 )
 
 from tilemma.ir.expr import binary
-from tilemma.ir.tile import ArrayFacts, Copy, CopyPlan, Store
+from tilemma.ir.plans import CopyPlan
+from tilemma.ir.tile import ArrayFacts, Copy, Store
 from tilemma.ir.types import THREAD
 from tilemma.passes import FRONT_PASSES
 from tilemma.passes.assign_layouts import AssignLayouts

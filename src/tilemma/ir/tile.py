@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 from tilemma.dtypes import DType
 from tilemma.errors import Span
 from tilemma.ir.expr import Expr, Index, Scalar, Var
+from tilemma.ir.plans import CopyPlan, FragmentPlan, LoadPlan, SharedLayoutPlan, StorePlan
 from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, View
 
 
@@ -170,50 +171,6 @@ class Alloc(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class SharedLayoutPlan:
-    """Decided byte layout of one copy of a shared buffer, seen as ``rows`` rows (all dimensions but the last).
-
-    ``slab`` 0: plain, row r starts at byte r * ``pitch``.  Otherwise the columns are cut into slabs of
-    ``slab`` bytes (16, 32, 64 or 128), stored one after the other, each ``rows`` rows of ``slab`` bytes; within a
-    slab the 16-byte units are swizzled by Sw<B,4,3> with B = 0, 1, 2, 3.  That is the tiling of the
-    canonical wgmma atoms, K-major or MN-major according to which axis of the operand the last dimension is,
-    what a TMA box of that width writes, and free of conflicts for ldmatrix.
-    ``size`` in bytes, ``alignment`` in bytes (the swizzle acts on address bits).
-    """
-
-    slab: int
-    pitch: int
-    rows: int
-    size: int
-    alignment: int
-
-
-@dataclass(frozen=True, slots=True)
-class CopyPlan:
-    """Decided way of a `Copy`.
-
-    ``engine``: "cp.async" and "ldst" are issued by the ``threads`` threads of the enclosing instance of
-    ``level`` (which may be further out than where the copy is written: what does not depend on inner indices
-    happens once), ``vector`` bytes each at a time; "tma" by one elected thread of them, in boxes of ``box``
-    elements (innermost dimension first).
-
-    ``counted``, for bytes that complete an event: "trigger", a later trigger expects them; "expect", the copy
-    itself does; "arrive", and it arrives too, as nothing triggers the event.  ``peers``, for a multicast: the
-    indices of blocks within the cluster that share the tile; each of those blocks loads a part for all.
-    ``whole``: nothing of the tile lies over an edge, as the program has asked already.
-    """
-
-    engine: Literal["cp.async", "ldst", "tma"]
-    vector: int
-    level: Level
-    threads: int
-    box: tuple[int, ...] = ()
-    counted: Literal["", "trigger", "expect", "arrive"] = ""
-    peers: tuple[str, ...] = ()
-    whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Copy(Op):
     """Move the elements of ``src`` to ``dst``.
 
@@ -254,29 +211,6 @@ class FragmentRef:
 
 
 @dataclass(frozen=True, slots=True)
-class FragmentPlan:
-    """Decided: what a fragment is.
-
-    ``role``: "A", "B" or "C" (accumulator), "E" (sparse metadata).  ``shape`` is that of the whole tile held
-    by one instance of ``level``: [M, K], [N, K] (B: CuTe's order), [M, N].  ``residence``: "registers", or
-    "shared" for a wgmma operand read through descriptors, whose `Load` costs nothing.  ``atom`` names the
-    record whose thread-value layout tells who owns what; ``repeat`` = atoms along the two axes of ``shape``
-    for one unit, the atom's own threads (a warp for mma.sync, a warpgroup for wgmma).  ``grid``: how many
-    units share the contraction, along M and N; unit u stands at (u % grid[0], u // grid[0]).  A is divided
-    along M and repeated along N, B the other way round.
-    """
-
-    role: Literal["A", "B", "C", "E"]
-    dtype: DType
-    shape: tuple[int, int]
-    level: Level
-    residence: Literal["registers", "shared"]
-    atom: str
-    repeat: tuple[int, int]
-    grid: tuple[int, int] = (1, 1)
-
-
-@dataclass(frozen=True, slots=True)
 class DeclareFragment(Op):
     """Names a register tile; ``copies`` for arrays.  Decided: ``plan``."""
 
@@ -296,15 +230,6 @@ class Fill(Op):
     fragment: FragmentRef
     value: Expr
     dtype: DType | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
-    """Decided way of a `Load`: "ldmatrix" (``atom`` names the record), "descriptor" (nothing to do), "shared"
-    or "global" (scalar or vector loads of each lane's own elements)."""
-
-    method: Literal["ldmatrix", "descriptor", "shared", "global"]
-    atom: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,16 +283,6 @@ class ScaleMma(Op):
     acc: FragmentRef
     scale_a: View
     scale_b: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class StorePlan:
-    """Decided way of a `Store`: "direct" (each lane its own elements, ``vector`` bytes at a time) or
-    "stmatrix"."""
-
-    method: Literal["direct", "stmatrix"]
-    vector: int = 0
-    atom: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from tilemma.errors import CompileError
 from tilemma.ir import tile, walk
 from tilemma.ir.expr import Expr
 from tilemma.ir.lane import Imm, LaneLocal, Reg, Special
-from tilemma.ir.tile import Alloc, ArrayFacts, FragmentPlan, Kernel, Op
+from tilemma.ir.plans import FragmentPlan
+from tilemma.ir.tile import Alloc, ArrayFacts, Kernel, Op
 from tilemma.ir.types import Buffer, Contract, Level, View
 from tilemma.lower.alike import Structures
 from tilemma.lower.emitter import Emitter, Value

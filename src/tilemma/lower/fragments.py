@@ -9,7 +9,8 @@ from tilemma.atoms import MmaAtom, Operand, catalogue
 from tilemma.dtypes import DType
 from tilemma.ir import tile
 from tilemma.ir.lane import Imm, Reg, Vec
-from tilemma.ir.tile import FragmentPlan, FragmentRef
+from tilemma.ir.plans import FragmentPlan
+from tilemma.ir.tile import FragmentRef
 from tilemma.lower.context import FragmentKey, Instance, Lowering, RegisterTile, Tile, lowers
 from tilemma.lower.convert import constant, convert, register
 from tilemma.lower.linear import Linear

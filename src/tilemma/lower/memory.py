@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from tilemma.ir.expr import value_of
 from tilemma.ir.lane import Imm, Mem, Reg, Special
-from tilemma.ir.tile import SharedLayoutPlan
+from tilemma.ir.plans import SharedLayoutPlan
 from tilemma.ir.types import Buffer, Space, View
 from tilemma.lower.context import Lowering, NotLowered
 from tilemma.lower.emitter import Emitter

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.errors import CompileError, Note, Span
-from tilemma.ir.tile import Alloc, Copy, FragmentRef, Kernel, Load, Mma, Op, SharedLayoutPlan, Store
+from tilemma.ir.plans import SharedLayoutPlan
+from tilemma.ir.tile import Alloc, Copy, FragmentRef, Kernel, Load, Mma, Op, Store
 from tilemma.ir.types import Buffer, Space, View
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes.contraction import stored

@@ -10,18 +10,8 @@ from tilemma.atoms import Operand as AtomOperand
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Refusal
 from tilemma.ir.builder import KTileOrder
-from tilemma.ir.tile import (
-    DeclareFragment,
-    FragmentPlan,
-    FragmentRef,
-    Kernel,
-    Load,
-    LoadPlan,
-    Mma,
-    Op,
-    Operand,
-    ScaleMma,
-)
+from tilemma.ir.plans import FragmentPlan, LoadPlan
+from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, ScaleMma
 from tilemma.ir.types import Level, Space, View
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes.contraction import Fragments, Stored, stored

@@ -7,21 +7,8 @@ from math import prod
 
 from tilemma.errors import CompileError
 from tilemma.ir.expr import Expr, Index, value_of
-from tilemma.ir.tile import (
-    Alloc,
-    ArrayFacts,
-    Copy,
-    CopyPlan,
-    DeclareFragment,
-    FragmentPlan,
-    InThreads,
-    Kernel,
-    Op,
-    Parallel,
-    SharedLayoutPlan,
-    Store,
-    StorePlan,
-)
+from tilemma.ir.plans import CopyPlan, FragmentPlan, SharedLayoutPlan, StorePlan
+from tilemma.ir.tile import Alloc, ArrayFacts, Copy, DeclareFragment, InThreads, Kernel, Op, Parallel, Store
 from tilemma.ir.types import BLOCK, THREAD, Buffer, Level, Space, View
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes import tma

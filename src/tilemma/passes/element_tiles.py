@@ -9,7 +9,8 @@ from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.expr import FragmentElement
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.tile import Apply, Body, FragmentPlan, Kernel, Op
+from tilemma.ir.plans import FragmentPlan
+from tilemma.ir.tile import Apply, Body, Kernel, Op
 from tilemma.ir.types import Level
 from tilemma.ir.walk import expressions, walk
 from tilemma.passes.contraction import Fragments, fragment_uses, matrix

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from tilemma.errors import CompileError
 from tilemma.ir.expr import value_of
-from tilemma.ir.tile import ArrayFacts, Copy, SharedLayoutPlan
+from tilemma.ir.plans import SharedLayoutPlan
+from tilemma.ir.tile import ArrayFacts, Copy
 from tilemma.ir.types import Axis, Space, View
 from tilemma.passes.contraction import divides
 

@@ -1,0 +1,299 @@
+"""The frame of a kernel being built: its names and parameters, the bodies that are open, the control around them.
+
+`tilemma.ir.builder` puts the statements in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+
+from tilemma.dtypes import DType
+from tilemma.errors import CompileError, Span
+from tilemma.ir import tile as t
+from tilemma.ir.expr import Dim, Expr, Index, Scalar, Var, const
+from tilemma.ir.moments import History, Moment
+from tilemma.ir.tiles import Bounded, Scalarlike, Tile, scalar
+from tilemma.ir.types import Buffer, Level, Space
+from tilemma.ir.usage import is_size
+
+# Each walk over what may be pending takes twice as long for each further loop.
+MAX_LOOPS = 10
+
+
+class ElseWithoutIf(CompileError):
+    code = "else-without-if"
+    found = "`else` does not follow an `if`"
+    expected = "`else` directly after the block of its `if`"
+    fix = "move it there, or remove it"
+
+
+class LoopsTooDeep(CompileError):
+    code = "loops-too-deep"
+    found = "more than {limit} loops in one another"
+    expected = "at most {limit}: what each may leave to its next turn is followed through all of them"
+    fix = "join loops: one over the product of their extents, `i // n` and `i % n` in place of two indices"
+
+
+@dataclass
+class Structure:
+    """Names, and the operations read so far, by the bodies that are open.
+
+    ``span`` is where the statement being read stands; operations take it unless a call gives another.
+    """
+
+    name: str
+    span: Span | None = None
+    params: list[t.Parameter] = field(default_factory=list)
+    returns: Buffer | None = None
+    # Variables that get their value once.
+    fixed: set[str] = field(default_factory=set)
+    _stack: list[list[t.Op]] = field(default_factory=lambda: [[]])
+    _used: dict[str, int] = field(default_factory=dict)
+    _levels: list[Level | None] = field(default_factory=list)
+    _history: History = field(default_factory=History)
+    # What runs its body any number of times and is open: loops, and (once) the outermost parallel.
+    _repeats: list[int] = field(default_factory=list)
+    _loops: int = 0
+
+    # ---- names and parameters ----------------------------------------------------------------------------
+
+    def fresh(self, name: str) -> str:
+        """``name``, or ``name.1``, ``name.2``, .. where it is taken."""
+        count = self._used.get(name, -1) + 1
+        self._used[name] = count
+        return name if count == 0 else self.fresh_suffix(name, count)
+
+    def fresh_suffix(self, name: str, count: int) -> str:
+        candidate = f"{name}.{count}"
+        self._used[candidate] = 0
+        return candidate
+
+    def array_param(
+        self, name: str, dtype: DType, dims: Sequence[str | int | None], span: Span | None = None
+    ) -> Tile:
+        """An array parameter; a dimension is a name, a number, or None (its own, unnamed)."""
+        shape: list[Expr] = []
+        for i, d in enumerate(dims):
+            if isinstance(d, int):
+                shape.append(const(d))
+                continue
+            dim = Dim(d if d is not None else f"{name}_{i}")
+            # No index or variable may take the name of a dimension.
+            self._used.setdefault(dim.name, 0)
+            shape.append(dim)
+        buffer = Buffer(self.fresh(name), dtype, tuple(shape), Space.GLOBAL)
+        self.params.append(t.ArrayParameter(buffer, span=span or self.span))
+        return Tile.whole(buffer)
+
+    def scalar_param(self, name: str, dtype: DType, span: Span | None = None) -> Scalar:
+        s = Scalar(self.fresh(name), dtype)
+        self.params.append(t.ScalarParameter(s, span=span or self.span))
+        return s
+
+    @property
+    def host_operations(self) -> list[t.Op]:
+        """The operations at kernel level, to be rearranged."""
+        return self._stack[0]
+
+    def finish(self) -> t.Kernel:
+        """The kernel read so far."""
+        assert len(self._stack) == 1, "a body is still open"
+        return t.Kernel(self.name, tuple(self.params), tuple(self._stack[0]), self.returns, span=self.span)
+
+    # ---- structure ---------------------------------------------------------------------------------------
+
+    def emit(self, op: t.Op) -> t.Op:
+        """Append ``op`` to the body being built; it gets the current span when it has none."""
+        if op.span is None:
+            op = replace(op, span=self.span)
+        self._stack[-1].append(op)
+        self._history.note(op)
+        return op
+
+    # ---- moments -----------------------------------------------------------------------------------------
+
+    def moment(self) -> Moment:
+        """Where the program being built stands."""
+        body = self._stack[-1]
+        return Moment(body, len(body), self._history.count, tuple(self._repeats))
+
+    def is_open(self, moment: Moment) -> bool:
+        """Whether what is visible at ``moment`` is visible here."""
+        return any(body is moment.body for body in self._stack)
+
+    def may_differ(self, names: frozenset[str], moment: Moment, memory: bool) -> bool:
+        """Whether what reads ``names`` (``memory``: shared or global memory among them) may give something else
+        here than at ``moment``: something was written since, or a loop was entered, whose body may yet write."""
+        return tuple(self._repeats) != moment.repeats or self._history.changed(names, moment.count, memory)
+
+    def insert(self, moment: Moment, ops: Sequence[t.Op]) -> None:
+        """Put ``ops`` where ``moment`` was taken."""
+        self._history.insert(moment, ops)
+
+    def fix(self, e: Expr) -> Var:
+        """A variable for the value of ``e``, which the caller declares and nothing assigns again."""
+        var = Var(self.fresh("value"), e.type)
+        self.fixed.add(var.name)
+        return var
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """What is read inside may run any number of times."""
+        self._repeats.append(self._history.count)
+        try:
+            yield
+        finally:
+            self._repeats.pop()
+
+    @contextmanager
+    def _body(self) -> Iterator[list[t.Op]]:
+        ops: list[t.Op] = []
+        self._stack.append(ops)
+        try:
+            yield ops
+        finally:
+            self._stack.pop()
+
+    @contextmanager
+    def _loop(self, span: Span | None) -> Iterator[list[t.Op]]:
+        if len(self._repeats) > MAX_LOOPS:
+            raise LoopsTooDeep(span, limit=MAX_LOOPS)
+        self._loops += 1
+        try:
+            with self.repeated(), self._body() as ops:
+                yield ops
+        finally:
+            self._loops -= 1
+
+    @property
+    def inside_parallel(self) -> bool:
+        return bool(self._levels)
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether a jump has a loop to leave, with no parallel between."""
+        return self._loops > 0
+
+    @property
+    def level(self) -> Level | None:
+        """The innermost parallel level that is open (None: at kernel level, or not annotated)."""
+        return self._levels[-1] if self._levels else None
+
+    @contextmanager
+    def parallel(
+        self,
+        names: Sequence[str],
+        extents: Sequence[Scalarlike],
+        level: Level | None = None,
+        *,
+        asynchronous: bool = False,
+        cooperative: bool = False,
+        min_blocks: int | None = None,
+        max_registers: int | None = None,
+        overlap: bool = False,
+        span: Span | None = None,
+    ) -> Iterator[tuple[Bounded, ...]]:
+        span = span or self.span
+        indices = tuple(Index(self.fresh(n), scalar(e)) for n, e in zip(names, extents, strict=True))
+        outermost, loops = not self._levels, self._loops
+        self._levels.append(level)
+        self._loops = 0
+        try:
+            with self.repeated() if outermost else nullcontext(), self._body() as ops:
+                yield tuple(Bounded.of(i) for i in indices)
+        finally:
+            self._levels.pop()
+            self._loops = loops
+        self.emit(
+            t.Parallel(
+                indices,
+                tuple(ops),
+                level,
+                asynchronous,
+                cooperative,
+                min_blocks,
+                max_registers,
+                overlap,
+                span=span,
+            )
+        )
+
+    @contextmanager
+    def foreach(
+        self,
+        name: str,
+        extent: Scalarlike,
+        *,
+        start: Scalarlike = 0,
+        stop: Scalarlike | None = None,
+        step: Scalarlike = 1,
+        unroll: int | None = None,
+        vectorize: int | None = None,
+        span: Span | None = None,
+    ) -> Iterator[Bounded]:
+        """A loop over ``start .. stop`` (default: ``extent``) of an index bounded by ``extent``."""
+        span = span or self.span
+        index = Index(self.fresh(name), scalar(extent))
+        end = scalar(extent) if stop is None else scalar(stop)
+        with self._loop(span) as ops:
+            yield Bounded.of(index)
+        self.emit(t.For(index, scalar(start), end, scalar(step), tuple(ops), unroll, vectorize, span=span))
+
+    @contextmanager
+    def while_(self, cond: Expr, span: Span | None = None) -> Iterator[None]:
+        span = span or self.span
+        with self._loop(span) as ops:
+            yield
+        self.emit(t.While(cond, tuple(ops), span=span))
+
+    @contextmanager
+    def if_(self, cond: Expr, span: Span | None = None) -> Iterator[None]:
+        span = span or self.span
+        with self._body() as ops:
+            yield
+        self.emit(t.If(cond, tuple(ops), span=span))
+
+    @contextmanager
+    def else_(self, span: Span | None = None) -> Iterator[None]:
+        """The other branch of the `If` just emitted; ElseWithoutIf when there is none."""
+        before = self._stack[-1]
+        last = before[-1] if before else None
+        if not isinstance(last, t.If) or last.otherwise:
+            raise ElseWithoutIf(span or self.span)
+        with self._body() as ops:
+            yield
+        at = next(i for i, op in enumerate(before) if op is last)
+        before[at] = replace(last, otherwise=tuple(ops))
+
+    @contextmanager
+    def inthreads(self, cond: Expr, asynchronous: bool = False, span: Span | None = None) -> Iterator[None]:
+        span = span or self.span
+        loops, self._loops = self._loops, 0
+        with self._body() as ops:
+            yield
+        self._loops = loops
+        self.emit(t.InThreads(cond, tuple(ops), asynchronous, span=span))
+
+    # ---- requirements ------------------------------------------------------------------------------------
+
+    def require(self, cond: Expr, message: str, span: Span | None = None) -> None:
+        """``cond`` must hold for the program to make sense: checked at launch, or here where sizes do not say."""
+        op = t.Assert(cond, message, span=span or self.span)
+        if not is_size(cond):
+            self.emit(op)
+        elif op not in self._stack[0]:
+            self._stack[0].append(op)
+
+    def check(self, cond: Expr, message: str) -> None:
+        """An assertion of the program: at launch where every thread makes it and sizes tell, else here."""
+        if self._unconditional and is_size(cond):
+            self.require(cond, message)
+        else:
+            self.emit(t.Assert(cond, message))
+
+    @property
+    def _unconditional(self) -> bool:
+        """Whether only parallels are open."""
+        return len(self._stack) == 1 + len(self._levels)
