@@ -37,6 +37,7 @@ ALLOWED = {
     "kernels": COMPILER | {"recall", "lang", "croqtile", "runtime", "machine"},
 }
 TOP = {"ops", "tools", "cli", "__init__"}
+MAX_LINES = 550
 
 
 def imports(path: Path) -> set[str]:
@@ -92,3 +93,10 @@ def test_modules_of_the_tests_have_names_of_their_own() -> None:
     """Folders of tests stand in one search path: of two modules with one name, a test would import either."""
     names = Counter(p.stem for p in Path(__file__).parent.rglob("*.py") if p.stem != "conftest")
     assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "bench", "examples"])
+def test_files_can_be_read_in_one_sitting(folder: str) -> None:
+    root = Path(__file__).resolve().parents[1] / folder
+    lengths = {str(p.relative_to(root)): p.read_text().count("\n") for p in root.rglob("*.py")}
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}

@@ -8,6 +8,7 @@ import pytest
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.extract import extract
+from tilemma.croqtile.node import Node
 from tilemma.croqtile.parse import SyntaxProblem, parse
 from tilemma.errors import CompileError
 
@@ -171,11 +172,11 @@ def test_every_node_lies_within_its_parent() -> None:
         "__co__ void f(f32 [M] x) {\n  parallel p by 2 : block {\n    y = x.at(p * 2 + 1) #+ 3;\n  }\n}"
     )
 
-    def inside(node: ast.Node) -> None:
+    def inside(node: Node) -> None:
         for f in fields(node):
             value = getattr(node, f.name)
             for child in value if isinstance(value, tuple) else (value,):
-                if isinstance(child, ast.Node):
+                if isinstance(child, Node):
                     a, b = node.span, child.span
                     assert (a.line, a.column) <= (b.line, b.column)
                     assert (b.end_line, b.end_column) <= (a.end_line, a.end_column)

@@ -19,6 +19,7 @@ from tilemma.croqtile.atomics import ATOMICS
 from tilemma.croqtile.contraction import FIRST
 from tilemma.croqtile.copies import OPTIONS, WHAT
 from tilemma.croqtile.expressions import BUILTINS
+from tilemma.croqtile.node import Node
 from tilemma.croqtile.preprocess import DIRECTIVES
 from tilemma.croqtile.views import TILE_MEMBERS
 from tilemma.croqtile.words import FOREIGN, OPERATORS, WORDS
@@ -74,11 +75,11 @@ def test_every_kind_of_syntax_is_there() -> None:
             node = stack.pop()
             if isinstance(node, tuple):
                 stack += node
-            elif isinstance(node, ast.Node):
+            elif isinstance(node, Node):
                 seen.add(type(node))
                 stack += [getattr(node, f.name) for f in fields(node)]
-    every = {c for c in vars(ast).values() if isinstance(c, type) and issubclass(c, ast.Node)}
-    assert every - seen <= {ast.Node, ast.Expr, ast.Statement}
+    every = {c for c in vars(ast).values() if isinstance(c, type) and issubclass(c, Node)}
+    assert every - seen <= {Node, ast.Expr, ast.Statement}
 
 
 def test_every_word_of_croqtile_is_there() -> None:

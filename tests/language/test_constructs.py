@@ -6,6 +6,7 @@ import contraction  # noqa: F401
 import control  # noqa: F401
 import copying  # noqa: F401
 import dialects  # noqa: F401
+import epilogues  # noqa: F401
 import pipelining  # noqa: F401
 import pytest
 import scalars  # noqa: F401

@@ -12,6 +12,7 @@ import contraction
 import control
 import copying
 import dialects
+import epilogues
 import pipelining
 import pytest
 import scalars
@@ -27,6 +28,7 @@ from tilemma.croqtile.atomics import ATOMICS
 from tilemma.croqtile.copies import OPTIONS as COPY_OPTIONS
 from tilemma.croqtile.expressions import BUILTINS
 from tilemma.croqtile.extract import extract
+from tilemma.croqtile.node import Node
 from tilemma.croqtile.parse import parse
 from tilemma.croqtile.tokens import tokens
 from tilemma.croqtile.views import TILE_MEMBERS
@@ -35,7 +37,7 @@ from tilemma.errors import CompileError
 from tilemma.lang.atomics import AtomicNamespace
 
 TESTS = Path(__file__).resolve().parents[1]
-MODULES = (contraction, control, copying, dialects, pipelining, scalars, spellings, storage, views)
+MODULES = (contraction, control, copying, dialects, epilogues, pipelining, scalars, spellings, storage, views)
 # Cases that say something about Python alone.
 PYTHON_ONLY = {"names_keep_their_values", "helpers"}
 # Texts that are executed elsewhere: what is printed, asserted, returned, and pipelines.
@@ -81,19 +83,19 @@ def texts() -> Iterator[str]:
             yield from (s for s in strings if isinstance(s, str) and "__co__" in s and "{" in s)
 
 
-def nodes(x: object) -> Iterator[ast.Node]:
+def nodes(x: object) -> Iterator[Node]:
     if isinstance(x, tuple):
         for y in x:
             yield from nodes(y)
-    elif isinstance(x, ast.Node):
+    elif isinstance(x, Node):
         yield x
         for f in fields(x):
             yield from nodes(getattr(x, f.name))
 
 
 @pytest.fixture(scope="module")
-def trees() -> list[ast.Node]:
-    found: list[ast.Node] = []
+def trees() -> list[Node]:
+    found: list[Node] = []
     for text in texts():
         try:
             kernels = extract(text, "t.co", {}).kernels
@@ -116,21 +118,21 @@ def test_every_word_is_used() -> None:
     assert words - used - REFUSED_WORDS == set()
 
 
-def test_every_kind_of_node_is_used(trees: list[ast.Node]) -> None:
-    kinds = {n for n, c in vars(ast).items() if isinstance(c, type) and issubclass(c, ast.Node)}
+def test_every_kind_of_node_is_used(trees: list[Node]) -> None:
+    kinds = {n for n, c in vars(ast).items() if isinstance(c, type) and issubclass(c, Node)}
     used = {type(n).__name__ for n in trees}
     pipelines = {"Exchange"}  # built from parts
     assert kinds - used - REFUSED_NODES - ABSTRACT - pipelines == set()
 
 
-def test_every_member_and_function_is_used(trees: list[ast.Node]) -> None:
+def test_every_member_and_function_is_used(trees: list[Node]) -> None:
     members = {n.name for n in trees if isinstance(n, ast.Member)}
     assert set(TILE_MEMBERS) - members == set()
     called = {n.function.text for n in trees if isinstance(n, ast.Call) and isinstance(n.function, ast.Name)}
     assert {*BUILTINS, *ATOMICS} - called == set()
 
 
-def test_every_suffix_is_used(trees: list[ast.Node]) -> None:
+def test_every_suffix_is_used(trees: list[Node]) -> None:
     copies = {s.name for n in trees if isinstance(n, ast.Copy) for s in n.suffixes}
     more = "".join(p.read_text(encoding="utf-8") for p in ELSEWHERE)
     copies |= {o for o in COPY_OPTIONS if f".{o}" in more}

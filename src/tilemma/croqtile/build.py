@@ -14,6 +14,7 @@ from tilemma.croqtile.control import Control
 from tilemma.croqtile.copies import Copies
 from tilemma.croqtile.declarations import Declarations
 from tilemma.croqtile.expressions import BUILTINS, Expressions, guard_effects
+from tilemma.croqtile.node import Node
 from tilemma.croqtile.refusals import NotBuiltYet, OutsideParallel, WrongArity, WrongValue
 from tilemma.croqtile.scope import Scopes
 from tilemma.croqtile.statements import Statements
@@ -487,7 +488,7 @@ def _statements(node: object) -> Iterator[ast.Statement]:
         x = stack.pop()
         if isinstance(x, tuple):
             stack.extend(x)
-        elif isinstance(x, ast.Node):
+        elif isinstance(x, Node):
             if isinstance(x, ast.Statement):
                 yield x
             if not isinstance(x, ast.Expr):
@@ -501,7 +502,7 @@ def _assigned(function: ast.Function) -> Iterator[str]:
         x = stack.pop()
         if isinstance(x, tuple):
             stack.extend(x)
-        elif isinstance(x, ast.Node):
+        elif isinstance(x, Node):
             target = x.target if isinstance(x, (ast.Assign, ast.Step)) else None
             if isinstance(target, ast.Name):
                 yield target.text

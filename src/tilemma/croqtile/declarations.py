@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tilemma.croqtile import ast
+from tilemma.croqtile.node import Node
 from tilemma.croqtile.refusals import NotBuiltYet, OutsideParallel, WrongArity, WrongValue
 from tilemma.croqtile.values import Events, Mutable, Scalar, SpanValue, TileArray, TupleValue, Value, kind
 from tilemma.errors import CompileError
@@ -149,7 +150,7 @@ class Declarations:
     def no_result(self, node: object, name: str) -> CompileError:
         if isinstance(node, ast.CallStatement):
             return NotBuiltYet(node.span, what="`call` of a host function", fix_text="write it in the language")
-        span = node.span if isinstance(node, ast.Node) else self.reader.here
+        span = node.span if isinstance(node, Node) else self.reader.here
         return WrongValue(
             span,
             what=f"`{name}`",

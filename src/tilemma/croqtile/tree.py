@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.lr import Leaf, Reach, evaluate
+from tilemma.croqtile.node import Node
 from tilemma.croqtile.tables import Tables
 from tilemma.croqtile.tokens import Token, join
 from tilemma.errors import CompileError, Span
@@ -60,13 +61,13 @@ def build_tree(
     return cast(ast.Function, function)
 
 
-def _check_depth(root: ast.Node) -> None:
+def _check_depth(root: Node) -> None:
     stack: list[tuple[object, int]] = [(root, 0)]
     while stack:
         node, depth = stack.pop()
         if isinstance(node, tuple):
             stack.extend((x, depth) for x in node)
-        elif isinstance(node, ast.Node):
+        elif isinstance(node, Node):
             if depth > MAX_DEPTH:
                 raise NestedTooDeep(node.span, limit=MAX_DEPTH)
             stack.extend((getattr(node, f.name), depth + 1) for f in fields(node))

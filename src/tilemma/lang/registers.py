@@ -23,7 +23,8 @@ from tilemma.ir.expr import (
 from tilemma.ir.moments import Moment, reads
 from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe
 from tilemma.lang import spans
-from tilemma.lang.scalars import Operators, Value, article, combine, integer, operand, python_number
+from tilemma.lang.operators import Operators
+from tilemma.lang.scalars import Value, article, combine, integer, operand, python_number
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import LeftItsBlock, WrongOperand, builder, check_caller, trace
 from tilemma.lang.views import TileValue

@@ -12,7 +12,8 @@ from tilemma.ir.expr import Expr, binary, value_of
 from tilemma.ir.moments import leaves, replaced
 from tilemma.ir.tiles import Bounded, FutureValue, Tile, describe, scalar
 from tilemma.ir.types import Event, EventRef
-from tilemma.lang.scalars import Operators, Value, article, integer, operand, refuse_effect, unwrap
+from tilemma.lang.operators import Operators
+from tilemma.lang.scalars import Value, article, integer, operand, refuse_effect, unwrap
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import WrongOperand, builder, same, stay_open, trace
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from tilemma.machine.lexer import PtxSyntax, Token, syntax_error, tokenize
+from tilemma.machine.cursor import Cursor
+from tilemma.machine.lexer import Token, syntax_error
 from tilemma.machine.syntax import (
     Address,
     Entry,
@@ -61,57 +62,14 @@ class _Scope:
         self.variables: dict[str, str] = {}
 
 
-class Parser:
+class Parser(Cursor):
     """Recursive descent over the tokens of one module."""
 
     def __init__(self, text: str, name: str) -> None:
-        self.text, self.name = text, name
-        self.tokens = tokenize(text, name)
-        self.position = 0
+        super().__init__(text, name)
         self.files: dict[int, str] = {}
         self.location: Location | None = None
 
-    # -- tokens
-    @property
-    def token(self) -> Token:
-        return self.tokens[self.position]
-
-    def advance(self) -> Token:
-        token = self.token
-        self.position += 1
-        return token
-
-    def accept(self, text: str) -> bool:
-        if self.token.text == text and self.token.kind != "string":
-            self.position += 1
-            return True
-        return False
-
-    def expect(self, text: str) -> Token:
-        if self.token.text != text:
-            raise self.error(f"expected `{text}`, found {self.shown()}")
-        return self.advance()
-
-    def shown(self) -> str:
-        return "the end of the text" if self.token.kind == "end" else f"`{self.token.text}`"
-
-    def error(self, what: str, token: Token | None = None) -> PtxSyntax:
-        at = token or self.token
-        return syntax_error(self.name, at.line, at.column, what, max(1, len(at.text)))
-
-    def integer(self) -> int:
-        negative = self.accept("-")
-        if self.token.kind != "int":
-            raise self.error(f"expected an integer, found {self.shown()}")
-        value = int(self.advance().text.rstrip("U"), 0)
-        return -value if negative else value
-
-    def word(self) -> str:
-        if self.token.kind != "word":
-            raise self.error(f"expected a name, found {self.shown()}")
-        return self.advance().text
-
-    # -- module
     def module(self) -> Module:
         version, target = (0, 0), ""
         entries: dict[str, Entry] = {}

@@ -1,0 +1,53 @@
+"""The tokens of one PTX text, taken one after the other."""
+
+from __future__ import annotations
+
+from tilemma.machine.lexer import PtxSyntax, Token, syntax_error, tokenize
+
+
+class Cursor:
+    """A place among the tokens of ``text``, which errors call ``name``."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text, self.name = text, name
+        self.tokens = tokenize(text, name)
+        self.position = 0
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.position]
+
+    def advance(self) -> Token:
+        token = self.token
+        self.position += 1
+        return token
+
+    def accept(self, text: str) -> bool:
+        if self.token.text == text and self.token.kind != "string":
+            self.position += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> Token:
+        if self.token.text != text:
+            raise self.error(f"expected `{text}`, found {self.shown()}")
+        return self.advance()
+
+    def shown(self) -> str:
+        return "the end of the text" if self.token.kind == "end" else f"`{self.token.text}`"
+
+    def error(self, what: str, token: Token | None = None) -> PtxSyntax:
+        at = token or self.token
+        return syntax_error(self.name, at.line, at.column, what, max(1, len(at.text)))
+
+    def integer(self) -> int:
+        negative = self.accept("-")
+        if self.token.kind != "int":
+            raise self.error(f"expected an integer, found {self.shown()}")
+        value = int(self.advance().text.rstrip("U"), 0)
+        return -value if negative else value
+
+    def word(self) -> str:
+        if self.token.kind != "word":
+            raise self.error(f"expected a name, found {self.shown()}")
+        return self.advance().text
