@@ -32,6 +32,7 @@ def same(tmp_path: Path, source: str, *args, arch: str) -> None:
     for x, y in zip(reference, got, strict=True):
         if isinstance(x, np.ndarray) and x.dtype.kind not in "iub":
             x, y = x.astype(np.float64), y.astype(np.float64)
+            np.testing.assert_array_equal(np.signbit(x[x == 0]), np.signbit(y[x == 0]))
         np.testing.assert_array_equal(x, y)
 
 
@@ -118,6 +119,12 @@ def test_each_operation_on_halves_rounds_by_itself(tmp_path: Path, name: str) ->
     body = sums + "c.at(1, i) = x.at(i) / y.at(i);"
     source = lanes(body, f"global {name} [M] x, global {name} [M] y, global {name} [3, M] c")
     same(tmp_path, source, x, y, np.zeros((3, 70), t), arch="sm_80")
+
+
+def test_zeros_keep_their_signs(tmp_path: Path) -> None:
+    body = "c.at(0, i) = 0.0f; c.at(1, i) = -0.0f; c.at(2, i) = x.at(i) * 0.0f; c.at(3, i) = x.at(i) * -0.0f;"
+    source = lanes(body, "global f32 [M] x, global f32 [4, M] c")
+    same(tmp_path, source, RNG.standard_normal(70).astype(np.float32), np.ones((4, 70), np.float32), arch="sm_80")
 
 
 def test_products_and_sums_are_not_fused(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ The functions (`add`, `mul`, `cdiv`, ...) fold constants and drop neutral operan
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from math import copysign
 from typing import TYPE_CHECKING, Any, Literal
 
 from tilemma import dtypes
@@ -40,10 +42,18 @@ class Expr:
         raise AssertionError(f"{type(self).__name__} has no type")
 
 
+def same_number(a: float, b: float) -> bool:
+    """Whether the numbers are equal and, where they are 0, of one sign."""
+    return a is b or (a == b and (a != 0 or copysign(1, a) == copysign(1, b)))
+
+
 @dataclass(frozen=True, slots=True)
 class Const(Expr):
     value: int | float | bool
     dtype: DType = INDEX
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Const and self.dtype == other.dtype and same_number(self.value, other.value)
 
     @property
     def type(self) -> DType:
@@ -219,6 +229,19 @@ def const(value: int | float | bool, dtype: DType | None = None) -> Const:
     if dtype is None:
         dtype = dtypes.boolean if isinstance(value, bool) else INDEX if isinstance(value, int) else dtypes.f32
     return Const(value, dtype)
+
+
+def plain(value: Any) -> Any:
+    """A compile-time value: an int where it counts without being one, as NumPy's integers do, else as it is.
+
+    `__index__` is Python's word for "exactly this integer": floats and NumPy's truth values have none.
+    """
+    if isinstance(value, (int, float, str)):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
 
 
 def value_of(e: Expr | int) -> int | None:

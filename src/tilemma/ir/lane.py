@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tilemma.errors import Span
+from tilemma.ir.expr import same_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ class Imm:
 
     value: int | float
     type: str = "s32"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Imm and self.type == other.type and same_number(self.value, other.value)
 
 
 @dataclass(frozen=True, slots=True)
