@@ -301,9 +301,21 @@ def _facts(bound: binding.Bound) -> dict[str, t.ArrayFacts]:
 
 
 def _key(constants: Mapping[str, Any]) -> Any:
-    return tuple(
-        sorted((k, v if isinstance(v, (int, float, str, bool)) else repr(v)) for k, v in constants.items())
-    )
+    return tuple(sorted((name, _value_key(v)) for name, v in constants.items()))
+
+
+def _value_key(v: Any) -> Any:
+    """Equal for values that trace alike: 1, 1.0 and True do not, nor do 0.0 and -0.0."""
+    if isinstance(v, float):
+        return type(v), repr(v)
+    if isinstance(v, (list, tuple)):
+        return type(v), *map(_value_key, v)
+    try:
+        hash(v)
+    except TypeError:
+        return type(v), repr(v)
+    # The object itself: what stands for a function must not be found again for a later one at its address.
+    return type(v), v
 
 
 def _with_result(

@@ -14,6 +14,7 @@ from tilemma.croqtile.parse import parse
 from tilemma.croqtile.scope import Redefinition
 from tilemma.errors import CompileError, FrontEndFailure, Note, Span, TilemmaError
 from tilemma.ir import tile as t
+from tilemma.ir.expr import plain
 
 
 class BadDefine(CompileError):
@@ -119,6 +120,7 @@ class _Read:
 
 
 def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
+    defines = {name: plain(value) for name, value in defines.items()}
     for name, value in defines.items():
         if not (isinstance(name, str) and name.isidentifier()) or not isinstance(value, (str, int, float)):
             raise BadDefine(name=name, value=repr(value)[:60])

@@ -121,7 +121,7 @@ class Preprocessor:
     def define_outside(self, defines: Mapping[str, object]) -> None:
         """Macros given by the caller: they stand whatever the file defines."""
         for name, value in defines.items():
-            text = str(int(value)) if isinstance(value, bool) else str(value)
+            text = str(int(value)) if isinstance(value, int) else str(value)
             source = f"<define {name}={text[:40]}>"
             register_source(source, text)
             body = tuple(tokens(text, source))

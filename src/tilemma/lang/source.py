@@ -16,7 +16,7 @@ from typing import Any
 from tilemma.errors import CompileError, FrontEndFailure, Span, TilemmaError, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, element_type
-from tilemma.ir.expr import Index, const
+from tilemma.ir.expr import Index, const, plain
 from tilemma.ir.types import BLOCK, Space
 from tilemma.ir.usage import is_size
 from tilemma.lang.annotations import ArrayType, ScalarType
@@ -110,7 +110,7 @@ class KernelSource:
                     known=", ".join(self.constants) or "none",
                     fix_text=f"did you mean `{near}`?" if near else "remove it",
                 )
-        values = {**self.constants, **given}
+        values = {name: plain(value) for name, value in {**self.constants, **given}.items()}
         for param in self.required:
             if param not in given:
                 raise MissingConstant(self.spans.get(param, self.span), name=self.name, param=param)
