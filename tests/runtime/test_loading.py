@@ -32,6 +32,7 @@ from tilemma.runtime import (
     stream_handle,
     to_device,
 )
+from tilemma.runtime.arrays import describe, facts
 from tilemma.runtime.binding import OverlappingArrays
 from tilemma.runtime.device import KernelArchMismatch
 from tilemma.runtime.loading import SharedMemoryExceeded, ValueOutOfRange
@@ -242,6 +243,16 @@ def test_numpy_arrays_go_to_the_device_and_back_with_their_layout(fake: FakeDriv
     assert len(fake.memory) == 1
     del staged, ref
     assert not fake.memory
+
+
+def test_copies_on_the_device_keep_the_alignment_class_and_begin_a_cache_line(fake: FakeDriver) -> None:
+    room = np.zeros(4096 + 512, np.uint8)
+    start = -room.ctypes.data % 256
+    for misalignment in (0, 2, 6, 8, 16, 48, 128):
+        array = room[start + misalignment :][:4096].view(np.float16).reshape(32, 64)
+        (staged,) = to_device([array], cuda_device())
+        assert facts(describe(staged)) == facts(describe(array))
+        assert describe(staged).pointer % 128 == misalignment % 16
 
 
 def test_cpu_arrays_of_any_library_are_brought(fake: FakeDriver) -> None:

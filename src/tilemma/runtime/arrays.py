@@ -96,6 +96,10 @@ class ArrayRef(NamedTuple):
         return low, high + self.itemsize
 
 
+# Bytes.  No access of a thread is wider, and TMA asks no more of bases and strides: code relies on no more.
+LARGEST_ALIGNMENT = 16
+
+
 class ArrayFacts(NamedTuple):
     """What code may be specialised on: the dimension whose stride is 1, and the alignment class in bytes."""
 
@@ -115,9 +119,9 @@ def facts(ref: ArrayRef) -> ArrayFacts:
     """
     last = reversed(range(ref.rank))
     if ref.is_empty:
-        return ArrayFacts(ref.dtype, ref.rank, next(last, None), 16)
+        return ArrayFacts(ref.dtype, ref.rank, next(last, None), LARGEST_ALIGNMENT)
     contiguous = next((d for d in last if ref.shape[d] <= 1 or ref.strides[d] == 1), None)
-    bits = ref.pointer | 16
+    bits = ref.pointer | LARGEST_ALIGNMENT
     for d, (extent, stride) in enumerate(zip(ref.shape, ref.strides, strict=True)):
         if extent > 1 and d != contiguous:
             bits |= stride * ref.itemsize
