@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue
+from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, has_suffix
 from tilemma.croqtile.values import Scalar, TupleValue, Value, kind
 from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
@@ -36,15 +36,7 @@ class Control:
 
     def parallel(self, node: ast.Parallel) -> None:
         options: dict[str, Any] = {}
-        for s in node.suffixes:
-            if s.name != "async":
-                raise WrongValue(
-                    s.span,
-                    what="`parallel`",
-                    got=f"`.{s.name}`",
-                    wanted="`.async` or nothing",
-                    fix_text="remove it",
-                )
+        if has_suffix(node.suffixes, "async", "`parallel`"):
             options["asynchronous"] = True
         if node.stream is not None:
             raise NotBuiltYet(
@@ -311,17 +303,9 @@ class Control:
 
     def inthreads(self, node: ast.InThreads) -> None:
         r = self.reader
-        for s in node.suffixes:
-            if s.name != "async":
-                raise WrongValue(
-                    s.span,
-                    what="`inthreads`",
-                    got=f"`.{s.name}`",
-                    wanted="`.async` or nothing",
-                    fix_text="remove it",
-                )
+        asynchronous = has_suffix(node.suffixes, "async", "`inthreads`")
         cond = self.condition(node.cond, "`inthreads`")
-        with r.b.inthreads(cond, bool(node.suffixes)):
+        with r.b.inthreads(cond, asynchronous):
             self.reader.statements.body(node.body)
 
     def jump(self, node: ast.Break | ast.Continue) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilemma.croqtile.ast import Suffix
 from tilemma.errors import CompileError
 
 
@@ -28,6 +29,15 @@ class WrongValue(CompileError):
     found = "{what} got {got}"
     expected = "{wanted}"
     fix = "{fix_text}"
+
+
+def has_suffix(suffixes: Sequence[Suffix], name: str, what: str) -> bool:
+    """Whether ``.name`` follows the word ``what``, the only suffix that may; WrongValue for another."""
+    for s in suffixes:
+        if s.name != name:
+            wanted = f"`.{name}` or nothing"
+            raise WrongValue(s.span, what=what, got=f"`.{s.name}`", wanted=wanted, fix_text="remove it")
+    return bool(suffixes)
 
 
 class NotATile(CompileError):

@@ -13,6 +13,7 @@ from tilemma.croqtile.refusals import (
     OutsideParallel,
     SideEffect,
     WrongValue,
+    has_suffix,
 )
 from tilemma.croqtile.scope import Redefinition
 from tilemma.croqtile.values import (
@@ -338,17 +339,7 @@ class Statements:
 
     def _trigger(self, node: ast.Trigger) -> None:
         r = self.reader
-        cluster = False
-        for s in node.suffixes:
-            if s.name != "cluster":
-                raise WrongValue(
-                    s.span,
-                    what="`trigger`",
-                    got=f"`.{s.name}`",
-                    wanted="`.cluster` or nothing",
-                    fix_text="remove it",
-                )
-            cluster = True
+        cluster = has_suffix(node.suffixes, "cluster", "`trigger`")
         after = []
         for f in node.after:
             value = r.value(f)

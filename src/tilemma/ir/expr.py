@@ -8,7 +8,7 @@ The functions (`add`, `mul`, `cdiv`, ...) fold constants and drop neutral operan
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from math import copysign
 from typing import TYPE_CHECKING, Any, Literal
@@ -386,22 +386,28 @@ def walk(e: Expr) -> Iterator[Expr]:
             stack += reversed(tuple(children(x)))
 
 
-def substitute(e: Expr, table: dict[str, Expr]) -> Expr:
-    """``e`` with indices, dimensions, scalars and variables named in ``table`` replaced, and folded again."""
-    if isinstance(e, (Index, Dim, Scalar, Var)):
-        return table.get(e.name, e)
+def with_operands(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
+    """``e`` with ``f`` applied to its direct operands, those inside the view of an `Element` included, and folded
+    again."""
     if isinstance(e, Binary):
-        return binary(e.op, substitute(e.a, table), substitute(e.b, table))
+        return binary(e.op, f(e.a), f(e.b))
     if isinstance(e, Element):
-        return Element(e.view.map(lambda x: substitute(x, table)))
+        return Element(e.view.map(f))
     changes: dict[str, Any] = {}
     for name in field_names(e):
         v = getattr(e, name)
         if isinstance(v, Expr):
-            changes[name] = substitute(v, table)
+            changes[name] = f(v)
         elif isinstance(v, tuple) and v and isinstance(v[0], Expr):
-            changes[name] = tuple(substitute(x, table) for x in v)
+            changes[name] = tuple(f(x) for x in v)
     return replace(e, **changes) if changes else e
+
+
+def substitute(e: Expr, table: dict[str, Expr]) -> Expr:
+    """``e`` with indices, dimensions, scalars and variables named in ``table`` replaced, and folded again."""
+    if isinstance(e, (Index, Dim, Scalar, Var)):
+        return table.get(e.name, e)
+    return with_operands(e, lambda x: substitute(x, table))
 
 
 def depends_on(e: Expr, names: set[str]) -> bool:

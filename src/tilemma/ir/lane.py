@@ -7,6 +7,7 @@ so (``uniform``).  PTX is its printing: `tilemma.targets.ptx`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -68,6 +69,22 @@ class Coordinates:
 
 
 LaneOperand = Reg | Imm | Special | Mem | Vec | Coordinates
+
+
+def registers(x: LaneOperand) -> Iterator[Reg]:
+    """The registers in an operand."""
+    match x:
+        case Reg():
+            yield x
+        case Mem():
+            yield from registers(x.base)
+        case Vec():
+            for r in x.regs:
+                yield from registers(r)
+        case Coordinates():
+            yield x.map
+            for c in x.coords:
+                yield from registers(c)
 
 
 @dataclass(frozen=True, slots=True)

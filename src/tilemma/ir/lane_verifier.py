@@ -11,7 +11,6 @@ from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.errors import CompileError
 from tilemma.ir.lane import (
     AtomInstr,
-    Coordinates,
     CopyInstr,
     Imm,
     Instr,
@@ -28,6 +27,7 @@ from tilemma.ir.lane import (
     Reg,
     Special,
     Vec,
+    registers,
 )
 from tilemma.ir.printer import print_op
 
@@ -245,22 +245,6 @@ class LaneVerifier:
             written.update(r.name for r in op.registers)
         else:
             self.reads(op, written, *op.registers)
-
-
-def registers(x: Any) -> Iterator[Reg]:
-    """The registers in an operand."""
-    match x:
-        case Reg():
-            yield x
-        case Mem():
-            yield from registers(x.base)
-        case Vec():
-            for r in x.regs:
-                yield from registers(r)
-        case Coordinates():
-            yield x.map
-            for c in x.coords:
-                yield from registers(c)
 
 
 # ---- what the suffixes of an instruction say about its operands ------------------------------------------------

@@ -8,11 +8,10 @@ write.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Binary, Element, Expr, FragmentElement, Index, Var, binary, children, field_names, walk
+from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, children, walk, with_operands
 from tilemma.ir.walk import walk as operations
 
 
@@ -52,20 +51,7 @@ def replaced(e: Expr, table: Mapping[Expr, Expr]) -> Expr:
     """``e`` with parts replaced, and folded again."""
     if e in table:
         return table[e]
-    if isinstance(e, Binary):
-        return binary(e.op, replaced(e.a, table), replaced(e.b, table))
-    if isinstance(e, Element):
-        return Element(e.view.map(lambda x: replaced(x, table)))
-    if isinstance(e, Index):
-        return e
-    changes: dict[str, Any] = {}
-    for name in field_names(e):
-        v = getattr(e, name)
-        if isinstance(v, Expr):
-            changes[name] = replaced(v, table)
-        elif isinstance(v, tuple) and v and isinstance(v[0], Expr):
-            changes[name] = tuple(replaced(x, table) for x in v)
-    return replace(e, **changes) if changes else e
+    return e if isinstance(e, Index) else with_operands(e, lambda x: replaced(x, table))
 
 
 @dataclass

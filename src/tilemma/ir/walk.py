@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilemma.ir.expr import Expr, field_names
-from tilemma.ir.tile import Body, FragmentRef, Kernel, Op
+from tilemma.ir.tile import Body, FragmentRef, Kernel, Op, Parallel
 from tilemma.ir.types import EventRef, View
 
 _BODY_NAMES: dict[type[Op], tuple[str, ...]] = {}
@@ -47,6 +47,15 @@ def rewrite(body: Body, f: Callable[[Op], Op | Body]) -> Body:
     if len(out) == len(body) and all(new is old for new, old in zip(out, body, strict=True)):
         return body
     return tuple(out)
+
+
+def rewrite_blocks(kernel: Kernel, f: Callable[[Parallel], Op]) -> Kernel:
+    """``kernel`` with ``f`` applied to each parallel of blocks: each is a CTA's whole program."""
+
+    def settle(op: Op) -> Op:
+        return f(op) if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block" else op
+
+    return replace(kernel, body=rewrite(kernel.body, settle))
 
 
 def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:

@@ -6,7 +6,8 @@ proxy (bulk copies, wgmma) are in ``async_access``, those to global memory in ``
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from tilemma.machine.state import Access, Cta, Frame, Warp
 from tilemma.machine.syntax import Instruction
 
 Array = npt.NDArray[Any]
+Place = TypeVar("Place")
 
 # Ranks in the cluster sit above the 24 bits of a CTA's own window; 0 there means the own CTA.
 RANK_SHIFT = 24
@@ -126,16 +128,21 @@ def shared_bounds(
 def shared_load(f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, kind: str = "ld") -> Array:
     """Words at ``addr`` (16 bytes: rows of two), read by ``lanes``."""
     parts = owner(f, ins, addr, width)
-    if len(parts) == 1:
-        cta, _, offsets = parts[0]
-        return _load(f, ins, cta, lanes, offsets, width, kind)
-    out: Array | None = None
-    for cta, where, offsets in parts:
-        words = _load(f, ins, cta, lanes[where], offsets, width, kind)
-        if out is None:
-            out = np.zeros((len(addr), *words.shape[1:]), words.dtype)
-        out[where] = words
-    assert out is not None
+    return gathered(parts, lanes, lambda cta, some, offsets: _load(f, ins, cta, some, offsets, width, kind))
+
+
+def gathered(
+    parts: Sequence[tuple[Place, Any, Array]], lanes: Any, load: Callable[[Place, Any, Array], Array]
+) -> Array:
+    """Words of ``lanes``, by ``load(place, lanes, offsets)`` from each place that holds some: (place, selection of
+    lanes or None for all, offsets)."""
+    place, where, offsets = parts[0]
+    if where is None:
+        return load(place, lanes, offsets)
+    words = [load(place, lanes[where], offsets) for place, where, offsets in parts]
+    out = np.zeros((len(lanes), *words[0].shape[1:]), words[0].dtype)
+    for (_, where, _), some in zip(parts, words, strict=True):
+        out[where] = some
     return out
 
 
@@ -245,6 +252,16 @@ def is_wgmma(reader: Any) -> bool:
     return isinstance(reader, tuple) and reader[0] == "wgmma"
 
 
+def first_blamed(w: Warp, events: Array, bad: Array, addr: Array) -> tuple[Access, Array, str]:
+    """The first of ``events[row, byte]`` that is ``bad``, the bytes of all that are, and the first byte in words.
+
+    The bytes of a row begin at its ``addr``.
+    """
+    i, j = np.nonzero(bad)
+    event = w.cta.cluster.events.of(events[i[0], j[0]])
+    return event, np.sort(addr[i] + j), f"shared byte {int(addr[i[0]] + j[0]):#x}"
+
+
 def by_other_warps(
     w: Warp, ins: Instruction, events: Array, rows: Any, table: Any, addr: Array, verb: str
 ) -> None:
@@ -262,15 +279,10 @@ def by_other_warps(
         known = table[column + warp] if rows is None else table[rows, column + warp]
         bad |= (known < clock) & (events != 0)
     if bad.any():
-        i, j = np.nonzero(bad)
-        event = log.of(events[i[0], j[0]])
+        event, at_bytes, space = first_blamed(w, events, bad, addr)
         w.cta.machine.report(
             hz.OverwriteOfOtherWarps.at(
-                w.place(ins),
-                at_bytes=np.sort(addr[i] + j),
-                other=event.place,
-                access=verb,
-                space=f"shared byte {int(addr[i[0]] + j[0]):#x}",
+                w.place(ins), at_bytes=at_bytes, other=event.place, access=verb, space=space
             )
         )
 
@@ -291,15 +303,14 @@ def by_other_lanes(
     known, each = (table[c] if rows is None else table[rows, c] for c in (column, alone))
     bad = (each < clock) & (known >= clock) & (events != 0) & (alone // 32 != w.row)
     if bad.any():
-        i, j = np.nonzero(bad)
-        event = log.of(events[i[0], j[0]])
+        event, at_bytes, space = first_blamed(w, events, bad, addr)
         w.cta.machine.report(
             hz.RaceOfLanes.at(
                 w.place(ins),
-                at_bytes=np.sort(addr[i] + j),
+                at_bytes=at_bytes,
                 other=event.place,
                 access=verb,
-                space=f"shared byte {int(addr[i[0]] + j[0]):#x}",
+                space=space,
                 first_line=event.instruction.line,
             )
         )

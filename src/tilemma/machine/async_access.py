@@ -16,6 +16,7 @@ from tilemma.machine import catalogue as hz
 from tilemma.machine.access import (
     by_other_lanes,
     by_other_warps,
+    first_blamed,
     is_wgmma,
     report_conflict,
     shared_bounds,
@@ -115,17 +116,8 @@ def async_write(
             knowledge.cover(column + 4)
             unknown = (knowledge.seen[column] < clock) & (read != 0)
             if unknown.any():
-                i, j = np.nonzero(unknown)
-                blamed = events.of(read[i[0], j[0]])
-                report_conflict(
-                    w,
-                    ins,
-                    blamed,
-                    f"{what} writes",
-                    f"shared byte {int(addr[i[0]] + j[0]):#x}",
-                    (),
-                    np.sort(addr[i] + j),
-                )
+                blamed, at_bytes, space = first_blamed(w, read, unknown, addr)
+                report_conflict(w, ins, blamed, f"{what} writes", space, (), at_bytes)
             elif is_wgmma(reader):
                 by_other_warps(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
             elif isinstance(reader, int):
@@ -140,15 +132,10 @@ def _after_reads(w: Warp, ins: Instruction, read: Array, knowledge: Knowledge, a
     column, clock = w.cta.cluster.events.stand(read)
     bad = (knowledge.fenced[column] < clock) & (read != 0)
     if bad.any():
-        i, j = np.nonzero(bad)
-        event = w.cta.cluster.events.of(read[i[0], j[0]])
+        event, at_bytes, space = first_blamed(w, read, bad, addr)
         w.cta.machine.report(
             hz.MissingProxyFenceAfterRead.at(
-                w.place(ins),
-                at_bytes=np.sort(addr[i] + j),
-                other=event.place,
-                access=verb,
-                space=f"shared byte {int(addr[i[0]] + j[0]):#x}",
+                w.place(ins), at_bytes=at_bytes, other=event.place, access=verb, space=space
             )
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
-from tilemma.machine.access import misaligned, report_conflict, report_same_instruction
+from tilemma.machine.access import gathered, misaligned, report_conflict, report_same_instruction
 from tilemma.machine.memory import SHIFT, Allocation
 from tilemma.machine.state import Frame, Warp
 from tilemma.machine.syntax import Instruction
@@ -66,17 +66,7 @@ def global_event(w: Warp, ins: Instruction, kind: str) -> int:
 def global_load(f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, kind: str = "ld") -> Array:
     """Words at global addresses; 16 bytes are rows of two."""
     parts = locate(f, ins, lanes, addr, width, "read of")
-    if len(parts) == 1 and parts[0][1] is None:
-        allocation, _, offsets = parts[0]
-        return _global_load(f, ins, allocation, lanes, offsets, width, kind)
-    out: Array | None = None
-    for allocation, where, offsets in parts:
-        words = _global_load(f, ins, allocation, lanes[where], offsets, width, kind)
-        if out is None:
-            out = np.zeros((len(addr), *words.shape[1:]), words.dtype)
-        out[where] = words
-    assert out is not None
-    return out
+    return gathered(parts, lanes, lambda memory, some, at: _global_load(f, ins, memory, some, at, width, kind))
 
 
 def _global_load(

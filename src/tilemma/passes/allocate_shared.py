@@ -9,7 +9,7 @@ from functools import cache
 from tilemma.errors import CompileError, Note
 from tilemma.ir.tile import Alloc, Barrier, DeclareEvent, For, Kernel, Op, Parallel, While
 from tilemma.ir.types import Space
-from tilemma.ir.walk import rewrite
+from tilemma.ir.walk import rewrite, rewrite_blocks
 from tilemma.passes.accesses import Accesses
 from tilemma.passes.decision import Decision
 from tilemma.passes.hazards import Walk
@@ -63,13 +63,7 @@ class AllocateShared:
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises SharedMemoryLimit with a table by buffer."""
         dependence = Dependence(kernel.body)
-
-        def settle(op: Op) -> Op:
-            if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
-                return self._block(op, dependence, log)
-            return op
-
-        return replace(kernel, body=rewrite(kernel.body, settle))
+        return rewrite_blocks(kernel, lambda block: self._block(block, dependence, log))
 
     def _block(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
         limit = Target.of(self.arch).shared_limit

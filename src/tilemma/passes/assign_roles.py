@@ -24,7 +24,7 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import EventRef
-from tilemma.ir.walk import rewrite, walk
+from tilemma.ir.walk import rewrite_blocks, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Dependence
 from tilemma.passes.target import Target
@@ -49,13 +49,7 @@ class AssignRoles:
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         dependence = Dependence(kernel.body)
-
-        def settle(op: Op) -> Op:
-            if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
-                return self._block(op, dependence, log)
-            return op
-
-        return replace(kernel, body=rewrite(kernel.body, settle))
+        return rewrite_blocks(kernel, lambda block: self._block(block, dependence, log))
 
     def _block(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
         tree = Tree(block, dependence)

@@ -21,7 +21,7 @@ from tilemma.ir.tile import (
     WaitFuture,
 )
 from tilemma.ir.types import Event, EventRef
-from tilemma.ir.walk import rewrite, walk
+from tilemma.ir.walk import rewrite, rewrite_blocks, walk
 from tilemma.passes import tma
 from tilemma.passes.decision import Decision
 
@@ -34,12 +34,7 @@ class BindCopies:
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        def settle(op: Op) -> Op:
-            if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
-                return _Binding(op).bound()
-            return op
-
-        return replace(kernel, body=rewrite(kernel.body, settle))
+        return rewrite_blocks(kernel, lambda block: _Binding(block).bound())
 
 
 def by_tma(op: Op) -> bool:

@@ -35,7 +35,7 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import Space
-from tilemma.ir.walk import bodies, rewrite, walk
+from tilemma.ir.walk import bodies, rewrite_blocks, walk
 from tilemma.passes.accesses import Accesses
 from tilemma.passes.check_futures import NeverWaitedFor
 from tilemma.passes.copy_once import once
@@ -91,13 +91,7 @@ class InsertSync:
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises BarrierNotUniform, TooManyBarriers or NotBuilt."""
         dependence = Dependence(kernel.body)
-
-        def settle(op: Op) -> Op:
-            if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
-                return _synchronised(op, dependence, self.arch, log)
-            return op
-
-        return replace(kernel, body=rewrite(kernel.body, settle))
+        return rewrite_blocks(kernel, lambda block: _synchronised(block, dependence, self.arch, log))
 
 
 def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[Decision]) -> Parallel:

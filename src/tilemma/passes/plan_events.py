@@ -25,7 +25,7 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import EventRef, Space
-from tilemma.ir.walk import rewrite
+from tilemma.ir.walk import rewrite_blocks
 from tilemma.ir.walk import walk as operations
 from tilemma.passes.accesses import Accesses, role_of
 from tilemma.passes.decision import Decision
@@ -131,13 +131,9 @@ class PlanEvents:
             if isinstance(op, Parallel)
         }
         dependence = Dependence(kernel.body)
-
-        def settle(op: Op) -> Op:
-            if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
-                return self._events(op, clustered.get(op.indices, 1), dependence, log)
-            return op
-
-        return replace(kernel, body=rewrite(kernel.body, settle))
+        return rewrite_blocks(
+            kernel, lambda block: self._events(block, clustered.get(block.indices, 1), dependence, log)
+        )
 
     def _events(self, block: Parallel, blocks: int, dependence: Dependence, log: list[Decision]) -> Op:
         if not any(isinstance(op, DeclareEvent) for op in operations(block.body)):

@@ -17,7 +17,7 @@ from math import prod
 from tilemma.ir.expr import const, value_of
 from tilemma.ir.tile import Alloc, Body, Copy, DeclareEvent, DeclareFragment, Kernel, Op, Parallel, Store
 from tilemma.ir.types import Axis, Buffer, Space, View
-from tilemma.ir.walk import bodies, rewrite, views, walk
+from tilemma.ir.walk import bodies, rewrite_blocks, views, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.target import Target
 
@@ -50,12 +50,7 @@ class StageOutput:
     arch: str
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        def settle(op: Op) -> Op:
-            if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
-                return self._block(op, log)
-            return op
-
-        return replace(kernel, body=rewrite(kernel.body, settle))
+        return rewrite_blocks(kernel, lambda block: self._block(block, log))
 
     def _block(self, block: Parallel, log: list[Decision]) -> Op:
         allocs = [op for op in walk(block.body) if isinstance(op, Alloc) and op.buffer.space is Space.SHARED]

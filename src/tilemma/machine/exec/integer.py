@@ -16,8 +16,12 @@ _BITS = {"u16": 16, "s16": 16, "u32": 32, "s32": 32, "u64": 64, "s64": 64, "b16"
 def ufunc2(d: Decoder, ufunc: Any, kind: str) -> None:
     """``d = ufunc(a, b)`` on registers of one type, written in place."""
     d.count(3)
-    v = VIEW[kind]
     o, a, b = d.dst(d.operands[0], kind), d.src(d.operands[1], kind), d.src(d.operands[2], kind)
+    _in_place(d, ufunc, VIEW[kind], o, a, b)
+
+
+def _in_place(d: Decoder, ufunc: Any, v: int, o: int, a: int, b: int) -> None:
+    """Row ``o`` of the register view ``v`` becomes ``ufunc`` of rows ``a`` and ``b``."""
 
     def run(w: Any, m: Any) -> None:
         r = w.v[v]
@@ -240,17 +244,8 @@ def shift(d: Decoder) -> None:
     if len(d.operands) == 3 and getattr(d.operands[2], "kind", "") == "int" and d.operands[2].value < bits:  # type: ignore[union-attr]
         amount = d.operands[2].value  # type: ignore[union-attr]
         ufunc = np.left_shift if left else np.right_shift
-        v, o, a = VIEW[kind], d.dst(d.operands[0], kind), d.src(d.operands[1], kind)
-        n = d.program.constant(str(bits), amount)
-
-        def quick(w: Any, m: Any) -> None:
-            r = w.v[v]
-            if m is None:
-                ufunc(r[a], r[n], out=r[o])
-            else:
-                ufunc(r[a], r[n], out=r[o], where=m)
-
-        d.alu(quick)
+        o, a = d.dst(d.operands[0], kind), d.src(d.operands[1], kind)
+        _in_place(d, ufunc, VIEW[kind], o, a, d.program.constant(str(bits), amount))
         return
     function(d, run, kind, kind, "u32")
 

@@ -49,13 +49,18 @@ def mov(d: Decoder) -> None:
         d.alu(run)
 
 
+def _width(d: Decoder, cls: str, count: int) -> int:
+    """Bits of each of the ``count`` items that a register of class ``cls`` is made of."""
+    width, left = divmod(CLASS_BYTES[cls] * 8, count)
+    if left or width < 8:
+        d.bad(f"{count} items do not make {CLASS_BYTES[cls] * 8} bits")
+    return width
+
+
 def _pack(d: Decoder, to: Any, source: Vector) -> None:
     cls, o = d.dst_any(to, d.type)
-    n = len(source.items)
-    width = CLASS_BYTES[cls] * 8 // n
-    if width * n != CLASS_BYTES[cls] * 8 or width < 8:
-        d.bad(f"{n} items do not make {CLASS_BYTES[cls] * 8} bits")
-    part = {8: "b8", 16: "b16", 32: "b32"}[width]
+    width = _width(d, cls, len(source.items))
+    part = f"b{width}"
     rows = [d.src(x, part) for x in source.items]
     vo, vi = RAW[cls], VIEW[part]
 
@@ -74,11 +79,8 @@ def _pack(d: Decoder, to: Any, source: Vector) -> None:
 
 def _unpack(d: Decoder, to: Vector, source: Any) -> None:
     cls, a = d.src_any(source, d.type)
-    n = len(to.items)
-    width = CLASS_BYTES[cls] * 8 // n
-    if width * n != CLASS_BYTES[cls] * 8 or width < 8:
-        d.bad(f"{n} items do not make {CLASS_BYTES[cls] * 8} bits")
-    part = {8: "b8", 16: "b16", 32: "b32"}[width]
+    width = _width(d, cls, len(to.items))
+    part = f"b{width}"
     rows = [d.dst(x, part) for x in to.items]
     vi, vo = RAW[cls], VIEW[part]
 

@@ -32,6 +32,7 @@ from tilemma.ir.lane import (
     Reg,
     Special,
     Vec,
+    registers,
 )
 from tilemma.targets.ptx.version import operations, ptx_version
 
@@ -406,24 +407,9 @@ def _copy(op: CopyInstr) -> str:
     )
 
 
-def _of(x: LaneOperand) -> Iterator[Reg]:
-    match x:
-        case Reg():
-            yield x
-        case Mem():
-            yield from _of(x.base)
-        case Vec():
-            for r in x.regs:
-                yield from _of(r)
-        case Coordinates():
-            yield x.map
-            for c in x.coords:
-                yield from _of(c)
-
-
 def _written(op: Instr) -> Iterator[Reg]:
     for x in op.dst:
-        yield from _of(x)
+        yield from registers(x)
 
 
 def _registers(op: LaneOp) -> Iterator[Reg]:
@@ -431,7 +417,7 @@ def _registers(op: LaneOp) -> Iterator[Reg]:
     match op:
         case Instr():
             for x in (*op.dst, *op.src, *((op.guard,) if op.guard else ())):
-                yield from _of(x)
+                yield from registers(x)
         case AtomInstr():
             yield from (*op.d, *op.a, *op.b, *op.c)
             yield from (x for _, x in op.immediates if isinstance(x, Reg))
@@ -439,12 +425,12 @@ def _registers(op: LaneOp) -> Iterator[Reg]:
             yield from op.registers
             for m in (op.address, op.source, op.source_size, op.guard):
                 if m is not None:
-                    yield from _of(m)
+                    yield from registers(m)
         case LaneFor():
             for v in (op.var, op.start, op.stop, op.step):
-                yield from _of(v)
+                yield from registers(v)
         case LaneIf() | LaneWhile() | LaneUntil():
             yield op.cond
         case LanePrint():
             for a in op.args:
-                yield from _of(a)
+                yield from registers(a)
