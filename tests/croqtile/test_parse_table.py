@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +12,14 @@ from typing import Any
 import lark
 import pytest
 
+import tilemma as tm
+from tilemma.croqtile import tables as table_module
 from tilemma.croqtile.extract import extract
 from tilemma.croqtile.lr import Leaf, Unexpected, evaluate, recognise
 from tilemma.croqtile.parse import _fuse
-from tilemma.croqtile.tables import made, printed, tables
+from tilemma.croqtile.tables import StaleParseTable, tables
 from tilemma.croqtile.tree import _Build
-from tilemma.tools.grammar_table import FILE
+from tilemma.tools.grammar_table import FILE, made, printed
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "co").glob("*.co"))
 STATEMENTS = """
@@ -97,6 +102,32 @@ def oracle() -> Oracle:
 
 def test_table_is_the_grammars() -> None:
     assert FILE.read_text(encoding="utf-8") == printed(made()), "run python -m tilemma.tools.grammar_table"
+
+
+def test_a_table_of_another_grammar_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kernel = tmp_path / "k.co"
+    kernel.write_text("__co__ void f(global f32 [N] x) { parallel p by 1 : block { x.at(0) = 1.0f; } }")
+    monkeypatch.setattr(table_module, "grammar", lambda: "another")
+    tables.cache_clear()
+    try:
+        with pytest.raises(StaleParseTable) as e:
+            tm.load(kernel)
+    finally:
+        tables.cache_clear()
+    assert "python -m tilemma.tools.grammar_table" in e.value.render()
+
+
+def test_files_are_read_without_lark(tmp_path: Path) -> None:
+    """It is an extra of developers."""
+    code = f"""
+import sys
+sys.modules["lark"] = None
+import tilemma as tm
+print(tm.load({str(EXAMPLES[0])!r}).only().compile("sm_80").ptx[:8])
+"""
+    environment = {**os.environ, "TILEMMA_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
