@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean, mean, median
 from typing import Any
 
 import torch
@@ -156,8 +156,12 @@ class Sampler:
         return sum(self.clock[half:]) / len(self.clock[half:]), sum(self.power[half:]) / len(self.power[half:])
 
 
-def flushed(contestants: list[Contestant], tensors: Any, repeats: int) -> list[list[float]]:
-    """Microseconds of single launches, contestants taking turns, L2 written over before each."""
+def flushed(contestants: list[Contestant], tensors: Any, repeats: int, rest: float = 0.0) -> list[list[float]]:
+    """Microseconds of single launches, contestants taking turns, L2 written over before each.
+
+    With ``rest`` each launch follows that many seconds of an idle card: without, only the first of a round does,
+    at clocks that the others no longer get.
+    """
     waste = torch.empty(L2_BYTES, dtype=torch.int8, device="cuda")
     events = [
         [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)] for _ in contestants
@@ -166,6 +170,11 @@ def flushed(contestants: list[Contestant], tensors: Any, repeats: int) -> list[l
         for j in range(len(contestants)):
             which = (i + j) % len(contestants)
             waste.zero_()
+            if rest:
+                torch.cuda.synchronize()
+                time.sleep(rest)
+                # The card is awake when the clock starts.
+                waste[: 1 << 20].zero_()
             start, stop = events[which][i]
             start.record()
             contestants[which].run(*tensors)
@@ -206,8 +215,16 @@ def error_of(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> float:
 
 
 def measure(
-    contestants: list[Contestant], shape: tuple[int, int, int], dtype: str, options: argparse.Namespace
+    contestants: list[Contestant],
+    shape: tuple[int, int, int],
+    dtype: str,
+    options: argparse.Namespace,
+    *,
+    rest: float = 0.0,
+    rounds: int = 1,
 ) -> list[Measured]:
+    """Both regimes of every contestant.  ``rest`` is that of `flushed`; the seconds of steady state come in
+    ``rounds`` that each begin with another contestant: a card that grows warm slows down for everybody."""
     m, n, k = shape
     generator = torch.Generator(device="cuda").manual_seed(options.seed)
     a = torch.randn(m, k, device="cuda", generator=generator).to(TYPES[dtype])
@@ -225,18 +242,22 @@ def measure(
             able.append((contestant, result))
         except Exception as e:
             result.failed = f"{type(e).__name__}: {e}".splitlines()[0]
-    series = flushed([x for x, _ in able], (a, b, c), options.repeats)
+    series = flushed([x for x, _ in able], (a, b, c), options.repeats, rest)
     for (_, result), samples in zip(able, series, strict=True):
         result.samples_us = samples
         result.flushed_us = median(samples)
         # A card that grows warm slows down for everybody: each round is judged by itself.
         result.flushed_ratio = median(first / mine for first, mine in zip(series[0], samples, strict=True))
     if options.seconds:
-        for contestant, result in able:
-            time.sleep(options.pause)
-            result.steady_us, result.sm_clock, result.power = steady(
-                contestant, (a, b, c), options.seconds, result.flushed_us
-            )
+        turns: list[list[tuple[float, float, float]]] = [[] for _ in able]
+        for i in range(rounds):
+            for j in range(len(able)):
+                which = (i + j) % len(able)
+                contestant, result = able[which]
+                time.sleep(options.pause)
+                turns[which].append(steady(contestant, (a, b, c), options.seconds / rounds, result.flushed_us))
+        for (_, result), of_rounds in zip(able, turns, strict=True):
+            result.steady_us, result.sm_clock, result.power = (mean(x) for x in zip(*of_rounds, strict=True))
     for _, result in able:
         result.steady_ratio = found[0].steady_us / result.steady_us
     return found

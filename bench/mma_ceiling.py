@@ -6,7 +6,9 @@ The ceiling is a loop of m16n8k16 (f16 operands, f32 sums) whose operands never 
 normal data, eight warps on each multiprocessor, 32 independent sums a warp.  The kernels are the examples that
 pipeline copies by cp.async, compiled for sm_80; torch.mm (cuBLAS, free to use wgmma) runs beside them.
 All take turns, each does as many FLOP as the ceiling, and a ratio is the share of it in the same regime
-(regimes as in bench/gemm.py).
+(regimes as in bench/gemm.py) and run: the card sets both by its clocks, which heat and power move from run to run.
+Single launches each follow a rest, as only the first after one gets its clocks; steady state comes in rounds that
+each begin with another contestant.
 """
 
 from __future__ import annotations
@@ -115,7 +117,9 @@ def main() -> int:
     parser.add_argument("--arch", default="sm_80")
     parser.add_argument("--repeats", type=int, default=31)
     parser.add_argument("--seconds", type=float, default=2.0, help="of steady state")
-    parser.add_argument("--pause", type=float, default=0.3)
+    parser.add_argument("--pause", type=float, default=0.3, help="seconds of rest before each steady run")
+    parser.add_argument("--rounds", type=int, default=3, help="that the steady seconds come in")
+    parser.add_argument("--rest", type=float, default=0.012, help="seconds of rest before each single launch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -127,11 +131,13 @@ def main() -> int:
     others.append(Contestant("torch.mm", lambda a, b, c: torch.mm(a, b.T, out=c)))
     results: list[Any] = []
     for shape in map(parse_shape, options.shapes.split(",")):
-        results += measure([ceiling(info["processors"], shape), *others], shape, "f16", options)
+        contestants = [ceiling(info["processors"], shape), *others]
+        results += measure(contestants, shape, "f16", options, rest=options.rest, rounds=options.rounds)
         report(results[-1 - len(others) :])
         sys.stdout.flush()
     if options.json:
-        data = {"versions": info, "results": [asdict(r) for r in results]}
+        protocol = {"rest": options.rest, "rounds": options.rounds, "seconds": options.seconds}
+        data = {"versions": info, "protocol": protocol, "results": [asdict(r) for r in results]}
         options.json.write_text(json.dumps(data, indent=1, default=str) + "\n")
     return int(any(r.failed for r in results))
 
