@@ -13,7 +13,7 @@ from test_meaning import arrays_for, keeps_meaning
 
 from tilemma import machine
 from tilemma.compiler import compile_kernel
-from tilemma.ir.expr import Binary, Const, Dim, Expr, Select, binary, const, value_of
+from tilemma.ir.expr import Binary, Const, Dim, Expr, Select, binary, const, substitute, value_of
 from tilemma.ir.tile import (
     Barrier,
     Body,
@@ -29,9 +29,9 @@ from tilemma.ir.tile import (
     Parallel,
     WaitFuture,
 )
-from tilemma.ir.walk import rewrite, walk
+from tilemma.ir.walk import map_expressions, rewrite, walk
 from tilemma.kernels import load_python
-from tilemma.passes import PASSES, decide
+from tilemma.passes import PASSES, Decision, decide
 from tilemma.passes.pipeline_loads import PipelineLoads
 from tilemma.targets.cpu import execute
 
@@ -67,8 +67,10 @@ def test_one_barrier_a_turn_and_loads_behind_it(name: str) -> None:
     body = inside(name).body
     at = [i for i, x in enumerate(body) if isinstance(x, Barrier)]
     assert len(at) == 1 and isinstance(body[at[0] - 1], CopyWait)
-    (last,) = body[at[0] + 1 :]
+    *copies, last = body[at[0] + 1 :]
     assert isinstance(last, Parallel)
+    # What two buffers take turns for starts where one of them becomes free; of three, one always is.
+    assert [type(x) for x in copies] == ([Copy, Copy, CopyCommit] if name == "double_buffer" else [])
     assert [type(x) for x in last.body] == [Load, Load, Mma]
 
 
@@ -242,3 +244,40 @@ def evaluate(e: Expr, dims: dict[str, int]) -> int:
         assert found is not None
         return found
     return value_of(e) if isinstance(e, Const) else dims.get(e.name, 0)
+
+
+def started_early(kernel: Kernel) -> bool:
+    log: list[Decision] = []
+    PipelineLoads("sm_80").run(kernel, log)
+    return any(d.pass_name == "early" for d in log)
+
+
+def read_after(main: For) -> Body:
+    (first, *_) = [x for x in main.body if isinstance(x, Copy)]
+    return main, replace(first, src=first.dst, future=None)
+
+
+def written_after(main: For) -> Body:
+    (first, *_) = [x for x in main.body if isinstance(x, Copy)]
+    return main, replace(first, dst=first.src, future=None)
+
+
+def backwards(main: For) -> Body:
+    turns = main.stop
+    swap = {main.index.name: binary("sub", turns, main.index)}
+    copies = {id(x): map_expressions(x, lambda e: substitute(e, swap)) for x in main.body if isinstance(x, Copy)}
+    return (replace(main, body=tuple(copies.get(id(x), x) for x in main.body)),)
+
+
+@pytest.mark.parametrize("edit", [read_after, written_after, backwards])
+def test_copies_start_early_only_where_one_too_many_does_no_harm(edit: Callable[[For], Body]) -> None:
+    kernel = before_the_pass(built("double_buffer"))
+    main = main_loop(kernel)
+    assert started_early(kernel)
+    assert not started_early(
+        replace(kernel, body=rewrite(kernel.body, lambda op: edit(main) if op == main else op))
+    )
+
+
+def test_three_buffers_leave_a_turn_to_every_copy() -> None:
+    assert not started_early(before_the_pass(built("multistage")))

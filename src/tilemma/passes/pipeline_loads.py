@@ -15,6 +15,18 @@ this one::
                                                      multiply f[(n - 1) % 2]
 
 The last turn loads a step that nothing multiplies.
+
+With two buffers, what a turn copies is waited for in the same turn. Its copies then start where the buffer
+becomes free, a step before the turn ends, for they need nearly a turn's time::
+
+    for k:                                       copy (first k) => b; wait a; load f[0] <- a, step 0
+        copy (k) => b                            for k:
+        ..                             =>            ..
+        rotate a, b                                  rotate a, b
+        wait a; load f[0] <- a, step 0               wait a; copy (k + 1) => b; load f[0] <- a, step 0
+        multiply f[(n - 1) % 2]                      multiply f[(n - 1) % 2]
+
+The last turn copies a tile that nothing multiplies.
 """
 
 from __future__ import annotations
@@ -24,7 +36,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilemma.atoms import MmaAtom, catalogue
-from tilemma.ir.expr import Expr, Index, Var, binary, const, depends_on, substitute, value_of
+from tilemma.ir.expr import Element, Expr, Index, Var, binary, const, depends_on, interval, substitute, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Alloc,
@@ -38,11 +50,12 @@ from tilemma.ir.tile import (
     Mma,
     Op,
     Parallel,
+    Store,
     SwapFutures,
     WaitFuture,
 )
 from tilemma.ir.types import Space
-from tilemma.ir.walk import bodies, expressions, map_expressions, walk
+from tilemma.ir.walk import bodies, expressions, map_expressions, views, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.names import Names
 from tilemma.passes.rotation import Rotations
@@ -96,7 +109,11 @@ class PipelineLoads:
                     text = "loaded a step ahead" if not short else f"not loaded ahead: {short}"
                     for d in turn.steps.declared:
                         log.append(Decision("ahead", d.name, text, span=d.span))
-                    out += [op] if short else _rotated(op, turn, names)
+                    early = not short and _two_buffers(op, turn, block)
+                    if early:
+                        text = "copied into a buffer as soon as it is free"
+                        log.append(Decision("early", op.index.name, text, span=op.span))
+                    out += [op] if short else _rotated(op, turn, names, early)
                 else:
                     out.append(op)
             return tuple(out)
@@ -195,6 +212,39 @@ def _sound(loop: For, turn: _Turn, earlier: Iterable[Op], block: Body) -> bool:
     return all(rotations.group(name) <= filled for name in names)
 
 
+def _two_buffers(loop: For, turn: _Turn, block: Body) -> bool:
+    """Whether this turn's copies are what it waits for, and may be made a turn earlier, and once too often.
+
+    What comes once too often is read from an array that nothing writes, and goes where nobody looks: what
+    waits for these copies knows them by other names.
+    """
+    copies = [x for x in turn.before if isinstance(x, Copy)]
+    rotations = Rotations(block)
+    if not copies or any(len(rotations.group(c.dst.base.name)) != 2 for c in copies):
+        return False
+    if value_of(loop.step) != 1 or not all(isinstance(x, SwapFutures) for x in turn.after):
+        return False
+    if not all(_may_go_on(c, loop.index) for c in copies):
+        return False
+    written = {op.dst.base.name for op in walk(block) if isinstance(op, (Copy, Store))}
+    targets = {c.dst.base.name for c in copies}
+    elsewhere = {v.base.name for op in walk(block) if op not in copies for v in views(op)}
+    return not written & {c.src.base.name for c in copies} and not targets & elsewhere
+
+
+def _may_go_on(copy: Copy, index: Index) -> bool:
+    """Whether ``copy`` can be made a turn after the last: its tile then lies over an edge, or within."""
+    if copy.src.static_shape is None or any(_varies(e) or _reads(e) for e in expressions(copy)):
+        return False
+    if any(depends_on(e, {index.name}) for e in copy.dst.expressions()):
+        return False
+    return all(interval(e)[0] >= 0 for e in copy.src.offsets)
+
+
+def _reads(e: Expr) -> bool:
+    return any(isinstance(x, Element) for x in parts(e))
+
+
 def _varies(e: Expr) -> bool:
     return any(isinstance(x, Var) for x in parts(e))
 
@@ -221,7 +271,7 @@ def _registers(d: DeclareFragment) -> int:
 # ---- rotating --------------------------------------------------------------------------------------------
 
 
-def _rotated(loop: For, turn: _Turn, names: Names) -> list[Op]:
+def _rotated(loop: For, turn: _Turn, names: Names, early: bool) -> list[Op]:
     steps = turn.steps
     own = {d.name for d in steps.declared}
     last = steps.turns - 1
@@ -236,15 +286,34 @@ def _rotated(loop: For, turn: _Turn, names: Names) -> list[Op]:
         ),
     )
     final = tuple(_step(x, own, steps.index, const(last)) for x in steps.multiplies)
+    before: Body = ()
+    behind: Body = ()
+    end: Body = ()
+    at_start = turn.before
+    if early:
+        at_start = ()
+        copies = tuple(x for x in turn.before if isinstance(x, Copy))
+        allocs = tuple(x for x in turn.before if isinstance(x, Alloc))
+        before = (*allocs, *(_turn_of(x, loop, loop.start) for x in copies))
+        behind = tuple(_turn_of(x, loop, binary("add", loop.index, const(1))) for x in copies)
+        # Shared memory that is used again after the loop should not wait for more than that.
+        end = (WaitFuture(tuple(x.future for x in copies if x.future is not None), span=loop.span),)
     body = (
-        *turn.before,
+        *at_start,
         replace(turn.group, body=(rest,)),
         *turn.after,
         *turn.waits,
+        *behind,
         names.renamed(replace(turn.group, body=(*first, *final))),
     )
     declared = [replace(d, copies=(2,)) for d in steps.declared]
-    return [*declared, *turn.waits, names.renamed(replace(turn.group, body=first)), replace(loop, body=body)]
+    start = names.renamed(replace(turn.group, body=first))
+    return [*declared, *before, *turn.waits, start, replace(loop, body=body), *end]
+
+
+def _turn_of(op: Op, loop: For, at: Expr) -> Op:
+    """``op`` of turn ``at``."""
+    return map_expressions(op, lambda e: substitute(e, {loop.index.name: at}))
 
 
 def _step(op: Op, own: set[str], index: Index, at: Expr) -> Op:
