@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
 from tilemma.compiler import Compiled, Ready, compile_kernel, identity, ready
@@ -310,6 +312,10 @@ def _value_key(v: Any) -> Any:
         return type(v), repr(v)
     if isinstance(v, (list, tuple)):
         return type(v), *map(_value_key, v)
+    if isinstance(v, dict):
+        return type(v), *((_value_key(k), _value_key(x)) for k, x in v.items())
+    if isinstance(v, np.ndarray):  # its repr leaves elements out
+        return type(v), v.dtype.str, v.shape, v.tobytes()
     try:
         hash(v)
     except TypeError:

@@ -86,6 +86,19 @@ def test_equal_values_of_other_types_are_traced_anew() -> None:
     assert scaled.traced(BY=True) is not scaled.traced(BY=1)
 
 
+def test_constants_with_elements_are_told_apart_by_them() -> None:
+    @tm.kernel
+    def table(y: tm.Global["f32", 1], *, OF: Any):
+        for _ in parallel(1, level="block"):
+            y[0] = float(OF["all"][0][1500])
+
+    y, values = np.zeros(1, np.float32), np.zeros(3000)
+    for wanted in (1.0, 2.0):
+        values[1500] = wanted
+        table(y, OF={"all": [values.copy()]})
+        assert y[0] == wanted
+
+
 def test_a_function_made_at_the_address_of_an_earlier_one_is_another() -> None:
     x, y = np.full(4, 3, np.int32), np.zeros(4, np.float32)
     for k in range(4):
