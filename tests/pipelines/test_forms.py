@@ -134,17 +134,18 @@ FUTURE_MULTIPLIES = AFTER.replace(
     "mma.row.row mc, a[k % STAGES], b[k % STAGES];",
     "f = mma.row.row.async mc, a[k % STAGES], b[k % STAGES];\n          wait f;",
 )
-WAITS_ITSELF = f"""
-    shared event full[STAGES], empty[STAGES] = ready;
-    parallel p by 2 : group-4 {{
-      inthreads.async (p == 0) {{
+PRODUCER = f"""inthreads.async (p == 0) {{
         foreach k in cdiv(K, TILE_K) {{
           wait empty.at(k);
           tma.copy.async<full.at(k)> {LHS} => a[k % STAGES];
           tma.copy.async<full.at(k)> {RHS} => b[k % STAGES];
           trigger full.at(k);
         }}
-      }}
+      }}"""
+WAITS_ITSELF = f"""
+    shared event full[STAGES], empty[STAGES] = ready;
+    parallel p by 2 : group-4 {{
+      {PRODUCER}
       inthreads.async (p == 1) {{
         mc = mma.fill.f32 0.0f;
         foreach k in cdiv(K, TILE_K) {{
@@ -163,14 +164,7 @@ WAITS_ITSELF = f"""
 THROUGH_REGISTERS = f"""
     shared event full[STAGES], empty[STAGES] = ready;
     parallel p by 2 : group-4 {{
-      inthreads.async (p == 0) {{
-        foreach k in cdiv(K, TILE_K) {{
-          wait empty.at(k);
-          tma.copy.async<full.at(k)> {LHS} => a[k % STAGES];
-          tma.copy.async<full.at(k)> {RHS} => b[k % STAGES];
-          trigger full.at(k);
-        }}
-      }}
+      {PRODUCER}
       inthreads.async (p == 1) {{
         parallel w by 4 : group {{
           mc = mma.fill.f32 0.0f;
