@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +12,11 @@ from test_meaning import arrays_for, keeps_meaning
 
 from tilemma import machine
 from tilemma.compiler import compile_kernel
-from tilemma.ir.expr import Binary, Const, Dim, Expr, Select, binary, const, substitute, value_of
+from tilemma.ir.expr import Dim, binary, const, substitute
 from tilemma.ir.tile import (
     Barrier,
     Body,
     Copy,
-    CopyCommit,
     CopyWait,
     DeclareFragment,
     For,
@@ -44,14 +42,12 @@ def built(name: str, **constants: int) -> Kernel:
     return load_python(EXAMPLES / f"{name}.py").only().build(**{**SMALL, **constants})
 
 
-def main_loops(kernel: Kernel) -> list[For]:
-    """The loops over K: those with copies in them."""
-    return [x for x in walk(kernel.body) if isinstance(x, For) and any(isinstance(y, Copy) for y in walk(x.body))]
-
-
 def main_loop(kernel: Kernel) -> For:
-    """The loop over K; the last of them, which does for all tiles."""
-    return main_loops(kernel)[-1]
+    """The loop over K, which has copies in it."""
+    (loop,) = (
+        x for x in walk(kernel.body) if isinstance(x, For) and any(isinstance(y, Copy) for y in walk(x.body))
+    )
+    return loop
 
 
 def ahead(kernel: Kernel) -> bool:
@@ -180,22 +176,6 @@ def test_a_buffer_that_may_be_empty_is_not_loaded() -> None:
         assert not ahead(PipelineLoads("sm_80").run(replace(kernel, body=(replace(block, body=body),)), []))
 
 
-def test_turns_inside_the_arrays_ask_for_no_edge() -> None:
-    """Their copies stand among the multiplies, with nothing in between that branches."""
-    inner, rest = main_loops(decide(built("multistage"), "sm_80")[0])
-    first, *_ = inner.body
-    assert isinstance(first, Parallel) and all(isinstance(x, Load) for x in first.body)
-    copies = [x for x in walk(inner.body) if isinstance(x, Copy)]
-    assert len(copies) == 2 and all(x.plan.whole for x in copies)
-    assert not any(x.plan.whole for x in walk(rest.body) if isinstance(x, Copy))
-    assert inner.stop == rest.start and not any(isinstance(x, If) for x in walk(inner.body))
-    counts = [
-        Counter(type(x) for x in walk(loop.body) if isinstance(x, (Copy, Barrier, CopyWait)))
-        for loop in (inner, rest)
-    ]
-    assert counts[0] == counts[1]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_tiles_over_an_edge_are_clipped(name: str) -> None:
     """Each bound is asked for: dropping any of them reads outside an array."""
@@ -205,45 +185,6 @@ def test_tiles_over_an_edge_are_clipped(name: str) -> None:
         execute(compiled.source, expected, {}, dims=dims)
         machine.run(compiled.ptx, compiled.launches[0], found, strict=True)
         assert np.array_equal(expected["output"], found["output"])
-
-
-def test_copies_are_cut_into_equal_shares() -> None:
-    """Of 4 and 8 rows of instructions, each of three steps gets 4; the group closes behind the last."""
-    tiles = {"TILE_M": 128, "TILE_N": 256, "WARP_M": 64, "WARP_N": 64, "TILE_K": 64}
-    inner, rest = main_loops(decide(built("multistage", **tiles), "sm_80")[0])
-    kinds = [type(x) for x in inner.body if isinstance(x, (Copy, CopyCommit, Parallel))]
-    step = [Parallel, Copy, Parallel]
-    assert [x for x in kinds if x is not CopyCommit] == [*step * 3, Parallel]
-    assert kinds.index(CopyCommit) > max(i for i, x in enumerate(kinds) if x is Copy)
-    for name in ("lhs", "rhs"):
-        (whole,) = [x for x in rest.body if isinstance(x, Copy) and x.src.base.name == name]
-        parts = [x for x in inner.body if isinstance(x, Copy) and x.src.base.name == name]
-        rows = [value_of(binary("sub", x.dst.offsets[0], whole.dst.offsets[0])) for x in parts]
-        assert all(x.dst.static_shape == x.src.static_shape == (128, 64) for x in parts)
-        assert rows == [128 * i for i in range(len(parts))] and 128 * len(parts) == whole.dst.static_shape[0]
-
-
-def test_copies_that_are_awaited_at_once_are_not_spread() -> None:
-    assert len(main_loops(decide(built("double_buffer"), "sm_80")[0])) == 1
-
-
-@pytest.mark.parametrize(("k", "turns"), [(0, 0), (64, 0), (95, 0), (96, 1), (97, 1), (127, 1), (128, 2)])
-def test_the_turns_before_an_edge(k: int, turns: int) -> None:
-    """Turn n copies tile n + 2: those whose tile ends inside K."""
-    inner, _ = main_loops(decide(built("multistage"), "sm_80")[0])
-    assert evaluate(inner.stop, {"M": 32, "N": 32, "K": k}) == turns
-    assert evaluate(inner.stop, {"M": 31, "N": 32, "K": k}) == evaluate(inner.stop, {"M": 32, "N": 1, "K": k}) == 0
-
-
-def evaluate(e: Expr, dims: dict[str, int]) -> int:
-    """``e`` in the first block."""
-    if isinstance(e, Select):
-        return evaluate(e.a if evaluate(e.cond, dims) else e.b, dims)
-    if isinstance(e, Binary):
-        found = value_of(binary(e.op, const(evaluate(e.a, dims)), const(evaluate(e.b, dims))))
-        assert found is not None
-        return found
-    return value_of(e) if isinstance(e, Const) else dims.get(e.name, 0)
 
 
 def started_early(kernel: Kernel) -> bool:

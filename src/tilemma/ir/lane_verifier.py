@@ -270,8 +270,8 @@ def same_type(op: Instr, parts: list[str], types: list[str]) -> Wants:
 
 
 def compare(op: Instr, parts: list[str], types: list[str]) -> Wants:
-    """``setp.lt.s32 p, a, b``."""
-    yield from ((d, "pred") for d in op.dst)
+    """``setp.lt.s32 p, a, b`` and ``setp.lt.and.s32 p, a, b, q``."""
+    yield from ((x, "pred") for x in (*op.dst, *op.src[2:]))
     yield from ((x, types[-1]) for x in op.src[:2])
 
 

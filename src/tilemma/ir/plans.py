@@ -40,7 +40,9 @@ class CopyPlan:
     ``counted``, for bytes that complete an event: "trigger", a later trigger expects them; "expect", the copy
     itself does; "arrive", and it arrives too, as nothing triggers the event.  ``peers``, for a multicast: the
     indices of blocks within the cluster that share the tile; each of those blocks loads a part for all.
-    ``whole``: nothing of the tile lies over an edge, as the program has asked already.
+    ``edge``: how a tile over an array's edge is told.  "": all threads ask, and branch.  "whole vectors": each
+    vector lies inside or outside, and is asked by itself, without a branch.  "cut vectors": the program has asked;
+    the edge may run through vectors.
     """
 
     engine: Literal["cp.async", "ldst", "tma"]
@@ -50,7 +52,7 @@ class CopyPlan:
     box: tuple[int, ...] = ()
     counted: Literal["", "trigger", "expect", "arrive"] = ""
     peers: tuple[str, ...] = ()
-    whole: bool = False
+    edge: Literal["", "whole vectors", "cut vectors"] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,9 +250,13 @@ def lower_if(lo: Lowering, op: tile.If) -> None:
     if isinstance(cond, bool):
         lo.body(op.then if cond else op.otherwise)
         return
-    if not op.otherwise and all(isinstance(x, tile.TriggerEvent) for x in op.then):
-        # Arrivals take a predicate: no branch in the loop that releases slots.
+    if not op.otherwise and all(isinstance(x, tile.TriggerEvent) or _copies(x, "whole vectors") for x in op.then):
+        # Arrivals and copies take a predicate: no branch in the loop that releases slots, or multiplies.
         with lo.where(cond):
+            lo.body(op.then)
+        return
+    if not op.otherwise and all(_copies(x, "cut vectors") for x in op.then):
+        with e.branch(cond, cold=True):
             lo.body(op.then)
         return
     with e.collect() as then:
@@ -262,6 +266,10 @@ def lower_if(lo: Lowering, op: tile.If) -> None:
         lo.body(op.otherwise)
         other_ops = tuple(otherwise)
     e.select_branch(cond, then_ops, other_ops)
+
+
+def _copies(op: Op, edge: str) -> bool:
+    return isinstance(op, tile.Copy) and op.plan is not None and op.plan.edge == edge
 
 
 @lowers(tile.InThreads)

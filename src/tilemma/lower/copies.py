@@ -115,8 +115,12 @@ def _text(v: View) -> str:
 
 def _move(lo: Lowering, op: tile.Copy, mover: _Mover, chunks: Chunks, thread: Linear) -> None:
     e = lo.e
-    whole: Reg | bool = op.plan is not None and op.plan.whole
-    if not whole:
+    edge = op.plan.edge if op.plan is not None else ""
+    if edge == "whole vectors":
+        _walk(lo, chunks, thread, mover.vectors, UNROLL)
+        return
+    whole: Reg | bool = False
+    if edge != "cut vectors":
         whole = e.both(_whole(lo, op.src, chunks.shape), _whole(lo, op.dst, chunks.shape), hint="whole")
     if whole is True:
         _walk(lo, chunks, thread, mover.whole, UNROLL)
@@ -284,6 +288,9 @@ class _Mover:
     def edge(self, chunks: Sequence[Chunk]) -> None:
         raise NotImplementedError
 
+    def vectors(self, chunks: Sequence[Chunk]) -> None:
+        raise NotImplementedError
+
 
 _Move = Callable[[Sequence[Chunk]], None]
 
@@ -327,6 +334,28 @@ class _CpAsync(_Mover):
             assert isinstance(safe, Reg)
             self._issue(chunk, Mem(safe), read)
 
+    def vectors(self, chunks: Sequence[Chunk]) -> None:
+        """Nothing of a vector outside is read: its address need not be in the array."""
+        e = self.lo.e
+        for chunk, source in zip(chunks, list(self.run(self.op.src, chunks)), strict=True):
+            self._issue(chunk, source, e.pick(self._inside(chunk), Imm(self.vector), Imm(0), hint="bytes"))
+
+    def _inside(self, chunk: Chunk) -> Reg | bool:
+        """Whether the chunk's first element is in the array.
+
+        What may change from turn to turn is asked first.  The others are combined with it where they are
+        asked: answers that stay the same would each hold one of seven predicates throughout a loop.
+        """
+        lo, e, src = self.lo, self.lo.e, self.op.src
+        room = [
+            lo.linear(extent) - c
+            for c, extent in zip(coordinates(lo, src, self.index(src, chunk)), src.base.shape, strict=True)
+        ]
+        ok: Reg | bool = True
+        for r in sorted(room, key=lambda r: -max((e.depth(reg) for reg, _ in r.terms), default=0)):
+            ok = e.compare("gt", r, Linear(), also=ok, hint="inside")
+        return ok
+
     def _row_and_rest(self, chunk: Chunk) -> tuple[Reg | bool, Linear]:
         """Whether the chunk's row is inside, and how many elements from its first column on are."""
         lo, e = self.lo, self.lo.e
@@ -356,7 +385,7 @@ class _CpAsync(_Mover):
 
     def _issue(self, chunk: Chunk, source: Mem, read: Value | None) -> None:
         target = self.at(self.op.dst, chunk).address
-        guard = chunk.exists
+        guard = self.lo.e.both(chunk.exists, self.lo.guard)
         if guard is False:
             return
         self.lo.e.add(

@@ -72,7 +72,7 @@ class Region:
     """An open list of operations; ``table`` maps pure computations made in it to their registers, ``known`` what
     `Emitter.remembered` was asked for to what came of it, both by number."""
 
-    kind: Literal["root", "loop", "branch"]
+    kind: Literal["root", "loop", "branch", "cold"]
     ops: list[LaneOp] = field(default_factory=list)
     table: dict[int, Reg] = field(default_factory=dict)
     known: dict[int, Any] = field(default_factory=dict)
@@ -102,6 +102,7 @@ class Emitter:
         self._range: dict[str, Range] = {}
         self._numbers: dict[Hashable, int] = {}
         self._loops = 0
+        self._cold = 0
         self._unshared = 0
 
     # ---- registers -------------------------------------------------------------------------------------
@@ -221,10 +222,11 @@ class Emitter:
 
     def _home(self, available: int) -> int:
         """The region for a computation whose operands are there from region ``available`` on."""
-        for i in range(available + 1, len(self.regions)):
-            if self.regions[i].kind == "loop":
-                return i - 1
-        return len(self.regions) - 1
+        last = len(self.regions) - 1
+        home = next((i - 1 for i in range(available + 1, last + 1) if self.regions[i].kind == "loop"), last)
+        if not self._cold:
+            return home
+        return max((i for i, r in enumerate(self.regions) if r.kind == "cold" and i > home), default=home)
 
     def at_root(self) -> _AtRoot:
         """Write to the outermost region: for values that every branch wants."""
@@ -233,18 +235,23 @@ class Emitter:
     # ---- control ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def _open(self, kind: Literal["loop", "branch"]) -> Iterator[Region]:
+    def _open(self, kind: Literal["loop", "branch", "cold"]) -> Iterator[Region]:
         region = Region(kind)
         self.regions.append(region)
+        self._cold += kind == "cold"
         try:
             yield region
         finally:
+            self._cold -= kind == "cold"
             self.regions.pop()
 
     @contextmanager
-    def branch(self, cond: Reg, *, negate: bool = False) -> Iterator[None]:
-        """What is written inside runs where ``cond`` holds."""
-        with self._open("branch") as region:
+    def branch(self, cond: Reg, *, negate: bool = False, cold: bool = False) -> Iterator[None]:
+        """What is written inside runs where ``cond`` holds.
+
+        ``cold``: so seldom that what it computes should not wait in registers, or be computed, outside.
+        """
+        with self._open("cold" if cold else "branch") as region:
             yield
         if region.ops:
             then, otherwise = (tuple(region.ops), ()) if not negate else ((), tuple(region.ops))
@@ -368,8 +375,19 @@ class Emitter:
 
     # ---- predicates ------------------------------------------------------------------------------------
 
-    def compare(self, op: str, a: Linear, b: Linear, *, unsigned: bool = False, hint: str = "p") -> Reg | bool:
-        """``a op b`` as a predicate, or the answer where it is known.  Unsigned: as 32-bit patterns."""
+    def compare(
+        self,
+        op: str,
+        a: Linear,
+        b: Linear,
+        *,
+        unsigned: bool = False,
+        also: Reg | bool = True,
+        hint: str = "p",
+    ) -> Reg | bool:
+        """``a op b and also`` as a predicate, or the answer where it is known.  Unsigned: as 32-bit patterns."""
+        if also is False:
+            return False
         low, high = self.range_of(a - b)
         if not unsigned or (self.range_of(a)[0] >= 0 and self.range_of(b)[0] >= 0):
             known = {
@@ -378,7 +396,7 @@ class Emitter:
                 "ne": (low > 0 or high < 0, low == high == 0),
             }[op]  # fmt: skip
             if known[0]:
-                return True
+                return also
             if known[1]:
                 return False
         # Constants go to the right, where PTX takes an immediate.
@@ -389,8 +407,10 @@ class Emitter:
             op = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}.get(op, op)
             a, b = b, a
         kind = ("u32" if unsigned else "s32") if op not in ("eq", "ne") else "s32"
-        left = self.register(a)
-        return self.pure(f"setp.{op}.{kind}", "pred", left, self.value(b), hint=hint)
+        left, right = self.register(a), self.value(b)
+        if isinstance(also, Reg):
+            return self.pure(f"setp.{op}.and.{kind}", "pred", left, right, also, hint=hint)
+        return self.pure(f"setp.{op}.{kind}", "pred", left, right, hint=hint)
 
     def both(self, a: Reg | bool, b: Reg | bool, hint: str = "p") -> Reg | bool:
         if a is False or b is False:

@@ -17,6 +17,7 @@ from tilemma.passes.choose_atoms import ChooseAtoms
 from tilemma.passes.choose_copies import ChooseCopies
 from tilemma.passes.decision import Decision
 from tilemma.passes.expand_copies import ExpandCopies
+from tilemma.passes.fold_tails import FoldTails
 from tilemma.passes.infer_levels import InferLevels
 from tilemma.passes.insert_sync import InsertSync
 from tilemma.passes.pipeline_loads import PipelineLoads
@@ -24,7 +25,7 @@ from tilemma.passes.place_fragments import PlaceFragments
 from tilemma.passes.plan_events import PlanEvents
 from tilemma.passes.release_slots import ReleaseSlots
 from tilemma.passes.simplify import Simplify
-from tilemma.passes.split_turns import SplitTurns
+from tilemma.passes.spread_copies import SpreadCopies
 from tilemma.passes.stage_output import StageOutput
 from tilemma.passes.start_from_zero import StartFromZero
 from tilemma.passes.take_turns import TakeTurns
@@ -51,6 +52,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         *FRONT_PASSES,
         ExpandCopies(),
         Simplify(),
+        FoldTails(),
         CheckClusters(arch),
         AwaitMultiplies(),
         ChooseAtoms(arch),
@@ -67,7 +69,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         InsertSync(arch),
         AssignRoles(arch),
         AllocateShared(arch),
-        SplitTurns(),
+        SpreadCopies(),
     )
 
 

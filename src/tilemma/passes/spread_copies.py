@@ -1,0 +1,236 @@
+"""Copies of later turns among the multiplies of this one.
+
+A copy asks whether its tile lies inside its array, and branches. In a loop that loads a step ahead (see
+`PipelineLoads`) that would keep multiplies and copies apart: the assembler schedules between branches only.
+There each vector of bytes gets a predicate of its own instead, and each step its share of the copies::
+
+    for k in a..b:                       for k in a..b:
+        copy .. k .. => s                    if an edge cuts vectors of this turn: copy .. k .. => s
+        for i: load, multiply      =>        for i: load, a share of the copies, multiply
+        rest                                 rest
+
+Vectors lie inside an array or outside, unless its extent is no multiple of theirs. The turn whose tile then
+lies over that edge copies as it did before, and not again in its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Literal
+
+from tilemma.ir.expr import Expr, Select, binary, const, interval, substitute, value_of
+from tilemma.ir.tile import Alloc, Body, Copy, CopyCommit, CopyWait, For, If, Kernel, Load, Mma, Op, Parallel
+from tilemma.ir.types import View
+from tilemma.ir.walk import bodies, map_expressions
+from tilemma.passes.decision import Decision
+from tilemma.passes.names import Names
+
+# No extent leaves less room than this behind an offset.
+_NEVER = -(2**31)
+
+
+@dataclass(frozen=True)
+class SpreadCopies:
+    """Rewrites loops that begin with copies by cp.async and then load a step ahead of what they multiply."""
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        names = Names.of(kernel.body)
+
+        def settle(body: Body) -> Body:
+            out: list[Op] = []
+            for op in body:
+                nested = {name: settle(inner) for name, inner in bodies(op)}
+                op = replace(op, **nested) if nested else op  # type: ignore[arg-type]
+                spread = _spread(op, names, log) if isinstance(op, For) else None
+                if spread is not None:
+                    # What the first turns multiply: one way through the code before the loop is less to assemble.
+                    out = [y for x in out for y in (_one_way(x) if isinstance(x, Copy) else (x,))]
+                out.append(spread or op)
+            return tuple(out)
+
+        return replace(kernel, body=settle(kernel.body))
+
+
+def _spread(loop: For, names: Names, log: list[Decision]) -> For | None:
+    """``loop`` with its copies among its multiplies; None where it has not the form for it."""
+    turn = _turn(loop)
+    if turn is None or not all(_by_vectors(x) for x in turn.copies if isinstance(x, Copy)):
+        return None
+    steps = value_of(turn.steps.stop) or 0
+    # What this turn waits for should start as early as it can, and together.
+    shares = steps if _stay_open(turn) else 1
+    log.append(Decision("spread", loop.index.name, f"copies go in {shares} of {steps} steps", span=loop.span))
+    copies = [x for x in turn.copies if isinstance(x, Copy)]
+    steps_apart = (names.renamed(x) for x in _between(turn, _cuts(copies), shares))
+    return replace(loop, body=(*turn.allocs, *_where_cut(copies), *steps_apart, *turn.after))
+
+
+def _one_way(copy: Copy) -> Body:
+    """``copy`` vector by vector, and otherwise where an edge cuts some."""
+    if copy.future is None or not _by_vectors(copy):
+        return (copy,)
+    return (*_where_cut([copy]), *_where_whole([copy], _cuts([copy])))
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A turn: ``copies`` (with their commits) into ``allocs``, ``group`` around the loop ``steps``, ``after``."""
+
+    allocs: Body
+    copies: Body
+    group: Parallel
+    steps: For
+    after: Body
+
+
+def _turn(loop: For) -> _Turn | None:
+    at = next((i for i, x in enumerate(loop.body) if not isinstance(x, (Alloc, Copy, CopyCommit))), None)
+    if at is None:
+        return None
+    lead, group = loop.body[:at], loop.body[at]
+    if not isinstance(group, Parallel) or len(group.body) != 1 or not isinstance(group.body[0], For):
+        return None
+    steps = group.body[0]
+    loads = tuple(x for x in steps.body if isinstance(x, Load))
+    multiplies = tuple(x for x in steps.body if isinstance(x, Mma))
+    ahead = bool(loads and multiplies) and all(x.fragment.index for x in loads)
+    if not ahead or steps.body != (*loads, *multiplies) or value_of(steps.start) != 0 or value_of(steps.step) != 1:
+        return None
+    allocs = tuple(x for x in lead if isinstance(x, Alloc))
+    copies = tuple(x for x in lead if not isinstance(x, Alloc))
+    return _Turn(allocs, copies, group, steps, loop.body[at + 1 :])
+
+
+def _stay_open(turn: _Turn) -> bool:
+    """Whether nothing of this turn is waited for in it: what is should start as early as it can, and together."""
+    groups = sum(isinstance(x, CopyCommit) for x in turn.copies)
+    return all(x.pending >= groups for x in turn.after if isinstance(x, CopyWait))
+
+
+def _between(turn: _Turn, cuts: list[_Cut], shares: int) -> Body:
+    """The steps one by one: each loads for the next, starts its share of the copies, multiplies."""
+    steps, out = turn.steps, list[Op]()
+    count = value_of(steps.stop) or 0
+    parts = _shares(turn.copies, shares)
+    for n in range(count):
+        here = tuple(_at(x, steps, n) for x in steps.body)
+        loads = tuple(x for x in here if isinstance(x, Load))
+        multiplies = tuple(x for x in here if isinstance(x, Mma))
+        part = parts[n] if n < shares else ()
+        copies = _where_whole([x for x in part if isinstance(x, Copy)], cuts)
+        rest = [x for x in part if not isinstance(x, Copy)]
+        out += [replace(turn.group, body=loads), *copies, *rest, replace(turn.group, body=multiplies)]
+    return tuple(out)
+
+
+def _at(op: Op, steps: For, n: int) -> Op:
+    """``op`` of step ``n``."""
+    return map_expressions(op, lambda e: substitute(e, {steps.index.name: const(n)}))
+
+
+def _shares(copies: Body, count: int) -> list[Body]:
+    """``copies`` in ``count`` parts, in order; what closes a group of copies goes with the last of it.
+
+    Parts are as long as they can be equal: a burst of copies would keep multiplies from being issued.
+    """
+    each = max(1, -(-sum(_passes(x) for x in copies if isinstance(x, Copy)) // count))
+    parts: list[list[Op]] = [[]]
+    room = each
+    for x in copies:
+        for piece in _pieces(x, each) if isinstance(x, Copy) else [x]:
+            needed = _passes(piece) if isinstance(piece, Copy) else 0
+            if needed > room and len(parts) < count:
+                parts.append([])
+                room = each
+            room -= needed
+            parts[-1].append(piece)
+    return [tuple(p) for p in parts] + [()] * (count - len(parts))
+
+
+def _rows_at_once(copy: Copy) -> int:
+    """Rows of the tile that all threads move with one instruction each; 0 where that is not a number of rows."""
+    plan, shape = copy.plan, copy.dst.static_shape
+    if plan is None or shape is None or len(shape) != 2 or copy.src.static_shape != shape:
+        return 0
+    row = shape[1] * copy.dst.dtype.bits // 8
+    rows, rest = divmod(plan.threads * plan.vector, row)
+    return 0 if rest or not rows or shape[0] % rows else rows
+
+
+def _passes(copy: Copy) -> int:
+    """Instructions of each thread for ``copy``."""
+    rows, shape = _rows_at_once(copy), copy.dst.static_shape
+    return shape[0] // rows if rows and shape is not None else 1
+
+
+def _pieces(copy: Copy, most: int) -> list[Copy]:
+    """``copy`` cut along its rows into pieces of at most ``most`` instructions, where they come out equal."""
+    rows, passes = _rows_at_once(copy), _passes(copy)
+    if not rows or passes <= most or passes % most:
+        return [copy]
+    height = rows * most
+    return [
+        replace(copy, src=_band(copy.src, i * height, height), dst=_band(copy.dst, i * height, height))
+        for i in range(passes // most)
+    ]
+
+
+def _band(view: View, first: int, height: int) -> View:
+    """``height`` rows of ``view`` from row ``first`` on."""
+    moved = view.shift(0, first)
+    return replace(moved, axes=(replace(moved.axes[0], extent=const(height)), *moved.axes[1:]))
+
+
+# ---- edges -----------------------------------------------------------------------------------------------
+
+
+def _by_vectors(copy: Copy) -> bool:
+    """Whether the vectors of ``copy`` can be asked one by one: by their row and their first column."""
+    plan, view = copy.plan, copy.src
+    if plan is None or plan.engine != "cp.async" or view.static_shape is None:
+        return False
+    if view.static_shape != copy.dst.static_shape or len(view.axes) != 2 or view.reshape is not None:
+        return False
+    if any(value_of(a.step) != 1 for a in view.axes) or view.axes[-1].dim != len(view.offsets) - 1:
+        return False
+    return all(interval(o)[0] >= 0 for o in view.offsets)
+
+
+_Cut = tuple[Expr, Expr]  # (room, limit): the edge cuts vectors of a tile where room < limit
+
+
+def _cuts(copies: Sequence[Copy]) -> list[_Cut]:
+    """Where the edge behind the columns may cut vectors of one of ``copies``."""
+    return list(dict.fromkeys(c for x in copies if (c := _cut(x)) is not None))
+
+
+def _cut(copy: Copy) -> _Cut | None:
+    plan, shape = copy.plan, copy.src.static_shape
+    assert plan is not None and shape is not None
+    extent = copy.src.base.shape[-1]
+    rest = binary("mod", extent, const(plan.vector * 8 // copy.src.dtype.bits))
+    if value_of(rest) == 0:
+        return None
+    room = binary("sub", extent, copy.src.offsets[-1])
+    return room, Select(binary("ne", rest, const(0)), const(shape[-1]), const(_NEVER))
+
+
+def _where_cut(copies: Sequence[Copy]) -> Body:
+    cuts = _cuts(copies)
+    if not cuts:
+        return ()
+    some = reduce(lambda a, b: binary("lor", a, b), (binary("lt", room, limit) for room, limit in cuts))
+    return (If(some, _with_edge(copies, "cut vectors")),)
+
+
+def _where_whole(copies: Sequence[Copy], cuts: Sequence[_Cut]) -> Body:
+    if not cuts or not copies:
+        return _with_edge(copies, "whole vectors")
+    none = reduce(lambda a, b: binary("land", a, b), (binary("ge", room, limit) for room, limit in cuts))
+    return (If(none, _with_edge(copies, "whole vectors")),)
+
+
+def _with_edge(copies: Sequence[Copy], edge: Literal["whole vectors", "cut vectors"]) -> Body:
+    return tuple(replace(x, plan=replace(x.plan, edge=edge)) for x in copies if x.plan is not None)

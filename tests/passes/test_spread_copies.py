@@ -1,0 +1,142 @@
+"""Copies of later turns among the multiplies: no branches, zeros over every edge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_meaning import arrays_for
+from test_pipeline_loads import NAMES, built, inside, main_loop
+
+from tilemma import machine
+from tilemma.compiler import compile_kernel
+from tilemma.ir.expr import Binary, Const, Expr, Select, binary, const, value_of
+from tilemma.ir.tile import Barrier, Copy, CopyCommit, CopyWait, If, Kernel, Load, Op, Parallel
+from tilemma.ir.walk import rewrite, walk
+from tilemma.passes import PASSES
+from tilemma.passes.spread_copies import SpreadCopies
+from tilemma.targets.cpu import execute
+
+TILES = {"TILE_M": 128, "TILE_N": 256, "WARP_M": 64, "WARP_N": 64, "TILE_K": 64}
+
+
+def before_the_pass(name: str, **constants: int) -> Kernel:
+    kernel = built(name, **constants)
+    for step in PASSES("sm_80"):
+        if isinstance(step, SpreadCopies):
+            return kernel
+        kernel = step.run(kernel, [])
+    raise AssertionError("the pass does not run")
+
+
+def edges(op: Op) -> set[str]:
+    return {x.plan.edge for x in walk((op,)) if isinstance(x, Copy) and x.plan is not None}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_stand_among_the_multiplies(name: str) -> None:
+    """Branches are taken only in a turn in which an edge cuts vectors, and then before everything else."""
+    ifs = [x for x in inside(name).body if isinstance(x, If)]
+    rest = [x for x in inside(name).body if not isinstance(x, If)]
+    assert edges(ifs[0]) == {"cut vectors"} and all(edges(x) == {"whole vectors"} for x in ifs[1:])
+    assert all(not edges(x) for x in rest) and not any(isinstance(x, If) for x in walk(tuple(rest)))
+    first = [x for x in inside(name).body if isinstance(x, (Parallel, If))][1]
+    assert isinstance(first, Parallel) and all(isinstance(x, Load) for x in first.body)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_turn_copies_and_waits_as_before(name: str) -> None:
+    def counts(body: tuple[Op, ...]) -> Counter[type[Op]]:
+        return Counter(type(x) for x in walk(body) if isinstance(x, (Barrier, CopyWait, CopyCommit)))
+
+    kernel = before_the_pass(name)
+    after = SpreadCopies().run(kernel, [])
+    assert counts(main_loop(kernel).body) == counts(main_loop(after).body)
+
+    def rows(kernel: Kernel, edge: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for x in walk(main_loop(kernel).body):
+            if isinstance(x, Copy) and x.plan.edge == edge:
+                found[x.dst.base.name] = found.get(x.dst.base.name, 0) + x.dst.static_shape[0]
+        return found
+
+    assert rows(kernel, "") == rows(after, "whole vectors") == rows(after, "cut vectors") != {}
+
+
+def test_copies_are_cut_into_equal_shares() -> None:
+    """Of 4 and 8 rows of instructions, each of three steps gets 4; the group closes behind the last."""
+    body = inside("multistage", **TILES).body[3:]
+    kinds = [type(x) for x in body if isinstance(x, (If, CopyCommit, Parallel))]
+    step = [Parallel, If, Parallel]
+    assert [x for x in kinds if x is not CopyCommit] == [*step * 3, Parallel]
+    assert kinds.index(CopyCommit) > max(i for i, x in enumerate(kinds) if x is If)
+    for name, end in (("lhs", 128), ("rhs", 256)):
+        parts = [x for x in walk(body) if isinstance(x, Copy) and x.src.base.name == name]
+        assert all(x.dst.static_shape == x.src.static_shape == (128, 64) for x in parts)
+        assert [value_of(x.dst.offsets[0]) for x in parts] == list(range(0, end, 128))
+        assert [x.src.offsets[0] for x in parts[1:]] == [binary("add", parts[0].src.offsets[0], const(128))][
+            : end // 256
+        ]
+
+
+def test_copies_that_are_awaited_at_once_go_together() -> None:
+    body = inside("double_buffer", **TILES).body
+    assert len([x for x in body if isinstance(x, If) and edges(x) == {"whole vectors"}]) == 1
+
+
+@pytest.mark.parametrize(
+    ("k", "turns"), [(0, []), (64, []), (69, [0]), (93, [0]), (96, []), (97, [1]), (127, [1]), (128, [])]
+)
+def test_the_turn_that_an_edge_cuts(k: int, turns: list[int]) -> None:
+    """Turn n copies tile n + 2, of 32 columns in vectors of 8; those behind the edge may go either way."""
+    cut, whole, *_ = (x for x in inside("multistage").body if isinstance(x, If))
+    for n in range(6):
+        found = evaluate(cut.cond, {"K": k, "k": n})
+        assert found == 1 - evaluate(whole.cond, {"K": k, "k": n})
+        if (n + 2) * 32 < k or k % 8 == 0:
+            assert found == (n in turns)
+
+
+def evaluate(e: Expr, values: dict[str, int]) -> int:
+    if isinstance(e, Select):
+        return evaluate(e.a if evaluate(e.cond, values) else e.b, values)
+    if isinstance(e, Binary):
+        found = value_of(binary(e.op, const(evaluate(e.a, values)), const(evaluate(e.b, values))))
+        assert found is not None
+        return int(found)
+    if isinstance(e, Const):
+        return int(e.value)
+    return values[e.name.split(".")[0]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_extent_of_whole_vectors_has_no_such_turn(name: str) -> None:
+    kernel = before_the_pass(name)
+
+    def fixed(op: Op) -> Op:
+        if isinstance(op, Copy) and op.future is not None:
+            base = replace(op.src.base, shape=(op.src.base.shape[0], const(96)))
+            return replace(op, src=replace(op.src, base=base))
+        return op
+
+    loop = main_loop(SpreadCopies().run(replace(kernel, body=rewrite(kernel.body, fixed)), []))
+    assert not any(isinstance(x, If) for x in loop.body) and edges(loop) == {"whole vectors"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("k", [1, 31, 61, 69, 100, 163])
+def test_edges_through_vectors(name: str, arch: str, k: int) -> None:
+    """Rows of whole vectors whose last elements are not the array's: what is there is never multiplied."""
+    compiled = compile_kernel(built(name), arch)
+    dims = {"M": 40, "N": 56, "K": k}
+    expected, found = arrays_for(compiled.source, dims), arrays_for(compiled.source, dims)
+    execute(compiled.source, expected, {}, dims=dims)
+    for side in ("lhs", "rhs"):
+        rows = np.full((found[side].shape[0], k + 16 - k % 8), np.nan, np.float16)
+        rows[:, :k] = found[side]
+        found[side] = rows[:, :k]
+    machine.run(compiled.ptx, compiled.launches[0], found, seed=2, schedule="random", strict=True)
+    assert np.array_equal(expected["output"], found["output"])
