@@ -35,6 +35,8 @@ class Case:
     archs: tuple[str, ...]
     shape: tuple[int, int, int]
     constants: tuple[tuple[str, Any], ...] = ()
+    # Rows of the operands begin at multiples of this many elements.
+    rows: int = 1
     # A kernel of `ops.matmul` instead of an example; the order of its operands in memory.
     plan: Plan | None = None
     orders: str = "CF"
@@ -69,10 +71,17 @@ def compiled(case: Case, arch: str) -> Program:
     sizes = dict(zip("MNK", case.shape, strict=True))
     arrays = make_problem(kernel.build(**constants), sizes, {}, 0, None).arrays
     for seed, name in enumerate(("lhs", "rhs")):
+        arrays[name] = _in_rows(arrays[name], case.rows)
         arrays[name][...] = np.random.default_rng(seed).integers(-2, 3, arrays[name].shape)
     result = kernel.compile(arch, facts=facts_of(arrays), **constants)
     (launch,) = result.launches
     return Program(result.ptx, launch, arrays)
+
+
+def _in_rows(array: Any, multiple: int) -> Any:
+    """An array like ``array``, whose rows begin at multiples of ``multiple`` elements."""
+    columns = array.shape[-1]
+    return np.zeros((*array.shape[:-1], -(-columns // multiple) * multiple), array.dtype)[..., :columns]
 
 
 def _of_ops(case: Case, plan: Plan, arch: str) -> Program:
@@ -101,16 +110,18 @@ def on_the_cpu(case: Case) -> Any:
     return arrays["output"]
 
 
-def case(example: str, archs: tuple[str, ...], shape: tuple[int, int, int], **constants: Any) -> Case:
-    return Case(example, archs, shape, tuple(constants.items()))
+def case(
+    example: str, archs: tuple[str, ...], shape: tuple[int, int, int], rows: int = 1, **constants: Any
+) -> Case:
+    return Case(example, archs, shape, tuple(constants.items()), rows)
 
 
 CASES = [
     case("matmul_wmma", MMA, (24, 40, 40)),
     case("matmul_wgmma", MMA, (72, 72, 136), TILE_K=64),
     case("matmul_wgmma_2group", MMA, (136, 72, 136), TILE_K=64),
-    case("double_buffer", MMA, (72, 40, 184), TILE_M=64, TILE_N=32, TILE_K=32, WARP_M=32, WARP_N=32),
-    case("multistage", MMA, (72, 40, 184), TILE_M=64, TILE_N=32, TILE_K=32, WARP_M=32, WARP_N=32),
+    case("double_buffer", MMA, (72, 40, 181), 8, TILE_M=64, TILE_N=32, TILE_K=32, WARP_M=32, WARP_N=32),
+    case("multistage", MMA, (72, 40, 181), 8, TILE_M=64, TILE_N=32, TILE_K=32, WARP_M=32, WARP_N=32),
     case("event_pipeline", MMA, (72, 72, 328), TILE_N=64),
     case("tma_pipeline", TMA, (136, 72, 456), TILE_N=64),
     case("warp_specialized", TMA, (136, 72, 456), TILE_N=64, STAGES=3),

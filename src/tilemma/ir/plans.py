@@ -40,9 +40,8 @@ class CopyPlan:
     ``counted``, for bytes that complete an event: "trigger", a later trigger expects them; "expect", the copy
     itself does; "arrive", and it arrives too, as nothing triggers the event.  ``peers``, for a multicast: the
     indices of blocks within the cluster that share the tile; each of those blocks loads a part for all.
-    ``edge``: how a tile over an array's edge is told.  "": all threads ask, and branch.  "whole vectors": each
-    vector lies inside or outside, and is asked by itself, without a branch.  "cut vectors": the program has asked;
-    the edge may run through vectors.
+    ``edge``: how a tile over an array's edge is told.  "": all threads ask, and branch.  Without a branch, each
+    vector by itself: "whole vectors", which lie inside or outside, "cut vectors", which may lie on the edge.
     """
 
     engine: Literal["cp.async", "ldst", "tma"]

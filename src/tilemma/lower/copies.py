@@ -117,11 +117,13 @@ def _move(lo: Lowering, op: tile.Copy, mover: _Mover, chunks: Chunks, thread: Li
     e = lo.e
     edge = op.plan.edge if op.plan is not None else ""
     if edge == "whole vectors":
-        _walk(lo, chunks, thread, mover.vectors, UNROLL)
+        _walk(lo, chunks, thread, mover.whole_vectors, UNROLL)
         return
-    whole: Reg | bool = False
-    if edge != "cut vectors":
-        whole = e.both(_whole(lo, op.src, chunks.shape), _whole(lo, op.dst, chunks.shape), hint="whole")
+    if edge == "cut vectors":
+        # Where it runs seldom, a loop: the assembler would make predicates of a branch around a straight line.
+        _walk(lo, chunks, thread, mover.cut_vectors, 1 if e.cold else UNROLL)
+        return
+    whole = e.both(_whole(lo, op.src, chunks.shape), _whole(lo, op.dst, chunks.shape), hint="whole")
     if whole is True:
         _walk(lo, chunks, thread, mover.whole, UNROLL)
         return
@@ -288,7 +290,10 @@ class _Mover:
     def edge(self, chunks: Sequence[Chunk]) -> None:
         raise NotImplementedError
 
-    def vectors(self, chunks: Sequence[Chunk]) -> None:
+    def whole_vectors(self, chunks: Sequence[Chunk]) -> None:
+        raise NotImplementedError
+
+    def cut_vectors(self, chunks: Sequence[Chunk]) -> None:
         raise NotImplementedError
 
 
@@ -334,27 +339,38 @@ class _CpAsync(_Mover):
             assert isinstance(safe, Reg)
             self._issue(chunk, Mem(safe), read)
 
-    def vectors(self, chunks: Sequence[Chunk]) -> None:
+    def whole_vectors(self, chunks: Sequence[Chunk]) -> None:
         """Nothing of a vector outside is read: its address need not be in the array."""
         e = self.lo.e
         for chunk, source in zip(chunks, list(self.run(self.op.src, chunks)), strict=True):
-            self._issue(chunk, source, e.pick(self._inside(chunk), Imm(self.vector), Imm(0), hint="bytes"))
+            _, rooms = self._rooms(chunk)
+            inside: Reg | bool = True
+            # What may change from turn to turn is asked first.  The others are combined with it where they are
+            # asked: answers that stay the same would each hold one of seven predicates throughout a loop.
+            for room in sorted(rooms, key=lambda r: -max((e.depth(reg) for reg, _ in r.terms), default=0)):
+                inside = e.compare("gt", room, Linear(), also=inside, hint="inside")
+            self._issue(chunk, source, e.pick(inside, Imm(self.vector), Imm(0), hint="bytes"))
 
-    def _inside(self, chunk: Chunk) -> Reg | bool:
-        """Whether the chunk's first element is in the array.
+    def cut_vectors(self, chunks: Sequence[Chunk]) -> None:
+        """As many bytes as are inside; of a vector outside none, whatever its address."""
+        e = self.lo.e
+        for chunk, source in zip(chunks, list(self.run(self.op.src, chunks)), strict=True):
+            columns, rooms = self._rooms(chunk)
+            count = e.pure("min.s32", "s32", e.register(rooms[columns]), Imm(self.chunks.elements), hint="left")
+            count = e.pure("max.s32", "s32", count, Imm(0), hint="left")
+            bytes_ = e.register(Linear.of(count) * self.size, hint="bytes")
+            inside: Reg | bool = True
+            for dim, room in enumerate(rooms):
+                if dim != columns:
+                    inside = e.compare("gt", room, Linear(), also=inside, hint="inside")
+            self._issue(chunk, source, e.pick(inside, bytes_, Imm(0), hint="bytes"))
 
-        What may change from turn to turn is asked first.  The others are combined with it where they are
-        asked: answers that stay the same would each hold one of seven predicates throughout a loop.
-        """
-        lo, e, src = self.lo, self.lo.e, self.op.src
-        room = [
-            lo.linear(extent) - c
-            for c, extent in zip(coordinates(lo, src, self.index(src, chunk)), src.base.shape, strict=True)
-        ]
-        ok: Reg | bool = True
-        for r in sorted(room, key=lambda r: -max((e.depth(reg) for reg, _ in r.terms), default=0)):
-            ok = e.compare("gt", r, Linear(), also=ok, hint="inside")
-        return ok
+    def _rooms(self, chunk: Chunk) -> tuple[int, list[Linear]]:
+        """(dimension of the chunk's elements, how many elements of the array there are from its first one on)."""
+        src = self.op.src
+        at = coordinates(self.lo, src, self.index(src, chunk))
+        rooms = [self.lo.linear(extent) - c for c, extent in zip(at, src.base.shape, strict=True)]
+        return src.axes[-1].dim, rooms
 
     def _row_and_rest(self, chunk: Chunk) -> tuple[Reg | bool, Linear]:
         """Whether the chunk's row is inside, and how many elements from its first column on are."""

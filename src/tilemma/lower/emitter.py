@@ -228,6 +228,11 @@ class Emitter:
             return home
         return max((i for i, r in enumerate(self.regions) if r.kind == "cold" and i > home), default=home)
 
+    @property
+    def cold(self) -> bool:
+        """Whether what is written here seldom runs."""
+        return self._cold > 0
+
     def at_root(self) -> _AtRoot:
         """Write to the outermost region: for values that every branch wants."""
         return _AtRoot(self)

@@ -46,7 +46,7 @@ class SpreadCopies:
                 spread = _spread(op, names, log) if isinstance(op, For) else None
                 if spread is not None:
                     # What the first turns multiply: one way through the code before the loop is less to assemble.
-                    out = [y for x in out for y in (_one_way(x) if isinstance(x, Copy) else (x,))]
+                    out = [_cut_where_asynchronous(x) for x in out]
                 out.append(spread or op)
             return tuple(out)
 
@@ -67,11 +67,10 @@ def _spread(loop: For, names: Names, log: list[Decision]) -> For | None:
     return replace(loop, body=(*turn.allocs, *_where_cut(copies), *steps_apart, *turn.after))
 
 
-def _one_way(copy: Copy) -> Body:
-    """``copy`` vector by vector, and otherwise where an edge cuts some."""
-    if copy.future is None or not _by_vectors(copy):
-        return (copy,)
-    return (*_where_cut([copy]), *_where_whole([copy], _cuts([copy])))
+def _cut_where_asynchronous(op: Op) -> Op:
+    if isinstance(op, Copy) and op.future is not None and _by_vectors(op):
+        return _with_edge([op], "cut vectors")[0]
+    return op
 
 
 @dataclass(frozen=True, slots=True)
