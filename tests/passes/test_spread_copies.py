@@ -13,7 +13,7 @@ from test_pipeline_loads import NAMES, built, inside, main_loop
 from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import Binary, Const, Expr, Select, binary, const, value_of
-from tilemma.ir.tile import Barrier, Copy, CopyCommit, CopyWait, If, Kernel, Load, Op, Parallel
+from tilemma.ir.tile import Barrier, Copy, CopyCommit, CopyWait, If, Kernel, Load, Mma, Op, Parallel
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes import PASSES
 from tilemma.passes.spread_copies import SpreadCopies
@@ -36,14 +36,19 @@ def edges(op: Op) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_copies_stand_among_the_multiplies(name: str) -> None:
-    """Branches are taken only in a turn in which an edge cuts vectors, and then before everything else."""
-    ifs = [x for x in inside(name).body if isinstance(x, If)]
-    rest = [x for x in inside(name).body if not isinstance(x, If)]
+def test_copies_are_asked_without_branches(name: str) -> None:
+    """Branches are taken only in a turn in which an edge cuts vectors, before all copies."""
+    body = inside(name).body
+    ifs = [x for x in body if isinstance(x, If)]
+    rest = tuple(x for x in body if not isinstance(x, If))
     assert edges(ifs[0]) == {"cut vectors"} and all(edges(x) == {"whole vectors"} for x in ifs[1:])
-    assert all(not edges(x) for x in rest) and not any(isinstance(x, If) for x in walk(tuple(rest)))
-    first = [x for x in inside(name).body if isinstance(x, (Parallel, If))][1]
+    assert all(not edges(x) for x in rest) and not any(isinstance(x, If) for x in walk(rest))
+
+
+def test_copies_of_three_buffers_stand_among_the_multiplies() -> None:
+    _, first, second, *_ = (x for x in inside("multistage").body if isinstance(x, (Parallel, If)))
     assert isinstance(first, Parallel) and all(isinstance(x, Load) for x in first.body)
+    assert isinstance(second, If) and edges(second) == {"whole vectors"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,9 +86,22 @@ def test_copies_are_cut_into_equal_shares() -> None:
         ]
 
 
-def test_copies_that_are_awaited_at_once_go_together() -> None:
+def test_copies_of_two_buffers_go_together() -> None:
     body = inside("double_buffer", **TILES).body
-    assert len([x for x in body if isinstance(x, If) and edges(x) == {"whole vectors"}]) == 1
+    (whole,) = [x for x in body if isinstance(x, If) and edges(x) == {"whole vectors"}]
+    assert [x.dst.static_shape for x in whole.then] == [(128, 64), (256, 64)]
+
+
+def test_copies_awaited_in_their_turn_go_together() -> None:
+    """Where they cannot start earlier: in the first step, before its multiplies."""
+    kernel = before_the_pass("multistage", **TILES)
+
+    def awaited(op: Op) -> Op:
+        return replace(op, pending=0) if isinstance(op, CopyWait) else op
+
+    body = main_loop(SpreadCopies().run(replace(kernel, body=rewrite(kernel.body, awaited)), [])).body
+    at = [i for i, x in enumerate(body) if isinstance(x, If) and edges(x) == {"whole vectors"}]
+    assert len(at) == 1 and not any(isinstance(x, Mma) for x in walk(body[: at[0]]))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ There each vector of bytes gets a predicate of its own instead, and each step it
         rest                                 rest
 
 Vectors lie inside an array or outside, unless its extent is no multiple of theirs. The turn whose tile then
-lies over that edge copies as it did before, and not again in its steps.
+lies over that edge copies by itself, and not again in its steps. Copies that stand elsewhere in a turn stay there
+(see `PipelineLoads` on two buffers).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import groupby
 from typing import Literal
 
 from tilemma.ir.expr import Expr, Select, binary, const, interval, substitute, value_of
@@ -33,7 +35,7 @@ _NEVER = -(2**31)
 
 @dataclass(frozen=True)
 class SpreadCopies:
-    """Rewrites loops that begin with copies by cp.async and then load a step ahead of what they multiply."""
+    """Rewrites loops that copy by cp.async and load a step ahead of what they multiply."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         names = Names.of(kernel.body)
@@ -56,15 +58,29 @@ class SpreadCopies:
 def _spread(loop: For, names: Names, log: list[Decision]) -> For | None:
     """``loop`` with its copies among its multiplies; None where it has not the form for it."""
     turn = _turn(loop)
-    if turn is None or not all(_by_vectors(x) for x in turn.copies if isinstance(x, Copy)):
+    copies = [x for x in loop.body if isinstance(x, Copy)]
+    if turn is None or not copies or not all(x.future is not None and _by_vectors(x) for x in copies):
         return None
+    first = [x for x in turn.copies if isinstance(x, Copy)]
+    if not first:
+        log.append(Decision("spread", loop.index.name, "copies stay together", span=loop.span))
+        return replace(loop, body=(*turn.allocs, turn.group, *_in_place(turn.after)))
     steps = value_of(turn.steps.stop) or 0
     # What this turn waits for should start as early as it can, and together.
     shares = steps if _stay_open(turn) else 1
     log.append(Decision("spread", loop.index.name, f"copies go in {shares} of {steps} steps", span=loop.span))
-    copies = [x for x in turn.copies if isinstance(x, Copy)]
-    steps_apart = (names.renamed(x) for x in _between(turn, _cuts(copies), shares))
-    return replace(loop, body=(*turn.allocs, *_where_cut(copies), *steps_apart, *turn.after))
+    steps_apart = (names.renamed(x) for x in _between(turn, _cuts(first), shares))
+    return replace(loop, body=(*turn.allocs, *_where_cut(first), *steps_apart, *_in_place(turn.after)))
+
+
+def _in_place(body: Body) -> Body:
+    """``body`` with its copies asked vector by vector where they stand."""
+    out: list[Op] = []
+    for is_copy, found in groupby(body, lambda x: isinstance(x, Copy)):
+        run = tuple(found)
+        copies = [x for x in run if isinstance(x, Copy)]
+        out += (*_where_cut(copies), *_where_whole(copies, _cuts(copies))) if is_copy else run
+    return tuple(out)
 
 
 def _cut_where_asynchronous(op: Op) -> Op:
