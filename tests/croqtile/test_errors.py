@@ -132,6 +132,8 @@ INSIDE = [
     ("dma.coppy a => b;", "wrong-member", 4, "did you mean `.copy`?"),
     ("dma.copy.asynk a => b;", "wrong-member", 9, "did you mean `.async`?"),
     ("dma.copy.swiz<5> a => b;", "wrong-value", 9, "128"),
+    ("tma.copy.swiz<64>.swizzle<128> a => b;", "wrong-value", 18, "leave one out"),
+    ("tma.copy.evict_first.evict_last a => b;", "wrong-value", 21, "leave one out"),
     ("dma.copy a => global;", "not-built-yet", 1, "=> global"),
     ("dma.copy a.zfill => b.zfill;", "not-a-tile", 21, ".zfill"),
     ("dma.transp<0, 0> a => b;", "wrong-value", 4, "a permutation"),

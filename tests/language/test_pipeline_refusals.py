@@ -13,6 +13,7 @@ from tilemma import (
     dma,
     event,
     foreach,
+    if_,
     inthreads,
     mma,
     parallel,
@@ -67,7 +68,7 @@ def pipeline(
     (M, K) = a.shape
     for i in parallel(cdiv(M, 64), level="block"):
         full = event(2)
-        empty = event(2, ready=FAULT != "credits", threads=256 if FAULT == "threads" else None)
+        empty = event(2, ready=FAULT != "credits", threads={"threads": 256, "more": 96}.get(FAULT))
         a_s, b_s = shared("f16", 64, 64, copies=2), shared("f16", 64, 64, copies=2)
         for p in parallel(2, level="group-4"):
             if FAULT == "counts":
@@ -92,6 +93,10 @@ def pipeline(
                     ma = mma.load(a_s[k % 2], swizzle=64 if FAULT == "swizzle" else None)
                     if FAULT == "accumulator":
                         f = mma.row.row(mc, ma, b_s[k % 2], async_=True)
+                    elif FAULT == "perhaps":
+                        f = mma.row.row(mc, ma, b_s[k % 2], async_=True)
+                        with if_(M > 8):
+                            wait(f)
                     else:
                         mma.row.row(mc, ma, b_s[k % 2])
                     if FAULT != "untriggered":
@@ -125,6 +130,22 @@ EVENTS = [
     (
         "accumulator",
         ("mma.row.row mc, ma", "f = mma.row.row.async mc, ma"),
+        "accumulator-not-awaited",
+        "mma.store mc",
+        "mma.store(mc",
+        "`mc`",
+    ),
+    (
+        "more",
+        ("shared event empty[2]", "shared event<96> empty[2]"),
+        "event-threads",
+        "trigger empty",
+        "trigger(empty",
+        "counts 96 threads, and 128 trigger it",
+    ),
+    (
+        "perhaps",
+        ("mma.row.row mc, ma, b_s[k % 2];", "f = mma.row.row.async mc, ma, b_s[k % 2]; if (M > 8) { wait f; }"),
         "accumulator-not-awaited",
         "mma.store mc",
         "mma.store(mc",
@@ -199,6 +220,24 @@ def copies(a: tm.Global["f16", "M", "N"], c: tm.Global["f16", "M", "N"], *, FAUL
                 dma.copy(f.data, c.subspan(8, 64).at(k, 0))
                 g = dma.copy(a.subspan(8, 64).at(k, 0), to="shared", async_=True)
                 swap(f, g)
+        elif FAULT == "way":
+            s = shared("f16", 8, 64)
+            f = tma.copy(a.subspan(8, 64).at(i, 0), s, async_=True)
+            with if_(a.shape[0] > 8):
+                wait(f)
+        elif FAULT == "place":
+            s = shared("f16", 8, 64)
+            f = tma.copy(a.subspan(8, 64).at(i, 0), s, async_=True)
+            g = tma.copy(a.subspan(8, 64).at(i, 1), s, async_=True)
+            wait(f, g)
+        elif FAULT == "overwritten":
+            s = shared("f16", 8, 64)
+            f = dma.copy(a.subspan(8, 64).at(i, 0), s, async_=True)
+            dma.copy(a.subspan(8, 64).at(i, 1), s)
+            wait(f)
+        elif FAULT == "hint":
+            s = shared("f16", 8, 64)
+            dma.copy(a.subspan(8, 64).at(i, 0), s, evict="first")
         else:
             s = shared("f16", 8, 64)
             tma.copy(a.subspan(8, 64).at(i, 0), s)
@@ -241,6 +280,33 @@ COPIES = [
         'at(k, 0), to="shared"',
         "the last of these asynchronous copies",
     ),
+    (
+        "way",
+        TMA.replace("tma.copy a", "f = tma.copy.async a") + "    if (M > 8) { wait f; }\n",
+        "future-never-waited-for",
+        "tma.copy.async",
+        "tma.copy(",
+        "where the `if` around its `wait` is not taken",
+    ),
+    (
+        "place",
+        TMA.replace("tma.copy a", "f = tma.copy.async a")
+        + "    g = tma.copy.async a.subspan(8, 64).at(i, 1) => s;\n    wait f, g;\n",
+        "copy-not-waited-for",
+        "at(i, 1)",
+        "at(i, 1)",
+        "write `wait f` before",
+    ),
+    (
+        "overwritten",
+        TMA.replace("tma.copy a", "f = dma.copy.async a")
+        + "    dma.copy a.subspan(8, 64).at(i, 1) => s;\n    wait f;\n",
+        "copy-not-waited-for",
+        "at(i, 1)",
+        "at(i, 1)",
+        "write `wait f` before",
+    ),
+    ("hint", TMA.replace("tma.copy", "dma.copy.evict_first"), "copy-option", "dma.copy", "dma.copy", "`tma.copy`"),
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from tilemma.targets.cpu.faults import (
     EventOverrun,
     InFlightRead,
     InFlightSource,
+    InFlightWrite,
     LaneDependent,
     SlotOutside,
     UnwaitedCopy,
@@ -157,8 +158,8 @@ def test_warp_specialised_pipeline(options: dict, stages: int, seed: int) -> Non
         ({"wait_full": False}, (UnwrittenRead, InFlightRead)),
         ({"ready": False}, Deadlock),
         ({"release": False}, Deadlock),
-        ({"wait_empty": False, "release": False}, (InFlightRead, EventOverrun)),
-        ({"wait_empty": False}, (InFlightRead, EventOverrun)),
+        ({"wait_empty": False, "release": False}, (InFlightRead, InFlightWrite, EventOverrun)),
+        ({"wait_empty": False}, (InFlightRead, InFlightWrite, EventOverrun)),
         ({"extra_slot": 1}, (SlotOutside, InFlightRead, UnwrittenRead)),
     ],
     ids=str,
@@ -409,4 +410,20 @@ def test_collective_in_too_few_lanes() -> None:
             b.fill("mc", 0.0, f32)
 
     with pytest.raises(LaneDependent, match="64 of 128"):
+        simple(body)
+
+
+@pytest.mark.parametrize("again", ["copy", "element"])
+def test_a_destination_written_while_a_copy_into_it_is_under_way(again: str) -> None:
+    """Which of the two would stay is not said."""
+
+    def body(b: Builder, x: Tile, s: Tile) -> None:
+        f = b.copy(x, s, asynchronous=True, name="f")
+        if again == "copy":
+            b.copy(x, s)
+        else:
+            b.set_element(s, [0, 0], 1.0)
+        b.emit(t.WaitFuture((f.name,)))
+
+    with pytest.raises(InFlightWrite, match="`s`"):
         simple(body)

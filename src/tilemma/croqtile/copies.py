@@ -83,9 +83,15 @@ class Copies:
         options: dict[str, Any] = {}
         # `dma.pad.async<...>`: the arguments may stand after the last suffix.
         config = next((s.args for s in node.suffixes if s.had_args and s.name in ("transp", "pad")), ())
+        said: set[str] = set()
         for s in rest:
             if s.name not in OPTIONS:
                 raise self._unknown(s, node.engine, OPTIONS)
+            about = {"swizzle": "swiz", "evict_first": "evict", "evict_last": "evict"}.get(s.name, s.name)
+            if about in said:
+                got, wanted = "said before", "each option of a copy once"
+                raise WrongValue(s.span, what=f"`.{s.name}`", got=got, wanted=wanted, fix_text="leave one out")
+            said.add(about)
             if s.name == "async":
                 options["asynchronous"] = True
                 if s.args and first.name in ("transp", "pad") and not config:

@@ -30,6 +30,13 @@ class ExtentsNotKnown(CompileError):
     fix = "cut the tile with `subspan(h, w).at(i, j)`, with constants for h and w"
 
 
+class CopyOption(CompileError):
+    code = "copy-option"
+    found = "`dma.copy` got `{option}`"
+    expected = "an option that any copy has: `{option}` tells the tensor copy engine something"
+    fix = "write `tma.copy`, or leave `{option}` out"
+
+
 class KTileOrder(CompileError):
     code = "k-tile-order"
     found = "the K tiles of a multiply are ordered {got}{why}"
@@ -167,6 +174,9 @@ class Builder(Structure):
 
         ``options`` are further fields of `Copy` (swizzle, zfill, multicast, promote, evict, pad_value, after).
         """
+        for option in ("multicast", "promote", "evict") if engine == "dma" else ():
+            if options.get(option):
+                raise CopyOption(span or self.span, option=option)
         shaped = transpose is None and not pad
         if isinstance(dst, Space):
             src = self.settle(src)

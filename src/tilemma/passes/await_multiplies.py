@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tilemma.errors import CompileError, Note
-from tilemma.ir.tile import Apply, Body, For, Kernel, Mma, Op, ScaleMma, Store, WaitFuture, While
+from tilemma.ir.tile import Apply, Body, For, If, Kernel, Mma, Op, ScaleMma, Store, WaitFuture, While
 from tilemma.ir.tiles import written
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.decision import Decision
@@ -49,9 +49,20 @@ class _Order:
                     future = written(str(multiply.future))
                     notes = [Note("the multiply", multiply.span)]
                     raise AccumulatorNotAwaited(op.span, name=ref.name, future=future, notes=notes)
+            if isinstance(op, If):
+                before = self.pending
+                ways = [self._way(inner, before) for _, inner in bodies(op)]
+                self.pending = {a: m for way in ways for a, m in way.items()}
+                continue
             for _, inner in bodies(op):
                 for _ in range(2 if isinstance(op, (For, While)) else 1):
                     self.visit(inner)
+
+    def _way(self, body: Body, before: dict[str, Mma]) -> dict[str, Mma]:
+        """What one way through an `if` leaves pending."""
+        self.pending = dict(before)
+        self.visit(body)
+        return self.pending
 
 
 @dataclass(frozen=True)

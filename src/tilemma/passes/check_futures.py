@@ -1,12 +1,17 @@
-"""Asynchronous copies whose data somebody waits for: on every way through the kernel, each of them."""
+"""Asynchronous copies whose data somebody waits for: on every way through the kernel, each of them, and before
+another copy to the same place."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from tilemma.errors import CompileError
+from tilemma.errors import CompileError, Note
+from tilemma.ir.expr import Var
+from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
+    Assign,
     Body,
     Copy,
     For,
@@ -15,41 +20,135 @@ from tilemma.ir.tile import (
     Op,
     SwapFutures,
     TriggerEvent,
+    WaitEvent,
     WaitFuture,
     While,
 )
-from tilemma.ir.types import Space
+from tilemma.ir.tiles import written
+from tilemma.ir.types import Space, View
 from tilemma.ir.walk import bodies, walk
 from tilemma.passes.decision import Decision
 
 
 class NeverWaitedFor(CompileError):
     code = "future-never-waited-for"
-    found = "nothing waits for {which} to `{name}`"
+    found = "nothing waits for {which} to `{name}`{when}"
     expected = "a `wait` for its future, or for the event that it completes, before the kernel ends"
-    fix = "name the result, `f = tma.copy.async ...`, and write `wait f`{where}; or leave `.async` out"
+    fix = "name the result, `f = {engine}.copy.async ...`, and write `wait f`{where}; or leave `.async` out"
+
+
+class NotWaitedFor(CompileError):
+    code = "copy-not-waited-for"
+    found = "`{name}` is used here while a copy to it may still be under way"
+    expected = "a wait for the copy's {kind} `{waited}` before its data is used"
+    fix = "write `wait {waited}` before this statement"
 
 
 @dataclass(frozen=True)
 class CheckFutures:
-    """Changes nothing.  What stands under an `if` is given the benefit of the doubt, as the conditions that start
-    and await a copy may be the same; loops are taken to run."""
+    """Changes nothing.  A copy that stands under an `if` is given the benefit of the doubt, as the conditions that
+    start and await it may be the same; loops are taken to run."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises NeverWaitedFor."""
+        """Raises NeverWaitedFor or NotWaitedFor."""
         awaited = {f for op in walk(kernel.body) for f in _awaited(op)}
         for op in walk(kernel.body):
             if isinstance(op, SwapFutures) and awaited & set(op.futures):
                 awaited |= set(op.futures)
         for op in walk(kernel.body):
             if _starts(op) and op.future not in awaited:
-                raise NeverWaitedFor(op.span, name=op.dst.base.name, which="this asynchronous copy", where="")
+                raise never_waited_for(op)
+        _check_ways(kernel.body)
+        _check_places(kernel.body)
         started: Started = {}
         _follow(kernel.body, started, certain=True)
         for copies in started.values():
-            which = "the last of these asynchronous copies"
-            raise NeverWaitedFor(copies[0].span, name=copies[0].dst.base.name, which=which, where=" at the end")
+            raise never_waited_for(copies[0], "the last of these asynchronous copies", where=" at the end")
         return kernel
+
+
+def never_waited_for(
+    op: Copy, which: str = "this asynchronous copy", when: str = "", where: str = ""
+) -> NeverWaitedFor:
+    name, engine = op.dst.base.name, op.engine
+    return NeverWaitedFor(op.span, name=name, which=which, when=when, where=where, engine=engine)
+
+
+# ---- waits under conditions --------------------------------------------------------------------------------
+
+
+def _check_ways(body: Body) -> None:
+    """What is started under no condition is waited for under none, by its own name or one that it changes with."""
+    sure = _surely_awaited(body)
+    for op in walk(body):
+        if isinstance(op, SwapFutures) and sure & set(op.futures):
+            sure |= set(op.futures)
+    for op in _unconditional(body):
+        if _starts(op) and op.future not in sure:
+            when, where = " where the `if` around its `wait` is not taken", " outside of the `if`"
+            raise never_waited_for(op, when=when, where=where)
+
+
+def _surely_awaited(body: Body) -> set[str]:
+    """The futures that are waited for whatever the conditions in ``body`` are."""
+    found: set[str] = set()
+    for op in body:
+        found |= set(_awaited(op))
+        inner = [_surely_awaited(b) for _, b in bodies(op)]
+        found |= set.intersection(*inner) if isinstance(op, If) else set().union(*inner)
+    return found
+
+
+def _unconditional(body: Body) -> Iterator[Op]:
+    for op in body:
+        yield op
+        if not isinstance(op, If):
+            for _, inner in bodies(op):
+                yield from _unconditional(inner)
+
+
+# ---- two copies to one place -------------------------------------------------------------------------------
+
+
+def _check_places(body: Body) -> None:
+    """Between two copies to one place, one behind the other, stands a wait for whatever."""
+    under_way: list[Copy] = []
+    for op in body:
+        if isinstance(op, Copy) and op.dst.base.space is Space.SHARED:
+            for x in under_way if op.engine == "tma" else ():
+                if _same_place(x.dst, op.dst):
+                    future = x.event is None
+                    waited = x.event.event.name if x.event is not None else written(x.future or "")
+                    notes = [Note("the copy", x.span)]
+                    kind = "future" if future else "event"
+                    raise NotWaitedFor(op.span, name=op.dst.base.name, kind=kind, waited=waited, notes=notes)
+            if op.engine == "tma" and op.asynchronous:
+                under_way.append(op)
+        elif isinstance(op, Assign):
+            under_way = [x for x in under_way if op.var not in _variables(x.dst)]
+        elif any(isinstance(x, (WaitFuture, WaitEvent, SwapFutures)) for x in walk((op,))):
+            under_way = []
+        for _, inner in bodies(op):
+            _check_places(inner)
+
+
+def _same_place(x: View, y: View) -> bool:
+    """Whether both are certainly the same elements."""
+    return (x.base.name, x.slot, x.offsets, x.axes, x.reshape) == (
+        y.base.name,
+        y.slot,
+        y.offsets,
+        y.axes,
+        y.reshape,
+    )
+
+
+def _variables(view: View) -> set[Var]:
+    exprs = (*view.offsets, *(() if view.slot is None else (view.slot,)))
+    return {v for e in exprs for v in parts(e) if isinstance(v, Var)}
+
+
+# ---- the last turns of loops -------------------------------------------------------------------------------
 
 
 # The copies that each name may stand for and that nothing has waited for yet.

@@ -37,7 +37,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import Space
 from tilemma.ir.walk import bodies, rewrite_blocks, walk
 from tilemma.passes.accesses import Accesses
-from tilemma.passes.check_futures import NeverWaitedFor
+from tilemma.passes.check_futures import NotWaitedFor, never_waited_for
 from tilemma.passes.copy_once import once
 from tilemma.passes.decision import Decision
 from tilemma.passes.hazards import Hazard, Walk, joined
@@ -61,13 +61,6 @@ class BarrierPartialWarp(CompileError):
     found = "{threads} threads share `{name}` here ({kind}) and have to wait for each other"
     expected = "whole warps at a barrier: a multiple of 32 threads (PTX ISA, bar)"
     fix = "count {whole} threads and let those beyond {threads} skip each statement with its own `if`"
-
-
-class NotWaitedFor(CompileError):
-    code = "copy-not-waited-for"
-    found = "`{name}` is used here while a copy to it may still be under way"
-    expected = "a wait for the copy's {kind} `{waited}` before its data is used"
-    fix = "write `wait {waited}` before this statement"
 
 
 class TooManyBarriers(CompileError):
@@ -225,7 +218,8 @@ def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
     for node in list(tree.walk()):
         for a in accesses.of(node):
             if a.future is not None and id(a) not in walker.awaited:
-                raise NeverWaitedFor(node.op.span, name=a.resource, which="this asynchronous copy", where="")
+                assert isinstance(node.op, Copy)
+                raise never_waited_for(node.op)
         if isinstance(node.op, WaitFuture):
             if id(node) in walker.waits:
                 node.op = CopyWait(walker.waits[id(node)], span=node.op.span)
@@ -378,7 +372,7 @@ def _whole(body: Block, hazard: Hazard) -> bool:
 def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None) -> list[Node]:
     p = hazard.pending
     span = hazard.later.node.op.span
-    if hazard.wait and (p.access.agent == "tma" or (p.future is not None and not hazard.later.write)):
+    if hazard.wait and (p.access.agent == "tma" or p.future is not None):
         waited, future, _ = (p.access.event or p.future or "").partition(".future")
         notes = [Note("the copy", p.access.node.op.span)]
         raise NotWaitedFor(span, name=p.resource, kind="future" if future else "event", waited=waited, notes=notes)

@@ -219,6 +219,11 @@ def _arrivals(u: _Uses, blocks: int) -> int:
         if have < op.event.threads:
             span = u.triggers[0].op.span if u.triggers else op.span
             raise EventThreads(span, event=op.event.name, want=op.event.threads, have=have)
+        for site in u.triggers:
+            # More threads at once complete several generations, or less than a whole one; where threads differ,
+            # those that trigger may be fewer than those that get there.
+            if threads(site) > op.event.threads and not site.parent.varying:
+                raise EventThreads(site.op.span, event=op.event.name, want=op.event.threads, have=threads(site))
         return op.event.threads
     if not u.triggers:
         return sum(instances(n) for n in u.copies)

@@ -177,6 +177,7 @@ class Access:
         if p.inner is None:
             p.storage.assign(p.array, p.region, tile)
         elif not self._beside(p):
+            p.storage.left_alone(p.array, p.region)
             p.array[p.region] = tile[p.inner]
         if not p.storage.complete:
             self.mark(p, p.storage.mark)
@@ -240,6 +241,7 @@ class Access:
         values = store(np.asarray(np.broadcast_to(value, (f[INSTANCE].lanes,))), storage.dtype, storage.dtype)
         if active is not None:
             region, values = tuple(c[active] for c in region), values[active]
+        storage.left_alone(array, region)
         array[region] = values
         if array[region].tobytes() != values.astype(array.dtype, copy=False).tobytes():
             raise WriteConflict(who="lanes", buffer=storage.name)

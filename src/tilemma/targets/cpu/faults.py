@@ -25,6 +25,13 @@ class InFlightRead(ProgramFault):
     fix = "wait for the copy first"
 
 
+class InFlightWrite(ProgramFault):
+    code = "in-flight-write"
+    found = "`{buffer}` is written while an asynchronous copy into it is under way: {where}"
+    expected = "a wait for the copy's future or event before its destination is written again"
+    fix = "wait for the copy first"
+
+
 class InFlightSource(ProgramFault):
     code = "in-flight-source"
     found = "`{buffer}` was overwritten while an asynchronous copy was still reading it"

@@ -115,8 +115,8 @@ def _asynchronous(
         def land() -> None:
             if src.fetch(p).tobytes() != original.tobytes():
                 raise InFlightSource(op.span, buffer=p.storage.name)
-            dst.put(q, tile)
             dst.mark(q, q.storage.landed)
+            dst.put(q, tile)
 
         flight = Flight(op.future or op.dst.base.name, instance.threads, land, needs_wait, op.span, bulk)
         instance.block.launch(flight)

@@ -1,7 +1,7 @@
 """Buffers of the reference executor, and regions of them.
 
 Shared and local storage remembers which elements have been written: reading any other is an error, and so is
-reading what an asynchronous copy under way will overwrite (`Storage.in_flight`).
+reading or writing what an asynchronous copy under way will overwrite (`Storage.in_flight`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from tilemma.dtypes import DType
 from tilemma.ir.types import Space
-from tilemma.targets.cpu.faults import InFlightRead, UnwrittenRead, VariableDiverged, WriteConflict
+from tilemma.targets.cpu.faults import InFlightRead, InFlightWrite, UnwrittenRead, VariableDiverged, WriteConflict
 from tilemma.targets.cpu.values import Array
 
 Region = tuple[
@@ -29,7 +29,7 @@ class Storage:
 
     __slots__ = (
         "children", "comparing", "complete", "copies", "data", "diverged", "dtype", "flying", "lanes", "name",
-        "space", "tracked", "turn", "written", "written_in_turn",
+        "space", "tracked", "turn", "under_way", "written", "written_in_turn",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +46,8 @@ class Storage:
         self.copies, self.lanes, self.tracked = copies, lanes, tracked
         self.complete = not tracked  # every element written: no need to look at ``written``
         self.written: Array | None = None
-        self.flying = 0  # asynchronous copies under way into it
+        self.flying = 0  # asynchronous copies under way into it, and what they will overwrite:
+        self.under_way: Array | None = None
         self.diverged = False  # inner instances left different values in their own copies:
         self.turn: object = None  # in which siblings write at the same time, and what they have written in it
         self.written_in_turn: Array | None = None
@@ -86,6 +87,10 @@ class Storage:
     def in_flight(self, region: Region) -> None:
         """A copy into ``region`` is under way: until it lands, its elements count as unwritten."""
         if self.tracked:
+            if self.under_way is None:
+                self.under_way = np.zeros(self.data.shape, bool)
+            self.left_alone(self.data, region)
+            self.under_way[region] = True
             mask = self.written_mask()
             if self.complete:
                 mask[...] = True
@@ -95,8 +100,17 @@ class Storage:
 
     def landed(self, region: Region) -> None:
         if self.tracked:
+            assert self.under_way is not None
             self.flying -= 1
+            self.under_way[region] = False
             self.mark(region)
+
+    def left_alone(self, array: Array, region: Region) -> None:
+        """No copy under way will overwrite ``array[region]``."""
+        if self.flying and self.under_way is not None:
+            hit = np.asarray(self.under_way.reshape(array.shape)[region])
+            if np.any(hit):
+                raise InFlightWrite(buffer=self.name, where=_where(hit, region))
 
     def check_written(self, region: Region, active: Any = None) -> None:
         """Every element of ``region`` (of the lanes in ``active``) has been written."""
@@ -122,6 +136,7 @@ class Storage:
 
     def assign(self, array: Array, region: Region, values: Any) -> None:
         """``array[region] = values``, where ``array`` is the data or another shape of it."""
+        self.left_alone(array, region)
         if not self.comparing or self.written_in_turn is None:
             array[region] = values
             return
