@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Literal
 
 from tilemma.ir.expr import Expr, Select, binary, const, interval, substitute, value_of
@@ -74,13 +74,25 @@ def _spread(loop: For, names: Names, log: list[Decision]) -> For | None:
 
 
 def _in_place(body: Body) -> Body:
-    """``body`` with its copies asked vector by vector where they stand."""
+    """``body`` with its copies asked vector by vector where they stand.
+
+    Where an edge cuts vectors is asked behind what is multiplied next: right behind a barrier, that branch would
+    keep all warps from multiplying.
+    """
     out: list[Op] = []
+    rare: Body = ()
     for is_copy, found in groupby(body, lambda x: isinstance(x, Copy)):
         run = tuple(found)
-        copies = [x for x in run if isinstance(x, Copy)]
-        out += (*_where_cut(copies), *_where_whole(copies, _cuts(copies))) if is_copy else run
-    return tuple(out)
+        if is_copy:
+            copies = [x for x in run if isinstance(x, Copy)]
+            out += _where_whole(copies, _cuts(copies))
+            rare = _where_cut(copies)
+            continue
+        next_to = tuple(takewhile(lambda x: isinstance(x, (CopyCommit, Parallel)), run))
+        closed = [x for x in next_to if isinstance(x, CopyCommit)]
+        out += [*(x for x in next_to if x not in closed), *rare, *closed, *run[len(next_to) :]]
+        rare = ()
+    return (*out, *rare)
 
 
 def _cut_where_asynchronous(op: Op) -> Op:
