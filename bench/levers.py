@@ -2,8 +2,8 @@
 
     python bench/levers.py --shapes 4096,8192 --json docs/performance/levers.json
 
-A lever is a pair of contestants of bench/gemm.py: another example or tile, or the same PTX with one thing undone
-(it stays right: every result is checked).  A gain of 1.03 means that the lever makes the kernel 3 % faster.
+A lever is a pair of contestants of bench/gemm.py: another example or tile, or the same text or PTX with one thing
+undone (it stays right: every result is checked).  A gain of 1.03 means that the lever makes the kernel 3 % faster.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,15 +22,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "py"
-# Kernels that lack a lever and are no examples of anything.
-VARIANTS = Path(__file__).resolve().parent / "variants"
 
 
 @dataclass(frozen=True)
 class Lever:
     """``predicted`` is what bytes and clocks say; ``on`` and ``off`` are kernels as bench/gemm.py names them.
 
-    ``undo`` edits the PTX of ``on`` where no other source does without the lever.
+    Where no example does without the lever, ``rewrite`` says what to replace in the text of ``on``, and ``undo``
+    edits its PTX.  ``arch``: the target, where it is not the card's own.
     """
 
     key: str
@@ -37,7 +37,9 @@ class Lever:
     predicted: str
     on: str = "persistent"
     off: str = ""
+    rewrite: tuple[tuple[str, str], ...] = ()
     undo: Callable[[str], str] | None = None
+    arch: str | None = None
 
 
 def _without_overlap(ptx: str) -> str:
@@ -62,6 +64,38 @@ def _without_predicate(ptx: str) -> str:
     ptx = re.sub(r"(?m)^(.*mov\.b32 %empty_held0, -1;\n)", lambda m: m[1] + zeros, ptx)
     return re.sub(r"(wgmma\.mma_async.*), %p\w*, 1, 1, 0, 0;", r"\1, 1, 1, 1, 0, 0;", ptx)
 
+
+# Accumulators that go straight to the result.
+_DIRECT_PERSISTENT = (
+    ("            output_s = shared(T, TILE_M, TILE_N)\n", ""),
+    (
+        """\
+                        mma.store(mc, output_s.subspan(WARP_M, TILE_N).at(wg - 1, 0))
+                        tma.copy(
+                            output_s.subspan(WARP_M, TILE_N).at(wg - 1, 0),
+                            output.subspan(WARP_M, TILE_N).at((m * CLUSTER + rank) * CONSUMERS + wg - 1, n),
+                        )
+""",
+        """\
+                        mma.store(
+                            mc, output.subspan(WARP_M, TILE_N).at((m * CLUSTER + rank) * CONSUMERS + wg - 1, n)
+                        )
+""",
+    ),
+)
+_DIRECT_MULTISTAGE = (
+    ('        output_s = shared("f16", TILE_M, TILE_N)\n', ""),
+    (
+        """\
+            mma.store(mc, output_s.subspan(WARP_M, WARP_N).at(p, q))
+        dma.copy(output_s, output.subspan(TILE_M, TILE_N).at(block_m, block_n))
+""",
+        """\
+            there = output.subspan(WARP_M, WARP_N).at(block_m * WARPS_M + p, block_n * WARPS_N + q)
+            mma.store(mc, there)
+""",
+    ),
+)
 
 LEVERS = [
     Lever(
@@ -134,7 +168,7 @@ LEVERS = [
         "The same against groups of 8",
         "86 MB a wave become 68: a fifth of what the energy of the lever above comes from: 1.00 flushed, 1.00 to "
         "1.005 at steady state",
-        off="persistent@RASTER=8",
+        off="persistent@RASTER=4",
     ),
     Lever(
         "store",
@@ -149,7 +183,15 @@ LEVERS = [
         "L2 gives each SM 32 KB a step in place of 48, a third less. Hand-written PTX gained 1.018 at steady "
         "state "
         "(649 to 661 TFLOP/s at 8192^3)",
-        "multicast@GRID=66",
+        off="persistent@CLUSTER=1,RASTER=16",
+    ),
+    Lever(
+        "cluster4",
+        "Clusters of four, 30 of them, in place of two",
+        "L2 gives each SM 24 KB a step in place of 32. But of clusters of four an H200 holds 30 at a time "
+        "(`cuOccupancyMaxActiveClusters`), of clusters of two 66: 120 SMs work, 0.91 where stalls count; and 33 "
+        "persistent clusters take two rounds, 0.6",
+        "persistent@CLUSTER=4,RASTER=4,GRID=120",
         "persistent",
     ),
     Lever(
@@ -170,65 +212,25 @@ LEVERS = [
         "Straight from fragments a warp writes 16-byte pieces of rows, half of every 32-byte sector: up to 6000 "
         "clocks a tile against 3000 that the write rate sets, and the producer is already loading: 1.02 to "
         "1.05 at K = 4096",
-        off="persistent_direct",
+        rewrite=_DIRECT_PERSISTENT,
     ),
-]
-# (title, predicted, flushed, steady) of what the loop over LEVERS does not repeat: against the same kernels from
-# the compiler before it had the lever, over 4096^3 and 8192^3; clusters of four, 8192^3 and 16384x16384x8192;
-# those on mma.sync, 8192^3.
-EARLIER = [
-    (
-        "Clusters of four in place of two, B multicast (`CLUSTER=4`, 30 of them)",
-        "L2 gives each SM 24 KB a step in place of 32. But of clusters of four an H200 holds 30 at a time "
-        "(`cuOccupancyMaxActiveClusters`), of clusters of two 66: 120 SMs work, 0.91 where stalls count; and 33 "
-        "persistent clusters take two rounds, 0.6",
-        0.940,
-        0.937,
-    ),
-    (
-        "Short loops of uniform instructions: descriptors that add only what moves, one parity for slots taken in "
-        "turn, predicated releases, TMA addresses outside the elected lane's branch",
-        "9 of a consumer's 46 instructions a step, 17 of the producer's 45, and 99 of the 138 of each part of the "
-        "epilogue, which divided the tile's number anew (about 400 of 65536 clocks at K = 4096): 1.005 to 1.01",
-        1.010,
-        1.005,
-    ),
-    (
-        "In clusters, one arrival of each warpgroup behind a barrier at home, against one of each warp",
-        "A quarter of the arrivals that cross the cluster, 1 in place of 4 a step and CTA; the barrier of four "
-        "warps costs some 30 clocks of 1024: 1.00 to 1.01",
-        1.003,
-        1.000,
-    ),
-    (
-        "On mma.sync: operands loaded a step ahead, across the turns of the loop over K (double_buffer)",
-        "A turn of a 128x256x64 tile multiplies for 1600 clocks. It began with two barriers, between which eight "
-        "warps waited for their first eight ldmatrix: 150 to 250 clocks in which nothing multiplied: 1.1 to 1.15 "
-        "(worked out afterwards)",
-        1.134,
-        1.056,
-    ),
-    (
-        "On mma.sync: turns inside the arrays in a loop without branches, a share of the copies in each step "
-        "(multistage)",
-        "12 copies with their addresses in one burst, and four branches: about 100 of 1800 clocks a turn: 1.05 "
-        "(worked out afterwards)",
-        1.024,
-        0.990,
-    ),
-    (
-        "On mma.sync: tiles in groups of 16 tile rows (double_buffer, multistage)",
+    Lever(
+        "raster_mma_sync",
+        "On mma.sync: tiles in groups of 16 tile rows against 1 (double_buffer)",
         "132 tiles of a wave need 4160 rows of A and B in place of 8720: 68 in place of 143 MB a wave at "
         "K = 8192. No stall, but energy: 1.00 flushed, 1.02 at steady state (worked out afterwards)",
-        1.017,
-        1.062,
+        on="double_buffer",
+        off="double_buffer@RASTER=1",
+        arch="sm_80",
     ),
-    (
+    Lever(
+        "epilogue_mma_sync",
         "On mma.sync: results through shared memory (multistage)",
         "Straight from fragments a warp writes half of every 32-byte sector, behind a branch for every pair: "
         "some 4000 of 230000 clocks a tile: 1.01 to 1.02 (worked out afterwards)",
-        1.026,
-        1.017,
+        on="multistage",
+        rewrite=_DIRECT_MULTISTAGE,
+        arch="sm_80",
     ),
 ]
 
@@ -265,12 +267,38 @@ def edited(name: str, undo: Callable[[str], str], dtype: str, processors: int) -
     return Contestant(f"{name} without {undo.__name__.removeprefix('_without_')}", run)
 
 
-def contestant(name: str, dtype: str, processors: int) -> Any:
+def rewritten(lever: Lever) -> Path:
+    """The example that has the lever, written anew without it.  SystemExit when its text is another."""
+    stem = lever.on.partition("@")[0]
+    text = (EXAMPLES / f"{stem}.py").read_text(encoding="utf-8")
+    for old, new in lever.rewrite:
+        if text.count(old) != 1:
+            raise SystemExit(
+                f"{stem}.py: the lever {lever.key} replaces what stands there {text.count(old)} times"
+            )
+        text = text.replace(old, new)
+    path = Path(tempfile.mkdtemp()) / f"{stem}_without_{lever.key}.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def contestant(name: str, dtype: str, processors: int, arch: str | None, folder: Path = EXAMPLES) -> Any:
     from gemm import parse_kernel
 
     stem, _, settings = name.partition("@")
-    folder = VARIANTS if (VARIANTS / f"{stem}.py").exists() else EXAMPLES
-    return parse_kernel(f"{folder / stem}.py" + (f"@{settings}" if settings else ""), dtype, processors)
+    return parse_kernel(f"{folder / stem}.py" + (f"@{settings}" if settings else ""), dtype, processors, arch)
+
+
+def pair(lever: Lever, dtype: str, processors: int) -> tuple[Any, Any]:
+    """The contestants without the lever and with it."""
+    on = contestant(lever.on, dtype, processors, lever.arch)
+    if lever.undo is not None:
+        return edited(lever.on, lever.undo, dtype, processors), on
+    if lever.rewrite:
+        path = rewritten(lever)
+        settings = lever.on[len(lever.on.partition("@")[0]) :]
+        return contestant(path.stem + settings, dtype, processors, lever.arch, path.parent), on
+    return contestant(lever.off, dtype, processors, lever.arch), on
 
 
 def main() -> int:
@@ -291,11 +319,7 @@ def main() -> int:
     found: dict[str, Any] = {}
     wrong = 0
     for lever in chosen:
-        on = contestant(lever.on, options.dtype, info["processors"])
-        if lever.undo is not None:
-            off = edited(lever.on, lever.undo, options.dtype, info["processors"])
-        else:
-            off = contestant(lever.off, options.dtype, info["processors"])
+        off, on = pair(lever, options.dtype, info["processors"])
         results = []
         for shape in map(parse_shape, options.shapes.split(",")):
             results.append(measure([off, on], shape, options.dtype, options))

@@ -44,7 +44,15 @@ JOBS = [
     Job(
         "Hopper GEMM, 128x128x64 tile, one CTA, K=512", "warp_specialized", "sm_90a", (128, 128, 512), TILE, 1, 5.0
     ),
-    Job("the same, persistent", "persistent", "sm_90a", (128, 128, 512), (*TILE, ("GRID", 1)), 1, 5.0),
+    Job(
+        "the same, persistent",
+        "persistent",
+        "sm_90a",
+        (128, 128, 512),
+        (*TILE, ("CLUSTER", 1), ("GRID", 1)),
+        1,
+        5.0,
+    ),
     Job("one warp a tile, 81 CTAs, 10 schedules", "matmul_wmma", "sm_80", (130, 136, 256), (), 10, 60.0),
     Job("the same for sm_90a", "matmul_wmma", "sm_90a", (130, 136, 256), (), 10, 60.0),
     Job("double buffering, 128x256x64 tile, mma.sync", "double_buffer", "sm_80", (128, 256, 256)),

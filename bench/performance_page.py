@@ -34,7 +34,7 @@ REGIMES = ("flushed", "steady")
 RERUN = """\
 ```sh
 pip install -e ".[cuda,dev]" torch                     # one Hopper GPU; nothing else on it
-python bench/gemm.py examples/py/persistent.py examples/py/multicast.py@GRID=66 --dtypes f16,bf16 \\
+python bench/gemm.py examples/py/persistent.py --dtypes f16,bf16 \\
     --shapes 4096,8192,16384x16384x8192,4096x14336x4096,4096x4096x14336,8192x28672x8192 \\
     --json docs/performance/gemm.json --svg docs/performance/roofline.svg
 python bench/mma_ceiling.py --shapes 4096,8192 --json docs/performance/mma_sync.json
@@ -119,16 +119,11 @@ def lever_table(data: Mapping[str, Any] | None) -> list[str]:
         for lever in levers.LEVERS:
             gave = gains.get(lever.key, {})
             yield (lever.title, lever.predicted, *(number(gave.get(regime)) for regime in REGIMES))
-        for title, predicted, *gave_once in levers.EARLIER:
-            yield (title, predicted, *(f"{number(x)} (once)" for x in gave_once))
 
     lines = rows(("lever", "predicted", "gave, flushed", "gave, steady"), body())
     if data is not None:
         device = data["versions"].get("device", "a GPU")
-        lines += [
-            "",
-            f"Geometric means over {data['shapes']}, {device}; (once): what `bench/levers.py` does not repeat.",
-        ]
+        lines += ["", f"Geometric means over {data['shapes']}, {device}."]
     return lines
 
 

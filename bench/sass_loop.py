@@ -26,7 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "py" / "persistent.py"
 
 MATRIX, COPIES, WARPGROUP = "matrix instructions", "copies by TMA", "wgmma fence, wait"
-BARRIER, BRANCH, UNIFORM, LANE = "mbarrier", "branches", "uniform arithmetic", "arithmetic of every lane"
+BARRIER, BRANCH, UNIFORM, LANE = (
+    "mbarriers, barriers",
+    "branches",
+    "uniform arithmetic",
+    "arithmetic of every lane",
+)
 KINDS = (MATRIX, COPIES, WARPGROUP, BARRIER, BRANCH, UNIFORM, LANE)
 
 
@@ -49,17 +54,21 @@ CONSUMER = Loop(
     {
         MATRIX: (4, "64 / 16 steps along K"),
         WARPGROUP: (2, "`wgmma.fence`; `wgmma.wait_group 1` (the commit is a bit of the last HGMMA)"),
-        BARRIER: (2, "`try_wait` on the full slot; the arrival that releases the previous one"),
+        BARRIER: (
+            4,
+            "`try_wait` on the full slot; a barrier of the warpgroup, and the arrivals that release the previous "
+            "slot, at home and in the peer",
+        ),
         BRANCH: (2, "`try_wait` gave up; next step"),
         UNIFORM: (
-            17,
-            "low words of 4 x 2 descriptors (the high words stay): 8; addresses of two mbarriers: 2; slot + 1, "
+            18,
+            "low words of 4 x 2 descriptors (the high words stay): 8; addresses of three mbarriers: 3; slot + 1, "
             "compare, select: 3; parity: 1; k + 1, compare: 2; scale-d predicate: 1",
         ),
         LANE: (
-            3,
+            4,
             "the parity, which `try_wait` takes from a lane's register: 1; the loop's predicate: 1; whether "
-            "there is a previous slot: 1",
+            "there is a previous slot, for the two lanes that release it: 2",
         ),
     },
 )
@@ -68,7 +77,7 @@ PRODUCER = Loop(
     COPIES,
     producer_ptx(),
     {
-        COPIES: (2, "a box of A and one of B"),
+        COPIES: (2, "a box of A and half a box of B, which goes to both blocks"),
         BARRIER: (2, "`try_wait` on the empty slot; the arrival that announces the bytes"),
         BRANCH: (2, "`try_wait` gave up; next step"),
         UNIFORM: (
@@ -123,7 +132,7 @@ def kind_of(opcode: str) -> str:
         return COPIES
     if head == "WARPGROUP":
         return WARPGROUP
-    if head == "SYNCS":
+    if head in ("SYNCS", "BAR"):
         return BARRIER
     if head in ("BRA", "BSSY", "BSYNC", "WARPSYNC"):
         return BRANCH

@@ -14,7 +14,7 @@ import mma_ceiling
 import ops_page
 import performance_page
 import sass_loop
-from levers import LEVERS
+from levers import LEVERS, Lever, rewritten
 
 from tilemma import machine
 from tilemma.assemble import NoDisassembler, NoPtxas, find_tool
@@ -56,6 +56,19 @@ def test_a_lever_that_is_undone_was_there(lever: object) -> None:
     constants = {k: int(v) for k, v in (s.split("=") for s in settings.split(",") if s)}
     ptx = load_python(PYTHON / f"{stem}.py").only().compile("sm_90a", **constants).ptx
     assert lever.undo(ptx) != ptx
+
+
+@pytest.mark.parametrize("lever", [x for x in LEVERS if x.rewrite], ids=lambda x: x.key)
+def test_an_example_written_without_a_lever_stages_nothing(lever: Lever) -> None:
+    plain, without = (load_python(p).only() for p in (PYTHON / f"{lever.on}.py", rewritten(lever)))
+    assert "output_s" in plain.compile(lever.arch or "sm_90a").explain().render()
+    assert "output_s" not in without.compile(lever.arch or "sm_90a").explain().render()
+
+
+def test_a_lever_whose_example_reads_otherwise_is_refused() -> None:
+    stale = Lever("stale", "", "", "persistent", rewrite=(("no such line", ""),))
+    with pytest.raises(SystemExit, match="replaces what stands there 0 times"):
+        rewritten(stale)
 
 
 def test_the_innermost_multiplying_loop_is_found() -> None:

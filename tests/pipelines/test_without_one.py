@@ -43,7 +43,7 @@ EXAMPLE = [
     ("event_pipeline", {}, "sm_90a", (64, 128, 328)),
     ("tma_pipeline", {}, "sm_90a", (128, 128, 328)),
     ("warp_specialized", {"STAGES": 2, "CONSUMERS": 2, "TILE_N": 128}, "sm_90a", (128, 128, 328)),
-    ("persistent", {**SMALL, "CONSUMERS": 2, "RASTER": 2}, "sm_90a", (128, 256, 200)),
+    ("persistent", {**SMALL, "CONSUMERS": 2, "CLUSTER": 1, "RASTER": 2}, "sm_90a", (128, 256, 200)),
     ("multicast", {**SMALL, "CONSUMERS": 1}, "sm_90a", (128, 256, 200)),
     ("pingpong", SMALL, "sm_90a", (136, 264, 200)),
 ]
