@@ -34,17 +34,19 @@ def producer_ptx() -> str:
 .target sm_90a
 .address_size 64
 .extern .shared .align 1024 .b8 smem[];
-.visible .entry hand(.param .align 128 .b8 a_map[128], .param .align 128 .b8 b_map[128], .param .u32 depth)
+.visible .entry hand(.param .align 128 .b8 a_map[128], .param .align 128 .b8 b_map[128], .param .u32 depth, .param .u32 way)
 .maxntid 384, 1, 1
 .minnctapersm 1
 .reqnctapercluster 2, 1, 1
 .explicitcluster
 {{
-  .reg .u32 %k, %n, %slot, %parity, %base, %ring, %a, %b, %row, %col, %rank, %half;
+  .reg .u32 %k, %n, %slot, %parity, %base, %ring, %a, %b, %row, %col, %rank, %half, %at, %way;
   .reg .b16 %both;
   .reg .u64 %map_a, %map_b;
   .reg .pred %more, %ready, %wrap, %chosen;
   ld.param.u32 %n, [depth];
+  ld.param.u32 %way, [way];
+  mov.u32 %at, 0;
   mov.b64 %map_a, a_map;
   cvta.param.u64 %map_a, %map_a;
   mov.b64 %map_b, b_map;
@@ -69,13 +71,14 @@ WAIT:
   @%chosen mbarrier.arrive.expect_tx.shared::cta.b64 _, [%ring+{FULL}], 49152;
   mad.lo.u32 %a, %slot, 16384, %base;
   mad.lo.u32 %b, %slot, 32768, %half;
-  @%chosen {copy} [%a], [%map_a, {{%k, %row}}], [%ring+{FULL}];
-  @%chosen {copy}.multicast::cluster [%b+65536], [%map_b, {{%k, %col}}], [%ring+{FULL}], %both;
+  @%chosen {copy} [%a], [%map_a, {{%at, %row}}], [%ring+{FULL}];
+  @%chosen {copy}.multicast::cluster [%b+65536], [%map_b, {{%at, %col}}], [%ring+{FULL}], %both;
   add.u32 %slot, %slot, 1;
   setp.eq.u32 %wrap, %slot, {SLOTS};
   @%wrap xor.b32 %parity, %parity, 1;
   selp.b32 %slot, 0, %slot, %wrap;
-  add.u32 %k, %k, 64;
+  add.u32 %at, %at, %way;
+  add.u32 %k, %k, 1;
   setp.lt.u32 %more, %k, %n;
   @%more bra STEP;
   ret;

@@ -73,13 +73,11 @@ _DIRECT_PERSISTENT = (
                         mma.store(mc, output_s.subspan(WARP_M, TILE_N).at(wg - 1, 0))
                         tma.copy(
                             output_s.subspan(WARP_M, TILE_N).at(wg - 1, 0),
-                            output.subspan(WARP_M, TILE_N).at((m * CLUSTER + rank) * CONSUMERS + wg - 1, n),
+                            output.subspan(WARP_M, TILE_N).at(m * CONSUMERS + wg - 1, n),
                         )
 """,
         """\
-                        mma.store(
-                            mc, output.subspan(WARP_M, TILE_N).at((m * CLUSTER + rank) * CONSUMERS + wg - 1, n)
-                        )
+                        mma.store(mc, output.subspan(WARP_M, TILE_N).at(m * CONSUMERS + wg - 1, n))
 """,
     ),
 )

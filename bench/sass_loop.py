@@ -81,9 +81,9 @@ PRODUCER = Loop(
         BARRIER: (2, "`try_wait` on the empty slot; the arrival that announces the bytes"),
         BRANCH: (2, "`try_wait` gave up; next step"),
         UNIFORM: (
-            11,
+            12,
             "the slot's mbarriers: 1; boxes: 2; the full slot among the operands of each copy: 2; slot + 1, "
-            "compare, select: 3; parity: 1; k + 1, compare: 2",
+            "compare, select: 3; parity: 1; the place along K: 1; k + 1, compare: 2",
         ),
         LANE: (2, "the parity, which `try_wait` takes from a lane's register: 1; the loop's predicate: 1"),
     },

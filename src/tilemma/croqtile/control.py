@@ -11,7 +11,7 @@ from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, has_s
 from tilemma.croqtile.values import Scalar, TupleValue, Value, kind
 from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Expr, add, const, value_of
+from tilemma.ir.expr import Expr, add, const, interval
 from tilemma.ir.tiles import Bounded, describe, scalar
 from tilemma.ir.types import Level
 
@@ -267,14 +267,13 @@ class Control:
             out["stop"] = add(scalar(extent), r.expressions.integer(node.stop, "a range"))
         if node.step is not None:
             step = r.expressions.integer(node.step, "a range")
-            v = value_of(step)
-            if v is None or v < 1:
+            if interval(step)[0] < 1:
                 raise WrongValue(
                     node.step.span,
                     what="the step of a range",
                     got=describe(step),
-                    wanted="a constant of at least 1",
-                    fix_text="count upwards, and compute the index from the counter",
+                    wanted="a value that is certainly at least 1",
+                    fix_text="count upwards, and compute the index from the counter; or write `__max(step, 1)`",
                 )
             out["step"] = step
         return out

@@ -162,13 +162,13 @@ def _steady(b: Builder, e: Expr) -> Expr:
 def _check_range(span: Span | None, size: Expr, start: Expr, stop: Expr | None, step: Expr) -> None:
     """The index of a loop is 0 <= index < extent: what is known to leave that is refused."""
     pace, limit = value_of(step), value_of(size)
-    if pace is None or pace < 1:
+    if interval(step)[0] < 1:
         raise WrongOperand(
             span,
             what="foreach(step=)",
-            got=f"{pace}" if pace is not None else "a value known when the kernel runs",
-            wanted="a constant of at least 1",
-            fix_text="count upwards, and compute the index from the counter",
+            got=f"{pace}" if pace is not None else "a value known when the kernel runs, which may be less",
+            wanted="a value that is certainly at least 1",
+            fix_text="count upwards, and compute the index from the counter; or write `tm.math.max(step, 1)`",
         )
     if isinstance(start, Const) and interval(start)[0] < 0:
         raise WrongOperand(
