@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
-from tilemma.dtypes import DType, bf16, f16
+from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.expr import FragmentElement
 from tilemma.ir.expr import walk as parts
@@ -30,7 +30,7 @@ class ElementTiles(CompileError):
 class TileWithoutLayout(CompileError):
     code = "tile-without-layout"
     found = "`{name}`, {what}, which no multiply uses, cannot be divided among the lanes of `{level}`"
-    expected = "an accumulator of f32, f16, bf16 or s32 whose rows are a multiple of 16 and columns of 8 a warp"
+    expected = "an accumulator of f32, f16 or s32 whose rows are a multiple of 16 and columns of 8 a warp"
     fix = "{remedy}"
 
 
@@ -89,16 +89,10 @@ def _like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> Fra
         return plan
     model = catalogue[plan.atom]
     assert isinstance(model, MmaAtom)
-    alike = [
-        atom
-        for atom in catalogue.mma()
-        if atom.threads == model.threads and atom.operands["C"].layout == model.operands["C"].layout
-    ]
-    # No multiply adds up in bf16, whose values lie two to a register as those of f16 do.
-    for stands_in in (dtype, *((f16,) if dtype is bf16 else ())):
-        for atom in alike:
-            if atom.operands["C"].dtype is stands_in:
-                return replace(plan, dtype=dtype, atom=atom.name)
+    for atom in catalogue.mma():
+        c = atom.operands["C"]
+        if c.dtype is dtype and atom.threads == model.threads and c.layout == model.operands["C"].layout:
+            return replace(plan, dtype=dtype, atom=atom.name)
     raise TileWithoutLayout(
         span,
         name=name,

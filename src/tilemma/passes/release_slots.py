@@ -22,29 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilemma.atoms import catalogue
-from tilemma.ir.expr import (
-    Binary,
-    Const,
-    Dim,
-    Element,
-    Expr,
-    FragmentElement,
-    Index,
-    Scalar,
-    Select,
-    Var,
-    binary,
-    const,
-    value_of,
-)
-from tilemma.ir.expr import walk as walk_expr
+from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Select, Var, binary, const, value_of
 from tilemma.ir.tile import (
     Assign,
     Body,
     Commit,
     Copy,
     Declare,
-    Fill,
     For,
     FragmentRef,
     If,
@@ -108,30 +92,21 @@ class _Releases:
 
     def body(self, body: Body, role: InThreads | None) -> Body:
         out: list[Op] = []
-        last: Body = ()
-        for op in _trusted(body):
+        body = _trusted(body)
+        for op in body:
             inside = role or (op if isinstance(op, InThreads) and op.asynchronous else None)
             changes = {name: self.body(inner, inside) for name, inner in bodies(op)}
             new = replace(op, **changes) if changes else op  # type: ignore[arg-type]
-            if last and _fills(new):
-                last = (*last, new)
-                continue
-            if not _scalar(new):
-                # Numbers are worked out while the last multiplies run.
-                out += last
-                last = ()
             if isinstance(new, (For, While)) and inside is not None:
-                turns, last = self._loop(new, inside)
-                out += turns
+                out += self._loop(new, inside)
             else:
                 out.append(new)
-        return (*out, *last)
+        return tuple(out)
 
-    def _loop(self, loop: Loop, role: InThreads) -> tuple[Body, Body]:
-        """The loop and what it takes along, and what has to follow it."""
+    def _loop(self, loop: Loop, role: InThreads) -> Body:
         last = max((i for i, op in enumerate(loop.body) if _multiplies_here(op)), default=None)
         if last is None:
-            return (loop,), ()
+            return (loop,)
         read = {v.base.name for op in walk(loop.body[: last + 1]) for v in self._operands(op)}
         end = last + 1
         while end < len(loop.body) and isinstance(loop.body[end], (Commit, TriggerEvent)):
@@ -142,7 +117,7 @@ class _Releases:
             if isinstance(op, TriggerEvent) and self._releases(op, read, role) and self._may_wait(op, loop, role)
         ]
         if not deferred:
-            return (loop,), ()
+            return (loop,)
         return _deferred(loop, last, end, deferred, self.numbers)
 
     def _operands(self, op: Op) -> Iterator[View]:
@@ -206,19 +181,7 @@ def _multiplies_here(op: Op) -> bool:
     return any(is_wgmma(x) for x in inside) and not any(isinstance(x, (Parallel, InThreads, If)) for x in inside)
 
 
-def _fills(op: Op) -> bool:
-    """Whether ``op`` is what makes zeros of an accumulator that no turn of the loop has multiplied into."""
-    return isinstance(op, If) and not op.otherwise and all(isinstance(x, Fill) for x in op.then)
-
-
-def _scalar(op: Op) -> bool:
-    """Whether ``op`` names a number that no memory is read for."""
-    return isinstance(op, Declare) and not any(isinstance(e, (Element, FragmentElement)) for e in walk_expr(op.value))
-
-
-def _deferred(
-    loop: Loop, last: int, end: int, triggers: list[TriggerEvent], numbers: Iterator[int]
-) -> tuple[Body, Body]:
+def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], numbers: Iterator[int]) -> Body:
     span = triggers[0].span
     before: list[Op] = []
     after: list[Op] = [MmaWait(0, span=span)]
@@ -240,7 +203,7 @@ def _deferred(
         after.append(release)
     kept = [op for op in loop.body[last + 1 : end] if op not in triggers]
     body = (*loop.body[: last + 1], *kept, *late, *loop.body[end:])
-    return (*before, replace(loop, body=body)), tuple(after)
+    return (*before, replace(loop, body=body), *after)
 
 
 # ---- does every turn release another slot? -----------------------------------------------------------------
