@@ -34,7 +34,8 @@ def producer_ptx() -> str:
 .target sm_90a
 .address_size 64
 .extern .shared .align 1024 .b8 smem[];
-.visible .entry hand(.param .align 128 .b8 a_map[128], .param .align 128 .b8 b_map[128], .param .u32 depth, .param .u32 way)
+.visible .entry hand(
+  .param .align 128 .b8 a_map[128], .param .align 128 .b8 b_map[128], .param .u32 depth, .param .u32 way)
 .maxntid 384, 1, 1
 .minnctapersm 1
 .reqnctapercluster 2, 1, 1

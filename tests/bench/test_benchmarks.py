@@ -61,7 +61,7 @@ def test_a_lever_that_is_undone_was_there(lever: object) -> None:
 @pytest.mark.parametrize("lever", [x for x in LEVERS if x.rewrite], ids=lambda x: x.key)
 def test_an_example_is_written_without_a_lever(lever: Lever) -> None:
     plain, without = (load_python(p).only() for p in (PYTHON / f"{lever.on}.py", rewritten(lever)))
-    gone = {"multicast": ".multicast"}.get(lever.key, "output_s")
+    gone = ".multicast::cluster" if lever.key == "multicast" else "=> shared output_s"
     assert gone in plain.compile(lever.arch or "sm_90a").ptx
     settings = {"CLUSTER": 1} if lever.key == "multicast" else {}
     assert gone not in without.compile(lever.arch or "sm_90a", **settings).ptx
