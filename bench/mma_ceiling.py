@@ -110,6 +110,19 @@ def ceiling(processors: int, shape: tuple[int, int, int]) -> Any:
     return Contestant("ceiling", lambda *product: prepared())
 
 
+def shares(results: list[Any]) -> None:
+    """Prints each kernel's speed as shares of both ceilings of this run; the first result is the ceiling."""
+    top = results[0]
+    for r in results[1:]:
+        if not r.failed:
+            single, steady = r.tflops(r.flushed_us), r.tflops(r.steady_us)
+            print(
+                f"{r.kernel}: single launches {single:.0f} TFLOP/s, {r.flushed_ratio:.3f} of the ceiling's, "
+                f"{single / top.tflops(top.steady_us):.3f} of its steady state; "
+                f"steady {steady:.0f}, {r.steady_ratio:.3f}"
+            )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", default=list(KERNELS), help="FILE[:NAME][@KEY=VALUE,..]")
@@ -134,6 +147,7 @@ def main() -> int:
         contestants = [ceiling(info["processors"], shape), *others]
         results += measure(contestants, shape, "f16", options, rest=options.rest, rounds=options.rounds)
         report(results[-1 - len(others) :])
+        shares(results[-1 - len(others) :])
         sys.stdout.flush()
     if options.json:
         protocol = {"rest": options.rest, "rounds": options.rounds, "seconds": options.seconds}
