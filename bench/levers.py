@@ -28,8 +28,8 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "py"
 class Lever:
     """``predicted`` is what bytes and clocks say; ``on`` and ``off`` are kernels as bench/gemm.py names them.
 
-    Where no example does without the lever, ``rewrite`` says what to replace in the text of ``on`` (``off`` then
-    gives the settings), and ``undo`` edits its PTX.  ``arch``: the target, where it is not the card's own.
+    Where no example does without the lever, ``rewrite`` says what to replace in the text of ``on``, and ``undo``
+    edits its PTX.  ``arch``: the target, where it is not the card's own.
     """
 
     key: str
@@ -80,14 +80,6 @@ _DIRECT_PERSISTENT = (
                         mma.store(mc, output.subspan(WARP_M, TILE_N).at(m * CONSUMERS + wg - 1, n))
 """,
     ),
-)
-# Blocks on their own: clusters of one would start in another order, which costs.
-_NO_CLUSTER = (
-    ('parallel(teams, level="cluster")', 'parallel(teams, level="block")'),
-    ('parallel(CLUSTER, level="block")', "range(CLUSTER)"),
-    ("                                multicast=True,\n", ""),
-    ("trigger(empty[i], cluster=True)", "trigger(empty[i])"),
-    ("trigger(empty[slot], cluster=True)", "trigger(empty[slot])"),
 )
 _DIRECT_MULTISTAGE = (
     ('        output_s = shared("f16", TILE_M, TILE_N)\n', ""),
@@ -190,7 +182,6 @@ LEVERS = [
         "state "
         "(649 to 661 TFLOP/s at 8192^3)",
         off="persistent@CLUSTER=1,RASTER=16",
-        rewrite=_NO_CLUSTER,
     ),
     Lever(
         "cluster4",
@@ -303,7 +294,7 @@ def pair(lever: Lever, dtype: str, processors: int) -> tuple[Any, Any]:
         return edited(lever.on, lever.undo, dtype, processors), on
     if lever.rewrite:
         path = rewritten(lever)
-        name = path.stem + "".join((lever.off or lever.on).partition("@")[1:])
+        name = path.stem + "".join(lever.on.partition("@")[1:])
         return contestant(name, dtype, processors, lever.arch, path.parent), on
     return contestant(lever.off, dtype, processors, lever.arch), on
 

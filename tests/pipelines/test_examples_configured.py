@@ -46,6 +46,19 @@ def test_both_languages_say_the_same(configuration: Configuration):
     assert canonical(py) == canonical(co)
 
 
+def test_a_cluster_of_one_is_a_block():
+    """Nothing of clusters is left, and what its blocks compute is right."""
+    kernel = example("persistent", CLUSTER=1, STAGES=2, TILE_N=64, GRID=2, RASTER=2)
+    compiled = check(kernel, "sm_90a", (264, 72, 200), seeds=(0,))
+    assert compiled.launches[0].cluster is None
+    assert ".multicast" not in compiled.ptx and "barrier.cluster" not in compiled.ptx
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 8), (8, 0, 8), (136, 264, 0), (8, 8, 8)], ids=str)
+def test_persistent_on_small_shapes(shape):
+    check(example("persistent"), "sm_90a", shape, seeds=(0,))
+
+
 def test_persistent_in_bf16():
     check(example("persistent", T="bf16", GRID=2), "sm_90a", (136, 264, 72), seeds=(0,))
 
