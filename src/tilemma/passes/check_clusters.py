@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilemma.errors import CompileError
-from tilemma.ir.expr import const, substitute
+from tilemma.ir.expr import Expr, const, substitute
 from tilemma.ir.tile import Copy, Kernel, Op, Parallel, TriggerEvent
 from tilemma.ir.walk import map_expressions, rewrite
 from tilemma.passes.decision import Decision
@@ -81,7 +81,7 @@ def _alone(op: Op) -> Op:
     block = op.body[0]
     if not isinstance(block, Parallel) or count(block) != 1:
         return op
-    first = {i.name: const(0) for i in block.indices}
+    first: dict[str, Expr] = {i.name: const(0) for i in block.indices}
 
     def plain(inner: Op) -> Op:
         inner = map_expressions(inner, lambda e: substitute(e, first))
