@@ -7,8 +7,8 @@ normal data, eight warps on each multiprocessor, 32 independent sums a warp.  Th
 pipeline copies by cp.async, compiled for sm_80; torch.mm (cuBLAS, free to use wgmma) runs beside them.
 All take turns, each does as many FLOP as the ceiling, and a ratio is the share of it in the same regime
 (regimes as in bench/gemm.py) and run: the card sets both by its clocks, which heat and power move from run to run.
-Single launches each follow a rest, as only the first after one gets its clocks; steady state comes in rounds that
-each begin with another contestant.
+Single launches each follow a rest and a millisecond of writing memory, so that none gets clocks that others do
+not; steady state comes in rounds that each begin with another contestant.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ ENERGY = [
     "",
     "A turn's multiplies take 1638 clocks at the ceiling's rate. Without its barriers the loop took 1754 clocks",
     "and was no faster: the clock fell by as much. Bringing 12.9 GB from L2 (128x256 tiles) costs 15 % of all",
-    "energy, reading 1.1 GB from memory 6 %, ldmatrix 2 to 4 %. Tiles of 192x256 bring 10.0 GB; by hand they gave",
-    "1.02 of these.",
+    "energy, reading 1.1 GB from memory 3 to 6 % (the run above and another), ldmatrix 2 to 4 %. Tiles of 192x256",
+    "bring 10.0 GB; by hand, in 224 KB of shared memory, they gave 457 beside 444.",
 ]
 
 RULES = """\
@@ -253,8 +253,9 @@ def page() -> str:
         "The examples that copy by cp.async, compiled for sm_80. The ceiling is what m16n8k16 with f32 sums",
         "reaches with random operands that never leave the registers, eight warps on each multiprocessor, as many",
         "FLOP as the product; ratios are to it, in the same regime and process. torch.mm is free to use wgmma.",
-        "Here each single launch follows a rest of 12 ms, as only the first after one gets its clocks, and steady",
-        "seconds come in three rounds that each begin with another contestant.",
+        "Here each single launch follows a rest of 12 ms and a millisecond of writing memory, so that none gets",
+        "clocks that others do not, and steady seconds come in three rounds that each begin with another",
+        "contestant.",
         "",
         *(products(mma_sync["results"]) if mma_sync is not None else [f"Kernels on mma.sync: {MISSING}."]),
         "",
