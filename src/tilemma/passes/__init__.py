@@ -15,6 +15,7 @@ from tilemma.passes.check_contracts import CheckContracts
 from tilemma.passes.check_futures import CheckFutures
 from tilemma.passes.choose_atoms import ChooseAtoms
 from tilemma.passes.choose_copies import ChooseCopies
+from tilemma.passes.copy_once import CopyOnce
 from tilemma.passes.decision import Decision
 from tilemma.passes.expand_copies import ExpandCopies
 from tilemma.passes.fold_tails import FoldTails
@@ -59,6 +60,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         StageOutput(arch),
         AssignLayouts(),
         ChooseCopies(arch),
+        CopyOnce(),
         WaitOnce(),
         BindCopies(),
         PlanEvents(arch),

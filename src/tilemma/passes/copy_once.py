@@ -2,14 +2,85 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tilemma.ir.expr import Expr, binary, value_of
-from tilemma.ir.tile import Copy, InThreads, Op, Parallel
+from tilemma.ir.tile import Body, Copy, InThreads, Kernel, Op, Parallel, WaitFuture
 from tilemma.ir.types import Space
-from tilemma.ir.walk import rewrite
+from tilemma.ir.walk import rewrite, rewrite_blocks
+from tilemma.passes import tma
+from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Dependence
-from tilemma.passes.threads import Node, Tree, distinct
+from tilemma.passes.threads import Block, Node, Tree, distinct
+
+
+@dataclass(frozen=True)
+class CopyOnce:
+    """Puts what would go several times to one place under a condition that admits one instance: copies by TMA,
+    and others that have a future or an event.  All instances wait, and trigger, as before."""
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        dependence = Dependence(kernel.body)
+        return rewrite_blocks(kernel, lambda block: _shared_out(block, dependence))
+
+
+def _shared_out(block: Parallel, dependence: Dependence) -> Parallel:
+    guarded: dict[int, Op | Body] = {}
+    for node in Tree(block, dependence).walk():
+        op = node.op
+        if not isinstance(op, Copy) or op.plan is None:
+            continue
+        by_tma = op.plan.engine == "tma"
+        if not by_tma and (op.plan.level.kind == "block" or not (op.asynchronous and op.future)):
+            continue
+        cond = _first_of_all(op, node.parent, dependence)
+        if cond is None:
+            continue
+        if by_tma and tma.is_load(op) and not op.asynchronous:
+            future = f"{op.dst.base.name}.future.once{len(guarded)}"
+            copy = replace(op, asynchronous=True, future=future)
+            guarded[id(op)] = InThreads(cond, (copy,), span=op.span), WaitFuture((future,), span=op.span)
+        else:
+            guarded[id(op)] = InThreads(cond, (op,), span=op.span)
+    if not guarded:
+        return block
+    return replace(block, body=rewrite(block.body, lambda op: guarded.get(id(op), op)))
+
+
+def _first_of_all(op: Copy, body: Block, dependence: Dependence) -> Expr | None:
+    """What holds in the first of the instances that would do the same; None where there is only one, or where
+    which of them get there is not known."""
+    mine = set().union(*(dependence.of(e) for v in (op.src, op.dst) for e in v.expressions()))
+    first = int(np.argmax(body.mask))
+    chosen, parts = body.mask.copy(), []
+    for depth, p in enumerate(_levels(body)):
+        for i in p.indices if not {i.name for i in p.indices} & mine else ():
+            values = body.index[i.name]
+            if (values[body.mask] != values[first]).any():
+                if any(v in (-1, depth) for v in body.varying):
+                    return None
+                chosen &= values == values[first]
+                parts.append(binary("eq", i, int(values[first])))
+    places = [body.index[i.name] for p in _levels(body) for i in p.indices if i.name in mine]
+    where = np.stack([*places, np.zeros(len(chosen), int)], axis=1)
+    if not parts or len(np.unique(where[chosen], axis=0)) != len(np.unique(where[body.mask], axis=0)):
+        return None
+    cond = parts[0]
+    for part in parts[1:]:
+        cond = binary("land", cond, part)
+    return cond
+
+
+def _levels(body: Block) -> Iterator[Parallel]:
+    """The parallels around ``body`` whose instances elect a thread each."""
+    for node in body.chain:
+        assert isinstance(node.op, Parallel) and node.op.level is not None
+        if node.op.level.kind == "thread":
+            return
+        yield node.op
 
 
 def once(block: Parallel, dependence: Dependence) -> Parallel:

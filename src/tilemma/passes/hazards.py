@@ -174,14 +174,16 @@ class Walk:
     def _forget(self, barrier: Node, state: State) -> None:
         """Drops what a barrier of all the block's threads keeps every later access behind.
 
-        What is still running stays, and what the async proxy may read before a fence.  So do all where buffers
-        share memory: roles that do are not ordered by barriers.
+        What is still running stays, what the async proxy may read, and what it may overwrite while no fence stands
+        between.  So do all where buffers share memory: roles that do are not ordered by barriers.
         """
         assert barrier.part is not None
         if self._aliases or barrier.part.min() < 0 or barrier.part.min() != barrier.part.max():
             return
         for key, p in list(state.items()):
-            if p.done and barrier in p.barriers and not (self._proxies and p.access.write):
+            unfenced = p.access.proxy == "generic" and barrier not in p.fenced_barriers
+            stays = self._proxies and (p.access.write or unfenced)
+            if p.done and barrier in p.barriers and not stays:
                 del state[key]
 
     def _event(self, node: Node, op: TriggerEvent | WaitEvent, state: State) -> None:

@@ -37,7 +37,7 @@ from tilemma.targets.cpu import lanes
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
 from tilemma.targets.cpu.faults import LaneDependent, NotInReference, VariableDiverged
 from tilemma.targets.cpu.steps import BREAK, CONTINUE, Compiler, Scope, Step
-from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Join, Rendezvous, Task, schedule
+from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Join, Rendezvous, Siblings, Task, schedule
 
 
 def body(c: Compiler, ops: Body, scope: Scope) -> Step:
@@ -162,13 +162,14 @@ def groups(c: Compiler, op: Parallel, scope: Scope, level: Level) -> Step:
     each, threads = combinations(c, op), level.threads
     one = all(value_of(i.extent) == 1 for i in op.indices)
     siblings = scope.siblings if one else op
-    inner = body(c, op.body, Scope(level, siblings=siblings, roles=scope.roles if one else ()))
+    around = scope.around if one else (*scope.around, op)
+    inner = body(c, op.body, Scope(level, siblings=siblings, around=around, roles=scope.roles if one else ()))
     spawn, join = outer_state(c, op)
 
     def instances(f: Frame) -> list[Frame]:
         outer: Instance = f[INSTANCE]
         found: list[Frame] = []
-        group = object()
+        group = Siblings(op)
         for number, combination in enumerate(each(f)):
             g = f.copy()
             place = (outer.threads[0] + number * threads, threads)
@@ -322,7 +323,7 @@ def if_(c: Compiler, op: If, scope: Scope) -> Step:
 def in_threads(c: Compiler, op: InThreads, scope: Scope) -> Step:
     """A role; siblings meet after it unless it is asynchronous."""
     cond = c.value(op.cond)
-    role = id(op)
+    role = id(op) if op.asynchronous else -id(op)
     inner = body(c, op.body, replace(scope, roles=(*scope.roles, role)))
     meets = not op.asynchronous and scope.siblings is not None
     if scope.lanes and not inner.blocking and not meets:

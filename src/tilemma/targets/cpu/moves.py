@@ -110,7 +110,6 @@ def _asynchronous(
         src.check(p)
         original = src.fetch(p).copy()
         tile = fitted(src, p, dst, q, f, transform)
-        dst.mark(q, q.storage.in_flight)
 
         def land() -> None:
             if src.fetch(p).tobytes() != original.tobytes():
@@ -118,8 +117,13 @@ def _asynchronous(
             dst.mark(q, q.storage.landed)
             dst.put(q, tile)
 
-        flight = Flight(op.future or op.dst.base.name, instance.threads, land, needs_wait, op.span, bulk)
-        instance.block.launch(flight)
+        what = id(op), id(q.storage), repr(q.region), tile.tobytes()
+        flight = instance.block.joined(what, instance.threads)
+        if flight is None:
+            dst.mark(q, q.storage.in_flight)
+            name = op.future or op.dst.base.name
+            flight = Flight(name, instance.threads, land, needs_wait, op.span, bulk, what=what)
+            instance.block.launch(flight)
         if future is not None:
             f[future] = flight
         if event is not None:

@@ -32,12 +32,14 @@ class Scope:
     """Where a statement stands.
 
     ``lanes``: many lanes execute it as one (a `: thread` level, or `Apply`).  ``siblings``: the innermost
-    `Parallel` of which several instances run at the same time, and ``roles`` the `InThreads` inside it.
+    `Parallel` of which several instances run at the same time, ``around`` all of them, outermost first, and
+    ``roles`` the `InThreads` inside it.
     """
 
     level: Level | None = None
     lanes: bool = False
     siblings: Parallel | None = None
+    around: tuple[Parallel, ...] = ()
     roles: tuple[int, ...] = ()
     fragment: Any = None
 
@@ -59,8 +61,8 @@ class Compiler:
         step = self.table[type(op)](self, op, scope)
         if scope.lanes and type(op) in self.collective:
             step = self.collective[type(op)](self, op, scope, step)
-        if isinstance(op, (Copy, Store, SetElement)) and needs_rendezvous(op, scope):
-            step = meeting(step, self.slot("buffer", target(op).base.name))
+        if isinstance(op, (Copy, Store, SetElement)) and (levels := meeting_levels(op, scope)):
+            step = meeting(step, self.slot("buffer", target(op).base.name), levels)
         return step if step.span is not None else step._replace(span=op.span)
 
     def value(self, e: Expr) -> Evaluate:
@@ -97,16 +99,20 @@ def target(op: Copy | Store | SetElement) -> View:
     return op.view if isinstance(op, SetElement) else op.dst
 
 
-def needs_rendezvous(op: Copy | Store | SetElement, scope: Scope) -> bool:
-    """Whether siblings have to meet around a collective write to shared memory.
+def meeting_levels(op: Copy | Store | SetElement, scope: Scope) -> tuple[Parallel, ...]:
+    """The levels, outermost first, whose siblings meet around a collective write to shared memory.
 
     The data of a synchronous copy is there for everybody once the statement is over, which can be seen where
     another statement of the same siblings touches the buffer.  Siblings that write to the same place meet
     too, so that what they write can be compared.
     """
-    siblings, view = scope.siblings, target(op)
-    if siblings is None or view.base.space is not Space.SHARED or (isinstance(op, Copy) and op.asynchronous):
-        return False
+    if target(op).base.space is not Space.SHARED or (isinstance(op, Copy) and op.asynchronous):
+        return ()
+    return next((scope.around[d:] for d, p in enumerate(scope.around) if _seen_by(p, op, scope)), ())
+
+
+def _seen_by(siblings: Parallel, op: Copy | Store | SetElement, scope: Scope) -> bool:
+    view = target(op)
     indices = {i.name for i in siblings.indices}
     if not scope.lanes and not any(depends_on(x, indices) for x in view.expressions()):
         return True
@@ -123,16 +129,18 @@ def needs_rendezvous(op: Copy | Store | SetElement, scope: Scope) -> bool:
     return False
 
 
-def meeting(step: Step, slot: int) -> Step:
-    """``step``, a write to the buffer in ``slot``, with a rendezvous of the siblings before and after it."""
+def meeting(step: Step, slot: int, levels: tuple[Parallel, ...]) -> Step:
+    """``step``, a write to the buffer in ``slot``, with a rendezvous before and after it of the siblings at the
+    outermost of ``levels`` that has some."""
 
     def coroutine(f: Frame) -> Coroutine:
-        if f[INSTANCE].siblings is None:
+        reach = f[INSTANCE].siblings_at(levels)
+        if reach is None:
             step.run(f)
             return
-        before = Rendezvous()
+        before = Rendezvous(reach)
         yield before
         f[slot].write_in_turn(before.turn, lambda: step.run(f))
-        yield Rendezvous()
+        yield Rendezvous(reach)
 
     return Step(coroutine, True, step.span)

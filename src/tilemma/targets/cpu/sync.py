@@ -262,6 +262,23 @@ def sync(c: Compiler, op: Sync, scope: Scope) -> Step:
     return Step(coroutine, True)
 
 
+def barrier(c: Compiler, op: Barrier, scope: Scope) -> Step:
+    """A decided barrier of more threads than one instance has: the siblings meet that have as many."""
+    if scope.siblings is None:
+        return Step(lambda f: None)
+
+    def coroutine(f: Frame) -> Coroutine:
+        instance: Instance = f[INSTANCE]
+        want = op.threads or instance.block.threads
+        while instance.threads[1] < want and instance.outer is not None:
+            if instance.siblings is not None and instance.outer.threads[1] >= want:
+                yield Rendezvous(instance.siblings)
+                return
+            instance = instance.outer
+
+    return Step(coroutine, True)
+
+
 def copy_commit(c: Compiler, op: CopyCommit, scope: Scope) -> Step:
     return Step(lambda f: f[INSTANCE].block.commit(f[INSTANCE].threads))
 
@@ -288,7 +305,7 @@ TABLE = {
     Sync: sync,
     CopyCommit: copy_commit,
     CopyWait: copy_wait,
-    Barrier: nothing,
+    Barrier: barrier,
     ProxyFence: nothing,
     MmaFence: nothing,
     MmaCommit: nothing,

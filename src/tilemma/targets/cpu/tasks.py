@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilemma.errors import Span, TilemmaError
+from tilemma.ir.tile import Parallel
 from tilemma.ir.tiles import written
 from tilemma.targets.cpu.faults import Deadlock, EventOverrun, SlotOutside, UnwaitedCopy
 from tilemma.targets.cpu.registers import Threads
@@ -33,10 +34,21 @@ class Wait:
         raise NotImplementedError
 
 
-class Rendezvous(Wait):
-    """All siblings in the same role reach a rendezvous (or end); ``turn`` is then the same object for all."""
+@dataclass(frozen=True, eq=False)
+class Siblings:
+    """The instances of one `Parallel` that run at the same time."""
 
-    def __init__(self) -> None:
+    op: Parallel
+
+
+class Rendezvous(Wait):
+    """All siblings in the same role reach a rendezvous (or end); ``turn`` is then the same object for all.
+
+    ``reach``: whose siblings, where it is not the waiter's own: with each all that it has started.
+    """
+
+    def __init__(self, reach: Siblings | None = None) -> None:
+        self.reach = reach
         self.turn: object = None
 
     def ready(self) -> bool:
@@ -134,7 +146,7 @@ MAX_PENDING = 64
 @dataclass(eq=False)
 class Flight:
     """An asynchronous copy under way; ``land`` makes its data appear.  ``bulk``: a store by the copy engine, which
-    bulk waits count."""
+    bulk waits count.  ``others`` do the same copy, told by ``what`` goes where: it runs once for all of them."""
 
     name: str
     owner: Threads
@@ -146,6 +158,8 @@ class Flight:
     waited: bool = False
     group: int | None = None
     then: list[Callable[[], None]] = field(default_factory=list)
+    what: object = None
+    others: list[Threads] = field(default_factory=list)
 
     def land(self) -> None:
         if not self.landed:
@@ -182,6 +196,14 @@ class Block:
         self.flights.append(flight)
         if flight.bulk:
             self.stores.append(flight)
+
+    def joined(self, what: object, threads: Threads) -> Flight | None:
+        """The copy of ``what`` that another instance has under way, which ``threads`` join; None without one."""
+        for flight in self.flights:
+            if flight.what == what and not flight.landed and threads not in (flight.owner, *flight.others):
+                flight.others.append(threads)
+                return flight
+        return None
 
     def commit(self, owner: Threads) -> None:
         """Close a group of copies of ``owner``."""
@@ -250,7 +272,7 @@ class Instance:
         threads: Threads,
         outer: Instance | None = None,
         indices: tuple[tuple[str, int], ...] = (),
-        siblings: object = None,
+        siblings: Siblings | None = None,
     ) -> None:
         self.block, self.threads, self.outer, self.indices, self.siblings = (
             block,
@@ -262,6 +284,23 @@ class Instance:
         self.lanes = 0
         self.role: list[int] = []
         self.broken: Any = None
+
+    def siblings_at(self, levels: tuple[Parallel, ...]) -> Siblings | None:
+        """The outermost siblings among ``levels`` that this instance belongs to; None where it has none."""
+        found, instance = None, self
+        while True:
+            if instance.siblings is not None and any(instance.siblings.op is p for p in levels):
+                found = instance.siblings
+            if instance.outer is None:
+                return found
+            instance = instance.outer
+
+    def among(self, siblings: Siblings) -> Instance | None:
+        """This instance or that around it which is one of ``siblings``."""
+        instance: Instance | None = self
+        while instance is not None and instance.siblings is not siblings:
+            instance = instance.outer
+        return instance
 
     @property
     def name(self) -> str:
@@ -304,12 +343,23 @@ def schedule(block: Block, root: Task) -> None:
 
 
 def _release(block: Block) -> bool:
-    """Let the siblings go on that have all reached a rendezvous; False when there are none."""
+    """Let the siblings go on that have all reached a rendezvous; False when there are none.
+
+    Those in front of a meeting wait for the others that are still in the part before it (`_still_to_come`).
+    """
+    # Whoever waits for instances that it has started is where those are.
+    tasks = [t for t in block.tasks if not isinstance(t.waiting, Join)]
+    reaches = {id(r): r for t in tasks if (r := _reach(t)) is not None}
     groups: dict[tuple[int, tuple[int, ...]], list[Task]] = {}
-    for task in block.tasks:
-        if task.instance.siblings is not None:
-            groups.setdefault((id(task.instance.siblings), tuple(task.instance.role)), []).append(task)
-    complete = [g for g in groups.values() if all(isinstance(t.waiting, Rendezvous) for t in g)]
+    for key, reach in reaches.items():
+        for task in tasks:
+            if (member := task.instance.among(reach)) is not None:
+                groups.setdefault((key, tuple(member.role)), []).append(task)
+    complete = [
+        g
+        for key, g in groups.items()
+        if all(_reach(t) is reaches[key[0]] for t in g) and not any(_still_to_come(key, k) for k in groups)
+    ]
     if not complete:
         return False
     turn = object()
@@ -317,6 +367,18 @@ def _release(block: Block) -> bool:
         assert isinstance(task.waiting, Rendezvous)
         task.waiting.turn = turn
     return True
+
+
+def _reach(task: Task) -> Siblings | None:
+    """Whose rendezvous ``task`` waits for."""
+    return (task.waiting.reach or task.instance.siblings) if isinstance(task.waiting, Rendezvous) else None
+
+
+def _still_to_come(waiting: tuple[int, tuple[int, ...]], other: tuple[int, tuple[int, ...]]) -> bool:
+    """Whether ``other`` is inside an `inthreads` (a negative number) behind which all of ``waiting`` meet."""
+    role, inside = waiting[1], other[1]
+    deeper = waiting[0] == other[0] and len(inside) > len(role) and inside[: len(role)] == role
+    return deeper and inside[len(role)] < 0
 
 
 def _deadlock(block: Block) -> TilemmaError:
