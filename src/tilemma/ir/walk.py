@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tilemma.ir.expr import Expr, field_names
+from tilemma.ir.expr import Element, Expr, field_names
+from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import Body, FragmentRef, Kernel, Op, Parallel
 from tilemma.ir.types import EventRef, View
 
@@ -114,6 +115,12 @@ def views(op: Op) -> Iterator[View]:
         v = getattr(op, name)
         if isinstance(v, View):
             yield v
+
+
+def touched(op: Op) -> Iterator[View]:
+    """Its `views`, and those of the elements that its expressions read."""
+    yield from views(op)
+    yield from (x.view for e in expressions(op) for x in parts(e) if isinstance(x, Element))
 
 
 def declarations(kernel: Kernel) -> dict[str, Op]:

@@ -139,7 +139,8 @@ def shape_text(shape: tuple[int, ...] | tuple[Expr, ...]) -> str:
 
 @dataclass(frozen=True)
 class CheckContracts:
-    """Checks shapes and element types, and fills `DeclareFragment.shape`."""
+    """Checks shapes and element types; fills `DeclareFragment.shape`; operands and stores become tiles of two
+    dimensions."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises ContractMismatch, OperandShape, OperandTypes, AccumulatorShape, OperandLoads,
@@ -166,8 +167,16 @@ class CheckContracts:
                 _inside(view, site, guarded or conditional)
 
         def shaped(op: Op) -> Op:
-            if isinstance(op, DeclareFragment) and op.shape is None and op.name in shapes:
-                return replace(op, shape=shapes[op.name])
+            match op:
+                case DeclareFragment(shape=None) if op.name in shapes:
+                    return replace(op, shape=shapes[op.name])
+                case Load():
+                    return replace(op, src=matrix(op.src))
+                case Store():
+                    return replace(op, dst=matrix(op.dst))
+                case Mma():
+                    a, b = (matrix(x) if isinstance(x, View) else x for x in (op.a, op.b))
+                    return replace(op, a=a, b=b)
             return op
 
         for name, shape in shapes.items():

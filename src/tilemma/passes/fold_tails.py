@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tilemma.ir.expr import Index, binary, const, substitute, value_of
+from tilemma.ir.expr import Element, Index, binary, const, depends_on, substitute, value_of
+from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Alloc,
     Body,
@@ -34,7 +35,7 @@ from tilemma.ir.tile import (
     WaitFuture,
 )
 from tilemma.ir.types import Space
-from tilemma.ir.walk import bodies, map_expressions, rewrite, views, walk
+from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, touched, walk
 from tilemma.passes.decision import Decision
 
 # What a tail may consist of: neither memory that lasts nor the way through the program changes.
@@ -110,18 +111,27 @@ def _continues(loop: For, turn: _Turn, before: Sequence[Op], after: Sequence[Op]
         return False
     # The buffers end with the body that the loop stands in, and what comes after it there is about others.
     declared = {x.buffer.name for x in (*before, *loop.body) if isinstance(x, Alloc)}
-    used = {v.base.name for x in walk((*turn.copies, *turn.multiplies)) for v in views(x)}
-    shared = {v.base.name for x in walk(loop.body) for v in views(x) if v.base.space is not Space.GLOBAL}
-    later = {v.base.name for x in walk(rest) for v in views(x)}
+    used = {v.base.name for x in walk((*turn.copies, *turn.multiplies)) for v in touched(x)}
+    shared = {v.base.name for x in walk(loop.body) for v in touched(x) if v.base.space is not Space.GLOBAL}
+    later = {v.base.name for x in walk(rest) for v in touched(x)}
     named = {f for x in walk(rest) if isinstance(x, (WaitFuture, SwapFutures)) for f in x.futures}
     return shared <= declared and not (used & shared & later) and not named & {*awaited, *futures}
 
 
 def _ends_with(loop: For, copy: Copy) -> bool:
-    """Whether a plain copy in flight, whose tiles lie outside its array from the end of ``loop`` on."""
+    """Whether a plain copy in flight to one place, whose tiles lie outside its array from the end of ``loop`` on.
+
+    Where they lie is not read from memory: what a table says of tile b may lie outside the table.
+    """
     if copy.engine != "dma" or copy.future is None or copy.event is not None or copy.after or copy.pad:
         return False
     if copy.src.base.space is not Space.GLOBAL or copy.src.reshape is not None or copy.transpose is not None:
+        return False
+    if copy.dst.base.space is Space.GLOBAL or any(
+        depends_on(e, {loop.index.name}) for e in copy.dst.expressions()
+    ):
+        return False
+    if any(isinstance(x, Element) for e in expressions(copy) for x in parts(e)):
         return False
     for offset, extent in zip(copy.src.offsets, copy.src.base.shape, strict=True):
         first, second, third = (value_of(substitute(offset, {loop.index.name: const(n)})) for n in range(3))

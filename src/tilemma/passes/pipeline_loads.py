@@ -54,8 +54,8 @@ from tilemma.ir.tile import (
     SwapFutures,
     WaitFuture,
 )
-from tilemma.ir.types import Space
-from tilemma.ir.walk import bodies, expressions, map_expressions, views, walk
+from tilemma.ir.types import Space, View
+from tilemma.ir.walk import bodies, expressions, map_expressions, touched, views, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.names import Names
 from tilemma.passes.rotation import Rotations
@@ -226,10 +226,15 @@ def _two_buffers(loop: For, turn: _Turn, block: Body) -> bool:
         return False
     if not all(_may_go_on(c, loop.index) for c in copies):
         return False
-    written = {op.dst.base.name for op in walk(block) if isinstance(op, (Copy, Store))}
+    written = {v.base.name for op in walk(block) for v in _written(op)}
     targets = {c.dst.base.name for c in copies}
-    elsewhere = {v.base.name for op in walk(block) if op not in copies for v in views(op)}
+    elsewhere = {v.base.name for op in walk(block) if op not in copies for v in touched(op)}
     return not written & {c.src.base.name for c in copies} and not targets & elsewhere
+
+
+def _written(op: Op) -> Iterable[View]:
+    """The views that ``op`` writes, and those that it may write."""
+    return (op.dst,) if isinstance(op, (Copy, Store)) else () if isinstance(op, Load) else views(op)
 
 
 def _may_go_on(copy: Copy, index: Index) -> bool:

@@ -25,7 +25,7 @@ from tilemma.ir.tile import (
     Op,
     Parallel,
 )
-from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, views, walk
+from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, touched, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 
@@ -150,14 +150,11 @@ def _unroll(op: Op) -> Op:
 
 def _used(body: Body) -> set[str]:
     """The buffers and fragments that an operation other than a declaration names."""
-    from tilemma.ir.expr import Element
-
     found: set[str] = set()
     for op in walk(body):
         if isinstance(op, (Alloc, DeclareFragment)):
             continue
-        found |= {v.base.name for v in views(op)} | {f.name for _, f in fragment_uses(op)}
+        found |= {v.base.name for v in touched(op)} | {f.name for _, f in fragment_uses(op)}
         for e in expressions(op):
-            found |= {x.view.base.name for x in parts(e) if isinstance(x, Element)}
             found |= {x.fragment for x in parts(e) if hasattr(x, "fragment")}
     return found

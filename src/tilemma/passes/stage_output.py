@@ -17,7 +17,7 @@ from math import prod
 from tilemma.ir.expr import const, value_of
 from tilemma.ir.tile import Alloc, Body, Copy, DeclareEvent, DeclareFragment, Kernel, Op, Parallel, Store
 from tilemma.ir.types import Axis, Buffer, Space, View
-from tilemma.ir.walk import bodies, rewrite_blocks, views, walk
+from tilemma.ir.walk import bodies, rewrite_blocks, touched, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.target import Target
 
@@ -104,7 +104,7 @@ def _staged(alloc: Alloc, body: Body) -> _Staged | None:
         return None
     plans = {op.name: op.plan for op in walk(body) if isinstance(op, DeclareFragment)}
     pairs = _pairs(body, b.name)
-    uses = Counter(v.base.name for op in walk(body) for v in views(op))
+    uses = Counter(v.base.name for op in walk(body) for v in touched(op))
     if not pairs or uses[b.name] != 2 * len(pairs):
         return None
     for store, copy in pairs:
