@@ -1,6 +1,6 @@
 """What compiling costs, stage by stage, and what a warm call costs the host.
 
-    python bench/compile_time.py                          # the longest example, and the persistent one
+    python bench/compile_time.py                          # every example, the slowest stage by stage
     python bench/compile_time.py examples/py/persistent.py@sm_90a --repeats 9 --json compile.json
 
 Every sample is a process of its own.  Cold: an empty cache on disk, each stage timed.  Cached: the cache
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -162,22 +162,51 @@ def table(title: str, found: list[dict[str, float]], target: float | None) -> di
     return {"stages": medians, "median": total, "least": min(totals), "target": target}
 
 
-def largest() -> list[tuple[Path, str]]:
-    """The example with the longest PTX, in both languages, and the persistent kernel."""
+def every_example() -> list[tuple[Path, str]]:
+    """All examples in both languages, for the first architecture that has each one's instructions and the last."""
     from tilemma.errors import TilemmaError
 
-    lengths = {}
-    for path in (ROOT / "examples/py").glob("*.py"):
+    found = []
+    for path in sorted((*(ROOT / "examples/py").glob("*.py"), *(ROOT / "examples/co").glob("*.co"))):
         for arch in ("sm_80", "sm_90a"):
             try:
-                lengths[path, arch] = len(read(path).compile(arch).ptx)
+                read(path).compile(arch).ptx  # noqa: B018
             except TilemmaError:  # not one kernel, or not for this target
                 continue
-    path, arch = max(lengths, key=lambda x: lengths[x])
-    persistent = ROOT / "examples/py/persistent.py"
-    return [
-        (p, a) for q, a in ((path, arch), (persistent, "sm_90a")) for p in (q, ROOT / f"examples/co/{q.stem}.co")
-    ]
+            found.append((path, arch))
+    return found
+
+
+def slowest(totals: Mapping[tuple[Path, str], float]) -> list[tuple[Path, str]]:
+    """The example that took longest, and the persistent kernel, in both languages."""
+    path, arch = max(totals, key=lambda x: totals[x])
+    chosen = [(path.stem, arch)]
+    if path.stem != "persistent":
+        chosen.append(("persistent", "sm_90a"))
+    found = [(ROOT / "examples" / kind / f"{stem}.{kind}", a) for stem, a in chosen for kind in ("py", "co")]
+    return [(p, a) for p, a in found if p.exists()]
+
+
+def cold_of_all(
+    kernels: Iterable[tuple[Path, str]], repeats: int, bytecode: Path
+) -> dict[tuple[Path, str], dict[str, float]]:
+    """Milliseconds after import from an empty cache: median and least."""
+    found = {}
+    print(f"{'cold, after import':44} {'median':>8} {'least':>8} ms")
+    for path, arch in kernels:
+        if not found:
+            samples("cold", path, arch, 1, bytecode)  # writes the bytecode
+        with tempfile.TemporaryDirectory() as folder:
+            caches = [Path(folder, str(i)) for i in range(repeats)]
+            totals = [after_import(sample("whole", path, arch, cache, bytecode)) for cache in caches]
+        found[path, arch] = {"median": median(totals), "least": min(totals)}
+        missed = " MISSED" if median(totals) > COLD_TARGET else ""
+        print(f"{named(path, arch):44} {median(totals):8.1f} {min(totals):8.1f}{missed}", flush=True)
+    return found
+
+
+def named(path: Path, arch: str) -> str:
+    return f"{path.parent.name}/{path.name} for {arch}"
 
 
 def warm_call(path: Path) -> dict[str, float] | str:
@@ -214,7 +243,7 @@ def parse(text: str) -> tuple[Path, str]:
 def measured(path: Path, arch: str, repeats: int, bytecode: Path) -> dict[str, Any]:
     return {
         mode: table(
-            f"{path.parent.name}/{path.name} for {arch}, {title}",
+            f"{named(path, arch)}, {title}",
             samples(mode, path, arch, repeats, bytecode),
             target,
         )
@@ -237,16 +266,17 @@ def main() -> int:
         how = cold_stages if options.sample == "stages" else whole
         print(json.dumps(how(*options.kernels[0])))
         return 0
-    with tempfile.TemporaryDirectory() as bytecode:
-        results = {
-            f"{path.parent.name}/{path.name} for {arch}": measured(path, arch, options.repeats, Path(bytecode))
-            for path, arch in options.kernels or largest()
-        }
+    with tempfile.TemporaryDirectory() as folder:
+        bytecode = Path(folder)
+        everything = {} if options.kernels else cold_of_all(every_example(), options.repeats, bytecode)
+        chosen = options.kernels or slowest({k: v["median"] for k, v in everything.items()})
+        results = {named(path, arch): measured(path, arch, options.repeats, bytecode) for path, arch in chosen}
     warm = warm_call(ROOT / "examples/py/persistent.py")
     print("\nwarm call, host microseconds:", json.dumps(warm))
     if options.json:
         facts = {"cpus": os.cpu_count(), "load": os.getloadavg(), "python": sys.version.split()[0]}
-        data = {**facts, "kernels": results, "warm_call_us": warm}
+        every = {named(*k): v for k, v in everything.items()}
+        data = {**facts, "kernels": results, "every_example": every, "warm_call_us": warm}
         options.json.write_text(json.dumps(data, indent=1) + "\n")
     return 0
 

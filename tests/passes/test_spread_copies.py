@@ -13,7 +13,7 @@ from test_pipeline_loads import NAMES, built, inside, main_loop
 from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import Binary, Const, Expr, Select, binary, const, value_of
-from tilemma.ir.tile import Barrier, Copy, CopyCommit, CopyWait, If, Kernel, Load, Mma, Op, Parallel
+from tilemma.ir.tile import Alloc, Barrier, Copy, CopyCommit, CopyWait, If, Kernel, Load, Mma, Op, Parallel
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes import PASSES
 from tilemma.passes.spread_copies import SpreadCopies
@@ -37,13 +37,20 @@ def edges(op: Op) -> set[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_copies_are_asked_without_branches(name: str) -> None:
-    """Branches are taken only in a turn in which an edge cuts vectors."""
-    body = inside(name).body
+    """Branches are taken only in a turn in which an edge cuts vectors, at its start or its end."""
+    body = [x for x in inside(name).body if not isinstance(x, (Alloc, CopyCommit))]
     ifs = [x for x in body if isinstance(x, If)]
+    (cut,) = [x for x in ifs if edges(x) == {"cut vectors"}]
+    assert cut in (body[0], body[-1]) and all(edges(x) == {"whole vectors"} for x in ifs if x is not cut)
     rest = tuple(x for x in body if not isinstance(x, If))
-    assert [edges(x) for x in ifs].count({"cut vectors"}) == 1
-    assert all(edges(x) in ({"cut vectors"}, {"whole vectors"}) for x in ifs)
     assert all(not edges(x) for x in rest) and not any(isinstance(x, If) for x in walk(rest))
+
+
+def test_a_group_closes_behind_all_its_copies() -> None:
+    body = inside("double_buffer").body
+    copies = [i for i, x in enumerate(body) if edges(x)]
+    (commit,) = [i for i, x in enumerate(body) if isinstance(x, CopyCommit)]
+    assert len(copies) == 2 and commit > max(copies)
 
 
 def test_copies_of_three_buffers_stand_among_the_multiplies() -> None:

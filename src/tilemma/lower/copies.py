@@ -25,7 +25,7 @@ from tilemma.lower.linear import Linear
 from tilemma.lower.memory import Place, coordinates, place, pointer, storage_bytes, stride_bytes, times
 
 # Chunks of one thread that are written out; more of them become a loop around this many.
-UNROLL = 16
+UNROLL = {"cp.async": 16, "ldst": 8}
 LOOP_UNROLL = 4
 EDGE_UNROLL = 2
 
@@ -115,23 +115,24 @@ def _text(v: View) -> str:
 
 def _move(lo: Lowering, op: tile.Copy, mover: _Mover, chunks: Chunks, thread: Linear) -> None:
     e = lo.e
-    edge = op.plan.edge if op.plan is not None else ""
+    assert op.plan is not None
+    edge, unroll = op.plan.edge, UNROLL[op.plan.engine]
     if edge == "whole vectors":
-        _walk(lo, chunks, thread, mover.whole_vectors, UNROLL)
+        _walk(lo, chunks, thread, mover.whole_vectors, unroll)
         return
     if edge == "cut vectors":
-        # Where it runs seldom, a loop: the assembler would make predicates of a branch around a straight line.
-        _walk(lo, chunks, thread, mover.cut_vectors, 1 if e.cold else UNROLL)
+        # Seldom or once: a loop is less to assemble, and no branch that the assembler turns into predicates.
+        _walk(lo, chunks, thread, mover.cut_vectors, 1)
         return
     whole = e.both(_whole(lo, op.src, chunks.shape), _whole(lo, op.dst, chunks.shape), hint="whole")
     if whole is True:
-        _walk(lo, chunks, thread, mover.whole, UNROLL)
+        _walk(lo, chunks, thread, mover.whole, unroll)
         return
     if whole is False:
         _walk(lo, chunks, thread, mover.edge, EDGE_UNROLL)
         return
     with e.collect() as then:
-        _walk(lo, chunks, thread, mover.whole, UNROLL)
+        _walk(lo, chunks, thread, mover.whole, unroll)
         then_ops = tuple(then)
     with e.collect() as otherwise:
         e.comment("a tile over the edge")

@@ -10,7 +10,7 @@ more than once (`mutable`) keep what is computed from them where it stands.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -70,12 +70,14 @@ _SPECIAL = frozenset(
 @dataclass
 class Region:
     """An open list of operations; ``table`` maps pure computations made in it to their registers, ``known`` what
-    `Emitter.remembered` was asked for to what came of it, both by number."""
+    `Emitter.remembered` was asked for to what came of it, both by number.  ``passing``: of registers that change,
+    with how often they had been assigned by then."""
 
     kind: Literal["root", "loop", "branch", "cold"]
     ops: list[LaneOp] = field(default_factory=list)
     table: dict[int, Reg] = field(default_factory=dict)
     known: dict[int, Any] = field(default_factory=dict)
+    passing: dict[int, tuple[tuple[int, ...], Reg]] = field(default_factory=dict)
 
 
 def _registers(x: LaneOperand) -> tuple[Reg, ...]:
@@ -99,6 +101,7 @@ class Emitter:
         self._names: dict[str, int] = {}
         self._depth: dict[str, int] = {}
         self._mutable: set[str] = set()
+        self._assigned: dict[str, int] = {}
         self._range: dict[str, Range] = {}
         self._numbers: dict[Hashable, int] = {}
         self._loops = 0
@@ -161,6 +164,7 @@ class Emitter:
 
     def add(self, op: LaneOp) -> None:
         """``op`` at the end of the innermost region, with the current source position."""
+        self._assign(getattr(op, f) for f in op.__dataclass_fields__)
         self.regions[-1].ops.append(replace(op, span=self.span) if op.span is None else op)
 
     def comment(self, text: str) -> None:
@@ -176,6 +180,7 @@ class Emitter:
         negate: bool = False,
     ) -> None:
         """An instruction with an effect."""
+        self._assign(dst)
         self.regions[-1].ops.append(Instr(mnemonic, tuple(dst), tuple(src), guard, negate, span=self.span))
 
     def pure(
@@ -187,21 +192,49 @@ class Emitter:
             known = region.table.get(key)
             if known is not None:
                 return known
-        mutable, same, deepest = False, True, 0
+        mutable: list[str] = []
+        same, deepest = True, 0
         for s in src:
             for r in _registers(s):
-                mutable = mutable or r.name in self._mutable
+                if r.name in self._mutable:
+                    mutable.append(r.name)
                 same = same and r.uniform
                 deepest = max(deepest, self._depth.get(r.name, 0))
+        versions = tuple(self._assigned.get(name, 0) for name in mutable)
+        if mutable:
+            self._unshared += 1
+            known = self._passing(key, versions)
+            if known is not None:
+                return known
         at = len(self.regions) - 1 if mutable else self._home(deepest)
         made = Reg(self._name(hint), type, same if uniform is None else uniform)
         self._depth[made.name] = at
         self.regions[at].ops.append(Instr(mnemonic, (made,), src, span=self.span))
         if mutable:
-            self._unshared += 1
+            self.regions[at].passing[key] = versions, made
         else:
             self.regions[at].table[key] = made
         return made
+
+    def _passing(self, key: int, versions: tuple[int, ...]) -> Reg | None:
+        """What was computed in this turn of the innermost loop from registers that have not been assigned since."""
+        for region in reversed(self.regions):
+            found = region.passing.get(key)
+            if found is not None and found[0] == versions:
+                return found[1]
+            if region.kind == "loop":
+                break
+        return None
+
+    def _assign(self, operands: Iterable[Any]) -> None:
+        """Notes that the registers among ``operands`` may hold other values from here on."""
+        for x in operands:
+            if isinstance(x, tuple):
+                self._assign(x)
+            elif isinstance(x, (Reg, Vec)):
+                for r in _registers(x):
+                    if r.name in self._mutable:
+                        self._assigned[r.name] = self._assigned.get(r.name, 0) + 1
 
     def remembered(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """What ``make`` gives, the result of pure instructions that ``key`` stands for.
@@ -227,11 +260,6 @@ class Emitter:
         if not self._cold:
             return home
         return max((i for i, r in enumerate(self.regions) if r.kind == "cold" and i > home), default=home)
-
-    @property
-    def cold(self) -> bool:
-        """Whether what is written here seldom runs."""
-        return self._cold > 0
 
     def at_root(self) -> _AtRoot:
         """Write to the outermost region: for values that every branch wants."""

@@ -97,8 +97,8 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         threads=threads,
         shared=shared,
         body=tuple(lo.e.regions[0].ops),
-        # Without it ptxas ignores setmaxnreg (its advisory C7508).
-        min_blocks=op.min_blocks or (1 if lo.reallocates else None),
+        # Without a number ptxas ignores setmaxnreg (its advisory C7508).
+        min_blocks=op.min_blocks or (1 if lo.reallocates or _is_alone(shared, arch) else None),
         max_registers=op.max_registers,
         cluster=(lo.cluster.size, 1, 1) if lo.cluster is not None else None,
         locals=tuple(lo.locals),
@@ -119,6 +119,11 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body)),
     )
     return Lowered(lane, plan)
+
+
+def _is_alone(shared: int, arch: str) -> bool:
+    """Whether no other block has room on the multiprocessor: ptxas need not look for a way to make some."""
+    return 2 * shared > Target.of(arch).shared_per_sm
 
 
 def _untouching(ops: tuple[Op, ...]) -> int:
