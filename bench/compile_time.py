@@ -113,13 +113,16 @@ def whole(path: Path, arch: str) -> dict[str, float]:
         facts = {a.name: ArrayFacts(len(a.dims) - 1, 16) for a in kernel.signature().plan.arrays}
     with clock.stage("PTX and launch plan"):
         ready = kernel.ready(arch, facts)
-    with clock.stage("cubin"):
-        cubin = ready.assembled(arch)
+    device = None
     if runtime.gpu_unavailable_reason() is None:
-        device = runtime.cuda_device(0)  # its context is the process's, not the kernel's
-        if runtime.runs_on(arch, device.compute_capability):
-            with clock.stage("load"):
-                runtime.LoadedKernel(cubin.bytes, ready.launches[0], device)
+        here = runtime.cuda_device(0)  # its context is the process's, not the kernel's
+        device = here if runtime.runs_on(arch, here.compute_capability) else None
+    where = arch if device is None else runtime.assembly_arch(arch, device, kernel.name)
+    with clock.stage("cubin"):
+        cubin = ready.assembled(where)
+    if device is not None:
+        with clock.stage("load"):
+            runtime.LoadedKernel(cubin.bytes, ready.launches[0], device, arch=where)
     return clock.stages
 
 

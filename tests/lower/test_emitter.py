@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lanes import Lane
 
-from tilemma.ir.lane import Imm, Instr, LaneFor, LaneIf, Reg, Special, Vec
+from tilemma.ir.lane import AtomInstr, Imm, Instr, LaneFor, LaneIf, Reg, Special, Vec
 from tilemma.lower.emitter import Emitter
 from tilemma.lower.linear import Linear
 
@@ -182,4 +182,28 @@ def test_what_is_remembered_is_made_once_while_its_region_is_open() -> None:
     assert calls == ["inside"]
     assert sum_of("inside", x) is not inner  # that one was written where not every way comes by
     first, second = sum_of("moving", x, moving), sum_of("moving", x, moving)
-    assert first != second and calls == ["inside", "inside", "moving", "moving"]
+    assert first == second and calls == ["inside", "inside", "moving", "moving"]
+    e.do("mov.b32", (moving,), (Imm(0),))
+    assert sum_of("moving", x, moving) != first
+
+
+def test_what_changes_is_computed_anew_where_it_may_have_changed() -> None:
+    """In each turn of a loop, after an assignment anywhere before, and where not every way came by."""
+    e = Emitter()
+    moving = e.reg("moving", "s32", mutable=True)
+
+    def now() -> Reg:
+        return e.register(Linear.of(moving) + 1)
+
+    outside = now()
+    with e.loop("i", Imm(0), Imm(4), Imm(1)):
+        first = now()
+        assert first != outside
+        with e.branch(e.pure("setp", "pred", Imm(0))):
+            assert now() == first
+            e.do("mov.b32", (moving,), (Imm(0),))
+            inside = now()
+            assert inside != first
+        assert now() not in (first, inside)
+    e.add(AtomInstr("SM80_16x8x8_F16F16F16F16_TN", (moving,), (), ()))
+    assert now() != outside

@@ -300,15 +300,6 @@ def _run(ptx: str, arch: str, options: Sequence[str], tool: Tool) -> Cubin:
     )
 
 
-def _effort(ptx: str) -> tuple[str, ...]:
-    """How long ptxas may look for a better order of instructions, before the caller's options.
-
-    On code with mma.sync -O3, its default, takes half as long again as -O2 for loops that run as fast; on
-    wgmma it does what -O2 does.
-    """
-    return ("-O2",) if "mma.sync" in ptx else ()
-
-
 def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None) -> Cubin:
     """Assemble ``ptx`` for ``arch`` (`sm_90a`): the machine code with what ptxas says of it.
 
@@ -323,8 +314,7 @@ def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCac
         needed = ".".join(map(str, SOUND_REGISTER_A))
         raise PtxasTooOld(version=tool.release, pending=pending, needed=needed)
     store = cache if cache is not None else DiskCache("cubin")
-    options = (*_effort(ptx), *options)
-    key = store.key(_format(), ptx, arch, options, tool.version)
+    key = store.key(_format(), ptx, arch, tuple(options), tool.version)
     if (stored := store.get(key)) is not None:
         return _unpack(stored)
     cubin = _run(ptx, arch, options, tool)

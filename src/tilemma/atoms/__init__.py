@@ -45,25 +45,40 @@ class UnknownAtom(ToolError, KeyError):
 
 
 class Catalogue(Mapping[str, Atom]):
-    """All records by name; made when first used."""
+    """All records by name; those of a module are made when first looked through."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, dict[str, Atom]] = {}
+
+    @cached_property
+    def _modules(self) -> tuple[str, ...]:
+        return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
+
+    def _of(self, module: str) -> dict[str, Atom]:
+        if module not in self._loaded:
+            atoms = getattr(importlib.import_module(f"{__name__}.{module}"), "ATOMS", ())
+            self._loaded[module] = {a.name: a for a in atoms}
+            assert len(self._loaded[module]) == len(atoms), f"two records of one name in {module}"
+        return self._loaded[module]
 
     @cached_property
     def _atoms(self) -> dict[str, Atom]:
         found: dict[str, Atom] = {}
-        for module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
-            for atom in getattr(importlib.import_module(f"{__name__}.{module}"), "ATOMS", ()):
-                assert atom.name not in found, f"two records called {atom.name}"
-                found[atom.name] = atom
+        for module in self._modules:
+            twice = found.keys() & self._of(module).keys()
+            assert not twice, f"two records called {', '.join(twice)}"
+            found |= self._of(module)
         return found
 
     def __getitem__(self, name: str) -> Atom:
         """The record called ``name``; UnknownAtom, with the nearest names, when there is none."""
-        if name in self._atoms:
-            return self._atoms[name]
+        for module in self._modules:
+            if (found := self._of(module).get(name)) is not None:
+                return found
         raise UnknownAtom(name=name, suggestion=_suggest(name, tuple(self._atoms)))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._atoms
+        return any(name in self._of(module) for module in self._modules)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._atoms)
@@ -71,13 +86,16 @@ class Catalogue(Mapping[str, Atom]):
     def __len__(self) -> int:
         return len(self._atoms)
 
-    def mma(self) -> Iterator[MmaAtom]:
-        """The multiplying records."""
-        return (a for a in self._atoms.values() if isinstance(a, MmaAtom))
+    def mma(self, kind: str = "") -> Iterator[MmaAtom]:
+        """The multiplying records; with ``kind`` those of the modules that are called after it."""
+        start = kind.replace(".", "_")
+        found = (a for m in self._modules if m.startswith(start) for a in self._of(m).values())
+        return (a for a in found if isinstance(a, MmaAtom))
 
     def copies(self) -> Iterator[CopyAtom]:
         """The copying records."""
-        return (a for a in self._atoms.values() if isinstance(a, CopyAtom))
+        found = (a for m in self._modules for a in self._of(m).values())
+        return (a for a in found if isinstance(a, CopyAtom))
 
 
 def _suggest(name: str, names: tuple[str, ...]) -> str:

@@ -27,7 +27,7 @@ from tilemma.lower.memory import Place, coordinates, place, pointer, storage_byt
 # Chunks of one thread that are written out; more of them become a loop around this many.
 UNROLL = {"cp.async": 16, "ldst": 8}
 LOOP_UNROLL = 4
-EDGE_UNROLL = 2
+EDGE_UNROLL = 1
 
 
 @dataclass(frozen=True, slots=True)

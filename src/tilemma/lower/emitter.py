@@ -217,7 +217,7 @@ class Emitter:
         return made
 
     def _passing(self, key: int, versions: tuple[int, ...]) -> Reg | None:
-        """What was computed in this turn of the innermost loop from registers that have not been assigned since."""
+        """What this turn of the innermost loop has computed from registers that were not assigned since."""
         for region in reversed(self.regions):
             found = region.passing.get(key)
             if found is not None and found[0] == versions:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from tilemma.atoms import MmaAtom, catalogue, select
 from tilemma.atoms import Operand as AtomOperand
+from tilemma.atoms.choose import select_from
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Refusal
 from tilemma.ir.builder import KTileOrder
@@ -242,13 +243,16 @@ def grids(units: int) -> list[tuple[int, int]]:
     return [(g, units // g) for g in range(units, 0, -1) if units % g == 0]
 
 
-def _select(w: _Work, arch: str, **wanted: object) -> tuple[tuple[MmaAtom, ...], list[Refusal]]:
-    found = select(arch=arch, a=w.a, b=w.b, d=w.d, **wanted)
+def _select(w: _Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom, ...], list[Refusal]]:
+    near = select_from(catalogue.mma(kind), arch=arch, kind=kind, a=w.a, b=w.b, d=w.d, **wanted)
+    if near.candidates:
+        return near.candidates, []
+    found = select(arch=arch, kind=kind, a=w.a, b=w.b, d=w.d, **wanted)
     return found.candidates, [r for r in found.refusals if not r.rule.startswith(("is mma.sync", "is wgmma"))]
 
 
 def _first_grid(
-    w: _Work, arch: str, units: int, **wanted: object
+    w: _Work, arch: str, units: int, **wanted: Any
 ) -> tuple[tuple[MmaAtom, ...], tuple[int, int], list[Refusal]]:
     """The instructions for the first division of the tile among ``units`` for which there are any."""
     refusals: list[Refusal] = []
@@ -271,7 +275,7 @@ def _tiles(w: _Work, atom: MmaAtom, grid: tuple[int, int]) -> tuple[int, int, in
 def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
     family = "SM90_64xNx.. (wgmma)"
     if not Target.of(arch).wgmma:
-        return _select(w, arch, kind="wgmma")[1]
+        return [Refusal(family, f"needs sm_90a, the target is {arch}", "PTX ISA, 9.7.15")]
     if w.level.warps % 4:
         return [Refusal(family, f"is executed by 4 warps, `{w.level}` has {w.level.warps}", "PTX ISA, 9.7.15")]
     in_shared = w.a_stored.view.base.space is Space.SHARED and w.a_stale is None
