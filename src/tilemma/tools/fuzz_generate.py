@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilemma.tools import fuzz_programs as f
+from tilemma.tools.fuzz_pipelines import pipelined
 
 INTS = ("s32", "u32", "s8", "u8", "s16", "s64")
 NARROW = ("s8", "u8", "s16")
@@ -72,7 +73,9 @@ class Generator:
         self.operation = self.r.choice(("add", "add", "min", "max", "and", "or", "xor"))
 
     def program(self) -> f.Program:
-        make = self.r.choice((self.elements, self.elements, self.staged, self.staged, self.contraction))
+        make = self.r.choice(
+            (self.elements, self.elements, self.staged, self.staged, self.contraction, self.pipelined)
+        )
         scalars = tuple(
             (f"n{i}", t, self.literal(t).value)
             for i, t in enumerate(self.r.choices((S32, "f32", "s64", "f16", "u8"), k=self.r.randint(0, 2)))
@@ -423,6 +426,9 @@ class Generator:
         names = {x: self.fresh(x) for x in ("i", "j", "x", "y", "k", "kk")}
         body = self._multiply(scope, contract, t, acc, level, grid, tile, block, (a, b, out), names, k)
         return (f.Parallel((names["i"], names["j"]), (cdiv(m, block[0]), cdiv(n, block[1])), "block", body),)
+
+    def pipelined(self, scope: Scope) -> tuple[f.Stmt, ...]:
+        return pipelined(self.r, self.fresh, self.sizes, self.array)
 
     def _multiply(
         self, scope: Scope, contract: str, t: str, acc: str, level: str, grid: tuple[int, int],

@@ -178,6 +178,24 @@ class Copy(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class Start(Stmt):
+    """An asynchronous copy of ``src`` to shared memory: ``name`` is its future, ``name.data`` the buffer."""
+
+    name: str
+    src: View
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Stmt):
+    futures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Swap(Stmt):
+    futures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Fill(Stmt):
     tile: str
     t: str
@@ -324,6 +342,10 @@ def _python_statement(s: Stmt) -> list[str]:
         case Copy():
             transposed = ", transp=(1, 0)" if s.transposed else ""
             return [f"dma.copy({_python_view(s.src)}, {_python_view(s.dst)}{transposed})"]
+        case Start():
+            return [f'{s.name} = dma.copy({_python_view(s.src)}, to="shared", async_=True)']
+        case Wait() | Swap():
+            return [f"{type(s).__name__.lower()}({', '.join(s.futures)})"]
         case Fill():
             return [f'{s.tile} = mma.fill({s.value!r}, "{s.t}")']
         case Load():
@@ -428,6 +450,12 @@ def _croqtile_statement(s: Stmt) -> list[str]:
         case Copy():
             what = "transp<1, 0>" if s.transposed else "copy"
             return [f"dma.{what} {_croqtile_view(s.src)} => {_croqtile_view(s.dst)};"]
+        case Start():
+            return [f"{s.name} = dma.copy.async {_croqtile_view(s.src)} => shared;"]
+        case Wait():
+            return [f"wait {', '.join(s.futures)};"]
+        case Swap():
+            return [f"{'swap' if len(s.futures) == 2 else 'rotate'}({', '.join(s.futures)});"]
         case Fill():
             return [f"{s.tile} = mma.fill.{s.t} {s.value!r}f;"]
         case Load():

@@ -77,6 +77,12 @@ def _visit(x: Any, known: set[str]) -> bool:
             good = all(_visit(getattr(x, fl.name), known) for fl in fields(x) if fl.name not in ("name", "tile"))
             known.add(name)
             return good
+        case f.Start():
+            good = _visit(x.src, known)
+            known |= {x.name, f"{x.name}.data"}
+            return good
+        case f.Wait() | f.Swap():
+            return set(x.futures) <= known
         case f.For():
             return _visit(x.extent, known) and _visit(x.body, known | {x.name})
         case f.Parallel():

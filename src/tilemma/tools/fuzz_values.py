@@ -74,7 +74,9 @@ class _Run:
     def __init__(self, memory: Arrays, given: set[str]) -> None:
         self.memory = memory
         self.given = given
-        self.tiles: Arrays = {}
+        # By name and by the instance of a group that holds it; what is filled for all of them stands under ().
+        self.tiles: dict[tuple[str, tuple[int, ...]], Any] = {}
+        self.group: tuple[int, ...] = ()
 
     def body(self, body: Sequence[f.Stmt], names: Arrays) -> None:
         for s in body:
@@ -113,9 +115,19 @@ class _Run:
                 extents = [range(int(self.value(e, names))) for e in s.extents]
                 for where in itertools.product(*extents):
                     inner = {**names, **{n: np.int32(i) for n, i in zip(s.names, where, strict=True)}}
+                    self.group = where if s.level.startswith("group") else ()
                     self.body(s.body, inner)
+                self.group = ()
             case f.Copy():
                 self.copy(s, names)
+            case f.Start():
+                self.memory[f"{s.name}.data"] = self.read(s.src, names, ())
+            case f.Wait():
+                pass
+            case f.Swap():
+                held = [self.memory.get(f"{n}.data") for n in s.futures]
+                for n, data in zip(s.futures, (*held[1:], held[0]), strict=True):
+                    self.memory[f"{n}.data"] = data
             case _:
                 self.contraction(s, names)
 
@@ -176,31 +188,43 @@ class _Run:
     def contraction(self, s: f.Stmt, names: Arrays) -> None:
         match s:
             case f.Fill():
-                self.tiles[s.tile] = (s.t, s.value)
+                self.hold(s.tile, (s.t, s.value))
             case f.Load():
                 like = self.extents(s.src)
                 assert like is not None
-                self.tiles[s.tile] = self.read(s.src, names, like)
+                self.hold(s.tile, self.read(s.src, names, like))
             case f.Mma():
                 first, second = s.contract.split(".")
-                a, b = (np.asarray(self.tiles[x], np.float64) for x in (s.a, s.b))
+                a, b = (np.asarray(self.tile(x), np.float64) for x in (s.a, s.b))
                 product = (a if first == "row" else a.T) @ (b.T if second == "row" else b)
-                acc = self.tiles[s.acc]
+                acc = self.tile(s.acc)
                 if isinstance(acc, tuple):
                     acc = np.full(product.shape, acc[1], NUMPY[acc[0]])
-                self.tiles[s.acc] = (acc.astype(np.float64) + product).astype(acc.dtype)
+                self.hold(s.acc, (acc.astype(np.float64) + product).astype(acc.dtype))
             case f.Apply():
-                old = self.tiles[s.tile]
+                old = self.tile(s.tile)
                 new = old.copy()
                 for i, j in np.ndindex(*old.shape):
                     inner = {**names, s.names[0]: np.int32(i), s.names[1]: np.int32(j)}
                     new[i, j] = convert(self.value(s.value, inner), _type_name(old[i, j]))
-                self.tiles[s.tile] = new
+                self.hold(s.tile, new)
             case f.Keep():
-                tile = self.tiles[s.tile]
+                tile = self.tile(s.tile)
+                if isinstance(tile, tuple):
+                    assert not isinstance(s.dst, str) and s.dst.extents is not None
+                    tile = np.full(s.dst.extents, tile[1], NUMPY[tile[0]])
                 self.write(s.dst, tile.T if s.transposed else tile, names)
             case _:
                 raise AssertionError(s)
+
+    def tile(self, name: str) -> Any:
+        own = (name, self.group)
+        return self.tiles[own if own in self.tiles else (name, ())]
+
+    def hold(self, name: str, tile: Any) -> None:
+        if not self.group:
+            self.tiles = {key: t for key, t in self.tiles.items() if key[0] != name}
+        self.tiles[name, self.group] = tile
 
     # ---- expressions -------------------------------------------------------------------------------------
 
@@ -217,7 +241,7 @@ class _Run:
             case f.Name():
                 return names[e.name]
             case f.Elem():
-                array = self.tiles[e.buffer] if e.buffer in self.tiles else self.memory[e.buffer]
+                array = self.memory[e.buffer] if e.buffer in self.memory else self.tile(e.buffer)
                 return array[self.index(e.at, names)]
             case f.Sel():
                 return self.value(e.a if self.value(e.c, names) else e.b, names)
