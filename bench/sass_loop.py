@@ -117,10 +117,21 @@ def main_loop(sass: str, purpose: str = MATRIX) -> list[tuple[str, str]]:
     for i, (opcode, operands) in enumerate(found):
         target = re.search(r"`\((\.L_x_\d+)\)", operands)
         if opcode.startswith("BRA") and target and labels.get(target[1], i + 1) <= i:
-            body = found[labels[target[1]] : i + 1]
+            body = _usual(found, labels, labels[target[1]], i)
             if any(kind_of(o) == purpose for o, _ in body) and all(o != "EXIT" for o, _ in body):
                 loops.append(body)
     return min(loops, key=len, default=[])
+
+
+def _usual(found: list[tuple[str, str]], labels: dict[str, int], first: int, last: int) -> list[tuple[str, str]]:
+    """The loop from ``first`` to ``last`` without what a branch leaps over: what few turns do."""
+    out, i = [], first
+    while i <= last:
+        out.append(found[i])
+        target = re.search(r"`\((\.L_x_\d+)\)", found[i][1])
+        beyond = labels.get(target[1], 0) if found[i][0].startswith("BRA") and target else 0
+        i = beyond if i < beyond <= last else i + 1
+    return out
 
 
 def kind_of(opcode: str) -> str:

@@ -29,6 +29,7 @@ from tilemma.passes.simplify import Simplify
 from tilemma.passes.spread_copies import SpreadCopies
 from tilemma.passes.stage_output import StageOutput
 from tilemma.passes.start_from_zero import StartFromZero
+from tilemma.passes.store_late import StoreLate
 from tilemma.passes.take_turns import TakeTurns
 from tilemma.passes.target import Target, targets
 from tilemma.passes.wait_once import WaitOnce
@@ -70,6 +71,7 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         PipelineLoads(arch),
         InsertSync(arch),
         AssignRoles(arch),
+        StoreLate(),
         AllocateShared(arch),
         SpreadCopies(),
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
-from tilemma.dtypes import DType
+from tilemma.dtypes import DType, bf16, f16
 from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.expr import FragmentElement
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.plans import FragmentPlan
-from tilemma.ir.tile import Apply, Body, Kernel, Op
+from tilemma.ir.tile import Apply, Body, FragmentPlan, Kernel, Op
 from tilemma.ir.types import Level
 from tilemma.ir.walk import expressions, walk
 from tilemma.passes.contraction import Fragments, fragment_uses, matrix
@@ -30,7 +29,7 @@ class ElementTiles(CompileError):
 class TileWithoutLayout(CompileError):
     code = "tile-without-layout"
     found = "`{name}`, {what}, which no multiply uses, cannot be divided among the lanes of `{level}`"
-    expected = "an accumulator of f32, f16 or s32 whose rows are a multiple of 16 and columns of 8 a warp"
+    expected = "an accumulator of f32, f16, bf16 or s32 whose rows are a multiple of 16 and columns of 8 a warp"
     fix = "{remedy}"
 
 
@@ -42,7 +41,7 @@ def element_plans(kernel: Kernel, plans: dict[str, FragmentPlan]) -> dict[str, F
         known = [n for n in members if n in found]
         for name in members:
             model = found[known[0]] if known else _default(kernel, fragments, members)
-            plan = _like(model, _dtype(fragments, name), name, op.span)
+            plan = like(model, _dtype(fragments, name), name, op.span)
             if name not in found:
                 found[name] = plan
             elif replace(found[name], atom="") != replace(plan, atom="") or not _same_layout(found[name], plan):
@@ -83,16 +82,22 @@ def _dtype(fragments: Fragments, name: str) -> DType:
     return dtype
 
 
-def _like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> FragmentPlan:
+def like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> FragmentPlan:
     """``plan`` for elements of ``dtype``: of a record whose accumulator of that type lies alike."""
     if plan.role != "C" or plan.dtype is dtype:
         return plan
     model = catalogue[plan.atom]
     assert isinstance(model, MmaAtom)
-    for atom in catalogue.mma():
-        c = atom.operands["C"]
-        if c.dtype is dtype and atom.threads == model.threads and c.layout == model.operands["C"].layout:
-            return replace(plan, dtype=dtype, atom=atom.name)
+    alike = [
+        atom
+        for atom in catalogue.mma()
+        if atom.threads == model.threads and atom.operands["C"].layout == model.operands["C"].layout
+    ]
+    # No multiply adds up in bf16, whose values lie two to a register as those of f16 do.
+    for stands_in in (dtype, *((f16,) if dtype is bf16 else ())):
+        for atom in alike:
+            if atom.operands["C"].dtype is stands_in:
+                return replace(plan, dtype=dtype, atom=atom.name)
     raise TileWithoutLayout(
         span,
         name=name,
@@ -143,7 +148,7 @@ def _default(kernel: Kernel, fragments: Fragments, names: tuple[str, ...]) -> Fr
                 repeat,
                 (down, across),
             )
-            return _like(plan, dtype, name, op.span)
+            return like(plan, dtype, name, op.span)
     raise TileWithoutLayout(
         op.span,
         name=name,
