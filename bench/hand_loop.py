@@ -104,7 +104,7 @@ def consumer_ptx() -> str:
   .reg .f32 %d<128>;
   .reg .u32 %k, %n, %slot, %parity, %base, %full, %last, %a0, %b0, %x, %thread, %peer, %group, %la, %lb;
   .reg .u64 %da, %db, %out;
-  .reg .pred %acc, %more, %ready, %first, %second, %release, %wrap;
+  .reg .pred %acc, %more, %ready, %first, %second, %release, %wrap, %held, %due;
   mov.u32 %thread, %tid.x;
   ld.param.u32 %n, [steps];
   ld.param.u64 %out, [out_at];
@@ -129,6 +129,7 @@ def consumer_ptx() -> str:
   mov.u32 %parity, 0;
   mov.u32 %k, 0;
   mov.u32 %last, 0;
+  setp.ne.u64 %held, %out, 0;
 STEP:
   shl.b32 %full, %slot, 3;
   add.u32 %full, %full, %base;
@@ -149,6 +150,9 @@ WAIT:
   mad.lo.u32 %x, %last, 8, %peer;
   @%release mbarrier.arrive.shared::cluster.b64 _, [%x+{EMPTY}];
   mov.u32 %last, %slot;
+  setp.lt.and.u32 %due, %k, 4, %held;
+  @%due bra.uni PIECE;
+NEXT:
   add.u32 %slot, %slot, 1;
   setp.eq.u32 %wrap, %slot, {SLOTS};
   @%wrap xor.b32 %parity, %parity, 1;
@@ -160,5 +164,11 @@ WAIT:
   mad.wide.u32 %out, %thread, 512, %out;
 {chr(10).join(f"  st.global.f32 [%out+{4 * i}], %d{i};" for i in range(128))}
   ret;
+PIECE:
+  bar.sync %group, 128;
+  st.global.u32 [%out], %k;
+  fence.proxy.async.shared::cta;
+  bar.sync %group, 128;
+  bra.uni NEXT;
 }}
 """

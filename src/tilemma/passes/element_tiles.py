@@ -9,7 +9,8 @@ from tilemma.dtypes import DType, bf16, f16
 from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.expr import FragmentElement
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.tile import Apply, Body, FragmentPlan, Kernel, Op
+from tilemma.ir.plans import FragmentPlan
+from tilemma.ir.tile import Apply, Body, Kernel, Op
 from tilemma.ir.types import Level
 from tilemma.ir.walk import expressions, walk
 from tilemma.passes.contraction import Fragments, fragment_uses, matrix
@@ -88,15 +89,11 @@ def like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> Frag
         return plan
     model = catalogue[plan.atom]
     assert isinstance(model, MmaAtom)
-    alike = [
-        atom
-        for atom in catalogue.mma()
-        if atom.threads == model.threads and atom.operands["C"].layout == model.operands["C"].layout
-    ]
     # No multiply adds up in bf16, whose values lie two to a register as those of f16 do.
     for stands_in in (dtype, *((f16,) if dtype is bf16 else ())):
-        for atom in alike:
-            if atom.operands["C"].dtype is stands_in:
+        for atom in catalogue.mma():
+            c = atom.operands["C"]
+            if c.dtype is stands_in and atom.threads == model.threads and c.layout == model.operands["C"].layout:
                 return replace(plan, dtype=dtype, atom=atom.name)
     raise TileWithoutLayout(
         span,
