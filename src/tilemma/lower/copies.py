@@ -385,6 +385,9 @@ class _CpAsync(_Mover):
         for dim, (c, extent) in enumerate(zip(coords, src.base.shape, strict=True)):
             if inner is not None and dim == inner.dim:
                 left = lo.linear(extent) - c
+                if e.range_of(c)[0] < 0:
+                    # Vectors start at multiples of their length: none lies on both sides of the first column.
+                    ok = e.both(ok, e.compare("ge", c, Linear(), hint="inside"))
             else:
                 ok = e.both(ok, e.compare("lt", c, lo.linear(extent), unsigned=True, hint="inside"))
         for k, axis in enumerate(src.axes):

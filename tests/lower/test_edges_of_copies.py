@@ -1,0 +1,52 @@
+"""Tiles that start before their array: what lies over that edge is zero, whichever way the tile is brought."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilemma as tm
+from tilemma import cdiv, dma, machine, mma, parallel, shared
+from tilemma.kernels import facts_of
+
+TILE = 32
+
+
+@tm.kernel
+def moved(a: tm.Global["f16", "M", "N"], b: tm.Global["f16", "M", "N"], *, ROWS=0, COLUMNS=0, BY="copy"):
+    """``b`` gets ``a``'s tiles ROWS and COLUMNS before its own."""
+    M, N = a.shape
+    for m, n in parallel(cdiv(M, TILE), cdiv(N, TILE), level="block"):
+        tile = a.subspan(TILE, TILE).at(m - ROWS, n - COLUMNS)
+        if BY == "load":
+            for p in parallel(1, level="group"):
+                mc = mma.fill(0.0, "f16")
+                one = shared("f16", TILE, TILE)
+                for t in parallel(TILE, level="thread"):
+                    for i in tm.foreach(TILE):
+                        one[t, i] = tm.select(t == i, 1.0, 0.0)
+                mma.row.row(mc, mma.load(tile), mma.load(one))
+                mma.store(mc, b.subspan(TILE, TILE).at(m, n))
+        else:
+            s = shared("f16", TILE, TILE)
+            dma.copy(tile, s)
+            dma.copy(s, b.subspan(TILE, TILE).at(m, n))
+
+
+@pytest.mark.parametrize("by", ["copy", "load"])
+@pytest.mark.parametrize(("rows", "columns"), [(0, 1), (1, 0), (1, 1), (0, 2), (0, -1)])
+@pytest.mark.parametrize("n", [64, 67, 104])
+def test_tiles_before_the_array_are_zero(n: int, rows: int, columns: int, by: str) -> None:
+    whole = np.zeros((40 + 2 * TILE, 200), np.float16)
+    inside = np.random.default_rng(0).integers(1, 9, (40, n))
+    whole[TILE : TILE + 40, 2 * TILE : 2 * TILE + n] = inside
+    expected = whole[TILE * (1 - rows) :, TILE * (2 - columns) :][:40, :n]
+    arrays = {name: np.full((40, n + -n % 8), np.nan, np.float16)[:, :n] for name in "ab"}
+    arrays["a"][...] = inside
+    constants = {"ROWS": rows, "COLUMNS": columns, "BY": by}
+    compiled = moved.compile("sm_80", facts=facts_of(arrays), **constants)
+    machine.run(compiled.ptx, compiled.launches[0], arrays, strict=True)
+    assert np.array_equal(arrays["b"], expected)
+    reference = {**arrays, "b": np.zeros_like(arrays["b"])}
+    moved(**reference, **constants)
+    assert np.array_equal(reference["b"], expected)
