@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -107,3 +109,15 @@ def test_the_package_attribute_is_the_catalogue_however_it_was_imported() -> Non
     assert dict(tilemma.atoms.items()) == dict(catalogue)
     with pytest.raises(AttributeError):
         _ = tilemma.atoms.nothing
+
+
+def test_records_are_made_by_need() -> None:
+    """Looking for multiplies of one kind, or a record by its name, does not make all of wgmma's."""
+    code = (
+        "import sys; from tilemma.atoms import catalogue\n"
+        "assert list(catalogue.mma('mma.sync')) and next(iter(catalogue.copies()))\n"
+        "assert 'SM80_16x8x16_F32F16F16F32_TN' in catalogue and catalogue['SM75_U32x4_LDSM_N'].matrices == 4\n"
+        "assert 'tilemma.atoms.wgmma' not in sys.modules\n"
+        "assert 'SM90_64x8x16_F32F16F16_SS' in catalogue and len(list(catalogue.mma('wgmma'))) > 100\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

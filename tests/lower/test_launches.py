@@ -201,3 +201,12 @@ def test_overlap_is_for_launches() -> None:
 
     with pytest.raises(TilemmaError, match="outermost level"):
         inner.build()
+
+
+@pytest.mark.parametrize(("kilobytes", "alone"), [(48, None), (82, None), (83, 1), (160, 1)])
+def test_a_block_that_fills_its_multiprocessor_says_so(kilobytes: int, alone: int | None) -> None:
+    """sm_80 has 164 KB for the blocks of a multiprocessor; ptxas need not save registers for a second one."""
+    buffer = Buffer("s", dtypes.u8, (const(kilobytes * 1024),), Space.SHARED)
+    body = (Parallel((Index("i", const(1)),), (Alloc(buffer, offset=0),), BLOCK),)
+    (unit,) = lower(Kernel("k", (), body), "sm_80")
+    assert unit.lane.shared == kilobytes * 1024 and unit.lane.min_blocks == alone
