@@ -125,7 +125,7 @@ CASES = [
     case("event_pipeline", MMA, (72, 72, 328), TILE_N=64),
     case("tma_pipeline", TMA, (136, 72, 456), TILE_N=64),
     case("warp_specialized", TMA, (136, 72, 456), TILE_N=64, STAGES=3),
-    case("persistent", TMA, (264, 72, 264), TILE_N=64, STAGES=3, RASTER=1, GRID=2),
+    case("persistent", TMA, (136, 520, 200), GRID=2),
     case("multicast", TMA, (264, 136, 264), TILE_N=64, STAGES=3, RASTER=2, GRID=1),
     case("pingpong", TMA, (264, 72, 264), TILE_N=64, STAGES=3, RASTER=2, GRID=1),
 ]
