@@ -27,11 +27,26 @@ def line_of(error: CompileError, text: str) -> str:
     return text.splitlines()[error.span.line - 1].strip()
 
 
+def counter(following: str) -> str:
+    """The consumer counts slots by itself."""
+    text = AFTER.replace("mc = mma.fill.f32 0.0f;", "mc = mma.fill.f32 0.0f; mutable int i = 0;")
+    return text.replace("wait full.at(k);", f"wait full[i]; i = {following};")
+
+
 EVENTS = [
     ("nobody triggers", AFTER.replace("trigger empty.at(k);", ""), "event-never-triggered", "wait empty.at(k);"),
     ("no credits", AFTER.replace("empty[STAGES] = ready", "empty[STAGES]"), "event-stuck", "wait empty.at(k);"),
     ("beyond the ring", AFTER.replace("wait full.at(k)", "wait full[k]"), "event-slot", "wait full[k];"),
     ("slot 2 of 2", AFTER.replace("wait full.at(k)", "wait full[2]"), "wrong-value", "wait full[2];"),
+    ("before the ring", AFTER.replace("wait full.at(k)", "wait full[k % STAGES - 1]"), "event-slot", "wait full["),
+    ("wraps too late", counter("i == STAGES ? 0 : i + 1"), "event-slot", "wait full[i];"),
+    ("counts down", counter("i - 1"), "event-slot", "wait full[i];"),
+    (
+        "one slot of two is given back",
+        AFTER.replace("trigger empty.at(k)", "trigger empty[0]"),
+        "event-never-triggered",
+        "wait empty.at(k);",
+    ),
     ("no subscript", AFTER.replace("wait full.at(k)", "wait full"), "wrong-value", "wait full;"),
     (
         "other counts",
@@ -62,6 +77,17 @@ def test_events(body, code, line):
     error = refused(text)
     assert error.code == code
     assert line in line_of(error, text)
+
+
+@pytest.mark.parametrize("following", ["i == STAGES - 1 ? 0 : i + 1", "(i + 1) % STAGES", "1 - i"])
+def test_slots_counted_rightly(following):
+    assert compile_kernel(from_co(program(counter(following))), "sm_90a").ptx
+
+
+def test_a_loop_that_ends_with_the_slots():
+    credits = "mutable int i = 0; while (i < STAGES) { trigger empty[i]; i += 1; }"
+    text = AFTER.replace("empty[STAGES] = ready", "empty[STAGES]").replace("0.0f;", "0.0f; " + credits)
+    assert compile_kernel(from_co(program(text)), "sm_90a").ptx
 
 
 def test_an_event_that_nothing_triggers():

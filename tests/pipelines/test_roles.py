@@ -11,6 +11,7 @@ from tilemma.compiler import compile_kernel, with_facts
 from tilemma.ir.tile import Kernel
 from tilemma.kernels import facts_of
 from tilemma.targets.cpu import execute
+from tilemma.targets.cpu.faults import EventOverrun
 
 # Whoever loads A and whoever loads B are warpgroups of their own; OUT is how the result leaves.
 TWO_PRODUCERS = """
@@ -91,3 +92,45 @@ def test_single_precision_leaves_by_the_copy_engine(shape):
 def test_nothing_to_sum_up():
     """K = 0: A[0, M] of NumPy has strides of 0, and is as good as any other."""
     product(from_co(TWO_PRODUCERS, TYPE="f32", CONSUMERS="1"), (72, 40, 0))
+
+
+CONSUMER = """
+      inthreads.async (wg == {role}) {{
+        mc = mma.fill.f32 0.0f;
+        foreach k in cdiv(K, 64) {{
+          wait full.at(k);
+          mma.col.row mc, a_s[k % 2], b_s[k % 2].subspan(32, 64).at({role} - 1, 0);
+          trigger empty.at(k);
+        }}
+        mma.store mc, c.subspan(64, 32).at(m, n * 2 + {role} - 1);
+      }}
+"""
+TWO_CONSUMERS = f"""
+__co__ void k(global f16 [K, M] a, global f16 [N, K] b, global f32 [M, N] c) {{
+  parallel {{m, n}} by [cdiv(M, 64), cdiv(N, 64)] : block {{
+    shared event full[2];
+    shared event COUNT empty[2] = ready;
+    shared f16 [64, 64] a_s[2];
+    shared f16 [64, 64] b_s[2];
+    parallel wg by 3 : group-4 {{
+      inthreads.async (wg == 0) {{
+        foreach k in cdiv(K, 64) {{
+          wait empty.at(k);
+          tma.copy.async<full.at(k)> a.subspan(64, 64).at(k, m) => a_s[k % 2];
+          tma.copy.async<full.at(k)> b.subspan(64, 64).at(n, k) => b_s[k % 2];
+          trigger full.at(k);
+        }}
+      }}
+      {CONSUMER.format(role=1)}
+      {CONSUMER.format(role=2)}
+    }}
+  }}
+}}
+"""
+
+
+def test_roles_that_release_a_slot_together_are_counted_together():
+    """Without a count each of two roles completes a generation of its own: the slot is free too early."""
+    product(from_co(TWO_CONSUMERS.replace("event COUNT", "event<256>")), (72, 72, 328))
+    with pytest.raises(EventOverrun, match="event<n>"):
+        product(from_co(TWO_CONSUMERS.replace("event COUNT", "event")), (72, 72, 328))

@@ -1,22 +1,16 @@
-"""Events: how many arrivals complete a generation, whose bytes count, and what can never happen."""
+"""Events: how many arrivals complete a generation, and whose bytes count."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from tilemma.errors import CompileError, Note, Span
-from tilemma.ir.expr import Var, interval, value_of, walk
+from tilemma.errors import CompileError, Note
+from tilemma.ir.expr import Var, value_of, walk
 from tilemma.ir.tile import (
     Assign,
-    Body,
     Copy,
     DeclareEvent,
     For,
-    If,
-    InThreads,
     Kernel,
     Op,
     Parallel,
@@ -28,10 +22,10 @@ from tilemma.ir.types import EventRef, Space
 from tilemma.ir.walk import rewrite_blocks
 from tilemma.ir.walk import walk as operations
 from tilemma.passes.accesses import Accesses, role_of
+from tilemma.passes.check_events import Uses, check_progress, check_triggered, check_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import WARP, Dependence, count, kind
-from tilemma.passes.take_turns import grows_for_good
-from tilemma.passes.threads import Block, Node, Tree, distinct
+from tilemma.passes.threads import Node, Tree, distinct
 from tilemma.passes.unsupported import NotBuilt
 
 # A waiter keeps the parities of a ring's slots in one register.
@@ -52,63 +46,11 @@ class EventThreads(CompileError):
     fix = "declare `event<{have}>`, or leave the count out: then every instance that triggers counts"
 
 
-class EventNeverTriggered(CompileError):
-    code = "event-never-triggered"
-    found = "`{event}` is waited for, but nothing triggers it"
-    expected = "a `trigger`, or an asynchronous copy bound to it"
-    fix = "trigger it where what is waited for has happened{ready}"
-
-
 class EventNeverAwaited(CompileError):
     code = "event-never-waited-for"
     found = "copies complete `{event}`, and nothing waits for it"
     expected = "a `wait` before their data is used, and before the kernel ends"
     fix = "write `wait {event}`, or make the copies synchronous"
-
-
-class EventStuck(CompileError):
-    code = "event-stuck"
-    found = "nobody can get past this wait for `{event}`: {reason}"
-    expected = "a first generation that does not depend on the wait itself"
-    fix = "declare `{event}` with `= ready`, or trigger each of its slots once before the loop"
-
-
-class EventSlot(CompileError):
-    code = "event-slot"
-    found = "`{event}[{text}]` may be slot {highest} of {slots}"
-    expected = "a slot from 0 to {last}"
-    fix = "take the index modulo {slots}, or use `{event}.at(order)`"
-
-
-class EventSubscript(CompileError):
-    code = "event-subscript"
-    found = "`{event}` {what}"
-    expected = "{rule}"
-    fix = "{remedy}"
-
-
-class EventPlace(CompileError):
-    code = "event-place"
-    found = "`{event}` is declared {where}"
-    expected = "events at the block's own level: they keep their generations for the whole kernel"
-    fix = "move the declaration to the top of the `parallel ... : block`"
-
-
-class EventWaiters(CompileError):
-    code = "event-waiters"
-    found = "threads wait for `{event}` as members of {first} and of {second}"
-    expected = "one level at which a thread counts its generations of an event"
-    fix = "wait at one of the two levels only"
-
-
-@dataclass
-class _Uses:
-    """What the block does with one event."""
-
-    declared: Node
-    triggers: list[Node] = field(default_factory=list)
-    waits: list[Node] = field(default_factory=list)
-    copies: list[Node] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -142,11 +84,9 @@ class PlanEvents:
         uses = _uses(tree)
         accesses = Accesses(tree)
         for name, u in uses.items():
-            _check_place(u)
-            _check_subscripts(u, block.body)
-            _check_waiters(u)
+            check_uses(u, block.body)
             arrivals = _arrivals(u, blocks)
-            _check_triggered(u, arrivals)
+            check_triggered(u, arrivals)
             self._check_together(u)
             if u.copies and not u.waits:
                 raise EventNeverAwaited(u.copies[0].op.span, event=name)
@@ -164,12 +104,12 @@ class PlanEvents:
                 f"{arrivals} arrival{'s' if arrivals != 1 else ''} a generation{each}, {max(1, slots)} mbarriers"
             )
             log.append(Decision("events", name, text, {"arrivals": arrivals, "slots": slots}))
-        _check_progress(tree, uses)
+        check_progress(tree, uses)
         _note_passed_by(uses, log)
         _count_bytes(tree, uses)
         return tree.rebuilt()
 
-    def _check_together(self, u: _Uses) -> None:
+    def _check_together(self, u: Uses) -> None:
         """What completes an event of the compiler's own is counted: all instances do it equally often."""
         alone = not u.triggers or any(t.op.span == c.op.span for t in u.triggers for c in u.copies)
         for node in u.copies if alone else ():
@@ -182,11 +122,11 @@ class PlanEvents:
 # ---- uses and counts ---------------------------------------------------------------------------------------
 
 
-def _uses(tree: Tree) -> dict[str, _Uses]:
-    found: dict[str, _Uses] = {}
+def _uses(tree: Tree) -> dict[str, Uses]:
+    found: dict[str, Uses] = {}
     for node in tree.walk():
         if isinstance(node.op, DeclareEvent):
-            found[node.op.event.name] = _Uses(node)
+            found[node.op.event.name] = Uses(node)
     for node in tree.walk():
         match node.op:
             case TriggerEvent(event=ref):
@@ -210,7 +150,7 @@ def threads(node: Node) -> int:
     return int(node.parent.mask.sum())
 
 
-def _arrivals(u: _Uses, blocks: int) -> int:
+def _arrivals(u: Uses, blocks: int) -> int:
     """How many instances trigger a generation, those of all ``blocks`` of the cluster for `trigger.cluster`."""
     op = u.declared.op
     assert isinstance(op, DeclareEvent)
@@ -239,7 +179,7 @@ def _arrivals(u: _Uses, blocks: int) -> int:
     return first
 
 
-def _warps_each(u: _Uses, tree: Tree, accesses: Accesses) -> int:
+def _warps_each(u: Uses, tree: Tree, accesses: Accesses) -> int:
     """How many warps of an instance arrive: all where they have accesses of their own behind them, else 1.
 
     One arrival crosses a cluster for each instance: arrivals elsewhere are dear, a barrier at home is not.
@@ -280,138 +220,7 @@ def _releases_accesses(trigger: Node, tree: Tree, accesses: Accesses) -> bool:
     )
 
 
-# ---- what can never work -----------------------------------------------------------------------------------
-
-
-def _name(u: _Uses) -> str:
-    assert isinstance(u.declared.op, DeclareEvent)
-    return u.declared.op.event.name
-
-
-def _check_place(u: _Uses) -> None:
-    for around in list(u.declared.ancestors())[1:]:
-        where = {For: "inside a loop", While: "inside a loop", If: "inside an `if`"}.get(type(around.op))
-        if where is not None:
-            raise EventPlace(u.declared.op.span, event=_name(u), where=where)
-
-
-def _refs(u: _Uses) -> Iterator[tuple[EventRef, Span | None]]:
-    for node in (*u.triggers, *u.waits, *u.copies):
-        assert isinstance(node.op, (TriggerEvent, WaitEvent, Copy)) and node.op.event is not None
-        yield node.op.event, node.op.span
-
-
-def _check_subscripts(u: _Uses, body: Body) -> None:
-    from tilemma.ir.tiles import describe
-
-    name = _name(u)
-    for ref, span in _refs(u):
-        slots = ref.event.slots
-        if slots and ref.slot is None and ref.order is None:
-            rule, remedy = "a slot of it", f"write `{name}[s]`, or `{name}.at(order)`"
-            raise EventSubscript(span, event=name, what=f"is a ring of {slots} slots", rule=rule, remedy=remedy)
-        if not slots and (ref.slot is not None or ref.order is not None):
-            rule, remedy = "the event itself", f"leave the subscript out, or declare `{name}[S]`"
-            raise EventSubscript(span, event=name, what="is a single event", rule=rule, remedy=remedy)
-        if ref.slot is None:
-            continue
-        if any(isinstance(x, Var) for x in walk(ref.slot)) and not grows_for_good(ref.slot, body):
-            continue
-        highest = interval(ref.slot)[1]
-        if highest >= slots:
-            shown = "beyond every slot" if value_of(ref.slot) is None and highest > 2**20 else highest
-            raise EventSlot(span, event=name, text=describe(ref.slot), highest=shown, slots=slots, last=slots - 1)
-
-
-def _check_waiters(u: _Uses) -> None:
-    """A thread counts its generations in one place: waits at different levels must be by different threads."""
-    for i, a in enumerate(u.waits):
-        for b in u.waits[i + 1 :]:
-            levels = [_level(a), _level(b)]
-            if levels[0] != levels[1] and bool((a.parent.mask & b.parent.mask).any()):
-                notes = [Note("the other wait", a.op.span)]
-                raise EventWaiters(b.op.span, event=_name(u), first=levels[0], second=levels[1], notes=notes)
-
-
-def _level(node: Node) -> str:
-    parallels = [p.op for p in node.parent.chain if isinstance(p.op, Parallel)]
-    return str(parallels[-1].level) if parallels else "the block"
-
-
-def _check_triggered(u: _Uses, arrivals: int) -> None:
-    op = u.declared.op
-    assert isinstance(op, DeclareEvent)
-    if arrivals or not u.waits:
-        return
-    looped = [w for w in u.waits if any(isinstance(a.op, (For, While)) for a in w.ancestors())]
-    if op.event.ready and not looped:
-        return
-    ready = "" if op.event.ready else ", or declare it `= ready` where its first generation is free"
-    raise EventNeverTriggered((looped or u.waits)[0].op.span, event=op.event.name, ready=ready)
-
-
-def _check_progress(tree: Tree, uses: dict[str, _Uses]) -> None:
-    """Run every role once, each loop for one turn, ignoring slots: everyone has to come to the end.
-
-    What is triggered anywhere up to a role's first obstacle counts for all of its slots and for good, so what
-    is found stuck here is stuck in every run that enters the loops.
-    """
-    done = {
-        name for name, u in uses.items() if isinstance(u.declared.op, DeclareEvent) and u.declared.op.event.ready
-    }
-    roles = [list(_steps(path)) for path in _role_paths(tree)]
-    position = [0] * len(roles)
-    moved = True
-    while moved:
-        moved = False
-        for r, steps in enumerate(roles):
-            while position[r] < len(steps):
-                op = steps[position[r]].op
-                assert isinstance(op, (WaitEvent, TriggerEvent, Copy))
-                if isinstance(op, WaitEvent) and op.event.event.name not in done:
-                    break
-                if (
-                    op.event is not None
-                    and not isinstance(op, WaitEvent)
-                    and (isinstance(op, TriggerEvent) or not uses[op.event.event.name].triggers)
-                ):
-                    done.add(op.event.event.name)
-                position[r] += 1
-                moved = True
-    stuck = [steps[position[r]] for r, steps in enumerate(roles) if position[r] < len(steps)]
-    if not stuck:
-        return
-    first = stuck[0]
-    assert isinstance(first.op, WaitEvent)
-    name = first.op.event.event.name
-    behind = [n for n in stuck[1:] if n.op.span != first.op.span]
-    triggers = [Note("it is triggered here, behind a wait", t.op.span) for t in uses[name].triggers]
-    waits = [Note("which is stuck here", n.op.span) for n in behind[:1]]
-    reason = "every trigger of it comes after a wait that is stuck itself"
-    raise EventStuck(first.op.span, event=name, reason=reason, notes=[*triggers, *waits])
-
-
-def _role_paths(tree: Tree) -> list[list[Node]]:
-    """The nodes of each asynchronous role, and of the code outside all roles, in program order."""
-    found: dict[int, list[Node]] = {}
-    for node in tree.walk():
-        apart = [id(b) for b in node.parent.path() if b.owner is not None and _is_role(b.owner, b)]
-        found.setdefault(apart[-1] if apart else 0, []).append(node)
-    return list(found.values())
-
-
-def _is_role(owner: Node, body: Block) -> bool:
-    """Whether some of the block's threads go into ``body`` while the others go on."""
-    if isinstance(owner.op, InThreads):
-        return owner.op.asynchronous
-    return isinstance(owner.op, If) and not np.array_equal(body.mask, owner.parent.mask)
-
-
-def _steps(nodes: list[Node]) -> Iterator[Node]:
-    return (n for n in nodes if isinstance(n.op, (WaitEvent, TriggerEvent, Copy)))
-
-
-def _note_passed_by(uses: dict[str, _Uses], log: list[Decision]) -> None:
+def _note_passed_by(uses: dict[str, Uses], log: list[Decision]) -> None:
     """Waits by order whose numbers leave some out: an mbarrier tells a generation from the one before, no more."""
     for name, u in uses.items():
         for node in u.waits:
@@ -437,7 +246,7 @@ def _note_passed_by(uses: dict[str, _Uses], log: list[Decision]) -> None:
 # ---- bytes -------------------------------------------------------------------------------------------------
 
 
-def _count_bytes(tree: Tree, uses: dict[str, _Uses]) -> None:
+def _count_bytes(tree: Tree, uses: dict[str, Uses]) -> None:
     """Let the trigger expect the bytes of the copies that stand before it in one body, under one name."""
     for u in uses.values():
         for node in u.copies:

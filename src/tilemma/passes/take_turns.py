@@ -8,11 +8,12 @@ slot, takes the place of a bit for each slot and of the shifts that pick it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tilemma.ir.expr import Binary, Const, Expr, Index, Select, Var, value_of
-from tilemma.ir.tile import Assign, Atomic, Body, Break, Continue, Declare, For, Kernel, Op, WaitEvent, While
+from tilemma.ir.expr import Binary, Const, Expr, Index, Select, Var, const, substitute, trips, value_of
+from tilemma.ir.expr import walk as parts
+from tilemma.ir.tile import Assign, Atomic, Body, Break, Continue, Declare, For, If, Kernel, Op, WaitEvent, While
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.decision import Decision
 
@@ -103,12 +104,77 @@ def grows_for_good(slot: Expr, body: Body) -> bool:
     return bool(changes) and all(endless and _increases(op) for op, endless in changes)
 
 
+def values_taken(slot: Var, body: Body) -> list[int]:
+    """The values, in their order, that ``slot`` certainly goes through.
+
+    Only of a variable that starts from a constant and is changed in one place, in `foreach` loops and under no
+    condition, by what depends on itself alone.
+    """
+    starts = [op.value for op in walk(body) if isinstance(op, Declare) and op.var == slot]
+    first = value_of(starts[0]) if len(starts) == 1 else None
+    changes = [op for op in walk(body) if isinstance(op, (Assign, Atomic)) and slot in (_changed(op),)]
+    steps = list(_steadily(slot, body, 1))
+    if first is None or len(changes) != 1 or len(steps) != 1:
+        return []
+    change, turns = steps[0]
+    found = [first]
+    while turns is None or len(found) < turns:
+        following = value_of(_chosen(substitute(change, {slot.name: const(found[-1])})))
+        if following is None or following in found or len(found) > _MOST_VALUES:
+            break
+        found.append(following)
+    return found
+
+
+def first_values(loop: For) -> Sequence[int]:
+    """The first values of a loop's index, where it starts at a constant and goes on by another."""
+    start, stop, step = (value_of(e) for e in (loop.start, loop.stop, loop.step))
+    if start is None or step is None:
+        return ()
+    return range(start, start + step * _MOST_VALUES if stop is None else stop, step)[:_MOST_VALUES]
+
+
+_MOST_VALUES = 64
+
+
+def _chosen(e: Expr) -> Expr:
+    """``e``, or the side of a choice that a constant condition takes."""
+    while isinstance(e, Select) and isinstance(e.cond, Const):
+        e = e.a if e.cond.value else e.b
+    return e
+
+
+def _changed(op: Assign | Atomic) -> Var | None:
+    return op.var if isinstance(op, Assign) else op.result
+
+
+def _steadily(slot: Var, body: Body, turns: int | None) -> Iterator[tuple[Expr, int | None]]:
+    """What `slot` becomes in ``body``, and how often: None for as often as one likes."""
+    if any(isinstance(op, (Break, Continue)) for op in body):
+        return
+    for op in body:
+        if isinstance(op, Assign) and op.var == slot:
+            yield op.value, turns
+        if isinstance(op, (If, While)):
+            continue
+        often = turns
+        if isinstance(op, For):
+            start, stop, step = (value_of(e) for e in (op.start, op.stop, op.step))
+            known = start is not None and stop is not None and bool(step)
+            often = turns * trips(start, stop, step) if known and turns is not None else None  # type: ignore[arg-type]
+        for _, inner in bodies(op):
+            yield from _steadily(slot, inner, often)
+
+
 def _changes(slot: Var, body: Body, endless: bool) -> Iterator[tuple[Assign | Atomic, bool]]:
     """What changes ``slot``, and whether it stands in a loop of unknown length."""
     for op in body:
         if (isinstance(op, Assign) and op.var == slot) or (isinstance(op, Atomic) and op.result == slot):
             yield op, endless
-        loop = isinstance(op, While) or (isinstance(op, For) and None in (value_of(op.start), value_of(op.stop)))
+        if isinstance(op, While):
+            loop = slot not in parts(op.cond)
+        else:
+            loop = isinstance(op, For) and None in (value_of(op.start), value_of(op.stop))
         for _, inner in bodies(op):
             yield from _changes(slot, inner, endless or loop)
 

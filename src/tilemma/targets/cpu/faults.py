@@ -134,7 +134,10 @@ class EventOverrun(ProgramFault):
     code = "event-overrun"
     found = "event `{event}` completed {done} generations while a waiter had seen {seen}"
     expected = "an event to be at most one generation ahead of those who wait for it"
-    fix = "make the triggering side wait for a release before it goes round again"
+    fix = (
+        "make the triggering side wait for a release before it goes round again; where several roles trigger it "
+        "together, count their threads: `event<n>`"
+    )
 
 
 class EventCount(ProgramFault):

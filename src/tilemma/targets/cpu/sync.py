@@ -155,7 +155,8 @@ def declare_event(c: Compiler, op: DeclareEvent, scope: Scope) -> Step:
             raise EventCount(op.span, event=event.name, counts=" and ".join(map(str, counts)))
         expected = event.threads or (counts[0] if counts else 0)
         bound = sum(instances for instances, _ in (n(f) for n in copies))
-        f[slot] = Ring(event.name, event.slots, expected if triggers else 0, bound, event.ready)
+        ring = f[slot] = Ring(event.name, event.slots, expected if triggers else 0, bound, event.ready)
+        f[INSTANCE].block.rings.append((ring, op.span))
 
     return Step(run)
 

@@ -138,6 +138,13 @@ class Ring:
             raise EventOverrun(event=self.name, done=self.done[slot], seen=number)
         return Generation(self, slot, number)
 
+    def check_left(self, span: Span | None) -> None:
+        """At the end no slot is more than one generation ahead of who has waited most for it."""
+        for slot, done in enumerate(self.done):
+            seen = max((n for (_, s), n in self.seen.items() if s == slot), default=done)
+            if done > seen + 1:
+                raise EventOverrun(span, event=self.name, done=done, seen=seen)
+
 
 # More groups than any wait leaves open.
 MAX_PENDING = 64
@@ -183,6 +190,7 @@ class Block:
         self.pool = pool
         self.fresh: set[str] = set()
         self.flights: list[Flight] = []
+        self.rings: list[tuple[Ring, Span | None]] = []
         # For each owner the numbers of the newest groups it closed, counted over the block.
         self.groups: dict[Threads, deque[int]] = {}
         self.closed = 0
@@ -248,12 +256,14 @@ class Block:
         return True
 
     def finish(self) -> None:
-        """The block ends: what is under way lands, what nobody waited for is refused."""
+        """The block ends: what is under way lands, what nobody waited for is refused, and too many triggers."""
         for flight in self.flights:
             flight.land()
             if flight.needs_wait and not flight.waited:
                 raise UnwaitedCopy(flight.span, future=written(flight.name))
         self.flights.clear()
+        for ring, span in self.rings:
+            ring.check_left(span)
 
 
 class Instance:

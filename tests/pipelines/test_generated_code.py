@@ -1,0 +1,98 @@
+"""What a hand-written persistent kernel does, found in the code of the example, each lever by its instruction."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from configurations import EXAMPLES
+
+from tilemma.assemble import NoPtxas
+from tilemma.compiler import Compiled
+from tilemma.kernels import load_python
+
+
+@pytest.fixture(scope="module")
+def persistent() -> Compiled:
+    return load_python(EXAMPLES / "py" / "persistent.py").only().compile("sm_90a")
+
+
+def between(text: str, first: str, last: str) -> list[str]:
+    """The lines from the one that holds ``first`` to the one that holds ``last``."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if first in line)
+    end = next(i for i, line in enumerate(lines) if i > start and last in line)
+    return lines[start : end + 1]
+
+
+def loop_of(text: str, instruction: str) -> list[str]:
+    """The innermost loop around the first ``instruction``."""
+    lines = text.splitlines()
+    here = next(i for i, line in enumerate(lines) if instruction in line)
+    start = max(i for i, line in enumerate(lines[:here]) if re.fullmatch(r"\s*\$\w+_loop_\d+:", line))
+    label = lines[start].strip().rstrip(":")
+    end = next(i for i, line in enumerate(lines) if i > here and f" {label};" in line)
+    return lines[start : end + 1]
+
+
+def test_registers_go_from_the_producer_to_the_consumers(persistent):
+    """Within what the block is launched with; ptxas honours it and spills nothing."""
+    few, many = (
+        int(re.search(rf"setmaxnreg.{way}.sync.aligned.u32 (\d+);", persistent.ptx)[1]) for way in ("dec", "inc")
+    )
+    assert (few, many) == (24, 240)
+    threads = int(re.search(r"\.maxntid (\d+)", persistent.ptx)[1])
+    assert ".minnctapersm 1" in persistent.ptx
+    try:
+        cubin = persistent.assembled()
+    except NoPtxas:
+        pytest.skip("no ptxas")
+    assert not cubin.problems and not cubin.setmaxnreg_ignored and not cubin.spills
+    assert 128 * few + (threads - 128) * many <= threads * cubin.registers
+
+
+def test_one_elected_thread_starts_the_copies(persistent):
+    loop = loop_of(persistent.ptx, "cp.async.bulk.tensor.2d.shared::cluster")
+    loads = [line for line in loop if "cp.async.bulk.tensor" in line]
+    assert len(loads) == 2 and all(line.strip().startswith("@%elected") for line in loads)
+    assert "elect.sync" in persistent.ptx
+    assert not any("bar.sync" in line for line in loop)
+
+
+def test_multiplies_stay_in_flight_across_steps(persistent):
+    """The wait leaves the newest batch open, and the slot released behind it is the one before."""
+    loop = loop_of(persistent.ptx, "wgmma.mma_async")
+    waits = [line for line in loop if "wgmma.wait_group" in line]
+    assert [line.split()[-1] for line in waits] == ["1;"]
+    releases = [i for i, line in enumerate(loop) if "mbarrier.arrive" in line]
+    assert releases and min(releases) > loop.index(waits[0])
+    assert all(loop[i].strip().startswith("@%") for i in releases)  # the first step has none before it
+
+
+def test_the_first_multiply_ignores_the_accumulator(persistent):
+    """A scale-d predicate in place of 128 registers set to zero, but where K = 0 leaves nothing to multiply."""
+    multiplies = [line for line in persistent.ptx.splitlines() if "wgmma.mma_async" in line]
+    scale_d = [re.search(r"\}, %\w+, %\w+, ([%\w]+),", line)[1] for line in multiplies]
+    assert scale_d[0].startswith("%") and set(scale_d[1:]) == {"1"}
+    loop = loop_of(persistent.ptx, "wgmma.mma_async")
+    assert not any(re.search(r"mov\.(f32|b32) %mc", line) for line in loop)
+    zeroed = [
+        i for i, line in enumerate(persistent.ptx.splitlines()) if re.search(r"mov\.(f32|b32) %mc\w*, 0", line)
+    ]
+    lines = persistent.ptx.splitlines()
+    assert len(zeroed) == 128
+    assert re.search(r"@!%\w+ bra", "".join(lines[zeroed[0] - 3 : zeroed[0]]))
+
+
+def test_tensor_maps_are_fetched_ahead(persistent):
+    assert persistent.ptx.count("prefetch.tensormap") == 3  # of lhs, rhs and output
+    assert persistent.ptx.index("prefetch.tensormap") < persistent.ptx.index("mbarrier.init")
+
+
+def test_results_leave_by_stmatrix_and_tma_while_the_next_part_is_staged(persistent):
+    """Staging is written again when its last store but one has been read, and nobody waits for the writes."""
+    epilogue = between(persistent.ptx, "stmatrix", "cp.async.bulk.tensor.2d.global")
+    assert not any("st.shared" in line for line in epilogue)
+    waits = re.findall(r"cp\.async\.bulk\.wait_group(\S*) (\d)", persistent.ptx)
+    assert set(waits) == {(".read", "1"), (".read", "0")} or set(waits) == {(".read", "1"), ("", "0")}
+    assert waits.count((".read", "1")) == persistent.ptx.count("cp.async.bulk.commit_group")
