@@ -130,7 +130,8 @@ def main() -> int:
     parser.add_argument("--arch", default="sm_80")
     parser.add_argument("--repeats", type=int, default=31)
     parser.add_argument("--seconds", type=float, default=2.0, help="of steady state")
-    parser.add_argument("--pause", type=float, default=0.3, help="seconds of rest before each steady run")
+    # The card tells its power as a mean of the last second: rests between would be in it.
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds of rest before each steady run")
     parser.add_argument("--rounds", type=int, default=3, help="that the steady seconds come in")
     parser.add_argument("--rest", type=float, default=0.012, help="seconds of rest before each single launch")
     parser.add_argument("--seed", type=int, default=0)
