@@ -151,7 +151,7 @@ def main() -> int:
         shares(results[-1 - len(others) :])
         sys.stdout.flush()
     if options.json:
-        protocol = {"rest": options.rest, "rounds": options.rounds, "seconds": options.seconds}
+        protocol = {name: getattr(options, name) for name in ("rest", "rounds", "seconds", "pause")}
         data = {"versions": info, "protocol": protocol, "results": [asdict(r) for r in results]}
         options.json.write_text(json.dumps(data, indent=1, default=str) + "\n")
     return int(any(r.failed for r in results))
