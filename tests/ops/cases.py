@@ -193,8 +193,10 @@ def any_plan(seed: int) -> Iterator[list[Plan]]:
         kinds = sorted({(p.kernel, p.split > 1, p.swap, p.cluster) for p in found})
         kind = rng.choice(kinds)
         chosen = rng.choice([p for p in found if (p.kernel, p.split > 1, p.swap, p.cluster) == kind])
-        if problem.out.device[0] == "cpu":
-            chosen = replace(chosen, grid=min(chosen.grid, 3))
+        if chosen.kernel == "pipelined" and (problem.out.device[0] == "cpu" or rng.random() < 0.5):
+            # Turns and groups of tiles, as large products have.
+            turns = {"grid": min(chosen.grid, 3), "raster": rng.choice((1, 2, 16))}
+            chosen = replace(chosen, back=rng.random() < 0.5, **turns)
         drawn.append(chosen)
         return chosen
 

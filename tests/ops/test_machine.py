@@ -11,7 +11,7 @@ from products import problem
 
 from tilemma import dtypes, testing
 from tilemma.ops import arguments, product
-from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates
+from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, ranked
 from tilemma.runtime.arrays import describe
 
 LAYOUTS = (("C", "F"), ("C", "C"), ("F", "F"), ("F", "C"))
@@ -75,6 +75,7 @@ OTHERS = {
     "split": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=2),
     "swapped": Plan("pipelined", (64, 16, 128), 1, stages=3, grid=2, swap=True),
     "packed": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=2, pack=("lhs", "rhs")),
+    "there and back": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True),
     "pairs share lhs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2)),
     "squares share both": Plan("pipelined", (64, 64, 64), 1, 3, grid=1, swap=True, cluster=(2, 2), split=2),
 }
@@ -82,17 +83,22 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_split_swapped_packed_and_clustered(name: str) -> None:
-    shape = (72, 67, 133) if name == "packed" else (72, 200, 264) if "share" in name else (72, 64, 264)
+    shape = (72, 67, 133) if name == "packed" else (72, 64 if name in ("split", "swapped") else 200, 264)
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
 
 
 def choosable() -> list[Plan]:
     """A plan for every kernel that `candidates` can yield, made small: two slots, one block or cluster."""
     found: dict[Any, Plan] = {}
-    for shape in ((4096, 4096, 4096), (4095, 4097, 4104), (16, 8192, 8192), (64, 8192, 8192), (128, 8192, 8192)):
-        for x in candidates(problem(*shape), Hardware()):
-            plan = replace(x, stages=min(x.stages, 2), grid=min(x.grid, 1), split=min(x.split, 2), pack=())
-            found.setdefault((plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, plan.split > 1), plan)
+    shapes = ((4096, 4096, 4096), (4095, 4097, 4104), (16, 8192, 8192), (64, 8192, 8192), (128, 8192, 8192))
+    yielded = [x for shape in shapes for x in candidates(problem(*shape), Hardware())]
+    # Of those that walk there and back, what large products get.
+    yielded += [e.plan for e in ranked(problem(16384, 16384, 8192), Hardware())[:6]]
+    for x in yielded:
+        plan = replace(x, stages=min(x.stages, 2), grid=min(x.grid, 1), split=min(x.split, 2), pack=())
+        plan = replace(plan, raster=1 if plan.back else plan.raster)
+        kind = plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, plan.split > 1, plan.back
+        found.setdefault(kind, plan)
     return list(found.values())
 
 

@@ -72,6 +72,16 @@ def test_misaligned_arrays_get_a_plan_that_can_take_them() -> None:
     assert ranked(problem(100, 100, 0), H200)[0].plan.kernel == "tiles"
 
 
+def test_what_the_cache_loses_is_walked_there_and_back() -> None:
+    for shape in ((16384, 16384, 8192), (8192, 28672, 8192)):
+        (step,) = steps(problem(*shape), ranked(problem(*shape), H200)[0].plan)
+        assert step.constants["CLUSTER_M"] == 2 and step.constants["RASTER"] == 8
+        assert step.constants["BACK"]
+    # Smaller; weights that are read once; rows that lie across cache lines.
+    for shape in ((8192, 8192, 8192), (16, 28672, 8192), (16384, 16384, 8200)):
+        assert not any(e.plan.back for e in ranked(problem(*shape), H200))
+
+
 def test_other_devices_get_the_kernel_for_every_target() -> None:
     for capability in ((8, 0), (8, 6), (12, 0)):
         assert {p.kernel for p in candidates(problem(512, 512, 512), Hardware(capability=capability))} == {"tiles"}
@@ -109,6 +119,7 @@ PLANS = {
     "swapped": Plan("pipelined", (64, 16, 64), 1, stages=3, grid=2, swap=True),
     "swapped and split": Plan("pipelined", (64, 16, 64), 1, stages=3, grid=2, swap=True, split=2),
     "packed": Plan("pipelined", (128, 64, 64), 2, stages=2, grid=2, pack=("lhs", "rhs")),
+    "there and back": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, raster=1, back=True),
 }
 
 

@@ -9,12 +9,17 @@ from tilemma import cdiv, dma, foreach, mma, parallel, select, shared
 from tilemma.ops.epilogue import Addends, finish
 
 
-def raster(t: Any, tiles_m: Any, tiles_n: Any, rows: int) -> tuple[Any, Any]:
+def raster(t: Any, tiles_m: Any, tiles_n: Any, rows: int, back: bool = False) -> tuple[Any, Any]:
     """(m, n) of the t-th tile: groups of ``rows`` tile rows, each walked column by column, so that blocks
-    running at the same time share operands in the L2 cache."""
-    first = t // (rows * tiles_n) * rows
+    running at the same time share operands in the L2 cache.  With ``back`` every other group is walked from its
+    last column, which the cache still has of the group before."""
+    group = t // (rows * tiles_n)
+    first = group * rows
     height = select(tiles_m - first < rows, tiles_m - first, rows)
-    return first + t % (rows * tiles_n) % height, t % (rows * tiles_n) // height
+    column = t % (rows * tiles_n) // height
+    if back:
+        column = select(group % 2 == 1, tiles_n - 1 - column, column)
+    return first + t % (rows * tiles_n) % height, column
 
 
 def multiply(lhs_major: str, rhs_major: str) -> Any:

@@ -15,7 +15,7 @@ from tilemma.ops.kernels import multiply, raster
 class Tasks:
     """``batches`` of ``tiles_m`` x ``tiles_n`` tiles in groups of ``raster`` rows (0: one group).
 
-    ``steps`` along K make a tile, in ``split`` parts.
+    ``steps`` along K make a tile, in ``split`` parts.  With ``back`` every other group goes from right to left.
     """
 
     batches: Any
@@ -24,6 +24,7 @@ class Tasks:
     raster: int
     split: int
     steps: Any
+    back: bool
 
     def task(self, t: Any) -> tuple[Any, ...]:
         """(batch, part, m, n, first step, end) of task ``t``: the parts of K innermost, the batches outermost."""
@@ -32,7 +33,7 @@ class Tasks:
         if not (isinstance(self.batches, int) and self.batches == 1):
             batch, tile = tile // (self.tiles_m * self.tiles_n), tile % (self.tiles_m * self.tiles_n)
         if self.raster:
-            m, n = raster(tile, self.tiles_m, self.tiles_n, self.raster)
+            m, n = raster(tile, self.tiles_m, self.tiles_n, self.raster, self.back)
         else:
             m, n = tile % self.tiles_m, tile // self.tiles_m
         if self.split == 1:
@@ -115,6 +116,7 @@ def matmul_pipelined(
     CLUSTER_N=1,
     SHARE=True,
     ONCE=False,
+    BACK=False,
     STORE="tma",
     SCALE=False,
     ADDEND="",
@@ -125,7 +127,9 @@ def matmul_pipelined(
 
     CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles and share what they have in common: those of a row the
     tiles of lhs, those of a column the tiles of rhs.  Without SHARE they are only near each
-    other, and near the same part of the L2 cache.  ONCE: there are no more tasks than GRID.
+    other, and near the same part of the L2 cache.  ONCE: there are no more tasks than GRID.  BACK: as many of
+    GRID work as give every turn the same number of tasks; every other group of tiles goes from right to left, and
+    every other turn from the end of K, so that what was read last is read again while the L2 cache has it.
     """
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]
@@ -133,8 +137,12 @@ def matmul_pipelined(
     CLUSTERED = CLUSTER_M * CLUSTER_N > 1
     tiles_m, tiles_n, steps = cdiv(M, CLUSTER_M * TILE_M), cdiv(N, CLUSTER_N * TILE_N), cdiv(K, TILE_K)
     count = out.shape[0] * tiles_m * tiles_n
-    tasks = Tasks(out.shape[0] // SPLIT, tiles_m, tiles_n, RASTER, SPLIT, steps)
+    tasks = Tasks(out.shape[0] // SPLIT, tiles_m, tiles_n, RASTER, SPLIT, steps, BACK)
     shares = CLUSTERED and SHARE
+    teams, pace = count if ONCE else select(count < GRID, count, GRID), GRID
+    if BACK:
+        some = tm.math.max(count, 1)
+        teams = pace = cdiv(some, cdiv(some, GRID))
 
     def block(first: Any, down: Any, right: Any) -> None:
         full = event(STAGES)
@@ -150,15 +158,20 @@ def matmul_pipelined(
             # Found while the kernel before still runs.
             only = [x if isinstance(x, int) or x is steps else var(x) for x in tasks.task(first)]
 
-        def bring(task: Any, filled: Any) -> None:
+        def bring(task: Any, filled: Any, back: Any = None) -> None:
             batch, _, m, n, begin, end = task
+            if back is not None:
+                step = var(select(back == 1, end - 1, begin))
             for k in foreach(steps, start=begin, stop=end):
                 wait(empty.at(filled))
                 slot = filled % STAGES
-                a.bring(batch, m * CLUSTER_M + down, k, slot, full.at(filled))
-                b.bring(batch, n * CLUSTER_N + right, k, slot, full.at(filled))
+                at = k if back is None else step
+                a.bring(batch, m * CLUSTER_M + down, at, slot, full.at(filled))
+                b.bring(batch, n * CLUSTER_N + right, at, slot, full.at(filled))
                 trigger(full.at(filled))
                 filled.set(filled + 1)
+                if back is not None:
+                    step += 1 - 2 * back
 
         def compute(task: Any, used: Any, part_m: Any) -> None:
             batch, part, m, n, begin, end = task
@@ -195,22 +208,22 @@ def matmul_pipelined(
                 if ONCE:
                     bring(only, filled)
                 else:
-                    for t in foreach(count, start=first, step=GRID):
-                        bring(tasks.task(t), filled)
+                    for t in foreach(count, start=first, step=pace):
+                        bring(tasks.task(t), filled, t // teams % 2 if BACK else None)
             with inthreads(wg >= 1, async_=True):
                 used = var(0)
                 if ONCE:
                     compute(only, used, wg - 1)
                 else:
-                    for t in foreach(count, start=first, step=GRID):
+                    for t in foreach(count, start=first, step=pace):
                         compute(tasks.task(t), used, wg - 1)
 
     if CLUSTERED:
-        for first in parallel(count if ONCE else select(count < GRID, count, GRID), level="cluster", overlap=True):
+        for first in parallel(teams, level="cluster", overlap=True):
             for down, right in parallel(CLUSTER_M, CLUSTER_N, level="block"):
                 block(first, down, right)
     else:
-        for first in parallel(count if ONCE else select(count < GRID, count, GRID), level="block", overlap=True):
+        for first in parallel(teams, level="block", overlap=True):
             block(first, 0, 0)
 
 

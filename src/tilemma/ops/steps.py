@@ -138,6 +138,7 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     if tiles_m <= plan.raster:
         values["RASTER"] = 0
     values["ONCE"] = problem.batch * tiles_m * tiles_n * plan.split <= plan.grid
+    values["BACK"] = plan.back and not values["ONCE"]
     values["OUT"] = plan.split if problem.batch == 1 else "B" if plan.split == 1 else "PARTS"
     return values
 
