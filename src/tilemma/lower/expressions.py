@@ -83,6 +83,9 @@ def _lowered(lo: Lowering, x: Expr) -> Linear:
                 return Linear(const=int(chosen.value))
             (al, ah), (bl, bh) = e.range_of(a), e.range_of(b)
             return Linear.of(e.bounded(chosen, min(al, bl), max(ah, bh)))
+    if x.type.is_integer and x.type.bits > 32:
+        # A counter of slots may be wide: what it counts is not.
+        x = Cast(x, dtypes.s32)
     v = e.pick(predicate(lo, x), Imm(1), Imm(0)) if x.type.kind == "bool" else scalar(lo, x)
     if isinstance(v, Imm):
         return Linear(const=int(v.value))
