@@ -108,9 +108,10 @@ def parse_kernel(text: str, dtype: str, processors: int, arch: str | None = None
 
 
 class Sampler:
-    """SM clock and power while something runs, from nvidia-smi."""
+    """SM clock and power while something runs, from nvidia-smi; ``power`` is what it calls that."""
 
-    def __init__(self) -> None:
+    def __init__(self, power: str = "power.draw") -> None:
+        self.query = f"clocks.sm,{power}"
         self.clock: list[float] = []
         self.power: list[float] = []
 
@@ -120,7 +121,7 @@ class Sampler:
             "nvidia-smi",
             "-i",
             "0",
-            "--query-gpu=clocks.sm,power.draw",
+            f"--query-gpu={self.query}",
             "--format=csv,noheader,nounits",
             "-lms",
             "50",
@@ -185,10 +186,12 @@ def flushed(contestants: list[Contestant], tensors: Any, repeats: int, rest: flo
     return [[start.elapsed_time(stop) * 1e3 for start, stop in series] for series in events]
 
 
-def steady(contestant: Contestant, tensors: Any, seconds: float, guess_us: float) -> tuple[float, float, float]:
+def steady(
+    contestant: Contestant, tensors: Any, seconds: float, guess_us: float, power: str = "power.draw"
+) -> tuple[float, float, float]:
     """(microseconds a launch, MHz, W) of launches back to back."""
     batch = max(1, int(5e4 / guess_us))
-    sampler = Sampler()
+    sampler = Sampler(power)
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     count, busy = 0, 0.0
     with sampler.running():

@@ -1,8 +1,9 @@
 """Writes docs/performance.md, and the ratios of gemm.json in README.md, from docs/performance/*.json:
 python bench/performance_page.py.
 
-`gemm.json`, `mma_sync.json` (bench/mma_ceiling.py), `levers.json`, `compile.json` (bench/compile_time.py),
-`machine.json` (bench/machine_speed.py) and `machine_vs_gpu.json` are read.  What is missing is "not measured".
+`gemm.json`, `mma_sync.json` (bench/mma_ceiling.py), `mma_energy.json`, `levers.json`, `compile.json`
+(bench/compile_time.py), `machine.json` (bench/machine_speed.py) and `machine_vs_gpu.json` are read.  What is
+missing is "not measured".
 The counts of the main loop come from ptxas and nvdisasm here and now.
 """
 
@@ -38,34 +39,13 @@ python bench/gemm.py examples/py/persistent.py --dtypes f16,bf16 \\
     --shapes 4096,8192,16384x16384x8192,4096x14336x4096,4096x4096x14336,8192x28672x8192 \\
     --json docs/performance/gemm.json --svg docs/performance/roofline.svg
 python bench/mma_ceiling.py --shapes 4096,8192 --json docs/performance/mma_sync.json
+python bench/mma_energy.py --json docs/performance/mma_energy.json
 python bench/levers.py --json docs/performance/levers.json
 python bench/compile_time.py --json docs/performance/compile.json   # without a GPU: no warm calls
 python bench/machine_speed.py --json docs/performance/machine.json  # no GPU
 python bench/machine_vs_gpu.py --json docs/performance/machine_vs_gpu.json
 python bench/performance_page.py                       # this page
 ```"""
-
-ENERGY = [
-    "Single launches without rests (`--rest 0`, measured once at 8192): ceiling 533, double_buffer 437 (0.820),",
-    "multistage 440 (0.826), torch.mm 738.",
-    "",
-    "All of them draw what the card may draw, single launches too, and what decides is energy. The loop of",
-    "multistage written in PTX by hand, 8192 x 8192 x 8192 at steady state (measured once; MHz: clocks that",
-    "blocks counted by the time they took):",
-    "",
-    "| what the loop does | TFLOP/s | clocks a turn | MHz | W | J a product |",
-    "| --- | --- | --- | --- | --- | --- |",
-    "| all | 440 | 1803 | 1466 | 682 | 1.70 |",
-    "| copies always from the same 2 MB | 461 | 1809 | 1553 | 669 | 1.60 |",
-    "| no copies: multiplies what the first turns brought | 547 | 1657 | 1710 | 666 | 1.34 |",
-    "| no ldmatrix | 450 | 1822 | 1528 | 681 | 1.66 |",
-    "| neither | 583 | 1621 | 1740 | 671 | 1.27 |",
-    "",
-    "A turn's multiplies take 1638 clocks at the ceiling's rate. Without its barriers the loop took 1754 clocks",
-    "and was no faster: the clock fell by as much. Bringing 12.9 GB from L2 (128x256 tiles) costs 15 % of all",
-    "energy, reading 1.1 GB from memory 3 to 6 % (the run above and another), ldmatrix 2 to 4 %. Tiles of 192x256",
-    "bring 10.0 GB; by hand, in 224 KB of shared memory, they gave 457 beside 444.",
-]
 
 RULES = """\
 Rules of measuring: random normal operands on both sides; the contestants take turns in one process; medians.
@@ -249,6 +229,28 @@ def rests(data: Mapping[str, Any] | None) -> Iterator[str]:
         yield ""
 
 
+def energy(data: Mapping[str, Any] | None) -> Iterator[str]:
+    """What bench/mma_energy.py measures."""
+    if data is None:
+        yield f"Parts of the loop left out: {MISSING}."
+        return
+    shape = " x ".join(map(str, data["results"][0]["shape"]))
+    yield f"Parts of the loop of multistage left out or made cheaper (`bench/mma_energy.py`), {shape} at steady"
+    yield "state. All multiply as often, on random data; the share is of the speed of the whole loop,"
+    yield "W the card's power at the moment, not the mean of a second."
+    yield ""
+    head = ("what the loop does", "TFLOP/s", "share", "MHz", "W", "J a product")
+
+    def body() -> Iterator[Sequence[str]]:
+        for r in data["results"]:
+            us, watts = r["steady_us"], r["power"]
+            speed = number(2.0 * math.prod(r["shape"]) / us / 1e6, ".0f")
+            card = (number(r["sm_clock"], ".0f"), number(watts, ".0f"), number(watts * us / 1e6, ".2f"))
+            yield (r["kernel"], speed, number(r["steady_ratio"]), *card)
+
+    yield from rows(head, body())
+
+
 def page() -> str:
     mma_sync = load("mma_sync")
     parts = [
@@ -276,7 +278,7 @@ def page() -> str:
         *(products(mma_sync["results"]) if mma_sync is not None else [f"Kernels on mma.sync: {MISSING}."]),
         "",
         *rests(mma_sync),
-        *ENERGY,
+        *energy(load("mma_energy")),
         "",
         "## Levers",
         "",

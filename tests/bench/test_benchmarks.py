@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import machine_vs_gpu as agreement
 import mma_ceiling
+import mma_energy
 import ops_page
 import performance_page
 import sass_loop
@@ -117,6 +118,51 @@ def test_the_ceiling_counts_what_it_multiplies() -> None:
     for out, turns in ((sums, 1), (more, 3)):
         machine.run(ptx, launch, {"operands": operands, "sums": out, "turns": turns}, strict=True)
     assert np.any(sums) and np.array_equal(more, 3 * sums)
+
+
+# With so short a K the loop without a part does what it does otherwise, or twice the first two steps.
+@pytest.mark.parametrize(
+    ("title", "depth", "times"),
+    [
+        ("copies always from the same tiles", 192, 1),
+        ("no copies", 128, 1),
+        ("no ldmatrix", 32, 2),
+        ("neither", 32, 2),
+    ],
+)
+def test_the_loop_without_a_part_multiplies_what_it_says(title: str, depth: int, times: int) -> None:
+    compiled = load_python(mma_energy.EXAMPLE).only().compile(mma_energy.ARCH)
+    edit = mma_energy.EDITS[title]
+    assert edit is not None
+    rng = np.random.default_rng(0)
+    lhs, rhs = (rng.integers(-2, 3, (n, depth)).astype(np.float16) for n in (128, 256))
+    output = np.zeros((128, 256), np.float16)
+    machine.run(
+        edit(compiled.ptx), compiled.launches[0], {"lhs": lhs, "rhs": rhs, "output": output}, seed=1, strict=True
+    )
+    assert np.array_equal(output, times * (lhs.astype(np.float32) @ rhs.T.astype(np.float32)))
+
+
+def test_a_loop_that_reads_otherwise_is_refused() -> None:
+    ptx = load_python(mma_energy.EXAMPLE).only().compile(mma_energy.ARCH).ptx
+    for edit in (mma_energy.same_tiles, mma_energy.no_copies, mma_energy.no_fragments):
+        with pytest.raises(mma_energy.NoSuchLoop):
+            edit(edit(ptx))
+        with pytest.raises(mma_energy.NoSuchLoop):
+            edit("")
+
+
+def test_energy_of_a_loop_on_the_page() -> None:
+    run = {
+        "kernel": "all",
+        "shape": [8192] * 3,
+        "steady_us": 2000.0,
+        "steady_ratio": 1,
+        "sm_clock": 1500,
+        "power": 700,
+    }
+    assert "| all | 550 | 1.000 | 1500 | 700 | 1.40 |" in performance_page.energy({"results": [run]})
+    assert performance_page.MISSING in "".join(performance_page.energy(None))
 
 
 def test_the_page_of_products_shows_what_was_measured() -> None:
