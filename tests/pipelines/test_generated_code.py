@@ -75,9 +75,11 @@ def test_the_first_multiply_ignores_the_accumulator(persistent):
     scale_d = [re.search(r"\}, %\w+, %\w+, ([%\w]+),", line)[1] for line in multiplies]
     assert scale_d[0].startswith("%") and set(scale_d[1:]) == {"1"}
     loop = loop_of(persistent.ptx, "wgmma.mma_async")
-    assert not any(re.search(r"mov\.(f32|b32) %mc", line) for line in loop)
+    assert not any(re.search(r"mov\.(f32|b32) %mc\w*_r\d+, ", line) for line in loop)
     zeroed = [
-        i for i, line in enumerate(persistent.ptx.splitlines()) if re.search(r"mov\.(f32|b32) %mc\w*, 0", line)
+        i
+        for i, line in enumerate(persistent.ptx.splitlines())
+        if re.search(r"mov\.(f32|b32) %mc\w*_r\d+, 0", line)
     ]
     lines = persistent.ptx.splitlines()
     assert len(zeroed) == 128
