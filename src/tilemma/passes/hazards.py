@@ -7,7 +7,7 @@ Loops are walked twice, so that what one turn leaves pending meets the next.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,6 @@ from tilemma.ir.tile import (
     If,
     InThreads,
     Load,
-    Parallel,
     SwapFutures,
     TriggerEvent,
     WaitEvent,
@@ -87,7 +86,7 @@ class Walk:
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
         self._left: State = {}
-        self._walked: dict[tuple[int | None, tuple[Node, ...]], tuple[int, State]] = {}
+        self._walked: dict[tuple[tuple[Node, ...], tuple[Pending, ...]], tuple[State, list[State]]] = {}
         # Pairs of accesses, with the loops between them, that never meet.
         self._apart: set[tuple[int, int, frozenset[str]]] = set()
         self._crossed: dict[tuple[Node, int, int], Bools] = {}
@@ -95,7 +94,7 @@ class Walk:
     def hazards(self) -> Iterator[Hazard]:
         """All hazards in program order, those of a loop's second turn after those of its first."""
         state: State = {}
-        yield from self._straight(self._tree.root, state, 0)
+        yield from self._body(self._tree.root, state, [])
         self._left = state
 
     def unfinished(self) -> list[Access]:
@@ -106,35 +105,26 @@ class Walk:
 
     # ---- control -----------------------------------------------------------------------------------------
 
-    def _straight(self, body: Block, state: State, past: int | None) -> Generator[Hazard, None, int | None]:
-        """Walks a body that is run once.
+    def _body(self, body: Block, state: State, exits: list[State]) -> Iterator[Hazard]:
+        """Walks ``body``, changing ``state``; ``exits`` collects what leaves the loop around early.
 
-        The tree is edited and walked again, many times: up to the first operation with another inside, the state
-        is what it was.  ``past`` is the number of all that has been walked so far, None where it had hazards.
+        The tree is edited and walked again, many times: what an operation without hazards made of a state, it
+        makes of it again as long as nothing inside it is edited.
         """
         for node in body.nodes:
-            if isinstance(node.op, Parallel) and not self._accesses.of(node):
-                for inner in node.inner:
-                    past = yield from self._straight(inner, state, past)
-                continue
-            key = past, (node, *(n for inner in node.inner for n in self._tree.walk(inner)))
-            if past is not None and key in self._walked:
-                past, after = self._walked[key]
+            key = tuple(node.subtree()), tuple(state.values())
+            known = self._walked.get(key)
+            if known is not None:
+                after, left = known
                 replace(state, after)
+                exits += left
                 continue
-            clean = True
-            for hazard in self._node(node, state, []):
+            clean, earlier = True, len(exits)
+            for hazard in self._node(node, state, exits):
                 clean = False
                 yield hazard
-            if past is not None and clean:
-                self._walked[key] = len(self._walked) + 1, dict(state)
-            past = self._walked[key][0] if past is not None and clean else None
-        return past
-
-    def _body(self, body: Block, state: State, exits: list[State]) -> Iterator[Hazard]:
-        """Walks ``body``, changing ``state``; ``exits`` collects what leaves the loop around early."""
-        for node in body.nodes:
-            yield from self._node(node, state, exits)
+            if clean:
+                self._walked[key] = dict(state), exits[earlier:]
 
     def _node(self, node: Node, state: State, exits: list[State]) -> Iterator[Hazard]:
         op = node.op

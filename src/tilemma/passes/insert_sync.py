@@ -95,9 +95,10 @@ def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[
     _written_barriers(tree)
     accesses = Accesses(tree)
     _wait_for_futures(tree, accesses)
-    inserted = _resolve(tree, accesses, Target.of(arch))
-    kept = _merged(tree, accesses, _pruned(tree, accesses, inserted)) + _last_stores(tree)
-    kept += _last_waits(tree, accesses)
+    walker = Walk(tree, accesses)
+    inserted = _resolve(tree, walker)
+    kept = _merged(walker, _pruned(walker, inserted)) + _last_stores(tree)
+    kept += _last_waits(tree, walker)
     _number(tree, Target.of(arch))
     counts: dict[str, int] = {}
     for n in kept:
@@ -238,9 +239,8 @@ def _group_of_copies(node: Node) -> str | None:
 # ---- placing ---------------------------------------------------------------------------------------------
 
 
-def _resolve(tree: Tree, accesses: Accesses, target: Target) -> list[Node]:
+def _resolve(tree: Tree, walker: Walk) -> list[Node]:
     inserted: list[Node] = []
-    walker = Walk(tree, accesses)
     limit = 4 * sum(1 for _ in tree.walk()) + 64
     for _ in range(limit):
         hazard = next(walker.hazards(), None)
@@ -394,10 +394,10 @@ def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None) -> li
     return nodes
 
 
-def _last_waits(tree: Tree, accesses: Accesses) -> list[Node]:
+def _last_waits(tree: Tree, walker: Walk) -> list[Node]:
     """Waits at the end for what nobody has waited for: a block may not end while its shared memory is in use."""
     made: list[Node] = []
-    agents = {a.agent for a in Walk(tree, accesses).unfinished()}
+    agents = {a.agent for a in walker.unfinished()}
     ops: list[Op] = [CopyCommit(), CopyWait(0)] if "cp.async" in agents else []
     ops += [MmaWait(0)] if "wgmma" in agents else []
     for op in ops:
@@ -432,9 +432,8 @@ def _in_loop(node: Node) -> bool:
 # ---- what is left out ------------------------------------------------------------------------------------
 
 
-def _pruned(tree: Tree, accesses: Accesses, inserted: list[Node]) -> list[Node]:
+def _pruned(walker: Walk, inserted: list[Node]) -> list[Node]:
     """Removes each inserted operation without which there is still no hazard."""
-    walker = Walk(tree, accesses)
     kept = []
     for node in inserted:
         where = node.parent.nodes
@@ -446,10 +445,9 @@ def _pruned(tree: Tree, accesses: Accesses, inserted: list[Node]) -> list[Node]:
     return kept
 
 
-def _merged(tree: Tree, accesses: Accesses, kept: list[Node]) -> list[Node]:
+def _merged(walker: Walk, kept: list[Node]) -> list[Node]:
     """One barrier for two: where copies are issued between a wait and the barrier that publishes what it waited
     for, the barrier directly after the wait also keeps those copies off what others still read."""
-    walker = Walk(tree, accesses)
     for node in [n for n in kept if n.part is not None]:
         where = node.parent.nodes
         at = where.index(node)
@@ -461,7 +459,7 @@ def _merged(tree: Tree, accesses: Accesses, kept: list[Node]) -> list[Node]:
         del where[at]
         where.insert(wait + 1, node)
         if next(walker.hazards(), None) is None:
-            fewer = _pruned(tree, accesses, [n for n in kept if n is not node and n.part is not None])
+            fewer = _pruned(walker, [n for n in kept if n is not node and n.part is not None])
             if len(fewer) < sum(n.part is not None for n in kept) - 1:
                 return [n for n in kept if n.part is None or n is node or n in fewer]
         where.remove(node)

@@ -13,9 +13,9 @@ from tilemma.passes.accesses import Access
 from tilemma.passes.threads import Block, Node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pending:
-    """An access that later ones may meet.
+    """An access that later ones may meet.  Two are told apart by identity: states of them are dictionaries' keys.
 
     ``resource`` and ``future``: what its buffer and its handle are called now, after the swaps since.
     ``newer``: how many groups of the same kind (of cp.async, of TMA stores) the same threads have certainly

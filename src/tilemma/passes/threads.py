@@ -89,6 +89,17 @@ class Node:
             yield n
             n = n.parent.owner
 
+    def subtree(self) -> list[Node]:
+        """The node itself and all inside it, in order."""
+        found = [self]
+        for inner in self.inner:
+            for node in inner.nodes:
+                if node.inner:
+                    found += node.subtree()
+                else:
+                    found.append(node)
+        return found
+
     def at(self, body: Block) -> Node:
         """The ancestor of this node (or itself) that stands directly in ``body``."""
         return next(n for n in self.ancestors() if n.parent is body)
