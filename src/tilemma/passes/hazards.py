@@ -31,7 +31,7 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import Space
 from tilemma.passes.accesses import Access, Accesses, role_of
-from tilemma.passes.pending import Pending, State, carry, join, replace, synchronise
+from tilemma.passes.pending import Made, Pending, State, carry, join, replace, synchronise
 from tilemma.passes.rotation import Rotations
 from tilemma.passes.scope import WARP
 from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
@@ -87,6 +87,10 @@ class Walk:
         self.awaited: set[int] = set()
         self._left: State = {}
         self._walked: dict[tuple[tuple[Node, ...], tuple[Pending, ...]], tuple[State, list[State]]] = {}
+        self._made: Made = {}
+        self._begun: dict[Access, Pending] = {}
+        # What no hazard was found for, of what is pending and who comes later.
+        self._safe: set[tuple[Pending, Access]] = set()
         # Pairs of accesses, with the loops between them, that never meet.
         self._apart: set[tuple[int, int, frozenset[str]]] = set()
         self._crossed: dict[tuple[Node, int, int], Bools] = {}
@@ -138,13 +142,12 @@ class Walk:
                 if p.access.agent == "bulk" and p.reaches(node.parent):
                     state[key] = p.but(newer=p.newer + 1)
         for a in self._accesses.of(node):
-            fresh = Pending.of(a)
-            state[fresh.key] = fresh
+            self._begin(a, state)
         if isinstance(op, (If, InThreads)):
             branches = [dict(state) for _ in node.inner]
             for inner, branch in zip(node.inner, branches, strict=True):
                 yield from self._body(inner, branch, exits)
-            replace(state, join([state, *branches] if len(branches) < 2 else branches))
+            replace(state, join([state, *branches] if len(branches) < 2 else branches, self._made))
         elif isinstance(op, (Break, Continue)):
             exits.append(dict(state))
         elif node.inner:
@@ -157,7 +160,7 @@ class Walk:
         elif isinstance(op, (TriggerEvent, WaitEvent)):
             self._event(node, op, state)
         else:
-            synchronise(node, state)
+            synchronise(node, state, self._made)
             if isinstance(op, Barrier):
                 self._forget(node, state)
 
@@ -184,17 +187,21 @@ class Walk:
         """
         name, role = op.event.event.name, id(role_of(node))
         answer = isinstance(op, WaitEvent) and role not in self._triggered_by.get(name, {role})
-        for key, p in list(state.items()):
-            if isinstance(op, TriggerEvent):
-                if p.done and not p.told and p.reaches(node.parent):
-                    state[key] = p.but(told=True)
-                continue
-            if p.access.event == name:
-                p = p if p.done else p.end(node)
-                state[key] = p if node in p.barriers else p.but(barriers=p.barriers | {node})
-            elif answer and p.told:
-                fenced = p.fenced_barriers | {node} if p.fenced else p.fenced_barriers
-                state[key] = p.but(barriers=p.barriers | {node}, fenced_barriers=fenced)
+        for key, p in state.items():
+            new = self._made.get((p, node))
+            if new is None:
+                new = p
+                if isinstance(op, TriggerEvent):
+                    if p.done and not p.told and p.reaches(node.parent):
+                        new = p.but(told=True)
+                elif p.access.event == name:
+                    new = p if p.done else p.end(node)
+                    new = new if node in new.barriers else new.but(barriers=new.barriers | {node})
+                elif answer and p.told:
+                    fenced = p.fenced_barriers | {node} if p.fenced else p.fenced_barriers
+                    new = p.but(barriers=p.barriers | {node}, fenced_barriers=fenced)
+                self._made[p, node] = new
+            state[key] = new
 
     def _rotating(self, loop: Node) -> int:
         """Further turns after which every name of a rotation has stood for every buffer."""
@@ -233,21 +240,27 @@ class Walk:
             yield from self._body(node.inner[0], turn, early)
             exits += early
             ends.append(turn)
-            turn = {p.key: p for p in (carry(p, name, node) for p in join([turn, *early]).values())}
+            turn = join([turn, *early], self._made)
+            turn = {p.key: p for p in (carry(p, name, node, self._made) for p in turn.values())}
         if isinstance(node.op, While):
             # It ends at its condition, which is evaluated once more than its body.
             yield from self._head(node, turn)
-            replace(state, join([turn, *exits]))
+            replace(state, join([turn, *exits], self._made))
             return
         turns = _trips(node.op)
         out = [ends[-1]] if turns is not None and turns >= len(ends) else [*ends]
-        replace(state, join([*out, *exits, *([] if turns else [before])]))
+        replace(state, join([*out, *exits, *([] if turns else [before])], self._made))
 
     def _head(self, node: Node, state: State) -> Iterator[Hazard]:
         """The accesses of a loop's condition or bounds."""
         for a in self._accesses.of(node):
             yield from self._meet(a, state)
-            state[Pending.of(a).key] = Pending.of(a)
+            self._begin(a, state)
+
+    def _begin(self, a: Access, state: State) -> None:
+        if a not in self._begun:
+            self._begun[a] = Pending.of(a)
+        state[self._begun[a].key] = self._begun[a]
 
     # ---- conflicts ---------------------------------------------------------------------------------------
 
@@ -259,14 +272,16 @@ class Walk:
             ):
                 continue
             key = id(pending.access), id(later), pending.carried
-            if key in self._apart:
+            if key in self._apart or (pending, later) in self._safe:
                 continue
             if pending.resource == resource and pending.access.elsewhere(later):
                 if not aliases:
                     self._apart.add(key)
                 continue
             hazard = self._conflict(pending, later)
-            if hazard is not None:
+            if hazard is None:
+                self._safe.add((pending, later))
+            else:
                 yield hazard
 
     def _conflict(self, pending: Pending, later: Access) -> Hazard | None:

@@ -69,19 +69,32 @@ class Pending:
 
 
 State = dict[tuple[int, frozenset[str], str], Pending]
+# What became of a pending access at an operation, or where it met another of its kind: worked out once, so that
+# the same history is the same object in every walk.
+Made = dict[tuple[Pending, Node | Pending], Pending]
 
 
-def carry(p: Pending, name: str, loop: Node) -> Pending:
-    return p.but(carried=p.carried | {name}) if name not in p.carried and loop in p.access.around else p
+def carry(p: Pending, name: str, loop: Node, made: Made) -> Pending:
+    new = made.get((p, loop))
+    if new is None:
+        on = name not in p.carried and loop in p.access.around
+        new = made[p, loop] = p.but(carried=p.carried | {name}) if on else p
+    return new
 
 
-def join(states: list[State]) -> State:
+def join(states: list[State], made: Made) -> State:
     """What may be pending after any of ``states``: an access is only as safe as where it is least so."""
     out = dict(states[0]) if states else {}
     for s in states[1:]:
         for key, p in s.items():
             q = out.get(key)
-            out[key] = p if q is None or q is p else _worse(p, q)
+            if q is None or q is p:
+                out[key] = p
+                continue
+            new = made.get((p, q))
+            if new is None:
+                new = made[p, q] = _worse(p, q)
+            out[key] = new
     return out
 
 
@@ -115,32 +128,38 @@ def replace(state: State, new: State) -> None:
 _CONCERNS = {CopyCommit: "cp.async", CopyWait: "cp.async", MmaCommit: "wgmma", MmaWait: "wgmma", BulkWait: "bulk"}
 
 
-def synchronise(node: Node, state: State) -> None:
+def synchronise(node: Node, state: State, made: Made) -> None:
     """The effect of a synchronisation operation on what is pending."""
     op = node.op
     if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait, BulkWait)):
         return
     agent, body = _CONCERNS.get(type(op)), node.parent
     for key, p in state.items():
-        if (agent is not None and p.access.agent != agent) or not p.reaches(body):
+        if agent is not None and p.access.agent != agent:
             continue
-        new = p
-        match op:
-            case Barrier():
-                new = _cross(p, node)
-            case ProxyFence() if p.done and not p.fenced:
-                new = p.but(fenced=True)
-            case CopyCommit():
-                new = p.but(committed=True, newer=p.newer + p.committed)
-            case MmaCommit() if not p.committed:
-                new = p.but(committed=True)
-            case CopyWait(pending=n) if p.committed and p.newer >= n and not p.done:
-                new = p.end(node)
-            case MmaWait(pending=0) if p.committed and not p.done:
-                new = p.end(node)
-            case BulkWait(pending=n, complete=complete) if p.newer >= n and not p.done:
-                new = p.end(node) if complete or not p.access.write else p
+        new = made.get((p, node))
+        if new is None:
+            new = made[p, node] = _after(p, node) if p.reaches(body) else p
         state[key] = new
+
+
+def _after(p: Pending, node: Node) -> Pending:
+    match node.op:
+        case Barrier():
+            return _cross(p, node)
+        case ProxyFence() if p.done and not p.fenced:
+            return p.but(fenced=True)
+        case CopyCommit():
+            return p.but(committed=True, newer=p.newer + p.committed)
+        case MmaCommit() if not p.committed:
+            return p.but(committed=True)
+        case CopyWait(pending=n) if p.committed and p.newer >= n and not p.done:
+            return p.end(node)
+        case MmaWait(pending=0) if p.committed and not p.done:
+            return p.end(node)
+        case BulkWait(pending=n, complete=complete) if p.newer >= n and not p.done:
+            return p.end(node) if complete or not p.access.write else p
+    return p
 
 
 def _cross(p: Pending, barrier: Node) -> Pending:
