@@ -120,27 +120,30 @@ def test_the_ceiling_counts_what_it_multiplies() -> None:
     assert np.any(sums) and np.array_equal(more, 3 * sums)
 
 
-# With so short a K the loop without a part does what it does otherwise, or twice the first two steps.
+# The tiles of 64, or the steps of 16, that each turn multiplies, or step.
 @pytest.mark.parametrize(
-    ("title", "depth", "times"),
+    ("title", "depth", "width", "multiplied"),
     [
-        ("copies always from the same tiles", 192, 1),
-        ("no copies", 128, 1),
-        ("no ldmatrix", 32, 2),
-        ("neither", 32, 2),
+        ("copies always from the same tiles", 320, 64, [0, 1, 2, 2, 2]),
+        ("no copies", 256, 64, [0, 1, 0, 1]),
+        ("no ldmatrix", 128, 16, [0, 1] * 4),
+        ("neither", 128, 16, [0, 1] * 4),
     ],
 )
-def test_the_loop_without_a_part_multiplies_what_it_says(title: str, depth: int, times: int) -> None:
+def test_the_loop_without_a_part_multiplies_what_it_says(
+    title: str, depth: int, width: int, multiplied: list[int]
+) -> None:
     compiled = load_python(mma_energy.EXAMPLE).only().compile(mma_energy.ARCH)
     edit = mma_energy.EDITS[title]
     assert edit is not None
     rng = np.random.default_rng(0)
     lhs, rhs = (rng.integers(-2, 3, (n, depth)).astype(np.float16) for n in (128, 256))
     output = np.zeros((128, 256), np.float16)
-    machine.run(
-        edit(compiled.ptx), compiled.launches[0], {"lhs": lhs, "rhs": rhs, "output": output}, seed=1, strict=True
-    )
-    assert np.array_equal(output, times * (lhs.astype(np.float32) @ rhs.T.astype(np.float32)))
+    arrays = {"lhs": lhs, "rhs": rhs, "output": output}
+    machine.run(edit(compiled.ptx), compiled.launches[0], arrays, seed=1, strict=True)
+    columns = [width * i + x for i in multiplied for x in range(width)]
+    want = lhs[:, columns].astype(np.float32) @ rhs[:, columns].T.astype(np.float32)
+    assert np.array_equal(output, want)
 
 
 def test_a_loop_that_reads_otherwise_is_refused() -> None:
