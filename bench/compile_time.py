@@ -65,7 +65,7 @@ def cold_stages(path: Path, arch: str) -> dict[str, float]:
     """The steps of `Kernel.ready` and `Ready.assembled`, one by one."""
     clock = Clock()
     imports(clock)
-    from tilemma.compiler import default_facts, with_facts
+    from tilemma.compiler import default_facts, uncollected, with_facts
     from tilemma.ir.verifier import verify, verify_lane
     from tilemma.lower import lower
     from tilemma.passes import PASSES
@@ -75,24 +75,25 @@ def cold_stages(path: Path, arch: str) -> dict[str, float]:
         kernel = read(path)
     with clock.stage("trace"):
         kernel.traced()
-    with clock.stage("front passes"):
-        built = kernel.build()
-    log: list[Any] = []
-    with clock.stage("verify"):
-        built = with_facts(built, default_facts(built))
-        verify(built)
-    for step in PASSES(arch):
-        with clock.stage(f"pass {type(step).__name__}"):
-            built = step.run(built, log)
-    with clock.stage("verify"):
-        verify(built)
-    with clock.stage("lower"):
-        units = lower(built, arch)
-    with clock.stage("verify lane IR"):
-        for unit in units:
-            verify_lane(unit.lane)
-    with clock.stage("print"):
-        ptx = print_module([u.lane for u in units])
+    with uncollected():
+        with clock.stage("front passes"):
+            built = kernel.build()
+        log: list[Any] = []
+        with clock.stage("verify"):
+            built = with_facts(built, default_facts(built))
+            verify(built)
+        for step in PASSES(arch):
+            with clock.stage(f"pass {type(step).__name__}"):
+                built = step.run(built, log)
+        with clock.stage("verify"):
+            verify(built)
+        with clock.stage("lower"):
+            units = lower(built, arch)
+        with clock.stage("verify lane IR"):
+            for unit in units:
+                verify_lane(unit.lane)
+        with clock.stage("print"):
+            ptx = print_module([u.lane for u in units])
     from tilemma.assemble import assemble
 
     with clock.stage("ptxas"):
