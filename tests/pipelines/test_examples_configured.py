@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from configurations import CONFIGURATIONS, EXAMPLES, Configuration
 from pipeline_runs import check, close, problem
@@ -44,6 +46,18 @@ def test_configuration(configuration: Configuration, arch: str):
 def test_both_languages_say_the_same(configuration: Configuration):
     py, co = (configuration.kernel(x).source.build(configuration.constants(x)) for x in ("py", "co"))
     assert canonical(py) == canonical(co)
+
+
+def test_threads_counted_across_a_cluster(tmp_path: Path):
+    """`event<n>` counts the threads of one block; a trigger of the cluster brings as many of each block."""
+    text = (EXAMPLES / "py" / "pingpong.py").read_text()
+    counted = tmp_path / "counted.py"
+    counted.write_text(text.replace("event(STAGES, ready=True)", "event(STAGES, ready=True, threads=128)"))
+    settings = {"STAGES": 2, "TILE_N": 128, "GRID": 1}
+    kernel = load_python(counted).only().source.build(settings)
+    compiled = check(with_facts(kernel, default_facts(kernel)), "sm_90a", (264, 136, 200))
+    (empty,) = [d for d in compiled.decisions if (d.pass_name, d.subject) == ("events", "empty")]
+    assert empty.data["arrivals"] == 2 * 128
 
 
 def test_a_cluster_of_one_is_a_block():

@@ -164,18 +164,27 @@ def _arrivals(u: Uses, blocks: int) -> int:
             # those that trigger may be fewer than those that get there.
             if threads(site) > op.event.threads and not site.parent.varying:
                 raise EventThreads(site.op.span, event=op.event.name, want=op.event.threads, have=threads(site))
-        return op.event.threads
+        # Declared for one block; a trigger of the whole cluster comes from as many threads of each.
+        counts = [(op.event.threads * _reach(t, blocks), t) for t in u.triggers]
+        return _one_count(op.event.name, counts)
     if not u.triggers:
         return sum(instances(n) for n in u.copies)
-    counts = [
-        (instances(n) * (blocks if isinstance(n.op, TriggerEvent) and n.op.cluster else 1), n) for n in u.triggers
-    ]
-    counts = [c for c in counts if c[0]] or counts
+    counts = [(instances(n) * _reach(n, blocks), n) for n in u.triggers]
+    return _one_count(op.event.name, [c for c in counts if c[0]] or counts)
+
+
+def _reach(trigger: Node, blocks: int) -> int:
+    """How many blocks' triggers at this place arrive on an event."""
+    return blocks if isinstance(trigger.op, TriggerEvent) and trigger.op.cluster else 1
+
+
+def _one_count(event: str, counts: list[tuple[int, Node]]) -> int:
+    """What all of ``counts``, an arrival count and the trigger it is of, say.  Raises EventCount."""
     first, where = counts[0]
     for n, node in counts[1:]:
         if n != first:
             note = Note(f"triggered by {first} here", where.op.span)
-            raise EventCount(node.op.span, event=op.event.name, here=n, there=first, notes=[note])
+            raise EventCount(node.op.span, event=event, here=n, there=first, notes=[note])
     return first
 
 
