@@ -250,7 +250,8 @@ def write(path: Path, about: dict[str, Any], host: dict[str, float], rows: list[
     """The JSON of a run; what is there already of groups that were not measured now stays."""
     found = [asdict(r) for r in rows]
     before = json.loads(path.read_text()) if path.exists() else {}
-    kept = [r for r in before.get("rows", ()) if r["group"] not in groups]
+    # A row that stays says when it was measured.
+    kept = [{"date": before["date"], **r} for r in before.get("rows", ()) if r["group"] not in groups]
     ordered = sorted((*kept, *found), key=lambda r: GROUPS.index(r["group"]))
     data = {**about, "host_us": host or before.get("host_us", {}), "rows": ordered}
     path.write_text(json.dumps(data, indent=1) + "\n")

@@ -44,6 +44,9 @@ def table(data: dict[str, Any]) -> str:
     notes = [
         f"{data['device']}, {data['date']}, torch {data['torch']} with CUDA {data['cuda']}, ptxas {data['ptxas']}"
     ]
+    for date in sorted({r["date"] for r in rows if "date" in r} - {data["date"]}):
+        groups = dict.fromkeys(r["group"] for r in rows if r.get("date") == date)
+        notes.append(f"rows of {', '.join(groups)}: {date}")
     large = [r for r in rows if r["group"] == "large"]
     for regime in ("flushed", "steady"):
         found = [x for x in (ratio(r, regime) for r in large) if x is not None]
