@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from pipeline_runs import check
 
 from tilemma.compiler import default_facts, with_facts
 from tilemma.ir.tile import For, If, Store
@@ -14,9 +14,6 @@ from tilemma.kernels import load_python
 from tilemma.passes import decide
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "pipelines"))
-from pipeline_runs import check  # noqa: E402
-
 TEXT = (ROOT / "examples" / "py" / "persistent.py").read_text(encoding="utf-8")
 
 

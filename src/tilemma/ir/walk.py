@@ -33,6 +33,12 @@ def walk(body: Body) -> Iterator[Op]:
             yield from walk(inner)
 
 
+def with_bodies(op: Op, f: Callable[[Body], Body]) -> Op:
+    """``op`` with ``f`` applied to each body inside it."""
+    changes = {name: f(inner) for name, inner in bodies(op)}
+    return replace(op, **changes) if changes else op  # type: ignore[arg-type]
+
+
 def rewrite(body: Body, f: Callable[[Op], Op | Body]) -> Body:
     """``body`` with ``f`` applied to every operation, innermost first; ``f`` may return several or none."""
     out: list[Op] = []

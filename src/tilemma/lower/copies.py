@@ -10,6 +10,7 @@ outside an array is formed for an access that happens.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -117,10 +118,10 @@ def _move(lo: Lowering, op: tile.Copy, mover: _Mover, chunks: Chunks, thread: Li
     e = lo.e
     assert op.plan is not None
     edge, unroll = op.plan.edge, UNROLL[op.plan.engine]
-    if edge == "whole vectors":
+    if isinstance(mover, _CpAsync) and edge == "whole vectors":
         _walk(lo, chunks, thread, mover.whole_vectors, unroll)
         return
-    if edge == "cut vectors":
+    if isinstance(mover, _CpAsync) and edge == "cut vectors":
         # Seldom or once: a loop is less to assemble, and no branch that the assembler turns into predicates.
         _walk(lo, chunks, thread, mover.cut_vectors, 1)
         return
@@ -219,7 +220,7 @@ def index_of(lo: Lowering, shape: Sequence[int], row: Linear, col: Linear) -> li
     return list(reversed(found))
 
 
-class _Mover:
+class _Mover(ABC):
     """What both engines share: the places of chunks on both sides."""
 
     def __init__(self, lo: Lowering, op: tile.Copy, chunks: Chunks) -> None:
@@ -285,17 +286,13 @@ class _Mover:
         ok = self.inside_view(view, index)
         return self.lo.e.both(ok, place(self.lo, view, index).valid)
 
+    @abstractmethod
     def whole(self, chunks: Sequence[Chunk]) -> None:
-        raise NotImplementedError
+        """Chunks that lie inside both arrays."""
 
+    @abstractmethod
     def edge(self, chunks: Sequence[Chunk]) -> None:
-        raise NotImplementedError
-
-    def whole_vectors(self, chunks: Sequence[Chunk]) -> None:
-        raise NotImplementedError
-
-    def cut_vectors(self, chunks: Sequence[Chunk]) -> None:
-        raise NotImplementedError
+        """Chunks of which any element may lie outside."""
 
 
 _Move = Callable[[Sequence[Chunk]], None]

@@ -14,7 +14,7 @@ Tile b lies outside its array: nothing of it is read, and nobody reads the zeros
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilemma.ir.expr import Element, Index, binary, const, depends_on, substitute, value_of
@@ -35,7 +35,7 @@ from tilemma.ir.tile import (
     WaitFuture,
 )
 from tilemma.ir.types import Space
-from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, touched, walk
+from tilemma.ir.walk import expressions, map_expressions, rewrite, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 
 # What a tail may consist of: neither memory that lasts nor the way through the program changes.
@@ -49,7 +49,7 @@ class FoldTails:
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         def settle(body: Body) -> Body:
             out = list[Op]()
-            rest = [_inside(op, settle) for op in body]
+            rest = [with_bodies(op, settle) for op in body]
             while rest:
                 op = rest.pop(0)
                 turn = _turn(op) if isinstance(op, For) else None
@@ -64,11 +64,6 @@ class FoldTails:
 
         folded = settle(kernel.body)
         return kernel if folded == kernel.body else replace(kernel, body=folded)
-
-
-def _inside(op: Op, settle: Callable[[Body], Body]) -> Op:
-    nested = {name: settle(inner) for name, inner in bodies(op)}
-    return replace(op, **nested) if nested else op  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import Space
-from tilemma.ir.walk import bodies, rewrite_blocks, walk
+from tilemma.ir.walk import rewrite_blocks, walk, with_bodies
 from tilemma.passes.accesses import Accesses
 from tilemma.passes.check_futures import NotWaitedFor, never_waited_for
 from tilemma.passes.copy_once import once
@@ -138,8 +138,7 @@ def batched(body: Body) -> Body:
             run.append(_exchanged(op))
             continue
         close()
-        nested = {name: batched(inner) for name, inner in bodies(op)}
-        out.append(replace(op, **nested) if nested else op)  # type: ignore[arg-type]
+        out.append(with_bodies(op, batched))
     close()
     return tuple(out)
 

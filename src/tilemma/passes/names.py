@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilemma.ir.expr import Expr, Index, substitute
 from tilemma.ir.tile import Body, For, Op, Parallel
-from tilemma.ir.walk import bodies, map_expressions, walk
+from tilemma.ir.walk import map_expressions, walk, with_bodies
 
 
 @dataclass(frozen=True)
@@ -46,5 +46,4 @@ class Names:
             table = {**table, op.index.name: index}
             op = replace(op, index=index)
         op = map_expressions(op, lambda e: substitute(e, table))
-        nested = {name: tuple(self._renamed(x, table) for x in inner) for name, inner in bodies(op)}
-        return replace(op, **nested) if nested else op  # type: ignore[arg-type]
+        return with_bodies(op, lambda inner: tuple(self._renamed(x, table) for x in inner))

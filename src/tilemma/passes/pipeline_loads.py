@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from tilemma.atoms import MmaAtom, catalogue
@@ -55,7 +56,7 @@ from tilemma.ir.tile import (
     WaitFuture,
 )
 from tilemma.ir.types import Space, View
-from tilemma.ir.walk import bodies, expressions, map_expressions, touched, views, walk
+from tilemma.ir.walk import expressions, map_expressions, touched, views, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.names import Names
 from tilemma.passes.rotation import Rotations
@@ -101,8 +102,7 @@ class PipelineLoads:
             out: list[Op] = []
             for op in body:
                 inside = op.body if isinstance(op, Parallel) and _is_block(op) else block
-                nested = {name: settle(inner, inside) for name, inner in bodies(op)}
-                op = replace(op, **nested) if nested else op  # type: ignore[arg-type]
+                op = with_bodies(op, partial(settle, block=inside))
                 turn = _turn(op) if isinstance(op, For) else None
                 if isinstance(op, For) and turn is not None and _sound(op, turn, out, block):
                     short = _short_of_registers(turn, block, Target.of(self.arch))

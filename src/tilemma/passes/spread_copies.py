@@ -25,7 +25,7 @@ from typing import Literal
 from tilemma.ir.expr import Expr, Select, binary, const, interval, substitute, value_of
 from tilemma.ir.tile import Alloc, Body, Copy, CopyCommit, CopyWait, For, If, Kernel, Load, Mma, Op, Parallel
 from tilemma.ir.types import View
-from tilemma.ir.walk import bodies, map_expressions
+from tilemma.ir.walk import map_expressions, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.names import Names
 
@@ -43,8 +43,7 @@ class SpreadCopies:
         def settle(body: Body) -> Body:
             out: list[Op] = []
             for op in body:
-                nested = {name: settle(inner) for name, inner in bodies(op)}
-                op = replace(op, **nested) if nested else op  # type: ignore[arg-type]
+                op = with_bodies(op, settle)
                 spread = _spread(op, names, log) if isinstance(op, For) else None
                 if spread is not None:
                     # What the first turns multiply: one way through the code before the loop is less to assemble.

@@ -17,7 +17,7 @@ from math import prod
 from tilemma.ir.expr import const, value_of
 from tilemma.ir.tile import Alloc, Body, Copy, DeclareEvent, DeclareFragment, Kernel, Op, Parallel, Store
 from tilemma.ir.types import Axis, Buffer, Space, View
-from tilemma.ir.walk import bodies, rewrite_blocks, touched, walk
+from tilemma.ir.walk import bodies, rewrite_blocks, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.target import Target
 
@@ -164,8 +164,7 @@ def _cut(body: Body, staged: _Staged, ring: Buffer) -> Body:
                 out += _piece(op, after, staged, ring, j)
             skip = True
         else:
-            nested = {n: _cut(inner, staged, ring) for n, inner in bodies(op)}
-            out.append(replace(op, **nested) if nested else op)
+            out.append(with_bodies(op, lambda inner: _cut(inner, staged, ring)))
     return tuple(out)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.ir.expr import Expr, binary, value_of
 from tilemma.ir.tile import Body, Commit, Fill, For, FragmentRef, If, Kernel, Mma, MmaWait, Op, Parallel
-from tilemma.ir.walk import bodies, rewrite, walk
+from tilemma.ir.walk import bodies, rewrite, walk, with_bodies
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 
@@ -30,8 +30,7 @@ class StartFromZero:
 def _body(body: Body, log: list[Decision]) -> Body:
     ops: list[Op] = []
     for op in body:
-        nested = {name: _body(inner, log) for name, inner in bodies(op)}
-        ops.append(replace(op, **nested) if nested else op)  # type: ignore[arg-type]
+        ops.append(with_bodies(op, lambda inner: _body(inner, log)))
     i = 0
     while i < len(ops):
         op = ops[i]

@@ -160,8 +160,9 @@ def _steadily(slot: Var, body: Body, turns: int | None) -> Iterator[tuple[Expr, 
         often = turns
         if isinstance(op, For):
             start, stop, step = (value_of(e) for e in (op.start, op.stop, op.step))
-            known = start is not None and stop is not None and bool(step)
-            often = turns * trips(start, stop, step) if known and turns is not None else None  # type: ignore[arg-type]
+            often = None
+            if turns is not None and start is not None and stop is not None and step:
+                often = turns * trips(start, stop, step)
         for _, inner in bodies(op):
             yield from _steadily(slot, inner, often)
 
