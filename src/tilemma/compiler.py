@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property
 from math import prod
 from pathlib import Path
@@ -25,6 +25,7 @@ from tilemma.ir.walk import walk
 from tilemma.launch import Launch
 from tilemma.lower import Lowered, lower
 from tilemma.passes import PASSES, Decision
+from tilemma.records import record
 from tilemma.targets.ptx import print_module
 
 Facts = Mapping[str, t.ArrayFacts]
@@ -56,7 +57,7 @@ def ours(kernel: t.Kernel, stage: str) -> Iterator[None]:
         raise failure from None
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False, eq=False)
 class Compiled:
     """A kernel compiled for one architecture and one set of facts; later stages run when asked for.
 
@@ -143,7 +144,7 @@ class Compiled:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Ready:
     """What starting a kernel takes, and no more: PTX and launch plans."""
 

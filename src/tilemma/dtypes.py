@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
+from tilemma.records import record
+
 Kind = Literal["float", "int", "uint", "bool", "bits"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DType:
     """An element type.
 

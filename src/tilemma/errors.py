@@ -12,8 +12,9 @@ import linecache
 import string
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from tilemma.records import record
 
 _SOURCES: dict[str, str] = {}
 
@@ -32,7 +33,7 @@ def source_line(file: str, line: int) -> str | None:
     return text.rstrip("\r\n") if text else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Span:
     """A range of source text.  Lines and columns count from 1, columns in characters; the end is exclusive."""
 
@@ -55,7 +56,7 @@ class Span:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refusal:
     """One candidate that was considered and turned down, with the rule that turned it down."""
 
@@ -67,7 +68,7 @@ class Refusal:
         return {"candidate": self.candidate, "rule": self.rule, "section": self.section}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Note:
     """A second place worth looking at, or a remark without a place."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from tilemma.launch import evaluate
 from tilemma.passes import FRONT_PASSES
 from tilemma.passes.target import targets
 from tilemma.recall import File, Signature, TextSource, known_signature, signature
+from tilemma.records import record
 from tilemma.runtime import arrays, binding
 
 
@@ -181,7 +181,7 @@ class Kernel:
         cache.put(args, *launches)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Call:
     """The arguments of a call in the kernel's order; ``created`` names those allocated for it."""
 

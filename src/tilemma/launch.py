@@ -10,8 +10,10 @@ Sizes that depend on the arrays are small expression trees over names::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, TypeAlias
+
+from tilemma.records import record
 
 Size: TypeAlias = int | str | tuple[Any, ...]
 
@@ -60,7 +62,7 @@ def _freeze(x: Any) -> Any:
     return tuple(_freeze(e) for e in x) if isinstance(x, (list, tuple)) else x
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ArrayParam:
     """An array as the user passes it: element type and one name or number for each dimension."""
 
@@ -75,7 +77,7 @@ class ArrayParam:
     contiguous: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScalarParam:
     """A scalar as the user passes it."""
 
@@ -83,7 +85,7 @@ class ScalarParam:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PointerArgument:
     """A kernel argument: the address of an array's first element (a `.param .u64`)."""
 
@@ -91,7 +93,7 @@ class PointerArgument:
     kind: str = "pointer"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ValueArgument:
     """A kernel argument: a number computed from the arrays (a `.param` of PTX type ``type``)."""
 
@@ -100,7 +102,7 @@ class ValueArgument:
     kind: str = "value"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorMapArgument:
     """A kernel argument: a tensor map by value (`.param .align 128 .b8 t[128]`), innermost dimension first.
 
@@ -129,7 +131,7 @@ _ARGUMENTS: dict[str, type[Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Launch:
     """How to start one entry point.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cached_property
 from typing import Any
 
@@ -19,9 +19,10 @@ from tilemma.errors import Note, Span, register_source
 from tilemma.ir import tile as t
 from tilemma.ir.usage import array_params, checks, scalar_params
 from tilemma.launch import Launch
+from tilemma.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Signature:
     """What a call passes.  ``plan`` starts nothing: its parameters and checks are what every target holds a call
     against; ``order``: the parameters as they are passed; ``returns``: the array handed to the caller."""
@@ -53,7 +54,7 @@ def known_signature(identity: str, make: Callable[[], t.Kernel]) -> Signature:
     return made
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class File:
     """A `.co` file with definitions; ``kernels``: the constants of each, in the file's order.
 
@@ -101,7 +102,7 @@ class File:
         return tuple(Note(n["text"], Span(**n["span"]) if n["span"] else None) for n in self._outline["notes"])
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class TextSource:
     """One kernel of a file; the file is read by the front end when the kernel has to be built."""
 

@@ -10,8 +10,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
+
+from tilemma.records import record
 
 from ..errors import Note, Span, ToolError, register_source, source_line
 from .cache import DiskCache
@@ -48,7 +50,7 @@ class PtxasTooOld(ToolError):
     fix = "pip install 'nvidia-cuda-nvcc>={needed}', or load A through shared memory, or wait for group 0"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PtxasMessage:
     """A remark of ptxas: its code such as `C7510` (empty: none), severity, PTX line from 1 (0: none), text."""
 
@@ -58,7 +60,7 @@ class PtxasMessage:
     severity: str = "info"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EntryUsage:
     """What one function of the module uses: registers a thread, and bytes of each memory."""
 
@@ -71,7 +73,7 @@ class EntryUsage:
     barriers: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cubin:
     """An assembled module.  Registers, spills, stack and shared memory are those of its worst entry.
 

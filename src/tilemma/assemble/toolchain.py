@@ -13,8 +13,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from tilemma.records import record
 
 from ..errors import ToolError
 from .cache import DiskCache
@@ -46,7 +47,7 @@ class ToolDoesNotRun(ToolError):
     fix = "reinstall it, or set {variable} to another one"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tool:
     """One of NVIDIA's programs: where it is and its release, for example (13, 5, 37)."""
 

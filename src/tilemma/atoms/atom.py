@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache, cached_property
 from typing import Any, Final, Literal
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tilemma.dtypes import DType
 from tilemma.layouts import Major, offsets
+from tilemma.records import record
 
 _NOT_PROVABLE: Final = ("section", "rates", "ptx_version")
 # PTX register classes, and a CPU's tile registers: an AMX tile is 16 rows of 64 bytes.
@@ -41,7 +42,7 @@ def _coverage(layout: Any, elements: int) -> tuple[int, int, int, int]:
     return int(table.min()), int(table.max()), int(counts.min()), int(counts.max())
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Operand:
     """One operand: which lane holds which element, in which register.
 
@@ -150,7 +151,7 @@ class Operand:
         return tuple(origins)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Immediate:
     """A qualifier of the instruction that is chosen when it is emitted: a constant or a predicate."""
 
@@ -168,7 +169,7 @@ class Immediate:
         return str(value)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rate:
     """Multiply-adds per SM and clock at full throughput on one architecture, and who says so."""
 
@@ -188,7 +189,7 @@ def arch_number(arch: str) -> tuple[int, str]:
     return int(digits), suffix
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Instruction:
     """What every record has: a name, who runs it, where it runs, and its PTX with named holes."""
 
@@ -226,7 +227,7 @@ class _Instruction:
         return self.ptx.format(**texts, **{i.name: i.text(chosen.get(i.name)) for i in self.immediates})
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class MmaAtom(_Instruction):
     """D = A x B + C as one instruction.
 
@@ -307,7 +308,7 @@ def _registers(name: str, operand: Operand, given: Sequence[str] | str) -> str:
 CopyKind = Literal["ldmatrix", "stmatrix", "cp.async"]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class CopyAtom(_Instruction):
     """A copy between memory and registers, or from global to shared memory.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from tilemma.atoms.atom import Atom, MmaAtom
 from tilemma.dtypes import DType, dtype
 from tilemma.errors import Refusal
 from tilemma.layouts import Major
+from tilemma.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Selection:
     """The instructions that do what was asked, widest first, and for every other one the rule it breaks.
 

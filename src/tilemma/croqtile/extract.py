@@ -9,6 +9,7 @@ from tilemma.croqtile.preprocess import Macro, Preprocessor
 from tilemma.croqtile.refusals import NotBuiltYet
 from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError, Note, Span, register_source
+from tilemma.records import record
 
 
 class NoKernel(CompileError):
@@ -25,7 +26,7 @@ class UnfinishedKernel(CompileError):
     fix = "{remedy}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Extracted:
     """``kernels``: for each the expanded tokens from ``__co__`` to its closing brace.
 

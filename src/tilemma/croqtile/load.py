@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilemma.croqtile import ast
@@ -15,6 +15,7 @@ from tilemma.croqtile.scope import Redefinition
 from tilemma.errors import CompileError, FrontEndFailure, Note, Span, TilemmaError
 from tilemma.ir import tile as t
 from tilemma.ir.expr import plain
+from tilemma.records import record
 
 
 class BadDefine(CompileError):
@@ -45,7 +46,7 @@ def _explained(reader: Reader | None = None) -> Iterator[None]:
         raise failure from None
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False, eq=False)
 class KernelSource:
     """One kernel of a file; `build` gives its tile IR for given definitions.
 
@@ -112,7 +113,7 @@ class _Built(Mapping[str, t.Kernel]):
         return len(self._sources)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Read:
     functions: dict[str, ast.Function]
     notes: tuple[Note, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilemma.croqtile.tables import Rule, Tables
+from tilemma.records import record
 
 END = "$END"
 
@@ -28,7 +28,7 @@ class Unexpected(Exception):
         self.accepted = accepted
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reach:
     """The tokens that a value covers, ``last`` included; none where ``first`` is negative."""
 

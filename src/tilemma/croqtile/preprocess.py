@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from tilemma.croqtile.condition import evaluate
 from tilemma.croqtile.tokens import Token, join, tokens
 from tilemma.errors import CompileError, Note, Span, nearest, register_source
+from tilemma.records import record
 
 MAX_EXPANDED = 200_000
 MAX_ARGUMENT_DEPTH = 50
@@ -78,7 +79,7 @@ class UnknownDefine(CompileError):
     fix = "{suggestion}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Macro:
     """``params`` None: object-like.  ``fixed``: defined from outside, which the file cannot change."""
 

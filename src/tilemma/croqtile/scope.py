@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tilemma.croqtile.values import Value
 from tilemma.errors import CompileError, Note, Span, nearest
+from tilemma.records import record
 
 
 class UnknownName(CompileError):
@@ -24,7 +25,7 @@ class Redefinition(CompileError):
     fix = "choose another name, or assign to the one that is there (declared `mutable`)"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Binding:
     value: Value
     span: Span

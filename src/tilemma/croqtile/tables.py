@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TypeAlias
 
 from tilemma.errors import ToolError
+from tilemma.records import record
 
 # State by terminal or rule: where a shift goes, or -1 - r to reduce by rule r.
 Row: TypeAlias = dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rule:
     """``origin`` := ``size`` symbols.  ``name``: the alias if there is one, what its value is built by.
 
@@ -36,7 +36,7 @@ class Rule:
     part: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tables:
     """``states``: the row of each state, the first is where a text begins; ``end`` the state after a whole text.
 

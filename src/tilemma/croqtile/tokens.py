@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from tilemma.errors import CompileError, Span
+from tilemma.records import record
 
 Kind = Literal["name", "int", "float", "string", "op", "bad"]
 
@@ -33,7 +34,7 @@ class UnterminatedComment(CompileError):
     fix = "close the comment with `*/`"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Token:
     """One token.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilemma.ir.expr import Expr, Var
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile
 from tilemma.ir.types import Buffer, Event
+from tilemma.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mutable:
     """A scalar in storage; ``mutable`` False: it may not be assigned again."""
 
@@ -17,7 +16,7 @@ class Mutable:
     mutable: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TileArray:
     """``s[S][T]``: copies of a buffer, not subscripted to the end yet."""
 
@@ -26,7 +25,7 @@ class TileArray:
     index: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cut:
     """``tile.subspan(h, w)`` and the like before ``.at`` says which tile."""
 
@@ -37,14 +36,14 @@ class Cut:
     step: tuple[Expr, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Filled:
     """``view.zfill``: zeros where the view reaches over the edge."""
 
     tile: Tile
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Events:
     """An event; ``slot`` or ``order`` once it was subscripted or ``.at`` was taken."""
 
@@ -53,26 +52,26 @@ class Events:
     order: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Operation:
     """The future of an asynchronous ``mma``: something to wait for, without data."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Promise:
     """``f = dma.any``: a name for a copy that is still to be made."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SpanValue:
     """A shape (``mdspan``)."""
 
     dims: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TupleValue:
     """Several integers or indices (``ituple``); ``names``: what the elements are called, when they are."""
 

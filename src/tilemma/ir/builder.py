@@ -21,6 +21,7 @@ from tilemma.ir.expr import Cast, Const, Element, Expr, Index, Var, binary, cons
 from tilemma.ir.structure import Structure
 from tilemma.ir.tiles import FragmentValue, FutureValue, Scalarlike, Tile, describe, scalar
 from tilemma.ir.types import Buffer, Contract, Event, EventRef, Space, View
+from tilemma.records import record
 
 
 class ExtentsNotKnown(CompileError):
@@ -54,7 +55,7 @@ class UnknownDtype(CompileError):
 AtomicName = Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Known:
     """What the program so far has said about a register tile."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import copysign
 from typing import TYPE_CHECKING, Any, Literal
 
 from tilemma import dtypes
 from tilemma.dtypes import DType
+from tilemma.records import record
 
 if TYPE_CHECKING:
     from tilemma.ir.types import View
@@ -33,7 +34,7 @@ BinaryOp = Literal[
 UnaryOp = Literal["neg", "not", "lnot"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Expr:
     """Base of all scalar expressions; ``type`` is the element type of the value."""
 
@@ -47,7 +48,7 @@ def same_number(a: float, b: float) -> bool:
     return a is b or (a == b and (a != 0 or copysign(1, a) == copysign(1, b)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Const(Expr):
     value: int | float | bool
     dtype: DType = INDEX
@@ -60,7 +61,7 @@ class Const(Expr):
         return self.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dim(Expr):
     """A run-time dimension named in parameter types; at least 0."""
 
@@ -71,7 +72,7 @@ class Dim(Expr):
         return INDEX
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scalar(Expr):
     """A scalar parameter of the kernel."""
 
@@ -83,7 +84,7 @@ class Scalar(Expr):
         return self.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Index(Expr):
     """The index of a parallel level or of a loop; 0 <= index < extent.
 
@@ -98,7 +99,7 @@ class Index(Expr):
         return INDEX
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Var(Expr):
     """The current value of a mutable scalar."""
 
@@ -110,7 +111,7 @@ class Var(Expr):
         return self.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Binary(Expr):
     """``a op b``.  floordiv rounds down, div and mod truncate toward zero as C's do, cdiv rounds up."""
 
@@ -127,7 +128,7 @@ class Binary(Expr):
         return promote(self.a.type, self.b.type)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unary(Expr):
     op: UnaryOp
     a: Expr
@@ -139,7 +140,7 @@ class Unary(Expr):
         return promote(self.a.type, self.a.type)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Select(Expr):
     cond: Expr
     a: Expr
@@ -150,7 +151,7 @@ class Select(Expr):
         return self.a.type if self.a.type == self.b.type else promote(self.a.type, self.b.type)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cast(Expr):
     """``a`` converted to ``dtype``: to nearest even, saturating as stores do."""
 
@@ -162,7 +163,7 @@ class Cast(Expr):
         return self.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Element(Expr):
     """The value of one element: ``view`` has no axes left, its offsets are the element's coordinates."""
 
@@ -173,7 +174,7 @@ class Element(Expr):
         return self.view.base.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FragmentElement(Expr):
     """Inside `Apply`: the value that ``fragment`` (tile ``index`` of it, for an array) holds at the element being
     visited."""
@@ -188,7 +189,7 @@ class FragmentElement(Expr):
         return self.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call(Expr):
     """A function of the math library, ``name`` without its leading underscores (``exp``, ``rsqrt``)."""
 

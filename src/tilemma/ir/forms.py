@@ -11,13 +11,14 @@ import re
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
 from tilemma.ir import expr as e
 from tilemma.ir import lane, plans, tile
 from tilemma.ir import types as ty
+from tilemma.records import record
 
 # Operator signs with their binding strength, weakest first; all associate to the left.
 SIGNS: dict[str, tuple[str, int]] = {
@@ -47,7 +48,7 @@ WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:]*", re.ASCII)
 NONE = "_"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Template:
     """``syntax`` of a class, cut into literal text and fields; ``extras`` are the fields it does not mention."""
 

@@ -8,14 +8,15 @@ so (``uniform``).  PTX is its printing: `tilemma.targets.ptx`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from tilemma.errors import Span
 from tilemma.ir.expr import same_number
+from tilemma.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reg:
     """A virtual register of PTX type ``type`` (pred, b16, b32, b64, s32, u32, s64, u64, f16x2, f32, f64)."""
 
@@ -27,7 +28,7 @@ class Reg:
         return hash(self.name)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Imm:
     """An immediate; floats are printed bit-exactly (0f3F800000)."""
 
@@ -38,14 +39,14 @@ class Imm:
         return type(other) is Imm and self.type == other.type and same_number(self.value, other.value)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Special:
     """A special register such as %tid.x, or the address of a symbol (`shared`: the CTA's dynamic memory)."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mem:
     """An address operand: [base + offset], offset in bytes."""
 
@@ -53,14 +54,14 @@ class Mem:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Vec:
     """A brace-enclosed vector of registers."""
 
     regs: tuple[Reg | Imm, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Coordinates:
     """A tensor-map operand: [map, {c0, c1, ..}]."""
 
@@ -87,7 +88,7 @@ def registers(x: LaneOperand) -> Iterator[Reg]:
                 yield from registers(c)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneOp:
     """Base of lane operations; ``syntax`` is their text, as in `tilemma.ir.tile`."""
 
@@ -98,7 +99,7 @@ class LaneOp:
 LaneBody = tuple[LaneOp, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Instr(LaneOp):
     """``[@guard] mnemonic dst.., src..;``  ``dst`` are written, ``src`` read (an accumulator is both)."""
 
@@ -111,7 +112,7 @@ class Instr(LaneOp):
     negate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AtomInstr(LaneOp):
     """One instruction of the catalogue, printed by its record's ``emit``.
 
@@ -128,7 +129,7 @@ class AtomInstr(LaneOp):
     immediates: tuple[tuple[str, int | Reg], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CopyInstr(LaneOp):
     """One copying instruction of the catalogue (ldmatrix, stmatrix, cp.async), printed by its record's ``emit``.
 
@@ -146,7 +147,7 @@ class CopyInstr(LaneOp):
     guard: Reg | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Comment(LaneOp):
     """A remark for the reader of the text."""
 
@@ -155,7 +156,7 @@ class Comment(LaneOp):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LanePrint(LaneOp):
     """C's printf by this thread: ``format`` with one conversion for each of ``args``.
 
@@ -168,7 +169,7 @@ class LanePrint(LaneOp):
     args: tuple[Reg | Imm, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneFor(LaneOp):
     """``for (var = start; var < stop; var += step)``; ``var`` is s32.  ``unroll`` 1 forbids unrolling."""
 
@@ -182,7 +183,7 @@ class LaneFor(LaneOp):
     unroll: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneIf(LaneOp):
     """Structured branch; ``uniform``: the condition is the same in every lane of a warp."""
 
@@ -194,7 +195,7 @@ class LaneIf(LaneOp):
     uniform: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneWhile(LaneOp):
     """``setup`` computes ``cond`` before each turn."""
 
@@ -205,7 +206,7 @@ class LaneWhile(LaneOp):
     body: LaneBody
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneUntil(LaneOp):
     """``body`` again and again until ``cond``, which it computes, holds."""
 
@@ -215,28 +216,28 @@ class LaneUntil(LaneOp):
     cond: Reg
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneBreak(LaneOp):
     """Leaves the innermost loop."""
 
     syntax: ClassVar[str] = "break"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneContinue(LaneOp):
     """Goes on with the innermost loop's next turn."""
 
     syntax: ClassVar[str] = "continue"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneExit(LaneOp):
     """The thread ends."""
 
     syntax: ClassVar[str] = "exit"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneParam:
     """A kernel parameter: ``type`` is a PTX type, or "tensormap" (128 bytes by value)."""
 
@@ -244,7 +245,7 @@ class LaneParam:
     type: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneLocal:
     """``bytes`` of the lane's own memory, addressed as Special(name)."""
 
@@ -253,7 +254,7 @@ class LaneLocal:
     alignment: int = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneKernel:
     """An entry point.
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, children, walk, with_operands
 from tilemma.ir.walk import walk as operations
+from tilemma.records import record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Moment:
     """Before operation ``index`` of ``body``; ``repeats`` are the loops open there."""
 

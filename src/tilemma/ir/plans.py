@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from tilemma.dtypes import DType
 from tilemma.ir.types import Level
+from tilemma.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedLayoutPlan:
     """Decided byte layout of one copy of a shared buffer, seen as ``rows`` rows (all dimensions but the last).
 
@@ -28,7 +28,7 @@ class SharedLayoutPlan:
     alignment: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CopyPlan:
     """Decided way of a `Copy`.
 
@@ -54,7 +54,7 @@ class CopyPlan:
     edge: Literal["", "whole vectors", "cut vectors"] = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FragmentPlan:
     """Decided: what a fragment is.
 
@@ -77,7 +77,7 @@ class FragmentPlan:
     grid: tuple[int, int] = (1, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadPlan:
     """Decided way of a `Load`: "ldmatrix" (``atom`` names the record), "descriptor" (nothing to do), "shared"
     or "global" (scalar or vector loads of each lane's own elements)."""
@@ -86,7 +86,7 @@ class LoadPlan:
     atom: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StorePlan:
     """Decided way of a `Store`: "direct" (each lane its own elements, ``vector`` bytes at a time) or
     "stmatrix"."""

@@ -10,7 +10,7 @@ fields that the syntax does not mention follow as ``{name = value}`` when they d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal
 
 from tilemma.dtypes import DType
@@ -18,9 +18,10 @@ from tilemma.errors import Span
 from tilemma.ir.expr import Expr, Index, Scalar, Var
 from tilemma.ir.plans import CopyPlan, FragmentPlan, LoadPlan, SharedLayoutPlan, StorePlan
 from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, View
+from tilemma.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Op:
     """Base of all tile operations."""
 
@@ -34,7 +35,7 @@ Body = tuple[Op, ...]
 # ---- control ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parallel(Op):
     """``body`` once for each combination of the indices, all at the same time.
 
@@ -55,7 +56,7 @@ class Parallel(Op):
     overlap: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class For(Op):
     """``body`` for index = start, start + step, ... while index < stop.  index.extent bounds the index."""
 
@@ -69,14 +70,14 @@ class For(Op):
     vectorize: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class While(Op):
     syntax: ClassVar[str] = "while $cond $body"
     cond: Expr
     body: Body
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class If(Op):
     syntax: ClassVar[str] = "if $cond $then else $otherwise"
     cond: Expr
@@ -84,7 +85,7 @@ class If(Op):
     otherwise: Body = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InThreads(Op):
     """``body`` by those instances of the enclosing scope for which ``cond`` holds: a role when asynchronous.
 
@@ -100,12 +101,12 @@ class InThreads(Op):
     solo: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Break(Op):
     syntax: ClassVar[str] = "break"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Continue(Op):
     syntax: ClassVar[str] = "continue"
 
@@ -113,7 +114,7 @@ class Continue(Op):
 # ---- scalars and elements --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Declare(Op):
     """A mutable scalar, private to each instance of the scope that declares it."""
 
@@ -122,14 +123,14 @@ class Declare(Op):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assign(Op):
     syntax: ClassVar[str] = "set $var = $value"
     var: Var
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetElement(Op):
     """Write one element; ``view`` has no axes.  The value is converted as stores convert."""
 
@@ -138,7 +139,7 @@ class SetElement(Op):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Atomic(Op):
     """``old = *view; *view = old OP value`` in one step; ``result`` receives the old value."""
 
@@ -153,7 +154,7 @@ class Atomic(Op):
 # ---- storage ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Alloc(Op):
     """A shared or local buffer.
 
@@ -170,7 +171,7 @@ class Alloc(Op):
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Copy(Op):
     """Move the elements of ``src`` to ``dst``.
 
@@ -202,7 +203,7 @@ class Copy(Op):
 # ---- contraction -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FragmentRef:
     """A register tile, or one of an array of them (``mc[i][j]``; the subscripts are known when compiled)."""
 
@@ -210,7 +211,7 @@ class FragmentRef:
     index: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeclareFragment(Op):
     """Names a register tile; ``copies`` for arrays.  Decided: ``plan``."""
 
@@ -222,7 +223,7 @@ class DeclareFragment(Op):
     plan: FragmentPlan | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fill(Op):
     """Every element of the accumulator becomes ``value``; ``dtype`` None: inferred from the operands."""
 
@@ -232,7 +233,7 @@ class Fill(Op):
     dtype: DType | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load(Op):
     """Snapshot of ``src`` as an operand tile (or as an accumulator, when a store or `Mma` uses it as one).
 
@@ -249,7 +250,7 @@ class Load(Op):
 Operand = FragmentRef | View
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mma(Op):
     """``acc += a x b``.  Operands are fragments, or shared views named directly.
 
@@ -275,7 +276,7 @@ class Mma(Op):
     accumulate: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScaleMma(Op):
     """Retroactive ``mma.scale``: what was accumulated since the last one is scaled by ``a[row] * b``."""
 
@@ -285,7 +286,7 @@ class ScaleMma(Op):
     scale_b: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Store(Op):
     """Write the accumulator to ``dst``, converting; ``rows``/``columns`` limit what is written (``.mask``).
 
@@ -303,14 +304,14 @@ class Store(Op):
     plan: StorePlan | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Commit(Op):
     """``mma.commit``: the multiplies above have read what the next trigger releases."""
 
     syntax: ClassVar[str] = "mma.commit"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Apply(Op):
     """``body`` for each element of a fragment, by its owner; indices are its row and column in the tile."""
 
@@ -320,7 +321,7 @@ class Apply(Op):
     body: Body
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetFragmentElement(Op):
     """Inside `Apply`: the element visited becomes ``value``."""
 
@@ -332,7 +333,7 @@ class SetFragmentElement(Op):
 # ---- events and futures ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeclareEvent(Op):
     """Decided: ``arrivals`` that complete a generation, and the byte ``offset`` of its mbarriers in shared
     memory; ``by_warp``: each warp of an instance that triggers arrives for itself, else one thread for all.
@@ -345,7 +346,7 @@ class DeclareEvent(Op):
     by_warp: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WaitEvent(Op):
     """Decided: ``in_turn``: the waits of a thread go through the ring slot by slot, from slot 0 on."""
 
@@ -354,7 +355,7 @@ class WaitEvent(Op):
     in_turn: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TriggerEvent(Op):
     """Decided: ``bytes`` of copies above it that the generation waits for; ``ordered``: the waits for what it
     releases stand in front of it already."""
@@ -367,13 +368,13 @@ class TriggerEvent(Op):
     ordered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WaitFuture(Op):
     syntax: ClassVar[str] = "wait_future $futures"
     futures: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SwapFutures(Op):
     """Rotates what the names stand for: the first becomes the second, ..., the last the first."""
 
@@ -384,7 +385,7 @@ class SwapFutures(Op):
 # ---- diagnostics and results -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Print(Op):
     """Prints its parts, strings and values, in order."""
 
@@ -393,7 +394,7 @@ class Print(Op):
     newline: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assert(Op):
     syntax: ClassVar[str] = "assert $cond, $message"
     cond: Expr
@@ -403,7 +404,7 @@ class Assert(Op):
 # ---- synchronisation: written by the user, or inserted by the pass that owns it ---------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sync(Op):
     """``sync.*`` as the program wrote it: a barrier of ``level``, or a fence."""
 
@@ -412,7 +413,7 @@ class Sync(Op):
     level: Level | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Barrier(Op):
     """Decided: the ``threads`` threads of the enclosing instance wait for each other.
 
@@ -426,7 +427,7 @@ class Barrier(Op):
     id_step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProxyFence(Op):
     """Decided: this thread's earlier writes to shared memory are visible to the async proxy (wgmma, TMA).
 
@@ -436,14 +437,14 @@ class ProxyFence(Op):
     syntax: ClassVar[str] = "proxy_fence"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CopyCommit(Op):
     """Decided: closes a group of cp.async copies of this thread."""
 
     syntax: ClassVar[str] = "copy_commit"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CopyWait(Op):
     """Decided: all but the newest ``pending`` cp.async groups of this thread have arrived."""
 
@@ -451,7 +452,7 @@ class CopyWait(Op):
     pending: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BulkWait(Op):
     """Decided: all but the newest ``pending`` TMA stores of this thread have read their source, or, where
     ``complete``, have written their destination.
@@ -464,21 +465,21 @@ class BulkWait(Op):
     complete: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MmaFence(Op):
     """Decided: wgmma.fence, orders register accesses before the multiplies that follow."""
 
     syntax: ClassVar[str] = "mma_fence"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MmaCommit(Op):
     """Decided: wgmma.commit_group."""
 
     syntax: ClassVar[str] = "mma_commit"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MmaWait(Op):
     """Decided: wgmma.wait_group: all but the newest ``pending`` groups have finished."""
 
@@ -489,7 +490,7 @@ class MmaWait(Op):
 # ---- kernels ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ArrayFacts:
     """What the code may assume of an array parameter.
 
@@ -501,14 +502,14 @@ class ArrayFacts:
     alignment: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ArrayParameter:
     buffer: Buffer
     facts: ArrayFacts | None = None
     span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScalarParameter:
     scalar: Scalar
     span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
@@ -517,7 +518,7 @@ class ScalarParameter:
 Parameter = ArrayParameter | ScalarParameter
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kernel:
     """A kernel: its parameters in the program's order, and its body: the launches and what they share.
 

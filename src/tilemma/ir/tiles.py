@@ -7,13 +7,14 @@ extents may still wait for the other side of a copy (``chunkat`` takes its tile 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from tilemma.errors import CompileError, Span
 from tilemma.ir.expr import Binary, Expr, Index, add, const, expr, floordiv, minimum, mul, sub, value_of
 from tilemma.ir.tile import FragmentRef
 from tilemma.ir.types import Axis, Buffer, View
+from tilemma.records import record
 
 
 class WrongRank(CompileError):
@@ -58,7 +59,7 @@ class TileExtent(CompileError):
     fix = "use a positive number; `_` (`full` in Python) keeps a dimension whole"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bounded:
     """A value with an upper bound: an index, a composition ``a # b``, or ``k(-1)``.  0 <= value < extent."""
 
@@ -88,7 +89,7 @@ def scalar(x: Scalarlike | float) -> Expr:
     return x.value if isinstance(x, Bounded) else expr(x)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tile:
     """A view as a program names it; ``chunks`` are ``chunkat`` indices whose extents are not settled yet."""
 
@@ -256,7 +257,7 @@ def _divisor(dim: Expr, count: Expr) -> Expr | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FragmentValue:
     """A register tile, or (with ``copies``) an array of them."""
 
@@ -272,7 +273,7 @@ class FragmentValue:
         return FragmentRef(self.name, self.index)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FutureValue:
     """The handle of a copy: ``data`` is where it writes.  It can stand for that tile itself."""
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from tilemma.dtypes import DType
 from tilemma.ir.expr import Const, Expr, add, const, mul, value_of
+from tilemma.records import record
 
 
 class Space(StrEnum):
@@ -89,7 +90,7 @@ CLUSTER, BLOCK, GROUP, WARPGROUP, THREAD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Buffer:
     """Storage for a dense row-major array (as the program sees it), or for ``copies`` of it (``s[S]``)."""
 
@@ -114,7 +115,7 @@ class Buffer:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Axis:
     """One axis of a view: ``extent`` steps of ``step`` elements along dimension ``dim`` of the base."""
 
@@ -123,7 +124,7 @@ class Axis:
     step: Expr = Const(1)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class View:
     """A region of a buffer: element ``(i, j, ..)`` is base coordinate ``offsets[axis.dim] + i * axis.step``.
 
@@ -202,7 +203,7 @@ class View:
         return replace(v, axes=())
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Event:
     """A ring of ``slots`` barriers with generations; ``slots`` 0: a single event without a subscript.
 
@@ -215,7 +216,7 @@ class Event:
     ready: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EventRef:
     """``e``, ``e[slot]``, or ``e.at(order)`` (slot order % slots, generation order / slots)."""
 

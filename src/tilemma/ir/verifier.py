@@ -84,19 +84,26 @@ class Verifier:
         if not holds:
             self.fail(what, rule)
 
+    # What every expression asks for puts its words together only when it fails.
+
     def declare(self, kind: str, name: str, entity: Any) -> None:
-        self.require(self.find(kind, name) is None, f"{kind} `{name}` is declared twice", "names to be unique")
+        if self.find(kind, name) is not None:
+            self.fail(f"{kind} `{name}` is declared twice", "names to be unique")
         self.scopes[-1][kind, name] = entity
 
     def find(self, kind: str, name: str) -> Any:
-        return next((s[kind, name] for s in reversed(self.scopes) if (kind, name) in s), None)
+        key = kind, name
+        for scope in reversed(self.scopes):
+            if key in scope:
+                return scope[key]
+        return None
 
     def known(self, kind: str, name: str, entity: Any = None) -> Any:
         found = self.find(kind, name)
-        self.require(found is not None, f"{kind} `{name}` is not declared", "a name declared earlier, in scope")
-        self.require(
-            entity is None or found == entity, f"{kind} `{name}` is not what was declared", f"{found!r} everywhere"
-        )
+        if found is None:
+            self.fail(f"{kind} `{name}` is not declared", "a name declared earlier, in scope")
+        if entity is not None and found is not entity and found != entity:
+            self.fail(f"{kind} `{name}` is not what was declared", f"{found!r} everywhere")
         return found
 
     @contextmanager
@@ -149,58 +156,72 @@ class Verifier:
 
     def integer(self, x: e.Expr, what: str) -> None:
         self.expression(x)
-        self.require(x.type.is_integer, f"{what} is {x.type}", "an integer")
+        if not x.type.is_integer:
+            self.fail(f"{what} is {x.type}", "an integer")
 
     def expression(self, x: e.Expr) -> None:
-        match x:
-            case e.Dim():
-                self.require(x.name in self.dims, f"dimension `{x.name}` is in no parameter", "a named dimension")
-            case e.Scalar() | e.Var():
-                self.known("scalar", x.name, x)
-            case e.Index():
-                found = self.known("scalar", x.name)
-                self.require(isinstance(found, e.Index), f"`{x.name}` is not an index", "an index")
-            case e.Element():
-                self.require(not x.view.axes, "an element's view has axes left", "a view without axes")
-                self.view(x.view)
-                return
-            case e.FragmentElement():
-                self.require(self.applies > 0, "an element of a fragment outside `apply`", "to stand inside it")
-                self.known("fragment", x.fragment)
-            case e.Binary() if x.op in e.BITWISE:
-                both = not (x.a.type.is_float or x.b.type.is_float)
-                self.require(both, f"`{x.op}` on {x.a.type} and {x.b.type}", "integers")
-            case e.Unary("not"):
-                self.require(not x.a.type.is_float, f"`not` on {x.a.type}", "an integer")
+        kind = type(x)
+        if kind is e.Const:
+            return
+        check = EXPRESSIONS.get(kind)
+        if check is not None:
+            check(self, x)
+        if kind is e.Element:
+            return
         guards = self.guards
         # The operands of `? :`, `&&` and `||` are evaluated only where they count.
-        self.guards += isinstance(x, e.Select) or (isinstance(x, e.Binary) and x.op in ("land", "lor"))
+        self.guards += kind is e.Select or (isinstance(x, e.Binary) and x.op in e.LOGICAL)
         for child in e.children(x):
             self.expression(child)
         self.guards = guards
 
+    def dimension(self, x: e.Dim) -> None:
+        if x.name not in self.dims:
+            self.fail(f"dimension `{x.name}` is in no parameter", "a named dimension")
+
+    def scalar(self, x: e.Scalar | e.Var) -> None:
+        self.known("scalar", x.name, x)
+
+    def index(self, x: e.Index) -> None:
+        if not isinstance(self.known("scalar", x.name), e.Index):
+            self.fail(f"`{x.name}` is not an index", "an index")
+
+    def read_element(self, x: e.Element) -> None:
+        self.require(not x.view.axes, "an element's view has axes left", "a view without axes")
+        self.view(x.view)
+
+    def fragment_element(self, x: e.FragmentElement) -> None:
+        self.require(self.applies > 0, "an element of a fragment outside `apply`", "to stand inside it")
+        self.known("fragment", x.fragment)
+
+    def bits(self, x: e.Binary) -> None:
+        if x.op in e.BITWISE and (x.a.type.is_float or x.b.type.is_float):
+            self.fail(f"`{x.op}` on {x.a.type} and {x.b.type}", "integers")
+
+    def inverse(self, x: e.Unary) -> None:
+        if x.op == "not" and x.a.type.is_float:
+            self.fail(f"`not` on {x.a.type}", "an integer")
+
     def view(self, v: ty.View) -> None:
         self.known("buffer", v.base.name, v.base)
         rank = len(v.base_shape)
-        self.require(len(v.offsets) == rank, f"{len(v.offsets)} offsets into {rank} dimensions", "one for each")
+        if len(v.offsets) != rank:
+            self.fail(f"{len(v.offsets)} offsets into {rank} dimensions", "one for each")
         dims = [a.dim for a in v.axes]
-        self.require(
-            len(set(dims)) == len(dims) and all(0 <= d < rank for d in dims),
-            f"axes along dimensions {dims} of {rank}",
-            "each dimension at most once",
-        )
-        self.require(
-            (v.slot is not None) == (v.base.copies > 0),
-            f"a view {'without' if v.slot is None else 'with'} a slot of `{v.base.name}`",
-            "a slot for an array of tiles, none otherwise",
-        )
+        if len(set(dims)) != len(dims) or not all(0 <= d < rank for d in dims):
+            self.fail(f"axes along dimensions {dims} of {rank}", "each dimension at most once")
+        if (v.slot is not None) != (v.base.copies > 0):
+            self.fail(
+                f"a view {'without' if v.slot is None else 'with'} a slot of `{v.base.name}`",
+                "a slot for an array of tiles, none otherwise",
+            )
         for x in v.expressions():
             self.integer(x, "a part of a view")
         for s in v.reshape or ():
             self.integer(s, "an extent")
         slot = None if v.slot is None else value_of(v.slot)
-        if slot is not None and not self.guards:
-            self.require(0 <= slot < v.base.copies, f"slot {slot} of {v.base.copies}", "a slot of the array")
+        if slot is not None and not self.guards and not 0 <= slot < v.base.copies:
+            self.fail(f"slot {slot} of {v.base.copies}", "a slot of the array")
         if v.base.space is not ty.Space.GLOBAL and not self.guards:
             self._fits(v)
 
@@ -212,11 +233,11 @@ class Verifier:
             extent, step = extents.get(d, (1, 1))
             if first is not None and limit is not None and extent is not None and step is not None and extent > 0:
                 last = first + (extent - 1) * step
-                self.require(
-                    first >= 0 and last < limit,
-                    f"elements {first} to {last} of dimension {d} of `{v.base.name}`, which has {limit}",
-                    "a view inside its buffer",
-                )
+                if first < 0 or last >= limit:
+                    self.fail(
+                        f"elements {first} to {last} of dimension {d} of `{v.base.name}`, which has {limit}",
+                        "a view inside its buffer",
+                    )
 
     def fragment(self, r: tile.FragmentRef) -> None:
         declared: tile.DeclareFragment = self.known("fragment", r.name)
@@ -356,6 +377,16 @@ CHECKS: dict[type, Callable[[Verifier, Any], None]] = {
     tile.WaitFuture: Verifier.uses_futures,
     tile.SwapFutures: Verifier.uses_futures,
     tile.SetFragmentElement: Verifier.set_fragment_element,
+}
+EXPRESSIONS: dict[type, Callable[[Verifier, Any], None]] = {
+    e.Dim: Verifier.dimension,
+    e.Scalar: Verifier.scalar,
+    e.Var: Verifier.scalar,
+    e.Index: Verifier.index,
+    e.Element: Verifier.read_element,
+    e.FragmentElement: Verifier.fragment_element,
+    e.Binary: Verifier.bits,
+    e.Unary: Verifier.inverse,
 }
 # Those whose check visits the body.
 STRUCTURED = (tile.Parallel, tile.For, tile.Apply, tile.While)

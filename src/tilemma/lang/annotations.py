@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from tilemma.records import record
 
 Dimension = str | int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ArrayType:
     """An array in device memory: element type (or the name of a compile-time parameter that holds it), and
     for each dimension a name, a number, or None for one that has no name."""
@@ -17,7 +18,7 @@ class ArrayType:
     dims: tuple[Dimension, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScalarType:
     """A scalar passed by value: element type, or the name of a compile-time parameter that holds it."""
 

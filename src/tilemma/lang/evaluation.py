@@ -6,8 +6,10 @@ import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from tilemma.records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class Event:
     """A name read or bound.  ``target``: bound as the target of a `for`."""
 

@@ -8,7 +8,6 @@ import linecache
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from keyword import iskeyword
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -25,6 +24,7 @@ from tilemma.lang.scalars import Value
 from tilemma.lang.spans import PACKAGE, Position, caller_span, forget_sources, node_span
 from tilemma.lang.tracing import Trace, trace, tracing
 from tilemma.lang.views import TileValue
+from tilemma.records import record
 
 
 class NoKernelSource(CompileError):
@@ -83,7 +83,7 @@ class OutsideParallel(CompileError):
     fix = "move it into the `parallel` whose instances shall do it"
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False, eq=False)
 class KernelSource:
     """A kernel function, read and checked once; `build` traces it for given compile-time values."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from tilemma.records import record
 
 BANKS = 32
 BANK_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BankReport:
     """How one warp-wide access uses the banks.
 

@@ -7,8 +7,10 @@ swizzle mode.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from tilemma.records import record
 
 # The descriptor's own code.  CUtensorMapSwizzle counts the other way: see `tensor_map_swizzle`.
 MODE_OF_SWIZZLE: Final = {0: 0, 128: 1, 64: 2, 32: 3}
@@ -21,7 +23,7 @@ class DescriptorError(ValueError):
     """A field that a matrix descriptor cannot hold: our own bug, never a user's."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Descriptor:
     """A matrix descriptor; addresses and offsets in bytes, ``swizzle`` 0, 32, 64 or 128 bytes.
 

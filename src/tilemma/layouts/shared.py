@@ -6,7 +6,6 @@ contiguous in memory, "K" (col) or "MN" (row).  A buffer that is not an operand 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Final, Literal
 
@@ -26,6 +25,7 @@ from tilemma.layouts.algebra import (
     tile_to_shape,
 )
 from tilemma.layouts.descriptor import Descriptor, DescriptorError
+from tilemma.records import record
 
 Major = Literal["K", "MN"]
 SWIZZLES: Final = (0, 32, 64, 128)
@@ -61,7 +61,7 @@ def canonical_atom(bits: int, major: Major, swizzle: int) -> LayoutLike:
     return join(element_swizzle(bits, swizzle), affine)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SharedLayout:
     """A tile in shared memory, ``shape`` = (rows, cols) = (M/N extent, K extent) elements of ``dtype``.
 

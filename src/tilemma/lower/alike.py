@@ -6,9 +6,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Select
+from tilemma.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Structure:
     """``number`` is the same for equal expressions; ``indices`` are those that they depend on."""
 

@@ -18,6 +18,7 @@ from tilemma.lower.alike import Structures
 from tilemma.lower.emitter import Emitter, Value
 from tilemma.lower.linear import Linear
 from tilemma.lower.params import Parameters
+from tilemma.records import record
 
 if TYPE_CHECKING:
     from tilemma.lower.memory import Matrix
@@ -30,7 +31,7 @@ class NotLowered(CompileError):
     fix = "{remedy}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Instance:
     """The executing instance of a scope: ``threads`` threads of the CTA from ``first`` on.
 
@@ -52,7 +53,7 @@ class RegisterTile:
     regs: dict[tuple[int, int], tuple[Reg, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedTile:
     """An operand that the instruction reads from shared memory: the view, its indices already replaced."""
 
@@ -65,7 +66,7 @@ Tile = RegisterTile | SharedTile
 FragmentKey = tuple[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Visit:
     """The element that `Apply` visits: which value of which atom, and the register holding it now."""
 
@@ -75,7 +76,7 @@ class Visit:
     register: Reg
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cluster:
     """The blocks of a cluster: how many, their indices' extents, and whether they reach each other's memory."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from tilemma.atoms import catalogue
 from tilemma.ir import tile
@@ -24,6 +23,7 @@ from tilemma.lower.context import Lowering, NotLowered, lowers
 from tilemma.lower.emitter import Value
 from tilemma.lower.linear import Linear
 from tilemma.lower.memory import Place, coordinates, place, pointer, storage_bytes, stride_bytes, times
+from tilemma.records import record
 
 # Chunks of one thread that are written out; more of them become a loop around this many.
 UNROLL = {"cp.async": 16, "ldst": 8}
@@ -31,7 +31,7 @@ LOOP_UNROLL = 4
 EDGE_UNROLL = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chunks:
     """How a tile of ``shape`` is cut: ``elements`` a chunk, ``across`` chunks a row, ``rows`` rows in all."""
 
@@ -168,7 +168,7 @@ def _whole(lo: Lowering, view: View, shape: Sequence[int]) -> Reg | bool:
     return sure
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chunk:
     """One chunk of this thread: its row and first column, and whether it exists."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tilemma.atoms import MmaAtom, Operand, catalogue
 from tilemma.dtypes import DType
@@ -15,6 +14,7 @@ from tilemma.lower.context import FragmentKey, Instance, Lowering, RegisterTile,
 from tilemma.lower.convert import constant, convert, register
 from tilemma.lower.linear import Linear
 from tilemma.lower.ownership import ownership, position
+from tilemma.records import record
 
 
 def atom_of(plan: FragmentPlan) -> MmaAtom:
@@ -74,7 +74,7 @@ def lower_declare_fragment(lo: Lowering, op: tile.DeclareFragment) -> None:
         lo.fragments[op.name, sub] = RegisterTile(plan, regs)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Spread:
     """The lanes' part of a tile's coordinates for the executing unit, and the constants of atoms and values."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilemma import launch
 from tilemma.errors import CompileError
 from tilemma.ir import tile, usage, walk
@@ -21,6 +19,7 @@ from tilemma.lower.futures import place_rotating
 from tilemma.lower.memory import copy_stride, default_plan
 from tilemma.lower.params import size, symbol
 from tilemma.passes.target import Target
+from tilemma.records import record
 
 
 class GridNotComputable(CompileError):
@@ -30,7 +29,7 @@ class GridNotComputable(CompileError):
     fix = "compute the extent from dimensions, or loop inside the block"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lowered:
     """One launch: its code, and how to start it."""
 

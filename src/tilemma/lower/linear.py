@@ -6,14 +6,13 @@ of unrolled loops, positions within a fragment) ends up in constants and in imme
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilemma.ir.lane import Reg
+from tilemma.records import record
 
 Terms = tuple[tuple[Reg, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Linear:
     """``sum(reg * factor) + const``; no factor is 0, and terms stand in the order of their register names."""
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tilemma import dtypes
 from tilemma.dtypes import DType
@@ -34,9 +33,10 @@ from tilemma.ir.lane import Imm, Reg, Vec
 from tilemma.lower.context import Lowering, NotLowered
 from tilemma.lower.convert import convert, register
 from tilemma.lower.emitter import Emitter, Value
+from tilemma.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Float:
     """Arithmetic on registers of one float type, each operation rounded by itself."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from tilemma.atoms import CopyAtom, Operand, catalogue
 from tilemma.lower.ownership import Digit, digits
+from tilemma.records import record
 
 # (atom of the tile, register or first value of the atom) that a matrix fills or comes from.
 Target = tuple[tuple[int, int], int]
 Piece = tuple[Target, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MatrixMove:
     """One ldmatrix or stmatrix: its matrices, and where their rows start, as digits of the lane and a constant.
 

@@ -17,7 +17,6 @@ changes, so that loops only add what moves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tilemma.ir.expr import value_of
 from tilemma.ir.lane import Imm, Mem, Reg, Special
@@ -27,6 +26,7 @@ from tilemma.lower.context import Lowering, NotLowered
 from tilemma.lower.emitter import Emitter
 from tilemma.lower.linear import Linear
 from tilemma.lower.params import symbol
+from tilemma.records import record
 
 _MASKS = {0: 0, 16: 0, 32: 0x10, 64: 0x30, 128: 0x70}
 _PERIOD = 1024
@@ -95,7 +95,7 @@ def swizzled(e: Emitter, slab: int, line: Linear) -> tuple[Linear, int, int]:
     return high + low, const & mask, const_high + (const & ~mask)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Matrix:
     """A view of shared memory as its plan sees it: position = origin + sum(index * step), in rows and columns.
 
@@ -239,7 +239,7 @@ def shared_address(lo: Lowering, plan: SharedLayoutPlan, base: Linear, row: Line
 # ---- elements of any view --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """An element (or the first of a run along the last dimension) in memory."""
 

@@ -8,7 +8,6 @@ double are digits of the lane, ``(lane >> shift) & mask`` times a factor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -18,9 +17,10 @@ from tilemma.atoms import Operand
 from tilemma.ir.lane import Imm
 from tilemma.lower.context import Lowering
 from tilemma.lower.linear import Linear
+from tilemma.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Digit:
     """``(lane >> shift) & mask``, worth ``row`` rows and ``col`` columns a unit."""
 
@@ -30,7 +30,7 @@ class Digit:
     col: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ownership:
     """Position of (lane, value): the sum of the lane's digits, plus ``values[value]``, as (row, col)."""
 

@@ -47,13 +47,14 @@ from tilemma.ir.types import Level, Space, View
 from tilemma.ir.walk import expressions
 from tilemma.passes.scope import WARP
 from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct, evaluate
+from tilemma.records import record
 
 # "tma" loads into shared memory, "bulk" stores from it.
 Agent = Literal["thread", "cp.async", "wgmma", "tma", "bulk"]
 _FAR = 2**62
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Offset:
     """An offset as base[instance] + sum of coefficient * atom + something in ``loose``.
 

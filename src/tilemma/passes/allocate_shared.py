@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from tilemma.errors import CompileError, Note
@@ -18,6 +18,7 @@ from tilemma.passes.rotation import Rotations
 from tilemma.passes.scope import Dependence, block_threads
 from tilemma.passes.target import Target
 from tilemma.passes.threads import Node, Tree
+from tilemma.records import record
 
 
 class SharedMemoryLimit(CompileError):
@@ -31,7 +32,7 @@ class SharedMemoryLimit(CompileError):
 _MBARRIER = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Placed:
     alloc: Alloc
     life: tuple[int, int]
@@ -39,7 +40,7 @@ class _Placed:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Layout:
     """Where everything lies, which buffers lie at one place, and the bytes in all."""
 
@@ -49,7 +50,7 @@ class _Layout:
     total: int
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class AllocateShared:
     """Fills `Alloc.offset`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.errors import CompileError, Note, Span
@@ -15,6 +15,7 @@ from tilemma.passes.contraction import stored
 from tilemma.passes.decision import Decision
 from tilemma.passes.rotation import Rotations
 from tilemma.passes.shared_views import SLABS, geometry, ldmatrix_rule, wgmma_rule
+from tilemma.records import record
 
 
 class SwizzleConflict(CompileError):
@@ -31,7 +32,7 @@ class SwizzleRefused(CompileError):
     fix = "leave the swizzle out, then the compiler chooses{suggestion}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Reader:
     """A view that an instruction reads: why a slab width does not serve it, or None."""
 
@@ -49,7 +50,7 @@ class _Reader:
         return wgmma_rule(operand, slab, self.rows)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class AssignLayouts:
     """Fills `Alloc.layout` of shared buffers.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Dependence
 from tilemma.passes.target import Target
 from tilemma.passes.threads import Node, Tree
+from tilemma.records import record
 
 # setmaxnreg takes multiples of 8 from 24 to 256 (PTX ISA); a thread can use 255.
 _STEP, _LEAST, _MOST = 8, 24, 240
@@ -37,7 +38,7 @@ _MOVER = 40
 _WARPGROUP = 128
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class AssignRoles:
     """Fills `InThreads.solo` and `InThreads.registers`.
 

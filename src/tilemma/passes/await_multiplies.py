@@ -13,6 +13,7 @@ from tilemma.ir.tile import Apply, Body, For, If, Kernel, Mma, Op, ScaleMma, Sto
 from tilemma.ir.tiles import written
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.decision import Decision
+from tilemma.records import record
 
 
 class AccumulatorNotAwaited(CompileError):
@@ -65,7 +66,7 @@ class _Order:
         return self.pending
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class AwaitMultiplies:
     """Checks and removes the futures of multiplies."""
 

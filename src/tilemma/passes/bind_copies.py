@@ -24,9 +24,10 @@ from tilemma.ir.types import Event, EventRef
 from tilemma.ir.walk import rewrite, rewrite_blocks, walk
 from tilemma.passes import tma
 from tilemma.passes.decision import Decision
+from tilemma.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class BindCopies:
     """Gives every load by TMA an event, and turns waits for its future into waits for that.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.errors import CompileError
 from tilemma.ir.expr import Expr, const, substitute
@@ -12,6 +12,7 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import count, kind, sites
 from tilemma.passes.target import Target
+from tilemma.records import record
 
 
 class ClusterRefused(CompileError):
@@ -28,7 +29,7 @@ class TriggerOutsideCluster(CompileError):
     fix = "write `trigger {event}`, or put the block inside `parallel ... : cluster`"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class CheckClusters:
     """Refuses clusters that the target cannot start; one of a single block becomes that block."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -56,6 +56,7 @@ from tilemma.ir.walk import walk as operations
 from tilemma.passes.contraction import Fragments, extents, fragment_uses, matrix
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Site, names, sites
+from tilemma.records import record
 
 
 class ContractMismatch(CompileError):
@@ -137,7 +138,7 @@ def shape_text(shape: tuple[int, ...] | tuple[Expr, ...]) -> str:
     return "[" + ", ".join(str(e) if isinstance(e, int) else describe(e) for e in shape) + "]"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class CheckContracts:
     """Checks shapes and element types; fills `DeclareFragment.shape`; operands and stores become tiles of two
     dimensions."""

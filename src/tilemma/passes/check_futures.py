@@ -4,7 +4,6 @@ another copy to the same place."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeGuard
 
 from tilemma.errors import CompileError, Note
@@ -28,6 +27,7 @@ from tilemma.ir.tiles import written
 from tilemma.ir.types import Space, View
 from tilemma.ir.walk import bodies, walk
 from tilemma.passes.decision import Decision
+from tilemma.records import record
 
 
 class NeverWaitedFor(CompileError):
@@ -44,7 +44,7 @@ class NotWaitedFor(CompileError):
     fix = "write `wait {waited}` before this statement"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class CheckFutures:
     """Changes nothing.  A copy that stands under an `if` is given the benefit of the doubt, as the conditions that
     start and await it may be the same; loops are taken to run."""

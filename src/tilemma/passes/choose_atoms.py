@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from tilemma.atoms import MmaAtom, catalogue, select
@@ -23,6 +23,7 @@ from tilemma.passes.shared_views import SLABS, ldmatrix_rule, wgmma_rule
 from tilemma.passes.snapshot import stale_fragments
 from tilemma.passes.target import Target
 from tilemma.passes.unsupported import NotBuilt
+from tilemma.records import record
 
 
 class NoInstruction(CompileError):
@@ -50,7 +51,7 @@ class TileTooLarge(CompileError):
 MAX_REGISTERS = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Work:
     """One multiply: M, N, K of the tile that an instance of ``level`` holds, and how its operands lie."""
 
@@ -68,14 +69,14 @@ class _Work:
     b_stale: Op | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Choice:
     atom: MmaAtom
     grid: tuple[int, int]
     tiles: tuple[int, int, int]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class ChooseAtoms:
     """Fills `Mma.atom`, `Mma.tiles`, `DeclareFragment.plan` and `Load.plan`.
 

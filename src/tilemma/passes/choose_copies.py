@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilemma.errors import CompileError
@@ -19,6 +19,7 @@ from tilemma.passes.scope import Dependence, Site, block_threads, control, count
 from tilemma.passes.shared_views import ldmatrix_rule
 from tilemma.passes.target import Target
 from tilemma.passes.unsupported import NotBuilt
+from tilemma.records import record
 
 
 class ClashingCopies(CompileError):
@@ -42,7 +43,7 @@ class CopyOutsideBlock(CompileError):
     fix = "move it into the `parallel ... : block` that needs the data"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class ChooseCopies:
     """Fills `Copy.plan` and `Store.plan`.
 
@@ -201,7 +202,7 @@ def _depends(view: View, dependence: Dependence) -> set[str]:
     return found
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Memory:
     """What is known of the arrays and buffers that copies touch."""
 

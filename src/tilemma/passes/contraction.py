@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilemma.dtypes import DType
 from tilemma.ir.expr import Binary, Const, Expr, FragmentElement, Select, value_of
 from tilemma.ir.expr import walk as parts
@@ -24,6 +22,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import Contract, View
 from tilemma.ir.walk import expressions, walk
 from tilemma.layouts import Major
+from tilemma.records import record
 
 
 def matrix(view: View) -> View:
@@ -43,7 +42,7 @@ def extents(contract: Contract, a: tuple[int, int], b: tuple[int, int]) -> tuple
     return m, n, ka, kb
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stored:
     """An operand as it lies in memory: ``rows`` is its M or N axis, ``major`` the axis contiguous in memory.
 

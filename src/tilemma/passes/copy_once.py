@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,9 +15,10 @@ from tilemma.passes import tma
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Dependence
 from tilemma.passes.threads import Block, Node, Tree, distinct
+from tilemma.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class CopyOnce:
     """Puts what would go several times to one place under a condition that admits one instance: copies by TMA,
     and others that have a future or an event.  All instances wait, and trigger, as before."""

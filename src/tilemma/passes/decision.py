@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilemma.errors import Span
+from tilemma.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Decision:
     """One decision: which pass took it, about what, in a sentence, and as JSON-ready data.
 

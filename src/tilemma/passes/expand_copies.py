@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilemma.ir.expr import Const, Expr, Index, add, binary, const, floordiv, mod, mul, value_of
@@ -12,9 +12,10 @@ from tilemma.ir.walk import rewrite, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Dependence, Site, block_threads, control, count, kind, sites
 from tilemma.passes.unsupported import NotBuilt
+from tilemma.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class ExpandCopies:
     """Removes `Copy.transpose` and `Copy.pad`, and gives both sides of a copy the same rank.
 

@@ -15,7 +15,7 @@ Tile b lies outside its array: nothing of it is read, and nobody reads the zeros
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.ir.expr import Element, Index, binary, const, depends_on, substitute, value_of
 from tilemma.ir.expr import walk as parts
@@ -37,12 +37,13 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import Space
 from tilemma.ir.walk import expressions, map_expressions, rewrite, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
+from tilemma.records import record
 
 # What a tail may consist of: neither memory that lasts nor the way through the program changes.
 _MULTIPLIES = (WaitFuture, Parallel, For, DeclareFragment, Load, Mma)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class FoldTails:
     """Gives loops that copy ahead one more turn in place of the same multiplies behind them."""
 
@@ -66,7 +67,7 @@ class FoldTails:
         return kernel if folded == kernel.body else replace(kernel, body=folded)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Turn:
     """A turn: ``copies`` into buffers of its own or of the body around it, ``multiplies``, ``rotations``."""
 

@@ -8,7 +8,6 @@ Loops are walked twice, so that what one turn leaves pending meets the next.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,9 +34,10 @@ from tilemma.passes.pending import Made, Pending, State, carry, join, replace, s
 from tilemma.passes.rotation import Rotations
 from tilemma.passes.scope import WARP
 from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
+from tilemma.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Hazard:
     """``later`` may meet ``pending`` too early.
 

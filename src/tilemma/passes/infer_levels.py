@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.errors import CompileError
 from tilemma.ir.tile import Body, Kernel, Op, Parallel
@@ -11,6 +11,7 @@ from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Level
 from tilemma.ir.walk import bodies, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import block_threads, blocks, count, span_threads
+from tilemma.records import record
 
 
 class LevelNesting(CompileError):
@@ -62,7 +63,7 @@ def described(p: Parallel) -> str:
     return f"{{{names}}} by [{extents}]" if len(p.indices) > 1 else f"{names} by {extents}"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class InferLevels:
     """Fills `Parallel.level`: the outermost is the block, the innermost the threads, one between them the warps.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilemma.atoms import catalogue
@@ -45,6 +45,7 @@ from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import Dependence
 from tilemma.passes.target import Target
 from tilemma.passes.threads import Block, Ints, Node, Tree, distinct
+from tilemma.records import record
 
 _WARP = 32
 
@@ -70,7 +71,7 @@ class TooManyBarriers(CompileError):
     fix = "let fewer groups share data separately"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class InsertSync:
     """Inserts CopyCommit, CopyWait, ProxyFence, Barrier, MmaFence, MmaCommit and MmaWait, as few as possible.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.ir.expr import Expr, Index, substitute
 from tilemma.ir.tile import Body, For, Op, Parallel
 from tilemma.ir.walk import map_expressions, walk, with_bodies
+from tilemma.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Names:
     """The names of indices that a kernel has."""
 

@@ -5,15 +5,15 @@ State by state: what an operation does to it, and what is left of several where 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tilemma.ir.tile import Barrier, BulkWait, CopyCommit, CopyWait, MmaCommit, MmaWait, ProxyFence
 from tilemma.passes.accesses import Access
 from tilemma.passes.threads import Block, Node
+from tilemma.records import record
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False, eq=False)
 class Pending:
     """An access that later ones may meet.  Two are told apart by identity: states of them are dictionaries' keys.
 

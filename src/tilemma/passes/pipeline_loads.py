@@ -32,7 +32,7 @@ The last turn copies a tile that nothing multiplies.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -61,12 +61,13 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.names import Names
 from tilemma.passes.rotation import Rotations
 from tilemma.passes.target import Target
+from tilemma.records import record
 
 # Registers that addresses and counters of such a loop need besides the tiles.
 _OTHERS = 40
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Steps:
     """The steps of one turn: ``index`` counts ``turns`` of them, each loads and then multiplies."""
 
@@ -77,7 +78,7 @@ class _Steps:
     multiplies: tuple[Mma, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Turn:
     """A turn of the loop: ``before``, ``waits`` and ``group`` (whose body is ``inner``), then ``after``."""
 
@@ -89,7 +90,7 @@ class _Turn:
     after: Body
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class PipelineLoads:
     """Rotates loops that wait for asynchronous copies and multiply by mma.sync."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from tilemma import dtypes
@@ -29,6 +29,7 @@ from tilemma.passes.contraction import Fragments, fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import Dependence, Site, control, count, kind, sites
+from tilemma.records import record
 
 
 class FragmentRoles(CompileError):
@@ -82,7 +83,7 @@ class AccumulatorType(CompileError):
     fix = "write `mma.fill.{first}`, or leave the suffix out"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Home:
     """The instances that hold a fragment: one each for a parallel of this level and these extents."""
 
@@ -114,7 +115,7 @@ def home_of(site: Site) -> Home | None:
     return Home(group, tuple(chain[:-1]))
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class PlaceFragments:
     """Fills `DeclareFragment.dtype`, and moves a statement outside the instance that holds its fragment into it,
     where there is exactly one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.errors import CompileError, Note
 from tilemma.ir.expr import Var, value_of, walk
@@ -27,6 +27,7 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.scope import WARP, Dependence, count, kind
 from tilemma.passes.threads import Node, Tree, distinct
 from tilemma.passes.unsupported import NotBuilt
+from tilemma.records import record
 
 # A waiter keeps the parities of a ring's slots in one register.
 _LARGEST_RING = 32
@@ -53,7 +54,7 @@ class EventNeverAwaited(CompileError):
     fix = "write `wait {event}`, or make the copies synchronous"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class PlanEvents:
     """Fills `DeclareEvent.arrivals`, `CopyPlan.counted` and `TriggerEvent.bytes`.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.atoms import catalogue
 from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Select, Var, binary, const, value_of
@@ -49,6 +49,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import GROUP, EventRef, View
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.decision import Decision
+from tilemma.records import record
 
 Loop = For | While
 
@@ -57,7 +58,7 @@ def is_wgmma(op: Op) -> bool:
     return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].kind == "wgmma"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class ReleaseSlots:
     """Moves triggers behind the next turn's multiplies, with the waits that this needs.
 
@@ -83,7 +84,7 @@ def _roles(body: Body, role: InThreads | None = None) -> Iterator[tuple[InThread
             yield from _roles(inner, inside)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Releases:
     roles: list[tuple[InThreads | None, Op]]
     loads: dict[str, View]

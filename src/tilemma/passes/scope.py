@@ -7,7 +7,6 @@ instance around it, i counted row-major over the indices.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from tilemma.ir.expr import Expr, Index, Var, value_of, walk
@@ -25,11 +24,12 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.walk import bodies
+from tilemma.records import record
 
 WARP = 32
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Site:
     """An operation and the operations around it, outermost first."""
 

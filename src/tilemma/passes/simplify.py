@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.ir.expr import Const, Expr, Var, substitute, trips, value_of
 from tilemma.ir.expr import walk as parts
@@ -28,12 +28,13 @@ from tilemma.ir.tile import (
 from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, touched, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
+from tilemma.records import record
 
 # Loops of multiplies with at most this many turns are unrolled when lowered.
 _UNROLL = 16
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Simplify:
     """Folds expressions, drops branches never taken, loops of no turn, storage never used and register tiles
     never read, opens loops of one turn, and marks short loops of multiplies for unrolling.

@@ -17,7 +17,7 @@ lies over that edge copies by itself, and not again in its steps. Copies that st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import groupby, takewhile
 from typing import Literal
@@ -28,12 +28,13 @@ from tilemma.ir.types import View
 from tilemma.ir.walk import map_expressions, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.names import Names
+from tilemma.records import record
 
 # No extent leaves less room than this behind an offset.
 _NEVER = -(2**31)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SpreadCopies:
     """Rewrites loops that copy by cp.async and load a step ahead of what they multiply."""
 
@@ -100,7 +101,7 @@ def _cut_where_asynchronous(op: Op) -> Op:
     return op
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Turn:
     """A turn: ``copies`` (with their commits) into ``allocs``, ``group`` around the loop ``steps``, ``after``."""
 

@@ -10,7 +10,7 @@ Where the buffer that a program stages its accumulator through does not fit, it 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from math import prod
 
@@ -20,12 +20,13 @@ from tilemma.ir.types import Axis, Buffer, Space, View
 from tilemma.ir.walk import bodies, rewrite_blocks, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.target import Target
+from tilemma.records import record
 
 # A piece is as wide as the widest swizzle: one box of a TMA store.
 _PIECE_BYTES = 128
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Staged:
     """A buffer that is only staged through, the views it has, and a piece's columns."""
 
@@ -43,7 +44,7 @@ class _Staged:
         return self.rows * self.width * self.alloc.buffer.dtype.bits // 8
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class StageOutput:
     """Cuts buffers that do not fit, and that results are only staged through, into rings of pieces."""
 

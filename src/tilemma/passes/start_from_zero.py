@@ -6,7 +6,7 @@ registers' old values, and the fill goes away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.ir.expr import Expr, binary, value_of
@@ -14,9 +14,10 @@ from tilemma.ir.tile import Body, Commit, Fill, For, FragmentRef, If, Kernel, Mm
 from tilemma.ir.walk import bodies, rewrite, walk, with_bodies
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
+from tilemma.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class StartFromZero:
     """Drops fills with zero whose accumulator is next multiplied into by a loop, and sets `Mma.accumulate`.
 

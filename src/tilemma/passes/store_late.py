@@ -18,7 +18,7 @@ The pieces keep their order, and each keeps the waits, barriers and fences that 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.ir.expr import (
     INDEX,
@@ -62,6 +62,7 @@ from tilemma.ir.walk import expressions, rewrite, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.element_tiles import like
+from tilemma.records import record
 
 # What a thread needs besides the accumulator and the packed tile: addresses, predicates, indices.
 _OTHERS = 40
@@ -69,7 +70,7 @@ _OTHERS = 40
 _PIECE = (BulkWait, Barrier, Store, ProxyFence, Barrier, Copy)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class StoreLate:
     """Moves the pieces of a stored tile into the next tile's multiplies where registers are left for it."""
 
@@ -90,7 +91,7 @@ def _role(body: Body, registers: int, log: list[Decision]) -> Body:
     return tuple(out)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Tile:
     """A loop over ``tiles`` that ends with ``pieces`` of ``mc``, which ``loop`` multiplies into."""
 

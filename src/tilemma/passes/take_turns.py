@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.ir.expr import Binary, Const, Expr, Index, Select, Var, const, substitute, trips, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import Assign, Atomic, Body, Break, Continue, Declare, For, If, Kernel, Op, WaitEvent, While
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.decision import Decision
+from tilemma.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class TakeTurns:
     """Marks the waits by slot that start at slot 0 and take the next one each time.
 

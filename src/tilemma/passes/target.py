@@ -6,10 +6,10 @@ PTX ISA, "Target ISA Notes" of each instruction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from tilemma.errors import CompileError, nearest
+from tilemma.records import record
 
 KB = 1024
 
@@ -21,7 +21,7 @@ class UnknownArch(CompileError):
     fix = "{suggestion}"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Target:
     """A PTX target.
 

@@ -8,7 +8,6 @@ no wider than the swizzle.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tilemma.errors import CompileError
 from tilemma.ir.expr import value_of
@@ -16,6 +15,7 @@ from tilemma.ir.plans import SharedLayoutPlan
 from tilemma.ir.tile import ArrayFacts, Copy
 from tilemma.ir.types import Axis, Space, View
 from tilemma.passes.contraction import divides
+from tilemma.records import record
 
 LARGEST_BOX = 256
 LARGEST_RANK = 5
@@ -32,7 +32,7 @@ class TmaRefused(CompileError):
 Refuse = Callable[..., TmaRefused]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Boxes:
     """How a copy is cut: ``box`` in elements, innermost dimension first, and how many of them in all."""
 

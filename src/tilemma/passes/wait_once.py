@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilemma.errors import CompileError
 from tilemma.ir.tile import Body, Copy, For, Kernel, Mma, Op, SwapFutures, WaitFuture, While
@@ -10,6 +10,7 @@ from tilemma.ir.tiles import written
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.bind_copies import by_tma
 from tilemma.passes.decision import Decision
+from tilemma.records import record
 
 Futures = frozenset[str]
 _NONE: Futures = frozenset()
@@ -22,7 +23,7 @@ class WaitedForTwice(CompileError):
     fix = "write `wait {name}` once, before the `if`, loop or `parallel` with the other"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class WaitOnce:
     """Turns `Copy.after` into waits, and takes out waits for what was waited for in the same body or around it.
 

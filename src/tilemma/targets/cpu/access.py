@@ -6,13 +6,13 @@ Views of parameters may reach over the edge: reads give zero there, writes are d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilemma.ir.expr import Expr, value_of
 from tilemma.ir.types import Space, View
+from tilemma.records import record
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Expressions, Frame
 from tilemma.targets.cpu.faults import NotInReference, SlotOutside, TileMismatch, ViewOutside, WriteConflict
 from tilemma.targets.cpu.storage import Region, Storage
@@ -29,7 +29,7 @@ class Place(NamedTuple):
     inner: tuple[slice, ...] | None  # None: no part is clipped
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Dimension:
     offset: Evaluate
     extent: Evaluate | None

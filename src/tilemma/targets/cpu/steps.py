@@ -12,6 +12,7 @@ from tilemma.ir.expr import Element, Expr, depends_on
 from tilemma.ir.expr import walk as walk_expr
 from tilemma.ir.tile import Copy, Kernel, Load, Mma, Op, Parallel, SetElement, Store, SwapFutures
 from tilemma.ir.types import Level, Space, View
+from tilemma.records import record
 from tilemma.targets.cpu.access import Access
 from tilemma.targets.cpu.expressions import INSTANCE, Evaluate, Expressions, Frame, Names
 from tilemma.targets.cpu.tasks import Coroutine, Rendezvous
@@ -27,7 +28,7 @@ class Step(NamedTuple):
     span: Span | None = None
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Scope:
     """Where a statement stands.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from tilemma.ir import walk
 from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Select, Unary
@@ -34,6 +33,7 @@ from tilemma.ir.tile import (
     WaitFuture,
 )
 from tilemma.ir.types import BLOCK, EventRef
+from tilemma.records import record
 from tilemma.targets.cpu.control import inferred_level
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
 from tilemma.targets.cpu.faults import EventCount
@@ -77,7 +77,7 @@ def sites(body: Body, path: Path = ()) -> Iterator[tuple[Path, Op]]:
             yield from sites(inner, (*path, mark))
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Otherwise:
     """Stands in a path for the second branch of an `If`."""
 

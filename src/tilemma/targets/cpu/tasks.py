@@ -15,6 +15,7 @@ from typing import Any
 from tilemma.errors import Span, TilemmaError
 from tilemma.ir.tile import Parallel
 from tilemma.ir.tiles import written
+from tilemma.records import record
 from tilemma.targets.cpu.faults import Deadlock, EventOverrun, SlotOutside, UnwaitedCopy
 from tilemma.targets.cpu.registers import Threads
 from tilemma.targets.cpu.storage import Storage
@@ -34,7 +35,7 @@ class Wait:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False, eq=False)
 class Siblings:
     """The instances of one `Parallel` that run at the same time."""
 

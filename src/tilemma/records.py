@@ -1,0 +1,116 @@
+"""Records: frozen dataclasses that cost little to make and to fill.
+
+`dataclasses` compiles six methods for each frozen class, which takes half a millisecond; there are some three
+hundred classes.  Here what depends on the class is compiled in one go, and ``__init__`` fills slots directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from types import MemberDescriptorType
+from typing import Any, NoReturn, TypeVar, dataclass_transform, overload
+
+_T = TypeVar("_T")
+
+
+@overload
+def record(cls: type[_T], /) -> type[_T]: ...
+@overload
+def record(*, slots: bool = True, eq: bool = True) -> Callable[[type[_T]], type[_T]]: ...
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[Any] | None = None, /, *, slots: bool = True, eq: bool = True) -> Any:
+    """``dataclass(frozen=True, slots=slots, eq=eq)``: the same fields, construction, equality, hash and text.
+
+    `dataclasses.fields`, ``replace`` and ``asdict`` take its instances.  Methods that the class itself defines
+    stay, and ``__post_init__`` is called.  Records inherit from records alone.
+    """
+
+    def make(cls: type[Any]) -> type[Any]:
+        # Where there is no docstring `dataclass` writes one, from a signature that takes longer than the rest.
+        cls.__doc__ = cls.__doc__ or cls.__name__
+        made: type[Any] = dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+        for name, method in _methods(made, eq).items():
+            # Python gives a class that defines __eq__ a __hash__ of None.
+            if vars(cls).get(name) is None:
+                setattr(made, name, method)
+        return made
+
+    return make if cls is None else make(cls)
+
+
+def _methods(cls: type[Any], eq: bool) -> dict[str, Callable[..., Any]]:
+    scope: dict[str, Any] = {"MISSING": MISSING, "set_attribute": object.__setattr__}
+    exec(_initialiser(cls, scope) + (_comparison(cls) if eq else ""), scope)
+    written = {name: scope[name] for name in ("__init__", "__eq__", "__hash__") if name in scope}
+    for name, method in written.items():
+        method.__qualname__ = f"{cls.__qualname__}.{name}"
+    return written | {
+        "__repr__": _text,
+        "__setattr__": _refuse_set,
+        "__delattr__": _refuse_delete,
+        "__getstate__": _state,
+        "__setstate__": _restore,
+    }
+
+
+def _initialiser(cls: type[Any], scope: dict[str, Any]) -> str:
+    """The text of ``__init__``, what it refers to in ``scope``.
+
+    Slots are filled through their descriptors, which is quicker than by name.
+    """
+    ordered, named, body = ["self"], list[str](), list[str]()
+    for f in fields(cls):
+        name, value = f.name, f.name
+        if f.default is not MISSING:
+            scope[f"default_{name}"] = f.default
+            value = f"{name}=default_{name}"
+        elif f.default_factory is not MISSING:
+            scope[f"make_{name}"] = f.default_factory
+            value = f"{name}=MISSING"
+            body.append(f"if {name} is MISSING: {name} = make_{name}()")
+        (named if f.kw_only else ordered).append(value)
+        place = getattr(cls, name, None)
+        if isinstance(place, MemberDescriptorType):
+            scope[f"set_{name}"] = place.__set__
+            body.append(f"set_{name}(self, {name})")
+        else:
+            body.append(f"set_attribute(self, {name!r}, {name})")
+    if hasattr(cls, "__post_init__"):
+        body.append("self.__post_init__()")
+    parameters = ", ".join([*ordered, *(["*", *named] if named else [])])
+    return f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"]) + "\n"
+
+
+def _comparison(cls: type[Any]) -> str:
+    """The texts of ``__eq__`` and ``__hash__``."""
+    names = [f.name for f in fields(cls) if f.compare]
+    mine, others = ("(" + "".join(f"{x}.{name}," for name in names) + ")" for x in ("self", "other"))
+    return f"""
+def __eq__(self, other):
+    return {mine} == {others} if other.__class__ is self.__class__ else NotImplemented
+def __hash__(self):
+    return hash({mine})
+"""
+
+
+def _text(self: Any) -> str:
+    shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)
+    return f"{type(self).__qualname__}({shown})"
+
+
+def _refuse_set(self: Any, name: str, value: Any) -> NoReturn:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_delete(self: Any, name: str) -> NoReturn:
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _state(self: Any) -> list[Any]:
+    return [getattr(self, f.name) for f in fields(self)]
+
+
+def _restore(self: Any, state: list[Any]) -> None:
+    for f, value in zip(fields(self), state, strict=True):
+        object.__setattr__(self, f.name, value)
