@@ -241,11 +241,16 @@ def promoted(e: Emitter, v: Value, have: DType, want: DType, arch: str) -> Value
     return convert(e, v, have, want, arch)
 
 
-def pack_pair(e: Emitter, low: Reg, high: Reg, have: DType, want: DType, arch: str) -> Reg | None:
-    """Two f32 as one register of two 16-bit floats, in one instruction; None for other types.
+def pair_rounding(have: DType, want: DType) -> str | None:
+    """The instruction that rounds two values to 16-bit floats and packs them; None for types it has none for.
 
     PTX ISA, cvt: the first source goes to the upper half.
     """
-    if have == dtypes.f32 and want in (dtypes.f16, dtypes.bf16):
-        return e.pure(f"cvt.rn.{want.ptx}x2.f32", "b32", high, low, hint=f"{want.ptx}x2")
-    return None
+    known = have == dtypes.f32 and want in (dtypes.f16, dtypes.bf16)
+    return f"cvt.rn.{want.ptx}x2.f32" if known else None
+
+
+def pack_pair(e: Emitter, low: Reg, high: Reg, have: DType, want: DType) -> Reg | None:
+    """Two f32 as one register of two 16-bit floats, in one instruction; None for other types."""
+    rounding = pair_rounding(have, want)
+    return None if rounding is None else e.pure(rounding, "b32", high, low, hint=f"{want.ptx}x2")

@@ -11,9 +11,10 @@ from tilemma.ir.lane import Imm, Reg, Vec
 from tilemma.ir.types import Space, View
 from tilemma.lower.context import Lowering, NotLowered, RegisterTile, Visit, lowers
 from tilemma.lower.control import assign
-from tilemma.lower.convert import convert, register, register_type
+from tilemma.lower.convert import convert, pair_rounding, register, register_type
 from tilemma.lower.emitter import Value
-from tilemma.lower.fragments import key, pack, registers_of, spread, unpack
+from tilemma.lower.expressions import unrounded
+from tilemma.lower.fragments import Spread, key, pack, registers_of, spread, unpack
 from tilemma.lower.loads import load_element
 from tilemma.lower.memory import place
 from tilemma.lower.stores import store_scalar
@@ -147,19 +148,60 @@ def lower_apply(lo: Lowering, op: tile.Apply) -> None:
     # Rows of an atom often read the same column of a vector.
     straight = all(isinstance(x, _STRAIGHT) for x in walk.walk(op.body))
     lo.recent = {} if straight else None
+    last = _sole_write(op) if per == 2 else None
     for atom, regs in found.regs.items():
         for r, reg in enumerate(regs):
+            if last is not None:
+                _write_pair(lo, op, last, where, Visit(k, atom, r * per, reg))
+                continue
             values = _separate(lo, reg, dtype)
             for v, value in enumerate(values):
-                at = where.at(atom, r * per + v)
-                for index, coordinate in zip(op.indices, at, strict=False):
-                    lo.indices[index.name] = coordinate
-                lo.visiting = Visit(k, atom, r * per + v, value)
+                _visit(lo, op, where, Visit(k, atom, r * per + v, value))
                 lo.body(op.body)
-            lo.visiting = None
             if writes and len(values) > 1:
                 lo.e.do("mov.b32", (reg,), (pack(lo, values, dtype),))
-    lo.recent = None
+    lo.visiting = lo.recent = None
+
+
+def _visit(lo: Lowering, op: tile.Apply, where: Spread, visit: Visit) -> None:
+    """What is lowered next is the body for the element of ``visit``."""
+    for index, coordinate in zip(op.indices, where.at(visit.atom, visit.value), strict=False):
+        lo.indices[index.name] = coordinate
+    lo.visiting = visit
+
+
+def _sole_write(op: tile.Apply) -> tile.SetFragmentElement | None:
+    """The operation that alone writes the element, at the end of a body whose variables are the visit's own.
+
+    None for another body: one that assigns to a variable may change what the other half's value is read from.
+    """
+    *before, last = op.body
+    own = all(isinstance(x, tile.Declare) for x in before)
+    return last if own and isinstance(last, tile.SetFragmentElement) else None
+
+
+def _write_pair(lo: Lowering, op: tile.Apply, last: tile.SetFragmentElement, where: Spread, first: Visit) -> None:
+    """The register of ``first`` from its two new values, taken apart only if the old ones are read."""
+    e, reg = lo.e, first.register
+    dtype = registers_of(lo, op.fragment).plan.dtype
+    held = (x for inner in op.body for value in walk.expressions(inner) for x in expr.walk(value))
+    reads = any(isinstance(x, FragmentElement) and x.fragment == op.fragment.name for x in held)
+    old = unpack(lo, reg, dtype) if reads else [reg, reg]
+    have, values = last.value.type, list[Value]()
+    exact = have == dtype
+    for v in range(2):
+        _visit(lo, op, where, replace(first, value=first.value + v, register=old[v]))
+        lo.body(op.body[:-1])
+        e.span = last.span or op.span or e.span
+        value, have = unrounded(lo, last.value) if exact else (lo.scalar(last.value), have)
+        values.append(value)
+    rounded = pair_rounding(have, dtype)
+    if rounded is not None:
+        low, high = (register(e, v, have) for v in values)
+        e.do(rounded, (reg,), (high, low))
+    else:
+        halves = [register(e, convert(e, v, have, dtype, lo.arch), dtype) for v in values]
+        e.do("mov.b32", (reg,), (pack(lo, halves, dtype),))
 
 
 def _separate(lo: Lowering, reg: Reg, dtype: dtypes.DType) -> list[Reg]:

@@ -237,8 +237,7 @@ def scalar(lo: Lowering, x: Expr) -> Value:
             t = x.type
             if t == dtypes.s32 and _is_index(x.a.type) and _is_index(x.b.type):
                 return e.value(linear(lo, x))
-            a = promoted(e, scalar(lo, x.a), x.a.type, t, lo.arch)
-            b = promoted(e, scalar(lo, x.b), x.b.type, t, lo.arch)
+            a, b = _operands(lo, x)
             if t.is_float:
                 return _float(lo, x.op, t, a, b)
             if t.kind == "bool":
@@ -306,6 +305,12 @@ def _unary(lo: Lowering, x: Unary) -> Value:
 
 def _float(lo: Lowering, op: str, t: DType, a: Value, b: Value) -> Value:
     """``a op b`` for floats of type ``t``, rounded to nearest even; never fused with another operation."""
+    result, work = _wide_float(lo, op, t, a, b)
+    return convert(lo.e, result, work, t, lo.arch)
+
+
+def _wide_float(lo: Lowering, op: str, t: DType, a: Value, b: Value) -> tuple[Reg, DType]:
+    """``a op b`` for floats of type ``t`` in the type that is computed in, and that type."""
     e = lo.e
     work = t if t.bits >= 32 else dtypes.f32
     a, b = convert(e, a, t, work, lo.arch), convert(e, b, t, work, lo.arch)
@@ -324,7 +329,23 @@ def _float(lo: Lowering, op: str, t: DType, a: Value, b: Value) -> Value:
         result = float_remainder(lo, a, b, kind)
     else:
         raise AssertionError(f"{op} on {t}")
-    return convert(e, result, work, t, lo.arch)
+    return result, work
+
+
+def unrounded(lo: Lowering, x: Expr) -> tuple[Value, DType]:
+    """``x`` before it is converted to its type, where that comes last, and the type that it then has."""
+    match x:
+        case Cast():
+            return scalar(lo, x.a), x.a.type
+        case Binary() if x.type.is_float:
+            return _wide_float(lo, x.op, x.type, *_operands(lo, x))
+    return scalar(lo, x), x.type
+
+
+def _operands(lo: Lowering, x: Binary) -> tuple[Value, Value]:
+    """Both operands in the type of the operation."""
+    a = promoted(lo.e, scalar(lo, x.a), x.a.type, x.type, lo.arch)
+    return a, promoted(lo.e, scalar(lo, x.b), x.b.type, x.type, lo.arch)
 
 
 def predicate(lo: Lowering, x: Expr) -> Reg | bool:
