@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pipeline_runs import check
+from pipeline_runs import check, problem
 
-from tilemma.compiler import default_facts, with_facts
+from tilemma import machine
+from tilemma.compiler import compile_kernel, default_facts, with_facts
 from tilemma.ir.tile import For, If, Store
 from tilemma.ir.walk import walk
 from tilemma.kernels import load_python
@@ -50,6 +51,26 @@ def walk_stores(op):
     return (x for x in walk((op,)) if isinstance(x, Store))
 
 
+def test_tiles_are_packed_once_into_registers_that_start_as_nothing():
+    ptx = compile_kernel(example(), "sm_90a").ptx
+    packed = 64 * 256 // 128 // 2
+    assert ptx.count("cvt.rn.f16x2.f32") == packed
+    assert "%mc_held_0_0_r0, " in ptx and ptx.count("mov.b32 %mc_held") == 0
+
+
+def test_the_machine_reports_them_where_nothing_guards_them():
+    """The first tile's turns would store what was never written."""
+    kernel = example(CLUSTER=1, GRID=1)
+    compiled = compile_kernel(kernel, "sm_90a")
+    unset = "mov.b32 %mc_waiting, 0;"
+    assert compiled.ptx.count(unset) == 1
+    (launch,) = compiled.launches
+    arrays, _ = problem(kernel, (72, 264, 328))
+    with pytest.raises(machine.HazardError) as found:
+        machine.run(compiled.ptx.replace(unset, unset.replace("0", "1")), launch, arrays)
+    assert found.value.code == "uninitialised-register"
+
+
 def test_a_whole_tile_of_staging_is_not_cut():
     assert not late(example(TILE_N=128))[1]
 
@@ -79,9 +100,9 @@ def test_what_stays_where_it_is(tmp_path, old, new):
     assert not late(variant(tmp_path, old, new))[1]
 
 
-@pytest.mark.parametrize("shape", [(72, 520, 200), (72, 520, 136), (72, 264, 0)], ids=str)
+@pytest.mark.parametrize("shape", [(72, 520, 200), (72, 520, 136), (72, 264, 0), (72, 136, 328)], ids=str)
 def test_right_and_free_of_hazards(shape):
-    """Ragged; a turn for each piece, too few turns, none."""
+    """Ragged; a turn for each piece, too few turns, none, a tile that no other follows."""
     check(example(CLUSTER=1, GRID=1), "sm_90a", shape, seeds=(0,))
 
 

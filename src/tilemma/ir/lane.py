@@ -157,6 +157,15 @@ class Comment(LaneOp):
 
 
 @record
+class LaneGuarded(LaneOp):
+    """Says that no lane gets to read ``registers`` before it has written them, whatever the paths allow."""
+
+    syntax: ClassVar[str] = "guarded $registers"
+
+    registers: tuple[Reg, ...]
+
+
+@record
 class LanePrint(LaneOp):
     """C's printf by this thread: ``format`` with one conversion for each of ``args``.
 

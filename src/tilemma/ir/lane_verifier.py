@@ -18,6 +18,7 @@ from tilemma.ir.lane import (
     LaneBreak,
     LaneContinue,
     LaneFor,
+    LaneGuarded,
     LaneIf,
     LaneKernel,
     LaneOp,
@@ -140,6 +141,10 @@ class LaneVerifier:
             case LaneBreak() | LaneContinue():
                 if not self.loops:
                     self.fail(op, "no loop around it", "to stand inside a loop")
+            case LaneGuarded():
+                for r in op.registers:
+                    self.typed(op, r)
+                written.update(r.name for r in op.registers)
             case LanePrint():
                 self.reads(op, written, *op.args)
 

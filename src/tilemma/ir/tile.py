@@ -213,7 +213,11 @@ class FragmentRef:
 
 @record
 class DeclareFragment(Op):
-    """Names a register tile; ``copies`` for arrays.  Decided: ``plan``."""
+    """Names a register tile; ``copies`` for arrays.
+
+    Decided: ``plan``; ``guarded``: conditions that only a write makes true stand around what reads it, so that
+    it needs no first value.
+    """
 
     syntax: ClassVar[str] = "fragment %$name"
     name: str
@@ -221,6 +225,7 @@ class DeclareFragment(Op):
     dtype: DType | None = None
     shape: tuple[int, ...] | None = None
     plan: FragmentPlan | None = None
+    guarded: bool = False
 
 
 @record

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tilemma.ir.expr import Element, Expr, field_names
+from tilemma.ir.expr import Element, Expr, FragmentElement, field_names
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.tile import Body, FragmentRef, Kernel, Op, Parallel
+from tilemma.ir.tile import Apply, Body, FragmentRef, Kernel, Op, Parallel
 from tilemma.ir.types import EventRef, View
 
 _BODY_NAMES: dict[type[Op], tuple[str, ...]] = {}
@@ -127,6 +127,12 @@ def touched(op: Op) -> Iterator[View]:
     """Its `views`, and those of the elements that its expressions read."""
     yield from views(op)
     yield from (x.view for e in expressions(op) for x in parts(e) if isinstance(x, Element))
+
+
+def reads_visited(op: Apply) -> bool:
+    """Whether the body reads the elements that it visits, or others of their tile."""
+    held = (x for inner in walk(op.body) for e in expressions(inner) for x in parts(e))
+    return any(isinstance(x, FragmentElement) and x.fragment == op.fragment.name for x in held)
 
 
 def declarations(kernel: Kernel) -> dict[str, Op]:

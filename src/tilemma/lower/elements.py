@@ -184,9 +184,7 @@ def _write_pair(lo: Lowering, op: tile.Apply, last: tile.SetFragmentElement, whe
     """The register of ``first`` from its two new values, taken apart only if the old ones are read."""
     e, reg = lo.e, first.register
     dtype = registers_of(lo, op.fragment).plan.dtype
-    held = (x for inner in op.body for value in walk.expressions(inner) for x in expr.walk(value))
-    reads = any(isinstance(x, FragmentElement) and x.fragment == op.fragment.name for x in held)
-    old = unpack(lo, reg, dtype) if reads else [reg, reg]
+    old = unpack(lo, reg, dtype) if walk.reads_visited(op) else [reg, reg]
     have, values = last.value.type, list[Value]()
     exact = have == dtype
     for v in range(2):

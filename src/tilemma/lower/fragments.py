@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilemma.atoms import MmaAtom, Operand, catalogue
 from tilemma.dtypes import DType
 from tilemma.ir import tile
-from tilemma.ir.lane import Imm, Reg, Vec
+from tilemma.ir.lane import Imm, LaneGuarded, Reg, Vec
 from tilemma.ir.plans import FragmentPlan
 from tilemma.ir.tile import FragmentRef
 from tilemma.lower.context import FragmentKey, Instance, Lowering, RegisterTile, Tile, lowers
@@ -72,6 +72,8 @@ def lower_declare_fragment(lo: Lowering, op: tile.DeclareFragment) -> None:
                 hint = f"{op.name}{suffix}_{i}_{j}_r"
                 regs[i, j] = lo.e.regs(hint, operand.register, operand.registers, mutable=True)
         lo.fragments[op.name, sub] = RegisterTile(plan, regs)
+        if op.guarded:
+            lo.e.add(LaneGuarded(tuple(r for atom in regs.values() for r in atom)))
 
 
 @record

@@ -8,11 +8,13 @@ With registers to spare the tile is packed, and each piece is stored in another 
         piece 0 of mc => place(t)                for k:
         piece 1 of mc => place(t)                    multiply into mc
         ..                                           if waiting and k == j: piece j of held => place
+                                                 held = mc; place = place(t)
                                                  if another tile follows, with a turn for each piece:
-                                                     held = mc; place = place(t); waiting = 1
-                                                 else: piece 0 of mc => place(t); piece 1 of mc => ..
+                                                     waiting = 1
+                                                 else: piece 0 of held => place; piece 1 of held => ..
 
-The pieces keep their order, and each keeps the waits, barriers and fences that it has of its own.
+The pieces keep their order, and each keeps the waits, barriers and fences that it has of its own.  ``held`` starts
+as nothing: ``waiting`` keeps the first tile's turns from reading it.
 """
 
 from __future__ import annotations
@@ -138,23 +140,22 @@ def _delayed(found: _Tile) -> Body:
     packed = like(found.plan, dtype, mc.name, span)
     held, waiting = FragmentRef(f"{mc.name}.held"), Var(f"{mc.name}.waiting", INDEX)
     places = _places(found)
-    each = (If(binary("eq", loop.index, j), _late_piece(p, held, places), span=span) for j, p in enumerate(pieces))
+    late = [_late_piece(piece, held, places) for piece in pieces]
+    each = (If(binary("eq", loop.index, j), piece, span=span) for j, piece in enumerate(late))
     due = binary("land", binary("gt", waiting, 0), binary("lt", loop.index, len(pieces)))
     turn = replace(loop, body=(*loop.body, If(due, tuple(each), span=span)))
-    keep = (
-        *_packed(mc, found.plan, held, packed),
+    ready = (
+        _packed(mc, found.plan, held, packed),
         *(Assign(var, e, span=span) for e, var in places.items()),
-        Assign(waiting, const(1), span=span),
     )
     another = binary("lt", add(tiles.index, tiles.step), tiles.stop)
     may_wait = binary("land", another, binary("ge", loop.stop, len(pieces)))
-    now = tuple(op for piece in pieces for op in piece)
+    way = If(may_wait, (Assign(waiting, const(1), span=span),), tuple(op for p in late for op in p), span=span)
     before = tuple(turn if op is loop else op for op in found.before)
     return (
-        DeclareFragment(held.name, (), dtype, found.plan.shape, packed, span=span),
-        Fill(held, const(0.0), dtype, span=span),
+        DeclareFragment(held.name, (), dtype, found.plan.shape, packed, guarded=True, span=span),
         *(Declare(v, const(0), span=span) for v in (waiting, *places.values())),
-        replace(tiles, body=(*before, If(may_wait, keep, now, span=span))),
+        replace(tiles, body=(*before, *ready, way)),
     )
 
 
@@ -217,7 +218,7 @@ def _places(found: _Tile) -> dict[Expr, Var]:
 
 
 def _late_piece(piece: Body, held: FragmentRef, places: dict[Expr, Var]) -> Body:
-    """``piece`` of the tile that waits."""
+    """``piece`` of the packed tile, at ``places``."""
     out: list[Op] = []
     for op in piece:
         if isinstance(op, Store):
@@ -228,8 +229,8 @@ def _late_piece(piece: Body, held: FragmentRef, places: dict[Expr, Var]) -> Body
     return tuple(out)
 
 
-def _packed(mc: FragmentRef, plan: FragmentPlan, held: FragmentRef, packed: FragmentPlan) -> Body:
+def _packed(mc: FragmentRef, plan: FragmentPlan, held: FragmentRef, packed: FragmentPlan) -> Op:
     """``held = mc``, converted."""
     at = tuple(Index(f"{held.name}.{x}", const(n)) for x, n in zip("ij", plan.shape, strict=True))
     value = Cast(FragmentElement(mc.name, at, plan.dtype), packed.dtype)
-    return (Apply(held, at, (SetFragmentElement(held, value),)),)
+    return Apply(held, at, (SetFragmentElement(held, value),))

@@ -290,8 +290,9 @@ def store_(c: Compiler, op: Store, scope: Scope) -> Step:
 
 
 def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
-    """The body for all elements at once, each a lane."""
-    where = find(c, op.fragment)
+    """The body for all elements at once, each a lane.  One that writes them all needs no values before."""
+    where, t = find(c, op.fragment), types_of(c).get(op.fragment.name, dtypes.f32)
+    fresh = isinstance(op.body[-1], SetFragmentElement) and not walk.reads_visited(op)
     slots = [c.slot("scalar", i.name) for i in op.indices]
     extents = [c.value(i.extent) for i in op.indices]
     inner = control.body(c, op.body, replace(scope, lanes=True))
@@ -300,6 +301,8 @@ def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
     def run(f: Frame) -> None:
         registers, index = where(f)
         outer: Instance = f[INSTANCE]
+        if fresh and not registers.held.get(index):
+            registers.write(index, outer.threads, Tile(t))
         tile = registers.update(index, outer.threads)
         registers.readable(index, outer.threads)
         shape = tuple(e(f) for e in extents)

@@ -21,6 +21,7 @@ from tilemma.ir.lane import (
     LaneContinue,
     LaneExit,
     LaneFor,
+    LaneGuarded,
     LaneIf,
     LaneKernel,
     LaneOp,
@@ -197,6 +198,8 @@ class _Printer:
         match op:
             case Comment():
                 self.write(f"// {op.text}")
+                return
+            case LaneGuarded():
                 return
             case LaneFor():
                 self.for_loop(op)
