@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -62,11 +62,12 @@ def imports(clock: Clock) -> None:
 
 
 def cold_stages(path: Path, arch: str) -> dict[str, float]:
-    """The steps of `Kernel.ready` and `Ready.assembled`, one by one."""
+    """The steps of `Kernel.ready` one by one; "ptxas" is its start and what is left of it after the checks."""
     clock = Clock()
     imports(clock)
-    from tilemma.compiler import default_facts, uncollected, with_facts
-    from tilemma.ir.verifier import verify, verify_lane
+    from tilemma.assemble import begin
+    from tilemma.compiler import CHECKS, Draft, default_facts, uncollected, with_facts
+    from tilemma.ir.verifier import verify
     from tilemma.lower import lower
     from tilemma.passes import PASSES
     from tilemma.targets.ptx import print_module
@@ -85,19 +86,20 @@ def cold_stages(path: Path, arch: str) -> dict[str, float]:
         for step in PASSES(arch):
             with clock.stage(f"pass {type(step).__name__}"):
                 built = step.run(built, log)
-        with clock.stage("verify"):
-            verify(built)
         with clock.stage("lower"):
             units = lower(built, arch)
-        with clock.stage("verify lane IR"):
-            for unit in units:
-                verify_lane(unit.lane)
         with clock.stage("print"):
             ptx = print_module([u.lane for u in units])
-    from tilemma.assemble import assemble
-
-    with clock.stage("ptxas"):
-        assemble(ptx, arch)
+        with ExitStack() as process:
+            with clock.stage("ptxas"):
+                assembly = process.enter_context(begin(ptx, arch))
+            with clock.stage("verify"):
+                verify(built)
+            for check in CHECKS:
+                with clock.stage("check code"):
+                    check(Draft(built, units, ptx))
+            with clock.stage("ptxas"):
+                assembly.result()
     return clock.stages
 
 
@@ -112,14 +114,13 @@ def whole(path: Path, arch: str) -> dict[str, float]:
         kernel = read(path)
     with clock.stage("signature"):
         facts = {a.name: ArrayFacts(len(a.dims) - 1, 16) for a in kernel.signature().plan.arrays}
-    with clock.stage("PTX and launch plan"):
-        ready = kernel.ready(arch, facts)
     device = None
     if runtime.gpu_unavailable_reason() is None:
         here = runtime.cuda_device(0)  # its context is the process's, not the kernel's
         device = here if runtime.runs_on(arch, here.compute_capability) else None
     where = arch if device is None else runtime.assembly_arch(arch, device, kernel.name)
-    with clock.stage("cubin"):
+    with clock.stage("launch plan and cubin"):
+        ready = kernel.ready(arch, facts, assemble_for=where)
         cubin = ready.assembled(where)
     if device is not None:
         with clock.stage("load"):

@@ -146,7 +146,7 @@ def loop_tables(sass: str) -> list[str]:
 
 
 # The stages of bench/compile_time.py by part; those left out are passes.
-_PART = {"read": 0, "trace": 0, "lower": 2, "verify lane IR": 2, "print": 2, "ptxas": 3}
+_PART = {"read": 0, "trace": 0, "lower": 2, "verify lane IR": 2, "check code": 2, "print": 2, "ptxas": 3}
 
 
 def compile_table(data: Mapping[str, Any] | None) -> list[str]:

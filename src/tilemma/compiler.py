@@ -8,14 +8,14 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import field, replace
 from functools import cache, cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from tilemma.assemble import Cubin, DiskCache, assemble, disassemble, seek
+from tilemma.assemble import Assembly, Cubin, DiskCache, NoPtxas, Stored, assemble, begin, disassemble, seek
 from tilemma.errors import CompileError, TilemmaError, ToolError
 from tilemma.explain import Explanation, explain
 from tilemma.ir import tile as t
@@ -57,23 +57,47 @@ def ours(kernel: t.Kernel, stage: str) -> Iterator[None]:
         raise failure from None
 
 
+@record
+class Draft:
+    """What was written for a decided kernel, as `CHECKS` take it: code and launch plans, and the PTX of all."""
+
+    kernel: t.Kernel
+    units: tuple[Lowered, ...]
+    ptx: str
+
+
+def _lanes_hold(draft: Draft) -> None:
+    for unit in draft.units:
+        verify_lane(unit.lane)
+
+
+# What has to hold before code is kept, given out or launched; they run while ptxas works, and raise.
+CHECKS: tuple[Callable[[Draft], None], ...] = (_lanes_hold,)
+
+
 @record(slots=False, eq=False)
 class Compiled:
     """A kernel compiled for one architecture and one set of facts; later stages run when asked for.
 
-    ``source`` is the tile IR as the front end gave it, ``kernel`` the same with every decision filled in.
-    ``seconds`` collects the time of each stage.
+    ``source`` is the tile IR as the front end gave it, ``decided`` the same with every decision filled in, not
+    yet verified.  ``seconds`` collects the time of each stage.  Nothing is given out before it has been checked.
     """
 
     source: t.Kernel
-    kernel: t.Kernel
+    decided: t.Kernel
     arch: str
     decisions: tuple[Decision, ...]
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
-        return self.kernel.name
+        return self.source.name
+
+    @cached_property
+    def kernel(self) -> t.Kernel:
+        """The tile IR with every decision filled in.  Raises InvalidIR."""
+        verify(self.decided)
+        return self.decided
 
     @cached_property
     def ir(self) -> str:
@@ -81,24 +105,38 @@ class Compiled:
         return print_kernel(self.kernel)
 
     @cached_property
+    def _draft(self) -> Draft:
+        try:
+            with self._timed("lower"), ours(self.source, "generating code"):
+                units = lower(self.decided, self.arch)
+            with self._timed("print"), ours(self.source, "printing PTX"):
+                ptx = print_module([u.lane for u in units])
+        except Exception:
+            verify(self.decided)  # where it is not valid, that is what went wrong
+            raise
+        return Draft(self.decided, units, ptx)
+
+    @cached_property
+    def _checked(self) -> Draft:
+        draft, _ = self._draft, self.kernel
+        with self._timed("check"), ours(self.source, "checking the code"):
+            for check in CHECKS:
+                check(draft)
+        return draft
+
+    @property
     def lowered(self) -> tuple[Lowered, ...]:
         """Lane IR and launch plan of each launch, in order."""
-        with self._timed("lower"), ours(self.source, "generating code"):
-            units = lower(self.kernel, self.arch)
-            for unit in units:
-                verify_lane(unit.lane)
-            return units
+        return self._checked.units
 
     @cached_property
     def lane_ir(self) -> str:
         return "\n".join(print_lane(u.lane) for u in self.lowered)
 
-    @cached_property
+    @property
     def ptx(self) -> str:
         """The PTX of all launches as one module."""
-        units = self.lowered
-        with self._timed("print"), ours(self.source, "printing PTX"):
-            return print_module([u.lane for u in units], self.arch)
+        return self._checked.ptx
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -114,9 +152,17 @@ class Compiled:
 
     def assembled(self, arch: str | None = None) -> Cubin:
         """Machine code for ``arch`` (default: the target itself), from ptxas or its cache."""
-        ptx = self.ptx
-        with self._timed("assemble"):
-            return assemble(ptx, arch or self.arch)
+        with self.assembling(arch or self.arch) as assembly:
+            return assembly.result()
+
+    @contextmanager
+    def assembling(self, arch: str) -> Iterator[Assembly | Stored]:
+        """The assembler at work: on code that is checked meanwhile, and while the body runs.  Where a check fails
+        it is stopped."""
+        ptx = self._draft.ptx
+        with self._timed("assemble"), begin(ptx, arch) as assembly:
+            _ = self._checked
+            yield assembly
 
     @cached_property
     def cubin(self) -> bytes:
@@ -146,13 +192,16 @@ class Compiled:
 
 @record(slots=False)
 class Ready:
-    """What starting a kernel takes, and no more: PTX and launch plans."""
+    """What starting a kernel takes, and no more: PTX and launch plans; ``cubin``, where compiling made one."""
 
     ptx: str
     launches: tuple[Launch, ...]
+    cubin: Cubin | None = field(default=None, compare=False, repr=False)
 
     def assembled(self, arch: str) -> Cubin:
         """Machine code for ``arch``, from ptxas or its cache."""
+        if self.cubin is not None and self.cubin.arch == arch:
+            return self.cubin
         return assemble(self.ptx, arch)
 
 
@@ -189,10 +238,14 @@ def identity(source: t.Kernel) -> str:
     return DiskCache.key(fingerprint(), print_kernel(source), places)
 
 
-def ready(identity: str, arch: str, facts: Facts, compile_now: Callable[[], Compiled]) -> Ready:
+def ready(
+    identity: str, arch: str, facts: Facts, compile_now: Callable[[], Compiled], assemble_for: str | None = None
+) -> Ready:
     """PTX and launches of the kernel of that identity: from the cache on disk, else compiled now.
 
-    ``identity`` stands for all they depend on besides target and facts, the compiler itself included.
+    ``identity`` stands for all they depend on besides target and facts, the compiler itself included.  With
+    ``assemble_for``, the architecture of the GPU at hand, ptxas starts as soon as there is a text, and the checks
+    run meanwhile.
     """
     key = DiskCache.key(identity, arch, repr(sorted(facts.items())))
     store = DiskCache("ptx")
@@ -201,12 +254,15 @@ def ready(identity: str, arch: str, facts: Facts, compile_now: Callable[[], Comp
         data = json.loads(found)
         return Ready(data["ptx"], tuple(Launch.from_json(x) for x in data["launches"]))
     seek("ptxas")
-    with uncollected():
-        compiled = compile_now()
+    with uncollected(), ExitStack() as open_ones:
+        compiled, assembly = compile_now(), None
+        if assemble_for is not None:
+            with suppress(NoPtxas):  # the driver has an assembler too
+                assembly = open_ones.enter_context(compiled.assembling(assemble_for))
         result = Ready(compiled.ptx, compiled.launches)
-    content = {"ptx": result.ptx, "launches": [x.to_json() for x in result.launches]}
-    store.put(key, json.dumps(content).encode())
-    return result
+        content = {"ptx": result.ptx, "launches": [x.to_json() for x in result.launches]}
+        store.put(key, json.dumps(content).encode())
+        return result if assembly is None else replace(result, cubin=assembly.result())
 
 
 def default_facts(kernel: t.Kernel) -> dict[str, t.ArrayFacts]:
@@ -222,7 +278,7 @@ def with_facts(kernel: t.Kernel, facts: Facts) -> t.Kernel:
     return replace(kernel, params=params)
 
 
-def compile_kernel(source: t.Kernel, arch: str, facts: Facts | None = None) -> Compiled:
+def decide(source: t.Kernel, arch: str, facts: Facts | None = None) -> Compiled:
     """Run the passes over ``source`` for ``arch``; facts default to `default_facts`."""
     start = time.perf_counter()
     log: list[Decision] = []
@@ -231,5 +287,11 @@ def compile_kernel(source: t.Kernel, arch: str, facts: Facts | None = None) -> C
     with ours(source, "deciding"):
         for step in PASSES(arch):
             kernel = step.run(kernel, log)
-    verify(kernel)
     return Compiled(source, kernel, arch, tuple(log), {"passes": time.perf_counter() - start})
+
+
+def compile_kernel(source: t.Kernel, arch: str, facts: Facts | None = None) -> Compiled:
+    """`decide`, and verify what was decided."""
+    compiled = decide(source, arch, facts)
+    _ = compiled.kernel
+    return compiled

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
-from tilemma.compiler import Compiled, Ready, compile_kernel, identity, ready
+from tilemma.compiler import Compiled, Ready, decide, identity, ready
 from tilemma.errors import CompileError, LaunchError, Note, nearest
 from tilemma.ir import tile as t
 from tilemma.launch import evaluate
@@ -135,19 +135,33 @@ class Kernel:
         self, arch: str = "sm_90a", *, facts: Mapping[str, t.ArrayFacts] | None = None, **constants: Any
     ) -> Compiled:
         """Compile for ``arch``; ``facts`` default to contiguous, 16-byte aligned arrays."""
+        compiled = self._decided(arch, facts, constants)
+        _ = compiled.kernel  # verified
+        return compiled
+
+    def _decided(
+        self, arch: str, facts: Mapping[str, t.ArrayFacts] | None, constants: Mapping[str, Any]
+    ) -> Compiled:
         key = (arch, _key(constants), tuple(sorted((facts or {}).items(), key=lambda kv: kv[0])))
         with self._lock:
             if key not in self._compiled:
-                self._compiled[key] = compile_kernel(self.build(**constants), arch, facts)
+                self._compiled[key] = decide(self.build(**constants), arch, facts)
             return self._compiled[key]
 
-    def ready(self, arch: str, facts: Mapping[str, t.ArrayFacts], **constants: Any) -> Ready:
-        """What a launch needs of `compile`, from the cache on disk where it was compiled before."""
+    def ready(
+        self, arch: str, facts: Mapping[str, t.ArrayFacts], *, assemble_for: str | None = None, **constants: Any
+    ) -> Ready:
+        """What a launch needs of `compile`, from the cache on disk where it was compiled before.
+
+        ``assemble_for``: the architecture it will be `Ready.assembled` for, where that is known.
+        """
         key = (arch, _key(constants), tuple(sorted(facts.items(), key=lambda kv: kv[0])))
         with self._lock:
             if key not in self._ready:
                 known = self._identity(constants) or identity(self.traced(**constants))
-                self._ready[key] = ready(known, arch, facts, lambda: self.compile(arch, facts=facts, **constants))
+                self._ready[key] = ready(
+                    known, arch, facts, lambda: self._decided(arch, facts, constants), assemble_for
+                )
             return self._ready[key]
 
     def on(self, target: str, **options: Any) -> Runner:
@@ -249,8 +263,8 @@ def _prepare(
 ) -> list[runtime.PreparedLaunch]:
     """The launches of a call whose arrays are on ``device``, compiled, loaded, their arguments packed."""
     target = runner.options.get("arch") or best_arch(device.compute_capability)
-    compiled = runner.kernel.ready(target, _facts(bound), **constants)
     where = runtime.assembly_arch(target, device, runner.kernel.name)
+    compiled = runner.kernel.ready(target, _facts(bound), assemble_for=where, **constants)
     assembled: str | None = where
     try:
         image = compiled.assembled(where).bytes

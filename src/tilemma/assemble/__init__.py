@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from .cache import DiskCache, cache_folder
 from .ptxas import (
+    Assembly,
     Cubin,
     EntryUsage,
     PtxasFailed,
     PtxasMessage,
     PtxasTooOld,
     PtxRejected,
+    Stored,
     assemble,
+    begin,
     driver_image,
     ptx_span,
     register_a_in_flight,
@@ -20,6 +23,7 @@ from .sass import DisassemblyFailed, disassemble, local_memory_accesses, sass_co
 from .toolchain import NoDisassembler, NoPtxas, Tool, ToolDoesNotRun, find_tool, seek
 
 __all__ = [
+    "Assembly",
     "Cubin",
     "DisassemblyFailed",
     "DiskCache",
@@ -30,9 +34,11 @@ __all__ = [
     "PtxasFailed",
     "PtxasMessage",
     "PtxasTooOld",
+    "Stored",
     "Tool",
     "ToolDoesNotRun",
     "assemble",
+    "begin",
     "cache_folder",
     "disassemble",
     "driver_image",

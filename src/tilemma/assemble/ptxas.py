@@ -9,7 +9,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
 
@@ -264,24 +264,76 @@ def _format() -> str:
     return ",".join(Cubin.__dataclass_fields__)
 
 
-def _run(ptx: str, arch: str, options: Sequence[str], tool: Tool) -> Cubin:
-    with tempfile.TemporaryDirectory(prefix="tilemma-") as folder:
-        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx, encoding="utf-8")
-        command = [tool.path, "-v", "-arch", arch, *options, "-o", str(target), str(source)]
-        start = time.perf_counter()
+class Assembly:
+    """ptxas at work on a text, or what it made of it before: `result` waits for the end.
+
+    Use it as a context manager: leaving takes away what is left of it, a process that still runs included.
+    """
+
+    def __init__(
+        self, ptx: str, arch: str, options: Sequence[str], tool: Tool, keep: Callable[[Cubin], None]
+    ) -> None:
+        """Starts ``tool``; ``keep`` takes the result.  Raises PtxasFailed."""
+        self.ptx, self.arch, self.tool, self.keep = ptx, arch, tool, keep
+        self.folder = tempfile.TemporaryDirectory(prefix="tilemma-")
+        source, self.target, self.said = (Path(self.folder.name, f"kernel.{x}") for x in ("ptx", "cubin", "txt"))
+        command = [tool.path, "-v", "-arch", arch, *options, "-o", str(self.target), str(source)]
         try:
-            run = subprocess.run(command, capture_output=True, text=True, errors="replace")
+            source.write_text(ptx, encoding="utf-8")
+            self.began = time.perf_counter()
+            # Into a file: a pipe that nobody reads meanwhile would stop ptxas when it is full.
+            with open(self.said, "wb") as output:
+                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         except OSError as error:
-            raise PtxasFailed(version=tool.release, arch=arch, reason="not run", text=str(error)) from None
-        seconds = time.perf_counter() - start
-        output = run.stdout + run.stderr
-        if run.returncode < 0:
-            reason, text = f"killed by signal {-run.returncode}", output.strip()[-500:] or "no message"
-            raise PtxasFailed(version=tool.release, arch=arch, reason=reason, text=text)
-        if run.returncode != 0:
-            raise _rejection(ptx, arch, tool, output)
-        image = target.read_bytes()
+            self.folder.cleanup()
+            raise self._failed("not run", str(error)) from None
+        except BaseException:
+            self.folder.cleanup()
+            raise
+
+    def __enter__(self) -> Assembly:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.folder.cleanup()
+
+    def result(self) -> Cubin:
+        """The machine code.  Raises PtxRejected, PtxasFailed."""
+        status = self.process.wait()
+        seconds = time.perf_counter() - self.began
+        output = self.said.read_text(errors="replace")
+        if status < 0:
+            raise self._failed(f"killed by signal {-status}", output.strip()[-500:] or "no message")
+        if status:
+            raise _rejection(self.ptx, self.arch, self.tool, output)
+        cubin = _cubin(self.target.read_bytes(), self.arch, self.tool, output, seconds)
+        self.keep(cubin)
+        return cubin
+
+    def _failed(self, reason: str, text: str) -> PtxasFailed:
+        return PtxasFailed(version=self.tool.release, arch=self.arch, reason=reason, text=text)
+
+
+@record
+class Stored:
+    """An assembly that need not run: its result was kept."""
+
+    cubin: Cubin
+
+    def __enter__(self) -> Stored:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def result(self) -> Cubin:
+        return self.cubin
+
+
+def _cubin(image: bytes, arch: str, tool: Tool, output: str, seconds: float) -> Cubin:
     entries = parse_usage(output)
 
     def worst(name: str) -> int:
@@ -302,13 +354,18 @@ def _run(ptx: str, arch: str, options: Sequence[str], tool: Tool) -> Cubin:
     )
 
 
-def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None) -> Cubin:
-    """Assemble ``ptx`` for ``arch`` (`sm_90a`): the machine code with what ptxas says of it.
+def begin(
+    ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None
+) -> Assembly | Stored:
+    """`assemble` in two steps: ptxas starts now, and `result` of what this gives waits for it.
 
-    ``arch`` is the device's and may be later than the PTX's `.target` (PTX for sm_80 assembles for sm_90).
-    ``options`` go to ptxas as they are.  The result is kept on disk under a hash of PTX, arch, options and
-    the release of ptxas.  Raises NoPtxas, PtxRejected (with the PTX line, and the source line through
-    `.loc`), PtxasTooOld, PtxasFailed.
+    ::
+
+        with begin(ptx, arch) as assembly:
+            ...  # while ptxas works
+            cubin = assembly.result()
+
+    Raises NoPtxas, PtxasTooOld and PtxasFailed; the rest comes from `result`.
     """
     tool = find_tool("ptxas")
     pending = register_a_in_flight(ptx)
@@ -318,10 +375,20 @@ def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCac
     store = cache if cache is not None else DiskCache("cubin")
     key = store.key(_format(), ptx, arch, tuple(options), tool.version)
     if (stored := store.get(key)) is not None:
-        return _unpack(stored)
-    cubin = _run(ptx, arch, options, tool)
-    store.put(key, _pack(cubin))
-    return cubin
+        return Stored(_unpack(stored))
+    return Assembly(ptx, arch, options, tool, lambda cubin: store.put(key, _pack(cubin)))
+
+
+def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None) -> Cubin:
+    """Assemble ``ptx`` for ``arch`` (`sm_90a`): the machine code with what ptxas says of it.
+
+    ``arch`` is the device's and may be later than the PTX's `.target` (PTX for sm_80 assembles for sm_90).
+    ``options`` go to ptxas as they are.  The result is kept on disk under a hash of PTX, arch, options and
+    the release of ptxas.  Raises NoPtxas, PtxRejected (with the PTX line, and the source line through
+    `.loc`), PtxasTooOld, PtxasFailed.
+    """
+    with begin(ptx, arch, options=options, cache=cache) as assembly:
+        return assembly.result()
 
 
 def driver_image(ptx: str) -> bytes:

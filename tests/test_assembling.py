@@ -1,0 +1,174 @@
+"""ptxas works while the code is checked: nothing leaves the compiler that failed a check, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilemma import compiler
+from tilemma.assemble import PtxasFailed, PtxRejected, begin, find_tool
+from tilemma.compiler import Compiled, Draft, compile_kernel, decide
+from tilemma.errors import TilemmaError
+from tilemma.ir import tile as t
+from tilemma.ir.lane import Instr, Reg
+from tilemma.ir.lane_verifier import InvalidLaneIR
+from tilemma.ir.tile import ArrayFacts
+from tilemma.ir.verifier import InvalidIR
+from tilemma.kernels import Kernel, load
+from tilemma.lower import Lowered
+
+TEXT = """
+__co__ void twice(global f32 [M, N] a) {
+  parallel i by M : block, j by 32 : thread
+    a.at(i, j) = a.at(i, j) * 2.0f;
+}
+"""
+FACTS = {"a": ArrayFacts(1, 16)}
+# Says its number and works for a minute; or writes a cubin at once.
+SLOW = "open(os.environ['SEEN'], 'w').write(str(os.getpid()) + ' ' + sys.argv[-1])\ntime.sleep(60)"
+QUICK = "open(sys.argv[sys.argv.index('-o') + 1], 'wb').write(b'cubin')"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    (tmp_path / "twice.co").write_text(TEXT)
+    return load(tmp_path / "twice.co").only()
+
+
+def _ptxas(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = folder / "ptxas"
+    head = f"#!{sys.executable}\nimport os, sys, time\nif '--version' in sys.argv: sys.exit(print('V13.5.0'))\n"
+    tool.write_text(head + script + "\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("TILEMMA_PTXAS", str(tool))
+
+
+def _seen(folder: Path) -> tuple[int, Path]:
+    """The number of the process, once it runs, and its folder."""
+    deadline = time.monotonic() + 20
+    while not (folder / "seen").exists() or not (folder / "seen").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    number, file = (folder / "seen").read_text().split()
+    return int(number), Path(file).parent
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _refuse(draft: Draft) -> None:
+    raise InvalidLaneIR(None, what="nothing holds", operation="ret", rule="a rule")
+
+
+def test_a_check_that_fails_stops_the_assembler_and_keeps_nothing(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ptxas(SLOW, tmp_path, monkeypatch)
+    running = []
+
+    def while_it_works(draft: Draft) -> None:
+        running.append(_runs(_seen(tmp_path)[0]))
+
+    monkeypatch.setattr(compiler, "CHECKS", (while_it_works, _refuse))
+    with pytest.raises(InvalidLaneIR, match="nothing holds"):
+        kernel.ready("sm_80", FACTS, assemble_for="sm_90")
+    process, files = _seen(tmp_path)
+    assert running == [True] and not _runs(process) and not files.exists()
+    kept = [p for kind in ("ptx", "cubin") for p in (tmp_path / "cache" / kind).glob("*/*")]
+    assert kept == []
+    monkeypatch.setattr(compiler, "CHECKS", (_refuse,))
+    for leaves in (lambda c: c.ptx, lambda c: c.launches, lambda c: c.lane_ir, Compiled.assembled):
+        with pytest.raises(InvalidLaneIR):
+            leaves(kernel.compile("sm_80", facts=FACTS))
+
+
+def test_invalid_decisions_are_found_before_anything_leaves(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Breaks:
+        def run(self, kernel: t.Kernel, log: object) -> t.Kernel:
+            (outer,) = kernel.body
+            assert isinstance(outer, t.Parallel)
+            return replace(kernel, body=outer.body)  # the index of `outer` means nothing there
+
+    source = kernel.build()
+    monkeypatch.setattr(compiler, "PASSES", lambda arch: (Breaks(),))
+    with pytest.raises(InvalidIR):
+        compile_kernel(source, "sm_80")
+    # Code generation, which comes first, may fail on it in ways of its own.
+    with pytest.raises(InvalidIR):
+        _ = decide(source, "sm_80").ptx
+
+
+def test_lane_ir_is_checked(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    lower = compiler.lower
+
+    def wrong(decided: t.Kernel, arch: str) -> tuple[Lowered, ...]:
+        (unit,) = lower(decided, arch)
+        unwritten = Instr("add.s32", (Reg("x", "s32"),), (Reg("y", "s32"), Reg("y", "s32")))
+        return (replace(unit, lane=replace(unit.lane, body=(*unit.lane.body, unwritten))),)
+
+    monkeypatch.setattr(compiler, "lower", wrong)
+    with pytest.raises(InvalidLaneIR, match="before it is written"):
+        _ = kernel.compile("sm_80").ptx
+
+
+def test_the_cubin_comes_along(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ptxas(QUICK, tmp_path, monkeypatch)
+    ready = kernel.ready("sm_80", FACTS, assemble_for="sm_90")
+    (tmp_path / "ptxas").unlink()
+    assert ready.assembled("sm_90").bytes == b"cubin"
+    again = load(tmp_path / "twice.co").only().ready("sm_80", FACTS, assemble_for="sm_90")
+    assert again == ready and again.cubin is None
+
+
+def test_without_ptxas_there_is_a_text(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TILEMMA_PTXAS", raising=False)
+    monkeypatch.setattr("tilemma.assemble.toolchain._folders", lambda: iter([tmp_path]))
+    ready = kernel.ready("sm_80", FACTS, assemble_for="sm_90")
+    assert ".target sm_80" in ready.ptx
+    with pytest.raises(TilemmaError, match="ptxas was not found"):
+        ready.assembled("sm_90")
+
+
+def test_what_ptxas_refuses_is_refused(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "ptxas {file}, line 9; error   : Unknown thing"
+    _ptxas(f"sys.exit('{said}'.replace('{{file}}', sys.argv[-1]))", tmp_path, monkeypatch)
+    with pytest.raises(PtxRejected, match="Unknown thing"):
+        kernel.ready("sm_80", FACTS, assemble_for="sm_90")
+    with pytest.raises(PtxRejected, match="Unknown thing"):
+        kernel.compile("sm_80", facts=FACTS).assembled()
+
+
+def test_leaving_early_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEMMA_CACHE", "")
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    _ptxas(SLOW, tmp_path, monkeypatch)
+    with pytest.raises(KeyboardInterrupt), begin("text", "sm_80"):
+        process, files = _seen(tmp_path)
+        raise KeyboardInterrupt
+    assert not _runs(process) and not files.exists()
+
+
+def test_a_tool_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ptxas(SLOW, tmp_path, monkeypatch)
+    monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    find_tool("ptxas")
+    (tmp_path / "ptxas").write_text("no program")
+    with pytest.raises(PtxasFailed, match="not run"), begin("text", "sm_80"):
+        raise AssertionError
+    assert not list(tmp_path.glob("tilemma-*"))
