@@ -14,7 +14,14 @@ from tilemma.ir.expr import Expr, value_of
 from tilemma.ir.types import Space, View
 from tilemma.records import record
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Expressions, Frame
-from tilemma.targets.cpu.faults import NotInReference, SlotOutside, TileMismatch, ViewOutside, WriteConflict
+from tilemma.targets.cpu.faults import (
+    NotInReference,
+    SlotOutside,
+    TileMismatch,
+    ViewOutside,
+    WriteConflict,
+    within,
+)
 from tilemma.targets.cpu.storage import Region, Storage
 from tilemma.targets.cpu.values import Array, Value, from_element, load, store
 
@@ -75,10 +82,7 @@ class Access:
             raise SlotOutside(
                 name=storage.name, slot="(none given)", slots=storage.copies, last=storage.copies - 1
             )
-        slot: int = self.slot(f)
-        if not 0 <= slot < storage.copies:
-            raise SlotOutside(name=storage.name, slot=slot, slots=storage.copies, last=storage.copies - 1)
-        return slot
+        return within(storage.name, self.slot(f), storage.copies)
 
     def reshaped(self, f: Frame, array: Array, leading: int) -> Array:
         """``array`` with its dimensions after the first ``leading`` read as the view's ``reshape``."""
@@ -251,7 +255,7 @@ class Access:
         for position, (c, limit) in enumerate(zip(at, array.shape, strict=True)):
             if not 0 <= c < limit:
                 if storage.copies and position == 0:
-                    raise SlotOutside(name=storage.name, slot=c, slots=limit, last=limit - 1)
+                    within(storage.name, c, limit)
                 if not self.clips:
                     raise ViewOutside(buffer=storage.name, where=f"index {c} of {limit}")
                 return False

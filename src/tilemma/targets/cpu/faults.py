@@ -67,6 +67,13 @@ class SlotOutside(ProgramFault):
     fix = "index it modulo its number of slots"
 
 
+def within(name: str, slot: int, slots: int) -> int:
+    """``slot``, which has to be one of the ``slots`` of what is called ``name``."""
+    if not 0 <= slot < slots:
+        raise SlotOutside(name=name, slot=slot, slots=slots, last=slots - 1)
+    return slot
+
+
 class CopyMisfit(ProgramFault):
     code = "copy-misfit"
     found = "a copy from {source} to {target}"

@@ -23,15 +23,26 @@ from tilemma.ir.tile import (
     Assign,
     Atomic,
     Break,
+    Commit,
     Continue,
     Copy,
     Declare,
+    DeclareEvent,
+    Fill,
     For,
     If,
     InThreads,
+    Load,
+    Mma,
     Op,
     Parallel,
+    ScaleMma,
     SetElement,
+    Store,
+    SwapFutures,
+    Sync,
+    WaitEvent,
+    WaitFuture,
     While,
 )
 from tilemma.ir.types import THREAD, Space
@@ -334,3 +345,10 @@ def each_lane(c: Compiler, op: Op, scope: Scope, step: Step) -> Step:
                 step.run(lane_frame(f, lane))
 
     return Step(run, False, op.span)
+
+
+_GROUP = (Fill, Load, Mma, ScaleMma, Store, Apply, Commit, DeclareEvent, WaitEvent, WaitFuture, SwapFutures, Sync)
+COLLECTIVE: dict[type[Op], Callable[[Compiler, Any, Scope, Step], Step]] = {
+    **dict.fromkeys(_GROUP, collective),
+    Copy: each_lane,
+}

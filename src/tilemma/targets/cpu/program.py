@@ -8,23 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilemma.ir.tile import (
-    Apply,
-    Commit,
-    Copy,
-    DeclareEvent,
-    Fill,
-    Kernel,
-    Load,
-    Mma,
-    Op,
-    ScaleMma,
-    Store,
-    SwapFutures,
-    Sync,
-    WaitEvent,
-    WaitFuture,
-)
+from tilemma.ir.tile import Copy, Kernel, Op
 from tilemma.ir.types import Buffer
 from tilemma.ir.usage import written
 from tilemma.targets.cpu import contraction, control, elements, lanes, moves, sync
@@ -42,11 +26,6 @@ TABLE: dict[type[Op], Any] = {
     **sync.TABLE,
     Copy: moves.copy,
 }
-_GROUP = (Fill, Load, Mma, ScaleMma, Store, Apply, Commit, DeclareEvent, WaitEvent, WaitFuture, SwapFutures, Sync)
-COLLECTIVE: dict[type[Op], Any] = {
-    **dict.fromkeys(_GROUP, lanes.collective),
-    Copy: lanes.each_lane,
-}
 
 
 class Program:
@@ -54,7 +33,7 @@ class Program:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.compiler = Compiler(kernel, TABLE, COLLECTIVE)
+        self.compiler = Compiler(kernel, TABLE, lanes.COLLECTIVE)
         self.body = control.body(self.compiler, kernel.body, Scope())
         self.written = written(kernel)
 

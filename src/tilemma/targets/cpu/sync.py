@@ -153,7 +153,8 @@ def declare_event(c: Compiler, op: DeclareEvent, scope: Scope) -> Step:
         counts = sorted({n for _, n in (t(f) for t in triggers) if n})
         if event.threads is None and len(counts) > 1:
             raise EventCount(op.span, event=event.name, counts=" and ".join(map(str, counts)))
-        expected = event.threads or (counts[0] if counts else 0)
+        # Triggers that nobody is admitted to complete nothing: copies alone do so where the program has none.
+        expected = event.threads or (counts[0] if counts else 1)
         bound = sum(instances for instances, _ in (n(f) for n in copies))
         ring = f[slot] = Ring(event.name, event.slots, expected if triggers else 0, bound, event.ready)
         f[INSTANCE].block.rings.append((ring, op.span))
@@ -183,9 +184,10 @@ def wait_event(c: Compiler, op: WaitEvent, scope: Scope) -> Step:
         instance: Instance = f[INSTANCE]
         ring, slot, number = place(f)
         wait = ring.wait(instance.threads, slot, number)
-        wait.span = op.span
         if not wait.ready():
+            wait.span, wait.since = op.span, instance.block.clocks.get(instance.threads, 0)
             yield wait
+        instance.block.waited(instance.threads, ring, slot)
 
     return Step(coroutine, True)
 
@@ -208,6 +210,7 @@ def trigger_event(c: Compiler, op: TriggerEvent, scope: Scope) -> Step:
         else:
             threads = instance.threads[1] if instance.outer is not None else instance.block.threads
         ring.trigger(slot, threads)
+        instance.block.triggers(instance.threads, ring, slot)
 
     return Step(run)
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilemma.errors import Span, TilemmaError
+from tilemma.errors import Note, Span, TilemmaError
 from tilemma.ir.tile import Parallel
 from tilemma.ir.tiles import written
 from tilemma.records import record
-from tilemma.targets.cpu.faults import Deadlock, EventOverrun, SlotOutside, UnwaitedCopy
+from tilemma.targets.cpu.faults import Deadlock, EventOverrun, UnwaitedCopy, within
 from tilemma.targets.cpu.registers import Threads
 from tilemma.targets.cpu.storage import Storage
 
@@ -24,15 +24,20 @@ Coroutine = Generator["Wait", None, Any]
 
 
 class Wait:
-    """What a coroutine waits for."""
+    """What a coroutine waits for; ``since``: how many steps of the events its own went before (`Block.clocks`)."""
 
     span: Span | None = None
+    since = 0
 
     def ready(self) -> bool:
         raise NotImplementedError
 
     def describe(self) -> str:
         raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        """For the error of who waits in vain."""
+        return {}
 
 
 @record(slots=False, eq=False)
@@ -81,11 +86,18 @@ class Generation(Wait):
     def ready(self) -> bool:
         return self.ring.done[self.slot] > self.number
 
+    @property
+    def place(self) -> str:
+        return f"{self.ring.name}[{self.slot}]" if self.ring.subscripted else self.ring.name
+
     def describe(self) -> str:
         r, s = self.ring, self.slot
-        place = f"{r.name}[{s}]" if r.subscripted else r.name
         late = f", {r.landing[s]} copies under way" if r.landing[s] else ""
-        return f"generation {self.number} of {place} ({r.arrived[s]} of {r.expected} triggers{late})"
+        return f"generation {self.number} of {self.place} ({r.arrived[s]} of {r.expected} triggers{late})"
+
+    def facts(self) -> dict[str, Any]:
+        arrived = self.ring.arrived[self.slot]
+        return {"event": self.ring.name, "place": self.place, "generation": self.number, "arrived": arrived}
 
 
 class Ring:
@@ -103,12 +115,11 @@ class Ring:
         self.done = [int(ready)] * n
         self.arrived = [0] * n
         self.landing = [0] * n
+        self.clocks = [0] * n  # of those who triggered last (`Block.clocks`)
         self.seen: dict[tuple[Threads, int], int] = {}
 
     def check_slot(self, slot: int) -> int:
-        if not 0 <= slot < self.slots:
-            raise SlotOutside(name=self.name, slot=slot, slots=self.slots, last=self.slots - 1)
-        return slot
+        return within(self.name, slot, self.slots)
 
     def trigger(self, slot: int, threads: int) -> None:
         self.arrived[slot] += threads
@@ -200,6 +211,17 @@ class Block:
         self.random = random.Random(seed)
         self.tasks: list[Task] = []
         self.threads = 32
+        # For each instance how long a chain of triggers and waits led to where it is: who is stuck after the
+        # shortest one is not stuck because of another.
+        self.clocks: dict[Threads, int] = {}
+
+    def triggers(self, threads: Threads, ring: Ring, slot: int) -> None:
+        """What ``threads`` have gone through stands before what waits for ``slot``."""
+        now = self.clocks[threads] = self.clocks.get(threads, 0) + 1
+        ring.clocks[slot] = max(ring.clocks[slot], now)
+
+    def waited(self, threads: Threads, ring: Ring, slot: int) -> None:
+        self.clocks[threads] = max(self.clocks.get(threads, 0), ring.clocks[slot]) + 1
 
     def launch(self, flight: Flight) -> None:
         self.flights.append(flight)
@@ -394,6 +416,9 @@ def _still_to_come(waiting: tuple[int, tuple[int, ...]], other: tuple[int, tuple
 
 def _deadlock(block: Block) -> TilemmaError:
     stuck = [t for t in block.tasks if t.waiting is not None and not isinstance(t.waiting, Join)]
-    waiting = "; ".join(f"{t.instance.name} waits for {t.waiting.describe()}" for t in stuck if t.waiting)
-    span = next((t.waiting.span for t in stuck if t.waiting and t.waiting.span), None)
-    return Deadlock(span, waiting=waiting or "no instance is left")
+    named = sorted(((t.waiting, t.instance.name) for t in stuck if t.waiting), key=lambda w: w[0].since)
+    waiting = "; ".join(f"{name} waits for {wait.describe()}" for wait, name in named)
+    first = next((w for w, _ in named if w.span), None)
+    notes = [Note(f"{n} waits here", w.span) for w, n in named if w.span and first and w.span != first.span]
+    facts = first.facts() if first else {}
+    return Deadlock(first.span if first else None, waiting=waiting or "no instance is left", notes=notes, **facts)
