@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tilemma.errors import CompileError, Note, Span
@@ -17,6 +16,7 @@ from tilemma.ir import walk
 from tilemma.ir.expr import Dim, Index, Var, trips
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import Body, Copy, DeclareEvent, For, Kernel, Op, Parallel, TriggerEvent, WaitEvent, While
+from tilemma.records import record
 from tilemma.targets.cpu import control, elements, lanes, sync
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
 from tilemma.targets.cpu.faults import Deadlock, EventOverrun, NotInReference, ProgramFault, SlotOutside, within
@@ -52,7 +52,7 @@ class CopyBeyond(CompileError):
     fix = SlotOutside.fix
 
 
-@dataclass(frozen=True)
+@record
 class Rehearsal:
     """``shapes`` with which the events were seen to come to their end; ``reason``: why there are none."""
 
@@ -115,12 +115,12 @@ class _TooLong(Exception):
 # ---- the stage: the skeleton, compiled ----------------------------------------------------------------------
 
 
-@dataclass
 class _Turns:
-    """``left`` for all rehearsals; ``taken`` by the instance of each loop that took most."""
+    """``left`` for all rehearsals; ``taken`` in this one, by each instance in each loop."""
 
-    left: int
-    taken: dict[tuple[int, Threads], int]
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.taken: dict[tuple[int, Threads], int] = {}
 
     def begin(self, loop: int, threads: Threads) -> None:
         self.left -= 1
@@ -188,7 +188,7 @@ class _Stage:
         self.body = control.body(c, kernel.body, Scope())
         shapes = [e for p in kernel.arrays for e in p.buffer.shape]
         self.dims = list(dict.fromkeys(x.name for e in shapes for x in parts(e) if isinstance(x, Dim)))
-        self.turns = _Turns(TURNS, {})
+        self.turns = _Turns(TURNS)
         self.loops = list(_loops(kernel.body))
         self.compiled = [
             (loop.need, c.value(loop.op.start), c.value(loop.op.stop), c.value(loop.op.step))
@@ -264,7 +264,7 @@ class _Stage:
         return [trips(start(f), stop(f), step(f) or 1) for _, start, stop, step in self.compiled]
 
 
-@dataclass(frozen=True)
+@record
 class _Loop:
     """A loop around waits; ``varies``: what it follows changes as it runs."""
 

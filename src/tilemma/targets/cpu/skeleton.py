@@ -8,7 +8,7 @@ reference executor, in every order in which the kernel may.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from tilemma.errors import Span
@@ -40,25 +40,26 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import BLOCK, Level, View
+from tilemma.records import record
 from tilemma.targets.cpu.control import inferred_level
 from tilemma.targets.cpu.steps import Scope, meeting_levels
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Turn(Op):
     """A turn of a loop begins; ``loop`` numbers the loops of the kernel."""
 
     loop: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Meet(Op):
     """The siblings meet at the outermost of the levels around, from number ``depth`` on, that has some."""
 
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Subscripts(Op):
     """Each of the views takes a copy of its buffer that there is."""
 
@@ -87,7 +88,7 @@ def skeleton(kernel: Kernel) -> Kernel | None:
     return replace(kernel, body=_Reduced(list(_sites(kernel.body, (), Scope()))).body(kernel.body))
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False, eq=False)
 class _Site:
     """An operation, the control around it, where the reference executor has it, and the level it makes."""
 
