@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -151,6 +152,17 @@ class Access:
         return found
 
     @cached_property
+    def moving(self) -> frozenset[str]:
+        """The indices that its offsets change with, besides those that each thread has a value of."""
+        atoms = (a for offset, _ in self.box or () for a in offset.terms)
+        return frozenset(x.name for a in atoms for x in walk(a) if isinstance(x, Index))
+
+    @cached_property
+    def who(self) -> tuple[bytes, int]:
+        """The threads of its instances: equal for those of the same."""
+        return self.start.tobytes(), self.threads
+
+    @cached_property
     def fixed(self) -> tuple[int | None, ...]:
         """Constant subscripts, None along the other dimensions."""
         if self.view is None or self.view.reshape is not None:
@@ -278,8 +290,15 @@ class Accesses:
     def of(self, node: Node) -> list[Access]:
         return self._found.get(id(node), [])
 
+    def only(self, keep: Callable[[Access], bool]) -> Accesses:
+        """Those that ``keep`` admits."""
+        kept = copy(self)
+        kept._found = {key: [a for a in accesses if keep(a)] for key, accesses in self._found.items()}
+        return kept
+
     def overlap(self, x: Access, y: Access, carried: frozenset[str]) -> tuple[Bools, bool]:
         """`overlap` and `same_mapping` of two of them, worked out once for all walks."""
+        carried = carried & (x.moving | y.moving)
         key = id(x), id(y), carried
         if key not in self._overlaps:
             self._overlaps[key] = overlap(x, y, carried), same_mapping(x, y, carried)

@@ -116,7 +116,9 @@ class AllocateShared:
         @cache
         def orderly(aliases: frozenset[frozenset[str]]) -> bool:
             """Whether these may share memory.  What rotates is lent all at once: its buffers ask the same."""
-            return next(Walk(tree, accesses, aliases).hazards(), None) is None
+            names = frozenset().union(*aliases)
+            walk = Walk(tree, accesses.only(lambda a: a.resource in names), aliases)
+            return next(walk.hazards(), None) is None
 
         for n in sorted(shared, key=lambda n: -_size(n.op)):
             assert isinstance(n.op, Alloc)
@@ -149,8 +151,8 @@ class AllocateShared:
                 continue
             mine = rotations.group(alloc.buffer.name)
             theirs = {name for p in over for name in rotations.group(p.alloc.buffer.name)}
-            new = aliases | {frozenset((a, b)) for a in mine for b in theirs}
-            if over and not orderly(frozenset(new)):
+            new = frozenset(frozenset((a, b)) for a in mine for b in theirs)
+            if over and not orderly(new):
                 continue
             aliases |= new
             return _Placed(alloc, life, size, start)

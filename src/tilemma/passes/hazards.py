@@ -7,7 +7,8 @@ Loops are walked twice, so that what one turn leaves pending meets the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import Space
 from tilemma.passes.accesses import Access, Accesses, role_of
-from tilemma.passes.pending import Made, Pending, State, carry, join, replace, synchronise
+from tilemma.passes.pending import SYNCHRONISING, Histories, Key, Pending, State, synchronise
 from tilemma.passes.rotation import Rotations
 from tilemma.passes.scope import WARP
 from tilemma.passes.threads import Block, Bools, Ints, Node, Tree
@@ -65,41 +66,48 @@ class Hazard:
         return f"{words[x.write, y.write]} of {y.resource}"
 
 
-class Walk:
-    """Finds hazards.  ``aliases``: pairs of buffers that lie at the same place in memory."""
+# Hazards on the way through an operation, then what is pending behind it.
+Walking = Generator[Hazard, None, State]
 
-    def __init__(self, tree: Tree, accesses: Accesses, aliases: frozenset[frozenset[str]] = frozenset()) -> None:
+
+class Walk:
+    """Finds hazards: between accesses to one buffer or, with ``aliases``, only between accesses to the two buffers
+    of one of these pairs, which lie at the same place in memory."""
+
+    def __init__(self, tree: Tree, accesses: Accesses, aliases: frozenset[frozenset[str]] | None = None) -> None:
         self._tree = tree
         self._accesses = accesses
         self._aliases = aliases
         self._rotations = Rotations(tree.block.body)
+        nodes = list(tree.walk())
         # Events and the roles that wait for them: which slot a wait is for is the program's business.
-        self._waited_for = {
-            (n.op.event.event.name, id(role_of(n))) for n in tree.walk() if isinstance(n.op, WaitEvent)
-        }
+        self._waited_for = {(n.op.event.event.name, id(role_of(n))) for n in nodes if isinstance(n.op, WaitEvent)}
         self._triggered_by: dict[str, set[int]] = {}
-        for n in tree.walk():
+        for n in nodes:
             if isinstance(n.op, TriggerEvent):
                 self._triggered_by.setdefault(n.op.event.event.name, set()).add(id(role_of(n)))
-        self._proxies = any(a.proxy == "async" for n in tree.walk() for a in accesses.of(n))
+        found = [a for n in nodes for a in accesses.of(n)]
+        self._proxies = any(a.proxy == "async" for a in found)
         # How many groups may stay open at each wait for futures, and the copies that some wait has met.
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
+        # What later accesses may meet, or somebody has to wait for.
+        self._remembered = {x for x in found if x.agent in ("cp.async", "wgmma") or self._meets_any(x, found)}
         self._left: State = {}
+        self._found = 0
+        self._inside: dict[Node, tuple[Node, ...]] = {}
         self._walked: dict[tuple[tuple[Node, ...], tuple[Pending, ...]], tuple[State, list[State]]] = {}
-        self._made: Made = {}
-        self._begun: dict[Access, Pending] = {}
-        # What no hazard was found for, of what is pending and who comes later.
-        self._safe: set[tuple[Pending, Access]] = set()
-        # Pairs of accesses, with the loops between them, that never meet.
-        self._apart: set[tuple[int, int, frozenset[str]]] = set()
-        self._crossed: dict[tuple[Node, int, int], Bools] = {}
+        self._histories = Histories()
+        # What no hazard was found for, by who comes later; the instances that may meet, None for none.
+        self._safe: dict[Access, set[Pending]] = defaultdict(set)
+        self._meeting: dict[tuple[Key, Access], tuple[Bools, bool] | None] = {}
+        self._kinds: dict[Node, tuple[bool, bytes]] = {}
+        self._held_back: dict[tuple[tuple[bool, bytes], tuple[bytes, int], tuple[bytes, int]], Bools] = {}
 
     def hazards(self) -> Iterator[Hazard]:
         """All hazards in program order, those of a loop's second turn after those of its first."""
-        state: State = {}
-        yield from self._body(self._tree.root, state, [])
-        self._left = state
+        self._inside.clear()
+        self._left = yield from self._body(self._tree.root, {}, [])
 
     def unfinished(self) -> list[Access]:
         """The accesses by cp.async and wgmma that may still be running when the block ends."""
@@ -109,221 +117,174 @@ class Walk:
 
     # ---- control -----------------------------------------------------------------------------------------
 
-    def _body(self, body: Block, state: State, exits: list[State]) -> Iterator[Hazard]:
-        """Walks ``body``, changing ``state``; ``exits`` collects what leaves the loop around early.
+    def _body(self, body: Block, state: State, exits: list[State]) -> Walking:
+        """Walks ``body``; ``exits`` collects what leaves the loop around early.
 
         The tree is edited and walked again, many times: what an operation without hazards made of a state, it
         makes of it again as long as nothing inside it is edited.
         """
         for node in body.nodes:
-            key = tuple(node.subtree()), tuple(state.values())
+            inside = self._inside.get(node)
+            if inside is None:
+                inside = self._inside[node] = tuple(node.subtree())
+            key = inside, tuple(state.values())
             known = self._walked.get(key)
-            if known is not None:
-                after, left = known
-                replace(state, after)
+            if known is None:
+                found, earlier = self._found, len(exits)
+                state = yield from self._node(node, state, exits)
+                if self._found == found:
+                    self._walked[key] = state, exits[earlier:]
+            else:
+                state, left = known
                 exits += left
-                continue
-            clean, earlier = True, len(exits)
-            for hazard in self._node(node, state, exits):
-                clean = False
-                yield hazard
-            if clean:
-                self._walked[key] = dict(state), exits[earlier:]
+        return state
 
-    def _node(self, node: Node, state: State, exits: list[State]) -> Iterator[Hazard]:
+    def _node(self, node: Node, state: State, exits: list[State]) -> Walking:
         op = node.op
         if isinstance(op, (For, While)):
-            yield from self._loop(node, state)
-            return
-        for a in self._accesses.of(node):
+            return (yield from self._loop(node, state))
+        accesses = self._accesses.of(node)
+        for a in accesses:
             yield from self._meet(a, state)
         if _stores_by_tma(node):
-            for key, p in list(state.items()):
-                if p.access.agent == "bulk" and p.reaches(node.parent):
-                    state[key] = p.but(newer=p.newer + 1)
-        for a in self._accesses.of(node):
-            self._begin(a, state)
+            state = self._histories.after(node, state, lambda p: _one_newer(p, node))
+        state = self._histories.begin((a for a in accesses if a in self._remembered), state)
         if isinstance(op, (If, InThreads)):
-            branches = [dict(state) for _ in node.inner]
-            for inner, branch in zip(node.inner, branches, strict=True):
-                yield from self._body(inner, branch, exits)
-            replace(state, join([state, *branches] if len(branches) < 2 else branches, self._made))
-        elif isinstance(op, (Break, Continue)):
-            exits.append(dict(state))
-        elif node.inner:
+            branches = []
             for inner in node.inner:
-                yield from self._body(inner, state, exits)
+                branches.append((yield from self._body(inner, state, exits)))
+            return self._histories.join([state, *branches] if len(branches) < 2 else branches)
+        if isinstance(op, (Break, Continue)):
+            exits.append(state)
         elif isinstance(op, SwapFutures):
-            self._rotate(op, state)
+            names = self._renamed(op)
+            state = self._histories.after(node, state, lambda p: p.rename(names))
         elif isinstance(op, WaitFuture):
-            self._wait(node, op, state)
+            state = {key: self._wait(node, op, p) for key, p in state.items()}
         elif isinstance(op, (TriggerEvent, WaitEvent)):
-            self._event(node, op, state)
-        else:
-            synchronise(node, state, self._made)
+            state = self._histories.after(node, state, lambda p: self._event(node, op, p))
+        elif isinstance(op, SYNCHRONISING):
+            state = self._histories.after(node, state, lambda p: synchronise(p, node))
             if isinstance(op, Barrier):
-                self._forget(node, state)
+                state = self._kept(node, state)
+        for inner in node.inner:
+            state = yield from self._body(inner, state, exits)
+        return state
 
-    def _forget(self, barrier: Node, state: State) -> None:
-        """Drops what a barrier of all the block's threads keeps every later access behind.
+    def _kept(self, barrier: Node, state: State) -> State:
+        """``state`` without what a barrier of all the block's threads keeps every later access behind.
 
         What is still running stays, what the async proxy may read, and what it may overwrite while no fence stands
         between.  So do all where buffers share memory: roles that do are not ordered by barriers.
         """
         assert barrier.part is not None
-        if self._aliases or barrier.part.min() < 0 or barrier.part.min() != barrier.part.max():
-            return
-        for key, p in list(state.items()):
-            unfenced = p.access.proxy == "generic" and barrier not in p.fenced_barriers
-            stays = self._proxies and (p.access.write or unfenced)
-            if p.done and barrier in p.barriers and not stays:
-                del state[key]
+        if self._aliases is not None or barrier.part.min() < 0 or barrier.part.min() != barrier.part.max():
+            return state
 
-    def _event(self, node: Node, op: TriggerEvent | WaitEvent, state: State) -> None:
+        def stays(p: Pending) -> bool:
+            unfenced = p.access.proxy == "generic" and barrier not in p.fenced_barriers
+            return not p.done or barrier not in p.barriers or (self._proxies and (p.access.write or unfenced))
+
+        return {key: p for key, p in state.items() if stays(p)}
+
+    def _event(self, node: Node, op: TriggerEvent | WaitEvent, p: Pending) -> Pending:
         """A wait ends the loads by TMA that complete the event.
 
         One for an event that other roles trigger is their answer to what this role has told them before: it
         keeps all who wait behind that.
         """
+        if isinstance(op, TriggerEvent):
+            return p.but(told=True) if p.done and not p.told and p.reaches(node.parent) else p
         name, role = op.event.event.name, id(role_of(node))
-        answer = isinstance(op, WaitEvent) and role not in self._triggered_by.get(name, {role})
-        for key, p in state.items():
-            new = self._made.get((p, node))
-            if new is None:
-                new = p
-                if isinstance(op, TriggerEvent):
-                    if p.done and not p.told and p.reaches(node.parent):
-                        new = p.but(told=True)
-                elif p.access.event == name:
-                    new = p if p.done else p.end(node)
-                    new = new if node in new.barriers else new.but(barriers=new.barriers | {node})
-                elif answer and p.told:
-                    fenced = p.fenced_barriers | {node} if p.fenced else p.fenced_barriers
-                    new = p.but(barriers=p.barriers | {node}, fenced_barriers=fenced)
-                self._made[p, node] = new
-            state[key] = new
+        if p.access.event == name:
+            p = p if p.done else p.end(node)
+            return p if node in p.barriers else p.but(barriers=p.barriers | {node})
+        if p.told and role not in self._triggered_by.get(name, {role}):
+            fenced = p.fenced_barriers | {node} if p.fenced else p.fenced_barriers
+            return p.but(barriers=p.barriers | {node}, fenced_barriers=fenced)
+        return p
 
-    def _rotating(self, loop: Node) -> int:
-        """Further turns after which every name of a rotation has stood for every buffer."""
-        swaps = [n.op for n in self._tree.walk(loop.inner[0]) if isinstance(n.op, SwapFutures)]
-        return max((len(s.futures) - 1 for s in swaps), default=0)
-
-    def _rotate(self, op: SwapFutures, state: State) -> None:
+    def _renamed(self, op: SwapFutures) -> dict[str | None, str]:
         """The second name's buffer and handle become the first's, .., the first's the last's."""
         names: dict[str | None, str] = {}
         for old in (self._rotations.buffers(op), op.futures):
             names |= dict(zip(old, (old[-1], *old[:-1]), strict=True))
-        moved = [
-            p.but(resource=names.get(p.resource, p.resource), future=names.get(p.future, p.future))
-            for p in state.values()
-        ]
-        replace(state, {p.key: p for p in moved})
+        return names
 
-    def _wait(self, node: Node, op: WaitFuture, state: State) -> None:
-        for key, p in list(state.items()):
-            if p.future in op.futures and not p.done:
-                self.waits[id(node)] = min(p.newer, self.waits.get(id(node), p.newer))
-                self.awaited.add(id(p.access))
-                state[key] = p.end(node)
+    def _wait(self, node: Node, op: WaitFuture, p: Pending) -> Pending:
+        if p.future not in op.futures or p.done:
+            return p
+        self.waits[id(node)] = min(p.newer, self.waits.get(id(node), p.newer))
+        self.awaited.add(id(p.access))
+        return p.end(node)
 
-    def _loop(self, node: Node, state: State) -> Iterator[Hazard]:
+    def _loop(self, node: Node, state: State) -> Walking:
         name = node.op.index.name if isinstance(node.op, For) else f"while {id(node)}"
-        before = dict(state)
+        swaps = [n.op for n in self._inside[node] if isinstance(n.op, SwapFutures)]
+        # Until every name of a rotation has stood for every buffer.
+        rotating = max((len(s.futures) - 1 for s in swaps), default=0)
         exits: list[State] = []
-        turn = dict(state)
-        ends = []
-        for _ in range(2 + self._rotating(node)):
-            yield from self._head(node, turn)
+        turn, ends = state, []
+        for _ in range(2 + rotating):
+            turn = yield from self._head(node, turn)
             if isinstance(node.op, While):
-                exits.append(dict(turn))
+                exits.append(turn)
             early: list[State] = []
-            yield from self._body(node.inner[0], turn, early)
+            turn = yield from self._body(node.inner[0], turn, early)
             exits += early
             ends.append(turn)
-            turn = join([turn, *early], self._made)
-            turn = {p.key: p for p in (carry(p, name, node, self._made) for p in turn.values())}
+            met = self._histories.join([turn, *early])
+            turn = self._histories.after(node, met, lambda p: _carried(p, name, node))
         if isinstance(node.op, While):
             # It ends at its condition, which is evaluated once more than its body.
-            yield from self._head(node, turn)
-            replace(state, join([turn, *exits], self._made))
-            return
+            turn = yield from self._head(node, turn)
+            return self._histories.join([turn, *exits])
         turns = _trips(node.op)
-        out = [ends[-1]] if turns is not None and turns >= len(ends) else [*ends]
-        replace(state, join([*out, *exits, *([] if turns else [before])], self._made))
+        out = ends[-1:] if turns is not None and turns >= len(ends) else ends
+        return self._histories.join([*out, *exits, *([] if turns else [state])])
 
-    def _head(self, node: Node, state: State) -> Iterator[Hazard]:
+    def _head(self, node: Node, state: State) -> Walking:
         """The accesses of a loop's condition or bounds."""
         for a in self._accesses.of(node):
             yield from self._meet(a, state)
-            self._begin(a, state)
-
-    def _begin(self, a: Access, state: State) -> None:
-        if a not in self._begun:
-            self._begun[a] = Pending.of(a)
-        state[self._begun[a].key] = self._begun[a]
+            state = self._histories.begin((a,) if a in self._remembered else (), state)
+        return state
 
     # ---- conflicts ---------------------------------------------------------------------------------------
 
     def _meet(self, later: Access, state: State) -> Iterator[Hazard]:
-        resource, aliases = later.resource, self._aliases
-        for pending in list(state.values()):
-            if pending.resource != resource and (
-                not aliases or frozenset((pending.resource, resource)) not in aliases
-            ):
-                continue
-            key = id(pending.access), id(later), pending.carried
-            if key in self._apart or (pending, later) in self._safe:
-                continue
-            if pending.resource == resource and pending.access.elsewhere(later):
-                if not aliases:
-                    self._apart.add(key)
-                continue
+        safe = self._safe[later]
+        near = self._near(later.resource)
+        for pending in [p for p in state.values() if p.resource in near and p not in safe]:
             hazard = self._conflict(pending, later)
             if hazard is None:
-                self._safe.add((pending, later))
+                safe.add(pending)
             else:
+                self._found += 1
                 yield hazard
 
     def _conflict(self, pending: Pending, later: Access) -> Hazard | None:
-        x, y = pending.access, later
-        key = id(x), id(y), pending.carried
-        if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
-            self._apart.add(key)
+        key = pending.key, later
+        if key not in self._meeting:
+            self._meeting[key] = self._meeting_of(pending, later)
+        meeting = self._meeting[key]
+        if meeting is None:
             return None
-        aliased = pending.resource != y.resource
-        if x.node is y.node and not pending.carried:
-            self._apart.add(key)
+        pairs, mapped = meeting
+        x, y, wait = pending.access, later, not pending.done
+        if x.role is not y.role and None not in (x.role, y.role):
+            return Hazard(pending, y, pairs, wait, False)
+        awaited = (x.event, id(y.role)) in self._waited_for
+        if wait and self._aliases is None and awaited and not _same_slot(pending, y):
             return None
-        roles = x.role, y.role
-        if roles[0] is not roles[1] and None not in roles:
-            # Only the program's events order roles, and they know nothing of buffers that share memory.
-            if aliased:
-                everything = np.ones((len(x.start), len(y.start)), dtype=bool)
-                return Hazard(pending, y, everything, not pending.done, False)
-            if not self._aliases:
-                self._apart.add(key)
-            return None
-        if x.private and x.agent == y.agent == "wgmma":
-            self._apart.add(key)
-            return None
-        awaited = (x.event, id(roles[1])) in self._waited_for
-        trusted = not pending.done and not aliased and awaited and not _same_slot(pending, y)
-        if trusted or _ordered_by_events(x, y):
-            return None
-        pairs, mapped = self._overlap(x, y, pending.carried, aliased)
-        if not pairs.any():
-            if not aliased:
-                self._apart.add(key)
-            return None
-        wait = not pending.done
         if x.private:
             return Hazard(pending, y, np.zeros_like(pairs), True, False) if wait else None
         # Also where a copy by TMA overwrites what threads have read: nothing else keeps it behind them.
         fence = x.proxy == "generic" and y.proxy == "async"
         bad = np.zeros_like(pairs) if mapped and not fence else pairs
         if not (mapped and not fence):
-            for barrier in pending.fenced_barriers if fence else pending.barriers:
-                bad = bad & ~self._met(barrier, x, y)
+            behind = pending.fenced_barriers if fence else pending.barriers
+            bad = self._unordered(pairs, behind, x, y)
             if x.threads == y.threads == 1 and not fence:
                 bad = bad & (x.start[:, None] != y.start[None, :])
             if x.threads == 32 and not x.write and _by_ldmatrix(x.node):
@@ -333,22 +294,59 @@ class Walk:
                 bad = np.zeros_like(bad)
             if y.release == "warp":
                 # A warp answers for itself: its lanes have to be together, and have passed their data on.
-                behind = pending.fenced_barriers if fence else pending.barriers
                 bad = np.zeros_like(bad) if behind or (x.agent == "wgmma" and not fence) else pairs & _shares(x, y)
         if not bad.any() and not wait:
             return None
         return Hazard(pending, y, bad, wait, fence and not pending.fenced)
 
-    def _overlap(self, x: Access, y: Access, carried: frozenset[str], aliased: bool) -> tuple[Bools, bool]:
-        if aliased:
+    def _meeting_of(self, pending: Pending, later: Access) -> tuple[Bools, bool] | None:
+        """The instances that may meet unless something orders them, and whether each of their threads keeps to
+        its own elements; None where none meet, whatever happens between the two."""
+        x, y = pending.access, later
+        if (x.node is y.node and not pending.carried) or not self._ever_meet(x, y):
+            return None
+        if self._aliases is not None:
             return np.ones((len(x.start), len(y.start)), dtype=bool), False
-        return self._accesses.overlap(x, y, carried)
+        if x.elsewhere(y):
+            return None
+        pairs, mapped = self._accesses.overlap(x, y, pending.carried)
+        return (pairs, mapped) if pairs.any() else None
 
-    def _met(self, barrier: Node, x: Access, y: Access) -> Bools:
-        key = barrier, id(x), id(y)
-        if key not in self._crossed:
-            self._crossed[key] = _met(barrier, x, y)
-        return self._crossed[key]
+    def _meets_any(self, x: Access, found: list[Access]) -> bool:
+        names = frozenset[str]().union(*map(self._near, self._rotations.group(x.resource)))
+        return any(y.resource in names and self._ever_meet(x, y) for y in found)
+
+    def _near(self, resource: str) -> frozenset[str]:
+        """Whose accesses may meet those of ``resource``."""
+        if self._aliases is None:
+            return frozenset((resource,))
+        return frozenset().union(*(a - {resource} for a in self._aliases if resource in a))
+
+    def _ever_meet(self, x: Access, y: Access) -> bool:
+        """Whether ``y`` may come too early after ``x``, if they are accesses to one place."""
+        if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
+            return False
+        if x.role is not y.role and None not in (x.role, y.role):
+            # Only the program's events order roles, and they know nothing of buffers that share memory.
+            return self._aliases is not None
+        if x.private and (x.agent == "thread" or x.agent == y.agent == "wgmma"):
+            return False
+        return not _ordered_by_events(x, y)
+
+    def _unordered(self, pairs: Bools, barriers: frozenset[Node], x: Access, y: Access) -> Bools:
+        """The ``pairs`` of ``x`` and ``y`` that none of ``barriers`` keeps apart; those of equal threads do alike."""
+        for kind, barrier in {self._kind(b): b for b in barriers}.items():
+            key = kind, x.who, y.who
+            if key not in self._held_back:
+                self._held_back[key] = _met(barrier, x, y)
+            pairs = pairs & ~self._held_back[key]
+        return pairs
+
+    def _kind(self, barrier: Node) -> tuple[bool, bytes]:
+        if barrier not in self._kinds:
+            threads = barrier.parent.mask if barrier.part is None else barrier.part
+            self._kinds[barrier] = barrier.part is None, threads.tobytes()
+        return self._kinds[barrier]
 
 
 def _same_slot(pending: Pending, y: Access) -> bool:
@@ -372,6 +370,15 @@ def _ordered_by_events(x: Access, y: Access) -> bool:
     if x.agent == "tma":
         return y.agent == "tma" or bool(y.release) or x.view is None or x.view.base.space is Space.GLOBAL
     return x.agent == y.agent == "bulk" and x.write and y.write
+
+
+def _carried(p: Pending, name: str, loop: Node) -> Pending:
+    return p.carry(name) if name not in p.carried and loop in p.access.around else p
+
+
+def _one_newer(p: Pending, store: Node) -> Pending:
+    """After another store by TMA."""
+    return p.but(newer=p.newer + 1) if p.access.agent == "bulk" and p.reaches(store.parent) else p
 
 
 def _met(barrier: Node, x: Access, y: Access) -> Bools:

@@ -213,7 +213,7 @@ def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
             here.insert(after, Node(CopyCommit(span=node.op.span), node.parent))
     if not waits and not any(a.future for n in tree.walk() for a in accesses.of(n)):
         return
-    walker = Walk(tree, accesses)
+    walker = Walk(tree, accesses.only(lambda a: a.future is not None), frozenset())
     for _ in walker.hazards():
         pass
     for node in list(tree.walk()):

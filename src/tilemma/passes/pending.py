@@ -5,12 +5,16 @@ State by state: what an operation does to it, and what is left of several where 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tilemma.ir.tile import Barrier, BulkWait, CopyCommit, CopyWait, MmaCommit, MmaWait, ProxyFence
 from tilemma.passes.accesses import Access
 from tilemma.passes.threads import Block, Node
 from tilemma.records import record
+
+# An access by its number, the loops into whose next turn it has come, and its resource.
+Key = tuple[int, frozenset[str], str]
 
 
 @record(slots=False, eq=False)
@@ -26,6 +30,7 @@ class Pending:
     since.
     """
 
+    key: Key
     access: Access
     resource: str
     future: str | None = None
@@ -41,15 +46,22 @@ class Pending:
     ended_in: frozenset[str] = frozenset()
     told: bool = False
 
-    @property
-    def key(self) -> tuple[int, frozenset[str], str]:
-        return id(self.access), self.carried, self.resource
-
     def but(self, **changes: Any) -> Pending:
         """`dataclasses.replace`, without its checks: states are copied thousands of times."""
         new: Pending = object.__new__(Pending)
         object.__setattr__(new, "__dict__", {**self.__dict__, **changes})
         return new
+
+    def carry(self, loop: str) -> Pending:
+        """In the next turn of ``loop``."""
+        carried = self.carried | {loop}
+        return self.but(carried=carried, key=(self.key[0], carried, self.resource))
+
+    def rename(self, names: dict[str | None, str]) -> Pending:
+        """With its buffer and its handle called as ``names`` says."""
+        resource = names.get(self.resource, self.resource)
+        future = names.get(self.future, self.future)
+        return self.but(resource=resource, future=future, key=(self.key[0], self.carried, resource))
 
     def reaches(self, body: Block) -> bool:
         """Whether the threads that answer for the access all get to ``body``."""
@@ -65,43 +77,72 @@ class Pending:
     @staticmethod
     def of(access: Access) -> Pending:
         """``access`` as it has just begun."""
-        return Pending(access, access.resource, access.future, done=access.agent == "thread")
+        key = id(access), frozenset[str](), access.resource
+        return Pending(key, access, access.resource, access.future, done=access.agent == "thread")
 
 
-State = dict[tuple[int, frozenset[str], str], Pending]
-# What became of a pending access at an operation, or where it met another of its kind: worked out once, so that
-# the same history is the same object in every walk.
-Made = dict[tuple[Pending, Node | Pending], Pending]
+# Never changed: each operation makes another.
+State = dict[Key, Pending]
 
 
-def carry(p: Pending, name: str, loop: Node, made: Made) -> Pending:
-    new = made.get((p, loop))
-    if new is None:
-        on = name not in p.carried and loop in p.access.around
-        new = made[p, loop] = p.but(carried=p.carried | {name}) if on else p
-    return new
+class Histories:
+    """What becomes of accesses, each step worked out once: the same history is the same object in every walk."""
 
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Pending] = {}
+        self._begun: dict[Access, Pending] = {}
+        self._steps: dict[Node, _Steps] = {}
+        self._joined: dict[tuple[Pending, Pending], Pending] = {}
 
-def join(states: list[State], made: Made) -> State:
-    """What may be pending after any of ``states``: an access is only as safe as where it is least so."""
-    out = dict(states[0]) if states else {}
-    for s in states[1:]:
-        for key, p in s.items():
-            q = out.get(key)
-            if q is None or q is p:
+    def begin(self, accesses: Iterable[Access], state: State) -> State:
+        """``state`` with ``accesses`` as they have just begun."""
+        for a in accesses:
+            p = self._begun.get(a)
+            if p is None:
+                p = self._begun[a] = self._one(Pending.of(a))
+            state = {**state, p.key: p}
+        return state
+
+    def after(self, node: Node, state: State, step: Callable[[Pending], Pending]) -> State:
+        """``state`` after ``step`` for all in it: the one step that ``node`` ever takes."""
+        steps = self._steps.get(node)
+        if steps is None:
+            steps = self._steps[node] = _Steps(lambda p: self._one(step(p)))
+        after = [steps[p] for p in state.values()]
+        return {p.key: p for p in after}
+
+    def join(self, states: Iterable[State]) -> State:
+        """What may be pending after any of ``states``: an access is only as safe as where it is least so."""
+        first, *others = states
+        out = dict(first)
+        for s in others:
+            for key, p in s.items():
+                q = out.get(key)
+                if q is p:
+                    continue
+                if q is not None:
+                    new = self._joined.get((p, q))
+                    p = self._joined[p, q] = self._one(_worse(p, q)) if new is None else new
                 out[key] = p
-                continue
-            new = made.get((p, q))
-            if new is None:
-                new = made[p, q] = _worse(p, q)
-            out[key] = new
-    return out
+        return out
+
+    def _one(self, p: Pending) -> Pending:
+        return self._known.setdefault(tuple(p.__dict__.values()), p)
+
+
+class _Steps(dict[Pending, Pending]):
+    def __init__(self, step: Callable[[Pending], Pending]) -> None:
+        super().__init__()
+        self._step = step
+
+    def __missing__(self, p: Pending) -> Pending:
+        new = self[p] = self._step(p)
+        return new
 
 
 def _worse(p: Pending, q: Pending) -> Pending:
-    if p.__dict__ == q.__dict__:
-        return q
     return Pending(
+        p.key,
         p.access,
         p.resource,
         p.future if p.future == q.future else None,
@@ -119,28 +160,16 @@ def _worse(p: Pending, q: Pending) -> Pending:
     )
 
 
-def replace(state: State, new: State) -> None:
-    state.clear()
-    state.update(new)
-
-
 # Whose accesses an operation is about; the others concern everyone's.
 _CONCERNS = {CopyCommit: "cp.async", CopyWait: "cp.async", MmaCommit: "wgmma", MmaWait: "wgmma", BulkWait: "bulk"}
+SYNCHRONISING = (Barrier, ProxyFence, *_CONCERNS)
 
 
-def synchronise(node: Node, state: State, made: Made) -> None:
+def synchronise(p: Pending, node: Node) -> Pending:
     """The effect of a synchronisation operation on what is pending."""
-    op = node.op
-    if not isinstance(op, (Barrier, ProxyFence, CopyCommit, CopyWait, MmaCommit, MmaWait, BulkWait)):
-        return
-    agent, body = _CONCERNS.get(type(op)), node.parent
-    for key, p in state.items():
-        if agent is not None and p.access.agent != agent:
-            continue
-        new = made.get((p, node))
-        if new is None:
-            new = made[p, node] = _after(p, node) if p.reaches(body) else p
-        state[key] = new
+    agent = _CONCERNS.get(type(node.op))
+    concerned = (agent is None or p.access.agent == agent) and p.reaches(node.parent)
+    return _after(p, node) if concerned else p
 
 
 def _after(p: Pending, node: Node) -> Pending:
