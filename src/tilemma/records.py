@@ -23,7 +23,7 @@ def record(cls: type[Any] | None = None, /, *, slots: bool = True, eq: bool = Tr
     """``dataclass(frozen=True, slots=slots, eq=eq)``: the same fields, construction, equality, hash and text.
 
     `dataclasses.fields`, ``replace`` and ``asdict`` take its instances.  Methods that the class itself defines
-    stay, and ``__post_init__`` is called.  Records inherit from records alone.
+    stay, and ``__post_init__`` is called.  Records inherit from records, and from classes without fields.
     """
 
     def make(cls: type[Any]) -> type[Any]:

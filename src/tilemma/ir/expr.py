@@ -34,8 +34,15 @@ BinaryOp = Literal[
 UnaryOp = Literal["neg", "not", "lnot"]
 
 
+class Parted:
+    """Room in a record that never changes for what it is made of, once somebody asked; no field of it."""
+
+    __slots__ = ("_parts",)
+    _parts: tuple[Expr, ...]
+
+
 @record
-class Expr:
+class Expr(Parted):
     """Base of all scalar expressions; ``type`` is the element type of the value."""
 
     @property
@@ -358,13 +365,16 @@ def field_names(x: Any) -> tuple[str, ...]:
     return known
 
 
+_LEAVES = (Const, Index, Dim, Scalar, Var)
+
+
 def children(e: Expr) -> Iterator[Expr]:
     """The direct operands of ``e``, those inside the view of an `Element` included."""
     if isinstance(e, Binary):
         yield e.a
         yield e.b
         return
-    if isinstance(e, (Const, Index, Dim, Scalar, Var)):
+    if isinstance(e, _LEAVES):
         return
     if isinstance(e, Element):
         yield from e.view.expressions()
@@ -377,14 +387,21 @@ def children(e: Expr) -> Iterator[Expr]:
             yield from (x for x in v if isinstance(x, Expr))
 
 
-def walk(e: Expr) -> Iterator[Expr]:
+def walk(e: Expr) -> tuple[Expr, ...]:
     """``e`` and all that it is made of, outermost first (an index's extent is not part of it)."""
-    stack = [e]
-    while stack:
-        x = stack.pop()
-        yield x
-        if not isinstance(x, (Const, Index, Dim, Scalar, Var)):
-            stack += reversed(tuple(children(x)))
+    if isinstance(e, _LEAVES):
+        return (e,)
+    try:
+        return (e, *e._parts)
+    except AttributeError:
+        found, stack = [], [e]
+        while stack:
+            x = stack.pop()
+            found.append(x)
+            if not isinstance(x, _LEAVES):
+                stack += reversed(tuple(children(x)))
+        object.__setattr__(e, "_parts", tuple(found[1:]))
+        return tuple(found)
 
 
 def with_operands(e: Expr, f: Callable[[Expr], Expr]) -> Expr:

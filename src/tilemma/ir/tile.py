@@ -15,14 +15,14 @@ from typing import ClassVar, Literal
 
 from tilemma.dtypes import DType
 from tilemma.errors import Span
-from tilemma.ir.expr import Expr, Index, Scalar, Var
+from tilemma.ir.expr import Expr, Index, Parted, Scalar, Var
 from tilemma.ir.plans import CopyPlan, FragmentPlan, LoadPlan, SharedLayoutPlan, StorePlan
 from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, View
 from tilemma.records import record
 
 
 @record
-class Op:
+class Op(Parted):
     """Base of all tile operations."""
 
     syntax: ClassVar[str] = ""

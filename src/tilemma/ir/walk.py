@@ -94,11 +94,14 @@ def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:
     return replace(op, **changes) if changes else op
 
 
-def expressions(op: Op) -> Iterator[Expr]:
+def expressions(op: Op) -> tuple[Expr, ...]:
     """The expressions that ``op`` holds itself (not those inside it), in the order of `map_expressions`."""
-    for name in field_names(op):
-        if name != "span":
-            yield from _held(getattr(op, name))
+    try:
+        return op._parts
+    except AttributeError:
+        found = tuple(e for name in field_names(op) if name != "span" for e in _held(getattr(op, name)))
+        object.__setattr__(op, "_parts", found)
+        return found
 
 
 def _held(v: Any) -> Iterator[Expr]:

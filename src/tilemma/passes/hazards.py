@@ -334,7 +334,7 @@ class Walk:
         return not _ordered_by_events(x, y)
 
     def _unordered(self, pairs: Bools, barriers: frozenset[Node], x: Access, y: Access) -> Bools:
-        """The ``pairs`` of ``x`` and ``y`` that none of ``barriers`` keeps apart; those of equal threads do alike."""
+        """The ``pairs`` that none of ``barriers`` keeps apart; those that join the same threads do alike."""
         for kind, barrier in {self._kind(b): b for b in barriers}.items():
             key = kind, x.who, y.who
             if key not in self._held_back:
