@@ -1,4 +1,4 @@
-"""Records: frozen dataclasses that cost little to make and to fill.
+"""Records: dataclasses, frozen if not said otherwise, that cost little to make and to fill.
 
 `dataclasses` compiles six methods for each frozen class, which takes half a millisecond; there are some three
 hundred classes.  Here what depends on the class is compiled in one go, and ``__init__`` fills slots directly.
@@ -17,10 +17,10 @@ _T = TypeVar("_T")
 @overload
 def record(cls: type[_T], /) -> type[_T]: ...
 @overload
-def record(*, slots: bool = True, eq: bool = True) -> Callable[[type[_T]], type[_T]]: ...
+def record(*, frozen: bool = True, slots: bool = True, eq: bool = True) -> Callable[[type[_T]], type[_T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(cls: type[Any] | None = None, /, *, slots: bool = True, eq: bool = True) -> Any:
-    """``dataclass(frozen=True, slots=slots, eq=eq)``: the same fields, construction, equality, hash and text.
+def record(cls: type[Any] | None = None, /, *, frozen: bool = True, slots: bool = True, eq: bool = True) -> Any:
+    """``dataclass(frozen=frozen, slots=slots, eq=eq)``: the same fields, construction, equality, hash and text.
 
     `dataclasses.fields`, ``replace`` and ``asdict`` take its instances.  Methods that the class itself defines
     stay, and ``__post_init__`` is called.  Records inherit from records, and from classes without fields.
@@ -30,7 +30,7 @@ def record(cls: type[Any] | None = None, /, *, slots: bool = True, eq: bool = Tr
         # Where there is no docstring `dataclass` writes one, from a signature that takes longer than the rest.
         cls.__doc__ = cls.__doc__ or cls.__name__
         made: type[Any] = dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
-        for name, method in _methods(made, eq).items():
+        for name, method in _methods(made, frozen, eq).items():
             # Python gives a class that defines __eq__ a __hash__ of None.
             if vars(cls).get(name) is None:
                 setattr(made, name, method)
@@ -39,12 +39,14 @@ def record(cls: type[Any] | None = None, /, *, slots: bool = True, eq: bool = Tr
     return make if cls is None else make(cls)
 
 
-def _methods(cls: type[Any], eq: bool) -> dict[str, Callable[..., Any]]:
+def _methods(cls: type[Any], frozen: bool, eq: bool) -> dict[str, Callable[..., Any] | None]:
     scope: dict[str, Any] = {"MISSING": MISSING, "set_attribute": object.__setattr__}
     exec(_initialiser(cls, scope) + (_comparison(cls) if eq else ""), scope)
     written = {name: scope[name] for name in ("__init__", "__eq__", "__hash__") if name in scope}
     for name, method in written.items():
         method.__qualname__ = f"{cls.__qualname__}.{name}"
+    if not frozen:
+        return written | {"__repr__": _text} | ({"__hash__": None} if eq else {})
     return written | {
         "__repr__": _text,
         "__setattr__": _refuse_set,

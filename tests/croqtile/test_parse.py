@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 
 from tilemma.croqtile import ast
@@ -173,8 +171,7 @@ def test_every_node_lies_within_its_parent() -> None:
     )
 
     def inside(node: Node) -> None:
-        for f in fields(node):
-            value = getattr(node, f.name)
+        for value in vars(node).values():
             for child in value if isinstance(value, tuple) else (value,):
                 if isinstance(child, Node):
                     a, b = node.span, child.span

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 
 import pytest
 from construct import ARCHS, Case
@@ -77,7 +76,7 @@ def test_every_kind_of_syntax_is_there() -> None:
                 stack += node
             elif isinstance(node, Node):
                 seen.add(type(node))
-                stack += [getattr(node, f.name) for f in fields(node)]
+                stack += vars(node).values()
     every = {c for c in vars(ast).values() if isinstance(c, type) and issubclass(c, Node)}
     assert every - seen <= {Node, ast.Expr, ast.Statement}
 

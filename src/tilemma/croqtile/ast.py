@@ -6,26 +6,22 @@ form that only one of them has is a field.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Literal
 
-from tilemma.croqtile.node import Node, node
+from tilemma.croqtile.node import Node
 from tilemma.errors import Span
 
 # ---- expressions -----------------------------------------------------------------------------------------
 
 
-@node
 class Expr(Node):
     """Base of all expressions."""
 
 
-@node
 class Name(Expr):
     text: str
 
 
-@node
 class Int(Expr):
     """``suffix``: "", "u", "l", "ul", in lower case, "ll" counting as "l"."""
 
@@ -33,7 +29,6 @@ class Int(Expr):
     suffix: str = ""
 
 
-@node
 class Float(Expr):
     """``single``: written with ``f``."""
 
@@ -41,39 +36,32 @@ class Float(Expr):
     single: bool
 
 
-@node
 class Bool(Expr):
     value: bool
 
 
-@node
 class Str(Expr):
     value: str
 
 
-@node
 class Inf(Expr):
     pass
 
 
-@node
 class Nullptr(Expr):
     pass
 
 
-@node
 class Whole(Expr):
     """``_``: the dimension untouched."""
 
 
-@node
 class Paren(Expr):
     """Kept, since ``s [(0)/2]`` reads dimension 0 of ``s``."""
 
     inner: Expr
 
 
-@node
 class Unary(Expr):
     """``-  !  ~  &`` (address)."""
 
@@ -81,14 +69,12 @@ class Unary(Expr):
     operand: Expr
 
 
-@node
 class Bound(Expr):
     """``#p``: the upper bound."""
 
     operand: Expr
 
 
-@node
 class Binary(Expr):
     """C's operators, ``#`` (compose) and ``#+ #- #* #/ #%`` (on bounds)."""
 
@@ -97,14 +83,12 @@ class Binary(Expr):
     b: Expr
 
 
-@node
 class Ternary(Expr):
     cond: Expr
     a: Expr
     b: Expr
 
 
-@node
 class Step(Expr):
     """``++i``, ``i--``: ``sign`` 1 or -1; ``before``: the value is the new one."""
 
@@ -113,21 +97,18 @@ class Step(Expr):
     before: bool
 
 
-@node
 class Count(Expr):
     """``|s|``: the number of elements."""
 
     operand: Expr
 
 
-@node
 class SizeOf(Expr):
     """``|f16|``: the bytes of one element."""
 
     dtype: str
 
 
-@node
 class Convert(Expr):
     """``__to<f16>(e)``."""
 
@@ -135,7 +116,6 @@ class Convert(Expr):
     operand: Expr
 
 
-@node
 class Call(Expr):
     """``f(a, b)``: a function, or an access ``x(i)``; what ``f`` names decides."""
 
@@ -143,7 +123,6 @@ class Call(Expr):
     args: tuple[Expr, ...]
 
 
-@node
 class Subscript(Expr):
     """``x[i]``; several indices for a derivation ``s [(0)/2, 4]``."""
 
@@ -151,7 +130,6 @@ class Subscript(Expr):
     indices: tuple[Expr, ...]
 
 
-@node
 class Member(Expr):
     """``base.name`` or ``base.name(args : strides)``; ``args`` None: no parentheses."""
 
@@ -160,10 +138,9 @@ class Member(Expr):
     args: tuple[Expr, ...] | None = None
     strides: tuple[Expr, ...] = ()
     template: tuple[Expr, ...] = ()
-    name_span: Span | None = field(default=None, compare=False, repr=False)
+    name_span: Span | None = None
 
 
-@node
 class Tuple(Expr):
     """``{a, b}``; ``of``: derived from a tuple's name, ``t {(0), 1}``."""
 
@@ -171,21 +148,18 @@ class Tuple(Expr):
     of: Name | None = None
 
 
-@node
 class SpanList(Expr):
     """``[a, b]``."""
 
     items: tuple[Expr, ...]
 
 
-@node
 class Unknown(Expr):
     """``?`` or ``??`` as a dimension."""
 
     unbounded: bool
 
 
-@node
 class Ratio(Expr):
     """``2:4`` in ``.sp<2:4>``."""
 
@@ -198,7 +172,6 @@ class Ratio(Expr):
 Storage = Literal["global", "shared", "local"]
 
 
-@node
 class Type(Node):
     """``f16``, ``f16 [M, K]`` (``dims``), ``f32 mdspan<2>`` (``rank``); ``void``, ``auto``, ``stream``."""
 
@@ -207,7 +180,6 @@ class Type(Node):
     rank: int | None = None
 
 
-@node
 class Parameter(Node):
     type: Type
     name: str | None
@@ -215,7 +187,6 @@ class Parameter(Node):
     reference: bool = False
 
 
-@node
 class Item(Node):
     """One declared name: ``x``, ``x[2]``, ``x = e``, ``x {e}``; ``braces``: the initialiser was in braces."""
 
@@ -228,17 +199,14 @@ class Item(Node):
 # ---- statements ------------------------------------------------------------------------------------------
 
 
-@node
 class Statement(Node):
     """Base of all statements."""
 
 
-@node
 class Block(Statement):
     body: tuple[Statement, ...]
 
 
-@node
 class Declare(Statement):
     """Scalars and arrays; ``type`` None: ``mutable x = e``."""
 
@@ -248,7 +216,6 @@ class Declare(Statement):
     mutable: bool = False
 
 
-@node
 class DeclareSpan(Statement):
     """``s : [7, 8];``"""
 
@@ -257,7 +224,6 @@ class DeclareSpan(Statement):
     rank: int | None = None
 
 
-@node
 class DeclareTuple(Statement):
     """``ituple<2> t = {1, 2};``"""
 
@@ -266,7 +232,6 @@ class DeclareTuple(Statement):
     rank: int | None = None
 
 
-@node
 class DeclareEvent(Statement):
     """``shared event<256> e[2] = ready;``"""
 
@@ -275,7 +240,6 @@ class DeclareEvent(Statement):
     threads: Expr | None = None
 
 
-@node
 class DeclareFragment(Statement):
     """``frag f16[64, 128] p {0.0};``"""
 
@@ -284,7 +248,6 @@ class DeclareFragment(Statement):
     dims: tuple[Expr, ...] | None = None
 
 
-@node
 class Assign(Statement):
     """``target op= value``; ``op`` "" for a plain assignment.  ``value`` may be an operation with a result."""
 
@@ -293,14 +256,12 @@ class Assign(Statement):
     op: str = ""
 
 
-@node
 class Evaluate(Statement):
     """An expression for its effect: ``++i``, a built-in call."""
 
     value: Expr
 
 
-@node
 class Suffix(Node):
     """``.name<arguments>`` of an operation."""
 
@@ -309,7 +270,6 @@ class Suffix(Node):
     had_args: bool = False
 
 
-@node
 class LevelSpec(Node):
     """``block``, ``group-4``, ``block<cooperative>``, ``device(gpu)``."""
 
@@ -317,7 +277,6 @@ class LevelSpec(Node):
     args: tuple[Expr, ...] = ()
 
 
-@node
 class Names(Node):
     """``i``, ``{i, j}`` or ``t = {i, j}``: ``whole`` names the tuple, ``parts`` its elements."""
 
@@ -325,7 +284,6 @@ class Names(Node):
     parts: tuple[Name, ...] = ()
 
 
-@node
 class Range(Node):
     """``(start : stop : step)``: offsets added to the bounds."""
 
@@ -334,7 +292,6 @@ class Range(Node):
     step: Expr | None
 
 
-@node
 class Iteration(Node):
     """``names in extent`` (``extent`` None: an index that is already there), with its range."""
 
@@ -343,7 +300,6 @@ class Iteration(Node):
     range: Range | None = None
 
 
-@node
 class ParallelSpec(Node):
     """``names by extent : level``."""
 
@@ -352,7 +308,6 @@ class ParallelSpec(Node):
     level: LevelSpec | None = None
 
 
-@node
 class Parallel(Statement):
     specs: tuple[ParallelSpec, ...]
     body: Statement
@@ -361,7 +316,6 @@ class Parallel(Statement):
     attributes: tuple[Expr, ...] = ()
 
 
-@node
 class Foreach(Statement):
     """``hints``: (name, arguments) of ``: unroll(4)``."""
 
@@ -371,7 +325,6 @@ class Foreach(Statement):
     attributes: tuple[Expr, ...] = ()
 
 
-@node
 class With(Statement):
     """``where``: pairs of names bound to each other."""
 
@@ -380,47 +333,39 @@ class With(Statement):
     where: tuple[tuple[Name, Name], ...] = ()
 
 
-@node
 class While(Statement):
     cond: Expr | Statement
     body: Statement
 
 
-@node
 class If(Statement):
     cond: Expr | Statement
     then: Statement
     otherwise: Statement | None = None
 
 
-@node
 class InThreads(Statement):
     cond: Expr
     body: Statement
     suffixes: tuple[Suffix, ...] = ()
 
 
-@node
 class Break(Statement):
     pass
 
 
-@node
 class Continue(Statement):
     pass
 
 
-@node
 class Yield(Statement):
     pass
 
 
-@node
 class Return(Statement):
     value: Expr | None
 
 
-@node
 class Sync(Statement):
     """``sync.shared``, ``sync.barrier : block``, ``sync.fence : thread<shared>``."""
 
@@ -428,7 +373,6 @@ class Sync(Statement):
     level: LevelSpec | None = None
 
 
-@node
 class Wait(Statement):
     """``phase``: ``wait<0> e``, a form neither dialect has any more."""
 
@@ -436,14 +380,12 @@ class Wait(Statement):
     phase: Expr | None = None
 
 
-@node
 class Trigger(Statement):
     targets: tuple[Expr, ...]
     after: tuple[Expr, ...] = ()
     suffixes: tuple[Suffix, ...] = ()
 
 
-@node
 class Copy(Statement):
     """``dma.copy.async.swiz<128> src => dst after f``; ``dst`` a `LevelSpec`-like storage name or a view."""
 
@@ -454,7 +396,6 @@ class Copy(Statement):
     after: tuple[Expr, ...] = ()
 
 
-@node
 class Mma(Statement):
     """Every ``mma.*`` operation; the suffixes say which."""
 
@@ -463,7 +404,6 @@ class Mma(Statement):
     attributes: tuple[Expr, ...] = ()
 
 
-@node
 class Exchange(Statement):
     """``swap(f, g)``, ``rotate(f, g, h)``."""
 
@@ -471,7 +411,6 @@ class Exchange(Statement):
     word: Literal["swap", "rotate"]
 
 
-@node
 class CallStatement(Statement):
     """``call f<...>(...)``: a device function of the host language."""
 
@@ -480,7 +419,6 @@ class CallStatement(Statement):
     template: tuple[Expr, ...] = ()
 
 
-@node
 class Print(Statement):
     """``compile_time``: ``print!``."""
 
@@ -489,20 +427,17 @@ class Print(Statement):
     compile_time: bool
 
 
-@node
 class Assert(Statement):
     cond: Expr
     message: str
 
 
-@node
 class Apply(Statement):
     names: Names
     over: Expr
     body: Statement
 
 
-@node
 class Reduce(Statement):
     """``reduce_max(dst, src, 1)``, ``reduce_sum``, ``all_reduce_sum``, ``copy``."""
 
@@ -513,10 +448,9 @@ class Reduce(Statement):
 # ---- kernels ---------------------------------------------------------------------------------------------
 
 
-@node
 class Function(Node):
     name: str
     returns: Type
     params: tuple[Parameter, ...]
     body: Block
-    name_span: Span | None = field(default=None, compare=False, repr=False)
+    name_span: Span | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from math import prod
 
 from tilemma.croqtile import ast
@@ -492,7 +491,7 @@ def _statements(node: object) -> Iterator[ast.Statement]:
             if isinstance(x, ast.Statement):
                 yield x
             if not isinstance(x, ast.Expr):
-                stack.extend(getattr(x, f.name) for f in fields(x))
+                stack.extend(vars(x).values())
 
 
 def _assigned(function: ast.Function) -> Iterator[str]:
@@ -506,4 +505,4 @@ def _assigned(function: ast.Function) -> Iterator[str]:
             target = x.target if isinstance(x, (ast.Assign, ast.Step)) else None
             if isinstance(target, ast.Name):
                 yield target.text
-            stack.extend(getattr(x, f.name) for f in fields(x))
+            stack.extend(vars(x).values())

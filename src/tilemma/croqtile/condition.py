@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError
+from tilemma.records import record
 
 MAX_DEPTH = 60
 
@@ -59,7 +59,7 @@ def evaluate(row: Sequence[Token], macros: Macros) -> bool:
     return value != 0
 
 
-@dataclass
+@record(frozen=False, eq=False)
 class _Reader:
     tokens: list[Token]
     last: Token

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, cast
 
 from tilemma import dtypes
@@ -38,6 +38,7 @@ from tilemma.ir.expr import (
     value_of,
 )
 from tilemma.ir.tiles import Bounded, describe, scalar
+from tilemma.records import record
 
 if TYPE_CHECKING:
     from tilemma.croqtile.build import Reader
@@ -63,7 +64,7 @@ _INTEGER = {"min": 2, "max": 2, "alignup": 2, "aligndown": 2}
 BUILTINS = ("cdiv", "select", *(f"__{n}" for n in (*MATH, *_INTEGER)))
 
 
-@dataclass
+@record(frozen=False, eq=False)
 class Measure:
     """Operations and depth of expressions, shared parts counted where they are used."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilemma.croqtile.preprocess import Macro, Preprocessor
 from tilemma.croqtile.refusals import NotBuiltYet
@@ -38,7 +38,7 @@ class Extracted:
     constants: Mapping[str, object]
 
 
-@dataclass
+@record(frozen=False, eq=False)
 class _Finder:
     pre: Preprocessor
     kernels: list[tuple[Token, ...]] = field(default_factory=list)

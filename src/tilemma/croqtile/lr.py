@@ -42,9 +42,10 @@ _NOTHING = Reach(-1, -1)
 def recognise(tables: Tables, terminals: Sequence[str]) -> list[int]:
     """The steps that derive ``terminals``: -1 to take the next one, else the rule to reduce by.
 
+    Rules that pass on are left out: most steps are those from an operand up through all kinds of expression.
     Raises Unexpected.
     """
-    states, rules, end = tables.states, tables.rules, tables.end
+    states, reductions, end = tables.states, tables.reductions, tables.end
     stack, steps = [0], []
     for place, terminal in enumerate((*terminals, END)):
         while True:
@@ -55,10 +56,13 @@ def recognise(tables: Tables, terminals: Sequence[str]) -> list[int]:
                 stack.append(action)
                 steps.append(-1)
                 break
-            rule = rules[-1 - action]
-            del stack[len(stack) - rule.size :]
-            stack.append(states[stack[-1]][rule.origin])
-            steps.append(-1 - action)
+            size, origin, passes_on = reductions[-1 - action]
+            if passes_on:
+                stack[-1] = states[stack[-2]][origin]
+            else:
+                del stack[len(stack) - size :]
+                stack.append(states[stack[-1]][origin])
+                steps.append(-1 - action)
             if terminal == END and stack[-1] == end:
                 return steps
     raise AssertionError("the end is never shifted")

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, dataclass, field, fields
-from typing import Any, NoReturn, TypeVar, dataclass_transform
+from dataclasses import KW_ONLY, FrozenInstanceError
+from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
 
 from tilemma.errors import Span
 
-_T = TypeVar("_T")
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+class _Fields:
+    """What the annotations of a subclass name are its fields, as in a frozen dataclass."""
 
 
-@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
-def node(cls: type[_T]) -> type[_T]:
-    """A frozen dataclass that equals itself alone.  What a dataclass generates for each class is in `Node` once:
-    the seventy classes here would take longer to make than a kernel to parse."""
-    return dataclass(init=False, repr=False, eq=False)(cls)
+class Node(_Fields):
+    """A node equals itself alone.  ``span`` is passed by name.
 
+    What a dataclass generates for each class is here once: the seventy classes would take longer to make than a
+    kernel to parse.
+    """
 
-@node
-class Node:
-    span: Span = field(kw_only=True)
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+    _: KW_ONLY
+    span: Span
+
+    def __init_subclass__(cls) -> None:
+        cls.__match_args__ = (*cls.__match_args__, *cls.__annotations__)  # type: ignore[misc]
 
     def __init__(self, *values: Any, **named: Any) -> None:
         # An attribute that is not given is the class's own: the default.
-        self.__dict__.update(zip(type(self).__match_args__, values, strict=False))
-        self.__dict__.update(named)
+        self.__dict__.update(zip(self.__match_args__, values, strict=False), **named)
+
+    def but(self, **changes: Any) -> Self:
+        """A copy with other values."""
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__, **changes)
+        return new
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -33,5 +44,5 @@ class Node:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __repr__(self) -> str:
-        shown = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name != "span")
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__match_args__ if name != "name_span")
         return f"{type(self).__name__}({', '.join(shown)})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 
 from tilemma.croqtile.condition import evaluate
 from tilemma.croqtile.tokens import Token, join, tokens
@@ -94,7 +94,7 @@ class Macro:
         return self.name if self.params is None else f"{self.name}({', '.join(self.params)})"
 
 
-@dataclass
+@record(frozen=False, eq=False)
 class _Section:
     """A conditional section: ``active`` now, ``taken`` whether a branch was, ``live`` whether it may be."""
 
@@ -105,7 +105,7 @@ class _Section:
     otherwise: bool = False
 
 
-@dataclass
+@record(frozen=False, eq=False)
 class Preprocessor:
     """Feeds the tokens of a file, line by line, to whoever looks for kernels.
 
@@ -329,10 +329,10 @@ class Preprocessor:
         for t in macro.body:
             value = values.get(t.text) if t.kind == "name" else None
             if value is None:
-                body.append(replace(t, span=span, hidden=hidden, first=False))
+                body.append(Token(t.kind, t.text, span, t.row, t.glued, False, hidden))
             else:
                 body.extend(
-                    replace(v, hidden=v.hidden | hidden, first=False, glued=t.glued if i == 0 else v.glued)
+                    Token(v.kind, v.text, v.span, v.row, v.glued if i else t.glued, False, v.hidden | hidden)
                     for i, v in enumerate(value)
                 )
         return body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilemma.croqtile.values import Value
 from tilemma.errors import CompileError, Note, Span, nearest
@@ -31,7 +31,7 @@ class Binding:
     span: Span
 
 
-@dataclass
+@record(frozen=False, eq=False)
 class Scopes:
     """A stack of blocks, the innermost last."""
 

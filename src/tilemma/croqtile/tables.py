@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TypeAlias
 
 from tilemma.errors import ToolError
@@ -35,16 +36,36 @@ class Rule:
     inline: bool
     part: bool
 
+    @property
+    def passes_on(self) -> bool:
+        """Its value is that of its only symbol, whatever that is: nothing happens."""
+        return self.inline and self.size == 1 and self.kept == ((0, False, 0),) and not self.left_out
+
+
+class Rows(dict[int, Row]):
+    """The row of each state, made of its text when it is first met: a kernel meets every third one."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+
+    def __missing__(self, state: int) -> Row:
+        words = self._texts[state].split()
+        row = self[state] = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        return row
+
 
 @record
 class Tables:
     """``states``: the row of each state, the first is where a text begins; ``end`` the state after a whole text.
 
-    ``punctuation``: terminal of each text that the grammar quotes."""
+    ``reductions``: (size, origin, whether it passes on) of each rule.  ``punctuation``: terminal of each text
+    that the grammar quotes.
+    """
 
     end: int
-    states: tuple[Row, ...]
+    states: Rows
     rules: tuple[Rule, ...]
+    reductions: tuple[tuple[int, str, bool], ...]
     punctuation: dict[str, str]
 
 
@@ -56,7 +77,7 @@ class StaleParseTable(ToolError):
 
 
 def grammar() -> str:
-    return files("tilemma.croqtile").joinpath("grammar.lark").read_text(encoding="utf-8")
+    return Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
 
 
 def identity(text: str) -> str:
@@ -66,13 +87,12 @@ def identity(text: str) -> str:
 @cache
 def tables() -> Tables:
     """The table of `grammar.lark`; StaleParseTable where `grammar.json` belongs to another text of it."""
-    data = json.loads(files("tilemma.croqtile").joinpath("grammar.json").read_bytes())
+    data = json.loads(Path(__file__).with_name("grammar.json").read_bytes())
     if data["grammar"] != identity(grammar()):
         raise StaleParseTable()
     rules = tuple(
         Rule(origin, name, size, tuple((i, e, n) for i, e, n in kept), left_out, inline, part)
         for origin, name, size, kept, left_out, inline, part in data["rules"]
     )
-    rows = data["rows"]
-    states = tuple(rows[i] for i in data["states"])
-    return Tables(data["end"], states, rules, data["punctuation"])
+    reductions = tuple((r.size, r.origin, r.passes_on) for r in rules)
+    return Tables(data["end"], Rows(data["states"]), rules, reductions, data["punctuation"])

@@ -99,25 +99,25 @@ def tokens(text: str, file: str) -> Iterator[Token]:
     for m in _PATTERN.finditer(text):
         what = m.lastgroup if m.lastgroup not in ("end", "delim") else ("block" if m["block"] else "raw")
         assert what is not None
-        start = m.start()
-        if what == "space":
-            glued = False
-        elif what in ("joined", "newline"):
-            line, line_start, glued = line + 1, m.end(), False
+        kind = _KINDS.get(what)
+        start, end = m.span()
+        if kind is not None:
+            begin, column = line, start - line_start + 1
+            if kind == "string":  # the only tokens that may have several lines
+                line, line_start = _advance(m[0], line, line_start, start)
+            span = Span(file, begin, column, line, end - line_start + 1)
+            yield Token(kind, m[0], span, row, glued, first)
+            glued, first = True, False
+            continue
+        glued = False
+        if what in ("joined", "newline"):
+            line, line_start = line + 1, end
             if what == "newline":
                 row, first = row + 1, True
-        elif what in ("comment", "block"):
-            if what == "block" and m["end"] is None:
+        elif what == "block":
+            if m["end"] is None:
                 raise UnterminatedComment(Span(file, line, start - line_start + 1, line, start - line_start + 3))
-            glued = False
             line, line_start = _advance(m[0], line, line_start, start)
-        else:
-            column = start - line_start + 1
-            begin = line
-            line, line_start = _advance(m[0], line, line_start, start)
-            span = Span(file, begin, column, line, m.end() - line_start + 1)
-            yield Token(_KINDS[what], m[0], span, row, glued, first)
-            glued, first = True, False
 
 
 def _advance(text: str, line: int, line_start: int, start: int) -> tuple[int, int]:

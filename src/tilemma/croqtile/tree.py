@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from typing import Any, cast
 
 from tilemma.croqtile import ast
@@ -70,7 +69,7 @@ def _check_depth(root: Node) -> None:
         elif isinstance(node, Node):
             if depth > MAX_DEPTH:
                 raise NestedTooDeep(node.span, limit=MAX_DEPTH)
-            stack.extend((getattr(node, f.name), depth + 1) for f in fields(node))
+            stack.extend((x, depth + 1) for x in vars(node).values() if isinstance(x, (tuple, Node)))
 
 
 def _expressions(x: Any) -> tuple[ast.Expr, ...]:
@@ -208,9 +207,9 @@ class _Build:
             words = {ast.Block: "a block", ast.Assign: "an assignment"}
             what = words.get(type(statement), type(statement).__name__.lower())
             raise MisplacedAttribute(self.at(reach), what=what)
-        new = replace(target, attributes=(*attributes, *target.attributes))
+        new = target.but(attributes=(*attributes, *target.attributes))
         if isinstance(statement, ast.Assign):
-            return replace(statement, value=new)
+            return statement.but(value=new)
         return new
 
     def copy(self, reach: Reach, c: list[Any]) -> ast.Copy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilemma.records import record
 
@@ -19,7 +19,7 @@ class Event:
     target: bool = False
 
 
-@dataclass
+@record(frozen=False, eq=False)
 class Evaluation:
     """``events`` of a function; ``ranges`` says for each compound statement which of them its body has.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType, FrameType
 
 from tilemma.errors import CompileError
@@ -16,6 +16,7 @@ from tilemma.ir.tile import Declare
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Space
 from tilemma.lang.spans import Position, caller_span, position, user_frame
+from tilemma.records import record
 
 # Larger expressions are computed once, into a variable.
 MAX_OPERATIONS = 100
@@ -71,7 +72,7 @@ class NotABlock(CompileError):
     fix = "write `{form}` and put what belongs to it inside; text that is not read cannot be checked"
 
 
-@dataclass
+@record(frozen=False, eq=False)
 class Trace:
     """``builder`` collects the operations.  ``headers``: for each function whose text has been checked, where
     in it the calls that open traced blocks stand; ``check`` does that for another function.

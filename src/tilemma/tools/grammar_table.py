@@ -76,22 +76,20 @@ def made() -> dict[str, Any]:
         name = str(rule.alias or origin)
         rules.append([origin, name, len(rule.expansion), kept, left_out, inline, origin.startswith("_")])
     rows, end = _rows(machine._parse_table, ordered)
-    distinct = list({json.dumps(row): row for row in rows}.values())
     return {
         "grammar": identity(text),
         "end": end,
         "punctuation": dict(sorted((t.pattern.value, t.name) for t in parser.terminals)),
         "rules": rules,
-        "rows": distinct,
-        "states": [distinct.index(row) for row in rows],
+        "states": [" ".join(f"{symbol} {action}" for symbol, action in row.items()) for row in rows],
     }
 
 
 def printed(data: dict[str, Any]) -> str:
-    """The text of `grammar.json`: a rule or a row on each line."""
+    """The text of `grammar.json`: a rule or a state on each line."""
     lines = []
     for key, value in data.items():
-        long = key in ("rules", "rows")
+        long = key in ("rules", "states")
         body = ",\n".join(json.dumps(x, separators=(",", ":")) for x in value) if long else ""
         lines.append(f'"{key}":' + (f"[\n{body}\n]" if long else json.dumps(value, separators=(",", ":"))))
     return "{" + ",\n".join(lines) + "}\n"
