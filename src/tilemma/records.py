@@ -1,13 +1,14 @@
 """Records: dataclasses, frozen if not said otherwise, that cost little to make and to fill.
 
 `dataclasses` compiles six methods for each frozen class, which takes half a millisecond; there are some three
-hundred classes.  Here what depends on the class is compiled in one go, and ``__init__`` fills slots directly.
+hundred classes.  Here ``__init__`` alone is compiled for a class, and fills slots directly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from operator import attrgetter
 from types import MemberDescriptorType
 from typing import Any, NoReturn, TypeVar, dataclass_transform, overload
 
@@ -40,27 +41,19 @@ def record(cls: type[Any] | None = None, /, *, frozen: bool = True, slots: bool 
 
 
 def _methods(cls: type[Any], frozen: bool, eq: bool) -> dict[str, Callable[..., Any] | None]:
+    methods: dict[str, Callable[..., Any] | None] = {"__init__": _initialiser(cls), "__repr__": _text}
+    if eq:
+        equal, hashed = _comparison([f.name for f in fields(cls) if f.compare])
+        methods |= {"__eq__": equal, "__hash__": hashed if frozen else None}
+    if frozen:
+        methods |= {"__setattr__": _refuse_set, "__delattr__": _refuse_delete}
+        methods |= {"__getstate__": _state, "__setstate__": _restore}
+    return methods
+
+
+def _initialiser(cls: type[Any]) -> Callable[..., None]:
+    """``__init__``: slots are filled through their descriptors, which is quicker than by name."""
     scope: dict[str, Any] = {"MISSING": MISSING, "set_attribute": object.__setattr__}
-    exec(_initialiser(cls, scope) + (_comparison(cls) if eq else ""), scope)
-    written = {name: scope[name] for name in ("__init__", "__eq__", "__hash__") if name in scope}
-    for name, method in written.items():
-        method.__qualname__ = f"{cls.__qualname__}.{name}"
-    if not frozen:
-        return written | {"__repr__": _text} | ({"__hash__": None} if eq else {})
-    return written | {
-        "__repr__": _text,
-        "__setattr__": _refuse_set,
-        "__delattr__": _refuse_delete,
-        "__getstate__": _state,
-        "__setstate__": _restore,
-    }
-
-
-def _initialiser(cls: type[Any], scope: dict[str, Any]) -> str:
-    """The text of ``__init__``, what it refers to in ``scope``.
-
-    Slots are filled through their descriptors, which is quicker than by name.
-    """
     ordered, named, body = ["self"], list[str](), list[str]()
     for f in fields(cls):
         name, value = f.name, f.name
@@ -81,19 +74,24 @@ def _initialiser(cls: type[Any], scope: dict[str, Any]) -> str:
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     parameters = ", ".join([*ordered, *(["*", *named] if named else [])])
-    return f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"]) + "\n"
+    exec(f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"]), scope)
+    made: Callable[..., None] = scope["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    return made
 
 
-def _comparison(cls: type[Any]) -> str:
-    """The texts of ``__eq__`` and ``__hash__``."""
-    names = [f.name for f in fields(cls) if f.compare]
-    mine, others = ("(" + "".join(f"{x}.{name}," for name in names) + ")" for x in ("self", "other"))
-    return f"""
-def __eq__(self, other):
-    return {mine} == {others} if other.__class__ is self.__class__ else NotImplemented
-def __hash__(self):
-    return hash({mine})
-"""
+def _comparison(names: Sequence[str]) -> tuple[Callable[..., Any], Callable[..., int]]:
+    """``__eq__`` and ``__hash__`` by the attributes called ``names``."""
+    # Of a single name `attrgetter` gives the value, of none it is refused: the class stands in.
+    values = attrgetter(*names, *["__class__"] * (2 - len(names)))
+
+    def equal(self: Any, other: object) -> Any:
+        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    def hashed(self: Any) -> int:
+        return hash(values(self))
+
+    return equal, hashed
 
 
 def _text(self: Any) -> str:

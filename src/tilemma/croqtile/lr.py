@@ -90,6 +90,7 @@ def _goes_on(tables: Tables, stack: list[int], terminal: str) -> bool:
 
 def evaluate(tables: Tables, steps: Sequence[int], leaves: Sequence[Leaf], builder: Any) -> Any:
     """The value of the whole: a reduction calls ``builder.NAME(reach, children)``; children left out are None."""
+    rules = tables.rules
     values: list[Any] = []
     reaches: list[Reach] = []
     taken = 0
@@ -99,16 +100,15 @@ def evaluate(tables: Tables, steps: Sequence[int], leaves: Sequence[Leaf], build
             reaches.append(Reach(taken, taken))
             taken += 1
             continue
-        rule = tables.rules[step]
+        rule = rules[step]
         base = len(values) - rule.size
         children, reach = _children(rule, values[base:]), _covered(reaches[base:])
         if rule.inline and len(children) == 1:
             value = children[0]
         else:
             value = children if rule.part else getattr(builder, rule.name)(reach, children)
-        del values[base:], reaches[base:]
-        values.append(value)
-        reaches.append(reach)
+        values[base:] = (value,)
+        reaches[base:] = (reach,)
     return values[-1]
 
 
@@ -125,5 +125,7 @@ def _children(rule: Rule, values: Sequence[Any]) -> list[Any]:
 
 
 def _covered(reaches: Sequence[Reach]) -> Reach:
+    if len(reaches) == 1:
+        return reaches[0]
     there = [r for r in reaches if r.first >= 0]
     return Reach(there[0].first, there[-1].last) if there else _NOTHING

@@ -31,7 +31,7 @@ class Rule:
     origin: str
     name: str
     size: int
-    kept: tuple[tuple[int, bool, int], ...]
+    kept: Sequence[tuple[int, bool, int]]
     left_out: int
     inline: bool
     part: bool
@@ -39,7 +39,7 @@ class Rule:
     @property
     def passes_on(self) -> bool:
         """Its value is that of its only symbol, whatever that is: nothing happens."""
-        return self.inline and self.size == 1 and self.kept == ((0, False, 0),) and not self.left_out
+        return self.inline and self.size == 1 and [*map(tuple, self.kept)] == [(0, False, 0)] and not self.left_out
 
 
 class Rows(dict[int, Row]):
@@ -90,9 +90,6 @@ def tables() -> Tables:
     data = json.loads(Path(__file__).with_name("grammar.json").read_bytes())
     if data["grammar"] != identity(grammar()):
         raise StaleParseTable()
-    rules = tuple(
-        Rule(origin, name, size, tuple((i, e, n) for i, e, n in kept), left_out, inline, part)
-        for origin, name, size, kept, left_out, inline, part in data["rules"]
-    )
+    rules = tuple(Rule(*fields) for fields in data["rules"])
     reductions = tuple((r.size, r.origin, r.passes_on) for r in rules)
     return Tables(data["end"], Rows(data["states"]), rules, reductions, data["punctuation"])

@@ -41,12 +41,26 @@ class Parted:
     _parts: tuple[Expr, ...]
 
 
+class _Typed(Parted):
+    """Room for its type too, which is that of all its terms."""
+
+    __slots__ = ("_type",)
+    _type: DType
+
+
 @record
-class Expr(Parted):
+class Expr(_Typed):
     """Base of all scalar expressions; ``type`` is the element type of the value."""
 
     @property
     def type(self) -> DType:
+        known: DType | None = getattr(self, "_type", None)
+        if known is None:
+            known = self._find_type()
+            object.__setattr__(self, "_type", known)
+        return known
+
+    def _find_type(self) -> DType:
         raise AssertionError(f"{type(self).__name__} has no type")
 
 
@@ -126,8 +140,7 @@ class Binary(Expr):
     a: Expr
     b: Expr
 
-    @property
-    def type(self) -> DType:
+    def _find_type(self) -> DType:
         if self.op in COMPARISON or self.op in LOGICAL:
             return dtypes.boolean
         if self.op in ("and", "or", "xor") and self.a.type.kind == self.b.type.kind == "bool":
@@ -140,8 +153,7 @@ class Unary(Expr):
     op: UnaryOp
     a: Expr
 
-    @property
-    def type(self) -> DType:
+    def _find_type(self) -> DType:
         if self.op == "lnot" or self.a.type.kind == "bool":
             return dtypes.boolean
         return promote(self.a.type, self.a.type)
@@ -153,8 +165,7 @@ class Select(Expr):
     a: Expr
     b: Expr
 
-    @property
-    def type(self) -> DType:
+    def _find_type(self) -> DType:
         return self.a.type if self.a.type == self.b.type else promote(self.a.type, self.b.type)
 
 
@@ -203,8 +214,7 @@ class Call(Expr):
     name: str
     args: tuple[Expr, ...]
 
-    @property
-    def type(self) -> DType:
+    def _find_type(self) -> DType:
         t = self.args[0].type
         for a in self.args[1:]:
             t = promote(t, a.type)
@@ -219,7 +229,7 @@ def promote(a: DType, b: DType) -> DType:
 
     Integers narrower than 32 bits count as s32.  f16 with bf16 gives f32: neither holds the other's values.
     """
-    if (a is b or a == b) and (a.is_float or (a.is_integer and a.bits >= 32)):
+    if (a is b or a == b) and (a.kind == "float" or (a.kind in ("int", "uint") and a.bits >= 32)):
         return a
     if a.is_float or b.is_float:
         if not a.is_float:
@@ -273,24 +283,25 @@ def _trunc_div(a: int, b: int) -> int:
     return q if (a < 0) == (b < 0) else -q
 
 
+_FOLDED: dict[str, Callable[[int, int], int | bool]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul,
+    "floordiv": operator.floordiv, "cdiv": lambda a, b: -(-a // b),
+    "div": _trunc_div, "mod": lambda a, b: a - b * _trunc_div(a, b),
+    "min": min, "max": max,
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    "shl": operator.lshift, "shr": operator.rshift,
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
+    "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "land": lambda a, b: bool(a) and bool(b), "lor": lambda a, b: bool(a) or bool(b),
+}  # fmt: skip
+
+
 def _fold(op: str, a: int, b: int) -> int | bool | None:
     if op in ("floordiv", "cdiv", "div", "mod") and b == 0:
         return None
     if op in ("shl", "shr") and not 0 <= b < 64:
         return None
-    table: dict[str, Any] = {
-        "add": lambda: a + b, "sub": lambda: a - b, "mul": lambda: a * b,
-        "floordiv": lambda: a // b, "cdiv": lambda: -(-a // b),
-        "div": lambda: _trunc_div(a, b), "mod": lambda: a - b * _trunc_div(a, b),
-        "min": lambda: min(a, b), "max": lambda: max(a, b),
-        "and": lambda: a & b, "or": lambda: a | b, "xor": lambda: a ^ b,
-        "shl": lambda: a << b, "shr": lambda: a >> b,
-        "eq": lambda: a == b, "ne": lambda: a != b, "lt": lambda: a < b,
-        "le": lambda: a <= b, "gt": lambda: a > b, "ge": lambda: a >= b,
-        "land": lambda: bool(a) and bool(b), "lor": lambda: bool(a) or bool(b),
-    }  # fmt: skip
-    result: int | bool = table[op]()
-    return result
+    return _FOLDED[op](a, b)
 
 
 def binary(op: BinaryOp, a: Expr | int | float, b: Expr | int | float) -> Expr:
