@@ -1,7 +1,8 @@
 """The instruction catalogue.
 
 `catalogue` maps CuTe's name of an instruction to its record.  It is found by discovery: every module of this
-folder with a tuple ``ATOMS`` contributes, so adding an instruction is adding one file.
+folder with a tuple ``ATOMS`` of records, or of families of them, contributes, so adding an instruction is adding
+one file.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import importlib
 import pkgutil
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from tilemma.atoms.atom import Atom, CopyAtom, Immediate, MmaAtom, Operand, Rate, contract
+from tilemma.atoms.atom import Atom, CopyAtom, Family, Immediate, MmaAtom, Operand, Rate, contract
 from tilemma.atoms.choose import Selection, select_from
 from tilemma.atoms.descriptors import Descriptor, tensor_map_swizzle
 from tilemma.errors import ToolError, nearest
@@ -24,6 +25,7 @@ __all__ = [
     "Catalogue",
     "CopyAtom",
     "Descriptor",
+    "Family",
     "Immediate",
     "MmaAtom",
     "Operand",
@@ -45,40 +47,53 @@ class UnknownAtom(ToolError, KeyError):
 
 
 class Catalogue(Mapping[str, Atom]):
-    """All records by name; those of a module are made when first looked through."""
+    """All records by name; those of a module, or of a family, are made when first looked through."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, dict[str, Atom]] = {}
+        self._made: dict[str, Atom] = {}
+        self._parts: dict[str, list[tuple[Atom, ...] | Family]] = {}
 
     @cached_property
     def _modules(self) -> tuple[str, ...]:
         return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
 
-    def _of(self, module: str) -> dict[str, Atom]:
-        if module not in self._loaded:
+    def _of(self, module: str, needed: Callable[[Family], bool] = lambda family: True) -> Iterator[Atom]:
+        """The records of a module, but those of families that are not ``needed`` and not made yet."""
+        if module not in self._parts:
             atoms = getattr(importlib.import_module(f"{__name__}.{module}"), "ATOMS", ())
-            self._loaded[module] = {a.name: a for a in atoms}
-            assert len(self._loaded[module]) == len(atoms), f"two records of one name in {module}"
-        return self._loaded[module]
+            self._parts[module] = [x if isinstance(x, Family) else self._entered((x,)) for x in atoms]
+        parts = self._parts[module]
+        for i, part in enumerate(parts):
+            if isinstance(part, Family):
+                if not needed(part):
+                    continue
+                part = parts[i] = self._entered(part.make())
+            yield from part
+
+    def _entered(self, atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
+        for atom in atoms:
+            assert self._made.setdefault(atom.name, atom) is atom, f"two records called {atom.name}"
+        return atoms
 
     @cached_property
     def _atoms(self) -> dict[str, Atom]:
-        found: dict[str, Atom] = {}
-        for module in self._modules:
-            twice = found.keys() & self._of(module).keys()
-            assert not twice, f"two records called {', '.join(twice)}"
-            found |= self._of(module)
-        return found
+        return {a.name: a for module in self._modules for a in self._of(module)}
 
     def __getitem__(self, name: str) -> Atom:
         """The record called ``name``; UnknownAtom, with the nearest names, when there is none."""
-        for module in self._modules:
-            if (found := self._of(module).get(name)) is not None:
-                return found
-        raise UnknownAtom(name=name, suggestion=_suggest(name, tuple(self._atoms)))
+        found = self._find(name)
+        if found is None:
+            raise UnknownAtom(name=name, suggestion=_suggest(name, tuple(self._atoms)))
+        return found
+
+    def _find(self, name: object) -> Atom | None:
+        # What was chosen before has been made; only a name that comes from outside is looked for everywhere.
+        if isinstance(name, str) and name in self._made:
+            return self._made[name]
+        return next((a for module in self._modules for a in self._of(module) if a.name == name), None)
 
     def __contains__(self, name: object) -> bool:
-        return any(name in self._of(module) for module in self._modules)
+        return self._find(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._atoms)
@@ -86,15 +101,19 @@ class Catalogue(Mapping[str, Atom]):
     def __len__(self) -> int:
         return len(self._atoms)
 
-    def mma(self, kind: str = "") -> Iterator[MmaAtom]:
-        """The multiplying records; with ``kind`` those of the modules that are called after it."""
+    def mma(self, kind: str = "", **wanted: object) -> Iterator[MmaAtom]:
+        """The multiplying records; with ``kind`` those of the modules that are called after it.
+
+        Families that have nothing of what is ``wanted`` (`Family.has`) may be left out.
+        """
         start = kind.replace(".", "_")
-        found = (a for m in self._modules if m.startswith(start) for a in self._of(m).values())
+        names = (m for m in self._modules if m.startswith(start))
+        found = (a for m in names for a in self._of(m, lambda family: family.has(**wanted)))
         return (a for a in found if isinstance(a, MmaAtom))
 
     def copies(self) -> Iterator[CopyAtom]:
         """The copying records."""
-        found = (a for m in self._modules for a in self._of(m).values())
+        found = (a for m in self._modules for a in self._of(m, lambda family: False))
         return (a for a in found if isinstance(a, CopyAtom))
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, cached_property
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from tensor_layouts import Layout, size
 
 from tilemma.dtypes import DType
-from tilemma.layouts import Major, offsets
+from tilemma.layouts import Major, flat_modes, offsets
 from tilemma.records import record
 
 _NOT_PROVABLE: Final = ("section", "rates", "ptx_version")
@@ -35,8 +36,33 @@ def _table(layout: Any) -> NDArray[np.int64]:
 
 
 @cache
+def _extents(layout: Any) -> tuple[int, ...]:
+    """How many offsets each top-level mode of ``layout`` runs over: threads and values."""
+    return tuple(size(mode) for mode in layout.shape)
+
+
+@cache
+def _is_exact(layout: Any, elements: int) -> bool:
+    """Whether ``layout`` reaches each of ``elements`` offsets once, seen from its modes alone.
+
+    So it is when every stride is the product of the extents of the modes with smaller strides: the offset is then
+    a number written in mixed radix, each mode a digit of it.
+    """
+    if not isinstance(layout, Layout):  # a swizzle stands before it
+        return False
+    reached = 1
+    for extent, stride in sorted(flat_modes(layout), key=lambda mode: mode[1]):
+        if extent > 1 and stride != reached:
+            return False
+        reached *= extent
+    return reached == elements
+
+
+@cache
 def _coverage(layout: Any, elements: int) -> tuple[int, int, int, int]:
     """The least and the largest offset of a layout; how often, at least and at most, it reaches an element."""
+    if _is_exact(layout, elements):
+        return 0, elements - 1, 1, 1
     table = _table(layout)
     counts = np.bincount(table.reshape(-1), minlength=elements)
     return int(table.min()), int(table.max()), int(counts.min()), int(counts.max())
@@ -85,11 +111,11 @@ class Operand:
     @property
     def values(self) -> int:
         """Elements that one lane holds; 0 for an operand in shared memory."""
-        return int(self.coordinates_table.shape[1]) if self.layout is not None else 0
+        return _extents(self.layout)[1] if self.layout is not None else 0
 
     @property
     def threads(self) -> int:
-        return int(self.coordinates_table.shape[0]) if self.layout is not None else 0
+        return _extents(self.layout)[0] if self.layout is not None else 0
 
     @property
     def pack(self) -> int:
@@ -367,6 +393,21 @@ class CopyAtom(_Instruction):
 
 
 Atom = MmaAtom | CopyAtom
+
+
+@record
+class Family:
+    """Multiplying records that differ in their shape alone, made together when one of them may be wanted."""
+
+    a: DType
+    b: DType
+    d: DType
+    a_from: Literal["registers", "shared"]
+    make: Callable[[], tuple[MmaAtom, ...]]
+
+    def has(self, **wanted: object) -> bool:
+        """Whether its records have what is ``wanted`` of ``a``, ``b``, ``d`` and ``a_from``; None: no matter."""
+        return all(value is None or getattr(self, name) == value for name, value in wanted.items())
 
 
 def contract(atom: MmaAtom, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:

@@ -7,10 +7,11 @@ accumulator is in registers and is updated in place.  PTX ISA, 9.7.15.5.
 from __future__ import annotations
 
 from functools import cache
+from typing import Literal
 
 from tensor_layouts import Layout
 
-from tilemma.atoms.atom import Immediate, MmaAtom, Operand, Rate
+from tilemma.atoms.atom import Family, Immediate, MmaAtom, Operand, Rate
 from tilemma.dtypes import DType, bf16, f16, f32
 from tilemma.layouts import Major
 
@@ -81,9 +82,16 @@ def _record(n: int, operand: DType, accumulator: DType, a_from: str) -> MmaAtom:
     )
 
 
-ATOMS = tuple(
-    _record(n, t, acc, a_from)
-    for t, acc in ((f16, f16), (f16, f32), (bf16, f32))
-    for a_from in "SR"
-    for n in N_FLOAT
-)
+def _family(operand: DType, accumulator: DType, a_from: Literal["registers", "shared"]) -> Family:
+    letter = {"registers": "R", "shared": "S"}[a_from]
+    return Family(
+        operand,
+        operand,
+        accumulator,
+        a_from,
+        lambda: tuple(_record(n, operand, accumulator, letter) for n in N_FLOAT),
+    )
+
+
+_SOURCES: tuple[Literal["shared", "registers"], ...] = ("shared", "registers")
+ATOMS = tuple(_family(t, acc, a_from) for t, acc in ((f16, f16), (f16, f32), (bf16, f32)) for a_from in _SOURCES)

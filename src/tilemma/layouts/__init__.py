@@ -7,7 +7,7 @@ A layout maps coordinates to element offsets.  A swizzle acts on byte addresses;
 
 from __future__ import annotations
 
-from tilemma.layouts.algebra import cute_str, element_swizzle, offsets, tile_to_shape
+from tilemma.layouts.algebra import cute_str, element_swizzle, flat_modes, offsets, tile_to_shape
 from tilemma.layouts.banks import BankReport, bank_conflicts
 from tilemma.layouts.descriptor import Descriptor, DescriptorError
 from tilemma.layouts.shared import (
@@ -36,6 +36,7 @@ __all__ = [
     "canonical_atom",
     "cute_str",
     "element_swizzle",
+    "flat_modes",
     "offsets",
     "plain_layout",
     "shared_layout",

@@ -245,7 +245,9 @@ def grids(units: int) -> list[tuple[int, int]]:
 
 
 def _select(w: _Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom, ...], list[Refusal]]:
-    near = select_from(catalogue.mma(kind), arch=arch, kind=kind, a=w.a, b=w.b, d=w.d, **wanted)
+    types: dict[str, Any] = {"a": w.a, "b": w.b, "d": w.d}
+    made = catalogue.mma(kind, **types, a_from=wanted.get("a_from"))
+    near = select_from(made, arch=arch, kind=kind, **types, **wanted)
     if near.candidates:
         return near.candidates, []
     found = select(arch=arch, kind=kind, a=w.a, b=w.b, d=w.d, **wanted)

@@ -91,7 +91,7 @@ def like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> Frag
     assert isinstance(model, MmaAtom)
     # No multiply adds up in bf16, whose values lie two to a register as those of f16 do.
     for stands_in in (dtype, *((f16,) if dtype is bf16 else ())):
-        for atom in catalogue.mma():
+        for atom in catalogue.mma(d=stands_in):
             c = atom.operands["C"]
             if c.dtype is stands_in and atom.threads == model.threads and c.layout == model.operands["C"].layout:
                 return replace(plan, dtype=dtype, atom=atom.name)
