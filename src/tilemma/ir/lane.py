@@ -7,7 +7,6 @@ so (``uniform``).  PTX is its printing: `tilemma.targets.ptx`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import field
 from typing import ClassVar
 
@@ -72,20 +71,17 @@ class Coordinates:
 LaneOperand = Reg | Imm | Special | Mem | Vec | Coordinates
 
 
-def registers(x: LaneOperand) -> Iterator[Reg]:
+def registers(x: LaneOperand) -> tuple[Reg, ...]:
     """The registers in an operand."""
-    match x:
-        case Reg():
-            yield x
-        case Mem():
-            yield from registers(x.base)
-        case Vec():
-            for r in x.regs:
-                yield from registers(r)
-        case Coordinates():
-            yield x.map
-            for c in x.coords:
-                yield from registers(c)
+    if isinstance(x, Reg):
+        return (x,)
+    if isinstance(x, (Imm, Special)):
+        return ()
+    if isinstance(x, Mem):
+        return (x.base,) if isinstance(x.base, Reg) else ()
+    if isinstance(x, Vec):
+        return tuple([r for r in x.regs if isinstance(r, Reg)])
+    return (x.map, *[c for c in x.coords if isinstance(c, Reg)])
 
 
 @record

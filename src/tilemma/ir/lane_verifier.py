@@ -11,6 +11,7 @@ from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.errors import CompileError
 from tilemma.ir.lane import (
     AtomInstr,
+    Coordinates,
     CopyInstr,
     Imm,
     Instr,
@@ -164,8 +165,11 @@ class LaneVerifier:
 
     def reads(self, op: LaneOp, written: set[str], *operands: Any) -> None:
         for x in operands:
-            for r in (x,) if isinstance(x, Reg) else registers(x):
-                self.typed(op, r)
+            if not isinstance(x, (Reg, Mem, Vec, Coordinates)):
+                continue
+            for r in registers(x):
+                if self.types.get(r.name) != r.type:
+                    self.typed(op, r)
                 if r.name not in written:
                     self.fail(op, f"register %{r.name} is read before it is written", "a write on every path")
             if isinstance(x, Mem) and isinstance(x.base, Special):

@@ -27,10 +27,12 @@ def bodies(op: Op) -> Iterator[tuple[str, Body]]:
 
 def walk(body: Body) -> Iterator[Op]:
     """Every operation of ``body``, in program order, an operation before those inside it."""
-    for op in body:
+    waiting = list(reversed(body))
+    while waiting:
+        op = waiting.pop()
         yield op
-        for _, inner in bodies(op):
-            yield from walk(inner)
+        for _, inner in reversed(tuple(bodies(op))):
+            waiting += reversed(inner)
 
 
 def with_bodies(op: Op, f: Callable[[Body], Body]) -> Op:

@@ -32,6 +32,7 @@ from tilemma.ir.lane import (
     Reg,
     Special,
     Vec,
+    registers,
 )
 from tilemma.lower.linear import Linear
 
@@ -78,15 +79,6 @@ class Region:
     table: dict[int, Reg] = field(default_factory=dict)
     known: dict[int, Any] = field(default_factory=dict)
     passing: dict[int, tuple[tuple[int, ...], Reg]] = field(default_factory=dict)
-
-
-def _registers(x: LaneOperand) -> tuple[Reg, ...]:
-    """The registers in an operand."""
-    if isinstance(x, Reg):
-        return (x,)
-    if isinstance(x, Vec):
-        return tuple(r for r in x.regs if isinstance(r, Reg))
-    return (x.base,) if isinstance(x, Mem) and isinstance(x.base, Reg) else ()
 
 
 @cache
@@ -164,11 +156,11 @@ class Emitter:
 
     def add(self, op: LaneOp) -> None:
         """``op`` at the end of the innermost region, with the current source position."""
-        self._assign(getattr(op, f) for f in op.__dataclass_fields__)
+        self._assign([getattr(op, f) for f in op.__dataclass_fields__])
         self.regions[-1].ops.append(replace(op, span=self.span) if op.span is None else op)
 
     def comment(self, text: str) -> None:
-        self.add(Comment(text))
+        self.regions[-1].ops.append(Comment(text, span=self.span))
 
     def do(
         self,
@@ -195,11 +187,14 @@ class Emitter:
         mutable: list[str] = []
         same, deepest = True, 0
         for s in src:
-            for r in _registers(s):
-                if r.name in self._mutable:
-                    mutable.append(r.name)
+            for r in (s,) if isinstance(s, Reg) else registers(s):
+                name = r.name
+                if name in self._mutable:
+                    mutable.append(name)
                 same = same and r.uniform
-                deepest = max(deepest, self._depth.get(r.name, 0))
+                depth = self._depth.get(name, 0)
+                if depth > deepest:
+                    deepest = depth
         versions = tuple(self._assigned.get(name, 0) for name in mutable)
         if mutable:
             self._unshared += 1
@@ -228,13 +223,15 @@ class Emitter:
 
     def _assign(self, operands: Iterable[Any]) -> None:
         """Notes that the registers among ``operands`` may hold other values from here on."""
+        mutable, assigned = self._mutable, self._assigned
         for x in operands:
-            if isinstance(x, tuple):
+            if isinstance(x, Reg):
+                if x.name in mutable:
+                    assigned[x.name] = assigned.get(x.name, 0) + 1
+            elif isinstance(x, tuple):
                 self._assign(x)
-            elif isinstance(x, (Reg, Vec)):
-                for r in _registers(x):
-                    if r.name in self._mutable:
-                        self._assigned[r.name] = self._assigned.get(r.name, 0) + 1
+            elif isinstance(x, Vec):
+                self._assign(x.regs)
 
     def remembered(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """What ``make`` gives, the result of pure instructions that ``key`` stands for.

@@ -74,12 +74,8 @@ def _escaped(name: str) -> str:
 
 
 def _files(kernels: Iterable[LaneKernel]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for k in kernels:
-        for op in operations(k.body):
-            if op.span is not None:
-                found.setdefault(op.span.file, len(found) + 1)
-    return found
+    named = dict.fromkeys(op.span.file for k in kernels for op in operations(k.body) if op.span is not None)
+    return {file: n for n, file in enumerate(named, 1)}
 
 
 def immediate(i: Imm) -> str:
@@ -99,9 +95,9 @@ def immediate(i: Imm) -> str:
 
 def operand(x: LaneOperand) -> str:
     """An operand as PTX spells it."""
+    if isinstance(x, Reg):
+        return "%" + x.name
     match x:
-        case Reg():
-            return f"%{x.name}"
         case Imm():
             return immediate(x)
         case Special():
@@ -161,17 +157,18 @@ class _Printer:
                 head.append(f"    .reg .{type_} {', '.join(names[i : i + 8])};")
         return [*head, "", *self.lines, "    ret;", "}"]
 
-    def note(self, reg: Reg) -> None:
-        """Declare ``reg`` where it is new."""
-        if reg.name not in self.known:
-            self.known.add(reg.name)
-            self.registers.setdefault(reg.type, []).append(f"%{reg.name}")
+    def note(self, regs: Iterable[Reg]) -> None:
+        """Declare those of ``regs`` that are new."""
+        for reg in regs:
+            if reg.name not in self.known:
+                self.known.add(reg.name)
+                self.registers.setdefault(reg.type, []).append("%" + reg.name)
 
     def fresh(self, type_: str) -> str:
         self.scratch += 1
         reg = Reg(f"{'p' if type_ == 'pred' else 't'}__{self.scratch}", type_)
-        self.note(reg)
-        return f"%{reg.name}"
+        self.note((reg,))
+        return operand(reg)
 
     def label(self, hint: str) -> str:
         self.labels += 1
@@ -181,7 +178,7 @@ class _Printer:
         self.lines.append("    " * self.indent + text)
 
     def locate(self, span: Span | None) -> None:
-        if span is None or span == self.where:
+        if span is None or span is self.where or span == self.where:
             return
         self.where = span
         self.write(f".loc {self.files[span.file]} {span.line} {span.column}")
@@ -193,8 +190,11 @@ class _Printer:
             self.op(op)
 
     def op(self, op: LaneOp) -> None:
-        for reg in _registers(op):
-            self.note(reg)
+        self.note(_registers(op))
+        if isinstance(op, (Instr, AtomInstr, CopyInstr)):
+            self.locate(op.span)
+            self.write(self.instruction(op))
+            return
         match op:
             case Comment():
                 self.write(f"// {op.text}")
@@ -215,8 +215,6 @@ class _Printer:
                 return
         self.locate(op.span)
         match op:
-            case Instr() | AtomInstr() | CopyInstr():
-                self.write(self.instruction(op))
             case LaneBreak():
                 self.write(f"bra {self.loops[-1][1]};")
             case LaneContinue():
@@ -229,12 +227,11 @@ class _Printer:
                 raise AssertionError(op)
 
     def instruction(self, op: Instr | AtomInstr | CopyInstr) -> str:
-        match op:
-            case AtomInstr():
-                return _atom(op)
-            case CopyInstr():
-                return _guard(op.guard, False) + _copy(op)
-        operands = ", ".join(operand(x) for x in (*op.dst, *op.src))
+        if isinstance(op, AtomInstr):
+            return _atom(op)
+        if isinstance(op, CopyInstr):
+            return _guard(op.guard, False) + _copy(op)
+        operands = ", ".join([operand(x) for x in (*op.dst, *op.src)])
         if op.mnemonic == "elect.sync":
             # Its other result, the lane elected, is not wanted.
             operands = f"_|{operands}"
@@ -324,8 +321,7 @@ class _Printer:
                 return False
         sign = "!" if negate else ""
         for x in body:
-            for reg in _registers(x):
-                self.note(reg)
+            self.note(_registers(x))
             if isinstance(x, Comment):
                 self.write(f"// {x.text}")
                 continue
@@ -415,25 +411,28 @@ def _written(op: Instr) -> Iterator[Reg]:
         yield from registers(x)
 
 
-def _registers(op: LaneOp) -> Iterator[Reg]:
+def _registers(op: LaneOp) -> Iterable[Reg]:
     """The registers that ``op`` itself names."""
+    named: Iterable[LaneOperand | None]
     match op:
         case Instr():
-            for x in (*op.dst, *op.src, *((op.guard,) if op.guard else ())):
-                yield from registers(x)
+            named = (*op.dst, *op.src, op.guard)
         case AtomInstr():
-            yield from (*op.d, *op.a, *op.b, *op.c)
-            yield from (x for _, x in op.immediates if isinstance(x, Reg))
+            return (*op.d, *op.a, *op.b, *op.c, *[x for _, x in op.immediates if isinstance(x, Reg)])
         case CopyInstr():
-            yield from op.registers
-            for m in (op.address, op.source, op.source_size, op.guard):
-                if m is not None:
-                    yield from registers(m)
+            named = (*op.registers, op.address, op.source, op.source_size, op.guard)
         case LaneFor():
-            for v in (op.var, op.start, op.stop, op.step):
-                yield from registers(v)
+            named = (op.var, op.start, op.stop, op.step)
         case LaneIf() | LaneWhile() | LaneUntil():
-            yield op.cond
+            return (op.cond,)
         case LanePrint():
-            for a in op.args:
-                yield from registers(a)
+            named = op.args
+        case _:
+            return ()
+    found: list[Reg] = []
+    for x in named:
+        if isinstance(x, Reg):
+            found.append(x)
+        elif x is not None:
+            found += registers(x)
+    return found

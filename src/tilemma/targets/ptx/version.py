@@ -55,17 +55,17 @@ _MNEMONIC: tuple[tuple[str, Version], ...] = (
 
 def operations(body: LaneBody) -> Iterator[LaneOp]:
     """Every operation of ``body``, those inside control included."""
-    for op in body:
+    waiting = list(reversed(body))
+    while waiting:
+        op = waiting.pop()
         yield op
         match op:
             case LaneFor() | LaneUntil():
-                yield from operations(op.body)
+                waiting += reversed(op.body)
             case LaneIf():
-                yield from operations(op.then)
-                yield from operations(op.otherwise)
+                waiting += reversed((*op.then, *op.otherwise))
             case LaneWhile():
-                yield from operations(op.setup)
-                yield from operations(op.body)
+                waiting += reversed((*op.setup, *op.body))
 
 
 def ptx_version(kernel: LaneKernel) -> Version:
@@ -75,13 +75,14 @@ def ptx_version(kernel: LaneKernel) -> Version:
     )
     if kernel.cluster is not None:
         lowest = max(lowest, (7, 8))
+    mnemonics, atoms = set[str](), set[str]()
     for op in operations(kernel.body):
         match op:
-            case AtomInstr() | CopyInstr():
-                lowest = max(lowest, catalogue[op.atom].ptx_version)
             case Instr():
-                lowest = max(lowest, _needed(op.mnemonic))
-    return lowest
+                mnemonics.add(op.mnemonic)
+            case AtomInstr() | CopyInstr():
+                atoms.add(op.atom)
+    return max(lowest, *map(_needed, mnemonics), *(catalogue[name].ptx_version for name in atoms))
 
 
 @cache
