@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tilemma import compiler
-from tilemma.assemble import PtxasFailed, PtxRejected, begin, find_tool
+from tilemma.assemble import PtxasFailed, PtxRejected, assemble, begin, find_tool
 from tilemma.compiler import Compiled, Draft, compile_kernel, decide
 from tilemma.errors import TilemmaError
 from tilemma.ir import tile as t
@@ -31,8 +31,13 @@ __co__ void twice(global f32 [M, N] a) {
 """
 FACTS = {"a": ArrayFacts(1, 16)}
 # Says its number and works for a minute; or writes a cubin at once.
-SLOW = "open(os.environ['SEEN'], 'w').write(str(os.getpid()) + ' ' + sys.argv[-1])\ntime.sleep(60)"
+SLOW = "open(os.environ['SEEN'], 'w').write(str(os.getpid()))\ntime.sleep(60)"
 QUICK = "open(sys.argv[sys.argv.index('-o') + 1], 'wb').write(b'cubin')"
+
+
+@pytest.fixture(autouse=True)
+def files_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
 @pytest.fixture
@@ -51,14 +56,17 @@ def _ptxas(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEMMA_PTXAS", str(tool))
 
 
-def _seen(folder: Path) -> tuple[int, Path]:
-    """The number of the process, once it runs, and its folder."""
+def _seen(folder: Path) -> int:
+    """The number of the process, once it runs."""
     deadline = time.monotonic() + 20
     while not (folder / "seen").exists() or not (folder / "seen").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    number, file = (folder / "seen").read_text().split()
-    return int(number), Path(file).parent
+    return int((folder / "seen").read_text())
+
+
+def _left(folder: Path) -> list[Path]:
+    return list(folder.glob("tilemma-*"))
 
 
 def _runs(process: int) -> bool:
@@ -80,13 +88,12 @@ def test_a_check_that_fails_stops_the_assembler_and_keeps_nothing(
     running = []
 
     def while_it_works(draft: Draft) -> None:
-        running.append(_runs(_seen(tmp_path)[0]))
+        running.append(_runs(_seen(tmp_path)))
 
     monkeypatch.setattr(compiler, "CHECKS", (while_it_works, _refuse))
     with pytest.raises(InvalidLaneIR, match="nothing holds"):
         kernel.ready("sm_80", FACTS, assemble_for="sm_90")
-    process, files = _seen(tmp_path)
-    assert running == [True] and not _runs(process) and not files.exists()
+    assert running == [True] and not _runs(_seen(tmp_path)) and _left(tmp_path) == []
     kept = [p for kind in ("ptx", "cubin") for p in (tmp_path / "cache" / kind).glob("*/*")]
     assert kept == []
     monkeypatch.setattr(compiler, "CHECKS", (_refuse,))
@@ -158,17 +165,24 @@ def test_leaving_early_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
     _ptxas(SLOW, tmp_path, monkeypatch)
     with pytest.raises(KeyboardInterrupt), begin("text", "sm_80"):
-        process, files = _seen(tmp_path)
+        process = _seen(tmp_path)
+        assert _runs(process) and len(_left(tmp_path)) == 3
         raise KeyboardInterrupt
-    assert not _runs(process) and not files.exists()
+    assert not _runs(process) and _left(tmp_path) == []
+
+
+def test_a_tool_that_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEMMA_CACHE", "")
+    _ptxas("print('done')", tmp_path, monkeypatch)
+    with pytest.raises(PtxasFailed, match=r"wrote nothing\): done"):
+        assemble("text", "sm_80")
 
 
 def test_a_tool_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _ptxas(SLOW, tmp_path, monkeypatch)
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     find_tool("ptxas")
     (tmp_path / "ptxas").write_text("no program")
     with pytest.raises(PtxasFailed, match="not run"), begin("text", "sm_80"):
         raise AssertionError
-    assert not list(tmp_path.glob("tilemma-*"))
+    assert _left(tmp_path) == []

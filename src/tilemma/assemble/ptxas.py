@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
 import re
 import subprocess
 import tempfile
@@ -232,8 +233,9 @@ def _rejection(ptx: str, arch: str, tool: Tool, output: str) -> ToolError:
     return PtxRejected(span, notes=notes, version=tool.release, text=first.text, arch=arch)
 
 
-_REGISTER_A = re.compile(r"\bwgmma\.mma_async\b[^;{]*\{[^}]*\}\s*,\s*\{")
-_PENDING = re.compile(r"\bwgmma\.wait_group\.sync\.aligned\s+0*([1-9]\d*)")
+# Both begin with plain text, which is searched for quickly.
+_REGISTER_A = re.compile(r"wgmma\.mma_async\b[^;{]*\{[^}]*\}\s*,\s*\{")
+_PENDING = re.compile(r"wgmma\.wait_group\.sync\.aligned\s+0*([1-9]\d*)")
 
 
 def register_a_in_flight(ptx: str) -> int:
@@ -275,21 +277,31 @@ class Assembly:
     ) -> None:
         """Starts ``tool``; ``keep`` takes the result.  Raises PtxasFailed."""
         self.ptx, self.arch, self.tool, self.keep = ptx, arch, tool, keep
-        self.folder = tempfile.TemporaryDirectory(prefix="tilemma-")
-        source, self.target, self.said = (Path(self.folder.name, f"kernel.{x}") for x in ("ptx", "cubin", "txt"))
-        command = [tool.path, "-v", "-arch", arch, *options, "-o", str(self.target), str(source)]
+        # A folder of its own would cost more to remove than all the rest here takes.
+        self.files: list[Path] = []
         try:
+            source, self.target, self.said = (self._file(f".{kind}") for kind in ("ptx", "cubin", "txt"))
             source.write_text(ptx, encoding="utf-8")
+            command = [tool.path, "-v", "-arch", arch, *options, "-o", str(self.target), str(source)]
             self.began = time.perf_counter()
             # Into a file: a pipe that nobody reads meanwhile would stop ptxas when it is full.
-            with open(self.said, "wb") as output:
-                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        except OSError as error:
-            self.folder.cleanup()
-            raise self._failed("not run", str(error)) from None
-        except BaseException:
-            self.folder.cleanup()
+            with open(self.said, "wb") as said:
+                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        except BaseException as error:
+            self._clean()
+            if isinstance(error, OSError):
+                raise self._failed("not run", str(error)) from None
             raise
+
+    def _file(self, suffix: str) -> Path:
+        handle, name = tempfile.mkstemp(suffix, "tilemma-")
+        os.close(handle)
+        self.files.append(Path(name))
+        return self.files[-1]
+
+    def _clean(self) -> None:
+        for file in self.files:
+            file.unlink(missing_ok=True)
 
     def __enter__(self) -> Assembly:
         return self
@@ -298,7 +310,7 @@ class Assembly:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self.folder.cleanup()
+        self._clean()
 
     def result(self) -> Cubin:
         """The machine code.  Raises PtxRejected, PtxasFailed."""
@@ -309,7 +321,10 @@ class Assembly:
             raise self._failed(f"killed by signal {-status}", output.strip()[-500:] or "no message")
         if status:
             raise _rejection(self.ptx, self.arch, self.tool, output)
-        cubin = _cubin(self.target.read_bytes(), self.arch, self.tool, output, seconds)
+        image = self.target.read_bytes()
+        if not image:
+            raise self._failed("wrote nothing", output.strip()[-500:] or "no message")
+        cubin = _cubin(image, self.arch, self.tool, output, seconds)
         self.keep(cubin)
         return cubin
 

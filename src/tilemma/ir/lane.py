@@ -35,7 +35,11 @@ class Imm:
     type: str = "s32"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Imm and self.type == other.type and same_number(self.value, other.value)
+        return (
+            type(other) is Imm
+            and self.type == other.type
+            and (self.value is other.value or same_number(self.value, other.value))
+        )
 
 
 @record

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilemma.errors import CompileError
 from tilemma.ir import tile, walk
-from tilemma.ir.expr import Expr
+from tilemma.ir.expr import Expr, Var
 from tilemma.ir.lane import Imm, LaneLocal, Reg, Special
 from tilemma.ir.plans import FragmentPlan
 from tilemma.ir.tile import Alloc, ArrayFacts, Kernel, Op
@@ -116,14 +116,24 @@ class Lowering:
     rotating: dict[str, Reg] = field(default_factory=dict)
     structures: Structures = field(default_factory=Structures)
     cluster: Cluster | None = None
+    # What each variable is set to after its declaration, and those that atomics set.
+    assigned: dict[Var, list[Expr]] = field(default_factory=dict)
+    from_atomics: set[Var] = field(default_factory=set)
     # The thread that acts in a role which one warp of the instance plays alone; whether roles change their
     # registers.
     solo: Reg | None = None
     reallocates: bool = False
 
     def __post_init__(self) -> None:
+        from tilemma.lower import expressions
+
+        self._expressions = expressions
         for op in walk.walk(self.kernel.body):
             match op:
+                case tile.Assign():
+                    self.assigned.setdefault(op.var, []).append(op.value)
+                case tile.Atomic() if op.result is not None:
+                    self.from_atomics.add(op.result)
                 case Alloc():
                     self.allocs[op.buffer.name] = op
                 case tile.DeclareFragment():
@@ -279,20 +289,14 @@ class Lowering:
 
     def linear(self, x: Expr) -> Linear:
         """``x``, an integer of 32 bits, as a sum."""
-        from tilemma.lower.expressions import linear
-
-        return linear(self, x)
+        return self._expressions.linear(self, x)
 
     def scalar(self, x: Expr) -> Value:
         """``x`` in a register or an immediate of its type."""
-        from tilemma.lower.expressions import scalar
-
-        return scalar(self, x)
+        return self._expressions.scalar(self, x)
 
     def predicate(self, x: Expr) -> Reg | bool:
-        from tilemma.lower.expressions import predicate
-
-        return predicate(self, x)
+        return self._expressions.predicate(self, x)
 
 
 Handler = Callable[[Lowering, Op], None]

@@ -331,8 +331,7 @@ def lower_declare(lo: Lowering, op: tile.Declare) -> None:
 
 def _counts_up(lo: Lowering, op: tile.Declare) -> bool:
     """Whether the variable starts at 0 or above and is only ever increased, or set to what is not negative."""
-    values = [op.value]
-    values += [a.value for a in walk.walk(lo.kernel.body) if isinstance(a, tile.Assign) and a.var == op.var]
+    values = [op.value, *lo.assigned.get(op.var, ())]
 
     def grows(x: Expr) -> bool:
         if isinstance(x, Binary) and x.op in ("add", "min", "max"):
@@ -343,9 +342,7 @@ def _counts_up(lo: Lowering, op: tile.Declare) -> bool:
             return grows(x.a) and grows(x.b)
         return x == op.var or interval(x)[0] >= 0
 
-    return not any(isinstance(a, tile.Atomic) and a.result == op.var for a in walk.walk(lo.kernel.body)) and all(
-        grows(v) for v in values
-    )
+    return op.var not in lo.from_atomics and all(grows(v) for v in values)
 
 
 @lowers(tile.Assign)

@@ -412,6 +412,7 @@ class _CpAsync(_Mover):
                 source=source,
                 source_size=read,
                 guard=guard if isinstance(guard, Reg) else None,
+                span=self.lo.e.span,
             )
         )
 

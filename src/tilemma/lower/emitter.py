@@ -81,6 +81,15 @@ class Region:
     passing: dict[int, tuple[tuple[int, ...], Reg]] = field(default_factory=dict)
 
 
+_OPERANDS: dict[type[LaneOp], tuple[str, ...]] = {}
+
+
+def _operand_names(kind: type[LaneOp]) -> tuple[str, ...]:
+    """The fields with registers that the operation itself names."""
+    inside = ("then", "otherwise", "setup", "body", "span")
+    return tuple(name for name in kind.__dataclass_fields__ if name not in inside)
+
+
 @cache
 def _identifier(hint: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", hint) or "r"
@@ -156,7 +165,9 @@ class Emitter:
 
     def add(self, op: LaneOp) -> None:
         """``op`` at the end of the innermost region, with the current source position."""
-        self._assign([getattr(op, f) for f in op.__dataclass_fields__])
+        kind = type(op)
+        names = _OPERANDS.get(kind) or _OPERANDS.setdefault(kind, _operand_names(kind))
+        self._assign([getattr(op, name) for name in names])
         self.regions[-1].ops.append(replace(op, span=self.span) if op.span is None else op)
 
     def comment(self, text: str) -> None:
@@ -285,7 +296,7 @@ class Emitter:
             yield
         if region.ops:
             then, otherwise = (tuple(region.ops), ()) if not negate else ((), tuple(region.ops))
-            self.add(LaneIf(cond, then, otherwise, uniform=cond.uniform))
+            self.add(LaneIf(cond, then, otherwise, uniform=cond.uniform, span=self.span))
 
     @contextmanager
     def collect(self, kind: Literal["loop", "branch"] = "branch") -> Iterator[list[LaneOp]]:
@@ -295,7 +306,7 @@ class Emitter:
 
     def select_branch(self, cond: Reg, then: LaneBody, otherwise: LaneBody) -> None:
         if then or otherwise:
-            self.add(LaneIf(cond, then, otherwise, uniform=cond.uniform))
+            self.add(LaneIf(cond, then, otherwise, uniform=cond.uniform, span=self.span))
 
     @contextmanager
     def loop(self, hint: str, start: Value, stop: Value, step: Value, *, unroll: int | None = 1) -> Iterator[Reg]:

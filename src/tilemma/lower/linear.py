@@ -40,6 +40,8 @@ class Linear:
         return all(r.uniform for r, _ in self.terms)
 
     def __add__(self, other: Linear | Reg | int) -> Linear:
+        if isinstance(other, int):
+            return Linear(self.terms, self.const + other) if other else self
         o = Linear.of(other)
         if not o.terms:
             return Linear(self.terms, self.const + o.const) if o.const else self
@@ -50,30 +52,35 @@ class Linear:
     __radd__ = __add__
 
     def __sub__(self, other: Linear | Reg | int) -> Linear:
-        return self + Linear.of(other) * -1
+        o = Linear.of(other)
+        if o.terms == self.terms:
+            return Linear((), self.const - o.const)
+        return self + o * -1
 
     def __mul__(self, factor: int) -> Linear:
         if factor == 0:
             return Linear()
         if factor == 1:
             return self
-        return Linear(tuple((r, f * factor) for r, f in self.terms), self.const * factor)
+        if not self.terms:
+            return Linear((), self.const * factor)
+        return Linear(tuple([(r, f * factor) for r, f in self.terms]), self.const * factor)
 
     __rmul__ = __mul__
 
     def divisible(self, by: int) -> bool:
         """Whether it is a multiple of ``by`` whatever the registers hold."""
-        return self.const % by == 0 and all(f % by == 0 for _, f in self.terms)
+        return self.const % by == 0 and not sum([f % by for _, f in self.terms])
 
     def divided(self, by: int) -> Linear:
         """Exactly divided; asserts `divisible`."""
         assert self.divisible(by), (self, by)
-        return Linear(tuple((r, f // by) for r, f in self.terms), self.const // by)
+        return Linear(tuple([(r, f // by) for r, f in self.terms]), self.const // by)
 
     def split(self, by: int) -> tuple[Linear, Linear]:
         """(multiples of ``by``, the rest), the constant's remainder in [0, by) with the rest."""
-        high = tuple(t for t in self.terms if t[1] % by == 0)
-        low = tuple(t for t in self.terms if t[1] % by)
+        high = tuple([t for t in self.terms if t[1] % by == 0])
+        low = tuple([t for t in self.terms if t[1] % by]) if len(high) < len(self.terms) else ()
         rest = self.const % by
         return Linear(high, self.const - rest), Linear(low, rest)
 

@@ -59,7 +59,7 @@ def _ldmatrix(lo: Lowering, found: RegisterTile, src: Matrix, turned: bool) -> N
         at = src.position((col, row) if turned else (row, col))
         address = shared_address(lo, src.plan, src.base, at[0], at[1] * size)
         regs = tuple(found.regs[atom][r] for atom, r in load.targets)
-        lo.e.add(CopyInstr(matrix_atom("ldmatrix", len(regs), turned).name, address, regs))
+        lo.e.add(CopyInstr(matrix_atom("ldmatrix", len(regs), turned).name, address, regs, span=lo.e.span))
 
 
 # ---- lane by lane ----------------------------------------------------------------------------------------

@@ -83,16 +83,22 @@ def swizzled(e: Emitter, slab: int, line: Linear) -> tuple[Linear, int, int]:
     if bits & const:
         low, const = low + const, 0
     if low.terms:
-        reg = e.register(low, hint="line")
-        moved = e.pure("shr.u32", "b32", reg, Imm(3))
-        moved = e.pure("and.b32", "b32", moved, Imm(mask, "b32"))
-        low = Linear.of(e.pure("xor.b32", "b32", reg, moved, hint="swizzled"))
-        if bits >= 0:
-            e.bounded(low.terms[0][0], 0, (1 << max(bits, mask).bit_length()) - 1)
+        low = e.remembered(("swizzled", mask, low), lambda: _swizzled_register(e, mask, low, bits))
     elif low.const:
         const, low = const + low.const, Linear()
     const ^= const >> 3 & mask
     return high + low, const & mask, const_high + (const & ~mask)
+
+
+def _swizzled_register(e: Emitter, mask: int, line: Linear, bits: int) -> Linear:
+    """The swizzle of ``line``, of which ``bits`` may be set, by the hardware's formula."""
+    reg = e.register(line, hint="line")
+    moved = e.pure("shr.u32", "b32", reg, Imm(3))
+    moved = e.pure("and.b32", "b32", moved, Imm(mask, "b32"))
+    found = e.pure("xor.b32", "b32", reg, moved, hint="swizzled")
+    if bits >= 0:
+        e.bounded(found, 0, (1 << max(bits, mask).bit_length()) - 1)
+    return Linear.of(found)
 
 
 @record

@@ -40,4 +40,5 @@ def store_matrices(lo: Lowering, op: tile.Store, found: RegisterTile) -> None:
             words = words_of(lo, found, atom, range(v, v + 2), op.dst.dtype)
             assert words is not None and len(words) == 1
             regs.append(words[0])
-        lo.e.add(CopyInstr(matrix_atom("stmatrix", len(regs), op.transpose).name, address, tuple(regs)))
+        name = matrix_atom("stmatrix", len(regs), op.transpose).name
+        lo.e.add(CopyInstr(name, address, tuple(regs), span=lo.e.span))

@@ -82,7 +82,7 @@ def ptx_version(kernel: LaneKernel) -> Version:
                 mnemonics.add(op.mnemonic)
             case AtomInstr() | CopyInstr():
                 atoms.add(op.atom)
-    return max(lowest, *map(_needed, mnemonics), *(catalogue[name].ptx_version for name in atoms))
+    return max([lowest, *map(_needed, mnemonics), *[catalogue[name].ptx_version for name in atoms]])
 
 
 @cache
