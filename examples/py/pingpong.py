@@ -1,7 +1,8 @@
-"""Two warpgroups take turns, tile by tile: one stores its result while the other multiplies."""
+"""Two warpgroups take turns, tile by tile: one stores its result while the other multiplies.  The twin of
+examples/co/pingpong.co."""
 
 import tilemma as tm
-from tilemma import cdiv, event, foreach, inthreads, mma, parallel, select, shared, tma, trigger, var, wait
+from tilemma import cdiv, event, foreach, inthreads, mma, parallel, select, shared, tma, trigger, wait
 
 
 @tm.kernel
@@ -20,59 +21,54 @@ def pingpong(
     GRID=66,
 ):
     (M, K), N = lhs.shape, rhs.shape[0]
-    tiles_m, tiles_n = cdiv(M, CLUSTER * TILE_M), cdiv(N, TILE_N)
+    tiles_m, tiles_n, steps = cdiv(M, CLUSTER * TILE_M), cdiv(N, TILE_N), cdiv(K, TILE_K)
     for pair in parallel(GRID, level="cluster"):
         for rank in parallel(CLUSTER, level="block"):
             full = event(STAGES)
-            empty = event(STAGES, ready=True)
-            go = event(2)
+            empty = event(STAGES, ready=True, threads=128)
+            go = event(2, threads=128)
             lhs_s = shared(T, TILE_M, TILE_K, copies=STAGES)
             rhs_s = shared(T, TILE_N, TILE_K, copies=STAGES)
-            output_0 = shared(T, TILE_M, TILE_N)
-            output_1 = shared(T, TILE_M, TILE_N)
+            output_s = shared(T, TILE_M, TILE_N, copies=2)
             for wg in parallel(3, level="group-4"):
                 with inthreads(wg == 0, async_=True):
-                    order = var(0)
+                    trigger(go[0])
                     for t in foreach(tiles_m * tiles_n, start=pair, step=GRID):
                         first = t // (RASTER * tiles_n) * RASTER
                         rows = select(first + RASTER > tiles_m, tiles_m % RASTER, RASTER)
                         m, n = first + t % (RASTER * tiles_n) % rows, t % (RASTER * tiles_n) // rows
-                        for k in foreach(cdiv(K, TILE_K)):
+                        done = t // GRID * steps
+                        for order in foreach(done + steps, start=done):
                             wait(empty.at(order))
                             slot = order % STAGES
                             tma.copy(
-                                lhs.subspan(TILE_M, TILE_K).at(m * CLUSTER + rank, k),
+                                lhs.subspan(TILE_M, TILE_K).at(m * CLUSTER + rank, order - done),
                                 lhs_s[slot],
                                 async_=full.at(order),
                             )
                             tma.copy(
-                                rhs.subspan(TILE_N, TILE_K).at(n, k),
+                                rhs.subspan(TILE_N, TILE_K).at(n, order - done),
                                 rhs_s[slot],
                                 async_=full.at(order),
                                 multicast=True,
                             )
                             trigger(full.at(order))
-                            order += 1
-                for turn, output_s in enumerate((output_0, output_1)):
-                    with inthreads(wg == 1 + turn, async_=True):
-                        order = var(turn * cdiv(K, TILE_K))
-                        if turn == 1:
-                            trigger(go[0])
-                        for t in foreach(tiles_m * tiles_n, start=pair + turn * GRID, step=2 * GRID):
-                            first = t // (RASTER * tiles_n) * RASTER
-                            rows = select(first + RASTER > tiles_m, tiles_m % RASTER, RASTER)
-                            m, n = first + t % (RASTER * tiles_n) % rows, t % (RASTER * tiles_n) // rows
-                            mc = mma.fill(0.0, "f32")
-                            wait(go[turn])
-                            for k in foreach(cdiv(K, TILE_K)):
-                                wait(full.at(order))
-                                ma = mma.load(lhs_s[order % STAGES])
-                                mb = mma.load(rhs_s[order % STAGES])
-                                mma.row.row(mc, ma, mb)
-                                mma.commit()
-                                trigger(empty.at(order), cluster=True)
-                                order += 1
-                            trigger(go[1 - turn])
-                            order += cdiv(K, TILE_K)
-                            mma.store(mc, output_s)
-                            tma.copy(output_s, output.subspan(TILE_M, TILE_N).at(m * CLUSTER + rank, n))
+                with inthreads(wg >= 1, async_=True):
+                    turn = wg % 2
+                    for t in foreach(tiles_m * tiles_n, start=pair + turn * GRID, step=2 * GRID):
+                        first = t // (RASTER * tiles_n) * RASTER
+                        rows = select(first + RASTER > tiles_m, tiles_m % RASTER, RASTER)
+                        m, n = first + t % (RASTER * tiles_n) % rows, t % (RASTER * tiles_n) // rows
+                        mc = mma.fill(0.0, "f32")
+                        wait(go[turn])
+                        done = t // GRID * steps
+                        for order in foreach(done + steps, start=done):
+                            wait(full.at(order))
+                            ma = mma.load(lhs_s[order % STAGES])
+                            mb = mma.load(rhs_s[order % STAGES])
+                            mma.row.row(mc, ma, mb)
+                            mma.commit()
+                            trigger(empty.at(order), cluster=True)
+                        trigger(go[1 - turn])
+                        mma.store(mc, output_s[turn])
+                        tma.copy(output_s[turn], output.subspan(TILE_M, TILE_N).at(m * CLUSTER + rank, n))

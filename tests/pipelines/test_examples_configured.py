@@ -25,6 +25,11 @@ DAILY = {
 }  # fmt: skip
 
 
+BY_LANE = """
+                            for lane in parallel(128, level="thread"):
+                                trigger(empty.at(order), cluster=True)"""
+
+
 def case(c: Configuration, arch: str):
     stages = c.settings.get("STAGES")
     nightly = "CONSUMERS" in c.settings and (c.name, stages, c.settings["CONSUMERS"]) not in DAILY
@@ -48,16 +53,18 @@ def test_both_languages_say_the_same(configuration: Configuration):
     assert canonical(py) == canonical(co)
 
 
-def test_threads_counted_across_a_cluster(tmp_path: Path):
-    """`event<n>` counts the threads of one block; a trigger of the cluster brings as many of each block."""
+@pytest.mark.parametrize("triggers", ["trigger(empty.at(order), cluster=True)", BY_LANE], ids=["whole", "lanes"])
+def test_threads_counted_across_a_cluster(tmp_path: Path, triggers: str):
+    """`event<n>` counts the threads of one block; a trigger of the cluster brings as many of each block.
+    Those of a whole warpgroup arrive as one."""
     text = (EXAMPLES / "py" / "pingpong.py").read_text()
     counted = tmp_path / "counted.py"
-    counted.write_text(text.replace("event(STAGES, ready=True)", "event(STAGES, ready=True, threads=128)"))
+    counted.write_text(text.replace("trigger(empty.at(order), cluster=True)", triggers))
     settings = {"STAGES": 2, "TILE_N": 128, "GRID": 1}
     kernel = load_python(counted).only().source.build(settings)
     compiled = check(with_facts(kernel, default_facts(kernel)), "sm_90a", (264, 136, 200))
     (empty,) = [d for d in compiled.decisions if (d.pass_name, d.subject) == ("events", "empty")]
-    assert empty.data["arrivals"] == 2 * 128
+    assert empty.data["arrivals"] == 2 * (128 if triggers == BY_LANE else 1)
 
 
 def test_a_cluster_of_one_is_a_block():

@@ -338,17 +338,20 @@ class SetFragmentElement(Op):
 # ---- events and futures ----------------------------------------------------------------------------------
 
 
+Arriving = Literal["instance", "warp", "thread"]
+
+
 @record
 class DeclareEvent(Op):
     """Decided: ``arrivals`` that complete a generation, and the byte ``offset`` of its mbarriers in shared
-    memory; ``by_warp``: each warp of an instance that triggers arrives for itself, else one thread for all.
+    memory; ``by``: who arrives when an instance triggers, one thread for all, one of each warp, or each.
     """
 
     syntax: ClassVar[str] = "event $event"
     event: Event
     arrivals: int | None = None
     offset: int | None = None
-    by_warp: bool = False
+    by: Arriving = "instance"
 
 
 @record

@@ -212,6 +212,9 @@ def lower_for(lo: Lowering, op: tile.For) -> None:
         return
     plain = not any(isinstance(x, (tile.Copy, tile.Mma, tile.Barrier)) for x in walk.walk(op.body))
     with e.loop(name, e.value(start), e.value(stop), e.value(step), unroll=None if plain else 1) as var:
+        low, high = e.range_of(var)
+        if low < 0 <= interval(op.start)[0] and interval(op.step)[0] > 0:
+            e.bounded(var, 0, high)
         lo.indices[name] = Linear.of(var)
         lo.body(op.body)
 

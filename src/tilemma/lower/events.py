@@ -139,15 +139,15 @@ def _spin(lo: Lowering, at: Mem, parity: Value) -> None:
 def lower_trigger_event(lo: Lowering, op: tile.TriggerEvent) -> None:
     """One arrival by one thread of the instance, of each of its warps, or by each thread, as the event counts."""
     declared = lo.events[op.event.event.name]
-    if declared.event.threads is not None:
+    if declared.by == "thread":
         guard: Reg | bool = True
-    elif declared.by_warp:
+    elif declared.by == "warp":
         guard = lo.e.compare("eq", lo.lane, Linear(), hint="first_lane")
     else:
         guard = lo.elect()
     at = address(lo, op.event)
     count = op.bytes
-    if count and (declared.by_warp or declared.event.threads is not None):
+    if count and declared.by != "instance":
         expect(lo, at, count, _register(_taken(lo, lo.elect())))
         count = 0
     guard = _taken(lo, guard)
@@ -169,7 +169,7 @@ def _arrive_everywhere(lo: Lowering, ref: EventRef, guard: Reg | bool, declared:
     assert cluster is not None
     arrive(lo, address(lo, ref), 0, _register(guard))
     rank = e.special("cluster_ctarank", "rank", cluster.size, uniform=True)
-    spread = declared.event.threads is None and lo.solo is None
+    spread = declared.by != "thread" and lo.solo is None
     for other in range(1, cluster.size):
         if spread:
             speaker = _taken(lo, e.compare("eq", lo.thread_in(lo.instance), Linear(const=other), hint="speaker"))

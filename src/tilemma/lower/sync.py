@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilemma.ir import tile
 from tilemma.ir.lane import Imm
-from tilemma.lower.context import Lowering, lowers
+from tilemma.lower.context import Instance, Lowering, lowers
 from tilemma.lower.linear import Linear
 
 
@@ -18,11 +18,24 @@ def lower_barrier(lo: Lowering, op: tile.Barrier) -> None:
     number = Linear(const=op.id)
     if op.id_step:
         instance = next((i for i in reversed(lo.instances) if i.threads == op.threads), lo.instance)
-        number = number + instance.index * op.id_step
+        number = number + _number(lo, instance) * op.id_step
     if op.threads == lo.threads and number.known is not None:
         e.do("bar.sync", (), (Imm(number.const),))
     else:
         e.do("bar.sync", (), (e.value(number, hint="barrier"), Imm(op.threads)))
+
+
+def _number(lo: Lowering, instance: Instance) -> Linear:
+    """The instance's number among its siblings, from the thread's own where it follows from that.
+
+    `BAR.SYNC` takes its barrier from a lane's register.  What the assembler sees to be the same in all lanes is
+    in a uniform one, from which it would be moved for every barrier.
+    """
+    size, around = instance.threads, lo.instances[lo.instances.index(instance) - 1]
+    if instance.index.known is not None or around.level.kind != "block" or size & (size - 1):
+        return instance.index
+    number = lo.e.pure("shr.u32", "s32", lo.thread, Imm(size.bit_length() - 1), hint="instance")
+    return Linear.of(lo.e.bounded(number, 0, lo.threads // size - 1))
 
 
 @lowers(tile.ProxyFence)
@@ -45,5 +58,5 @@ def lower_sync(lo: Lowering, op: tile.Sync) -> None:
     elif instance.threads == lo.threads:
         e.do("bar.sync", (), (Imm(0),))
     else:
-        number = e.value(instance.index + 1, hint="barrier")
+        number = e.value(_number(lo, instance) + 1, hint="barrier")
         e.do("bar.sync", (), (number, Imm(instance.threads)))

@@ -274,7 +274,7 @@ class Accesses:
                 self._loads.setdefault(n.op.fragment.name, []).append(n.op)
             elif isinstance(n.op, DeclareFragment):
                 self._plans[n.op.name] = n.op
-        self._by_warp = {n.op.event.name for n in nodes if isinstance(n.op, DeclareEvent) and n.op.by_warp}
+        self._arrive = {n.op.event.name: n.op.by for n in nodes if isinstance(n.op, DeclareEvent)}
         found = {id(n): list(self._of(n)) for n in nodes}
         for n in nodes:
             if isinstance(n.op, TriggerEvent) and not n.op.ordered:
@@ -375,9 +375,10 @@ class Accesses:
                     write, proxied = reached.get(a.resource, (False, False))
                     reached[a.resource] = (write or a.write, proxied or a.proxy == "async")
         mine = np.flatnonzero(node.parent.mask).astype(np.int64)
-        if op.event.event.threads is not None:
+        by = self._arrive.get(name, "instance")
+        if by == "thread":
             start, kind = mine, "each"
-        elif name in self._by_warp:
+        elif by == "warp":
             start, kind = distinct(mine // WARP * WARP)[0], "warp"
         else:
             start, kind = self._scope(node)[0], "elected"

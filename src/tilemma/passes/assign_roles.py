@@ -125,14 +125,14 @@ def _one_thread_does(node: Node, tree: Tree) -> bool:
     inside = list(tree.walk(node.inner[0]))
     declared = {n.op.var.name for n in inside if isinstance(n.op, Declare)}
     mine = {id(n) for n in inside}
-    by_warp = {n.op.event.name for n in tree.walk() if isinstance(n.op, DeclareEvent) and n.op.by_warp}
+    by_one = {n.op.event.name for n in tree.walk() if isinstance(n.op, DeclareEvent) and n.op.by == "instance"}
     for n in inside:
         match n.op:
             case For() | While() | If() | Declare() | BulkWait():
                 pass
             case Assign(var=v) if v.name in declared:
                 pass
-            case TriggerEvent(event=ref) if ref.event.threads is None and ref.event.name not in by_warp:
+            case TriggerEvent(event=ref) if ref.event.name in by_one:
                 pass
             case Copy(plan=plan) if plan is not None and plan.engine == "tma":
                 pass

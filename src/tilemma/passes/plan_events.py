@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilemma.errors import CompileError, Note
-from tilemma.ir.expr import Var, value_of, walk
+from tilemma.ir.expr import Dim, Expr, Index, Scalar, Var, binary, const, substitute, value_of, walk
 from tilemma.ir.tile import (
+    Arriving,
     Assign,
     Copy,
     DeclareEvent,
@@ -58,7 +59,8 @@ class EventNeverAwaited(CompileError):
 class PlanEvents:
     """Fills `DeclareEvent.arrivals`, `CopyPlan.counted` and `TriggerEvent.bytes`.
 
-    One elected thread arrives for each instance that triggers; with ``event<n>`` each thread.
+    One elected thread arrives for each instance that triggers; with ``event<n>`` each thread, unless whole
+    instances make up the n.
     """
 
     arch: str
@@ -86,7 +88,8 @@ class PlanEvents:
         accesses = Accesses(tree)
         for name, u in uses.items():
             check_uses(u, block.body)
-            arrivals = _arrivals(u, blocks)
+            width = _together(u, tree)
+            arrivals = _arrivals(u, blocks, width)
             check_triggered(u, arrivals)
             self._check_together(u)
             if u.copies and not u.waits:
@@ -96,9 +99,10 @@ class PlanEvents:
                 remedy = f"use at most {_LARGEST_RING} slots, or `.at(order)`"
                 what = f"a ring of {u.declared.op.event.slots} events"
                 raise NotBuilt(u.declared.op.span, what=what, arch=self.arch, remedy=remedy)
-            warps = _warps_each(u, tree, accesses)
+            warps = 1 if width == 1 else _warps_each(u, tree, accesses)
             arrivals *= warps
-            u.declared.op = replace(u.declared.op, arrivals=max(arrivals, 1), by_warp=warps > 1)
+            by: Arriving = "thread" if width == 1 else "warp" if warps > 1 else "instance"
+            u.declared.op = replace(u.declared.op, arrivals=max(arrivals, 1), by=by)
             slots = u.declared.op.event.slots
             each = f", one for each of {warps} warps" if warps > 1 else ""
             text = (
@@ -151,8 +155,30 @@ def threads(node: Node) -> int:
     return int(node.parent.mask.sum())
 
 
-def _arrivals(u: Uses, blocks: int) -> int:
-    """How many instances trigger a generation, those of all ``blocks`` of the cluster for `trigger.cluster`."""
+def _together(u: Uses, tree: Tree) -> int | None:
+    """How many of the threads that an event counts arrive as one: those of an instance, where whole instances of
+    one size trigger it and so many threads are some of them; None where it does not count threads."""
+    op = u.declared.op
+    assert isinstance(op, DeclareEvent)
+    if op.event.threads is None:
+        return None
+    widths = {_instance_threads(t, tree) if _whole(t, tree) else 1 for t in u.triggers}
+    width = widths.pop() if len(widths) == 1 else 1
+    return 1 if op.event.threads % width else width
+
+
+def _whole(node: Node, tree: Tree) -> bool:
+    """Whether the instances of the innermost level that get to ``node`` do so with all their threads."""
+    body = node.parent
+    depth = len(body.chain)
+    part = body.partition(depth)
+    sizes = distinct(part[part >= 0])[1]
+    return body.uniform(depth) and bool((sizes == _instance_threads(node, tree)).all())
+
+
+def _arrivals(u: Uses, blocks: int, width: int | None) -> int:
+    """How many instances trigger a generation, those of all ``blocks`` of the cluster for `trigger.cluster`; of
+    counted threads, ``width`` arrive as one."""
     op = u.declared.op
     assert isinstance(op, DeclareEvent)
     if op.event.threads is not None:
@@ -166,7 +192,7 @@ def _arrivals(u: Uses, blocks: int) -> int:
             if threads(site) > op.event.threads and not site.parent.varying:
                 raise EventThreads(site.op.span, event=op.event.name, want=op.event.threads, have=threads(site))
         # Declared for one block; a trigger of the whole cluster comes from as many threads of each.
-        counts = [(op.event.threads * _reach(t, blocks), t) for t in u.triggers]
+        counts = [(op.event.threads // (width or 1) * _reach(t, blocks), t) for t in u.triggers]
         return _one_count(op.event.name, counts)
     if not u.triggers:
         return sum(instances(n) for n in u.copies)
@@ -198,7 +224,7 @@ def _warps_each(u: Uses, tree: Tree, accesses: Accesses) -> int:
     assert isinstance(op, DeclareEvent)
     if any(isinstance(t.op, TriggerEvent) and t.op.cluster for t in u.triggers):
         return 1
-    if op.event.threads is not None or not any(_releases_accesses(t, tree, accesses) for t in u.triggers):
+    if not any(_releases_accesses(t, tree, accesses) for t in u.triggers):
         return 1
     widths = {_instance_threads(t, tree) for t in u.triggers}
     if len(widths) > 1:
@@ -236,21 +262,40 @@ def _note_passed_by(uses: dict[str, Uses], log: list[Decision]) -> None:
         for node in u.waits:
             assert isinstance(node.op, WaitEvent)
             order = node.op.event.order
-            if order is None:
-                continue
-            counters = {x.name for x in walk(order) if isinstance(x, Var)}
             loops = [a for a in node.ancestors() if isinstance(a.op, (For, While))]
-            around = loops[-1].inner[0].nodes if loops else []
-            steps = [
-                op
-                for n in around
-                for op in operations((n.op,))
-                if isinstance(op, Assign) and op.var.name in counters
-            ]
-            if len(steps) > 1:
+            if order is not None and (_counted_twice(order, loops) or _leaps(order, [n.op for n in loops])):
                 text = "waits leave out generations: another event has to keep the waiter behind those"
                 log.append(Decision("events", name, text, warning=True, span=node.op.span))
                 break
+
+
+def _counted_twice(order: Expr, loops: list[Node]) -> bool:
+    """Whether ``order`` depends on variables that the ``loops``, innermost first, change in several places."""
+    counters = {x.name for x in walk(order) if isinstance(x, Var)}
+    around = loops[-1].inner[0].nodes if loops else []
+    changes = [
+        op for n in around for op in operations((n.op,)) if isinstance(op, Assign) and op.var.name in counters
+    ]
+    return len(changes) > 1
+
+
+def _leaps(order: Expr, loops: list[Op]) -> bool:
+    """Whether ``order``, which the innermost loop counts up, goes on elsewhere in the next turn of the loop around
+    it: tried with one value of everything that is known at run time only."""
+    match loops[:2]:
+        case [For() as inner, For() as outer] if value_of(inner.step) == 1:
+            pass
+        case _:
+            return False
+    parts = [x for e in (order, inner.start, inner.stop, outer.step) for x in walk(e)]
+    unknown = dict.fromkeys(x.name for x in parts if isinstance(x, (Index, Dim, Scalar)))
+    now: dict[str, Expr] = {name: const(1000 + 611 * i) for i, name in enumerate(unknown)}
+    then = now | {outer.index.name: substitute(binary("add", outer.index, outer.step), now)}
+    last = substitute(binary("sub", inner.stop, 1), now)
+    first = substitute(inner.start, then)
+    ends = value_of(substitute(order, now | {inner.index.name: last}))
+    begins = value_of(substitute(order, then | {inner.index.name: first}))
+    return ends is not None and begins is not None and begins != ends + 1
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------
