@@ -69,6 +69,27 @@ def test_multiplies_stay_in_flight_across_steps(persistent):
     assert all(loop[i].strip().startswith("@%") for i in releases)  # the first step has none before it
 
 
+def test_the_number_of_a_barrier_is_not_in_a_uniform_register(persistent):
+    """`BAR.SYNC` takes it from a lane's: from the thread's number, not from that of the warp."""
+    (number,) = set(re.findall(r"bar\.sync (%\w+), 128;", persistent.ptx))
+    sources = {number}
+    for line in reversed(persistent.ptx.splitlines()):
+        target, *operands = re.findall(r"%\w+", line.split(":")[0])[:3] or [""]
+        if target in sources and "bar.sync" not in line:
+            sources |= set(operands)
+    assert "%thread" in sources and "%warp" not in sources
+
+
+@pytest.mark.parametrize("name", ["persistent", "warp_specialized", "multicast", "pingpong"])
+def test_rings_turn_without_division(name):
+    """Slots and generations of counters that never become negative are bits of them, or select what is next."""
+    ptx = load_python(EXAMPLES / "py" / f"{name}.py").only().compile("sm_90a").ptx
+    for instruction in ("wgmma.mma_async", "cp.async.bulk.tensor.2d.shared::cluster"):
+        loop = loop_of(ptx, instruction)
+        assert len(loop) > 10
+        assert not [line for line in loop if re.search(r"\b(div|rem)\.", line)]
+
+
 def test_the_first_multiply_ignores_the_accumulator(persistent):
     """A scale-d predicate in place of 128 registers set to zero, but where K = 0 leaves nothing to multiply."""
     multiplies = [line for line in persistent.ptx.splitlines() if "wgmma.mma_async" in line]
