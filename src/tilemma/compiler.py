@@ -110,7 +110,7 @@ class Compiled:
             with self._timed("lower"), ours(self.source, "generating code"):
                 units = lower(self.decided, self.arch)
             with self._timed("print"), ours(self.source, "printing PTX"):
-                ptx = print_module([u.lane for u in units])
+                ptx = print_module([u.lane for u in units], self.arch)
         except Exception:
             verify(self.decided)  # where it is not valid, that is what went wrong
             raise

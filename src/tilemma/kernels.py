@@ -11,7 +11,7 @@ import numpy as np
 
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
-from tilemma.compiler import Compiled, Ready, decide, identity, ready
+from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollected
 from tilemma.errors import CompileError, LaunchError, Note, nearest
 from tilemma.ir import tile as t
 from tilemma.launch import evaluate
@@ -99,7 +99,8 @@ class Kernel:
         key = _key(constants)
         with self._lock:
             if key not in self._traced:
-                self._traced[key] = self.source.build(constants)
+                with uncollected():
+                    self._traced[key] = self.source.build(constants)
             return self._traced[key]
 
     def signature(self, **constants: Any) -> Signature:
@@ -366,9 +367,10 @@ def _with_result(
 
 def kernel(function: Callable[..., Any]) -> Kernel:
     """Decorator: a Python function as a kernel.  The function is read and checked now, traced when called."""
-    from tilemma.lang.source import read_kernel
+    with uncollected():
+        from tilemma.lang.source import read_kernel
 
-    return Kernel(read_kernel(function))
+        return Kernel(read_kernel(function))
 
 
 class Module:

@@ -409,7 +409,10 @@ def walk(e: Expr) -> tuple[Expr, ...]:
         while stack:
             x = stack.pop()
             found.append(x)
-            if not isinstance(x, _LEAVES):
+            known = getattr(x, "_parts", None)
+            if known is not None:
+                found += known
+            elif not isinstance(x, _LEAVES):
                 stack += reversed(tuple(children(x)))
         object.__setattr__(e, "_parts", tuple(found[1:]))
         return tuple(found)

@@ -15,7 +15,7 @@ from tilemma.errors import CompileError, Note
 from tilemma.lang import constructs, control, registers
 from tilemma.lang.contraction import MmaNamespace
 from tilemma.lang.evaluation import Evaluation
-from tilemma.lang.spans import Position, node_position, node_span
+from tilemma.lang.spans import Position, node_position, node_span, statements
 
 _LOOPS = (control.parallel, control.foreach, registers.apply)
 _BLOCKS = (control.if_, control.else_, control.while_, control.inthreads)
@@ -61,7 +61,7 @@ class Checker:
         self.function = function
         self.resolve = resolve
         fresh: dict[str, bool] = {}
-        for node in ast.walk(function):
+        for node in statements(function):
             if not isinstance(node, ast.Assign):
                 continue
             for name, value in (pair for target in node.targets for pair in _pairs(target, node.value)):
@@ -83,7 +83,7 @@ class Checker:
 
     def _blocks(self, body: list[ast.stmt]) -> Iterator[ast.For | ast.With]:
         for node in body:
-            for inner in ast.walk(node):
+            for inner in statements(node):
                 if isinstance(inner, (ast.For, ast.With)) and self._kind(inner):
                     yield inner
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from tilemma.ir.usage import is_size
 from tilemma.lang.annotations import ArrayType, ScalarType
 from tilemma.lang.checker import Checker
 from tilemma.lang.scalars import Value
-from tilemma.lang.spans import PACKAGE, Position, caller_span, forget_sources, node_span
+from tilemma.lang.spans import PACKAGE, Position, caller_span, forget_sources, node_span, statements, syntax_tree
 from tilemma.lang.tracing import Trace, trace, tracing
 from tilemma.lang.views import TileValue
 from tilemma.records import record
@@ -272,12 +271,8 @@ def _function_node(function: Callable[..., Any]) -> ast.FunctionDef | ast.AsyncF
 
 
 def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    lines = linecache.getlines(code.co_filename)
-    try:
-        tree = ast.parse("".join(lines)) if lines else None
-    except (SyntaxError, ValueError):
-        tree = None
-    for node in ast.walk(tree) if tree is not None else ():
+    tree = syntax_tree(code.co_filename)
+    for node in statements(tree) if tree is not None else ():
         if isinstance(node, _FUNCTIONS) and node.name == code.co_name:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             if first == code.co_firstlineno:

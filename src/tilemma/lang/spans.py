@@ -10,8 +10,9 @@ import ast
 import linecache
 import os
 import sys
+from collections import deque
+from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
 from types import CodeType, FrameType
 
 from tilemma.errors import Span
@@ -41,10 +42,13 @@ def caller_span() -> Span | None:
 
 
 def frame_span(frame: FrameType) -> Span | None:
-    positions = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
-    if positions is None:
-        return None
-    return make_span(frame.f_code.co_filename, *positions)
+    return make_span(frame.f_code.co_filename, *_positions(frame.f_code)[frame.f_lasti // 2])
+
+
+@lru_cache(maxsize=64)
+def _positions(code: CodeType) -> tuple[tuple[int | None, int | None, int | None, int | None], ...]:
+    """(line, end line, column, end column) of each instruction."""
+    return tuple(code.co_positions())
 
 
 def make_span(
@@ -99,11 +103,9 @@ def bound_names() -> tuple[str, ...]:
 
 def position(frame: FrameType) -> Position | None:
     """Where the running instruction of ``frame`` stands, as syntax trees count; None where it is not recorded."""
-    code: CodeType = frame.f_code
-    p = next(islice(code.co_positions(), frame.f_lasti // 2, None), None)
-    if p is None or None in p:
+    line, end_line, column, end_column = place = _positions(frame.f_code)[frame.f_lasti // 2]
+    if None in place:
         return None
-    line, end_line, column, end_column = p
     return (line or 0, column or 0, end_line or 0, end_column or 0)
 
 
@@ -111,23 +113,44 @@ def node_position(node: ast.expr) -> Position:
     return (node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
 
 
-@lru_cache(maxsize=64)
-def _targets(file: str) -> dict[Position, tuple[str, ...]]:
+@lru_cache(maxsize=16)
+def syntax_tree(file: str) -> ast.Module | None:
+    """The syntax tree of ``file``; None when there is none."""
     lines = linecache.getlines(file)
     try:
-        tree = ast.parse("".join(lines))
+        return ast.parse("".join(lines)) if lines else None
     except (SyntaxError, ValueError):
-        return {}
+        return None
+
+
+def statements(root: ast.AST) -> Iterator[ast.stmt]:
+    """``root`` and the statements inside it, outer ones first; expressions are not looked through."""
+    todo = deque([root])
+    while todo:
+        node = todo.popleft()
+        if isinstance(node, ast.stmt):
+            yield node
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            todo.extend(getattr(node, name, ()))
+
+
+@lru_cache(maxsize=64)
+def _targets(file: str) -> dict[Position, tuple[str, ...]]:
+    tree = syntax_tree(file)
     found: dict[Position, tuple[str, ...]] = {}
-    for node in ast.walk(tree):
+    if tree is None:
+        return found
+    for node in statements(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             _bind(node.targets[0], node.value, found)
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             _bind(node.target, node.value, found)
         elif isinstance(node, ast.For):
             _bind(node.target, node.iter, found)
-        elif isinstance(node, ast.NamedExpr):
-            _bind(node.target, node.value, found)
+    if any(":=" in line for line in linecache.getlines(file)):
+        for expression in ast.walk(tree):
+            if isinstance(expression, ast.NamedExpr):
+                _bind(expression.target, expression.value, found)
     return found
 
 
@@ -146,4 +169,5 @@ def _bind(target: ast.expr, value: ast.expr, found: dict[Position, tuple[str, ..
 def forget_sources() -> None:
     """Drop what is known of files that may have changed (a REPL redefining a function)."""
     linecache.checkcache()
+    syntax_tree.cache_clear()
     _targets.cache_clear()

@@ -174,10 +174,7 @@ def bounded_size(e: Expr) -> Expr:
         return e
     b = running.builder
     room = MAX_OPERATIONS if b.inside_parallel and not running.pure else MAX_HOST_OPERATIONS
-    for count, _ in enumerate(walk(e)):
-        if count > room:
-            break
-    else:
+    if len(walk(e)) <= room + 1:
         return e
     if not b.inside_parallel or running.pure:
         where = "in a condition that is evaluated again and again" if running.pure else "outside `parallel`"
