@@ -209,14 +209,16 @@ class Ready:
 def fingerprint() -> str:
     """What the compiler is: every file of it by size and time of change."""
     root = str(Path(__file__).parent)
-    files = sorted(
-        os.path.join(folder, name)
-        for folder, _, names in os.walk(root)
-        for name in names
-        if name.endswith((".py", ".lark", ".json"))
-    )
-    states = ((name.removeprefix(root), os.stat(name)) for name in files)
-    return DiskCache.key(*((n, s.st_size, s.st_mtime_ns) for n, s in states))
+    states, folders = [], [root]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name.endswith((".py", ".lark", ".json")):
+                    state = entry.stat()
+                    states.append((entry.path.removeprefix(root), state.st_size, state.st_mtime_ns))
+                elif entry.is_dir() and entry.name != "__pycache__":
+                    folders.append(entry.path)
+    return DiskCache.key(tuple(sorted(states)))
 
 
 @contextmanager

@@ -77,9 +77,19 @@ def _template(cls: Any) -> Template:
 
 def _hints(cls: Any) -> dict[str, Any]:
     """The declared types of a dataclass's fields, resolved; class variables are not among them."""
-    module = {**vars(e), **vars(ty), **vars(tile), **vars(lane)}
-    found = typing.get_type_hints(cls, module)
-    return {f.name: found[f.name] for f in fields(cls) if f.name != "span"}
+    return {f.name: _resolved(str(f.type)) for f in fields(cls) if f.name != "span"}
+
+
+@cache
+def _resolved(annotation: str) -> Any:
+    """What the text of an annotation means in the modules of the IR.  (`typing.get_type_hints` works out those of
+    a class's bases again, for each class.)"""
+    return eval(annotation, _names())
+
+
+@cache
+def _names() -> dict[str, Any]:
+    return {**vars(e), **vars(ty), **vars(tile), **vars(lane)}
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
@@ -91,10 +101,8 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 def default(cls: Any, name: str) -> Any:
     """A field's default; MISSING when it has none."""
-    for f in fields(cls):
-        if f.name == name:
-            return f.default_factory() if f.default_factory is not MISSING else f.default
-    raise AssertionError(f"{cls.__name__}.{name}")
+    f = cls.__dataclass_fields__[name]
+    return f.default_factory() if f.default_factory is not MISSING else f.default
 
 
 def _operations(base: Any) -> tuple[type[Any], ...]:
