@@ -81,7 +81,7 @@ def cold_stages(path: Path, arch: str) -> dict[str, float]:
             built = kernel.build()
         log: list[Any] = []
         with clock.stage("verify"):
-            built = with_facts(built, default_facts(built))
+            source = built = with_facts(built, default_facts(built))
             verify(built)
         for step in PASSES(arch):
             with clock.stage(f"pass {type(step).__name__}"):
@@ -97,7 +97,7 @@ def cold_stages(path: Path, arch: str) -> dict[str, float]:
                 verify(built)
             for check in CHECKS:
                 with clock.stage("check code"):
-                    check(Draft(built, units, ptx))
+                    check(Draft(source, built, units, ptx))
             with clock.stage("ptxas"):
                 assembly.result()
     return clock.stages

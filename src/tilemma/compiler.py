@@ -20,6 +20,7 @@ from tilemma.errors import CompileError, TilemmaError, ToolError
 from tilemma.explain import Explanation, explain
 from tilemma.ir import tile as t
 from tilemma.ir.printer import print_kernel, print_lane
+from tilemma.ir.usage import waits_for_events
 from tilemma.ir.verifier import verify, verify_lane
 from tilemma.ir.walk import walk
 from tilemma.launch import Launch
@@ -59,8 +60,12 @@ def ours(kernel: t.Kernel, stage: str) -> Iterator[None]:
 
 @record
 class Draft:
-    """What was written for a decided kernel, as `CHECKS` take it: code and launch plans, and the PTX of all."""
+    """What was written for a decided kernel, as `CHECKS` take it: code and launch plans, and the PTX of all.
 
+    ``source`` is the kernel as the front end gave it.
+    """
+
+    source: t.Kernel
     kernel: t.Kernel
     units: tuple[Lowered, ...]
     ptx: str
@@ -71,8 +76,20 @@ def _lanes_hold(draft: Draft) -> None:
         verify_lane(unit.lane)
 
 
-# What has to hold before code is kept, given out or launched; they run while ptxas works, and raise.
-CHECKS: tuple[Callable[[Draft], None], ...] = (_lanes_hold,)
+def _events_end(draft: Draft) -> Decision | None:
+    if not waits_for_events(draft.source):
+        return None
+    # Imported where there is something to rehearse: the reference executor is of no use to most compilations.
+    from tilemma.targets.cpu.rehearsal import rehearse
+
+    found = rehearse(draft.source)
+    shapes = [dict(shape) for shape in found.shapes]
+    return Decision("rehearsal", "events", str(found), {"shapes": shapes, "reason": found.reason}, span=found.span)
+
+
+# What has to hold before code is kept, given out or launched; they run while ptxas works, and raise, or say what
+# they have seen.
+CHECKS: tuple[Callable[[Draft], Decision | None], ...] = (_lanes_hold, _events_end)
 
 
 @record(slots=False, eq=False)
@@ -114,15 +131,20 @@ class Compiled:
         except Exception:
             verify(self.decided)  # where it is not valid, that is what went wrong
             raise
-        return Draft(self.decided, units, ptx)
+        return Draft(self.source, self.decided, units, ptx)
 
     @cached_property
-    def _checked(self) -> Draft:
+    def _seen(self) -> tuple[Decision, ...]:
+        """What the checks say of the code."""
         draft, _ = self._draft, self.kernel
         with self._timed("check"), ours(self.source, "checking the code"):
-            for check in CHECKS:
-                check(draft)
-        return draft
+            said = [check(draft) for check in CHECKS]
+        return tuple(x for x in said if x is not None)
+
+    @property
+    def _checked(self) -> Draft:
+        _ = self._seen
+        return self._draft
 
     @property
     def lowered(self) -> tuple[Lowered, ...]:
@@ -161,7 +183,7 @@ class Compiled:
         it is stopped."""
         ptx = self._draft.ptx
         with self._timed("assemble"), begin(ptx, arch) as assembly:
-            _ = self._checked
+            _ = self._seen
             yield assembly
 
     @cached_property
@@ -179,7 +201,7 @@ class Compiled:
             registers = self.assembled().registers
         except ToolError:
             registers = None
-        return explain(self.kernel, self.arch, self.decisions, launches, registers)
+        return explain(self.kernel, self.arch, (*self.decisions, *self._seen), launches, registers)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

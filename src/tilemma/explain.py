@@ -68,6 +68,7 @@ class Explanation:
             lines.append(f"  store {s['fragment']} => {s['to']}: {s['method']}")
         inserted = ", ".join(f"{n} {name}" for name, n in self.synchronisation.items())
         lines.append(f"  synchronisation: {inserted or 'none needed'}")
+        lines += [f"  {d.subject} {d.text}" for d in self.decisions if d.pass_name == "rehearsal"]
         lines += [f"  warning: {w}" for w in self.warnings]
         # What stands in several places of a program, or is done ahead for the next turn, is said once.
         lines = list(dict.fromkeys(lines))

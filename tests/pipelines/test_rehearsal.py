@@ -10,8 +10,10 @@ import pytest
 from configurations import CONFIGURATIONS, EXAMPLES
 from pipeline_runs import from_co
 
+from tilemma.compiler import compile_kernel
 from tilemma.errors import CompileError
 from tilemma.ir.tile import Kernel
+from tilemma.ir.usage import waits_for_events
 from tilemma.kernels import load, load_python
 from tilemma.targets.cpu.rehearsal import Rehearsal, rehearse
 
@@ -27,15 +29,15 @@ def kernels(path) -> list[Kernel]:
 def test_examples_come_to_their_end(path):
     for kernel in kernels(path):
         found = rehearse(kernel)
-        assert (found is not None) == ("event" in path.read_text() and path.stem != "hello_mma")
-        assert found is None or (len(found.shapes) == 2 and not found.reason)
+        assert found.shapes and not found.reason
+        assert len(found.shapes) == 2 or not waits_for_events(kernel)
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
 def test_configured_examples_come_to_their_end(configuration):
     for language in configuration.languages:
-        found = rehearse(configuration.kernel(language).build(**configuration.constants(language)))
-        assert found is None or len(found.shapes) == 2
+        kernel = configuration.kernel(language).build(**configuration.constants(language))
+        assert len(rehearse(kernel).shapes) == 2
 
 
 def python(text: str) -> Kernel:
@@ -185,7 +187,7 @@ def test_faults_are_refused_where_they_are(fault, language):
 RING = """
 __co__ void k(global f16 [M, K] lhs, global f16 [N, K] rhs, global f16 [M, N] output,
     global s32 [T] table, int n) {
-  parallel i by cdiv(M, 64), j by cdiv(N, 64) : block {
+  parallel {i, j} by [cdiv(M, 64), cdiv(N, 64)] : block {
     shared event full[2];
     shared event empty[2] = ready;
     shared f16 [64, 64] a_s[2];
@@ -228,14 +230,8 @@ def ring(
     return from_co(text.replace("RELEASE", release))
 
 
-def rehearsed(kernel: Kernel) -> Rehearsal:
-    found = rehearse(kernel)
-    assert found is not None
-    return found
-
-
 def test_the_ring_of_the_guards_is_rehearsed():
-    assert "rehearsed for M = 16" in str(rehearsed(ring()))
+    assert "rehearsed for M = 16" in str(rehearse(ring()))
     with pytest.raises(CompileError, match="nobody can go on"):
         rehearse(ring(release="if (k < 3) { trigger empty[k % 2]; }"))
 
@@ -255,9 +251,9 @@ def test_the_ring_of_the_guards_is_rehearsed():
     ],
 )  # fmt: skip
 def test_what_data_decides_is_not_rehearsed(kernel, who):
-    found = rehearsed(kernel())
+    found = rehearse(kernel())
     assert found.shapes == () and found.reason == f"{who} who waits for whom"
-    assert found.span is not None and str(found).startswith("events not rehearsed: ")
+    assert found.span is not None and str(found).startswith("not rehearsed: ")
 
 
 @pytest.mark.parametrize(
@@ -269,18 +265,18 @@ def test_what_data_decides_is_not_rehearsed(kernel, who):
     ],
 )
 def test_data_that_decides_nothing_is_left_out(kernel):
-    assert len(rehearsed(kernel()).shapes) == 2
+    assert len(rehearse(kernel()).shapes) == 2
 
 
 def test_a_subscript_that_data_decide_is_not_looked_at():
-    assert len(rehearsed(ring(text=RING.replace("a_s[k % 2], b_s", "a_s[n], b_s"))).shapes) == 2
+    assert len(rehearse(ring(text=RING.replace("a_s[k % 2], b_s", "a_s[n], b_s"))).shapes) == 2
 
 
 def test_shapes_that_assertions_refuse_are_left_out():
     def asserted(condition: str) -> Rehearsal:
-        block = "parallel i by cdiv(M, 64)"
+        block = "parallel {i, j} by"
         text = RING.replace(block, f'assert({condition}, "as it should be"); {block}')
-        return rehearsed(ring("K / 64", text=text))
+        return rehearse(ring("K / 64", text=text))
 
     assert {s["K"] for s in asserted("K % 128 == 0").shapes} == {512}
     assert [s["M"] for s in asserted("M == K && K == N").shapes] == [512]
@@ -288,16 +284,33 @@ def test_shapes_that_assertions_refuse_are_left_out():
 
 
 def test_too_many_turns_are_given_up():
-    assert "turns of loops" in rehearsed(ring("cdiv(K, 64) * 1000000")).reason
+    assert "turns of loops" in rehearse(ring("cdiv(K, 64) * 1000000")).reason
 
 
-def test_a_kernel_without_waits_has_nothing_to_rehearse():
-    assert rehearse(load(EXAMPLES / "co" / "matmul_wgmma.co").only().build()) is None
+def test_a_kernel_without_waits_is_not_rehearsed():
+    compiled = load(EXAMPLES / "co" / "matmul_wgmma.co").only().compile()
+    assert "rehearsed" not in compiled.explain().render()
+
+
+def test_what_was_rehearsed_is_part_of_the_plan():
+    plan = load(EXAMPLES / "co" / "tma_pipeline.co").only().compile().explain()
+    assert "\n  events rehearsed for M = 16, K = " in plan.render()
+    (decision,) = [d for d in plan.decisions if d.pass_name == "rehearsal"]
+    assert len(decision.data["shapes"]) == 2 and not decision.data["reason"]
+    data = compile_kernel(ring("n"), "sm_90a").explain()
+    assert "events not rehearsed: the parameter `n` decides who waits for whom" in data.render()
+
+
+def test_nothing_is_compiled_whose_events_come_to_nothing():
+    kernel = ring(release="if (k < 3) { trigger empty[k % 2]; }")
+    with pytest.raises(CompileError, match="nobody can go on") as e:
+        _ = compile_kernel(kernel, "sm_90a").ptx
+    assert e.value.code == STUCK
 
 
 def test_a_loop_by_its_condition_turns_often_enough():
     text = RING.replace("foreach k in STEPS {", "mutable int k = 0; while (k * 64 < K) {")
     text = text.replace("trigger full[k % 2];", "trigger full[k % 2]; k = k + 1;")
-    assert max(s["K"] for s in rehearsed(ring(release=f"{GIVE} k = k + 1;", text=text)).shapes) > 4 * 64
+    assert max(s["K"] for s in rehearse(ring(release=f"{GIVE} k = k + 1;", text=text)).shapes) > 4 * 64
     with pytest.raises(CompileError, match="nobody can go on"):
         rehearse(ring(release=f"if (k != 2) {{ {GIVE} }} k = k + 1;", text=text))

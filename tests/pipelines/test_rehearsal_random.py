@@ -164,7 +164,7 @@ def verdict(seed: int) -> str:
         assert isinstance(run(kernel, shape, seed), ProgramFault), f"a false alarm:\n{text}\n{e}"
         assert fault
         return "refused"
-    assert found is not None and found.shapes, text
+    assert found.shapes, text
     result = run(kernel, dict(found.shapes[0]), seed)
     assert not isinstance(result, Deadlock), f"a deadlock that was not seen:\n{text}\n{result}"
     assert result is None or fault

@@ -124,6 +124,11 @@ def is_size(x: e.Expr) -> bool:
     return True
 
 
+def waits_for_events(kernel: t.Kernel) -> bool:
+    """Whether somebody waits for an event that the program declares."""
+    return any(isinstance(op, t.WaitEvent) for op in walk(kernel.body))
+
+
 def checks(kernel: t.Kernel) -> tuple[tuple[Size, str], ...]:
     """What a call must meet: the assertions outside every `parallel`, as (condition, message).
 

@@ -62,8 +62,8 @@ class Rehearsal:
 
     def __str__(self) -> str:
         if not self.shapes:
-            return f"events not rehearsed: {self.reason}"
-        return f"events rehearsed for {' and for '.join(map(named, self.shapes))}: no deadlock"
+            return f"not rehearsed: {self.reason}"
+        return f"rehearsed for {' and for '.join(map(named, self.shapes))}: no deadlock"
 
 
 def named(shape: Mapping[str, int]) -> str:
@@ -71,16 +71,14 @@ def named(shape: Mapping[str, int]) -> str:
     return ", ".join(f"{n} = {v}" for n, v in shape.items()) or "its fixed shape"
 
 
-def rehearse(kernel: Kernel) -> Rehearsal | None:
-    """Run the events of ``kernel``; None where it waits for none.
+def rehearse(kernel: Kernel) -> Rehearsal:
+    """Run the events of ``kernel``.
 
     ``kernel`` is tile IR as a front end gives it, before passes put barriers in.  Raises EventDeadlock, EventAhead
     or CopyBeyond where it comes to nothing with a shape that its assertions allow.
     """
     try:
         reduced = skeleton(kernel)
-        if reduced is None:
-            return None
         stage = _Stage(reduced)
     except Unknown as e:
         return Rehearsal(reason=f"{e.reason} who waits for whom", span=e.span)

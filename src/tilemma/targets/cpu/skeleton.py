@@ -77,14 +77,11 @@ class Unknown(Exception):
         self.reason, self.span = reason, span
 
 
-def skeleton(kernel: Kernel) -> Kernel | None:
-    """``kernel`` reduced to what its waits follow, and to one block (or one cluster) of each grid; None where it
-    waits for no event.
+def skeleton(kernel: Kernel) -> Kernel:
+    """``kernel`` reduced to what its waits follow, and to one block (or one cluster) of each grid.
 
     Raises Unknown where data or a scalar parameter decides who waits for whom.
     """
-    if not any(isinstance(op, WaitEvent) for op in walk.walk(kernel.body)):
-        return None
     return replace(kernel, body=_Reduced(list(_sites(kernel.body, (), Scope()))).body(kernel.body))
 
 
