@@ -71,12 +71,12 @@ class Draft:
     ptx: str
 
 
-def _lanes_hold(draft: Draft) -> None:
+def lanes_hold(draft: Draft) -> None:
     for unit in draft.units:
         verify_lane(unit.lane)
 
 
-def _events_end(draft: Draft) -> Decision | None:
+def events_end(draft: Draft) -> Decision | None:
     if not waits_for_events(draft.source):
         return None
     # Imported where there is something to rehearse: the reference executor is of no use to most compilations.
@@ -89,7 +89,7 @@ def _events_end(draft: Draft) -> Decision | None:
 
 # What has to hold before code is kept, given out or launched; they run while ptxas works, and raise, or say what
 # they have seen.
-CHECKS: tuple[Callable[[Draft], Decision | None], ...] = (_lanes_hold, _events_end)
+CHECKS: tuple[Callable[[Draft], Decision | None], ...] = (lanes_hold, events_end)
 
 
 @record(slots=False, eq=False)
