@@ -82,7 +82,14 @@ def events_end(draft: Draft) -> Decision | None:
     # Imported where there is something to rehearse: the reference executor is of no use to most compilations.
     from tilemma.targets.cpu.rehearsal import rehearse
 
-    found = rehearse(draft.source)
+    try:
+        found = rehearse(draft.source)
+    except TilemmaError:
+        raise
+    except Exception as e:
+        # It reports mistakes of the program, and its own is none of these.
+        text = f"not rehearsed, by a mistake in tilemma: {type(e).__name__}: {e}"
+        return Decision("rehearsal", "events", text, warning=True, span=draft.source.span)
     shapes = [dict(shape) for shape in found.shapes]
     return Decision("rehearsal", "events", str(found), {"shapes": shapes, "reason": found.reason}, span=found.span)
 

@@ -6,6 +6,7 @@ import linecache
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from configurations import CONFIGURATIONS, EXAMPLES
 from pipeline_runs import from_co
@@ -15,6 +16,7 @@ from tilemma.errors import CompileError
 from tilemma.ir.tile import Kernel
 from tilemma.ir.usage import waits_for_events
 from tilemma.kernels import load, load_python
+from tilemma.targets.cpu import execute
 from tilemma.targets.cpu.rehearsal import Rehearsal, rehearse
 
 FILES = sorted(p for p in EXAMPLES.rglob("*.*") if p.suffix in (".co", ".py") and p.parent.name != "ptx")
@@ -281,6 +283,47 @@ def test_shapes_that_assertions_refuse_are_left_out():
     assert {s["K"] for s in asserted("K % 128 == 0").shapes} == {512}
     assert [s["M"] for s in asserted("M == K && K == N").shapes] == [512]
     assert "as it should be" in str(asserted("K % 60000 == 1"))
+
+
+MEETINGS = {
+    "a barrier": "inthreads.async (p == 0) { trigger e; } inthreads.async (p == 1) { wait e; } sync.shared;",
+    "roles that meet": "inthreads (p == 0) { trigger e; } inthreads (p == 1) { wait e; }",
+    "a copy of all": "inthreads.async (p == 0) { trigger e; } inthreads.async (p == 1) { wait e; } "
+    "dma.copy x.subspan(4, 4).at(k, 0) => s;",
+    "the end of a role": "inthreads.async (p == 0) { trigger e; } inthreads.async (p == 1) { wait e; } "
+    "inthreads (p == 0) { y.at(0, 0) = 1.0f; }",
+    "nothing": "inthreads.async (p == 0) { trigger e; } inthreads.async (p == 1) { wait e; }",
+}
+
+
+@pytest.mark.parametrize("how", MEETINGS)
+def test_who_meets_does_not_run_ahead(how):
+    kernel = from_co(f"""
+__co__ void k(global f32 [M, 4] x, global f32 [M, 4] y) {{
+  parallel i by 1 : block {{
+    shared event e;
+    shared f32 [4, 4] s;
+    parallel p by 2 : group {{
+      foreach k in cdiv(M, 4) {{ {MEETINGS[how]} }}
+    }}
+  }}
+}}
+""")
+    if how == "nothing":
+        with pytest.raises(CompileError, match="completed") as e:
+            rehearse(kernel)
+        assert e.value.code == AHEAD
+        return
+    assert len(rehearse(kernel).shapes) == 2
+    x = np.zeros((12, 4), np.float32)
+    execute(kernel, {"x": x, "y": x.copy()}, {}, dims={"M": 12})
+
+
+def test_a_subscript_by_a_loop_of_its_own_is_looked_at():
+    with pytest.raises(CompileError) as e:
+        rehearse(ring(count="foreach c in 3 { ma = mma.load a_s[c]; }"))
+    assert e.value.code == BEYOND and "slot 2 of `a_s`" in e.value.message
+    assert rehearse(ring(count="foreach c in 2 { ma = mma.load a_s[c]; }")).shapes
 
 
 def test_too_many_turns_are_given_up():

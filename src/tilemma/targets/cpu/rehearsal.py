@@ -25,8 +25,8 @@ from tilemma.targets.cpu.skeleton import Meet, Subscripts, Turn, Unknown, skelet
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Rendezvous, Task, schedule
 
-# Turns of loops that the rehearsals of a kernel take together: 10 us each.
-TURNS = 3000
+# Turns of loops that the rehearsals of a kernel take together: some 15 us each.
+TURNS = 2000
 # No dimension is larger: more tiles than blocks that stay, on any GPU.
 LARGEST = 1 << 15
 

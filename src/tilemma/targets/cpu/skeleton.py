@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tilemma.errors import Span
 from tilemma.ir import walk
-from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Scalar, Var, const, value_of
+from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Scalar, Var, binary, const, depends_on, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Apply,
@@ -278,8 +278,7 @@ class _Reduced:
             case Parallel():
                 yield self._parallel(op)
             case For() | While():
-                self.loops += 1
-                yield replace(op, body=(Turn(self.loops, span=op.span), *self.body(op.body)))
+                yield from self._loop(op)
             case If() | InThreads():
                 yield walk.with_bodies(op, self.body)
             case TriggerEvent():
@@ -288,6 +287,21 @@ class _Reduced:
                 yield op
             case _:
                 yield from self._data(op)
+
+    def _loop(self, op: For | While) -> Iterator[Op]:
+        body = self.body(op.body)
+        if isinstance(op, For) and (value_of(op.step) or 0) > 0 and self._takes_the_same(op.index, body):
+            yield If(binary("lt", op.start, op.stop), body)
+            return
+        self.loops += 1
+        yield replace(op, body=(Turn(self.loops, span=op.span), *body))
+
+    @staticmethod
+    def _takes_the_same(index: Index, body: Body) -> bool:
+        """Whether ``body`` looks at subscripts alone, the same in every turn of the loop over ``index``."""
+        views = [v for x in body if isinstance(x, Subscripts) for v in x.views]
+        follows = any(v.slot is not None and depends_on(v.slot, {index.name}) for v in views)
+        return not follows and all(isinstance(x, Subscripts) for x in body)
 
     def _data(self, op: Op) -> Iterator[Op]:
         meets = (Meet(self.meetings[id(op)], span=op.span),) if id(op) in self.meetings else ()
