@@ -191,7 +191,7 @@ def _turns(loop: For | While, started: Started, certain: bool) -> None:
     for _ in range(1 + max((len(s.futures) for s in swaps), default=1)):
         _follow(loop.body, started, certain)
         for name, copies in started.items():
-            left[name] = tuple(dict.fromkeys((*left.get(name, ()), *copies)))
+            left[name] = tuple({id(x): x for x in (*left.get(name, ()), *copies)}.values())
     started.clear()
     started.update(left)
 
