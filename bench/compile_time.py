@@ -69,7 +69,7 @@ def cold_stages(path: Path, arch: str) -> dict[str, float]:
     from tilemma.compiler import CHECKS, Draft, default_facts, uncollected, with_facts
     from tilemma.ir.verifier import verify
     from tilemma.lower import lower
-    from tilemma.passes import PASSES
+    from tilemma.passes import TARGET_PASSES
     from tilemma.targets.ptx import print_module
 
     with clock.stage("read"):
@@ -83,7 +83,7 @@ def cold_stages(path: Path, arch: str) -> dict[str, float]:
         with clock.stage("verify"):
             source = built = with_facts(built, default_facts(built))
             verify(built)
-        for step in PASSES(arch):
+        for step in TARGET_PASSES(arch):
             with clock.stage(f"pass {type(step).__name__}"):
                 built = step.run(built, log)
         with clock.stage("lower"):

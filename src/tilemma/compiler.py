@@ -7,7 +7,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import field, replace
 from functools import cache, cached_property
@@ -25,7 +25,7 @@ from tilemma.ir.verifier import verify, verify_lane
 from tilemma.ir.walk import walk
 from tilemma.launch import Launch
 from tilemma.lower import Lowered, lower
-from tilemma.passes import PASSES, Decision
+from tilemma.passes import PASSES, TARGET_PASSES, Decision
 from tilemma.records import record
 from tilemma.targets.ptx import print_module
 
@@ -309,14 +309,19 @@ def with_facts(kernel: t.Kernel, facts: Facts) -> t.Kernel:
     return replace(kernel, params=params)
 
 
-def decide(source: t.Kernel, arch: str, facts: Facts | None = None) -> Compiled:
-    """Run the passes over ``source`` for ``arch``; facts default to `default_facts`."""
+def decide(
+    source: t.Kernel, arch: str, facts: Facts | None = None, front: Sequence[Decision] | None = None
+) -> Compiled:
+    """Run the passes over ``source`` for ``arch``; facts default to `default_facts`.
+
+    ``front``: what FRONT_PASSES decided, where ``source`` has been through them.
+    """
     start = time.perf_counter()
-    log: list[Decision] = []
+    log = list(front or ())
     kernel = with_facts(source, {**default_facts(source), **(facts or {})})
     verify(kernel)
     with ours(source, "deciding"):
-        for step in PASSES(arch):
+        for step in PASSES(arch) if front is None else TARGET_PASSES(arch):
             kernel = step.run(kernel, log)
     return Compiled(source, kernel, arch, tuple(log), {"passes": time.perf_counter() - start})
 

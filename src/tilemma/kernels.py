@@ -15,7 +15,7 @@ from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollect
 from tilemma.errors import CompileError, LaunchError, Note, nearest
 from tilemma.ir import tile as t
 from tilemma.launch import evaluate
-from tilemma.passes import FRONT_PASSES
+from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.passes.target import targets
 from tilemma.recall import File, Signature, TextSource, known_signature, signature
 from tilemma.records import record
@@ -80,7 +80,8 @@ class Kernel:
         self.__doc__ = getattr(getattr(source, "function", None), "__doc__", None)
         self._lock = threading.RLock()
         self._traced: dict[Any, t.Kernel] = {}
-        self._built: dict[Any, t.Kernel] = {}
+        # After the front passes, with what they decided.
+        self._built: dict[Any, tuple[t.Kernel, list[Decision]]] = {}
         self._signatures: dict[Any, Signature] = {}
         self._ready: dict[Any, Ready] = {}
         self._compiled: dict[Any, Compiled] = {}
@@ -122,14 +123,17 @@ class Kernel:
 
     def build(self, **constants: Any) -> t.Kernel:
         """The tile IR as the program says it, checked but not specialised for any target."""
+        return self._fronted(constants)[0]
+
+    def _fronted(self, constants: Mapping[str, Any]) -> tuple[t.Kernel, list[Decision]]:
         key = _key(constants)
         with self._lock:
             if key not in self._built:
                 kernel = self.traced(**constants)
-                log: list[Any] = []
+                log: list[Decision] = []
                 for step in FRONT_PASSES:
                     kernel = step.run(kernel, log)
-                self._built[key] = kernel
+                self._built[key] = kernel, log
             return self._built[key]
 
     def compile(
@@ -146,7 +150,8 @@ class Kernel:
         key = (arch, _key(constants), tuple(sorted((facts or {}).items(), key=lambda kv: kv[0])))
         with self._lock:
             if key not in self._compiled:
-                self._compiled[key] = decide(self.build(**constants), arch, facts)
+                kernel, front = self._fronted(constants)
+                self._compiled[key] = decide(kernel, arch, facts, front)
             return self._compiled[key]
 
     def ready(

@@ -34,7 +34,7 @@ from tilemma.passes.take_turns import TakeTurns
 from tilemma.passes.target import Target, targets
 from tilemma.passes.wait_once import WaitOnce
 
-__all__ = ["FRONT_PASSES", "PASSES", "Decision", "Pass", "Target", "decide", "targets"]
+__all__ = ["FRONT_PASSES", "PASSES", "TARGET_PASSES", "Decision", "Pass", "Target", "decide", "targets"]
 
 
 class Pass(Protocol):
@@ -47,11 +47,10 @@ class Pass(Protocol):
 FRONT_PASSES: tuple[Pass, ...] = (InferLevels(), PlaceFragments(), CheckContracts(), CheckFutures())
 
 
-def PASSES(arch: str) -> tuple[Pass, ...]:
-    """The passes for ``arch``, in order.  Raises UnknownArch."""
+def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
+    """The passes for ``arch`` that follow FRONT_PASSES, in order.  Raises UnknownArch."""
     Target.of(arch)
     return (
-        *FRONT_PASSES,
         ExpandCopies(),
         Simplify(),
         FoldTails(),
@@ -75,6 +74,11 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
         AllocateShared(arch),
         SpreadCopies(),
     )
+
+
+def PASSES(arch: str) -> tuple[Pass, ...]:
+    """All passes for ``arch``, in order.  Raises UnknownArch."""
+    return (*FRONT_PASSES, *TARGET_PASSES(arch))
 
 
 def decide(kernel: Kernel, arch: str) -> tuple[Kernel, tuple[Decision, ...]]:
