@@ -59,7 +59,7 @@ _FAR = 2**62
 class _Offset:
     """An offset as base[instance] + sum of coefficient * atom + something in ``loose``.
 
-    Atoms have one value in all threads at a time.
+    ``base`` is a number where it is the same for all.  Atoms have one value in all threads at a time.
     """
 
     base: Any
@@ -179,7 +179,7 @@ class Access:
         index = self.node.parent.index
         value = evaluate(e, index)
         if value is not None:
-            return _Offset(np.broadcast_to(np.asarray(value), index_shape(self.node))[self.start], {})
+            return _Offset(value[self.start] if isinstance(value, np.ndarray) else int(value), {})
         if isinstance(e, Binary) and e.op in ("add", "sub"):
             return self._offset(e.a).plus(self._offset(e.b), 1 if e.op == "add" else -1)
         if isinstance(e, Binary) and e.op == "mul":
@@ -196,10 +196,6 @@ class Access:
         return _Offset(0, {}, interval(e))
 
 
-def index_shape(node: Node) -> tuple[int, ...]:
-    return node.parent.mask.shape
-
-
 def overlap(x: Access, y: Access, carried: frozenset[str]) -> Bools:
     """Which instances of ``x`` (rows) and ``y`` (columns) may touch one element.
 
@@ -214,8 +210,8 @@ def overlap(x: Access, y: Access, carried: frozenset[str]) -> Bools:
         return result
     for (ox, nx), (oy, ny) in zip(x.box, y.box, strict=True):
         low, high = _difference(ox, oy, carried)
-        base = np.asarray(ox.base).reshape(-1, 1) - np.asarray(oy.base).reshape(1, -1)
-        result = result & (base + low <= ny - 1) & (base + high >= -(nx - 1))
+        base = (ox.base[:, None] if isinstance(ox.base, np.ndarray) else ox.base) - oy.base
+        result = result & (base + low < ny) & (base + high > -nx)
     return result
 
 

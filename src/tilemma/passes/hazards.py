@@ -66,6 +66,8 @@ class Hazard:
         return f"{words[x.write, y.write]} of {y.resource}"
 
 
+_ORDERING = (Break, Continue, SwapFutures, WaitFuture, TriggerEvent, WaitEvent, *SYNCHRONISING)
+
 # Hazards on the way through an operation, then what is pending behind it.
 Walking = Generator[Hazard, None, State]
 
@@ -98,9 +100,9 @@ class Walk:
         self._inside: dict[Node, tuple[Node, ...]] = {}
         self._walked: dict[tuple[tuple[Node, ...], tuple[Pending, ...]], tuple[State, list[State]]] = {}
         self._histories = Histories()
-        # What no hazard was found for, by who comes later; the instances that may meet, None for none.
+        # What no hazard was found for, by who comes later.
         self._safe: dict[Access, set[Pending]] = defaultdict(set)
-        self._meeting: dict[tuple[Key, Access], tuple[Bools, bool] | None] = {}
+        self._meetings: dict[tuple[Key, Access], tuple[Bools, bool] | None] = {}
         self._kinds: dict[Node, tuple[bool, bytes]] = {}
         self._held_back: dict[tuple[tuple[bool, bytes], tuple[bytes, int], tuple[bytes, int]], Bools] = {}
 
@@ -124,6 +126,8 @@ class Walk:
         makes of it again as long as nothing inside it is edited.
         """
         for node in body.nodes:
+            if self._idle(node):
+                continue
             inside = self._inside.get(node)
             if inside is None:
                 inside = self._inside[node] = tuple(node.subtree())
@@ -138,6 +142,10 @@ class Walk:
                 state, left = known
                 exits += left
         return state
+
+    def _idle(self, node: Node) -> bool:
+        """Whether ``node`` touches nothing and orders nothing."""
+        return not node.inner and not isinstance(node.op, _ORDERING) and not self._accesses.of(node)
 
     def _node(self, node: Node, state: State, exits: list[State]) -> Walking:
         op = node.op
@@ -265,52 +273,56 @@ class Walk:
 
     def _conflict(self, pending: Pending, later: Access) -> Hazard | None:
         key = pending.key, later
-        if key not in self._meeting:
-            self._meeting[key] = self._meeting_of(pending, later)
-        meeting = self._meeting[key]
+        if key not in self._meetings:
+            self._meetings[key] = self._meeting(pending, later)
+        meeting = self._meetings[key]
         if meeting is None:
             return None
-        pairs, mapped = meeting
+        pairs, fence = meeting
         x, y, wait = pending.access, later, not pending.done
-        if x.role is not y.role and None not in (x.role, y.role):
+        if _parted(x, y):
             return Hazard(pending, y, pairs, wait, False)
         awaited = (x.event, id(y.role)) in self._waited_for
         if wait and self._aliases is None and awaited and not _same_slot(pending, y):
             return None
-        if x.private:
-            return Hazard(pending, y, np.zeros_like(pairs), True, False) if wait else None
-        # Also where a copy by TMA overwrites what threads have read: nothing else keeps it behind them.
-        fence = x.proxy == "generic" and y.proxy == "async"
-        bad = np.zeros_like(pairs) if mapped and not fence else pairs
-        if not (mapped and not fence):
-            behind = pending.fenced_barriers if fence else pending.barriers
-            bad = self._unordered(pairs, behind, x, y)
-            if x.threads == y.threads == 1 and not fence:
-                bad = bad & (x.start[:, None] != y.start[None, :])
-            if x.threads == 32 and not x.write and _by_ldmatrix(x.node):
-                # ldmatrix is `.sync`: whoever is past it knows that all of the warp has executed it.
-                bad = bad & ~(_within(y, x) & (y.threads <= 32))
-            if y.release == "each" and not fence:
-                bad = np.zeros_like(bad)
-            if y.release == "warp":
-                # A warp answers for itself: its lanes have to be together, and have passed their data on.
-                bad = np.zeros_like(bad) if behind or (x.agent == "wgmma" and not fence) else pairs & _shares(x, y)
-        if not bad.any() and not wait:
+        behind = pending.fenced_barriers if fence else pending.barriers
+        if y.release == "warp":
+            # A warp answers for itself: its lanes have to be together, and have passed their data on.
+            pairs = np.zeros_like(pairs) if behind else pairs
+        else:
+            pairs = self._unordered(pairs, behind, x, y)
+        if not wait and not pairs.any():
             return None
-        return Hazard(pending, y, bad, wait, fence and not pending.fenced)
+        return Hazard(pending, y, pairs, wait, fence and not pending.fenced)
 
-    def _meeting_of(self, pending: Pending, later: Access) -> tuple[Bools, bool] | None:
-        """The instances that may meet unless something orders them, and whether each of their threads keeps to
-        its own elements; None where none meet, whatever happens between the two."""
+    def _meeting(self, pending: Pending, later: Access) -> tuple[Bools, bool] | None:
+        """The instances that need a barrier between them, and whether they need a fence; None where the two do
+        not meet, whatever happens in between."""
         x, y = pending.access, later
         if (x.node is y.node and not pending.carried) or not self._ever_meet(x, y):
             return None
         if self._aliases is not None:
-            return np.ones((len(x.start), len(y.start)), dtype=bool), False
-        if x.elsewhere(y):
-            return None
-        pairs, mapped = self._accesses.overlap(x, y, pending.carried)
-        return (pairs, mapped) if pairs.any() else None
+            pairs, mapped = np.ones((len(x.start), len(y.start)), dtype=bool), False
+        else:
+            if x.elsewhere(y):
+                return None
+            pairs, mapped = self._accesses.overlap(x, y, pending.carried)
+            if not pairs.any():
+                return None
+        # Also where a copy by TMA overwrites what threads have read: nothing else keeps it behind them.
+        fence = x.proxy == "generic" and y.proxy == "async" and not x.private
+        if _parted(x, y):
+            return pairs, False
+        if x.private or (not fence and (mapped or y.release == "each")):
+            return np.zeros_like(pairs), fence
+        if y.release == "warp":
+            return (np.zeros_like(pairs) if x.agent == "wgmma" and not fence else pairs & _shares(x, y)), fence
+        if x.threads == y.threads == 1 and not fence:
+            pairs = pairs & (x.start[:, None] != y.start[None, :])
+        if x.threads == 32 and not x.write and _by_ldmatrix(x.node):
+            # ldmatrix is `.sync`: whoever is past it knows that all of the warp has executed it.
+            pairs = pairs & ~(_within(y, x) & (y.threads <= 32))
+        return pairs, fence
 
     def _meets_any(self, x: Access, found: list[Access]) -> bool:
         names = frozenset[str]().union(*map(self._near, self._rotations.group(x.resource)))
@@ -326,7 +338,7 @@ class Walk:
         """Whether ``y`` may come too early after ``x``, if they are accesses to one place."""
         if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
             return False
-        if x.role is not y.role and None not in (x.role, y.role):
+        if _parted(x, y):
             # Only the program's events order roles, and they know nothing of buffers that share memory.
             return self._aliases is not None
         if x.private and (x.agent == "thread" or x.agent == y.agent == "wgmma"):
@@ -335,11 +347,15 @@ class Walk:
 
     def _unordered(self, pairs: Bools, barriers: frozenset[Node], x: Access, y: Access) -> Bools:
         """The ``pairs`` that none of ``barriers`` keeps apart; those that join the same threads do alike."""
-        for kind, barrier in {self._kind(b): b for b in barriers}.items():
-            key = kind, x.who, y.who
-            if key not in self._held_back:
-                self._held_back[key] = _met(barrier, x, y)
-            pairs = pairs & ~self._held_back[key]
+        seen = set()
+        for barrier in barriers:
+            kind = self._kind(barrier)
+            if kind not in seen:
+                seen.add(kind)
+                key = kind, x.who, y.who
+                if key not in self._held_back:
+                    self._held_back[key] = ~_met(barrier, x, y)
+                pairs = pairs & self._held_back[key]
         return pairs
 
     def _kind(self, barrier: Node) -> tuple[bool, bytes]:
@@ -347,6 +363,11 @@ class Walk:
             threads = barrier.parent.mask if barrier.part is None else barrier.part
             self._kinds[barrier] = barrier.part is None, threads.tobytes()
         return self._kinds[barrier]
+
+
+def _parted(x: Access, y: Access) -> bool:
+    """Whether they belong to different asynchronous roles."""
+    return x.role is not y.role and x.role is not None and y.role is not None
 
 
 def _same_slot(pending: Pending, y: Access) -> bool:

@@ -107,7 +107,7 @@ class Histories:
         """``state`` after ``step`` for all in it: the one step that ``node`` ever takes."""
         steps = self._steps.get(node)
         if steps is None:
-            steps = self._steps[node] = _Steps(lambda p: self._one(step(p)))
+            steps = self._steps[node] = _Steps(step, self._one)
         after = [steps[p] for p in state.values()]
         return {p.key: p for p in after}
 
@@ -131,13 +131,14 @@ class Histories:
 
 
 class _Steps(dict[Pending, Pending]):
-    def __init__(self, step: Callable[[Pending], Pending]) -> None:
+    def __init__(self, step: Callable[[Pending], Pending], one: Callable[[Pending], Pending]) -> None:
         super().__init__()
-        self._step = step
+        self._step, self._one = step, one
 
     def __missing__(self, p: Pending) -> Pending:
-        new = self[p] = self._step(p)
-        return new
+        new = self._step(p)
+        found = self[p] = p if new is p else self._one(new)
+        return found
 
 
 def _worse(p: Pending, q: Pending) -> Pending:
