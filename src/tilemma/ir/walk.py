@@ -36,8 +36,8 @@ def walk(body: Body) -> Iterator[Op]:
 
 
 def with_bodies(op: Op, f: Callable[[Body], Body]) -> Op:
-    """``op`` with ``f`` applied to each body inside it."""
-    changes = {name: f(inner) for name, inner in bodies(op)}
+    """``op`` with ``f`` applied to each body inside it; itself where that changes none."""
+    changes = {name: new for name, inner in bodies(op) if (new := f(inner)) is not inner}
     return replace(op, **changes) if changes else op  # type: ignore[arg-type]
 
 
@@ -62,9 +62,11 @@ def rewrite_blocks(kernel: Kernel, f: Callable[[Parallel], Op]) -> Kernel:
     """``kernel`` with ``f`` applied to each parallel of blocks: each is a CTA's whole program."""
 
     def settle(op: Op) -> Op:
-        return f(op) if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block" else op
+        if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
+            return f(op)
+        return with_bodies(op, lambda body: tuple(settle(x) for x in body))
 
-    return replace(kernel, body=rewrite(kernel.body, settle))
+    return replace(kernel, body=tuple(settle(op) for op in kernel.body))
 
 
 def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:

@@ -33,7 +33,6 @@ from tilemma.ir.tile import (
     DeclareFragment,
     Fill,
     FragmentRef,
-    InThreads,
     Load,
     Mma,
     Parallel,
@@ -114,7 +113,7 @@ class Access:
     @cached_property
     def role(self) -> Node | None:
         """The asynchronous role that it belongs to."""
-        return role_of(self.node)
+        return self.node.role
 
     @cached_property
     def around(self) -> frozenset[Node]:
@@ -251,12 +250,6 @@ def same_mapping(x: Access, y: Access, carried: frozenset[str]) -> bool:
     )  # fmt: skip
 
 
-def role_of(node: Node) -> Node | None:
-    """The asynchronous role that ``node`` belongs to: roles order their accesses by events alone."""
-    roles = [n for n in node.ancestors() if isinstance(n.op, InThreads) and n.op.asynchronous]
-    return roles[-1] if roles else None
-
-
 class Accesses:
     """The accesses of every node of a tree."""
 
@@ -360,11 +353,11 @@ class Accesses:
         name = op.event.event.name
         waits = [n for n in nodes if isinstance(n.op, WaitEvent) and n.op.event.event.name == name]
         # Those who trigger and wait themselves are ordered by the program, and by barriers.
-        others = [n for n in waits if role_of(n) is not role_of(node) or (n.parent.mask & ~node.parent.mask).any()]
-        waiting = {id(role_of(n)) for n in others}
+        others = [n for n in waits if n.role is not node.role or (n.parent.mask & ~node.parent.mask).any()]
+        waiting = {n.role for n in others}
         reached: dict[str, tuple[bool, bool]] = {}
         for n in nodes:
-            if id(role_of(n)) not in waiting:
+            if n.role not in waiting:
                 continue
             for a in found[id(n)]:
                 if not a.private and not a.release and a.view is not None and a.view.base.space is Space.SHARED:

@@ -102,10 +102,10 @@ class AllocateShared:
     def _layout(self, block: Parallel, dependence: Dependence) -> _Layout:
         tree = Tree(block, dependence)
         accesses = Accesses(tree)
-        order = {id(n): i for i, n in enumerate(tree.walk())}
-        shared = [n for n in tree.walk() if _is_shared(n.op)]
+        nodes = tree.walk()
+        shared = [n for n in nodes if _is_shared(n.op)]
         rotations = Rotations(block.body)
-        lives = {n.op.buffer.name: _life(n, tree, accesses, order) for n in shared if isinstance(n.op, Alloc)}
+        lives = _lives(shared, nodes, accesses)
         for group in rotations.groups:
             spans = [lives[name] for name in group]
             # What rotates is in use from the first of them to the last, whatever the names stand for.
@@ -126,7 +126,7 @@ class AllocateShared:
             placed.append(self._place(n.op, life, placed, aliases, rotations, orderly))
         total = max((p.offset + p.size for p in placed), default=0)
         events: dict[str, int] = {}
-        for n in tree.walk():
+        for n in nodes:
             if isinstance(n.op, DeclareEvent):
                 events[n.op.event.name] = total = -(-total // _MBARRIER) * _MBARRIER
                 total += _MBARRIER * max(1, n.op.event.slots)
@@ -188,21 +188,21 @@ def _size(op: Op) -> int:
     return op.layout.size * max(1, op.buffer.copies)
 
 
-def _life(alloc: Node, tree: Tree, accesses: Accesses, order: dict[int, int]) -> tuple[int, int]:
-    """First and last operation, in program order, between which the buffer holds something.
+def _lives(allocs: list[Node], nodes: list[Node], accesses: Accesses) -> dict[str, tuple[int, int]]:
+    """For each buffer the first and the last of ``nodes`` between which it holds something.
 
     An access in a loop that does not hold the declaration may meet that of another turn: all of the loop counts.
     """
-    assert isinstance(alloc.op, Alloc)
-    name = alloc.op.buffer.name
-    found: list[int] = []
-    inside = set(map(id, alloc.parent.path()))
-    for n in tree.walk():
-        if not any(a.resource == name for a in accesses.of(n)):
-            continue
-        found.append(order[id(n)])
-        for around in n.ancestors():
-            if isinstance(around.op, (For, While)) and id(around.inner[0]) not in inside:
-                last = max([order[id(x)] for x in tree.walk(around.inner[0])], default=order[id(around)])
-                found += [order[id(around)], last]
-    return (min(found), max(found)) if found else (order[id(alloc)], order[id(alloc)])
+    order = {n: i for i, n in enumerate(nodes)}
+    lives = {}
+    for alloc in allocs:
+        assert isinstance(alloc.op, Alloc)
+        name, inside = alloc.op.buffer.name, list(alloc.parent.path())
+        found = set[int]()
+        for n in nodes:
+            if any(a.resource == name for a in accesses.of(n)):
+                loops = [a for a in n.ancestors() if isinstance(a.op, (For, While)) and a.inner[0] not in inside]
+                outer = loops[-1] if loops else n
+                found |= {order[outer], order[outer] + len(outer.subtree()) - 1 if loops else order[n]}
+        lives[name] = (min(found), max(found)) if found else (order[alloc], order[alloc])
+    return lives

@@ -122,7 +122,7 @@ def _where(node: Node) -> str:
 
 def _one_thread_does(node: Node, tree: Tree) -> bool:
     """Whether the role needs one thread of each instance only, and leaves nothing behind for the others."""
-    inside = list(tree.walk(node.inner[0]))
+    inside = node.subtree()[1:]
     declared = {n.op.var.name for n in inside if isinstance(n.op, Declare)}
     mine = {id(n) for n in inside}
     by_one = {n.op.event.name for n in tree.walk() if isinstance(n.op, DeclareEvent) and n.op.by == "instance"}

@@ -30,7 +30,7 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import Space
-from tilemma.passes.accesses import Access, Accesses, role_of
+from tilemma.passes.accesses import Access, Accesses
 from tilemma.passes.pending import SYNCHRONISING, Histories, Key, Pending, State, synchronise
 from tilemma.passes.rotation import Rotations
 from tilemma.passes.scope import WARP
@@ -83,11 +83,11 @@ class Walk:
         self._rotations = Rotations(tree.block.body)
         nodes = list(tree.walk())
         # Events and the roles that wait for them: which slot a wait is for is the program's business.
-        self._waited_for = {(n.op.event.event.name, id(role_of(n))) for n in nodes if isinstance(n.op, WaitEvent)}
+        self._waited_for = {(n.op.event.event.name, id(n.role)) for n in nodes if isinstance(n.op, WaitEvent)}
         self._triggered_by: dict[str, set[int]] = {}
         for n in nodes:
             if isinstance(n.op, TriggerEvent):
-                self._triggered_by.setdefault(n.op.event.event.name, set()).add(id(role_of(n)))
+                self._triggered_by.setdefault(n.op.event.event.name, set()).add(id(n.role))
         found = [a for n in nodes for a in accesses.of(n)]
         self._proxies = any(a.proxy == "async" for a in found)
         # How many groups may stay open at each wait for futures, and the copies that some wait has met.
@@ -203,7 +203,7 @@ class Walk:
         """
         if isinstance(op, TriggerEvent):
             return p.but(told=True) if p.done and not p.told and p.reaches(node.parent) else p
-        name, role = op.event.event.name, id(role_of(node))
+        name, role = op.event.event.name, id(node.role)
         if p.access.event == name:
             p = p if p.done else p.end(node)
             return p if node in p.barriers else p.but(barriers=p.barriers | {node})

@@ -118,6 +118,8 @@ def batched(body: Body) -> Body:
     They stand inside the parallel that multiplies and outside the loop that does: a loop around such a
     parallel changes places with it.
     """
+    if not any(_is_wgmma(op) for op in walk(body)):
+        return body
     out: list[Op] = []
     run: list[Op] = []
 
@@ -182,7 +184,7 @@ def _quiet(op: Op) -> bool:
 
 
 def _written_barriers(tree: Tree) -> None:
-    for node in list(tree.walk()):
+    for node in tree.walk():
         if isinstance(node.op, Sync) and node.op.what == "barrier":
             level, body = node.op.level, node.parent
             depth = 0
@@ -203,7 +205,7 @@ def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
     """Asynchronous copies that are always waited for together make one group, any other one of its own; a wait
     leaves open those that are certainly newer."""
     waits = [node.op.futures for node in tree.walk() if isinstance(node.op, WaitFuture)]
-    for node in list(tree.walk()):
+    for node in tree.walk():
         here, future = node.parent.nodes, _group_of_copies(node)
         if future is None:
             continue
@@ -216,7 +218,7 @@ def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
     walker = Walk(tree, accesses.only(lambda a: a.future is not None), frozenset())
     for _ in walker.hazards():
         pass
-    for node in list(tree.walk()):
+    for node in tree.walk():
         for a in accesses.of(node):
             if a.future is not None and id(a) not in walker.awaited:
                 assert isinstance(node.op, Copy)
@@ -241,7 +243,7 @@ def _group_of_copies(node: Node) -> str | None:
 
 def _resolve(tree: Tree, walker: Walk) -> list[Node]:
     inserted: list[Node] = []
-    limit = 4 * sum(1 for _ in tree.walk()) + 64
+    limit = 4 * len(tree.walk()) + 64
     for _ in range(limit):
         hazard = next(walker.hazards(), None)
         if hazard is None:
@@ -409,7 +411,7 @@ def _last_waits(tree: Tree, walker: Walk) -> list[Node]:
 def _last_stores(tree: Tree) -> list[Node]:
     """A wait at the end of whoever stores by TMA: the source has to be there until it has been read."""
     made: list[Node] = []
-    for node in list(tree.walk()):
+    for node in tree.walk():
         if not isinstance(node.op, Copy) or node.op.plan is None or node.op.plan.engine != "tma":
             continue
         if node.op.dst.base.space is Space.SHARED:

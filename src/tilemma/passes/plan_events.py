@@ -22,7 +22,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import EventRef, Space
 from tilemma.ir.walk import rewrite_blocks
 from tilemma.ir.walk import walk as operations
-from tilemma.passes.accesses import Accesses, role_of
+from tilemma.passes.accesses import Accesses
 from tilemma.passes.check_events import Uses, check_progress, check_triggered, check_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import WARP, Dependence, count, kind
@@ -246,11 +246,10 @@ def _instance_threads(node: Node, tree: Tree) -> int:
 def _releases_accesses(trigger: Node, tree: Tree, accesses: Accesses) -> bool:
     """Whether the threads that trigger have touched, other than by TMA, what those who wait will touch."""
     released = {a.resource: a.write for a in accesses.of(trigger) if a.release}
-    role = role_of(trigger)
     return any(
         a.resource in released and (a.write or released[a.resource])
         for n in tree.walk()
-        if role_of(n) is role
+        if n.role is trigger.role
         for a in accesses.of(n)
         if not a.release and a.agent not in ("tma", "bulk")
     )

@@ -119,17 +119,18 @@ class Dependence:
 
     def __init__(self, body: Body) -> None:
         direct: dict[str, set[str]] = {}
-        for s in sites(body):
-            match s.op:
-                case Declare(var=v, value=e) | Assign(var=v, value=e):
-                    found = names(e)
-                case Atomic(result=Var() as v):
-                    found = {self.ATOMIC}
-                case _:
-                    continue
-            for p in s.parents:
-                found |= control(p)
-            direct.setdefault(v.name, set()).update(found)
+
+        def visit(body: Body, around: set[str]) -> None:
+            for op in body:
+                match op:
+                    case Declare(var=v, value=e) | Assign(var=v, value=e):
+                        direct.setdefault(v.name, set()).update(names(e), around)
+                    case Atomic(result=Var() as v):
+                        direct.setdefault(v.name, set()).update({self.ATOMIC}, around)
+                for _, inner in bodies(op):
+                    visit(inner, around | control(op))
+
+        visit(body, set())
         for _ in direct:
             for reached in direct.values():
                 reached.update(*[direct.get(n, set()) for n in reached])

@@ -36,6 +36,7 @@ class Block:
     the parallels below the block, outermost first, with the first thread of each thread's instance in
     ``starts``.  ``varying`` lists, for the control on the way here that is not in the mask, the parallels
     whose instances may differ in it (as positions in ``chain``; -1: even threads of one instance may).
+    ``role``: the asynchronous role that it belongs to.
     """
 
     owner: Node | None
@@ -45,6 +46,7 @@ class Block:
     index: dict[str, Ints]
     mask: Bools
     varying: tuple[int, ...]
+    role: Node | None = None
     nodes: list[Node] = field(default_factory=list)
 
     def path(self) -> Iterator[Block]:
@@ -81,6 +83,12 @@ class Node:
     inner: list[Block] = field(default_factory=list)
     inserted: bool = False
     part: Ints | None = None
+
+    @property
+    def role(self) -> Node | None:
+        """The asynchronous role that it is or belongs to: roles order their accesses by events alone."""
+        here = self if isinstance(self.op, InThreads) and self.op.asynchronous else None
+        return self.parent.role or here
 
     def ancestors(self) -> Iterator[Node]:
         """The node itself and those around it, innermost first."""
@@ -144,7 +152,7 @@ class Tree:
             mask, varying = self._admit(op, name, around)
         else:
             varying = (*varying, *self._varies(self.dependence.closure(control(op)), around))
-        return Block(node, name, chain, starts, index, mask, varying)
+        return Block(node, name, chain, starts, index, mask, varying, node.role)
 
     def _admit(self, op: If | InThreads, name: str, around: Block) -> tuple[Bools, tuple[int, ...]]:
         on = self._varies(self.dependence.of(op.cond), around)
@@ -165,11 +173,9 @@ class Tree:
         ]
         return (*found, -1) if Dependence.ATOMIC in names else tuple(found)
 
-    def walk(self, body: Block | None = None) -> Iterator[Node]:
-        for node in (body or self.root).nodes:
-            yield node
-            for inner in node.inner:
-                yield from self.walk(inner)
+    def walk(self) -> list[Node]:
+        """All nodes, in program order."""
+        return [node for first in self.root.nodes for node in first.subtree()]
 
     def rebuilt(self) -> Parallel:
         """The block with the tree as its body."""
