@@ -128,10 +128,7 @@ class Walk:
         for node in body.nodes:
             if self._idle(node):
                 continue
-            inside = self._inside.get(node)
-            if inside is None:
-                inside = self._inside[node] = tuple(node.subtree())
-            key = inside, tuple(state.values())
+            key = self._operations(node), tuple(state.values())
             known = self._walked.get(key)
             if known is None:
                 found, earlier = self._found, len(exits)
@@ -142,6 +139,16 @@ class Walk:
                 state, left = known
                 exits += left
         return state
+
+    def _operations(self, node: Node) -> tuple[Node, ...]:
+        """``node`` and all inside it that is not idle."""
+        known = self._inside.get(node)
+        if known is None:
+            inner = [
+                x for body in node.inner for n in body.nodes if not self._idle(n) for x in self._operations(n)
+            ]
+            known = self._inside[node] = (node, *inner)
+        return known
 
     def _idle(self, node: Node) -> bool:
         """Whether ``node`` touches nothing and orders nothing."""
