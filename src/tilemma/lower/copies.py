@@ -22,7 +22,7 @@ from tilemma.lower import tma
 from tilemma.lower.context import Lowering, NotLowered, lowers
 from tilemma.lower.emitter import Value
 from tilemma.lower.linear import Linear
-from tilemma.lower.memory import Place, coordinates, place, pointer, storage_bytes, stride_bytes, times
+from tilemma.lower.memory import Place, Places, coordinates, pointer, storage_bytes, stride_bytes, times
 from tilemma.records import record
 
 # Chunks of one thread that are written out; more of them become a loop around this many.
@@ -225,6 +225,7 @@ class _Mover(ABC):
 
     def __init__(self, lo: Lowering, op: tile.Copy, chunks: Chunks) -> None:
         self.lo, self.op, self.chunks = lo, op, chunks
+        self.places = Places(lo, op.src), Places(lo, op.dst)
         self.size = storage_bytes(op.src.base)
         self.vector = chunks.elements * self.size
 
@@ -234,7 +235,10 @@ class _Mover(ABC):
         return index_of(self.lo, self.chunks.shape, chunk.row, chunk.col + element)
 
     def at(self, view: View, chunk: Chunk, element: int = 0, *, check: bool = False) -> Place:
-        return place(self.lo, view, self.index(view, chunk, element), check=check)
+        return self._of(view).at(self.index(view, chunk, element), check=check)
+
+    def _of(self, view: View) -> Places:
+        return self.places[view is self.op.dst]
 
     def run(self, view: View, chunks: Sequence[Chunk]) -> Iterator[Mem]:
         """Addresses of the chunks; in global memory each follows from the one before, where it can."""
@@ -284,7 +288,7 @@ class _Mover(ABC):
         """Whether the element may be touched: inside the view and inside the array."""
         index = self.index(view, chunk, element)
         ok = self.inside_view(view, index)
-        return self.lo.e.both(ok, place(self.lo, view, index).valid)
+        return self.lo.e.both(ok, self._of(view).at(index).valid)
 
     @abstractmethod
     def whole(self, chunks: Sequence[Chunk]) -> None:
@@ -366,7 +370,7 @@ class _CpAsync(_Mover):
     def _rooms(self, chunk: Chunk) -> tuple[int, list[Linear]]:
         """(dimension of the chunk's elements, how many elements of the array there are from its first one on)."""
         src = self.op.src
-        at = coordinates(self.lo, src, self.index(src, chunk))
+        at = self._of(src).coordinates(self.index(src, chunk))
         rooms = [self.lo.linear(extent) - c for c, extent in zip(at, src.base.shape, strict=True)]
         return src.axes[-1].dim, rooms
 
@@ -375,7 +379,7 @@ class _CpAsync(_Mover):
         lo, e = self.lo, self.lo.e
         src = self.op.src
         index = self.index(src, chunk)
-        coords = coordinates(lo, src, index)
+        coords = self._of(src).coordinates(index)
         inner = src.axes[-1] if src.axes else None
         ok: Reg | bool = True
         left: Linear | None = None

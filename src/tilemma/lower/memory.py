@@ -23,7 +23,7 @@ from tilemma.ir.lane import Imm, Mem, Reg, Special
 from tilemma.ir.plans import SharedLayoutPlan
 from tilemma.ir.types import Buffer, Space, View
 from tilemma.lower.context import Lowering, NotLowered
-from tilemma.lower.emitter import Emitter
+from tilemma.lower.emitter import Emitter, Region
 from tilemma.lower.linear import Linear
 from tilemma.lower.params import symbol
 from tilemma.records import record
@@ -156,10 +156,7 @@ def storage_bytes(buffer: Buffer) -> int:
 
 def coordinates(lo: Lowering, view: View, index: Sequence[Linear]) -> list[Linear]:
     """Base coordinates (of the reshaped base, where there is a reshape) of the element at ``index``."""
-    coords = [lo.linear(o) for o in view.offsets]
-    for axis, i in zip(view.axes, index, strict=True):
-        coords[axis.dim] = coords[axis.dim] + _scaled(lo, i, lo.linear(axis.step))
-    return coords
+    return Places(lo, view).coordinates(index)
 
 
 def _scaled(lo: Lowering, i: Linear, step: Linear) -> Linear:
@@ -195,12 +192,12 @@ def rows_and_column(lo: Lowering, view: View, coords: Sequence[Linear]) -> tuple
 
 def matrix(lo: Lowering, view: View) -> Matrix:
     """``view``, of a shared buffer, in rows and columns; its steps have to be known when compiling."""
-    zero = [Linear()] * len(view.axes)
-    row, col = rows_and_column(lo, view, coordinates(lo, view, zero))
+    places = Places(lo, view)
+    row, col = rows_and_column(lo, view, places.coordinates([Linear()] * len(view.axes)))
     steps = []
     for k in range(len(view.axes)):
         one = [Linear(const=int(i == k)) for i in range(len(view.axes))]
-        r, c = rows_and_column(lo, view, coordinates(lo, view, one))
+        r, c = rows_and_column(lo, view, places.coordinates(one))
         steps.append((r - row, c - col))
     plan, base = _placed(lo, view)
     return Matrix(plan, view.base, base, row, col, tuple(steps))
@@ -259,7 +256,39 @@ def place(lo: Lowering, view: View, index: Sequence[Linear], *, check: bool = Tr
 
     Elements over the edge of a parameter are not valid; with ``check`` False the caller knows better.
     """
-    coords = coordinates(lo, view, index)
+    return Places(lo, view).at(index, check=check)
+
+
+class Places:
+    """`place` for many elements of one view: where it begins and what it steps by are found once.
+
+    They are found again in another region, where the registers may not be there.  Only for as long as indices and
+    variables keep their values.
+    """
+
+    def __init__(self, lo: Lowering, view: View) -> None:
+        self.lo, self.view = lo, view
+        self.region: Region | None = None
+        self.origin: list[Linear] = []
+        self.steps: list[tuple[int, Linear]] = []
+
+    def coordinates(self, index: Sequence[Linear]) -> list[Linear]:
+        """`coordinates` of the element at ``index``."""
+        lo, view = self.lo, self.view
+        if not any(r is self.region for r in lo.e.regions):
+            self.region = lo.e.regions[-1]
+            self.origin = [lo.linear(o) for o in view.offsets]
+            self.steps = [(axis.dim, lo.linear(axis.step)) for axis in view.axes]
+        coords = list(self.origin)
+        for (dim, step), i in zip(self.steps, index, strict=True):
+            coords[dim] = coords[dim] + _scaled(lo, i, step)
+        return coords
+
+    def at(self, index: Sequence[Linear], *, check: bool = True) -> Place:
+        return _place(self.lo, self.view, self.coordinates(index), check)
+
+
+def _place(lo: Lowering, view: View, coords: Sequence[Linear], check: bool) -> Place:
     match view.base.space:
         case Space.GLOBAL:
             e, buffer = lo.e, view.base

@@ -12,7 +12,7 @@ from tilemma.lower.context import Lowering, RegisterTile, lowers
 from tilemma.lower.convert import convert, pack_pair, register
 from tilemma.lower.fragments import Spread, pack, registers_of, spread, unpack
 from tilemma.lower.linear import Linear
-from tilemma.lower.memory import place, storage_bytes
+from tilemma.lower.memory import Places, storage_bytes
 
 Position = tuple[Linear, Linear]
 
@@ -29,14 +29,20 @@ def lower_store(lo: Lowering, op: tile.Store) -> None:
 
         store_matrices(lo, op, found)
         return
+    places = Places(lo, op.dst)
     for atom in found.regs:
-        _store_atom(lo, op, found, where, atom, vector)
+        _store_atom(lo, op, found, where, atom, vector, places)
 
 
 def _store_atom(
-    lo: Lowering, op: tile.Store, found: RegisterTile, where: Spread, atom: tuple[int, int], vector: int
+    lo: Lowering,
+    op: tile.Store,
+    found: RegisterTile,
+    where: Spread,
+    atom: tuple[int, int],
+    vector: int,
+    places: Places,
 ) -> None:
-    have, want = found.plan.dtype, op.dst.dtype
     size = storage_bytes(op.dst.base)
     operand = where.operand
     positions = [where.at(atom, v) for v in range(operand.values)]
@@ -53,7 +59,7 @@ def _store_atom(
         while count % step:
             step -= 1
         for v in range(first, first + count, step):
-            _store_run(lo, op, found, atom, range(v, v + step), positions[v : v + step], have, want)
+            _store_run(lo, op, found, atom, range(v, v + step), positions[v : v + step], places)
 
 
 def _runs(positions: Sequence[Position], turned: bool) -> list[tuple[int, int]]:
@@ -78,20 +84,19 @@ def _store_run(
     atom: tuple[int, int],
     values: range,
     positions: Sequence[Position],
-    have: DType,
-    want: DType,
+    places: Places,
 ) -> None:
     """The values of one run: as one access where all of it may be written, else one by one."""
-    e = lo.e
+    e, have, want = lo.e, found.plan.dtype, op.dst.dtype
     words = words_of(lo, found, atom, values, want)
-    allowed = [_allowed(lo, op, at) for at in positions]
+    allowed = [_allowed(lo, op, at, places) for at in positions]
     everything: Reg | bool = True
     for ok in allowed:
         everything = e.both(everything, ok, hint="all")
-    spot = place(lo, op.dst, _index(op, positions[0]))
+    spot = places.at(_index(op, positions[0]))
     if len(values) == 1 or words is None:
         for v, at, ok in zip(values, positions, allowed, strict=True):
-            _store_element(lo, op.dst, _index(op, at), _value(lo, found, atom, v, have, want), ok)
+            _store_element(lo, places, _index(op, at), _value(lo, found, atom, v, have, want), ok)
         return
     if everything is False:
         return
@@ -103,7 +108,7 @@ def _store_run(
         whole = tuple(then)
     with e.collect() as otherwise:
         for v, at, ok in zip(values, positions, allowed, strict=True):
-            _store_element(lo, op.dst, _index(op, at), _value(lo, found, atom, v, have, want), ok)
+            _store_element(lo, places, _index(op, at), _value(lo, found, atom, v, have, want), ok)
         single = tuple(otherwise)
     e.select_branch(everything, whole, single)
 
@@ -112,7 +117,7 @@ def _index(op: tile.Store, at: Position) -> Position:
     return (at[1], at[0]) if op.transpose else at
 
 
-def _allowed(lo: Lowering, op: tile.Store, at: Position) -> Reg | bool:
+def _allowed(lo: Lowering, op: tile.Store, at: Position, places: Places) -> Reg | bool:
     """Whether the program may write the element: inside the array, the view and the mask."""
     e = lo.e
     ok: Reg | bool = True
@@ -122,7 +127,7 @@ def _allowed(lo: Lowering, op: tile.Store, at: Position) -> Reg | bool:
     for axis, i in zip(op.dst.axes, _index(op, at), strict=True):
         ok = e.both(ok, e.compare("lt", i, lo.linear(axis.extent), hint="in_view"))
     if op.dst.base.space is Space.GLOBAL:
-        ok = e.both(ok, place(lo, op.dst, _index(op, at)).valid)
+        ok = e.both(ok, places.at(_index(op, at)).valid)
     return ok
 
 
@@ -180,11 +185,11 @@ def _store_words(lo: Lowering, view: View, space: Space, address: Mem, words: li
         lo.e.do(f"st.{space}{vector}.{kind}", (), (here, value))
 
 
-def _store_element(lo: Lowering, view: View, index: Sequence[Linear], value: Reg, ok: Reg | bool) -> None:
+def _store_element(lo: Lowering, places: Places, index: Sequence[Linear], value: Reg, ok: Reg | bool) -> None:
     if ok is False:
         return
-    spot = place(lo, view, index, check=False)
-    store_scalar(lo, spot.space, spot.address, value, view.dtype, ok)
+    spot = places.at(index, check=False)
+    store_scalar(lo, spot.space, spot.address, value, places.view.dtype, ok)
 
 
 def store_scalar(lo: Lowering, space: Space, address: Mem, value: Reg, t: DType, ok: Reg | bool) -> None:
