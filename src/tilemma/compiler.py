@@ -203,7 +203,16 @@ class Compiled:
 
     def explain(self) -> Explanation:
         """The plan; register counts are in it where an assembler is at hand."""
-        launches = [{"entry": x.entry, "threads": prod(x.block), "shared": x.shared} for x in self.launches]
+        launches = [
+            {
+                "entry": x.entry,
+                "threads": prod(x.block),
+                "shared": x.shared,
+                "optimization": unit.lane.optimization,
+            }
+            for unit in self.lowered
+            for x in (unit.launch,)
+        ]
         try:
             registers = self.assembled().registers
         except ToolError:

@@ -46,7 +46,8 @@ class Explanation:
         for x in self.launches:
             registers = f", {self.registers} registers a thread" if self.registers else ""
             size = f"{x['threads']} threads a block, {x['shared']} bytes of shared memory"
-            lines.append(f"  launch {x['entry']}: {size}{registers}")
+            level = f", for ptxas -O{x['optimization']}" if x["optimization"] != 3 else ""
+            lines.append(f"  launch {x['entry']}: {size}{registers}{level}")
         for m in self.multiplies:
             counts = "x".join(str(n) for n in m["tiles"])
             lines.append(f"  multiply {m['atom']}, {counts} of them (M x N x K) for each {m['unit']}: {m['tile']}")
@@ -84,7 +85,7 @@ def explain(
     launches: list[dict[str, Any]],
     registers: int | None = None,
 ) -> Explanation:
-    """The plan of a decided kernel.  ``launches``: entry, threads, shared bytes of each launch."""
+    """The plan of a decided kernel.  ``launches``: entry, threads, shared bytes, ptxas's level of each launch."""
     table = declarations(kernel)
     ops = list(walk(kernel.body))
     loads = {op.fragment.name: op.src for op in ops if isinstance(op, t.Load)}

@@ -72,6 +72,15 @@ def test_one_barrier_a_turn_and_loads_behind_it(name: str) -> None:
     assert [type(x) for x in last.body] == [Load, Load, Mma]
 
 
+@pytest.mark.parametrize(("name", "level"), [(n, 2) for n in NAMES] + [("event_pipeline", 3), ("matmul_wmma", 3)])
+def test_ptxas_need_not_order_what_is_loaded_ahead(name: str, level: int) -> None:
+    compiled = load_python(EXAMPLES / f"{name}.py").only().compile("sm_80")
+    assert [u.lane.optimization for u in compiled.lowered] == [level]
+    assert compiled.ptx.startswith("// ptxas -O2\n") == (level == 2)
+    (launch,) = compiled.explain().launches
+    assert launch["optimization"] == level and ("for ptxas -O2" in compiled.explain().render()) == (level == 2)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_multiplies_what_the_step_before_loaded(name: str) -> None:
     """Of the two sets of registers, loads write the one that the multiplies after them do not read."""

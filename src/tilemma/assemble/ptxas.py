@@ -369,6 +369,15 @@ def _cubin(image: bytes, arch: str, tool: Tool, output: str, seconds: float) -> 
     )
 
 
+_LEVEL = re.compile(r"// ptxas (-O[0-3])$", re.MULTILINE)
+
+
+def stated_level(ptx: str) -> tuple[str, ...]:
+    """The level of optimization that the first line of ``ptx`` asks for (`// ptxas -O2`), if it does."""
+    match = _LEVEL.match(ptx)
+    return (match[1],) if match else ()
+
+
 def begin(
     ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None
 ) -> Assembly | Stored:
@@ -382,6 +391,8 @@ def begin(
 
     Raises NoPtxas, PtxasTooOld and PtxasFailed; the rest comes from `result`.
     """
+    if not any(o.startswith(("-O", "--opt-level")) for o in options):
+        options = (*stated_level(ptx), *options)
     tool = find_tool("ptxas")
     pending = register_a_in_flight(ptx)
     if pending and tool.version < SOUND_REGISTER_A:
@@ -398,8 +409,8 @@ def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCac
     """Assemble ``ptx`` for ``arch`` (`sm_90a`): the machine code with what ptxas says of it.
 
     ``arch`` is the device's and may be later than the PTX's `.target` (PTX for sm_80 assembles for sm_90).
-    ``options`` go to ptxas as they are.  The result is kept on disk under a hash of PTX, arch, options and
-    the release of ptxas.  Raises NoPtxas, PtxRejected (with the PTX line, and the source line through
+    ``options`` go to ptxas as they are, behind the level that the PTX asks for (see `stated_level`) unless they
+    have one.  The result is kept on disk under a hash of PTX, arch, options and the release of ptxas.  Raises NoPtxas, PtxRejected (with the PTX line, and the source line through
     `.loc`), PtxasTooOld, PtxasFailed.
     """
     with begin(ptx, arch, options=options, cache=cache) as assembly:

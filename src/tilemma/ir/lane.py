@@ -268,7 +268,8 @@ class LaneKernel:
     """An entry point.
 
     ``threads`` of a CTA; ``shared`` bytes of dynamic shared memory, aligned to ``shared_alignment``;
-    ``min_blocks``, ``max_registers`` and ``cluster`` become directives.
+    ``min_blocks``, ``max_registers`` and ``cluster`` become directives.  ``optimization`` is the level of
+    ptxas that the code wants (its -O; 3 is what it takes unasked).
     """
 
     name: str
@@ -282,3 +283,4 @@ class LaneKernel:
     max_registers: int | None = None
     cluster: tuple[int, int, int] | None = None
     locals: tuple[LaneLocal, ...] = ()
+    optimization: int = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilemma import launch
+from tilemma.atoms import MmaAtom, catalogue
 from tilemma.errors import CompileError
 from tilemma.ir import tile, usage, walk
 from tilemma.ir.expr import Element, Expr, Index
@@ -101,6 +102,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         max_registers=op.max_registers,
         cluster=(lo.cluster.size, 1, 1) if lo.cluster is not None else None,
         locals=tuple(lo.locals),
+        optimization=_optimization(op),
     )
     read, written = accesses(op)
     grid, checks = _grid(lo, op) if cluster is None else _cluster_grid(cluster, lo)
@@ -123,6 +125,22 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
 def _is_alone(shared: int, arch: str) -> bool:
     """Whether no other block has room on the multiprocessor: ptxas need not look for a way to make some."""
     return 2 * shared > Target.of(arch).shared_per_sm
+
+
+def _optimization(op: Parallel) -> int:
+    """The level of ptxas for a block.
+
+    Where loads of mma.sync's operands go ahead into a second set of registers, from one turn of a loop to the
+    next, ptxas 13.5 at -O3 spends as long again ordering loads, copies and multiplies as on all the rest.  They
+    are in order; other code on mma.sync comes out the same at -O2.
+    """
+    twice = {d.name for d in walk.walk(op.body) if isinstance(d, tile.DeclareFragment) and d.copies}
+    for m in walk.walk(op.body):
+        if isinstance(m, tile.Mma) and isinstance(m.a, tile.FragmentRef) and m.a.name in twice:
+            atom = catalogue[m.atom] if m.atom is not None else None
+            if isinstance(atom, MmaAtom) and atom.kind != "wgmma":
+                return 2
+    return 3
 
 
 def _untouching(ops: tuple[Op, ...]) -> int:

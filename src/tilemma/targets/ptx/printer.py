@@ -54,7 +54,10 @@ def print_module(kernels: Sequence[LaneKernel], arch: str | None = None) -> str:
     files = _files(kernels)
     strings: dict[str, str] = {}
     bodies = [_Printer(k, files, strings).entry() for k in kernels]
-    lines = [f".version {major}.{minor}", f".target {arch}", ".address_size 64", ""]
+    level = max((k.optimization for k in kernels), default=3)
+    # `assemble` takes it from here; who assembles by hand should too.
+    lines = [f"// ptxas -O{level}"] if level != 3 else []
+    lines += [f".version {major}.{minor}", f".target {arch}", ".address_size 64", ""]
     lines += [f'.file {n} "{_escaped(name)}"' for name, n in files.items()]
     alignment = max((k.shared_alignment for k in kernels), default=16)
     if any(k.shared for k in kernels):
