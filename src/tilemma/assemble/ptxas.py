@@ -410,8 +410,8 @@ def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCac
 
     ``arch`` is the device's and may be later than the PTX's `.target` (PTX for sm_80 assembles for sm_90).
     ``options`` go to ptxas as they are, behind the level that the PTX asks for (see `stated_level`) unless they
-    have one.  The result is kept on disk under a hash of PTX, arch, options and the release of ptxas.  Raises NoPtxas, PtxRejected (with the PTX line, and the source line through
-    `.loc`), PtxasTooOld, PtxasFailed.
+    have one.  The result is kept on disk under a hash of PTX, arch, options and the release of ptxas.  Raises
+    NoPtxas, PtxRejected (with the PTX line, and the source line through `.loc`), PtxasTooOld, PtxasFailed.
     """
     with begin(ptx, arch, options=options, cache=cache) as assembly:
         return assembly.result()
