@@ -306,7 +306,7 @@ def ready(
 
 
 def default_facts(kernel: t.Kernel) -> dict[str, t.ArrayFacts]:
-    """Contiguous last dimension, everything 16-byte aligned."""
+    """Contiguous last dimension, everything 16-byte aligned; extents of 0 are not ruled out."""
     return {p.buffer.name: t.ArrayFacts(p.buffer.rank - 1 if p.buffer.rank else None, 16) for p in kernel.arrays}
 
 

@@ -309,13 +309,13 @@ def best_arch(capability: tuple[int, int]) -> str:
 
 
 def facts_of(values: Mapping[str, Any]) -> dict[str, t.ArrayFacts]:
-    """What may be assumed of arrays: contiguous dimension and alignment class of each."""
+    """What may be assumed of arrays: contiguous dimension and alignment class of each, whether it has elements."""
     return {name: _array_facts(arrays.describe(a)) for name, a in values.items()}
 
 
 def _array_facts(ref: arrays.ArrayRef) -> t.ArrayFacts:
     found = arrays.facts(ref)
-    return t.ArrayFacts(found.contiguous, found.alignment)
+    return t.ArrayFacts(found.contiguous, found.alignment, found.nonempty)
 
 
 def _facts(bound: binding.Bound) -> dict[str, t.ArrayFacts]:

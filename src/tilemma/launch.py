@@ -71,10 +71,11 @@ class ArrayParam:
     dims: tuple[Size, ...]
     written: bool
     read: bool = True
-    # What the code assumes: bytes that base and every outer stride are multiples of, and the dimension
-    # whose stride is 1 (None: none).
+    # What the code assumes: bytes that base and every outer stride are multiples of, the dimension whose stride
+    # is 1 (None: none), and whether no extent is 0.
     alignment: int = 1
     contiguous: int | None = None
+    nonempty: bool = False
 
 
 @record

@@ -251,7 +251,7 @@ def test_overlap_agrees_with_enumeration(x: np.ndarray[Any, Any], y: np.ndarray[
 def test_facts_hold_for_every_address(x: np.ndarray[Any, Any]) -> None:
     ref = describe(x)
     found = facts(ref)
-    assert found.alignment in (1, 2, 4, 8, 16)
+    assert found.alignment in (1, 2, 4, 8, 16) and found.nonempty == (x.size > 0)
     for index in np.ndindex(*ref.shape):
         steps = [(i, s) for d, (i, s) in enumerate(zip(index, ref.strides, strict=True)) if d != found.contiguous]
         assert (ref.pointer + ref.itemsize * sum(i * s for i, s in steps)) % found.alignment == 0
@@ -263,7 +263,8 @@ def test_facts_hold_for_every_address(x: np.ndarray[Any, Any]) -> None:
 def test_a_plan_made_from_the_facts_takes_the_array(x: np.ndarray[Any, Any]) -> None:
     found = facts(describe(x))
     dims = tuple(f"D{d}" for d in range(x.ndim))
-    param = ArrayParam("x", "s16", dims, written=False, alignment=found.alignment, contiguous=found.contiguous)
+    known = {"alignment": found.alignment, "contiguous": found.contiguous, "nonempty": found.nonempty}
+    param = ArrayParam("x", "s16", dims, written=False, **known)
     bound = bind(Launch("k", "sm_80", (param,), (), (), (1, 1, 1), (32, 1, 1)), [x])
     ref = bound.array("x")
     assert all(

@@ -447,21 +447,24 @@ def depends_on(e: Expr, names: set[str]) -> bool:
     return any(isinstance(x, (Index, Dim, Scalar, Var)) and x.name in names for x in walk(e))
 
 
-def interval(e: Expr, dim_limit: int = 2**31 - 1) -> tuple[int, int]:
-    """Bounds (inclusive) on an integer expression, from the extents of its indices; wide when unknown."""
+def interval(e: Expr, nonzero: frozenset[str] = frozenset()) -> tuple[int, int]:
+    """Bounds (inclusive) on an integer expression, from the extents of its indices; wide when unknown.
+
+    The dimensions in ``nonzero`` are at least 1.
+    """
     wide = (-(2**63), 2**63)
     if isinstance(e, Const) and not e.type.is_float:
         return int(e.value), int(e.value)
     if isinstance(e, Dim):
-        return 0, dim_limit
+        return int(e.name in nonzero), 2**31 - 1
     if isinstance(e, Index):
-        return 0, max(0, interval(e.extent, dim_limit)[1] - 1)
+        return 0, max(0, interval(e.extent, nonzero)[1] - 1)
     if isinstance(e, Select):
-        (al, ah), (bl, bh) = interval(e.a, dim_limit), interval(e.b, dim_limit)
+        (al, ah), (bl, bh) = interval(e.a, nonzero), interval(e.b, nonzero)
         return min(al, bl), max(ah, bh)
     if not isinstance(e, Binary):
         return wide
-    (al, ah), (bl, bh) = interval(e.a, dim_limit), interval(e.b, dim_limit)
+    (al, ah), (bl, bh) = interval(e.a, nonzero), interval(e.b, nonzero)
     match e.op:
         case "add":
             return al + bl, ah + bh

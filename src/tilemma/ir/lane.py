@@ -180,7 +180,10 @@ class LanePrint(LaneOp):
 
 @record
 class LaneFor(LaneOp):
-    """``for (var = start; var < stop; var += step)``; ``var`` is s32.  ``unroll`` 1 forbids unrolling."""
+    """``for (var = start; var < stop; var += step)``; ``var`` is s32.  ``unroll`` 1 forbids unrolling.
+
+    ``entered``: there is a turn for certain, so that nothing is tested before the first.
+    """
 
     syntax: ClassVar[str] = "for $var = $start to $stop step $step $body"
 
@@ -190,6 +193,7 @@ class LaneFor(LaneOp):
     step: Reg | Imm
     body: LaneBody
     unroll: int | None = None
+    entered: bool = False
 
 
 @record

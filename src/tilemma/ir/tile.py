@@ -503,11 +503,12 @@ class ArrayFacts:
     """What the code may assume of an array parameter.
 
     ``contiguous``: the dimension whose stride is 1, None when there is none.  ``alignment``: 16, 8, 4, 2 or 1:
-    base address and every other stride, in bytes, are multiples of it.
+    base address and every other stride, in bytes, are multiples of it.  ``nonempty``: no extent is 0.
     """
 
     contiguous: int | None
     alignment: int
+    nonempty: bool = False
 
 
 @record

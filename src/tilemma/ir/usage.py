@@ -67,9 +67,16 @@ def array_params(kernel: t.Kernel) -> tuple[ArrayParam, ...]:
                 b.name in reads,
                 p.facts.alignment if p.facts else 1,
                 p.facts.contiguous if p.facts else None,
+                p.facts is not None and p.facts.nonempty,
             )
         )
     return tuple(params)
+
+
+def nonzero(kernel: t.Kernel) -> frozenset[str]:
+    """Dimensions that are at least 1: those of arrays that have elements, by their facts."""
+    shapes = [p.buffer.shape for p in kernel.arrays if p.facts is not None and p.facts.nonempty]
+    return frozenset(x.name for shape in shapes for x in shape if isinstance(x, e.Dim))
 
 
 def scalar_params(kernel: t.Kernel) -> tuple[ScalarParam, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilemma.errors import CompileError
@@ -14,6 +15,7 @@ from tilemma.ir.lane import Imm, LaneLocal, Reg, Special
 from tilemma.ir.plans import FragmentPlan
 from tilemma.ir.tile import Alloc, ArrayFacts, Kernel, Op
 from tilemma.ir.types import Buffer, Contract, Level, View
+from tilemma.ir.usage import nonzero
 from tilemma.lower.alike import Structures
 from tilemma.lower.emitter import Emitter, Value
 from tilemma.lower.linear import Linear
@@ -277,6 +279,11 @@ class Lowering:
         """Address of the CTA's dynamic shared memory, as the 32-bit address that shared accesses take."""
         with self.e.at_root():
             return self.e.pure("mov.u32", "b32", Special("shared"), hint="shared_base", uniform=True)
+
+    @cached_property
+    def nonzero(self) -> frozenset[str]:
+        """The dimensions that are at least 1."""
+        return nonzero(self.kernel)
 
     def facts(self, buffer: Buffer) -> ArrayFacts:
         """What is known of the array parameter ``buffer``; rows contiguous where nothing was said."""

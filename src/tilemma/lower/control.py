@@ -211,7 +211,10 @@ def lower_for(lo: Lowering, op: tile.For) -> None:
                 lo.body(op.body)
         return
     plain = not any(isinstance(x, (tile.Copy, tile.Mma, tile.Barrier)) for x in walk.walk(op.body))
-    with e.loop(name, e.value(start), e.value(stop), e.value(step), unroll=None if plain else 1) as var:
+    # Where none is left out, ptxas sees no path around the multiplies to what reads their accumulators.
+    entered = interval(op.start, lo.nonzero)[1] < interval(op.stop, lo.nonzero)[0]
+    bounds = e.value(start), e.value(stop), e.value(step)
+    with e.loop(name, *bounds, unroll=None if plain else 1, entered=entered) as var:
         low, high = e.range_of(var)
         if low < 0 <= interval(op.start)[0] and interval(op.step)[0] > 0:
             e.bounded(var, 0, high)

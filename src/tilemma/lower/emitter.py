@@ -309,8 +309,13 @@ class Emitter:
             self.add(LaneIf(cond, then, otherwise, uniform=cond.uniform, span=self.span))
 
     @contextmanager
-    def loop(self, hint: str, start: Value, stop: Value, step: Value, *, unroll: int | None = 1) -> Iterator[Reg]:
-        """A counted loop; gives its variable, which does not change within a turn."""
+    def loop(
+        self, hint: str, start: Value, stop: Value, step: Value, *, unroll: int | None = 1, entered: bool = False
+    ) -> Iterator[Reg]:
+        """A counted loop; gives its variable, which does not change within a turn.
+
+        ``entered``: there is a turn for certain.
+        """
         uniform = all(not isinstance(x, Reg) or x.uniform for x in (start, stop, step))
         with self._open("loop") as region:
             var = self.reg(hint, "s32", uniform=uniform)
@@ -319,7 +324,7 @@ class Emitter:
                 high = low + (high - low) // max(1, int(step.value)) * int(step.value)
             self.bounded(var, low, max(low, high))
             yield var
-        self.add(LaneFor(var, start, stop, step, tuple(region.ops), unroll))
+        self.add(LaneFor(var, start, stop, step, tuple(region.ops), unroll, entered))
 
     def while_loop(self, setup: LaneBody, cond: Reg, body: LaneBody) -> None:
         self.add(LaneWhile(setup, cond, body))

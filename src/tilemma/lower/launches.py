@@ -209,7 +209,7 @@ def _array_param(lo: Lowering, b: Buffer, read: bool, written: bool) -> launch.A
         assert extent is not None, f"dimension of {b.name}"
         dims.append(extent)
     return launch.ArrayParam(
-        b.name, b.dtype.name, tuple(dims), written, read, alignment=facts.alignment, contiguous=facts.contiguous
+        b.name, b.dtype.name, tuple(dims), written, read, facts.alignment, facts.contiguous, facts.nonempty
     )
 
 

@@ -136,8 +136,14 @@ def names_of(launch: Launch, args: Mapping[str, Any]) -> tuple[dict[str, int], d
 
 
 def _facts(a: Any, array: Any) -> None:
-    """What the code was compiled for: the contiguous dimension, the alignment of base and outer strides."""
+    """What the code was compiled for: elements, a contiguous dimension, alignment of base and outer strides."""
     if array.size == 0:
+        if a.nonempty:
+            refuse(
+                f"`{a.name}` has no elements",
+                "what the kernel was compiled for: at least one",
+                "compile for these arrays (their facts)",
+            )
         return
     if (
         a.contiguous is not None

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
-from tilemma.ir.expr import Expr, binary, value_of
+from tilemma.ir.expr import Expr, binary, interval, value_of
 from tilemma.ir.tile import Body, Commit, Fill, For, FragmentRef, If, Kernel, Mma, MmaWait, Op, Parallel
+from tilemma.ir.usage import nonzero
 from tilemma.ir.walk import bodies, rewrite, walk, with_bodies
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
@@ -21,17 +22,18 @@ from tilemma.records import record
 class StartFromZero:
     """Drops fills with zero whose accumulator is next multiplied into by a loop, and sets `Mma.accumulate`.
 
-    A loop that may have no turn at all is followed by the fill for that case.
+    A loop that may have no turn at all is followed by the fill for that case.  Arrays that have elements, a fact,
+    rule it out where their extents are the turns.
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        return replace(kernel, body=_body(kernel.body, log))
+        return replace(kernel, body=_body(kernel.body, nonzero(kernel), log))
 
 
-def _body(body: Body, log: list[Decision]) -> Body:
+def _body(body: Body, dims: frozenset[str], log: list[Decision]) -> Body:
     ops: list[Op] = []
     for op in body:
-        ops.append(with_bodies(op, lambda inner: _body(inner, log)))
+        ops.append(with_bodies(op, lambda inner: _body(inner, dims, log)))
     i = 0
     while i < len(ops):
         op = ops[i]
@@ -43,7 +45,7 @@ def _body(body: Body, log: list[Decision]) -> Body:
                 end = at + 1
                 while end < len(ops) and isinstance(ops[end], (Commit, MmaWait)):
                     end += 1
-                started, *empty = _started(loop, op, first)
+                started, *empty = _started(loop, op, first, dims)
                 ops[at:end] = [started, *ops[at + 1 : end], *empty]
                 del ops[i]
                 text = f"the first turn of the loop over {loop.index.name} starts it from zero (scale-d)"
@@ -95,7 +97,7 @@ def _has_scale(m: Mma) -> bool:
     return isinstance(atom, MmaAtom) and any(i.name == "scale_d" for i in atom.immediates)
 
 
-def _started(loop: For, fill: Fill, first: tuple[Mma, tuple[For, ...]]) -> list[Op]:
+def _started(loop: For, fill: Fill, first: tuple[Mma, tuple[For, ...]], dims: frozenset[str]) -> list[Op]:
     multiply, loops = first
     later: Expr | None = None
     for around in loops:
@@ -106,7 +108,6 @@ def _started(loop: For, fill: Fill, first: tuple[Mma, tuple[For, ...]]) -> list[
         return replace(op, accumulate=later) if op is multiply else op
 
     marked = rewrite((loop,), mark)
-    start, stop = value_of(loop.start), value_of(loop.stop)
-    if start is not None and stop is not None and start < stop:
+    if interval(loop.start, dims)[1] < interval(loop.stop, dims)[0]:
         return list(marked)
     return [*marked, If(binary("ge", loop.start, loop.stop), (fill,), span=fill.span)]

@@ -101,12 +101,14 @@ LARGEST_ALIGNMENT = 16
 
 
 class ArrayFacts(NamedTuple):
-    """What code may be specialised on: the dimension whose stride is 1, and the alignment class in bytes."""
+    """What code may be specialised on: the dimension whose stride is 1, the alignment class in bytes, and that
+    there are elements."""
 
     dtype: DType
     rank: int
     contiguous: int | None
     alignment: int
+    nonempty: bool
 
 
 def facts(ref: ArrayRef) -> ArrayFacts:
@@ -119,13 +121,13 @@ def facts(ref: ArrayRef) -> ArrayFacts:
     """
     last = reversed(range(ref.rank))
     if ref.is_empty:
-        return ArrayFacts(ref.dtype, ref.rank, next(last, None), LARGEST_ALIGNMENT)
+        return ArrayFacts(ref.dtype, ref.rank, next(last, None), LARGEST_ALIGNMENT, False)
     contiguous = next((d for d in last if ref.shape[d] <= 1 or ref.strides[d] == 1), None)
     bits = ref.pointer | LARGEST_ALIGNMENT
     for d, (extent, stride) in enumerate(zip(ref.shape, ref.strides, strict=True)):
         if extent > 1 and d != contiguous:
             bits |= stride * ref.itemsize
-    return ArrayFacts(ref.dtype, ref.rank, contiguous, bits & -bits)
+    return ArrayFacts(ref.dtype, ref.rank, contiguous, bits & -bits, True)
 
 
 _NAMES = {

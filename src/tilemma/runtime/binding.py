@@ -62,6 +62,13 @@ class WrongAlignment(LaunchError):
     fix = "pass an aligned copy, or compile the kernel for an alignment of {alignment}"
 
 
+class EmptyArray(LaunchError):
+    code = "array-empty"
+    found = "{kernel}: `{name}` has no elements; its shape is {shape}"
+    expected = "at least one: this variant was compiled for it"
+    fix = "compile the kernel for arrays that may be empty: facts without `nonempty`, as they are by default"
+
+
 class MixedDevices(LaunchError):
     code = "array-devices"
     found = "{kernel}: `{name}` is on {device}, `{other}` on {other_device}"
@@ -431,8 +438,11 @@ def bind(
     names = _bind_dimensions(launch, kernel, refs, scalars)
     refs = {p.name: _fit_strides(kernel, p, refs[p.name]) for p in launch.arrays}
     for param in launch.arrays:
-        _check_alignment(kernel, param, refs[param.name])
-        for axis, stride in enumerate(refs[param.name].strides):
+        ref = refs[param.name]
+        if param.nonempty and ref.is_empty:
+            raise EmptyArray(kernel=kernel, name=param.name, shape=list(ref.shape))
+        _check_alignment(kernel, param, ref)
+        for axis, stride in enumerate(ref.strides):
             names[f"{param.name}.stride{axis}"] = stride
     _check_written(launch, kernel, refs)
     for condition, message in launch.checks:

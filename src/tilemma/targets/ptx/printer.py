@@ -248,9 +248,9 @@ class _Printer:
         self.locate(op.span)
         var = operand(op.var)
         self.write(f"mov.b32 {var}, {operand(op.start)};")
-        entered = isinstance(op.start, Imm) and isinstance(op.stop, Imm) and op.start.value < op.stop.value
+        known = isinstance(op.start, Imm) and isinstance(op.stop, Imm) and op.start.value < op.stop.value
         test = self.fresh("pred")
-        if not entered:
+        if not (known or op.entered):
             self.write(f"setp.ge.s32 {test}, {var}, {operand(op.stop)};")
             self.write(f"@{test} {_bra(op.stop)} {done};")
         self.mark(top)

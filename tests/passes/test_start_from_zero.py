@@ -1,0 +1,100 @@
+"""Accumulators that no fill zeroes: the fill for a loop without turns is there unless a fact rules it out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilemma as tm
+from tilemma import cdiv, dma, foreach, machine, mma, parallel, shared
+from tilemma.compiler import default_facts
+from tilemma.errors import TilemmaError
+from tilemma.ir.tile import ArrayFacts, Fill, If
+from tilemma.ir.walk import walk
+from tilemma.kernels import facts_of
+from tilemma.runtime import binding
+
+ARCH = "sm_90a"
+FULL = ArrayFacts(1, 16, nonempty=True)
+ALL_FULL = {"lhs": FULL, "rhs": FULL, "out": FULL}
+
+
+@tm.kernel
+def multiplied(
+    lhs: tm.Global["f16", "M", "K"],
+    rhs: tm.Global["f16", "N", "K"],
+    out: tm.Global["f32", "M", "N"],
+    *,
+    FIRST=0,
+    ROUND=1,
+):
+    (M, K), N = lhs.shape, rhs.shape[0]
+    for m, n in parallel(cdiv(M, 64), cdiv(N, 8), level="block"):
+        a, b = shared("f16", 64, 16), shared("f16", 8, 16)
+        mc = mma.fill(0.0, "f32")
+        steps = cdiv(K, 16) if ROUND else K // 16
+        for k in foreach(steps, start=FIRST):
+            dma.copy(lhs.subspan(64, 16).at(m, k), a)
+            dma.copy(rhs.subspan(8, 16).at(n, k), b)
+            for p in parallel(1, level="group-4"):
+                mma.row.row(mc, mma.load(a), mma.load(b))
+        for p in parallel(1, level="group-4"):
+            mma.store(mc, out.subspan(64, 8).at(m, n))
+
+
+def problem(k, m=64, n=8):
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-4, 5, (rows, k)).astype(np.float16) for rows in (m, n))
+    return a, b, np.full((m, n), 7, np.float32)
+
+
+def fills(compiled):
+    """How many fills there are, and how many of them are for a loop without turns."""
+    guarded = [
+        x for op in walk(compiled.kernel.body) if isinstance(op, If) for x in op.then if isinstance(x, Fill)
+    ]
+    return sum(isinstance(op, Fill) for op in walk(compiled.kernel.body)), len(guarded)
+
+
+def test_no_fill_where_the_extents_give_a_turn():
+    assert fills(multiplied.compile(ARCH)) == (1, 1)
+    assert fills(multiplied.compile(ARCH, facts=ALL_FULL)) == (0, 0)
+    # K is known by either operand, and not by the result.
+    assert fills(multiplied.compile(ARCH, facts={"rhs": FULL})) == (0, 0)
+    assert fills(multiplied.compile(ARCH, facts={"out": FULL})) == (1, 1)
+
+
+@pytest.mark.parametrize("constants", [{"FIRST": 1}, {"ROUND": 0}], ids=str)
+def test_extents_that_give_no_turn_for_sure(constants):
+    assert fills(multiplied.compile(ARCH, facts=ALL_FULL, **constants)) == (1, 1)
+    a, b, out = problem(8)
+    multiplied.on("machine", arch=ARCH)(a, b, out, **constants)
+    assert not out.any()
+
+
+def test_calls_find_the_variant_of_their_arrays():
+    run = multiplied.on("machine", arch=ARCH)
+    for k in (40, 0, 16):
+        a, b, out = problem(k)
+        run(a, b, out)
+        assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
+        assert fills(multiplied.compile(ARCH, facts=facts_of({"lhs": a, "rhs": b, "out": out})))[0] == (k == 0)
+
+
+@pytest.mark.parametrize("k", [0, 40])
+def test_what_is_exported_serves_every_extent(k):
+    compiled = multiplied.compile(ARCH)
+    assert not any(f.nonempty for f in default_facts(multiplied.build()).values())
+    a, b, out = problem(k)
+    machine.run(compiled.ptx, compiled.launch, {"lhs": a, "rhs": b, "out": out})
+    assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
+def test_the_variant_without_is_refused_empty_arrays():
+    compiled = multiplied.compile(ARCH, facts=ALL_FULL)
+    a, b, out = problem(0)
+    (launch,) = compiled.launches
+    with pytest.raises(binding.EmptyArray, match="`lhs` has no elements"):
+        binding.bind(launch, [a, b, out])
+    with pytest.raises(TilemmaError, match="`lhs` has no elements"):
+        machine.run(compiled.ptx, compiled.launch, {"lhs": a, "rhs": b, "out": out})
