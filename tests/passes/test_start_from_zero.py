@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,14 @@ def test_no_fill_where_the_extents_give_a_turn():
     # K is known by either operand, and not by the result.
     assert fills(multiplied.compile(ARCH, facts={"rhs": FULL})) == (0, 0)
     assert fills(multiplied.compile(ARCH, facts={"out": FULL})) == (1, 1)
+
+
+def test_a_loop_that_has_a_turn_for_sure_is_not_tested_before_the_first():
+    """ptxas would find a path around the multiplies, and let each wait for the one before."""
+    tested = re.compile(r"mov\.b32 (%k\w*), \d+;\s+setp\.ge\.s32 %\w+, \1,")
+    assert tested.search(multiplied.compile(ARCH).ptx)
+    assert not tested.search(multiplied.compile(ARCH, facts=ALL_FULL).ptx)
+    assert tested.search(multiplied.compile(ARCH, facts=ALL_FULL, FIRST=1).ptx)
 
 
 @pytest.mark.parametrize("constants", [{"FIRST": 1}, {"ROUND": 0}], ids=str)
