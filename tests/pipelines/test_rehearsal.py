@@ -250,6 +250,8 @@ def test_the_ring_of_the_guards_is_rehearsed():
         (lambda: ring(prologue="mutable int s = 0; while (s < n) { s = s + 1; }", release="trigger empty[s % 2];"),
          "the parameter `n` decides"),
         (lambda: ring(count="if (table.at(k) < 0) { break; }"), "elements of `table` decide"),
+        (lambda: ring(prologue="while (table.at(0) == 0) { }"), "elements of `table` decide"),
+        (lambda: ring(count="foreach r in 99 { if (table.at(k) == 1) { break; } }"), "elements of `table` decide"),
     ],
 )  # fmt: skip
 def test_what_data_decides_is_not_rehearsed(kernel, who):
@@ -263,7 +265,7 @@ def test_what_data_decides_is_not_rehearsed(kernel, who):
     [
         lambda: ring(count="seen = seen + table.at(k);"),
         lambda: ring(count="if (table.at(k) > n) { seen = seen + 1; }"),
-        lambda: ring(prologue="mutable int s = n; while (s > 0) { s = s / 2; }"),
+        lambda: ring(prologue="mutable int s = 0; foreach r in n { s = s / 2; }"),
     ],
 )
 def test_data_that_decides_nothing_is_left_out(kernel):

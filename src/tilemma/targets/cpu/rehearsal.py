@@ -63,7 +63,7 @@ class Rehearsal:
     def __str__(self) -> str:
         if not self.shapes:
             return f"not rehearsed: {self.reason}"
-        return f"rehearsed for {' and for '.join(map(named, self.shapes))}: no deadlock"
+        return f"rehearsed for {' and for '.join(map(named, self.shapes[-2:]))}: no deadlock"
 
 
 def named(shape: Mapping[str, int]) -> str:

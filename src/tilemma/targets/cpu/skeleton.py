@@ -219,7 +219,7 @@ class _Reduced:
     def _find_kept(self) -> None:
         for s in self.sites:
             if self._synchronises(s):
-                if why := self._why_there(s.around) or self._why(*_followed(s.op)):
+                if why := self._why_there((*s.around, s.op)):
                     raise Unknown(why, s.op.span)
                 self._keep(s)
             elif id(s.op) in self.subscripts or self._allows(s):
@@ -258,6 +258,9 @@ class _Reduced:
                 return not s.op.asynchronous and s.scope.siblings is not None
             case Copy() if s.op.event is not None:
                 return True
+            case For() | While():
+                # It may wait for what others write.
+                return id(s.op) in self.left or (isinstance(s.op, While) and self._why(s.op.cond) is not None)
         return id(s.op) in self.meetings
 
     def _keep(self, s: _Site) -> None:
