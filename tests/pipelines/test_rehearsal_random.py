@@ -22,10 +22,14 @@ from tilemma.tools.fuzz_generate import generate
 
 @dataclass(frozen=True)
 class Ring:
-    """``slots``, and how many warps consume; ``subscript``: how both sides find their slot; ``tiles``: how a block
-    gets its tiles; ``release``: whether consumers give the slots, or start with them free."""
+    """``slots``, and how many warps produce and consume.
+
+    ``subscript``: how all find their slot; ``tiles``: how a block gets its tiles; ``credits``: whether slots start
+    free, or consumers say so.
+    """
 
     slots: int
+    producers: int
     consumers: int
     subscript: str
     tiles: str
@@ -56,44 +60,54 @@ class Ring:
         }
         for name, text in statement.items():
             statement[name] = changed(text, fault, self.slots) if name == at else text
-        copy, on = self.at("full"), f"o = o + 1; s = s == {self.slots - 1} ? 0 : s + 1;"
+        full, on = self.at("full"), f"o = o + 1; s = s == {self.slots - 1} ? 0 : s + 1;"
+        copies = [
+            f"tma.copy.async<{full}> lhs.subspan(ROWS, 16).at({loop[2]}, k) => a_s[o % {self.slots}];",
+            f"tma.copy.async<{full}> rhs.subspan(16, 16).at(0, k) => b_s[s];",
+        ]
+        # Two roles fill a slot together: their threads are counted.
+        count = "<64>" if self.producers == 2 else ""
+        roles = [f"(p == {n})" for n in range(self.producers)]
+        producing = "".join(
+            f"""
+      inthreads.async {role} {{
+        mutable int o = 0; mutable int s = 0;
+        {loop[0]}
+          foreach k in cdiv(K, 16) {{
+            {statement["empty"]}
+            {" ".join(copies[n :: self.producers])}
+            {statement["full"]}
+            {on}
+          }}
+        {loop[1]}
+      }}"""
+            for n, role in enumerate(roles)
+        )
         return f"""
 #define ROWS {16 * self.consumers}
 #define TILES cdiv(M, ROWS)
 __co__ void k(global f16 [M, K] lhs, global f16 [N, K] rhs, global f16 [M, N] output) {{
   parallel i by {grid} : block {{
-    shared event full[{self.slots}];
+    shared event{count} full[{self.slots}];
     shared event empty[{self.slots}]{ready};
     shared f16 [ROWS, 16] a_s[{self.slots}];
     shared f16 [16, 16] b_s[{self.slots}];
-    parallel p by {1 + self.consumers} : group {{
-      inthreads.async (p == 0) {{
-        mutable int o = 0; mutable int s = 0;
-        {loop[0]}
-          foreach k in cdiv(K, 16) {{
-            {statement["empty"]}
-            tma.copy.async<{copy}> lhs.subspan(ROWS, 16).at({loop[2]}, k) => a_s[o % {self.slots}];
-            tma.copy.async<{copy}> rhs.subspan(16, 16).at(0, k) => b_s[s];
-            {statement["full"]}
-            {on}
-          }}
-        {loop[1]}
-      }}
-      inthreads.async (p >= 1) {{
+    parallel p by {self.producers + self.consumers} : group {{{producing}
+      inthreads.async (p >= {self.producers}) {{
         mutable int o = 0; mutable int s = 0;
         {statement["credits"]}
         {loop[0]}
           mc = mma.fill.f32 0.0f;
           foreach k in cdiv(K, 16) {{
             {statement["wait"]}
-            ma = mma.load a_s[o % {self.slots}].subspan(16, 16).at(p - 1, 0);
+            ma = mma.load a_s[o % {self.slots}].subspan(16, 16).at(p - {self.producers}, 0);
             mb = mma.load b_s[s];
             mma.row.row mc, ma, mb;
             mma.commit;
             {statement["release"]}
             {on}
           }}
-          mma.store mc, output.subspan(16, 16).at({loop[2]} * {self.consumers} + p - 1, 0);
+          mma.store mc, output.subspan(16, 16).at({loop[2]} * {self.consumers} + p - {self.producers}, 0);
         {loop[1]}
       }}
     }}
@@ -128,6 +142,7 @@ def drawn(seed: int) -> tuple[str, str, str]:
     r = random.Random(seed)
     ring = Ring(
         r.choice((1, 2, 3, 4)),
+        r.choice((1, 1, 2)),
         r.choice((1, 2)),
         r.choice(("order", "modulo", "slot")),
         r.choice(("one", "stays", "while")),
