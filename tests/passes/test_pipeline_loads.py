@@ -37,7 +37,6 @@ from tilemma.targets.cpu import execute
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "py"
 SMALL = {"TILE_M": 32, "TILE_N": 32, "WARP_M": 16, "WARP_N": 16, "TILE_K": 32}
 NAMES = ["double_buffer", "multistage"]
-LEVELS = {"multistage": 2, "double_buffer": 3, "event_pipeline": 3, "matmul_wmma": 3}.items()
 
 
 def built(name: str, **constants: int) -> Kernel:
@@ -71,15 +70,6 @@ def test_one_barrier_a_turn_and_loads_behind_it(name: str) -> None:
     assert [type(x) for x in behind] == early
     (last,) = (x for x in behind if isinstance(x, Parallel))
     assert [type(x) for x in last.body] == [Load, Load, Mma]
-
-
-@pytest.mark.parametrize(("name", "level"), LEVELS)
-def test_ptxas_orders_loads_again_only_behind_copies_of_the_same_turn(name: str, level: int) -> None:
-    compiled = load_python(EXAMPLES / f"{name}.py").only().compile("sm_80")
-    assert [u.lane.optimization for u in compiled.lowered] == [level]
-    assert compiled.ptx.startswith("// ptxas -O2\n") == (level == 2)
-    (launch,) = compiled.explain().launches
-    assert launch["optimization"] == level and ("for ptxas -O2" in compiled.explain().render()) == (level == 2)
 
 
 @pytest.mark.parametrize("name", NAMES)

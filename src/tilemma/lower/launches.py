@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tilemma import launch
-from tilemma.atoms import MmaAtom, catalogue
 from tilemma.errors import CompileError
 from tilemma.ir import tile, usage, walk
 from tilemma.ir.expr import Element, Expr, Index
@@ -18,6 +17,7 @@ from tilemma.lower.control import GRID_LIMIT, bind_blocks, block_instance, launc
 from tilemma.lower.events import initialise
 from tilemma.lower.futures import place_rotating
 from tilemma.lower.memory import copy_stride, default_plan
+from tilemma.lower.optimization import optimization
 from tilemma.lower.params import size, symbol
 from tilemma.passes.target import Target
 from tilemma.records import record
@@ -102,7 +102,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         max_registers=op.max_registers,
         cluster=(lo.cluster.size, 1, 1) if lo.cluster is not None else None,
         locals=tuple(lo.locals),
-        optimization=_optimization(op),
+        optimization=optimization(op, threads),
     )
     read, written = accesses(op)
     grid, checks = _grid(lo, op) if cluster is None else _cluster_grid(cluster, lo)
@@ -125,31 +125,6 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
 def _is_alone(shared: int, arch: str) -> bool:
     """Whether no other block has room on the multiprocessor: ptxas need not look for a way to make some."""
     return 2 * shared > Target.of(arch).shared_per_sm
-
-
-def _optimization(op: Parallel) -> int:
-    """The level of ptxas for a block.
-
-    Where loads of mma.sync's operands go ahead into a second set of registers, from one turn of a loop to the
-    next, ptxas 13.5 at -O3 spends as long again ordering loads, copies and multiplies as on all the rest; other
-    code on mma.sync comes out the same at -O2.  With copies of several turns on their way, -O2 leaves them in an
-    order that is as fast.  With two buffers all copies stand behind the barrier, close to what they are waited
-    for: there its order is 8 % slower.
-    """
-    for loop in (x for x in walk.walk(op.body) if isinstance(x, tile.For)):
-        inside = list(walk.walk(loop.body))
-        several = any(isinstance(x, tile.CopyWait) and x.pending > 0 for x in inside)
-        if several and any(isinstance(x, tile.Mma) and _loaded_ahead(x) for x in inside):
-            return 2
-    return 3
-
-
-def _loaded_ahead(m: tile.Mma) -> bool:
-    """Whether the operands of ``m`` are one of several sets of registers."""
-    atom = catalogue[m.atom] if m.atom is not None else None
-    if not isinstance(atom, MmaAtom) or atom.kind == "wgmma":
-        return False
-    return isinstance(m.a, tile.FragmentRef) and bool(m.a.index)
 
 
 def _untouching(ops: tuple[Op, ...]) -> int:

@@ -1,0 +1,53 @@
+"""How much of ptxas's optimization a block wants.
+
+Where a loop loads mma.sync's operands into one set of registers while it multiplies from another, also for its
+next turn, ptxas 13.5 at -O3 orders loads, copies and multiplies by a search, which takes as long as all the rest.
+All other code on mma.sync comes out the same at -O2.  What -O2 makes of such a loop has its barrier later and
+reuses fewer operands.  On an H200 that costs nothing where much is multiplied between barriers and nobody waits for
+what was copied last (`examples/py/multistage.py`: 128 multiplies of each of 8 warps); with tiles half as wide or as
+deep 5 to 9 %, with two buffers 8 %.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilemma.atoms import MmaAtom, catalogue
+from tilemma.ir.expr import value_of
+from tilemma.ir.tile import Body, CopyWait, For, FragmentRef, Mma, Parallel
+from tilemma.ir.walk import walk
+
+# The least of what was measured to lose nothing.
+MULTIPLIES, THREADS = 128, 256
+
+
+def optimization(block: Parallel, threads: int) -> int:
+    """The level of ptxas (its -O) for a block of ``threads``, whose decisions are all made."""
+    loops = (x for x in walk(block.body) if isinstance(x, For))
+    return 2 if threads >= THREADS and any(_is_ordered(x) for x in loops) else 3
+
+
+def _is_ordered(loop: For) -> bool:
+    """Whether -O2 leaves the turns of ``loop`` as fast as -O3 makes them."""
+    several = any(isinstance(x, CopyWait) and x.pending > 0 for x in walk(loop.body))
+    return several and _multiplies(loop.body) >= MULTIPLIES
+
+
+def _multiplies(body: Body) -> int:
+    """Instructions of each warp in ``body`` that multiply operands loaded ahead."""
+    count = 0
+    for op in body:
+        if isinstance(op, Mma) and _is_loaded_ahead(op):
+            count += prod(op.tiles or ())
+        elif isinstance(op, Parallel):
+            count += _multiplies(op.body)
+        elif isinstance(op, For):
+            count += (value_of(op.stop) or 1) * _multiplies(op.body)
+    return count
+
+
+def _is_loaded_ahead(op: Mma) -> bool:
+    """Whether the operands are in one of several sets of registers."""
+    atom = catalogue[op.atom] if op.atom is not None else None
+    sets = isinstance(op.a, FragmentRef) and bool(op.a.index)
+    return sets and isinstance(atom, MmaAtom) and atom.kind != "wgmma"
