@@ -353,6 +353,20 @@ def test_nothing_is_compiled_whose_events_come_to_nothing():
     assert e.value.code == STUCK
 
 
+@pytest.mark.parametrize("loop", ["foreach k in 8 {", "mutable int k = 0; while (k < 2) {"])
+def test_fixed_sizes_are_rehearsed_once(loop):
+    text = RING.replace("foreach k in STEPS {", loop).replace("[M, K]", "[64, 512]").replace("[N, K]", "[64, 512]")
+    text = text.replace("[M, N]", "[64, 64]").replace("[T]", "[4]").replace("[cdiv(M, 64), cdiv(N, 64)]", "[1, 1]")
+    on = " k = k + 1;" if "while" in loop else ""
+    text = text.replace("trigger full[k % 2];", f"trigger full[k % 2];{on}")
+    found = rehearse(ring(text=text, release=GIVE + on))
+    assert found.shapes == ({},) and str(found) == "rehearsed for its fixed shape: no deadlock"
+    with pytest.raises(CompileError, match="with its fixed shape, nobody can go on"):
+        rehearse(
+            ring(text=text.replace("wait full[k % 2];", "wait full[k % 2]; wait full[k % 2];"), release=GIVE + on)
+        )
+
+
 def test_a_loop_by_its_condition_turns_often_enough():
     text = RING.replace("foreach k in STEPS {", "mutable int k = 0; while (k * 64 < K) {")
     text = text.replace("trigger full[k % 2];", "trigger full[k % 2]; k = k + 1;")

@@ -99,7 +99,7 @@ def rehearse(kernel: Kernel) -> Rehearsal:
         except _TooLong:
             reason = reason or f"with {named(shape)} they take more than {TURNS} turns of loops"
             break
-        if short and not shapes and max(shape.values()) < LARGEST:
+        if short and not shapes and max(shape.values(), default=LARGEST) < LARGEST:
             shapes.append({n: 2 * v for n, v in shape.items()})
         if not short and len(done) > 1:
             break
