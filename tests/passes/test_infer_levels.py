@@ -7,6 +7,7 @@ from tilemma.ir.expr import Dim
 from tilemma.ir.tile import Parallel
 from tilemma.ir.types import BLOCK, GROUP, THREAD, WARPGROUP, Level
 from tilemma.ir.walk import walk
+from tilemma.kernels import load
 from tilemma.passes.infer_levels import (
     EmptyLevel,
     InferLevels,
@@ -81,3 +82,11 @@ def test_threads_of_a_block(levels, threads):
     kernel = InferLevels().run(levels_kernel(*levels), [])
     (block,) = blocks(kernel)
     assert block_threads(block) == threads
+
+
+def test_a_compiled_kernel_tells_what_was_inferred_once(tmp_path):
+    text = "__co__ void k(global s32 [A, 8] out) { parallel i by A { parallel j by 8 { out.at(i, j) = j; } } }"
+    (tmp_path / "k.co").write_text(text)
+    told = [str(d) for d in load(tmp_path / "k.co").only().compile("sm_80").decisions if d.pass_name == "levels"]
+    assert told == ["levels: i by A: inferred `block`", "levels: j by 8: inferred `thread`",
+                    "levels: i by A: 32 threads a block"]  # fmt: skip

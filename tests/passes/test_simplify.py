@@ -4,7 +4,7 @@ import pytest
 from pass_kernels import BLOCK, GROUP, Builder, Dim, Space, Tile, dtypes, find, listing1, listing2, listing3
 from test_meaning import keeps_meaning
 
-from tilemma.ir.expr import binary, const, value_of
+from tilemma.ir.expr import Select, Unary, add, binary, cdiv, const, mul, substitute, value_of, walk
 from tilemma.ir.tile import Alloc, Assign, DeclareFragment, Fill, For, If, Load, Mma, SetElement
 from tilemma.ir.types import THREAD
 from tilemma.passes.simplify import Simplify
@@ -119,3 +119,15 @@ def test_a_view_that_only_a_condition_keeps_inside_stays_valid():
             before = binary("sub", j.value, 1)
             b.copy(Tile.whole(ring, before).window([8, 8], [before, 0]), y.subspan([8, 8], [i, 0]))
     keeps_meaning(b.finish(), "sm_80", {"M": 32, "K": 8})
+
+
+def test_expressions_that_nothing_changes_stay_themselves():
+    m, n = Dim("M"), Dim("N")
+    for e in (mul(cdiv(m, 128), n), Unary("neg", m), Select(binary("lt", m, n), add(m, 1), n)):
+        assert substitute(e, {"K": m}) is e
+        assert n not in walk(substitute(e, {"N": m}))
+
+
+def test_what_an_expression_is_made_of_is_the_same_asked_twice():
+    e = add(mul(Dim("M"), 8), cdiv(Dim("N"), 4))
+    assert walk(e) == walk(e) == (e, e.a, e.a.a, e.a.b, e.b, e.b.a, e.b.b)

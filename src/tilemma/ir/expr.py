@@ -420,18 +420,24 @@ def walk(e: Expr) -> tuple[Expr, ...]:
 
 def with_operands(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
     """``e`` with ``f`` applied to its direct operands, those inside the view of an `Element` included, and folded
-    again."""
+    again; itself where that changes nothing."""
     if isinstance(e, Binary):
-        return binary(e.op, f(e.a), f(e.b))
+        new = binary(e.op, f(e.a), f(e.b))
+        same = isinstance(new, Binary) and new.op == e.op and new.a is e.a and new.b is e.b
+        return e if same else new
     if isinstance(e, Element):
-        return Element(e.view.map(f))
+        view = e.view.map(f)
+        return e if view is e.view else Element(view)
     changes: dict[str, Any] = {}
     for name in field_names(e):
         v = getattr(e, name)
         if isinstance(v, Expr):
-            changes[name] = f(v)
+            if (new := f(v)) is not v:
+                changes[name] = new
         elif isinstance(v, tuple) and v and isinstance(v[0], Expr):
-            changes[name] = tuple(f(x) for x in v)
+            each = tuple(f(x) for x in v)
+            if any(a is not b for a, b in zip(each, v, strict=True)):
+                changes[name] = each
     return replace(e, **changes) if changes else e
 
 

@@ -95,6 +95,8 @@ class Walk:
         self.awaited: set[int] = set()
         # What later accesses may meet, or somebody has to wait for.
         self._remembered = {x for x in found if x.agent in ("cp.async", "wgmma") or self._meets_any(x, found)}
+        # What touches nothing and orders nothing.
+        self._idle = {n for n in nodes if not (n.inner or isinstance(n.op, _ORDERING) or accesses.of(n))}
         self._left: State = {}
         self._found = 0
         self._inside: dict[Node, tuple[Node, ...]] = {}
@@ -126,7 +128,7 @@ class Walk:
         makes of it again as long as nothing inside it is edited.
         """
         for node in body.nodes:
-            if self._idle(node):
+            if node in self._idle:
                 continue
             key = self._operations(node), tuple(state.values())
             known = self._walked.get(key)
@@ -144,15 +146,13 @@ class Walk:
         """``node`` and all inside it that is not idle."""
         known = self._inside.get(node)
         if known is None:
-            inner = [
-                x for body in node.inner for n in body.nodes if not self._idle(n) for x in self._operations(n)
-            ]
-            known = self._inside[node] = (node, *inner)
+            found = [node]
+            for body in node.inner:
+                for n in body.nodes:
+                    if n not in self._idle:
+                        found += self._operations(n) if n.inner else (n,)
+            known = self._inside[node] = tuple(found)
         return known
-
-    def _idle(self, node: Node) -> bool:
-        """Whether ``node`` touches nothing and orders nothing."""
-        return not node.inner and not isinstance(node.op, _ORDERING) and not self._accesses.of(node)
 
     def _node(self, node: Node, state: State, exits: list[State]) -> Walking:
         op = node.op

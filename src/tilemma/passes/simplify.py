@@ -25,7 +25,7 @@ from tilemma.ir.tile import (
     Op,
     Parallel,
 )
-from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, touched, walk
+from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, touched, walk, with_bodies
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.records import record
@@ -41,7 +41,7 @@ class Simplify:
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        body = _fold(kernel.body, {})
+        body = _Folding({}).body(kernel.body)
         body = rewrite(body, _unroll)
         body = rewrite(body, _without_writes(_unread(body)))
         used = _used(body)
@@ -100,25 +100,37 @@ def _values(op: Op) -> Iterator[Expr]:
     yield from (e for e in expressions(op) if not any(e is v for v in targets))
 
 
-def _fold(body: Body, table: dict[str, Expr]) -> Body:
-    out: list[Op] = []
-    for op in body:
-        op = map_expressions(op, lambda e: substitute(e, table))
-        match op:
-            case If(cond=Const(value=v)):
-                out += _fold(op.then if v else op.otherwise, table)
-            case For() if _single(op) is not None:
-                start = _single(op)
-                assert start is not None
-                out += _fold(op.body, {**table, op.index.name: start})
-            case For(start=a, stop=b) if _empty(a, b):
-                pass
-            case _:
-                changes = {name: _fold(inner, table) for name, inner in bodies(op)}
-                changed = replace(op, **changes) if changes else op  # type: ignore[arg-type]
-                if not (isinstance(op, (For, If, InThreads, Parallel)) and not any(changes.values())):
-                    out.append(changed)
-    return tuple(out)
+class _Folding:
+    """Folds what a body holds with some indices replaced, each expression once."""
+
+    def __init__(self, table: dict[str, Expr]) -> None:
+        self._table = table
+        self._known: dict[int, tuple[Expr, Expr]] = {}
+
+    def expression(self, e: Expr) -> Expr:
+        if id(e) not in self._known:
+            self._known[id(e)] = e, substitute(e, self._table)
+        return self._known[id(e)][1]
+
+    def body(self, body: Body) -> Body:
+        out: list[Op] = []
+        for op in body:
+            op = map_expressions(op, self.expression)
+            match op:
+                case If(cond=Const(value=v)):
+                    out += self.body(op.then if v else op.otherwise)
+                case For() if _single(op) is not None:
+                    start = _single(op)
+                    assert start is not None
+                    out += _Folding({**self._table, op.index.name: start}).body(op.body)
+                case For(start=a, stop=b) if _empty(a, b):
+                    pass
+                case _:
+                    op = with_bodies(op, self.body)
+                    empty = not any(inner for _, inner in bodies(op))
+                    if not (isinstance(op, (For, If, InThreads, Parallel)) and empty):
+                        out.append(op)
+        return tuple(out)
 
 
 def _empty(start: Expr, stop: Expr) -> bool:
