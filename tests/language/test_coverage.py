@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast as python
 import inspect
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import contraction
@@ -89,8 +88,8 @@ def nodes(x: object) -> Iterator[Node]:
             yield from nodes(y)
     elif isinstance(x, Node):
         yield x
-        for f in fields(x):
-            yield from nodes(getattr(x, f.name))
+        for name in x.__match_args__:
+            yield from nodes(getattr(x, name))
 
 
 @pytest.fixture(scope="module")
