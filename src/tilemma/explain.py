@@ -5,7 +5,7 @@ Read off the decided tile IR, never remembered from the passes, so that it canno
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilemma.atoms import MmaAtom, catalogue
@@ -16,9 +16,10 @@ from tilemma.ir.types import Space, View
 from tilemma.ir.walk import declarations, walk
 from tilemma.layouts import shared_layout
 from tilemma.passes import Decision
+from tilemma.records import record
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class Explanation:
     """A kernel's plan as data (`to_json`) and as a short text (`render`)."""
 

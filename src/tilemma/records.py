@@ -41,7 +41,7 @@ def record(cls: type[Any] | None = None, /, *, frozen: bool = True, slots: bool 
 
 
 def _methods(cls: type[Any], frozen: bool, eq: bool) -> dict[str, Callable[..., Any] | None]:
-    methods: dict[str, Callable[..., Any] | None] = {"__init__": _initialiser(cls), "__repr__": _text}
+    methods: dict[str, Callable[..., Any] | None] = {"__init__": _initialiser(cls, frozen), "__repr__": _text}
     if eq:
         equal, hashed = _comparison([f.name for f in fields(cls) if f.compare])
         methods |= {"__eq__": equal, "__hash__": hashed if frozen else None}
@@ -51,8 +51,8 @@ def _methods(cls: type[Any], frozen: bool, eq: bool) -> dict[str, Callable[..., 
     return methods
 
 
-def _initialiser(cls: type[Any]) -> Callable[..., None]:
-    """``__init__``: slots are filled through their descriptors, which is quicker than by name."""
+def _initialiser(cls: type[Any], frozen: bool) -> Callable[..., None]:
+    """``__init__``; what is frozen has its slots filled through their descriptors, quicker than by name."""
     scope: dict[str, Any] = {"MISSING": MISSING, "set_attribute": object.__setattr__}
     ordered, named, body = ["self"], list[str](), list[str]()
     for f in fields(cls):
@@ -66,7 +66,9 @@ def _initialiser(cls: type[Any]) -> Callable[..., None]:
             body.append(f"if {name} is MISSING: {name} = make_{name}()")
         (named if f.kw_only else ordered).append(value)
         place = getattr(cls, name, None)
-        if isinstance(place, MemberDescriptorType):
+        if not frozen:
+            body.append(f"self.{name} = {name}")
+        elif isinstance(place, MemberDescriptorType):
             scope[f"set_{name}"] = place.__set__
             body.append(f"set_{name}(self, {name})")
         else:

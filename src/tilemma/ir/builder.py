@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +63,7 @@ class Known:
     dtype: DType | None = None
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class Builder(Structure):
     """Collects the operations of one kernel."""
 

@@ -8,7 +8,7 @@ write.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, children, walk, with_operands
@@ -55,7 +55,7 @@ def replaced(e: Expr, table: Mapping[Expr, Expr]) -> Expr:
     return e if isinstance(e, Index) else with_operands(e, lambda x: replaced(x, table))
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class History:
     """Which names the operations so far have written, by number of the last one that did."""
 

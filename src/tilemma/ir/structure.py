@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span
@@ -17,6 +17,7 @@ from tilemma.ir.moments import History, Moment
 from tilemma.ir.tiles import Bounded, Scalarlike, Tile, scalar
 from tilemma.ir.types import Buffer, Level, Space
 from tilemma.ir.usage import is_size
+from tilemma.records import record
 
 # Each walk over what may be pending takes twice as long for each further loop.
 MAX_LOOPS = 10
@@ -36,7 +37,7 @@ class LoopsTooDeep(CompileError):
     fix = "join loops: one over the product of their extents, `i // n` and `i % n` in place of two indices"
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class Structure:
     """Names, and the operations read so far, by the bodies that are open.
 

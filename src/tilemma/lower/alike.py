@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Select
 from tilemma.records import record
@@ -17,7 +17,7 @@ class Structure:
     indices: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class Structures:
     """The structure of each expression asked for.  Passes share subtrees: each is looked at once, by identity."""
 

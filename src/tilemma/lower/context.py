@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,7 +47,7 @@ class Instance:
     aligned: int
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class RegisterTile:
     """A fragment in registers: those of each atom, by the atom's position along the tile's two axes."""
 
@@ -87,7 +87,7 @@ class Cluster:
     speaks: bool
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class Lowering:
     """The state of one launch being lowered."""
 

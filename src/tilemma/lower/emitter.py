@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -35,6 +35,7 @@ from tilemma.ir.lane import (
     registers,
 )
 from tilemma.lower.linear import Linear
+from tilemma.records import record
 
 _T = TypeVar("_T")
 Value = Reg | Imm
@@ -68,7 +69,7 @@ _SPECIAL = frozenset(
 )
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class Region:
     """An open list of operations; ``table`` maps pure computations made in it to their registers, ``known`` what
     `Emitter.remembered` was asked for to what came of it, both by number.  ``passing``: of registers that change,

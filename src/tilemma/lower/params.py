@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 
 from tilemma import launch
 from tilemma.dtypes import DType
 from tilemma.ir.expr import Binary, Const, Dim, Expr, Scalar, Select, interval
 from tilemma.ir.lane import LaneParam
+from tilemma.records import record
 
 _SIZE_OPS = frozenset(launch.SIZE_OPS)
 _FLIPPED = {"gt": "lt", "ge": "le"}
@@ -75,7 +76,7 @@ def param_type(t: DType) -> str:
     return {"f64": "f64", "s64": "s64", "u64": "u64", "u32": "u32"}.get(t.name, "s32")
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class Parameters:
     """What the code reads of its arguments, noted as it is read."""
 

@@ -6,7 +6,7 @@ are promises to be checked, and are taken out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilemma.errors import CompileError, Note
 from tilemma.ir.tile import Apply, Body, For, If, Kernel, Mma, Op, ScaleMma, Store, WaitFuture, While
@@ -30,7 +30,7 @@ class MultiplyNeverAwaited(CompileError):
     fix = "name the result, `f = mma...async ...`, and write `wait f`; or leave `.async` out"
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class _Order:
     """Program order: the multiplies that nothing has waited for yet, by accumulator, and the futures awaited."""
 

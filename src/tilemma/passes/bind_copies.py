@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilemma.ir.expr import Var, const
 from tilemma.ir.tile import (
@@ -43,7 +43,7 @@ def by_tma(op: Op) -> bool:
     return isinstance(op, Copy) and op.plan is not None and op.plan.engine == "tma" and tma.is_load(op)
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class _Binding:
     """``events``: those added to the block; ``refs``: the event of each future of a load; ``slots``: for futures
     that change places, the variable with the slot that each stands for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tilemma.ir.tile import Body, Copy, DeclareEvent, For, If, InThreads, Parall
 from tilemma.ir.types import EventRef
 from tilemma.passes.take_turns import first_values, grows_for_good, values_taken
 from tilemma.passes.threads import Block, Node, Tree
+from tilemma.records import record
 
 
 class EventNeverTriggered(CompileError):
@@ -57,7 +58,7 @@ class EventWaiters(CompileError):
     fix = "wait at one of the two levels only"
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class Uses:
     """What the block does with one event."""
 

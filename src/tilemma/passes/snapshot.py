@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilemma.ir.tile import (
     Apply,
@@ -21,9 +21,10 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.walk import bodies, walk
 from tilemma.passes.contraction import fragment_uses
+from tilemma.records import record
 
 
-@dataclass
+@record(frozen=False, slots=False)
 class _State:
     """``source``: the buffers each fragment shows; ``stale``: the write that may have changed one of them."""
 
