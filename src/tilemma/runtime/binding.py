@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from .. import dtypes
 from ..errors import LaunchError, Note
 from ..launch import ArrayParam, Launch, Size, evaluate
+from ..records import record
 from .arrays import CPU, ArrayRef, describe
 from .overlap import overlap, overlaps_itself
 
@@ -137,7 +138,7 @@ _GRID_LIMIT = (2**31 - 1, 65535, 65535)
 _STORED_AS = {"tf32": "f32", "b1": "bool"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bound:
     """A call whose arguments fit the launch plan.
 

@@ -6,9 +6,9 @@ import contextlib
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ..errors import ToolError
+from ..records import record
 from .cudadriver import Driver, NoGPU, driver
 
 
@@ -19,7 +19,7 @@ class KernelArchMismatch(ToolError):
     fix = "compile it for this device: arch='{suggestion}'"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Device:
     """A CUDA device with its primary context retained; sizes in bytes."""
 
