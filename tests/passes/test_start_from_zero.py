@@ -29,15 +29,17 @@ def multiplied(
     *,
     FIRST=0,
     ROUND=1,
+    NUMBERED=0,
 ):
     (M, K), N = lhs.shape, rhs.shape[0]
     for m, n in parallel(cdiv(M, 64), cdiv(N, 8), level="block"):
         a, b = shared("f16", 64, 16), shared("f16", 8, 16)
         mc = mma.fill(0.0, "f32")
         steps = cdiv(K, 16) if ROUND else K // 16
-        for k in foreach(steps, start=FIRST):
-            dma.copy(lhs.subspan(64, 16).at(m, k), a)
-            dma.copy(rhs.subspan(8, 16).at(n, k), b)
+        done = (m * cdiv(N, 8) + n) * steps if NUMBERED else 0
+        for k in foreach(done + steps, start=done + FIRST):
+            dma.copy(lhs.subspan(64, 16).at(m, k - done), a)
+            dma.copy(rhs.subspan(8, 16).at(n, k - done), b)
             for p in parallel(1, level="group-4"):
                 mma.row.row(mc, mma.load(a), mma.load(b))
         for p in parallel(1, level="group-4"):
@@ -74,7 +76,17 @@ def test_a_loop_that_has_a_turn_for_sure_is_not_tested_before_the_first():
     assert tested.search(multiplied.compile(ARCH, facts=ALL_FULL, FIRST=1).ptx)
 
 
-@pytest.mark.parametrize("constants", [{"FIRST": 1}, {"ROUND": 0}], ids=str)
+@pytest.mark.parametrize("k", [16, 40])
+def test_turns_that_are_numbered_through(k):
+    """The steps of a tile begin where those of the one before end, which is known at run time only."""
+    compiled = multiplied.compile(ARCH, facts=ALL_FULL, NUMBERED=1)
+    assert fills(compiled) == (0, 0)
+    a, b, out = problem(k, 128, 24)
+    machine.run(compiled.ptx, compiled.launch, {"lhs": a, "rhs": b, "out": out})
+    assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
+@pytest.mark.parametrize("constants", [{"FIRST": 1}, {"ROUND": 0}, {"ROUND": 0, "NUMBERED": 1}], ids=str)
 def test_extents_that_give_no_turn_for_sure(constants):
     assert fills(multiplied.compile(ARCH, facts=ALL_FULL, **constants)) == (1, 1)
     a, b, out = problem(8)

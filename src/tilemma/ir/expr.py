@@ -493,3 +493,10 @@ def interval(e: Expr, nonzero: frozenset[str] = frozenset()) -> tuple[int, int]:
         case "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "land" | "lor":
             return 0, 1
     return wide
+
+
+def below(a: Expr, b: Expr, nonzero: frozenset[str] = frozenset()) -> bool:
+    """Whether ``a`` is less than ``b`` for certain; the dimensions in ``nonzero`` are at least 1."""
+    if isinstance(b, Binary) and b.op == "add" and a in (b.a, b.b):
+        return interval(b.b if a == b.a else b.a, nonzero)[0] > 0
+    return interval(a, nonzero)[1] < interval(b, nonzero)[0]

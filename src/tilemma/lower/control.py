@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from tilemma import dtypes
 from tilemma.ir import tile, walk
-from tilemma.ir.expr import Binary, Element, Expr, Index, Select, children, interval, trips, value_of
+from tilemma.ir.expr import Binary, Element, Expr, Index, Select, below, children, interval, trips, value_of
 from tilemma.ir.lane import Imm, LaneBreak, LaneContinue, LaneExit, Reg
 from tilemma.ir.tile import Body, Op, Parallel
 from tilemma.ir.types import BLOCK, Space
@@ -212,7 +212,7 @@ def lower_for(lo: Lowering, op: tile.For) -> None:
         return
     plain = not any(isinstance(x, (tile.Copy, tile.Mma, tile.Barrier)) for x in walk.walk(op.body))
     # Where none is left out, ptxas sees no path around the multiplies to what reads their accumulators.
-    entered = interval(op.start, lo.nonzero)[1] < interval(op.stop, lo.nonzero)[0]
+    entered = below(op.start, op.stop, lo.nonzero)
     bounds = e.value(start), e.value(stop), e.value(step)
     with e.loop(name, *bounds, unroll=None if plain else 1, entered=entered) as var:
         low, high = e.range_of(var)

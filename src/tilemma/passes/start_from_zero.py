@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
-from tilemma.ir.expr import Expr, binary, interval, value_of
+from tilemma.ir.expr import Expr, below, binary, value_of
 from tilemma.ir.tile import Body, Commit, Fill, For, FragmentRef, If, Kernel, Mma, MmaWait, Op, Parallel
 from tilemma.ir.usage import nonzero
 from tilemma.ir.walk import bodies, rewrite, walk, with_bodies
@@ -108,6 +108,6 @@ def _started(loop: For, fill: Fill, first: tuple[Mma, tuple[For, ...]], dims: fr
         return replace(op, accumulate=later) if op is multiply else op
 
     marked = rewrite((loop,), mark)
-    if interval(loop.start, dims)[1] < interval(loop.stop, dims)[0]:
+    if below(loop.start, loop.stop, dims):
         return list(marked)
     return [*marked, If(binary("ge", loop.start, loop.stop), (fill,), span=fill.span)]
