@@ -89,9 +89,10 @@ def like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> Frag
         return plan
     model = catalogue[plan.atom]
     assert isinstance(model, MmaAtom)
+    # Records of another kind lie otherwise.
     # No multiply adds up in bf16, whose values lie two to a register as those of f16 do.
     for stands_in in (dtype, *((f16,) if dtype is bf16 else ())):
-        for atom in catalogue.mma(d=stands_in):
+        for atom in catalogue.mma(model.kind, d=stands_in):
             c = atom.operands["C"]
             if c.dtype is stands_in and atom.threads == model.threads and c.layout == model.operands["C"].layout:
                 return replace(plan, dtype=dtype, atom=atom.name)
