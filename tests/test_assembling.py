@@ -186,3 +186,18 @@ def test_a_tool_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(PtxasFailed, match="not run"), begin("text", "sm_80"):
         raise AssertionError
     assert _left(tmp_path) == []
+
+
+@pytest.mark.parametrize("own", [None, "glibc.malloc.tcache_count=0"])
+def test_large_pages_unless_the_user_tunes_memory(
+    own: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEMMA_CACHE", "")
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    if own is None:
+        monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    else:
+        monkeypatch.setenv("GLIBC_TUNABLES", own)
+    _ptxas(f"open(os.environ['SEEN'], 'w').write(os.environ['GLIBC_TUNABLES'])\n{QUICK}", tmp_path, monkeypatch)
+    assemble("text", "sm_80")
+    assert (tmp_path / "seen").read_text() == (own or "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864")

@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "py"
     ("name", "constants", "level"),
     [
         ("multistage", {}, 2),
-        ("multistage", {"TILE_M": 256, "TILE_N": 128}, 2),
+        ("multistage", {"TILE_M": 256, "TILE_N": 128}, 3),
         ("multistage", {"TILE_N": 128}, 3),
         ("multistage", {"TILE_K": 32}, 3),
         ("double_buffer", {}, 3),

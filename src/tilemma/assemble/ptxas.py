@@ -24,6 +24,10 @@ from .toolchain import Tool, find_tool
 # copies into the registers of A above wgmma.wait_group N for N >= 1.  13.5 keeps them in place.
 SOUND_REGISTER_A = (13, 5)
 
+# ptxas takes some 7,000 pages of 4 KiB one by one, a tenth of its time.  glibc (manual, Memory Allocation
+# Tunables) takes large ones where the kernel allows it; other libraries do not look here.
+MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864"}
+
 
 class PtxRejected(ToolError):
     code = "ptx-rejected"
@@ -286,7 +290,9 @@ class Assembly:
             self.began = time.perf_counter()
             # Into a file: a pipe that nobody reads meanwhile would stop ptxas when it is full.
             with open(self.said, "wb") as said:
-                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={**MALLOC, **os.environ}
+                )
         except BaseException as error:
             self._clean()
             if isinstance(error, OSError):
