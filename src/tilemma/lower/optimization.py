@@ -4,9 +4,9 @@ Where a loop loads mma.sync's operands into one set of registers while it multip
 next turn, ptxas 13.5 at -O3 orders loads, copies and multiplies by a search, which takes as long as all the rest.
 All other code on mma.sync comes out the same at -O2.  What -O2 makes of such a loop has its barrier later and
 reuses fewer operands.  On an H200 that costs nothing where much is multiplied between barriers and nobody waits
-for what was copied last (`examples/py/multistage.py`: 128 multiplies of each of 8 warps, 128 x 256 of the result a
-block); with tiles half as wide or as deep it costs 5 to 9 %, with A's tile the larger one (256 x 128) 5 %, with two
-buffers 8 %.
+for what was copied last (`examples/py/multistage.py`: 128 multiplies of each of 8 warps, 128 x 256 of the result
+a block); with tiles half as wide or as deep it costs 5 to 9 %, with A's tile the larger one (256 x 128) 5 %, with
+two buffers 8 %.
 """
 
 from __future__ import annotations
