@@ -8,6 +8,7 @@ import pytest
 
 import tilemma as tm
 from tilemma import apply, mma, parallel
+from tilemma.lower.context import NotLowered
 
 ROWS, COLUMNS = 16, 16
 # Values of a tile that a lane of a warp holds, two to a register.
@@ -93,3 +94,19 @@ def test_halves_know_their_places():
     placed.on("machine", arch="sm_80")(y)
     i, j = np.indices(y.shape)
     assert np.array_equal(y, np.where(i == j, -1, i * 16 + j).astype(np.float16))
+
+
+@tm.kernel
+def elsewhere(x: tm.Global["f32", 16, 16], y: tm.Global["f32", 16, 16]):
+    for p in parallel(1, level="block"):
+        for g in parallel(1, level="group"):
+            t, u = mma.load(x), mma.frag("f32", 16, 16, init=0.0)
+            for i, j in apply(t):
+                u[i, j] = t[i, j] * 2.0
+            mma.store(u, y)
+
+
+def test_a_tile_that_is_not_gone_over_is_not_written() -> None:
+    with pytest.raises(NotLowered, match="writing `u` in an `apply` over another tile") as refusal:
+        elsewhere.compile("sm_80").ptx  # noqa: B018
+    assert refusal.value.span is not None and refusal.value.span.file == __file__

@@ -234,7 +234,14 @@ def read_fragment_element(lo: Lowering, x: FragmentElement) -> Value:
 def lower_set_fragment_element(lo: Lowering, op: tile.SetFragmentElement) -> None:
     assert lo.visiting is not None
     visit = lo.visiting
-    assert key(lo, op.fragment) == visit.fragment, "apply writes the fragment it visits"
+    if key(lo, op.fragment) != visit.fragment:
+        raise NotLowered(
+            op.span,
+            what=f"writing `{op.fragment.name}` in an `apply` over another tile",
+            arch=lo.arch,
+            expected_what="an `apply` that writes the tile it goes over; it may read others that lie alike",
+            remedy=f"go over `{op.fragment.name}` and read the other tile there",
+        )
     dtype = registers_of(lo, op.fragment).plan.dtype
     e = lo.e
     value = convert(e, lo.scalar(op.value), op.value.type, dtype, lo.arch)
