@@ -7,7 +7,7 @@ WITH_CUDA := [cuda,dev]
 CORE_EXTRAS := $(if $(GPU),$(WITH_CUDA),)
 DEV_EXTRAS := $(if $(GPU),$(WITH_CUDA),[dev])
 
-.PHONY: demo test check lint types format mutate memcheck clean
+.PHONY: demo test check lint types format mutate memcheck lowest newest clean
 
 demo: $(VENV)/.core
 	@$(VENV)/bin/tilemma run examples/co/matmul_wgmma_2group.co --shape M=1024,N=1024,K=1024 --expect "mk,nk->mn" --plan
@@ -25,16 +25,20 @@ mutate: $(VENV)/.dev
 memcheck: $(VENV)/.dev
 	compute-sanitizer --tool memcheck --error-exitcode 1 $(PY) bench/memcheck.py
 
+# Tests with the oldest, and with the newest, of each dependency that pyproject.toml allows; an environment of their own.
+lowest newest: $(VENV)/.dev
+	$(PY) bench/dependencies.py $@
+
 lint: $(VENV)/.dev
-	$(VENV)/bin/ruff check src tests examples bench
-	$(VENV)/bin/ruff format --check src tests examples bench
+	$(VENV)/bin/ruff check src dev tests examples bench
+	$(VENV)/bin/ruff format --check src dev tests examples bench
 
 types: $(VENV)/.dev
 	$(VENV)/bin/mypy
 
 format: $(VENV)/.dev
-	$(VENV)/bin/ruff format src tests examples bench
-	$(VENV)/bin/ruff check --fix src tests examples bench
+	$(VENV)/bin/ruff format src dev tests examples bench
+	$(VENV)/bin/ruff check --fix src dev tests examples bench
 
 $(VENV)/bin/python:
 	@if command -v uv >/dev/null 2>&1; then uv venv --quiet $(VENV); else python3 -m venv $(VENV); fi

@@ -75,9 +75,9 @@ def cold_stages(path: Path, arch: str) -> dict[str, float]:
     from tilemma.assemble import begin
     from tilemma.compiler import CHECKS, Draft, uncollected, with_facts
     from tilemma.ir.verifier import verify
-    from tilemma.lower import lower
-    from tilemma.passes import TARGET_PASSES
     from tilemma.targets.ptx import print_module
+    from tilemma.targets.ptx.lower import lower
+    from tilemma.targets.ptx.passes import TARGET_PASSES
 
     with clock.stage("read"):
         kernel = read(path)

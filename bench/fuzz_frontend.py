@@ -18,9 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tilemma
-from tilemma.tools import fuzz_croqtile, fuzz_mutate
-from tilemma.tools.fuzz_mutate import Outcome
+from dev.fuzz import mutate_croqtile, mutate_python
+from dev.fuzz.mutate_python import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS, PYTHON, CO = (sorted((ROOT / f).glob(g)) for f, g in (
@@ -28,21 +29,21 @@ TESTS, PYTHON, CO = (sorted((ROOT / f).glob(g)) for f, g in (
 
 
 def python() -> Callable[[int, str | None], Outcome]:
-    seeds = fuzz_mutate.kernels_of([*TESTS, *PYTHON])
+    seeds = mutate_python.kernels_of([*TESTS, *PYTHON])
 
     def run(i: int, arch: str | None) -> Outcome:
         r = random.Random(i)
-        return fuzz_mutate.outcome(fuzz_mutate.mutate(r.choice(seeds), seeds, r), f"<mutated {i}>", arch)
+        return mutate_python.outcome(mutate_python.mutate(r.choice(seeds), seeds, r), f"<mutated {i}>", arch)
 
     return run
 
 
 def co() -> Callable[[int, str | None], Outcome]:
-    seeds = fuzz_croqtile.texts_of([*TESTS, *CO])
+    seeds = mutate_croqtile.texts_of([*TESTS, *CO])
 
     def run(i: int, arch: str | None) -> Outcome:
         r = random.Random(i)
-        return fuzz_croqtile.outcome(fuzz_croqtile.mutate(r.choice(seeds), seeds, r), f"mutated{i}.co", arch)
+        return mutate_croqtile.outcome(mutate_croqtile.mutate(r.choice(seeds), seeds, r), f"mutated{i}.co", arch)
 
     return run
 

@@ -1,10 +1,12 @@
-"""Random kernels in both languages against NumPy: on the CPU reference and the PTX machine, or on a GPU.
+"""Random kernels in both languages: CPU reference, PTX machine or GPU, and NumPy, against each other.
 
-    python bench/fuzz_kernels.py --count 1000 --seed 0 --jobs 2 --keep build/fuzz --json docs/proofs/fuzz.json
+    python bench/fuzz_kernels.py --count 20000 --seed 0 --jobs 16 --keep build/fuzz --json docs/proofs/fuzz.json
     python bench/fuzz_kernels.py --device --seconds 60 --jobs 14 --json docs/proofs/fuzz.json
+    python bench/fuzz_kernels.py --family narrow --count 1000      # larger programs, with multiplies and pipelines
 
-Each kernel runs for sm_80 and sm_90a.  One that goes wrong is made smaller and kept with its message; exit status
-1 when there is one.
+Each kernel runs for sm_80 and sm_90a.  A difference, a crash, or a refusal that the CPU reference and PTX do not
+share is a failure; the first of each kind are made smaller and kept with their message.  Exit status 1 when there
+is one.  It prints how many programs had which construct, and how many all targets refused with which error.
 """
 
 from __future__ import annotations
@@ -12,50 +14,100 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import linecache
 import multiprocessing
 import platform
+import signal
 import sys
 import time
+import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tilemma
+from dev.fuzz.check import ARCHS, GENERATORS, Failure, examine
+from dev.fuzz.features import features
+from dev.fuzz.programs import Program
+from dev.fuzz.shrink import shrink
+from dev.fuzz.text import croqtile_text, python_text
 from tilemma.assemble import find_tool
 from tilemma.errors import ToolError
-from tilemma.tools.fuzz import ARCHS, Failure, check
-from tilemma.tools.fuzz_generate import generate
-from tilemma.tools.fuzz_programs import Program, croqtile_text, python_text
-from tilemma.tools.fuzz_shrink import shrink
+
+# Seconds for one program, and failures of each kind that are made smaller.
+PATIENCE, SHRUNK = 120, 2
 
 
-def run(work: tuple[int, bool]) -> tuple[Failure, str] | None:
-    """The failure of the kernel of a seed, and a report of a smaller one that fails alike.
+@dataclass(frozen=True)
+class Task:
+    seed: int
+    family: str
+    device: bool
+    # A report of a smaller program is wanted as well.
+    smaller: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    task: Task
+    features: frozenset[str]
+    refused: str
+    failure: Failure | None
+    report: str = ""
+
+
+class _TooLong(Exception):
+    pass
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _TooLong
+
+
+def _checked(p: Program, task: Task) -> tuple[Failure | None, str]:
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(PATIENCE)
+    try:
+        outcome = examine(p, device=task.device)
+        return outcome.failure, outcome.refused
+    except _TooLong:
+        return Failure(p.seed, "time", f"more than {PATIENCE} s", "too-long"), ""
+    except Exception:
+        return Failure(p.seed, "evaluation", traceback.format_exc(), "internal"), ""
+    finally:
+        signal.alarm(0)
+        linecache.clearcache()
+
+
+def run(task: Task) -> Result:
+    """What became of the kernel of a seed.
 
     After a failure on a GPU its context may be lost: nothing is made smaller there.
     """
-    seed, device = work
-    p = generate(seed)
-    failure = check(p, device=device)
-    if failure is None:
-        return None
-
-    def alike(q: Program) -> bool:
-        found = check(q)
-        return found is not None and (found.where, found.error) == (failure.where, failure.error)
-
-    small = p if device else shrink(p, alike)
-    text = f"{failure if device else check(small)}\n\nsizes {small.sizes}, scalars {small.scalars}\n\n"
-    return failure, text + python_text(small) + "\n" + croqtile_text(small)
+    p = GENERATORS[task.family](task.seed)
+    failure, refused = _checked(p, task)
+    report = ""
+    if failure is not None:
+        kind, small = failure.kind, p
+        if task.smaller and not task.device:
+            small = shrink(p, lambda q: (again := _checked(q, task)[0]) is not None and again.kind == kind, 250)
+        told = failure if small is p else _checked(small, task)[0]
+        report = f"{told}\n\nsizes {small.sizes}, scalars {small.scalars}, in memory {small.hosted}\n\n"
+        report += python_text(small) + "\n" + croqtile_text(small)
+    return Result(task, frozenset(features(p)), refused, failure, report)
 
 
-def until(seeds: range, device: bool, deadline: float | None) -> Iterator[tuple[int, bool]]:
+def until(seeds: range, options: argparse.Namespace, deadline: float | None) -> Iterator[Task]:
     for seed in seeds:
         if deadline is not None and time.monotonic() > deadline:
             return
-        yield seed, device
+        yield Task(seed, options.family, options.device)
 
 
 def versions(device: bool) -> dict[str, Any]:
@@ -76,10 +128,57 @@ def versions(device: bool) -> dict[str, Any]:
 def record(path: Path, entry: dict[str, Any]) -> None:
     """Put ``entry`` into the JSON file in the place of the last one on the same target."""
     known: Sequence[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-    runs = [*(r for r in known if r["target"] != entry["target"]), entry]
-    path.write_text(
-        json.dumps({"runs": sorted(runs, key=lambda r: r["target"])}, indent=1) + "\n", encoding="utf-8"
-    )
+
+    def key(r: dict[str, Any]) -> tuple[str, str]:
+        return r["target"], r.get("family", "narrow")
+
+    runs = [*(r for r in known if key(r) != key(entry)), entry]
+    path.write_text(json.dumps({"runs": sorted(runs, key=key)}, indent=1) + "\n", encoding="utf-8")
+
+
+class Survey:
+    """What was found so far."""
+
+    def __init__(self, keep: Path) -> None:
+        self.keep = keep
+        self.start = time.monotonic()
+        self.failed: list[Result] = []
+        self.kinds: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.features: Counter[str] = Counter()
+        self.done = 0
+
+    def add(self, r: Result) -> None:
+        self.done += 1
+        self.features.update(r.features)
+        if r.refused:
+            self.refused[r.refused] += 1
+        if r.failure is not None:
+            self.failed.append(r)
+            self.kinds[r.failure.kind] += 1
+            self.write(r)
+            if self.kinds[r.failure.kind] <= SHRUNK:
+                print(f"{str(r.failure)[:600]}\n", flush=True)
+
+    def write(self, r: Result) -> None:
+        self.keep.mkdir(parents=True, exist_ok=True)
+        (self.keep / f"{r.task.family}{r.task.seed}.txt").write_text(r.report, encoding="utf-8")
+
+    def to_shrink(self) -> list[Task]:
+        """The first failures of each kind."""
+        counted: Counter[str] = Counter()
+        chosen = []
+        for r in self.failed:
+            assert r.failure is not None
+            counted[r.failure.kind] += 1
+            if counted[r.failure.kind] <= SHRUNK:
+                chosen.append(Task(r.task.seed, r.task.family, r.task.device, True))
+        return chosen
+
+    def progress(self) -> str:
+        rate = self.done / (time.monotonic() - self.start)
+        refused = self.refused.total()
+        return f"{self.done} kernels, {rate:.1f} a second, {len(self.failed)} failures, {refused} refused by all"
 
 
 def main() -> int:
@@ -88,49 +187,51 @@ def main() -> int:
     arguments.add_argument(
         "--seed", type=int, default=int(time.time()) // 86400 * 1_000_000, help="the first seed"
     )
+    arguments.add_argument("--family", choices=sorted(GENERATORS), default="wide")
     arguments.add_argument("--jobs", type=int, default=2)
     arguments.add_argument("--keep", type=Path, default=Path("build/fuzz"), help="where failures are written")
     arguments.add_argument("--device", action="store_true", help="run on this machine's GPU")
     arguments.add_argument("--seconds", type=float, help="start no kernel after so many")
+    arguments.add_argument("--no-shrink", action="store_true", help="keep failures as they are")
     arguments.add_argument("--json", type=Path, help="record the outcome here")
     options = arguments.parse_args()
-    start = time.monotonic()
-    deadline = None if options.seconds is None else start + options.seconds
+    survey = Survey(options.keep)
+    deadline = None if options.seconds is None else survey.start + options.seconds
     seeds = range(options.seed, options.seed + options.count)
-    failed: list[Failure] = []
-    done = 0
     # Fresh processes now and then: a kernel that ruins a GPU's context ruins few others.
     with multiprocessing.get_context("spawn" if options.device else None).Pool(
-        options.jobs, maxtasksperchild=100 if options.device else 50
+        options.jobs, maxtasksperchild=25
     ) as pool:
-        work = until(seeds, options.device, deadline)
-        chunk = options.jobs * 8
-        while batch := [w for _, w in zip(range(chunk), work, strict=False)]:
-            for found in pool.imap_unordered(run, batch):
-                done += 1
-                if found is not None:
-                    failure, report = found
-                    failed.append(failure)
-                    options.keep.mkdir(parents=True, exist_ok=True)
-                    (options.keep / f"{failure.seed}.txt").write_text(report, encoding="utf-8")
-                    print(f"{failure}\n")
-            if done // 100 != (done - len(batch)) // 100:
-                print(f"{done} kernels, {len(failed)} failures", flush=True)
-    print(f"{done} kernels from seed {options.seed}: {len(failed)} failures")
+        for n, found in enumerate(pool.imap_unordered(run, until(seeds, options, deadline), chunksize=8), 1):
+            survey.add(found)
+            if n % 500 == 0:
+                print(survey.progress(), flush=True)
+        if not options.no_shrink and not options.device:
+            for found in pool.imap_unordered(run, survey.to_shrink()):
+                survey.write(found)
+    print(f"{survey.progress()}, from seed {options.seed}")
+    for title, counts in (("programs with", survey.features), ("refused by all", survey.refused)):
+        print(f"{title}: " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items())))
+    for kind, n in survey.kinds.most_common():
+        seeds_of = [r.task.seed for r in survey.failed if r.failure is not None and r.failure.kind == kind]
+        print(f"{n:5} {kind}: {seeds_of[:5]}")
     if options.json:
         entry = {
             "target": "GPU" if options.device else "CPU reference and PTX machine",
+            "family": options.family,
             "date": f"{datetime.date.today():%Y-%m-%d}",
             "first_seed": options.seed,
-            "kernels": done,
+            "kernels": survey.done,
             "archs": list(ARCHS),
-            "failures": sorted(f.seed for f in failed),
-            "seconds": round(time.monotonic() - start),
+            "failures": sorted(r.task.seed for r in survey.failed),
+            "refused_by_all": dict(sorted(survey.refused.items())),
+            "programs_with": dict(sorted(survey.features.items())),
+            "seconds": round(time.monotonic() - survey.start),
             "jobs": options.jobs,
             **versions(options.device),
         }
         record(options.json, entry)
-    return 1 if failed else 0
+    return 1 if survey.failed else 0
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ LEVERS = [
     Lever(
         "in_flight_one",
         "The same with one consumer (64x256 tiles)",
-        "Nobody fills the gap: 1.1 to 1.15",
+        "No other consumer fills the gap: 1.1 to 1.15",
         on="persistent@CONSUMERS=1",
         undo=_without_overlap,
     ),
@@ -164,7 +164,9 @@ LEVERS = [
         "Persistent CTAs and grouped raster, against a CTA for each tile",
         "At K = 4096 a tile multiplies for 65536 clocks. Filling the ring (about 1500) and the epilogue "
         "(about 3000) "
-        "lie bare in a CTA of its own, as shared memory lets one run at a time: 1.04 to 1.07, less at longer K",
+        "are not hidden with a CTA for each tile, because shared memory holds only one CTA at a time: "
+        "1.04 to 1.07, "
+        "less at longer K",
         off="warp_specialized",
     ),
     Lever(
@@ -172,20 +174,20 @@ LEVERS = [
         "Raster in groups of 16 tile rows against 1",
         "132 tiles of a wave, 16 rows high, need 2048 rows of A and about 2100 of B; in one row of tiles at N = "
         "8192, 4.1 rows: 530 and 8192. That is 68 against 143 MB a wave at K = 8192, 0.7 against 1.5 TB/s of "
-        "4.3: no stall, but energy: 1.00 flushed, 1.01 to 1.02 at steady state",
+        "4.3. This saves energy, but no stalls: 1.00 flushed, 1.01 to 1.02 at steady state",
         off="persistent@RASTER=1",
     ),
     Lever(
         "raster8",
         "The same against groups of 8",
-        "86 MB a wave become 68: a fifth of what the energy of the lever above comes from: 1.00 flushed, 1.00 to "
+        "86 MB a wave become 68, which is a fifth of the reduction of the row above: 1.00 flushed, 1.00 to "
         "1.005 at steady state",
         off="persistent@RASTER=4",
     ),
     Lever(
         "store",
         "Output parts stored while the next is staged (`bulk.wait_group.read 1`)",
-        "A part of 8 KB takes 64 clocks to stage, and 430 to leave when all SMs write at once (19 bytes a clock "
+        "A part of 8 KB takes 64 clocks to stage, and 430 to store when all SMs write at once (19 bytes a clock "
         "each); four parts a tile of 65536 clocks at K = 4096, and SMs seldom write at once: 1.00 to 1.02",
         undo=_without_overlapped_store,
     ),
@@ -201,7 +203,8 @@ LEVERS = [
         "cluster4",
         "Clusters of four, 30 of them, in place of two",
         "L2 gives each SM 24 KB a step in place of 32. But of clusters of four an H200 holds 30 at a time "
-        "(`cuOccupancyMaxActiveClusters`), of clusters of two 66: 120 SMs work, 0.91 where stalls count; and 33 "
+        "(`cuOccupancyMaxActiveClusters`), of clusters of two 66: 120 SMs work, which gives 0.91 where "
+        "stalls count; and 33 "
         "persistent clusters take two rounds, 0.6",
         "persistent@CLUSTER=4,RASTER=4,GRID=120",
         "persistent",
@@ -209,7 +212,7 @@ LEVERS = [
     Lever(
         "prefetch",
         "Tensor maps prefetched",
-        "One fetch of 128 bytes from memory a CTA's life, about 600 clocks: below 1.01 from 2048^3 on",
+        "Each CTA fetches 128 bytes from memory once, in about 600 clocks: below 1.01 from 2048^3 on",
         undo=_without_prefetch,
     ),
     Lever(
@@ -221,7 +224,7 @@ LEVERS = [
     Lever(
         "epilogue",
         "Epilogue through swizzled staging (stmatrix) and TMA",
-        "Straight from fragments a warp writes 16-byte pieces of rows, half of every 32-byte sector: up to 6000 "
+        "Without staging a warp writes 16-byte pieces of rows, half of every 32-byte sector: up to 6000 "
         "clocks a tile against 3000 that the write rate sets, and the producer is already loading: 1.02 to "
         "1.05 at K = 4096",
         rewrite=_DIRECT_PERSISTENT,
@@ -238,7 +241,8 @@ LEVERS = [
         "raster_mma_sync",
         "On mma.sync: tiles in groups of 16 tile rows against 1 (double_buffer)",
         "132 tiles of a wave need 4160 rows of A and B in place of 8720: 68 in place of 143 MB a wave at "
-        "K = 8192. No stall, but energy: 1.00 flushed, 1.02 at steady state (worked out afterwards)",
+        "K = 8192. This saves energy, but no stalls: 1.00 flushed, 1.02 at steady state (computed after "
+        "the measurement)",
         on="double_buffer",
         off="double_buffer@RASTER=1",
         arch="sm_80",
@@ -246,8 +250,8 @@ LEVERS = [
     Lever(
         "epilogue_mma_sync",
         "On mma.sync: results through shared memory (multistage)",
-        "Straight from fragments a warp writes half of every 32-byte sector, behind a branch for every pair: "
-        "some 4000 of 230000 clocks a tile: 1.01 to 1.02 (worked out afterwards)",
+        "Without staging a warp writes half of every 32-byte sector, with a branch for every pair: "
+        "some 4000 of 230000 clocks a tile: 1.01 to 1.02 (computed after the measurement)",
         on="multistage",
         rewrite=_DIRECT_MULTISTAGE,
         arch="sm_80",

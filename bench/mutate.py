@@ -25,9 +25,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from machine_cases import CASES, OPS, Case, compiled
 
-from tilemma.machine.mutate import Outcome, Trial
+from dev.ptx_mutation.survey import Outcome, Trial
 
 
 @dataclass(frozen=True)

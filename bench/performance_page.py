@@ -48,12 +48,12 @@ python bench/performance_page.py                       # this page
 ```"""
 
 RULES = """\
-Rules of measuring: random normal operands on both sides; the contestants take turns in one process; medians.
-"Flushed" is a single launch with L2 written over before it, at boost clocks; "steady" is launches back to back
-for seconds, when a large product is limited by power, so that energy for each FLOP counts and stalls do not.
-Ratios are to `torch.mm` (cuBLAS) in the same regime: above 1 is faster than it. Flushed, they are the median of
-the ratios within each round, as a card that grows warm slows down for everybody. Clock and power are means of
-the steady half."""
+Method: the operands are random normal numbers; the kernels alternate in one process; the results are medians.
+"Flushed" is a single launch at boost clocks after the L2 cache was overwritten. "Steady" is launches back to back
+for several seconds. In this regime power limits large products, so the energy for each FLOP decides, not stalls.
+A ratio is the speed relative to `torch.mm` (cuBLAS) in the same regime: above 1 is faster. The flushed ratio is
+the median of the ratios of each round, because a warm GPU slows all kernels down. Clock and power are means of the
+steady runs."""
 
 
 def load(name: str) -> dict[str, Any] | None:
@@ -92,12 +92,12 @@ def speed(data: Mapping[str, Any] | None) -> list[str]:
 
 
 def remark(data: Mapping[str, Any]) -> list[str]:
-    """What a table of several runs was put together from."""
+    """The remark on the runs that a table combines."""
     return [data["remark"], ""] if "remark" in data else []
 
 
 def products(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A table of what bench/gemm.py measures; ratios are to the first kernel of each shape."""
+    """A table of the results of bench/gemm.py; ratios are relative to the first kernel of each shape."""
     head = ("kernel", "M x N x K", "type", "flushed TFLOP/s", "ratio", "steady TFLOP/s", "ratio", "MHz", "W")
 
     def body() -> Iterator[Sequence[str]]:
@@ -122,7 +122,7 @@ def lever_table(data: Mapping[str, Any] | None) -> list[str]:
             gave = gains.get(lever.key, {})
             yield (lever.title, lever.predicted, *(number(gave.get(regime)) for regime in REGIMES))
 
-    lines = rows(("lever", "predicted", "gave, flushed", "gave, steady"), body())
+    lines = rows(("optimization", "predicted", "measured, flushed", "measured, steady"), body())
     if data is not None:
         device = data["versions"].get("device", "a GPU")
         lines += ["", f"Geometric means over {data['shapes']}, {device}."]
@@ -136,12 +136,15 @@ def loop_tables(sass: str) -> list[str]:
     each, busy = 2 * sum(sass_loop.counts(sass).values()), 2 * 4 * 128
     return [
         *lines,
-        '"PTX by hand" is `bench/hand_loop.py` through the same ptxas. The floor is what the step needs; ptxas',
-        "adds moves, since a descriptor's four words lie in neighbouring uniform registers, and computes the",
-        "addresses of tensor maps again.",
-        f"The warps of both consumers on one scheduler issue {each} instructions in the {busy} clocks that their",
-        "eight HGMMA keep the tensor cores busy, and those of the next step while this one multiplies: energy, no",
-        "time.",
+        '"PTX by hand" is `bench/hand_loop.py`, assembled by the same ptxas. The floor is the number of necessary',
+        "instructions. ptxas adds moves, because a descriptor needs four neighbouring uniform",
+        "registers, and it computes",
+        "the addresses of tensor maps again.",
+        f"The warps of both consumers on one scheduler issue {each} instructions in the {busy} clocks in",
+        "which their",
+        "eight HGMMA occupy the tensor cores. The instructions of a step overlap with the multiplies of",
+        "the previous",
+        "step, so they cost energy but no time.",
     ]
 
 
@@ -173,18 +176,18 @@ def compile_table(data: Mapping[str, Any] | None) -> list[str]:
     text = MISSING
     if isinstance(warm, dict):
         text = ", ".join(f"{name} {us:.1f} us" for name, us in warm.items())
-    bars = "After `import tilemma`; the bars are 300 ms cold and 50 ms from the cache."
+    bars = "The times start after `import tilemma`. The limits are 300 ms cold and 50 ms from the cache."
     every = data.get("every_example", {})
     slowest = sorted(every, key=lambda name: -every[name]["median"])
     others = ", ".join(f"{name} {every[name]['median']:.0f}" for name in slowest)
-    listed = [f"Cold, of every example, in ms: {others}."] if every else []
+    listed = [f"Cold compile time of every example, in ms: {others}."] if every else []
     return [*rows(head, body()), "", bars, *listed, f"Host time of a warm call: {text}."]
 
 
 def machine_table(data: Mapping[str, Any] | None) -> list[str]:
     if data is None:
         return [f"Speed of the PTX machine: {MISSING}."]
-    head = ("what", "s", "CPU s", "target, s", "warp instructions a CPU second")
+    head = ("run", "s", "CPU s", "target, s", "warp instructions a CPU second")
     return rows(
         head,
         [
@@ -221,25 +224,27 @@ def memory(data: Mapping[str, Any] | None) -> str:
 
 
 def rests(data: Mapping[str, Any] | None) -> Iterator[str]:
-    """What rests between steady runs do to the power that is shown, where there were any."""
+    """A note on pauses between steady runs, which lower the reported power."""
     pause = (data or {}).get("protocol", {}).get("pause", 0.0)
     if pause:
-        yield "The card tells its power as a mean of the last second:"
-        yield f"rests of {pause} s between the rounds are in it."
+        yield "The GPU reports its power as a mean of the last second,"
+        yield f"which includes the pauses of {pause} s between the rounds."
         yield ""
 
 
 def energy(data: Mapping[str, Any] | None) -> Iterator[str]:
-    """What bench/mma_energy.py measures."""
+    """The results of bench/mma_energy.py."""
     if data is None:
         yield f"Parts of the loop left out: {MISSING}."
         return
     shape = " x ".join(map(str, data["results"][0]["shape"]))
-    yield f"Parts of the loop of multistage left out or made cheaper (`bench/mma_energy.py`), {shape} at steady"
-    yield "state. All multiply as often, on random data; the share is of the speed of the whole loop,"
-    yield "W the card's power at the moment, not the mean of a second."
+    yield f"`bench/mma_energy.py` removes parts of the loop of multistage, or makes them cheaper: {shape}"
+    yield "at steady"
+    yield "state. All variants execute the same number of multiplies on random data. The share is"
+    yield "relative to the speed of"
+    yield "the whole loop. W is the instantaneous power of the GPU, not the mean of a second."
     yield ""
-    head = ("what the loop does", "TFLOP/s", "share", "MHz", "W", "J a product")
+    head = ("variant of the loop", "TFLOP/s", "share", "MHz", "W", "J a product")
 
     def body() -> Iterator[Sequence[str]]:
         for r in data["results"]:
@@ -256,7 +261,8 @@ def page() -> str:
     parts = [
         "# Performance",
         "",
-        "Written by `bench/performance_page.py` from what the benchmarks measured. To measure again:",
+        "`bench/performance_page.py` writes this page from the results of the benchmarks. These",
+        "commands repeat them:",
         "",
         RERUN,
         "",
@@ -268,30 +274,36 @@ def page() -> str:
         "",
         "## On mma.sync",
         "",
-        "The examples that copy by cp.async, compiled for sm_80. The ceiling is what m16n8k16 with f32 sums",
-        "reaches with random operands that never leave the registers, eight warps on each multiprocessor, as many",
-        "FLOP as the product; ratios are to it, in the same regime and process. torch.mm is free to use wgmma.",
-        "Here each single launch follows a rest of 12 ms and a millisecond of writing memory, so that none gets",
-        "clocks that others do not, and steady seconds come in three rounds that each begin with another",
-        "contestant.",
+        "These are the examples with cp.async copies, compiled for sm_80. The ceiling is the speed of",
+        "m16n8k16 with f32",
+        "accumulators and random operands that stay in registers, with eight warps on each",
+        "multiprocessor and as many",
+        "FLOP as the product. The ratios are relative to the ceiling, in the same regime and process.",
+        "torch.mm can use",
+        "wgmma. A pause of 12 ms and a millisecond of memory writes precede each single launch, so that",
+        "all kernels run",
+        "at equal clocks. The steady runs have three rounds, and each round starts with another kernel.",
         "",
         *(products(mma_sync["results"]) if mma_sync is not None else [f"Kernels on mma.sync: {MISSING}."]),
         "",
         *rests(mma_sync),
         *energy(load("mma_energy")),
         "",
-        "## Levers",
+        "## Optimizations, predicted and measured",
         "",
-        "What each was predicted to give, from bytes and clocks of an H200 (132 SMs, 4096 FLOP and 128 bytes of",
-        "shared memory a clock and SM, 4.3 TB/s), as a factor of speed, and what the same kernel with and without",
-        "it measured.",
+        "Each optimization has a predicted and a measured factor of speed. The prediction uses the",
+        "bytes and clocks of an",
+        "H200 (132 SMs; 4096 FLOP and 128 bytes of shared memory for each clock and SM; 4.3 TB/s). The",
+        "measured factor",
+        "compares the same kernel with and without the optimization.",
         "",
         *lever_table(load("levers")),
         "",
         "## The main loop in machine code",
         "",
-        "`examples/py/persistent.py` for sm_90a: one K step of a consumer and one of the producer, which",
-        "`python bench/sass_loop.py --text` prints.",
+        "The tables count the machine instructions of `examples/py/persistent.py` for sm_90a: one K",
+        "step of a consumer",
+        "and one of the producer. `python bench/sass_loop.py --text` prints the instructions.",
         "",
         *loop_tables(sass_loop.sass_of()),
         "",

@@ -168,7 +168,7 @@ def by_hand(loop: Loop) -> dict[str, int]:
 def table(loop: Loop, found: dict[str, int], hand: dict[str, int]) -> list[str]:
     """Rows in Markdown."""
     lines = [
-        f"| {loop.title} | this compiler | PTX by hand | floor | what the floor is |",
+        f"| {loop.title} | this compiler | PTX by hand | floor | instructions of the floor |",
         "|---|---|---|---|---|",
     ]
     kinds = [kind for kind in KINDS if kind in loop.floor or found[kind] or hand[kind]]

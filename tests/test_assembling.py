@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_tools import elf_image, fake_tool, writes
 
 from tilemma import compiler
 from tilemma.assemble import PtxasFailed, PtxRejected, assemble, begin, find_tool
@@ -21,7 +20,7 @@ from tilemma.ir.lane_verifier import InvalidLaneIR
 from tilemma.ir.tile import ArrayFacts
 from tilemma.ir.verifier import InvalidIR
 from tilemma.kernels import Kernel, load
-from tilemma.lower import Lowered
+from tilemma.targets.ptx.lower import Lowered
 
 TEXT = """
 __co__ void twice(global f32 [M, N] a) {
@@ -32,7 +31,8 @@ __co__ void twice(global f32 [M, N] a) {
 FACTS = {"a": ArrayFacts(1, 16)}
 # Says its number and works for a minute; or writes a cubin at once.
 SLOW = "open(os.environ['SEEN'], 'w').write(str(os.getpid()))\ntime.sleep(60)"
-QUICK = "open(sys.argv[sys.argv.index('-o') + 1], 'wb').write(b'cubin')"
+IMAGE = elf_image(90, "twice")
+QUICK = writes(IMAGE)
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +49,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 
 def _ptxas(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = folder / "ptxas"
-    head = f"#!{sys.executable}\nimport os, sys, time\nif '--version' in sys.argv: sys.exit(print('V13.5.0'))\n"
-    tool.write_text(head + script + "\n")
-    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("TILEMMA_PTXAS", str(tool))
+    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(folder, script))
 
 
 def _seen(folder: Path) -> int:
@@ -137,7 +133,7 @@ def test_the_cubin_comes_along(kernel: Kernel, tmp_path: Path, monkeypatch: pyte
     _ptxas(QUICK, tmp_path, monkeypatch)
     ready = kernel.ready("sm_80", FACTS, assemble_for="sm_90")
     (tmp_path / "ptxas").unlink()
-    assert ready.assembled("sm_90").bytes == b"cubin"
+    assert ready.assembled("sm_90").bytes == IMAGE
     again = load(tmp_path / "twice.co").only().ready("sm_80", FACTS, assemble_for="sm_90")
     assert again == ready and again.cubin is None
 
@@ -199,5 +195,5 @@ def test_large_pages_unless_the_user_tunes_memory(
     else:
         monkeypatch.setenv("GLIBC_TUNABLES", own)
     _ptxas(f"open(os.environ['SEEN'], 'w').write(os.environ['GLIBC_TUNABLES'])\n{QUICK}", tmp_path, monkeypatch)
-    assemble("text", "sm_80")
+    assemble("text", "sm_90")
     assert (tmp_path / "seen").read_text() == (own or "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864")

@@ -3,40 +3,61 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tilemma.fingerprint import WITHOUT
+
 ROOT = Path(__file__).resolve().parents[1] / "src" / "tilemma"
 
-BASE = {"records", "errors", "dtypes", "launch"}
-IR = BASE | {"layouts", "atoms", "ir"}
-COMPILER = IR | {"passes", "lower", "targets", "assemble", "explain", "compiler"}
+BASE = {"records", "errors", "dtypes", "launch", "forking"}
+IR = BASE | {"arithmetic", "layouts", "atoms", "ir"}
+COMPILER = IR | {"passes", "targets", "assemble", "explain", "compiler", "fingerprint"}
 # What each top-level module or package may import, besides itself.
 ALLOWED = {
     "records": set(),
     "errors": {"records"},
-    "dtypes": {"records"},
-    "launch": {"records"},
+    "bounded": set(),
+    "forking": set(),
+    "fingerprint": set(),
+    "environment": {"forking"},
+    "dtypes": {"records", "errors"},
+    "launch": {"records", "dtypes", "arithmetic"},
+    "arithmetic": {"records", "errors", "dtypes"},
     "layouts": BASE,
     "atoms": BASE | {"layouts"},
     "cute": BASE | {"layouts", "atoms"},
     "testing": BASE | {"runtime"},
     "ir": IR - {"ir"},
-    "lang": IR,
+    "lang": IR | {"environment"},
     "croqtile": IR,
     "passes": IR,
-    "lower": IR | {"passes"},
-    "targets": IR | {"lower", "passes"},
+    "targets": IR | {"passes"},
     "assemble": BASE,
-    "runtime": BASE,
+    "runtime": BASE | {"arithmetic", "bounded"},
     "machine": BASE,
     "explain": IR | {"passes"},
     "compiler": COMPILER - {"compiler"},
-    "recall": COMPILER | {"croqtile"},
-    "kernels": COMPILER | {"recall", "lang", "croqtile", "runtime", "machine"},
+    "front_end_cache": COMPILER | {"croqtile"},
+    "sources": {"errors"},
+    "kernels": COMPILER
+    | {
+        "sources",
+        "bounded",
+        "forking",
+        "environment",
+        "front_end_cache",
+        "lang",
+        "croqtile",
+        "runtime",
+        "machine",
+    },
 }
+# Inside `targets/ptx`, in the order data passes them: each may import those before it.
+PTX = ("target", "tensor_copies", "version", "passes", "lower", "printer")
 TOP = {"ops", "tools", "cli", "__init__"}
 MAX_LINES = 550
 
@@ -82,6 +103,43 @@ def test_imports_flow_one_way(path: Path) -> None:
     assert imports(path) - {layer} <= ALLOWED[layer]
 
 
+def test_a_target_knows_no_other() -> None:
+    for path in modules():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[0] == "targets" and len(parts) > 2:
+            other = {"cpu", "ptx"} - {parts[1]}
+            text = path.read_text()
+            assert not any(f"tilemma.targets.{x}" in text for x in other), path
+
+
+def test_the_layers_of_ptx_flow_one_way() -> None:
+    for path in modules():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[:2] != ("targets", "ptx") or parts[2] == "__init__":
+            continue
+        assert parts[2] in PTX, f"{path} has no place in the layers of PTX"
+        for found in re.findall(r"tilemma\.targets\.ptx(?:\.| import )(\w+)", path.read_text()):
+            assert PTX.index(found) <= PTX.index(parts[2]), f"{path} imports {found}"
+
+
+@pytest.mark.parametrize("folder", ["targets/ptx/lower", "targets/ptx/passes"])
+def test_modules_of_ptx_import_each_other_without_circles(folder: str) -> None:
+    """At the top of the file, and in an order: none waits inside a function for another to be there."""
+    package = "tilemma." + folder.replace("/", ".")
+    needs = {}
+    for path in sorted((ROOT / folder).glob("*.py")):
+        tree = ast.parse(path.read_text())
+        inner = [x for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for x in ast.walk(f)]
+        assert not [x for x in inner if isinstance(x, ast.ImportFrom) and x.module != "math"], path
+        found = [x.module for x in tree.body if isinstance(x, ast.ImportFrom) and x.module]
+        if path.stem != "__init__":
+            needs[path.stem] = {m.rsplit(".", 1)[1] for m in found if m.startswith(package + ".")}
+    while needs:
+        ready = {m for m, of in needs.items() if not of & set(needs)}
+        assert ready, f"a circle among {sorted(needs)}"
+        needs = {m: of for m, of in needs.items() if m not in ready}
+
+
 def test_the_layers_have_no_cycle() -> None:
     done: set[str] = set()
     while len(done) < len(ALLOWED):
@@ -96,8 +154,24 @@ def test_modules_of_the_tests_have_names_of_their_own() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("folder", ["src", "tests", "bench", "examples"])
+@pytest.mark.parametrize("folder", ["src", "dev", "tests", "bench", "examples"])
 def test_files_can_be_read_in_one_sitting(folder: str) -> None:
     root = Path(__file__).resolve().parents[1] / folder
     lengths = {str(p.relative_to(root)): p.read_text().count("\n") for p in root.rglob("*.py")}
     assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_the_package_does_without_development_code() -> None:
+    """`dev` is not installed: nothing of the package imports it, and no generator is left inside."""
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(n.split(".")[0] in ("dev", "lark", "hypothesis", "pytest") for n in names), path
+
+
+def test_the_fingerprint_covers_the_compiler() -> None:
+    """Nothing that compiling may import is left out of the key of what was compiled."""
+    without = {name.removesuffix(".py") for name in WITHOUT}
+    for layer in ("lang", "croqtile", "compiler", "front_end_cache"):
+        assert not ALLOWED[layer] & without, layer

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilemma import dtypes
+from tilemma.errors import TilemmaError
 from tilemma.testing import (
     ACTIVATIONS,
     differential,
@@ -286,12 +287,12 @@ def test_half_ulp_bounds_rounding_and_is_reached(name: str) -> None:
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_the_largest_value_of_each_type(name: str) -> None:
-    from tilemma.testing import _FORMATS
-
     t = dtypes.dtype(name)
     info = ml_dtypes.finfo(t.numpy) if t.bits <= 16 else np.finfo(t.numpy)
-    f = _FORMATS[name]
-    assert float(info.max) == f.largest and info.nmant == f.bits and float(info.smallest_normal) == 2.0**f.lowest
+    f = t.floating
+    assert (
+        float(info.max) == f.largest and info.nmant == f.mantissa and float(info.smallest_normal) == 2.0**f.lowest
+    )
 
 
 def test_overflow_claims_nothing_and_saturation_is_allowed() -> None:
@@ -410,3 +411,36 @@ def test_differential_names_the_wrong_one() -> None:
 
     differential({"greedy": greedy, **good}, [a, b], wanted, bound)
     assert a.any()
+
+
+@pytest.mark.parametrize(
+    "array", [np.matrix([[1.0]]), np.array([None, 1]), np.zeros(2, [("a", "O")]), [1, 2], None, "x"], ids=repr
+)
+def test_guarded_takes_plain_arrays_only(array: Any) -> None:
+    with pytest.raises(TypeError, match="guarded"):
+        guarded(array)
+
+
+@pytest.mark.parametrize(
+    "options", [{"margin": 5}, {"gap": 3}, {"gap": -4}, {"margin": -128}, {"misalignment": -1}]
+)
+def test_guarded_refuses_odd_sizes(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        guarded(np.zeros(4, np.float32), **options)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"shape": 5}, {"shape": None}, {"shape": "ab"}, {"shape": (1.5,)}, {"shape": (-1,)}, {"shape": (1,) * 40},
+        {"shape": (10**9, 10**9)}, {"shape": (2,), "seed": -1}, {"shape": (2,), "seed": "x"},
+        {"shape": (2,), "kind": 5},
+        {"shape": (2,), "dtype": "O"}, {"shape": (2,), "dtype": None}, {"shape": (2,), "dtype": object},
+        {"shape": (np.matrix([[1]]),)},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_random_array_refuses_what_is_no_array(arguments: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        random_array(**arguments)
+    assert isinstance(caught.value, TilemmaError)

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilemma import dtypes, machine, ops, testing
+    from tilemma import dtypes, machine, ops, targets, testing
     from tilemma.atoms import catalogue as atoms
     from tilemma.errors import CompileError, LaunchError, TilemmaError, ToolError
     from tilemma.kernels import Kernel, kernel, load
@@ -72,6 +72,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     **{n: ("tilemma.kernels", n) for n in ("Kernel", "kernel", "load")},
     "atoms": ("tilemma.atoms", "catalogue"),
     "ops": ("tilemma.ops", None),
+    "targets": ("tilemma.targets", None),
     "testing": ("tilemma.testing", None),
     "machine": ("tilemma.machine", None),
     "dtypes": ("tilemma.dtypes", None),
@@ -83,7 +84,7 @@ __all__ = [
     "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Scalar",
     "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "bound", "break_", "cdiv", "compose",
     "continue_", "dma", "dtypes", "else_", "event", "foreach", "full", "global_", "if_", "inthreads", "kernel",
-    "load", "local", "machine", "mma", "parallel", "select", "shared", "swap", "sync", "testing", "tma",
+    "load", "local", "machine", "mma", "parallel", "select", "shared", "swap", "sync", "targets", "testing", "tma",
     "trigger", "ubound", "var", "wait", "while_",
 ]  # fmt: skip
 

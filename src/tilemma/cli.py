@@ -1,10 +1,17 @@
-"""The command line.  Exit status: 0 good, 1 the kernel is wrong, 2 the program or the arguments are wrong."""
+"""The command line.
+
+Exit status: 0 good, 1 the kernel is wrong, 2 the program or the arguments are wrong, 130 interrupted.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -12,27 +19,61 @@ from typing import Any
 
 import click
 
-from tilemma.errors import TilemmaError
+from tilemma.errors import TilemmaError, visible
 
 F = Callable[..., Any]
+INTERRUPTED = 130
 
 
 def guarded(function: F) -> F:
-    """Errors of the family are printed (as JSON when asked for) and become the exit status."""
+    """Errors of the family are printed (as JSON when asked for) and become the exit status; so do warnings."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
-        try:
-            status = function(*args, **kwargs)
-        except TilemmaError as e:
-            if kwargs.get("as_json"):
-                click.echo(json.dumps({"ok": False, "error": e.to_json()}, ensure_ascii=False))
-            else:
-                click.echo(e.render(), err=True)
-            sys.exit(e.exit_status)
+        from tilemma.tools.output import complain, say_json
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            warnings.showwarning = lambda message, *_, **__: complain(f"warning: {visible(str(message))}")
+            try:
+                status = function(*args, **kwargs)
+            except TilemmaError as e:
+                status = e.exit_status
+                if kwargs.get("as_json"):
+                    say_json({"ok": False, "error": e.to_json()})
+                else:
+                    complain(e.render())
+            except (RecursionError, MemoryError) as e:
+                raise click.ClickException(f"more than this computer holds: {type(e).__name__} {e}") from None
         sys.exit(status or 0)
 
     return run
+
+
+class Commands(click.Group):
+    """The commands; an interrupt ends them with its own status, and takes their temporary files along."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        run: F = super().main
+        if not standalone_mode:
+            return run(*args, standalone_mode=False, **kwargs)
+        before = None
+        with contextlib.suppress(ValueError):  # not in the main thread
+            before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        try:
+            sys.exit(run(*args, standalone_mode=False, **kwargs) or 0)
+        except click.ClickException as error:
+            from tilemma.tools.output import complain
+
+            text = io.StringIO()
+            error.show(text)
+            complain(visible(text.getvalue().rstrip("\n")))
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(INTERRUPTED)
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGTERM, before)
 
 
 def kernel_arguments(function: F) -> F:
@@ -41,7 +82,7 @@ def kernel_arguments(function: F) -> F:
             "--define", "defines", multiple=True, metavar="NAME=VALUE", help="compile-time value or macro"
         ),
         click.argument("kernel", required=False),
-        click.argument("file", type=click.Path(dir_okay=False)),
+        click.argument("file"),
     ):
         function = option(function)
     return function
@@ -58,10 +99,39 @@ def problem_arguments(function: F) -> F:
     return function
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="tilemma")
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """The version, and which of NVIDIA's tools are used, and why."""
+    if not wanted or context.resilient_parsing:
+        return
+    from tilemma import __version__
+    from tilemma.assemble import find_tool
+    from tilemma.tools.output import say
+
+    lines = [f"tilemma, version {__version__}"]
+    for name in ("ptxas", "nvdisasm"):
+        try:
+            lines.append(str(find_tool(name)))
+        except TilemmaError as error:
+            lines.append(f"{name}: none: {error.message}")
+    say("\n".join(lines))
+    context.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+)
 def main() -> None:
     """Kernels for 2D tensor contraction: run, compile, check and look at them."""
+
+
+def _show(outcome: Any, as_json: bool) -> None:
+    from tilemma.tools.output import say, say_json
+
+    if as_json:
+        say_json(outcome.to_json())
+    else:
+        say(outcome.render())
 
 
 def _load(file: str, kernel: str | None, defines: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
@@ -109,7 +179,7 @@ def run(
         seed=seed,
         plan=plan,
     )
-    click.echo(json.dumps(outcome.to_json(), ensure_ascii=False) if as_json else outcome.render())
+    _show(outcome, as_json)
     return 0 if outcome.ok else 1
 
 
@@ -117,14 +187,15 @@ def run(
 @kernel_arguments
 @click.option("--arch", required=True, help="sm_80, sm_86, sm_89, sm_90 or sm_90a")
 @click.option("--emit", required=True, type=click.Choice(["ir", "lane", "ptx", "cubin", "sass", "launch"]))
-@click.option(
-    "-o", "output", type=click.Path(dir_okay=False, writable=True), help="file to write (default: print)"
-)
+@click.option("-o", "output", metavar="PATH", help="file to write (default, and `-`: print)")
+@click.option("--force", is_flag=True, help="let -o replace a file that tilemma did not write")
 @guarded
 def compile_(
-    file: str, kernel: str | None, defines: tuple[str, ...], arch: str, emit: str, output: str | None
+    file: str, kernel: str | None, defines: tuple[str, ...], arch: str, emit: str, output: str | None, force: bool
 ) -> int:
     """Compile a kernel as far as asked for."""
+    from tilemma.tools.output import say, write_file, write_standard
+
     chosen, constants = _load(file, kernel, defines)
     compiled = chosen.compile(arch, **constants)
     content: dict[str, Callable[[], str | bytes]] = {
@@ -137,17 +208,24 @@ def compile_(
     }
     data = content[emit]()
     if output is not None:
-        Path(output).write_bytes(data.encode() if isinstance(data, str) else data)
+        binary = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+        write_file(output, binary, source=file, force=force)
     elif isinstance(data, bytes):
-        sys.stdout.buffer.write(data)
+        write_standard(data)
     else:
-        click.echo(data, nl=not data.endswith("\n"))
+        say(data)
     return 0
 
 
 @main.command()
 @kernel_arguments
-@click.option("--arch", default="sm_90a", show_default=True)
+@click.option("--entry", help="PTX: the kernel (may be left out where the file has one)")
+@click.option("--grid", metavar="N[xN]", help="PTX: blocks")
+@click.option("--block", metavar="N[xN]", help="PTX: threads of a block")
+@click.option("--cluster", metavar="N[xN]", help="PTX: blocks of a cluster")
+@click.option("--shared", default=0, metavar="BYTES", help="PTX: dynamic shared memory")
+@click.option("--expect", multiple=True, metavar="a1=a0+1", help="PTX: what an array should hold afterwards")
+@click.option("--arch", help="target [default: sm_90a; of PTX: its own]")
 @click.option("--schedules", default=20, show_default=True, help="adversarial schedules to run")
 @click.option("--strict", is_flag=True, help="report what only the letter of the ISA forbids, too")
 @problem_arguments
@@ -156,7 +234,13 @@ def check(
     file: str,
     kernel: str | None,
     defines: tuple[str, ...],
-    arch: str,
+    entry: str | None,
+    grid: str | None,
+    block: str | None,
+    cluster: str | None,
+    shared: int,
+    expect: tuple[str, ...],
+    arch: str | None,
     schedules: int,
     strict: bool,
     shape: str | None,
@@ -164,22 +248,27 @@ def check(
     seed: int,
     as_json: bool,
 ) -> int:
-    """Run the kernel's PTX on the PTX machine under many schedules, and report hazards."""
-    from tilemma.tools.check import check_kernel
+    """Run the kernel's PTX on the PTX machine under many schedules, and report hazards.
 
-    chosen, constants = _load(file, kernel, defines)
-    outcome = check_kernel(
-        chosen,
-        constants,
-        arch=arch,
-        shape=shape,
-        args=args,
-        schedules=schedules,
-        strict=strict,
-        seed=seed,
-        progress=not as_json and sys.stderr.isatty(),
-    )
-    click.echo(json.dumps(outcome.to_json(), ensure_ascii=False) if as_json else outcome.render())
+    FILE may be PTX of any compiler: `tilemma check k.ptx --grid 4 --block 128 --arg 'f32[1024]=random' --arg
+    'f32[1024]=out' --expect 'a1=a0 + 1'`.  Arguments are a0, a1, ... in order: TYPE[SHAPE]=random, =out
+    (poisoned), =zeros, =x.npy or NumPy text; TYPE=NUMBER; tma(a0, box=64x64, swizzle=128), the box innermost
+    first.
+    """
+    progress = not as_json and sys.stderr.isatty()
+    options: dict[str, Any] = {"schedules": schedules, "strict": strict, "seed": seed, "progress": progress}
+    outcome: Any
+    if Path(file).suffix == ".ptx":
+        from tilemma.tools.check_ptx import PtxLaunch, check_ptx, required
+
+        launch = PtxLaunch(required("grid", grid), required("block", block), entry or kernel, cluster, shared)
+        outcome = check_ptx(file, launch, args=args, expect=expect, arch=arch, **options)
+    else:
+        from tilemma.tools.check import check_kernel
+
+        chosen, constants = _load(file, kernel, defines)
+        outcome = check_kernel(chosen, constants, arch=arch or "sm_90a", shape=shape, args=args, **options)
+    _show(outcome, as_json)
     return 0 if outcome.ok else 1
 
 
@@ -190,12 +279,30 @@ def check(
 @guarded
 def explain(file: str, kernel: str | None, defines: tuple[str, ...], arch: str, as_json: bool) -> int:
     """The plan: atoms, tiling, layouts, descriptors, copies, synchronisation, shared memory."""
+    from tilemma.tools.output import say, say_json
+
     chosen, constants = _load(file, kernel, defines)
     start = time.perf_counter()
     explanation = chosen.compile(arch, **constants).explain()
     explanation.seconds = time.perf_counter() - start
-    click.echo(json.dumps(explanation.to_json(), ensure_ascii=False) if as_json else explanation.render())
+    assembler = _assembler()
+    if as_json:
+        say_json({**explanation.to_json(), "assembler": assembler and assembler.to_json()})
+    else:
+        say(explanation.render())
+        say(f"  assembler {assembler}" if assembler else "  assembler none, see `tilemma --version`")
     return 0
+
+
+def _assembler() -> Any:
+    """The ptxas that is used, if there is one."""
+    from tilemma.assemble import find_tool
+    from tilemma.errors import ToolError
+
+    try:
+        return find_tool("ptxas")
+    except ToolError:
+        return None
 
 
 @main.command()
@@ -226,13 +333,14 @@ def show(
     (f16,128x64,K,128): its swizzle, banks and conflicts.
     """
     from tilemma.tools import show as tool
+    from tilemma.tools.output import say
     from tilemma.tools.show_tile import show_shared, show_tile
 
     if "," in atom:
-        click.echo(show_shared(atom, format_))
+        say(show_shared(atom, format_))
         return 0
     if tile is not None:
-        click.echo(show_tile(atom, tile, units, format_))
+        say(show_tile(atom, tile, units, format_))
         return 0
     if element is not None:
         row, col = _numbers("element", element, 2, 2)
@@ -243,7 +351,7 @@ def show(
         answer = (tool.holds if as_json else tool.describe_lane)(atom, operand or "C", *numbers)
     else:
         answer = tool.show(atom, operand, "json" if as_json else format_)
-    click.echo(answer if isinstance(answer, str) else json.dumps(answer))
+    say(answer if isinstance(answer, str) else json.dumps(answer))
     return 0
 
 
@@ -266,10 +374,11 @@ def _numbers(option: str, text: str, least: int, most: int) -> list[int]:
 @guarded
 def atoms(arch: str | None, as_json: bool) -> int:
     """The catalogue of instructions."""
-    from tilemma.passes.target import Target
+    from tilemma.targets.ptx.target import Target
+    from tilemma.tools.output import say
     from tilemma.tools.show_atoms import list_atoms
 
-    click.echo(list_atoms(Target.of(arch).arch if arch else None, as_json))
+    say(list_atoms(Target.of(arch).arch if arch else None, as_json))
     return 0
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,19 @@ from typing import Any
 from tilemma.assemble import Assembly, Cubin, DiskCache, NoPtxas, Stored, assemble, begin, disassemble, seek
 from tilemma.errors import CompileError, TilemmaError, ToolError
 from tilemma.explain import Explanation, explain
+from tilemma.fingerprint import fingerprint
+from tilemma.forking import collection_paused
 from tilemma.ir import tile as t
 from tilemma.ir.printer import print_kernel, print_lane
 from tilemma.ir.usage import waits_for_events
 from tilemma.ir.verifier import verify, verify_lane
 from tilemma.ir.walk import walk
 from tilemma.launch import Launch
-from tilemma.lower import Lowered, lower
-from tilemma.passes import PASSES, TARGET_PASSES, Decision
+from tilemma.passes import Decision
 from tilemma.records import record
 from tilemma.targets.ptx import print_module
+from tilemma.targets.ptx.lower import Lowered, lower
+from tilemma.targets.ptx.passes import PASSES, TARGET_PASSES
 
 Facts = Mapping[str, t.ArrayFacts]
 
@@ -43,7 +44,7 @@ class CompilerFailure(CompileError):
 
 
 @contextmanager
-def ours(kernel: t.Kernel, stage: str) -> Iterator[None]:
+def internal_error_guard(kernel: t.Kernel, stage: str) -> Iterator[None]:
     """Whatever fails inside is a mistake of the compiler, and is said to be one."""
     try:
         yield
@@ -79,19 +80,21 @@ def lanes_hold(draft: Draft) -> None:
 def events_end(draft: Draft) -> Decision | None:
     if not waits_for_events(draft.source):
         return None
-    # Imported where there is something to rehearse: the reference executor is of no use to most compilations.
-    from tilemma.targets.cpu.rehearsal import rehearse
+    # Imported where events are waited for: most compilations have no use for the reference executor.
+    from tilemma.targets.cpu.event_simulation import simulate_events
 
     try:
-        found = rehearse(draft.source)
+        found = simulate_events(draft.source)
     except TilemmaError:
         raise
     except Exception as e:
         # It reports mistakes of the program, and its own is none of these.
-        text = f"not rehearsed, by a mistake in tilemma: {type(e).__name__}: {e}"
-        return Decision("rehearsal", "events", text, warning=True, span=draft.source.span)
+        text = f"not simulated, because of an internal error of tilemma: {type(e).__name__}: {e}"
+        return Decision("event simulation", "events", text, warning=True, span=draft.source.span)
     shapes = [dict(shape) for shape in found.shapes]
-    return Decision("rehearsal", "events", str(found), {"shapes": shapes, "reason": found.reason}, span=found.span)
+    return Decision(
+        "event simulation", "events", str(found), {"shapes": shapes, "reason": found.reason}, span=found.span
+    )
 
 
 # What has to hold before code is kept, given out or launched; they run while ptxas works, and raise, or say what
@@ -131,9 +134,9 @@ class Compiled:
     @cached_property
     def _draft(self) -> Draft:
         try:
-            with self._timed("lower"), ours(self.source, "generating code"):
+            with self._timed("lower"), internal_error_guard(self.source, "generating code"):
                 units = lower(self.decided, self.arch)
-            with self._timed("print"), ours(self.source, "printing PTX"):
+            with self._timed("print"), internal_error_guard(self.source, "printing PTX"):
                 ptx = print_module([u.lane for u in units], self.arch)
         except Exception:
             verify(self.decided)  # where it is not valid, that is what went wrong
@@ -144,7 +147,7 @@ class Compiled:
     def _seen(self) -> tuple[Decision, ...]:
         """What the checks say of the code."""
         draft, _ = self._draft, self.kernel
-        with self._timed("check"), ours(self.source, "checking the code"):
+        with self._timed("check"), internal_error_guard(self.source, "checking the code"):
             said = [check(draft) for check in CHECKS]
         return tuple(x for x in said if x is not None)
 
@@ -243,33 +246,12 @@ class Ready:
         return assemble(self.ptx, arch)
 
 
-@cache
-def fingerprint() -> str:
-    """What the compiler is: every file of it by size and time of change."""
-    root = str(Path(__file__).parent)
-    states, folders = [], [root]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.name.endswith((".py", ".lark", ".json")):
-                    state = entry.stat()
-                    states.append((entry.path.removeprefix(root), state.st_size, state.st_mtime_ns))
-                elif entry.is_dir() and entry.name != "__pycache__":
-                    folders.append(entry.path)
-    return DiskCache.key(tuple(sorted(states)))
-
-
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Python's cyclic garbage collection waits: compiling makes next to no cycles, and a full collection of all
     that has been imported costs as much as a pass."""
-    active = gc.isenabled()
-    gc.disable()
-    try:
+    with collection_paused():
         yield
-    finally:
-        if active:
-            gc.enable()
 
 
 def identity(source: t.Kernel) -> str:
@@ -289,10 +271,9 @@ def ready(
     """
     key = DiskCache.key(identity, arch, repr(sorted(facts.items())))
     store = DiskCache("ptx")
-    found = store.get(key)
+    found = store.read(key, _read_ready)
     if found is not None:
-        data = json.loads(found)
-        return Ready(data["ptx"], tuple(Launch.from_json(x) for x in data["launches"]))
+        return found
     seek("ptxas")
     with uncollected(), ExitStack() as open_ones:
         compiled, assembly = compile_now(), None
@@ -303,6 +284,14 @@ def ready(
         content = {"ptx": result.ptx, "launches": [x.to_json() for x in result.launches]}
         store.put(key, json.dumps(content).encode())
         return result if assembly is None else replace(result, cubin=assembly.result())
+
+
+def _read_ready(data: bytes) -> Ready:
+    """What `ready` has kept."""
+    kept = json.loads(data)
+    if type(kept["ptx"]) is not str:
+        raise ValueError
+    return Ready(kept["ptx"], tuple(Launch.from_json(x) for x in kept["launches"]))
 
 
 def default_facts(kernel: t.Kernel) -> dict[str, t.ArrayFacts]:
@@ -329,7 +318,7 @@ def decide(
     log = list(front or ())
     kernel = with_facts(source, {**default_facts(source), **(facts or {})})
     verify(kernel)
-    with ours(source, "deciding"):
+    with internal_error_guard(source, "deciding"):
         for step in PASSES(arch) if front is None else TARGET_PASSES(arch):
             kernel = step.run(kernel, log)
     return Compiled(source, kernel, arch, tuple(log), {"passes": time.perf_counter() - start})

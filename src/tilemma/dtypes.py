@@ -1,15 +1,55 @@
-"""Every element type once: bits, NumPy type, PTX names, legal accumulators."""
+"""Every element type once: bits, format, NumPy type, PTX names, legal accumulators.
+
+What other places say of a type is derived from its entry: the type of an arithmetic result (`promote`), its name
+in array libraries, its DLPack code, the data type of a tensor map, the rounding errors of `tilemma.testing`.
+"""
 
 from __future__ import annotations
 
+from math import ldexp
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
+from tilemma.errors import LaunchError, described
 from tilemma.records import record
 
 Kind = Literal["float", "int", "uint", "bool", "bits"]
+
+
+@record
+class Format:
+    """A floating-point format (IEEE 754's, or OCP's for 8 bits): bits of the exponent and of the mantissa.
+
+    ``infinite``: has infinities.  ``saturates``: conversions stop at the largest number.
+    """
+
+    exponent: int
+    mantissa: int
+    infinite: bool = True
+    saturates: bool = False
+
+    @property
+    def bias(self) -> int:
+        return (1 << self.exponent - 1) - 1
+
+    @property
+    def lowest(self) -> int:
+        """The exponent of the smallest normal number."""
+        return 1 - self.bias
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number.  Without infinities only the mantissa of all ones is NaN (OCP's E4M3)."""
+        top = (1 << self.exponent) - (2 if self.infinite else 1) - self.bias
+        steps = (2 << self.mantissa) - (1 if self.infinite else 2)
+        return ldexp(steps, top - self.mantissa)
+
+    def holds(self, other: Format) -> bool:
+        """Whether every finite number of ``other`` is one of this format."""
+        smallest, others = self.lowest - self.mantissa, other.lowest - other.mantissa
+        return self.mantissa >= other.mantissa and smallest <= others and self.largest >= other.largest
 
 
 @record
@@ -19,7 +59,9 @@ class DType:
     ``numpy`` holds one element in host memory (4-bit types take a byte on the host).  ``ptx`` is the type's
     name inside an instruction (``f16``, ``e4m3``), ``reg`` the PTX register class that carries one scalar.
     ``accumulators`` lists the accumulator types an instruction may have for this operand type, the one
-    inferred for a fill without a suffix first.
+    inferred for a fill without a suffix first.  ``format``: of floats.  ``stored``: the name of the type whose
+    elements it shares, where arrays have none of its own.  ``dlpack``: the code in dlpack.h, None where DLPack has
+    no such type.
     """
 
     name: str
@@ -29,9 +71,13 @@ class DType:
     ptx: str
     reg: str
     accumulators: tuple[str, ...] = ()
+    format: Format | None = None
+    stored: str = ""
+    dlpack: int | None = None
 
     def __post_init__(self) -> None:
         assert self.bits in (1, 4, 6, 8, 16, 32, 64), self
+        assert (self.kind == "float") == (self.format is not None), self
         assert self.bits < 8 or self.numpy.itemsize * 8 == self.bits, self
 
     @property
@@ -43,6 +89,17 @@ class DType:
     @property
     def is_float(self) -> bool:
         return self.kind == "float"
+
+    @property
+    def floating(self) -> Format:
+        """The format of a floating-point type."""
+        assert self.format is not None, f"{self.name} is no floating-point type"
+        return self.format
+
+    @property
+    def library_name(self) -> str:
+        """What NumPy, torch, CuPy and JAX call the type of its elements, such as ``bfloat16``."""
+        return self.numpy.name
 
     @property
     def is_integer(self) -> bool:
@@ -60,28 +117,37 @@ def _np(t: Any) -> np.dtype[Any]:
     return d
 
 
+# Codes of dlpack.h (DLDataTypeCode).
+_INT, _UINT, _FLOAT, _BFLOAT, _BOOL, _E4M3FN, _E5M2 = 0, 1, 2, 4, 6, 10, 12
+
 _TABLE = (
-    DType("f64", 64, "float", _np(np.float64), "f64", "f64", ("f64",)),
-    DType("f32", 32, "float", _np(np.float32), "f32", "f32", ()),
+    DType("f64", 64, "float", _np(np.float64), "f64", "f64", ("f64",), Format(11, 52), dlpack=_FLOAT),
+    DType("f32", 32, "float", _np(np.float32), "f32", "f32", (), Format(8, 23), dlpack=_FLOAT),
     # tf32 occupies a 32-bit register; the hardware reads its upper 19 bits (PTX ISA, alternate formats).
-    DType("tf32", 32, "float", _np(np.float32), "tf32", "b32", ("f32",)),
-    DType("f16", 16, "float", _np(np.float16), "f16", "b16", ("f16", "f32")),
-    DType("bf16", 16, "float", _np(ml_dtypes.bfloat16), "bf16", "b16", ("f32",)),
-    DType("f8_e4m3", 8, "float", _np(ml_dtypes.float8_e4m3fn), "e4m3", "b8", ("f32", "f16")),
-    DType("f8_e5m2", 8, "float", _np(ml_dtypes.float8_e5m2), "e5m2", "b8", ("f32", "f16")),
-    DType("u64", 64, "uint", _np(np.uint64), "u64", "u64"),
-    DType("s64", 64, "int", _np(np.int64), "s64", "s64"),
-    DType("u32", 32, "uint", _np(np.uint32), "u32", "u32"),
-    DType("s32", 32, "int", _np(np.int32), "s32", "s32"),
-    DType("u16", 16, "uint", _np(np.uint16), "u16", "u16"),
-    DType("s16", 16, "int", _np(np.int16), "s16", "s16"),
-    DType("u8", 8, "uint", _np(np.uint8), "u8", "u8", ("s32",)),
-    DType("s8", 8, "int", _np(np.int8), "s8", "s8", ("s32",)),
+    DType("tf32", 32, "float", _np(np.float32), "tf32", "b32", ("f32",), Format(8, 10), stored="f32"),
+    DType("f16", 16, "float", _np(np.float16), "f16", "b16", ("f16", "f32"), Format(5, 10), dlpack=_FLOAT),
+    DType("bf16", 16, "float", _np(ml_dtypes.bfloat16), "bf16", "b16", ("f32",), Format(8, 7), dlpack=_BFLOAT),
+    DType(
+        "f8_e4m3", 8, "float", _np(ml_dtypes.float8_e4m3fn), "e4m3", "b8", ("f32", "f16"),
+        Format(4, 3, infinite=False, saturates=True), dlpack=_E4M3FN,
+    ),
+    DType(
+        "f8_e5m2", 8, "float", _np(ml_dtypes.float8_e5m2), "e5m2", "b8", ("f32", "f16"),
+        Format(5, 2, saturates=True), dlpack=_E5M2,
+    ),
+    DType("u64", 64, "uint", _np(np.uint64), "u64", "u64", dlpack=_UINT),
+    DType("s64", 64, "int", _np(np.int64), "s64", "s64", dlpack=_INT),
+    DType("u32", 32, "uint", _np(np.uint32), "u32", "u32", dlpack=_UINT),
+    DType("s32", 32, "int", _np(np.int32), "s32", "s32", dlpack=_INT),
+    DType("u16", 16, "uint", _np(np.uint16), "u16", "u16", dlpack=_UINT),
+    DType("s16", 16, "int", _np(np.int16), "s16", "s16", dlpack=_INT),
+    DType("u8", 8, "uint", _np(np.uint8), "u8", "u8", ("s32",), dlpack=_UINT),
+    DType("s8", 8, "int", _np(np.int8), "s8", "s8", ("s32",), dlpack=_INT),
     DType("u4", 4, "uint", _np(ml_dtypes.uint4), "u4", "b8", ("s32",)),
     DType("s4", 4, "int", _np(ml_dtypes.int4), "s4", "b8", ("s32",)),
-    DType("b1", 1, "bits", _np(np.bool_), "b1", "b32", ("s32",)),
-    DType("bool", 8, "bool", _np(np.bool_), "pred", "pred"),
-)
+    DType("b1", 1, "bits", _np(np.bool_), "b1", "b32", ("s32",), stored="bool"),
+    DType("bool", 8, "bool", _np(np.bool_), "pred", "pred", dlpack=_BOOL),
+)  # fmt: skip
 
 BY_NAME: dict[str, DType] = {t.name: t for t in _TABLE}
 _ALIASES = {
@@ -98,14 +164,24 @@ _ALIASES = {
 }
 
 
+class UnknownDtype(LaunchError, KeyError, TypeError):
+    code = "unknown-dtype"
+    found = "{got} is no element type"
+    expected = "one of {known}"
+    fix = "use one of these names"
+
+
 def dtype(name: str | DType) -> DType:
     """The type called ``name`` (an alias such as ``f8`` or ``half`` counts).
 
-    Raises KeyError for an unknown name: front ends turn that into an error with a place.
+    Raises UnknownDtype, a KeyError, for an unknown name: front ends turn that into an error with a place.
     """
     if isinstance(name, DType):
         return name
-    return BY_NAME[_ALIASES.get(name, name)]
+    found = BY_NAME.get(_ALIASES.get(name, name)) if isinstance(name, str) else None
+    if found is None:
+        raise UnknownDtype(got=described(name), known=", ".join(BY_NAME))
+    return found
 
 
 def names() -> tuple[str, ...]:
@@ -116,12 +192,44 @@ def names() -> tuple[str, ...]:
 def from_numpy(t: Any) -> DType | None:
     """The type whose elements NumPy stores as ``t``; None when there is none.
 
-    Where two types share a storage type (f32 and tf32, bool and b1) it is the plain one.
+    Where two types share a storage type (f32 and tf32, bool and b1) it is the one that does not borrow it.
     """
     t = np.dtype(t)
-    if t == np.bool_:
-        return BY_NAME["bool"]
-    return next((d for d in _TABLE if d.numpy == t and d.name != "tf32"), None)
+    return next((d for d in _TABLE if d.numpy == t and not d.stored), None)
+
+
+def from_library(name: str) -> DType | None:
+    """The type that array libraries call ``name`` (``float16``, ``bfloat16``), or None."""
+    return next((d for d in _TABLE if d.library_name == name and not d.stored), None)
+
+
+def library_names() -> tuple[str, ...]:
+    """The names that `from_library` knows."""
+    return tuple(d.library_name for d in _TABLE if not d.stored)
+
+
+def from_dlpack(code: int, bits: int) -> DType | None:
+    """The type with that code and width in dlpack.h, or None."""
+    return next((d for d in _TABLE if d.dlpack == code and d.bits == bits), None)
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The type of an arithmetic result, by C's rules.
+
+    Integers narrower than 32 bits count as s32.  Of two floats it is the one that holds the other's numbers, and
+    f32 where neither does (f16 with bf16).
+    """
+    if (a is b or a == b) and (a.kind == "float" or (a.kind in ("int", "uint") and a.bits >= 32)):
+        return a
+    if a.is_float or b.is_float:
+        if not a.is_float:
+            return b
+        if not b.is_float:
+            return a
+        return a if a.floating.holds(b.floating) else b if b.floating.holds(a.floating) else BY_NAME["f32"]
+    bits = max(a.bits, b.bits, 32)
+    unsigned = (a.kind == "uint" and a.bits == bits) or (b.kind == "uint" and b.bits == bits)
+    return dtype(f"{'u' if unsigned else 's'}{bits}")
 
 
 f64, f32, tf32, f16, bf16 = (BY_NAME[n] for n in ("f64", "f32", "tf32", "f16", "bf16"))

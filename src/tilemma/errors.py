@@ -9,14 +9,24 @@ from __future__ import annotations
 
 import json
 import linecache
+import os
+import re
+import stat
 import string
+import sys
 import unicodedata
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tilemma.records import record
 
 _SOURCES: dict[str, str] = {}
+_FOLDERS: set[str] = set()
+# Bytes of a source file that is opened to show a line of it.
+MAX_SOURCE = 8 << 20
+# Characters of a source line that are shown.
+MAX_SHOWN = 100
 
 
 def register_source(name: str, text: str) -> None:
@@ -24,13 +34,48 @@ def register_source(name: str, text: str) -> None:
     _SOURCES[name] = text
 
 
+def show_sources_below(folder: str) -> None:
+    """Let spans into files below ``folder`` show their lines: the folder of PTX that names its sources."""
+    _FOLDERS.add(os.path.realpath(folder))
+
+
+def is_text_source(span: Span | None) -> bool:
+    """Whether ``span`` lies in a registered text (a `.co` file), not in a Python function."""
+    return span is not None and span.file in _SOURCES
+
+
+def spelled(span: Span | None, croqtile: str, python: str) -> str:
+    """What belongs into advice on the program at ``span``: one spelling for each language."""
+    return croqtile if span is None or is_text_source(span) else python
+
+
 def source_line(file: str, line: int) -> str | None:
-    """Line ``line`` (from 1) of ``file``, without its newline; None when it cannot be had."""
+    """Line ``line`` (from 1) of ``file``, without its newline; None when it cannot be had.
+
+    The name may come from PTX that somebody else wrote: see `_may_be_shown`.
+    """
     if file in _SOURCES:
         lines = _SOURCES[file].split("\n")
         return lines[line - 1].rstrip("\r") if 1 <= line <= len(lines) else None
+    if not _may_be_shown(file):
+        return None
     text = linecache.getline(file, line)
     return text.rstrip("\r\n") if text else None
+
+
+def _may_be_shown(file: str) -> bool:
+    """Whether ``file`` was read as a source before, or is a regular file of a source's size below the working
+    folder or one of `show_sources_below`."""
+    if file in linecache.cache:
+        return True
+    try:
+        path = os.path.realpath(file)
+        state = os.stat(path)
+        folders = {os.path.realpath(os.getcwd()), *_FOLDERS}
+    except (OSError, ValueError):
+        return False
+    below = any(path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
+    return below and stat.S_ISREG(state.st_mode) and state.st_size <= MAX_SOURCE
 
 
 @record
@@ -101,6 +146,8 @@ class TilemmaError(Exception):
     found: ClassVar[str] = ""
     expected: ClassVar[str] = ""
     fix: ClassVar[str] = ""
+    # The same advice for programs in Python, where that is spelled otherwise.
+    python_fix: ClassVar[str] = ""
     exit_status: ClassVar[int] = 2
 
     def __init_subclass__(cls) -> None:
@@ -130,7 +177,9 @@ class TilemmaError(Exception):
         return _rebuild, (type(self), self.span, self.notes, self.refusals, self.facts)
 
     def _fill(self, template: str) -> str:
-        return string.Formatter().vformat(template, (), self.facts)
+        # Python writes no integer of more than some thousand digits.
+        facts = {n: described(f) if type(f) is int and f.bit_length() > 1000 else f for n, f in self.facts.items()}
+        return string.Formatter().vformat(template, (), facts)
 
     @property
     def message(self) -> str:
@@ -142,13 +191,16 @@ class TilemmaError(Exception):
 
     @property
     def remedy(self) -> str:
-        return self._fill(self.fix)
+        return self._fill(spelled(self.span, self.fix, self.python_fix or self.fix))
 
     def __str__(self) -> str:
         return self.render()
 
     def render(self) -> str:
-        """The error as text: headline, place with a caret, expectation, remedy, refusals, notes."""
+        """The error as text: headline, place with a caret, expectation, remedy, refusals, notes.
+
+        Text from outside is in it: what a terminal would obey is escaped (see `visible`).
+        """
         lines = [f"error[{self.code}]: {self.message}"]
         if self.span is not None:
             lines += excerpt(self.span)
@@ -164,7 +216,7 @@ class TilemmaError(Exception):
             lines.append(f"  note: {note.text}")
             if note.span is not None:
                 lines += excerpt(note.span)
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def to_json(self) -> dict[str, Any]:
         """The error as a JSON-ready dict; lines and columns count from 1."""
@@ -208,8 +260,26 @@ class FrontEndFailure(CompileError):
     cause: BaseException | None = None
 
 
-class LaunchError(TilemmaError):
+class LaunchError(TilemmaError, ValueError):
     """The arguments of a call do not fit the kernel."""
+
+
+class WrongArgumentType(LaunchError, TypeError):
+    """An argument of a public function that is of a type it does not take."""
+
+    code = "wrong-type"
+    found = "`{function}` got {got} as `{name}`"
+    expected = "{wanted}"
+    fix = "pass {wanted}"
+
+
+class WrongArgument(LaunchError):
+    """An argument of a public function that is of the right type, and out of its range."""
+
+    code = "wrong-argument"
+    found = "`{function}` got {got} as `{name}`"
+    expected = "{wanted}"
+    fix = "pass {wanted}"
 
 
 class ToolError(TilemmaError):
@@ -224,7 +294,7 @@ def _cells(text: str) -> int:
 
 
 def excerpt(span: Span) -> list[str]:
-    """The source line under ``span`` with carets below it."""
+    """The source line under ``span`` with carets below it; of a long line the part around the carets."""
     number = str(span.line)
     gutter = " " * len(number)
     lines = [f" {gutter}--> {span.file}:{span.line}:{span.column}"]
@@ -232,17 +302,94 @@ def excerpt(span: Span) -> list[str]:
     if text is None:
         return lines
     start = min(span.column - 1, len(text))
-    stop = min(span.end_column - 1, len(text)) if span.end_line == span.line else len(text)
-    shown = text.replace("\t", " ")
-    pad = " " * _cells(shown[:start])
-    carets = "^" * max(1, _cells(shown[start:stop]))
-    return [*lines, f" {gutter} |", f" {number} | {shown}", f" {gutter} | {pad}{carets}"]
+    stop = max(start, min(span.end_column - 1, len(text)) if span.end_line == span.line else len(text))
+    before, marked, after = (
+        _one_line(part) for part in _around(text[:start], text[start:stop], text[stop:], MAX_SHOWN)
+    )
+    carets = "^" * max(1, _cells(marked))
+    shown = f" {number} | {before}{marked}{after}"
+    return [*lines, f" {gutter} |", shown, f" {gutter} | {' ' * _cells(before)}{carets}"]
+
+
+def _around(before: str, marked: str, after: str, most: int) -> tuple[str, str, str]:
+    """A line in three parts, cut to about ``most`` characters: the start of what is marked, and its neighbours."""
+    if len(before) + len(marked) + len(after) <= most + 20:
+        return before, marked, after
+    if len(marked) > most // 2:
+        marked, after = marked[: most // 2], " ..."
+    room = (most - len(marked)) // 2
+    if len(before) > room:
+        before = "... " + before[-room:]
+    if len(after) > room:
+        after = after[:room] + " ..."
+    return before, marked, after
+
+
+def _one_line(text: str) -> str:
+    return visible(text.replace("\t", " ").replace("\n", " "))
+
+
+# Characters that a terminal, or an editor, obeys instead of showing: C0 but newline and tab, DEL, C1, marks of
+# writing direction (UAX #9), zero-width ones, line and paragraph separators; and halves of surrogate pairs, which
+# no output can encode.
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+_BIDIRECTIONAL = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """``text`` with every character that a terminal would obey written as its number: `\\x1b`, `\\u202e`."""
+    return _OBEYED.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
+
+
+def print_from_program(text: str) -> None:
+    """Write what a kernel prints to standard output, for a terminal as `visible`."""
+    if sys.stdout is not None:
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        shown = visible(text) if sys.stdout.isatty() else text
+        sys.stdout.write(shown.encode(encoding, "backslashreplace").decode(encoding))
+
+
+class SourceWarning(UserWarning):
+    """A kernel's text is not what it looks like."""
+
+
+def warn_of_direction(file: str, text: str, first: int = 1) -> None:
+    """Warn where ``text`` has characters that change the direction of writing: it may read otherwise than it is.
+
+    ``first`` is the number of its first line.
+    """
+    found = _BIDIRECTIONAL.search(text)
+    if found is not None:
+        line = first + text.count("\n", 0, found.start())
+        column = found.start() - text.rfind("\n", 0, found.start())
+        name = unicodedata.name(found[0], "?")
+        where = f"{visible(file)}:{line}:{column}"
+        what = f"U+{ord(found[0]):04X} ({name}) changes the direction in which the text is shown"
+        warnings.warn(f"{where}: {what}: it may mean something else than it seems to", SourceWarning, stacklevel=3)
 
 
 def nearest(name: str, known: Sequence[str]) -> str | None:
     """The member of ``known`` most like ``name``, or None when none is close."""
+    if not isinstance(name, str):
+        return None
     import difflib
 
     same = [k for k in known if k.lower() == name.lower()]
     matches = same or difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
+
+
+def described(value: object) -> str:
+    """``value`` in an error: its type, and itself where that is short and runs no code of others."""
+    if value is None or isinstance(value, bool):
+        return str(value)
+    name = type(value).__name__
+    article = "an" if name[:1].lower() in "aeiou" else "a"
+    if type(value) not in (int, float, str, bytes):
+        return f"{article} {name}"
+    if type(value) is int and value.bit_length() > 200:
+        return f"an int of {value.bit_length()} bits"
+    text = repr(value[:40] if isinstance(value, (str, bytes)) else value)
+    return f"{text} ({article} {name})"

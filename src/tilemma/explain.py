@@ -14,7 +14,7 @@ from tilemma.ir.expr import value_of
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Space, View
 from tilemma.ir.walk import declarations, walk
-from tilemma.layouts import shared_layout
+from tilemma.layouts import Major, shared_layout
 from tilemma.passes import Decision
 from tilemma.records import record
 
@@ -70,7 +70,7 @@ class Explanation:
             lines.append(f"  store {s['fragment']} => {s['to']}: {s['method']}")
         inserted = ", ".join(f"{n} {name}" for name, n in self.synchronisation.items())
         lines.append(f"  synchronisation: {inserted or 'none needed'}")
-        lines += [f"  {d.subject} {d.text}" for d in self.decisions if d.pass_name == "rehearsal"]
+        lines += [f"  {d.subject} {d.text}" for d in self.decisions if d.pass_name == "event simulation"]
         lines += [f"  warning: {w}" for w in self.warnings]
         # What stands in several places of a program, or is done ahead for the next turn, is said once.
         lines = list(dict.fromkeys(lines))
@@ -141,11 +141,12 @@ def _descriptor(
 ) -> dict[str, Any] | None:
     """The fields of the first descriptor of an operand in shared memory, start relative to its buffer."""
     alloc = table.get(view.base.name) if view is not None else None
-    if view is None or not isinstance(alloc, t.Alloc) or alloc.layout is None or not alloc.layout.slab:
+    if view is None or not isinstance(alloc, t.Alloc) or alloc.layout is None or not alloc.layout.swizzle_atom:
         return None
     columns = value_of(view.base.shape[-1])
     assert columns is not None
-    rows, swizzle = alloc.layout.rows, alloc.layout.slab if alloc.layout.slab > 16 else 0
+    rows, swizzle = alloc.layout.rows, alloc.layout.swizzle_atom if alloc.layout.swizzle_atom > 16 else 0
+    major: Major
     shape, major = ((columns, rows), "MN") if transposed else ((rows, columns), "K")
     tile = shared_layout(view.dtype, *shape, major, swizzle)
     extent = atom.shape[0] if name == "a" else atom.shape[1]
@@ -188,12 +189,13 @@ def _buffer(op: t.Alloc) -> dict[str, Any]:
     data: dict[str, Any] = {"name": b.name, "dtype": b.dtype.name, "shape": shape, "offset": op.offset}
     if plan is None:
         return {**data, "layout": "not laid out", "bytes": None}
-    data |= {"bytes": plan.size * max(1, b.copies), "slab": plan.slab}
-    if plan.slab:
+    data |= {"bytes": plan.size * max(1, b.copies), "slab": plan.swizzle_atom}
+    if plan.swizzle_atom:
         columns = value_of(b.shape[-1])
         assert columns is not None
-        tile = shared_layout(b.dtype, plan.rows, columns, "K", plan.slab if plan.slab > 16 else 0)
-        return {**data, "layout": f"{plan.slab}-byte swizzle, {tile}" if plan.slab > 16 else str(tile)}
+        tile = shared_layout(b.dtype, plan.rows, columns, "K", plan.swizzle_atom if plan.swizzle_atom > 16 else 0)
+        atom = plan.swizzle_atom
+        return {**data, "layout": f"{atom}-byte swizzle, {tile}" if atom > 16 else str(tile)}
     return {**data, "layout": f"rows of {plan.pitch} bytes"}
 
 

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
+from tilemma.bounded import Bounded
 from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollected
-from tilemma.errors import CompileError, LaunchError, Note, nearest
+from tilemma.environment import Environment, content
+from tilemma.errors import (
+    CompileError,
+    LaunchError,
+    Note,
+    TilemmaError,
+    WrongArgumentType,
+    described,
+    nearest,
+    warn_of_direction,
+)
+from tilemma.forking import ForkSafeLock
+from tilemma.front_end_cache import File, Signature, TextSource, known_signature, signature
 from tilemma.ir import tile as t
 from tilemma.launch import evaluate
 from tilemma.passes import FRONT_PASSES, Decision
-from tilemma.passes.target import targets
-from tilemma.recall import File, Signature, TextSource, known_signature, signature
 from tilemma.records import record
 from tilemma.runtime import arrays, binding
+from tilemma.sources import ProgramFailed, read_source, trace_in
+from tilemma.targets import BUILT_IN, registered
+from tilemma.targets.ptx.target import Target, targets
+
+# How many results a kernel keeps, of each kind, and for how many environments; the oldest go first.
+KEPT, ENVIRONMENTS = 256, 16
 
 
 class UnknownTarget(LaunchError):
     code = "unknown-target"
     found = "`{target}` is not a target"
-    expected = "one of auto, cpu, machine, cuda"
+    expected = "one of {known}"
     fix = "{fix_text}"
 
 
@@ -36,18 +50,11 @@ class NoSuchKernel(CompileError):
     fix = "{fix_text}"
 
 
-class CannotRead(CompileError):
-    code = "cannot-read-file"
-    found = "`{file}` cannot be read: {reason}"
-    expected = "a `.co` or `.py` file"
-    fix = "check the path"
-
-
 class SeveralKernels(CompileError):
     code = "several-kernels"
     found = "`{file}` has {count} kernels and none was named"
     expected = "one of: {known}"
-    fix = "name the kernel"
+    fix = "name it: `module.NAME` in Python, `FILE NAME` on the command line"
 
 
 class Source(Protocol):
@@ -64,7 +71,19 @@ class Source(Protocol):
         """The kernel's tile IR for given compile-time values."""
 
 
-TARGETS = ("auto", "cpu", "machine", "cuda")
+class Results:
+    """What is known of a kernel in one environment, by its compile-time values and what else it depends on."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.traced: Bounded[Any, t.Kernel] = Bounded(KEPT)
+        # After the front passes, with what they decided.
+        self.built: Bounded[Any, tuple[t.Kernel, list[Decision]]] = Bounded(KEPT)
+        self.signatures: Bounded[Any, Signature] = Bounded(KEPT)
+        self.ready: Bounded[Any, Ready] = Bounded(KEPT)
+        self.compiled: Bounded[Any, Compiled] = Bounded(KEPT)
+        # Prepared launches of earlier calls on CUDA arrays, for each set of compile-time values.
+        self.warm: Bounded[Any, runtime.CallCache] = Bounded(KEPT)
 
 
 class Kernel:
@@ -78,15 +97,11 @@ class Kernel:
         self.source = source
         self.__name__ = source.name
         self.__doc__ = getattr(getattr(source, "function", None), "__doc__", None)
-        self._lock = threading.RLock()
-        self._traced: dict[Any, t.Kernel] = {}
-        # After the front passes, with what they decided.
-        self._built: dict[Any, tuple[t.Kernel, list[Decision]]] = {}
-        self._signatures: dict[Any, Signature] = {}
-        self._ready: dict[Any, Ready] = {}
-        self._compiled: dict[Any, Compiled] = {}
-        # Prepared launches of earlier calls on CUDA arrays, for each set of compile-time values.
-        self._warm: dict[Any, runtime.CallCache] = {}
+        self._lock = ForkSafeLock()
+        # What a function reads from outside; None for text, which reads nothing.
+        self._environment: Environment | None = getattr(source, "environment", None)
+        self._results = Results(0)
+        self._by_environment: Bounded[int, Results] = Bounded(ENVIRONMENTS)
 
     @property
     def name(self) -> str:
@@ -95,27 +110,45 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<tilemma kernel {self.name}>"
 
+    @property
+    def _known(self) -> Results:
+        """The results for what the function reads from outside now."""
+        environment, results = self._environment, self._results
+        if environment is None or (environment.unchanged() and results.version == environment.version):
+            return results
+        with self._lock:
+            version = environment.key()
+            found = self._by_environment.get(version)
+            if found is None:
+                found = self._by_environment[version] = Results(version)
+            self._results = found
+            return found
+
     def traced(self, **constants: Any) -> t.Kernel:
         """The tile IR as the front end gives it, before any pass."""
-        key = _key(constants)
+        key, known = _key(constants), self._known.traced
         with self._lock:
-            if key not in self._traced:
+            found = known.get(key)
+            if found is None:
                 with uncollected():
-                    self._traced[key] = self.source.build(constants)
-            return self._traced[key]
+                    found = known[key] = self.source.build(constants)
+                if self._environment is not None:
+                    self._environment.accept()
+            return found
 
     def signature(self, **constants: Any) -> Signature:
         """What a call passes."""
-        key = _key(constants)
+        key, known = _key(constants), self._known.signatures
         with self._lock:
-            if key not in self._signatures:
-                known = self._identity(constants)
-                self._signatures[key] = (
-                    known_signature(known, lambda: self.traced(**constants))
-                    if known is not None
+            found = known.get(key)
+            if found is None:
+                name = self._identity(constants)
+                found = known[key] = (
+                    known_signature(name, lambda: self.traced(**constants))
+                    if name is not None
                     else signature(self.traced(**constants))
                 )
-            return self._signatures[key]
+            return found
 
     def _identity(self, constants: Mapping[str, Any]) -> str | None:
         """The key of the IR where it is known without building it."""
@@ -126,15 +159,16 @@ class Kernel:
         return self._fronted(constants)[0]
 
     def _fronted(self, constants: Mapping[str, Any]) -> tuple[t.Kernel, list[Decision]]:
-        key = _key(constants)
+        key, known = _key(constants), self._known.built
         with self._lock:
-            if key not in self._built:
+            found = known.get(key)
+            if found is None:
                 kernel = self.traced(**constants)
                 log: list[Decision] = []
                 for step in FRONT_PASSES:
                     kernel = step.run(kernel, log)
-                self._built[key] = kernel, log
-            return self._built[key]
+                found = known[key] = kernel, log
+            return found
 
     def compile(
         self, arch: str = "sm_90a", *, facts: Mapping[str, t.ArrayFacts] | None = None, **constants: Any
@@ -147,12 +181,15 @@ class Kernel:
     def _decided(
         self, arch: str, facts: Mapping[str, t.ArrayFacts] | None, constants: Mapping[str, Any]
     ) -> Compiled:
+        _check_target("compile", arch, facts)
         key = (arch, _key(constants), tuple(sorted((facts or {}).items(), key=lambda kv: kv[0])))
+        known = self._known.compiled
         with self._lock:
-            if key not in self._compiled:
+            found = known.get(key)
+            if found is None:
                 kernel, front = self._fronted(constants)
-                self._compiled[key] = decide(kernel, arch, facts, front)
-            return self._compiled[key]
+                found = known[key] = decide(kernel, arch, facts, front)
+            return found
 
     def ready(
         self, arch: str, facts: Mapping[str, t.ArrayFacts], *, assemble_for: str | None = None, **constants: Any
@@ -161,28 +198,41 @@ class Kernel:
 
         ``assemble_for``: the architecture it will be `Ready.assembled` for, where that is known.
         """
+        _check_target("ready", arch, facts)
         key = (arch, _key(constants), tuple(sorted(facts.items(), key=lambda kv: kv[0])))
+        known = self._known.ready
         with self._lock:
-            if key not in self._ready:
-                known = self._identity(constants) or identity(self.traced(**constants))
-                self._ready[key] = ready(
-                    known, arch, facts, lambda: self._decided(arch, facts, constants), assemble_for
+            found = known.get(key)
+            if found is None:
+                name = self._identity(constants) or identity(self.traced(**constants))
+                found = known[key] = ready(
+                    name, arch, facts, lambda: self._decided(arch, facts, constants), assemble_for
                 )
-            return self._ready[key]
+            return found
 
     def on(self, target: str, **options: Any) -> Runner:
-        """The kernel bound to a target: "cpu", "machine", "cuda", or "auto" (the arrays decide).
+        """The kernel bound to a target: "cpu", "machine", "cuda", "auto" (the arrays decide), or the name of one
+        that `tm.targets.register` was given.
 
         Options: ``arch`` for machine and cuda; ``seed``, ``schedule``, ``strict`` for the machine; ``stream``
         for cuda.
         """
-        if target not in TARGETS:
-            near = nearest(target, TARGETS)
-            raise UnknownTarget(target=target, fix_text=f"did you mean `{near}`?" if near else "use one of these")
+        known = (*BUILT_IN, *registered())
+        if not isinstance(target, str):
+            raise WrongArgumentType(
+                function="on", name="target", got=described(target), wanted=f"one of {', '.join(known)}"
+            )
+        if target not in known:
+            near = nearest(target, known)
+            raise UnknownTarget(
+                target=target,
+                known=", ".join(known),
+                fix_text=f"did you mean `{near}`?" if near else "use one of these, or register it",
+            )
         return Runner(self, target, options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        warm = self._warm.get(_key(kwargs) if kwargs else ())
+        warm = self._known.warm.get(_key(kwargs) if kwargs else ())
         if warm is not None and warm.run(args):
             return None
         return Runner(self, "auto", {})(*args, **kwargs)
@@ -195,9 +245,11 @@ class Kernel:
         launches: Sequence[runtime.PreparedLaunch],
     ) -> None:
         """Start ``launches`` directly when a call with the same arguments, named by ``order``, comes again."""
-        key = _key(constants)
+        key, known = _key(constants), self._known.warm
         with self._lock:
-            cache = self._warm.setdefault(key, runtime.CallCache(order))
+            cache = known.get(key)
+            if cache is None:
+                cache = known[key] = runtime.CallCache(order)
         cache.put(args, *launches)
 
 
@@ -223,7 +275,7 @@ class Runner:
         target = self.target
         if target == "auto":
             target = "cuda" if bound.device[0] == "cuda" else "cpu"
-        run = {"cpu": _run_cpu, "machine": _run_machine, "cuda": _run_cuda}[target]
+        run = {"cpu": _run_cpu, "machine": _run_machine, "cuda": _run_cuda}.get(target, _run_registered)
         outcome = run(self, constants, bound, call)
         returns = self.kernel.signature(**constants).returns
         return outcome if returns is None else call.args[call.order.index(returns)]
@@ -253,6 +305,13 @@ def _run_cpu(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound,
     execute(runner.kernel.build(**constants), views, scalars, dims=bound.names)
 
 
+def _run_registered(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound, call: _Call) -> Any:
+    views = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
+    scalars = {s.name: bound.values[s.name] for s in bound.launch.scalars}
+    target = registered()[runner.target]
+    return target.run(runner.kernel.build(**constants), views, scalars, bound.names, **runner.options)
+
+
 def _run_machine(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound, call: _Call) -> Any:
     from tilemma import machine
 
@@ -269,6 +328,7 @@ def _prepare(
 ) -> list[runtime.PreparedLaunch]:
     """The launches of a call whose arrays are on ``device``, compiled, loaded, their arguments packed."""
     target = runner.options.get("arch") or best_arch(device.compute_capability)
+    Target.of(target)  # raises UnknownArch before the device is asked
     where = runtime.assembly_arch(target, device, runner.kernel.name)
     compiled = runner.kernel.ready(target, _facts(bound), assemble_for=where, **constants)
     assembled: str | None = where
@@ -322,26 +382,21 @@ def _facts(bound: binding.Bound) -> dict[str, t.ArrayFacts]:
     return {a.name: _array_facts(bound.array(a.name)) for a in bound.launch.arrays}
 
 
+def _check_target(function: str, arch: object, facts: object) -> None:
+    if not isinstance(arch, str):
+        raise WrongArgumentType(
+            function=function, name="arch", got=described(arch), wanted="a target such as 'sm_90a'"
+        )
+    if facts is not None and not (
+        isinstance(facts, Mapping)
+        and all(isinstance(n, str) and isinstance(f, t.ArrayFacts) for n, f in facts.items())
+    ):
+        wanted = "a mapping from names of arrays to ArrayFacts"
+        raise WrongArgumentType(function=function, name="facts", got=described(facts), wanted=wanted)
+
+
 def _key(constants: Mapping[str, Any]) -> Any:
-    return tuple(sorted((name, _value_key(v)) for name, v in constants.items()))
-
-
-def _value_key(v: Any) -> Any:
-    """Equal for values that trace alike: 1, 1.0 and True do not, nor do 0.0 and -0.0."""
-    if isinstance(v, float):
-        return type(v), repr(v)
-    if isinstance(v, (list, tuple)):
-        return type(v), *map(_value_key, v)
-    if isinstance(v, dict):
-        return type(v), *((_value_key(k), _value_key(x)) for k, x in v.items())
-    if isinstance(v, np.ndarray):  # its repr leaves elements out
-        return type(v), v.dtype.str, v.shape, v.tobytes()
-    try:
-        hash(v)
-    except TypeError:
-        return type(v), repr(v)
-    # The object itself: what stands for a function must not be found again for a later one at its address.
-    return type(v), v
+    return tuple(sorted([(name, content(v)) for name, v in constants.items()], key=lambda item: item[0]))
 
 
 def _with_result(
@@ -379,7 +434,10 @@ def kernel(function: Callable[..., Any]) -> Kernel:
 
 
 class Module:
-    """The kernels of a file, as attributes and by name."""
+    """The kernels of a file, as attributes and by name.
+
+    A module of one kernel stands for it: it can be called, and has the kernel's methods (`on`, `compile`, ...).
+    """
 
     def __init__(self, file: str, kernels: Mapping[str, Kernel], notes: Sequence[Note] = ()) -> None:
         self.file = file
@@ -387,6 +445,10 @@ class Module:
         self.notes = tuple(notes)
 
     def __getitem__(self, name: str) -> Kernel:
+        if not isinstance(name, str):
+            raise WrongArgumentType(
+                function="Module[...]", name="name", got=described(name), wanted="a kernel's name"
+            )
         if name not in self.kernels:
             near = nearest(name, list(self.kernels))
             raise NoSuchKernel(
@@ -397,13 +459,21 @@ class Module:
             )
         return self.kernels[name]
 
-    def __getattr__(self, name: str) -> Kernel:
-        if name.startswith("__"):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
             raise AttributeError(name)
-        return self[name]
+        # Names of kernels come first: a kernel may be called `compile`.
+        return getattr(self.only(), name) if name not in self.kernels and name in _METHODS else self[name]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the kernel, when there is one; SeveralKernels otherwise."""
+        return self.only()(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tilemma module {self.file!r} with {', '.join(self.kernels) or 'no kernels'}>"
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.kernels]
+        return [*super().__dir__(), *self.kernels, *(_METHODS if len(self.kernels) == 1 else ())]
 
     def only(self) -> Kernel:
         """The kernel, when there is one; SeveralKernels otherwise."""
@@ -412,16 +482,21 @@ class Module:
         return next(iter(self.kernels.values()))
 
 
+# What a module of one kernel passes on to it.
+_METHODS = tuple(name for name in (*vars(Kernel), "source") if not name.startswith("_"))
+
+
 def load(path: str | Path, defines: Mapping[str, Any] | None = None) -> Module:
     """The kernels of a `.co` file; ``defines`` are as ``#define NAME VALUE`` before its first line.
 
     Raises CannotRead for a file that cannot be read, and the front end's errors.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-        raise CannotRead(file=str(path), reason=reason) from None
+    text = read_source("load", path).decode("utf-8", "strict")
+    if defines is not None and not (isinstance(defines, Mapping) and all(isinstance(n, str) for n in defines)):
+        raise WrongArgumentType(
+            function="load", name="defines", got=described(defines), wanted="a mapping from names to values"
+        )
+    warn_of_direction(str(path), text)
     file = File(text, str(path), dict(defines or {}))
     return Module(str(path), {name: Kernel(TextSource(file, name)) for name in file.kernels}, file.notes)
 
@@ -430,10 +505,14 @@ def load_python(path: str | Path) -> Module:
     """The kernels of a Python file, which is executed."""
     import runpy
 
+    warn_of_direction(str(path), read_source("load_python", path).decode())
     try:
         names = runpy.run_path(str(path), run_name="tilemma_kernels")
-    except OSError as e:
-        raise CannotRead(file=str(path), reason=e.strerror or str(e)) from None
+    except (TilemmaError, KeyboardInterrupt):
+        raise
+    except BaseException as e:
+        # The file is the user's program: what it raises is shown as Python shows it.
+        raise ProgramFailed(file=str(path), what=f"{type(e).__name__}: {e}", trace=trace_in(e, str(path))) from e
     return Module(str(path), {n: k for n, k in names.items() if isinstance(k, Kernel)})
 
 

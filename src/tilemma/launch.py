@@ -5,6 +5,9 @@ Sizes that depend on the arrays are small expression trees over names::
 
     ("cdiv", "M", 128)          # names: dimensions ("M"), scalar parameters ("n"),
     ("mul", "lhs.stride0", 2)   # element strides of array parameters ("lhs.stride0")
+
+Divisions are those of `tilemma.arithmetic`; sums and products are exact, and ("wrap", size) is the s32 that the
+kernel computes where they may leave it.
 """
 
 from __future__ import annotations
@@ -13,22 +16,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, field
 from typing import Any, TypeAlias
 
+from tilemma.arithmetic import integers
+from tilemma.dtypes import s32
 from tilemma.records import record
 
+# The largest extent of an array, below 2**31 so that a position some tiles beyond the edge is still an s32.
+MAX_EXTENT = 2**31 - 2**20
+
 Size: TypeAlias = int | str | tuple[Any, ...]
-
-
-def _cdiv(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 SIZE_OPS: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "cdiv": _cdiv,
-    "mod": lambda a, b: a % b,
+    "floordiv": integers.floordiv,
+    "cdiv": integers.cdiv,
+    "div": integers.div,
+    "mod": integers.mod,
+    "floormod": integers.floormod,
+    "wrap": lambda a: integers.wrap(a, s32),
     "min": min,
     "max": max,
     "lt": lambda a, b: int(a < b),
@@ -43,7 +50,7 @@ SIZE_OPS: dict[str, Callable[..., int]] = {
 def evaluate(size: Size, names: Mapping[str, int]) -> int:
     """The value of ``size`` where the names have the values ``names``.
 
-    "and", "or" and "select" evaluate what they need only.  KeyError for a missing name, ZeroDivisionError.
+    "and", "or" and "select" evaluate what they need only.  KeyError for a missing name.
     """
     if isinstance(size, int):
         return size

@@ -14,49 +14,65 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from . import dtypes
 from .dtypes import DType
+from .errors import LaunchError, TilemmaError, WrongArgument, WrongArgumentType, described
 from .runtime.arrays import describe, host_view
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class NotComparable(LaunchError, TypeError):
+    code = "not-comparable"
+    found = "`{function}` cannot work with these arguments: {what}"
+    expected = "arrays and numbers as the function's docstring says, of shapes that fit together"
+    fix = "correct the arguments"
+
+
+def _explained(function: _F) -> _F:
+    """What Python or NumPy say of arguments that do not fit becomes an error of the family."""
+
+    @wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        try:
+            return function(*args, **keywords)
+        except TilemmaError:
+            raise
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            ImportError,
+            MemoryError,
+        ) as e:
+            what = f"{type(e).__name__}: {e}"[:300]
+            raise NotComparable(function=function.__name__, what=what) from e
+
+    return cast(_F, call)
+
 
 Array = np.ndarray[Any, Any]
 F64 = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """A floating type: significant bits after the first, exponent of the smallest normal, largest value."""
-
-    bits: int
-    lowest: int
-    largest: float
-    saturates: bool = False
-
-
-_FORMATS = {
-    "f64": _Format(52, -1022, float(np.finfo(np.float64).max)),
-    "f32": _Format(23, -126, float(np.finfo(np.float32).max)),
-    "tf32": _Format(10, -126, float(np.finfo(np.float32).max)),
-    "f16": _Format(10, -14, 65504.0),
-    "bf16": _Format(7, -126, float.fromhex("0x1.fep127")),
-    "f8_e4m3": _Format(3, -6, 448.0, saturates=True),
-    "f8_e5m2": _Format(2, -14, 57344.0, saturates=True),
-}
-
-
+@_explained
 def half_ulp(magnitude: F64, dtype: str | DType) -> F64:
     """Half the distance between neighbours of type ``dtype`` at ``magnitude`` >= 0, subnormals included.
 
     Rounding x to nearest moves it by at most this much, if x does not overflow.
     """
-    f = _FORMATS[dtypes.dtype(dtype).name]
+    f = dtypes.dtype(dtype).floating
     _, exponent = np.frexp(magnitude)  # magnitude = m * 2**exponent, 0.5 <= m < 1; 0 has no exponent
     exponent = np.where(magnitude == 0, f.lowest, exponent - 1)
-    return np.asarray(np.ldexp(0.5, np.maximum(exponent, f.lowest) - f.bits))
+    return np.asarray(np.ldexp(0.5, np.maximum(exponent, f.lowest) - f.mantissa))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +106,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+@_explained
 def to_float64(x: Any) -> F64:
     """``x`` (any array that kernels take, on any device) as a float64 NumPy array."""
     if isinstance(x, np.ndarray):
@@ -118,6 +135,7 @@ def _element_type(x: Any) -> str:
     return describe(x).dtype.name
 
 
+@_explained
 def reference(expect: str, *arrays: Any) -> F64:
     """The contraction ``expect`` (as for numpy.einsum: "mk,nk->mn") of ``arrays`` in float64.
 
@@ -141,7 +159,7 @@ def _products(a: Any, b: Any) -> tuple[F64, F64]:
     return x @ y, np.abs(x) @ np.abs(y)
 
 
-def _grain(x: Any) -> float:
+def grain_of(x: Any) -> float:
     """A power of two that divides every element of ``x``; 0 when none is known."""
     if _is_torch(x) and x.device.type == "cuda":
         whole = x.float()  # fp8 tensors have no arithmetic of their own
@@ -164,11 +182,14 @@ def _growth(unit: float, steps: float) -> float:
 _EXACT = {"f64": 2.0**53, "f32": 2.0**24, "f16": 2.0**11, "f8": 2.0**13}
 
 
-def _accumulation(total: F64, depth: int, acc: DType, operands: str, grain: float) -> F64:
-    """Bound on |computed sum - exact sum| where ``total`` is the sum of |products|; see `error_bound`."""
+def accumulation_bound(total: F64, depth: int, acc: DType, operands: str, grain: float) -> F64:
+    """Bound on |computed sum - exact sum| where ``total`` is the sum of |products|; see `error_bound`.
+
+    ``operands`` names the type that is multiplied; ``grain`` divides every product (0: unknown).
+    """
     if acc.is_integer:
         return np.where(total >= 2.0 ** (acc.bits - 1), np.inf, 0.0)
-    f = _FORMATS[acc.name]
+    f = acc.floating
     if acc.name == "f64":
         error = total * _growth(2.0**-53, 2 * depth + 4)
     elif acc.name == "f16":
@@ -188,6 +209,7 @@ def _accumulation(total: F64, depth: int, acc: DType, operands: str, grain: floa
     return np.where(total + error > f.largest, np.inf, error)
 
 
+@_explained
 def error_bound(
     a: Any,
     b: Any,
@@ -245,8 +267,8 @@ def error_bound(
     if int(b.shape[-2]) != depth:
         raise ValueError(f"a is [..., M, K] = {tuple(a.shape)} and b [..., K, N] = {tuple(b.shape)}")
     product, total = _products(a, b)
-    grain = _grain(a) * _grain(b)
-    errors = _accumulation(total, depth, acc, operands or _element_type(a), grain)
+    grain = grain_of(a) * grain_of(b)
+    errors = accumulation_bound(total, depth, acc, operands or _element_type(a), grain)
     with np.errstate(invalid="ignore", over="ignore"):
         return _epilogue(product, errors, acc, out, alpha, beta, c, bias, activation)
 
@@ -290,7 +312,7 @@ def _stored(value: F64, error: F64, acc: DType, out: DType, plain: bool) -> F64:
         high = high or 2.0 ** (out.bits - 1) - 1
         beyond = np.maximum(np.maximum(value - high, low - value), 0)
         return np.asarray(error + (0.0 if acc.is_integer and plain else 0.5) + beyond)
-    f = _FORMATS[out.name]
+    f = out.floating
     if out.name == acc.name and plain:
         rounding = np.zeros_like(reach)
     else:
@@ -300,6 +322,7 @@ def _stored(value: F64, error: F64, acc: DType, out: DType, plain: bool) -> F64:
     return np.where(reach + rounding > f.largest, np.inf, error + rounding)
 
 
+@_explained
 def share_of_bound(result: Any, reference: Any, bound: Any) -> float:
     """The largest |result - reference| / bound; at most 1 for a correct kernel, infinite for a wrong one.
 
@@ -320,6 +343,7 @@ def share_of_bound(result: Any, reference: Any, bound: Any) -> float:
     return float(np.where(np.isnan(share), np.inf, share).max())
 
 
+@_explained
 def random_array(shape: Sequence[int], dtype: str | DType = "f16", seed: int = 0, kind: str = "randn") -> Array:
     """A NumPy array for tests, the same for the same arguments everywhere.
 
@@ -328,6 +352,19 @@ def random_array(shape: Sequence[int], dtype: str | DType = "f16", seed: int = 0
     the product shows who multiplies whom).
     """
     element = dtypes.dtype(dtype)
+    many = isinstance(shape, Sequence) and len(shape) > MAX_RANK
+    if not isinstance(shape, Sequence) or isinstance(shape, str) or not (many or all(_is_whole(n) for n in shape)):
+        raise WrongArgumentType(
+            function="random_array", name="shape", got=described(shape), wanted="a sequence of whole numbers"
+        )
+    if many or any(n < 0 for n in shape) or math.prod(shape) > MAX_ELEMENTS:
+        wanted = f"up to {MAX_RANK} numbers of at least 0, and at most {MAX_ELEMENTS} elements"
+        got = f"{len(shape)} numbers" if many else f"{tuple(shape)!s:.60}"
+        raise WrongArgument(function="random_array", name="shape", got=got, wanted=wanted)
+    _check_size("random_array", "seed", seed, 1 << 62)
+    if kind not in ("randn", "small_integers", "onehot"):
+        wanted = "randn, small_integers or onehot"
+        raise WrongArgument(function="random_array", name="kind", got=described(kind), wanted=wanted)
     rng = np.random.default_rng([seed, *shape])
     target = element.numpy
     if element.bits == 1 or element.kind == "bool":
@@ -341,13 +378,37 @@ def random_array(shape: Sequence[int], dtype: str | DType = "f16", seed: int = 0
     if kind == "small_integers":
         low, high = (0, 4) if element.kind == "uint" else (-2, 2)
         return rng.integers(low, high, shape, endpoint=True).astype(target)
-    if kind != "randn":
-        raise ValueError(f"kind is randn, small_integers or onehot, not {kind!r}")
     if element.is_integer:
         high = min(100, 2 ** (element.bits - (element.kind == "int")) - 1)
         low = 0 if element.kind == "uint" else -min(100, 2 ** (element.bits - 1))
         return rng.integers(low, high, shape, endpoint=True).astype(target)
     return rng.standard_normal(shape).astype(target)
+
+
+# Dimensions and elements of an array for tests.
+MAX_RANK = 32
+MAX_ELEMENTS = 1 << 34
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _check_size(function: str, name: str, value: object, most: int, multiple: int = 1) -> None:
+    if not _is_whole(value):
+        raise WrongArgumentType(function=function, name=name, got=described(value), wanted="a whole number")
+    assert isinstance(value, (int, np.integer))
+    if not 0 <= value <= most or value % multiple:
+        wanted = f"a multiple of {multiple} from 0 to {most}" if multiple > 1 else f"a number from 0 to {most}"
+        raise WrongArgument(function=function, name=name, got=described(value), wanted=wanted)
+
+
+def _check_array(function: str, name: str, value: object) -> None:
+    """Refuse what is no plain array of numbers: np.matrix keeps two dimensions whatever is done with it."""
+    if not isinstance(value, np.ndarray) or isinstance(value, np.matrix) or value.dtype.hasobject:
+        got = f"{described(value)} of {value.dtype}" if isinstance(value, np.ndarray) else described(value)
+        wanted = "a NumPy array of numbers"
+        raise WrongArgumentType(function=function, name=name, got=got, wanted=wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +432,7 @@ class Guarded:
             )
 
 
+@_explained
 def guarded(
     array: Array, *, margin: int = 4096, gap: int = 16, misalignment: int = 0, device: str | None = None
 ) -> Guarded:
@@ -381,9 +443,11 @@ def guarded(
     The first element's address is ``misalignment`` bytes past a multiple of 128.  With ``device`` ("cuda",
     "cuda:1", "cpu") it is a torch tensor there.
     """
+    _check_array("guarded", "array", array)
     itemsize = array.dtype.itemsize
-    if gap % itemsize or margin % 128:
-        raise ValueError("gap is a multiple of the element size, margin of 128")
+    _check_size("guarded", "margin", margin, 1 << 30, 128)
+    _check_size("guarded", "gap", gap, 1 << 30, itemsize)
+    _check_size("guarded", "misalignment", misalignment, 1 << 30)
     strides, step = [], itemsize
     for axis, extent in reversed(list(enumerate(array.shape))):
         strides.append(step)
@@ -437,6 +501,27 @@ def differential(
     Each of ``candidates`` is called with the inputs and returns its result.  Raises AssertionError that
     names every candidate beyond the bound, and every two in a group of ``identical`` whose bits differ.
     """
+    if not isinstance(candidates, Mapping) or not all(callable(run) for run in candidates.values()):
+        wanted = "a mapping from names to functions"
+        raise WrongArgumentType(
+            function="differential", name="candidates", got=described(candidates), wanted=wanted
+        )
+    for name, given in (("inputs", inputs), ("identical", identical)):
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise WrongArgumentType(function="differential", name=name, got=described(given), wanted="a sequence")
+    for group in identical:
+        if not isinstance(group, Sequence) or not group or not all(isinstance(n, str) for n in group):
+            raise WrongArgumentType(
+                function="differential",
+                name="identical",
+                got=described(group),
+                wanted="groups of candidates' names",
+            )
+        if missing := [n for n in group if n not in candidates]:
+            wanted = "names of candidates"
+            raise WrongArgument(
+                function="differential", name="identical", got=described(missing[0]), wanted=wanted
+            )
     results, shares = {}, {}
     for name, run in candidates.items():
         results[name] = run(*(x.copy() if isinstance(x, np.ndarray) else x for x in inputs))

@@ -57,6 +57,12 @@ ELEMENT = "element c[0, 0] = "
         ("1 > 0 ? x : 0.0f", "x"),
         ("select(n, x, 1.0f)", "select(n != 0, x, 1.0)"),
         ("!n", "lnot(n != 0)"),
+        ("!n == p", "lnot(n != 0) == p"),
+        ("!(n == p)", "lnot(n == p)"),
+        ("!n != 3 && p", "lnot(n != 0) != 3 && p != 0"),
+        ("!n & 1", "lnot(n & 1 != 0)"),
+        ("(!n) == p", "lnot(n != 0) == p"),
+        ("0", "0"),
         ("n && p", "n != 0 && p != 0"),
         ("~3", "-4"),
         ("-x", "neg(x)"),
@@ -150,7 +156,7 @@ def test_names_of_views_keep_the_offsets_they_were_given() -> None:
     """
     assert inside(source) == dedent("""\
         var i: s32 = 0
-        var q: s32 = i * 16
+        var q: s32 = max(min(i, 134152193), -134152193) * 16
         var t: s32 = i
         set i: s32 = 5
         alloc shared f16 s[16, 8]

@@ -13,13 +13,13 @@ import lark
 import pytest
 
 import tilemma as tm
+from dev.grammar_table import FILE, made, printed
 from tilemma.croqtile import tables as table_module
 from tilemma.croqtile.extract import extract
 from tilemma.croqtile.lr import Leaf, Unexpected, evaluate, recognise
 from tilemma.croqtile.parse import _fuse
 from tilemma.croqtile.tables import StaleParseTable, tables
 from tilemma.croqtile.tree import _Build
-from tilemma.tools.grammar_table import FILE, made, printed
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "co").glob("*.co"))
 STATEMENTS = """
@@ -101,7 +101,7 @@ def oracle() -> Oracle:
 
 
 def test_table_is_the_grammars() -> None:
-    assert FILE.read_text(encoding="utf-8") == printed(made()), "run python -m tilemma.tools.grammar_table"
+    assert FILE.read_text(encoding="utf-8") == printed(made()), "run python -m dev.grammar_table"
 
 
 def test_a_table_of_another_grammar_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_table_of_another_grammar_is_refused(monkeypatch: pytest.MonkeyPatch, 
             tm.load(kernel)
     finally:
         tables.cache_clear()
-    assert "python -m tilemma.tools.grammar_table" in e.value.render()
+    assert "python -m dev.grammar_table" in e.value.render()
 
 
 def test_files_are_read_without_lark(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ def texts(text: str, **defines: Any) -> str:
         ("#define X\n#ifdef X\nA\n#endif", "A"),
         ("#define N 4\n#if defined(N) && N * 2 == 8 && !defined M\nA\n#endif", "A"),
         ("#if UNKNOWN || FUNCTION(1, (2))\nA\n#else\nB\n#endif", "B"),
+        ("#if !2 == 0\nA\n#else\nB\n#endif", "A"),
+        ("#if !(2 == 0) && 0 == 0\nA\n#else\nB\n#endif", "A"),
         ("#if 0\n#error no\n#define Q (\n#if\n#endif\n#endif\nA", "A"),
         ("a /* b */ c // d\ne", "a c e"),
         ("#pragma croq intrinsic prefix hw_\nA", "A"),
@@ -103,6 +105,9 @@ def test_host_code_is_skipped_with_one_note() -> None:
         ("#if (1\n#endif\n", "bad-condition", 2, 6),
         ("#if defined\n#endif\n", "bad-condition", 2, 5),
         ("#if 1.0\n#endif\n", "bad-condition", 2, 5),
+        ("#if 010\n#endif\n", "bad-condition", 2, 5),
+        ("#if 8 == 010\n#endif\n", "bad-condition", 2, 10),
+        ("#if 0 && 07u\n#endif\n", "bad-condition", 2, 10),
         ("#if 1\n", "unbalanced-conditional", 2, 1),
         ("#endif\n", "unbalanced-conditional", 2, 1),
         ("#else\n", "unbalanced-conditional", 2, 1),
@@ -152,3 +157,19 @@ def test_precedence_and_short_circuit() -> None:
     assert holds("1 ? 2 : 1 / 0") and holds("-7 / 2 == -3") and holds("~0 == -1") and holds("0x10 == 16")
     with pytest.raises(BadCondition):
         holds("1 << 64")
+
+
+def test_a_lone_sign_and_the_operator_are_no_directives() -> None:
+    assert texts("a\n#\nb") == "a # b"
+    assert texts("a\n# p") == "a # p"
+
+
+def test_a_definition_from_outside_is_told() -> None:
+    found = extract("#define TILE 4\n__co__ void f() {\nTILE\n}", "t.co", {"TILE": 8})
+    assert any("`TILE` is 8 from outside" in n.text for n in found.notes)
+
+
+def test_a_misspelled_directive_is_refused_with_the_nearest_one() -> None:
+    for text in ("#defin A 3", "#endi f"):
+        with pytest.raises(CompileError, match="did you mean"):
+            body(text)

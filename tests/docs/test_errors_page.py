@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from dev.pages import errors as error_docs
+from dev.pages import operands
 from tilemma.errors import KINDS
-from tilemma.tools import error_docs
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_page_is_current() -> None:
-    assert error_docs.PATH.read_text(encoding="utf-8") == error_docs.text(), (
-        "run python -m tilemma.tools.error_docs"
-    )
+    assert error_docs.PATH.read_text(encoding="utf-8") == error_docs.text(), "run python -m dev.pages.errors"
+
+
+def test_the_table_of_operands_is_current() -> None:
+    page = operands.PATH.read_text(encoding="utf-8")
+    assert page == operands.updated(page), "run python -m dev.pages.operands"
 
 
 def test_every_class_is_known() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tilemma.tools.stages import document, stages
+from dev.pages.stages import document, stages
 
 ROOT = Path(__file__).resolve().parents[2]
-HINT = "rewrite it: python -m tilemma.tools.stages"
+HINT = "rewrite it: python -m dev.pages.stages"
 
 
 @pytest.fixture(scope="module")

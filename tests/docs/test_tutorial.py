@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from dev.pages.transcripts import PAGE, document
 from tilemma import croqtile, machine
 from tilemma.compiler import compile_kernel
 from tilemma.errors import CompileError
 from tilemma.kernels import load
 from tilemma.tools.problem import make_problem
-from tilemma.tools.transcripts import PAGE, document
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = ROOT / "examples" / "tutorial"
@@ -20,7 +20,7 @@ STEPS = ROOT / "examples" / "tutorial"
 
 def test_the_page_is_current() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert document(text, ROOT) == text, "rewrite it: python -m tilemma.tools.stages"
+    assert document(text, ROOT) == text, "rewrite it: python -m dev.pages.stages"
 
 
 def test_every_step_is_shown() -> None:

@@ -161,7 +161,7 @@ TRACED = {
     "true division of integers": ("x = a.shape[0] / 2", "wrong-operand"),
     "subspan without at": ("dma.copy(a.subspan(4, 4), b)", "wrong-operand"),
     "a tile where a fragment belongs": ("mma.store(a, b)", "wrong-operand"),
-    "a wrong level": ('for p in parallel(2, level="warp"):\n    pass', "wrong-operand"),
+    "a wrong level": ('for p in parallel(2, level="warp"):\n    pass', "wrong-value"),
     "a wrong rank": ("x = a[0]", "wrong-rank"),
     "an unknown type": ('x = shared("f12", 4)', "unknown-dtype"),
     "extents not known": ('x = shared("f16", a.shape[0])', "extents-not-known"),

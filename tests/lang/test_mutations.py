@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from dev.fuzz import mutate_croqtile
+from dev.fuzz.mutate_python import HEADER, kernels_of, mutate, outcome
 from tilemma import croqtile
-from tilemma.compiler import ours
+from tilemma.compiler import internal_error_guard
 from tilemma.errors import CompileError
 from tilemma.ir.tile import Kernel
 from tilemma.lang import control
-from tilemma.tools import fuzz_croqtile
-from tilemma.tools.fuzz_mutate import HEADER, kernels_of, mutate, outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = sorted((ROOT / "tests/language").glob("*.py"))
@@ -32,7 +32,7 @@ def test_nothing_internal_reaches_the_user() -> None:
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    return fuzz_croqtile.texts_of([*TESTS, *sorted((ROOT / "examples/co").glob("*.co"))])
+    return mutate_croqtile.texts_of([*TESTS, *sorted((ROOT / "examples/co").glob("*.co"))])
 
 
 def test_nothing_internal_reaches_the_user_of_croqtile(texts: list[str]) -> None:
@@ -40,7 +40,7 @@ def test_nothing_internal_reaches_the_user_of_croqtile(texts: list[str]) -> None
     for i in range(400):
         r = random.Random(i)
         arch = ("sm_80", "sm_90a")[i // 4 % 2] if i % 4 == 0 else None
-        found = fuzz_croqtile.outcome(fuzz_croqtile.mutate(r.choice(texts), texts, r), f"mutated{i}.co", arch)
+        found = mutate_croqtile.outcome(mutate_croqtile.mutate(r.choice(texts), texts, r), f"mutated{i}.co", arch)
         assert found.kind != "internal", f"seed {i}\n{found.text}\n{found.detail}"
         kinds.add(found.kind)
     assert kinds == {"compiled", "refused"}
@@ -66,11 +66,11 @@ def test_a_failure_of_ours_in_croqtile_says_so(monkeypatch: pytest.MonkeyPatch) 
         croqtile.load(text, "broken.co").kernels["f"]
     e = caught.value
     assert e.code == "front-end-failure" and "TypeError" in e.message and e.span is not None and e.span.line == 3
-    assert fuzz_croqtile.outcome(text, "broken.co").kind == "internal"
+    assert mutate_croqtile.outcome(text, "broken.co").kind == "internal"
 
 
 def test_a_failure_of_the_compiler_says_so() -> None:
-    with pytest.raises(CompileError) as caught, ours(Kernel("empty", (), ()), "deciding"):
+    with pytest.raises(CompileError) as caught, internal_error_guard(Kernel("empty", (), ()), "deciding"):
         raise KeyError("x")
     assert caught.value.code == "compiler-failure" and isinstance(caught.value.cause, KeyError)  # type: ignore[attr-defined]
     assert caught.value.__suppress_context__

@@ -106,7 +106,7 @@ def pipeline(
 
 # fault, (text of the .co file, what stands there instead), code, the line in Croqtile and in Python, the message.
 EVENTS = [
-    ("credits", ("empty[2] = ready", "empty[2]"), "event-stuck", "wait empty.at(k)", "wait(empty.at(k))", "get past"),
+    ("credits", ("empty[2] = ready", "empty[2]"), "event-stuck", "wait empty.at(k)", "wait(empty.at(k))", "can pass this wait"),
     ("untriggered", ("          trigger empty.at(k);\n", ""), "event-never-triggered", "wait empty", "wait(empty", "nothing"),
     ("slot", ("wait full.at(k)", "wait full[k]"), "event-slot", "wait full[k]", "wait(full[k])", "of 2"),
     ("counter", ("wait full.at(k);", "wait full[n]; n = n + 1;"), "event-slot", "wait full[n]", "wait(full[n])", "of 2"),
@@ -247,7 +247,7 @@ TMA = "    shared f16 [8, 64] s;\n    tma.copy a.subspan(8, 64).at(i, 0) => s;\n
 COPIES = [
     ("long", TMA.replace("64", "264"), "tma-refused", "264", "264", "at most 256"),
     ("short", TMA.replace("64", "4"), "tma-refused", "subspan(8, 4)", "subspan(8, 4)", "16 bytes"),
-    ("steps", TMA.replace("(8, 64)", "(8, 64 : 2, 1)"), "tma-refused", "64 : 2, 1", "(2, 1)", "neighbouring"),
+    ("steps", TMA.replace("(8, 64)", "(8, 64 : 2, 1)"), "tma-refused", "64 : 2, 1", "(2, 1)", "skips elements"),
     (
         "unawaited",
         TMA.replace("tma.copy a", "f = dma.copy.async a"),
@@ -295,7 +295,7 @@ COPIES = [
         "copy-not-waited-for",
         "at(i, 1)",
         "at(i, 1)",
-        "write `wait f` before",
+        "write `wait",
     ),
     (
         "overwritten",
@@ -304,7 +304,7 @@ COPIES = [
         "copy-not-waited-for",
         "at(i, 1)",
         "at(i, 1)",
-        "write `wait f` before",
+        "write `wait",
     ),
     ("hint", TMA.replace("tma.copy", "dma.copy.evict_first"), "copy-option", "dma.copy", "dma.copy", "`tma.copy`"),
 ]  # fmt: skip

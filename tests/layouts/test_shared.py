@@ -59,12 +59,12 @@ def test_transposing_exchanges_the_majorness(tile: SharedLayout) -> None:
 
 
 @given(tiles())
-def test_a_slab_is_contiguous_and_of_one_swizzle_width(tile: SharedLayout) -> None:
+def test_a_column_of_atoms_is_contiguous_and_of_one_swizzle_width(tile: SharedLayout) -> None:
     along = tile.offsets() if tile.major == "K" else tile.offsets().T
-    for slab in range(tile.slabs):
-        part = along[:, slab * tile.span : (slab + 1) * tile.span]
-        assert part.min() == slab * tile.slab_bytes
-        assert part.max() == (slab + 1) * tile.slab_bytes - tile.dtype.bytes
+    for column in range(tile.atom_columns):
+        part = along[:, column * tile.span : (column + 1) * tile.span]
+        assert part.min() == column * tile.atom_column_bytes
+        assert part.max() == (column + 1) * tile.atom_column_bytes - tile.dtype.bytes
 
 
 @given(tiles(), st.data())

@@ -49,6 +49,14 @@ class Case:
     schedules: int = 8
 
 
+# One thread lets a copy overwrite the operands after its own warp's wait.
+COPY_OVER = """  setp.eq.u32 %p0, %t, 0; .shared .align 8 .b64 later; mov.u32 %r7, later;
+  @%p0 mbarrier.init.shared.b64 [%r7], 1; @%p0 fence.proxy.async.shared::cta;
+  @%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r7], 16;
+  @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 16, [%r7]; bar.sync 0;
+LATER: mbarrier.try_wait.parity.shared.b64 %p1, [%r7], 0; @!%p1 bra LATER;"""
+
+
 CASES = [
     Case("race", exchange, drop("barrier")),
     Case("race", ctas_apart, change("store", "[%Y]", "[%Z]")),
@@ -61,7 +69,10 @@ CASES = [
     Case("uninitialised-register", bulk_load, drop("wait")),
     Case("overwrite-in-flight", bulk_store, drop("wait")),
     Case("overwrite-in-flight", tma, change("wait-group", " 0;", " 1;")),
-    Case("overwrite-in-flight-warps", wgmma, insert("wait", "  st.shared.b32 [%r1], %r6;"), strict=True),
+    Case("race-equal-values", exchange, insert("barrier", "  .shared .align 4 .b8 eq[4]; mov.b32 %r7, eq; st.shared.b32 [%r7], 5;"), strict=True),
+    Case("overwrite-in-flight-store", wgmma, insert("wait", "  st.shared.b32 [%r1], %r6;")),
+    Case("overwrite-in-flight-warps", wgmma, insert("wait", COPY_OVER), strict=True),
+    Case("shuffle-inactive-lane", exchange, insert("barrier", "  setp.gt.u32 %p0, %t, 20; @%p0 exit;\n  shfl.sync.down.b32 %r0, %r0, 8, 31, -1;")),
     Case("missing-proxy-fence-read", bulk_twice, drop("proxy"), strict=True),
     Case("race", bulk_twice, drop("read")),
     Case("race-lanes", read_then_give, drop("warp"), strict=True),
@@ -179,7 +190,8 @@ def test_every_hazard_has_a_case() -> None:
         for c in vars(catalogue).values()
         if isinstance(c, type) and issubclass(c, HazardError) and c is not HazardError
     }
-    elsewhere = {"no-such-form", "sparse-metadata"}
-    matrix = Path(__file__).with_name("test_matrix.py").read_text(encoding="utf-8")
-    assert all(f'== "{code}"' in matrix for code in elsewhere)
-    assert known - {c.code for c in CASES} - elsewhere == set()
+    elsewhere = {"no-such-form": "matrix", "sparse-metadata": "matrix", "missing-tensor-map-fence": "instructions"}
+    for code, name in elsewhere.items():
+        text = Path(__file__).with_name(f"test_{name}.py").read_text(encoding="utf-8")
+        assert f'"{code}"' in text
+    assert known - {c.code for c in CASES} - set(elsewhere) == set()

@@ -13,6 +13,7 @@ from test_kernels import ampere, hopper
 from tilemma import machine
 from tilemma.errors import TilemmaError
 from tilemma.launch import ArrayParam, Launch, PointerArgument, ScalarParam, ValueArgument
+from tilemma.machine import call as machine_call
 from tilemma.machine.lexer import PtxSyntax
 from tilemma.machine.parser import parse
 from tilemma.machine.problems import BadMachineCall, BadOperand, UnsupportedInstruction
@@ -41,7 +42,6 @@ SYNTAX = [
     ("ret;\n}", "ret;\n", 12, "never ends"),
     ("mov.u32", "mov.u32 \x01", 8, "starts no PTX token"),
     ("mov.u32", "/* never", 8, "comment that never ends"),
-    (".visible .entry k", ".visible .func k", 4, "`.func` is not supported"),
     (".reg .b32", ".reg .q32", 6, "no PTX type"),
 ]
 
@@ -49,7 +49,7 @@ SYNTAX = [
 @pytest.mark.parametrize(("old", "new", "line", "what"), SYNTAX)
 def test_malformed_text_names_the_line(old: str, new: str, line: int, what: str) -> None:
     with pytest.raises(PtxSyntax) as caught:
-        parse(program(old, new))
+        machine.run(program(old, new), {"grid": 1, "block": 32}, {"d": np.zeros(32, np.float32)})
     assert caught.value.span is not None
     assert caught.value.span.line == line
     assert what in caught.value.message
@@ -67,7 +67,7 @@ REFUSED = [
     ("mov.u32 %r0, %ntid.x;", "st.global.v8.b32 [%d], {%r0, %r1};", UnsupportedInstruction),
     ("mov.u32 %r0, %ntid.x;", "ld.global.b32 %r0, %r1;", BadOperand),
     ("mov.u32 %r0, %ntid.x;", "call.uni f;", UnsupportedInstruction),
-    ("mov.u32 %r0, %ntid.x;", "add.cc.u32 %r0, %r0, %r0;", UnsupportedInstruction),
+    ("mov.u32 %r0, %ntid.x;", "tex.2d.v4.f32.s32 {%r0, %r1, %r0, %r1}, [%d, {%r0, %r1}];", UnsupportedInstruction),
     ("mov.u32 %r0, %ntid.x;", "elect.sync %r0|%p, -1;", machine.HazardError),
 ]
 
@@ -91,7 +91,7 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({**PLAIN, "entry": "other"}, {"x": ARRAY, "n": 1}, "no entry `other`"),
     ({**PLAIN, "cluster": (2, 1, 1)}, {"x": ARRAY, "n": 1}, "in clusters of"),
     (PLAIN, {"x": ARRAY}, "1 arguments for 2 parameters"),
-    (PLAIN, {"x": 1.5, "n": ARRAY}, "an array for `n`"),
+    (PLAIN, {"x": 1, "n": ARRAY}, "an array for `n`"),
     (PLAIN, {"x": machine.TensorMap(ARRAY, (32,)), "n": 1}, "is a tensor map"),
 ]
 
@@ -101,6 +101,58 @@ def test_a_call_that_does_not_fit(launch: dict[str, Any], args: dict[str, Any], 
     with pytest.raises(BadMachineCall) as caught:
         machine.run(program(), launch, args)
     assert what in caught.value.message
+
+
+WRONG: list[Any] = [
+    None, 1, 1.5, "x", [], [1, 2], (), {}, {"a": 1}, object(), np.float64(1), np.zeros(3), np.zeros(3, complex),
+    np.array("a"), np.array([object()]), np.zeros(4, "M8[s]"), np.zeros(0, np.float32), np.array(1.0, np.float32),
+    True, b"ab", "k.ptx", float("nan"), 10**30, -1, machine.TensorMap(np.zeros(4), (4,)),
+    machine.TensorMap(None, (4,)),
+    machine.Struct({}), machine.Struct({"a": 1}),  # type: ignore[dict-item]
+    np.zeros(2, [("a", "i4")]), lambda: 0, {1, 2},
+]  # fmt: skip
+OPTIONS = ["arch", "seed", "schedule", "strict", "collect", "max_steps", "trace"]
+PLACES = ["ptx", "launch", "args", *machine_call.FIELDS, "x", "n", *OPTIONS]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_whatever_is_passed_is_answered_in_our_words(place: str) -> None:
+    for wrong in WRONG:
+        given: dict[str, Any] = {"ptx": program(), "launch": PLAIN, "args": {"x": ARRAY.copy(), "n": 1}}
+        options: dict[str, Any] = {"max_steps": 20_000}
+        if place in given:
+            given[place] = wrong
+        elif place in machine_call.FIELDS:
+            given["launch"] = {**PLAIN, place: wrong}
+        elif place in ("x", "n"):
+            given["args"][place] = wrong
+        else:
+            options[place] = wrong
+        try:
+            machine.run(*given.values(), **options)
+        except TilemmaError as error:
+            assert error.render()
+
+
+FLOATS = """.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 x, .param .u64 y) {
+  .reg .b64 %d<4>; .reg .b32 %r<4>;
+  ld.param.u64 %d0, [x]; ld.param.u64 %d1, [y]; mov.u32 %r0, %tid.x; mul.wide.u32 %d2, %r0, 4;
+  add.s64 %d0, %d0, %d2; add.s64 %d1, %d1, %d2; ld.global.b32 %r1, [%d0]; add.rn.f32 %r2, %r1, %r1;
+  st.global.b32 [%d1], %r2; ret;
+}
+"""
+
+
+@pytest.mark.parametrize("wrong", ["x", "y"])
+def test_float64_where_the_kernel_computes_in_float32(wrong: str) -> None:
+    args = {n: np.zeros(32, np.float64 if n == wrong else np.float32) for n in "xy"}
+    with pytest.raises(BadMachineCall, match="holds float64") as caught:
+        machine.run(FLOATS, PLAIN, args)
+    assert f"`{wrong}`" in caught.value.message
+    assert machine.run(FLOATS, PLAIN, {"x": ARRAY, "y": np.zeros(32, np.float32)}).ok
 
 
 def plan(**changes: Any) -> Launch:

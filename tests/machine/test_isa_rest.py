@@ -14,9 +14,10 @@ from harness import execute, ptx_for
 from kernels import header
 from ptx_programs import small
 
+from dev.pages import instructions
 from tilemma import machine
 from tilemma.machine.decode import supported
-from tilemma.machine.problems import UnsupportedInstruction
+from tilemma.machine.isa.contents import CONTENTS, REFUSED, Listed
 
 LANES = np.arange(32, dtype=np.uint32)
 FLOATS = (LANES.astype(np.float32) - 16) / 4
@@ -88,13 +89,6 @@ def test_mbarrier(name: str, assembles: Callable[[str, str], None]) -> None:
     assert args["y"][0] == want
 
 
-# What the machine's states do not hold, or what destroys data.
-@pytest.mark.parametrize("code", ["mbarrier.pending_count.b64 %r1, %d0;", "discard.global.L2 [%Y], 128;"])
-def test_refused_by_name(code: str) -> None:
-    with pytest.raises(UnsupportedInstruction, match=code.split(".", 1)[0]):
-        machine.run(*small(f"  mov.b64 %d0, 0; {code}"))
-
-
 @pytest.mark.parametrize("code", ["trap;", "brkpt;"])
 def test_stops(code: str) -> None:
     with pytest.raises(machine.HazardError) as caught:
@@ -153,10 +147,21 @@ def test_every_instruction_has_a_test() -> None:
 
 
 def test_the_page_lists_the_instructions() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "machine.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"`([\w.:]+)`", page.split("## What it executes")[1].split("## Policy")[0]))
-    # Not executed, but refused for a reason of its own.
-    refused = {"mbarrier.pending_count"}
-    assert set(supported()) - refused <= listed
-    others = {"f16x2", "bf16x2", "vprintf"}
-    assert {x for x in listed - others if "-" not in x} <= set(supported())
+    text = instructions.PAGE.read_text(encoding="utf-8")
+    assert text == instructions.rewritten(text), "run `python -m dev.pages.instructions`"
+
+
+def test_the_contents_and_the_decoders_agree() -> None:
+    executed = {x.name for x in CONTENTS if x.status != REFUSED}
+    # `add.cc`, `sub.cc` and `mad.cc` are forms of `add`, `sub` and `mad`.
+    assert set(supported()) == executed - {"add.cc", "sub.cc", "mad.cc"}
+
+
+@pytest.mark.parametrize("listed", [x for x in CONTENTS if x.status == REFUSED], ids=lambda x: x.name)
+def test_a_refused_instruction_is_refused_by_name_line_and_section(listed: Listed) -> None:
+    ptx = header("8.6", "sm_90a") + f".visible .entry k() {{\n  {listed.name}.b32 [0], 0;\n  ret;\n}}\n"
+    with pytest.raises(machine.UnsupportedInstruction) as caught:
+        machine.run(ptx, {"grid": 1, "block": 32}, {})
+    error = caught.value
+    assert listed.name in error.message and listed.why in error.message
+    assert listed.section in error.render() and error.span is not None and error.span.line == 5

@@ -10,8 +10,8 @@ import pytest
 from kernels import gemm_tma, gemm_tma_bytes
 from ptx_programs import ampere
 
+from dev.ptx_mutation import survey as mutate
 from tilemma import machine
-from tilemma.machine import mutate
 
 
 def hopper(

@@ -32,9 +32,9 @@ from ptx_programs import (
 )
 
 import tilemma as tm
+from dev.ptx_mutation import survey as mutate
 from tilemma import inthreads, machine, parallel, shared
-from tilemma.machine import mutate
-from tilemma.passes.insert_sync import BarrierPartialWarp
+from tilemma.targets.ptx.passes.place_sync import BarrierPartialWarp
 
 Edit = Callable[[str], str]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from test_kernels import hopper
 
+from dev.pages import hazards as hazards_page
 from tilemma import machine
-from tilemma.machine import hazards_page
 from tilemma.machine.problems import BadMachineCall
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +62,7 @@ def test_timeline() -> None:
 
 
 def test_the_page_of_hazards_is_current() -> None:
-    hint = "rewrite it: python -m tilemma.machine.hazards_page > docs/hazards.md"
+    hint = "rewrite it: python -m dev.pages.hazards > docs/hazards.md"
     assert (ROOT / "docs" / "hazards.md").read_text() == hazards_page.page(), hint
 
 

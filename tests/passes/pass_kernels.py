@@ -110,8 +110,8 @@ def one_multiply(
 ) -> Kernel:
     """C = A x B for one tile that each of ``groups`` instances multiplies; operands through shared memory."""
     build = Builder("one_multiply")
-    lhs = build.array_param("lhs", dtype, ["P", "Q"])
-    rhs = build.array_param("rhs", b_dtype or dtype, ["R", "S"])
+    lhs = build.array_param("lhs", dtype, ["Q", "P"] if contract.a_transposed else ["P", "Q"])
+    rhs = build.array_param("rhs", b_dtype or dtype, ["Q", "R"] if contract.b_transposed else ["R", "Q"])
     output = build.array_param("output", out, ["M", "N"])
     m = a[1] if contract.a_transposed else a[0]
     n = b[1] if contract.b_transposed else b[0]

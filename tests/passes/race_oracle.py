@@ -47,6 +47,8 @@ class Oracle:
         self.loads: dict[str, list[tuple[View, dict]]] = {}
         self.shared_fragments: set[str] = set()
         self.turn = 0
+        # For each loop around: the instances that have left its turn, and by which jump.
+        self.left: list[dict] = []
         self.offsets = {}
 
     def run(self) -> list[str]:
@@ -62,7 +64,10 @@ class Oracle:
         """``instances``: (threads, values of names, first thread, index) of each instance, in lockstep."""
         for op in body:
             self.turn += 1
-            self.op(op, instances)
+            # `break` and `continue` end the turns of the innermost loop, for the instances that get to them.
+            instances = [i for i in instances if not self.left or i[2:] not in self.left[-1]]
+            if instances:
+                self.op(op, instances)
 
     def op(self, op, instances):
         match op:
@@ -82,8 +87,15 @@ class Oracle:
                 bounds = (op.start, op.stop, op.step)
                 ranges = {tuple(self.value(x, env) for x in bounds) for _, env, _, _ in instances}
                 assert len(ranges) == 1, "trip counts differ: not for this oracle"
+                staying = instances
                 for v in range(*ranges.pop()):
-                    self.body(op.body, [(m, {**env, op.index.name: v}, f, s) for m, env, f, s in instances])
+                    here = [(m, {**env, op.index.name: v}, f, s) for m, env, f, s in staying]
+                    self.left.append({})
+                    self.body(op.body, here)
+                    jumped = self.left.pop()
+                    staying = [i for i in staying if jumped.get(i[2:]) is not t.Break]
+            case t.Break() | t.Continue():
+                self.left[-1].update({i[2:]: type(op) for i in instances})
             case t.If() | t.InThreads():
                 taken = [i for i in instances if self.value(op.cond, i[1])]
                 left = [i for i in instances if not self.value(op.cond, i[1])]

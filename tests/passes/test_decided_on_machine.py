@@ -26,11 +26,11 @@ from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import Dim, add, binary, mod, mul
 from tilemma.ir.types import THREAD, Level
-from tilemma.lower import lower
 from tilemma.targets.cpu import execute
 from tilemma.targets.ptx import print_module
+from tilemma.targets.ptx.lower import lower
 
-SIZES = {"M": 128, "N": 128, "K": 96, "P": 128, "Q": 128, "R": 128, "S": 128}
+SIZES = {"M": 128, "N": 128, "K": 96, "P": 128, "Q": 128, "R": 128}
 ARCHS = ["sm_80", "sm_90a"]
 
 

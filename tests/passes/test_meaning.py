@@ -9,11 +9,11 @@ from pass_kernels import Contract, dtypes, listing1, listing2, listing3, one_mul
 from tilemma.ir.tile import ArrayParameter
 from tilemma.ir.types import Level
 from tilemma.ir.verifier import verify
-from tilemma.passes import PASSES
-from tilemma.passes.target import targets
 from tilemma.targets.cpu import execute
+from tilemma.targets.ptx.passes import PASSES
+from tilemma.targets.ptx.target import targets
 
-SIZES = {"M": 70, "N": 130, "K": 200, "B": 1, "P": 128, "Q": 128, "R": 128, "S": 128}
+SIZES = {"M": 70, "N": 130, "K": 200, "B": 1, "P": 128, "Q": 128, "R": 128}
 
 
 def arrays_for(kernel, sizes, seed=0):

@@ -4,9 +4,34 @@ import pytest
 from pass_kernels import BLOCK, GROUP, Builder, Dim, Space, Tile, dtypes, find, listing1, listing2, listing3
 from test_meaning import keeps_meaning
 
-from tilemma.ir.expr import Select, Unary, add, binary, cdiv, const, mul, substitute, value_of, walk
-from tilemma.ir.tile import Alloc, Assign, DeclareFragment, Fill, For, If, Load, Mma, SetElement
-from tilemma.ir.types import THREAD
+from tilemma.ir.expr import (
+    FragmentElement,
+    Select,
+    Unary,
+    add,
+    binary,
+    cdiv,
+    const,
+    mul,
+    substitute,
+    value_of,
+    walk,
+)
+from tilemma.ir.tile import (
+    Alloc,
+    Assign,
+    Atomic,
+    Declare,
+    DeclareFragment,
+    Fill,
+    For,
+    If,
+    Load,
+    Mma,
+    SetElement,
+    SetFragmentElement,
+)
+from tilemma.ir.types import THREAD, Contract
 from tilemma.passes.simplify import Simplify
 
 
@@ -131,3 +156,45 @@ def test_expressions_that_nothing_changes_stay_themselves():
 def test_what_an_expression_is_made_of_is_the_same_asked_twice():
     e = add(mul(Dim("M"), 8), cdiv(Dim("N"), 4))
     assert walk(e) == walk(e) == (e, e.a, e.a.a, e.a.b, e.b, e.b.a, e.b.b)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_the_old_value_of_an_atomic_is_kept_where_it_is_read(read):
+    def write(b, x, t):
+        old = b.atomic("add", b.element(x, [0, t]).view, const(1.0))
+        other = b.declare("other", 2.0)
+        b.set_element(x, [1, t], old if read else other)
+
+    kernel = simplified(write)
+    (found,) = find(kernel, Atomic)
+    assert (found.result is not None) == read
+    declared = {op.var.name for op in find(kernel, Declare)}
+    assert declared == ({"old", "other"} if read else {"other"})
+
+
+@pytest.mark.parametrize(("turns", "marked"), [(15, True), (16, True), (17, False)])
+def test_loops_of_multiplies_up_to_a_length_are_unrolled(turns, marked):
+    b = Builder("k")
+    x, y = (b.array_param(n, dtypes.f16, ["M", "K"]) for n in "xy")
+    with b.parallel(["i"], [2], BLOCK), b.parallel(["p"], [1], GROUP):
+        mc = b.fill("mc", 0.0, dtypes.f32)
+        with b.foreach("k", turns) as k:
+            ma, mb = b.load("ma", x.subspan([16, 16], [0, k])), b.load("mb", y.subspan([8, 16], [0, k]))
+            b.mma(Contract.ROW_ROW, mc, ma, mb)
+        with b.foreach("j", turns) as j:
+            b.set_element(x, [0, j], 1.0)
+    first, second = find(Simplify().run(b.finish(), []), For)
+    assert (first.unroll == turns) == marked and second.unroll is None
+
+
+def test_a_register_tile_that_only_another_one_reads_stays():
+    b = Builder("k")
+    x, y = (b.array_param(n, dtypes.f32, ["M", "K"]) for n in "xy")
+    with b.parallel(["i"], [2], BLOCK), b.parallel(["p"], [1], GROUP):
+        bias = b.load("bias", x.subspan([16, 8], [0, 0]))
+        mc = b.load("mc", x.subspan([16, 8], [1, 0]))
+        with b.apply(mc, ["r", "q"], [16, 8]) as (r, q):
+            b.emit(SetFragmentElement(mc.ref, FragmentElement("bias", (r, q), dtypes.f32)))
+        b.store(mc, y.subspan([16, 8], [0, 0]))
+    kept = Simplify().run(b.finish(), [])
+    assert {op.name for op in find(kept, DeclareFragment)} == {"mc", bias.name}

@@ -12,6 +12,7 @@ from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.errors import CompileError
 from tilemma.ir.expr import add, binary, const, mod, mul
+from tilemma.ir.tile import Break, Continue
 from tilemma.ir.types import THREAD, WARPGROUP
 from tilemma.passes.scope import block_threads, blocks
 
@@ -23,6 +24,8 @@ class Writer:
 
     def __init__(self, draw):
         self.draw = draw
+        # The loops and parallels around the statement: whether it may leave the innermost.
+        self.loops = []
         self.b = Builder("random")
         self.x = self.b.array_param("x", dtypes.f32, ["M", "K"])
         with self.b.parallel(["i"], [1], BLOCK):
@@ -57,6 +60,8 @@ class Writer:
         kinds = ["copy in", "copy out", "set"]
         if depth < 3:
             kinds += ["for", "if"]
+            if self.loops and self.loops[-1]:
+                kinds += ["jump", "jump"]
             if inner is None:
                 kinds += ["warps", "threads", "warpgroups", "warps"]
         kind = self.draw(st.sampled_from(kinds))
@@ -79,18 +84,34 @@ class Writer:
                 b.set_element(s, [self.row(scope, True), column], value)
             case "for":
                 with b.foreach("j", self.draw(st.integers(2, 3))) as j:
+                    self.loops.append(True)
                     self.body([*scope, (j.value, "loop")], depth + 1, inner)
+                    self.loops.pop()
             case "if":
-                tests = [binary("gt", mul(index, 2), const(1)) for index, _ in scope] or [const(True)]
-                with b.if_(self.draw(st.sampled_from(tests))):
+                with b.if_(self.test(scope)):
                     self.body(scope, depth + 1, inner)
+            case "jump":
+                with b.if_(self.test(scope)):
+                    if self.draw(st.booleans()):
+                        self.statement(scope, 3, inner)
+                    b.emit(self.draw(st.sampled_from([Break(), Continue()])))
             case "warps" | "warpgroups":
                 level, count = (GROUP, self.draw(st.sampled_from([2, 4]))) if kind == "warps" else (WARPGROUP, 2)
+                self.loops.append(False)
                 with b.parallel(["w"], [count], level) as (w,):
                     self.body([*scope, (w.value, "warps")], depth + 1, level)
+                self.loops.pop()
             case "threads":
+                self.loops.append(False)
                 with b.parallel(["t"], [64], THREAD) as (t,):
                     self.body([*scope, (t.value, "threads")], depth + 1, THREAD)
+                self.loops.pop()
+
+    def test(self, scope):
+        """A condition on an index in reach."""
+        tests = [binary("gt", mul(index, 2), const(1)) for index, _ in scope]
+        tests += [binary("eq", index, const(1)) for index, _ in scope]
+        return self.draw(st.sampled_from(tests or [const(True)]))
 
 
 @st.composite

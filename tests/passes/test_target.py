@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilemma.passes.target import Target, UnknownArch, targets
+from tilemma.targets.ptx.target import Target, UnknownArch, targets
 
 
 @pytest.mark.parametrize("arch", targets())

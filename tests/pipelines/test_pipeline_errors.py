@@ -37,7 +37,7 @@ EVENTS = [
     ("nobody triggers", AFTER.replace("trigger empty.at(k);", ""), "event-never-triggered", "wait empty.at(k);"),
     ("no credits", AFTER.replace("empty[STAGES] = ready", "empty[STAGES]"), "event-stuck", "wait empty.at(k);"),
     ("beyond the ring", AFTER.replace("wait full.at(k)", "wait full[k]"), "event-slot", "wait full[k];"),
-    ("slot 2 of 2", AFTER.replace("wait full.at(k)", "wait full[2]"), "wrong-value", "wait full[2];"),
+    ("slot 2 of 2", AFTER.replace("wait full.at(k)", "wait full[2]"), "index-out-of-range", "wait full[2];"),
     ("before the ring", AFTER.replace("wait full.at(k)", "wait full[k % STAGES - 1]"), "event-slot", "wait full["),
     ("wraps too late", counter("i == STAGES ? 0 : i + 1"), "event-slot", "wait full[i];"),
     ("counts down", counter("i - 1"), "event-slot", "wait full[i];"),
@@ -191,7 +191,7 @@ TMA = [
         "16 bytes",
     ),
     ("extents at run time", "tma.copy lhs.modspan(64, 64).at(block_m, block_n) => a;", ONE, "known extents"),
-    ("steps", "tma.copy lhs.subspan(64, 64 : 2, 1).at(block_m, block_n) => a;", ONE, "neighbouring elements"),
+    ("steps", "tma.copy lhs.subspan(64, 64 : 2, 1).at(block_m, block_n) => a;", ONE, "adjacent elements"),
 ]
 
 

@@ -57,8 +57,8 @@ def ring(step=STEP, slot="slot", declare="mutable int slot = 0;", reset=""):
     return from_co(text)
 
 
-def in_turn(compiled):
-    return [op.in_turn for op in walk(compiled.kernel.body) if isinstance(op, WaitEvent)]
+def one_parity(compiled):
+    return [op.one_parity for op in walk(compiled.kernel.body) if isinstance(op, WaitEvent)]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def in_turn(compiled):
 )
 def test_slots_in_turn(step):
     compiled = check(ring(step), "sm_90a", (72, 128, 392))
-    assert in_turn(compiled) == [True, True]
+    assert one_parity(compiled) == [True, True]
     assert "shl.b32 %slot_bit" not in compiled.ptx
 
 
@@ -82,9 +82,9 @@ def test_the_counter_of_the_only_loop():
         RING.replace("foreach n in cdiv(N, TILE) {", "with n in 1 {")
         .replace("STEP", "").replace("SLOT", "(k % STAGES)").replace("DECLARE", "").replace("RESET", "")
     )  # fmt: skip
-    assert in_turn(check(one, "sm_90a", (72, 64, 392))) == [True, True]
+    assert one_parity(check(one, "sm_90a", (72, 64, 392))) == [True, True]
     # Seven steps a tile: the second tile starts at slot 0 again, which has one generation more than the others.
-    assert in_turn(check(text, "sm_90a", (72, 128, 448))) == [False, False]
+    assert one_parity(check(text, "sm_90a", (72, 128, 448))) == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_the_counter_of_the_only_loop():
     ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_slots_out_of_turn(settings, why):
-    assert in_turn(check(ring(**settings), "sm_90a", (72, 128, 448))) == [False, False]
+    assert one_parity(check(ring(**settings), "sm_90a", (72, 128, 448))) == [False, False]

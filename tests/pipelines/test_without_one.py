@@ -31,7 +31,7 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.walk import rewrite, walk
 from tilemma.kernels import load_python
-from tilemma.targets.cpu.rehearsal import rehearse
+from tilemma.targets.cpu.event_simulation import simulate_events
 
 SYNCHRONISES = (WaitEvent, TriggerEvent, WaitFuture, SwapFutures, Commit, MmaWait, Sync)
 SMALL = {"STAGES": 2, "TILE_N": 128, "GRID": 1}
@@ -84,9 +84,9 @@ def verdict(kernel: Kernel, arch: str, shape: tuple[int, int, int], schedules: l
 
 
 def alarm(kernel: Kernel) -> str:
-    """What the rehearsal of the events refuses."""
+    """What the event simulation refuses."""
     try:
-        rehearse(kernel)
+        simulate_events(kernel)
     except TilemmaError as error:
         return error.code
     return ""
@@ -94,7 +94,7 @@ def alarm(kernel: Kernel) -> str:
 
 @pytest.mark.parametrize(("name", "settings", "arch", "shape"), EXAMPLE, ids=[f"{e[0]}-{e[2]}" for e in EXAMPLE])
 def test_nothing_can_be_left_out(name, settings, arch, shape, monkeypatch):
-    # The machine convicts by itself what the rehearsal refuses when a kernel is compiled.
+    # The machine convicts by itself what the event simulation refuses.
     monkeypatch.setattr(compiler, "CHECKS", tuple(c for c in compiler.CHECKS if c is not compiler.events_end))
     kernel = source(name, settings)
     found = {}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import sys
 import types
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from fake_driver import FakeDriver
 
 from tilemma import dtypes
-from tilemma.runtime import describe, empty_like_first, host_view, is_array
+from tilemma.runtime import describe, dlpack, empty_like_first, host_view, is_array
 from tilemma.runtime.arrays import (
     CannotAllocate,
     NotAnArray,
@@ -79,6 +80,9 @@ def test_dlpack_capsules_are_read(t: str, versioned: bool) -> None:
     assert x[1, 1] == 1 and x.sum() == 1
 
 
+@pytest.mark.skipif(
+    np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="this NumPy exports no read-only array through DLPack"
+)
 def test_dlpack_says_when_it_may_not_be_written() -> None:
     x = np.zeros(3)
     x.flags.writeable = False
@@ -201,3 +205,52 @@ def test_results_are_allocated_by_the_library_of_the_first_array() -> None:
     assert empty_like_first(describe(OnlyDlpack(np.zeros(3), True)), (0,), "tf32").dtype == np.float32
     with pytest.raises(CannotAllocate, match="cai"):
         empty_like_first(describe(np.zeros(3))._replace(library="cai", device=("cuda", 0)), (2,), "f16")
+
+
+class Forged:
+    """Something that hands out a capsule made by hand."""
+
+    def __init__(self, name: bytes = b"dltensor", device: int = 1, **fields: Any) -> None:
+        self.tensor, self.name, self.device = dlpack._Tensor(), name, device
+        self.tensor.device.type = device
+        self.tensor.dtype.code, self.tensor.dtype.bits, self.tensor.dtype.lanes = 2, 32, 1
+        self.kept: list[Any] = []
+        for field, value in fields.items():
+            if isinstance(value, tuple):
+                value = (ctypes.c_int64 * max(1, len(value)))(*value)
+                self.kept.append(value)
+                value = ctypes.cast(value, ctypes.POINTER(ctypes.c_int64))
+            setattr(self.tensor, field, value)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (self.device, 0)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return make(ctypes.addressof(self.tensor), self.name, None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"data": None, "ndim": 1, "shape": (4,)},
+        {"data": None, "ndim": 2, "shape": (4, 5), "strides": (5, 1)},
+        {"data": 4096, "ndim": 1},
+        {"data": 4096, "ndim": -1, "shape": (4,)},
+        {"data": 4096, "ndim": -(2**31)},
+        {"data": 4096, "ndim": 2**31 - 1, "shape": (4,)},
+        {"data": 4096, "ndim": 65, "shape": (1,) * 65},
+        {"data": 4096, "ndim": 1, "shape": (-4,)},
+        {"data": None, "ndim": 0},
+        {"data": 4096, "ndim": 1, "shape": (4,), "name": b"something"},
+    ],
+    ids=str,
+)
+def test_a_forged_capsule_is_refused_without_a_crash(fields: dict[str, Any]) -> None:
+    with pytest.raises(UnusableArray):
+        describe(Forged(**fields))
+
+
+def test_an_empty_tensor_needs_no_address() -> None:
+    assert describe(Forged(data=None, ndim=2, shape=(0, 5))).shape == (0, 5)

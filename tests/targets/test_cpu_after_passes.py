@@ -11,8 +11,8 @@ from tilemma.compiler import default_facts, with_facts
 from tilemma.ir.parser import parse_kernel
 from tilemma.ir.printer import print_kernel
 from tilemma.ir.verifier import verify
-from tilemma.passes import PASSES
 from tilemma.targets.cpu import execute
+from tilemma.targets.ptx.passes import PASSES
 
 KERNELS = {
     "listing1": listing1(),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 
 import numpy as np
 import pytest
 from cpu_kernels import listing1, listing2, listing3
 
+from tests.effort import calls
 from tilemma import dtypes
 from tilemma.ir.tile import Kernel
 from tilemma.targets.cpu import execute
@@ -65,8 +66,8 @@ def test_listing_within_bound(name: str, shape: tuple[int, int, int]) -> None:
         assert np.isnan(rim).all(), f"wrote outside {n}"
 
 
-def test_listing3_is_fast() -> None:
+def test_listing3_works_on_whole_tiles() -> None:
+    """Some calls for each step of a tile, far fewer than there are products."""
     arrays, _ = operands(KERNELS["listing3"], (1024, 1024, 1024))
-    start = time.perf_counter()
-    execute(KERNELS["listing3"], arrays, {}, dims={"M": 1024, "N": 1024, "K": 1024})
-    assert time.perf_counter() - start < 2
+    run = partial(execute, KERNELS["listing3"], arrays, {}, dims={"M": 1024, "N": 1024, "K": 1024})
+    assert calls(run, 1024**3 // 100) > 0

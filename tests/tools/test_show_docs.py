@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from dev.pages.atoms import atoms_page, pictures
 from tilemma.atoms import catalogue
 from tilemma.cute import TiledMMA
 from tilemma.layouts import plain_layout, shared_layout
 from tilemma.tools.show_atoms import read_proofs
-from tilemma.tools.show_docs import atoms_page, pictures
 from tilemma.tools.show_svg import shared_svg, tiled_svg
 
 DOCS = Path(__file__).parents[2] / "docs"
-AGAIN = "run `python -m tilemma.tools.show_docs docs`"
+AGAIN = "run `python -m dev.pages.atoms docs`"
 
 
 def test_the_page_is_current() -> None:

@@ -5,20 +5,40 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
+import stat
 import sys
-import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-_MAGIC = b"tilemma\x01"
+T = TypeVar("T")
+
+_MAGIC = b"tilemma\x02"
 _DIGEST = 32
+# Names of files that are being written, and of the file whose time of change says when eviction last ran.
+_NEW = ".new-"
+_SWEPT = ".swept"
+# Bytes in all, and in one entry.  TILEMMA_CACHE_MB overrides the first.
+LIMIT = 2 << 30
+ENTRY_LIMIT = 512 << 20
+# Seconds: a file still being written after this belongs to a process that was killed; eviction runs, and a
+# hit renews an entry's age, at most once in this time.
+STALE = 3600.0
+
+
+class UnsafeCacheFolder(RuntimeWarning):
+    """A cache folder is passed over, because somebody else could have written what is in it."""
 
 
 def cache_folder() -> Path | None:
     """$TILEMMA_CACHE, else the platform's folder for caches; None (no cache) when TILEMMA_CACHE is empty."""
     chosen = os.environ.get("TILEMMA_CACHE")
-    if chosen is not None:
-        return Path(chosen).expanduser() if chosen.strip() else None
     try:
+        if chosen is not None:
+            return Path(chosen).expanduser() if chosen.strip() else None
         if sys.platform == "win32":
             base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
         elif sys.platform == "darwin":
@@ -30,25 +50,60 @@ def cache_folder() -> Path | None:
     return base / "tilemma"
 
 
+def size_limit() -> int:
+    """The bytes that all entries together may take: $TILEMMA_CACHE_MB, else 2 GiB."""
+    chosen = os.environ.get("TILEMMA_CACHE_MB", "")
+    return int(chosen) << 20 if chosen.isdecimal() and len(chosen) < 12 else LIMIT
+
+
+_warned: set[str] = set()
+
+
+def is_private(folder: Path, *, link: bool = False) -> bool:
+    """Whether ``folder`` is a directory of this user that nobody else can write; ``link``: or a link to one.
+
+    False for one that does not exist.  A folder that others can write is reported once, as a warning.
+    """
+    if not hasattr(os, "geteuid"):
+        return folder.is_dir()
+    try:
+        state = os.stat(folder) if link else os.lstat(folder)
+    except (OSError, ValueError):
+        return False
+    if not stat.S_ISDIR(state.st_mode):
+        return False
+    if state.st_uid == os.geteuid() and not state.st_mode & 0o022:
+        return True
+    if str(folder) not in _warned:
+        _warned.add(str(folder))
+        why = "others can write to it" if state.st_uid == os.geteuid() else "it belongs to another user"
+        text = f"the cache folder {folder} is not used: {why}; make one with mode 0700 and set TILEMMA_CACHE to it"
+        warnings.warn(text, UnsafeCacheFolder, stacklevel=2)
+    return False
+
+
 class DiskCache:
     """Bytes by key, in files of their own below ``folder``/``kind``.
 
-    A file carries the hash of its content: one that was cut off, overwritten or written by another format
-    reads as absent and is replaced by the next `put`.  `put` is atomic (a new file is renamed into place),
-    so readers in other processes see the old content or the new.  A folder that cannot be written is no
-    error: nothing is kept then.
+    A file carries its kind, its key and the hash of all it holds: one that was cut off, overwritten, copied from
+    elsewhere or written by another format reads as absent and is replaced by the next `put`.  `put` is atomic (a
+    new file is renamed into place), so readers in other processes see the old content or the new.  A folder that
+    cannot be written is no error, nor is one that others can write (see `is_private`): nothing is kept then.
+
+    All kinds together take at most `size_limit` bytes: the entries that were not used for longest are evicted.
     """
 
     def __init__(self, kind: str, folder: Path | None = None) -> None:
-        root = folder if folder is not None else cache_folder()
-        self.folder = root / kind if root is not None else None
+        self.kind = kind
+        self.root = folder if folder is not None else cache_folder()
+        self.folder = self.root / kind if self.root is not None else None
 
     @staticmethod
     def key(*parts: object) -> str:
         """A key from ``parts`` in order: str, bytes, numbers and tuples of them, told apart by type."""
         digest = hashlib.sha256()
         for part in parts:
-            data = part if isinstance(part, bytes) else repr(part).encode()
+            data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
             digest.update(f"{type(part).__name__}:{len(data)}:".encode())
             digest.update(data)
         return digest.hexdigest()
@@ -56,41 +111,143 @@ class DiskCache:
     def path(self, key: str) -> Path | None:
         return self.folder / key[:2] / key[2:] if self.folder is not None else None
 
+    def _head(self, key: str, content: bytes) -> bytes:
+        name = f"{self.kind}/{key}".encode()
+        named = _MAGIC + len(name).to_bytes(2, "little") + name
+        return named + hashlib.sha256(named + content).digest()
+
+    def _usable(self, path: Path) -> bool:
+        assert self.root is not None and self.folder is not None
+        return is_private(self.root, link=True) and is_private(self.folder) and is_private(path.parent)
+
     def get(self, key: str) -> bytes | None:
         """The bytes stored under ``key``, or None."""
         path = self.path(key)
         if path is None:
             return None
-        try:
-            data = path.read_bytes()
-        except OSError:
+        data = _read(path) if self._usable(path) else None
+        if data is None:
             return None
-        head = len(_MAGIC) + _DIGEST
-        content = data[head:]
-        sound = data[: len(_MAGIC)] == _MAGIC and data[len(_MAGIC) : head] == hashlib.sha256(content).digest()
-        return content if sound else None
+        at = len(_MAGIC) + 2 + int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little") + _DIGEST
+        content = data[at:]
+        return content if data[:at] == self._head(key, content) else None
+
+    def read(self, key: str, decode: Callable[[bytes], T]) -> T | None:
+        """What ``decode`` makes of the bytes stored under ``key``; None where there are none, or others than it
+        expects (another version wrote them)."""
+        found = self.get(key)
+        if found is None:
+            return None
+        try:
+            return decode(found)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError):
+            return None
 
     def put(self, key: str, content: bytes) -> None:
         """Store ``content`` under ``key``, replacing what was there."""
         path = self.path(key)
-        if path is None:
+        if path is None or len(content) > ENTRY_LIMIT:
             return
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_MAGIC + hashlib.sha256(content).digest() + content)
-                os.replace(temporary, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+        with contextlib.suppress(OSError, ValueError):
+            assert self.root is not None and self.folder is not None
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            for folder in (self.root, self.folder, path.parent):
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(mode=0o700)
+            if not self._usable(path):
+                return
+            _write(path, self._head(key, content) + content)
+            _evict_when_due(self.root, len(content))
 
     def clear(self) -> None:
-        """Remove everything of this kind."""
-        if self.folder is None:
-            return
-        for path in self.folder.glob("*/*"):
+        """Remove everything of this kind; links are removed, what they lead to stays."""
+        if self.folder is not None and self.root is not None and is_private(self.folder):
+            for entry in _files(self.folder):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def _read(path: Path) -> bytes | None:
+    """The content of a regular file that is no link and not too large; None otherwise."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        with open(os.open(path, flags), "rb") as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode) or state.st_size > ENTRY_LIMIT + (1 << 16):
+                return None
+            data = file.read()
+    except (OSError, ValueError):
+        return None
+    if time.time() - state.st_mtime > STALE:
+        with contextlib.suppress(OSError):
+            os.utime(path, follow_symlinks=False)
+    return data
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a new file of mode 0600 beside ``path``, and rename it into place."""
+    temporary = path.with_name(_NEW + secrets.token_hex(8))
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _folders(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        yield from (e for e in entries if e.is_dir(follow_symlinks=False))
+
+
+def _files(kind: Path | str) -> Iterator[os.DirEntry[str]]:
+    """All files of one kind (and links, which are not followed)."""
+    for folder in _folders(kind):
+        with contextlib.suppress(OSError), os.scandir(folder.path) as entries:
+            yield from (e for e in entries if not e.is_dir(follow_symlinks=False))
+
+
+# Bytes that this process has written since it last evicted, for each root.
+_written: dict[Path, int] = {}
+
+
+def _evict_when_due(root: Path, size: int) -> None:
+    """`evict` where this process has written much, or nobody has evicted for long."""
+    limit = size_limit()
+    _written[root] = _written.get(root, 0) + size
+    if _written[root] <= limit // 16:
+        with contextlib.suppress(OSError):
+            if time.time() - os.lstat(root / _SWEPT).st_mtime < STALE:
+                return
+    _written[root] = 0
+    evict(root, limit)
+    with contextlib.suppress(OSError):
+        os.close(os.open(root / _SWEPT, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
+        os.utime(root / _SWEPT, follow_symlinks=False)
+
+
+def evict(root: Path, limit: int) -> None:
+    """Remove leftovers of killed writers below ``root``, then the entries not used for longest beyond ``limit``
+    bytes.  A tenth more than needed goes, so that this need not happen again at once."""
+    found: list[tuple[float, int, str]] = []
+    now = time.time()
+    for kind in _folders(root):
+        for entry in _files(kind.path):
             with contextlib.suppress(OSError):
-                path.unlink()
+                state = entry.stat(follow_symlinks=False)
+                if entry.name.startswith(_NEW):
+                    if now - state.st_mtime > STALE:
+                        os.unlink(entry.path)
+                else:
+                    found.append((state.st_mtime, state.st_size, entry.path))
+    total = sum(size for _, size, _ in found)
+    if total <= limit:
+        return
+    for _, size, path in sorted(found):
+        if total <= limit - limit // 10:
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            total -= size

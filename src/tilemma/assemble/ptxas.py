@@ -7,8 +7,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, field
@@ -16,8 +14,10 @@ from pathlib import Path
 
 from tilemma.records import record
 
-from ..errors import Note, Span, ToolError, register_source, source_line
+from ..errors import Note, Span, ToolError, WrongArgumentType, described, register_source, source_line
+from . import elf
 from .cache import DiskCache
+from .process import Stopped, ToolProcess, remove, tail, temporary_file
 from .toolchain import Tool, find_tool
 
 # NVIDIA's release notes of CUDA 13.x list "Data Race in WGMMA A/B Register Copy Propagation": ptxas moves
@@ -124,18 +124,23 @@ class Cubin:
         return (*([spilled] if self.spills else []), *lost)
 
 
+# Possessive repeats: none of these is tried again with fewer characters.
 _LINE = re.compile(
-    r"^ptxas\s+(?:(?P<file>.*?), line (?P<line>\d+);\s*)?"
-    r"(?P<severity>info|warning|error|fatal)\s*:\s*(?P<text>.*)$"
+    r"^ptxas\s++(?:(?P<file>.*?), line (?P<line>\d{1,9}+);\s*+)?"
+    r"(?P<severity>info|warning|error|fatal)\s*+:\s*+(?P<text>.*)"
 )
-_CODE = re.compile(r"^\((C\d+)\)\s*")
-_ENTRY = re.compile(r"(?:Compiling entry function '(?P<entry>[^']+)'|Function properties for (?P<function>\S+))")
-_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_BARRIERS = re.compile(r"used (\d+) barriers")
-_SHARED = re.compile(r"(\d+) bytes smem")
+_CODE = re.compile(r"^\((C\d++)\)\s*+")
+_ENTRY = re.compile(
+    r"(?:Compiling entry function '(?P<entry>[^']{1,4096}+)'|Function properties for (?P<function>\S{1,4096}+))"
+)
+_STACK = re.compile(
+    r"(\d{1,12}+) bytes stack frame, (\d{1,12}+) bytes spill stores, (\d{1,12}+) bytes spill loads"
+)
+_USED = re.compile(r"Used (\d{1,12}+) registers")
+_BARRIERS = re.compile(r"used (\d{1,12}+) barriers")
+_SHARED = re.compile(r"(\d{1,12}+) bytes smem")
 # `-v` reports usage in these; they are not remarks on the code.
-_REPORT = re.compile(r"bytes gmem|Compiling entry function|Function properties|^Used \d+|Compile time")
+_REPORT = re.compile(r"bytes gmem|Compiling entry function|Function properties|^Used \d|Compile time")
 
 
 def parse_messages(output: str) -> tuple[PtxasMessage, ...]:
@@ -167,10 +172,10 @@ def parse_usage(output: str) -> tuple[EntryUsage, ...]:
             entry = match["entry"] or entry
             name = match["entry"] or match["function"]
             usage.setdefault(name, {})
-        elif match := _STACK.search(line):
+        elif name and (match := _STACK.search(line)):
             stack, stores, loads = map(int, match.groups())
             usage[name] |= {"stack_bytes": stack, "spills_stores": stores, "spills_loads": loads}
-        elif match := _USED.search(line):
+        elif name and (match := _USED.search(line)):
             barriers, shared = _BARRIERS.search(line), _SHARED.search(line)
             usage[entry or name] |= {
                 "registers": int(match[1]),
@@ -180,8 +185,8 @@ def parse_usage(output: str) -> tuple[EntryUsage, ...]:
     return tuple(EntryUsage(name, **values) for name, values in usage.items())
 
 
-_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
-_LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r'^[ \t]*+\.file[ \t]++(\d{1,9}+)[ \t]++"((?:[^"\\\n]|\\[^\n])*+)"', re.MULTILINE)
+_LOC = re.compile(r"^\s*+\.loc\s++(\d{1,9}+)\s++(\d{1,9}+)\s++(\d{1,9}+)")
 
 
 def source_position(ptx: str, line: int) -> Span | None:
@@ -213,15 +218,14 @@ def ptx_span(ptx: str, line: int, name: str) -> Span:
 
 
 def _entry_name(ptx: str) -> str:
-    match = re.search(r"\.entry\s+([\w$%]+)", ptx)
-    return match[1] if match else "module"
+    return next(iter(elf.entries_of(ptx)), "module")
 
 
 def _rejection(ptx: str, arch: str, tool: Tool, output: str) -> ToolError:
     messages = [m for m in parse_messages(output) if m.severity in ("error", "fatal")]
     placed = list(dict.fromkeys(m for m in messages if m.line))
     if not placed:
-        text = "; ".join(m.text for m in messages) or output.strip()[:500] or "no message"
+        text = "; ".join(m.text for m in messages)[:2000] or tail(output)
         return PtxasFailed(version=tool.release, arch=arch, reason="status not 0", text=text)
     # An undefined name is reported after the mismatch that it causes in the same line.
     first, *others = sorted(placed, key=lambda m: (m.line, m.text.startswith("Arguments mismatch")))
@@ -237,14 +241,20 @@ def _rejection(ptx: str, arch: str, tool: Tool, output: str) -> ToolError:
     return PtxRejected(span, notes=notes, version=tool.release, text=first.text, arch=arch)
 
 
-# Both begin with plain text, which is searched for quickly.
-_REGISTER_A = re.compile(r"wgmma\.mma_async\b[^;{]*\{[^}]*\}\s*,\s*\{")
-_PENDING = re.compile(r"wgmma\.wait_group\.sync\.aligned\s+0*([1-9]\d*)")
+_PENDING = re.compile(r"wgmma\.wait_group\.sync\.aligned\s++0*+([1-9]\d{0,8}+)")
+
+
+def _takes_registers(statement: str) -> bool:
+    """Whether the `wgmma.mma_async` in one PTX statement has A in registers: a second list in braces."""
+    operands = statement[statement.rfind("wgmma.mma_async") :].partition("{")[2]
+    return re.match(r"\s*+,\s*+\{", operands.partition("}")[2]) is not None
 
 
 def register_a_in_flight(ptx: str) -> int:
     """The largest N of `wgmma.wait_group N` in a module that has wgmma with A in registers, else 0."""
-    if "wgmma.mma_async" not in ptx or not _REGISTER_A.search(ptx):
+    if "wgmma.mma_async" not in ptx:
+        return 0
+    if not any(_takes_registers(s) for s in ptx.split(";") if "wgmma.mma_async" in s):
         return 0
     return max((int(m[1]) for m in _PENDING.finditer(ptx)), default=0)
 
@@ -256,13 +266,16 @@ def _pack(cubin: Cubin) -> bytes:
     return len(head).to_bytes(4, "little") + head + cubin.bytes
 
 
-def _unpack(data: bytes) -> Cubin:
+def _unpack(data: bytes, ptx: str, arch: str) -> Cubin:
     size = int.from_bytes(data[:4], "little")
     facts = json.loads(data[4 : 4 + size])
     facts["warnings"] = tuple(PtxasMessage(**w) for w in facts["warnings"])
     facts["entries"] = tuple(EntryUsage(**e) for e in facts["entries"])
     facts["ptxas_version"] = tuple(facts["ptxas_version"])
-    return Cubin(bytes=data[4 + size :], cached=True, **facts)
+    cubin = Cubin(bytes=data[4 + size :], cached=True, **facts)
+    if cubin.arch != arch or elf.problem(cubin.bytes, arch, elf.entries_of(ptx)):
+        raise ValueError("another cubin")
+    return cubin
 
 
 @functools.lru_cache(maxsize=1)
@@ -284,55 +297,57 @@ class Assembly:
         # A folder of its own would cost more to remove than all the rest here takes.
         self.files: list[Path] = []
         try:
-            source, self.target, self.said = (self._file(f".{kind}") for kind in ("ptx", "cubin", "txt"))
-            source.write_text(ptx, encoding="utf-8")
+            for suffix in (".ptx", ".cubin", ".txt"):
+                self.files.append(temporary_file(suffix))
+            source, self.target, self.said = self.files
+            source.write_text(ptx, encoding="utf-8", errors="surrogateescape")
             command = [tool.path, "-v", "-arch", arch, *options, "-o", str(self.target), str(source)]
-            self.began = time.perf_counter()
-            # Into a file: a pipe that nobody reads meanwhile would stop ptxas when it is full.
-            with open(self.said, "wb") as said:
-                self.process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={**MALLOC, **os.environ}
-                )
+            environment = {**MALLOC, **os.environ}
+            self.process = ToolProcess(command, self.said, written=[self.target], environment=environment)
         except BaseException as error:
             self._clean()
-            if isinstance(error, OSError):
+            if isinstance(error, OSError | ValueError):
                 raise self._failed("not run", str(error)) from None
             raise
 
-    def _file(self, suffix: str) -> Path:
-        handle, name = tempfile.mkstemp(suffix, "tilemma-")
-        os.close(handle)
-        self.files.append(Path(name))
-        return self.files[-1]
-
     def _clean(self) -> None:
         for file in self.files:
-            file.unlink(missing_ok=True)
+            remove(file)
 
     def __enter__(self) -> Assembly:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        self.process.stop()
         self._clean()
 
     def result(self) -> Cubin:
         """The machine code.  Raises PtxRejected, PtxasFailed."""
-        status = self.process.wait()
-        seconds = time.perf_counter() - self.began
-        output = self.said.read_text(errors="replace")
+        try:
+            status = self.process.wait()
+        except Stopped as stopped:
+            raise self._failed(str(stopped), tail(self._output(limit=1 << 20))) from None
+        seconds = time.perf_counter() - self.process.began
+        output = self._output()
         if status < 0:
-            raise self._failed(f"killed by signal {-status}", output.strip()[-500:] or "no message")
+            raise self._failed(f"killed by signal {-status}", tail(output))
         if status:
             raise _rejection(self.ptx, self.arch, self.tool, output)
         image = self.target.read_bytes()
         if not image:
-            raise self._failed("wrote nothing", output.strip()[-500:] or "no message")
+            raise self._failed("wrote nothing", tail(output))
+        if (wrong := elf.problem(image, self.arch, elf.entries_of(self.ptx))) is not None:
+            raise self._failed(f"wrote no such machine code: {wrong}", tail(output))
         cubin = _cubin(image, self.arch, self.tool, output, seconds)
         self.keep(cubin)
         return cubin
+
+    def _output(self, limit: int = -1) -> str:
+        """What ptxas printed; of more than ``limit`` bytes the end."""
+        with open(self.said, "rb") as file:
+            if limit >= 0:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+            return file.read().decode("utf-8", "replace")
 
     def _failed(self, reason: str, text: str) -> PtxasFailed:
         return PtxasFailed(version=self.tool.release, arch=self.arch, reason=reason, text=text)
@@ -397,6 +412,7 @@ def begin(
 
     Raises NoPtxas, PtxasTooOld and PtxasFailed; the rest comes from `result`.
     """
+    _check_arguments(ptx, arch, options, cache)
     if not any(o.startswith(("-O", "--opt-level")) for o in options):
         options = (*stated_level(ptx), *options)
     tool = find_tool("ptxas")
@@ -405,9 +421,9 @@ def begin(
         needed = ".".join(map(str, SOUND_REGISTER_A))
         raise PtxasTooOld(version=tool.release, pending=pending, needed=needed)
     store = cache if cache is not None else DiskCache("cubin")
-    key = store.key(_format(), ptx, arch, tuple(options), tool.version)
-    if (stored := store.get(key)) is not None:
-        return Stored(_unpack(stored))
+    key = store.key(_format(), ptx, arch, tuple(options), tool.version, tool.path, tool.digest)
+    if (stored := store.read(key, lambda data: _unpack(data, ptx, arch))) is not None:
+        return Stored(stored)
     return Assembly(ptx, arch, options, tool, lambda cubin: store.put(key, _pack(cubin)))
 
 
@@ -416,11 +432,25 @@ def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCac
 
     ``arch`` is the device's and may be later than the PTX's `.target` (PTX for sm_80 assembles for sm_90).
     ``options`` go to ptxas as they are, behind the level that the PTX asks for (see `stated_level`) unless they
-    have one.  The result is kept on disk under a hash of PTX, arch, options and the release of ptxas.  Raises
-    NoPtxas, PtxRejected (with the PTX line, and the source line through `.loc`), PtxasTooOld, PtxasFailed.
+    have one.  The result is kept on disk under a hash of PTX, arch, options and ptxas: its release, its path and
+    the hash of its file.  Raises NoPtxas, PtxRejected (with the PTX line, and the source line through `.loc`),
+    PtxasTooOld, PtxasFailed.
     """
     with begin(ptx, arch, options=options, cache=cache) as assembly:
         return assembly.result()
+
+
+def _check_arguments(ptx: object, arch: object, options: object, cache: object) -> None:
+    """Refuse arguments of another type: they would reach the tool's command line or the cache's key."""
+    texts = isinstance(options, (tuple, list)) and all(isinstance(o, str) for o in options)
+    for name, value, good, wanted in (
+        ("ptx", ptx, isinstance(ptx, str), "PTX text"),
+        ("arch", arch, isinstance(arch, str), "an architecture such as sm_90a"),
+        ("options", options, texts, "a sequence of ptxas options"),
+        ("cache", cache, cache is None or isinstance(cache, DiskCache), "a DiskCache or None"),
+    ):
+        if not good:
+            raise WrongArgumentType(function="assemble", name=name, got=described(value), wanted=wanted)
 
 
 def driver_image(ptx: str) -> bytes:

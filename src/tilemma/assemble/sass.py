@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 from collections import Counter
-from pathlib import Path
 
-from ..errors import ToolError
+from ..errors import ToolError, WrongArgumentType, described
+from .process import Stopped, output_of, remove, tail, temporary_file
 from .ptxas import Cubin
 from .toolchain import find_tool
 
@@ -22,20 +20,27 @@ class DisassemblyFailed(ToolError):
 
 def disassemble(cubin: Cubin | bytes) -> str:
     """The SASS of ``cubin``, code sections only.  Raises NoDisassembler, DisassemblyFailed."""
+    if not isinstance(cubin, (Cubin, bytes)):
+        wanted = "a cubin: what `assemble` returns, or its bytes"
+        raise WrongArgumentType(function="disassemble", name="cubin", got=described(cubin), wanted=wanted)
     tool = find_tool("nvdisasm")
-    image = cubin.bytes if isinstance(cubin, Cubin) else cubin
-    with tempfile.TemporaryDirectory(prefix="tilemma-") as folder:
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(image)
-        run = subprocess.run([tool.path, "-c", str(path)], capture_output=True, text=True, errors="replace")
-    if run.returncode != 0:
-        text = (run.stderr or run.stdout).strip()[:500] or f"status {run.returncode}"
-        raise DisassemblyFailed(version=tool.release, text=text)
-    return run.stdout
+    path = temporary_file(".cubin")
+    try:
+        path.write_bytes(cubin.bytes if isinstance(cubin, Cubin) else cubin)
+        status, said, complaints = output_of([tool.path, "-c", str(path)])
+    except (OSError, ValueError, Stopped) as error:
+        raise DisassemblyFailed(version=tool.release, text=str(error)) from None
+    finally:
+        remove(path)
+    if status != 0:
+        raise DisassemblyFailed(version=tool.release, text=f"status {status}, `{tail(complaints or said)}`")
+    if ".text." not in said:
+        raise DisassemblyFailed(version=tool.release, text=f"it printed no code, `{tail(complaints or said)}`")
+    return said
 
 
 _INSTRUCTION = re.compile(
-    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.[\w]+)*)", re.MULTILINE
+    r"^[ \t]*+/\*[0-9a-f]{4,16}+\*/[ \t]++(?:@!?U?P\w++[ \t]++)?([A-Z][A-Z0-9_]*+)((?:\.\w++)*+)", re.MULTILINE
 )
 
 

@@ -1,26 +1,36 @@
-"""Finding NVIDIA's command-line tools: the pip wheels of the running interpreter, CUDA_HOME, PATH."""
+"""Finding NVIDIA's command-line tools: the pip wheels of this environment, CUDA_HOME, PATH.
+
+Only what was installed is ever run.  `sys.path` is not searched: its first entry is the working folder in a
+REPL or notebook, and anybody may have put a program there.  A relative entry of PATH is passed over for the same
+reason.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
+import hashlib
 import json
 import os
 import re
-import shutil
-import subprocess
+import site
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tilemma.records import record
 
 from ..errors import ToolError
 from .cache import DiskCache
+from .process import Stopped, output_of, tail
 
 Version = tuple[int, ...]
+
+# Seconds that a tool may take to say its version.
+_VERSION_SECONDS = 30.0
 
 
 class NoPtxas(ToolError):
@@ -49,25 +59,53 @@ class ToolDoesNotRun(ToolError):
 
 @record
 class Tool:
-    """One of NVIDIA's programs: where it is and its release, for example (13, 5, 37)."""
+    """One of NVIDIA's programs: where it is, its release such as (13, 5, 37), the hash of the file, and why it was
+    chosen."""
 
     path: str
     version: Version
+    digest: str = ""
+    why: str = ""
 
     @property
     def release(self) -> str:
         return ".".join(map(str, self.version))
+
+    def __str__(self) -> str:
+        return f"{Path(self.path).stem} {self.release}: {self.path} ({self.why})"
+
+    def to_json(self) -> dict[str, str]:
+        return {"path": self.path, "release": self.release, "why": self.why}
 
 
 def _variable(name: str) -> str:
     return f"TILEMMA_{name.upper()}"
 
 
+def _site_folders() -> list[Path]:
+    """The folders that packages of this environment are installed in; that of tilemma itself is one.
+
+    Absolute folders in PYTHONPATH, other than the working folder, count: whoever starts Python names them.
+    """
+    named = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    here = os.path.realpath(os.curdir)
+    named = [n for n in named if os.path.isabs(n) and os.path.realpath(n) != here]
+    names = [*named, sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    if site.ENABLE_USER_SITE:
+        names.append(site.getusersitepackages())
+    own = str(Path(__file__).resolve().parents[2])
+    return [Path(n) for n in dict.fromkeys([*names, own]) if n and os.path.isabs(n)]
+
+
 def _wheel_folders() -> Iterator[Path]:
     """`bin` of every NVIDIA wheel: nvidia/cu13/bin (CUDA 13), nvidia/cuda_nvcc/bin (CUDA 12)."""
-    spec = importlib.util.find_spec("nvidia")
-    for root in (spec.submodule_search_locations or ()) if spec else ():
-        yield from sorted(Path(root).glob("*/bin"))
+    for root in _site_folders():
+        with contextlib.suppress(OSError):
+            yield from sorted((root / "nvidia").glob("*/bin"))
+
+
+_OWN = "from a wheel of this environment, which comes before CUDA_HOME and PATH"
+_NEWEST = "the newest under CUDA_HOME, on PATH and in /usr/local/cuda"
 
 
 def _folders() -> Iterator[Path]:
@@ -79,62 +117,90 @@ def _folders() -> Iterator[Path]:
     yield Path("/usr/local/cuda/bin")
 
 
-def candidates(name: str) -> list[str]:
-    """Every program called ``name`` in the places searched, links resolved, each once.
+def candidates(name: str) -> dict[str, list[str]]:
+    """Every program called ``name`` in the places searched, links resolved, each once, by why it would be chosen.
 
     The environment variable TILEMMA_<NAME> names the only candidate when it is set.
     """
     if override := os.environ.get(_variable(name)):
-        return [override]
-    found: dict[str, None] = {}
+        return {f"named by {_variable(name)}": [override]}
+    found: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    program = f"{name}.exe" if os.name == "nt" else name
+    own = set(_wheel_folders())
     for folder in _folders():
-        if path := shutil.which(name, path=str(folder)):
-            found[os.path.realpath(path)] = None
-    return list(found)
+        path = folder / program
+        if not folder.is_absolute() or not os.path.isfile(path) or not os.access(path, os.X_OK):
+            continue
+        real = os.path.realpath(path)
+        if real not in seen:
+            seen.add(real)
+            found.setdefault(_OWN if folder in own else _NEWEST, []).append(real)
+    return found
 
 
 def parse_version(text: str) -> Version | None:
     """The release in what ``--version`` prints: `V13.5.37` gives (13, 5, 37)."""
-    match = re.search(r"\bV(\d+)\.(\d+)\.(\d+)", text) or re.search(r"\brelease (\d+)\.(\d+)", text)
+    match = re.search(r"\bV(\d{1,6})\.(\d{1,6})\.(\d{1,6})", text)
+    match = match or re.search(r"\brelease (\d{1,6})\.(\d{1,6})", text)
     return tuple(map(int, match.groups())) if match else None
 
 
-def tool_version(path: str, variable: str) -> Version:
-    """The release of the program at ``path``; remembered on disk by path, size and time of change.
+def _decoded(data: bytes) -> tuple[Version, str]:
+    """Version and hash of a tool as they are kept on disk."""
+    known: dict[str, Any] = json.loads(data)
+    version, digest = tuple(known["version"]), known["digest"]
+    if not version or not all(type(n) is int for n in version) or type(digest) is not str:
+        raise ValueError
+    return version, digest
+
+
+def identify(path: str, variable: str) -> tuple[Version, str]:
+    """The release of the program at ``path`` and the hash of the file; kept on disk by path, size and times.
 
     Raises ToolDoesNotRun.
     """
+
+    def fails(reason: str) -> ToolDoesNotRun:
+        return ToolDoesNotRun(path=path, reason=reason, variable=variable)
+
     try:
         state = os.stat(path)
-    except OSError as error:
-        raise ToolDoesNotRun(path=path, reason=error.strerror or str(error), variable=variable) from None
+    except (OSError, ValueError) as error:
+        raise fails(getattr(error, "strerror", None) or str(error)) from None
     cache = DiskCache("tools")
-    key = cache.key(path, state.st_size, state.st_mtime_ns)
-    if (stored := cache.get(key)) is not None:
-        return tuple(json.loads(stored))
+    key = cache.key(path, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev, state.st_ino)
+    if (known := cache.read(key, _decoded)) is not None:
+        return known
+    if not os.path.isfile(path):
+        raise fails("it is not a file")
     try:
-        run = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolDoesNotRun(path=path, reason=str(error), variable=variable) from None
-    version = parse_version(run.stdout + run.stderr)
+        status, *both = output_of([path, "--version"], seconds=_VERSION_SECONDS)
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError, Stopped) as error:
+        raise fails(str(error)) from None
+    said = "".join(both)
+    version = parse_version(said)
     if version is None:
-        reason = f"status {run.returncode}, `{(run.stdout + run.stderr).strip()[:200]}`"
-        raise ToolDoesNotRun(path=path, reason=reason, variable=variable)
-    cache.put(key, json.dumps(version).encode())
-    return version
+        raise fails(f"status {status}, `{tail(said)}`")
+    cache.put(key, json.dumps({"version": version, "digest": digest}).encode())
+    return version, digest
 
 
 @functools.lru_cache(maxsize=16)
-def _newest(name: str, paths: tuple[str, ...]) -> Tool:
-    tools, failures = [], []
-    for path in paths:
-        try:
-            tools.append(Tool(path, tool_version(path, _variable(name))))
-        except ToolDoesNotRun as error:
-            failures.append(error)
-    if tools:
-        # max keeps the first of equals: a wheel of this environment before one on PATH.
-        return max(tools, key=lambda tool: tool.version)
+def _choose(name: str, found: tuple[tuple[str, tuple[str, ...]], ...]) -> Tool:
+    """The newest of the first group that has one which answers."""
+    failures = []
+    for why, paths in found:
+        tools = []
+        for path in paths:
+            try:
+                tools.append(Tool(path, *identify(path, _variable(name)), why))
+            except ToolDoesNotRun as error:
+                failures.append(error)
+        if tools:
+            return max(tools, key=lambda tool: tool.version)
     if failures:
         raise failures[0]
     missing = {"ptxas": NoPtxas, "nvdisasm": NoDisassembler}[name]
@@ -142,11 +208,12 @@ def _newest(name: str, paths: tuple[str, ...]) -> Tool:
 
 
 def find_tool(name: str) -> Tool:
-    """The newest `ptxas` or `nvdisasm` there is; TILEMMA_PTXAS and TILEMMA_NVDISASM override the search.
+    """The `ptxas` or `nvdisasm` to use: that of this environment's wheels, else the newest there is.
 
-    Raises NoPtxas, NoDisassembler, or ToolDoesNotRun when one was found but none answers.
+    TILEMMA_PTXAS and TILEMMA_NVDISASM override the search.  `Tool.why` says which of these it was.  Raises
+    NoPtxas, NoDisassembler, or ToolDoesNotRun when one was found but none answers.
     """
-    return _newest(name, tuple(candidates(name)))
+    return _choose(name, tuple((why, tuple(paths)) for why, paths in candidates(name).items()))
 
 
 def seek(name: str) -> None:

@@ -90,6 +90,8 @@ class Catalogue(Mapping[str, Atom]):
         # What was chosen before has been made; only a name that comes from outside is looked for everywhere.
         if isinstance(name, str) and name in self._made:
             return self._made[name]
+        if not isinstance(name, str):
+            return None
         return next((a for module in self._modules for a in self._of(module) if a.name == name), None)
 
     def __contains__(self, name: object) -> bool:
@@ -118,6 +120,8 @@ class Catalogue(Mapping[str, Atom]):
 
 
 def _suggest(name: str, names: tuple[str, ...]) -> str:
+    if not isinstance(name, str):
+        return "`tilemma atoms` lists all names"
     import difflib
 
     upper = {n.upper(): n for n in names}

@@ -158,19 +158,19 @@ class Operand:
         return flat.reshape(self.shape, order="F")
 
     def matrices(self) -> tuple[tuple[int, int], ...] | None:
-        """For each register the (row, col) origin of its 8x8 matrix of 16-bit elements, as ldmatrix loads it.
+        """For each register the (row, col) origin of its matrix of 8 rows of 16 bytes, as ldmatrix loads it.
 
-        In such a matrix lane l holds row l // 4, columns 2 * (l % 4) and the next (PTX ISA, ldmatrix), the
+        In such a matrix lane l holds bytes 4 * (l % 4) to 4 * (l % 4) + 3 of row l // 4 (PTX ISA, ldmatrix), the
         lanes of a warp each.  None when the fragment is not made of such matrices.  The origins are those of
         warp 0; the other warps of a warpgroup have theirs 16 rows further each.
         """
-        if self.layout is None or self.dtype.bits != 16 or self.register != "b32":
+        if self.layout is None or self.register != "b32":
             return None
-        lane, half = np.arange(32)[:, None], np.arange(2)[None, :]
-        pattern = lane // 4 + (2 * (lane % 4) + half) * self.shape[0]
+        lane, element = np.arange(32)[:, None], np.arange(self.pack)[None, :]
+        pattern = lane // 4 + (self.pack * (lane % 4) + element) * self.shape[0]
         origins = []
         for register in range(self.registers):
-            there = self.coordinates_table[:32, 2 * register : 2 * register + 2]
+            there = self.coordinates_table[:32, self.pack * register : self.pack * (register + 1)]
             if not np.array_equal(there - there[0, 0], pattern):
                 return None
             origins.append((int(there[0, 0]) % self.shape[0], int(there[0, 0]) // self.shape[0]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.atomics import ATOMICS, atomic
@@ -23,13 +22,13 @@ from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Span, source_line
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder
+from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.expr import Const, Dim, Element, Expr, FragmentElement, Var, const, mul, walk
 from tilemma.ir.tiles import Bounded, Tile, scalar
 from tilemma.ir.types import BLOCK, Buffer, EventRef, Level, Space
 
 MAX_RANK = 8
 MAX_PARAMETERS = 128
-MAX_COPIES = 4096
 # At warp scope these name the four-step tile, unless the file defines them.
 WARP_NAMES = {"MMA_M": 16, "MMA_N": 16, "MMA_K": 16}
 
@@ -261,7 +260,7 @@ class Reader:
             case ast.Int():
                 return self._integer(node)
             case ast.Float():
-                return Const(node.value, e.element_type("f32" if node.single else "f64", node.span))
+                return Const(node.value, e.element_type("f32" if node.single else "f64", node.span), True)
             case ast.Bool():
                 return const(node.value)
             case ast.Inf():
@@ -335,7 +334,7 @@ class Reader:
             "l" in node.suffix or node.value >= 2 ** (32 if "u" in node.suffix else 31),
         )
         name = ("u" if unsigned else "s") + ("64" if long else "32")
-        return Const(node.value, self.expressions.element_type(name, node.span))
+        return Const(node.value, self.expressions.element_type(name, node.span), True)
 
     def _paren(self, node: ast.Paren) -> Value:
         if self._bases and isinstance(node.inner, ast.Int):
@@ -426,33 +425,21 @@ class Reader:
 
     # ---- small things that several parts need ------------------------------------------------------------
 
-    def size(self, node: ast.Expr, what: str) -> int:
-        """A constant of at least 1, within reason."""
-        v = self.expressions.constant(node, what)
-        if not 1 <= v <= MAX_COPIES:
-            raise WrongValue(
-                node.span, what=what, got=str(v), wanted=f"1 to {MAX_COPIES}", fix_text="choose another"
-            )
-        return v
+    def operand(self, name: str, node: ast.Expr) -> int:
+        """The value of an operand of the table in `ir.constructs`."""
+        about = OPERANDS[name]
+        return about.checked(self.expressions.constant(node, f"`{about.croqtile}`"), node.span)
 
-    def sizes(self, nodes: Sequence[ast.Expr], limit: int = MAX_COPIES) -> tuple[int, ...]:
-        """The sizes of an array, of at most ``limit`` elements in all."""
-        found = tuple(self.size(n, "the size of an array") for n in nodes)
-        if prod(found) > limit:
-            raise WrongValue(
-                nodes[0].span,
-                what="an array",
-                got=f"{prod(found)} elements",
-                wanted=f"at most {limit}",
-                fix_text="make it smaller",
-            )
-        return found
+    def operands(self, name: str, nodes: Sequence[ast.Expr]) -> tuple[int, ...]:
+        """The values of an operand that may stand there several times."""
+        found = [self.operand(name, n) for n in nodes]
+        return OPERANDS[name].checked_all(found, nodes[0].span) if nodes else ()
 
-    def fill_value(self, node: ast.Expr, what: str) -> Expr:
+    def fill_value(self, node: ast.Expr, what: str, dtype: DType | None = None) -> Expr:
         """The value of a fill: a float without suffix has no type of its own, its target decides."""
         e = self.expressions.plain(node, what)
         if isinstance(e, Const) and e.dtype.name == "f64":
-            return const(float(e.value))
+            return const(float(e.value), dtype if dtype is not None and dtype.is_float else None)
         return e
 
     def event_ref(self, value: Events, node: ast.Expr) -> EventRef:

@@ -136,6 +136,8 @@ class _Reader:
         token = self.tokens[self.at]
         self.at += 1
         if token.kind == "int" and len(token.text) <= 24:
+            if token.text.rstrip("uUlL").isdigit() and token.text[0] == "0" and token.text[1:2].isdigit():
+                raise self.problem(f"the octal number `{token.text}`", "write it in decimal or hexadecimal")
             return _wrap(int(token.text.rstrip("uUlL"), 0 if token.text[:2] in ("0x", "0X") else 10))
         if token.kind == "name":
             # A macro of a header, which is not read: unknown names, and calls of them, count as 0.

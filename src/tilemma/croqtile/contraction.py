@@ -11,6 +11,7 @@ from tilemma.croqtile.values import Operation, SpanValue, Value, kind
 from tilemma.errors import nearest
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Known
+from tilemma.ir.constructs import OPERANDS, checked_index
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, const
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, scalar
 from tilemma.ir.types import Contract
@@ -18,8 +19,6 @@ from tilemma.ir.types import Contract
 if TYPE_CHECKING:
     from tilemma.croqtile.build import Reader
 
-# Register tiles of one array; a thread has 255 registers.
-MAX_TILES = 256
 FIRST = ("fill", "load", "row", "col", "store", "scale", "commit", "wait")
 
 
@@ -84,19 +83,26 @@ class Contraction:
             suggestion=f"did you mean `.{near}`?" if near else "remove it",
         )
 
+    @staticmethod
+    def _repeated(s: ast.Suffix, wanted: str) -> WrongValue:
+        return WrongValue(s.span, what=f"`.{s.name}`", got="said before", wanted=wanted, fix_text="leave one out")
+
+    def _once(self, suffixes: Sequence[ast.Suffix]) -> None:
+        """WrongValue for a suffix that is said twice."""
+        said: set[str] = set()
+        for s in suffixes:
+            name = {"swizzle": "swiz"}.get(s.name, s.name)
+            if name in said:
+                raise self._repeated(s, "each suffix of an `mma` operation once")
+            said.add(name)
+
     def _pending(self, node: ast.Mma, first: ast.Suffix) -> int:
         """The N of ``mma.wait<N>``."""
         self._count(node, 0, "mma.wait<N>")
-        values = [self.reader.expressions.constant(a, "`mma.wait`") for a in first.args]
-        if len(values) != 1 or not 0 <= values[0] <= 7:
-            raise WrongValue(
-                first.span,
-                what="`mma.wait`",
-                got=", ".join(map(str, values)) or "nothing",
-                wanted="how many batches may still run, from 0 to 7",
-                fix_text="write `mma.wait<0>`",
-            )
-        return values[0]
+        if len(first.args) != 1:
+            raise OPERANDS["pending"].refused(f"{len(first.args)} numbers", first.span)
+        pending = self.reader.expressions.constant(first.args[0], "`mma.wait`")
+        return OPERANDS["pending"].checked(pending, first.span)
 
     def _count(self, node: ast.Mma, want: int, form: str) -> tuple[ast.Expr, ...]:
         if len(node.args) != want:
@@ -132,9 +138,9 @@ class Contraction:
     # ---- the four steps ----------------------------------------------------------------------------------
 
     def _fill(self, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None) -> Value | None:
-        dtype = None
-        for s in rest:
-            dtype = self.reader.expressions.element_type(s.name, s.span)
+        if len(rest) > 1:
+            raise self._repeated(rest[1], "one element type")
+        dtype = self.reader.expressions.element_type(rest[0].name, rest[0].span) if rest else None
         if name is None:
             target_node, value_node = self._count(node, 2, "mma.fill mc, 0.0f")
             target: FragmentValue | str = self.fragment(target_node, "`mma.fill`")
@@ -153,6 +159,7 @@ class Contraction:
 
     def _load(self, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None) -> Value:
         swizzle = None
+        self._once(rest)
         for s in rest:
             if s.name in ("swiz", "swizzle"):
                 swizzle = self.reader.copies.swizzle(s)
@@ -245,6 +252,7 @@ class Contraction:
     def _store(self, node: ast.Mma, rest: Sequence[ast.Suffix]) -> None:
         options: dict[str, Any] = {}
         masked = False
+        self._once(rest)
         for s in rest:
             if s.name == "transp":
                 options["transpose"] = True
@@ -253,7 +261,8 @@ class Contraction:
             elif s.name != "async":
                 raise self._unknown(s, ("transp", "mask", "async"))
         if masked and len(node.args) in (3, 4):
-            limits = [self.reader.expressions.integer(a, "`mma.store.mask`") for a in node.args[2:]]
+            what = "`mma.store.mask`"
+            limits = [checked_index(self.reader.expressions.integer(a, what), what, a.span) for a in node.args[2:]]
             options["rows"] = limits[0]
             options["columns"] = limits[1] if len(limits) > 1 else None
         elif masked:
@@ -275,10 +284,12 @@ class Contraction:
         """``frag f32[64, 128] p {0.0};``, ``frag mc[2][3] {0.0};``"""
         r = self.reader
         dtype = r.expressions.element_type(node.dtype, node.span) if node.dtype else None
-        shape = tuple(r.expressions.constant(d, "an extent of a register tile") for d in node.dims or ()) or None
+        shape = r.operands("fragment-extent", node.dims or ()) or None
+        if shape is not None and len(shape) != 2:
+            raise OPERANDS["fragment-extent"].refused(f"{len(shape)} extents", node.span, "rows and columns")
         for item in node.items:
             r.b.span = item.span
-            copies = r.sizes(item.sizes, MAX_TILES)
+            copies = r.operands("tiles", item.sizes)
             made = r.b.fragment(item.name, copies, dtype, shape)
             if isinstance(item.value, ast.Expr):
                 value = r.fill_value(item.value, "an initialiser")

@@ -11,8 +11,9 @@ from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, has_s
 from tilemma.croqtile.values import Scalar, TupleValue, Value, kind
 from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Expr, add, const, interval
-from tilemma.ir.tiles import Bounded, describe, scalar
+from tilemma.ir.constructs import CHOICES, checked_start, checked_step, checked_stop
+from tilemma.ir.expr import Expr, add, const
+from tilemma.ir.tiles import Bounded, Unlooped, describe, extent_of, scalar
 from tilemma.ir.types import Level
 
 if TYPE_CHECKING:
@@ -57,9 +58,9 @@ class Control:
         name = node.function.text if isinstance(node, ast.Call) and isinstance(node.function, ast.Name) else ""
         args = node.args if isinstance(node, ast.Call) else ()
         if name == "launch_bounds" and len(args) == 2 and isinstance(args[0], ast.Whole):
-            return {"min_blocks": self.reader.size(args[1], "`launch_bounds`")}
+            return {"min_blocks": self.reader.operand("min-blocks", args[1])}
         if name == "maxnreg" and len(args) == 1:
-            return {"max_registers": self.reader.size(args[0], "`maxnreg`")}
+            return {"max_registers": self.reader.operand("max-registers", args[0])}
         raise WrongValue(
             node.span,
             what="`[[...]]` before `parallel`",
@@ -104,13 +105,7 @@ class Control:
         try:
             return Level.parse(spec.name), options
         except (ValueError, AssertionError):
-            raise WrongValue(
-                spec.span,
-                what="a level",
-                got=f"`{spec.name}`",
-                wanted="`block`, `group`, `group-4`, `thread`, `cluster`",
-                fix_text="write `group-4` for a warpgroup",
-            ) from None
+            raise CHOICES["level"].refused(spec.name, spec.span) from None
 
     def extents(self, node: ast.Expr, what: str) -> list[Scalar]:
         """``[a, b]``, a shape, or one number."""
@@ -154,7 +149,7 @@ class Control:
                 extents = self.extents(item.extent, "`with`")
                 names = self._names(item.names, len(extents), "i", item.span)
                 # Outside `foreach` the value of an index is 0.
-                self._bind(item.names, names, [Bounded(const(0), scalar(e)) for e in extents])
+                self._bind(item.names, names, [Unlooped(const(0), extent_of(e)) for e in extents])
             self.reader.statements.body(node.body)
 
     def foreach(self, node: ast.Foreach) -> None:
@@ -170,9 +165,9 @@ class Control:
         options: dict[str, Any] = {}
         for h in (*node.hints, *(self._as_hint(a) for a in node.attributes)):
             if h.name == "unroll" and len(h.args) <= 1:
-                options["unroll"] = self.reader.size(h.args[0], "`unroll`") if h.args else 0
+                options["unroll"] = self.reader.operand("unroll", h.args[0]) if h.args else 0
             elif h.name == "vectorize" and len(h.args) == 2:
-                options["vectorize"] = self.reader.size(h.args[1], "`vectorize`")
+                options["vectorize"] = self.reader.operand("vectorize", h.args[1])
             else:
                 raise WrongValue(
                     h.span,
@@ -262,20 +257,12 @@ class Control:
         r = self.reader
         out: dict[str, Any] = {}
         if node.start is not None:
-            out["start"] = r.expressions.integer(node.start, "a range")
+            out["start"] = checked_start(r.expressions.integer(node.start, "a range"), node.start.span)
         if node.stop is not None:
-            out["stop"] = add(scalar(extent), r.expressions.integer(node.stop, "a range"))
+            stop = add(scalar(extent), r.expressions.integer(node.stop, "a range"))
+            out["stop"] = checked_stop(stop, extent_of(extent), node.stop.span)
         if node.step is not None:
-            step = r.expressions.integer(node.step, "a range")
-            if interval(step)[0] < 1:
-                raise WrongValue(
-                    node.step.span,
-                    what="the step of a range",
-                    got=describe(step),
-                    wanted="a value that is certainly at least 1",
-                    fix_text="count upwards, and compute the index from the counter; or write `__max(step, 1)`",
-                )
-            out["step"] = step
+            out["step"] = checked_step(r.expressions.integer(node.step, "a range"), node.step.span)
         return out
 
     def condition(self, node: ast.Expr | ast.Statement, what: str) -> Expr:

@@ -9,6 +9,7 @@ from tilemma.croqtile import ast
 from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongMember, WrongValue, one_of
 from tilemma.croqtile.values import Events, Filled, kind
 from tilemma.errors import nearest
+from tilemma.ir.constructs import CHOICES, OPERANDS, SWIZZLES
 from tilemma.ir.tiles import FutureValue, Tile
 from tilemma.ir.types import EventRef, Space
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 WHAT = ("copy", "load", "transp", "pad", "any")
 OPTIONS = ("async", "swiz", "swizzle", "zfill", "sp", "promote", "multicast", "evict_first", "evict_last")
-# `swiz<1..3>` are the tutorial's numbers for the widths in bytes that the compiler takes; 0 is none.
-SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128, 32: 32, 64: 64, 128: 128}
 
 
 class Copies:
@@ -39,6 +38,9 @@ class Copies:
                 form=f"{node.engine}.{what} src => dst",
             )
         src = self._source(node.src, options)
+        self.reader.b.check_arrangement(
+            src, options.get("transpose"), options.get("pad", ()), node.suffixes[0].span
+        )
         dst = self._destination(node)
         if node.after:
             options["after"] = tuple(self._future_name(f) for f in node.after)
@@ -85,6 +87,8 @@ class Copies:
         config = next((s.args for s in node.suffixes if s.had_args and s.name in ("transp", "pad")), ())
         said: set[str] = set()
         for s in rest:
+            if s.name.startswith("evict_") and s.name not in OPTIONS:
+                raise CHOICES["evict"].refused(s.name.removeprefix("evict_"), s.span)
             if s.name not in OPTIONS:
                 raise self._unknown(s, node.engine, OPTIONS)
             about = {"swizzle": "swiz", "evict_first": "evict", "evict_last": "evict"}.get(s.name, s.name)
@@ -101,7 +105,7 @@ class Copies:
             elif s.name in ("swiz", "swizzle"):
                 options["swizzle"] = self.swizzle(s)
             elif s.name == "promote":
-                options["promote"] = self._number(s, (64, 128, 256))
+                options["promote"] = self._number(s, "promote")
             elif s.name == "sp":
                 raise NotBuiltYet(s.span, what="a copy of sparse data (`.sp`)", fix_text="copy data and metadata")
             elif s.name.startswith("evict_"):
@@ -109,7 +113,7 @@ class Copies:
             else:
                 options[s.name] = True
         if first.name == "transp":
-            options["transpose"] = self._permutation(first, config)
+            options["transpose"] = self._permutation(config)
         elif first.name == "pad":
             options["pad"], options["pad_value"] = self._padding(first, config)
         return first.name, options
@@ -136,40 +140,24 @@ class Copies:
             )
         return self.reader.event_ref(value, s.args[0])
 
-    def _number(self, s: ast.Suffix, legal: Sequence[int]) -> int:
-        values = [self.reader.expressions.constant(a, f"`.{s.name}`") for a in s.args]
-        if len(values) != 1 or values[0] not in legal:
-            raise WrongValue(
-                s.span,
-                what=f"`.{s.name}`",
-                got=", ".join(str(v) for v in values) or "nothing",
-                wanted="one of " + ", ".join(str(v) for v in legal),
-                fix_text=f"write `.{s.name}<{legal[-1]}>`",
-            )
-        return values[0]
+    def _number(self, s: ast.Suffix, operand: str) -> int:
+        if len(s.args) != 1:
+            raise OPERANDS[operand].refused(f"{len(s.args)} numbers", s.span)
+        return OPERANDS[operand].checked(self.reader.expressions.constant(s.args[0], f"`.{s.name}`"), s.span)
 
     def swizzle(self, s: ast.Suffix) -> int:
         """The width in bytes that a ``.swiz<N>`` asks for."""
-        return SWIZZLES[self._number(s, tuple(SWIZZLES))]
+        return SWIZZLES[self._number(s, "swizzle")]
 
-    def _permutation(self, s: ast.Suffix, config: Sequence[ast.Expr]) -> tuple[int, ...]:
+    def _permutation(self, config: Sequence[ast.Expr]) -> tuple[int, ...]:
         nodes = config[0].items if len(config) == 1 and isinstance(config[0], ast.Tuple) else config
-        found = tuple(self.reader.expressions.constant(n, "`.transp`") for n in nodes)
-        if sorted(found) != list(range(len(found))) or not found:
-            raise WrongValue(
-                s.span,
-                what="`.transp`",
-                got=", ".join(map(str, found)) or "nothing",
-                wanted="a permutation of the dimensions, each once, counted from 0",
-                fix_text="write `dma.transp<1, 0> src => dst` for a matrix",
-            )
-        return found
+        return tuple(self.reader.expressions.constant(n, "`.transp`") for n in nodes)
 
     def _padding(self, s: ast.Suffix, config: Sequence[ast.Expr]) -> tuple[Any, Any]:
         """((low, high, inner) for each dimension, value)."""
         lists = [self._numbers(c) for c in config[:3]]
         lengths = {len(x) for x in lists}
-        if len(config) not in (3, 4) or len(lengths) != 1 or any(v < 0 for x in lists for v in x):
+        if len(config) not in (3, 4) or len(lengths) != 1:
             raise WrongValue(
                 s.span,
                 what="`.pad`",

@@ -11,6 +11,7 @@ from tilemma.croqtile.node import Node
 from tilemma.croqtile.refusals import NotBuiltYet, OutsideParallel, WrongArity, WrongValue
 from tilemma.croqtile.values import Events, Mutable, Scalar, SpanValue, TileArray, TupleValue, Value, kind
 from tilemma.errors import CompileError
+from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.expr import Const, Expr, const, value_of
 from tilemma.ir.tiles import Bounded, Tile, scalar
 from tilemma.ir.types import Space
@@ -127,18 +128,18 @@ class Declarations:
             raise OutsideParallel(item.span, what=f"a `{node.storage}` buffer")
         for e, dim in zip(shape, kind_.dims, strict=False):
             v = value_of(e)
-            if v is not None and v < 1:
+            if v is not None and v < 0:
+                raise OPERANDS["extent"].refused(str(v), dim.span)
+            if v == 0:
                 raise WrongValue(
                     dim.span,
                     what=f"an extent of `{item.name}`",
                     got=str(v),
                     wanted="at least 1",
-                    fix_text="`#k` is the bound of an index, `k` its present value"
-                    if v == 0
-                    else "use a positive extent",
+                    fix_text="`#k` is the bound of an index, `k` its present value",
                 )
-        sizes = r.sizes(item.sizes)
-        init = r.fill_value(item.value, "an initialiser") if isinstance(item.value, ast.Expr) else None
+        sizes = r.operands("copies", item.sizes)
+        init = r.fill_value(item.value, "an initialiser", dtype) if isinstance(item.value, ast.Expr) else None
         if item.value is not None and init is None:
             raise self.no_result(item.value, item.name)
         if init is not None:
@@ -195,11 +196,11 @@ class Declarations:
             raise NotBuiltYet(
                 node.span, what=f"an event in `{node.storage or 'no'}` storage", fix_text="write `shared event`"
             )
-        threads = r.size(node.threads, "the threads of an event") if node.threads is not None else None
+        threads = r.operand("threads", node.threads) if node.threads is not None else None
         for item in node.items:
             if len(item.sizes) > 1:
                 raise NotBuiltYet(item.span, what="an array of events of rank 2", fix_text="use one subscript")
-            slots = r.size(item.sizes[0], "the size of an event array") if item.sizes else 0
+            slots = r.operand("slots", item.sizes[0]) if item.sizes else 0
             ready = isinstance(item.value, ast.Name)
             if isinstance(item.value, ast.Name) and item.value.text != "ready":
                 raise WrongValue(

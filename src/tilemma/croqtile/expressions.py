@@ -7,10 +7,10 @@ from dataclasses import field
 from typing import TYPE_CHECKING, cast
 
 from tilemma import dtypes
+from tilemma.arithmetic import integers
+from tilemma.arithmetic.convert import real
 from tilemma.croqtile import ast
 from tilemma.croqtile.refusals import (
-    ConstantDivision,
-    ConstantOverflow,
     ExpressionTooLarge,
     NotBuiltYet,
     NotConstant,
@@ -23,6 +23,7 @@ from tilemma.croqtile.words import FOREIGN_TYPES
 from tilemma.dtypes import DType
 from tilemma.errors import Span
 from tilemma.ir.builder import Builder, element_type
+from tilemma.ir.constructs import checked_division, checked_fit
 from tilemma.ir.expr import (
     BinaryOp,
     Call,
@@ -34,9 +35,10 @@ from tilemma.ir.expr import (
     binary,
     children,
     const,
-    interval,
+    promote,
     value_of,
 )
+from tilemma.ir.ranges import interval
 from tilemma.ir.tiles import Bounded, describe, scalar
 from tilemma.records import record
 
@@ -93,11 +95,6 @@ class Measure:
         return self.known[id(e)][1], self.known[id(e)][2]
 
 
-def integer_range(d: DType) -> tuple[int, int]:
-    """Smallest and largest value of an integer type."""
-    return (0, 2**d.bits - 1) if d.kind == "uint" else (-(2 ** (d.bits - 1)), 2 ** (d.bits - 1) - 1)
-
-
 class Expressions:
     """The scalar part of a `Reader`; names and members are resolved by the reader."""
 
@@ -111,10 +108,7 @@ class Expressions:
 
     def checked(self, e: Expr, span: Span) -> Expr:
         """``e`` when its constants fit and it is not too large."""
-        if isinstance(e, Const) and e.dtype.is_integer:
-            low, high = integer_range(e.dtype)
-            if not low <= e.value <= high:
-                raise ConstantOverflow(span, value=_short(int(e.value)), dtype=e.dtype.name)
+        checked_fit(e, e.type if isinstance(e, Const) else dtypes.s32, span)
         size, depth = self.measure.of(e)
         if size > MAX_OPERATIONS or depth > MAX_EXPRESSION_DEPTH:
             raise ExpressionTooLarge(span, limit=MAX_OPERATIONS, depth=MAX_EXPRESSION_DEPTH)
@@ -122,8 +116,7 @@ class Expressions:
 
     def converted(self, e: Expr, dtype: DType, span: Span) -> Expr:
         """``e`` as ``dtype``; ConstantOverflow for an integer constant that does not fit."""
-        if isinstance(e, Const) and e.dtype.is_integer and dtype.is_integer:
-            self.checked(Const(e.value, dtype), span)
+        checked_fit(e, dtype, span)
         return self.checked(Builder.converted(e, dtype), span)
 
     def scalar(self, node: ast.Expr, what: str = "an operation") -> Scalar:
@@ -171,7 +164,7 @@ class Expressions:
     def condition(self, node: ast.Expr, what: str) -> Expr:
         """A truth value: numbers count as true when they are not 0."""
         e = self.plain(node, what)
-        return e if e.type.kind == "bool" else binary("ne", e, self.like(const(0), e))
+        return e if e.type.kind == "bool" else binary("ne", e, self.like(Const(0, literal=True), e))
 
     @staticmethod
     def like(literal: Expr, beside: Expr) -> Expr:
@@ -179,15 +172,15 @@ class Expressions:
 
         Integers join floats; an unsuffixed float (f64 by the letter) joins narrower floats, as in ``x * 2.0``.
         """
-        if not isinstance(literal, Const) or isinstance(beside, Const) or isinstance(literal.value, bool):
+        if not isinstance(literal, Const) or not literal.literal or isinstance(literal.value, bool):
+            return literal
+        if isinstance(beside, Const):
             return literal
         if beside.type.is_float and (literal.dtype.is_integer or literal.dtype == dtypes.f64):
-            return Const(float(literal.value), beside.type)
-        if beside.type.is_integer and literal.dtype.is_integer:
-            low, high = integer_range(beside.type)
-            if low <= literal.value <= high:
-                return Const(literal.value, beside.type)
-        return literal
+            return Const(real(literal.value, beside.type), beside.type, True)
+        both = beside.type.is_integer and literal.dtype.is_integer
+        fits = both and integers.fits(literal.value, beside.type)
+        return Const(literal.value, beside.type, True) if fits else literal
 
     # ---- operators ---------------------------------------------------------------------------------------
 
@@ -235,11 +228,10 @@ class Expressions:
                 fix_text="convert with `__to<s32>(x)`",
             )
         if not floats:
-            v = value_of(b)
-            if op in ("div", "mod") and v == 0:
-                raise ConstantDivision(span, what="a division by zero")
-            if op in ("shl", "shr") and v is not None and not 0 <= v < 32:
-                raise ConstantDivision(span, what=f"a shift by {v}")
+            checked_division(op, a, b, span)
+            if isinstance(a, Const) and isinstance(b, Const):
+                t = promote(a.dtype, b.dtype)
+                self.checked(Const(integers.exact(op, t)(int(a.value), int(b.value)), t), span)
             if op == "div" and interval(a)[0] >= 0 and interval(b)[0] >= 0:
                 op = "floordiv"
         return self.checked(binary(op, a, b), span)
@@ -316,7 +308,7 @@ class Expressions:
             )
         if isinstance(e, Const) and not isinstance(e.value, bool):
             value = -e.value if node.op == "-" else ~int(e.value)
-            return self.checked(Const(value, e.dtype), node.span)
+            return self.checked(Const(value, e.dtype, e.literal), node.span)
         op: UnaryOp = "neg" if node.op == "-" else "not"
         return self.checked(Unary(op, e), node.span)
 
@@ -355,8 +347,7 @@ class Expressions:
         """A built-in function; the reader has made sure that ``name`` is one."""
         if name == "cdiv":
             a, b = (self.integer(x, "`cdiv`") for x in self._exactly(node, name, 2, "cdiv(a, b)"))
-            if value_of(b) == 0:
-                raise ConstantDivision(node.span, what="a division by zero")
+            checked_division("cdiv", a, b, node.span)
             return self.checked(binary("cdiv", a, b), node.span)
         if name == "select":
             cond, x, y = self._exactly(node, name, 3, "select(cond, a, b)")
@@ -366,19 +357,21 @@ class Expressions:
         args = self._exactly(node, name, count, f"{name}({', '.join('abc'[:count])})")
         if bare in ("alignup", "aligndown"):
             a, b = (self.integer(x, f"`{name}`") for x in args)
-            if value_of(b) == 0:
-                raise ConstantDivision(node.span, what="a division by zero")
+            checked_division("floordiv", a, b, node.span)
             whole = binary("cdiv" if bare == "alignup" else "floordiv", a, b)
             return self.checked(binary("mul", whole, b), node.span)
         values = [self.plain(x, f"`{name}`") for x in args]
         if bare in ("min", "max"):
             a, b = self.like(values[0], values[1]), self.like(values[1], values[0])
             return self.checked(binary(cast(BinaryOp, bare), a, b), node.span)
-        return self.checked(Call(bare, tuple(self._as_float(v) for v in values)), node.span)
+        double = any(v.type == dtypes.f64 and not isinstance(v, Const) for v in values)
+        return self.checked(Call(bare, tuple(self._as_float(v, double) for v in values)), node.span)
 
     @staticmethod
-    def _as_float(e: Expr) -> Expr:
-        """Arguments of the math library are floats; integers become f32."""
+    def _as_float(e: Expr, double: bool) -> Expr:
+        """Arguments of the math library are floats; integers become f32, a literal beside an f64 stays one."""
+        if double and isinstance(e, Const) and e.dtype == dtypes.f64:
+            return e
         if e.type.is_float and not (isinstance(e, Const) and e.dtype == dtypes.f64):
             return e
         return Builder.converted(e, dtypes.f32) if not e.type.is_float or isinstance(e, Const) else e
@@ -417,10 +410,6 @@ class Expressions:
                 span, what=f"the element type `{name}`", fix_text="use one of 4, 8, 16, 32 or 64 bits"
             )
         return element_type(name, span)
-
-
-def _short(value: int) -> str:
-    return str(value) if abs(value) < 10**40 else f"of {value.bit_length()} bits"
 
 
 def guard_effects(stack: Sequence[str], span: Span, what: str) -> None:

@@ -29,14 +29,14 @@ class Unexpected(Exception):
 
 
 @record
-class Reach:
+class TokenRange:
     """The tokens that a value covers, ``last`` included; none where ``first`` is negative."""
 
     first: int
     last: int
 
 
-_NOTHING = Reach(-1, -1)
+_NOTHING = TokenRange(-1, -1)
 
 
 def recognise(tables: Tables, terminals: Sequence[str]) -> list[int]:
@@ -89,26 +89,26 @@ def _goes_on(tables: Tables, stack: list[int], terminal: str) -> bool:
 
 
 def evaluate(tables: Tables, steps: Sequence[int], leaves: Sequence[Leaf], builder: Any) -> Any:
-    """The value of the whole: a reduction calls ``builder.NAME(reach, children)``; children left out are None."""
+    """The value of the text: a reduction calls ``builder.NAME(covered, children)``; an omitted child is None."""
     rules = tables.rules
     values: list[Any] = []
-    reaches: list[Reach] = []
+    reaches: list[TokenRange] = []
     taken = 0
     for step in steps:
         if step < 0:
             values.append(leaves[taken])
-            reaches.append(Reach(taken, taken))
+            reaches.append(TokenRange(taken, taken))
             taken += 1
             continue
         rule = rules[step]
         base = len(values) - rule.size
-        children, reach = _children(rule, values[base:]), _covered(reaches[base:])
+        children, covered = _children(rule, values[base:]), _covered(reaches[base:])
         if rule.inline and len(children) == 1:
             value = children[0]
         else:
-            value = children if rule.part else getattr(builder, rule.name)(reach, children)
+            value = children if rule.part else getattr(builder, rule.name)(covered, children)
         values[base:] = (value,)
-        reaches[base:] = (reach,)
+        reaches[base:] = (covered,)
     return values[-1]
 
 
@@ -124,8 +124,8 @@ def _children(rule: Rule, values: Sequence[Any]) -> list[Any]:
     return children + [None] * rule.left_out if rule.left_out else children
 
 
-def _covered(reaches: Sequence[Reach]) -> Reach:
+def _covered(reaches: Sequence[TokenRange]) -> TokenRange:
     if len(reaches) == 1:
         return reaches[0]
     there = [r for r in reaches if r.first >= 0]
-    return Reach(there[0].first, there[-1].last) if there else _NOTHING
+    return TokenRange(there[0].first, there[-1].last) if there else _NOTHING

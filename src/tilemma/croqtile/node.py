@@ -31,7 +31,7 @@ class Node(_Fields):
         # An attribute that is not given is the class's own: the default.
         self.__dict__.update(zip(self.__match_args__, values, strict=False), **named)
 
-    def but(self, **changes: Any) -> Self:
+    def evolve(self, **changes: Any) -> Self:
         """A copy with other values."""
         new = object.__new__(type(self))
         new.__dict__.update(self.__dict__, **changes)

@@ -13,7 +13,7 @@ from dataclasses import field
 
 from tilemma.croqtile.condition import evaluate
 from tilemma.croqtile.tokens import Token, join, tokens
-from tilemma.errors import CompileError, Note, Span, nearest, register_source
+from tilemma.errors import CompileError, Note, Span, WrongArgument, described, nearest, register_source
 from tilemma.records import record
 
 MAX_EXPANDED = 200_000
@@ -122,6 +122,9 @@ class Preprocessor:
     def define_outside(self, defines: Mapping[str, object]) -> None:
         """Macros given by the caller: they stand whatever the file defines."""
         for name, value in defines.items():
+            if isinstance(value, int) and value.bit_length() > 64:
+                wanted = "a value of at most 64 bits"
+                raise WrongArgument(function="load", name=name, got=described(value), wanted=wanted)
             text = str(int(value)) if isinstance(value, int) else str(value)
             source = f"<define {name}={text[:40]}>"
             register_source(source, text)

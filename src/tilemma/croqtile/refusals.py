@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from tilemma.croqtile.ast import Suffix
 from tilemma.errors import CompileError
+from tilemma.ir.constructs import NotConstant as NotConstant
+from tilemma.ir.constructs import WrongValue as WrongValue
 
 
 def one_of(members: Sequence[str]) -> str:
@@ -21,13 +23,6 @@ class NotBuiltYet(CompileError):
     code = "not-built-yet"
     found = "{what} cannot be compiled yet"
     expected = "the constructs of docs/language.md"
-    fix = "{fix_text}"
-
-
-class WrongValue(CompileError):
-    code = "wrong-value"
-    found = "{what} got {got}"
-    expected = "{wanted}"
     fix = "{fix_text}"
 
 
@@ -68,20 +63,6 @@ class ImmutableAssignment(CompileError):
     fix = "{fix_text}"
 
 
-class ConstantOverflow(CompileError):
-    code = "constant-overflow"
-    found = "the constant {value} does not fit in {dtype}"
-    expected = "constants within the range of their type"
-    fix = "use smaller numbers, or 64-bit ones (suffix `ll`)"
-
-
-class ConstantDivision(CompileError):
-    code = "constant-division"
-    found = "{what} in a constant expression"
-    expected = "a divisor other than 0, a shift by 0 to 31"
-    fix = "check the constants (and `#define`s) of this expression"
-
-
 class ExpressionTooLarge(CompileError):
     code = "expression-too-large"
     found = "an expression of more than {limit} operations, named parts counted where they are used"
@@ -94,13 +75,6 @@ class SideEffect(CompileError):
     found = "{what} in {where}"
     expected = "a value without effects there: it may be computed any number of times, or not at all"
     fix = "put the effect into a statement of its own"
-
-
-class NotConstant(CompileError):
-    code = "not-constant"
-    found = "{what} is `{text}`, which is not known when compiled"
-    expected = "a constant"
-    fix = "use a number, a `#define`, or arithmetic on them"
 
 
 class OutsideParallel(CompileError):

@@ -28,6 +28,7 @@ from tilemma.croqtile.values import (
 )
 from tilemma.errors import CompileError, Note
 from tilemma.ir import tile as t
+from tilemma.ir.constructs import checked_element
 from tilemma.ir.expr import Const, Expr
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, describe, scalar
 from tilemma.ir.types import BLOCK
@@ -166,6 +167,8 @@ class Statements:
         tile = r.views.as_tile(base, target.base, "an assignment")
         indices = r.views.scalars(target.args or (), "`.at`")
         view = tile.element(indices, target.span)
+        if not r.b.unreachable:
+            checked_element(tile, indices, target.span)
         r.b.set_element(tile, indices, r.expressions.converted(value, view.dtype, node.span))
 
     def _assign_name(self, node: ast.Assign, target: ast.Name) -> None:

@@ -1,6 +1,6 @@
 """The parse table of the grammar: kept in `grammar.json`, run by `lr`.
 
-After a change of `grammar.lark` it is made anew, by `tilemma.tools.grammar_table`.
+After a change of `grammar.lark` it is made anew, by `dev.grammar_table`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StaleParseTable(ToolError):
     code = "stale-parse-table"
     found = "`grammar.json`, the parse table of `.co` files, was not made from this `grammar.lark`"
     expected = "the table of the grammar beside it"
-    fix = "run, where lark is installed: python -m tilemma.tools.grammar_table"
+    fix = "run, where lark is installed: python -m dev.grammar_table"
 
 
 def grammar() -> str:

@@ -27,6 +27,13 @@ class FileTooLarge(CompileError):
     fix = "split the file: one `.co` file per family of kernels"
 
 
+class UnterminatedString(CompileError):
+    code = "unterminated-string"
+    found = "a raw string that does not end"
+    expected = '`){delimiter}"` after `R"{delimiter}(`'
+    fix = 'close the string with `){delimiter}"`'
+
+
 class UnterminatedComment(CompileError):
     code = "unterminated-comment"
     found = "a comment that does not end"
@@ -58,9 +65,10 @@ _PATTERN = re.compile(
   | (?P<joined>\\\r?\n)
   | (?P<newline>\n)
   | (?P<comment>//[^\n]*)
-  | (?P<block>/\*(?:[^*]|\*(?!/))*(?P<end>\*/)?)
-  | (?P<raw>R"(?P<delim>[^()\\\s"]{0,16})\((?:.|\n)*?\)(?P=delim)")
-  | (?P<string>"(?:\\.|[^"\\\n])*")
+  | (?P<block>/\*(?:[^*]|\*(?!/))*+(?P<end>\*/)?)
+  | (?P<raw>R"(?P<delim>[^()\\\s"]{0,16})\((?:[\s\S]*?\)(?P=delim)(?P<closed>")|[\s\S]*+))
+  | (?P<string>"(?:\\.|[^"\\\n])*+")
+  | (?P<badstring>"(?:[^\\\n]|\\(?!\r?\n))*+)
   | (?P<char>'(?:\\.|[^'\\\n]){1,8}')
   | (?P<float>[0-9]+(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)[fF]?(?![\w]))
   | (?P<int>(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:[uU]?[lL]{0,2})(?![\w]))
@@ -79,6 +87,7 @@ _KINDS: dict[str, Kind] = {
     "raw": "string",
     "string": "string",
     "char": "bad",
+    "badstring": "bad",
     "float": "float",
     "int": "int",
     "badnumber": "bad",
@@ -91,18 +100,20 @@ _KINDS: dict[str, Kind] = {
 
 
 def tokens(text: str, file: str) -> Iterator[Token]:
-    """The tokens of ``text``; FileTooLarge, UnterminatedComment."""
+    """The tokens of ``text``; FileTooLarge, UnterminatedComment, UnterminatedString."""
     if len(text) > MAX_CHARACTERS:
         raise FileTooLarge(Span(file, 1, 1, 1, 1), size=len(text), limit=MAX_CHARACTERS)
     line, line_start, row = 1, 0, 1
     glued, first = False, True
     for m in _PATTERN.finditer(text):
-        what = m.lastgroup if m.lastgroup not in ("end", "delim") else ("block" if m["block"] else "raw")
+        what = {"end": "block", "delim": "raw", "closed": "raw"}.get(m.lastgroup or "", m.lastgroup)
         assert what is not None
         kind = _KINDS.get(what)
         start, end = m.span()
         if kind is not None:
             begin, column = line, start - line_start + 1
+            if what == "raw" and m["closed"] is None:
+                raise UnterminatedString(Span(file, line, column, line, column + 2), delimiter=m["delim"])
             if kind == "string":  # the only tokens that may have several lines
                 line, line_start = _advance(m[0], line, line_start, start)
             span = Span(file, begin, column, line, end - line_start + 1)

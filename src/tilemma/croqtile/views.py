@@ -22,6 +22,7 @@ from tilemma.croqtile.values import (
     kind,
 )
 from tilemma.errors import Note, nearest
+from tilemma.ir.constructs import checked_element, checked_index, checked_subscript
 from tilemma.ir.expr import Const, Element, Expr, add, const, mul, value_of
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, scalar
 
@@ -81,7 +82,7 @@ class Views:
                 out.append(value)
             else:
                 out.append(self.reader.expressions.integer(node, what) if not isinstance(value, Expr) else value)
-                e = scalar(out[-1])  # type: ignore[arg-type]
+                e = checked_index(scalar(out[-1]), what, node.span)  # type: ignore[arg-type]
                 if not e.type.is_integer:
                     self.reader.expressions.integer(node, what)
             if len(out) > MAX_TUPLE:
@@ -174,8 +175,10 @@ class Views:
         return table[name](base, node)
 
     def _element(self, base: Tile, node: ast.Member) -> Value:
-        view = base.element(self.scalars(node.args or (), "`.at`"), node.span)
-        e = Element(view)
+        indices = self.scalars(node.args or (), "`.at`")
+        if not self.reader.b.unreachable:
+            checked_element(base, indices, node.span)
+        e = Element(base.element(indices, node.span))
         return self.reader.expressions.checked(e, node.span)
 
     def _chunkat(self, base: Tile, node: ast.Member) -> Value:
@@ -300,7 +303,7 @@ class Views:
             raise WrongArity(node.span, what="[]", got=len(node.indices), want="one", form="x[i]")
         i = self.reader.expressions.integer(node.indices[0], "a subscript")
         if isinstance(base, TileArray):
-            self._within(i, base.sizes[len(base.index)], node.indices[0])
+            self._within(i, base.sizes[len(base.index)], base.buffer.name, node.indices[0])
             index = (*base.index, i)
             if len(index) < len(base.sizes):
                 return TileArray(base.buffer, base.sizes, index)
@@ -317,10 +320,10 @@ class Views:
                     wanted="an array of events",
                     fix_text="declare it with a size, `event e[2]`, or remove the subscript",
                 )
-            self._within(i, base.event.slots, node.indices[0])
+            self._within(i, base.event.slots, base.event.name, node.indices[0])
             return Events(base.event, slot=i)
         if isinstance(base, FragmentValue) and len(base.index) < len(base.copies):
-            self._within(i, base.copies[len(base.index)], node.indices[0])
+            self._within(i, base.copies[len(base.index)], base.name, node.indices[0])
             return base[i]
         raise WrongValue(
             node.span,
@@ -330,16 +333,9 @@ class Views:
             fix_text="take elements with `.at(i, j)`",
         )
 
-    def _within(self, i: Expr, size: int, node: ast.Expr) -> None:
-        v = value_of(i)
-        if v is not None and not 0 <= v < size:
-            raise WrongValue(
-                node.span,
-                what="a subscript",
-                got=str(v),
-                wanted=f"0 to {size - 1}",
-                fix_text="stay within the array",
-            )
+    def _within(self, i: Expr, size: int, name: str, node: ast.Expr) -> None:
+        if not self.reader.b.unreachable:
+            checked_subscript(i, size, name, node.span)
 
     def derived(self, base: Sequence[Scalar], items: Sequence[ast.Expr], what: str) -> tuple[Scalar, ...]:
         """``s [(0)/2, 4]``: a number in parentheses stands for that element of ``base``."""
@@ -390,4 +386,5 @@ class Views:
         args = node.args or ()
         if len(args) != 1:
             raise WrongArity(node.span, what=".at", got=len(args), want="one", form="e.at(order)")
-        return Events(base.event, order=self.reader.expressions.integer(args[0], "`.at`"))
+        order = self.reader.expressions.integer(args[0], "`.at`")
+        return Events(base.event, order=checked_index(order, "`.at`", args[0].span))

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, Literal
 
-import numpy as np
-
 from tilemma import dtypes
+from tilemma.arithmetic.convert import constant, real
 from tilemma.dtypes import DType
-from tilemma.errors import CompileError, Span
+from tilemma.errors import CompileError, Span, is_text_source
 from tilemma.ir import tile as t
+from tilemma.ir.constructs import OPERANDS, WrongValue, checked_fit
 from tilemma.ir.expr import Cast, Const, Element, Expr, Index, Var, binary, const, mod, value_of
-from tilemma.ir.structure import Structure
+from tilemma.ir.structure import ValueNumber
 from tilemma.ir.tiles import FragmentValue, FutureValue, Scalarlike, Tile, describe, scalar
 from tilemma.ir.types import Buffer, Contract, Event, EventRef, Space, View
 from tilemma.records import record
@@ -52,6 +52,20 @@ class UnknownDtype(CompileError):
     fix = "{suggestion}"
 
 
+class BitsOfFloats(CompileError):
+    code = "bits-of-floats"
+    found = "the atomic operation `{name}` on elements of {dtype}"
+    expected = "elements of an integer type: `and`, `or` and `xor` work on bits"
+    fix = "use an integer array, or one of add, sub, exch, min, max, cas"
+
+
+class AtomicType(CompileError):
+    code = "atomic-type"
+    found = "the atomic operation `{name}` on elements of {dtype}"
+    expected = "elements of 16, 32 or 64 bits: no hardware changes smaller ones in one step"
+    fix = "use an array of {wider}"
+
+
 AtomicName = Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
 
 
@@ -64,7 +78,7 @@ class Known:
 
 
 @record(frozen=False, slots=False)
-class Builder(Structure):
+class Builder(ValueNumber):
     """Collects the operations of one kernel."""
 
     known: dict[str, Known] = field(default_factory=dict)
@@ -74,11 +88,11 @@ class Builder(Structure):
     def declare(self, name: str, value: Scalarlike | float, dtype: DType | None = None) -> Var:
         e = scalar(value)
         var = Var(self.fresh(name), dtype or e.type)
-        self.emit(t.Declare(var, self.converted(e, var.dtype)))
+        self.emit(t.Declare(var, self.stored(e, var.dtype)))
         return var
 
     def assign(self, var: Var, value: Scalarlike | float) -> None:
-        self.emit(t.Assign(var, self.converted(scalar(value), var.dtype)))
+        self.emit(t.Assign(var, self.stored(scalar(value), var.dtype)))
 
     @staticmethod
     def converted(e: Expr, dtype: DType) -> Expr:
@@ -87,12 +101,16 @@ class Builder(Structure):
             return e
         return _constant(e, dtype) if isinstance(e, Const) else Cast(e, dtype)
 
+    def stored(self, e: Expr, dtype: DType) -> Expr:
+        """``e`` converted as a store to ``dtype`` does; ConstantOverflow for a constant that does not fit."""
+        return self.converted(checked_fit(e, dtype, self.span), dtype)
+
     def element(self, tile: Tile, indices: Sequence[Scalarlike], span: Span | None = None) -> Element:
         return Element(self.settle(tile).element(indices, span))
 
     def set_element(self, tile: Tile, indices: Sequence[Scalarlike], value: Scalarlike | float) -> None:
         view = self.settle(tile).element(indices)
-        self.emit(t.SetElement(view, self.converted(scalar(value), view.dtype)))
+        self.emit(t.SetElement(view, self.stored(scalar(value), view.dtype)))
 
     def atomic(
         self, name: AtomicName, view: View, value: Expr, compare: Expr | None = None, *, used: bool = True
@@ -102,12 +120,16 @@ class Builder(Structure):
         The old value, where it is ``used``.
         """
         dtype = view.dtype
+        if dtype.is_float and name in ("and", "or", "xor"):
+            raise BitsOfFloats(self.span, name=name, dtype=str(dtype))
+        if dtype.bits < 16 or dtype.kind == "bool":
+            raise AtomicType(self.span, name=name, dtype=str(dtype), wider="f32" if dtype.is_float else "s32")
         old = Var(self.fresh("old"), dtype) if used else None
         if old is not None:
             self.fixed.add(old.name)
             self.emit(t.Declare(old, Const(0.0 if dtype.is_float else 0, dtype)))
-        expected = None if compare is None else self.converted(compare, dtype)
-        self.emit(t.Atomic(name, view, self.converted(value, dtype), expected, old))
+        expected = None if compare is None else self.stored(compare, dtype)
+        self.emit(t.Atomic(name, view, self.stored(value, dtype), expected, old))
         return old
 
     # ---- storage -----------------------------------------------------------------------------------------
@@ -128,7 +150,7 @@ class Builder(Structure):
         extents = tuple(scalar(s) for s in shape)
         self._check_known(name, extents, span)
         buffer = Buffer(self.fresh(name), dtype, extents, space, copies)
-        value = None if init is None else self.converted(scalar(init), dtype)
+        value = None if init is None else self.stored(scalar(init), dtype)
         self.emit(t.Alloc(buffer, value, swizzle, span=span))
         return buffer
 
@@ -154,7 +176,12 @@ class Builder(Structure):
             self._check_known(f"span_as of {base.name}", made.view.shape, span)
         if value_of(have) is None or value_of(want) is None:
             text = f"span_as: `{base.name}` has {describe(have)} elements, and {describe(want)} are wanted"
-            self.require(binary("eq", have, want), text, span)
+            shapes = (base.shape, made.view.base_shape)
+            exact = [_product([self.converted(x, dtypes.s64) for x in shape]) for shape in shapes]
+            self.require(binary("eq", *exact), text, span)
+            if base.space is Space.GLOBAL:
+                most = binary("lt", exact[1], Const(2**31, dtypes.s64))
+                self.require(most, f"span_as: `{base.name}` has fewer than 2**31 elements", span)
         return made
 
     def copy(
@@ -178,6 +205,7 @@ class Builder(Structure):
         for option in ("multicast", "promote", "evict") if engine == "dma" else ():
             if options.get(option):
                 raise CopyOption(span or self.span, option=option)
+        self.check_arrangement(src, transpose, pad, span or self.span)
         shaped = transpose is None and not pad
         if isinstance(dst, Space):
             src = self.settle(src)
@@ -215,6 +243,38 @@ class Builder(Structure):
         )
         return FutureValue(future or "", dst)
 
+    @staticmethod
+    def check_arrangement(
+        src: Tile,
+        transpose: tuple[int, ...] | None,
+        pad: tuple[tuple[int, int, int], ...],
+        span: Span | None,
+    ) -> None:
+        """WrongValue for a permutation or a padding that does not fit the source's dimensions."""
+        dims, croqtile = range(src.rank), is_text_source(span)
+        if transpose is not None and sorted(transpose) != list(dims):
+            raise WrongValue(
+                span,
+                what="`dma.transp<...>`" if croqtile else "`transp=`",
+                got=", ".join(map(str, transpose)) or "nothing",
+                wanted=f"a permutation of {', '.join(map(str, dims))}: the source's dimensions, each once",
+                fix_text="write `dma.transp<1, 0>` for a matrix"
+                if croqtile
+                else "write `transp=(1, 0)` for a matrix",
+            )
+        if pad and len(pad) != src.rank:
+            raise WrongValue(
+                span,
+                what="`dma.pad<...>`" if croqtile else "`pad=`",
+                got=f"counts for {len(pad)} dimensions",
+                wanted=f"(low, high, between) counts for each of {src.rank} dimensions",
+                fix_text="write `dma.pad<{0, 0}, {0, 1}, {0, 0}, 0.0f> src => dst`"
+                if croqtile
+                else "write `pad=((0, 0, 0), (0, 1, 0))`",
+            )
+        for counts in pad:
+            OPERANDS["padding"].checked_all(counts, span)
+
     # ---- contraction -------------------------------------------------------------------------------------
 
     def fragment(
@@ -237,7 +297,7 @@ class Builder(Structure):
         dtype = dtype or self.known.get(target.name, Known()).dtype
         v = scalar(value)
         if dtype is not None:
-            v = self.converted(v, dtype)
+            v = self.stored(v, dtype)
         self.emit(t.Fill(target.ref, v, dtype))
         self._learn(target.name, Known(None, dtype))
         return target
@@ -299,8 +359,12 @@ class Builder(Structure):
         """Element work on a register tile of ``shape``: the body once for each element, by its owner."""
         span = span or self.span
         indices = tuple(Index(self.fresh(n), const(e)) for n, e in zip(names, shape, strict=True))
-        with self._body() as ops:
-            yield indices
+        loops, self._loops = self._loops, 0
+        try:
+            with self._body() as ops:
+                yield indices
+        finally:
+            self._loops = loops
         self.emit(t.Apply(fragment.ref, indices, tuple(ops), span=span))
 
     # ---- events ------------------------------------------------------------------------------------------
@@ -313,18 +377,8 @@ class Builder(Structure):
 
 def _constant(e: Const, dtype: DType) -> Const:
     """A constant converted as `Cast` converts: it first has the value its own type gives it."""
-    with np.errstate(over="ignore"):  # infinity in the narrower type
-        value: float = float(np.float64(e.value).astype(e.dtype.numpy)) if e.dtype.is_float else int(e.value)
-    if dtype.is_float:
-        return Const(float(value), dtype)
-    if not dtype.is_integer:
-        return Const(bool(value), dtype)
-    low, high = (
-        (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
-    )
-    if value != value:
-        return Const(0, dtype)
-    return Const(low if value < low else high if value > high else round(value), dtype)
+    value = constant(e.value, e.dtype)
+    return Const(real(value, dtype) if dtype.is_float else constant(value, dtype), dtype)
 
 
 def _product(shape: Sequence[Expr]) -> Expr:

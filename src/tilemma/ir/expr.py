@@ -1,7 +1,8 @@
 """Scalar expressions of the tile IR: integers over indices and dimensions, and the values of element work.
 
 Expressions are frozen and compare by structure; names are unique within a kernel.  Index arithmetic is
-``s32``: a launch refuses dimensions of 2**31 or more, and element offsets are widened when they are formed.
+``s32``, which wraps: a launch refuses dimensions of 2**31 or more, and element offsets are widened when they are
+formed.
 The functions (`add`, `mul`, `cdiv`, ...) fold constants and drop neutral operands; use them, not the classes.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import field, fields, replace
 from math import copysign
 from typing import TYPE_CHECKING, Any, Literal
 
 from tilemma import dtypes
+from tilemma.arithmetic import integers
 from tilemma.dtypes import DType
+from tilemma.dtypes import promote as promote
 from tilemma.records import record
 
 if TYPE_CHECKING:
@@ -22,12 +25,12 @@ if TYPE_CHECKING:
 
 INDEX = dtypes.s32
 
-ARITHMETIC = ("add", "sub", "mul", "floordiv", "cdiv", "div", "mod", "min", "max")
+ARITHMETIC = ("add", "sub", "mul", "floordiv", "cdiv", "div", "mod", "floormod", "min", "max")
 BITWISE = ("and", "or", "xor", "shl", "shr")
 COMPARISON = ("eq", "ne", "lt", "le", "gt", "ge")
 LOGICAL = ("land", "lor")
 BinaryOp = Literal[
-    "add", "sub", "mul", "floordiv", "cdiv", "div", "mod", "min", "max",
+    "add", "sub", "mul", "floordiv", "cdiv", "div", "mod", "floormod", "min", "max",
     "and", "or", "xor", "shl", "shr",
     "eq", "ne", "lt", "le", "gt", "ge", "land", "lor",
 ]  # fmt: skip
@@ -42,10 +45,11 @@ class Parted:
 
 
 class _Typed(Parted):
-    """Room for its type too, which is that of all its terms."""
+    """Room for its type too, which is that of all its terms, and for the bounds on its value."""
 
-    __slots__ = ("_type",)
+    __slots__ = ("_range", "_type")
     _type: DType
+    _range: tuple[int, int]
 
 
 @record
@@ -71,8 +75,11 @@ def same_number(a: float, b: float) -> bool:
 
 @record
 class Const(Expr):
+    """A known value.  ``literal``: a number of the program's text, which takes the type of what is beside it."""
+
     value: int | float | bool
     dtype: DType = INDEX
+    literal: bool = field(default=False, compare=False, repr=False)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Const and self.dtype == other.dtype and same_number(self.value, other.value)
@@ -107,13 +114,18 @@ class Scalar(Expr):
 
 @record
 class Index(Expr):
-    """The index of a parallel level or of a loop; 0 <= index < extent.
+    """The index of a parallel level or of a loop.
 
-    ``extent`` is what ``#p`` gives.  It does not take part in comparison: the name is the identity.
+    ``extent`` is what ``#p`` gives; 0 <= index < extent.  ``limits``: where the bounds of a loop may leave the
+    extent, first <= index < last instead.  ``checked``: the launch checks that the bounds of its loop do not wrap.
+    ``start``: that of its loop, where it is an expression; the index is not below it.
     """
 
     name: str
     extent: Expr
+    limits: tuple[Expr, Expr] | None = field(default=None, compare=False, repr=False)
+    checked: bool = field(default=False, compare=False, repr=False)
+    start: Expr | None = field(default=None, compare=False, repr=False)
 
     @property
     def type(self) -> DType:
@@ -134,7 +146,10 @@ class Var(Expr):
 
 @record
 class Binary(Expr):
-    """``a op b``.  floordiv rounds down, div and mod truncate toward zero as C's do, cdiv rounds up."""
+    """``a op b``.  floordiv rounds down, div and mod truncate toward zero as C's do, cdiv rounds up.
+
+    floormod is the remainder of floordiv: see `tilemma.arithmetic.integers`.
+    """
 
     op: BinaryOp
     a: Expr
@@ -154,7 +169,7 @@ class Unary(Expr):
     a: Expr
 
     def _find_type(self) -> DType:
-        if self.op == "lnot" or self.a.type.kind == "bool":
+        if self.op == "lnot" or (self.op == "not" and self.a.type.kind == "bool"):
             return dtypes.boolean
         return promote(self.a.type, self.a.type)
 
@@ -221,28 +236,6 @@ class Call(Expr):
         return t
 
 
-_FLOAT_RANK = {"f8_e5m2": 0, "f8_e4m3": 0, "bf16": 1, "f16": 1, "tf32": 2, "f32": 3, "f64": 4}
-
-
-def promote(a: DType, b: DType) -> DType:
-    """The type of an arithmetic result: C's rules, with the floats f8 < f16, bf16 < tf32 < f32 < f64.
-
-    Integers narrower than 32 bits count as s32.  f16 with bf16 gives f32: neither holds the other's values.
-    """
-    if (a is b or a == b) and (a.kind == "float" or (a.kind in ("int", "uint") and a.bits >= 32)):
-        return a
-    if a.is_float or b.is_float:
-        if not a.is_float:
-            return b
-        if not b.is_float:
-            return a
-        ra, rb = _FLOAT_RANK[a.name], _FLOAT_RANK[b.name]
-        return dtypes.f32 if ra == rb else (a if ra > rb else b)
-    bits = max(a.bits, b.bits, 32)
-    unsigned = (a.kind == "uint" and a.bits == bits) or (b.kind == "uint" and b.bits == bits)
-    return dtypes.dtype(f"{'u' if unsigned else 's'}{bits}")
-
-
 def const(value: int | float | bool, dtype: DType | None = None) -> Const:
     if dtype is None:
         dtype = dtypes.boolean if isinstance(value, bool) else INDEX if isinstance(value, int) else dtypes.f32
@@ -278,58 +271,46 @@ def expr(e: Expr | int | float | bool) -> Expr:
     return e if isinstance(e, Expr) else const(e)
 
 
-def _trunc_div(a: int, b: int) -> int:
-    q = abs(a) // abs(b)
-    return q if (a < 0) == (b < 0) else -q
+def _fold(op: BinaryOp, a: Const, b: Const) -> Const:
+    """``a op b`` for two whole numbers or truth values, which are converted as operands are."""
+    result, t = Binary(op, a, b).type, promote(a.dtype, b.dtype)
+    if result.kind == "bool":
+        t = result if a.dtype.kind == b.dtype.kind == "bool" else t
+    if op in LOGICAL:
+        t = dtypes.s64
+    value = integers.binary(op, t)(integers.wrap(int(a.value), t), integers.wrap(int(b.value), t))
+    return Const(bool(value) if result.kind == "bool" else value, result, a.literal and b.literal)
 
 
-_FOLDED: dict[str, Callable[[int, int], int | bool]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul,
-    "floordiv": operator.floordiv, "cdiv": lambda a, b: -(-a // b),
-    "div": _trunc_div, "mod": lambda a, b: a - b * _trunc_div(a, b),
-    "min": min, "max": max,
-    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
-    "shl": operator.lshift, "shr": operator.rshift,
-    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
-    "le": operator.le, "gt": operator.gt, "ge": operator.ge,
-    "land": lambda a, b: bool(a) and bool(b), "lor": lambda a, b: bool(a) or bool(b),
-}  # fmt: skip
-
-
-def _fold(op: str, a: int, b: int) -> int | bool | None:
-    if op in ("floordiv", "cdiv", "div", "mod") and b == 0:
-        return None
-    if op in ("shl", "shr") and not 0 <= b < 64:
-        return None
-    return _FOLDED[op](a, b)
+# The operations whose right operand may be dropped where it is this number; of the commutative ones the left, too.
+_NEUTRAL = {0: ("add", "sub", "shl", "shr", "or", "xor"), 1: ("mul", "floordiv", "cdiv", "div")}
+_NEUTRAL_OF_FLOATS = {0: ("sub",), 1: ("mul", "div")}
+_COMMUTATIVE = ("add", "or", "xor", "mul")
 
 
 def binary(op: BinaryOp, a: Expr | int | float, b: Expr | int | float) -> Expr:
     """``a op b``, folded where both are known integers and where an operand is neutral."""
     a, b = expr(a), expr(b)
     if isinstance(a, Const) and isinstance(b, Const) and not (a.type.is_float or b.type.is_float):
-        folded = _fold(op, int(a.value), int(b.value))
-        if folded is not None:
-            return Const(folded, Binary(op, a, b).type)
+        return _fold(op, a, b)
     va, vb = value_of(a), value_of(b)
     same = promote(a.type, b.type)
-    if same == a.type and (
-        (vb == 0 and op in ("add", "sub", "shl", "shr", "or", "xor"))
-        or (vb == 1 and op in ("mul", "floordiv", "cdiv", "div"))
-    ):
+    # Of floats, -0 + 0 is 0, and a quotient by 1 is rounded to an integer.
+    neutral = _NEUTRAL_OF_FLOATS if same.is_float else _NEUTRAL
+    if same == a.type and vb in neutral and op in neutral[vb]:
         return a
-    if same == b.type and ((va == 0 and op in ("add", "or", "xor")) or (va == 1 and op == "mul")):
+    if same == b.type and va in neutral and op in neutral[va] and op in _COMMUTATIVE:
         return b
     if op == "mul" and 0 in (va, vb) and same.is_integer:
         return Const(0, same)
-    if op in ("floordiv", "div", "cdiv", "mod") and va == 0 and same.is_integer:
+    if op in integers.DIVISIONS and 0 in (va, vb) and same.is_integer:
         return Const(0, same)
-    if op == "mod" and vb == 1 and same.is_integer:
+    if op in ("mod", "floormod") and vb == 1 and same.is_integer:
         return Const(0, same)
     if op == "add" and vb is not None and isinstance(a, Binary) and a.op == "add":
         inner = value_of(a.b)
         if inner is not None and same == a.type:
-            return binary("add", a.a, Const(inner + vb, same))
+            return binary("add", a.a, Const(integers.wrap(inner + vb, same), same))
     return Binary(op, a, b)
 
 
@@ -448,55 +429,14 @@ def substitute(e: Expr, table: dict[str, Expr]) -> Expr:
     return with_operands(e, lambda x: substitute(x, table))
 
 
+def with_bounds(index: Index, f: Callable[[Expr], Expr]) -> Index:
+    """``index`` with ``f`` applied to its extent, limits and start; itself where that changes nothing."""
+    extent = f(index.extent)
+    limits = None if index.limits is None else (f(index.limits[0]), f(index.limits[1]))
+    same = extent is index.extent and (index.limits is None or limits == index.limits)
+    return index if same else Index(index.name, extent, limits, index.checked, index.start and f(index.start))
+
+
 def depends_on(e: Expr, names: set[str]) -> bool:
     """Whether ``e`` mentions one of the ``names``."""
     return any(isinstance(x, (Index, Dim, Scalar, Var)) and x.name in names for x in walk(e))
-
-
-def interval(e: Expr, nonzero: frozenset[str] = frozenset()) -> tuple[int, int]:
-    """Bounds (inclusive) on an integer expression, from the extents of its indices; wide when unknown.
-
-    The dimensions in ``nonzero`` are at least 1.
-    """
-    wide = (-(2**63), 2**63)
-    if isinstance(e, Const) and not e.type.is_float:
-        return int(e.value), int(e.value)
-    if isinstance(e, Dim):
-        return int(e.name in nonzero), 2**31 - 1
-    if isinstance(e, Index):
-        return 0, max(0, interval(e.extent, nonzero)[1] - 1)
-    if isinstance(e, Select):
-        (al, ah), (bl, bh) = interval(e.a, nonzero), interval(e.b, nonzero)
-        return min(al, bl), max(ah, bh)
-    if not isinstance(e, Binary):
-        return wide
-    (al, ah), (bl, bh) = interval(e.a, nonzero), interval(e.b, nonzero)
-    match e.op:
-        case "add":
-            return al + bl, ah + bh
-        case "sub":
-            return al - bh, ah - bl
-        case "mul":
-            products = (al * bl, al * bh, ah * bl, ah * bh)
-            return min(products), max(products)
-        # Dividing by 0 has no value: a divisor that may be 0 counts from 1.
-        case "floordiv" | "div" if bl >= 0 and bh > 0 and al >= 0:
-            return al // bh, ah // max(bl, 1)
-        case "cdiv" if bl >= 0 and bh > 0 and al >= 0:
-            return -(-al // bh), -(-ah // max(bl, 1))
-        case "mod" if bl >= 0 and bh > 0 and al >= 0:
-            return 0, min(ah, bh - 1)
-        case "min":
-            return min(al, bl), min(ah, bh)
-        case "max":
-            return max(al, bl), max(ah, bh)
-        case "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "land" | "lor":
-            return 0, 1
-    return wide
-
-
-def below(a: Expr, b: Expr, nonzero: frozenset[str] = frozenset()) -> bool:
-    """Whether ``a`` is less than ``b`` for certain; the dimensions in ``nonzero`` are at least 1."""
-    if isinstance(b, Binary) and b.op == "add" and a in (b.a, b.b):
-        return interval(b.b if a == b.a else b.a, nonzero)[0] > 0
-    return interval(a, nonzero)[1] < interval(b, nonzero)[0]

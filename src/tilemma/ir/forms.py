@@ -7,12 +7,13 @@ type alone, so a new operation needs no code here.
 
 from __future__ import annotations
 
+import operator
 import re
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 from tilemma.ir import expr as e
@@ -32,6 +33,7 @@ SIGNS: dict[str, tuple[str, int]] = {
     "shl": ("<<", 8), "shr": (">>", 8),
     "add": ("+", 9), "sub": ("-", 9),
     "mul": ("*", 10), "div": ("/", 10), "floordiv": ("//", 10), "mod": ("%", 10),
+    "floormod": ("%%", 10),
 }  # fmt: skip
 FUNCTIONS = ("cdiv", "min", "max")
 UNARY = ("neg", "not", "lnot")
@@ -82,9 +84,20 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 @cache
 def _resolved(annotation: str) -> Any:
-    """What the text of an annotation means in the modules of the IR.  (`typing.get_type_hints` works out those of
-    a class's bases again, for each class.)"""
-    return eval(annotation, _names())
+    """What the text of an annotation means in the modules of the IR, without its effects.
+
+    `typing.get_type_hints` would resolve the annotations of a class's bases again for each class.
+    """
+    return _without_effects(eval(annotation, _names()))
+
+
+def _without_effects(hint: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return args[0]
+    if origin in (typing.Union, types.UnionType):
+        return reduce(operator.or_, map(_without_effects, args))
+    return hint
 
 
 @cache
@@ -107,8 +120,12 @@ def default(cls: Any, name: str) -> Any:
 
 def _operations(base: Any) -> tuple[type[Any], ...]:
     """The operations derived from ``base``, those with the longest fixed head first."""
-    module = tile if base is tile.Op else lane
-    found = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, base) and c is not base]
+    if base is tile.Op:
+        found = tile.OPERATIONS
+    else:
+        found = tuple(
+            c for c in vars(lane).values() if isinstance(c, type) and issubclass(c, base) and c is not base
+        )
     return tuple(sorted(found, key=lambda c: -len(template(c).head)))
 
 

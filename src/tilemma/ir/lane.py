@@ -182,7 +182,8 @@ class LanePrint(LaneOp):
 class LaneFor(LaneOp):
     """``for (var = start; var < stop; var += step)``; ``var`` is s32.  ``unroll`` 1 forbids unrolling.
 
-    ``entered``: there is a turn for certain, so that nothing is tested before the first.
+    ``entered``: there is a turn for certain, so that nothing is tested before the first.  ``past``: var + step may
+    leave s32 after the last turn; "unsigned": it is a u32 then, and ``start`` is not negative; "wraps": neither.
     """
 
     syntax: ClassVar[str] = "for $var = $start to $stop step $step $body"
@@ -194,6 +195,7 @@ class LaneFor(LaneOp):
     body: LaneBody
     unroll: int | None = None
     entered: bool = False
+    past: str = ""
 
 
 @record

@@ -24,6 +24,7 @@ from tilemma.ir.lane import (
     LaneKernel,
     LaneOp,
     LanePrint,
+    LaneUntil,
     LaneWhile,
     Mem,
     Reg,
@@ -139,6 +140,9 @@ class LaneVerifier:
                 self.body(op.setup, written)
                 self.predicate(op, op.cond, written)
                 self.loop(op.body, written)
+            case LaneUntil():
+                self.loop(op.body, written)
+                self.predicate(op, op.cond, written)
             case LaneBreak() | LaneContinue():
                 if not self.loops:
                     self.fail(op, "no loop around it", "to stand inside a loop")
@@ -266,7 +270,7 @@ def _operands(op: Instr) -> tuple[Any, ...]:
 
 
 def same_type(op: Instr, parts: list[str], types: list[str]) -> Wants:
-    """``add.s32 d, a, b``: all alike, except the results of a widening multiply."""
+    """``add.s32 d, a, b``: all of one type, except the results of a widening multiply."""
     t = types[-1]
     if "wide" in parts:
         wide = t[0] + str(2 * width(t))

@@ -33,7 +33,9 @@ from tilemma.ir.forms import (
     records,
     template,
 )
+from tilemma.ir.ranges import count_check, loop_index
 from tilemma.ir.scanner import BLANK, IRSyntax, IRUnknownName, Scanner
+from tilemma.ir.usage import is_size
 
 _ATTRIBUTE = re.compile(r"\{\s*\w+ = ")
 _LEVEL = re.compile(r"[a-z]+(-\d+)?")
@@ -110,6 +112,8 @@ class Parser(Scanner):
                 continue
             self.literal(literal)
             values[field] = self.block(base) if body else self.value(types[field])
+            if cls is tile.For and field == "stop":
+                values["index"] = self.bounded(values["index"], values["start"], values["stop"])
         values |= self.attributes(cls)
         self.complete(cls, values)
         return values
@@ -190,7 +194,7 @@ class Parser(Scanner):
         if tile.FragmentRef in kinds and text.startswith("%"):
             return self.fragment()
         if str in kinds and text.startswith('"'):
-            return self.quoted(QUOTED)
+            return self.quoted(QUOTED.match)
         for kind, opening in (
             (lane.Special, "@"),
             (lane.Mem, "["),
@@ -249,7 +253,7 @@ class Parser(Scanner):
         self.skip()
         start = self.at
         try:
-            return ty.Level.parse(self.match(_LEVEL, "a level"))
+            return ty.Level.parse(self.match(_LEVEL.match, "a level"))
         except ValueError:
             self.at = start
             self.fail("a level: cluster, block, group, group-N or thread")
@@ -258,7 +262,7 @@ class Parser(Scanner):
         self.skip()
         start = self.at
         try:
-            return ty.Contract(self.match(WORD, "a layout contract"))
+            return ty.Contract(self.match(WORD.match, "a layout contract"))
         except ValueError:
             self.at = start
             self.fail("a layout contract: row.row, row.col, col.row or col.col")
@@ -322,7 +326,7 @@ class Parser(Scanner):
         return implied
 
     def literal_value(self) -> int | float:
-        text = self.match(_NUMBER, "a number")
+        text = self.match(_NUMBER.match, "a number")
         return self.digits(text) if re.fullmatch(r"-?\d+", text) else float(text)
 
     def number(self) -> e.Const:
@@ -364,6 +368,13 @@ class Parser(Scanner):
         self.scalars[name] = index
         return index
 
+    def bounded(self, index: e.Index, start: e.Expr, stop: e.Expr) -> e.Index:
+        """``index`` of a loop from ``start`` to ``stop``, as the builder makes it."""
+        check = count_check(start, stop)
+        checked = check is not None and is_size(check)
+        self.scalars[index.name] = made = loop_index(index.name, index.extent, start, stop, checked)
+        return made
+
     def variable(self) -> e.Var:
         name = self.name()
         self.take(":")
@@ -394,7 +405,7 @@ class Parser(Scanner):
     def buffer(self) -> ty.Buffer:
         start = self.at
         try:
-            space = ty.Space(self.match(WORD, "a memory space"))
+            space = ty.Space(self.match(WORD.match, "a memory space"))
         except ValueError:
             self.at = start
             self.fail("a memory space: global, shared or local")
@@ -474,7 +485,7 @@ class Parser(Scanner):
         name = self.name()
         if self.text.startswith(":", self.at):
             self.at += 1
-            kind, _, uniform = self.match(WORD, "a register type").partition(".")
+            kind, _, uniform = self.match(WORD.match, "a register type").partition(".")
             self.registers[name] = lane.Reg(name, kind, uniform == "uniform")
         if name not in self.registers:
             self.unknown("register", name, start, self.registers)
@@ -484,7 +495,7 @@ class Parser(Scanner):
         value = self.literal_value()
         if self.text.startswith(":", self.at):
             self.at += 1
-            return lane.Imm(value, self.match(WORD, "a type"))
+            return lane.Imm(value, self.match(WORD.match, "a type"))
         return lane.Imm(value)
 
     def special(self) -> lane.Special:

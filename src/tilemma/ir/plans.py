@@ -13,15 +13,16 @@ from tilemma.records import record
 class SharedLayoutPlan:
     """Decided byte layout of one copy of a shared buffer, seen as ``rows`` rows (all dimensions but the last).
 
-    ``slab`` 0: plain, row r starts at byte r * ``pitch``.  Otherwise the columns are cut into slabs of
-    ``slab`` bytes (16, 32, 64 or 128), stored one after the other, each ``rows`` rows of ``slab`` bytes; within a
-    slab the 16-byte units are swizzled by Sw<B,4,3> with B = 0, 1, 2, 3.  That is the tiling of the
-    canonical wgmma atoms, K-major or MN-major according to which axis of the operand the last dimension is,
-    what a TMA box of that width writes, and free of conflicts for ldmatrix.
+    ``swizzle_atom`` is the width of a swizzle atom in bytes.  0: plain, row r starts at byte r * ``pitch``.
+    Otherwise (16, 32, 64 or 128) the buffer is tiled with atoms of 8 rows of that width: the columns of atoms are
+    stored one after the other, each ``rows`` rows high; within an atom the 16-byte units are swizzled by
+    Sw<B,4,3> with B = 0, 1, 2, 3.  These are the canonical layouts of wgmma, K-major or MN-major according to
+    which axis of the operand the last dimension is; a TMA box of that width writes one column of atoms; ldmatrix
+    reads it without bank conflicts.
     ``size`` in bytes, ``alignment`` in bytes (the swizzle acts on address bits).
     """
 
-    slab: int
+    swizzle_atom: int
     pitch: int
     rows: int
     size: int

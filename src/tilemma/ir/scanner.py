@@ -12,6 +12,7 @@ from tilemma.errors import CompileError, Span, nearest, register_source
 from tilemma.ir.forms import BACKQUOTED, NAME, QUOTED, WORD
 
 T = TypeVar("T")
+Match = Callable[[str, int], re.Match[str] | None]
 BLANK = re.compile(r"[ \t]*")
 _SPACE = re.compile(r"\s*")
 _TOKEN = re.compile(r"\w+|\S|$")
@@ -81,9 +82,10 @@ class Scanner:
         if not self.accept(literal):
             self.fail(f"`{literal}`")
 
-    def match(self, pattern: re.Pattern[str], wanted: str) -> str:
+    def match(self, read: Match, wanted: str) -> str:
+        """The text that ``read``, a pattern's `match`, takes at this place."""
         self.skip()
-        m = pattern.match(self.text, self.at)
+        m = read(self.text, self.at)
         if m is None:
             self.fail(wanted)
         self.at = m.end()
@@ -119,21 +121,21 @@ class Scanner:
         if self.at < len(self.text):
             self.fail("the end of the text")
 
-    def quoted(self, pattern: re.Pattern[str]) -> str:
-        raw = self.match(pattern, "a quoted name")[1:-1]
+    def quoted(self, read: Match) -> str:
+        raw = self.match(read, "a quoted name")[1:-1]
         try:
             return str(json.loads(f'"{raw}"'))
         except ValueError:
             self.fail("a string with JSON's escapes")
 
     def name(self) -> str:
-        return self.quoted(BACKQUOTED) if self.looking_at("`") else self.match(NAME, "a name")
+        return self.quoted(BACKQUOTED.match) if self.looking_at("`") else self.match(NAME.match, "a name")
 
     def word(self) -> str:
-        return self.quoted(QUOTED) if self.looking_at('"') else self.match(WORD, "a word")
+        return self.quoted(QUOTED.match) if self.looking_at('"') else self.match(WORD.match, "a word")
 
     def integer(self) -> int:
-        return self.digits(self.match(_INTEGER, "an integer"))
+        return self.digits(self.match(_INTEGER.match, "an integer"))
 
     def digits(self, text: str) -> int:
         if len(text) > MAX_DIGITS:

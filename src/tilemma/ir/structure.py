@@ -12,9 +12,10 @@ from dataclasses import field, replace
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Dim, Expr, Index, Scalar, Var, const
-from tilemma.ir.moments import History, Moment
-from tilemma.ir.tiles import Bounded, Scalarlike, Tile, scalar
+from tilemma.ir.expr import Const, Dim, Expr, Index, Scalar, Var, const
+from tilemma.ir.program_points import ProgramPoint, WriteLog
+from tilemma.ir.ranges import count_check, loop_index
+from tilemma.ir.tiles import Bounded, Scalarlike, Tile, extent_of, scalar
 from tilemma.ir.types import Buffer, Level, Space
 from tilemma.ir.usage import is_size
 from tilemma.records import record
@@ -28,6 +29,7 @@ class ElseWithoutIf(CompileError):
     found = "`else` does not follow an `if`"
     expected = "`else` directly after the block of its `if`"
     fix = "move it there, or remove it"
+    python_fix = "write `with else_():` directly after the block of `with if_(c):`, or remove it"
 
 
 class LoopsTooDeep(CompileError):
@@ -38,7 +40,7 @@ class LoopsTooDeep(CompileError):
 
 
 @record(frozen=False, slots=False)
-class Structure:
+class ValueNumber:
     """Names, and the operations read so far, by the bodies that are open.
 
     ``span`` is where the statement being read stands; operations take it unless a call gives another.
@@ -53,10 +55,12 @@ class Structure:
     _stack: list[list[t.Op]] = field(default_factory=lambda: [[]])
     _used: dict[str, int] = field(default_factory=dict)
     _levels: list[Level | None] = field(default_factory=list)
-    _history: History = field(default_factory=History)
+    _history: WriteLog = field(default_factory=WriteLog)
     # What runs its body any number of times and is open: loops, and (once) the outermost parallel.
     _repeats: list[int] = field(default_factory=list)
     _loops: int = 0
+    # Inside a branch that never runs: its condition is known when compiled.
+    unreachable: bool = False
 
     # ---- names and parameters ----------------------------------------------------------------------------
 
@@ -113,25 +117,25 @@ class Structure:
         self._history.note(op)
         return op
 
-    # ---- moments -----------------------------------------------------------------------------------------
+    # ---- points -----------------------------------------------------------------------------------------
 
-    def moment(self) -> Moment:
+    def point(self) -> ProgramPoint:
         """Where the program being built stands."""
         body = self._stack[-1]
-        return Moment(body, len(body), self._history.count, tuple(self._repeats))
+        return ProgramPoint(body, len(body), self._history.count, tuple(self._repeats))
 
-    def is_open(self, moment: Moment) -> bool:
-        """Whether what is visible at ``moment`` is visible here."""
-        return any(body is moment.body for body in self._stack)
+    def is_open(self, point: ProgramPoint) -> bool:
+        """Whether what is visible at ``point`` is visible here."""
+        return any(body is point.body for body in self._stack)
 
-    def may_differ(self, names: frozenset[str], moment: Moment, memory: bool) -> bool:
+    def may_differ(self, names: frozenset[str], point: ProgramPoint, memory: bool) -> bool:
         """Whether what reads ``names`` (``memory``: shared or global memory among them) may give something else
-        here than at ``moment``: something was written since, or a loop was entered, whose body may yet write."""
-        return tuple(self._repeats) != moment.repeats or self._history.changed(names, moment.count, memory)
+        here than at ``point``: something was written since, or a loop was entered, whose body may yet write."""
+        return tuple(self._repeats) != point.repeats or self._history.changed(names, point.count, memory)
 
-    def insert(self, moment: Moment, ops: Sequence[t.Op]) -> None:
-        """Put ``ops`` where ``moment`` was taken."""
-        self._history.insert(moment, ops)
+    def insert(self, point: ProgramPoint, ops: Sequence[t.Op]) -> None:
+        """Put ``ops`` where ``point`` was taken."""
+        self._history.insert(point, ops)
 
     def fix(self, e: Expr) -> Var:
         """A variable for the value of ``e``, which the caller declares and nothing assigns again."""
@@ -197,7 +201,7 @@ class Structure:
         span: Span | None = None,
     ) -> Iterator[tuple[Bounded, ...]]:
         span = span or self.span
-        indices = tuple(Index(self.fresh(n), scalar(e)) for n, e in zip(names, extents, strict=True))
+        indices = tuple(Index(self.fresh(n), extent_of(e)) for n, e in zip(names, extents, strict=True))
         outermost, loops = not self._levels, self._loops
         self._levels.append(level)
         self._loops = 0
@@ -236,8 +240,13 @@ class Structure:
     ) -> Iterator[Bounded]:
         """A loop over ``start .. stop`` (default: ``extent``) of an index bounded by ``extent``."""
         span = span or self.span
-        index = Index(self.fresh(name), scalar(extent))
-        end = scalar(extent) if stop is None else scalar(stop)
+        most = extent_of(extent)
+        end = most if stop is None else scalar(stop)
+        check = count_check(scalar(start), end)
+        checked = check is not None and is_size(check)
+        if check is not None and checked:
+            self.require(check, f"the loop over `{name}` counts to below 2**31", span)
+        index = loop_index(self.fresh(name), most, scalar(start), end, checked)
         with self._loop(span) as ops:
             yield Bounded.of(index)
         self.emit(t.For(index, scalar(start), end, scalar(step), tuple(ops), unroll, vectorize, span=span))
@@ -250,9 +259,20 @@ class Structure:
         self.emit(t.While(cond, tuple(ops), span=span))
 
     @contextmanager
+    def _branch(self, never: bool) -> Iterator[list[t.Op]]:
+        """The body of a branch, which ``never`` runs where its condition is known."""
+        before = self.unreachable
+        self.unreachable = before or never
+        try:
+            with self._body() as ops:
+                yield ops
+        finally:
+            self.unreachable = before
+
+    @contextmanager
     def if_(self, cond: Expr, span: Span | None = None) -> Iterator[None]:
         span = span or self.span
-        with self._body() as ops:
+        with self._branch(isinstance(cond, Const) and not cond.value) as ops:
             yield
         self.emit(t.If(cond, tuple(ops), span=span))
 
@@ -263,7 +283,7 @@ class Structure:
         last = before[-1] if before else None
         if not isinstance(last, t.If) or last.otherwise:
             raise ElseWithoutIf(span or self.span)
-        with self._body() as ops:
+        with self._branch(isinstance(last.cond, Const) and bool(last.cond.value)) as ops:
             yield
         at = next(i for i, op in enumerate(before) if op is last)
         before[at] = replace(last, otherwise=tuple(ops))

@@ -4,7 +4,7 @@ Operations are frozen; a body is a tuple of operations.  Entities (buffers, frag
 futures) are identified by name, unique within a kernel.  A field whose comment says "decided" is None until
 the pass that decides it has run; the pass fills it in place, and lowering reads nothing else.
 
-``syntax`` gives each operation's text, used by printer and parser alike: ``$field`` stands for the field,
+``syntax`` gives each operation's text, used by both printer and parser: ``$field`` stands for the field,
 fields that the syntax does not mention follow as ``{name = value}`` when they differ from their default.
 """
 
@@ -15,22 +15,24 @@ from typing import ClassVar, Literal
 
 from tilemma.dtypes import DType
 from tilemma.errors import Span
-from tilemma.ir.expr import Expr, Index, Parted, Scalar, Var
+from tilemma.ir.effects import Acquires, Declares, Order, Reads, Releases, Updates, Writes
+from tilemma.ir.expr import Expr, Index, Scalar, Var, add, mul, sub, value_of
+from tilemma.ir.operation import Body as Body
+from tilemma.ir.operation import FragmentName as FragmentName
+from tilemma.ir.operation import Future as Future
+from tilemma.ir.operation import Op as Op
 from tilemma.ir.plans import CopyPlan, FragmentPlan, LoadPlan, SharedLayoutPlan, StorePlan
+from tilemma.ir.synchronisation import Barrier as Barrier
+from tilemma.ir.synchronisation import BulkWait as BulkWait
+from tilemma.ir.synchronisation import CopyCommit as CopyCommit
+from tilemma.ir.synchronisation import CopyWait as CopyWait
+from tilemma.ir.synchronisation import MmaCommit as MmaCommit
+from tilemma.ir.synchronisation import MmaFence as MmaFence
+from tilemma.ir.synchronisation import MmaWait as MmaWait
+from tilemma.ir.synchronisation import ProxyFence as ProxyFence
+from tilemma.ir.synchronisation import Sync as Sync
 from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, View
 from tilemma.records import record
-
-
-@record
-class Op(Parted):
-    """Base of all tile operations."""
-
-    syntax: ClassVar[str] = ""
-    span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
-
-
-Body = tuple[Op, ...]
-
 
 # ---- control ---------------------------------------------------------------------------------------------
 
@@ -46,7 +48,7 @@ class Parallel(Op):
     """
 
     syntax: ClassVar[str] = "parallel $indices : $level $body"
-    indices: tuple[Index, ...]
+    indices: Declares[tuple[Index, ...]]
     body: Body
     level: Level | None = None
     asynchronous: bool = False
@@ -61,7 +63,7 @@ class For(Op):
     """``body`` for index = start, start + step, ... while index < stop.  index.extent bounds the index."""
 
     syntax: ClassVar[str] = "for $index = $start to $stop step $step $body"
-    index: Index
+    index: Declares[Index]
     start: Expr
     stop: Expr
     step: Expr
@@ -104,11 +106,13 @@ class InThreads(Op):
 @record
 class Break(Op):
     syntax: ClassVar[str] = "break"
+    order: ClassVar[Order] = Order.CONTROL
 
 
 @record
 class Continue(Op):
     syntax: ClassVar[str] = "continue"
+    order: ClassVar[Order] = Order.CONTROL
 
 
 # ---- scalars and elements --------------------------------------------------------------------------------
@@ -119,14 +123,14 @@ class Declare(Op):
     """A mutable scalar, private to each instance of the scope that declares it."""
 
     syntax: ClassVar[str] = "var $var = $value"
-    var: Var
+    var: Declares[Var]
     value: Expr
 
 
 @record
 class Assign(Op):
     syntax: ClassVar[str] = "set $var = $value"
-    var: Var
+    var: Writes[Var]
     value: Expr
 
 
@@ -135,7 +139,7 @@ class SetElement(Op):
     """Write one element; ``view`` has no axes.  The value is converted as stores convert."""
 
     syntax: ClassVar[str] = "element $view = $value"
-    view: View
+    view: Writes[View]
     value: Expr
 
 
@@ -145,10 +149,10 @@ class Atomic(Op):
 
     syntax: ClassVar[str] = "atomic.$name $view, $value"
     name: Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
-    view: View
+    view: Updates[View]
     value: Expr
     compare: Expr | None = None
-    result: Var | None = None
+    result: Writes[Var] | None = None
 
 
 # ---- storage ---------------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ class Alloc(Op):
     """
 
     syntax: ClassVar[str] = "alloc $buffer"
-    buffer: Buffer
+    buffer: Declares[Buffer]
     init: Expr | None = None
     swizzle: int | None = None
     layout: SharedLayoutPlan | None = None
@@ -183,12 +187,12 @@ class Copy(Op):
 
     syntax: ClassVar[str] = "copy.$engine $src => $dst"
     engine: Literal["dma", "tma"]
-    src: View
-    dst: View
+    src: Reads[View]
+    dst: Writes[View]
     asynchronous: bool = False
-    event: EventRef | None = None
-    future: str | None = None
-    after: tuple[str, ...] = ()
+    event: Releases[EventRef] | None = None
+    future: Declares[Future] | None = None
+    after: Acquires[tuple[Future, ...]] = ()
     swizzle: int | None = None
     zfill: bool = False
     multicast: bool = False
@@ -198,6 +202,20 @@ class Copy(Op):
     pad: tuple[tuple[int, int, int], ...] = ()
     pad_value: Expr | None = None
     plan: CopyPlan | None = None
+
+    @property
+    def arriving(self) -> tuple[Expr, ...]:
+        """The extents of what arrives: the source's, transposed and padded."""
+        order = self.transpose if self.transpose is not None else range(len(self.src.axes))
+        found = [self.src.shape[i] for i in order]
+        for i, (low, high, inner) in enumerate(self.pad):
+            found[i] = add(found[i], add(mul(sub(found[i], 1), inner), low + high))
+        return tuple(found)
+
+    @property
+    def rearranges(self) -> bool:
+        """Whether axes of extent 1, which do not count, stand at other places on the two sides."""
+        return [value_of(e) == 1 for e in self.arriving] != [value_of(e) == 1 for e in self.dst.shape]
 
 
 # ---- contraction -----------------------------------------------------------------------------------------
@@ -220,7 +238,7 @@ class DeclareFragment(Op):
     """
 
     syntax: ClassVar[str] = "fragment %$name"
-    name: str
+    name: Declares[FragmentName]
     copies: tuple[int, ...] = ()
     dtype: DType | None = None
     shape: tuple[int, ...] | None = None
@@ -233,7 +251,7 @@ class Fill(Op):
     """Every element of the accumulator becomes ``value``; ``dtype`` None: inferred from the operands."""
 
     syntax: ClassVar[str] = "fill $fragment, $value"
-    fragment: FragmentRef
+    fragment: Writes[FragmentRef]
     value: Expr
     dtype: DType | None = None
 
@@ -246,8 +264,8 @@ class Load(Op):
     """
 
     syntax: ClassVar[str] = "load $fragment, $src"
-    fragment: FragmentRef
-    src: View
+    fragment: Writes[FragmentRef]
+    src: Reads[View]
     swizzle: int | None = None
     plan: LoadPlan | None = None
 
@@ -268,13 +286,13 @@ class Mma(Op):
 
     syntax: ClassVar[str] = "mma.$contract $acc, $a, $b"
     contract: Contract
-    acc: FragmentRef
-    a: Operand
-    b: Operand
-    meta: FragmentRef | None = None
-    scale_a: View | None = None
+    acc: Updates[FragmentRef]
+    a: Reads[Operand]
+    b: Reads[Operand]
+    meta: Reads[FragmentRef] | None = None
+    scale_a: Reads[View] | None = None
     scale_b: Expr | None = None
-    future: str | None = None
+    future: Declares[Future] | None = None
     k_order: tuple[int, ...] = ()
     atom: str | None = None
     tiles: tuple[int, int, int] | None = None
@@ -286,8 +304,8 @@ class ScaleMma(Op):
     """Retroactive ``mma.scale``: what was accumulated since the last one is scaled by ``a[row] * b``."""
 
     syntax: ClassVar[str] = "mma.scale $acc, $scale_a, $scale_b"
-    acc: FragmentRef
-    scale_a: View
+    acc: Updates[FragmentRef]
+    scale_a: Reads[View]
     scale_b: Expr
 
 
@@ -300,8 +318,8 @@ class Store(Op):
     """
 
     syntax: ClassVar[str] = "store $fragment, $dst"
-    fragment: FragmentRef
-    dst: View
+    fragment: Reads[FragmentRef]
+    dst: Writes[View]
     transpose: bool = False
     rows: Expr | None = None
     columns: Expr | None = None
@@ -314,6 +332,7 @@ class Commit(Op):
     """``mma.commit``: the multiplies above have read what the next trigger releases."""
 
     syntax: ClassVar[str] = "mma.commit"
+    order: ClassVar[Order] = Order.MULTIPLIES
 
 
 @record
@@ -321,8 +340,8 @@ class Apply(Op):
     """``body`` for each element of a fragment, by its owner; indices are its row and column in the tile."""
 
     syntax: ClassVar[str] = "apply $indices in $fragment $body"
-    fragment: FragmentRef
-    indices: tuple[Index, ...]
+    fragment: Reads[FragmentRef]
+    indices: Declares[tuple[Index, ...]]
     body: Body
 
 
@@ -331,7 +350,7 @@ class SetFragmentElement(Op):
     """Inside `Apply`: the element visited becomes ``value``."""
 
     syntax: ClassVar[str] = "fragment_element $fragment = $value"
-    fragment: FragmentRef
+    fragment: Writes[FragmentRef]
     value: Expr
 
 
@@ -348,7 +367,7 @@ class DeclareEvent(Op):
     """
 
     syntax: ClassVar[str] = "event $event"
-    event: Event
+    event: Declares[Event]
     arrivals: int | None = None
     offset: int | None = None
     by: Arriving = "instance"
@@ -356,11 +375,11 @@ class DeclareEvent(Op):
 
 @record
 class WaitEvent(Op):
-    """Decided: ``in_turn``: the waits of a thread go through the ring slot by slot, from slot 0 on."""
+    """Decided: ``one_parity``: the waits of a thread go through the ring slot by slot, from slot 0 on."""
 
     syntax: ClassVar[str] = "wait $event"
-    event: EventRef
-    in_turn: bool = False
+    event: Acquires[EventRef]
+    one_parity: bool = False
 
 
 @record
@@ -369,8 +388,8 @@ class TriggerEvent(Op):
     releases stand in front of it already."""
 
     syntax: ClassVar[str] = "trigger $event"
-    event: EventRef
-    after: tuple[str, ...] = ()
+    event: Releases[EventRef]
+    after: Acquires[tuple[Future, ...]] = ()
     cluster: bool = False
     bytes: int = 0
     ordered: bool = False
@@ -379,7 +398,7 @@ class TriggerEvent(Op):
 @record
 class WaitFuture(Op):
     syntax: ClassVar[str] = "wait_future $futures"
-    futures: tuple[str, ...]
+    futures: Acquires[tuple[Future, ...]]
 
 
 @record
@@ -387,7 +406,7 @@ class SwapFutures(Op):
     """Rotates what the names stand for: the first becomes the second, ..., the last the first."""
 
     syntax: ClassVar[str] = "rotate $futures"
-    futures: tuple[str, ...]
+    futures: Updates[tuple[Future, ...]]
 
 
 # ---- diagnostics and results -----------------------------------------------------------------------------
@@ -398,6 +417,7 @@ class Print(Op):
     """Prints its parts, strings and values, in order."""
 
     syntax: ClassVar[str] = "print $parts"
+    order: ClassVar[Order] = Order.OUTPUT
     parts: tuple[str | Expr, ...]
     newline: bool = False
 
@@ -405,94 +425,15 @@ class Print(Op):
 @record
 class Assert(Op):
     syntax: ClassVar[str] = "assert $cond, $message"
+    order: ClassVar[Order] = Order.OUTPUT
     cond: Expr
     message: str
 
 
-# ---- synchronisation: written by the user, or inserted by the pass that owns it ---------------------------
-
-
-@record
-class Sync(Op):
-    """``sync.*`` as the program wrote it: a barrier of ``level``, or a fence."""
-
-    syntax: ClassVar[str] = "sync.$what"
-    what: Literal["barrier", "fence"]
-    level: Level | None = None
-
-
-@record
-class Barrier(Op):
-    """Decided: the ``threads`` threads of the enclosing instance wait for each other.
-
-    ``id``: 0 for the whole block, 1..15 for named barriers (plus the instance's number where ``id_step``
-    is 1).  ``threads`` 32: a warp barrier, which needs no id.
-    """
-
-    syntax: ClassVar[str] = "barrier"
-    id: int
-    threads: int
-    id_step: int = 0
-
-
-@record
-class ProxyFence(Op):
-    """Decided: this thread's earlier writes to shared memory are visible to the async proxy (wgmma, TMA).
-
-    PTX ISA, fence.proxy.async.
-    """
-
-    syntax: ClassVar[str] = "proxy_fence"
-
-
-@record
-class CopyCommit(Op):
-    """Decided: closes a group of cp.async copies of this thread."""
-
-    syntax: ClassVar[str] = "copy_commit"
-
-
-@record
-class CopyWait(Op):
-    """Decided: all but the newest ``pending`` cp.async groups of this thread have arrived."""
-
-    syntax: ClassVar[str] = "copy_wait"
-    pending: int
-
-
-@record
-class BulkWait(Op):
-    """Decided: all but the newest ``pending`` TMA stores of this thread have read their source, or, where
-    ``complete``, have written their destination.
-
-    PTX ISA, cp.async.bulk.wait_group.
-    """
-
-    syntax: ClassVar[str] = "bulk_wait"
-    pending: int
-    complete: bool = False
-
-
-@record
-class MmaFence(Op):
-    """Decided: wgmma.fence, orders register accesses before the multiplies that follow."""
-
-    syntax: ClassVar[str] = "mma_fence"
-
-
-@record
-class MmaCommit(Op):
-    """Decided: wgmma.commit_group."""
-
-    syntax: ClassVar[str] = "mma_commit"
-
-
-@record
-class MmaWait(Op):
-    """Decided: wgmma.wait_group: all but the newest ``pending`` groups have finished."""
-
-    syntax: ClassVar[str] = "mma_wait"
-    pending: int
+# Every class of operation: tables of what to do with each are checked against it at import.
+OPERATIONS: tuple[type[Op], ...] = tuple(
+    c for c in dict(globals()).values() if isinstance(c, type) and issubclass(c, Op) and c is not Op
+)
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------

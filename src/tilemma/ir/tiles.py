@@ -11,9 +11,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from tilemma.errors import CompileError, Span
-from tilemma.ir.expr import Binary, Expr, Index, add, const, expr, floordiv, minimum, mul, sub, value_of
+from tilemma.ir.expr import Binary, Expr, Index, add, const, expr, floordiv, maximum, minimum, mul, sub, value_of
+from tilemma.ir.ranges import interval, wraps
 from tilemma.ir.tile import FragmentRef
-from tilemma.ir.types import Axis, Buffer, View
+from tilemma.ir.types import Axis, Buffer, Space, View
+from tilemma.launch import MAX_EXTENT
 from tilemma.records import record
 
 
@@ -21,7 +23,8 @@ class WrongRank(CompileError):
     code = "wrong-rank"
     found = "`{what}` got {got} for a tile of {rank} dimensions ({shape})"
     expected = "one for each dimension"
-    fix = "write {rank} of them; `_` (`full` in Python) keeps a dimension whole"
+    fix = "write {rank} of them; `_` keeps a dimension whole"
+    python_fix = "write {rank} of them; `full` keeps a dimension whole"
 
 
 class ChunkDoesNotDivide(CompileError):
@@ -52,11 +55,23 @@ class ElementCount(CompileError):
     fix = "make the product of the new extents {have}"
 
 
+class TooManyElements(CompileError):
+    code = "too-many-elements"
+    found = "`span_as` of `{name}`, which has {count} elements"
+    expected = "fewer than 2**31: indices into an array of another shape are 32 bits"
+    fix = "index `{name}` by its own dimensions, or pass parts of it as arrays of their own"
+
+
 class TileExtent(CompileError):
     code = "tile-extent"
     found = "`{name}` with {what} of {n}"
     expected = "at least 1: a tile has elements"
-    fix = "use a positive number; `_` (`full` in Python) keeps a dimension whole"
+    fix = "use a positive number; `_` keeps a dimension whole"
+    python_fix = "use a positive number; `full` keeps a dimension whole"
+
+
+# A tile one beyond the last of the largest array ends within s32.
+_FARTHEST = 2**31 - MAX_EXTENT
 
 
 @record
@@ -84,9 +99,35 @@ Scalarlike = Bounded | Expr | int
 MaybeIndex = Scalarlike | None  # None stands for `_`
 
 
+@record
+class Unlooped(Bounded):
+    """An index of `with` (Python's `bound`), which no loop runs over: its value is 0, and as the extent of a loop
+    it stands for its bound."""
+
+
+def extent_of(x: Scalarlike) -> Expr:
+    """How many values an index over ``x`` takes: the bound of an index without a loop, else the value of ``x``."""
+    return x.extent if isinstance(x, Unlooped) else scalar(x)
+
+
 def scalar(x: Scalarlike | float) -> Expr:
     """``x`` as a plain expression, its bound forgotten."""
     return x.value if isinstance(x, Bounded) else expr(x)
+
+
+def _origin(view: View, index: Expr | int, extent: Expr) -> Expr:
+    """The position of tile number ``index``; it does not wrap: far tiles of parameters lie beyond every edge."""
+    product = mul(index, extent)
+    n = value_of(extent)
+    if view.base.space is not Space.GLOBAL or n is None or not 0 < n < _FARTHEST or not wraps(product):
+        return product
+    number, last = expr(index), MAX_EXTENT // n + 1
+    low, high = interval(number)
+    if high > last:
+        number = minimum(number, last)
+    if low < -last:
+        number = maximum(number, -last)
+    return mul(number, extent)
 
 
 @record
@@ -136,7 +177,7 @@ class Tile:
             else:
                 extent = self._share(axes[i].extent, chunk.extent)
             if chunk is not None:
-                view = view.shift(i, mul(chunk.value, extent))
+                view = view.shift(i, _origin(view, chunk.value, extent))
             axes[i] = replace(axes[i], extent=extent)
         return Tile(replace(view, axes=tuple(axes)), None, self.span)
 
@@ -201,7 +242,7 @@ class Tile:
         for i, (extent, index) in enumerate(zip(extents, at, strict=True)):
             size = axes[i].extent if extent is None else scalar(extent)
             pace = size if step is None else scalar(step[i])
-            origin = mul(0 if index is None else scalar(index), pace)
+            origin = _origin(view, 0 if index is None else scalar(index), pace)
             view = view.shift(i, origin)
             if remainder:
                 size = minimum(size, sub(axes[i].extent, origin))
@@ -236,6 +277,9 @@ class Tile:
                 shape=" x ".join(describe(e) for e in base.base.shape),
                 new=" x ".join(describe(e) for e in new),
             )
+        count = have if have is not None else want
+        if base.base.space is Space.GLOBAL and count is not None and count >= 2**31:
+            raise TooManyElements(span or self.span, name=base.base.name, count=count)
         axes = tuple(Axis(d, e) for d, e in enumerate(new))
         return Tile(View(base.base, tuple(const(0) for _ in new), axes, base.slot, new), None, span or self.span)
 
@@ -300,9 +344,9 @@ def _count(shape: Sequence[Expr]) -> int | None:
 
 
 _SIGNS = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%", "floordiv": "//", "and": "&", "or": "|",
-    "xor": "^", "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "land": "&&", "lor": "||",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%", "floormod": "%", "floordiv": "//",
+    "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "land": "&&", "lor": "||",
 }  # fmt: skip
 
 
@@ -332,7 +376,9 @@ __all__ = [
     "MaybeIndex",
     "Scalarlike",
     "Tile",
+    "Unlooped",
     "describe",
+    "extent_of",
     "scalar",
     "written",
 ]

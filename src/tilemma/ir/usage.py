@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterable
 
+from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError
 from tilemma.ir import expr as e
 from tilemma.ir import tile as t
+from tilemma.ir.effects import read_views, written_views
+from tilemma.ir.ranges import wraps
 from tilemma.ir.types import Space, View
-from tilemma.ir.walk import expressions, walk
+from tilemma.ir.walk import walk
 from tilemma.launch import ArrayParam, ScalarParam, Size
 
 
@@ -22,34 +25,16 @@ class AssertionNotComputable(CompileError):
 
 def written(kernel: t.Kernel) -> frozenset[str]:
     """Names of the array parameters that some operation writes."""
-    names = set()
-    for op in walk(kernel.body):
-        view: View | None = None
-        match op:
-            case t.Copy() | t.Store():
-                view = op.dst
-            case t.SetElement() | t.Atomic():
-                view = op.view
-            case _:
-                continue
-        if view.base.space is Space.GLOBAL:
-            names.add(view.base.name)
-    return frozenset(names)
+    return _global(v for op in walk(kernel.body) for v in written_views(op))
 
 
 def read(kernel: t.Kernel) -> frozenset[str]:
     """Names of the array parameters that some operation reads."""
-    names = set()
-    for op in walk(kernel.body):
-        views = [v for f in fields(op) if isinstance(v := getattr(op, f.name), View)]
-        if isinstance(op, (t.Copy, t.Store)):
-            views.remove(op.dst)
-        elif isinstance(op, t.SetElement):
-            views.remove(op.view)
-        for expression in expressions(op):
-            views += [x.view for x in e.walk(expression) if isinstance(x, e.Element)]
-        names |= {v.base.name for v in views if v.base.space is Space.GLOBAL}
-    return frozenset(names)
+    return _global(v for op in walk(kernel.body) for v in read_views(op))
+
+
+def _global(views: Iterable[View]) -> frozenset[str]:
+    return frozenset(v.base.name for v in views if v.base.space is Space.GLOBAL)
 
 
 def array_params(kernel: t.Kernel) -> tuple[ArrayParam, ...]:
@@ -83,10 +68,9 @@ def scalar_params(kernel: t.Kernel) -> tuple[ScalarParam, ...]:
     return tuple(ScalarParam(p.scalar.name, p.scalar.dtype.name) for p in kernel.scalars)
 
 
-_SIZE_OPS = {
-    "add": "add", "sub": "sub", "mul": "mul", "floordiv": "floordiv", "div": "floordiv", "cdiv": "cdiv",
-    "mod": "mod", "min": "min", "max": "max", "lt": "lt", "le": "le", "eq": "eq",
-}  # fmt: skip
+_SIZE_OPS = frozenset(
+    ("add", "sub", "mul", "floordiv", "div", "cdiv", "mod", "floormod", "min", "max", "lt", "le", "eq")
+)
 
 
 def size(x: e.Expr) -> Size:
@@ -99,10 +83,12 @@ def size(x: e.Expr) -> Size:
             return int(v)
         case e.Dim(name=name) | e.Scalar(name=name):
             return name
-        case e.Binary(op="div" | "mod") if e.interval(x.a)[0] < 0 or e.interval(x.b)[0] < 0:
-            pass  # rounds toward zero, sizes round down
+        case e.Binary(op="add" | "sub" | "mul") if wraps(x):
+            exact: Size = (x.op, size(x.a), size(x.b))
+            # Counts of 64 bits are exact: no program has as many elements.
+            return ("wrap", exact) if x.type == dtypes.s32 else exact
         case e.Binary() if x.op in _SIZE_OPS:
-            return (_SIZE_OPS[x.op], size(x.a), size(x.b))
+            return (x.op, size(x.a), size(x.b))
         case e.Binary(op="gt"):
             return ("lt", size(x.b), size(x.a))
         case e.Binary(op="ge"):
@@ -114,7 +100,7 @@ def size(x: e.Expr) -> Size:
         case e.Unary(op="lnot"):
             return ("eq", size(x.a), 0)
         case e.Unary(op="neg"):
-            return ("sub", 0, size(x.a))
+            return ("wrap", ("sub", 0, size(x.a)))
         case e.Select():
             return ("select", size(x.cond), size(x.a), size(x.b))
         case e.Cast() if _is_index(x.dtype) and _is_index(x.a.type):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tilemma.ir.expr import Element, Expr, FragmentElement, field_names
-from tilemma.ir.expr import walk as parts
-from tilemma.ir.tile import Apply, Body, FragmentRef, Kernel, Op, Parallel
+from tilemma.ir.effects import Effect, element_reads, name_of, touches
+from tilemma.ir.expr import Element, Expr, FragmentElement, Index, field_names
+from tilemma.ir.tile import Apply, Body, Break, Continue, For, FragmentRef, Kernel, Op, Parallel, While
 from tilemma.ir.types import EventRef, View
 
 _BODY_NAMES: dict[type[Op], tuple[str, ...]] = {}
@@ -33,6 +33,18 @@ def walk(body: Body) -> Iterator[Op]:
         yield op
         for _, inner in reversed(tuple(bodies(op))):
             waiting += reversed(inner)
+
+
+def jumps(loop: For | While) -> bool:
+    """Whether a `Break` or `Continue` of ``loop`` itself may end one of its iterations early."""
+    waiting = list(loop.body)
+    while waiting:
+        op = waiting.pop()
+        if isinstance(op, (Break, Continue)):
+            return True
+        if not isinstance(op, (For, While)):
+            waiting += (x for _, inner in bodies(op) for x in inner)
+    return False
 
 
 def with_bodies(op: Op, f: Callable[[Body], Body]) -> Op:
@@ -124,37 +136,22 @@ def _held(v: Any) -> Iterator[Expr]:
 
 def views(op: Op) -> Iterator[View]:
     """The views among the fields of ``op``."""
-    for name in field_names(op):
-        v = getattr(op, name)
-        if isinstance(v, View):
-            yield v
+    return (x.what for x in touches(op) if isinstance(x.what, View))
 
 
 def touched(op: Op) -> Iterator[View]:
     """Its `views`, and those of the elements that its expressions read."""
     yield from views(op)
-    yield from (x.view for e in expressions(op) for x in parts(e) if isinstance(x, Element))
+    yield from (x.view for x in element_reads(op) if isinstance(x, Element))
 
 
 def reads_visited(op: Apply) -> bool:
     """Whether the body reads the elements that it visits, or others of their tile."""
-    held = (x for inner in walk(op.body) for e in expressions(inner) for x in parts(e))
-    return any(isinstance(x, FragmentElement) and x.fragment == op.fragment.name for x in held)
+    read = (x for inner in walk(op.body) for x in element_reads(inner))
+    return any(isinstance(x, FragmentElement) and x.fragment == op.fragment.name for x in read)
 
 
 def declarations(kernel: Kernel) -> dict[str, Op]:
-    """Name -> the operation that declares it (Alloc, DeclareFragment, DeclareEvent, Declare)."""
-    from tilemma.ir.tile import Alloc, Declare, DeclareEvent, DeclareFragment
-
-    table: dict[str, Op] = {}
-    for op in walk(kernel.body):
-        match op:
-            case Alloc():
-                table[op.buffer.name] = op
-            case DeclareFragment():
-                table[op.name] = op
-            case DeclareEvent():
-                table[op.event.name] = op
-            case Declare():
-                table[op.var.name] = op
-    return table
+    """Name of a buffer, fragment, event or variable -> the operation that declares it."""
+    found = ((x, op) for op in walk(kernel.body) for x in touches(op) if Effect.DECLARE in x.effect)
+    return {name_of(x.what): op for x, op in found if x.name != "future" and not isinstance(x.what, Index)}

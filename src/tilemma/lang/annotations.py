@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilemma.dtypes import DType
+from tilemma.errors import described
 from tilemma.records import record
 
 Dimension = str | int | None
@@ -25,15 +27,19 @@ class ScalarType:
     dtype: str
 
 
+def _name(item: Any) -> str:
+    return str(item) if isinstance(item, (str, DType)) else described(item)
+
+
 class _Global:
     def __getitem__(self, item: Any) -> ArrayType:
         parts = item if isinstance(item, tuple) else (item,)
-        return ArrayType(str(parts[0]), tuple(parts[1:]))
+        return ArrayType(_name(parts[0]), tuple(parts[1:]))
 
 
 class _Scalar:
     def __getitem__(self, item: Any) -> ScalarType:
-        return ScalarType(str(item))
+        return ScalarType(_name(item))
 
 
 Global = _Global()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilemma.ir.builder import AtomicName
-from tilemma.lang.scalars import Value, article, operand, refuse_effect
+from tilemma.lang.scalars import Value, article, operand_as, refuse_effect
 from tilemma.lang.tracing import WrongOperand, builder, trace
 
 
@@ -24,7 +24,9 @@ def _atomic(name: AtomicName, place: Any, value: Any, compare: Any = None) -> Va
             fix_text=f"write `{what}(x[i, j], value)`",
         )
     refuse_effect(running.pure, f"`{view.base.name}`")
-    old = b.atomic(name, view, operand(value, what), None if compare is None else operand(compare, what))
+    given = [None if x is None else operand_as(x, view.dtype, what) for x in (value, compare)]
+    assert given[0] is not None
+    old = b.atomic(name, view, given[0], given[1])
     assert old is not None
     return Value(old)
 

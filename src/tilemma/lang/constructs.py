@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tilemma.dtypes import DType
-from tilemma.errors import CompileError
+from tilemma.errors import CompileError, described
 from tilemma.ir.builder import element_type
+from tilemma.ir.constructs import ConstantDivision, NotConstant, checked_division
 from tilemma.ir.expr import Select
 from tilemma.ir.expr import cdiv as _cdiv
 from tilemma.ir.tile import ArrayParameter, Print
@@ -18,15 +19,17 @@ from tilemma.lang.control import names_of
 from tilemma.lang.scalars import (
     Value,
     Variable,
-    alike,
     article,
     boolean,
+    constant_operand,
     integer,
     number,
     operand,
+    operand_as,
     python_number,
     unwrap,
     whole,
+    with_one_type,
 )
 from tilemma.lang.tracing import WrongOperand, builder
 from tilemma.lang.views import TileValue
@@ -43,7 +46,7 @@ def var(value: Any, dtype: str | DType | None = None) -> Variable:
     """A mutable scalar, of the value's type or of ``dtype``."""
     b = builder("var")
     kind = None if dtype is None else element_type(str(dtype), b.span)
-    e = operand(value, "var")
+    e = operand(value, "var") if kind is None else operand_as(value, kind, "var")
     if kind is not None and e.type.is_float and not kind.is_float and not isinstance(value, (int, float)):
         raise WrongOperand(
             b.span,
@@ -57,20 +60,9 @@ def var(value: Any, dtype: str | DType | None = None) -> Variable:
 
 def _storage(space: Space, dtype: str | DType, shape: tuple[Any, ...], copies: Any, init: Any) -> TileValue:
     b = builder(space.value)
-    kind = element_type(str(dtype), b.span)
+    kind = element_type(str(dtype) if isinstance(dtype, (str, DType)) else described(dtype), b.span)
     flat = [x for s in shape for x in (s if isinstance(s, (tuple, list)) else (s,))]
-    sizes = [integer(s, space.value) for s in flat]
-    for s in sizes:
-        e = scalar(s)
-        n = getattr(e, "value", None)
-        if isinstance(n, int) and n < 1:
-            raise WrongOperand(
-                b.span,
-                what=space.value,
-                got=f"an extent of {n}",
-                wanted="extents of at least 1",
-                fix_text="use a positive extent",
-            )
+    sizes = [_extent(s) for s in flat]
     if not sizes:
         raise WrongOperand(
             b.span,
@@ -79,14 +71,21 @@ def _storage(space: Space, dtype: str | DType, shape: tuple[Any, ...], copies: A
             wanted="an extent for each dimension",
             fix_text=f'write `{space.value}("{kind}", h, w)`; a scalar is `var(0)`',
         )
-    counts = sizes_of(copies, space.value)
+    counts = sizes_of(copies, "copies")
     total = 1
     for c in counts:
         total *= c
-    value = None if init is None else scalar(number(init, f"{space.value}(init=)"))
+    value = None if init is None else operand_as(init, kind, f"{space.value}(init=)")
     name = names_of(1, space.value)[0]
     buffer = b.alloc(name, space, kind, sizes, copies=total if counts else 0, init=value, span=b.span)
     return TileValue(Tile.whole(buffer), counts)
+
+
+def _extent(x: Any) -> Any:
+    try:
+        return constant_operand(x, "extent")
+    except NotConstant:
+        return integer(x, "an extent")  # the builder says which buffer it belongs to
 
 
 def shared(dtype: str | DType, *shape: Any, copies: int | tuple[int, ...] = 0, init: Any = None) -> TileValue:
@@ -155,16 +154,12 @@ def cdiv(a: Any, b: Any) -> Any:
     x, y = python_number(a), python_number(b)
     if isinstance(x, int) and isinstance(y, int):
         if y == 0:
-            raise WrongOperand(
-                spans.caller_span(),
-                what="cdiv",
-                got="a divisor of 0",
-                wanted="another divisor",
-                fix_text="check it",
-            )
+            raise ConstantDivision(spans.caller_span(), what="a division by zero")
         return -(-x // y)
     builder("cdiv")
-    return unwrap(_cdiv(*alike(scalar(whole(a, "cdiv")), scalar(whole(b, "cdiv")))))
+    dividend, divisor = with_one_type(scalar(whole(a, "cdiv")), scalar(whole(b, "cdiv")))
+    checked_division("cdiv", dividend, divisor, spans.caller_span())
+    return unwrap(_cdiv(dividend, divisor))
 
 
 def select(cond: Any, x: Any, y: Any) -> Value:
@@ -179,7 +174,7 @@ def select(cond: Any, x: Any, y: Any) -> Value:
                 wanted="two scalars",
                 fix_text="use `if_`, or an array of tiles with a run-time subscript",
             )
-    a, b = alike(operand(x, "select"), operand(y, "select"))
+    a, b = with_one_type(operand(x, "select"), operand(y, "select"))
     return Value(Select(boolean(cond, "select"), a, b))
 
 

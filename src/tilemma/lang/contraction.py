@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tilemma.dtypes import DType
+from tilemma.errors import described
 from tilemma.ir.builder import element_type
+from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.expr import const
 from tilemma.ir.tile import Commit, MmaWait, ScaleMma
 from tilemma.ir.tiles import FragmentValue, Tile, scalar
@@ -15,7 +17,7 @@ from tilemma.ir.types import Contract
 from tilemma.lang import spans
 from tilemma.lang.copies import swizzle_of
 from tilemma.lang.registers import Elementwise, Fragment, fragment_of
-from tilemma.lang.scalars import integer, number, python_int
+from tilemma.lang.scalars import constant_operand, constant_operands, integer, number, python_int
 from tilemma.lang.tracing import WrongOperand, builder
 from tilemma.lang.views import TileValue, tile_of
 
@@ -122,10 +124,10 @@ class MmaNamespace:
                 fix_text="leave one out",
             )
         name = second if second is not None else dtype
-        kind = None if name is None else element_type(str(name), b.span)
+        kind = None if name is None else element_type(name if isinstance(name, str) else described(name), b.span)
         value = number(first, "mma.fill")
         label = (spans.bound_names() or ("acc",))[0]
-        sizes = sizes_of(copies, "mma.fill")
+        sizes = sizes_of(copies, "tiles")
         if not sizes:
             return Fragment(b.fill(label, value, kind))
         made = b.fragment(label, sizes, kind)
@@ -159,16 +161,10 @@ class MmaNamespace:
         """A register tile declared with its type and extents, filled with ``init``."""
         b = builder("mma.frag")
         kind = element_type(str(dtype), b.span)
-        extents = tuple(python_int(s, "mma.frag") for s in shape)
-        if len(extents) != 2 or min(extents) < 1:
-            raise WrongOperand(
-                b.span,
-                what="mma.frag",
-                got=f"extents {list(extents)}",
-                wanted="two extents of at least 1: rows and columns",
-                fix_text='write `mma.frag("f32", 64, 128)`',
-            )
-        sizes = sizes_of(copies, "mma.frag")
+        if len(shape) != 2:
+            raise OPERANDS["fragment-extent"].refused(f"{len(shape)} extents", b.span, "rows and columns")
+        extents = constant_operands(shape, "fragment-extent")
+        sizes = sizes_of(copies, "tiles")
         made = b.fragment((spans.bound_names() or ("acc",))[0], sizes, kind, extents)
         if init is not None:
             value = number(init, "mma.frag")
@@ -183,7 +179,7 @@ class MmaNamespace:
         name: FragmentValue | str = (spans.bound_names() or ("operand",))[0]
         if into is not None:
             name = fragment_of(into, "mma.load(into=)")
-        return Fragment(b.load(name, tile_of(src, "mma.load"), swizzle_of(swizzle, "mma.load")))
+        return Fragment(b.load(name, tile_of(src, "mma.load"), swizzle_of(swizzle)))
 
     def store(
         self, fragment: Any, dst: Any, *, transp: bool = False, rows: Any = None, columns: Any = None
@@ -208,23 +204,14 @@ class MmaNamespace:
 
     def wait(self, pending: int) -> None:
         """All but the newest ``pending`` batches of multiplies (each ends with `commit`) have finished."""
-        builder("mma.wait").emit(MmaWait(python_int(pending, "mma.wait")))
+        builder("mma.wait").emit(MmaWait(constant_operand(pending, "pending")))
 
 
-def sizes_of(copies: Any, what: str) -> tuple[int, ...]:
-    """``copies=`` as sizes of an array; empty for none."""
-    sizes = tuple(python_int(c, f"{what}(copies=)") for c in (copies if isinstance(copies, tuple) else (copies,)))
-    if copies == 0:
+def sizes_of(copies: Any, operand: str) -> tuple[int, ...]:
+    """``copies=``, an operand of that name in the table, as sizes of an array; empty for none."""
+    if isinstance(copies, int) and not isinstance(copies, bool) and copies == 0:
         return ()
-    if any(not 1 <= c <= 4096 for c in sizes):
-        raise WrongOperand(
-            spans.caller_span(),
-            what=f"{what}(copies=)",
-            got=", ".join(map(str, sizes)),
-            wanted="sizes of 1 to 4096",
-            fix_text="leave it out for a single one",
-        )
-    return sizes
+    return constant_operands(copies if isinstance(copies, (tuple, list)) else (copies,), operand)
 
 
 mma = MmaNamespace()

@@ -6,34 +6,28 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tilemma.errors import Span, nearest
+from tilemma.errors import Span
 from tilemma.ir.builder import Builder
-from tilemma.ir.expr import Const, Expr, const, interval, value_of
-from tilemma.ir.moments import reads
+from tilemma.ir.constructs import CHOICES, checked_start, checked_step, checked_stop
+from tilemma.ir.expr import Expr, const
+from tilemma.ir.program_points import reads
 from tilemma.ir.tile import Break, Continue, Declare
-from tilemma.ir.tiles import Bounded, scalar
+from tilemma.ir.tiles import Bounded, Unlooped, extent_of, scalar
 from tilemma.ir.types import Level
 from tilemma.lang import spans
-from tilemma.lang.scalars import Value, boolean, integer, python_int
+from tilemma.lang.scalars import Value, boolean, constant_operand, integer
 from tilemma.lang.tracing import WrongOperand, builder, check_caller, trace
 from tilemma.lang.views import FutureHandle, TileValue
 
-LEVELS = ("cluster", "block", "group-4", "group", "thread")
 MAX_INDICES = 3
 
 
-def level_of(name: Any, span: Span | None, what: str) -> Level:
+def level_of(name: Any, span: Span | None, operand: str) -> Level:
+    """The level called ``name``, which stands for the ``operand`` of the table in `ir.constructs`."""
     try:
         return Level.parse(str(name))
     except ValueError:
-        near = nearest(str(name), LEVELS)
-        raise WrongOperand(
-            span,
-            what=f"{what}(level=...)" if what in ("parallel",) else what,
-            got=f"`{name}`",
-            wanted="one of cluster, block, group-4 (a warpgroup), group (a warp), group-N, thread",
-            fix_text=f"did you mean `{near}`?" if near else "use one of these",
-        ) from None
+        raise CHOICES[operand].refused(str(name), span) from None
 
 
 def names_of(count: int, prefix: str) -> tuple[str, ...]:
@@ -77,7 +71,7 @@ def parallel(
     b = builder("parallel")
     check_caller("parallel", "for i in parallel(n):")
     span = b.span
-    lv = None if level is None else level_of(level, span, "parallel")
+    lv = None if level is None else level_of(level, span, "level")
     sizes = _extents(extents, "parallel", span)
     if len(sizes) > MAX_INDICES:
         raise WrongOperand(
@@ -99,7 +93,7 @@ def parallel(
         )
     options["overlap"] = bool(overlap)
     for name, value in (("min_blocks", min_blocks), ("max_registers", max_registers)):
-        options[name] = None if value is None else python_int(value, f"parallel({name}=)")
+        options[name] = None if value is None else constant_operand(value, name.replace("_", "-"))
 
     def run() -> Iterator[Any]:
         with b.parallel(names, sizes, lv, span=span, **options) as indices:
@@ -118,13 +112,13 @@ def foreach(
 ) -> Iterator[Any]:
     """``for i in foreach(n):`` loops when the kernel runs; several extents nest, the last innermost.
 
-    ``start``, ``stop`` and ``step`` are for a single extent; the index stays bounded by it.  An extent may be
-    a bounded index itself (`bound`), whose range is looped over.
+    ``start``, ``stop`` and ``step`` are for a single extent; the index stays bounded by it.  An index as the
+    extent stands for its value, one of `bound`, which has no loop, for its bound.
     """
     b = builder("foreach")
     check_caller("foreach", "for k in foreach(n):")
     span = b.span
-    sizes = [_steady(b, x.extent if isinstance(x, Bounded) else x) for x in _extents(extents, "foreach", span)]
+    sizes = [_steady(b, extent_of(x)) for x in _extents(extents, "foreach", span)]
     names = names_of(len(sizes), "k")
     ranged = not (isinstance(start, int) and start == 0 and stop is None and isinstance(step, int) and step == 1)
     if ranged and len(sizes) != 1:
@@ -137,8 +131,11 @@ def foreach(
         )
     first, pace = (_steady(b, scalar(integer(x, f"foreach({w}=)"))) for x, w in ((start, "start"), (step, "step")))
     end = None if stop is None else _steady(b, scalar(integer(stop, "foreach(stop=)")))
-    _check_range(span, sizes[0], first, end, pace)
-    times = None if unroll is False else 0 if unroll is True else python_int(unroll, "foreach(unroll=)")
+    checked_step(pace, span)
+    checked_start(first, span)
+    if end is not None:
+        checked_stop(end, sizes[0], span)
+    times = None if unroll is False else 0 if unroll is True else constant_operand(unroll, "unroll")
 
     def run(i: int, outer: tuple[Bounded, ...]) -> Iterator[Any]:
         if i == len(sizes):
@@ -159,40 +156,10 @@ def _steady(b: Builder, e: Expr) -> Expr:
     return var
 
 
-def _check_range(span: Span | None, size: Expr, start: Expr, stop: Expr | None, step: Expr) -> None:
-    """The index of a loop is 0 <= index < extent: what is known to leave that is refused."""
-    pace, limit = value_of(step), value_of(size)
-    if interval(step)[0] < 1:
-        raise WrongOperand(
-            span,
-            what="foreach(step=)",
-            got=f"{pace}" if pace is not None else "a value known when the kernel runs, which may be less",
-            wanted="a value that is certainly at least 1",
-            fix_text="count upwards, and compute the index from the counter; or write `tm.math.max(step, 1)`",
-        )
-    if isinstance(start, Const) and interval(start)[0] < 0:
-        raise WrongOperand(
-            span,
-            what="foreach(start=)",
-            got=f"{start.value}",
-            wanted="at least 0, the smallest value of an index",
-            fix_text="start at 0 and subtract inside",
-        )
-    end = None if stop is None else value_of(stop)
-    if end is not None and limit is not None and end > limit:
-        raise WrongOperand(
-            span,
-            what="foreach(stop=)",
-            got=f"{end}",
-            wanted=f"at most {limit}, the extent: the index stays below it",
-            fix_text=f"make the extent {end}",
-        )
-
-
 def bound(n: Any) -> Value:
     """A bounded value that is 0 until a `foreach` loops over it (``with k in n``)."""
     builder("bound")
-    return Value(Bounded(const(0), scalar(integer(n, "bound"))))
+    return Value(Unlooped(const(0), extent_of(integer(n, "bound"))))
 
 
 def if_(cond: Any) -> AbstractContextManager[None]:

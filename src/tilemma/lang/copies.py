@@ -5,30 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilemma.errors import nearest
+from tilemma.ir.constructs import CHOICES, SWIZZLES, WrongValue
 from tilemma.ir.types import Space
 from tilemma.lang import spans
-from tilemma.lang.scalars import article, operand, python_int, refuse_effect
+from tilemma.lang.scalars import (
+    article,
+    constant_operand,
+    constant_operands,
+    operand_as,
+    python_int,
+    refuse_effect,
+)
 from tilemma.lang.tracing import WrongOperand, builder, trace
 from tilemma.lang.views import EventHandle, FutureHandle, event_of, tile_of
 
-# The tutorial's numbers 1 to 3 stand for the widths in bytes; 0 is none.
-SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128, 32: 32, 64: 64, 128: 128}
 
-
-def swizzle_of(x: Any, what: str) -> int | None:
+def swizzle_of(x: Any) -> int | None:
     """Bytes of a swizzle, None where the compiler chooses."""
-    if x is None:
-        return None
-    n = python_int(x, f"{what}(swizzle=)")
-    if n not in SWIZZLES:
-        raise _one_of(what, "swizzle", n, "32, 64, 128 (bytes), or 0 for none", "write `swizzle=128`")
-    return SWIZZLES[n]
+    return None if x is None else SWIZZLES[constant_operand(x, "swizzle")]
 
 
-def _one_of(what: str, option: str, got: Any, wanted: str, fix: str) -> WrongOperand:
-    return WrongOperand(
-        spans.caller_span(), what=f"{what}({option}=)", got=f"{got!r}", wanted=wanted, fix_text=fix
+def _one_of(what: str, option: str, got: Any, wanted: str, fix: str) -> WrongValue:
+    return WrongValue(
+        spans.caller_span(), what=f"`{what}({option}=)`", got=f"{got!r}", wanted=wanted, fix_text=fix
     )
 
 
@@ -78,12 +77,14 @@ class CopyNamespace:
         target = _space(to, what) if to is not None else tile_of(dst, what)
         event = event_of(async_, "async_") if not isinstance(async_, bool) else None
         options: dict[str, Any] = {
-            "swizzle": swizzle_of(swizzle, what),
+            "swizzle": swizzle_of(swizzle),
             "zfill": bool(zfill),
             "multicast": bool(multicast),
-            "promote": _choice(promote, (64, 128, 256), what, "promote"),
-            "evict": _choice(evict, ("first", "last"), what, "evict"),
-            "pad_value": None if pad_value is None else operand(pad_value, f"{what}(pad_value=)"),
+            "promote": None if promote is None else constant_operand(promote, "promote"),
+            "evict": _evict(evict),
+            "pad_value": None
+            if pad_value is None
+            else operand_as(pad_value, source.view.dtype, f"{what}(pad_value=)"),
         }
         if after is not None:
             options["after"] = futures_of(after, f"{what}(after=)")
@@ -94,8 +95,8 @@ class CopyNamespace:
             name=next(iter(spans.bound_names()), None),
             asynchronous=bool(async_) if event is None else True,
             event=event,
-            transpose=None if transp is None else _permutation(transp, source.rank, what),
-            pad=() if pad is None else _padding(pad, source.rank, what),
+            transpose=None if transp is None else _permutation(transp, what),
+            pad=() if pad is None else _padding(pad, what),
             span=b.span,
             **options,
         )
@@ -110,47 +111,33 @@ def _space(to: Any, what: str) -> Space:
     try:
         space = Space(to)
     except ValueError:
-        near = nearest(str(to), ("shared", "local"))
-        fix = f"did you mean `{near}`?" if near else "use one of these"
-        raise _one_of(what, "to", to, '"shared" or "local"', fix) from None
+        raise CHOICES["to"].refused(str(to), spans.caller_span()) from None
     if space is Space.GLOBAL:
         raise _one_of(what, "to", to, '"shared" or "local"', "copy into a parameter, or into `global_(...)`")
     return space
 
 
-def _choice(x: Any, legal: tuple[Any, ...], what: str, option: str) -> Any:
-    if x is not None and x not in legal:
-        raise _one_of(
-            what, option, x, "one of " + ", ".join(map(repr, legal)), "use one of these, or leave it out"
-        )
+def _evict(x: Any) -> Any:
+    if x is not None and x not in CHOICES["evict"].words:
+        raise CHOICES["evict"].refused(str(x), spans.caller_span())
     return x
 
 
-def _permutation(given: Sequence[int], rank: int, what: str) -> tuple[int, ...]:
-    listed = given if isinstance(given, (tuple, list)) else ()
-    found = tuple(python_int(x, f"{what}(transp=)") for x in listed)
-    if sorted(found) != list(range(rank)):
-        wanted = f"a permutation of {', '.join(map(str, range(rank)))}: the source's dimensions, each once"
-        raise _one_of(what, "transp", given, wanted, "write `transp=(1, 0)` for a matrix")
-    return found
+def _permutation(given: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(given, (tuple, list)):
+        raise _one_of(what, "transp", given, "the source's dimensions in their new order", "write `transp=(1, 0)`")
+    return tuple(python_int(x, f"{what}(transp=)") for x in given)
 
 
-def _padding(given: Sequence[Sequence[int]], rank: int, what: str) -> tuple[tuple[int, int, int], ...]:
-    wanted = f"(low, high, between) counts of at least 0 for each of {rank} dimensions"
-    fix = "write `pad=((0, 0, 0), (0, 1, 0))` for one element after each row of a matrix"
-    found = []
-    for counts in given if isinstance(given, (tuple, list)) else ():
-        numbers = (
-            tuple(python_int(x, f"{what}(pad=)") for x in counts) if isinstance(counts, (tuple, list)) else ()
-        )
-        if len(numbers) == 2:
-            numbers = (*numbers, 0)
-        if len(numbers) != 3 or min(numbers) < 0:
-            raise _one_of(what, "pad", counts, wanted, fix)
-        found.append((numbers[0], numbers[1], numbers[2]))
-    if len(found) != rank:
+def _padding(given: Any, what: str) -> tuple[tuple[int, int, int], ...]:
+    """(low, high, between) counts for each dimension of the source."""
+    listed = isinstance(given, (tuple, list)) and all(isinstance(c, (tuple, list)) for c in given)
+    if not given or not listed or any(len(counts) not in (2, 3) for counts in given):
+        wanted = "(low, high, between) counts for each dimension of the source"
+        fix = "write `pad=((0, 0, 0), (0, 1, 0))` for one element after each row of a matrix"
         raise _one_of(what, "pad", given, wanted, fix)
-    return tuple(found)
+    numbers = [constant_operands(counts, "padding") for counts in given]
+    return tuple((n[0], n[1], n[2] if len(n) == 3 else 0) for n in numbers)
 
 
 def handles_of(x: Sequence[Any], what: str) -> tuple[str, ...]:

@@ -10,24 +10,17 @@ from tilemma.lang import spans
 from tilemma.lang.contraction import MultiplyHandle
 from tilemma.lang.control import level_of
 from tilemma.lang.copies import futures_of, handles_of
-from tilemma.lang.scalars import python_int
-from tilemma.lang.tracing import WrongOperand, builder
+from tilemma.lang.scalars import constant_operand
+from tilemma.lang.tracing import builder
 from tilemma.lang.views import EventHandle, FutureHandle, event_of
 
 
 def event(slots: int = 0, *, threads: int | None = None, ready: bool = False) -> EventHandle:
     """A ring of ``slots`` events (0: a single one), not ready at first unless ``ready``."""
     b = builder("event")
-    count = python_int(slots, "event")
-    admitted = None if threads is None else python_int(threads, "event(threads=)")
-    if count < 0 or (admitted is not None and admitted < 1):
-        raise WrongOperand(
-            b.span,
-            what="event",
-            got=f"{count} slots" if count < 0 else f"{admitted} threads",
-            wanted="at least 0 slots, and at least 1 thread",
-            fix_text="leave them out for a single event that each instance triggers once",
-        )
+    single = isinstance(slots, int) and not isinstance(slots, bool) and slots == 0
+    count = 0 if single else constant_operand(slots, "slots")
+    admitted = None if threads is None else constant_operand(threads, "threads")
     name = (spans.bound_names() or ("event",))[0]
     return EventHandle(b.event(name, count, admitted, bool(ready)))
 
@@ -72,12 +65,12 @@ class SyncNamespace:
     def barrier(self, level: str = "block") -> None:
         """Every thread of the instance waits for the others, and sees what they wrote."""
         b = builder("sync.barrier")
-        b.emit(Sync("barrier", level_of(level, b.span, "sync.barrier")))
+        b.emit(Sync("barrier", level_of(level, b.span, "waiting")))
 
     def fence(self, level: str = "block") -> None:
         """What this thread wrote is seen before what it writes next, by the threads of ``level``."""
         b = builder("sync.fence")
-        b.emit(Sync("fence", level_of(level, b.span, "sync.fence")))
+        b.emit(Sync("fence", level_of(level, b.span, "waiting")))
 
     def shared(self) -> None:
         """The barrier of the block."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilemma.dtypes import DType, promote
 from tilemma.ir.builder import Builder
-from tilemma.ir.expr import Call, Const, Expr, binary, promote
+from tilemma.ir.constructs import checked_division
+from tilemma.ir.expr import Call, Const, Expr, binary
 from tilemma.lang.registers import Elementwise, Fragment
 from tilemma.lang.scalars import Value, as_float, operand
 from tilemma.lang.spans import caller_span
@@ -38,7 +40,7 @@ class Function:
         return Value(self._expression([operand(a, f"math.{self.name}") for a in args]))
 
     def _expression(self, args: list[Expr]) -> Expr:
-        return Call(self.name, tuple(as_float(a) for a in _alike(args)))
+        return Call(self.name, tuple(as_float(a) for a in _with_one_type(args)))
 
     def __repr__(self) -> str:
         return f"<tilemma math.{self.name}: {self.__doc__}>"
@@ -46,7 +48,7 @@ class Function:
 
 class _Extreme(Function):
     def _expression(self, args: list[Expr]) -> Expr:
-        a, b = _alike(args)
+        a, b = _with_one_type(args)
         return binary("min" if self.name == "min" else "max", a, b)
 
 
@@ -61,10 +63,11 @@ class _Align(Function):
                 wanted="integers",
                 fix_text="convert with `.astype('s32')`",
             )
+        checked_division("floordiv", a, b, caller_span())
         return binary("mul", binary("cdiv" if self.name == "alignup" else "floordiv", a, b), b)
 
 
-def _alike(args: list[Expr]) -> list[Expr]:
+def _with_one_type(args: list[Expr]) -> list[Expr]:
     """Python's numbers take the type of the values they stand beside."""
     typed = [a for a in args if not isinstance(a, Const)]
     if not typed:
@@ -74,7 +77,14 @@ def _alike(args: list[Expr]) -> list[Expr]:
         kind = promote(kind, a.type)
     if any(isinstance(a, Const) and a.type.is_float for a in args) and not kind.is_float:
         return args
-    return [Builder.converted(a, kind) if isinstance(a, Const) else a for a in args]
+    return [_typed(a, kind) if isinstance(a, Const) else a for a in args]
+
+
+def _typed(number: Const, kind: DType) -> Expr:
+    """A Python number as one of ``kind``, without a rounding to another type before."""
+    if kind.is_float and not isinstance(number.value, bool):
+        return Const(float(number.value), kind)
+    return Builder.converted(number, kind)
 
 
 acos = Function("acos", 1, "arc cosine")

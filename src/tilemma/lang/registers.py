@@ -18,16 +18,15 @@ from tilemma.ir.expr import (
     Unary,
     const,
     substitute,
-    value_of,
 )
-from tilemma.ir.moments import Moment, reads
-from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe
+from tilemma.ir.program_points import ProgramPoint, reads
+from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe, scalar
 from tilemma.lang import spans
 from tilemma.lang.operators import Operators
-from tilemma.lang.scalars import Value, article, combine, integer, operand, python_number
+from tilemma.lang.scalars import Value, article, combine, integer, operand, operand_as, python_number
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import LeftItsBlock, WrongOperand, builder, check_caller, trace
-from tilemma.lang.views import TileValue
+from tilemma.lang.views import TileValue, within
 
 # Stand for the element's row and column until `apply` makes indices of its own.
 _ROW, _COLUMN = Index("row", const(0)), Index("column", const(0))
@@ -51,10 +50,10 @@ class Fragment(Operators):
     __slots__ = ("_moment", "_value")
     article: ClassVar[str] = "a register tile"
 
-    def __init__(self, fragment: FragmentValue, moment: Moment | None = None) -> None:
+    def __init__(self, fragment: FragmentValue, point: ProgramPoint | None = None) -> None:
         self._value = fragment
         running = trace()
-        self._moment = moment or (None if running is None else running.builder.moment())
+        self._moment = point or (None if running is None else running.builder.point())
 
     @property
     def fragment(self) -> FragmentValue:
@@ -100,15 +99,7 @@ class Fragment(Operators):
             if len(f.index) == len(f.copies):
                 return Fragment(f, self._moment)[tuple(keys[n:])]
             index = integer(key, "the subscript of an array of register tiles")
-            known, size = value_of(index) if isinstance(index, Expr) else None, f.copies[len(f.index)]
-            if known is not None and not 0 <= known < size:
-                raise WrongOperand(
-                    caller_span(),
-                    what=f"{f.name}[...]",
-                    got=f"{known}",
-                    wanted=f"0 to {size - 1}",
-                    fix_text="stay within the array",
-                )
+            within(scalar(index), f.copies[len(f.index)], f.name)
             f = f[index]
         return Fragment(f, self._moment)
 
@@ -150,8 +141,9 @@ class Fragment(Operators):
                 chosen.set(value)
             return
         self._visited(keys)
-        e = operand(value, f"{self.fragment.name}[...] =")
-        builder("an element").emit(t.SetFragmentElement(self.fragment.ref, Builder.converted(e, _dtype(self))))
+        e = operand_as(value, _dtype(self), f"{self.fragment.name}[...] =")
+        b = builder("an element")
+        b.emit(t.SetFragmentElement(self.fragment.ref, b.stored(e, _dtype(self))))
 
     # ---- the whole tile ----------------------------------------------------------------------------------
 
@@ -169,7 +161,7 @@ class Fragment(Operators):
         if isinstance(value, (Elementwise, Fragment)) and _shape(value) != shape:
             raise _shapes(_shape(value), shape)
         _check_single(self)
-        for op in _applied(b, self.fragment, shape, Builder.converted(e, dtype)):
+        for op in _applied(b, self.fragment, shape, b.stored(e, dtype)):
             b.emit(op)
 
     def _update(self, op: BinaryOp, o: Any) -> Fragment:
@@ -212,7 +204,7 @@ class Elementwise(Operators):
     def __init__(self, e: Expr, shape: tuple[int, ...]) -> None:
         b = builder("arithmetic")
         self._expr, self.shape = e, shape
-        self._moment = b.moment()
+        self._moment = b.point()
         self._made: Fragment | None = None
 
     @property
@@ -234,8 +226,8 @@ class Elementwise(Operators):
             self._made = self._materialised(builder("arithmetic"), None)
         return self._made
 
-    def _materialised(self, b: Builder, at: Moment | None) -> Fragment:
-        """A new tile with these elements, made here or ``at`` an earlier moment."""
+    def _materialised(self, b: Builder, at: ProgramPoint | None) -> Fragment:
+        """A new tile with these elements, made here or ``at`` an earlier point."""
         if not b.is_open(self._moment):
             raise LeftItsBlock(caller_span(), text="arithmetic on a register tile")
         name, dtype = b.fresh("elementwise"), self._expr.type

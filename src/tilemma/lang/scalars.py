@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from tilemma import dtypes
-from tilemma.dtypes import DType
+from tilemma.arithmetic import integers
+from tilemma.arithmetic.convert import real
+from tilemma.dtypes import DType, promote
 from tilemma.ir.builder import Builder, element_type
+from tilemma.ir.constructs import OPERANDS, NotConstant, WrongValue, checked_division, checked_index
 from tilemma.ir.expr import (
     BinaryOp,
     Call,
@@ -21,13 +25,9 @@ from tilemma.ir.expr import (
     Var,
     binary,
     const,
-    floordiv,
-    interval,
-    mul,
-    promote,
-    sub,
     value_of,
 )
+from tilemma.ir.ranges import interval
 from tilemma.ir.tiles import Bounded, describe, scalar
 from tilemma.ir.types import View
 from tilemma.lang.operators import Operators
@@ -47,7 +47,7 @@ class Value(Operators):
         self._bounded = e if isinstance(e, Bounded) else None
         self._expr = e.value if isinstance(e, Bounded) else bounded_size(e)
         running = trace()
-        self._moment = None if running is None else running.builder.moment()
+        self._moment = None if running is None else running.builder.point()
 
     @property
     def expr(self) -> Expr:
@@ -59,8 +59,7 @@ class Value(Operators):
     @property
     def bounded(self) -> Bounded | None:
         """The value with its upper bound, for those that have one."""
-        e = self.expr
-        return None if self._bounded is None else Bounded(e, self._bounded.extent)
+        return self._bounded if self.expr is self._expr else None
 
     @property
     def dtype(self) -> DType:
@@ -159,7 +158,7 @@ _BITS = ("and", "or", "xor", "shl", "shr")
 
 def combine(op: BinaryOp, a: Expr, b: Expr) -> Expr:
     """``a op b`` with Python's meaning: true division, a remainder with the divisor's sign, `&` of conditions."""
-    a, b = alike(a, b)
+    a, b = with_one_type(a, b)
     both = promote(a.type, b.type)
     if op == "div" and not both.is_float:
         raise WrongOperand(
@@ -181,10 +180,9 @@ def combine(op: BinaryOp, a: Expr, b: Expr) -> Expr:
         if a.type.kind == b.type.kind == "bool" and op in ("and", "or", "xor"):
             logical: dict[str, BinaryOp] = {"and": "land", "or": "lor", "xor": "ne"}
             return binary(logical[op], a, b)
+    checked_division(op, a, b, caller_span())
     if op == "mod":
         return _modulo(a, b, both)
-    if op == "floordiv" and both.is_float:
-        return Call("floor", (binary("div", a, b),))
     return binary(op, a, b)
 
 
@@ -196,7 +194,7 @@ def _modulo(a: Expr, b: Expr, both: DType) -> Expr:
         other = binary("land", binary("ne", r, zero), binary("ne", binary("lt", r, zero), binary("lt", b, zero)))
         return Select(other, binary("add", r, b), r)
     if both.kind != "uint" and (interval(a)[0] < 0 or interval(b)[0] < 0):
-        return sub(a, mul(floordiv(a, b), b))
+        return binary("floormod", a, b)
     return binary("mod", a, b)
 
 
@@ -216,11 +214,11 @@ def python_number(x: Any) -> bool | int | float | None:
 
 def constant(x: bool | int | float) -> Const:
     """A Python number as a constant: s32 where it fits, s64 or u64 beyond, f32 for floats."""
-    if isinstance(x, bool) or not isinstance(x, int) or -(2**31) <= x < 2**31:
-        return const(x)
-    for kind, low, high in ((dtypes.s64, -(2**63), 2**63), (dtypes.u64, 0, 2**64)):
-        if low <= x < high:
-            return Const(x, kind)
+    if isinstance(x, bool) or not isinstance(x, int):
+        return Const(x, const(x).dtype, True)
+    for kind in (dtypes.s32, dtypes.s64, dtypes.u64):
+        if integers.fits(x, kind):
+            return Const(x, kind, True)
     raise WrongOperand(
         caller_span(),
         what="arithmetic",
@@ -240,26 +238,25 @@ def operand(x: Any, what: str) -> Expr:
     return constant(n)
 
 
-def fits(value: float | int, dtype: DType) -> bool:
-    """Whether the number is one of ``dtype``'s."""
-    if dtype.kind not in ("int", "uint"):
-        return True
-    low = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
-    high: int = 2 ** (dtype.bits - (dtype.kind == "int"))
-    return low <= value < high
+def operand_as(x: Any, dtype: DType, what: str) -> Expr:
+    """As `operand`, where a value of ``dtype`` is wanted: a Python float becomes one with a single rounding."""
+    e = operand(x, what)
+    if dtype.is_float and not isinstance(x, Value) and isinstance(e, Const) and isinstance(e.value, float):
+        return Const(e.value, dtype)
+    return e
 
 
 def _literal(e: Expr, beside: Expr) -> Expr:
     """A Python number takes the type of the value it stands beside, where that loses nothing."""
-    if isinstance(e, Const) and not isinstance(beside, Const) and not isinstance(e.value, bool):
+    if isinstance(e, Const) and e.literal and not isinstance(beside, Const) and not isinstance(e.value, bool):
         if beside.type.is_float:
-            return Const(float(e.value), beside.type)
-        if beside.type.is_integer and isinstance(e.value, int) and fits(e.value, beside.type):
-            return Const(e.value, beside.type)
+            return Const(real(e.value, beside.type), beside.type, True)
+        if beside.type.is_integer and isinstance(e.value, int) and integers.fits(e.value, beside.type):
+            return Const(e.value, beside.type, True)
     return e
 
 
-def alike(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+def with_one_type(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """Both operands, a Python number among them with the type of the other."""
     return _literal(a, b), _literal(b, a)
 
@@ -286,7 +283,7 @@ class Variable(Value):
         return self.var
 
     def set(self, value: Any) -> None:
-        self._assign(operand(value, f"{self.var.name}.set"), "set")
+        self._assign(operand_as(value, self.dtype, f"{self.var.name}.set"), "set")
 
     def _assign(self, e: Expr, what: str) -> None:
         b = builder(what)
@@ -368,14 +365,7 @@ def integer(x: Any, what: str) -> Bounded | Expr:
     e = scalar(n)
     if e.type == dtypes.s32:
         return n
-    if isinstance(e, Const) and not fits(e.value, dtypes.s32):
-        raise WrongOperand(
-            caller_span(),
-            what=what,
-            got=f"{e.value}",
-            wanted="an index or extent below 2**31",
-            fix_text="use smaller numbers; offsets in memory are 64-bit by themselves",
-        )
+    checked_index(e, f"`{what}`", caller_span())
     return Builder.converted(e, dtypes.s32)
 
 
@@ -384,9 +374,9 @@ def whole(x: Any, what: str) -> Bounded | Expr:
     n = number(x, what)
     kind = scalar(n).type
     if not kind.is_integer:
-        raise WrongOperand(
+        raise WrongValue(
             caller_span(),
-            what=what,
+            what=f"`{what}`",
             got=f"`{describe(scalar(n))}`, of type {kind}",
             wanted="an integer",
             fix_text="convert it: `.astype('s32')`" if not isinstance(n, Const) else "write an integer",
@@ -407,13 +397,41 @@ def python_int(x: Any, what: str) -> int:
         return n
     if isinstance(x, Value) and (known := value_of(x.expr)) is not None:
         return known
-    raise WrongOperand(
+    if isinstance(x, Value) and x.dtype.is_integer:
+        raise NotConstant(caller_span(), what=f"`{what}`", text=str(x))
+    raise WrongValue(
         caller_span(),
-        what=what,
+        what=f"`{what}`",
         got=f"`{x}`" if isinstance(x, Value) else article(x),
         wanted="an integer known when compiled",
         fix_text="pass a number, or a compile-time keyword of the kernel",
     )
+
+
+def constant_operand(x: Any, name: str) -> int:
+    """``x`` as the operand ``name`` of the table in `ir.constructs`."""
+    return OPERANDS[name].checked(constant_value(x, name), caller_span())
+
+
+def constant_operands(xs: Sequence[Any], name: str) -> tuple[int, ...]:
+    """The values of an operand that may stand there several times."""
+    return OPERANDS[name].checked_all([constant_operand(x, name) for x in xs], caller_span())
+
+
+def constant_value(x: Any, name: str) -> int:
+    """``x`` as an integer known when compiled, whether or not the operand ``name`` admits it."""
+    about = OPERANDS[name]
+    n = python_number(x)
+    if isinstance(n, int) and not isinstance(n, bool):
+        return n
+    if isinstance(x, (Value, Variable)):
+        e = scalar(number(x, about.python))
+        if (known := value_of(e)) is not None and e.type.is_integer:
+            return known
+        if e.type.is_integer:
+            raise NotConstant(caller_span(), what=f"`{about.python}`", text=describe(e))
+        raise about.refused(f"a value of type {e.type}", caller_span(), "an integer")
+    raise about.refused(article(x) if n is None else repr(n), caller_span(), "an integer")
 
 
 def not_a_number(x: Any, what: str) -> WrongOperand:

@@ -7,10 +7,12 @@ import inspect
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from keyword import iskeyword
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+from tilemma.environment import Environment
 from tilemma.errors import CompileError, FrontEndFailure, Span, TilemmaError, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, element_type
@@ -96,6 +98,12 @@ class KernelSource:
     span: Span
     file: str
     headers: frozenset[Position]
+
+    @cached_property
+    def environment(self) -> Environment:
+        """What the function reads from outside, the defaults of its compile-time parameters included."""
+        assert isinstance(self.function, FunctionType)
+        return Environment(self.function, self.constants.values())
 
     def resolved(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Compile-time values: the defaults with ``given`` put over them."""

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from tilemma.errors import CompileError
 from tilemma.ir.builder import Builder
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, walk
-from tilemma.ir.moments import Moment, reads
+from tilemma.ir.program_points import ProgramPoint, reads
 from tilemma.ir.tile import Declare
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Space
@@ -139,26 +139,26 @@ def local(e: Expr) -> bool:
     return any(isinstance(x, (Index, Var, Element, FragmentElement)) for x in walk(e))
 
 
-def stay_open(e: Expr, moment: Moment | None) -> None:
-    """LeftItsBlock when ``e`` belongs to a block that has been closed since ``moment``."""
+def stay_open(e: Expr, point: ProgramPoint | None) -> None:
+    """LeftItsBlock when ``e`` belongs to a block that has been closed since ``point``."""
     running = _TRACE.get()
-    if running is not None and moment is not None and not running.builder.is_open(moment) and local(e):
+    if running is not None and point is not None and not running.builder.is_open(point) and local(e):
         raise LeftItsBlock(caller_span(), text=describe(e))
 
 
-def same(e: Expr, moment: Moment | None) -> Expr:
-    """``e``, worth what it was at ``moment``, when Python evaluated it: read there into a variable if it may
+def same(e: Expr, point: ProgramPoint | None) -> Expr:
+    """``e``, worth what it was at ``point``, when Python evaluated it: read there into a variable if it may
     have changed since.  LeftItsBlock when the block it belongs to has been closed."""
     running = _TRACE.get()
-    stay_open(e, moment)
-    if running is None or moment is None:
+    stay_open(e, point)
+    if running is None or point is None:
         return e
     b = running.builder
     names = reads(e) - b.fixed
-    if not names or not b.is_open(moment) or not b.may_differ(names, moment, _sees_others(e)):
+    if not names or not b.is_open(point) or not b.may_differ(names, point, _sees_others(e)):
         return e
     var = b.fix(e)
-    b.insert(moment, (Declare(var, e, span=caller_span() or b.span),))
+    b.insert(point, (Declare(var, e, span=caller_span() or b.span),))
     return var
 
 

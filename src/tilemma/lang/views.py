@@ -8,12 +8,13 @@ from typing import Any, ClassVar, NoReturn
 
 from tilemma.dtypes import DType
 from tilemma.errors import nearest
+from tilemma.ir.constructs import WrongValue, checked_element, checked_subscript
 from tilemma.ir.expr import Expr, binary, value_of
-from tilemma.ir.moments import leaves, replaced
+from tilemma.ir.program_points import leaves, replaced
 from tilemma.ir.tiles import Bounded, FutureValue, Tile, describe, scalar
 from tilemma.ir.types import Event, EventRef
 from tilemma.lang.operators import Operators
-from tilemma.lang.scalars import Value, article, integer, operand, refuse_effect, unwrap
+from tilemma.lang.scalars import Value, article, integer, operand_as, refuse_effect, unwrap
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import WrongOperand, builder, same, stay_open, trace
 
@@ -37,13 +38,6 @@ class NoSuchMember(WrongOperand, AttributeError):
     fix = "{fix_text}"
 
 
-class OutOfRange(WrongOperand):
-    code = "index-out-of-range"
-    found = "index {index} of `{name}`, whose extent there is {extent}"
-    expected = "0 to {last}"
-    fix = "{fix_text}"
-
-
 def maybe_index(x: Any, what: str) -> Bounded | Expr | None:
     return None if isinstance(x, Full) else integer(x, what)
 
@@ -52,6 +46,12 @@ def _indices(keys: Sequence[Any], what: str) -> list[Bounded | Expr | None]:
     """Indices of a view; tuples of them count one by one."""
     flat = [k for key in keys for k in (key if isinstance(key, tuple) else (key,))]
     return [maybe_index(k, what) for k in flat]
+
+
+def within(index: Expr, count: int, name: str) -> None:
+    """OutOfRange for a constant subscript outside an array of ``count`` things, in code that can run."""
+    if not builder(name).unreachable:
+        checked_subscript(index, count, name, caller_span())
 
 
 class TileValue(Operators):
@@ -65,7 +65,7 @@ class TileValue(Operators):
         # Sizes of an array of tiles that has not been subscripted.
         self.slots = slots
         running = trace()
-        self._moment = None if running is None else running.builder.moment()
+        self._moment = None if running is None else running.builder.point()
 
     @property
     def tile(self) -> Tile:
@@ -158,7 +158,7 @@ class TileValue(Operators):
         """One of an array of tiles, and what further subscripts take of it."""
         tile, sizes = self.tile, self.slots
         index = scalar(integer(keys[0], f"the subscript of `{tile.view.base.name}`"))
-        self._within(index, sizes[0])
+        within(index, sizes[0], tile.view.base.name)
         before = tile.view.slot
         slot = index if before is None else binary("add", binary("mul", before, sizes[0]), index)
         if len(sizes) > 1:
@@ -170,7 +170,7 @@ class TileValue(Operators):
     def _coordinates(self, keys: Sequence[Any]) -> list[Bounded | Expr]:
         name = self._tile.view.base.name
         found = []
-        for n, key in enumerate(keys):
+        for key in keys:
             if isinstance(key, (slice, Full)) or key is Ellipsis or key is None:
                 raise WrongOperand(
                     caller_span(),
@@ -183,26 +183,10 @@ class TileValue(Operators):
                     wanted="an index for each dimension: `[...]` takes one element",
                     fix_text="cut tiles with `subspan(h, w).at(i, j)` or `chunkat(i, full)`",
                 )
-            i = integer(key, f"an index of `{name}`")
-            if n < self.rank:
-                self._within(scalar(i), value_of(self._tile.settle().view.axes[n].extent))
-            found.append(i)
+            found.append(integer(key, f"an index of `{name}`"))
+        if not builder("an element").unreachable:
+            checked_element(self._tile, found, caller_span())
         return found
-
-    def _within(self, index: Expr, extent: int | None) -> None:
-        i, name = value_of(index), self._tile.view.base.name
-        if i is None or (i >= 0 and (extent is None or i < extent)):
-            return
-        near = "count from the end with the extent: `x.shape[0] - 1`" if i < 0 else "stay within the extents"
-        last = "the last" if extent is None else extent - 1
-        raise OutOfRange(
-            caller_span(),
-            index=i,
-            name=name,
-            extent="a dimension" if extent is None else extent,
-            last=last,
-            fix_text=near,
-        )
 
     def __setitem__(self, indices: Any, value: Any) -> None:
         keys = indices if isinstance(indices, tuple) else (indices,)
@@ -216,7 +200,7 @@ class TileValue(Operators):
             refuse_effect(running.pure, f"`{self._tile.view.base.name}`")
         if isinstance(value, TileValue):
             raise self._assigned_tile()
-        e = operand(value, f"{self._tile.view.base.name}[...] =")
+        e = operand_as(value, self.dtype, f"{self._tile.view.base.name}[...] =")
         b.set_element(self.tile, self._coordinates(keys), e)
 
     def _assigned_tile(self) -> WrongOperand:
@@ -411,7 +395,7 @@ class EventHandle:
     def __init__(self, event: Event | EventRef) -> None:
         self._ref = event if isinstance(event, EventRef) else EventRef(event)
         running = trace()
-        self._moment = None if running is None else running.builder.moment()
+        self._moment = None if running is None else running.builder.point()
 
     @property
     def ref(self) -> EventRef:
@@ -421,7 +405,9 @@ class EventHandle:
 
     def __getitem__(self, slot: Any) -> EventHandle:
         self._subscript("[s]")
-        return EventHandle(EventRef(self._ref.event, slot=scalar(integer(slot, "event slot"))))
+        index = scalar(integer(slot, "event slot"))
+        within(index, self._ref.event.slots, self._ref.event.name)
+        return EventHandle(EventRef(self._ref.event, slot=index))
 
     def at(self, order: Any) -> EventHandle:
         self._subscript(".at(order)")
@@ -431,9 +417,9 @@ class EventHandle:
         if self._ref.event.slots and self._ref.slot is None and self._ref.order is None:
             return
         single = not self._ref.event.slots
-        raise WrongOperand(
+        raise WrongValue(
             caller_span(),
-            what=f"{self._ref.event.name}{what}",
+            what=f"`{self._ref.event.name}{what}`",
             got="a single event" if single else "an event that has its slot already",
             wanted="an array of events",
             fix_text="declare it with a size, `event(2)`, or remove the subscript"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensor_layouts import Layout
 
 from tilemma.dtypes import DType, dtype
-from tilemma.errors import CompileError
+from tilemma.errors import CompileError, WrongArgument, WrongArgumentType, described
 from tilemma.layouts.algebra import (
     LayoutLike,
     cute_str,
@@ -68,10 +68,10 @@ class SharedLayout:
     ``layout`` maps (row, col) to an element offset, swizzle included.  In bytes, with x the coordinate along
     the contiguous dimension and y the other::
 
-        address = Sw((x // span) * slab_bytes + y * line_bytes + (x % span) * element bytes)
+        address = Sw((x // span) * atom_column_bytes + y * line_bytes + (x % span) * element bytes)
 
     The buffer has to start on a multiple of ``alignment`` bytes: the swizzle is a function of the address.
-    A TMA box of ``span`` x (extent of y) elements with the same swizzle writes exactly one slab.
+    A TMA box of ``span`` x (extent of y) elements with the same swizzle writes exactly one column of atoms.
     """
 
     dtype: DType
@@ -80,7 +80,7 @@ class SharedLayout:
     swizzle: int
     span: int
     line_bytes: int
-    slab_bytes: int
+    atom_column_bytes: int
     alignment: int
     layout: LayoutLike
 
@@ -95,19 +95,19 @@ class SharedLayout:
         return self.shape[0] if self.major == "K" else self.shape[1]
 
     @property
-    def slabs(self) -> int:
-        """Number of slabs of ``span`` elements side by side along the contiguous dimension."""
+    def atom_columns(self) -> int:
+        """Number of columns of swizzle atoms, each ``span`` elements wide, along the contiguous dimension."""
         return -(-self.extent // self.span)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of one copy; a multiple of ``alignment`` for canonical layouts, so copies pack densely."""
-        return self.slabs * self.slab_bytes
+        return self.atom_columns * self.atom_column_bytes
 
     def offset(self, row: int, col: int) -> int:
         """Byte offset of element (row, col) from the start of the buffer, swizzle included."""
         x, y = (col, row) if self.major == "K" else (row, col)
-        line = x // self.span * self.slab_bytes + y * self.line_bytes + x % self.span * self.dtype.bits // 8
+        line = x // self.span * self.atom_column_bytes + y * self.line_bytes + x % self.span * self.dtype.bits // 8
         return self.swizzled(line)
 
     def swizzled(self, address: int) -> int:
@@ -136,7 +136,7 @@ class SharedLayout:
             swizzle=self.swizzle,
             span=self.span,
             line_bytes=self.line_bytes,
-            slab_bytes=self.slab_bytes,
+            atom_column_bytes=self.atom_column_bytes,
             alignment=self.alignment,
             layout=join(swizzle, turned),
         )
@@ -153,20 +153,24 @@ class SharedLayout:
         return cute_str(self.layout, self.dtype.bits)
 
 
-@lru_cache(maxsize=1024)
 def shared_layout(
     element: DType | str, rows: int, cols: int, major: Major = "K", swizzle: int = 128
 ) -> SharedLayout:
     """A tile of ``rows`` x ``cols`` (M/N x K) elements built from the canonical atom of this swizzle.
 
-    Atoms are stacked along the strided dimension first, so that each slab of one swizzle width is
+    Atoms are stacked along the strided dimension first, so that each column of one swizzle width is
     contiguous: what TMA boxes write, and what CUTLASS gets from `tile_to_shape` with the strided mode first.
     Swizzle 0 is the canonical layout without swizzle (16-byte lines), not a plain row-major tile: for that
     see `plain_layout`.
 
     Raises SwizzleAtomMisfit where the atom does not divide the tile.
     """
-    t = dtype(element)
+    _check_tile("shared_layout", rows, cols, major, swizzle=swizzle)
+    return _swizzled_layout(dtype(element), int(rows), int(cols), major, int(swizzle))
+
+
+@lru_cache(maxsize=1024)
+def _swizzled_layout(t: DType, rows: int, cols: int, major: Major, swizzle: int) -> SharedLayout:
     atom = canonical_atom(t.bits, major, swizzle)
     span = max(swizzle, 16) * 8 // t.bits
     extent, lines = (cols, rows) if major == "K" else (rows, cols)
@@ -189,7 +193,7 @@ def shared_layout(
         swizzle=swizzle,
         span=span,
         line_bytes=line,
-        slab_bytes=line * lines,
+        atom_column_bytes=line * lines,
         alignment=8 * line,
         layout=tile_to_shape(atom, (rows, cols), (0, 1) if major == "K" else (1, 0)),
     )
@@ -197,6 +201,7 @@ def shared_layout(
 
 def plain_layout(element: DType | str, rows: int, cols: int, major: Major = "K", pad: int = 0) -> SharedLayout:
     """A tile without swizzle, line after line, each line followed by ``pad`` unused elements."""
+    _check_tile("plain_layout", rows, cols, major, pad=pad)
     t = dtype(element)
     extent, lines = (cols, rows) if major == "K" else (rows, cols)
     pitch = extent + pad
@@ -208,10 +213,31 @@ def plain_layout(element: DType | str, rows: int, cols: int, major: Major = "K",
         swizzle=0,
         span=extent,
         line_bytes=pitch * t.bits // 8,
-        slab_bytes=pitch * lines * t.bits // 8,
+        atom_column_bytes=pitch * lines * t.bits // 8,
         alignment=16,
         layout=affine,
     )
+
+
+def _check_tile(function: str, rows: object, cols: object, major: object, **others: object) -> None:
+    """Refuse arguments of another type, and values that no tile has."""
+    for name, value in (("rows", rows), ("cols", cols), *others.items()):
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+            wanted = "a whole number"
+            raise WrongArgumentType(function=function, name=name, got=described(value), wanted=wanted)
+        if name == "swizzle":
+            if value not in SWIZZLES:
+                wanted = f"one of {', '.join(map(str, SWIZZLES))}"
+                raise WrongArgument(function=function, name=name, got=described(value), wanted=wanted)
+        elif not 0 <= value <= _LARGEST:
+            wanted = f"a number from 0 to {_LARGEST}"
+            raise WrongArgument(function=function, name=name, got=described(value), wanted=wanted)
+    if not isinstance(major, str) or major not in ("K", "MN"):
+        raise WrongArgument(function=function, name="major", got=described(major), wanted="K or MN")
+
+
+# Elements of a tile along one dimension: offsets stay below 2^63 bytes.
+_LARGEST = 1 << 28
 
 
 def _mode(swizzle: int) -> str:

@@ -5,7 +5,7 @@ the PTX ISA, nothing of the compiler.
 """
 
 from tilemma.machine import catalogue
-from tilemma.machine.binding import TensorMap
+from tilemma.machine.arguments import Struct, TensorMap
 from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.inspection import View, inspect
 from tilemma.machine.problems import BadMachineCall, UnsupportedInstruction
@@ -16,6 +16,7 @@ __all__ = [
     "HazardError",
     "PerformanceNote",
     "Report",
+    "Struct",
     "TensorMap",
     "UnsupportedInstruction",
     "Verdict",

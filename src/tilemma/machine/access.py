@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
+from tilemma.machine import strong
 from tilemma.machine.memory import SHIFT, SharedMemory
 from tilemma.machine.state import Access, Cta, Frame, Warp
 from tilemma.machine.syntax import Instruction
@@ -209,7 +210,11 @@ def _blame(
     bad_rows, bad_columns = np.nonzero(~known)
     for i, j in zip(bad_rows, bad_columns, strict=True):
         event = table.of(events[i, j])
-        if event is None or (event.kind == "atom" and kind == "atom"):
+        if event is None:
+            continue
+        # A lane that polls what another lane of its warp will write is in another frame than that lane.
+        together = strong.lockstep(event, w, ins) and int(events[i, j]) & 31 in lanes
+        if event.kind == kind == "atom" and strong.morally_strong(event, w, ins) and not together:
             continue
         same = np.unique(bad_rows)
         report_conflict(
@@ -263,7 +268,14 @@ def first_blamed(w: Warp, events: Array, bad: Array, addr: Array) -> tuple[Acces
 
 
 def by_other_warps(
-    w: Warp, ins: Instruction, events: Array, rows: Any, table: Any, addr: Array, verb: str
+    w: Warp,
+    ins: Instruction,
+    events: Array,
+    rows: Any,
+    table: Any,
+    addr: Array,
+    verb: str,
+    hazard: type[hz.OverwriteOfOtherWarps] = hz.OverwriteOfOtherWarps,
 ) -> None:
     """Report the overwrite of wgmma operands that not all of the warpgroup's warps are known to have waited for.
 
@@ -281,9 +293,7 @@ def by_other_warps(
     if bad.any():
         event, at_bytes, space = first_blamed(w, events, bad, addr)
         w.cta.machine.report(
-            hz.OverwriteOfOtherWarps.at(
-                w.place(ins), at_bytes=at_bytes, other=event.place, access=verb, space=space
-            )
+            hazard.at(w.place(ins), at_bytes=at_bytes, other=event.place, access=verb, space=space)
         )
 
 
@@ -363,7 +373,7 @@ def _store(
     event = cluster.events.new(
         w.first, cluster.clocks.now[w.row], Access(kind, w, ins), unordered=cta is not w.cta
     )
-    index = check_write(w, ins, cta, lanes, addr, width, kind)
+    index = check_write(w, ins, cta, lanes, addr, width, kind, values)
     packed = (lanes + event)[:, None]
     shared = cta.shared
     shared.writers[width][index] = packed
@@ -397,8 +407,10 @@ def report_same_instruction(
         )
 
 
-def check_write(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, kind: str) -> Array:
-    """Check a generic write against earlier writes and reads; returns the word index."""
+def check_write(
+    w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, kind: str, values: Any = None
+) -> Array:
+    """Check a generic write (of ``values``, if known) against earlier accesses; returns the word index."""
     shared = cta.shared
     index = addr >> SHIFT[width]
     try:
@@ -413,7 +425,10 @@ def check_write(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, wi
     floor = w.floor if cta is w.cta else 0
     if written.max() > floor:
         touches_mbarrier(w, ins, cta, lanes, addr, width, f"`{ins.opcode}` writes")
-        _ordered(w, ins, cta, lanes, addr, width, written, kind)
+        same = None
+        if values is not None:
+            same = (shared.words[width][index] == values).reshape(len(addr), -1).all(axis=1)
+        _ordered(w, ins, cta, lanes, addr, width, written, kind, same)
     if read.max() > floor:
         for reader, views in list(shared.by_reader.items()):
             events = views[width].take(index, axis=0)
@@ -422,16 +437,53 @@ def check_write(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, wi
             if not is_wgmma(reader):
                 by_other_lanes(w, ins, events, rows, w.cta.cluster.clocks.seen, addr, f"`{ins.opcode}` writes")
             else:
-                by_other_warps(w, ins, events, rows, w.cta.cluster.clocks.seen, addr, f"`{ins.opcode}` writes")
+                # Widely used pipelines leave out other warps only where a copy of the async proxy overwrites.
+                table, verb = w.cta.cluster.clocks.seen, f"`{ins.opcode}` writes"
+                by_other_warps(w, ins, events, rows, table, addr, verb, hz.OverwriteOfWarpsByStore)
     return index
 
 
 def _ordered(
-    w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, events: Array, kind: str
+    w: Warp,
+    ins: Instruction,
+    cta: Cta,
+    lanes: Any,
+    addr: Array,
+    width: int,
+    events: Array,
+    kind: str,
+    same: Array | None = None,
 ) -> None:
+    """Check a write against ``events``; ``same`` says which lanes write what is there already."""
     cluster = w.cta.cluster
     if width > 1 and (events == events[:, :1]).all():
         events = events[:, :1]
     known = cluster.events.known(events, (w.first + lanes)[:, None], cluster.clocks.seen) | (events == 0)
+    if not known.all() and same is not None and same.any():
+        known = known | _equal_writes(w, ins, lanes, addr, events, known, same)
     if not known.all():
         _blame(w, ins, cta, lanes, addr, events, known, f"`{ins.opcode}` writes", kind)
+
+
+def _equal_writes(
+    w: Warp, ins: Instruction, lanes: Any, addr: Array, events: Array, known: Array, same: Array
+) -> Array:
+    """The unordered writes by the same instruction of another warp that left the value which is written now."""
+    table = w.cta.cluster.events
+    ours = np.zeros(events.shape, bool)
+    for packed in np.unique(events[~known]):
+        event = table.of(packed)
+        if event is not None and event.kind == "st" and event.instruction is ins and event.warp is not w:
+            ours |= events == packed
+    ours &= same[:, None] & ~known
+    if ours.any():
+        i, j = np.nonzero(ours)
+        event = table.of(events[i[0], j[0]])
+        w.cta.machine.report(
+            hz.RaceOfEqualValues.at(
+                w.place(ins), lanes=np.asarray(lanes)[np.unique(i)], at_bytes=addr[i] + j, other=event.place,
+                access=f"`{ins.opcode}` writes", space=f"shared byte {int(addr[i[0]] + j[0]):#x}",
+                barrier=barrier_for(event.warp, w), first_line=ins.line, second_line=ins.line,
+            )
+        )  # fmt: skip
+    return ours

@@ -4,47 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from tilemma.dtypes import dtype
-from tilemma.launch import Launch, PointerArgument, TensorMapArgument, ValueArgument, evaluate
+from tilemma.launch import MAX_EXTENT, Launch, PointerArgument, TensorMapArgument, ValueArgument, evaluate
 from tilemma.machine import placement
+from tilemma.machine.arguments import array_argument, bind_argument, described, refuse, scalar_bytes
+from tilemma.machine.call import simple_launch, triple
 from tilemma.machine.isa import tensormap
-from tilemma.machine.memory import PARAM_WINDOW, Allocation, GlobalMemory
-from tilemma.machine.parser import TYPE_BYTES
-from tilemma.machine.problems import BadMachineCall
+from tilemma.machine.limits import MAX_CLUSTER, MAX_GRID
+from tilemma.machine.memory import PARAM_WINDOW, Allocation, BoundMap, GlobalMemory
 from tilemma.machine.syntax import Entry
 
 # Dynamic plus static shared memory of one CTA, in bytes (CUDA C++ Programming Guide, "Compute Capabilities").
 SHARED_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
-
-
-@dataclass(frozen=True, slots=True)
-class TensorMap:
-    """A tensor map over an array, as an argument of a simple launch; sizes innermost dimension first.
-
-    ``box`` and ``element_strides`` are in elements; ``dims`` and ``strides`` (bytes, all but the innermost)
-    default to those of the array.  ``swizzle`` is 0, 32, 64 or 128 bytes.
-    """
-
-    array: Any
-    box: tuple[int, ...]
-    swizzle: int = 0
-    element_strides: tuple[int, ...] = ()
-    dtype: str = ""
-    dims: tuple[int, ...] = ()
-    strides: tuple[int, ...] = ()
-    oob_nan: bool = False
-
-
-@dataclass(frozen=True)
-class BoundMap:
-    """A tensor map in use: what it says, and the allocation it is about."""
-
-    image: tensormap.TensorMapImage
-    allocation: Allocation
 
 
 @dataclass
@@ -59,26 +34,8 @@ class Binding:
     shared: int
     arrays: dict[str, Any]
     written: dict[str, bool]
-    # For each parameter of the entry: ("pointer", array) | ("bytes", raw) | ("map", image facts, array).
+    # For each parameter of the entry, what ``bind_argument`` gives.
     parameters: list[tuple[str, Any]] = field(default_factory=list)
-
-
-def refuse(what: str, want: str, how: str) -> NoReturn:
-    raise BadMachineCall(what=what, want=want, how=how)
-
-
-def _triple(value: Any) -> tuple[int, int, int]:
-    items = [value] if isinstance(value, int) else list(value)
-    items += [1] * (3 - len(items))
-    if len(items) != 3 or any(not isinstance(x, (int, np.integer)) for x in items):
-        refuse(f"{value!r} is no launch extent", "one to three integers", "give x, y and z")
-    return int(items[0]), int(items[1]), int(items[2])
-
-
-def _array(name: str, value: Any) -> Any:
-    if not isinstance(value, np.ndarray):
-        refuse(f"argument `{name}` is {type(value).__name__}", "a NumPy array", f"pass `{name}` as a NumPy array")
-    return value
 
 
 def bind(launch: Launch | Mapping[str, Any], entry: Entry, args: Mapping[str, Any], target: str) -> Binding:
@@ -112,13 +69,15 @@ def names_of(launch: Launch, args: Mapping[str, Any]) -> tuple[dict[str, int], d
     for a in launch.arrays:
         if a.name not in args:
             refuse(f"the array `{a.name}` is missing", f"an array of {a.dtype}", f"pass `{a.name}=...`")
-        array = arrays[a.name] = _array(a.name, args[a.name])
+        array = arrays[a.name] = array_argument(a.name, args[a.name])
         want = dtype(a.dtype)
         if array.dtype != want.numpy:
             refuse(f"`{a.name}` holds {array.dtype}", f"{want.numpy} ({a.dtype})", "convert it with `.astype`")
         if array.ndim != len(a.dims):
             refuse(f"`{a.name}` has {array.ndim} dimensions", f"{len(a.dims)}", "reshape it")
         for i, (extent, dim) in enumerate(zip(array.shape, a.dims, strict=True)):
+            if extent > MAX_EXTENT:
+                refuse(f"`{a.name}` has {extent} along dimension {i}", f"at most {MAX_EXTENT}", "split the call")
             names[f"{a.name}.stride{i}"] = array.strides[i] // array.itemsize
             if isinstance(dim, str) and names.setdefault(dim, extent) != extent:
                 refuse(
@@ -207,7 +166,7 @@ def _bind_plan(launch: Launch, entry: Entry, args: Mapping[str, Any]) -> Binding
             for size in (*argument.dims, *argument.strides):
                 _evaluate(size, names)
             parameters.append(("map", (argument.array, tensormap.from_launch(argument, names))))
-    grid = tuple(_evaluate(g, names) for g in launch.grid)
+    grid = tuple(max(0, _evaluate(g, names)) for g in launch.grid)
     return Binding(
         launch.entry, launch.arch, (grid[0], grid[1], grid[2]), launch.block, launch.cluster or (1, 1, 1),
         launch.shared, arrays, {a.name: a.written for a in launch.arrays}, parameters,
@@ -218,85 +177,30 @@ def _evaluate_value(size: Any, names: Mapping[str, Any]) -> Any:
     return names[size] if isinstance(size, str) and size in names else _evaluate(size, names)
 
 
-def scalar_bytes(value: Any, kind: str) -> bytes:
-    """A scalar argument of PTX type ``kind`` as its bytes."""
-    if kind not in TYPE_BYTES:
-        refuse(f"`{kind}` is no PTX type", "a type such as u32", "correct the launch plan")
-    width = TYPE_BYTES[kind]
-    if kind in ("f16", "f32", "f64", "bf16"):
-        return np.array(value).astype(dtype(kind).numpy).tobytes()
-    return (int(value) & ((1 << 8 * width) - 1)).to_bytes(width, "little")
-
-
 def _bind_simple(launch: Mapping[str, Any], entry: Entry, args: Mapping[str, Any], target: str) -> Binding:
-    known = {"entry", "grid", "block", "cluster", "shared", "arch", "read_only"}
-    for key in launch:
-        if key not in known:
-            refuse(
-                f"the launch has no field `{key}`", f"the fields {', '.join(sorted(known))}", "drop or rename it"
-            )
-    if "grid" not in launch or "block" not in launch:
-        refuse("the launch lacks `grid` or `block`", "both, as one to three integers", "add them")
+    said = simple_launch(launch)
     if len(args) != len(entry.parameters):
         refuse(
             f"{len(args)} arguments for {len(entry.parameters)} parameters",
             f"one for each of {', '.join(p.name for p in entry.parameters)}, in order",
             "pass a dict in the order of the parameters",
         )
-    read_only = set(launch.get("read_only", ()))
     arrays: dict[str, Any] = {}
     parameters: list[tuple[str, Any]] = []
     for (name, value), parameter in zip(args.items(), entry.parameters, strict=True):
-        if isinstance(value, TensorMap):
-            if parameter.size != 128:
-                refuse(
-                    f"`{name}` is a tensor map",
-                    f"a value of type .{parameter.type}",
-                    "pass maps to 128-byte parameters",
-                )
-            known_name = next((n for n, a in arrays.items() if a is value.array), name)
-            arrays[known_name] = _array(name, value.array)
-            parameters.append(("map", (known_name, _image(value))))
-        elif isinstance(value, np.ndarray):
-            known_name = next((n for n, a in arrays.items() if a is value), name)
-            arrays[known_name] = value
-            parameters.append(("pointer", known_name))
-        else:
-            parameters.append(("bytes", scalar_bytes(value, parameter.type)))
-    cluster = launch.get("cluster") or entry.directives.get("reqnctapercluster") or (1, 1, 1)
+        parameters.append(bind_argument(name, value, parameter, arrays))
+    required = entry.directives.get("reqnctapercluster")
+    cluster = said.get("cluster") or (triple("cluster", list(required)) if required else (1, 1, 1))
     return Binding(
-        entry.name, launch.get("arch", target), _triple(launch["grid"]), _triple(launch["block"]),
-        _triple(cluster),
-        int(launch.get("shared", 0)), arrays, {n: n not in read_only for n in arrays}, parameters,
+        entry.name, said["arch"] or target, said["grid"], said["block"], cluster, said["shared"], arrays,
+        {n: n not in said["read_only"] for n in arrays}, parameters,
     )  # fmt: skip
-
-
-def _image(m: TensorMap) -> tensormap.TensorMapImage:
-    from tilemma.dtypes import from_numpy
-
-    array = m.array
-    found = from_numpy(array.dtype)
-    name = m.dtype or (found.name if found else "")
-    if not name:
-        refuse(f"a tensor map over {array.dtype}", "an element type of tilemma", "name it with `dtype=`")
-    dims = m.dims or tuple(reversed(array.shape))
-    strides = m.strides or tuple(reversed(array.strides[:-1]))
-    return tensormap.TensorMapImage(
-        name,
-        tuple(dims),
-        tuple(strides),
-        tuple(m.box),
-        tuple(m.element_strides) or (1,) * len(dims),
-        m.swizzle,
-        0,
-        m.oob_nan,
-    )
 
 
 def check_limits(b: Binding, entry: Entry, static_shared: int, arch_number: int) -> None:
     """Refuse what no device would launch."""
     threads = b.block[0] * b.block[1] * b.block[2]
-    if not 1 <= threads <= 1024 or b.block[2] > 64:
+    if not 1 <= threads <= 1024 or b.block[2] > 64 or min(b.block) < 1:
         refuse(f"a block of {threads} threads", "1 to 1024", "use fewer threads")
     for directive in ("maxntid", "reqntid"):
         if directive in entry.directives:
@@ -305,6 +209,10 @@ def check_limits(b: Binding, entry: Entry, static_shared: int, arch_number: int)
                 limit *= n
             if threads > limit or (directive == "reqntid" and threads != limit):
                 refuse(f"a block of {threads} threads", f"{limit}, by `.{directive}`", "launch as the PTX says")
+    if any(g > most for g, most in zip(b.grid, MAX_GRID, strict=True)):
+        refuse(f"the grid {b.grid}", "at most 2147483647 blocks along x and 65535 along y and z", "use fewer")
+    if b.cluster[0] * b.cluster[1] * b.cluster[2] > MAX_CLUSTER:
+        refuse(f"clusters of {b.cluster}", f"at most {MAX_CLUSTER} CTAs", "use smaller clusters")
     if any(g < 0 for g in b.grid):
         refuse(f"the grid {b.grid}", "extents of 0 or more", "correct the grid")
     if any(c < 1 for c in b.cluster) or any(g % c for g, c in zip(b.grid, b.cluster, strict=True)):
@@ -314,9 +222,11 @@ def check_limits(b: Binding, entry: Entry, static_shared: int, arch_number: int)
             "round the grid up",
         )
     required = entry.directives.get("reqnctapercluster")
-    if required and _triple(required) != b.cluster:
+    if required and triple("cluster", list(required)) != b.cluster:
         refuse(
-            f"clusters of {b.cluster}", f"{_triple(required)}, by `.reqnctapercluster`", "launch as the PTX says"
+            f"clusters of {b.cluster}",
+            f"{triple('cluster', list(required))}, by `.reqnctapercluster`",
+            "launch as the PTX says",
         )
     limit = SHARED_LIMIT.get(arch_number, 227 << 10)
     if b.shared < 0 or b.shared + static_shared > limit:
@@ -337,37 +247,43 @@ def fill_parameters(
     }
     maps: dict[int, BoundMap] = {}
     for parameter, (kind, value) in zip(entry.parameters, b.parameters, strict=True):
-        at = slice(parameter.offset, parameter.offset + parameter.size)
-        if kind == "pointer":
-            if parameter.size != 8:
-                refuse(f"an array for `{parameter.name}`", f"a value of type .{parameter.type}", "pass a number")
-            allocation = allocations[value]
-            address = allocation.base + allocation.origin
-            raw = address.to_bytes(8, "little")
-        elif kind == "bytes":
-            raw = value
-            if len(raw) != parameter.size:
-                refuse(
-                    f"{len(raw)} bytes for `{parameter.name}`",
-                    f"{parameter.size} bytes (.{parameter.type})",
-                    "correct the type",
-                )
-        else:
-            name, image = value
-            if parameter.size < 128:
-                refuse(
-                    f"a tensor map for `{parameter.name}`", f"a value of type .{parameter.type}", "pass a number"
-                )
-            allocation = allocations[name]
-            # An array without elements has a map that no kernel asks for: the runtime writes one of one element.
-            problems = [] if 0 in image.dims else tensormap.problems(image, allocation.base + allocation.origin)
-            if problems:
-                refuse(
-                    f"the tensor map of `{name}` cannot be encoded: {problems[0]}",
-                    "a map within the driver's limits",
-                    "copy the array to an aligned, contiguous one",
-                )
-            maps[PARAM_WINDOW + parameter.offset] = BoundMap(image, allocation)
-            raw = b"\0" * parameter.size
-        program.parameter_bytes[at] = np.frombuffer(raw, np.uint8)
+        if kind == "pointer" and parameter.size != 8:
+            refuse(f"an array for `{parameter.name}`", f"a value of {described(parameter)}", "pass a number")
+        if kind == "bytes" and len(value) != parameter.size:
+            refuse(f"{len(value)} bytes for `{parameter.name}`", described(parameter), "correct the size")
+        if kind == "map" and parameter.size < 128:
+            refuse(f"a tensor map for `{parameter.name}`", f"a value of {described(parameter)}", "pass a number")
+        program.parameter_bytes[parameter.offset : parameter.offset + parameter.size] = 0
+        for offset, (part, content) in value if kind == "struct" else [(0, (kind, value))]:
+            at = parameter.offset + offset
+            raw = _placed(part, content, at, allocations, maps)
+            program.parameter_bytes[at : at + len(raw)] = np.frombuffer(raw, np.uint8)
     return allocations, maps
+
+
+def _placed(
+    kind: str, value: Any, at: int, allocations: dict[str, Allocation], maps: dict[int, BoundMap]
+) -> bytes:
+    """The bytes of a value at offset ``at`` of the parameters; a tensor map is entered into ``maps``."""
+    if kind == "bytes":
+        return bytes(value)
+    if kind == "pointer":
+        return (allocations[value].base + allocations[value].origin).to_bytes(8, "little")
+    name, image = value
+    allocation = allocations[name]
+    # An array without elements has a map that no kernel asks for: the runtime writes one of one element.
+    problems = [] if 0 in image.dims else tensormap.problems(image, allocation.base + allocation.origin)
+    if problems:
+        refuse(
+            f"the tensor map of `{name}` cannot be encoded: {problems[0]}",
+            "a map within the driver's limits",
+            "copy the array to an aligned, contiguous one",
+        )
+    if at % 64:
+        refuse(
+            f"a tensor map at offset {at} of the parameters",
+            "an offset that is a multiple of 64",
+            "move the field",
+        )
+    maps[PARAM_WINDOW + at] = BoundMap(image, allocation, allocation.origin)
+    return tensormap.encoded(image, allocation.base + allocation.origin)

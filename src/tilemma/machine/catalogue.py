@@ -16,6 +16,19 @@ class Race(HazardError):
     )
 
 
+class RaceOfEqualValues(Race):
+    code = "race-equal-values"
+    found = "{access} {space}, not ordered after the same store of another warp, of the same value"
+    expected = "one writer, or a barrier between the two"
+    fix = "let one warp write, or add `{barrier}`"
+    why = (
+        "Triton lets several warps write the same values to the same place (`tl.histogram`, reductions along the "
+        "slowest axis). The ISA calls it a data race; no order of the two leaves anything else. A note by "
+        "default, an error under `--strict`."
+    )
+    strict_only = True
+
+
 class RaceOfLanes(Race):
     code = "race-lanes"
     found = "{access} {space}; not all lanes that read it at PTX line {first_line} are known to be past that line"
@@ -70,6 +83,17 @@ class OverwriteOfOtherWarps(OverwriteInFlight):
     strict_only = True
 
 
+class OverwriteOfWarpsByStore(OverwriteOfOtherWarps):
+    code = "overwrite-in-flight-store"
+    found = "{access} {space}; not all warps are known to have waited for PTX line {other_line}"
+    fix = "add a barrier of the warpgroup between `wgmma.wait_group` and the store"
+    why = (
+        "`wgmma.wait_group` makes only its own warp wait. The four warps usually run close together, so that the "
+        "others' part of the product has been read too."
+    )
+    strict_only = False
+
+
 class MissingProxyFence(HazardError):
     code = "missing-proxy-fence"
     found = "{access} through the async proxy {space} that PTX line {other_line} wrote through the generic proxy"
@@ -109,6 +133,17 @@ class MissingProxyFenceAfterRead(MissingProxyFence):
         "load (deepseek-ai/DeepEP#621). A note by default, an error under `--strict`."
     )
     strict_only = True
+
+
+class MissingTensorMapFence(HazardError):
+    code = "missing-tensor-map-fence"
+    found = "a copy uses the tensor map at global address {address:#x}, which PTX line {other_line} has written"
+    expected = "a proxy fence of the warp that issues the copy, after the write is known to it"
+    fix = "add `fence.proxy.tensormap::generic.acquire.gpu [map], 128;` before the copy"
+    why = (
+        "The copy engine keeps tensor maps in a cache of its own. A map that is used for the first time is read "
+        "from memory; one that has been changed may still be the old one."
+    )
 
 
 class UninitialisedShared(HazardError):
@@ -270,6 +305,14 @@ class AlignedUnderDivergence(HazardError):
     expected = "`.aligned` and `.sync` instructions are executed by all their threads together"
     fix = "move the instruction out of the branch, or make the branch uniform for the warp"
     why = "Some chips execute it as if all lanes were there, some hang, some give undefined results."
+
+
+class ShuffleOfInactiveLane(HazardError):
+    code = "shuffle-inactive-lane"
+    found = "`{opcode}` reads the register of lane {sources}, which does not execute it"
+    expected = 'a source lane that has not exited and is in the member mask (PTX ISA, "shfl.sync")'
+    fix = "keep all lanes of the warp until the shuffle is done, or limit it to those that are there (operand c)"
+    why = "The value is whatever the register file holds: often the lane's last value, which may be the right one."
 
 
 class BarrierCount(HazardError):

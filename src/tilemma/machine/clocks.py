@@ -166,6 +166,11 @@ class Clocks:
             table[rows, column] = np.maximum(table[rows, column], clock)
 
 
+def event_numbers(packed: Any) -> Any:
+    """The numbers of packed events."""
+    return (packed & _ID) >> _LANE_BITS
+
+
 class Events:
     """The accesses of one cluster: a number, the column and clock it stands at, and who it was.
 
@@ -174,10 +179,10 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self.column: Ints32 = np.zeros(4096, np.int32)
-        self.clock: Ints32 = np.zeros(4096, np.int32)
+        self.column: Ints32 = np.zeros(256, np.int32)
+        self.clock: Ints32 = np.zeros(256, np.int32)
         # Of what a warp did as one, the column of its lane 0; of all else, ``column`` again.
-        self.alone: Ints32 = np.zeros(4096, np.int32)
+        self.alone: Ints32 = np.zeros(256, np.int32)
         self.info: list[Any] = [None]
         self.count = 1
 
@@ -185,14 +190,24 @@ class Events:
         """A packed event, lane 0; ``alone`` is the column of the warp's lane 0 where ``column`` is the warp's."""
         n = self.count
         if n == len(self.column):
-            self.column = np.concatenate([self.column, np.zeros_like(self.column)])
-            self.clock = np.concatenate([self.clock, np.zeros_like(self.clock)])
-            self.alone = np.concatenate([self.alone, np.zeros_like(self.alone)])
+            more = np.zeros(max(64, n), np.int32)
+            self.column = np.concatenate([self.column, more])
+            self.clock = np.concatenate([self.clock, more])
+            self.alone = np.concatenate([self.alone, more])
         self.column[n], self.clock[n] = column, clock
         self.alone[n] = column if alone is None else alone
         self.info.append(info)
         self.count = n + 1
         return n << _LANE_BITS | (UNORDERED if unordered else 0)
+
+    @property
+    def empty(self) -> bool:
+        return self.count == 1
+
+    def trim(self) -> None:
+        """Drop the room for further events."""
+        self.column, self.clock = self.column[: self.count].copy(), self.clock[: self.count].copy()
+        self.alone = self.alone[: self.count].copy()
 
     def complete(self, packed: int, clock: int, column: int | None = None) -> None:
         """Give a pending event the clock (and the column) at which it completed."""
@@ -203,7 +218,11 @@ class Events:
 
     def of(self, packed: int) -> Any:
         """The info of a packed event."""
-        return self.info[(int(packed) & _ID) >> _LANE_BITS]
+        return self.info[int(self.places(event_numbers(int(packed))))]
+
+    def places(self, numbers: Any) -> Any:
+        """The index of each event in the tables; here it is the event's number."""
+        return numbers
 
     @property
     def floor(self) -> int:
@@ -212,8 +231,8 @@ class Events:
 
     def stand(self, packed: Any) -> tuple[Any, Any]:
         """Column and clock of packed events."""
-        number = (packed & _ID) >> _LANE_BITS
-        return self.column[number] + (packed & 31), self.clock[number]
+        at = self.places(event_numbers(packed))
+        return self.column[at] + (packed & 31), self.clock[at]
 
     def alone_column(self, packed: Any) -> Any:
         """The threads' own columns, also for what their warp did as one."""

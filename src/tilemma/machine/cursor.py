@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilemma.errors import Span
 from tilemma.machine.lexer import PtxSyntax, Token, syntax_error, tokenize
 
 
@@ -19,7 +20,8 @@ class Cursor:
 
     def advance(self) -> Token:
         token = self.token
-        self.position += 1
+        # The last token, the end of the text, is never left behind.
+        self.position = min(self.position + 1, len(self.tokens) - 1)
         return token
 
     def accept(self, text: str) -> bool:
@@ -40,12 +42,24 @@ class Cursor:
         at = token or self.token
         return syntax_error(self.name, at.line, at.column, what, max(1, len(at.text)))
 
+    def span_of(self, token: Token) -> Span:
+        return Span(self.name, token.line, token.column, token.line, token.column + max(1, len(token.text)))
+
     def integer(self) -> int:
         negative = self.accept("-")
         if self.token.kind != "int":
             raise self.error(f"expected an integer, found {self.shown()}")
-        value = int(self.advance().text.rstrip("U"), 0)
+        value = self.value_of(self.advance())
         return -value if negative else value
+
+    def value_of(self, token: Token) -> int:
+        """An integer literal; a leading 0 makes it octal (PTX ISA, "Integer Constants")."""
+        text = token.text.rstrip("U")
+        octal = len(text) > 1 and text.isdecimal() and text[0] == "0"
+        try:
+            return int(text, 8 if octal else 0)
+        except ValueError:
+            raise self.error(f"`{token.text}` is no integer", token) from None
 
     def word(self) -> str:
         if self.token.kind != "word":

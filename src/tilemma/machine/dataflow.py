@@ -79,10 +79,16 @@ class Graph:
                 (c for c in range(self.exit) if strict >> c & 1), key=lambda c: post[c].bit_count(), default=None
             )
             out[last.index] = self.starts[best] if best is not None else -1
+            # Lanes that have only the exit before them do not wait there for the others.
+            first = self.steps[out[last.index]]
+            if first.kind == _EXIT and first.guard < 0:
+                out[last.index] = -1
         return out
 
     def maybe_undefined(self) -> list[frozenset[int]]:
         """For each step, the registers it may read that some path from the entry leaves unwritten."""
+        if not self.steps:
+            return []
         everything = 0
         for s in self.steps:
             for r in (*s.reads, *s.writes, *(r for r, _ in s.conditional_reads)):

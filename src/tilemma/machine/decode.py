@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -16,6 +17,8 @@ import numpy as np
 from tilemma.errors import Span
 from tilemma.machine.catalogue import NoSuchForm, NotInTarget
 from tilemma.machine.hazards import Place
+from tilemma.machine.isa import contents
+from tilemma.machine.memory import FUNCTION_WINDOW, GLOBAL_START, PARAM_WINDOW
 from tilemma.machine.problems import BadOperand, UnsupportedInstruction
 from tilemma.machine.state import F16, F32, F64, PRED, S16, S32, S64, U16, U32, U64, VIEW_CLASS
 from tilemma.machine.syntax import (
@@ -70,11 +73,20 @@ def _load() -> None:
     import tilemma.machine.exec  # noqa: F401
 
 
+@cache
+def _longest_prefix() -> int:
+    """The most parts of a registered prefix."""
+    return max(prefix.count(".") + 1 for prefix in _DECODERS)
+
+
 def find_decoder(d: Decoder) -> Callable[[Decoder], None]:
     """The decoder of the instruction, by the longest registered prefix of its opcode."""
     _load()
+    listed = contents.find(d.ins.opcode)
+    if listed is not None and listed.status == contents.REFUSED:
+        return d.unsupported()
     parts = d.parts
-    for n in range(len(parts), 0, -1):
+    for n in range(min(len(parts), _longest_prefix()), 0, -1):
         found = _DECODERS.get(".".join(parts[:n]))
         if found is not None:
             d.used.update(parts[:n])
@@ -116,6 +128,8 @@ class Decoder:
         self.run: Callable[..., Any] = _nothing
         self.target, self.targets = -1, ()
         self.used: set[str] = set()
+        # Who must execute it together: see ``gathering``.
+        self.membership = -2
 
     # -- errors
     @property
@@ -124,7 +138,13 @@ class Decoder:
         return Span(self.program.module.name, i.line, i.column, i.line, i.column + len(i.text))
 
     def unsupported(self, detail: str = "") -> NoReturn:
-        raise UnsupportedInstruction(self.span, opcode=self.ins.opcode, detail=detail and f": {detail}")
+        listed = contents.find(self.ins.opcode)
+        if listed is not None and listed.why and not detail:
+            detail = listed.why
+        section = f' ("{listed.section}: {listed.name}")' if listed is not None else ""
+        raise UnsupportedInstruction(
+            self.span, opcode=self.ins.opcode, detail=detail and f": {detail}", section=section
+        )
 
     def bad(self, what: str) -> NoReturn:
         raise BadOperand(self.span, opcode=self.ins.opcode, what=what)
@@ -200,6 +220,8 @@ class Decoder:
         cls = VIEW_CLASS[VIEW[kind]]
         if isinstance(operand, Register):
             found = self._class_of(operand)
+            if (found[0] == "p") != (cls == "p"):
+                self.bad(f"{operand} is {'a' if found[0] == 'p' else 'no'} predicate")
             self._note(self.reads, *found)
             return found
         if isinstance(operand, Immediate):
@@ -234,6 +256,8 @@ class Decoder:
         if not isinstance(operand, Register):
             self.bad(f"operand {operand} where a register is written")
         found = self._class_of(operand)
+        if (found[0] == "p") != (cls == "p"):
+            self.bad(f"{operand} is {'a' if found[0] == 'p' else 'no'} predicate")
         self._note(self.writes, *found)
         return found
 
@@ -257,7 +281,7 @@ class Decoder:
         return operand.value
 
     def symbol_value(self, symbol: Symbol) -> int:
-        """The address that a variable's name stands for, in its own state space."""
+        """The address that the name of a variable or function stands for, in its own state space."""
         program, name = self.program, symbol.name
         if name in program.shared_offsets:
             return program.shared_offsets[name] + symbol.offset
@@ -267,9 +291,9 @@ class Decoder:
             return program.local_offsets[name] + symbol.offset
         for p in program.entry.parameters:
             if p.name == name:
-                from tilemma.machine.memory import PARAM_WINDOW
-
-                return PARAM_WINDOW + p.offset + symbol.offset
+                return p.offset + symbol.offset
+        if name in program.module.functions:
+            return FUNCTION_WINDOW + 16 * list(program.module.functions).index(name)
         return self.bad(f"the name `{name.split('@')[0]}` is not declared")
 
     def address(self, operand: Operand) -> AddressRow:
@@ -284,8 +308,15 @@ class Decoder:
             return AddressRow(RAW[cls], row, operand.offset)
         if isinstance(base, Symbol):
             value = self.symbol_value(base) + operand.offset
+            if self.is_parameter(base):
+                value += PARAM_WINDOW
             return AddressRow(U64, self.program.constant("64", value), 0, base.name)
         return AddressRow(U64, self.program.constant("64", base.value + operand.offset), 0)
+
+    def is_parameter(self, symbol: Symbol) -> bool:
+        """Whether a name is that of a parameter of the entry."""
+        known = {*self.program.shared_offsets, *self.program.global_symbols, *self.program.local_offsets}
+        return symbol.name not in known and any(p.name == symbol.name for p in self.program.entry.parameters)
 
     # -- result
     def alu(self, run: Callable[[Any, Any], None]) -> None:
@@ -303,16 +334,16 @@ class Decoder:
         if self.ins.guard is not None:
             guard, negated = self.src(self.ins.guard.register, "pred"), self.ins.guard.negated
         conditional = tuple(self.conditional.items())
+        if "aligned" in self.mods or (self.parts[0] == "bar" and self.membership == -2):
+            self.membership = -1
         return Step(
-            index, self.ins, self.kind, self.run, guard, negated, self.target, self.targets, -1,
+            index, self.ins, self.kind, self.run, guard, negated, self.target, self.targets, self.membership,
             frozenset(self.reads), frozenset(self.writes), conditional, frozenset(), self.async_registers,
         )  # fmt: skip
 
 
 def symbol_address(program: Program, name: str) -> int:
     """The address that a module-scope global or const variable will be placed at."""
-    from tilemma.machine.memory import GLOBAL_START
-
     position = list(program.global_symbols).index(name)
     # A window below the arrays, 16 MB for each variable.
     return GLOBAL_START - (position + 1) * (1 << 24)

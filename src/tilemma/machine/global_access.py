@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
+from tilemma.machine import strong
 from tilemma.machine.access import gathered, misaligned, report_conflict, report_same_instruction
 from tilemma.machine.memory import SHIFT, Allocation
 from tilemma.machine.state import Frame, Warp
@@ -78,18 +79,29 @@ def _global_load(
             global_ordered(
                 f.w, ins, allocation, lanes, offsets, width, allocation.writer, kind, f"`{ins.opcode}` reads"
             )
-        record_global_read(f.w, allocation, lanes, index, width, global_event(f.w, ins, kind))
+        event = global_event(f.w, ins, kind)
+        record_global_read(f.w, allocation, lanes, index, width, event, atomic=ins.parts[0] == "atom")
     words: Array = allocation.words[width][index]
     return words
 
 
-def record_global_read(w: Warp, allocation: Allocation, lanes: Any, index: Array, width: int, event: int) -> None:
-    """Enter a read; the last reader of another CTA is kept beside the last reader."""
+def record_global_read(
+    w: Warp, allocation: Allocation, lanes: Any, index: Array, width: int, event: int, *, atomic: bool = False
+) -> None:
+    """Enter a read; the last reader of another CTA is kept beside the last reader.
+
+    Each atomic operation observes the one before it: to know of the last is to know of all, so that a counter may
+    be reset by who has drawn the last ticket.
+    """
     last, other = allocation.read_shadow()
     last_view, other_view = last.reshape(-1, width), other.reshape(-1, width)
     before = last_view[index]
     if before.any():
         foreign = (before >> 32 != w.cta.cluster.serial + 1) & (before != 0)
+        if foreign.any() and atomic:
+            events = {int(e): w.cta.machine.event_of(int(e)) for e in np.unique(before[foreign])}
+            chained = [e for e, info in events.items() if info is not None and info.instruction.parts[0] == "atom"]
+            foreign &= ~np.isin(before, chained)
         if foreign.any():
             other_view[index] = np.where(foreign, before, other_view[index])
     last_view[index] = (event + np.asarray(lanes))[:, None]
@@ -115,7 +127,7 @@ def global_ordered(
         return
     for i, j in zip(*np.nonzero(bad), strict=True):
         event = w.cta.machine.event_of(int(events[i, j]))
-        if event is None or (event.kind == "atom" and kind == "atom"):
+        if event is None or (event.kind == "atom" and kind == "atom" and strong.morally_strong(event, w, ins)):
             continue
         where = allocation.describe(int(offsets[i] + j))
         rows, columns = np.nonzero(bad)
@@ -144,7 +156,8 @@ def unknown_global(w: Warp, events: Array, rows: Any) -> npt.NDArray[np.bool_]:
         for number in np.unique(serial[foreign]):
             other = w.cta.machine.clusters[int(number) - 1]
             here = foreign & (serial == number)
-            column, clock = other.events.stand(packed)
+            # Numbers of other clusters' events may be beyond this one's.
+            column, clock = other.events.stand(np.where(here, packed, 0))
             table = knowledge.get(int(number) - 1)
             known = np.zeros(events.shape, bool)
             if table is not None:

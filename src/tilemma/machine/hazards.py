@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilemma.errors import Note, Span, TilemmaError
-from tilemma.machine.syntax import Instruction
+from tilemma.machine.syntax import Instruction, Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,17 @@ def ranges(numbers: Any, limit: int = 6) -> str:
     return ", ".join(out)
 
 
+def inlining(at: Location | None) -> list[Note]:
+    """The calls that have been inlined at a place, innermost first."""
+    notes = []
+    while at is not None and at.inlined_at is not None:
+        outer = at.inlined_at
+        span = Span(outer.file, outer.line, outer.column, outer.line, outer.column + 1)
+        notes.append(Note(f"in `{at.function}`, inlined at {outer.file}:{outer.line}", span))
+        at = outer
+    return notes
+
+
 class HazardError(TilemmaError):
     """The program is wrong although a GPU might print the right answer."""
 
@@ -82,7 +93,7 @@ class HazardError(TilemmaError):
         **facts: Any,
     ) -> HazardError:
         """The hazard at ``place``; ``other`` is the earlier access that it collides with."""
-        said = []
+        said = inlining(place.instruction.location)
         if place.instruction.location is not None:
             said.append(Note(f"PTX line {place.instruction.line}: {shorten(place.instruction)}"))
         who = f"executed by warp {place.warp} of CTA {place.cta}"

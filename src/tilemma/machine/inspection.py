@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from tilemma.dtypes import dtype
 from tilemma.launch import Launch
-from tilemma.machine.binding import refuse
+from tilemma.machine import call
+from tilemma.machine.arguments import refuse
 from tilemma.machine.isa import descriptors
-from tilemma.machine.parser import TYPE_BYTES
 from tilemma.machine.program import VISIBLE, build_segments
 from tilemma.machine.run import Job
 from tilemma.machine.scheduler import Machine, Stop
 from tilemma.machine.state import Frame, Warp
+from tilemma.machine.syntax import TYPE_BYTES
 
 
 class _Reached(Exception):
@@ -100,6 +101,10 @@ def inspect(
     Arrays are not written.  Hazards on the way are raised as by `run`; LaunchError where the warp never gets
     there.  ``options`` are those of `run`: seed, schedule, strict, max_steps.
     """
+    line, warp, occurrence = (
+        call.integer(f"`{n}`", v) for n, v in (("line", line), ("warp", warp), ("occurrence", occurrence))
+    )
+    cta = call.triple("cta", cta)
     job = Job(ptx, launch, args, arch)
     steps = [s for s in job.program.steps if s.instruction.line == line]
     if not steps:

@@ -42,6 +42,10 @@ _TOKEN = re.compile(
 )
 
 
+# Characters of a number: 64 binary digits with their prefix, and any decimal that a double is written with.
+MAX_DIGITS = 400
+
+
 def syntax_error(name: str, line: int, column: int, what: str, width: int = 1) -> PtxSyntax:
     """The error for ``what`` at a place in the PTX called ``name``."""
     return PtxSyntax(Span(name, line, column, line, column + width), what=what)
@@ -67,6 +71,8 @@ def tokenize(text: str, name: str) -> list[Token]:
                 line += newlines
                 line_start = position + match.group().rindex("\n") + 1
         else:
+            if kind in ("int", "float") and match.end() - position > MAX_DIGITS:
+                raise syntax_error(name, line, column, f"a number of more than {MAX_DIGITS} characters")
             tokens.append(Token(kind, match.group(), line, column, position, match.end()))
         position = match.end()
     tokens.append(Token("end", "", line, 1, len(text), len(text)))

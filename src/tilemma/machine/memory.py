@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilemma.machine.isa.tensormap import TensorMapImage
+
 Bytes = npt.NDArray[np.uint8]
 
 WIDTHS = (1, 2, 4, 8, 16)
@@ -24,6 +26,8 @@ _WORD = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 SHARED_WINDOW = 0x7000_0000_0000
 LOCAL_WINDOW = 0x7800_0000_0000
 PARAM_WINDOW = 0x7900_0000_0000
+# Functions have addresses that are no memory.
+FUNCTION_WINDOW = 0x7A00_0000_0000
 GLOBAL_START = 0x10_0000_0000
 # Bytes between allocations that belong to nobody.
 RED_ZONE = 1 << 16
@@ -89,6 +93,8 @@ class Allocation:
     strides: tuple[int, ...] = ()
     itemsize: int = 1
     origin: int = 0
+    # The element type of the array that was passed.
+    element: np.dtype[Any] | None = None
     words: dict[int, npt.NDArray[Any]] = field(init=False)
     writer: npt.NDArray[np.int64] | None = None
     reader: npt.NDArray[np.int64] | None = None
@@ -111,19 +117,31 @@ class Allocation:
 
     def index_of(self, offset: int) -> tuple[int, ...] | None:
         """The index of the element at a byte offset, for reports; None for bytes of no element."""
-        left = offset - self.origin
+        # From the lowest address on, where the last element along a dimension of negative stride lies.
+        left = offset
         index = [0] * len(self.shape)
         for axis in sorted(range(len(self.shape)), key=lambda i: -abs(self.strides[i])):
-            stride = self.strides[axis]
-            if stride <= 0 or self.shape[axis] == 0:
+            stride, last = self.strides[axis], self.shape[axis] - 1
+            if stride == 0 or last < 0:
                 continue
-            index[axis] = min(left // stride, self.shape[axis] - 1)
-            left -= index[axis] * stride
+            steps = min(left // abs(stride), last)
+            left -= steps * abs(stride)
+            index[axis] = steps if stride > 0 else last - steps
         return tuple(index) if 0 <= left < self.itemsize else None
 
     def describe(self, offset: int) -> str:
         index = self.index_of(offset)
         return f"`{self.name}`{list(index)}" if index is not None else f"`{self.name}` byte {offset}"
+
+
+@dataclass(frozen=True)
+class BoundMap:
+    """A tensor map in use: what it says, and the allocation it is about."""
+
+    image: TensorMapImage
+    allocation: Allocation
+    # Bytes from the allocation's base to the tensor's first element.
+    start: int
 
 
 class GlobalMemory:

@@ -1,65 +1,46 @@
-"""PTX text to frozen records."""
+"""PTX text to frozen records: the directives of a module.  ``body`` reads the inside of entries and functions."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
+import numpy as np
+
+from tilemma.machine import limits
 from tilemma.machine.cursor import Cursor
-from tilemma.machine.lexer import Token, syntax_error
+from tilemma.machine.debug_info import Locations
+from tilemma.machine.lexer import PtxSyntax, Token, syntax_error
 from tilemma.machine.syntax import (
-    Address,
+    TYPE_BYTES,
+    Body,
     Entry,
-    Guard,
+    Function,
     Immediate,
-    Instruction,
     Location,
     Module,
-    Not,
-    Operand,
-    Pair,
     Parameter,
     Register,
-    Sink,
-    Special,
-    Symbol,
     Variable,
-    Vector,
 )
-
-TYPE_BYTES = {
-    "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4,
-    "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4, "tf32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8,
-    "b128": 16, "pred": 1, "e4m3": 1, "e5m2": 1, "e4m3x2": 2, "e5m2x2": 2,
-}  # fmt: skip
-
-_SPECIAL = {
-    "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%clock", "%clock_hi", "%clock64",
-    "%globaltimer", "%globaltimer_lo", "%globaltimer_hi", "%dynamic_smem_size", "%total_smem_size",
-    "%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt", "%is_explicit_cluster",
-    "%cluster_ctarank", "%cluster_nctarank", "%aggr_smem_size", "%reserved_smem_offset_begin",
-}  # fmt: skip
-_SPECIAL_VECTOR = {
-    "%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid",
-}  # fmt: skip
-_SPECIAL |= {f"{name}.{axis}" for name in _SPECIAL_VECTOR for axis in "xyz"}
 
 _ENTRY_DIRECTIVES = {
     ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".reqnctapercluster",
-    ".maxclusterrank", ".explicitcluster", ".noreturn", ".pragma", ".blocksareclusters",
+    ".maxclusterrank", ".explicitcluster", ".noreturn", ".pragma", ".blocksareclusters", ".abi_preserve",
+    ".abi_preserve_control", ".language",
 }  # fmt: skip
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
+_SPACES = {".shared", ".global", ".const", ".local", ".param"}
+# Types of textures, samplers and surfaces (PTX ISA, "Texture Sampler and Surface Types").
+_OPAQUE = {".texref", ".samplerref", ".surfref"}
+_POINTER_ATTRIBUTES = {".ptr", ".global", ".shared", ".const", ".local", ".align", ".param"}
 
 
-class _Scope:
-    """Names of one ``{ }`` block; inner declarations hide outer ones."""
+class Initial:
+    """The initial bytes of a variable, and the addresses among them."""
 
-    def __init__(self, serial: int) -> None:
-        self.serial = serial
-        self.registers: dict[str, Register] = {}
-        self.families: list[tuple[str, int, str]] = []
-        self.labels: dict[str, str] = {}
-        self.variables: dict[str, str] = {}
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.relocations: list[tuple[int, str, int, bool, int]] = []
 
 
 class Parser(Cursor):
@@ -67,13 +48,15 @@ class Parser(Cursor):
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text, name)
-        self.files: dict[int, str] = {}
+        self.locations = Locations(text)
         self.location: Location | None = None
+        self.entries: dict[str, Entry] = {}
+        self.functions: dict[str, Function] = {}
+        self.variables: list[Variable] = []
+        self.aliases: list[tuple[str, str]] = []
 
     def module(self) -> Module:
         version, target = (0, 0), ""
-        entries: dict[str, Entry] = {}
-        variables: list[Variable] = []
         while self.token.kind != "end":
             token = self.token
             if self.accept(".version"):
@@ -88,56 +71,75 @@ class Parser(Cursor):
                     raise self.error("only `.address_size 64` is supported", token)
             elif token.text in (".file", ".section", ".pragma", ".loc"):
                 self.debug_directive()
-            elif token.text in _LINKAGE:
-                self.advance()
-                extern = token.text == ".extern"
-                if self.token.text == ".entry":
-                    entry = self.entry()
-                    entries[entry.name] = entry
-                elif self.token.text == ".func":
-                    self.function(extern)
-                else:
-                    variables.append(self.variable(extern))
-            elif token.text == ".entry":
-                entry = self.entry()
-                entries[entry.name] = entry
-            elif token.text in (".shared", ".global", ".const"):
-                variables.append(self.variable(False))
+            elif self.accept(".alias"):
+                name = self.word()
+                self.expect(",")
+                self.aliases.append((name, self.word()))
+                self.expect(";")
+            elif token.text in _LINKAGE or token.text in (".entry", ".func", ".tex") or token.text in _SPACES:
+                self.declaration()
             else:
                 raise self.error(f"{self.shown()} starts no module-level directive that is supported")
         if version == (0, 0) or not target:
             raise syntax_error(self.name, 1, 1, "the text lacks `.version` or `.target`")
-        return Module(version, target, entries, tuple(variables), self.files, self.text, self.name)
+        for name, aliasee in self.aliases:
+            if aliasee in self.functions:
+                self.functions[name] = self.functions[aliasee]
+        return Module(
+            version, target, self.entries, tuple(self.variables), self.functions, self.text, self.name
+        )  # fmt: skip
 
-    def function(self, extern: bool) -> None:
-        """A declaration of an external function; which of them can be called is the machine's business."""
-        if not extern:
-            raise self.error("`.func` is not supported: inline the function")
-        while not self.accept(";"):
-            if self.token.kind == "end" or self.token.text == "{":
-                raise self.error("`.func` is not supported: inline the function")
+    def declaration(self) -> None:
+        """An entry, a function or a variable, behind its linkage."""
+        extern = False
+        while self.token.text in _LINKAGE:
+            extern = self.advance().text == ".extern" or extern
+        if self.token.text == ".entry":
+            entry = self.entry()
+            if entry is not None:
+                self.entries[entry.name] = entry
+        elif self.token.text == ".func":
+            function = self.function()
+            known = self.functions.get(function.name)
+            if known is None or known.body is None:
+                self.functions[function.name] = function
+        elif self.token.text == ".tex" or self.tokens[self.position + 1].text in _OPAQUE:
+            # What uses a texture is refused where it is used.
+            self.skip_to(";")
+            self.advance()
+        else:
+            self.variables.append(self.variable(extern))
+
+    def skip_to(self, *ends: str) -> None:
+        while self.token.text not in ends:
+            if self.token.kind == "end":
+                raise self.error(f"expected `{ends[0]}`, found {self.shown()}")
             self.advance()
 
     def debug_directive(self) -> None:
         directive = self.advance().text
         if directive == ".file":
-            index = self.integer()
-            self.files[index] = self.advance().text.strip('"')
+            self.integer()
+            self.advance()
             while self.accept(","):
                 self.integer()
         elif directive == ".loc":
-            file, line, column = self.integer(), self.integer(), self.integer()
-            self.location = Location(self.files.get(file, f"file {file}"), line, max(1, column))
+            at = (self.integer(), self.integer(), self.integer())
+            function, inlined = "", None
             while self.accept(","):
-                self.word()
-                if self.token.kind in ("word", "int", "punct") and not self.accept("+"):
-                    self.advance()
-                while self.token.text == "+":
-                    self.advance()
-                    self.advance()
+                kind = self.word()
+                if kind == "function_name":
+                    function = self.advance().text
+                    if self.accept("+"):
+                        self.integer()
+                elif kind == "inlined_at":
+                    inlined = (self.integer(), self.integer(), self.integer())
+                else:
+                    raise self.error(f"`{kind}` is no attribute of `.loc`")
+            self.location = self.locations.add(at, function, inlined)
         elif directive == ".pragma":
-            while not self.accept(";"):
-                self.advance()
+            self.skip_to(";")
+            self.advance()
         else:  # .section name { ... }
             self.advance()
             self.expect("{")
@@ -146,41 +148,86 @@ class Parser(Cursor):
                     raise self.error("a `.section` that never ends")
                 self.advance()
 
+    def attributes(self) -> None:
+        """`.attribute(.managed)` and the like (PTX ISA, "Variable and Function Attribute Directive")."""
+        while self.accept(".attribute"):
+            depth = 0
+            while True:
+                text = self.advance().text
+                depth += (text == "(") - (text == ")")
+                if depth == 0:
+                    break
+                if self.token.kind == "end":
+                    raise self.error("an `.attribute` that never ends")
+
     def variable(self, extern: bool) -> Variable:
         token = self.advance()
         space = token.text[1:]
-        if space not in ("shared", "global", "const", "local", "param"):
+        if token.text not in _SPACES:
             raise self.error(f"`{token.text}` is no state space of a variable", token)
         alignment, count = 0, 1
+        if self.accept("["):  # a numbered constant bank
+            self.integer()
+            self.expect("]")
+        self.attributes()
         if self.accept(".align"):
-            alignment = self.integer()
-        vector = {".v2": 2, ".v4": 4}.get(self.token.text)
+            alignment = self.integer() or -1
+        vector = {".v2": 2, ".v4": 4, ".v8": 8}.get(self.token.text)
         if vector:
             self.advance()
+        self.attributes()
         element = self.type_name()
         name = self.word()
         size = TYPE_BYTES[element] * (vector or 1)
         alignment = alignment or size
         while self.accept("["):
-            count = 0 if self.token.text == "]" else count * self.integer()
+            count = 0 if self.token.text == "]" else count * self.constant()
             self.expect("]")
-        initial = self.initializer(element) if self.accept("=") else b""
+        initial = Initial()
+        if self.accept("="):
+            self.initializer(element, initial)
         self.expect(";")
-        return Variable(name, space, alignment, size * count, token.line, extern, initial)
+        size = size * count or len(initial.data)
+        limits.check_size(self.span_of(token), f"`{name}`", space, size, alignment)
+        return Variable(
+            name, space, alignment, size, token.line, extern, bytes(initial.data), tuple(initial.relocations)
+        )  # fmt: skip
 
-    def initializer(self, element: str) -> bytes:
+    def initializer(self, element: str, out: Initial, depth: int = 0) -> None:
+        if depth > limits.MAX_NESTING:
+            raise self.error(f"more than {limits.MAX_NESTING} braces in one another")
         if self.accept("{"):
-            out = b""
             while not self.accept("}"):
-                out += self.initializer(element)
+                self.initializer(element, out, depth + 1)
                 self.accept(",")
-            return out
-        value = self.operand_number()
+            return
         width = TYPE_BYTES[element]
+        if self.token.kind == "word":
+            self.relocation(width, out)
+            return
+        value = self.operand_number()
         bits = value.value
         if value.kind == "f64" and element == "f32":
-            bits = struct.unpack("<I", struct.pack("<f", struct.unpack("<d", struct.pack("<Q", bits))[0]))[0]
-        return (bits & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+            with np.errstate(over="ignore"):
+                bits = int(np.uint64(bits & (2**64 - 1)).view(np.float64).astype(np.float32).view(np.uint32))
+        out.data += (bits & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+
+    def relocation(self, width: int, out: Initial) -> None:
+        """``name``, ``name + 4``, ``generic(name) + 4`` or ``mask(name)`` (PTX ISA, "Initializers")."""
+        name, generic = self.word(), False
+        if self.accept("("):
+            if name not in ("generic", "mask"):
+                raise self.error(f"`{name}(` is no operator of an initialiser")
+            if name == "mask":
+                raise self.error("the operator `mask()` is not supported")
+            generic, name = True, self.word()
+            self.expect(")")
+        addend = 0
+        while self.token.text in ("+", "-"):
+            sign = -1 if self.advance().text == "-" else 1
+            addend += sign * self.integer()
+        out.relocations.append((len(out.data), name, addend, generic, width))
+        out.data += bytes(width)
 
     def type_name(self) -> str:
         name = self.token.text[1:]
@@ -189,61 +236,139 @@ class Parser(Cursor):
         self.advance()
         return name
 
-    # -- entries
-    def entry(self) -> Entry:
+    # -- entries and functions
+    def entry(self) -> Entry | None:
+        """An entry; None for a declaration without a body.
+
+        An entry with what is not supported is kept with its error, which is raised when it is launched.
+        """
+        start = self.position
         line = self.expect(".entry").line
+        self.attributes()
         name = self.word()
-        parameters = self.parameters() if self.accept("(") else ()
-        directives: dict[str, tuple[int, ...]] = {}
-        while self.token.text != "{":
-            token = self.advance()
-            if token.text not in _ENTRY_DIRECTIVES:
-                raise self.error(f"`{token.text}` is no directive of an entry", token)
-            numbers: list[int] = []
-            while self.token.kind in ("int", "string") or self.token.text in (",", ";"):
-                if self.token.kind == "int":
-                    numbers.append(self.integer())
-                else:
+        try:
+            parameters = self.parameters() if self.accept("(") else ()
+            directives: dict[str, tuple[int, ...]] = {}
+            while self.token.text != "{":
+                if self.accept(";"):
+                    return None
+                self.directive(directives)
+            return Entry(name, parameters, directives, self.body(), line)
+        except PtxSyntax as error:
+            self.skip_body(start, error)
+            return Entry(name, (), {}, Body(), line, error)
+
+    def directive(self, directives: dict[str, tuple[int, ...]]) -> None:
+        """A performance-tuning or cluster directive between the parameters and the body."""
+        token = self.advance()
+        if token.text not in _ENTRY_DIRECTIVES:
+            raise self.error(f"`{token.text}` is no directive of an entry", token)
+        numbers: list[int] = []
+        if token.text == ".pragma":
+            self.skip_to(";")
+            self.advance()
+        while self.token.kind in ("int", "string") or self.token.text == ",":
+            if self.token.kind == "int":
+                numbers.append(self.integer())
+            else:
+                self.advance()
+        directives[token.text[1:]] = tuple(numbers)
+
+    def function(self) -> Function:
+        start = self.position
+        line = self.expect(".func").line
+        name = self.function_name()
+        try:
+            self.attributes()
+            results = self.parameters() if self.accept("(") else ()
+            self.word()
+            parameters = self.parameters() if self.accept("(") else ()
+            while self.token.text not in ("{", ";"):
+                if self.token.text == ".noinline":
                     self.advance()
-            directives[token.text[1:]] = tuple(numbers)
-        body = _Body(self)
-        body.parse()
-        return Entry(
-            name, parameters, directives, tuple(body.instructions), body.label_index, tuple(body.registers),
-            tuple(body.variables), body.branch_targets, line,
-        )  # fmt: skip
+                else:
+                    self.directive({})
+            if self.accept(";"):
+                return Function(name, results, parameters, None, line)
+            return Function(name, results, parameters, self.body((*results, *parameters)), line)
+        except PtxSyntax as error:
+            self.skip_body(start, error)
+            return Function(name, (), (), None, line, error)
+
+    def function_name(self) -> str:
+        """The name of the function that starts here, wherever its results end."""
+        at, depth = self.position, 0
+        while self.tokens[at].kind != "end":
+            text = self.tokens[at].text
+            depth += (text == "(") - (text == ")")
+            if depth == 0 and self.tokens[at].kind == "word":
+                return self.tokens[at].text
+            at += 1
+        raise self.error("a `.func` without a name")
+
+    def body(self, formals: tuple[Parameter, ...] = ()) -> Body:
+        from tilemma.machine.body import BodyParser
+
+        return BodyParser(self, formals).parse()
+
+    def skip_body(self, start: int, error: PtxSyntax) -> None:
+        """Go behind the body of what starts at token ``start``; raises ``error`` where the body has no end."""
+        self.position, depth = start, 0
+        while True:
+            token = self.token
+            if token.kind == "end" or (depth > 0 and token.text in (".entry", ".func")):
+                raise error
+            self.advance()
+            depth += (token.text == "{") - (token.text == "}")
+            if depth == 0 and token.text in ("}", ";") and token.kind == "punct":
+                return
 
     def parameters(self) -> tuple[Parameter, ...]:
+        """Parameters up to the closing bracket."""
         found: list[Parameter] = []
         offset = 0
         while not self.accept(")"):
-            token = self.expect(".param")
+            token = self.advance()
+            if token.text not in (".param", ".reg"):
+                raise self.error(f"expected `.param`, found `{token.text}`", token)
             alignment, count = 0, 1
+            self.attributes()
             if self.accept(".align"):
-                alignment = self.integer()
+                alignment = self.integer() or -1
             element = self.type_name()
-            while self.token.text in (".ptr", ".global", ".shared", ".const", ".local", ".align"):
+            while self.token.text in _POINTER_ATTRIBUTES:
                 if self.advance().text == ".align":
                     self.integer()
             name = self.word()
             while self.accept("["):
-                count *= self.integer()
+                count *= 0 if self.token.text == "]" else self.constant()
                 self.expect("]")
             size = TYPE_BYTES[element] * count
             alignment = alignment or TYPE_BYTES[element]
+            limits.check_size(self.span_of(token), f"`{name}`", "param", max(size, offset + size), alignment)
             offset = -(-offset // alignment) * alignment
-            found.append(Parameter(name, element, alignment, size, offset, token.line))
+            register = Register(f"{name}@0", element) if token.text == ".reg" else None
+            found.append(Parameter(name, element, alignment, size, offset, token.line, register))
             offset += size
             if not self.accept(",") and self.token.text != ")":
                 raise self.error(f"expected `,` or `)`, found {self.shown()}")
         return tuple(found)
 
+    # -- constants
+    def constant(self) -> int:
+        """A sum or product of integers (PTX ISA, "Constant Expressions")."""
+        value = self.integer()
+        while self.token.text in ("+", "-", "*"):
+            operator, right = self.advance().text, self.integer()
+            value = value + right if operator == "+" else value - right if operator == "-" else value * right
+        return value
+
     def operand_number(self) -> Immediate:
         negative = self.accept("-")
         invert = not negative and self.accept("~")
-        token = self.advance()
+        token: Token = self.advance()
         if token.kind == "int":
-            value = int(token.text.rstrip("U"), 0)
+            value = self.value_of(token)
             return Immediate(-value if negative else ~value if invert else value)
         if token.kind != "float":
             raise self.error(f"expected a number, found `{token.text}`", token)
@@ -256,256 +381,9 @@ class Parser(Cursor):
         return Immediate(struct.unpack("<Q", struct.pack("<d", value_f))[0], "f64")
 
 
-class _Body:
-    """The inside of one entry."""
-
-    def __init__(self, parser: Parser) -> None:
-        self.p = parser
-        self.instructions: list[Instruction] = []
-        self.label_index: dict[str, int] = {}
-        self.registers: list[Register] = []
-        self.variables: list[Variable] = []
-        self.branch_targets: dict[str, tuple[str, ...]] = {}
-        self.scopes: list[_Scope] = []
-        self.serial = 0
-        self.known: dict[str, Register] = {}
-
-    def parse(self) -> None:
-        self.p.location = None
-        self.block()
-        for ins in self.instructions:
-            if ins.parts[0] == "bra":
-                target = ins.operands[0] if ins.operands else None
-                if not isinstance(target, Symbol) or target.name not in self.label_index:
-                    shown = getattr(target, "name", "nothing").split("@")[0]
-                    raise syntax_error(
-                        self.p.name, ins.line, ins.column, f"no label `{shown}` here", len(ins.text)
-                    )
-
-    def block(self) -> None:
-        p = self.p
-        p.expect("{")
-        self.serial += 1
-        self.scopes.append(_Scope(self.serial))
-        self.collect_labels()
-        while not p.accept("}"):
-            self.statement()
-        self.scopes.pop()
-
-    def collect_labels(self) -> None:
-        """Labels may be used before they stand: find those of this block, not of inner ones."""
-        depth, tokens = 0, self.p.tokens
-        for i in range(self.p.position, len(tokens) - 1):
-            text = tokens[i].text
-            if text == "{":
-                depth += 1
-            elif text == "}":
-                depth -= 1
-                if depth < 0:
-                    return
-            elif text == ":" and tokens[i - 1].kind == "word" and depth == 0:
-                name = tokens[i - 1].text
-                self.scopes[-1].labels[name] = f"{name}@{self.serial}"
-
-    def statement(self) -> None:
-        p = self.p
-        token = p.token
-        if token.kind == "end":
-            raise p.error("the body of the entry never ends: a `}` is missing")
-        if token.text == "{":
-            self.block()
-        elif token.text == ";":
-            p.advance()
-        elif token.text == ".reg":
-            self.register_declaration()
-        elif token.text in (".shared", ".local", ".const", ".global", ".param"):
-            variable = p.variable(False)
-            self.scopes[-1].variables[variable.name] = variable.name
-            self.variables.append(variable)
-        elif token.text in (".loc", ".pragma", ".file", ".section"):
-            p.debug_directive()
-        elif token.kind == "word" and p.tokens[p.position + 1].text == ":":
-            self.label()
-        elif token.kind == "word" or token.text == "@":
-            self.instruction()
-        else:
-            raise p.error(f"{p.shown()} starts no statement")
-
-    def label(self) -> None:
-        p = self.p
-        token = p.advance()
-        p.advance()
-        unique = self.scopes[-1].labels[token.text]
-        if unique in self.label_index:
-            raise p.error(f"the label `{token.text}` stands twice", token)
-        if p.token.text == ".branchtargets":
-            p.advance()
-            names = [p.word()]
-            while p.accept(","):
-                names.append(p.word())
-            p.expect(";")
-            self.branch_targets[unique] = tuple(self.find_label(n) or n for n in names)
-            return
-        self.label_index[unique] = len(self.instructions)
-
-    def register_declaration(self) -> None:
-        p = self.p
-        p.advance()
-        if p.token.text in (".v2", ".v4"):
-            raise p.error("vector registers are not supported: declare scalars")
-        kind = p.type_name()
-        scope = self.scopes[-1]
-        while True:
-            name = p.word()
-            if p.accept("<"):
-                scope.families.append((name, p.integer(), kind))
-                p.expect(">")
-            else:
-                scope.registers[name] = self.new_register(name, kind, scope)
-            if not p.accept(","):
-                break
-        p.expect(";")
-
-    def new_register(self, name: str, kind: str, scope: _Scope) -> Register:
-        register = Register(f"{name}@{scope.serial}", kind)
-        self.registers.append(register)
-        return register
-
-    def find_register(self, name: str) -> Register | None:
-        for scope in reversed(self.scopes):
-            known = scope.registers.get(name)
-            if known is not None:
-                return known
-            for prefix, count, kind in scope.families:
-                rest = name[len(prefix) :]
-                if name.startswith(prefix) and rest.isdigit() and int(rest) < count and str(int(rest)) == rest:
-                    register = self.new_register(name, kind, scope)
-                    scope.registers[name] = register
-                    return register
-        return None
-
-    def find_label(self, name: str) -> str | None:
-        for scope in reversed(self.scopes):
-            if name in scope.labels:
-                return scope.labels[name]
-        return None
-
-    # -- instructions
-    def instruction(self) -> None:
-        p = self.p
-        first = p.token
-        guard = self.guard() if p.accept("@") else None
-        opcode = p.advance()
-        if opcode.kind != "word":
-            raise p.error(f"expected an instruction, found `{opcode.text}`", opcode)
-        operands: list[Operand] = []
-        while not p.accept(";"):
-            operands.append(self.operand())
-            if not p.accept(",") and p.token.text != ";":
-                raise p.error(f"expected `,` or `;` in `{opcode.text}`, found {p.shown()}")
-        end = p.tokens[p.position - 1].end
-        text = " ".join(p.text[first.start : end].split())
-        self.instructions.append(
-            Instruction(
-                opcode.text, tuple(operands), guard, first.line, first.column, text, p.location, first.start, end
-            )
-        )
-
-    def guard(self) -> Guard:
-        p = self.p
-        negated = p.accept("!")
-        token = p.token
-        register = self.find_register(p.word())
-        if register is None or register.type != "pred":
-            raise p.error(f"`{token.text}` is no predicate register", token)
-        return Guard(register, negated)
-
-    def operand(self) -> Operand:
-        first = self.simple()
-        if self.p.accept("|"):
-            return Pair(first, self.simple())
-        return first
-
-    def simple(self) -> Operand:
-        p = self.p
-        token = p.token
-        readers: dict[str, Callable[[], Operand]] = {"[": self.address, "{": self.vector, "(": self.tuple}
-        if token.text in readers and token.kind == "punct":
-            return readers[token.text]()
-        if token.text == "!":
-            p.advance()
-            name = p.token
-            register = self.find_register(p.word())
-            if register is None:
-                raise p.error(f"the register `{name.text}` is not declared", name)
-            return Not(register)
-        if token.kind in ("int", "float") or token.text in ("-", "~"):
-            return p.operand_number()
-        if token.kind != "word":
-            raise p.error(f"expected an operand, found {p.shown()}")
-        p.advance()
-        if token.text == "_":
-            return Sink()
-        return self.named(token)
-
-    def named(self, token: Token) -> Operand:
-        name = token.text
-        register = self.find_register(name)
-        if register is not None:
-            return register
-        if name in _SPECIAL:
-            return Special(name)
-        if name == "WARP_SZ":
-            return Immediate(32)
-        if name.startswith("%"):
-            raise self.p.error(f"the register `{name}` is not declared", token)
-        label = self.find_label(name)
-        if label is not None:
-            return Symbol(label)
-        offset = 0
-        if self.p.token.text == "+":
-            self.p.advance()
-            offset = self.p.integer()
-        return Symbol(name, offset)
-
-    def vector(self) -> Vector:
-        self.p.expect("{")
-        items: list[Operand] = []
-        while not self.p.accept("}"):
-            items.append(self.simple())
-            if not self.p.accept(",") and self.p.token.text != "}":
-                raise self.p.error(f"expected `,` or `}}`, found {self.p.shown()}")
-        return Vector(tuple(items))
-
-    def tuple(self) -> Vector:
-        """``(a, b)``: the parameters of a call."""
-        self.p.expect("(")
-        items: list[Operand] = []
-        while not self.p.accept(")"):
-            items.append(self.simple())
-            if not self.p.accept(",") and self.p.token.text != ")":
-                raise self.p.error(f"expected `,` or `)`, found {self.p.shown()}")
-        return Vector(tuple(items))
-
-    def address(self) -> Address:
-        p = self.p
-        p.expect("[")
-        token = p.token
-        base = p.operand_number() if token.kind == "int" else self.named(p.advance())
-        if not isinstance(base, (Register, Symbol, Immediate)):
-            raise p.error(f"`{token.text}` is no address", token)
-        offset, coordinates = 0, None
-        if isinstance(base, Symbol):
-            offset, base = base.offset, Symbol(base.name)
-        while p.token.text in ("+", "-"):
-            sign = -1 if p.advance().text == "-" else 1
-            offset += sign * p.integer()
-        if p.accept(","):
-            coordinates = self.vector().items
-        p.expect("]")
-        return Address(base, offset, coordinates)
-
-
 def parse(text: str, name: str = "<ptx>") -> Module:
-    """The module that ``text`` spells; PtxSyntax, with the line, where it is not PTX or not supported."""
+    """The module that ``text`` spells; PtxSyntax, with the line, where it is not PTX.
+
+    An entry or function with what is not supported stays in the module with its error (``refused``).
+    """
     return Parser(text, name).module()

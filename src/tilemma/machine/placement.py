@@ -32,7 +32,7 @@ def place(memory: GlobalMemory, name: str, array: Any, *, writable: bool) -> All
     address = array.__array_interface__["data"][0] + low
     allocation = memory.allocate(name, high - low, phase=address % 16, writable=writable)
     allocation.shape, allocation.strides = array.shape, array.strides
-    allocation.itemsize, allocation.origin = array.itemsize, -low
+    allocation.itemsize, allocation.origin, allocation.element = array.itemsize, -low, array.dtype
     view = _view(allocation, array)
     view[...] = raw(array)
     if array.size * array.itemsize != high - low:

@@ -10,7 +10,7 @@ class UnsupportedInstruction(CompileError):
 
     code = "ptx-unsupported"
     found = "the machine does not execute `{opcode}`{detail}"
-    expected = "an instruction that the machine models (docs/machine.md lists them)"
+    expected = "an instruction and a form that the machine models; docs/machine.md lists them by section{section}"
     fix = "write it with modelled instructions, or run on a GPU"
 
 
@@ -23,7 +23,26 @@ class BadOperand(CompileError):
     fix = "correct the operand; `ptxas` refuses it too"
 
 
-class BadMachineCall(LaunchError):
+class MachineLimit(CompileError):
+    """A program that would take more of this computer than the machine takes."""
+
+    code = "machine-limit"
+    found = "{what}"
+    expected = "at most {limit}"
+    fix = "{how}"
+
+
+class MachineFailure(CompileError):
+    """``cause`` is what went wrong inside, with its traceback."""
+
+    code = "machine-failure"
+    found = "the PTX machine failed while it executed `{entry}`: {what}"
+    expected = "a result, or an error that says what is wrong with the program"
+    fix = "this is a mistake in tilemma, not in your program: please report it with the PTX"
+    cause: BaseException | None = None
+
+
+class BadMachineCall(LaunchError, TypeError):
     """Arguments of a machine run that do not fit the program or its launch plan."""
 
     code = "machine-arguments"

@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.errors import TilemmaError
 from tilemma.machine import dataflow
 from tilemma.machine.catalogue import UninitialisedRegister
 from tilemma.machine.decode import Decoder, find_decoder
+from tilemma.machine.element_types import float_registers
+from tilemma.machine.inlining import inlined
 from tilemma.machine.memory import word_views
-from tilemma.machine.parser import TYPE_BYTES
 from tilemma.machine.problems import BadOperand
 from tilemma.machine.state import CLASS_DTYPE
-from tilemma.machine.syntax import Entry, Instruction, Module, Register, Special, Variable
+from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable
 
 ALU, VISIBLE, BRANCH, EXIT = range(4)
 
@@ -40,7 +42,8 @@ class Step:
     negated: bool = False
     target: int = -1
     targets: tuple[int, ...] = ()
-    selector: int = -1
+    # Who must execute it together: see ``gathering``.
+    membership: int = -2
     reads: frozenset[int] = frozenset()
     writes: frozenset[int] = frozenset()
     conditional_reads: tuple[tuple[int, str], ...] = ()
@@ -78,8 +81,9 @@ class Program:
     leaders: set[int] = field(default_factory=set)
     tracked: frozenset[int] = frozenset()
     wgmma_registers: frozenset[int] = frozenset()
-    # Registers that ldmatrix alone writes.
+    # Registers that ldmatrix alone writes; with matrix instructions, those that only global loads write.
     matrix_registers: frozenset[int] = frozenset()
+    loaded_registers: frozenset[int] = frozenset()
     shared_offsets: dict[str, int] = field(default_factory=dict)
     static_shared: int = 0
     shared_base: int = 0
@@ -90,6 +94,8 @@ class Program:
     parameter_bytes: Any = None
     parameter_views: dict[int, Any] = field(default_factory=dict)
     communicates: bool = False
+    # For each register, the floating-point types that arithmetic uses it with.
+    float_registers: dict[str, set[str]] = field(default_factory=dict)
 
     # -- registers
     def new_row(self, cls: str) -> int:
@@ -102,10 +108,14 @@ class Program:
         found = self.register_rows.get(register.name)
         if found is None:
             size = TYPE_BYTES[register.type]
-            cls = "p" if register.type == "pred" else {1: "16", 2: "16", 4: "32", 8: "64"}.get(size, "")
-            if not cls:
-                raise KeyError(register.type)
-            found = self.register_rows[register.name] = (cls, self.new_row(cls))
+            cls = "p" if register.type == "pred" else {1: "16", 2: "16", 4: "32", 8: "64", 16: "128"}[size]
+            if cls == "128":
+                # Two rows of 64 bits, the lower half first.
+                found = cls, self.new_row("64")
+                self.new_row("64")
+            else:
+                found = cls, self.new_row(cls)
+            self.register_rows[register.name] = found
             number = self.register_ids[found] = len(self.register_ids)
             self.register_names[number] = str(register)
         return found
@@ -159,6 +169,7 @@ def shared_layout(program: Program) -> None:
 
 def decode_program(module: Module, entry: Entry, arch: str) -> Program:
     """Decode ``entry`` for ``arch``; refuses, by name and line, what the machine does not execute."""
+    entry = inlined(module, entry)
     program = Program(module, entry, arch)
     # sm_90 reserves the first KB of a CTA's shared memory for the system.
     program.shared_base = 1024 if int("".join(c for c in arch if c.isdigit()) or 0) >= 90 else 0
@@ -170,6 +181,7 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
             offset = -(-program.local_bytes // v.alignment) * v.alignment
             program.local_offsets[v.name] = offset
             program.local_bytes = offset + v.size
+    program.float_registers = float_registers(entry.instructions)
     size = max((p.offset + p.size for p in entry.parameters), default=0)
     program.parameter_bytes = np.zeros(-(-size // 16) * 16 + 16, np.uint8)
     program.parameter_views = word_views(program.parameter_bytes)
@@ -178,7 +190,9 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
         try:
             find_decoder(decoder)(decoder)
             program.steps.append(decoder.step(index))
-        except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
+        except TilemmaError:
+            raise
+        except (IndexError, KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             # A decoder took for granted what this text does not have: too few operands, or of another kind.
             what = "its operands are not those it takes"
             raise BadOperand(decoder.span, opcode=instruction.opcode, what=what) from error
@@ -198,6 +212,10 @@ def _finish(program: Program) -> None:
     loaded = {r for s in steps if s.instruction.opcode.startswith("ldmatrix") for r in s.writes}
     others = {r for s in steps if not s.instruction.opcode.startswith("ldmatrix") for r in s.writes}
     program.matrix_registers = frozenset(loaded - others)
+    if any(s.instruction.parts[0] in ("ldmatrix", "wgmma") for s in steps):
+        globals_ = {r for s in steps if s.instruction.opcode.startswith("ld.global") for r in s.writes}
+        rest = {r for s in steps if not s.instruction.opcode.startswith("ld.global") for r in s.writes}
+        program.loaded_registers = frozenset(globals_ - rest)
     for step in steps:
         _instrument(program, step)
     program.leaders = graph.leaders
@@ -241,6 +259,9 @@ def _instrument(program: Program, step: Step) -> None:
     if guard in step.maybe_undefined:
         step.check_guard = _undefined_check((guard,), step.instruction, program.register_names)
     reads = tuple((step.maybe_undefined & step.reads) - {guard})
+    if step.instruction.opcode.startswith("st.param"):
+        # Compilers pass objects without members as a byte of any value, which the callee does not read.
+        reads = ()
     writes = tuple(step.writes & program.tracked)
     touches = tuple((step.reads | step.writes) & program.wgmma_registers) if not step.async_registers else ()
     if not (reads or writes or touches):

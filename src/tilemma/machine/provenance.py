@@ -45,6 +45,39 @@ def matrix_loaded(w: Any, ids: list[int], addr: Any, the_map: Any) -> None:
         w.origins[register] = halves[:, j]
 
 
+def word_registers(d: Any, operand: Any) -> list[int]:
+    """The numbers of an access's 32-bit registers; none where one is of another size or no register."""
+    items = d.items(operand)
+    if any(type(x).__name__ != "Register" or d.program.register(x)[0] != "32" for x in items):
+        return []
+    return [d.register_id(x) for x in items]
+
+
+def global_loaded(w: Any, ids: list[int], lanes: Any, addr: Any) -> None:
+    """A global load has brought 32-bit words to the registers ``ids`` of ``lanes``: note where they come from."""
+    if not ids or ids[0] not in w.cta.machine.program.loaded_registers:
+        return
+    for i, register in enumerate(ids):
+        origin = w.origins.get(register)
+        if origin is None:
+            origin = w.origins[register] = np.zeros((32, 2), np.int64)
+        origin[lanes] = addr[:, None] + np.array([4 * i, 4 * i + 2])
+
+
+def stored(w: Any, ids: list[int], lanes: Any, addr: Any) -> None:
+    """Registers have been stored to shared memory as they were loaded: their bytes carry where they come from."""
+    only = w.cta.machine.program.loaded_registers
+    if not ids or not all(r in only and r in w.origins for r in ids):
+        return
+    origins, step = w.cta.shared.origins(), np.arange(2)
+    for i, register in enumerate(ids):
+        halves = w.origins[register][lanes]
+        known = halves > 0
+        for half in range(2):
+            at = addr[:, None] + 4 * i + 2 * half + step
+            origins[at] = np.where(known[:, half, None], halves[:, half, None] + step, 0)
+
+
 def _fragment_origin(w: Any, fragment: Any, size: int) -> Any:
     """Origins of a fragment's elements, as the tile: 0 where unknown."""
     only = w.cta.machine.program.matrix_registers
@@ -87,13 +120,14 @@ def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any]]) -> 
 
 def coordinates(allocation: Allocation, origin: Any) -> list[Any]:
     """Array indices of global addresses, one array for each dimension of the allocation's array."""
-    left = origin - allocation.base - allocation.origin
+    # From the lowest address on, where the last element along a dimension of negative stride lies.
+    left = origin - allocation.base
     out: list[Any] = [np.zeros_like(left)] * len(allocation.shape)
     for axis in sorted(range(len(allocation.shape)), key=lambda i: -abs(allocation.strides[i])):
-        stride = allocation.strides[axis]
-        if stride > 0 and allocation.shape[axis] > 1:
-            out[axis] = left // stride
-            left = left % stride
+        stride, extent = allocation.strides[axis], allocation.shape[axis]
+        if stride != 0 and extent > 1:
+            index, left = left // abs(stride), left % abs(stride)
+            out[axis] = index if stride > 0 else extent - 1 - index
     return out
 
 

@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from tilemma.errors import register_source
+from tilemma.errors import TilemmaError, WrongArgumentType, described, print_from_program, register_source
 from tilemma.launch import Launch
-from tilemma.machine import binding, placement
+from tilemma.machine import binding, call, placement
+from tilemma.machine.arguments import refuse
 from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.memory import Allocation
 from tilemma.machine.parser import parse
+from tilemma.machine.problems import MachineFailure
 from tilemma.machine.program import Program, decode_program
 from tilemma.machine.scheduler import SCHEDULES, Machine, Stop
 from tilemma.machine.syntax import Entry, Module
 from tilemma.machine.timeline import Timeline
+from tilemma.machine.variables import place_variables
 
 MAX_STEPS = 20_000_000
 
@@ -76,6 +77,9 @@ class Verdict:
     instructions: int = 0
     # Seed and schedule of the run that found each hazard.
     found_by: list[tuple[int, str]] = field(default_factory=list)
+    # The entry that was run, and the target it was run as.
+    entry: str = ""
+    arch: str = ""
 
     @property
     def ok(self) -> bool:
@@ -112,13 +116,20 @@ class Job:
     """PTX decoded and bound to arguments, to be run any number of times."""
 
     def __init__(
-        self, ptx: str, launch: Launch | Mapping[str, Any], args: Mapping[str, Any], arch: str | None = None
+        self,
+        ptx: str,
+        launch: Launch | Mapping[str, Any],
+        args: Mapping[str, Any],
+        arch: str | None = None,
+        name: str | None = None,
     ) -> None:
-        wanted = launch.entry if isinstance(launch, Launch) else launch.get("entry")
-        name = f"{wanted or 'kernel'}.ptx"
+        call.check_call(ptx, launch, args)
+        arch = call.architecture(arch)
+        wanted = launch.entry if isinstance(launch, Launch) else call.entry_name(launch)
+        name = name or f"{wanted or 'kernel'}.ptx"
         register_source(name, ptx)
         self.module: Module = parse(ptx, name)
-        self.entry = self._entry(wanted)
+        self.entry = self._accepted(wanted)
         self.binding = binding.bind(launch, self.entry, args, self.module.target)
         self.arch = arch or self.binding.arch or self.module.target
         self.program: Program = decode_program(self.module, self.entry, self.arch)
@@ -132,12 +143,19 @@ class Job:
         if wanted is None and len(entries) == 1:
             return next(iter(entries.values()))
         if wanted not in entries:
-            binding.refuse(
+            refuse(
                 f"the PTX has no entry `{wanted}`",
                 f"one of {', '.join(entries) or 'none'}",
                 "name it in the launch",
             )
-        return entries[wanted]
+        return entries[wanted or ""]
+
+    def _accepted(self, wanted: str | None) -> Entry:
+        """The entry to launch; raises what is not supported in it."""
+        entry = self._entry(wanted)
+        if entry.refused is not None:
+            raise entry.refused
+        return entry
 
     def machine(self, **options: Any) -> tuple[Machine, dict[str, Allocation]]:
         """A machine with the arrays in place, not started."""
@@ -145,14 +163,7 @@ class Job:
         machine = Machine(self.program, b.grid, b.block, b.cluster, b.shared, **options)
         allocations, maps = binding.fill_parameters(b, self.entry, self.program, machine.memory)
         machine.tensor_maps = maps
-        for name, variable in self.program.global_symbols.items():
-            address = self.program.global_addresses.get(name)
-            if address is not None:
-                data = np.zeros(-(-max(variable.size, 1) // 16) * 16, np.uint8)
-                data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
-                machine.memory.add(
-                    Allocation(name, address, data, variable.size, writable=variable.space == "global")
-                )
+        place_variables(self.program, machine.memory)
         return machine, allocations
 
     def run(self, *, write_back: bool = True, trace: bool = False, **options: Any) -> Report:
@@ -167,6 +178,12 @@ class Job:
                 machine.run()
         except Stop:
             pass
+        except TilemmaError:
+            raise
+        except Exception as e:
+            failure = MachineFailure(entry=b.entry, what=f"{type(e).__name__}: {e}")
+            failure.cause = e
+            raise failure from e
         finally:
             report.hazards, report.letter = machine.hazards, machine.letter
             report.notes = machine.performance.found()
@@ -202,25 +219,28 @@ def run(
     ``launch`` is the compiler's launch plan (a `Launch` or its JSON), or for other PTX a dict with ``grid`` and
     ``block`` (and ``entry``, ``cluster``, ``shared`` in bytes, ``arch``, ``read_only``); then ``args`` are in the
     order of the entry's parameters: arrays, numbers, or `TensorMap`.  ``schedule`` is ``random``, ``late`` or
-    ``early`` (when asynchronous operations complete); the same seed gives the same run.
+    ``early`` (when asynchronous operations complete), or ``starve`` (one warp, chosen by the seed, runs only when
+    nothing else can); the same seed gives the same run.
 
     Raises HazardError at the first hazard, unless ``collect``; CompileError for PTX that is malformed or not
     modelled; LaunchError for arguments that do not fit.
     """
-    if schedule not in SCHEDULES:
-        binding.refuse(f"the schedule `{schedule}`", f"one of {', '.join(SCHEDULES)}", "pick one of these")
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
+        refuse(f"the schedule `{schedule}`", f"one of {', '.join(SCHEDULES)}", "pick one of these")
+    options = call.options(seed=seed, strict=strict, collect=collect, max_steps=max_steps, trace=trace)
     job = Job(ptx, launch, args, arch)
     try:
-        return job.run(
-            seed=seed, schedule=schedule, strict=strict, collect=collect, max_steps=max_steps, trace=trace
-        )
+        return job.run(schedule=schedule, **options)
     finally:
-        print(job.printed, end="")
+        print_from_program(job.printed)
 
 
 def schedule_of(i: int) -> str:
-    """The schedule of the i-th run of a check: the two extremes first, then mostly random ones."""
-    return ("late", "early", "random", "random", "random")[i % 5]
+    """The schedule of the i-th run of a check: the two extremes first, then random ones and starved warps in turn.
+
+    Of 20 runs, 8 starve a warp; consecutive seeds then starve each warp of a block of up to 4 warps.
+    """
+    return ("late", "early", "starve", "random", "starve")[i % 5]
 
 
 def check(
@@ -233,16 +253,20 @@ def check(
     strict: bool = False,
     arch: str | None = None,
     max_steps: int = MAX_STEPS,
+    name: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verdict:
     """Run ``ptx`` under many adversarial schedules; arrays hold the first run's results afterwards.
 
     Stops at the first schedule that finds a hazard, after collecting all that it finds.  ``progress`` is
     called after each run with (runs done, runs in all).  Raises as `run` does for malformed PTX and wrong
-    arguments.
+    arguments.  ``name`` is what reports call the PTX.
     """
-    job = Job(ptx, launch, args, arch)
-    verdict = Verdict(schedules)
+    call.options(seed=seed, strict=strict, max_steps=max_steps, schedules=schedules)
+    if progress is not None and not callable(progress):
+        raise WrongArgumentType(function="check", name="progress", got=described(progress), wanted="a function")
+    job = Job(ptx, launch, args, arch, name)
+    verdict = Verdict(schedules, entry=job.entry.name, arch=job.arch)
     results: Mapping[str, Allocation] = {}
     for i in range(schedules):
         how = schedule_of(i)

@@ -4,7 +4,9 @@ Every choice comes from one seeded generator, so that the same seed gives the sa
 asynchronous agents complete: ``late`` (only when nothing else can happen, or a wait forces them), ``early`` (at
 once) or ``random``.  Warps interleave either uniformly in short bursts or by random priorities that change at
 random moments (Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs"), which
-lets one warp run far ahead of the others.
+lets one warp run far ahead of the others.  ``starve`` lets one warp lag as far behind as it can: it runs only when
+no other warp can, and no asynchronous operation is left to complete.  A warp that may miss a phase of an mbarrier
+misses it then.  The seed selects the warp.
 """
 
 from __future__ import annotations
@@ -16,22 +18,27 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilemma.machine import catalogue as hz
-from tilemma.machine import deadlock, leaving
+from tilemma.machine import deadlock, gathering, leaving, limits
+from tilemma.machine.finished import Finished
 from tilemma.machine.hazards import HazardError
 from tilemma.machine.memory import GlobalMemory
 from tilemma.machine.performance import Performance
 from tilemma.machine.program import ALU, BRANCH, VISIBLE, Program, Step
-from tilemma.machine.state import Cluster, Cta, Frame, Warp
+from tilemma.machine.state import Cluster, Frame, Warp
 
-SCHEDULES = ("random", "late", "early")
+SCHEDULES = ("random", "late", "early", "starve")
 # A frame's run returned: it waits and executes the same step again, or goes on after it.
 AGAIN, AFTER = object(), object()
 # It looked at something that had not changed: others go first.
 POLL = object()
 # Consecutive fruitless polls, with nothing else happening, that count as a deadlock.
 _POLLS = 4000
+# How often a starved warp gets a turn although others could act.
+_RELIEF = 1 / 256
 # Hazards of one kind that a collecting run keeps.
 _EACH = 8
+# Threads that run at the same time where CTAs talk to each other.
+RESIDENT = 16384
 
 
 class Stop(Exception):
@@ -64,7 +71,7 @@ class Machine:
         self.dynamic_shared = dynamic_shared
         self.shared_base = program.shared_base
         self.shared_bytes = program.static_shared + dynamic_shared
-        self.random = random.Random(seed)
+        self.seed, self.random = seed, random.Random(seed)
         self.schedule, self.strict, self.collect, self.max_steps = schedule, strict, collect, max_steps
         # A collecting run ends at the first hazard of these codes.
         self.enough = enough
@@ -72,7 +79,10 @@ class Machine:
         self.tensor_maps: dict[int, Any] = {}
         self.performance = Performance()
         self.released: dict[Any, Any] = {}
-        self.clusters: list[Cluster] = []
+        # By number; without those that have left nothing behind for races on global memory.
+        self.clusters: dict[int, Cluster] = {}
+        self.finished = Finished(self.clusters, self.memory, self.released)
+        self.started = 0
         self.hazards: list[HazardError] = []
         self.letter: list[HazardError] = []
         self._reported: set[Any] = set()
@@ -82,6 +92,9 @@ class Machine:
         self.ready: list[Frame] = []
         self.polling: list[Frame] = []
         self.waiting: set[Frame] = set()
+        # Warps that run only when nothing else can, and the progress there was when they last did.
+        self.starved: set[Warp] = set()
+        self._starved_at = -1
         self.trace = trace
         self.active = 0
         self.timeouts: dict[Frame, None] = {}
@@ -89,6 +102,7 @@ class Machine:
         self.covered = bytearray(len(program.steps) + 1)
         # What vprintf has printed, in the order of execution.
         self.printed: list[str] = []
+        self.printed_size = 0
         # The last of it by each warp: what leads to a trap.
         self.last_words: dict[Any, str] = {}
         self._leaders: dict[int, int] = {}
@@ -137,22 +151,25 @@ class Machine:
         shape = self.cluster_shape
         counts = [g // c for g, c in zip(self.grid, shape, strict=True)]
         total = counts[0] * counts[1] * counts[2]
-        order = list(range(total))
-        if not self.program.communicates:
-            self.random.shuffle(order)
-        order.reverse()
-        threads = self.threads_per_cta * shape[0] * shape[1] * shape[2]
+        order = limits.cluster_order(total, not self.program.communicates, self.random)
+        lanes = 32 * self.warps_per_cta
+        threads = lanes * shape[0] * shape[1] * shape[2]
         # CTAs that never talk to each other run one cluster after the other; others need company.
-        resident = max(1, 16384 // max(threads, 1)) if self.program.communicates else 1
+        resident = max(1, RESIDENT // threads) if self.program.communicates else 1
+        room = limits.clusters_at_once(self.program, shape[0] * shape[1] * shape[2], lanes, self.shared_bytes)
+        resident = min(resident, room)
+        upcoming = next(order, None)
         self.style()
         with np.errstate(all="ignore"):
-            while order or self.active:
-                while order and self.active < resident:
-                    self.start(order.pop(), counts)
+            while upcoming is not None or self.active:
+                while upcoming is not None and self.active < resident:
+                    self.start(upcoming, counts)
+                    upcoming = next(order, None)
                 if not self.turn():
-                    if not order:
+                    if upcoming is None:
                         self.deadlock()
-                    self.start(order.pop(), counts)
+                    self.start(upcoming, counts)
+                    upcoming = next(order, None)
 
     def style(self) -> None:
         """Choose how warps interleave in this run."""
@@ -165,13 +182,22 @@ class Machine:
 
     def start(self, number: int, counts: list[int]) -> None:
         index = (number % counts[0], number // counts[0] % counts[1], number // (counts[0] * counts[1]))
-        cluster = Cluster(self, index, len(self.clusters))
-        self.clusters.append(cluster)
+        cluster = Cluster(self, index, self.started)
+        self.clusters[self.started] = cluster
+        self.started += 1
         self.active += 1
         for cta in cluster.ctas:
             for warp in cta.warps:
                 warp.priority = self.random.random()
                 self.ready.append(warp.root)
+        if self.schedule == "starve":
+            self.starve(cluster)
+
+    def starve(self, cluster: Cluster) -> None:
+        """Choose the warps of ``cluster`` that lag: the one of the seed's number, in one CTA or in all of them."""
+        apart = self.random.random() < 0.5
+        ctas = [self.random.choice(cluster.ctas)] if apart else cluster.ctas
+        self.starved.update(cta.warps[self.seed % len(cta.warps)] for cta in ctas)
 
     def finish(self, cluster: Cluster) -> None:
         """The last warp of a cluster has left."""
@@ -179,12 +205,15 @@ class Machine:
         for agent in [a for a in self.pending if a.warp.cta.cluster is cluster]:
             if agent in self.pending:
                 self.complete(agent)
-        cluster.retire()
+        self.starved.difference_update(warp for cta in cluster.ctas for warp in cta.warps)
+        self.finished.add(cluster)
 
     # -- turns
     def turn(self) -> bool:
         """Let somebody act; False when nobody can."""
         pending = self.pending
+        if self.ready and self.starved:
+            return self.turn_beside_starved()
         if self.ready:
             if pending and self.schedule != "late":
                 if self.schedule == "early":
@@ -204,6 +233,34 @@ class Machine:
             self.ready, self.polling = self.polling, []
             return True
         return False
+
+    def turn_beside_starved(self) -> bool:
+        """Let a starved warp act only where no other warp can, and nothing asynchronous is left to complete."""
+        if self.pending and self.random.random() < self.eagerness * 0.3:
+            self.complete(self.random.choice(self.pending))
+        lagging = [f for f in self.ready if f.w in self.starved]
+        if lagging and self.random.random() < _RELIEF:
+            # The others may be spinning on what only a starved warp can bring.
+            others = [f for f in self.ready if f.w not in self.starved]
+            self.ready = lagging
+            chosen = self.pick()
+            self.ready += others
+            self.execute(*chosen)
+        elif len(lagging) < len(self.ready):
+            self.ready = [f for f in self.ready if f.w not in self.starved]
+            chosen = self.pick()
+            self.ready += lagging
+            self.execute(*chosen)
+        elif self.pending:
+            self.complete(self.random.choice(self.pending))
+        elif self.polling and self.progress != self._starved_at:
+            self._starved_at = self.progress
+            self.ready += self.polling
+            self.polling = []
+        else:
+            self._starved_at = -1
+            self.execute(*self.pick())
+        return True
 
     polls = 0
 
@@ -340,6 +397,14 @@ class Machine:
             covered[pc] = 1
             if step.kind == VISIBLE:
                 f.pc = pc
+                if step.membership != gathering.NOBODY and m is not None:
+                    if gathering.must_wait(self, f, step, m):
+                        return
+                    if f.met is not None:
+                        m, f.met = f.met, None
+                        if not m.any():
+                            pc += 1
+                            continue
                 result = step.run(f, m)
                 if result is None:
                     pc += 1
@@ -390,6 +455,8 @@ class Machine:
     def diverge(self, f: Frame, step: Step, taken: Any) -> bool:
         """Split ``f`` at a branch whose lanes disagree; True when ``f`` itself goes on."""
         meet = self.program.reconverge[step.index]
+        # The predicate's register may change before the sides meet.
+        taken = taken.copy()
         rest = ~taken if f.m is None else f.m & ~taken
         sides = [(step.target, taken), (step.index + 1, rest)]
         going = [(pc, m) for pc, m in sides if pc != meet or meet < 0]
@@ -414,6 +481,8 @@ class Machine:
     def join(self, f: Frame) -> None:
         """``f`` is at its reconvergence point, or all its lanes have left."""
         f.ended = True
+        if f.w.gathered:
+            gathering.reconsider(self, f.w)
         parent = f.parent
         if parent is None:
             if not f.w.live.any() and not f.w.done:
@@ -435,6 +504,8 @@ class Machine:
         gone = mine if m is None else m
         w.live = w.live & ~gone
         left = mine & ~gone
+        if w.gathered:
+            gathering.reconsider(self, w)
         if left.any():
             f.set_mask(left)
             return False
@@ -456,49 +527,3 @@ class Machine:
         self.progress += 1
         if cta.cluster.live_warps == 0:
             self.finish(cta.cluster)
-
-    # -- special registers
-    def special_value(self, name: str, cta: Cta) -> Any:
-        """The value of a predefined register: broadcastable to [warps, 32]."""
-        t = np.arange(32 * self.warps_per_cta).reshape(-1, 32)
-        bx, by, bz = self.block
-        cx, cy, cz = self.cluster_shape
-        axis = "xyz".find(name[-1]) if "." in name else 0
-        root = name.split(".")[0]
-        lane = t % 32
-        cluster_grid = [g // c for g, c in zip(self.grid, self.cluster_shape, strict=True)]
-        one = np.uint64(1)
-        bit = one << lane.astype(np.uint64)
-        values: dict[str, Any] = {
-            "%tid": (t % bx, t // bx % by, t // (bx * by)),
-            "%ntid": (bx, by, bz),
-            "%ctaid": cta.index,
-            "%nctaid": self.grid,
-            "%clusterid": cta.cluster.index,
-            "%nclusterid": cluster_grid,
-            "%cluster_ctaid": (cta.rank % cx, cta.rank // cx % cy, cta.rank // (cx * cy)),
-            "%cluster_nctaid": (cx, cy, cz),
-        }
-        if root in values:
-            return values[root][axis]
-        single: dict[str, Any] = {
-            "%laneid": lane,
-            "%warpid": t // 32,
-            "%nwarpid": self.warps_per_cta,
-            "%smid": cta.cluster.serial % 132,
-            "%nsmid": 132,
-            "%gridid": 1,
-            "%cluster_ctarank": cta.rank,
-            "%cluster_nctarank": cx * cy * cz,
-            "%is_explicit_cluster": int(cx * cy * cz > 1),
-            "%dynamic_smem_size": self.dynamic_shared,
-            "%total_smem_size": self.shared_bytes,
-            "%aggr_smem_size": self.shared_base + self.shared_bytes,
-            "%reserved_smem_offset_begin": 0,
-            "%lanemask_eq": bit,
-            "%lanemask_lt": bit - one,
-            "%lanemask_le": bit + bit - one,
-            "%lanemask_gt": ~(bit + bit - one) & np.uint64(0xFFFFFFFF),
-            "%lanemask_ge": ~(bit - one) & np.uint64(0xFFFFFFFF),
-        }
-        return single.get(name, 0)

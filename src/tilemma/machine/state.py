@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tilemma.machine.clocks import Clocks, Events
 from tilemma.machine.hazards import Place
 from tilemma.machine.memory import SharedMemory
+from tilemma.machine.special_registers import special_value
 from tilemma.machine.syntax import Instruction
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class Frame:
     """
 
     __slots__ = (
-        "blocked", "children", "ended", "lanes", "m", "parent", "pc", "resume", "rows", "rpc", "timeout", "w",
+        "blocked", "children", "ended", "lanes", "m", "met", "parent", "pc", "resume", "rows", "rpc", "timeout",
+        "w",
     )  # fmt: skip
 
     def __init__(self, w: Warp, pc: int, m: Mask | None, rpc: int, parent: Frame | None) -> None:
@@ -62,6 +64,9 @@ class Frame:
         self.resume: Any = None
         self.timeout = False
         self.ended = False
+        # Lanes of several frames that execute a `.sync` instruction together: all of them in the frame that
+        # executes it for all, none in the others.
+        self.met: Mask | None = None
         self.set_mask(m)
 
     def set_mask(self, m: Mask | None) -> None:
@@ -85,6 +90,8 @@ class Warp:
         for view, cls in zip(VIEW_DTYPES, VIEW_CLASS, strict=True):
             self.v.append(list(registers[cls][:, index].view(view)))
         self.defined: dict[int, Mask] = {}
+        # Frames that wait at a `.sync` instruction for other lanes: (frame, step, its lanes).
+        self.gathered: list[tuple[Frame, Any, Mask]] = []
         # Last barrier's event number: shared accesses up to it are ordered before this warp.
         self.floor = 0
         self.steps = 0
@@ -113,6 +120,10 @@ class Warp:
         # Strong accesses: what relaxed reads brought and a later fence makes count; what a fence released.
         self.brought: Any = None
         self.fence_message: Any = None
+        # What `fence.mbarrier_init` releases to relaxed arrivals.
+        self.init_message: Any = None
+        # Tensor maps in global memory: what had been written of each when the warp fenced it.
+        self.map_fences: dict[int, npt.NDArray[np.int64]] = {}
 
     def rows_of(self, m: Mask | None) -> Any:
         """Clock rows of the lanes in ``m``: a slice for the whole warp, else an index array."""
@@ -171,7 +182,7 @@ class Cta:
     def fill_special(self, program: Program) -> None:
         machine = self.machine
         for (cls, row), name in program.special_rows.items():
-            self.registers[cls][row] = machine.special_value(name, self)
+            self.registers[cls][row] = special_value(machine, name, self)
 
     def __repr__(self) -> str:
         return f"CTA {self.index}"
@@ -199,15 +210,18 @@ class Cluster:
         self.live_warps = size * machine.warps_per_cta
 
     def retire(self) -> None:
-        """Drop what nobody needs after the last warp has left; the events stay, for races on global memory."""
+        """Drop what nobody needs after the last warp has left; the events stay, for races on global memory.
+
+        Events name their warp and its CTA, by which a report says where an access was.
+        """
         for cta in self.ctas:
-            cta.registers = {}
-            cta.shared = SharedMemory(0, 0)
-            cta.warpgroups.clear()
-            cta.barriers.clear()
             for warp in cta.warps:
-                warp.v = []
-                warp.defined, warp.in_flight, warp.touched = {}, {}, {}
-                warp.root = None  # type: ignore[assignment]
-                warp.local = None
-        self.clocks = Clocks(0, self.serial)
+                _keep(warp, "cta", "index", "row", "first", "done")
+            _keep(cta, "machine", "cluster", "rank", "index", "exited", "live_warps")
+        self.events.trim()
+        _keep(self, "machine", "index", "serial", "events", "live_warps")
+
+
+def _keep(record: object, *names: str) -> None:
+    """Drop all other attributes; a dictionary made anew is smaller than one with its entries deleted."""
+    record.__dict__ = {name: record.__dict__[name] for name in names}

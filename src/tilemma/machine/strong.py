@@ -2,39 +2,91 @@
 
 A release leaves a message at its address; an acquire that comes to the address takes it.  Atomics continue the
 release sequence that they find.  Relaxed accesses count together with a fence on their side.
+
+Two operations synchronise only where each one's scope includes the other's thread ("Morally strong operations"):
+`.cta` that of the CTA, `.cluster` that of the cluster, `.gpu` and `.sys` all threads of the grid.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilemma.machine.clocks import Message
-from tilemma.machine.state import Frame
+from tilemma.machine.state import Access, Cta, Frame, Warp
+from tilemma.machine.syntax import Instruction
+
+# Scopes from the narrowest to the widest; `membar.gl` is `.gpu`.
+_RANK = {"cta": 0, "cluster": 1, "gpu": 2, "gl": 2, "sys": 3}
+GPU = 2
+
+
+@dataclass(slots=True)
+class Released:
+    """What a release has left at an address: by whom, and for which scope."""
+
+    message: Message
+    cta: Cta
+    scope: int
+
+
+def scope_of(ins: Instruction) -> int:
+    """The scope of a strong operation: that in its opcode, else `.gpu`, for volatile ones `.sys`."""
+    for part in ins.parts[1:]:
+        if part in _RANK:
+            return _RANK[part]
+    return _RANK["sys"] if "volatile" in ins.parts else GPU
+
+
+def includes(scope: int, owner: Cta, other: Cta) -> bool:
+    """Whether ``scope`` of an operation of CTA ``owner`` includes the threads of ``other``."""
+    if scope >= GPU or owner is other:
+        return True
+    return scope == _RANK["cluster"] and owner.cluster is other.cluster
+
+
+def morally_strong(event: Access, w: Warp, ins: Instruction) -> bool:
+    """Whether two strong operations each include the other's thread in their scope."""
+    mine, theirs = w.cta, event.warp.cta
+    return mine is theirs or (
+        includes(scope_of(ins), mine, theirs) and includes(scope_of(event.instruction), theirs, mine)
+    )
+
+
+def lockstep(event: Access, w: Warp, ins: Instruction) -> bool:
+    """Whether two volatile accesses of one warp rely on its lanes being in lockstep.
+
+    Volatile accesses order nothing: on sm_70 and later the lanes of a warp may run apart.
+    """
+    return event.warp is w and "volatile" in ins.parts and "volatile" in event.instruction.parts
 
 
 def _rows(f: Frame, lanes: Any) -> Any:
     return f.w.first + np.asarray(lanes)
 
 
-def before_read(f: Frame, lanes: Any, addr: Any, order: str) -> None:
+def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -> None:
     """A strong read by ``lanes``: acquire what was released at its addresses."""
     if order == "weak":
         return
     w, table = f.w, f.w.cta.machine.released
     if not table:
         return
+    scope = scope_of(ins)
     for lane, a in zip(lanes, addr, strict=True):
-        message = table.get(_key(f, int(a)))
-        if message is None:
+        found: Released | None = table.get(_key(f, int(a)))
+        if found is None:
+            continue
+        if not (includes(scope, w.cta, found.cta) and includes(found.scope, found.cta, w.cta)):
             continue
         if order in ("acquire", "acq_rel"):
-            w.cta.cluster.clocks.acquire(_rows(f, [lane]), message)
+            w.cta.cluster.clocks.acquire(_rows(f, [lane]), found.message)
         elif order != "release":
             if w.brought is None:
                 w.brought = []
-            w.brought.append((int(lane), message))
+            w.brought.append((int(lane), found))
 
 
 def _key(f: Frame, address: int) -> Any:
@@ -46,26 +98,29 @@ def _key(f: Frame, address: int) -> Any:
     return address
 
 
-def before_write(f: Frame, lanes: Any, addr: Any, order: str) -> None:
+def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -> None:
     """A strong write by ``lanes``: leave what a release, or an earlier fence, hands on."""
     w = f.w
+    scope = scope_of(ins)
     message: Message | None
     if order in ("release", "acq_rel"):
         message = w.cta.cluster.clocks.release(_rows(f, lanes), w.row)
     else:
-        message = w.fence_message
+        fence_scope, message = w.fence_message or (GPU, None)
+        scope = min(scope, fence_scope)
     if message is None:
         return
     table = w.cta.machine.released
     for a in {int(x) for x in addr}:
         key = _key(f, a)
-        known = table.get(key)
+        known: Released | None = table.get(key)
         fresh = Message(
             message.seen.copy(), message.fenced.copy(), message.cluster, dict(message.foreign or {}) or None
         )
-        if known is not None:
-            _continue(fresh, known)
-        table[key] = fresh
+        # A sequence goes on only among operations whose scopes include each other.
+        if known is not None and includes(known.scope, known.cta, w.cta) and includes(scope, w.cta, known.cta):
+            _continue(fresh, known.message)
+        table[key] = Released(fresh, w.cta, scope)
 
 
 def _continue(message: Message, earlier: Message) -> None:
@@ -79,12 +134,16 @@ def _continue(message: Message, earlier: Message) -> None:
         message.merge(carrier)
 
 
-def fence(f: Frame, rows: Any) -> None:
+def fence(f: Frame, rows: Any, scope: int = GPU) -> None:
     """`fence.acq_rel`, `fence.sc` and `membar`: earlier relaxed reads acquire, later relaxed writes release."""
     w = f.w
     clocks = w.cta.cluster.clocks
     if w.brought:
-        for lane, message in w.brought:
-            clocks.acquire(_rows(f, [lane]), message)
-        w.brought = None
-    w.fence_message = clocks.release(rows, w.row)
+        kept = []
+        for lane, found in w.brought:
+            if includes(scope, w.cta, found.cta):
+                clocks.acquire(_rows(f, [lane]), found.message)
+            else:
+                kept.append((lane, found))
+        w.brought = kept or None
+    w.fence_message = scope, clocks.release(rows, w.row)

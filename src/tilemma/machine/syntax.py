@@ -5,8 +5,18 @@ Names follow the PTX ISA, chapters 4 (syntax) and 5 (state spaces and types).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from tilemma.machine.lexer import PtxSyntax
+
+TYPE_BYTES = {
+    "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4,
+    "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4, "tf32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8,
+    "b128": 16, "pred": 1, "e4m3": 1, "e5m2": 1, "e4m3x2": 2, "e5m2x2": 2, "u16x2": 4, "s16x2": 4, "f32x2": 8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,14 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
+class Selected:
+    """``a.b0``, ``a.h10``: bytes or halves of a register, in video instructions."""
+
+    register: Register
+    selector: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sink:
     """``_``: no destination."""
 
@@ -79,7 +97,7 @@ class Address:
     coordinates: tuple[Operand, ...] | None = None
 
 
-Operand: TypeAlias = Register | Special | Immediate | Symbol | Vector | Pair | Not | Sink | Address
+Operand: TypeAlias = Register | Special | Immediate | Symbol | Vector | Pair | Not | Selected | Sink | Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,9 @@ class Location:
     file: str
     line: int
     column: int
+    # The function inlined here, and the place of the call that it was inlined at.
+    function: str = ""
+    inlined_at: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +143,10 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable in a state space; ``size`` in bytes (0 for an extern array of unknown size)."""
+    """A variable in a state space; ``size`` in bytes (0 for an extern array of unknown size).
+
+    ``relocations`` are the addresses among its initial bytes: (offset, name, addend, generic, width).
+    """
 
     name: str
     space: str
@@ -131,11 +155,15 @@ class Variable:
     line: int
     extern: bool = False
     initial: bytes = b""
+    relocations: tuple[tuple[int, str, int, bool, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of an entry: ``offset`` and ``size`` in the parameter space, in bytes."""
+    """A parameter of an entry or a function: ``offset`` and ``size`` in the parameter space, in bytes.
+
+    ``register`` is set where a function takes it in a register.
+    """
 
     name: str
     type: str
@@ -143,21 +171,73 @@ class Parameter:
     size: int
     offset: int
     line: int
+    register: Register | None = None
+
+    @property
+    def count(self) -> int:
+        """Elements of an array; 1 for a scalar."""
+        return self.size // TYPE_BYTES[self.type]
+
+
+@dataclass(frozen=True)
+class Body:
+    """The inside of an entry or a function: instructions in order, and the index that each label stands for.
+
+    ``tables`` are the lists of labels or functions (`.branchtargets`, `.calltargets`), ``prototypes`` the sizes of
+    the results and parameters that an indirect call passes (`.callprototype`).
+    """
+
+    instructions: tuple[Instruction, ...] = ()
+    labels: Mapping[str, int] = field(default_factory=dict)
+    registers: tuple[Register, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    tables: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    prototypes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One kernel: its instructions in order, and the index that each label stands for."""
+    """One kernel.  ``refused`` is why it cannot be launched, where its text has what is not supported."""
 
     name: str
     parameters: tuple[Parameter, ...]
-    directives: dict[str, tuple[int, ...]]
-    instructions: tuple[Instruction, ...]
-    labels: dict[str, int]
-    registers: tuple[Register, ...]
-    variables: tuple[Variable, ...]
-    branch_targets: dict[str, tuple[str, ...]]
+    directives: Mapping[str, tuple[int, ...]]
+    body: Body
     line: int
+    refused: PtxSyntax | None = None
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        return self.body.instructions
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        return self.body.labels
+
+    @property
+    def registers(self) -> tuple[Register, ...]:
+        return self.body.registers
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        return self.body.variables
+
+
+@dataclass(frozen=True)
+class Function:
+    """A `.func`; without a ``body`` it is external."""
+
+    name: str
+    results: tuple[Parameter, ...]
+    parameters: tuple[Parameter, ...]
+    body: Body | None
+    line: int
+    refused: PtxSyntax | None = None
+
+    @property
+    def signature(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The sizes of results and parameters, as a `.callprototype` gives them."""
+        return tuple(p.size for p in self.results), tuple(p.size for p in self.parameters)
 
 
 @dataclass(frozen=True)
@@ -166,8 +246,8 @@ class Module:
 
     version: tuple[int, int]
     target: str
-    entries: dict[str, Entry]
+    entries: Mapping[str, Entry]
     variables: tuple[Variable, ...]
-    files: dict[int, str]
+    functions: Mapping[str, Function] = field(default_factory=dict)
     text: str = field(repr=False, default="")
     name: str = "<ptx>"

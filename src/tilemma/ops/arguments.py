@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from tilemma import dtypes
 from tilemma.dtypes import DType
-from tilemma.errors import LaunchError, nearest
+from tilemma.errors import LaunchError, described, nearest
+from tilemma.launch import MAX_EXTENT
 from tilemma.runtime.arrays import ArrayRef
 from tilemma.runtime.binding import (
     MixedDevices,
@@ -23,8 +24,6 @@ from tilemma.runtime.overlap import overlap, overlaps_itself
 OPERANDS = ("f16", "bf16")
 RESULTS = ("f16", "bf16", "f32")
 ACTIVATIONS = ("relu", "gelu", "silu")
-# Dimensions are 32-bit numbers in the kernels.
-LARGEST_EXTENT = 2**31 - 1
 
 
 class MatmulShape(LaunchError):
@@ -135,8 +134,10 @@ def _check_operands(a: ArrayRef, b: ArrayRef) -> None:
             raise MatmulType(
                 name=name, type=x.dtype, wanted=f"one of {', '.join(OPERANDS)}", remedy=f"convert `{name}`"
             )
-        if max(x.shape) > LARGEST_EXTENT:
-            raise _shape_error(f"`{name}` has shape {list(x.shape)}", "extents below 2^31", "split the product")
+        if max(x.shape) > MAX_EXTENT:
+            raise _shape_error(
+                f"`{name}` has shape {list(x.shape)}", f"extents of at most {MAX_EXTENT}", "split the product"
+            )
     if a.dtype != b.dtype:
         raise MatmulType(name="b", type=b.dtype, wanted=f"{a.dtype}, as in `a`", remedy="convert one of them")
     if a.shape[-1] != b.shape[-2]:
@@ -205,16 +206,19 @@ def _bias(x: ArrayRef, m: int, n: int) -> tuple[ArrayRef, Literal["columns", "ro
 def _number(name: str, value: Any) -> float:
     if isinstance(value, (bool, str, bytes)) or not isinstance(value, numbers.Real):
         raise MatmulScalar(name=name, value=value, type=type(value).__name__)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise MatmulScalar(name=name, value=value, type=type(value).__name__) from None
 
 
 def _activation(name: Any) -> str:
     if name is None:
         return ""
-    if name not in ACTIVATIONS:
-        near = nearest(str(name), ACTIVATIONS)
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        near = nearest(name, ACTIVATIONS)
         raise UnknownActivation(
-            activation=name,
+            activation=name if isinstance(name, str) else described(name),
             known=", ".join(ACTIVATIONS),
             fix_text=f"did you mean `{near}`?" if near else "use one of these, or apply it to the result",
         )
@@ -245,16 +249,18 @@ def result_type(out: ArrayRef | None, out_dtype: Any, a: ArrayRef) -> DType:
     return wanted
 
 
-_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
-
-
 def _type_name(x: Any) -> str:
     """The name of an element type given as ours, NumPy's, torch's or a string."""
     if isinstance(x, DType):
         return x.name
-    name = getattr(x, "__name__", None) or getattr(x, "name", None) or str(x)
+    name = (
+        getattr(x, "__name__", None)
+        or getattr(x, "name", None)
+        or (described(x) if isinstance(x, int) else str(x))
+    )
     name = str(name).removeprefix("torch.")
-    return _TYPES.get(name, name)
+    found = dtypes.from_library(name)
+    return name if found is None else found.name
 
 
 def _check_memory(out: ArrayRef, made: bool, others: dict[str, ArrayRef], in_place: bool) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from tilemma import __version__
 from tilemma.assemble import DiskCache
+from tilemma.bounded import Bounded
 from tilemma.errors import TilemmaError
+from tilemma.fingerprint import fingerprint
 from tilemma.ops import arguments
 from tilemma.ops.arguments import Problem
 from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware, ranked, turned
@@ -27,7 +31,7 @@ MEASURED, ROUND, ROUNDS = 10, 4e-3, 5
 # By how much another plan has to be faster than the model's.
 MARGIN = 0.03
 
-_winners: dict[str, Plan] = {}
+_winners: Bounded[str, Plan] = Bounded(1024)
 
 
 def usable(problem: Problem, on: Hardware) -> list[Estimate]:
@@ -53,26 +57,33 @@ def best(problem: Problem, tune: bool = False) -> Plan:
 
 
 def kind(problem: Problem, on: Hardware) -> str:
-    """What a measurement is valid for: the device, and all that code and plan depend on."""
+    """What a measurement is valid for: the device, the compiler, and all that code and plan depend on."""
     p = problem
-    parts: list[object] = [__version__, on.name, on.sms, p.batch, len(p.outer), *p.shape, p.lhs_major, p.rhs_major]
+    parts: list[object] = [fingerprint(), _own_sources(), repr(on), p.batch, len(p.outer), *p.shape]
+    parts += [p.lhs_major, p.rhs_major]
     parts += [repr(p.epilogue)]
     for x in (p.lhs, p.rhs, p.out, p.c, p.bias):
-        parts.append("" if x is None else f"{x.dtype} {facts(x).contiguous} {facts(x).alignment}")
+        # The library decides which plans are usable: some cannot allocate what a plan works in.
+        parts.append("" if x is None else (x.library, str(x.dtype), facts(x).contiguous, facts(x).alignment))
     return DiskCache.key(*parts)
+
+
+@cache
+def _own_sources() -> tuple[str, ...]:
+    """The library's kernels and the model that picks the plans to be measured."""
+    folder = Path(__file__).parent
+    return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*.py")))
 
 
 def recall(key: str) -> Plan | None:
     """The winner kept on disk."""
-    data = DiskCache("plans").get(key)
-    if data is None:
-        return None
-    try:
-        fields: dict[str, Any] = json.loads(data)
-        fields |= {name: tuple(fields[name]) for name in ("tile", "pack", "cluster")}
-        return Plan(**fields)
-    except (ValueError, TypeError, KeyError):  # written by another version
-        return None
+    return DiskCache("plans").read(key, _read_plan)
+
+
+def _read_plan(data: bytes) -> Plan:
+    fields: dict[str, Any] = json.loads(data)
+    fields |= {name: tuple(fields[name]) for name in ("tile", "pack", "cluster")}
+    return Plan(**fields)
 
 
 def remember(key: str, winner: Plan) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilemma.ops import arguments, plans, warm
+import numpy as np
+
+from tilemma.errors import WrongArgumentType, described
+from tilemma.ops import arguments, launch_cache, plans
 from tilemma.ops.arguments import Problem
 from tilemma.ops.plan import Plan, choose, turned
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime import arrays
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, stream_source
 
-_WARM = warm.WarmCalls()
+_WARM = launch_cache.WarmCalls()
 
 
 def matmul(
@@ -41,7 +44,9 @@ def matmul(
     MatmulScalar, MatmulAddend, UnknownActivation, MixedDevices, ReadOnlyArray, SelfOverlappingArray,
     OverlappingArrays and what `runtime.describe` raises, before anything is started.
     """
-    key = warm.key_of((a, b, c, bias, out), (alpha, beta, activation, out_dtype, tune))
+    if tune is not False:
+        _check_tune("matmul", tune)
+    key = launch_cache.key_of((a, b, c, bias, out), (alpha, beta, activation, out_dtype, tune))
     if key is not None:
         entry = _WARM.find(key)
         if entry is not None:
@@ -98,7 +103,7 @@ def allocate(problem: Problem, plan: Plan, like: ArrayRef) -> dict[str, Any]:
     return {n: empty_like_first(like, shape, dtype) for n, (shape, dtype) in workspaces(problem, plan).items()}
 
 
-def _recipe(problem: Problem, plan: Plan, first: Any, made: bool) -> warm.Recipe:
+def _recipe(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_cache.LaunchTemplate:
     """The launches of ``problem``, prepared for its arrays."""
     planned = turned(problem) if plan.swap else problem
     like = describe(first)
@@ -114,8 +119,8 @@ def _recipe(problem: Problem, plan: Plan, first: Any, made: bool) -> warm.Recipe
         launches += [(launch, places) for launch in prepared]
     needs = {"out": (problem_shape(problem), problem.out.dtype.name)} if made else {}
     needs |= {f"work.{n}": spec for n, spec in workspaces(planned, plan).items()}
-    makes = [(source, warm.maker(like, *spec)) for source, spec in needs.items()]
-    return warm.Recipe(tuple(launches), tuple(makes), stream_source(like))
+    makes = [(source, launch_cache.maker(like, *spec)) for source, spec in needs.items()]
+    return launch_cache.LaunchTemplate(tuple(launches), tuple(makes), stream_source(like))
 
 
 def _sources(problem: Problem) -> dict[str, str]:
@@ -130,12 +135,18 @@ def problem_shape(problem: Problem) -> tuple[int, ...]:
     return shape
 
 
+def _check_tune(function: str, tune: object) -> None:
+    if not isinstance(tune, (bool, np.bool_)):
+        raise WrongArgumentType(function=function, name="tune", got=described(tune), wanted="True or False")
+
+
 def plan(a: Any, b: Any, *, tune: bool = False, **keywords: Any) -> plans.Report:
     """How `matmul` would compute a call with these arguments: print it for the choice, the alternatives and why.
 
     Nothing is computed and no result is needed; keywords are those of `matmul`.  Arrays on the CPU are planned as
     for an H200.  Raises what `matmul` raises.
     """
+    _check_tune("plan", tune)
     problem, _, _ = prepare(a, b, **keywords)
     return plans.report(problem, tune)
 

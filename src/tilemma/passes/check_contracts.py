@@ -19,17 +19,14 @@ from tilemma.ir.expr import (
     Index,
     Scalar,
     Select,
-    add,
     children,
     const,
-    mul,
     sub,
     substitute,
     value_of,
     walk,
 )
 from tilemma.ir.tile import (
-    Atomic,
     Body,
     Break,
     Continue,
@@ -45,13 +42,12 @@ from tilemma.ir.tile import (
     Op,
     Operand,
     Parallel,
-    SetElement,
     Store,
     While,
 )
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Contract, Space, View
-from tilemma.ir.walk import expressions, rewrite
+from tilemma.ir.walk import expressions, rewrite, views
 from tilemma.ir.walk import walk as operations
 from tilemma.passes.contraction import Fragments, extents, fragment_uses, matrix
 from tilemma.passes.decision import Decision
@@ -125,7 +121,7 @@ class FragmentSubscript(CompileError):
 class ViewOutside(CompileError):
     code = "view-outside"
     found = "a view of `{name}` {reaches} along dimension {dim}, which has {extent}"
-    expected = "a view inside the buffer: only views of parameters may reach over the edge"
+    expected = "a view inside the buffer: only tiles of parameters may reach over the edge"
     fix = "{remedy}"
 
 
@@ -282,7 +278,7 @@ def _copy(copy: Copy) -> None:
     bases: dict[str, Any] = {"src_name": src.base.name, "dst_name": dst.base.name}
     if src.dtype is not dst.dtype:
         raise CopyTypes(copy.span, src=src.dtype, dst=dst.dtype, **bases)
-    moved = _arranged(copy)
+    moved = copy.arriving
     a = [e for e in moved if value_of(e) != 1]
     b = [e for e in dst.shape if value_of(e) != 1]
     clash = len(a) != len(b)
@@ -296,15 +292,6 @@ def _copy(copy: Copy) -> None:
         if copy.transpose is not None or copy.pad:
             remedy = f"make the destination {shape_text(moved)}"
         raise CopyExtents(copy.span, src=shape_text(moved), dst=shape_text(dst.shape), remedy=remedy, **bases)
-
-
-def _arranged(copy: Copy) -> tuple[Expr, ...]:
-    """The extents of what arrives: the source's, transposed and padded."""
-    order = copy.transpose if copy.transpose is not None else range(len(copy.src.axes))
-    found = [copy.src.shape[i] for i in order]
-    for i, (low, high, inner) in enumerate(copy.pad):
-        found[i] = add(found[i], add(mul(sub(found[i], 1), inner), low + high))
-    return tuple(found)
 
 
 def _taken(op: Op) -> Op | Body:
@@ -323,13 +310,7 @@ def _conditional(op: Op) -> bool:
 
 def _views(op: Op) -> Iterator[tuple[View, bool]]:
     """The views that ``op`` touches, those of elements included, and whether a condition in ``op`` guards them."""
-    match op:
-        case Copy(src=src, dst=dst):
-            yield from ((src, False), (dst, False))
-        case Load(src=view) | Store(dst=view) | SetElement(view=view) | Atomic(view=view):
-            yield view, False
-        case Mma(a=a, b=b):
-            yield from ((x, False) for x in (a, b) if isinstance(x, View))
+    yield from ((v, False) for v in views(op))
     for e in expressions(op):
         yield from _elements(e, False)
 
@@ -354,14 +335,19 @@ def _elements(e: Expr, guarded: bool) -> Iterator[tuple[View, bool]]:
 
 
 def _inside(view: View, site: Site, guarded: bool) -> None:
-    """Refuse a view of a shared or local buffer that leaves it whenever it is used.
+    """Refuse a view of a shared or local buffer that leaves it whenever it is used, and an element of a parameter
+    whose constant index lies outside.
 
     Conditions may rule out values of the indices, which is left to run time, but no constants.
     """
-    if view.base.space is Space.GLOBAL or any(value_of(a.extent) == 0 for a in view.axes):
+    if any(value_of(a.extent) == 0 for a in view.axes):
+        return
+    if view.base.space is Space.GLOBAL and (view.axes or guarded):
         return
     ranges = {} if guarded else _ranges(site)
     for d, size in enumerate(view.base_shape):
+        if view.base.space is Space.GLOBAL and not isinstance(view.offsets[d], Const):
+            continue
         limit, reach, offset = value_of(size), _reach(view, d), view.offsets[d]
         highest, lowest = largest(offset, ranges), largest(sub(0, offset), ranges)
         facts: dict[str, Any] = {"name": view.base.name, "dim": d, "extent": limit}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from tilemma.errors import CompileError, Note
+from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.expr import Var
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
@@ -23,9 +23,9 @@ from tilemma.ir.tile import (
     WaitFuture,
     While,
 )
-from tilemma.ir.tiles import written
 from tilemma.ir.types import Space, View
 from tilemma.ir.walk import bodies, walk
+from tilemma.passes import advice
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 
@@ -35,13 +35,17 @@ class NeverWaitedFor(CompileError):
     found = "nothing waits for {which} to `{name}`{when}"
     expected = "a `wait` for its future, or for the event that it completes, before the kernel ends"
     fix = "name the result, `f = {engine}.copy.async ...`, and write `wait f`{where}; or leave `.async` out"
+    python_fix = (
+        "name the result, `f = {engine}.copy(..., async_=True)`, and write `wait(f)`{where}; "
+        "or leave `async_=True` out"
+    )
 
 
 class NotWaitedFor(CompileError):
     code = "copy-not-waited-for"
     found = "`{name}` is used here while a copy to it may still be under way"
     expected = "a wait for the copy's {kind} `{waited}` before its data is used"
-    fix = "write `wait {waited}` before this statement"
+    fix = "{remedy}"
 
 
 @record(slots=False)
@@ -65,6 +69,13 @@ class CheckFutures:
         for copies in started.values():
             raise never_waited_for(copies[0], "the last of these asynchronous copies", where=" at the end")
         return kernel
+
+
+def not_waited_for(span: Span | None, name: str, copy: Copy, future: str | None = None) -> NotWaitedFor:
+    """``name`` is used at ``span`` while ``copy`` may still be writing it."""
+    kind, waited = advice.waited_for(copy, future)
+    remedy, notes = advice.for_wait(waited, span), [Note("the copy", copy.span)]
+    return NotWaitedFor(span, name=name, kind=kind, waited=waited, remedy=remedy, notes=notes)
 
 
 def never_waited_for(
@@ -117,11 +128,7 @@ def _check_places(body: Body) -> None:
         if isinstance(op, Copy) and op.dst.base.space is Space.SHARED:
             for x in under_way if op.engine == "tma" else ():
                 if _same_place(x.dst, op.dst):
-                    future = x.event is None
-                    waited = x.event.event.name if x.event is not None else written(x.future or "")
-                    notes = [Note("the copy", x.span)]
-                    kind = "future" if future else "event"
-                    raise NotWaitedFor(op.span, name=op.dst.base.name, kind=kind, waited=waited, notes=notes)
+                    raise not_waited_for(op.span, op.dst.base.name, x)
             if op.engine == "tma" and op.asynchronous:
                 under_way.append(op)
         elif isinstance(op, Assign):

@@ -48,7 +48,7 @@ def _plain(op: Copy) -> Copy:
         op = replace(op, src=replace(op.src, axes=axes), transpose=None)
     if op.pad:
         op = replace(op, dst=_spread(op.dst, op.pad), pad=(), pad_value=None)
-    if len(op.src.axes) != len(op.dst.axes):
+    if op.rearranges:
         op = replace(op, src=_squeezed(op.src), dst=_squeezed(op.dst))
     return op
 

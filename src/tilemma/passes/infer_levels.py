@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilemma.errors import CompileError
+from tilemma.errors import CompileError, spelled
 from tilemma.ir.tile import Body, Kernel, Op, Parallel
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Level
@@ -33,6 +33,7 @@ class LevelExtent(CompileError):
     found = "`parallel {names}` of level `{level}` counts {extent}, which is not known when compiled"
     expected = "a constant count: the threads of a block are fixed when it is compiled"
     fix = "use a constant there and loop over the rest, or move the run-time count to the `: block` level"
+    python_fix = "use a constant there and loop over the rest, or move the run-time count to the level of blocks"
 
 
 class EmptyLevel(CompileError):
@@ -121,12 +122,17 @@ def _check(p: Parallel, around: tuple[Parallel, ...]) -> None:
     assert level is not None
     if outer is None:
         if level.depth > 1:
-            fix = "put it inside `parallel ... : block`"
+            fix = spelled(
+                p.span,
+                "put it inside `parallel b by 1 : block`",
+                'put it inside `for b in parallel(1, level="block"):`',
+            )
             raise LevelNesting(p.span, names=described(p), inner=level, outer="kernel", remedy=fix)
         return
     smaller = level.kind == outer.kind == "group" and level.warps < outer.warps
     if level.depth <= outer.depth and not smaller:
-        fix = f"swap them, or make it `: {'thread' if outer.kind == 'group' else 'group'}`"
+        inner = "thread" if outer.kind == "group" else "group"
+        fix = f"swap them, or make it {spelled(p.span, f'`: {inner}`', f'`level={chr(34)}{inner}{chr(34)}`')}"
         raise LevelNesting(p.span, names=described(p), inner=level, outer=outer, remedy=fix)
     if level.depth < 2:
         return

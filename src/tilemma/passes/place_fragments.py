@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 
 from tilemma import dtypes
 from tilemma.dtypes import DType
-from tilemma.errors import CompileError, Note
+from tilemma.errors import CompileError, Note, spelled
 from tilemma.ir.expr import Cast, Const, Expr, Index, const, depends_on
 from tilemma.ir.tile import (
     Apply,
@@ -53,6 +54,7 @@ class CollectiveScope(CompileError):
     found = "this statement works on `{name}` at {where}"
     expected = "a warp (`: group`), a warpgroup (`: group-4`) or more warps that hold the tile together"
     fix = "put it inside `parallel p by 1 : group`, or `: group-4`"
+    python_fix = 'put it inside `for p in parallel(1, level="group"):`, or `level="group-4"`'
 
 
 class CollectiveLanes(CompileError):
@@ -60,13 +62,17 @@ class CollectiveLanes(CompileError):
     found = "this statement on `{name}` stands inside `parallel {names} : thread`, and {reason}"
     expected = "all lanes of the group to run a collective statement together"
     fix = "move it out of the `: thread` level"
+    python_fix = 'move it out of the `parallel` with `level="thread"`'
 
 
 class FragmentHome(CompileError):
     code = "fragment-home"
     found = "`{name}` is held by `{first}` and used in `{second}`"
     expected = "the same level and extents in every `parallel` that uses it: equal index, same warps"
-    fix = "use `parallel ... {first}` here too, or pass the data through shared memory"
+    fix = "use `parallel p {first}` here too, or pass the data through shared memory"
+    python_fix = (
+        "use the same extents and level here too (held by `{first}`), or pass the data through shared memory"
+    )
 
 
 class SeveralInstances(CompileError):
@@ -74,6 +80,10 @@ class SeveralInstances(CompileError):
     found = "`{name}` is used outside the `parallel` that holds it, where {count} instances have one each"
     expected = "exactly one instance, or the statement inside a `parallel` of the same shape"
     fix = "put it inside `parallel {shape}` and give each instance its own part of the destination"
+    python_fix = (
+        "put it inside a `parallel` of the same extents and level, and give each instance its own part of the "
+        "destination"
+    )
 
 
 class AccumulatorType(CompileError):
@@ -81,6 +91,7 @@ class AccumulatorType(CompileError):
     found = "accumulator `{name}` of {have} for operands of {operand}"
     expected = "one of {legal}"
     fix = "write `mma.fill.{first}`, or leave the suffix out"
+    python_fix = 'write `mma.fill(0.0, "{first}")`, or leave the type out'
 
 
 @record
@@ -176,7 +187,9 @@ def _check_filled(body: Body, roles: dict[str, str]) -> None:
                 filled.add(ref.name)
             elif ref.name not in filled:
                 operand = roles.get(ref.name) != "C"
-                how = f"`{ref.name} = mma.load ...`" if operand else f"`{ref.name} = mma.fill 0.0`"
+                load = spelled(op.span, f"{ref.name} = mma.load tile", f"{ref.name} = mma.load(tile)")
+                zero = spelled(op.span, f"{ref.name} = mma.fill 0.0", f"{ref.name} = mma.fill(0.0)")
+                how = f"`{load if operand else zero}`"
                 raise FragmentNotFilled(
                     op.span,
                     name=ref.name,
@@ -230,12 +243,17 @@ def _check_lanes(site: Site, ref: FragmentRef, dependence: Dependence) -> None:
         reason = ""
         if count(p) != site.group.level.threads:
             reason = f"it has {count(p)} of the group's {site.group.level.threads} lanes"
-        elif any(_mentions(e, names, dependence) for e in expressions(site.op)):
+        elif any(_mentions(e, names, dependence) for op in _worked(site.op) for e in expressions(op)):
             reason = "its operands differ from lane to lane"
         elif any(names & dependence.closure(control(q)) for q in inside if q is not p):
             reason = "whether it runs differs from lane to lane"
         if reason:
             raise CollectiveLanes(site.op.span, name=ref.name, names=described(p), reason=reason)
+
+
+def _worked(op: Op) -> Iterable[Op]:
+    """``op`` and, for element work, what it does for each element."""
+    return walk((op,)) if isinstance(op, Apply) else (op,)
 
 
 def _mentions(e: Expr, names: set[str], dependence: Dependence) -> bool:

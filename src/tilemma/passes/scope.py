@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from tilemma.ir.effects import Effect, touched_as, variables_set
 from tilemma.ir.expr import Expr, Index, Var, value_of, walk
 from tilemma.ir.tile import (
-    Assign,
-    Atomic,
+    Apply,
     Body,
-    Declare,
+    Break,
+    Continue,
     For,
     If,
     InThreads,
@@ -23,7 +24,8 @@ from tilemma.ir.tile import (
     Parallel,
     While,
 )
-from tilemma.ir.walk import bodies
+from tilemma.ir.types import View
+from tilemma.ir.walk import bodies, expressions
 from tilemma.records import record
 
 WARP = 32
@@ -111,26 +113,33 @@ def names(e: Expr) -> set[str]:
 class Dependence:
     """Which indices each value depends on, variables seen through.
 
-    A variable depends on what it is assigned and on the control around each assignment; one that receives an
-    atomic's old value differs from thread to thread.
+    A variable depends on what it is assigned and on the control around each assignment.  An atomic operation's old
+    value is one for all threads of the instance that executes it, and another one in each instance; in the body of
+    an `Apply` it is another one in each thread (`MEMORY`).
     """
 
-    ATOMIC = "atomic result"
+    MEMORY = "memory"
 
     def __init__(self, body: Body) -> None:
         direct: dict[str, set[str]] = {}
 
-        def visit(body: Body, around: set[str]) -> None:
+        def visit(body: Body, around: set[str], instance: set[str]) -> None:
             for op in body:
-                match op:
-                    case Declare(var=v, value=e) | Assign(var=v, value=e):
-                        direct.setdefault(v.name, set()).update(names(e), around)
-                    case Atomic(result=Var() as v):
-                        direct.setdefault(v.name, set()).update({self.ATOMIC}, around)
+                for v in variables_set(op):
+                    from_memory = any(isinstance(x, View) for x in touched_as(op, Effect.READ))
+                    terms = {n for e in expressions(op) if e is not v for n in names(e)}
+                    direct.setdefault(v.name, set()).update(instance if from_memory else terms, around)
+                within = instance
+                if isinstance(op, Parallel):
+                    within = instance | {i.name for i in op.indices}
+                elif isinstance(op, Apply):
+                    within = {self.MEMORY}
+                below: set[str] | None = None
                 for _, inner in bodies(op):
-                    visit(inner, around | control(op))
+                    below = around | control(op) if below is None else below
+                    visit(inner, below, within)
 
-        visit(body, set())
+        visit(body, set(), set())
         for _ in direct:
             for reached in direct.values():
                 reached.update(*[direct.get(n, set()) for n in reached])
@@ -148,8 +157,31 @@ class Dependence:
 def control(op: Op) -> set[str]:
     """The names that decide whether and how often the body of ``op`` runs."""
     match op:
-        case If(cond=c) | InThreads(cond=c) | While(cond=c):
+        case If(cond=c) | InThreads(cond=c):
             return names(c)
         case For(start=a, stop=b, step=c):
-            return names(a) | names(b) | names(c)
-    return set()
+            found = names(a) | names(b) | names(c)
+        case While(cond=c):
+            found = names(c)
+        case _:
+            return set()
+    return found | _leaving(op.body)[0]
+
+
+def _leaving(body: Body) -> tuple[set[str], bool]:
+    """The names that decide whether the loop with this body is left, or one of its iterations ended, early.
+
+    Also whether anything in the body does that.
+    """
+    found: set[str] = set()
+    leaves = False
+    for op in body:
+        if isinstance(op, (For, While)):
+            continue
+        leaves |= isinstance(op, (Break, Continue))
+        for _, inner in bodies(op):
+            inside, jumps = _leaving(inner)
+            if jumps:
+                leaves = True
+                found |= inside | names(op.cond) if isinstance(op, (If, InThreads)) else inside
+    return found, leaves

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tilemma.ir.expr import Const, Expr, Var, substitute, trips, value_of
+from tilemma.ir.expr import Const, Expr, Var, substitute, trips, value_of, with_bounds
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Alloc,
+    Apply,
     Atomic,
     Body,
     Break,
@@ -100,6 +101,11 @@ def _values(op: Op) -> Iterator[Expr]:
     yield from (e for e in expressions(op) if not any(e is v for v in targets))
 
 
+def replaced(body: Body, table: dict[str, Expr]) -> Body:
+    """``body``, folded, with the indices in ``table`` replaced, in the bounds of inner indices too."""
+    return _Folding(table).body(body)
+
+
 class _Folding:
     """Folds what a body holds with some indices replaced, each expression once."""
 
@@ -126,11 +132,23 @@ class _Folding:
                 case For(start=a, stop=b) if _empty(a, b):
                     pass
                 case _:
-                    op = with_bodies(op, self.body)
+                    op = self._inside(op)
                     empty = not any(inner for _, inner in bodies(op))
                     if not (isinstance(op, (For, If, InThreads, Parallel)) and empty):
                         out.append(op)
         return tuple(out)
+
+    def _inside(self, op: Op) -> Op:
+        """``op`` with its bodies folded; an index whose bounds have changed is another one there."""
+        if not isinstance(op, (For, Parallel, Apply)):
+            return with_bodies(op, self.body)
+        old = (op.index,) if isinstance(op, For) else op.indices
+        new = tuple(with_bounds(i, self.expression) for i in old)
+        if all(a is b for a, b in zip(old, new, strict=True)):
+            return with_bodies(op, self.body)
+        inner = _Folding({**self._table, **{i.name: i for i in new}})
+        op = replace(op, index=new[0]) if isinstance(op, For) else replace(op, indices=new)
+        return with_bodies(op, inner.body)
 
 
 def _empty(start: Expr, stop: Expr) -> bool:
@@ -168,6 +186,4 @@ def _used(body: Body) -> set[str]:
         if isinstance(op, (Alloc, DeclareFragment)):
             continue
         found |= {v.base.name for v in touched(op)} | {f.name for _, f in fragment_uses(op)}
-        for e in expressions(op):
-            found |= {x.fragment for x in parts(e) if hasattr(x, "fragment")}
     return found

@@ -130,31 +130,9 @@ def facts(ref: ArrayRef) -> ArrayFacts:
     return ArrayFacts(ref.dtype, ref.rank, contiguous, bits & -bits, True)
 
 
-_NAMES = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "f8_e4m3",
-    "float8_e5m2": "f8_e5m2",
-    "uint64": "u64",
-    "int64": "s64",
-    "uint32": "u32",
-    "int32": "s32",
-    "uint16": "u16",
-    "int16": "s16",
-    "uint8": "u8",
-    "int8": "s8",
-    "bool": "bool",
-    "int4": "s4",
-    "uint4": "u4",
-}
-_LIBRARY_NAMES = {ours: theirs for theirs, ours in _NAMES.items()}
-
-
 def _element_type(found: DType | None, library: str, type_: object) -> DType:
     if found is None:
-        raise UnknownElementType(library=library, type=type_, known=", ".join(sorted(_NAMES)))
+        raise UnknownElementType(library=library, type=type_, known=", ".join(sorted(dtypes.library_names())))
     return found
 
 
@@ -213,7 +191,7 @@ def _describe_torch(x: Any) -> ArrayRef:
             remedy="pass a real tensor",
         )
     name = str(x.dtype).removeprefix("torch.")
-    found = _element_type(dtypes.BY_NAME.get(_NAMES.get(name, "")), "torch", x.dtype)
+    found = _element_type(dtypes.from_library(name), "torch", x.dtype)
     if x.is_neg() or x.is_conj():
         raise UnusableArray(
             library="torch", what="is a lazy negation or conjugate", remedy="use x.resolve_neg().resolve_conj()"
@@ -428,7 +406,7 @@ def empty_like_first(ref: ArrayRef, shape: tuple[int, ...], dtype: DType | str) 
     Its elements are undefined (JAX: zero).  Raises CannotAllocate.
     """
     element = dtypes.dtype(dtype)
-    name = _LIBRARY_NAMES.get(element.name, "float32" if element.name == "tf32" else "")
+    name = element.library_name
     library = ref.library
     if library in ("numpy", "dlpack") and ref.device == CPU:
         return np.empty(shape, element.numpy)

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..arithmetic.convert import constant
 from ..errors import LaunchError, Note
-from ..launch import ArrayParam, Launch, Size, evaluate
+from ..launch import MAX_EXTENT, ArrayParam, Launch, Size, evaluate
 from ..records import record
 from .arrays import CPU, ArrayRef, describe
 from .overlap import overlap, overlaps_itself
@@ -119,11 +120,11 @@ class LaunchCheckFailed(LaunchError):
     fix = "change the arguments, or the kernel's compile-time sizes"
 
 
-class DividesByZero(LaunchError):
-    code = "launch-division-by-zero"
-    found = "{kernel}: `{text}`, which the launch needs, divides by zero (here {values})"
-    expected = "a divisor other than 0"
-    fix = "change the arguments, or guard the division in the kernel"
+class ExtentTooLarge(LaunchError):
+    code = "extent-too-large"
+    found = "{kernel}: `{name}` has {extent} elements along dimension {axis} (shape {shape})"
+    expected = "at most {limit} along each dimension: indices are 32-bit numbers"
+    fix = "reshape it to more dimensions, or split the call"
 
 
 class GridTooLarge(LaunchError):
@@ -134,8 +135,6 @@ class GridTooLarge(LaunchError):
 
 
 _GRID_LIMIT = (2**31 - 1, 65535, 65535)
-# Types that share storage: a parameter of the first takes arrays of the second.
-_STORED_AS = {"tf32": "f32", "b1": "bool"}
 
 
 @record
@@ -211,7 +210,7 @@ def dims_text(param: ArrayParam) -> str:
     return ", ".join(_size_text(d) for d in param.dims)
 
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "floormod": "%"}
 
 
 def _size_text(size: Size) -> str:
@@ -234,7 +233,7 @@ def _describe(kernel: str, name: str, value: Any) -> ArrayRef:
 
 def _check_type(kernel: str, param: ArrayParam, ref: ArrayRef) -> None:
     wanted = dtypes.dtype(param.dtype)
-    if ref.dtype.name not in (wanted.name, _STORED_AS.get(wanted.name)):
+    if ref.dtype.name not in (wanted.name, wanted.stored):
         theirs = wanted.numpy.name
         conversion = f"{param.name}.to(torch.{theirs})" if ref.library == "torch" else f"astype({theirs!r})"
         raise WrongElementType(
@@ -267,6 +266,15 @@ def _bind_dimensions(
     for param in launch.arrays:
         shape = refs[param.name].shape
         for axis, dim in enumerate(param.dims):
+            if shape[axis] > MAX_EXTENT:
+                raise ExtentTooLarge(
+                    kernel=kernel,
+                    name=param.name,
+                    extent=shape[axis],
+                    axis=axis,
+                    shape=list(shape),
+                    limit=MAX_EXTENT,
+                )
             wanted = evaluate(dim, names)
             if shape[axis] != wanted:
                 raise WrongDimension(
@@ -397,17 +405,10 @@ def _scalar(kernel: str, name: str, type_name: str, value: Any) -> int | float:
     if isinstance(value, (bool, np.bool_, str, bytes)) or not isinstance(value, (numbers.Real, np.generic)):
         raise refuse(f"a number ({element})")
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        # Rounded here, so that every target is given the same number.
+        return float(constant(int(value) if isinstance(value, numbers.Integral) else float(value), element))
+    except (TypeError, ValueError, OverflowError):
         raise refuse(f"a number ({element})") from None
-
-
-def _size(kernel: str, size: Size, names: Mapping[str, int]) -> int:
-    try:
-        return evaluate(size, names)
-    except ZeroDivisionError:
-        values = ", ".join(f"{n} = {v}" for n, v in names.items() if "." not in n)
-        raise DividesByZero(kernel=kernel, text=_size_text(size), values=values) from None
 
 
 def bind(
@@ -447,10 +448,10 @@ def bind(
             names[f"{param.name}.stride{axis}"] = stride
     _check_written(launch, kernel, refs)
     for condition, message in launch.checks:
-        if not _size(kernel, condition, names):
+        if not evaluate(condition, names):
             values = ", ".join(f"{n} = {v}" for n, v in names.items() if "." not in n)
             raise LaunchCheckFailed(kernel=kernel, message=message, values=values)
-    x, y, z = (_size(kernel, g, names) for g in launch.grid)
+    x, y, z = (max(0, evaluate(g, names)) for g in launch.grid)
     if any(extent > limit for extent, limit in zip((x, y, z), _GRID_LIMIT, strict=True)):
         raise GridTooLarge(kernel=kernel, grid=[x, y, z])
     return Bound(launch, kernel, {**refs, **scalars}, names, (x, y, z), device)

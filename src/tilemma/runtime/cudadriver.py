@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
+
+from tilemma.forking import ForkSafeLock
 
 from ..errors import ToolError
 
@@ -358,7 +359,7 @@ class CudaDriver:
         return int(self._call("cuPointerGetAttribute", attribute, pointer))
 
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _current: Driver | None = None
 
 

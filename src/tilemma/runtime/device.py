@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Iterator
+
+from tilemma.forking import ForkSafeLock
 
 from ..errors import ToolError
 from ..records import record
@@ -56,7 +57,7 @@ class Device:
         return f"{self.name} (cuda:{self.ordinal})"
 
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _devices: dict[int, Device] = {}
 
 

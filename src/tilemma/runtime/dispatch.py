@@ -8,10 +8,12 @@ depends on nothing else, so that a match needs no second check.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from tilemma.forking import ForkSafeLock
+
+from ..bounded import Bounded
 from .arrays import library_of
 from .loading import PreparedLaunch
 from .streams import stream_handle
@@ -88,18 +90,17 @@ class CallCache:
     """The prepared launches of one kernel; safe to use from several threads.
 
     Launches are kept by everything a call depends on and, if ``order`` names the arguments, also by all but
-    the addresses: a call with arrays in other places then only has its arguments packed anew.  A full cache
-    is emptied.
+    the addresses: a call with arrays in other places then only has its arguments packed anew.  The
+    oldest calls are forgotten.
     """
 
-    __slots__ = ("_capacity", "_entries", "_lock", "_order", "_shapes")
+    __slots__ = ("_entries", "_lock", "_order", "_shapes")
 
     def __init__(self, order: Sequence[str] = (), capacity: int = 4096) -> None:
         self._order = tuple(order)
-        self._entries: dict[Hashable, tuple[PreparedLaunch, ...]] = {}
-        self._shapes: dict[Hashable, tuple[PreparedLaunch, ...]] = {}
-        self._capacity = capacity
-        self._lock = threading.Lock()
+        self._entries: Bounded[Hashable, tuple[PreparedLaunch, ...]] = Bounded(capacity)
+        self._shapes: Bounded[Hashable, tuple[PreparedLaunch, ...]] = Bounded(capacity)
+        self._lock = ForkSafeLock()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -131,9 +132,6 @@ class CallCache:
 
     def _keep(self, key: Any, entry: tuple[PreparedLaunch, ...]) -> None:
         with self._lock:
-            if len(self._entries) >= self._capacity:
-                self._entries.clear()
-                self._shapes.clear()
             self._entries[key] = entry
             self._shapes[_without_addresses(key)] = entry
 

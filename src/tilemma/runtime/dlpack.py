@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any, NamedTuple
 
+from tilemma import dtypes
+
 
 class Unreadable(Exception):
     """The object gives no capsule, or one that this reader does not know."""
@@ -45,23 +47,6 @@ class _Versioned(ctypes.Structure):
 
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 _DEVICES = {1: "cpu", 2: "cuda", 3: "cpu", 13: "cuda"}  # kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged
-_TYPES = {
-    (0, 8): "s8",
-    (0, 16): "s16",
-    (0, 32): "s32",
-    (0, 64): "s64",
-    (1, 8): "u8",
-    (1, 16): "u16",
-    (1, 32): "u32",
-    (1, 64): "u64",
-    (2, 16): "f16",
-    (2, 32): "f32",
-    (2, 64): "f64",
-    (4, 16): "bf16",
-    (6, 8): "bool",
-    (10, 8): "f8_e4m3",  # kDLFloat8_e4m3fn
-    (12, 8): "f8_e5m2",
-}
 
 
 class Tensor(NamedTuple):
@@ -75,6 +60,9 @@ class Tensor(NamedTuple):
     read_only: bool
     capsule: Any
 
+
+# Dimensions of an array: NumPy takes as many.
+MAX_RANK = 64
 
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -108,13 +96,23 @@ def read(x: Any) -> Tensor:
     else:
         raise Unreadable("no DLPack capsule")
     kind = tensor.dtype
+    if not 0 <= tensor.ndim <= MAX_RANK:
+        raise Unreadable(f"a DLPack tensor of {tensor.ndim} dimensions")
+    if tensor.ndim and not tensor.shape:
+        raise Unreadable("a DLPack tensor without a shape")
+    shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
+    if any(extent < 0 for extent in shape):
+        raise Unreadable(f"a DLPack tensor of shape {shape}")
+    if not tensor.data and 0 not in shape:
+        raise Unreadable("a DLPack tensor with elements and no address")
+    found = dtypes.from_dlpack(kind.code, kind.bits)
     unknown = f"code {kind.code}, {kind.bits} bits, {kind.lanes} lanes"
-    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.ndim and tensor.strides else None
     return Tensor(
         pointer=(tensor.data or 0) + tensor.byte_offset,
-        shape=tuple(tensor.shape[: tensor.ndim]),
+        shape=shape,
         strides=strides,
-        dtype=_TYPES.get((kind.code, kind.bits), unknown) if kind.lanes == 1 else unknown,
+        dtype=found.name if found is not None and kind.lanes == 1 else unknown,
         device=(_DEVICES.get(tensor.device.type, f"device type {tensor.device.type}"), tensor.device.id),
         read_only=read_only,
         capsule=capsule,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import struct
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from tilemma.forking import ForkSafeLock
 
 from ..errors import LaunchError
 from ..launch import Launch, PointerArgument, TensorMapArgument, ValueArgument
@@ -35,7 +36,7 @@ class SharedMemoryExceeded(LaunchError):
 
 
 _modules: dict[tuple[int, bytes], Any] = {}
-_modules_lock = threading.Lock()
+_modules_lock = ForkSafeLock()
 
 
 def _module(device: Device, image: bytes) -> Any:

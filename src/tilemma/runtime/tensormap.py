@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from .. import dtypes
+from ..dtypes import DType
 from ..errors import LaunchError
 from ..launch import TensorMapArgument
 from .binding import Bound
@@ -18,17 +19,6 @@ class TensorMapRefused(LaunchError):
     fix = "{remedy}"
 
 
-# Copies move bytes: types without a kind of their own travel as unsigned integers of their width.
-_DATA_TYPES = {
-    "f64": "FLOAT64",
-    "f32": "FLOAT32",
-    "tf32": "FLOAT32",
-    "f16": "FLOAT16",
-    "bf16": "BFLOAT16",
-    "s32": "INT32",
-    "s64": "INT64",
-}
-_BY_BYTES = {1: "UINT8", 2: "UINT16", 4: "UINT32", 8: "UINT64"}
 # CUtensorMapSwizzle, by the width in bytes.
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _LARGEST_STRIDE = 2**40
@@ -36,6 +26,13 @@ _LARGEST_EXTENT = 2**32
 _LARGEST_BOX = 256
 
 _COPY = "pass an aligned copy of `{name}`, or use `dma.copy`, which takes any strides"
+
+
+def _data_type(t: DType) -> str:
+    """CUtensorMapDataType: copies move bytes, so that a type without a kind of its own travels as an unsigned
+    integer of its width."""
+    own = (t.is_float and t.bits >= 16) or (t.kind == "int" and t.bits >= 32)
+    return t.library_name.upper() if own else f"UINT{t.bits}"
 
 
 def check(kernel: str, argument: TensorMapArgument, address: int, bound: Bound) -> tuple[list[int], list[int]]:
@@ -70,7 +67,7 @@ def _encode(
 ) -> bytes:
     element = dtypes.dtype(argument.dtype)
     return driver.tensor_map(
-        _DATA_TYPES.get(element.name) or _BY_BYTES[element.bytes],
+        _data_type(element),
         address,
         extents,
         strides,

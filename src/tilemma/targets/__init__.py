@@ -1,1 +1,70 @@
-"""What lane IR and tile IR are turned into: PTX text, and results on the CPU."""
+"""What runs a kernel: built-in targets stand in folders of this package, others are registered by their makers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from tilemma.errors import LaunchError, described
+from tilemma.ir.tile import Kernel
+
+# The names that `Kernel.on` knows by itself.
+BUILT_IN = ("auto", "cpu", "machine", "cuda")
+
+
+@runtime_checkable
+class Target(Protocol):
+    """Runs kernels.
+
+    ``kernel`` is the tile IR after the passes of every target (`tilemma.passes.FRONT_PASSES`): levels are
+    inferred, register tiles placed, contracts checked.  ``arrays`` holds a NumPy view of each array parameter by
+    name, of its own element type and strides; what the kernel writes is written in place.  ``scalars`` has the
+    scalar parameters, ``dims`` the run-time dimensions by name; ``options`` are those given to `Kernel.on`.  The
+    value returned is what the call returns, unless the kernel itself returns an array.
+    """
+
+    def run(
+        self,
+        kernel: Kernel,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        scalars: Mapping[str, Any],
+        dims: Mapping[str, int],
+        **options: Any,
+    ) -> Any: ...
+
+
+class BadTarget(LaunchError):
+    code = "bad-target"
+    found = "`tm.targets.register` got {what}"
+    expected = "a name, and an object with a method `run(kernel, arrays, scalars, dims, **options)`"
+    fix = "{fix_text}"
+
+
+_registered: dict[str, Target] = {}
+
+
+def register(name: str, target: Target) -> None:
+    """Make `kernel.on(name)` run kernels on ``target``; a later registration of a name replaces an earlier one.
+
+    Raises BadTarget for the name of a built-in target, and for what has no method ``run``.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise BadTarget(what=f"the name {described(name)}", fix_text="use a name made of letters, digits and `_`")
+    if name in BUILT_IN:
+        raise BadTarget(what=f"the name of a built-in target, `{name}`", fix_text="choose another name")
+    if isinstance(target, type) or not isinstance(target, Target) or not callable(target.run):
+        raise BadTarget(
+            what=f"{type(target).__name__} for `{name}`, which has no method `run`",
+            fix_text="pass an instance of a class with that method",
+        )
+    _registered[name] = target
+
+
+def registered() -> Mapping[str, Target]:
+    """The targets that were registered, by name."""
+    return dict(_registered)
+
+
+__all__ = ["BUILT_IN", "BadTarget", "Target", "register", "registered"]

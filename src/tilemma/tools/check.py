@@ -1,31 +1,41 @@
-"""`tilemma check`: a kernel's PTX on the PTX machine, under many adversarial schedules."""
+"""`tilemma check`: a kernel's PTX on the PTX machine, under many adversarial schedules, and what it computes
+compared with the reference executor."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilemma import machine
+from tilemma.compiler import Compiled
+from tilemma.errors import WrongArgument, described
+from tilemma.ir.usage import written
 from tilemma.kernels import Kernel, facts_of
-from tilemma.tools.problem import literal, make_problem, parse_pairs, parse_shape
+from tilemma.tools.compare import Arrays, Comparison, Reference, compare
+from tilemma.tools.problem import Problem, make_problem, parse_scalars, parse_shape
 
 MOST_NOTES = 5
+# Inputs of a check: on the first kind every schedule runs; sums of small integers are exact.
+NORMAL, WHOLE = "normal data", "small integers"
 
 
 @dataclass
 class CheckOutcome:
-    """The machine's verdict on every launch of a kernel."""
+    """The machine's verdict on every launch of a kernel, and how its results compare with the reference's."""
 
     kernel: str
     arch: str
     dims: dict[str, int]
     schedules: int
-    verdicts: list[Any]
+    verdicts: list[machine.Verdict]
+    comparisons: list[Comparison] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        return all(v.ok for v in self.verdicts)
+        return all(v.ok for v in self.verdicts) and not any(c.differences for c in self.comparisons)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -35,16 +45,25 @@ class CheckOutcome:
             "dims": self.dims,
             "schedules": self.schedules,
             "launches": [v.to_json() for v in self.verdicts],
+            "differences": [d.to_json() for c in self.comparisons for d in c.differences],
+            "compared": [x.to_json() for c in self.comparisons for x in c.compared],
+            "notes": list(dict.fromkeys(n for c in self.comparisons for n in c.notes)),
         }
 
     def render(self) -> str:
         sizes = ", ".join(f"{k}={v}" for k, v in self.dims.items())
         head = f"{self.kernel} at {sizes} on {self.arch}: {self.schedules} schedules, "
-        head += "no hazard" if self.ok else "HAZARDS"
-        return "\n".join([head, *(line for v in self.verdicts for line in _lines(v))])
+        head += "no hazard" if all(v.ok for v in self.verdicts) else "HAZARDS"
+        if self.comparisons:
+            wrong = any(c.differences for c in self.comparisons)
+            head += ", DIFFERS from the reference" if wrong else ", as the reference"
+        lines = [line for v in self.verdicts for line in verdict_lines(v)]
+        lines += [f"  {d.render()}" for c in self.comparisons for d in c.differences]
+        notes = dict.fromkeys(n for c in self.comparisons for n in c.notes)
+        return "\n".join([head, *lines, *(f"  note: {n}" for n in notes)])
 
 
-def _lines(verdict: machine.Verdict) -> list[str]:
+def verdict_lines(verdict: machine.Verdict) -> list[str]:
     """A verdict, each hazard in full, and where data moves slowly."""
     found = [f"  {verdict}"]
     for hazard in (*verdict.hazards, *verdict.letter):
@@ -66,24 +85,72 @@ def check_kernel(
     seed: int = 0,
     progress: bool = False,
 ) -> CheckOutcome:
-    """Run every launch of ``kernel`` under ``schedules`` schedules."""
+    """Run every launch of ``kernel`` under ``schedules`` schedules; compare what it wrote with the reference."""
+    if schedules < 1:
+        raise WrongArgument(function="check", name="schedules", got=described(schedules), wanted="at least 1")
     built = kernel.build(**constants)
-    scalars = {k: literal(v) for k, v in parse_pairs("arg", list(args)).items()}
-    problem = make_problem(built, parse_shape(built, shape), scalars, seed, None)
+    scalars = parse_scalars(built, args)
+    dims = parse_shape(built, shape)
+    problem = make_problem(built, dims, scalars, seed)
     compiled = kernel.compile(arch, facts=facts_of(problem.arrays), **constants)
-    values = {**problem.arrays, **problem.scalars}
+    before = _copies(problem.arrays)
+    verdicts = _run(compiled, problem.arrays, problem.scalars, schedules, seed, strict, progress)
+    outcome = CheckOutcome(kernel.name, arch, problem.dims, schedules, verdicts)
+    if not outcome.ok:
+        return outcome
+    outcome.comparisons.append(_compared(problem, compiled, before, NORMAL))
+    whole = make_problem(built, dims, scalars, seed, kind="small_integers")
+    before = _copies(whole.arrays)
+    more = _run(compiled, whole.arrays, whole.scalars, 1, seed, strict)
+    if all(v.ok for v in more):
+        outcome.comparisons.append(_compared(whole, compiled, before, WHOLE))
+    else:
+        outcome.verdicts += more
+    return outcome
+
+
+def _copies(arrays: Arrays) -> Arrays:
+    return {name: a.copy() for name, a in arrays.items()}
+
+
+def _run(
+    compiled: Compiled,
+    arrays: Arrays,
+    scalars: dict[str, Any],
+    schedules: int,
+    seed: int,
+    strict: bool,
+    progress: bool = False,
+) -> list[machine.Verdict]:
+    """Run all launches, one after the other; ``arrays`` hold the results of the first schedule afterwards."""
+    values = {**arrays, **scalars}
     verdicts = []
     for launch in compiled.launches:
         options: dict[str, Any] = {"schedules": schedules, "seed": seed, "strict": strict}
         if progress:
-            with _bar(schedules, launch.entry) as tick:
+            with progress_bar(schedules, launch.entry) as tick:
                 verdicts.append(machine.check(compiled.ptx, launch, values, progress=tick, **options))
         else:
             verdicts.append(machine.check(compiled.ptx, launch, values, **options))
-    return CheckOutcome(kernel.name, arch, problem.dims, schedules, verdicts)
+    return verdicts
 
 
-class _bar:
+def _compared(problem: Problem, compiled: Compiled, before: Arrays, inputs: str) -> Comparison:
+    """``problem`` after its run on the machine, against the reference on the arrays ``before`` it."""
+    outputs = written(problem.kernel)
+
+    def again(seed: int) -> Arrays:
+        arrays = _copies(before)
+        with contextlib.redirect_stdout(io.StringIO()):
+            for launch in compiled.launches:
+                machine.run(compiled.ptx, launch, {**arrays, **problem.scalars}, seed=seed, collect=True)
+        return {n: arrays[n] for n in outputs}
+
+    reference = Reference(problem.kernel, before, problem.scalars, problem.dims)
+    return compare(reference, {n: problem.arrays[n] for n in outputs}, inputs, again)
+
+
+class progress_bar:
     """A progress bar over schedules, as a context that gives the function to call after each."""
 
     def __init__(self, total: int, title: str) -> None:

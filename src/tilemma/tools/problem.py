@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilemma.errors import LaunchError, nearest
+from tilemma.errors import LaunchError, WrongArgument, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Dim, value_of, walk
-from tilemma.ir.usage import size, written
+from tilemma.ir.usage import read, size, written
 from tilemma.kernels import Kernel, Module, load, load_python
 from tilemma.launch import evaluate
 from tilemma.testing import error_bound, random_array, reference, share_of_bound
@@ -114,13 +115,65 @@ def parse_shape(kernel: t.Kernel, text: str | None) -> dict[str, int]:
             near = nearest(name, dims)
             hint = f"did you mean `{near}`?" if near else f"remove {name}"
             raise bad(f"{kernel.name} has no dimension `{name}`", hint)
-        if not re.fullmatch(r"\d+", value):
+        if not re.fullmatch(r"[0-9]{1,18}", value):
             raise bad(f"{name} = {value} is not a number of at least 0", f"give {name} a size")
         sizes[name] = int(value)
     missing = [d for d in dims if d not in sizes]
     if missing:
         raise bad(f"no size for {', '.join(missing)}", f"add {','.join(f'{d}=...' for d in missing)}")
     return sizes
+
+
+def parse_scalars(kernel: t.Kernel, args: Sequence[str]) -> dict[str, Any]:
+    """The values of all scalar parameters, from `NAME=VALUE`.  BadArgument for one too many, too few or wrong."""
+    known = {p.scalar.name: p.scalar.dtype for p in kernel.params if not isinstance(p, t.ArrayParameter)}
+
+    def bad(text: str, problem: str, fix: str) -> BadArgument:
+        wanted = f"the scalar parameters of {kernel.name}: {', '.join(known) or 'it has none'}"
+        return BadArgument(option="arg", text=text, problem=problem, wanted=wanted, fix_text=fix)
+
+    values: dict[str, Any] = {}
+    for name, text in parse_pairs("arg", list(args)).items():
+        if name not in known:
+            near = nearest(name, list(known))
+            hint = f"did you mean `{near}`?" if near else f"remove {name}"
+            raise bad(f"{name}={text}", f"{kernel.name} has no scalar parameter `{name}`", hint)
+        value = {"true": 1, "false": 0}.get(text.lower(), literal(text))
+        whole = known[name].kind not in ("float", "bfloat")
+        if isinstance(value, str) or (whole and not isinstance(value, int)):
+            raise bad(f"{name}={text}", f"`{name}` takes a number of type {known[name]}", f"write --arg {name}=1")
+        values[name] = value
+    missing = [name for name in known if name not in values]
+    if missing:
+        raise bad("", f"no value for {', '.join(missing)}", f"add --arg {missing[0]}=...")
+    return values
+
+
+def _check_memory(kernel: t.Kernel, names: Mapping[str, int], expect: str | None) -> None:
+    """BadShape where the arrays would take more than half of the memory of this computer."""
+    needed = 0
+    for p in kernel.arrays:
+        count = 1
+        for e in p.buffer.shape:
+            count *= max(0, evaluate(size(e), names))
+        # What is expected is computed in float64.
+        needed += count * (p.buffer.dtype.numpy.itemsize + (8 if expect is not None else 0))
+    limit = memory_limit()
+    if needed > limit:
+        shape = ",".join(f"{k}={v}" for k, v in names.items())
+        problem = (
+            f"the arrays would take {needed >> 20} MiB; the limit is {limit >> 20} MiB, half of the memory here"
+        )
+        dims = ", ".join(dimensions(kernel)) or "none"
+        raise BadShape(text=shape, problem=problem, kernel=kernel.name, dims=dims, fix_text="give smaller sizes")
+
+
+def memory_limit() -> int:
+    """Bytes that the arrays of a problem may take: half of the memory of this computer."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, OSError, ValueError):
+        return 8 << 30
 
 
 @dataclass
@@ -150,19 +203,28 @@ class Problem:
 
 
 def make_problem(
-    kernel: t.Kernel, dims: Mapping[str, int], scalars: Mapping[str, Any], seed: int, expect: str | None
+    kernel: t.Kernel,
+    dims: Mapping[str, int],
+    scalars: Mapping[str, Any],
+    seed: int,
+    expect: str | None = None,
+    kind: str = "randn",
 ) -> Problem:
-    """Random inputs for every array that is only read; what is written starts as NaN (or the largest integer)."""
-    writes = written(kernel)
+    """Random inputs (of a ``kind`` of `random_array`) for every array that is read; what is only written starts
+    as NaN (or the largest integer)."""
+    writes = written(kernel) - read(kernel)
     made: dict[str, NDArray[Any]] = {}
     names = {**dims, **{k: int(v) for k, v in scalars.items() if isinstance(v, int)}}
+    if not 0 <= seed < 2**62:
+        raise WrongArgument(function="--seed", name="seed", got=seed, wanted="a number from 0 to 2^62")
+    _check_memory(kernel, names, expect)
     for i, p in enumerate(kernel.arrays):
         b = p.buffer
         shape = tuple(evaluate(size(e), names) for e in b.shape)
         if b.name in writes:
             made[b.name] = poisoned(shape, b.dtype.numpy)
         else:
-            made[b.name] = random_array(shape, b.dtype, seed + i)
+            made[b.name] = random_array(shape, b.dtype, seed + i, kind)
     problem = Problem(kernel, dict(dims), made, dict(scalars), expect)
     if expect is not None:
         _expect(problem, expect)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilemma.kernels import Kernel, Runner
 from tilemma.runtime import gpu_unavailable_reason
-from tilemma.tools.problem import Problem, literal, make_problem, parse_pairs, parse_shape
+from tilemma.tools.problem import Problem, make_problem, parse_scalars, parse_shape
 
 
 @dataclass
@@ -68,7 +68,7 @@ def run_kernel(
     """Run ``kernel`` once on random inputs.  "auto" is the GPU if there is one, else the CPU."""
     runner_for_checks = kernel.on(target)
     built = kernel.build(**constants)
-    scalars = {k: literal(v) for k, v in parse_pairs("arg", list(args)).items()}
+    scalars = parse_scalars(built, args)
     problem = make_problem(built, parse_shape(built, shape), scalars, seed, expect)
     if target == "auto":
         target = "cpu" if gpu_unavailable_reason() else "cuda"

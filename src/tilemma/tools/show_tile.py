@@ -11,6 +11,8 @@ from tilemma.tools.show import NoSuchFormat
 from tilemma.tools.show_svg import shared_svg, tiled_svg
 
 _FORMATS = ("text", "svg")
+# Rows or columns of a tile: more than shared memory and registers hold.
+MOST = 1024
 
 
 class BadTile(ToolError):
@@ -23,9 +25,10 @@ class BadTile(ToolError):
 def extents(text: str, count: int, what: str) -> tuple[int, ...]:
     """`128x128x64` as numbers; BadTile for anything else."""
     parts = text.lower().replace(",", "x").split("x")
-    if len(parts) != count or not all(p.isdigit() and int(p) > 0 for p in parts):
+    if len(parts) != count or not all(p.isdecimal() and len(p) < 9 and 0 < int(p) <= MOST for p in parts):
         example = "x".join(["128", "128", "64"][:count])
-        raise BadTile(text=text, what=what, form=f"{count} positive numbers with x between them", example=example)
+        form = f"{count} numbers from 1 to {MOST} with x between them"
+        raise BadTile(text=text, what=what, form=form, example=example)
     return tuple(int(p) for p in parts)
 
 
@@ -70,7 +73,9 @@ def shared_tile(spec: str) -> SharedLayout:
     rest = parts[2:]
     major = rest.pop(0).upper() if rest and rest[0].upper() in ("K", "MN") else "K"
     how = rest.pop(0) if rest else "128"
-    if rest or not (how in ("plain", "0", "32", "64", "128") or (how[:4] == "pad=" and how[4:].isdigit())):
+    if rest or not (
+        how in ("plain", "0", "32", "64", "128") or (how[:4] == "pad=" and how[4:].isdecimal() and len(how) < 9)
+    ):
         raise BadTile(text=spec, what="tile in shared memory", form=form, example=example)
     if how.isdigit():
         return shared_layout(parts[0], rows, cols, "MN" if major == "MN" else "K", int(how))

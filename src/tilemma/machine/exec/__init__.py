@@ -1,9 +1,11 @@
 """The instructions, one family a file; importing this package registers them all."""
 
 from tilemma.machine.exec import (  # noqa: F401
+    async_stores,
     barriers,
     bulk,
     calls,
+    carries,
     control,
     convert,
     copies,
@@ -14,8 +16,12 @@ from tilemma.machine.exec import (  # noqa: F401
     mbarriers,
     memory,
     move,
+    plain_copies,
     predicate,
     registers,
+    tensormaps,
+    video,
     warps,
     wgmma,
+    wmma,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,22 @@ from tilemma.machine.catalogue import AlignedUnderDivergence
 from tilemma.machine.hazards import ranges
 from tilemma.machine.state import Frame
 from tilemma.machine.syntax import Instruction
+
+
+def by_mask(run: Callable[[Frame, Any], None], row: int) -> Callable[[Frame, Any], None]:
+    """``run`` once for each member mask in register row ``row``: lanes in step may name several."""
+
+    def for_each_mask(f: Frame, m: Any) -> None:
+        active = f.w.live if m is None else m
+        masks = f.w.v[3][row]
+        values = masks[active]
+        if (values == values[0]).all():
+            run(f, m)
+            return
+        for value in np.unique(values):
+            run(f, active & (masks == value))
+
+    return for_each_mask
 
 
 def whole_warp(f: Frame, ins: Instruction, m: Any) -> None:

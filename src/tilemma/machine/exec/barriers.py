@@ -17,7 +17,7 @@ from tilemma.machine.syntax import Instruction
 
 @instruction("bar.warp.sync")
 def warp_sync(d: Decoder) -> None:
-    mask = d.src(d.operands[0], "b32")
+    mask = d.membership = d.src(d.operands[0], "b32")
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:
@@ -28,7 +28,7 @@ def warp_sync(d: Decoder) -> None:
         if w.cta.machine.warps_per_cta == 1 and named.sum() == w.live.sum():
             w.floor = w.cta.cluster.events.floor
 
-    d.visible(run)
+    d.visible(aligned.by_mask(run, mask))
 
 
 @instruction("bar", "barrier")
@@ -195,8 +195,9 @@ def cluster_barrier(d: Decoder) -> None:
                 BarrierCount.at(w.place(ins), barrier="cluster", what="the warp arrives twice without a wait"),
                 fatal=True,
             )
-        if not relaxed:
-            message = cluster.clocks.release(w.rows_of(m), w.row)
+        message = w.init_message if relaxed else cluster.clocks.release(w.rows_of(m), w.row)
+        if message is not None:
+            message = Message(message.seen.copy(), message.fenced.copy(), message.cluster, message.foreign)
             if cluster.barrier_message is None:
                 cluster.barrier_message = message
             else:

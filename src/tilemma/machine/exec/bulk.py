@@ -17,7 +17,7 @@ from tilemma.machine.agents import Agent
 from tilemma.machine.async_access import Knowledge
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
-from tilemma.machine.exec import mbarriers
+from tilemma.machine.exec import mbarriers, tensormaps
 from tilemma.machine.isa import numerics, tensormap
 from tilemma.machine.memory import SHARED_WINDOW, SHIFT
 from tilemma.machine.state import Access, Cta, Frame, Warp
@@ -90,7 +90,7 @@ def knowledge_of(w: Warp, lane: int) -> Knowledge:
     return Knowledge(clocks.seen[row].copy(), clocks.fenced[row].copy())
 
 
-def _shared_offset(f: Frame, ins: Instruction, address: int) -> tuple[Cta, int]:
+def shared_offset(f: Frame, ins: Instruction, address: int) -> tuple[Cta, int]:
     """The CTA and the offset behind a shared address of any window."""
     if address >= SHARED_WINDOW:
         address -= SHARED_WINDOW
@@ -100,19 +100,19 @@ def _shared_offset(f: Frame, ins: Instruction, address: int) -> tuple[Cta, int]:
     return f.w.cta, address
 
 
-def _one_thread(f: Frame, ins: Instruction, lanes: Any, operands: list[Any]) -> None:
+def one_thread(f: Frame, ins: Instruction, lanes: Any, operands: list[Any]) -> None:
     """Several lanes that issue the very same copy are a missing election."""
     if len(lanes) > 1 and all((o[lanes] == o[lanes[0]]).all() for o in operands):
         f.w.cta.machine.report(hz.ElectedOnce.at(f.w.place(ins), lanes=lanes, opcode=ins.opcode, n=len(lanes)))
 
 
-def _targets(
+def targets_of(
     f: Frame, ins: Instruction, destination: int, barrier: int, mask: int | None
 ) -> list[tuple[Cta, int, int]]:
     """(CTA, shared offset, barrier address) for each CTA that the copy writes."""
-    cta, offset = _shared_offset(f, ins, destination)
+    cta, offset = shared_offset(f, ins, destination)
     if mask is None:
-        owner, _ = _shared_offset(f, ins, barrier)
+        owner, _ = shared_offset(f, ins, barrier)
         if owner is not cta:
             f.w.cta.machine.report(
                 hz.BadTensorMap.at(
@@ -120,7 +120,7 @@ def _targets(
                 )
             )
         return [(cta, offset, barrier)]
-    _, barrier_offset = _shared_offset(f, ins, barrier)
+    _, barrier_offset = shared_offset(f, ins, barrier)
     ctas = f.w.cta.cluster.ctas
     ranks = [r for r in range(16) if mask >> r & 1]
     out = []
@@ -139,8 +139,9 @@ def _targets(
     return out
 
 
-def _tensor_map(f: Frame, ins: Instruction, address: int) -> Any:
-    found = f.w.cta.machine.tensor_maps.get(address)
+def _tensor_map(f: Frame, ins: Instruction, lane: int, address: int) -> Any:
+    """The tensor map at a generic address: a parameter, or one that the program has made in global memory."""
+    found = f.w.cta.machine.tensor_maps.get(address) or tensormaps.in_memory(f, ins, lane, address)
     if found is None:
         f.w.cta.machine.report(
             hz.BadTensorMap.at(f.w.place(ins), what=f"there is no tensor map at address {address:#x}"), fatal=True
@@ -197,7 +198,7 @@ def _mover(cta: Cta, addresses: Any, element: int, source: Any) -> Any:
     return move
 
 
-def _check_source(w: Warp, ins: Instruction, lane: int, allocation: Any, offsets: Any, element: int) -> None:
+def check_source(w: Warp, ins: Instruction, lane: int, allocation: Any, offsets: Any, element: int) -> None:
     """A copy's global source: inside the allocation, and ordered after its writers."""
     if len(offsets) == 0:
         return
@@ -267,12 +268,12 @@ def _tensor_load(d: Decoder, rank: int, operands: Any, multicast: bool) -> None:
         lanes = f.lanes if m is None else np.flatnonzero(m)
         at, maps, barriers = (x.values(w, None) for x in (to, the_map, barrier))
         coords = [w.v[4][c] for c in coordinates]
-        _one_thread(f, ins, lanes, [at, maps, barriers, *coords])
+        one_thread(f, ins, lanes, [at, maps, barriers, *coords])
         for lane in lanes:
-            bound = _tensor_map(f, ins, int(maps[lane]))
+            bound = _tensor_map(f, ins, int(lane), int(maps[lane]))
             corner = [int(c[lane]) for c in coords]
             the_mask = int(w.v[0][mask][lane]) if mask >= 0 else None
-            targets = _targets(f, ins, int(at[lane]), int(barriers[lane]), the_mask)
+            targets = targets_of(f, ins, int(at[lane]), int(barriers[lane]), the_mask)
             load_box(f, ins, int(lane), bound, rank, corner, targets)
 
     d.visible(run)
@@ -288,8 +289,8 @@ def load_box(
     size = image.element_bytes
     offsets, _ = tensormap.box_transfer(image, corner, targets[0][1])
     inside = offsets >= 0
-    source_offsets = offsets[inside] + allocation.origin
-    _check_source(f.w, ins, lane, allocation, source_offsets, size)
+    source_offsets = offsets[inside] + bound.start
+    check_source(f.w, ins, lane, allocation, source_offsets, size)
     fill = 0
     if image.oob_nan:
         fill = int(np.array(np.nan, dtype(image.dtype).numpy).view(f"u{size}"))
@@ -297,7 +298,7 @@ def load_box(
     def source() -> tuple[Any, Any]:
         words = np.full(len(offsets), fill, f"u{size}")
         words[inside] = allocation.words[size][source_offsets >> SHIFT[size]]
-        return words, np.where(inside, offsets + allocation.base + allocation.origin, 0)
+        return words, np.where(inside, offsets + allocation.base + bound.start, 0)
 
     issue_load(
         f, ins, lane, targets,
@@ -316,18 +317,18 @@ def _tensor_store(d: Decoder, rank: int, operands: Any, operation: str) -> None:
         lanes = f.lanes if m is None else np.flatnonzero(m)
         maps, at = the_map.values(w, None), source.values(w, None)
         coords = [w.v[4][c] for c in coordinates]
-        _one_thread(f, ins, lanes, [at, maps, *coords])
+        one_thread(f, ins, lanes, [at, maps, *coords])
         for lane in lanes:
-            bound = _tensor_map(f, ins, int(maps[lane]))
+            bound = _tensor_map(f, ins, int(lane), int(maps[lane]))
             image, allocation = bound.image, bound.allocation
-            _, offset = _shared_offset(f, ins, int(at[lane]))
+            _, offset = shared_offset(f, ins, int(at[lane]))
             corner = [int(c[lane]) for c in coords]
             problems = tensormap.destination_problems(image, offset, rank)
             _complain(f, ins, problems or tensormap.store_problems(image, corner))
             offsets, addresses = tensormap.box_transfer(image, corner, offset)
             inside = offsets >= 0
             issue_store(
-                f, ins, int(lane), allocation, offsets[inside] + allocation.origin, addresses, addresses[inside],
+                f, ins, int(lane), allocation, offsets[inside] + bound.start, addresses, addresses[inside],
                 image.element_bytes, operation, image.dtype,
             )  # fmt: skip
 
@@ -364,7 +365,7 @@ def issue_store(
     if len(to):
         lanes = np.full(len(to), lane)
         if int(to.max()) + size > allocation.size:
-            _check_source(w, ins, lane, allocation, to, size)
+            check_source(w, ins, lane, allocation, to, size)
         global_access.check_global_write(w, ins, allocation, lanes, to, size, how, "the copy writes")
         packed = (cluster.serial + 1) << 32 | write_event
         allocation.shadow().reshape(-1, size)[to >> SHIFT[size]] = packed
@@ -377,93 +378,27 @@ def issue_store(
         if operation == "none":
             target[index] = words
         else:
-            target[index] = _reduce(operation, name, target[index], words)
+            target[index] = reduce(operation, name, target[index], words)
 
     agent = StoreAgent(w, ins, move, read_event, write_event)
     bulk.open.append(agent)
     w.cta.machine.issue(agent)
 
 
-def _reduce(operation: str, name: str, old: Any, new: Any) -> Any:
+def reduce(operation: str, name: str, old: Any, new: Any) -> Any:
     t = dtype(name)
     if t.is_float:
         return numerics.arith(operation, t.name, old.view(t.numpy), new.view(t.numpy)).view(old.dtype)
     a, b = (x.view(t.numpy) for x in (old, new))
+    if operation == "inc":
+        return np.where(a >= b, 0, a + 1).astype(old.dtype)
+    if operation == "dec":
+        return np.where((a == 0) | (a > b), b, a - 1).astype(old.dtype)
     function = {
         "add": np.add, "min": np.minimum, "max": np.maximum,
         "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     }[operation]  # fmt: skip
     return function(a, b).view(old.dtype)
-
-
-# -- plain bulk copies
-@instruction("cp.async.bulk")
-def plain(d: Decoder) -> None:
-    d.needs(90)
-    multicast = d.has("multicast::cluster")
-    d.has("global", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "bulk_group")
-    hint = d.has("L2::cache_hint")
-    d.only("async", "bulk")
-    operands = list(d.operands)
-    if hint:
-        operands.pop()
-    spaces = [m for m in d.mods if m in ("global", "shared::cluster", "shared::cta")]
-    if len(spaces) != 2:
-        d.bad("it needs a destination and a source space")
-    to, source, size = d.address(operands[0]), d.address(operands[1]), d.src(operands[2], "u32")
-    stores = spaces[0] == "global"
-    barrier = None if stores else d.address(operands[3])
-    mask = d.src(operands[4], "u16") if multicast else -1
-    from_shared = spaces[1] == "shared::cta" and not stores
-    ins = d.ins
-
-    def run(f: Frame, m: Any) -> None:
-        w = f.w
-        lanes = f.lanes if m is None else np.flatnonzero(m)
-        at, start = to.values(w, None), source.values(w, None)
-        _one_thread(f, ins, lanes, [at, start])
-        for lane in lanes:
-            n = int(w.v[3][size][lane])
-            everything = n | int(at[lane]) | int(start[lane])
-            if everything & 15:
-                access.misaligned(f, ins, everything, 16, (lane,))
-            words = np.arange(0, n, 16, dtype=np.int64)
-            if stores:
-                _, offset = _shared_offset(f, ins, int(start[lane]))
-                (allocation, _, first), *_rest = global_access.locate(
-                    f, ins, np.array([lane]), at[[lane]], 16, "write to"
-                )
-                where = words + offset
-                issue_store(f, ins, int(lane), allocation, words + int(first[0]), where, where, 16)
-                continue
-            assert barrier is not None
-            the_mask = int(w.v[0][mask][lane]) if mask >= 0 else None
-            targets = _targets(f, ins, int(at[lane]), int(barrier.values(w, None)[lane]), the_mask)
-            if from_shared:
-                fetch = _shared_source(f, ins, int(lane), int(start[lane]), words)
-            else:
-                fetch = _global_source(f, ins, int(lane), start[[lane]], words)
-            issue_load(f, ins, int(lane), targets, lambda o, x=words: (x + o, 16), n, fetch, 0)
-
-    d.visible(run)
-
-
-def _global_source(f: Frame, ins: Instruction, lane: int, start: Any, words: Any) -> Any:
-    (allocation, _, first), *_rest = global_access.locate(f, ins, np.array([lane]), start, 16, "copy of")
-    offsets = words + int(first[0])
-    _check_source(f.w, ins, lane, allocation, offsets, 16)
-    return lambda: (allocation.words[16][offsets >> 4], offsets + allocation.base)
-
-
-def _shared_source(f: Frame, ins: Instruction, lane: int, start: int, words: Any) -> Any:
-    w = f.w
-    cta, offset = _shared_offset(f, ins, start)
-    bulk = bulk_of(w, lane)
-    event = w.cta.cluster.events.new(bulk.read_column, int(NEVER), w.access("bulk-store", ins), unordered=True)
-    async_access.async_read(
-        w, ins, cta, words + offset, 16, knowledge_of(w, lane), event, ("bulk", w.first + lane), f"`{ins.opcode}`"
-    )
-    return lambda: (cta.shared.words[16][(words + offset) >> 4], np.zeros(len(words), np.int64))
 
 
 # -- groups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilemma.machine.catalogue import Trap
+from tilemma.machine.catalogue import OutOfBounds, Trap
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.syntax import Symbol
 
@@ -17,6 +17,24 @@ def bra(d: Decoder) -> None:
     if not isinstance(label, Symbol) or label.name not in d.program.entry.labels:
         d.bad("a branch needs a label")
     d.kind, d.target = 2, d.program.entry.labels[label.name]
+
+
+@instruction("brx.idx")
+def brx(d: Decoder) -> None:
+    """Behind the comparisons with each index of the list that it has been turned into."""
+    ins = d.ins
+
+    def run(f: Any, m: Any) -> None:
+        lanes = f.lanes if m is None else m.nonzero()[0]
+        f.w.cta.machine.report(
+            OutOfBounds.at(
+                f.w.place(ins), lanes=lanes, access="use of", space="an index of `brx.idx`",
+                what="which its list of labels does not have",
+            ),
+            fatal=True,
+        )  # fmt: skip
+
+    d.visible(run)
 
 
 @instruction("exit", "ret")
@@ -41,7 +59,8 @@ def trap(d: Decoder) -> None:
 
 
 @instruction(
-    "nanosleep", "pmevent", "prefetch", "prefetchu", "applypriority", "griddepcontrol", "cp.async.bulk.prefetch",
+    "nanosleep", "pmevent", "prefetch", "prefetchu", "applypriority", "griddepcontrol",
+    "cp.async.bulk.prefetch",
 )  # fmt: skip
 def hint(d: Decoder) -> None:
     """Instructions without an effect on what a kernel computes; they still let others run."""

@@ -106,4 +106,33 @@ def _packed(d: Decoder, to: str, source: str, mode: Any, flags: Any) -> None:
     d.alu(run)
 
 
+_PACK_BITS = {"u16": 16, "s16": 16, "u8": 8, "s8": 8, "u4": 4, "s4": 4, "u2": 2, "s2": 2}
+
+
+@instruction("cvt.pack")
+def pack(d: Decoder) -> None:
+    """Two integers saturated and packed, a above b; smaller types below what c brings (PTX ISA, "cvt.pack")."""
+    d.has("sat")
+    to = d.mods[2] if len(d.mods) > 2 else ""
+    if to not in _PACK_BITS or "s32" not in d.mods:
+        d.unsupported()
+    bits, signed = _PACK_BITS[to], to[0] == "s"
+    d.only("pack", to, "s32", "b32")
+    d.count(3 if bits == 16 else 4)
+    o = d.dst(d.operands[0], "b32")
+    a, b = d.src(d.operands[1], "s32"), d.src(d.operands[2], "s32")
+    c = d.src(d.operands[3], "b32") if bits < 16 else -1
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    mask = (1 << bits) - 1
+
+    def run(w: Any, m: Any) -> None:
+        upper, lower = (np.clip(w.v[4][i].astype(np.int64), low, high) & mask for i in (a, b))
+        out = upper << bits | lower
+        if c >= 0:
+            out |= w.v[3][c].astype(np.int64) << 2 * bits
+        np.copyto(w.v[3][o], (out & 0xFFFFFFFF).astype(np.uint32), where=True if m is None else m)
+
+    d.alu(run)
+
+
 __all__ = ["as_bits", "cvt"]

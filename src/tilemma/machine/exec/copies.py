@@ -49,6 +49,7 @@ class CopyAgent(Agent):
     ) -> None:
         super().__init__(w, ins)
         self.lanes, self.to, self.sources, self.width, self.sizes = lanes, to, sources, width, sizes
+        self.numbered = False
 
     @property
     def actor(self) -> str:
@@ -192,8 +193,18 @@ def _close(w: Warp, copies: Copies, lanes: Any, number: int) -> None:
         mine = [a for a in copies.open if np.isin(a.lanes, lanes).all()]
         copies.open = [a for a in copies.open if a not in mine]
     copies.content[number] = mine
-    for agent in mine:
-        w.cta.cluster.events.complete(agent.event, number)
+    _number(w, mine, number)
+
+
+def _number(w: Warp, agents: Sequence[CopyAgent], number: int) -> None:
+    """Give the copies that have none yet the clock ``number``: who knows it knows of their end.
+
+    A copy keeps its first number: who waited for that has waited for the copy.
+    """
+    for agent in agents:
+        if not agent.numbered:
+            agent.numbered = True
+            w.cta.cluster.events.complete(agent.event, number)
 
 
 @instruction("cp.async.wait_group", "cp.async.wait_all")
@@ -264,10 +275,12 @@ def copy_arrive(d: Decoder) -> None:
         lanes = f.lanes if m is None else np.flatnonzero(m)
         copies.number += 1
         number = copies.number
-        mine = [a for a in copies.open if np.isin(a.lanes, lanes).any()]
+        # All copies of these lanes so far, in groups or not.
+        earlier = [*(a for group in copies.content.values() for a in group), *copies.open]
+        mine = [a for a in earlier if np.isin(a.lanes, lanes).any()]
         for agent in mine:
             agent.waited = True
-            w.cta.cluster.events.complete(agent.event, number)
+        _number(w, mine, number)
         at = address.values(w, None if m is None else lanes)
         barriers = [mbarriers.find(f, ins, int(a), "an arrival on") for a in at]
         if not keep_count:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tilemma.machine import strong
+from tilemma.machine.clocks import Message
 from tilemma.machine.decode import Decoder, instruction
+from tilemma.machine.exec import tensormaps
 from tilemma.machine.state import Frame
 
 _SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
@@ -16,9 +20,10 @@ def fence(d: Decoder) -> None:
     d.has("sc", "acq_rel", "acquire", "release", "sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     d.one_of(_SCOPES)
     d.only()
+    scope = strong.scope_of(d.ins)
 
     def run(f: Frame, m: Any) -> None:
-        strong.fence(f, f.w.rows_of(m))
+        strong.fence(f, f.w.rows_of(m), scope)
 
     d.visible(run)
 
@@ -32,6 +37,9 @@ def proxy(d: Decoder) -> None:
     )
     d.has("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     d.only()
+    if kind == "tensormap::generic":
+        _tensormap(d)
+        return
     # Restricted to global memory, the fence does nothing for shared memory.
     counts = kind.startswith("async") and "global" not in d.mods
 
@@ -46,12 +54,32 @@ def proxy(d: Decoder) -> None:
     d.visible(run)
 
 
+def _tensormap(d: Decoder) -> None:
+    """``fence.proxy.tensormap::generic.acquire.gpu [map], 128`` lets the warp use the map."""
+    acquires = "acquire" in d.mods
+    address = d.address(d.operands[0]) if acquires and d.operands else None
+
+    def run(f: Frame, m: Any) -> None:
+        rows = f.w.rows_of(m)
+        strong.fence(f, rows)
+        if address is not None:
+            for at in {int(a) for a in address.values(f.w, None if m is None else m.nonzero()[0])}:
+                tensormaps.fence_acquire(f, at)
+
+    d.visible(run)
+
+
 @instruction("fence.mbarrier_init")
 def mbarrier_init(d: Decoder) -> None:
     d.needs(90)
     d.has("release", "cluster")
     d.only("mbarrier_init")
-    d.visible(lambda f, m: fence_inits(f))
+
+    def run(f: Frame, m: Any) -> None:
+        release_inits(f)
+        fence_inits(f)
+
+    d.visible(run)
 
 
 def fence_inits(f: Frame) -> None:
@@ -59,3 +87,17 @@ def fence_inits(f: Frame) -> None:
     for barrier in f.w.inits:
         barrier.fenced = True
     f.w.inits.clear()
+
+
+def release_inits(f: Frame) -> None:
+    """`fence.mbarrier_init`: the inits, and nothing else, are released to whom a relaxed arrival tells of them."""
+    w = f.w
+    clocks = w.cta.cluster.clocks
+    size = clocks.seen.shape[1]
+    table = np.zeros(size, np.int32)
+    for barrier in w.inits:
+        table[barrier.init_column] = barrier.init_clock
+    message = Message(table, table.copy(), w.cta.cluster.serial)
+    if w.init_message is not None:
+        message.merge(w.init_message)
+    w.init_message = message

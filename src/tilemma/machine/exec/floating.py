@@ -10,6 +10,7 @@ import numpy as np
 
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import integer
+from tilemma.machine.exec.carries import carry_out
 from tilemma.machine.exec.integer import function, ufunc2
 from tilemma.machine.isa import approx, numerics
 
@@ -51,8 +52,8 @@ def fast_fma(a: Any, b: Any, c: Any) -> Any:
     s = p + c
     t = s - p
     error = (p - (s - t)) + (c - t)
-    if np.any(error) and np.isfinite(s).all():
-        s = numerics._to_odd(s, error)
+    if np.any(error):
+        s = numerics._to_odd(s, error)  # which leaves alone the lanes that are not finite
     return s.astype(np.float32)
 
 
@@ -83,7 +84,8 @@ _PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply,
 def _shared(name: str, arity: int, on_integers: Callable[[Decoder], None]) -> None:
     def decode(d: Decoder) -> None:
         if d.has("cc"):
-            d.unsupported("carries are not modelled")
+            carry_out(d)
+            return
         if d.type in FLOATS:
             _arith(d, name, arity)
         else:
@@ -106,6 +108,8 @@ def fma(d: Decoder) -> None:
 def mad(d: Decoder) -> None:
     if d.type in FLOATS:
         _arith(d, "fma", 3)
+    elif d.has("cc"):
+        carry_out(d)
     else:
         integer.mad(d)
 
@@ -150,9 +154,21 @@ def extremum(d: Decoder) -> None:
         integer.minimum(d)
         return
     nan, ftz = d.has("NaN"), d.has("ftz")
+    xorsign = d.has("xorsign") and d.has("abs")
     d.only(kind)
     element = _ELEMENT.get(kind, kind)
+    if xorsign:
+        on_values(d, lambda a, b: _with_xored_sign(op, element, a, b, nan=nan, ftz=ftz), kind, 2)
+        return
     on_values(d, lambda a, b: numerics.arith(op, element, a, b, nan=nan, ftz=ftz), kind, 2)
+
+
+def _with_xored_sign(op: str, name: str, a: Any, b: Any, *, nan: bool, ftz: bool) -> Any:
+    """`.xorsign.abs`: the extremum of the magnitudes with the product's sign (PTX ISA, "min", "max")."""
+    magnitudes = (numerics.arith("abs", name, x) for x in (a, b))
+    y = numerics.arith(op, name, *magnitudes, nan=nan, ftz=ftz)
+    negative = np.signbit(a) ^ np.signbit(b)
+    return np.where(negative & ~np.isnan(y), -y, y)
 
 
 @instruction("neg", "abs")

@@ -211,8 +211,8 @@ def cnot(d: Decoder) -> None:
 
 @instruction("lop3")
 def lop3(d: Decoder) -> None:
-    if d.has("BoolOp", "and", "or"):
-        d.unsupported("a predicate result")
+    boolean = d.one_of(("and", "or"), "none")
+    d.has("BoolOp")
     table = d.immediate(d.operands[4])
 
     def run(a: Any, b: Any, c: Any) -> Any:
@@ -222,7 +222,27 @@ def lop3(d: Decoder) -> None:
                 out |= (a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c)
         return out
 
-    function(d, run, "b32", "b32", "b32", "b32", operands=d.operands[:4])
+    if boolean == "none":
+        function(d, run, "b32", "b32", "b32", "b32", operands=d.operands[:4])
+        return
+    # `lop3.or.b32 d|p, a, b, c, table, q`: p is whether d is not zero, combined with q.
+    d.count(6)
+    to, predicate = d.pair(d.operands[0])
+    if predicate is None:
+        d.bad("`d|p` is needed")
+    o, p = d.dst(to, "b32"), d.dst(predicate, "pred")
+    rows = [d.src(x, "b32") for x in d.operands[1:4]]
+    q, negated = d.src_pred(d.operands[5])
+    combine = _LOGIC[boolean]
+
+    def with_predicate(w: Any, m: Any) -> None:
+        r, where = w.v[3], True if m is None else m
+        out = run(*(r[i] for i in rows))
+        truth = combine(out != 0, w.v[9][q] ^ negated)
+        np.copyto(r[o], out, where=where)
+        np.copyto(w.v[9][p], truth, where=where)
+
+    d.alu(with_predicate)
 
 
 @instruction("shl", "shr")
@@ -263,13 +283,23 @@ def funnel(d: Decoder) -> None:
     function(d, run, "b32", "b32", "b32", "u32")
 
 
+# The selectors that the modes stand for, by the low two bits of c (PTX ISA, "prmt").
+_PERMUTE = {
+    "f4e": (0x3210, 0x4321, 0x5432, 0x6543), "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+    "rc8": (0x0000, 0x1111, 0x2222, 0x3333), "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+    "ecr": (0x0000, 0x1110, 0x2210, 0x3210), "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+}  # fmt: skip
+
+
 @instruction("prmt")
 def permute(d: Decoder) -> None:
-    mode = d.one_of(("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"), "none")
-    if mode != "none":
-        d.unsupported()
+    mode = d.one_of(tuple(_PERMUTE), "none")
+    d.only("b32")
+    selectors = np.array(_PERMUTE.get(mode, (0, 0, 0, 0)), np.uint32)
 
     def run(a: Any, b: Any, c: Any) -> Any:
+        if mode != "none":
+            c = selectors[c & np.uint32(3)]
         both = b.astype(np.uint64) << np.uint64(32) | a
         out = np.zeros(32, np.uint32)
         for i in range(4):
@@ -364,15 +394,67 @@ def bit_mask(d: Decoder) -> None:
     function(d, run, "b32", "b32", "b32")
 
 
-@instruction("dp4a")
-def dot4(d: Decoder) -> None:
-    ta, tb = d.mods[0], d.mods[1]
-    out = "s32" if "s32" in (ta, tb) else "u32"
+def _parts(x: Any, word: Any) -> Any:
+    return np.ascontiguousarray(x).view(word).reshape(32, -1).astype(np.int64)
 
-    def parts(x: Any, t: str) -> Any:
-        return np.ascontiguousarray(x).view(np.int8 if t == "s32" else np.uint8).reshape(-1, 4).astype(np.int64)
+
+@instruction("dp4a", "dp2a")
+def dot(d: Decoder) -> None:
+    """Four products of bytes, or two of halves with the lower or upper two bytes, and a sum."""
+    ta, tb = d.mods[-2:]
+    if not {ta, tb} <= {"u32", "s32"}:
+        d.unsupported()
+    half = d.one_of(("lo", "hi")) if d.parts[0] == "dp2a" else ""
+    d.only(ta, tb)
+    out = "s32" if "s32" in (ta, tb) else "u32"
+    bytes_of = {"s32": np.int8, "u32": np.uint8}
+    halves_of = {"s32": np.int16, "u32": np.uint16}
+    chosen = {"": slice(0, 4), "lo": slice(0, 2), "hi": slice(2, 4)}[half]
 
     def run(a: Any, b: Any, c: Any) -> Any:
-        return ((parts(a, ta) * parts(b, tb)).sum(1) + c).astype(np.uint32).view(c.dtype)
+        left = _parts(a, halves_of[ta] if half else bytes_of[ta])
+        total = (left * _parts(b, bytes_of[tb])[:, chosen]).sum(1) + c
+        return total.astype(np.uint32).view(c.dtype)
 
     function(d, run, out, ta, tb, out)
+
+
+@instruction("szext")
+def extend(d: Decoder) -> None:
+    """The low b bits of a, with sign or zeros above."""
+    kind = d.type
+    clamp = d.one_of(("clamp", "wrap")) == "clamp"
+    d.only(kind)
+
+    def run(a: Any, b: Any) -> Any:
+        count = b.astype(np.int64) & 0xFFFFFFFF
+        count = np.minimum(count, 32) if clamp else count & 31
+        value = a.astype(np.int64) & ((np.int64(1) << count) - 1)
+        negative = (kind == "s32") & (count > 0) & (value >> np.maximum(count - 1, 0) & 1 == 1)
+        return np.where(negative, value - (np.int64(1) << count), value).astype(np.uint32).view(a.dtype)
+
+    function(d, run, kind, kind, "u32")
+
+
+@instruction("fns")
+def find_nth_set(d: Decoder) -> None:
+    """The position of the n-th set bit of a mask, from a base up or down."""
+    d.only("b32")
+
+    def one(mask: int, base: int, offset: int) -> int:
+        if offset == 0:
+            return base if base < 32 and mask >> base & 1 else 0xFFFFFFFF
+        position, left, step = base, abs(offset) - 1, 1 if offset > 0 else -1
+        while 0 <= position < 32:
+            if mask >> position & 1:
+                if left == 0:
+                    return position
+                left -= 1
+            position += step
+        return 0xFFFFFFFF
+
+    def run(mask: Any, base: Any, offset: Any) -> Any:
+        rows = zip(mask.tolist(), base.tolist(), offset.tolist(), strict=True)
+        return np.array([one(*x) for x in rows], np.uint32)
+
+    function(d, run, "b32", "b32", "b32", "s32")

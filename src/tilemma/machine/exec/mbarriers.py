@@ -15,6 +15,7 @@ from tilemma.machine import access
 from tilemma.machine import catalogue as hz
 from tilemma.machine.clocks import Message
 from tilemma.machine.decode import VIEW, AddressRow, Decoder, instruction
+from tilemma.machine.exec.integer import function
 from tilemma.machine.hazards import Place
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.scheduler import AGAIN, POLL
@@ -32,7 +33,8 @@ class Mbarrier:
     address: int
     count: int
     init: Access
-    init_row: int
+    # The column and clock by which threads know of the init.
+    init_column: int
     init_clock: int
     column: int
     pending: int = 0
@@ -174,7 +176,7 @@ def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = 
     clocks = w.cta.cluster.clocks
     if row is None:
         row = w.first + int(f.lanes[0])
-    if clocks.seen[row, barrier.init_row] < barrier.init_clock:
+    if clocks.seen[row, barrier.init_column] < barrier.init_clock:
         cluster = cta is not w.cta
         w.cta.machine.report(
             hz.MbarrierBeforeInit.at(
@@ -196,7 +198,7 @@ def for_copy(f: Frame, ins: Instruction, address: int, row: int) -> Mbarrier:
     """The mbarrier that an asynchronous copy will complete on: its init must be visible to the async proxy."""
     barrier = find(f, ins, address, "the copy completes on", row)
     clocks = f.w.cta.cluster.clocks
-    if not barrier.fenced and clocks.fenced[row, barrier.init_row] < barrier.init_clock:
+    if not barrier.fenced and clocks.fenced[row, barrier.init_column] < barrier.init_clock:
         f.w.cta.machine.report(
             hz.MbarrierInitNotVisible.at(f.w.place(ins), other=barrier.init.place, address=barrier.address)
         )
@@ -264,7 +266,10 @@ def init(d: Decoder) -> None:
             # Its bytes must not be read as data; the words are poison.
             row = w.first + int(lanes[0])
             column = cluster.clocks.column(("mbarrier", w.cta.rank, at))
-            barrier = Mbarrier(w.cta, at, n, info, row, cluster.clocks.now[w.row], column)
+            init_column = cluster.clocks.column(("mbarrier-init", w.cta.rank, at))
+            init_clock = int(cluster.clocks.seen[:, init_column].max()) + 1
+            cluster.clocks.learn(np.array([row]), init_column, init_clock, fenced=False)
+            barrier = Mbarrier(w.cta, at, n, info, init_column, init_clock, column)
             shared.mbarriers[at] = barrier
             w.inits.append(barrier)
             # Releases of the initialising thread from here on cover the init.
@@ -327,7 +332,8 @@ def arrive(d: Decoder) -> None:
         for at, lanes in _groups(f, m, address):
             barrier = find(f, ins, at, "arrival on", w.first + int(lanes[0]))
             if state >= 0:
-                w.v[6][state][lanes] = barrier.phase << 1
+                # The phase and what is pending before this arrival.
+                w.v[6][state][lanes] = barrier.phase << 32 | barrier.pending
             place = w.place(ins)
             n = len(lanes)
             if amount >= 0:
@@ -388,7 +394,7 @@ def wait(d: Decoder) -> None:
         for at, lanes in _groups(f, m, address):
             barrier = find(f, ins, at, "wait on", w.first + int(lanes[0]))
             want = w.v[VIEW[kind]][wanted][lanes].astype(np.int64)
-            done = (barrier.phase & 1) != (want & 1) if by_parity else barrier.phase > want >> 1
+            done = (barrier.phase & 1) != (want & 1) if by_parity else barrier.phase > want >> 32
             if blocks and not given_up and not done.all() and machine.random.random() >= machine.impatience:
                 barrier.waiters.append(f)
                 parity = int(want[0] & 1) if by_parity else None
@@ -411,7 +417,9 @@ def wait(d: Decoder) -> None:
 
 @instruction("mbarrier.pending_count")
 def pending_count(d: Decoder) -> None:
-    d.unsupported("the opaque state does not hold the pending count here")
+    d.needs(80)
+    d.only("pending_count", "b64")
+    function(d, lambda state: state.astype(np.uint32), "u32", "u64")
 
 
 __all__ = ["LANES", "Mbarrier", "find", "for_copy"]

@@ -8,14 +8,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilemma.machine import access, global_access, strong
+from tilemma.machine import access, element_types, global_access, provenance, strong
 from tilemma.machine.catalogue import OutOfBounds
 from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
 from tilemma.machine.isa import numerics
 from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-from tilemma.machine.parser import TYPE_BYTES
 from tilemma.machine.state import LANES, Frame
-from tilemma.machine.syntax import Operand, Symbol
+from tilemma.machine.syntax import TYPE_BYTES, Operand, Symbol
 
 _SPACES = {
     "global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "shared", "local": "local",
@@ -78,11 +77,21 @@ class Registers:
 
 def data_registers(d: Decoder, operand: Operand, kind: str, *, write: bool) -> Registers:
     """The registers of a scalar or vector operand of element type ``kind``."""
+    if kind == "b128":
+        return _quad_registers(d, operand, write=write)
     rows = []
     for item in d.items(operand):
         cls, row = d.dst_any(item, kind) if write else d.src_any(item, kind)
         rows.append((RAW[cls], row))
     return Registers(tuple(rows), TYPE_BYTES[kind], write and kind[0] == "s")
+
+
+def _quad_registers(d: Decoder, operand: Operand, *, write: bool) -> Registers:
+    """A `.b128` register as its two halves, the lower first."""
+    cls, row = d.dst_any(operand, "b64") if write else d.src_any(operand, "b64")
+    if cls != "128":
+        d.bad("a register of type .b128 is needed")
+    return Registers(((RAW["64"], row), (RAW["64"], row + 1)), 8, False)
 
 
 @instruction("ld", "ldu")
@@ -116,16 +125,38 @@ def _call_parameter(d: Decoder, operand: Operand) -> bool:
     return isinstance(base, Symbol) and base.name in d.program.local_offsets
 
 
+def _ld_param_at(d: Decoder, registers: Registers, address: AddressRow, width: int, size: int) -> None:
+    """A parameter by an address in a register: in the `.param` space, or the generic one of `cvta.param`."""
+    ins, views = d.ins, d.program.parameter_views
+
+    def run(f: Frame, m: Any) -> None:
+        lanes = None if m is None else np.flatnonzero(m)
+        addr = address.values(f.w, lanes)
+        addr = np.where(addr >= PARAM_WINDOW, addr - PARAM_WINDOW, addr)
+        bad = np.flatnonzero((addr < 0) | (addr + width > size) | (addr % width != 0))
+        if len(bad):
+            f.w.cta.machine.report(
+                OutOfBounds.at(
+                    f.w.place(ins), lanes=(LANES if lanes is None else lanes)[bad], access="read of",
+                    space=f"{width} bytes at parameter offset {int(addr[bad[0]])}", what=f"there are {size} bytes",
+                ),
+                fatal=True,
+            )  # fmt: skip
+        registers.scatter(f.w, lanes, views[width][addr // width])
+
+    d.visible(run)
+
+
 def _ld_param(d: Decoder, registers: Registers, address: AddressRow, width: int) -> None:
     program = d.program
-    base = address
     view, shift = program.parameter_views[width], {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}[width]
     size = max((p.offset + p.size for p in program.entry.parameters), default=0)
     operand = d.operands[1]
     symbol = getattr(operand, "base", None)
     if not isinstance(symbol, Symbol):
-        d.unsupported("parameters through registers; name the parameter")
-    offset = d.symbol_value(symbol) - PARAM_WINDOW + operand.offset  # type: ignore[union-attr]
+        _ld_param_at(d, registers, address, width, size)
+        return
+    offset = d.symbol_value(symbol) + operand.offset  # type: ignore[union-attr]
     if offset % width or not 0 <= offset <= size - width:
         d.bad(f"{width} bytes at offset {offset} of {size} bytes of parameters")
     index = offset >> shift
@@ -137,7 +168,6 @@ def _ld_param(d: Decoder, registers: Registers, address: AddressRow, width: int)
         registers.scatter(w, lanes, np.ascontiguousarray(np.broadcast_to(word, (n, *word.shape[1:]))))
 
     d.alu(run)
-    del base
 
 
 def _ld_shared(d: Decoder, registers: Registers, address: AddressRow, width: int) -> None:
@@ -156,6 +186,8 @@ def _ld_shared(d: Decoder, registers: Registers, address: AddressRow, width: int
 
 def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, space: str, order: str) -> None:
     ins = d.ins
+    check = element_types.watch(d.program, ins, d.operands[0])
+    ids = provenance.word_registers(d, d.operands[0])
     kind = "ld" if order == "weak" else "atom"
     if order != "weak":
         d.program.communicates = True
@@ -166,12 +198,15 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
         addr = address.values(w, lanes)
         some = LANES if lanes is None else lanes
         if space == "global" or (space == "generic" and int(addr.max()) < SHARED_WINDOW):
+            if check is not None:
+                check(w.cta.machine, int(addr[0]))
             if order != "weak":
-                strong.before_read(f, some, addr, order)
+                strong.before_read(f, some, addr, order, ins)
             words = global_access.global_load(f, ins, some, addr, width, kind)
             w.cta.machine.performance.global_(ins, addr, width)
+            provenance.global_loaded(w, ids, some, addr)
         elif space == "shared":
-            strong.before_read(f, some, addr, order)
+            strong.before_read(f, some, addr, order, ins)
             words = access.shared_load(f, ins, some, addr, width, kind)
         else:
             words = _generic_load(f, ins, some, addr, width)
@@ -237,6 +272,8 @@ def st(d: Decoder) -> None:
     if space == "param":
         d.unsupported("parameters of an entry are read only")
     ins = d.ins
+    check = element_types.watch(d.program, ins, d.operands[1])
+    ids = provenance.word_registers(d, d.operands[1])
     how = "st" if order == "weak" else "atom"
     if order != "weak":
         d.program.communicates = True
@@ -248,11 +285,15 @@ def st(d: Decoder) -> None:
         addr = address.values(w, lanes)
         values = registers.gather(w, lanes, width)
         if order != "weak":
-            strong.before_write(f, some, addr, order)
+            strong.before_write(f, some, addr, order, ins)
         if space == "shared":
             access.shared_store(f, ins, some, addr, width, values, how)
             w.cta.machine.performance.shared(ins, addr, width)
+            if ids and how == "st" and int(addr.max()) <= access.OFFSET_MASK:
+                provenance.stored(w, ids, some, addr)
         elif space == "global" or int(addr.max()) < SHARED_WINDOW:
+            if check is not None:
+                check(w.cta.machine, int(addr[0]))
             global_access.global_store(f, ins, some, addr, width, values, how)
             w.cta.machine.performance.global_(ins, addr, width)
         else:
@@ -313,7 +354,7 @@ def _local(d: Decoder, registers: Registers, address: AddressRow, width: int, *,
 _FLOAT = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
-def _atomic_function(op: str, kind: str) -> Any:
+def atomic_function(op: str, kind: str) -> Any:
     """``f(old, b, c) -> new`` on Python numbers (integers) or NumPy scalars (floats)."""
     if op == "exch":
         return lambda a, b, c: b
@@ -371,9 +412,11 @@ def atom(d: Decoder) -> None:
     address = d.address(operands[0])
     value = data_registers(d, operands[1], kind, write=False)
     third = data_registers(d, operands[2], kind, write=False) if op == "cas" else None
-    f2 = _atomic_function(op, kind)
+    f2 = atomic_function(op, kind)
     ins, size = d.ins, TYPE_BYTES[kind]
-    width = size * len(value.rows)
+    width = value.size * len(value.rows)
+    if kind == "b128" and op not in ("exch", "cas"):
+        d.unsupported()
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
@@ -382,14 +425,22 @@ def atom(d: Decoder) -> None:
         shared = space == "shared" or int(addr[0]) >= SHARED_WINDOW
         if int(addr[0]) >= SHARED_WINDOW:
             addr = addr - SHARED_WINDOW
-        strong.before_read(f, lanes, addr, order)
-        strong.before_write(f, lanes, addr, order)
+        strong.before_read(f, lanes, addr, order, ins)
+        strong.before_write(f, lanes, addr, order, ins)
         load, store = (
             (access.shared_load, access.shared_store)
             if shared
             else (global_access.global_load, global_access.global_store)
         )
         old = load(f, ins, lanes, addr, width, "atom")
+        if kind == "b128":
+            desired = third.gather(w, lanes, width) if third else None
+            after, before = _exchange_wide(f, addr, old, value.gather(w, lanes, width), desired)
+            store(f, ins, lanes, addr, width, after, "atom")
+            if result is not None:
+                result.scatter(w, lanes, before)
+            w.cta.machine.progress += 1
+            return
         b = value.gather(w, lanes, width).view(_WORD[size]).reshape(len(lanes), -1)
         c = third.gather(w, lanes, width) if third else None
         before, after = _combine(f, f2, addr, old, b, c, _WORD[size])
@@ -399,6 +450,22 @@ def atom(d: Decoder) -> None:
         w.cta.machine.progress += 1
 
     d.visible(run)
+
+
+def _exchange_wide(f: Frame, addr: Any, old: Any, b: Any, c: Any) -> tuple[Any, Any]:
+    """`exch` (c is None) or `cas` of 128 bits, rows of two words: what each address ends with, what each saw."""
+    memory = {int(a): tuple(x) for a, x in zip(addr, old.tolist(), strict=True)}
+    before = old.copy()
+    order = list(range(len(addr)))
+    f.w.cta.machine.random.shuffle(order)
+    for i in order:
+        a = int(addr[i])
+        before[i] = memory[a]
+        if c is None:
+            memory[a] = tuple(b[i].tolist())
+        elif memory[a] == tuple(b[i].tolist()):
+            memory[a] = tuple(c[i].tolist())
+    return np.array([memory[int(a)] for a in addr], np.uint64), before
 
 
 def _combine(f: Frame, f2: Any, addr: Any, old: Any, b: Any, c: Any, word: Any) -> tuple[Any, Any]:

@@ -11,8 +11,8 @@ from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from tilemma.machine.syntax import Register, Special, Symbol, Vector
 
 _WINDOWS = {
-    "global": 0, "const": 0, "param": 0, "param::entry": 0, "shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW,
-    "shared::cluster": SHARED_WINDOW, "local": LOCAL_WINDOW,
+    "global": 0, "const": 0, "param": PARAM_WINDOW, "param::entry": PARAM_WINDOW, "shared": SHARED_WINDOW,
+    "shared::cta": SHARED_WINDOW, "shared::cluster": SHARED_WINDOW, "local": LOCAL_WINDOW,
 }  # fmt: skip
 _CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 
@@ -20,10 +20,11 @@ _CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo",
 @instruction("mov")
 def mov(d: Decoder) -> None:
     kind = d.type
-    if kind == "b128":
-        d.unsupported("128-bit registers")
     d.count(2)
     to, source = d.operands
+    if kind == "b128":
+        _wide(d, to, source)
+        return
     if isinstance(to, Vector):
         _unpack(d, to, source)
     elif isinstance(source, Vector):
@@ -47,6 +48,28 @@ def mov(d: Decoder) -> None:
                 np.copyto(r[o], r[a], where=m)
 
         d.alu(run)
+
+
+def _wide(d: Decoder, to: Any, source: Any) -> None:
+    """`mov.b128`: a register of 128 bits is two rows; a vector names the halves, the lower first."""
+
+    def rows(x: Any, get: Any) -> list[int]:
+        if isinstance(x, Vector):
+            return [get(item, "b64")[1] for item in x.items]
+        cls, row = get(x, "b64")
+        return [row, row + 1] if cls == "128" else []
+
+    outs, ins = rows(to, d.dst_any), rows(source, d.src_any)
+    if len(outs) != 2 or len(ins) != 2:
+        d.bad("it moves between .b128 registers and pairs of .b64 registers")
+
+    def run(w: Any, m: Any) -> None:
+        r = w.v[6]
+        values = [r[i].copy() for i in ins]
+        for o, value in zip(outs, values, strict=True):
+            np.copyto(r[o], value, where=True if m is None else m)
+
+    d.alu(run)
 
 
 def _width(d: Decoder, cls: str, count: int) -> int:
@@ -155,7 +178,8 @@ def mapa(d: Decoder) -> None:
     shared = d.has("shared::cluster")
     d.only(kind)
     if not shared:
-        d.unsupported("generic addresses; use .shared::cluster")
+        _generic_mapa(d)
+        return
     o, v = d.dst(d.operands[0], kind), VIEW[kind]
     source = d.operands[1]
     a = d.src(source, kind) if isinstance(source, Register) else d.program.constant("32", d.symbol_value(source))  # type: ignore[arg-type]
@@ -166,6 +190,22 @@ def mapa(d: Decoder) -> None:
         rank = w.v[3][b].astype(r[a].dtype)
         value = (r[a] & r[a].dtype.type(0xFFFFFF)) | (rank + r[a].dtype.type(1)) << r[a].dtype.type(24)
         np.copyto(r[o], value, where=True if m is None else m)
+
+    d.alu(run)
+
+
+def _generic_mapa(d: Decoder) -> None:
+    """`mapa` of a generic address: the same, inside the window of shared memory."""
+    kind = d.type
+    o, v = d.dst(d.operands[0], kind), VIEW[kind]
+    a, b = d.src(d.operands[1], kind), d.src(d.operands[2], "u32")
+    window = np.uint64(SHARED_WINDOW)
+
+    def run(w: Any, m: Any) -> None:
+        address = w.v[v][a].astype(np.uint64) - window
+        rank = w.v[3][b].astype(np.uint64)
+        mapped = window + ((address & np.uint64(0xFFFFFF)) | (rank + np.uint64(1)) << np.uint64(24))
+        np.copyto(w.v[v][o], mapped.astype(w.v[v][o].dtype), where=True if m is None else m)
 
     d.alu(run)
 

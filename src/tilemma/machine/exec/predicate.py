@@ -48,7 +48,8 @@ def setp(d: Decoder) -> None:
     d.has("ftz")
     d.only(op, kind)
     if kind in _ELEMENT:
-        d.unsupported("packed comparisons")
+        _setp_packed(d, op, kind, combine)
+        return
     first, second = d.pair(d.operands[0])
     v = VIEW[kind]
     o = d.dst(first, "pred")
@@ -87,14 +88,66 @@ def setp(d: Decoder) -> None:
     d.alu(run)
 
 
+def _setp_packed(d: Decoder, op: str, kind: str, combine: str) -> None:
+    """`setp` on pairs: the first predicate is that of the lower half, the second that of the upper."""
+    first, second = d.pair(d.operands[0])
+    o = d.dst(first, "pred")
+    o2 = d.dst(second, "pred") if second is not None else -1
+    a, b = d.src(d.operands[1], kind), d.src(d.operands[2], kind)
+    c, negated = d.src_pred(d.operands[3]) if combine != "none" else (-1, False)
+    compare, v = comparison(op, kind), VIEW[kind]
+
+    def run(w: Any, m: Any) -> None:
+        p, where = w.v[9], True if m is None else m
+        truth = compare(w.v[v][a], w.v[v][b]).reshape(32, 2)
+        if c >= 0:
+            truth = _BOOL[combine](truth, (p[c] ^ negated)[:, None])
+        np.copyto(p[o], truth[:, 0], where=where)
+        if o2 >= 0:
+            np.copyto(p[o2], truth[:, 1], where=where)
+
+    d.alu(run)
+
+
+# What `set` writes for true, by the type of the result (PTX ISA, "set").
+_TRUE: dict[str, Any] = {
+    "f32": np.float32(1.0), "f16": np.float16(1.0), "bf16": np.uint16(0x3F80), "u32": -1, "s32": -1, "u16": -1,
+    "s16": -1,
+}  # fmt: skip
+
+
 @instruction("set")
 def set_(d: Decoder) -> None:
     op, out, kind = d.mods[0], d.mods[-2], d.mods[-1]
+    combine = d.one_of(tuple(_BOOL), "none") if len(d.operands) == 4 else "none"
     d.has("ftz")
     d.only(op, out, kind)
+    packed = kind in _ELEMENT
+    if packed:
+        # Both halves of the result are of the packed type, or masks of 16 bits.
+        true: Any = {"f16x2": np.uint16(0x3C00), "bf16x2": np.uint16(0x3F80)}.get(out, np.uint16(0xFFFF))
+    elif out in _TRUE:
+        true = _TRUE[out]
+    else:
+        d.unsupported()
     compare = comparison(op, kind)
-    one = np.float32(1.0) if out == "f32" else -1
-    function(d, lambda a, b: np.where(compare(a, b), one, 0), out, kind, kind)
+    v, vo = VIEW[kind], VIEW[out]
+    d.count(4 if combine != "none" else 3)
+    o, a, b = d.dst(d.operands[0], out), d.src(d.operands[1], kind), d.src(d.operands[2], kind)
+    c, negated = d.src_pred(d.operands[3]) if combine != "none" else (-1, False)
+
+    def run(w: Any, m: Any) -> None:
+        truth = compare(w.v[v][a], w.v[v][b])
+        if c >= 0:
+            third = w.v[9][c] ^ negated
+            truth = _BOOL[combine](truth, np.repeat(third, 2) if packed else third)
+        result = np.where(truth, true, 0)
+        target = w.v[vo][o]
+        if packed:
+            result = result.astype(np.uint16).view(np.uint32)
+        np.copyto(target, result, where=True if m is None else m, casting="unsafe")
+
+    d.alu(run)
 
 
 @instruction("selp")

@@ -9,11 +9,17 @@ from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.scheduler import AGAIN
 from tilemma.machine.state import Cta, Frame
+from tilemma.machine.syntax import Immediate
 
 
 def at_launch(cta: Cta) -> int:
-    """Registers of a thread at launch; 0 where the directives leave it open and ptxas ignores setmaxnreg."""
-    directives = cta.machine.program.entry.directives
+    """Registers of a thread at launch; 0 where the directives leave it open and ptxas ignores setmaxnreg.
+
+    ptxas gives a kernel the largest count of its `setmaxnreg.inc` where all threads can have that many, and an
+    equal share of the 65536 registers where they cannot (`ptxas -v`, CUDA 13.5).
+    """
+    program = cta.machine.program
+    directives = program.entry.directives
     if "maxnreg" in directives:
         return directives["maxnreg"][0]
     threads = 1
@@ -21,7 +27,15 @@ def at_launch(cta: Cta) -> int:
         threads *= n
     if not threads or "minnctapersm" not in directives:
         return 0
-    return min(255, 65536 // (threads * directives["minnctapersm"][0]) // 8 * 8)
+    threads *= directives["minnctapersm"][0]
+    counts = [
+        ins.operands[0].value
+        for ins in program.entry.instructions
+        if ins.opcode.startswith("setmaxnreg.inc") and isinstance(ins.operands[0], Immediate)
+    ]
+    if counts and max(counts) * threads <= 65536:
+        return int(max(counts))
+    return min(255, 65536 // threads // 8 * 8)
 
 
 @instruction("setmaxnreg")

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.machine.catalogue import ShuffleOfInactiveLane
 from tilemma.machine.decode import VIEW, Decoder, instruction
 from tilemma.machine.exec import aligned
+from tilemma.machine.hazards import ranges
 from tilemma.machine.state import LANES, Frame
-from tilemma.machine.syntax import Sink
+from tilemma.machine.syntax import Instruction, Sink
 
 
 def _mask(f: Frame, m: Any, row: int) -> int:
@@ -29,6 +31,7 @@ def shfl(d: Decoder) -> None:
     o = d.dst(to, "b32")
     p = d.dst(predicate, "pred") if predicate is not None and not isinstance(predicate, Sink) else -1
     a, b, c, mask = (d.src(x, "b32") for x in d.operands[1:5])
+    d.membership = mask
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:
@@ -52,12 +55,23 @@ def shfl(d: Decoder) -> None:
             source = lowest | (shift & ~segment & 31)
             inside = source <= highest
         source = np.where(inside, source, LANES)
+        reading = w.live if m is None else m
+        lost = reading & ~named[source]
+        if lost.any():
+            _report_lost(f, ins, np.flatnonzero(lost), source[lost])
         value = u[a][source]
         _put(u[o], value, None if named.all() and m is None else named if m is None else m)
         if p >= 0:
             _put(w.v[9][p], inside, m)
 
-    d.visible(run)
+    d.visible(aligned.by_mask(run, mask))
+
+
+def _report_lost(f: Frame, ins: Instruction, lanes: Any, sources: Any) -> None:
+    """Report the lanes that get the register of a lane that does not execute the shuffle."""
+    f.w.cta.machine.report(
+        ShuffleOfInactiveLane.at(f.w.place(ins), lanes=lanes, opcode=ins.opcode, sources=ranges(sources))
+    )
 
 
 @instruction("vote.sync")
@@ -67,7 +81,7 @@ def vote(d: Decoder) -> None:
     d.only("sync", out)
     o = d.dst(d.operands[0], out)
     a, negated = d.src_pred(d.operands[1])
-    mask = d.src(d.operands[2], "b32")
+    mask = d.membership = d.src(d.operands[2], "b32")
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:
@@ -81,7 +95,7 @@ def vote(d: Decoder) -> None:
             result = {"all": votes.all(), "any": votes.any(), "uni": votes.all() or not votes.any()}[mode]
             _put(w.v[9][o], result, m)
 
-    d.visible(run)
+    d.visible(aligned.by_mask(run, mask))
 
 
 @instruction("match.any.sync", "match.all.sync")
@@ -92,6 +106,7 @@ def match(d: Decoder) -> None:
     o = d.dst(to, "b32")
     p = d.dst(predicate, "pred") if predicate is not None and not isinstance(predicate, Sink) else -1
     a, mask = d.src(d.operands[1], kind), d.src(d.operands[2], "b32")
+    d.membership = mask
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:
@@ -110,7 +125,7 @@ def match(d: Decoder) -> None:
         else:
             _put(w.v[3][o], sets, m)
 
-    d.visible(run)
+    d.visible(aligned.by_mask(run, mask))
 
 
 @instruction("redux.sync")
@@ -122,6 +137,7 @@ def redux(d: Decoder) -> None:
     if kind == "f32":
         d.unsupported("a float reduction")
     o, a, mask = d.dst(d.operands[0], kind), d.src(d.operands[1], kind), d.src(d.operands[2], "b32")
+    d.membership = mask
     reduce = {
         "add": np.add.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce, "and": np.bitwise_and.reduce,
         "or": np.bitwise_or.reduce, "xor": np.bitwise_xor.reduce,
@@ -135,7 +151,7 @@ def redux(d: Decoder) -> None:
         total = reduce(values) if op != "add" else values.astype(np.int64).sum() & 0xFFFFFFFF
         _put(view[o], np.array(total).astype(np.int64).astype(view[o].dtype), m)
 
-    d.visible(run)
+    d.visible(aligned.by_mask(run, mask))
 
 
 @instruction("activemask")
@@ -158,7 +174,7 @@ def elect(d: Decoder) -> None:
     if predicate is None:
         d.bad("`d|p` is needed")
     p = d.dst(predicate, "pred")
-    mask = d.src(d.operands[1], "b32")
+    mask = d.membership = d.src(d.operands[1], "b32")
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:
@@ -171,4 +187,4 @@ def elect(d: Decoder) -> None:
             _put(w.v[3][o], leader, m)
         _put(w.v[9][p], leader == LANES, m)
 
-    d.visible(run)
+    d.visible(aligned.by_mask(run, mask))

@@ -277,7 +277,7 @@ class Operation(Agent):
             machine.wake(waiting)
 
     def _swizzles(self, w: Warp, letter: str, raw: int, at: Any) -> None:
-        """The tensor map that wrote the tile and the descriptor that reads it must swizzle alike."""
+        """The tensor map that wrote the tile and the descriptor that reads it must have the same swizzle."""
         cta = self.group.cta
         first = cta.shared.writer[int(at.flat[0])]
         event = cta.cluster.events.of(int(first)) if first > 0 else None

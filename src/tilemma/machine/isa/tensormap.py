@@ -12,6 +12,7 @@ are exchanged by the bits of the shared-memory address itself, as in ``descripto
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -190,3 +191,56 @@ def box_transfer(image: TensorMapImage, coords: Sequence[int], shared_address: i
     pitch = np.array((image.element_bytes, *image.strides), dtype=np.int64)
     offsets = np.where(inside, pitch @ at, -1)
     return offsets, swizzle(shared_address + shared, image.swizzle)
+
+
+# -- tensor maps as bytes
+# The ISA leaves the 1024 bits opaque; these are the machine's own.  Element types and modes have the numbers that
+# `tensormap.replace` gives them (PTX ISA, "tensormap.replace").
+BYTES = 128
+_MAGIC = b"tensormp"
+ELEMENT_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32", "f64", "bf16", "tf32", "tf32")
+SWIZZLES = (0, 32, 64, 128)
+_HEAD = struct.Struct("<8sBBBBBxxxQ")
+_RANK = 5
+
+
+def encoded(image: TensorMapImage, address: int) -> bytes:
+    """``image`` over the tensor at a global address as 128 bytes."""
+    name = dtype(image.dtype).name
+    code = ELEMENT_TYPES.index(name) if name in ELEMENT_TYPES else {1: 0, 2: 1, 4: 2, 8: 4}[image.element_bytes]
+    head = _HEAD.pack(
+        _MAGIC, code, image.rank - 1, SWIZZLES.index(image.swizzle), _INTERLEAVE.index(image.interleave),
+        int(image.oob_nan), address,
+    )  # fmt: skip
+
+    def padded(values: Sequence[int], count: int) -> list[int]:
+        return [*values, *[1] * (count - len(values))]
+
+    body = struct.pack(
+        "<5Q4Q5H5B", *padded(image.dims, _RANK), *padded(image.strides, _RANK - 1), *padded(image.box, _RANK),
+        *padded(image.element_strides, _RANK),
+    )  # fmt: skip
+    return (head + body).ljust(BYTES, b"\0")
+
+
+def decoded(raw: bytes) -> tuple[TensorMapImage, int] | None:
+    """The image and the address that 128 bytes hold; None where they are no tensor map."""
+    magic, code, rank, swizzle_mode, interleave, fill, address = _HEAD.unpack_from(raw)
+    if magic != _MAGIC or code >= len(ELEMENT_TYPES) or rank >= _RANK or swizzle_mode > 3 or interleave > 2:
+        return None
+    numbers = struct.unpack_from("<5Q4Q5H5B", raw, _HEAD.size)
+    rank += 1
+    dims, strides, box, steps = numbers[:5], numbers[5:9], numbers[9:14], numbers[14:19]
+    image = TensorMapImage(
+        ELEMENT_TYPES[code], dims[:rank], strides[: rank - 1], box[:rank], steps[:rank], SWIZZLES[swizzle_mode],
+        _INTERLEAVE[interleave], bool(fill),
+    )  # fmt: skip
+    return image, address
+
+
+# Where `tensormap.replace` puts a field: offset, bytes of one, how many there are.
+FIELDS = {
+    "elemtype": (8, 1, 1), "rank": (9, 1, 1), "swizzle_mode": (10, 1, 1), "interleave_layout": (11, 1, 1),
+    "fill_mode": (12, 1, 1), "global_address": (16, 8, 1), "global_dim": (24, 8, 5), "global_stride": (64, 8, 4),
+    "box_dim": (96, 2, 5), "element_stride": (106, 1, 5),
+}  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilemma.ir.tile import Kernel
+from tilemma.targets.cpu.perturbation import Perturbation
 
 
 def execute(
@@ -24,20 +25,22 @@ def execute(
     dims: Mapping[str, int],
     seed: int = 0,
     out: Callable[[str], Any] | None = None,
+    perturbation: Perturbation | None = None,
 ) -> None:
     """Run ``kernel`` on ``arrays``, in place.
 
     ``arrays``: by parameter name (and the buffer of ``kernel.returns``), of the parameters' NumPy types and
     shapes, any strides.  ``scalars`` and ``dims``: by name.  ``seed`` picks one of the orders in which
     instances and asynchronous copies may proceed.  ``out`` takes what the kernel prints.
+    ``perturbation`` changes every value that a target may compute with another rounding.
 
     Raises a subclass of `ProgramFault` where the program has no defined result, `ArgumentMisfit` for arrays
     that do not fit.
     """
-    # The rehearsal needs a part of the executor only, and few processes need both.
+    # The event simulation needs only a part of the executor, and few processes need both.
     from tilemma.targets.cpu.program import Program
 
-    Program(kernel).run(arrays, scalars, dims, seed, out)
+    Program(kernel, perturbation).run(arrays, scalars, dims, seed, out)
 
 
-__all__ = ["execute"]
+__all__ = ["Perturbation", "execute"]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilemma.arithmetic.convert import Array, load, store
 from tilemma.ir.expr import Expr, value_of
 from tilemma.ir.types import Space, View
 from tilemma.records import record
@@ -23,7 +24,7 @@ from tilemma.targets.cpu.faults import (
     within,
 )
 from tilemma.targets.cpu.storage import Region, Storage
-from tilemma.targets.cpu.values import Array, Value, from_element, load, store
+from tilemma.targets.cpu.values import Value, from_element
 
 
 class Place(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilemma import dtypes
+from tilemma.arithmetic.convert import Array, carrier, load, rounded, store
 from tilemma.dtypes import DType
 from tilemma.ir import walk
 from tilemma.ir.expr import Expr, FragmentElement, value_of
@@ -30,7 +31,6 @@ from tilemma.targets.cpu.faults import FragmentUnset, NotInReference, TileMismat
 from tilemma.targets.cpu.registers import Registers, Tile, accumulate, operand, product
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.tasks import Instance
-from tilemma.targets.cpu.values import Array, carrier, load, rounded, store
 
 Find = Callable[[Frame], tuple[Registers, tuple[int, ...]]]
 
@@ -164,9 +164,10 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
     future = None if op.future is None else c.slot("future", op.future)
     keeps = None if op.accumulate is None else c.value(op.accumulate)
     hides = any(isinstance(x, ScaleMma) and x.acc.name == name for x in walk.walk(c.kernel.body))
+    perturbation = c.perturbation
 
     def run(f: Frame) -> None:
-        (x, _), (y, _) = a(f), b(f)
+        (x, kind), (y, _) = a(f), b(f)
         if a_turned:
             x = x.T
         if not b_turned:
@@ -177,8 +178,9 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
                 rule="the same K on both sides",
             )
         p = product(x, y, t)
-        if scale is not None:
-            p = p * scale(f, p.shape[0])
+        factors = None if scale is None else scale(f, p.shape[0])
+        if factors is not None:
+            p = p * factors
         registers, index = acc(f)
         if keeps is not None and not keeps(f):
             registers.write(index, f[INSTANCE].threads, Tile(t, np.zeros(p.shape, carrier(t))))
@@ -189,6 +191,9 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
                 what=f"`mma` makes a tile of {list(p.shape)}, accumulator `{name}` has {list(before.shape)}",
                 rule="the accumulator's extents to be M x N",
             )
+        if perturbation is not None:
+            around = before if tile.hidden is None else tile.hidden
+            p = perturbation.contraction(p, around, x, y, factors, t, kind)
         if hides:
             tile.data = before
             tile.hidden = p if tile.hidden is None else tile.hidden + p
@@ -224,7 +229,7 @@ def _scale(c: Compiler, rows: View | None, factor: Expr | None) -> Callable[[Fra
 
 def scale_mma(c: Compiler, op: ScaleMma, scope: Scope) -> Step:
     where, t = find(c, op.acc), types_of(c)[op.acc.name]
-    scale = _scale(c, op.scale_a, op.scale_b)
+    scale, perturbation = _scale(c, op.scale_a, op.scale_b), c.perturbation
     assert scale is not None
 
     def run(f: Frame) -> None:
@@ -232,7 +237,10 @@ def scale_mma(c: Compiler, op: ScaleMma, scope: Scope) -> Step:
         tile = registers.update(index, f[INSTANCE].threads)
         if tile.hidden is None or tile.data is None:
             raise FragmentUnset(op.span, name=op.acc.name)
-        tile.data = accumulate(tile.data, tile.hidden * scale(f, tile.data.shape[0]), t)
+        scaled = tile.hidden * scale(f, tile.data.shape[0])
+        if perturbation is not None:
+            scaled = perturbation.scaling(scaled, tile.data, t)
+        tile.data = accumulate(tile.data, scaled, t)
         tile.hidden = None
 
     return Step(run)
@@ -249,6 +257,7 @@ def store_(c: Compiler, op: Store, scope: Scope) -> Step:
     rows = None if op.rows is None else c.value(op.rows)
     columns = None if op.columns is None else c.value(op.columns)
     known = all(value_of(e) is not None for e in op.dst.shape)
+    perturbation = c.perturbation
 
     def run(f: Frame) -> None:
         registers, index = where(f)
@@ -273,6 +282,9 @@ def store_(c: Compiler, op: Store, scope: Scope) -> Step:
                 )
             values = values[tuple(slice(0, n) for n in want)] if squeezed is None else squeezed
         elements = store(values, tile.dtype, target)
+        if perturbation is not None and tile.dtype != target:
+            changed = perturbation.conversion(values, load(elements, target), tile.dtype, target)
+            elements = store(changed, target, target)
         if rows is not None or columns is not None:
             limit = (
                 values.shape[0] if rows is None else max(0, rows(f)),
@@ -292,7 +304,7 @@ def store_(c: Compiler, op: Store, scope: Scope) -> Step:
 def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
     """The body for all elements at once, each a lane.  One that writes them all needs no values before."""
     where, t = find(c, op.fragment), types_of(c).get(op.fragment.name, dtypes.f32)
-    fresh = isinstance(op.body[-1], SetFragmentElement) and not walk.reads_visited(op)
+    fresh = bool(op.body) and isinstance(op.body[-1], SetFragmentElement) and not walk.reads_visited(op)
     slots = [c.slot("scalar", i.name) for i in op.indices]
     extents = [c.value(i.extent) for i in op.indices]
     inner = control.body(c, op.body, replace(scope, lanes=True))
@@ -314,6 +326,8 @@ def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
                 rule="the tile's extents",
             )
         g = f.copy()
+        # All lanes of a `: thread` level around it get here together (`lanes.collective`).
+        g[MASK] = None
         g[INSTANCE] = instance = Instance(outer.block, outer.threads, outer)
         instance.lanes = tile.data.size
         for slot, values in zip(slots, np.unravel_index(np.arange(tile.data.size), shape), strict=True):

@@ -14,25 +14,21 @@ import numpy as np
 
 from tilemma.errors import TilemmaError
 from tilemma.ir import walk
-from tilemma.ir.expr import value_of
+from tilemma.ir.effects import assigned, declared, written_views
+from tilemma.ir.expr import Var, value_of
 from tilemma.ir.tile import (
-    Alloc,
-    Assign,
-    Atomic,
     Body,
     Break,
     Continue,
     Copy,
-    Declare,
     For,
     If,
     InThreads,
     Parallel,
-    SetElement,
     SwapFutures,
     While,
 )
-from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Level, Space
+from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Buffer, Level, Space
 from tilemma.targets.cpu import lanes
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
 from tilemma.targets.cpu.faults import LaneDependent, NotInReference, VariableDiverged
@@ -218,16 +214,13 @@ def outer_state(
     `Parallel` later finds it as it was left.
     """
     ops = list(walk.walk(op.body))
-    inside = {x.var.name for x in ops if isinstance(x, Declare)} | {
-        x.buffer.name for x in ops if isinstance(x, Alloc)
-    }
-    assigned = {x.var.name for x in ops if isinstance(x, Assign)}
-    assigned |= {x.result.name for x in ops if isinstance(x, Atomic) and x.result is not None}
-    variables = [(n, c.slot("scalar", n)) for n in sorted(assigned - inside)]
+    inside = {x.name for op in ops for x in declared(op) if isinstance(x, (Var, Buffer))}
+    changed = {x.name for op in ops for x in assigned(op)}
+    variables = [(n, c.slot("scalar", n)) for n in sorted(changed - inside)]
     futures = {x.future for x in ops if isinstance(x, Copy) and x.future is not None}
     futures |= {n for x in ops if isinstance(x, SwapFutures) for n in x.futures}
     handles = [c.slot("future", n) for n in sorted(futures)]
-    targets = [x.dst if isinstance(x, Copy) else x.view for x in ops if isinstance(x, (Copy, SetElement, Atomic))]
+    targets = [v for x in ops for v in written_views(x)]
     locals_ = {v.base.name for v in targets if v.base.space is Space.LOCAL} - inside
     buffers = [c.slot("buffer", n) for n in sorted(locals_)]
 
@@ -330,6 +323,16 @@ def in_threads(c: Compiler, op: InThreads, scope: Scope) -> Step:
         return lanes.if_(op, cond, inner, Step(lambda f: None))
     if not inner.blocking and not meets:
         return Step(lambda f: inner.run(f) if cond(f) else None)
+    if scope.lanes and not inner.blocking:
+        # Some lanes of each instance; the instances meet whichever took part.
+        some = lanes.if_(op, cond, inner, Step(lambda f: None))
+
+        def then_meet(f: Frame) -> Coroutine:
+            some.run(f)
+            if f[INSTANCE].siblings is not None:
+                yield Rendezvous()
+
+        return Step(then_meet, True)
 
     def coroutine(f: Frame) -> Coroutine:
         instance: Instance = f[INSTANCE]

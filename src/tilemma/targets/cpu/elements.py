@@ -23,7 +23,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import Space
 from tilemma.ir.walk import walk
 from tilemma.targets.cpu.arithmetic import scalar_binary
-from tilemma.targets.cpu.expressions import INSTANCE, MASK, Frame, merged
+from tilemma.targets.cpu.expressions import INSTANCE, MASK, Frame, merged, settled
 from tilemma.targets.cpu.faults import AssertionFailed
 from tilemma.targets.cpu.lanes import lane_frame
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
@@ -97,7 +97,7 @@ def assign(c: Compiler, op: Assign, scope: Scope) -> Step:
 
     def run(f: Frame) -> None:
         new, mask = value(f), f[MASK]
-        f[slot] = new if mask is None else merged(mask, new, f[slot], op.var.dtype)
+        f[slot] = new if mask is None else merged(mask, new, settled(f[slot]), op.var.dtype)
 
     return Step(run)
 
@@ -115,7 +115,11 @@ def _update(name: str, t: DType) -> Callable[[Any, Any, Any], Any]:
     if name == "exch":
         return lambda old, value, compare: value
     if name == "cas":
-        return lambda old, value, compare: value if old == compare else old
+        # The hardware compares bits: -0 is not 0, and a NaN is equal to itself.
+        def bits(x: Any) -> bytes:
+            return np.asarray(x, t.numpy).tobytes()
+
+        return lambda old, value, compare: value if bits(old) == bits(compare) else old
     f = scalar_binary(_ATOMIC[name], t)
     return lambda old, value, compare: f(old, value)
 
@@ -125,12 +129,15 @@ def atomic(c: Compiler, op: Atomic, scope: Scope) -> Step:
     access, t = c.access(op.view), op.view.dtype
     value = c.expressions.stored(op.value, t)
     compare = None if op.compare is None else c.expressions.stored(op.compare, t)
-    update = _update(op.name, t)
+    update, perturbation = _update(op.name, t), c.perturbation
     result = None if op.result is None else c.slot("scalar", op.result.name)
 
     def once(f: Frame) -> Any:
-        old = access.element(f)
-        access.set_element(f, update(old, value(f), None if compare is None else compare(f)))
+        old, given = access.element(f), value(f)
+        new = update(old, given, None if compare is None else compare(f))
+        if perturbation is not None:
+            new = perturbation.atomic(op.name, new, old, given, t)
+        access.set_element(f, new)
         return old
 
     def run(f: Frame) -> None:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilemma.dtypes import DType
+from tilemma.arithmetic.convert import carrier
+from tilemma.dtypes import DType, promote
 from tilemma.ir.expr import (
     COMPARISON,
     LOGICAL,
@@ -30,12 +31,12 @@ from tilemma.ir.expr import (
     Select,
     Unary,
     Var,
-    promote,
 )
 from tilemma.ir.types import View
 from tilemma.targets.cpu.arithmetic import call, lane_binary, scalar_binary, unary
-from tilemma.targets.cpu.faults import DivisionByZero
-from tilemma.targets.cpu.values import Value, carrier, converted, promoted, scalar_value
+from tilemma.targets.cpu.faults import VariableDiverged
+from tilemma.targets.cpu.perturbation import Perturbation
+from tilemma.targets.cpu.values import Value, converted, promoted, scalar_value
 
 Frame = list[Any]
 INSTANCE, MASK, FIRST = 0, 1, 2
@@ -45,12 +46,14 @@ Evaluate = Callable[[Frame], Value]
 class Names:
     """Slot numbers for the names of a kernel; a name gets one when it is first met.
 
-    ``reshaped``: the buffers that some view reads in another shape.
+    ``reshaped``: the buffers that some view reads in another shape; ``diverging``: the variables that a level
+    inside the scope of their declaration assigns.
     """
 
     def __init__(self) -> None:
         self.slots: dict[tuple[str, str], int] = {}
         self.reshaped: set[str] = set()
+        self.diverging: set[str] = set()
 
     def slot(self, kind: str, name: str) -> int:
         """``kind`` keeps scalars, buffers, fragments, events and futures apart."""
@@ -59,6 +62,23 @@ class Names:
     @property
     def frame_size(self) -> int:
         return FIRST + len(self.slots)
+
+
+class Diverged:
+    """A variable after a `: thread` level whose lanes left different values in it: each lane has its own, for an
+    equal level to find; the scope that declares it has none until it assigns one."""
+
+    __slots__ = ("first", "name", "values")
+
+    def __init__(self, name: str, first: int, values: Any) -> None:
+        self.name, self.first, self.values = name, first, values
+
+
+def settled(value: Any) -> Any:
+    """``value`` of a variable that is read; VariableDiverged where each lane has another."""
+    if type(value) is Diverged:
+        raise VariableDiverged(name=value.name)
+    return value
 
 
 class ElementReader(Protocol):
@@ -72,15 +92,19 @@ class ElementReader(Protocol):
 class Expressions:
     """Compiles expressions; ``reader`` knows how elements are read."""
 
-    def __init__(self, names: Names, reader: ElementReader) -> None:
+    def __init__(self, names: Names, reader: ElementReader, perturbation: Perturbation | None = None) -> None:
         self.names = names
         self.reader = reader
+        self.perturbation = perturbation
 
     def compile(self, e: Expr) -> Evaluate:
         match e:
             case Const():
                 value = scalar_value(e.value, e.dtype)
                 return lambda f: value
+            case Var() if e.name in self.names.diverging:
+                place = self.names.slot("scalar", e.name)
+                return lambda f: settled(f[place])
             case Dim() | Scalar() | Index() | Var():
                 slot = self.names.slot("dim" if isinstance(e, Dim) else "scalar", e.name)
                 return lambda f: f[slot]
@@ -96,7 +120,7 @@ class Expressions:
                 return self._select(e)
             case Cast():
                 a, source, target = self.compile(e.a), e.a.type, e.dtype
-                return a if source == target else lambda f: converted(a(f), source, target)
+                return self._converted(a, source, target)
             case Element():
                 return self.reader.element(e.view)
             case FragmentElement():
@@ -112,20 +136,29 @@ class Expressions:
 
     def stored(self, e: Expr, target: Any) -> Evaluate:
         """``e`` converted to ``target`` as stores convert."""
-        a, source = self.compile(e), e.type
-        return a if source == target else lambda f: converted(a(f), source, target)
+        return self._converted(self.compile(e), e.type, target)
+
+    def _converted(self, a: Evaluate, source: DType, target: DType) -> Evaluate:
+        if source == target:
+            return a
+        if self.perturbation is None:
+            return lambda f: converted(a(f), source, target)
+        change = self.perturbation.conversion
+
+        def evaluate(f: Frame) -> Value:
+            x = a(f)
+            return change(x, converted(x, source, target), source, target)
+
+        return evaluate
 
     def _binary(self, e: Binary) -> Evaluate:
         t = promote(e.a.type, e.b.type) if e.op in COMPARISON else e.type
         a, b = self.operand(e.a, t), self.operand(e.b, t)
         scalar, lanes = scalar_binary(e.op, t), lane_binary(e.op, t)
-        divides = t.is_integer and e.op in ("floordiv", "cdiv", "div", "mod")
 
         def evaluate(f: Frame) -> Value:
             x, y = a(f), b(f)
             if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
-                if divides:
-                    y = _safe_divisor(y, f[MASK])
                 return lanes(x, y)
             return scalar(x, y)
 
@@ -163,27 +196,22 @@ class Expressions:
         t = e.type
         args = [self.operand(a, t) for a in e.args]
         function = call(e.name, t)
-        return lambda f: function(*(a(f) for a in args))
+        if self.perturbation is None:
+            return lambda f: function(*(a(f) for a in args))
+        change = self.perturbation.function
+        return lambda f: change(e.name, function(*(a(f) for a in args)), t)
 
 
 def merged(mask: Any, new: Value, old: Value, t: DType) -> Value:
     """``new`` in the lanes of ``mask``, ``old`` in the others, as an array of ``t``'s carrier."""
-    both: Any = np.where(mask, new, old)
-    return both.astype(carrier(t), copy=False)
+    # A Python integer of 64 bits without sign has no NumPy type of its own choosing.
+    kind = carrier(t)
+    both: Any = np.where(mask, np.asarray(new, dtype=kind), np.asarray(old, dtype=kind))
+    return both
 
 
 def _truth(x: Value) -> Value:
     return x != 0 if isinstance(x, np.ndarray) else bool(x)
-
-
-def _safe_divisor(y: Value, mask: Any) -> Value:
-    """``y`` with 1 where it is 0 in lanes that do not take part; a zero in one that does is refused."""
-    zero = np.asarray(y == 0)
-    if not zero.any():
-        return y
-    if mask is None or (zero & mask).any():
-        raise DivisionByZero()
-    return np.where(zero, np.asarray(y).dtype.type(1), y)
 
 
 def under_mask(f: Frame, mask: Any, g: Evaluate) -> Value:

@@ -44,6 +44,7 @@ class UnwaitedCopy(ProgramFault):
     found = "the asynchronous copy `{future}` is never waited for"
     expected = "every future to be waited for before its scope ends"
     fix = "add `wait {future}`"
+    python_fix = "add `wait({future})`"
 
 
 class UnwaitedMultiply(ProgramFault):
@@ -51,6 +52,7 @@ class UnwaitedMultiply(ProgramFault):
     found = "accumulator `{fragment}` is read before the multiply `{future}` has been waited for"
     expected = "a wait for the multiply's future first"
     fix = "add `wait {future}` before this statement"
+    python_fix = "add `wait({future})` before this statement"
 
 
 class ViewOutside(ProgramFault):
@@ -114,6 +116,7 @@ class LaneDependent(ProgramFault):
     found = "a statement of a whole group depends on the lane, through {through}"
     expected = "neither its operands nor the control around it to differ between lanes"
     fix = "move the statement out of the `: thread` level, or remove the dependence"
+    python_fix = 'move the statement out of the `parallel` with `level="thread"`, or remove the dependence'
 
 
 class WriteConflict(ProgramFault):
@@ -123,18 +126,12 @@ class WriteConflict(ProgramFault):
     fix = "give each its own place, or use an atomic operation"
 
 
-class DivisionByZero(ProgramFault):
-    code = "division-by-zero"
-    found = "a division of integers by zero"
-    expected = "a divisor other than zero"
-    fix = "guard the division"
-
-
 class Deadlock(ProgramFault):
     code = "deadlock"
     found = "nobody can go on: {waiting}"
     expected = "for every wait, a trigger that reaches it"
     fix = "check the initial state of the events (`= ready`), and that every wait has its trigger"
+    python_fix = "check the initial state of the events (`ready=True`), and that every wait has its trigger"
 
 
 class EventOverrun(ProgramFault):
@@ -145,6 +142,10 @@ class EventOverrun(ProgramFault):
         "make the triggering side wait for a release before it goes round again; where several roles trigger it "
         "together, count their threads: `event<n>`"
     )
+    python_fix = (
+        "make the triggering side wait for a release before it goes round again; where several roles trigger it "
+        "together, count their threads: `event(threads=n)`"
+    )
 
 
 class EventCount(ProgramFault):
@@ -152,6 +153,7 @@ class EventCount(ProgramFault):
     found = "the triggers of event `{event}` disagree: {counts} instances"
     expected = "all trigger sites of an event to be reached by the same number of instances"
     fix = "trigger it from equal scopes, or give the count: `event<n>`"
+    python_fix = "trigger it from equal scopes, or give the count: `event(threads=n)`"
 
 
 class AssertionFailed(ProgramFault):

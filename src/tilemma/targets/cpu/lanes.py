@@ -13,20 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.arithmetic.convert import Array
 from tilemma.errors import TilemmaError
 from tilemma.ir import walk
+from tilemma.ir.effects import assigned, declared, written_views
 from tilemma.ir.expr import Element, Index, Scalar, Var
 from tilemma.ir.expr import walk as walk_expr
 from tilemma.ir.tile import (
-    Alloc,
     Apply,
-    Assign,
-    Atomic,
     Break,
     Commit,
     Continue,
     Copy,
-    Declare,
     DeclareEvent,
     Fill,
     For,
@@ -37,7 +35,6 @@ from tilemma.ir.tile import (
     Op,
     Parallel,
     ScaleMma,
-    SetElement,
     Store,
     SwapFutures,
     Sync,
@@ -45,14 +42,13 @@ from tilemma.ir.tile import (
     WaitFuture,
     While,
 )
-from tilemma.ir.types import THREAD, Space
+from tilemma.ir.types import THREAD, Buffer, Space
 from tilemma.targets.cpu import control
-from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
-from tilemma.targets.cpu.faults import LaneDependent, NotInReference, VariableDiverged
+from tilemma.targets.cpu.expressions import INSTANCE, MASK, Diverged, Evaluate, Frame
+from tilemma.targets.cpu.faults import LaneDependent, NotInReference
 from tilemma.targets.cpu.steps import BREAK, Compiler, Scope, Step
 from tilemma.targets.cpu.storage import Storage
 from tilemma.targets.cpu.tasks import Coroutine, Instance
-from tilemma.targets.cpu.values import Array
 
 
 def parallel(c: Compiler, op: Parallel, scope: Scope) -> Step:
@@ -98,13 +94,10 @@ def lane_state(
 ) -> tuple[Callable[[Frame, Frame, int], None], Callable[[Frame, Frame], None]]:
     """As `control.outer_state`: local buffers of the enclosing scope become one for each lane."""
     ops = list(walk.walk(op.body))
-    inside = {x.var.name for x in ops if isinstance(x, Declare)} | {
-        x.buffer.name for x in ops if isinstance(x, Alloc)
-    }
-    assigned = {x.var.name for x in ops if isinstance(x, Assign)}
-    assigned |= {x.result.name for x in ops if isinstance(x, Atomic) and x.result is not None}
-    variables = [(n, c.slot("scalar", n)) for n in sorted(assigned - inside)]
-    targets = [x.dst if isinstance(x, Copy) else x.view for x in ops if isinstance(x, (Copy, SetElement, Atomic))]
+    inside = {x.name for op in ops for x in declared(op) if isinstance(x, (Var, Buffer))}
+    changed = {x.name for op in ops for x in assigned(op)}
+    variables = [(n, c.slot("scalar", n)) for n in sorted(changed - inside)]
+    targets = [v for x in ops for v in written_views(x)]
     buffers = [
         c.slot("buffer", n) for n in sorted({v.base.name for v in targets if v.base.space is Space.LOCAL} - inside)
     ]
@@ -114,14 +107,19 @@ def lane_state(
             key = (f[INSTANCE].threads[0], -lanes)
             kept = f[slot].children.get(key) if f[slot].diverged else None
             g[slot] = kept or f[slot].per_lane(lanes)
+        for slot in (c.slot("scalar", n) for n in c.names.diverging):
+            value = f[slot]
+            if type(value) is Diverged and (value.first, len(value.values)) == (f[INSTANCE].threads[0], lanes):
+                g[slot] = value.values
 
     def collect(f: Frame, g: Frame) -> None:
         for name, slot in variables:
             value = g[slot]
             if isinstance(value, np.ndarray):
-                if not (value == value[0]).all():
-                    raise VariableDiverged(name=name)
-                value = value[0].item() if value.dtype.kind in "iub" else value[0]
+                if (value == value[0]).all():
+                    value = value[0].item() if value.dtype.kind in "iub" else value[0]
+                else:
+                    value = Diverged(name, f[INSTANCE].threads[0], value)
             f[slot] = value
         for slot in buffers:
             lanes: Storage = g[slot]
@@ -314,14 +312,18 @@ def lane_storage(s: Storage, lane: int) -> Storage:
 
 
 def lane_frame(f: Frame, lane: int) -> Frame:
-    """The frame as one lane sees it."""
+    """The frame as one lane sees it.
+
+    What has a value for each lane of a `: thread` level around an `apply` is left: the `apply` does not read it.
+    """
+    lanes: int = f[INSTANCE].lanes
     g = f.copy()
     g[MASK] = None
     for slot in range(MASK + 1, len(g)):
         value = g[slot]
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and len(value) == lanes:
             g[slot] = value[lane].item() if value.dtype.kind in "iub" else value[lane]
-        elif isinstance(value, Storage) and value.lanes:
+        elif isinstance(value, Storage) and value.lanes == lanes:
             g[slot] = lane_storage(value, lane)
     return g
 

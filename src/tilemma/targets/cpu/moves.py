@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilemma.arithmetic.convert import Array
+from tilemma.ir.expr import value_of
 from tilemma.ir.tile import Copy
 from tilemma.ir.types import Space
 from tilemma.targets.cpu.access import Access, Place
@@ -14,16 +16,17 @@ from tilemma.targets.cpu.faults import CopyMisfit, InFlightSource
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.sync import event_place
 from tilemma.targets.cpu.tasks import Flight, Instance
-from tilemma.targets.cpu.values import Array
 
 Transform = Callable[[Frame, Array], Array]
+# The axes of both sides that count.
+Kept = tuple[list[int], list[int]] | None
 
 
 def copy(c: Compiler, op: Copy, scope: Scope) -> Step:
     src, dst = c.access(op.src), c.access(op.dst)
     if op.src.dtype != op.dst.dtype:
         raise CopyMisfit(op.span, source=f"{op.src.dtype} elements", target=f"{op.dst.dtype} elements")
-    transform = _transform(c, op)
+    transform, kept = _transform(c, op), _kept(op)
     after = [c.slot("future", n) for n in op.after]
     # Loads and stores are synchronous, whatever the program allowed: nothing waits for them once that is decided.
     at_once = op.plan is not None and op.plan.engine == "ldst" and op.event is None
@@ -34,7 +37,7 @@ def copy(c: Compiler, op: Copy, scope: Scope) -> Step:
         wait_for(f, after)
         p, q = src.place(f), dst.place(f)
         src.check(p)
-        tile = fitted(src, p, dst, q, f, transform)
+        tile = fitted(src, p, dst, q, f, transform, kept)
         dst.put(q, tile.copy() if p.storage is q.storage else tile)
 
     return Step(run)
@@ -64,7 +67,9 @@ def _transform(c: Compiler, op: Copy) -> Transform | None:
     return transform
 
 
-def fitted(src: Access, p: Place, dst: Access, q: Place, f: Frame, transform: Transform | None) -> Array:
+def fitted(
+    src: Access, p: Place, dst: Access, q: Place, f: Frame, transform: Transform | None, kept: Kept
+) -> Array:
     """The source's tile with the destination's extents.
 
     Axes of extent 1 do not count.  A smaller source leaves the rest zero; what is beyond a smaller
@@ -75,16 +80,26 @@ def fitted(src: Access, p: Place, dst: Access, q: Place, f: Frame, transform: Tr
     if transform is not None:
         tile = transform(f, tile)
     want = dst.nominal(q)
-    if tile.shape == want:
-        return tile
-    if len(tile.shape) != len(want):
-        if [n for n in tile.shape if n != 1] != [n for n in want if n != 1]:
-            raise CopyMisfit(source=f"a tile of {list(tile.shape)}", target=f"one of {list(want)}")
+    if kept is not None:
+        tile = tile.reshape([tile.shape[i] for i in kept[0]])
+    wanted = want if kept is None else tuple(want[i] for i in kept[1])
+    if tile.shape == wanted:
         return tile.reshape(want)
-    common = tuple(slice(0, min(a, b)) for a, b in zip(tile.shape, want, strict=True))
-    out: Array = np.zeros(want, tile.dtype)
+    if len(tile.shape) != len(wanted):
+        raise CopyMisfit(source=f"a tile of {list(tile.shape)}", target=f"one of {list(want)}")
+    common = tuple(slice(0, min(a, b)) for a, b in zip(tile.shape, wanted, strict=True))
+    out: Array = np.zeros(wanted, tile.dtype)
     out[common] = tile[common]
-    return out
+    return out.reshape(want)
+
+
+def _kept(op: Copy) -> Kept:
+    """The axes of both sides that count, where those of extent 1, which do not, stand at different places."""
+    if not op.rearranges:
+        return None
+    sides = op.arriving, op.dst.shape
+    source, target = ([i for i, e in enumerate(shape) if value_of(e) != 1] for shape in sides)
+    return source, target
 
 
 def wait_for(f: Frame, slots: list[int]) -> None:
@@ -97,7 +112,7 @@ def _asynchronous(
     c: Compiler, op: Copy, src: Access, dst: Access, transform: Transform | None, after: list[int]
 ) -> Step:
     """The source is read when the copy is issued, and has to stay; the destination is unusable until it lands."""
-    future = None if op.future is None else c.slot("future", op.future)
+    future, kept = None if op.future is None else c.slot("future", op.future), _kept(op)
     event = None if op.event is None else event_place(c, op.event)
     store = op.dst.base.space is Space.GLOBAL
     needs_wait = op.event is None and (op.future is not None or not store)
@@ -109,7 +124,7 @@ def _asynchronous(
         p, q = src.place(f), dst.place(f)
         src.check(p)
         original = src.fetch(p).copy()
-        tile = fitted(src, p, dst, q, f, transform)
+        tile = fitted(src, p, dst, q, f, transform, kept)
 
         def land() -> None:
             if src.fetch(p).tobytes() != original.tobytes():

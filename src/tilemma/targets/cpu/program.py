@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from tilemma.ir.tile import Copy, Kernel, Op
+from tilemma.errors import print_from_program
+from tilemma.ir.operation import require_all
+from tilemma.ir.tile import OPERATIONS, Copy, Kernel, Op
 from tilemma.ir.types import Buffer
 from tilemma.ir.usage import written
 from tilemma.targets.cpu import contraction, control, elements, lanes, moves, sync
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
 from tilemma.targets.cpu.faults import ArgumentMisfit
+from tilemma.targets.cpu.perturbation import Perturbation
 from tilemma.targets.cpu.steps import Compiler, Scope
 from tilemma.targets.cpu.storage import Storage
 from tilemma.targets.cpu.tasks import Block, Instance, Task, schedule
@@ -26,14 +28,15 @@ TABLE: dict[type[Op], Any] = {
     **sync.TABLE,
     Copy: moves.copy,
 }
+require_all(TABLE, OPERATIONS, "the reference executor")
 
 
 class Program:
     """``kernel``, compiled once, to be run any number of times."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, perturbation: Perturbation | None = None) -> None:
         self.kernel = kernel
-        self.compiler = Compiler(kernel, TABLE, lanes.COLLECTIVE)
+        self.compiler = Compiler(kernel, TABLE, lanes.COLLECTIVE, perturbation)
         self.body = control.body(self.compiler, kernel.body, Scope())
         self.written = written(kernel)
 
@@ -41,7 +44,7 @@ class Program:
         self,
         arrays: Mapping[str, np.ndarray[Any, Any]],
         scalars: Mapping[str, Any],
-        dims: Mapping[str, int],
+        dims: Mapping[str, int | float],
         seed: int = 0,
         out: Callable[[str], Any] | None = None,
     ) -> None:
@@ -49,7 +52,8 @@ class Program:
         c = self.compiler
         block = Block({}, seed)
         c.slot("output", "print")
-        given = [(c.slot("dim", n), int(v)) for n, v in dims.items()]
+        # A launch plan counts scalars among its names; those that sizes are made of are integers.
+        given = [(c.slot("dim", n), int(v)) for n, v in dims.items() if not isinstance(v, float)]
         given += [
             (c.slot("scalar", p.scalar.name), scalar_value(scalars[p.scalar.name], p.scalar.dtype))
             for p in self.kernel.scalars
@@ -67,7 +71,7 @@ class Program:
         given_arrays, arrays = arrays, {**arrays, **copies}
         f: Frame = [None] * c.names.frame_size
         f[INSTANCE] = Instance(block, control.ALL_THREADS)
-        f[c.slot("output", "print")] = out or sys.stdout.write
+        f[c.slot("output", "print")] = out or print_from_program
         for slot, value in given:
             f[slot] = value
         for slot, b in slots:

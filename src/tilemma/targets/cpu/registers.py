@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from tilemma import dtypes
+from tilemma.arithmetic.convert import Array, carrier, rounded
 from tilemma.dtypes import DType
 from tilemma.ir.tiles import written
 from tilemma.targets.cpu.faults import FragmentElsewhere, FragmentUnset, UnwaitedMultiply
-from tilemma.targets.cpu.values import Array, Value, carrier, read_tf32, rounded
+from tilemma.targets.cpu.values import Value, read_tf32
 
 Threads = tuple[int, int]  # first thread of the block, and how many
 

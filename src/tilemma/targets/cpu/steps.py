@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 from tilemma.errors import Span
 from tilemma.ir import walk
-from tilemma.ir.expr import Element, Expr, depends_on
+from tilemma.ir.effects import assigned, declared
+from tilemma.ir.expr import Element, Expr, Var, depends_on
 from tilemma.ir.expr import walk as walk_expr
 from tilemma.ir.tile import Copy, Kernel, Load, Mma, Op, Parallel, SetElement, Store, SwapFutures
 from tilemma.ir.types import Level, Space, View
 from tilemma.records import record
 from tilemma.targets.cpu.access import Access
 from tilemma.targets.cpu.expressions import INSTANCE, Evaluate, Expressions, Frame, Names
+from tilemma.targets.cpu.perturbation import Perturbation
 from tilemma.targets.cpu.tasks import Coroutine, Rendezvous
 
 BREAK, CONTINUE = "break", "continue"  # what a statement returns to leave the loop, or this turn of it
@@ -52,11 +54,17 @@ class Compiler:
     kernel: Kernel
     table: dict[type[Op], Callable[[Compiler, Any, Scope], Step]]
     collective: dict[type[Op], Callable[[Compiler, Any, Scope, Step], Step]]
+    perturbation: Perturbation | None = None
     names: Names = field(default_factory=Names)
 
     def __post_init__(self) -> None:
-        self.expressions = Expressions(self.names, self)
+        self.expressions = Expressions(self.names, self, self.perturbation)
         self.swaps = any(isinstance(op, SwapFutures) for op in walk.walk(self.kernel.body))
+        for op in walk.walk(self.kernel.body):
+            if isinstance(op, Parallel):
+                inside = list(walk.walk(op.body))
+                own = {x.name for o in inside for x in declared(o) if isinstance(x, Var)}
+                self.names.diverging.update({x.name for o in inside for x in assigned(o)} - own)
 
     def compile(self, op: Op, scope: Scope) -> Step:
         step = self.table[type(op)](self, op, scope)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.arithmetic.convert import Array
 from tilemma.dtypes import DType
 from tilemma.ir.types import Space
 from tilemma.targets.cpu.faults import InFlightRead, InFlightWrite, UnwrittenRead, VariableDiverged, WriteConflict
-from tilemma.targets.cpu.values import Array
 
 Region = tuple[
     Any, ...

@@ -1,4 +1,5 @@
-"""Lane IR as PTX text: directives, registers, labels for structured control, source positions."""
+"""The PTX printer: lane IR as text, with directives, register declarations, labels for structured control flow and
+source positions."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def print_module(kernels: Sequence[LaneKernel], arch: str | None = None) -> str:
     strings: dict[str, str] = {}
     bodies = [_Printer(k, files, strings).entry() for k in kernels]
     level = max((k.optimization for k in kernels), default=3)
-    # `assemble` takes it from here; who assembles by hand should too.
+    # `assemble` reads the level from this line.
     lines = [f"// ptxas -O{level}"] if level != 3 else []
     lines += [f".version {major}.{minor}", f".target {arch}", ".address_size 64", ""]
     lines += [f'.file {n} "{_escaped(name)}"' for name, n in files.items()]
@@ -85,7 +86,7 @@ def immediate(i: Imm) -> str:
     """An immediate; floats bit by bit (PTX ISA, Floating-Point Constants)."""
     if i.type in ("f32", "f64"):
         if i.type == "f32":
-            # Beyond the largest f32 it is infinite, as rounding says.
+            # A value that rounds beyond the largest f32 is infinite.
             value = math.copysign(math.inf, i.value) if abs(i.value) >= 2.0**128 - 2.0**103 else i.value
             bits = struct.unpack("<I", struct.pack("<f", value))[0]
             return f"0f{bits:08X}"
@@ -236,14 +237,14 @@ class _Printer:
             return _guard(op.guard, False) + _copy(op)
         operands = ", ".join([operand(x) for x in (*op.dst, *op.src)])
         if op.mnemonic == "elect.sync":
-            # Its other result, the lane elected, is not wanted.
+            # Its other result, the number of the elected lane, is not used.
             operands = f"_|{operands}"
         return f"{_guard(op.guard, op.negate)}{op.mnemonic}{' ' if operands else ''}{operands};"
 
     # ---- control ---------------------------------------------------------------------------------------
 
     def for_loop(self, op: LaneFor) -> None:
-        """The test at the top once, then at the bottom: one branch a turn."""
+        """A rotated loop: the test once before the loop, then at its end, with one branch for each iteration."""
         top, next_, done = self.label("loop"), self.label("next"), self.label("done")
         self.locate(op.span)
         var = operand(op.var)
@@ -263,8 +264,17 @@ class _Printer:
         self.loops.pop()
         if any(isinstance(x, LaneContinue) for x in operations(op.body)):
             self.mark(next_)
-        self.write(f"add.s32 {var}, {var}, {operand(op.step)};")
-        self.write(f"setp.lt.s32 {test}, {var}, {operand(op.stop)};")
+        if op.past == "wraps":
+            # The loop also ends if the next index wraps around, that is, is not larger than this one.
+            room, last = self.fresh("pred"), self.fresh("s32")
+            self.write(f"mov.b32 {last}, {var};")
+            self.write(f"add.s32 {var}, {var}, {operand(op.step)};")
+            self.write(f"setp.gt.s32 {room}, {var}, {last};")
+            self.write(f"setp.lt.and.s32 {test}, {var}, {operand(op.stop)}, {room};")
+        else:
+            self.write(f"add.s32 {var}, {var}, {operand(op.step)};")
+            kind = "u32" if op.past == "unsigned" else "s32"
+            self.write(f"setp.lt.{kind} {test}, {var}, {operand(op.stop)};")
         self.write(f"@{test} {_bra(op.var)} {top};")
         self.mark(done)
 
@@ -312,7 +322,7 @@ class _Printer:
         self.mark(done)
 
     def predicated(self, body: LaneBody, cond: Reg, negate: bool) -> bool:
-        """Write a short body without branches as guarded instructions; False where that cannot be."""
+        """If-conversion: write a short body without branches as predicated instructions; False if not possible."""
         count = sum(not isinstance(x, Comment) for x in body)
         if count > PREDICATE_LIMIT:
             return False
@@ -338,13 +348,13 @@ class _Printer:
 
     def mark(self, label: str) -> None:
         self.lines.append("  " + "    " * (self.indent - 1) + f"{label}:")
-        # A label starts a block: positions are given again, as blocks may be moved.
+        # A label starts a basic block: the source position is repeated, because ptxas may move blocks.
         self.where = None
 
     # ---- printf ----------------------------------------------------------------------------------------
 
     def print(self, op: LanePrint) -> None:
-        """vprintf takes the format and a block of arguments, each at its own alignment."""
+        """Call vprintf with the format and a block of arguments, each at its natural alignment."""
         name = self.strings.setdefault(op.format, f"{self.kernel.name}_text_{len(self.strings)}")
         at = 0
         stores = []

@@ -1,4 +1,4 @@
-"""The lowest PTX version that has everything a kernel uses."""
+"""The lowest PTX ISA version that supports a kernel's target and instructions."""
 
 from __future__ import annotations
 

@@ -1,0 +1,154 @@
+"""Mutants of our own source: a drawn sample, each against the tests that cover its line.
+
+    python bench/mutate_source.py --seed 1 --jobs 2 --json docs/proofs/source_mutation.json
+    python bench/mutate_source.py --seed 1 --count 20 --only passes/simplify.py
+    python bench/mutate_source.py --collect --jobs 2       # which test runs which line: once, kept in build/
+
+The operators are those of `dev/source_mutation/operators.py`.  The tests of a mutant run in one process, the quick
+and near ones first, until one fails.  A mutant survives when none does.  The mutants that
+`dev/source_mutation/equivalent.json` lists were read by a person and change nothing that can be observed.  Exit
+status 1 when fewer than 90 % die.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from dev.source_mutation.collect import FOLDERS
+from dev.source_mutation.coverage import Coverage, collect
+from dev.source_mutation.operators import OPERATORS, Mutant
+from dev.source_mutation.survey import Limits, Place, Tried, all_mutants, chosen_tests, draw
+
+ROOT = Path(__file__).resolve().parents[1]
+EQUIVALENT = ROOT / "dev" / "source_mutation" / "equivalent.json"
+GOAL = 0.9
+DEAD = ("killed", "timed out")
+# Tests longer than so many seconds are not used.
+SLOW = 12.0
+
+
+def test_files(only: str) -> list[str]:
+    found = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "tests").rglob("test_*.py"))
+    return [f for f in found if "/gpu/" not in f and any(part in f for part in only.split(","))]
+
+
+def diff(m: Mutant) -> list[str]:
+    """The changed lines."""
+    source = (ROOT / "src" / "tilemma" / m.file).read_text(encoding="utf-8")
+    lines = difflib.unified_diff(source.splitlines(), m.applied(source).splitlines(), lineterm="", n=0)
+    return [x for x in lines if not x.startswith(("---", "+++", "@@"))]
+
+
+def folder_of(m: Mutant) -> str:
+    return next(f for f in FOLDERS if m.file.startswith(f"{f}/"))
+
+
+class Worker:
+    """One process: its place is made once."""
+
+    place: Place | None = None
+
+    @classmethod
+    def attempt(cls, work: tuple[Mutant, list[tuple[str, float]], Limits]) -> Tried:
+        cls.place = cls.place or Place(ROOT)
+        return cls.place.attempt(*work)
+
+    @classmethod
+    def close(cls, _: int) -> None:
+        if cls.place is not None:
+            cls.place.close()
+
+
+def record(
+    tried: list[Tried], reasons: dict[str, str], options: argparse.Namespace, seconds: float
+) -> dict[str, Any]:
+    """The survey as data: nothing in it depends on the machine but the times."""
+    equivalent = [t for t in tried if t.verdict not in DEAD and t.mutant.key in reasons]
+    survivors = [t for t in tried if t.verdict not in DEAD and t.mutant.key not in reasons]
+    folders: dict[str, Counter[str]] = {}
+    operators: dict[str, Counter[str]] = {}
+    for t in tried:
+        verdict = "equivalent" if t in equivalent else t.verdict
+        folders.setdefault(folder_of(t.mutant), Counter())[verdict] += 1
+        operators.setdefault(t.mutant.operator, Counter())[verdict] += 1
+    judged = len(tried) - len(equivalent)
+    return {
+        "seed": options.seed,
+        "drawn": len(tried),
+        "of": options.population,
+        "operators": OPERATORS,
+        "died": sum(t.verdict in DEAD for t in tried),
+        "share": round(sum(t.verdict in DEAD for t in tried) / max(1, judged), 3),
+        "folders": {f: dict(sorted(c.items())) for f, c in sorted(folders.items())},
+        "by operator": {o: dict(sorted(c.items())) for o, c in sorted(operators.items())},
+        "survivors": [
+            {"place": f"{t.mutant.file}:{t.mutant.line}", "operator": t.mutant.operator, "verdict": t.verdict,
+             "tests": t.tests, "diff": diff(t.mutant), "key": t.mutant.key}
+            for t in sorted(survivors, key=lambda t: (t.mutant.file, t.mutant.line))
+        ],
+        "equivalent": [
+            {"place": f"{t.mutant.file}:{t.mutant.line}", "diff": diff(t.mutant), "why": reasons[t.mutant.key]}
+            for t in equivalent
+        ],
+        "seconds": round(seconds),
+        "jobs": options.jobs,
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--only", default="", help="mutants of files whose path has this in it")
+    parser.add_argument("--tests", default="", help="with --collect: files with one of these in the path")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=Limits.tests, help="of tests for each mutant")
+    parser.add_argument("--coverage", type=Path, default=ROOT / "build" / "coverage.json.gz")
+    parser.add_argument("--collect", action="store_true", help="collect the coverage anew")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    start = time.monotonic()
+    if options.collect or not options.coverage.exists():
+        collect(ROOT, test_files(options.tests), options.jobs, SLOW).save(options.coverage)
+        print(f"coverage collected in {time.monotonic() - start:.0f} s", flush=True)
+        if options.collect:
+            return 0
+    coverage, limits = Coverage.load(options.coverage), Limits(options.seconds)
+    stale = coverage.stale(ROOT / "src" / "tilemma")
+    if stale:
+        print(f"changed since the coverage was collected, run with --collect: {', '.join(stale)}", file=sys.stderr)
+        return 2
+    population = [m for m in all_mutants(ROOT) if options.only in m.file]
+    options.population = len(population)
+    work = [(m, chosen_tests(coverage, m, limits), limits) for m in draw(population, options.count, options.seed)]
+    reasons = {e["mutant"]: e["why"] for e in json.loads(EQUIVALENT.read_text(encoding="utf-8"))}
+    tried: list[Tried] = []
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        for t in pool.imap_unordered(Worker.attempt, work):
+            tried.append(t)
+            if t.verdict not in DEAD:
+                known = " (equivalent)" if t.mutant.key in reasons else ""
+                print(f"{t.verdict}{known} {t.mutant.file}:{t.mutant.line} {t.mutant.operator}, {t.tests} tests")
+                print("\n".join(f"    {x}" for x in diff(t.mutant)), flush=True)
+            if len(tried) % 25 == 0:
+                dead = sum(t.verdict in DEAD for t in tried)
+                print(f"{len(tried)} of {len(work)}, {dead} dead, {time.monotonic() - start:.0f} s", flush=True)
+        pool.map(Worker.close, range(options.jobs), chunksize=1)
+    found = record(tried, reasons, options, time.monotonic() - start)
+    print(f"{found['died']} of {found['drawn']} died, {len(found['equivalent'])} equivalent: {found['share']:.1%}")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return int(found["share"] < GOAL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

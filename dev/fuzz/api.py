@@ -1,0 +1,497 @@
+"""Odd arguments for every public function, odd command lines, odd PTX: each ends well or with an error of ours."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import cache, partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilemma as tm
+from tilemma.assemble import assemble, disassemble
+from tilemma.errors import TilemmaError
+from tilemma.lang import constructs
+from tilemma.layouts import plain_layout, shared_layout
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+SECONDS = 20
+# Errors that say the mistake is ours.
+OURS = ("front-end-failure", "invalid-ir", "invalid-lane-ir", "compiler-failure", "machine-failure")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call: what it is called in a report, and the call."""
+
+    text: str
+    run: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``kind``: "success", "refused" (an error of ours), "internal" (one that says that the mistake is ours), "raw"
+    (an error of Python's), "hang"."""
+
+    kind: str
+    detail: str
+    text: str
+
+
+class Hang(BaseException):
+    """A case took too long."""
+
+
+@contextmanager
+def _limited(seconds: int) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def outcome(case: Case) -> Outcome:
+    """What becomes of a case."""
+    try:
+        with (
+            _limited(SECONDS),
+            redirect_stdout(StringIO()),
+            redirect_stderr(StringIO()),
+            np.errstate(all="ignore"),
+        ):
+            case.run()
+    except Hang:
+        return Outcome("hang", f"more than {SECONDS} s", case.text)
+    except TilemmaError as error:
+        try:
+            str(error), error.json()
+        except Exception:
+            return Outcome("raw", traceback.format_exc(limit=-6), case.text)
+        if error.code in OURS:
+            cause = getattr(error, "cause", None)
+            where = "".join(traceback.format_exception(cause, limit=-6)) if cause else ""
+            return Outcome("internal", f"{error.message}\n{where}", case.text)
+        return Outcome("refused", error.code, case.text)
+    except Exception as error:
+        if str(error) == Hostile.said:  # the caller's own error passes through
+            return Outcome("success", "", case.text)
+        return Outcome("raw", traceback.format_exc(limit=-6), case.text)
+    return Outcome("success", "", case.text)
+
+
+# -- odd values
+
+
+class Hostile:
+    """An object whose every answer is an error."""
+
+    said = "the object's own error"
+
+    def _fail(self, *_: object, **__: object) -> Any:
+        raise RuntimeError(Hostile.said)
+
+    __len__ = __getitem__ = __iter__ = __bool__ = __index__ = __float__ = __call__ = __contains__ = _fail
+    __repr__ = __str__ = _fail
+
+    def __hash__(self) -> int:
+        raise RuntimeError(Hostile.said)
+
+
+def _arrays() -> dict[str, Any]:
+    masked = np.ma.masked_array(np.zeros((4, 4), np.float16), mask=True)
+    read_only = np.zeros((64, 64), np.float16)
+    read_only.flags.writeable = False
+    return {
+        "array of objects": np.array([[None, 1], [2, 3]], object),
+        "matrix": np.asmatrix(np.zeros((4, 4), np.float32)),
+        "masked array": masked,
+        "structured array": np.zeros((4, 4), [("x", "f4"), ("y", "i8")]),
+        "complex array": np.zeros((4, 4), np.complex64),
+        "big-endian array": np.zeros((4, 4), ">f4"),
+        "array of texts": np.array([["a", "b"]]),
+        "dates": np.zeros((2, 2), "M8[s]"),
+        "empty array": np.zeros((0, 64), np.float16),
+        "scalar array": np.zeros((), np.float16),
+        "deep array": np.zeros((1,) * 20, np.float16),
+        "read-only array": read_only,
+        "reversed array": np.zeros((64, 64), np.float16)[::-1, ::-1],
+        "broadcast array": np.broadcast_to(np.zeros(1, np.float16), (64, 64)),
+        "float64 array": np.zeros((64, 64)),
+        "a good array": np.zeros((64, 64), np.float16),
+        "misaligned array": np.zeros(64 * 64 * 2 + 1, np.uint8)[1:].view(np.float16).reshape(64, 64),
+    }
+
+
+def _array(name: str) -> Any:
+    return _arrays()[name]
+
+
+def odd_values() -> dict[str, Callable[[], Any]]:
+    """Values that functions do not expect, by how a report calls them."""
+    plain: list[Any] = [
+        None, True, False, 0, 1, -1, 5, 64, 2**31, -(2**31) - 1, 2**63, 2**64, 0.5, -0.0, 1e308, float("nan"),
+        float("inf"), 1j, "", "x", "f16", "f8", "sm_80", "sm_90a", "sm_999", "M", "cpu", "block", "\0", "\ud800", "%s{}",
+        "{x}", "../x", "x" * 200, b"", b"x", b"\x7fELF", [], [1], [[1]], (), (1,), (1, 2, 3), (None,), {}, {"a": 1},
+        {1: 2}, {None: None}, set(), frozenset({1}), range(3), range(10**12), slice(None), ..., NotImplemented, int, type,
+        print, len, Ellipsis, ValueError("x"), Path("x"), Path("/"), np.float16(1), np.int64(-1), np.bool_(True),
+        np.dtype("f2"), np.float32, tm, tm.full, tm.atoms, tm.math,
+    ]  # fmt: skip
+    made: dict[str, Callable[[], Any]] = {f"{v!r:.40}": partial(_same, v) for v in plain}
+    made |= {name: partial(_array, name) for name in _arrays()}
+    made |= {
+        "10**5000": lambda: 10**5000,
+        "object()": object,
+        "lambda": lambda: lambda *a, **k: None,
+        "generator": lambda: (i for i in range(3)),
+        "Hostile()": Hostile,
+        "bytearray": lambda: bytearray(b"abc"),
+        "memoryview": lambda: memoryview(b"abc"),
+        "list in itself": _circular,
+    }
+    return made
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _circular() -> list[Any]:
+    made: list[Any] = []
+    made.append(made)
+    return made
+
+
+# -- calls
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A public function with arguments that it takes; those named in ``fixed`` are left alone."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] | None = None
+    fixed: tuple[int, ...] = ()
+
+
+def half(*shape: int) -> Any:
+    return np.zeros(shape, np.float16)
+
+
+PTX = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry f(.param .u64 out, .param .u32 n)
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %q<4>;
+    .reg .pred %p;
+    ld.param.u64 %q1, [out];
+    ld.param.u32 %r1, [n];
+    mov.u32 %r2, %tid.x;
+    setp.ge.u32 %p, %r2, %r1;
+    @%p bra done;
+    cvt.u64.u32 %q2, %r2;
+    shl.b64 %q2, %q2, 2;
+    add.u64 %q1, %q1, %q2;
+    st.global.u32 [%q1], %r2;
+done:
+    ret;
+}
+"""
+LAUNCH = {"grid": (1, 1, 1), "block": (32, 1, 1)}
+
+
+def functions() -> list[Function]:
+    """Every public function that needs no GPU, with good arguments."""
+    co = str(EXAMPLES / "co" / "matmul_wgmma_2group.co")
+    kernel = tm.load(co).only()
+    t, m = tm.testing, tm.machine
+    a, b, out = half(64, 64), half(64, 64), half(64, 64)
+    simple = {"out": np.zeros(64, np.uint32), "n": 3}
+    return [
+        Function("load", tm.load, (co,), {"defines": {}}),
+        Function("kernel", tm.kernel, (lambda a: None,)),
+        Function("Kernel.__call__", kernel, (a, b, out)),
+        Function("Kernel.on", kernel.on, ("cpu",)),
+        Function("Kernel.on.call", lambda target, *x, **o: kernel.on(target, **o)(*x), ("cpu", a, b, out)),
+        Function("Kernel.on(machine)", lambda *x, **o: kernel.on("machine", **o)(*x), (a, b, out), {"seed": 1, "strict": True, "arch": "sm_90a", "schedule": "late"}),
+        Function("Kernel.compile", kernel.compile, ("sm_90a",), {"facts": None}),
+        Function("Kernel.compile(constants)", lambda **k: kernel.compile("sm_90a", **k), (), {"WARP_K": 16, "TILE_K": 64}),
+        Function("Kernel.build", lambda **k: kernel.build(**k), (), {"TILE_K": 64}),
+        Function("Module[]", lambda name: tm.load(co)[name], ("matmul_wgmma_2group",)),
+        Function("Global", lambda *x: tm.Global[x], ("f16", "M", "K")),
+        Function("Scalar", lambda x: tm.Scalar[x], ("s32",)),
+        Function("atoms[]", lambda name: tm.atoms[name], ("SM80_16x8x16_F32F16F16F32_TN",)),
+        Function("dtypes.dtype", tm.dtypes.dtype, ("f16",)),
+        Function("machine.run", m.run, (PTX, LAUNCH, simple), {"arch": "sm_80", "seed": 0, "schedule": "late", "strict": False, "collect": False, "max_steps": 1000, "trace": False}),
+        Function("machine.run(launch)", lambda **k: m.run(PTX, k, simple), (), {**LAUNCH, "entry": "f", "cluster": (1, 1, 1), "shared": 0, "arch": "sm_80", "read_only": []}),
+        Function("machine.run(args)", lambda **k: m.run(PTX, LAUNCH, k), (), simple),
+        Function("machine.check", m.check, (PTX, LAUNCH, simple), {"seed": 0, "strict": False, "max_steps": 1000, "progress": None}),
+        Function("machine.inspect", m.inspect, (PTX, LAUNCH, simple, 17), {"warp": 0, "occurrence": 0}),
+        Function("machine.TensorMap", lambda **k: m.run(PTX.replace(".param .u64 out", ".param .align 64 .b8 out[128]"), LAUNCH, {"out": m.TensorMap(**k), "n": 1}), (), {"array": a, "box": (8, 8), "swizzle": 0, "dtype": "f16", "dims": (64, 64), "strides": (128,), "element_strides": (1, 1)}),
+        Function("testing.error_bound", t.error_bound, (a, b), {"acc": "f32", "out": "f16", "alpha": 1, "beta": 0, "c": None, "bias": None, "activation": None}),
+        Function("testing.random_array", t.random_array, ((4, 4), "f16", 0, "randn")),
+        Function("testing.guarded", t.guarded, (a,), {"margin": 4096, "gap": 16, "misalignment": 0, "device": None}),
+        Function("testing.reference", t.reference, ("mk,nk->mn", a, b)),
+        Function("testing.share_of_bound", t.share_of_bound, (a, np.zeros((64, 64)), np.ones((64, 64)))),
+        Function("testing.half_ulp", t.half_ulp, (np.zeros(4), "f16")),
+        Function("testing.to_float64", t.to_float64, (a,)),
+        Function("testing.differential", t.differential, ({"f": lambda *_: a}, (a, b), a, a), {"identical": [["f"]]}),
+        Function("ops.matmul", tm.ops.matmul, (a, b), {"out": None, "alpha": 1.0, "beta": 0.0, "c": None, "bias": None, "activation": None, "out_dtype": None, "tune": False}),
+        Function("ops.plan", tm.ops.plan, (a, b), {"tune": False}),
+        Function("ops.plan(keywords)", tm.ops.plan, (a, b), {"tune": False, "out": None, "alpha": 1.0, "bias": None, "activation": None, "out_dtype": None}),
+        Function("testing.differential(results)", lambda r: t.differential({"f": lambda *_: r}, (a, b), a, a), (a,)),
+        Function("assemble", assemble, (PTX, "sm_80"), {"options": (), "cache": None}),
+        Function("disassemble", disassemble, (b"x",)),
+        Function("layouts.shared_layout", shared_layout, ("f16", 64, 64), {"major": "K", "swizzle": 128}),
+        Function("layouts.plain_layout", plain_layout, ("f16", 64, 64), {"major": "K", "pad": 8}),
+        Function("targets.register", tm.targets.register, ("mine", _Target())),
+        *language(),
+    ]  # fmt: skip
+
+
+class _Target:
+    """A target that does nothing."""
+
+    def run(self, *_: object, **__: object) -> None:
+        """As `tilemma.targets.Target.run`."""
+
+
+# What a kernel's body calls next.
+_CALL: list[Callable[[Any], object]] = []
+
+
+def body_calls(a: Any) -> None:
+    _CALL[0](a)
+
+
+_HOLDER = """import tilemma as tm
+from dev.fuzz.api import body_calls
+
+@tm.kernel
+def holder(a: tm.Global["f16", "M", "K"]):
+    for _ in tm.parallel(4, level="block"):
+        body_calls(a)
+"""
+
+
+@cache
+def _holder() -> Any:
+    """A kernel whose body is the function in ``_CALL``."""
+    from tilemma.kernels import load_python
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "holder.py")
+        path.write_text(_HOLDER)
+        return load_python(path).only()
+
+
+def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, called in the body of a kernel that is traced."""
+
+    def call(*args: Any, **keywords: Any) -> None:
+        def inner(a: Any) -> None:
+            result = function(*[a if isinstance(x, _Tile) else x for x in args], **keywords)
+            if hasattr(result, "__enter__"):
+                with result:
+                    pass
+            elif isinstance(result, Iterator):
+                for _ in result:
+                    pass
+
+        _CALL[:] = [inner]
+        tm.Kernel(_holder().source).build()
+
+    return call
+
+
+class _Tile:
+    """Stands for the array parameter of the kernel that calls."""
+
+
+def language() -> list[Function]:
+    """The functions of the language, called inside a kernel and outside."""
+    tile = _Tile()
+    shared = ("f16", 4, 4)
+    calls: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+        ("shared", tm.shared, shared, {"copies": 2, "init": 0}),
+        ("local", tm.local, shared, {"init": 0}),
+        ("global_", tm.global_, shared, {}),
+        ("var", tm.var, (1,), {}),
+        ("select", tm.select, (True, 1, 2), {}),
+        ("cdiv", tm.cdiv, (5, 2), {}),
+        ("compose", tm.compose, (1, 2), {}),
+        ("ubound", tm.ubound, (1,), {}),
+        ("bound", tm.bound, (4,), {}),
+        ("foreach", tm.foreach, (4,), {"start": 1, "unroll": True}),
+        ("parallel", tm.parallel, (2,), {"level": "group"}),
+        ("if_", tm.if_, (True,), {}),
+        ("while_", tm.while_, (lambda: False,), {}),
+        ("inthreads", tm.inthreads, (True,), {"async_": False}),
+        ("event", tm.event, (2,), {}),
+        ("wait", tm.wait, (1,), {}),
+        ("trigger", tm.trigger, (1,), {"after": None}),
+        ("swap", tm.swap, (1, 2), {}),
+        ("assert_", tm.assert_, (True, "m"), {}),
+        ("print", constructs.print_, (1, "x"), {}),
+        ("dma.copy", tm.dma.copy, (tile,), {"to": "shared", "async_": False, "swizzle": 128}),
+        ("tma.copy", tm.tma.copy, (tile,), {"to": "shared", "async_": False, "swizzle": 128}),
+        ("mma.fill", tm.mma.fill, (0.0, "f32"), {}),
+        ("mma.load", tm.mma.load, (tile,), {"swizzle": 128}),
+        ("mma.store", tm.mma.store, (tile, tile), {"transp": False}),
+        ("mma.row.row", tm.mma.row.row, (1, 2, 3), {}),
+        ("apply", tm.apply, (tile,), {}),
+        ("atomic.add", tm.atomic.add, (tile, 1), {}),
+        ("math.exp", tm.math.exp, (1.0,), {}),
+        ("subspan", lambda a, *x: a.subspan(*x), (tile, 4, 4), {}),
+        ("subspan.at", lambda a, *x: a.subspan(4, 4).at(*x), (tile, 0, 0), {}),
+        ("chunkat", lambda a, *x: a.chunkat(*x), (tile, 0, tm.full), {}),
+        ("view", lambda a, *x: a.view(4, 4).from_(*x), (tile, 0, 0), {}),
+        ("span_as", lambda a, *x: a.span_as(*x), (tile, [4, 4]), {}),
+        ("tile[]", lambda a, *x: a[x], (tile, 0, 0), {}),
+        ("tile[]=", lambda a, x: a.__setitem__((0, 0), x), (tile, 1.0), {}),
+    ]
+    # A method is asked of the tile that it belongs to.
+    methods = {n: (0,) for n, f, *_ in calls if getattr(f, "__name__", "") == "<lambda>"}
+    inside = [Function(f"inside: {n}", _inside(f), args, k, methods.get(n, ())) for n, f, args, k in calls]
+    outside = [Function(f"outside: {n}", f, args, keywords) for n, f, args, keywords in calls if not any(x is tile for x in args)]  # fmt: skip
+    return inside + outside
+
+
+class Calls:
+    """Calls of public functions with one to three odd arguments."""
+
+    def __init__(self) -> None:
+        self.functions, self.odd = functions(), odd_values()
+
+    def case(self, r: random.Random) -> Case:
+        f = r.choice(self.functions)
+        args, keywords = list(f.args), dict(f.keywords or {})
+        places: list[Any] = [*(i for i in range(len(args)) if i not in f.fixed), *keywords]
+        said = []
+        for place in r.sample(places, min(len(places), r.choice((1, 1, 1, 2, 3)))):
+            name = r.choice(list(self.odd))
+            said.append(f"{place} = {name}")
+            target: Any = args if isinstance(place, int) else keywords
+            target[place] = self.odd[name]()
+        if r.random() < 0.05 and args and not f.name.startswith("inside"):
+            args.pop()
+            said.append("one argument less")
+            return Case(f"{f.name}: {', '.join(said)}", lambda: _python_counts(f.function, args, keywords))
+        return Case(f"{f.name}: {', '.join(said)}", lambda: f.function(*args, **keywords))
+
+
+def _python_counts(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+    """A call whose number of arguments Python itself may refuse, before any code of ours runs."""
+    try:
+        function(*args, **keywords)
+    except TypeError as error:
+        if isinstance(error, TilemmaError) or len(traceback.extract_tb(error.__traceback__)) > 2:
+            raise
+
+
+# -- command lines
+
+
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "run": ("--shape", "--arg", "--define", "--target", "--arch", "--expect", "--seed", "--json", "--plan"),
+    "compile": ("--arch", "--emit", "-o", "--force", "--define"),
+    "check": ("--arch", "--shape", "--schedules", "--arg", "--seed", "--json", "--strict", "--define", "--grid", "--block", "--entry"),
+    "show": ("--operand", "--format", "--element", "--lane", "--tile", "--units", "--json"),
+    "atoms": ("--arch", "--json"),
+    "explain": ("--arch", "--json", "--define"),
+}  # fmt: skip
+_FLAGS = {"--json", "--plan", "--force", "--strict"}
+_WORDS = (
+    "", "0", "-1", "1", "2", "64", "99999999999999999999", "9" * 5000, "1e9", "nan", "x", "\0", "\ud800", "é", "\x1b[31m",
+    "M=2,N=2,K=2", "M=64,N=64,K=64", "M=-1", "M=0,N=0,K=0", "M", "=", "=1", "n=1", "M=1,M=2", "a=b=c", "TILE_K=64", "TILE_K=0",
+    "TILE_K=-1", "TILE_K=x", "TILE_K=99999999999", "WARP_N=7", "sm_80", "sm_86", "sm_90a", "sm_1", "sm_", "cpu", "machine",
+    "cuda", "auto", "ir", "lane", "ptx", "cubin", "sass", "launch", "-", "/", "/dev/null", "/dev/full", "nowhere/x", "mk,nk->mn",
+    "mk,nk", "->", "mk,nk->m n", "ab,cd->ef", "mm,nn->mn", "A", "B", "C", "E", "Q", "text", "json", "csv", "md", "svg", "html",
+    "0,0", "99,99", "-1,0", "1,2,3", "128x128x64", "0x0x0", "16x8x16", "1x1x1", "99999x99999x99999", "f16,64x64,K,128",
+    "f16,0x0", "f32,128x64,MN,32", "u4,8x8,K,64", "f16,8x8,K,pad=3", "f16,8x8,K,pad=99999999", "--", "--help", "--json",
+    "f32[64]=random", "f32[64]=out", "s32=7", "tma(a0, box=64x64)", "f32[99999999999999]=zeros", "f32[4]=__import__('os')",
+    "f32[4]=x.npy", "f32[-1]=out", "f32[]=out", "f32[4]=" + "(" * 300, "f32[4]=np.zeros(10**12)", "s32=10**10**10", "4x2",
+)  # fmt: skip
+
+
+class CommandLines:
+    """Command lines of real commands with odd options."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "f.ptx").write_text(PTX)
+        (folder / "broken.co").write_text("__co__ void f(global f16 [M, K] a) { a.at(0")
+        (folder / "broken.py").write_text("import tilemma as tm\nx = (\n")
+        (folder / "raises.py").write_text("raise SystemExit(5)\n")
+        (folder / "empty.co").write_text("")
+        (folder / "bytes.co").write_bytes(bytes(range(256)))
+        self.files = [
+            *map(str, sorted((EXAMPLES / "co").glob("*.co"))[:6]), *map(str, sorted((EXAMPLES / "py").glob("*.py"))[:3]),
+            *(str(folder / n) for n in ("f.ptx", "broken.co", "broken.py", "raises.py", "empty.co", "bytes.co", "none.co")),
+        ]  # fmt: skip
+
+    def case(self, r: random.Random) -> Case:
+        command = r.choice(list(_OPTIONS))
+        line = [command]
+        if command == "show":
+            line.append(r.choice(("SM80_16x8x16_F32F16F16F32_TN", "SM90_64x64x16_F32F16F16_SS", *_WORDS)))
+        elif command != "atoms":
+            line.append(r.choice(self.files))
+        for option in r.sample(_OPTIONS[command], r.randrange(min(4, len(_OPTIONS[command])) + 1)):
+            line += [option] if option in _FLAGS else [option, r.choice(_WORDS)]
+        if command in ("run", "check") and "--shape" not in line:
+            line += ["--shape", "M=64,N=64,K=64"]
+        if command == "check" and "--schedules" not in line:
+            line += ["--schedules", "1"]
+        if command == "compile" and "--arch" not in line:
+            line += ["--arch", "sm_80", "--emit", r.choice(("ir", "ptx", "launch"))]
+        if "-o" in line and line[line.index("-o") + 1] not in ("-", "/", "/dev/null", "/dev/full", "nowhere/x"):
+            line[line.index("-o") + 1] = str(self.folder / "out")
+        return Case(" ".join(line)[:300], lambda: self.call(line))
+
+    def call(self, line: list[str]) -> None:
+        from click.testing import CliRunner
+
+        from tilemma.cli import main
+
+        result = CliRunner().invoke(main, line, catch_exceptions=False)
+        said = result.output
+        assert result.exit_code in (0, 1, 2), f"status {result.exit_code}"
+        assert "Traceback" not in said or "program-failed" in said, said[-500:]
+        ours = re.search(rf"error\[({'|'.join(OURS)})\]|\"code\": \"({'|'.join(OURS)})\"", said)
+        assert ours is None, said[-1500:]
+        assert (
+            result.exit_code != 1 or "--json" in line or "HAZARD" in said or "WRONG" in said or "DIFF" in said
+        ), said[-500:]
+
+
+def _texts(folder: Path) -> Any:
+    from dev.fuzz.ptx_texts import Texts
+
+    return Texts()
+
+
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "calls": lambda folder: Calls(),
+    "command lines": CommandLines,
+    "PTX": _texts,
+}

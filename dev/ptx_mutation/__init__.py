@@ -1,0 +1,1 @@
+"""Mutants of PTX programs, which the PTX machine must convict."""

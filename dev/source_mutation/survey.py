@@ -1,0 +1,166 @@
+"""Mutants of a drawn sample, each against the tests of its line, in a copy of the repository."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+from dev.source_mutation.collect import FOLDERS
+from dev.source_mutation.coverage import Coverage
+from dev.source_mutation.operators import Mutant, mutants
+
+COPIED = ("src", "tests", "dev", "bench", "docs", "examples")
+# What a mutant's tests import besides the package: loaded once, before the process of a mutant is forked.
+_PRELOADED = ("numpy", "ml_dtypes", "hypothesis", "pytest", "_pytest.assertion.rewrite", "tensor_layouts", "lark",
+              "click.testing")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``tests``: seconds of tests for one mutant, as timed without it; ``factor``, ``more``: the time limit."""
+
+    tests: float = 20.0
+    factor: float = 4.0
+    more: float = 15.0
+
+
+@dataclass(frozen=True)
+class Tried:
+    """``verdict``: killed, timed out, survived or uncovered; ``by``: the test that failed."""
+
+    mutant: Mutant
+    verdict: str
+    tests: int
+    seconds: float
+    by: str = ""
+
+
+def all_mutants(root: Path, folders: Sequence[str] = FOLDERS) -> list[Mutant]:
+    """Of every file of the folders, in the order of names."""
+    package = root / "src" / "tilemma"
+    files = [p for folder in folders for p in sorted((package / folder).rglob("*.py"))]
+    return [m for p in files for m in mutants(package, p.relative_to(package).as_posix())]
+
+
+def draw(found: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
+    """So many mutants, each as likely as any other."""
+    return random.Random(seed).sample(found, min(count, len(found)))
+
+
+class Place:
+    """A copy of the repository in which one mutant at a time stands."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="mutants"))
+        self.root = self.folder / "repository"
+        self.root.mkdir()
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        for name in COPIED:
+            shutil.copytree(root / name, self.root / name, ignore=ignored)
+        for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"):
+            shutil.copy(root / name, self.root / name)
+        for name in _PRELOADED:
+            importlib.import_module(name)
+        self.log = self.folder / "log"
+
+    def attempt(self, mutant: Mutant, tests: Sequence[tuple[str, float]], limits: Limits) -> Tried:
+        """Run the tests on the mutant until one fails."""
+        if not tests:
+            return Tried(mutant, "uncovered", 0, 0.0)
+        path = self.root / "src" / "tilemma" / mutant.file
+        sound = path.read_text(encoding="utf-8")
+        path.write_text(mutant.applied(sound), encoding="utf-8")
+        start = time.monotonic()
+        try:
+            verdict, by = self._run([n for n, _ in tests], limits.factor * sum(s for _, s in tests) + limits.more)
+        finally:
+            path.write_text(sound, encoding="utf-8")
+        return Tried(mutant, verdict, len(tests), round(time.monotonic() - start, 1), by)
+
+    def _run(self, tests: Sequence[str], seconds: float) -> tuple[str, str]:
+        self.log.write_text("")
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            os._exit(self._in_child(tests))
+        deadline = time.monotonic() + seconds
+        while True:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                break
+            if time.monotonic() > deadline:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return "timed out", ""
+            time.sleep(0.02)
+        failed = [
+            x for x in self.log.read_text(errors="replace").splitlines() if x.startswith(("FAILED", "ERROR"))
+        ]
+        return ("survived", "") if status == 0 else ("killed", failed[0][:200] if failed else "")
+
+    def _in_child(self, tests: Sequence[str]) -> int:
+        """pytest's exit status; nothing of the package was imported before."""
+        import pytest
+
+        os.chdir(self.root)
+        # A mutant must not meet what another one left in a cache.
+        home = tempfile.mkdtemp(dir=self.folder)
+        os.environ |= {"HOME": home, "XDG_CACHE_HOME": home, "PYTHONDONTWRITEBYTECODE": "1"}
+        os.environ["PYTHONPATH"] = str(self.root / "src")
+        sys.dont_write_bytecode = True
+        for name in [n for n in sys.modules if n.partition(".")[0] in ("tilemma", "dev")]:
+            del sys.modules[name]
+        sys.path[:0] = [str(self.root / "src"), str(self.root)]
+        text = io.StringIO()
+        try:
+            with redirect_stdout(text), redirect_stderr(text):
+                code = int(pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=no", *tests]))
+        except BaseException as e:
+            text.write(f"\nERROR {type(e).__name__}: {e}\n")
+            code = 1
+        self.log.write_text(text.getvalue())
+        shutil.rmtree(home, ignore_errors=True)
+        return min(code, 100)
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def chosen_tests(coverage: Coverage, mutant: Mutant, limits: Limits) -> list[tuple[str, float]]:
+    """Tests that run the mutant's line; of a line that runs at import, those that run its file."""
+    found = coverage.covering(mutant.file, mutant.line, limits.tests)
+    if found:
+        return found
+    lines = coverage.lines.get(mutant.file, {})
+    if not lines:
+        return []
+    nearest = min(lines, key=lambda n: abs(int(n) - mutant.line))
+    return coverage.covering(mutant.file, int(nearest), limits.tests) if _at_import(mutant) else []
+
+
+def _at_import(mutant: Mutant) -> bool:
+    """Whether the mutant's text stands outside of functions."""
+    import ast
+
+    import tilemma
+
+    source = (Path(tilemma.__file__).resolve().parent / mutant.file).read_text(encoding="utf-8")
+    inside = (
+        n
+        for n in ast.walk(ast.parse(source))
+        if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    )
+    return not any(
+        n.body[0].lineno <= mutant.line <= (n.end_lineno or 0) for n in inside if isinstance(n.body, list)
+    )

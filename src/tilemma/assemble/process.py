@@ -1,0 +1,185 @@
+"""Running one of NVIDIA's programs within limits of time and output, and temporary files that do not stay."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+# Seconds that a tool may take; TILEMMA_TOOL_SECONDS overrides it.  The slowest kernels that we know take 10.
+TIME_LIMIT = 120.0
+# Bytes that a tool may print, and that a file it writes may have.
+OUTPUT_LIMIT = 256 << 20
+# Seconds between two looks at how much a tool has written.
+_LOOK = 0.2
+
+_temporary: set[Path] = set()
+
+
+@atexit.register
+def _remove_temporary() -> None:
+    for path in list(_temporary):
+        remove(path)
+
+
+if hasattr(os, "register_at_fork"):
+    # The files belong to the parent.
+    os.register_at_fork(after_in_child=_temporary.clear)
+
+
+def temporary_file(suffix: str) -> Path:
+    """A new empty file that only this user can read.  It is removed by `remove`, or when the process ends."""
+    while True:
+        path = Path(tempfile.gettempdir(), f"tilemma-{secrets.token_hex(8)}{suffix}")
+        # Noted first: an interrupt may come between any two steps.
+        _temporary.add(path)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            return path
+        _temporary.discard(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file of `temporary_file`."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    _temporary.discard(path)
+
+
+def time_limit() -> float:
+    """Seconds that a tool may take."""
+    try:
+        chosen = float(os.environ.get("TILEMMA_TOOL_SECONDS", ""))
+    except ValueError:
+        return TIME_LIMIT
+    return chosen if chosen > 0 else TIME_LIMIT
+
+
+class Stopped(Exception):
+    """A tool was stopped at one of its limits; the text says which."""
+
+
+class ToolProcess:
+    """A tool at work.  What it prints goes to the file ``said``: a pipe that nobody reads would stop it when full.
+
+    `wait` enforces the limits, on ``said`` and on the files in ``written`` that the tool writes.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        said: Path,
+        *,
+        complaints: Path | None = None,
+        written: Sequence[Path] = (),
+        environment: dict[str, str] | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """Starts ``command``; what it prints as errors goes to ``complaints`` where that is given.
+
+        Raises OSError, and ValueError for a path with a null character."""
+        self.files = (said, complaints or said, *written)
+        self.limit = time_limit() if seconds is None else seconds
+        self.began = time.perf_counter()
+        # A group of its own, so that what the tool starts can be stopped with it.
+        with open(said, "wb") as output, open(complaints or os.devnull, "wb") as errors:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output if complaints is None else errors,
+                env=environment,
+                start_new_session=os.name == "posix",
+            )
+
+    def wait(self) -> int:
+        """The exit status, negative for a signal.  Raises Stopped at a limit; the tool has ended then."""
+        try:
+            return self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait(self) -> int:
+        with _Ending(self.process) as ending:
+            while (status := self.process.poll()) is None:
+                ending.wait(_LOOK)
+                self._hold_limits()
+        self._hold_limits(ended=True)
+        return status
+
+    def _hold_limits(self, ended: bool = False) -> None:
+        if not ended and time.perf_counter() - self.began > self.limit:
+            raise Stopped(f"still running after {self.limit:g} s (TILEMMA_TOOL_SECONDS is the limit)")
+        for file in self.files:
+            with contextlib.suppress(OSError):
+                if file.stat().st_size > OUTPUT_LIMIT:
+                    raise Stopped(f"more than {OUTPUT_LIMIT >> 20} MiB of output")
+
+    def stop(self) -> None:
+        """End the tool, if it still runs, with all it has started."""
+        if self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                if os.name == "posix":
+                    os.killpg(self.process.pid, signal.SIGKILL)
+                else:
+                    self.process.kill()
+            self.process.wait()
+
+
+class _Ending:
+    """Waits for the end of a process: `subprocess` polls for it, at intervals as long as ptxas takes."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process, self.descriptor = process, -1
+        with contextlib.suppress(AttributeError, OSError):  # Linux has it
+            self.descriptor = os.pidfd_open(process.pid)
+
+    def __enter__(self) -> _Ending:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+    def wait(self, seconds: float) -> None:
+        """Return when the process has ended, or after ``seconds``."""
+        if self.descriptor >= 0:
+            poll = select.poll()
+            poll.register(self.descriptor, select.POLLIN)
+            poll.poll(seconds * 1000)
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+
+def output_of(
+    command: Sequence[str], *, environment: dict[str, str] | None = None, seconds: float | None = None
+) -> tuple[int, str, str]:
+    """Run ``command`` to its end: its status, what it printed, and what it printed as errors.
+
+    Raises OSError, ValueError, Stopped.
+    """
+    files = []
+    try:
+        files += [temporary_file(".txt"), temporary_file(".txt")]
+        process = ToolProcess(command, files[0], complaints=files[1], environment=environment, seconds=seconds)
+        status = process.wait()
+        said, complaints = (file.read_text(encoding="utf-8", errors="replace") for file in files)
+        return status, said, complaints
+    finally:
+        for file in files:
+            remove(file)
+
+
+def tail(text: str) -> str:
+    """The end of what a tool said, for an error."""
+    return text.strip()[-500:] or "no message"

@@ -1,0 +1,110 @@
+"""What a fork must not find in the middle of something: locks, and the pause of garbage collection.
+
+A child has only the thread that forked.  A lock that another thread held would never be released in it, nor would
+garbage collection go on, nor an import that another thread had begun.  So a fork waits a while for other threads
+to finish compiling, and the child starts with locks of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Seconds that a fork waits for other threads that compile.
+WAIT = 10.0
+
+_locks: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
+
+
+class ForkSafeLock:
+    """A re-entrant lock for `with`.  In a forked child it is free, but for the thread that forked inside it."""
+
+    __slots__ = ("__weakref__", "_lock", "_owner")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        # Threads that are inside, outermost first: one, as often as it has entered.
+        self._owner: list[int] = []
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._owner.append(threading.get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        self._owner.pop()
+        self._lock.release()
+
+    def _renew(self) -> None:
+        if self._owner and self._owner[0] != threading.get_ident():
+            self._lock, self._owner = threading.RLock(), []
+
+
+class _Pauses:
+    """Threads for which garbage collection is paused, and how often each has asked for it."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.threads: dict[int, int] = {}
+        self.was_on = False
+
+    def begin(self) -> None:
+        with self.changed:
+            if not self.threads:
+                self.was_on = gc.isenabled()
+                gc.disable()
+            own = threading.get_ident()
+            self.threads[own] = self.threads.get(own, 0) + 1
+
+    def end(self) -> None:
+        with self.changed:
+            own = threading.get_ident()
+            self.threads[own] -= 1
+            if not self.threads[own]:
+                del self.threads[own]
+                self.changed.notify_all()
+            if not self.threads and self.was_on:
+                gc.enable()
+
+    def others(self) -> bool:
+        return any(thread != threading.get_ident() for thread in self.threads)
+
+
+_pauses = _Pauses()
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Python's cyclic garbage collection waits until no thread is inside."""
+    _pauses.begin()
+    try:
+        yield
+    finally:
+        _pauses.end()
+
+
+def _before() -> None:
+    # A child of a thread that itself compiles cannot wait: what it waits for may wait for it.
+    if threading.get_ident() not in _pauses.threads:
+        with _pauses.changed:
+            _pauses.changed.wait_for(lambda: not _pauses.others(), timeout=WAIT)
+
+
+def _in_child() -> None:
+    for lock in list(_locks):
+        lock._renew()
+    own = threading.get_ident()
+    kept = {own: _pauses.threads[own]} if own in _pauses.threads else {}
+    paused, was_on = bool(_pauses.threads), _pauses.was_on
+    _pauses.__init__()  # type: ignore[misc]
+    _pauses.threads, _pauses.was_on = kept, was_on
+    if paused and not kept and was_on:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_child=_in_child)

@@ -1,0 +1,134 @@
+"""What an earlier process learned of a `.co` file, from the cache on disk.
+
+Text is all that a `.co` kernel depends on, so one that was compiled before starts without its front end: the
+names in the file, what a call passes, PTX and launch plan are found under the text, the definitions and the
+compiler itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, field
+from functools import cached_property
+from typing import Any
+
+from tilemma.assemble import DiskCache
+from tilemma.compiler import uncollected
+from tilemma.errors import Note, Span, register_source
+from tilemma.fingerprint import fingerprint
+from tilemma.ir import tile as t
+from tilemma.ir.usage import array_params, checks, scalar_params
+from tilemma.launch import Launch
+from tilemma.records import record
+
+
+@record(slots=False)
+class Signature:
+    """What a call passes.  ``plan`` starts nothing: its parameters and checks are what every target holds a call
+    against; ``order``: the parameters as they are passed; ``returns``: the array handed to the caller."""
+
+    plan: Launch
+    order: tuple[str, ...]
+    returns: str | None
+
+
+def signature(kernel: t.Kernel) -> Signature:
+    none = (1, 1, 1)
+    plan = Launch(
+        kernel.name, "", array_params(kernel), scalar_params(kernel), (), none, none, checks=checks(kernel)
+    )
+    order = tuple(p.buffer.name if isinstance(p, t.ArrayParameter) else p.scalar.name for p in kernel.params)
+    return Signature(plan, order, kernel.returns.name if kernel.returns is not None else None)
+
+
+def known_signature(identity: str, make: Callable[[], t.Kernel]) -> Signature:
+    """The signature of the kernel of that identity; ``make`` gives the kernel where it is not known yet."""
+    store = DiskCache("signature")
+    found = store.read(identity, _read_signature)
+    if found is not None:
+        return found
+    made = signature(make())
+    data = {"plan": made.plan.to_json(), "order": made.order, "returns": made.returns}
+    store.put(identity, json.dumps(data).encode())
+    return made
+
+
+def _read_signature(data: bytes) -> Signature:
+    kept = json.loads(data)
+    return Signature(Launch.from_json(kept["plan"]), tuple(kept["order"]), kept["returns"])
+
+
+def _read_outline(data: bytes) -> Mapping[str, Any]:
+    """The kernels of a file, and its notes, as `File` keeps them."""
+    kept: dict[str, Any] = json.loads(data)
+    notes = tuple(Note(n["text"], Span(**n["span"]) if n["span"] else None) for n in kept["notes"])
+    return {"kernels": {str(name): dict(values) for name, values in kept["kernels"].items()}, "notes": notes}
+
+
+@record(slots=False)
+class File:
+    """A `.co` file with definitions; ``kernels``: the constants of each, in the file's order.
+
+    Raises, where it is not known, the errors of the preprocessor and the parser.
+    """
+
+    text: str = field(repr=False)
+    name: str
+    defines: Mapping[str, Any]
+
+    @cached_property
+    def identity(self) -> str:
+        return DiskCache.key(fingerprint(), self.text, self.name, repr(sorted(self.defines.items(), key=repr)))
+
+    @cached_property
+    def module(self) -> Any:
+        """The file as the front end gives it."""
+        with uncollected():
+            from tilemma import croqtile
+
+            return croqtile.load(self.text, self.name, self.defines)
+
+    @cached_property
+    def _outline(self) -> Mapping[str, Any]:
+        store = DiskCache("co")
+        known = store.read(self.identity, _read_outline)
+        if known is not None:
+            register_source(self.name, self.text)
+            return known
+        made = {
+            "kernels": {name: dict(source.constants) for name, source in self.module.sources.items()},
+            "notes": [asdict(note) for note in self.module.notes],
+        }
+        store.put(self.identity, json.dumps(made).encode())
+        return {"kernels": made["kernels"], "notes": self.module.notes}
+
+    @property
+    def kernels(self) -> Mapping[str, Mapping[str, Any]]:
+        kernels: Mapping[str, Mapping[str, Any]] = self._outline["kernels"]
+        return kernels
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return tuple(self._outline["notes"])
+
+
+@record(slots=False)
+class TextSource:
+    """One kernel of a file; the file is read by the front end when the kernel has to be built."""
+
+    file: File
+    name: str
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        return self.file.kernels[self.name]
+
+    def build(self, given: Mapping[str, Any] | None = None) -> t.Kernel:
+        """The tile IR; ``given`` overrides definitions of the file.  Raises the front end's errors."""
+        kernel: t.Kernel = self.file.module.sources[self.name].build(given)
+        return kernel
+
+    def identity(self, given: Mapping[str, Any]) -> str:
+        """The key of what `build` gives."""
+        return DiskCache.key(self.file.identity, self.name, repr(sorted(given.items())))

@@ -1,0 +1,201 @@
+"""What an operation does to each thing that it names, declared on its fields.
+
+A field that holds a view, a fragment, a variable, an event, a buffer, an index or a future says by its annotation
+what the operation does to it: ``dst: Writes[View]``.  Scalar expressions are always read.  An operation that names
+none of these says what it ``order``s.  Hazards, liveness, lowering, the reference and the launch plan ask here and
+need not know the classes of operations.  A class that leaves something undeclared cannot be defined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum, Flag, auto
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+
+from tilemma.ir.expr import Element, FragmentElement, Parted, Var
+from tilemma.ir.expr import walk as terms
+from tilemma.ir.types import EventRef, View
+from tilemma.records import record
+
+if TYPE_CHECKING:
+    from tilemma.ir.tile import Op
+
+_T = TypeVar("_T")
+
+
+class Effect(Flag):
+    """``ACQUIRE``: waits until others have released it.  ``RELEASE``: lets those who wait for it go on."""
+
+    READ = auto()
+    WRITE = auto()
+    DECLARE = auto()
+    ACQUIRE = auto()
+    RELEASE = auto()
+
+
+class Order(Enum):
+    """What an operation without operands puts in order."""
+
+    CONTROL = "the iterations of a loop"
+    THREADS = "the threads of an instance"
+    PROXY = "generic accesses before those of the async proxy"
+    COPIES = "groups of cp.async copies"
+    BULK_STORES = "groups of TMA stores"
+    MULTIPLIES = "groups of asynchronous multiplies"
+    OUTPUT = "what the user sees"
+
+
+Reads = Annotated[_T, Effect.READ]
+Writes = Annotated[_T, Effect.WRITE]
+Updates = Annotated[_T, Effect.READ | Effect.WRITE]
+Declares = Annotated[_T, Effect.DECLARE]
+Acquires = Annotated[_T, Effect.ACQUIRE]
+Releases = Annotated[_T, Effect.RELEASE]
+
+_MARKERS: dict[str, Effect] = {
+    name: alias.__metadata__[0]
+    for name, alias in (
+        ("Reads", Reads), ("Writes", Writes), ("Updates", Updates),
+        ("Declares", Declares), ("Acquires", Acquires), ("Releases", Releases),
+    )
+}  # fmt: skip
+_MARKED = re.compile(r"(\w+)\[")
+# What an operation can touch; annotations are text.
+_RESOURCES = frozenset(
+    ("View", "FragmentRef", "FragmentName", "Operand", "Var", "Buffer", "Event", "EventRef", "Index", "Future")
+)
+
+
+@record
+class Touch:
+    """``effect`` of an operation on ``what``, which its field ``name`` holds.
+
+    ``what``: a View, FragmentRef, Var, Index, Buffer, Event or EventRef, or the name of a future or fragment.
+    """
+
+    effect: Effect
+    what: Any
+    name: str
+
+
+class Effective(Parted):
+    """Base of operations: the effects of each field, found when the class is defined, and of each operation."""
+
+    __slots__ = ("_reads", "_touches")
+    # The effect of each field, and for each effect the fields that have it.
+    fields_touched: ClassVar[tuple[tuple[str, Effect], ...]]
+    fields_with: ClassVar[dict[Effect, tuple[str, ...]]]
+    _touches: tuple[Touch, ...]
+    _reads: tuple[Element | FragmentElement, ...]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        marked: dict[str, Effect] = {}
+        inside = False
+        for base in reversed(cls.__mro__):
+            for name, annotation in vars(base).get("__annotations__", {}).items():
+                text = str(annotation)
+                inside |= text == "Body"
+                if text.startswith("ClassVar") or name.startswith("_"):
+                    continue
+                found = _MARKED.match(text)
+                if found and found[1] in _MARKERS:
+                    marked[name] = _MARKERS[found[1]]
+                elif _RESOURCES & set(re.findall(r"\w+", text)):
+                    raise TypeError(f"{cls.__name__}.{name}: {text} does not say whether it is read or written")
+        if not (marked or inside or hasattr(cls, "order") or Effective in cls.__bases__):
+            raise TypeError(f"{cls.__name__} touches nothing and does not say what it orders")
+        cls.fields_touched = tuple(marked.items())
+        cls.fields_with = {effect: tuple(name for name, e in marked.items() if effect in e) for effect in Effect}
+
+
+def touches(op: Op) -> tuple[Touch, ...]:
+    """What ``op`` itself does to the things its fields name, in the order of its fields.
+
+    Bodies inside it and what its expressions read are left out; see `element_reads`.
+    """
+    try:
+        return op._touches
+    except AttributeError:
+        found = tuple(
+            Touch(effect, item, name)
+            for name, effect in type(op).fields_touched
+            for item in _items(getattr(op, name))
+        )
+        object.__setattr__(op, "_touches", found)
+        return found
+
+
+def _items(v: Any) -> tuple[Any, ...]:
+    return () if v is None else v if isinstance(v, tuple) else (v,)
+
+
+def touched_as(op: Op, effect: Effect) -> Iterator[Any]:
+    """What ``op`` itself touches with (at least) ``effect``."""
+    names = type(op).fields_with[effect]
+    return (item for name in names for item in _items(getattr(op, name)))
+
+
+def variables_set(op: Op) -> list[Var]:
+    """The mutable scalars that ``op`` itself assigns or declares."""
+    named = type(op).fields_with
+    found: list[Var] = []
+    for name in (*named[Effect.WRITE], *named[Effect.DECLARE]):
+        v = getattr(op, name)
+        if isinstance(v, Var):
+            found.append(v)
+        elif isinstance(v, tuple):
+            found += [x for x in v if isinstance(x, Var)]
+    return found
+
+
+def written_views(op: Op) -> Iterator[View]:
+    """The views that ``op`` itself writes."""
+    return (x for x in touched_as(op, Effect.WRITE) if isinstance(x, View))
+
+
+def read_views(op: Op) -> Iterator[View]:
+    """The views that ``op`` itself reads, those of the elements in its expressions included."""
+    yield from (x for x in touched_as(op, Effect.READ) if isinstance(x, View))
+    yield from (x.view for x in element_reads(op) if isinstance(x, Element))
+
+
+def element_reads(op: Op) -> tuple[Element | FragmentElement, ...]:
+    """The elements of arrays and register tiles that the expressions of ``op`` read."""
+    from tilemma.ir.walk import expressions
+
+    try:
+        return op._reads
+    except AttributeError:
+        found = tuple(x for e in expressions(op) for x in terms(e) if isinstance(x, (Element, FragmentElement)))
+        object.__setattr__(op, "_reads", found)
+        return found
+
+
+def assigned(op: Op) -> Iterator[Var]:
+    """The variables to which ``op`` gives a new value."""
+    return (x for x in touched_as(op, Effect.WRITE) if isinstance(x, Var))
+
+
+def written(op: Op) -> Iterator[str]:
+    """Names of the buffers, fragments and variables that ``op`` itself writes."""
+    return (name_of(x) for x in touched_as(op, Effect.WRITE))
+
+
+def declared(op: Op) -> Iterator[Any]:
+    """What ``op`` itself declares: variables, indices, buffers, events, fragments and futures by name."""
+    return touched_as(op, Effect.DECLARE)
+
+
+def name_of(x: Any) -> str:
+    """The name of what a `Touch` is about."""
+    match x:
+        case str():
+            return x
+        case View():
+            return x.base.name
+        case EventRef():
+            return x.event.name
+    name: str = x.name
+    return name

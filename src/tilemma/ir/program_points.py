@@ -1,0 +1,105 @@
+"""Points of a program under construction, and what may have changed since.
+
+An expression that reads a variable or memory is only worth its text where it is used; a front end whose names
+hold values (Python's) notes the point of the reading, and has the value stored there when it is used after a
+write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+
+from tilemma.ir import tile as t
+from tilemma.ir.effects import Effect, Order, touched_as, written
+from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, children, walk, with_operands
+from tilemma.ir.walk import walk as operations
+from tilemma.records import record
+
+
+@record(eq=False)
+class ProgramPoint:
+    """Before operation ``index`` of ``body``; ``repeats`` are the loops open there."""
+
+    body: list[t.Op]
+    index: int
+    count: int
+    repeats: tuple[int, ...]
+
+
+def reads(e: Expr) -> frozenset[str]:
+    """Names of the variables, buffers and register tiles that ``e`` reads."""
+    found = set()
+    for x in walk(e):
+        if isinstance(x, Var):
+            found.add(x.name)
+        elif isinstance(x, Element):
+            found.add(x.view.base.name)
+        elif isinstance(x, FragmentElement):
+            found.add(x.fragment)
+    return frozenset(found)
+
+
+def leaves(e: Expr) -> Iterator[Expr]:
+    """The readings in ``e`` that are not part of the place of another: variables and elements."""
+    if isinstance(e, (Var, Element, FragmentElement)):
+        yield e
+        return
+    for c in children(e):
+        yield from leaves(c)
+
+
+def replaced(e: Expr, table: Mapping[Expr, Expr]) -> Expr:
+    """``e`` with parts replaced, and folded again."""
+    if e in table:
+        return table[e]
+    return e if isinstance(e, Index) else with_operands(e, lambda x: replaced(x, table))
+
+
+@record(frozen=False, slots=False)
+class WriteLog:
+    """Which names the operations so far have written, by number of the last one that did."""
+
+    count: int = 0
+    written: dict[str, int] = field(default_factory=dict)
+    # The last operation after which other threads' writes may be seen.
+    met: int = -1
+    # (count, body, index, how many) of operations put in at an earlier point.
+    insertions: list[tuple[int, list[t.Op], int, int]] = field(default_factory=list)
+
+    def note(self, op: t.Op) -> None:
+        """``op`` was emitted; what is inside it was, one by one, before."""
+        self.count += 1
+        for name in writes(op):
+            self.written[name] = self.count
+        if meets_others(op):
+            self.met = self.count
+
+    def insert(self, point: ProgramPoint, ops: Sequence[t.Op]) -> None:
+        """Put ``ops`` where ``point`` was taken."""
+        at = point.index
+        for count, body, index, n in self.insertions:
+            if body is point.body and count > point.count and index <= at:
+                at += n
+        point.body[at:at] = ops
+        for op in ops:
+            self.note(op)
+        self.insertions.append((self.count, point.body, at, len(ops)))
+
+    def changed(self, names: frozenset[str], since: int, memory: bool) -> bool:
+        """Whether one of ``names`` may have another value than after ``since`` operations."""
+        if memory and self.met > since:
+            return True
+        return any(self.written.get(n, -1) > since for n in names)
+
+
+def writes(op: t.Op) -> tuple[str, ...]:
+    """Names of what ``op`` writes; of an `Apply`, whose body is one operation to those around it, all inside."""
+    inside = operations(op.body) if isinstance(op, t.Apply) else ()
+    return (*written(op), *(name for inner in inside for name in written(inner)))
+
+
+def meets_others(op: t.Op) -> bool:
+    """Whether other threads' writes may be seen after ``op``."""
+    ordered = getattr(op, "order", None) is Order.THREADS
+    return ordered or isinstance(op, t.InThreads) or any(True for _ in touched_as(op, Effect.ACQUIRE))

@@ -1,0 +1,370 @@
+"""The inside of one entry or function: scopes, registers, labels and instructions (PTX ISA, "Syntax")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from tilemma.machine.lexer import Token, syntax_error
+from tilemma.machine.parser import Parser
+from tilemma.machine.syntax import (
+    Address,
+    Body,
+    Guard,
+    Immediate,
+    Instruction,
+    Not,
+    Operand,
+    Pair,
+    Parameter,
+    Register,
+    Selected,
+    Sink,
+    Special,
+    Symbol,
+    Variable,
+    Vector,
+)
+
+_SPECIAL = {
+    "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%clock", "%clock_hi", "%clock64",
+    "%globaltimer", "%globaltimer_lo", "%globaltimer_hi", "%dynamic_smem_size", "%total_smem_size",
+    "%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt", "%is_explicit_cluster",
+    "%cluster_ctarank", "%cluster_nctarank", "%aggr_smem_size", "%reserved_smem_offset_begin",
+    "%reserved_smem_offset_end", "%reserved_smem_offset_cap", "%current_graph_exec",
+}  # fmt: skip
+_SPECIAL_VECTOR = {
+    "%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid",
+}  # fmt: skip
+_SPECIAL |= {f"{name}.{axis}" for name in _SPECIAL_VECTOR for axis in "xyz"}
+_SPECIAL |= {f"%envreg{i}" for i in range(32)} | {f"%reserved_smem_offset_{i}" for i in range(2)}
+_SPECIAL |= {f"%pm{i}{width}" for i in range(8) for width in ("", "_64")}
+# Parts of a register in video instructions.
+_SELECTOR = re.compile(r"b[0-7]{1,4}|h[0-3]{1,2}")
+_COMPONENTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
+
+# Blocks in one another, and lists of operands: compilers write a few.
+MAX_BLOCKS = 100
+MAX_LISTS = 8
+
+
+class _Scope:
+    """Names of one ``{ }`` block; inner declarations hide outer ones."""
+
+    def __init__(self, serial: int) -> None:
+        self.serial = serial
+        self.registers: dict[str, Register] = {}
+        self.families: list[tuple[str, int, str]] = []
+        self.vectors: dict[str, tuple[Register, ...]] = {}
+        self.labels: dict[str, str] = {}
+        self.variables: dict[str, str] = {}
+
+
+class BodyParser:
+    """Reads one body; ``formals`` are the parameters of a function."""
+
+    def __init__(self, parser: Parser, formals: tuple[Parameter, ...] = ()) -> None:
+        self.p = parser
+        self.instructions: list[Instruction] = []
+        self.label_index: dict[str, int] = {}
+        self.registers: list[Register] = []
+        # Lists of operands that are being read.
+        self.depth = 0
+        self.variables: list[Variable] = []
+        self.tables: dict[str, tuple[str, ...]] = {}
+        self.prototypes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self.scopes: list[_Scope] = []
+        self.serial = 0
+        self.outer = _Scope(0)
+        for formal in formals:
+            if formal.register is not None:
+                self.outer.registers[formal.name] = formal.register
+                self.registers.append(formal.register)
+
+    def parse(self) -> Body:
+        self.p.location = None
+        self.scopes.append(self.outer)
+        self.block()
+        self.check_branches()
+        return Body(
+            tuple(self.instructions), self.label_index, tuple(self.registers), tuple(self.variables), self.tables,
+            self.prototypes,
+        )  # fmt: skip
+
+    def check_branches(self) -> None:
+        for ins in self.instructions:
+            if ins.parts[0] == "bra":
+                target = ins.operands[0] if ins.operands else None
+                if not isinstance(target, Symbol) or target.name not in self.label_index:
+                    shown = getattr(target, "name", "nothing").split("@")[0]
+                    raise syntax_error(
+                        self.p.name, ins.line, ins.column, f"no label `{shown}` here", len(ins.text)
+                    )
+
+    def block(self) -> None:
+        p = self.p
+        if len(self.scopes) == MAX_BLOCKS:
+            raise p.error(f"more than {MAX_BLOCKS} blocks in one another")
+        p.expect("{")
+        self.serial += 1
+        self.scopes.append(_Scope(self.serial))
+        self.collect_labels()
+        while not p.accept("}"):
+            self.statement()
+        self.scopes.pop()
+
+    def collect_labels(self) -> None:
+        """Labels may be used before they stand: find those of this block, not of inner ones."""
+        depth, tokens = 0, self.p.tokens
+        for i in range(self.p.position, len(tokens) - 1):
+            text = tokens[i].text
+            if text == "{":
+                depth += 1
+            elif text == "}":
+                depth -= 1
+                if depth < 0:
+                    return
+            elif text == ":" and tokens[i - 1].kind == "word" and depth == 0:
+                name = tokens[i - 1].text
+                self.scopes[-1].labels[name] = f"{name}@{self.serial}"
+
+    def statement(self) -> None:
+        p = self.p
+        token = p.token
+        if token.kind == "end":
+            raise p.error("the body of the entry never ends: a `}` is missing")
+        if token.text == "{":
+            self.block()
+        elif token.text == ";":
+            p.advance()
+        elif token.text == ".reg":
+            self.register_declaration()
+        elif token.text in (".shared", ".local", ".const", ".global", ".param"):
+            self.variable()
+        elif token.text in (".loc", ".pragma", ".file", ".section"):
+            p.debug_directive()
+        elif token.kind == "word" and p.tokens[p.position + 1].text == ":":
+            self.label()
+        elif token.kind == "word" or token.text == "@":
+            self.instruction()
+        else:
+            raise p.error(f"{p.shown()} starts no statement")
+
+    def variable(self) -> None:
+        """A variable of this scope; a name that another scope of the body has used gets a serial number."""
+        variable = self.p.variable(False)
+        unique = variable.name
+        if any(v.name == unique for v in self.variables):
+            unique = f"{variable.name}@{self.scopes[-1].serial}"
+        self.scopes[-1].variables[variable.name] = unique
+        self.variables.append(replace(variable, name=unique))
+
+    def label(self) -> None:
+        p = self.p
+        token = p.advance()
+        p.advance()
+        unique = self.scopes[-1].labels[token.text]
+        if unique in self.label_index:
+            raise p.error(f"the label `{token.text}` stands twice", token)
+        if p.token.text in (".branchtargets", ".calltargets"):
+            names = []
+            while p.token.text != ";":
+                p.advance()
+                names.append(p.word())
+            p.expect(";")
+            self.tables[unique] = tuple(self.find_label(n) or n for n in names)
+            return
+        if p.accept(".callprototype"):
+            results = p.parameters() if p.accept("(") else ()
+            p.word()
+            parameters = p.parameters() if p.accept("(") else ()
+            p.skip_to(";")
+            p.advance()
+            self.prototypes[unique] = (tuple(x.size for x in results), tuple(x.size for x in parameters))
+            return
+        self.label_index[unique] = len(self.instructions)
+
+    def register_declaration(self) -> None:
+        p = self.p
+        p.advance()
+        vector = {".v2": 2, ".v4": 4}.get(p.token.text, 0)
+        if vector:
+            p.advance()
+        kind = p.type_name()
+        scope = self.scopes[-1]
+        while True:
+            name = p.word()
+            if vector:
+                parts = (self.new_register(f"{name}.{axis}", kind, scope) for axis in "xyzw"[:vector])
+                scope.vectors[name] = tuple(parts)
+            elif p.accept("<"):
+                scope.families.append((name, p.constant(), kind))
+                p.expect(">")
+            else:
+                scope.registers[name] = self.new_register(name, kind, scope)
+            if not p.accept(","):
+                break
+        p.expect(";")
+
+    def new_register(self, name: str, kind: str, scope: _Scope) -> Register:
+        register = Register(f"{name}@{scope.serial}", kind)
+        self.registers.append(register)
+        return register
+
+    def find_register(self, name: str) -> Register | None:
+        for scope in reversed(self.scopes):
+            known = scope.registers.get(name)
+            if known is not None:
+                return known
+            for prefix, count, kind in scope.families:
+                rest = name[len(prefix) :]
+                if name.startswith(prefix) and rest.isdigit() and int(rest) < count and str(int(rest)) == rest:
+                    register = self.new_register(name, kind, scope)
+                    scope.registers[name] = register
+                    return register
+            root, _, component = name.rpartition(".")
+            if root in scope.vectors and _COMPONENTS.get(component, 9) < len(scope.vectors[root]):
+                return scope.vectors[root][_COMPONENTS[component]]
+        return None
+
+    def find_label(self, name: str) -> str | None:
+        for scope in reversed(self.scopes):
+            if name in scope.labels:
+                return scope.labels[name]
+        return None
+
+    def find_variable(self, name: str) -> str:
+        """The unique name of a variable of the body; a name from outside stays as it is."""
+        for scope in reversed(self.scopes):
+            if name in scope.variables:
+                return scope.variables[name]
+        return name
+
+    # -- instructions
+    def instruction(self) -> None:
+        p = self.p
+        first = p.token
+        guard = self.guard() if p.accept("@") else None
+        opcode = p.advance()
+        if opcode.kind != "word":
+            raise p.error(f"expected an instruction, found `{opcode.text}`", opcode)
+        operands: list[Operand] = []
+        while not p.accept(";"):
+            operands.append(self.operand())
+            if not p.accept(",") and p.token.text != ";":
+                raise p.error(f"expected `,` or `;` in `{opcode.text}`, found {p.shown()}")
+        end = p.tokens[p.position - 1].end
+        text = " ".join(p.text[first.start : end].split())
+        self.instructions.append(
+            Instruction(
+                opcode.text, tuple(operands), guard, first.line, first.column, text, p.location, first.start, end
+            )
+        )
+
+    def guard(self) -> Guard:
+        p = self.p
+        negated = p.accept("!")
+        token = p.token
+        register = self.find_register(p.word())
+        if register is None or register.type != "pred":
+            raise p.error(f"`{token.text}` is no predicate register", token)
+        return Guard(register, negated)
+
+    def operand(self) -> Operand:
+        first = self.simple()
+        if self.p.accept("|"):
+            return Pair(first, self.simple())
+        return first
+
+    def simple(self) -> Operand:
+        p = self.p
+        token = p.token
+        readers: dict[str, Callable[[], Operand]] = {"[": self.address, "{": self.vector, "(": self.tuple}
+        if token.text in readers and token.kind == "punct":
+            if self.depth == MAX_LISTS:
+                raise p.error(f"more than {MAX_LISTS} brackets in one another")
+            self.depth += 1
+            read = readers[token.text]()
+            self.depth -= 1
+            return read
+        if token.text == "!":
+            p.advance()
+            name = p.token
+            register = self.find_register(p.word())
+            if register is None:
+                raise p.error(f"the register `{name.text}` is not declared", name)
+            return Not(register)
+        if token.kind in ("int", "float") or token.text in ("-", "~"):
+            return p.operand_number()
+        if token.kind != "word":
+            raise p.error(f"expected an operand, found {p.shown()}")
+        p.advance()
+        if token.text == "_":
+            return Sink()
+        return self.named(token)
+
+    def named(self, token: Token) -> Operand:
+        name = token.text
+        register = self.find_register(name)
+        if register is not None:
+            return register
+        if name in _SPECIAL:
+            return Special(name)
+        if name == "WARP_SZ":
+            return Immediate(32)
+        if name.startswith("%") and "." not in name:
+            raise self.p.error(f"the register `{name}` is not declared", token)
+        root, _, selector = name.rpartition(".")
+        part = self.find_register(root) if root and _SELECTOR.fullmatch(selector) else None
+        if part is not None:
+            return Selected(part, selector)
+        for scope in reversed(self.scopes):
+            if name in scope.vectors:
+                return Vector(scope.vectors[name])
+        label = self.find_label(name)
+        if label is not None:
+            return Symbol(label)
+        name = self.find_variable(name)
+        offset = 0
+        if self.p.token.text == "+":
+            self.p.advance()
+            offset = self.p.integer()
+        return Symbol(name, offset)
+
+    def vector(self) -> Vector:
+        self.p.expect("{")
+        items: list[Operand] = []
+        while not self.p.accept("}"):
+            items.append(self.simple())
+            if not self.p.accept(",") and self.p.token.text != "}":
+                raise self.p.error(f"expected `,` or `}}`, found {self.p.shown()}")
+        return Vector(tuple(items))
+
+    def tuple(self) -> Vector:
+        """``(a, b)``: the parameters of a call."""
+        self.p.expect("(")
+        items: list[Operand] = []
+        while not self.p.accept(")"):
+            items.append(self.simple())
+            if not self.p.accept(",") and self.p.token.text != ")":
+                raise self.p.error(f"expected `,` or `)`, found {self.p.shown()}")
+        return Vector(tuple(items))
+
+    def address(self) -> Address:
+        p = self.p
+        p.expect("[")
+        token = p.token
+        base = p.operand_number() if token.kind == "int" else self.named(p.advance())
+        if not isinstance(base, (Register, Symbol, Immediate)):
+            raise p.error(f"`{token.text}` is no address", token)
+        offset, coordinates = 0, None
+        if isinstance(base, Symbol):
+            offset, base = base.offset, Symbol(base.name)
+        while p.token.text in ("+", "-"):
+            sign = -1 if p.advance().text == "-" else 1
+            offset += sign * p.integer()
+        if p.accept(","):
+            coordinates = self.vector().items
+        p.expect("]")
+        return Address(base, offset, coordinates)

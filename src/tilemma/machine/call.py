@@ -1,0 +1,113 @@
+"""The call of a machine run as a user spells it: PTX text, launch, options.  What does not fit is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilemma.errors import described
+from tilemma.launch import Launch
+from tilemma.machine.arguments import refuse
+from tilemma.machine.limits import MAX_TEXT
+from tilemma.machine.problems import MachineLimit
+
+FIELDS = ("entry", "grid", "block", "cluster", "shared", "arch", "read_only")
+_ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
+
+
+def check_call(ptx: Any, launch: Any, args: Any) -> None:
+    """Refuse what is no PTX text, no launch, or no arguments."""
+    if not isinstance(ptx, str):
+        refuse(f"the PTX is {_kind(ptx)}", "text", "read the file: Path(...).read_text()")
+    if "\n" not in ptx and ptx.endswith((".ptx", ".s", ".txt", ".cubin")):
+        refuse(f"the PTX is the path `{ptx}`", "the text of the file", "read it: Path(...).read_text()")
+    if not isinstance(launch, (Launch, Mapping)):
+        refuse(f"the launch is {_kind(launch)}", "a launch plan, or a dict with `grid` and `block`", "pass one")
+    if len(ptx) > MAX_TEXT:
+        raise MachineLimit(what=f"PTX of {len(ptx)} characters", limit=f"{MAX_TEXT} characters", how="cut it")
+    if isinstance(args, Mapping) and not all(isinstance(name, str) for name in args):
+        refuse("an argument's name is no text", "names as text", 'pass {"x": x, "y": y}')
+    if not isinstance(args, Mapping):
+        refuse(
+            f"the arguments are {_kind(args)}",
+            "a dict of names and values in the order of the parameters",
+            'pass {"x": x, "y": y}',
+        )
+
+
+def simple_launch(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a launch that is no plan, each of its type; BadMachineCall where one is not."""
+    for key in launch:
+        if key not in FIELDS:
+            refuse(
+                f"the launch has no field `{key!s:.60}`",
+                f"the fields {', '.join(sorted(FIELDS))}",
+                "drop or rename it",
+            )
+    if "grid" not in launch or "block" not in launch:
+        refuse("the launch lacks `grid` or `block`", "both, as one to three integers", "add them")
+    out: dict[str, Any] = {key: triple(key, launch[key]) for key in ("grid", "block")}
+    if launch.get("cluster") is not None:
+        out["cluster"] = triple("cluster", launch["cluster"])
+    out["shared"] = integer("`shared`", launch.get("shared", 0))
+    out["arch"] = architecture(launch.get("arch"))
+    out["entry"] = entry_name(launch)
+    names = launch.get("read_only", ())
+    if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(n, str) for n in names):
+        refuse(f"`read_only` is {_kind(names)}", "a list of argument names", 'write read_only=["x"]')
+    out["read_only"] = set(names)
+    return out
+
+
+def entry_name(launch: Mapping[str, Any]) -> str | None:
+    """The entry that a launch names, if any."""
+    name = launch.get("entry")
+    if not (name is None or isinstance(name, str)):
+        refuse(f"`entry` is {_kind(name)}", "the name of a kernel", "give its name as text")
+    return name
+
+
+def architecture(arch: Any) -> str | None:
+    """A target, or None for the PTX's own."""
+    if not (arch is None or (isinstance(arch, str) and _ARCH.fullmatch(arch))):
+        refuse(f"the target is {described(arch)}", "a target such as sm_90a", "correct it")
+    return arch
+
+
+def options(**given: Any) -> dict[str, Any]:
+    """The options of a run: numbers as integers, flags as booleans."""
+    out: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in ("seed", "max_steps", "schedules"):
+            out[name] = integer(f"`{name}`", value, negative=name == "seed")
+            if name != "seed" and out[name] < 1:
+                refuse(f"`{name}` is {out[name]}", "at least 1", f"pass a larger `{name}`")
+        elif isinstance(value, (bool, np.bool_)):
+            out[name] = bool(value)
+        else:
+            refuse(f"`{name}` is {_kind(value)}", "True or False", f"write {name}=True")
+    return out
+
+
+def integer(what: str, value: Any, *, negative: bool = False) -> int:
+    """``value`` as an integer, 0 or more unless ``negative``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or (value < 0 and not negative):
+        refuse(f"{what} is {described(value)}", "an integer" + ("" if negative else " of 0 or more"), "correct it")
+    return int(value)
+
+
+def triple(what: str, value: Any) -> tuple[int, int, int]:
+    """One to three integers as three."""
+    items = list(np.atleast_1d(value)) if isinstance(value, np.ndarray) else value
+    items = list(items) if isinstance(items, (tuple, list)) else [items]
+    if not 1 <= len(items) <= 3 or any(isinstance(x, bool) or not isinstance(x, (int, np.integer)) for x in items):
+        refuse(f"`{what}` is {described(value)}", "one to three integers", "give x, y and z")
+    x, y, z = [*(int(i) for i in items), 1, 1][:3]
+    return x, y, z
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else type(value).__name__

@@ -1,0 +1,57 @@
+"""The values of predefined registers (PTX ISA, "Special Registers")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tilemma.machine.scheduler import Machine
+    from tilemma.machine.state import Cta
+
+
+def special_value(machine: Machine, name: str, cta: Cta) -> Any:
+    """The value of a predefined register: broadcastable to [warps, 32]."""
+    t = np.arange(32 * machine.warps_per_cta).reshape(-1, 32)
+    bx, by, bz = machine.block
+    cx, cy, cz = machine.cluster_shape
+    axis = "xyz".find(name[-1]) if "." in name else 0
+    root = name.split(".")[0]
+    lane = t % 32
+    cluster_grid = [g // c for g, c in zip(machine.grid, machine.cluster_shape, strict=True)]
+    one = np.uint64(1)
+    bit = one << lane.astype(np.uint64)
+    values: dict[str, Any] = {
+        "%tid": (t % bx, t // bx % by, t // (bx * by)),
+        "%ntid": (bx, by, bz),
+        "%ctaid": cta.index,
+        "%nctaid": machine.grid,
+        "%clusterid": cta.cluster.index,
+        "%nclusterid": cluster_grid,
+        "%cluster_ctaid": (cta.rank % cx, cta.rank // cx % cy, cta.rank // (cx * cy)),
+        "%cluster_nctaid": (cx, cy, cz),
+    }
+    if root in values:
+        return values[root][axis]
+    single: dict[str, Any] = {
+        "%laneid": lane,
+        "%warpid": t // 32,
+        "%nwarpid": machine.warps_per_cta,
+        "%smid": cta.cluster.serial % 132,
+        "%nsmid": 132,
+        "%gridid": 1,
+        "%cluster_ctarank": cta.rank,
+        "%cluster_nctarank": cx * cy * cz,
+        "%is_explicit_cluster": int(cx * cy * cz > 1),
+        "%dynamic_smem_size": machine.dynamic_shared,
+        "%total_smem_size": machine.shared_bytes,
+        "%aggr_smem_size": machine.shared_base + machine.shared_bytes,
+        "%reserved_smem_offset_begin": 0,
+        "%lanemask_eq": bit,
+        "%lanemask_lt": bit - one,
+        "%lanemask_le": bit + bit - one,
+        "%lanemask_gt": ~(bit + bit - one) & np.uint64(0xFFFFFFFF),
+        "%lanemask_ge": ~(bit - one) & np.uint64(0xFFFFFFFF),
+    }
+    return single.get(name, 0)

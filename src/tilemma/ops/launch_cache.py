@@ -1,0 +1,147 @@
+"""Calls that come again: from the arguments straight to prepared launches.
+
+What was checked and planned once depends on shapes, strides, types, devices and the numbers alone; a call that
+agrees in these needs new addresses at most.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilemma.bounded import Bounded
+from tilemma.forking import ForkSafeLock
+from tilemma.runtime import PreparedLaunch, call_key
+from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
+
+# Calls kept by their addresses, kinds of calls kept by all but those, and places of one call's allocations: an
+# allocator gives the same few again and again.
+CAPACITY, KINDS, PLACES = 4096, 1024, 16
+
+# From a call's first array: a new array and its address.
+Make = Callable[[Any], tuple[Any, int]]
+
+
+@dataclass(slots=True)
+class LaunchTemplate:
+    """The launches of one kind of call.
+
+    ``launches``: each with the array parameter -> (source, byte offset) that its addresses come from; sources
+    are the caller's arrays ("a", "b", "c", "bias", "out") and "work.*".  ``makes``: what is allocated for each
+    call, by source, and how.  ``stream`` says which stream the caller is on.
+    """
+
+    launches: tuple[tuple[PreparedLaunch, dict[str, tuple[str, int]]], ...]
+    makes: tuple[tuple[str, Make], ...]
+    stream: Callable[[], int]
+
+    def at(self, pointers: Mapping[str, int]) -> tuple[PreparedLaunch, ...]:
+        """The launches for arrays at other addresses.  Raises OverlappingArrays, TensorMapRefused."""
+        return tuple(
+            launch.moved({name: pointers[source] + offset for name, (source, offset) in places.items()})
+            for launch, places in self.launches
+        )
+
+
+@dataclass(slots=True)
+class Entry:
+    """A recipe for a call's own arrays, and the launches for each place its allocations have been at."""
+
+    recipe: LaunchTemplate
+    pointers: dict[str, int]
+    kept: Bounded[tuple[int, ...], tuple[PreparedLaunch, ...]] = field(default_factory=lambda: Bounded(PLACES))
+
+    def run(self, first: Any, out: Any) -> Any:
+        """Allocate what the call needs like ``first``, start its launches, and return the result."""
+        made = {source: make(first) for source, make in self.recipe.makes}
+        places = tuple([pointer for _, pointer in made.values()])
+        launches = self.kept.get(places)
+        if launches is None:
+            pointers = self.pointers | dict(zip(made, places, strict=True))
+            launches = self.recipe.at(pointers)
+            self.kept[places] = launches
+        stream = self.recipe.stream()
+        for launch in launches:
+            launch.start(stream)
+        return made["out"][0] if "out" in made else out
+
+
+def maker(like: ArrayRef, shape: tuple[int, ...], dtype: str) -> Make:
+    """A function that allocates such an array by the library of ``like``, for a first argument of that library."""
+    if like.library == "torch":
+        torch = sys.modules["torch"]
+        sample = empty_like_first(like, (0,), dtype)
+        kind, device = sample.dtype, sample.device
+
+        def tensor(_: Any) -> tuple[Any, int]:
+            made = torch.empty(shape, dtype=kind, device=device)
+            return made, made.data_ptr()
+
+        return tensor
+
+    def array(first: Any) -> tuple[Any, int]:
+        made = empty_like_first(describe(first), shape, dtype)
+        return made, describe(made).pointer
+
+    return array
+
+
+NAMES = ("a", "b", "c", "bias", "out")
+
+
+class WarmCalls:
+    """Entries by everything that a call depends on, and recipes by all but addresses; for several threads."""
+
+    def __init__(self) -> None:
+        self._entries: Bounded[Hashable, Entry] = Bounded(CAPACITY)
+        self._recipes: Bounded[Hashable, LaunchTemplate] = Bounded(KINDS)
+        self._lock = ForkSafeLock()
+
+    def find(self, key: Any) -> Entry | None:
+        """The entry for a call of `key_of`, made from one that differs in addresses only where there is one."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            return entry
+        recipe = self._recipes.get(_without_addresses(key))
+        return None if recipe is None else self._keep(key, recipe)
+
+    def put(self, key: Any, recipe: LaunchTemplate) -> Entry:
+        """Remember the recipe of a call."""
+        self._recipes[_without_addresses(key)] = recipe
+        return self._keep(key, recipe)
+
+    def _keep(self, key: Any, recipe: LaunchTemplate) -> Entry:
+        entry = Entry(recipe, {n: k[0] for n, k in zip(NAMES, key[0], strict=True) if k != 0})
+        with self._lock:
+            self._entries[key] = entry
+        return entry
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self._entries.clear()
+        self._recipes.clear()
+
+
+def key_of(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """What a call depends on, for a dict; None where an array has to be looked at anew each time.
+
+    ``arrays`` are those of `NAMES`, None for what is missing.
+    """
+    probe = call_key(tuple([0 if x is None else x for x in arrays]))
+    if probe is None:
+        return None
+    try:
+        hash(options)
+    except TypeError:
+        return None
+    return probe, options
+
+
+def _without_addresses(key: Any) -> Hashable:
+    """``key`` with addresses replaced by their alignment, and whether the result is `c` itself."""
+    probe, options = key
+    places = tuple([k if k == 0 else (k[0] & 127, *k[1:]) for k in probe])
+    in_place = probe[2] != 0 and probe[4] != 0 and probe[2][0] == probe[4][0]
+    return places, in_place, options

@@ -1,0 +1,101 @@
+"""What to write in place of a multiply that no instruction does."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilemma.atoms import catalogue
+from tilemma.dtypes import DType
+from tilemma.errors import Span, spelled
+from tilemma.ir.tile import Copy, DeclareFragment
+from tilemma.ir.tiles import describe, written
+from tilemma.ir.types import Level
+
+# Types that hold every value of an operand's type, and are multiplied; the first that the target has is advised.
+_WIDER = dict.fromkeys(("s8", "u8", "s4", "u4", "f8_e4m3", "f8_e5m2"), ("f16",))
+# Types that lose bits, in the place of those that no wider one stands for.
+_NARROWER = {"f32": ("tf32", "bf16"), "tf32": ("bf16",)}
+
+
+# What the builder calls the futures of operations whose result has no name.
+_UNNAMED = {"mma": "mma...", "copy": "dma.copy"}
+
+
+def for_multiply(
+    arch: str, level: Level, tile: tuple[int, int, int], types: tuple[DType, DType, DType], span: Span | None
+) -> str:
+    """What makes an instruction of ``arch`` fit a multiply of ``types`` (A, B, accumulator) for a ``tile``,
+    (M, N, K), that an instance of ``level`` holds."""
+    a, b, d = types
+    plain = [x for x in catalogue.mma("mma.sync") if x.runs_on(arch)]
+    operands = [x for x in plain if x.a.dtype is a and x.b.dtype is b]
+    if not operands:
+        return _other_operands({x.a.dtype.name for x in plain}, a, span)
+    fitting = [x for x in operands if x.operands["D"].dtype is d]
+    if not fitting:
+        kinds = " or ".join(sorted({x.operands["D"].dtype.name for x in operands}))
+        return f"accumulate in {kinds}"
+    shapes = {_rounded(tile, x.shape, level.warps) for x in fitting}
+    m, n, k = min(shapes, key=lambda s: (prod(s), s))
+    if (m, n, k) == tile:
+        return "put both operands into shared memory, and load them from there"
+    return f"use a tile of {m}x{n}x{k} (M x N x K); elements beyond the arrays are read as 0 and not stored"
+
+
+def _rounded(tile: tuple[int, int, int], atom: tuple[int, int, int], warps: int) -> tuple[int, int, int]:
+    """The smallest tile not below ``tile`` that ``warps`` divide into instructions of shape ``atom``."""
+    found = []
+    for down in (g for g in range(1, warps + 1) if warps % g == 0):
+        steps = (atom[0] * down, atom[1] * (warps // down), atom[2])
+        m, n, k = (-(-extent // step) * step for extent, step in zip(tile, steps, strict=True))
+        found.append((m, n, k))
+    return min(found, key=lambda s: (prod(s), s))
+
+
+def _other_operands(have: set[str], a: DType, span: Span | None) -> str:
+    convert = next((t for t in _WIDER.get(a.name, ()) if t in have), None)
+    if convert is not None:
+        every = f"{convert}, which holds every {a.name}"
+        return f"convert both operands to {every}, element by element, and accumulate in f32"
+    narrow = next((t for t in _NARROWER.get(a.name, ()) if t in have), None)
+    loop = spelled(span, "`: thread`", '`level="thread"`')
+    loops = f"multiply elements in a loop inside a `parallel` of {loop}"
+    if narrow is not None:
+        return f"{loops}; or, where fewer bits are enough, convert both operands to {narrow}, element by element"
+    return loops
+
+
+def for_scaling(span: Span | None, acc: DeclareFragment | None) -> str:
+    """In place of a multiply whose product is scaled before it is added to ``acc``."""
+    form = spelled(span, "part = part * column; mc = mc + part;", "part.set(part * column); mc += part")
+    rows, columns = acc.shape if acc is not None and acc.shape is not None else (64, 64)
+    declared = spelled(
+        span,
+        f"frag f32[{rows}, {columns}] mc {{0.0f}};",
+        f'mc = mma.frag("f32", {rows}, {columns}, init=0.0)',
+    )
+    return (
+        f"declare the sum with its extents, `{declared}`, multiply into a second accumulator `part` that starts "
+        f"at 0 each time, and add it scaled: `{form}`"
+    )
+
+
+def waited_for(copy: Copy, future: str | None = None) -> tuple[str, str]:
+    """("future" or "event", as the program names it): what a wait for ``copy`` names (``future``: now)."""
+    ref = copy.event
+    if ref is None:
+        return "future", written(future or copy.future or "")
+    if ".future" in ref.event.name:  # the passes' own event for a future
+        return "future", written(ref.event.name)
+    if ref.order is not None:
+        return "event", f"{ref.event.name}.at({describe(ref.order)})"
+    return "event", ref.event.name if ref.slot is None else f"{ref.event.name}[{describe(ref.slot)}]"
+
+
+def for_wait(name: str, span: Span | None) -> str:
+    """What to write before a statement that needs what ``name`` stands for: a future or an event."""
+    if name not in _UNNAMED:
+        return f"write `{spelled(span, f'wait {name}', f'wait({name})')}` before this statement"
+    start = spelled(span, f"f = {_UNNAMED[name]}.async ...", f"f = {_UNNAMED[name]}(..., async_=True)")
+    wait = spelled(span, "wait f", "wait(f)")
+    return f"name the result, `{start}`, and write `{wait}` before this statement"

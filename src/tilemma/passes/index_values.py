@@ -1,0 +1,39 @@
+"""Expressions in many places at once: in every thread of a block, or at every element of a register tile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilemma.arithmetic import integers, lanes
+from tilemma.arithmetic.lanes import numpy_type
+from tilemma.ir.expr import Binary, Const, Expr, Index, Select, Unary, promote
+
+Ints = NDArray[np.int64]
+
+
+def evaluate(e: Expr, index: dict[str, Ints]) -> Any | None:
+    """``e`` for all values of the indices at once; None where it needs more than the indices of ``index``."""
+    match e:
+        case Const(value=v) if not e.type.is_float:
+            return int(v)
+        case Index(name=n):
+            return index.get(n)
+        case Unary(op=op, a=a):
+            x = evaluate(a, index)
+            return None if x is None else {"neg": np.negative, "not": np.invert, "lnot": np.logical_not}[op](x)
+        case Select(cond=c, a=a, b=b):
+            cond, x, y = (evaluate(part, index) for part in (c, a, b))
+            return None if cond is None or x is None or y is None else np.where(cond, x, y)
+        case Binary(op=op, a=a, b=b):
+            x, y = evaluate(a, index), evaluate(b, index)
+            t = promote(a.type, b.type)
+            if x is None or y is None or t.is_float:
+                return None
+            if not isinstance(x, np.ndarray) and not isinstance(y, np.ndarray):
+                return int(integers.binary(op, t)(integers.wrap(int(x), t), integers.wrap(int(y), t)))
+            many = [np.asarray(v).astype(numpy_type(t)) for v in (x, y)]
+            return lanes.binary(op, t)(*many)
+    return None

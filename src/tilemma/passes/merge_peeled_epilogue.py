@@ -1,0 +1,173 @@
+"""The last multiplies of a pipelined loop as one more of its turns.
+
+A loop that copies the next tile while it multiplies this one leaves the last tile for after it, which is written
+as the loop's body without the copies. One more turn does the same, with half the code::
+
+    for k in a..b:                          for k in a..max(a, b) + 1:
+        copy .. tile k .. => s                  copy .. tile k .. => s
+        wait t; multiply t           =>         wait t; multiply t
+        rotate t, s                             rotate t, s
+    wait t; multiply t                      wait t
+
+Tile b lies outside its array: nothing of it is read, and nobody reads the zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilemma.ir.expr import Element, Index, binary, const, depends_on, substitute, value_of
+from tilemma.ir.expr import walk as parts
+from tilemma.ir.tile import (
+    Alloc,
+    Body,
+    Copy,
+    DeclareFragment,
+    For,
+    FragmentRef,
+    Kernel,
+    Load,
+    Mma,
+    Op,
+    Parallel,
+    SwapFutures,
+    WaitFuture,
+)
+from tilemma.ir.types import Space
+from tilemma.ir.walk import expressions, map_expressions, rewrite, touched, walk, with_bodies
+from tilemma.passes.decision import Decision
+from tilemma.records import record
+
+# What a tail may consist of: neither memory that lasts nor the way through the program changes.
+_MULTIPLIES = (WaitFuture, Parallel, For, DeclareFragment, Load, Mma)
+
+
+@record(slots=False)
+class MergePeeledEpilogue:
+    """Gives loops that copy ahead one more turn in place of the same multiplies behind them."""
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        def settle(body: Body) -> Body:
+            out = list[Op]()
+            rest = [with_bodies(op, settle) for op in body]
+            while rest:
+                op = rest.pop(0)
+                turn = _turn(op) if isinstance(op, For) else None
+                if isinstance(op, For) and turn is not None and _continues(op, turn, out, rest):
+                    tail, rest = rest[: len(turn.multiplies)], rest[len(turn.multiplies) :]
+                    text = "one more turn in place of the multiplies after the loop"
+                    log.append(Decision("tail", op.index.name, text, span=op.span))
+                    out += [_longer(op), *(x for x in tail if isinstance(x, WaitFuture))]
+                else:
+                    out.append(op)
+            return tuple(out)
+
+        folded = settle(kernel.body)
+        return kernel if folded == kernel.body else replace(kernel, body=folded)
+
+
+@record
+class _Turn:
+    """A turn: ``copies`` into buffers of its own or of the body around it, ``multiplies``, ``rotations``."""
+
+    copies: tuple[Copy, ...]
+    multiplies: Body
+    rotations: tuple[SwapFutures, ...]
+
+
+def _turn(loop: For) -> _Turn | None:
+    first = next((i for i, x in enumerate(loop.body) if not isinstance(x, (Alloc, Copy))), None)
+    if first is None:
+        return None
+    last = next((i for i, x in enumerate(loop.body) if isinstance(x, SwapFutures)), None)
+    if last is None or not all(isinstance(x, SwapFutures) for x in loop.body[last:]):
+        return None
+    multiplies = loop.body[first:last]
+    if not all(isinstance(x, _MULTIPLIES) for x in walk(multiplies)):
+        return None
+    copies = tuple(x for x in loop.body[:first] if isinstance(x, Copy))
+    return _Turn(copies, multiplies, tuple(x for x in loop.body[last:] if isinstance(x, SwapFutures)))
+
+
+def _continues(loop: For, turn: _Turn, before: Sequence[Op], after: Sequence[Op]) -> bool:
+    """Whether what follows ``loop`` is another of its turns, and nothing notices that turn's copies."""
+    count = len(turn.multiplies)
+    tail, rest = tuple(after[:count]), tuple(after[count:])
+    if value_of(loop.step) != 1 or not turn.copies or _plain(turn.multiplies) != _plain(tail):
+        return False
+    if not all(_ends_with(loop, c) for c in turn.copies):
+        return False
+    futures = {c.future: c.future for c in turn.copies if c.future is not None}
+    for swap in turn.rotations:
+        names = dict(zip((*swap.futures[1:], swap.futures[0]), swap.futures, strict=True))
+        futures = {f: names.get(now, now) for f, now in futures.items()}
+    awaited = {f for x in tail if isinstance(x, WaitFuture) for f in x.futures}
+    if not set(futures.values()) <= awaited:
+        return False
+    # The buffers end with the body that the loop stands in, and what comes after it there is about others.
+    declared = {x.buffer.name for x in (*before, *loop.body) if isinstance(x, Alloc)}
+    used = {v.base.name for x in walk((*turn.copies, *turn.multiplies)) for v in touched(x)}
+    shared = {v.base.name for x in walk(loop.body) for v in touched(x) if v.base.space is not Space.GLOBAL}
+    later = {v.base.name for x in walk(rest) for v in touched(x)}
+    named = {f for x in walk(rest) if isinstance(x, (WaitFuture, SwapFutures)) for f in x.futures}
+    return shared <= declared and not (used & shared & later) and not named & {*awaited, *futures}
+
+
+def _ends_with(loop: For, copy: Copy) -> bool:
+    """Whether a plain copy in flight to one place, whose tiles lie outside its array from the end of ``loop`` on.
+
+    Where they lie is not read from memory: what a table says of tile b may lie outside the table.
+    """
+    if copy.engine != "dma" or copy.future is None or copy.event is not None or copy.after or copy.pad:
+        return False
+    if copy.src.base.space is not Space.GLOBAL or copy.src.reshape is not None or copy.transpose is not None:
+        return False
+    if copy.dst.base.space is Space.GLOBAL or any(
+        depends_on(e, {loop.index.name}) for e in copy.dst.expressions()
+    ):
+        return False
+    if any(isinstance(x, Element) for e in expressions(copy) for x in parts(e)):
+        return False
+    for offset, extent in zip(copy.src.offsets, copy.src.base.shape, strict=True):
+        first, second, third = (value_of(substitute(offset, {loop.index.name: const(n)})) for n in range(3))
+        if first is None or second is None or third is None or first < 0:
+            continue
+        step = second - first
+        if step > 0 and third - second == step and loop.stop == binary("cdiv", extent, const(step)):
+            return True
+    return False
+
+
+def _longer(loop: For) -> For:
+    """``loop`` with one more turn, and with one where it had none."""
+    stop = binary("add", binary("max", loop.stop, loop.start), const(1))
+    index = replace(loop.index, extent=stop)
+
+    def renewed(op: Op) -> Op:
+        return map_expressions(op, lambda e: substitute(e, {index.name: index}))
+
+    return replace(loop, index=index, stop=stop, body=rewrite(loop.body, renewed))
+
+
+def _plain(body: Body) -> Body:
+    """``body`` with its own indices and fragments numbered, so that only what it does matters."""
+    indices, fragments = dict[str, Index](), dict[str, str]()
+    for op in walk(body):
+        for i in op.indices if isinstance(op, Parallel) else (op.index,) if isinstance(op, For) else ():
+            indices[i.name] = replace(i, name=f"index {len(indices)}")
+        if isinstance(op, DeclareFragment):
+            fragments[op.name] = f"fragment {len(fragments)}"
+
+    def numbered(op: Op) -> Op:
+        op = map_expressions(op, lambda e: substitute(e, dict(indices)))
+        if isinstance(op, DeclareFragment):
+            return replace(op, name=fragments[op.name])
+        changes = {}
+        for name in ("fragment", "acc", "a", "b", "meta"):
+            ref = getattr(op, name, None)
+            if isinstance(ref, FragmentRef):
+                changes[name] = replace(ref, name=fragments.get(ref.name, ref.name))
+        return replace(op, **changes) if changes else op  # type: ignore[arg-type]
+
+    return rewrite(body, numbered)

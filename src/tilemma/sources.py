@@ -1,0 +1,65 @@
+"""Reading files that a user names: only regular files up to a maximum size; source files are UTF-8 text."""
+
+from __future__ import annotations
+
+import os
+import stat
+import traceback
+from pathlib import Path
+
+from tilemma.errors import CompileError, WrongArgumentType, described
+
+
+class CannotRead(CompileError):
+    code = "cannot-read-file"
+    found = "`{file}` cannot be read: {reason}"
+    expected = "a `.co` or `.py` file"
+    fix = "check the path"
+
+
+class ProgramFailed(CompileError):
+    code = "program-failed"
+    found = "`{file}` raised {what}"
+    expected = "a Python file that runs and defines kernels"
+    fix = "correct it:\n{trace}"
+
+
+# Bytes of a source file: more than any program has, and less than harms.
+MAX_FILE = 16 << 20
+
+
+def read_source(function: str, path: str | Path) -> bytes:
+    """The content of a regular file of UTF-8 text.  Raises CannotRead, WrongArgumentType."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise WrongArgumentType(function=function, name="path", got=described(path), wanted="the path of a file")
+    data = read_regular(path, MAX_FILE)
+    try:
+        data.decode("utf-8")
+    except ValueError as e:
+        raise CannotRead(file=str(path), reason=str(e)) from None
+    return data
+
+
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """The content of a regular file of at most ``most`` bytes.  Raises CannotRead."""
+    try:
+        # Without O_NONBLOCK opening a pipe would wait for its writer.
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise CannotRead(file=str(path), reason="it is no regular file")
+            if state.st_size > most:
+                size = f"it has {state.st_size} bytes, more than the limit of {most}"
+                raise CannotRead(file=str(path), reason=size)
+            # The file may grow while it is read.
+            return file.read(most)
+    except (OSError, ValueError) as e:
+        reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+        raise CannotRead(file=str(path), reason=reason) from None
+
+
+def trace_in(error: BaseException, file: str) -> str:
+    """The lines of ``file`` and of what it calls that led to ``error``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    start = next((i for i, frame in enumerate(frames) if frame.filename == file), len(frames) - 1)
+    return "".join(traceback.format_list(frames[start:])).rstrip()

@@ -1,0 +1,509 @@
+"""Lowering of cooperative copies (cp.async, or load and store): the threads of an instance each move chunks of a
+tile.
+
+Thread t moves the chunks t + i * threads; chunks are numbered row-major over the tile's constant extents, and each
+is one vector of bytes.  If the whole tile lies inside its parameters (a comparison uniform in the instance), each
+chunk is one vector access.  A tile that crosses an array's edge takes the other path: cp.async reads fewer bytes
+and fills the rest with zeros (a chunk fully outside reads zero bytes at the array's first element, a valid address
+unless the array is empty); loads and stores go element by element.  No executed access has an address outside its
+array.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+
+from tilemma.atoms import catalogue
+from tilemma.ir import tile
+from tilemma.ir.expr import value_of
+from tilemma.ir.lane import CopyInstr, Imm, Mem, Reg, Vec
+from tilemma.ir.types import Space, View
+from tilemma.records import record
+from tilemma.targets.ptx.lower import tma
+from tilemma.targets.ptx.lower.context import Lowering, lowers
+from tilemma.targets.ptx.lower.emitter import Value
+from tilemma.targets.ptx.lower.expressions import linear
+from tilemma.targets.ptx.lower.linear import Linear
+from tilemma.targets.ptx.lower.memory import (
+    Place,
+    Places,
+    coordinates,
+    pointer,
+    storage_bytes,
+    stride_bytes,
+    times,
+)
+from tilemma.targets.ptx.lower.refusals import NotLowered
+
+# The most chunks of one thread that are unrolled; more chunks become a loop.
+UNROLL = {"cp.async": 16, "ldst": 8}
+LOOP_UNROLL = 4
+EDGE_UNROLL = 1
+
+
+@record
+class Chunks:
+    """The division of a tile of ``shape``: ``elements`` in a chunk, ``per_row`` chunks in a row, ``rows`` rows."""
+
+    shape: tuple[int, ...]
+    elements: int
+    threads: int
+
+    @property
+    def per_row(self) -> int:
+        return self.shape[-1] // self.elements
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.shape[:-1])
+
+    @property
+    def total(self) -> int:
+        return self.rows * self.per_row
+
+    @property
+    def per_thread(self) -> int:
+        """The most chunks that one thread moves."""
+        return -(-self.total // self.threads)
+
+    @property
+    def row_step(self) -> int | None:
+        """Rows from one chunk of a thread to its next, if all its chunks have one column; else None."""
+        return self.threads // self.per_row if self.threads % self.per_row == 0 else None
+
+
+def tile_shape(op: tile.Copy) -> tuple[int, ...]:
+    """The constant extents of the copy: the destination's, else the source's."""
+    for view in (op.dst, op.src):
+        shape = view.static_shape
+        if shape is not None:
+            return shape if shape else (1,)
+    raise NotLowered(
+        op.span,
+        what="a copy with run-time extents on both sides",
+        arch="any target",
+        expected_what="constant extents on one side, which define the size of the tile",
+        remedy="copy through a buffer of fixed shape, or with subspan(h, w)",
+    )
+
+
+@lowers(tile.Copy)
+def lower_copy(lo: Lowering, op: tile.Copy) -> None:
+    plan = op.plan
+    assert plan is not None, "no plan for this copy"
+    if plan.engine == "tma":
+        tma.lower_copy(lo, op)
+        return
+    if op.transpose is not None or op.pad:
+        raise NotLowered(
+            op.span,
+            what="this form of copy",
+            arch=lo.arch,
+            expected_what="`dma.copy` of a tile, synchronous or asynchronous",
+            remedy="use `dma.copy` without a transposition or padding",
+        )
+    e = lo.e
+    shape = tile_shape(op)
+    instance = lo.enclosing(plan.level)
+    # Each thread copies the whole tile into its own local buffer.
+    alone = op.dst.base.space is Space.LOCAL
+    thread = Linear() if alone else lo.thread_in(instance)
+    size = storage_bytes(op.src.base)
+    chunks = Chunks(shape, max(1, plan.vector // size), 1 if alone else plan.threads)
+    assert shape[-1] % chunks.elements == 0, f"{plan.vector} bytes do not divide rows of {shape}"
+    e.comment(f"copy {_text(op.src)} => {_text(op.dst)}, {plan.engine} by {plan.vector} bytes")
+    mover = _CpAsync(lo, op, chunks) if plan.engine == "cp.async" else _LoadStore(lo, op, chunks)
+    if plan.threads < instance.threads:
+        taking = e.compare("lt", thread, Linear(const=plan.threads), hint="copies")
+        if isinstance(taking, Reg):
+            with e.branch(taking):
+                _move(lo, op, mover, chunks, thread)
+            return
+    _move(lo, op, mover, chunks, thread)
+
+
+def _text(v: View) -> str:
+    return f"{v.base.space} {v.base.name}"
+
+
+def _move(lo: Lowering, op: tile.Copy, mover: _Mover, chunks: Chunks, thread: Linear) -> None:
+    e = lo.e
+    assert op.plan is not None
+    edge, unroll = op.plan.edge, UNROLL[op.plan.engine]
+    if isinstance(mover, _CpAsync) and edge == "whole vectors":
+        _walk(lo, chunks, thread, mover.whole_vectors, unroll)
+        return
+    if isinstance(mover, _CpAsync) and edge == "cut vectors":
+        # This path is rarely taken: a loop compiles faster, and ptxas does not turn the branch into predicates.
+        _walk(lo, chunks, thread, mover.cut_vectors, 1)
+        return
+    whole = e.both(_whole(lo, op.src, chunks.shape), _whole(lo, op.dst, chunks.shape), hint="whole")
+    if whole is True:
+        _walk(lo, chunks, thread, mover.whole, unroll)
+        return
+    if whole is False:
+        _walk(lo, chunks, thread, mover.edge, EDGE_UNROLL)
+        return
+    with e.collect() as then:
+        _walk(lo, chunks, thread, mover.whole, unroll)
+        then_ops = tuple(then)
+    with e.collect() as otherwise:
+        e.comment("a tile over the edge")
+        _walk(lo, chunks, thread, mover.edge, EDGE_UNROLL)
+        other_ops = tuple(otherwise)
+    e.select_branch(whole, then_ops, other_ops)
+
+
+def _whole(lo: Lowering, view: View, shape: Sequence[int]) -> Reg | bool:
+    """Whether the tile of ``shape`` at the view's origin lies inside both view and array; uniform in the
+    instance."""
+    e = lo.e
+    inside: Reg | bool = True
+    for axis, n in zip(view.axes, shape, strict=False):
+        have = linear(lo, axis.extent)
+        inside = e.both(inside, e.compare("le", Linear(const=n), have), hint="whole")
+    if view.base.space is not Space.GLOBAL:
+        return inside
+    zero = [Linear()] * len(view.axes)
+    first = coordinates(lo, view, zero)
+    last = list(first)
+    for axis, n in zip(view.axes, shape, strict=False):
+        step = linear(lo, axis.step)
+        if step.known is None or step.known < 0:
+            return False
+        last[axis.dim] = last[axis.dim] + step.known * (n - 1)
+    for low, high, extent in zip(first, last, view.base_shape, strict=True):
+        if e.range_of(low)[0] < 0:
+            inside = e.both(inside, e.compare("ge", low, Linear()), hint="whole")
+        inside = e.both(
+            inside, e.compare("lt", high, linear(lo, extent), unsigned=True, hint="inside"), hint="whole"
+        )
+    return inside
+
+
+@record
+class Chunk:
+    """One chunk of this thread: its number for this thread, its row and first column, and whether it exists."""
+
+    number: Linear
+    row: Linear
+    col: Linear
+    exists: Reg | bool
+
+
+def _walk(lo: Lowering, chunks: Chunks, thread: Linear, move: _Move, unroll: int) -> None:
+    """Apply ``move`` to every chunk of this thread: unrolled if there are at most ``unroll``, else in a loop."""
+    e = lo.e
+    count = chunks.per_thread
+    if count <= unroll:
+        move([_chunk(lo, chunks, thread, Linear(const=i)) for i in range(count)])
+        return
+    group = min(LOOP_UNROLL, unroll)
+    full = count // group * group
+    if full:
+        with e.loop("chunk", Imm(0), Imm(full), Imm(group)) as i:
+            move([_chunk(lo, chunks, thread, Linear.of(i) + j) for j in range(group)])
+    if full < count:
+        move([_chunk(lo, chunks, thread, Linear(const=i)) for i in range(full, count)])
+
+
+def _chunk(lo: Lowering, chunks: Chunks, thread: Linear, number: Linear) -> Chunk:
+    e = lo.e
+    last = chunks.total - (chunks.per_thread - 1) * chunks.threads
+    exists: Reg | bool = True
+    if last < chunks.threads and e.range_of(number)[1] >= chunks.per_thread - 1:
+        in_tile = thread + number * chunks.threads
+        exists = e.compare("lt", in_tile, Linear(const=chunks.total), hint="exists")
+    if chunks.row_step is not None:
+        row, column = e.divide(thread, chunks.per_row, hint="chunk_row")
+        return Chunk(number, row + number * chunks.row_step, column * chunks.elements, exists)
+    row, column = e.divide(thread + number * chunks.threads, chunks.per_row, hint="chunk_row")
+    return Chunk(number, row, column * chunks.elements, exists)
+
+
+def index_of(lo: Lowering, shape: Sequence[int], row: Linear, col: Linear) -> list[Linear]:
+    """The tile index of an element given by its flattened row and its column."""
+    found = [col]
+    rest = row
+    for n in reversed(shape[1:-1]):
+        rest, digit = lo.e.divide(rest, n)
+        found.append(digit)
+    if len(shape) > 1:
+        found.append(rest)
+    return list(reversed(found))
+
+
+class _Mover(ABC):
+    """The base of both engines: addresses and bounds checks of chunks on both sides."""
+
+    def __init__(self, lo: Lowering, op: tile.Copy, chunks: Chunks) -> None:
+        self.lo, self.op, self.chunks = lo, op, chunks
+        self.places = Places(lo, op.src), Places(lo, op.dst)
+        self.size = storage_bytes(op.src.base)
+        self.vector = chunks.elements * self.size
+
+    def index(self, view: View, chunk: Chunk, element: int = 0) -> list[Linear]:
+        if not view.axes:
+            return []
+        return index_of(self.lo, self.chunks.shape, chunk.row, chunk.col + element)
+
+    def at(self, view: View, chunk: Chunk, element: int = 0, *, check: bool = False) -> Place:
+        return self._of(view).at(self.index(view, chunk, element), check=check)
+
+    def _of(self, view: View) -> Places:
+        return self.places[view is self.op.dst]
+
+    def run(self, view: View, chunks: Sequence[Chunk]) -> Iterator[Mem]:
+        """Addresses of the chunks; in global memory, the previous address plus a constant number of strides if
+        possible."""
+        strides = self._strides(view)
+        previous: tuple[Mem, Chunk] | None = None
+        for chunk in chunks:
+            here: Mem | None = None
+            if previous is not None and strides is not None:
+                before, last = previous
+                down, right = (chunk.row - last.row).known, (chunk.col - last.col).known
+                if down is not None and right is not None:
+                    here = self._moved(self._moved(before, strides[0], down, view), strides[1], right, view)
+            if here is None:
+                here = self.at(view, chunk).address
+            previous = (here, chunk)
+            yield here
+
+    def _moved(self, m: Mem, stride: Reg | int, count: int, view: View) -> Mem:
+        if count == 0 or isinstance(stride, int):
+            return Mem(m.base, m.offset + (stride * count if isinstance(stride, int) else 0))
+        e = self.lo.e
+        by = times(e, stride, count, f"{view.base.name}_rows")
+        return Mem(e.pure("add.s64", "u64", m.base, by, hint=f"{view.base.name}_at"), m.offset)
+
+    def _strides(self, view: View) -> tuple[Reg | int, Reg | int] | None:
+        """Bytes from one row of the tile to the next, and from one column to the next."""
+        if view.base.space is not Space.GLOBAL or view.reshape is not None or len(view.axes) != 2:
+            return None
+        found: list[Reg | int] = []
+        for axis in view.axes:
+            steps = value_of(axis.step)
+            if steps is None:
+                return None
+            bytes_ = stride_bytes(self.lo, view.base, axis.dim)
+            found.append(bytes_ * steps if isinstance(bytes_, int) else times(self.lo.e, bytes_, steps))
+        return found[0], found[1]
+
+    def inside_view(self, view: View, index: Sequence[Linear]) -> Reg | bool:
+        """Whether ``index`` is inside the view's extents, which may be smaller than the tile."""
+        e = self.lo.e
+        ok: Reg | bool = True
+        for axis, i in zip(view.axes, index, strict=True):
+            ok = e.both(ok, e.compare("lt", i, linear(self.lo, axis.extent), unsigned=True, hint="in_view"))
+        return ok
+
+    def valid(self, view: View, chunk: Chunk, element: int) -> Reg | bool:
+        """Whether the element may be accessed: it is inside the view and inside the array."""
+        index = self.index(view, chunk, element)
+        ok = self.inside_view(view, index)
+        return self.lo.e.both(ok, self._of(view).at(index).valid)
+
+    @abstractmethod
+    def whole(self, chunks: Sequence[Chunk]) -> None:
+        """Chunks that lie inside both arrays."""
+
+    @abstractmethod
+    def edge(self, chunks: Sequence[Chunk]) -> None:
+        """Chunks with elements that may lie outside."""
+
+
+_Move = Callable[[Sequence[Chunk]], None]
+
+
+class _CpAsync(_Mover):
+    """cp.async: from global to shared memory without registers."""
+
+    def __init__(self, lo: Lowering, op: tile.Copy, chunks: Chunks) -> None:
+        super().__init__(lo, op, chunks)
+        cache = "GLOBAL" if self.vector == 16 else "ALWAYS"
+        self.atom = f"SM80_CP_ASYNC_CACHE{cache}_{self.vector}B"
+        assert self.atom in catalogue, self.atom
+
+    def whole(self, chunks: Sequence[Chunk]) -> None:
+        sources = list(self.run(self.op.src, chunks))
+        for chunk, source in zip(chunks, sources, strict=True):
+            self._issue(chunk, source, None)
+
+    def edge(self, chunks: Sequence[Chunk]) -> None:
+        e, src = self.lo.e, self.op.src
+        for chunk in chunks:
+            row_ok, left = self._row_and_rest(chunk)
+            count = e.register(Linear.of(e.register(left)), hint="left")
+            count = e.pure("min.s32", "s32", count, Imm(self.chunks.elements), hint="left")
+            count = e.pure("max.s32", "s32", count, Imm(0), hint="left")
+            read: Value = e.pick(row_ok, count, Imm(0))
+            if isinstance(read, Imm):  # known to lie outside: zeros, read from nowhere
+                nothing = e.pure("mov.b32", "s32", Imm(0), hint="bytes")
+                self._issue(chunk, Mem(pointer(self.lo, src.base)), nothing)
+                continue
+            if self.size > 1 and isinstance(read, Reg):
+                read = e.pure("shl.b32", "s32", read, Imm(self.size.bit_length() - 1), hint="bytes")
+            assert isinstance(read, Reg)
+            some = e.compare("gt", Linear.of(read), Linear(), hint="some")
+            there = self.at(src, chunk).address
+            address = (
+                e.pure("add.s64", "u64", there.base, Imm(there.offset, "s64")) if there.offset else there.base
+            )
+            assert isinstance(address, Reg) and isinstance(some, Reg)
+            safe = e.pick(some, address, pointer(self.lo, src.base), "u64", hint="source")
+            assert isinstance(safe, Reg)
+            self._issue(chunk, Mem(safe), read)
+
+    def whole_vectors(self, chunks: Sequence[Chunk]) -> None:
+        """Vectors lie either inside or outside; cp.async of 0 bytes reads nothing, so that the address may be
+        outside."""
+        e = self.lo.e
+        for chunk, source in zip(chunks, list(self.run(self.op.src, chunks)), strict=True):
+            _, remaining = self._remaining(chunk)
+            inside: Reg | bool = True
+            # Comparisons of loop-variant operands come first.  The loop-invariant ones are combined with them by
+            # `setp.and`: hoisted, each would occupy one of the seven predicate registers throughout the loop.
+            for left_here in sorted(
+                remaining, key=lambda r: -max((e.depth(reg) for reg, _ in r.terms), default=0)
+            ):
+                inside = e.compare("gt", left_here, Linear(), also=inside, hint="inside")
+            self._issue(chunk, source, e.pick(inside, Imm(self.vector), Imm(0), hint="bytes"))
+
+    def cut_vectors(self, chunks: Sequence[Chunk]) -> None:
+        """Each vector copies its bytes inside the array: none for a vector outside, whose address is not read."""
+        e = self.lo.e
+        for chunk, source in zip(chunks, list(self.run(self.op.src, chunks)), strict=True):
+            columns, remaining = self._remaining(chunk)
+            count = e.pure(
+                "min.s32", "s32", e.register(remaining[columns]), Imm(self.chunks.elements), hint="left"
+            )
+            count = e.pure("max.s32", "s32", count, Imm(0), hint="left")
+            bytes_ = e.register(Linear.of(count) * self.size, hint="bytes")
+            inside: Reg | bool = True
+            for dim, left_here in enumerate(remaining):
+                if dim != columns:
+                    inside = e.compare("gt", left_here, Linear(), also=inside, hint="inside")
+            self._issue(chunk, source, e.pick(inside, bytes_, Imm(0), hint="bytes"))
+
+    def _remaining(self, chunk: Chunk) -> tuple[int, list[Linear]]:
+        """(dimension of the chunk's elements, elements of the array from the chunk's first one on, a
+        dimension)."""
+        src = self.op.src
+        at = self._of(src).coordinates(self.index(src, chunk))
+        remaining = [linear(self.lo, extent) - c for c, extent in zip(at, src.base.shape, strict=True)]
+        return src.axes[-1].dim, remaining
+
+    def _row_and_rest(self, chunk: Chunk) -> tuple[Reg | bool, Linear]:
+        """Whether the chunk's row is inside, and the number of elements inside from its first column on."""
+        lo, e = self.lo, self.lo.e
+        src = self.op.src
+        index = self.index(src, chunk)
+        coords = self._of(src).coordinates(index)
+        inner = src.axes[-1] if src.axes else None
+        ok: Reg | bool = True
+        left: Linear | None = None
+        for dim, (c, extent) in enumerate(zip(coords, src.base_shape, strict=True)):
+            if inner is not None and dim == inner.dim:
+                left = linear(lo, extent) - c
+                if e.range_of(c)[0] < 0:
+                    # Vectors start at multiples of their length: none crosses the first column.
+                    ok = e.both(ok, e.compare("ge", c, Linear(), hint="inside"))
+            else:
+                ok = e.both(ok, e.compare("lt", c, linear(lo, extent), unsigned=True, hint="inside"))
+        for k, axis in enumerate(src.axes):
+            left_here = linear(lo, axis.extent)
+            if axis is inner:
+                assert left is not None
+                own = left_here - index[k]
+                if e.range_of(own)[0] < self.chunks.elements:
+                    smaller = e.pure("min.s32", "s32", e.register(left), e.register(own), hint="left")
+                    left = Linear.of(smaller)
+            else:
+                ok = e.both(ok, e.compare("lt", index[k], left_here, hint="in_view"))
+        assert left is not None
+        return ok, left
+
+    def _issue(self, chunk: Chunk, source: Mem, read: Value | None) -> None:
+        target = self.at(self.op.dst, chunk).address
+        guard = self.lo.e.both(chunk.exists, self.lo.guard)
+        if guard is False:
+            return
+        self.lo.e.add(
+            CopyInstr(
+                self.atom,
+                target,
+                source=source,
+                source_size=read,
+                guard=guard if isinstance(guard, Reg) else None,
+                span=self.lo.e.span,
+            )
+        )
+
+
+_PIECES = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}
+_REGISTER = {"b8": "b16", "b16": "b16", "b32": "b32", "b64": "b64"}
+
+
+class _LoadStore(_Mover):
+    """Loads and stores: between any two memories, through registers."""
+
+    def whole(self, chunks: Sequence[Chunk]) -> None:
+        e = self.lo.e
+        kind, count = _vector(self.vector)
+        loaded = []
+        for chunk, address in zip(chunks, list(self.run(self.op.src, chunks)), strict=True):
+            regs = tuple(e.reg("moved", _REGISTER[kind]) for _ in range(count))
+            self._transfer("ld", self.op.src, address, regs, kind, chunk.exists)
+            loaded.append(regs)
+        for chunk, address, regs in zip(chunks, list(self.run(self.op.dst, chunks)), loaded, strict=True):
+            self._transfer("st", self.op.dst, address, regs, kind, chunk.exists)
+
+    def edge(self, chunks: Sequence[Chunk]) -> None:
+        e = self.lo.e
+        kind = _PIECES[self.size]
+        for chunk in chunks:
+            regs = []
+            for k in range(self.chunks.elements):
+                reg = e.reg("moved", _REGISTER[kind])
+                valid = e.both(chunk.exists, self.valid(self.op.src, chunk, k))
+                if valid is not True:
+                    e.do(f"mov.{_REGISTER[kind]}", (reg,), (Imm(0, _REGISTER[kind]),))
+                self._transfer("ld", self.op.src, self.at(self.op.src, chunk, k).address, (reg,), kind, valid)
+                regs.append(reg)
+            for k, reg in enumerate(regs):
+                valid = e.both(chunk.exists, self.valid(self.op.dst, chunk, k))
+                self._transfer("st", self.op.dst, self.at(self.op.dst, chunk, k).address, (reg,), kind, valid)
+
+    def _transfer(
+        self, way: str, view: View, address: Mem, regs: tuple[Reg, ...], kind: str, guard: Reg | bool
+    ) -> None:
+        if guard is False:
+            return
+        e = self.lo.e
+        vector = f".v{len(regs)}" if len(regs) > 1 else ""
+        operand = Vec(regs) if len(regs) > 1 else regs[0]
+        mnemonic = f"{way}.{view.base.space}{vector}.{kind}"
+        predicate = guard if isinstance(guard, Reg) else None
+        if way == "ld":
+            e.do(mnemonic, (operand,), (address,), guard=predicate)
+        else:
+            e.do(mnemonic, (), (address, operand), guard=predicate)
+
+
+def _vector(bytes_: int) -> tuple[str, int]:
+    """(element type, count) of an access of ``bytes_`` bytes: a vector of 32-bit elements, or one smaller
+    element."""
+    return ("b32", bytes_ // 4) if bytes_ >= 4 else (_PIECES[bytes_], 1)
+
+
+@lowers(tile.CopyCommit)
+def lower_copy_commit(lo: Lowering, op: tile.CopyCommit) -> None:
+    lo.e.do("cp.async.commit_group")
+
+
+@lowers(tile.CopyWait)
+def lower_copy_wait(lo: Lowering, op: tile.CopyWait) -> None:
+    lo.e.do("cp.async.wait_group", (), (Imm(op.pending),))

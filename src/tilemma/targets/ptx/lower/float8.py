@@ -1,0 +1,51 @@
+"""8-bit floats below sm_89, where the hardware has no conversions for them: integer arithmetic on the bits.
+
+e5m2 is the upper byte of an f16.  e4m3 (no infinities, S.1111.111 is NaN) has exponent bias 7.
+"""
+
+from __future__ import annotations
+
+from tilemma import dtypes
+from tilemma.dtypes import DType
+from tilemma.ir.lane import Imm, Reg
+from tilemma.targets.ptx.lower.emitter import Emitter
+
+
+def from_float8(e: Emitter, v: Reg, have: DType) -> Reg:
+    """The f32 value of the 8-bit float in the low byte of ``v``."""
+    wide = e.pure("cvt.u32.u16", "b32", v)
+    byte = e.pure("and.b32", "b32", wide, Imm(0xFF, "b32"))
+    if have == dtypes.e5m2:
+        half = e.pure("cvt.u16.u32", "b16", e.pure("shl.b32", "b32", byte, Imm(8)))
+        return e.pure("cvt.f32.f16", "f32", half, hint="f32")
+    # Exponent and mantissa under f32's, scaled by 2**(127 - 7): exact, subnormals included.
+    sign = e.pure("shl.b32", "b32", e.pure("and.b32", "b32", byte, Imm(0x80, "b32")), Imm(24))
+    size = e.pure("and.b32", "b32", byte, Imm(0x7F, "b32"))
+    raised = e.pure("mov.b32", "f32", e.pure("shl.b32", "b32", size, Imm(20)))
+    scaled = e.pure("mov.b32", "b32", e.pure("mul.rn.f32", "f32", raised, Imm(2.0**120, "f32")))
+    nan = e.pure("setp.eq.s32", "pred", size, Imm(0x7F), hint="p")
+    bits = e.pure("selp.b32", "b32", Imm(0x7FC00000, "b32"), scaled, nan)
+    return e.pure("mov.b32", "f32", e.pure("or.b32", "b32", bits, sign), hint="f32")
+
+
+def to_float8(e: Emitter, v: Reg, want: DType) -> Reg:
+    """``v``, an f32, rounded to nearest even and saturated, in the low byte of a b16 register."""
+    mantissa, bias, top = want.floating.mantissa, want.floating.bias, want.floating.largest
+    bits = e.pure("mov.b32", "b32", v)
+    sign = e.pure("and.b32", "b32", e.pure("shr.u32", "b32", bits, Imm(24)), Imm(0x80, "b32"))
+    size = e.pure("abs.f32", "f32", v)
+    clamped = e.pure("min.f32", "f32", size, Imm(top, "f32"))
+    # Normal results: round away the surplus mantissa bits, then rebias the exponent.
+    drop = 23 - mantissa
+    raw = e.pure("mov.b32", "b32", clamped)
+    odd = e.pure("and.b32", "b32", e.pure("shr.u32", "b32", raw, Imm(drop)), Imm(1, "b32"))
+    half = e.pure("add.s32", "b32", e.pure("add.s32", "b32", raw, Imm((1 << drop - 1) - 1)), odd)
+    normal = e.pure("sub.s32", "b32", e.pure("shr.u32", "b32", half, Imm(drop)), Imm((127 - bias) << mantissa))
+    # Subnormal results: a multiple of the smallest one, rounded by the conversion to an integer.
+    units = e.pure("mul.rn.f32", "f32", clamped, Imm(2.0 ** (bias - 1 + mantissa), "f32"))
+    subnormal = e.pure("cvt.rni.u32.f32", "b32", units)
+    small = e.pure("setp.lt.f32", "pred", clamped, Imm(2.0 ** (1 - bias), "f32"), hint="p")
+    result = e.pure("selp.b32", "b32", subnormal, normal, small)
+    nan = e.pure("setp.nan.f32", "pred", v, v, hint="p")
+    result = e.pure("selp.b32", "b32", Imm(0x7F, "b32"), result, nan)
+    return e.pure("cvt.u16.u32", "b16", e.pure("or.b32", "b32", result, sign), hint=want.name)

@@ -1,0 +1,159 @@
+"""Lowering of `Load`: operand tiles into registers by ldmatrix or element by element, or as a wgmma descriptor,
+for which no instruction is emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from tilemma.ir import tile
+from tilemma.ir.lane import CopyInstr, Imm, Reg
+from tilemma.ir.types import Space, View
+from tilemma.targets.ptx.lower.context import Lowering, RegisterTile, SharedTile, lowers
+from tilemma.targets.ptx.lower.control import assign
+from tilemma.targets.ptx.lower.convert import convert, register, register_type
+from tilemma.targets.ptx.lower.expressions import linear
+from tilemma.targets.ptx.lower.fragments import key, lane_layout, operand_of, pack, warp_origin
+from tilemma.targets.ptx.lower.linear import Linear
+from tilemma.targets.ptx.lower.matrices import matrix_atom, matrix_loads
+from tilemma.targets.ptx.lower.matrix import Matrix
+from tilemma.targets.ptx.lower.memory import Place, matrix, place, shared_address
+from tilemma.targets.ptx.lower.ownership import position
+
+
+def is_transposed(lo: Lowering, name: str) -> bool:
+    """Whether the operand is stored with K first: [K, M] or [K, N]."""
+    if name not in lo.contracts:
+        return False
+    role, contract = lo.contracts[name]
+    return {"A": contract.a_transposed, "B": contract.b_transposed}.get(role, False)
+
+
+@lowers(tile.Load)
+def lower_load(lo: Lowering, op: tile.Load) -> None:
+    declared = lo.declared[op.fragment.name]
+    plan, how = declared.plan, op.plan
+    assert plan is not None and how is not None, f"no plan for loading {op.fragment.name}"
+    if how.method == "descriptor":
+        placed = matrix(lo, op.src)
+        lo.fragments[key(lo, op.fragment)] = SharedTile(plan, op.src, placed)
+        return
+    found = lo.fragments[key(lo, op.fragment)]
+    assert isinstance(found, RegisterTile)
+    transposed = is_transposed(lo, op.fragment.name)
+    lo.e.comment(f"load {op.fragment.name} <= {op.src.base.space} {op.src.base.name}, {how.method}")
+    if how.method == "ldmatrix":
+        _ldmatrix(lo, found, matrix(lo, op.src), transposed)
+    else:
+        _by_lane(lo, found, op.src, transposed)
+
+
+# ---- ldmatrix --------------------------------------------------------------------------------------------
+
+
+def _ldmatrix(lo: Lowering, found: RegisterTile, src: Matrix, transposed: bool) -> None:
+    operand = operand_of(found.plan)
+    first_row, first_col = warp_origin(lo, found.plan)
+    size = operand.dtype.bytes
+    for load in matrix_loads(operand, found.plan.repeat, transposed):
+        row, col = position(lo, load.digits, lo.lane)
+        row, col = row + first_row + load.origin[0], col + first_col + load.origin[1]
+        at = src.position((col, row) if transposed else (row, col))
+        address = shared_address(lo, src.plan, src.base, at[0], at[1] * size)
+        regs = tuple(found.regs[atom][r] for atom, r in load.targets)
+        lo.e.add(CopyInstr(matrix_atom("ldmatrix", len(regs), transposed).name, address, regs, span=lo.e.span))
+
+
+# ---- lane by lane ----------------------------------------------------------------------------------------
+
+# Loaded values that the CSE table keeps for another use: more of them would need too many registers.
+_CSE_LOADS = 4
+_LOADS = {8: "b8", 16: "b16", 32: "b32", 64: "b64"}
+
+
+def _by_lane(lo: Lowering, found: RegisterTile, src: View, transposed: bool) -> None:
+    """Each lane loads its own elements; elements outside a parameter's bounds are zero."""
+    e = lo.e
+    where = lane_layout(lo, found.plan)
+    operand = where.operand
+    have, want = src.dtype, found.plan.dtype
+    together = _contiguous(lo, src) and have == want
+    for atom, regs in found.regs.items():
+        for r, reg in enumerate(regs):
+            first = r * operand.pack
+            index = [_stored_order(where.at(atom, first + v), transposed) for v in range(operand.pack)]
+            if together and operand.pack > 1 and src.base.space is Space.SHARED and _run(index):
+                spot = place(lo, src, index[0])
+                e.do(f"ld.{spot.space}.b32", (reg,), (spot.address,))
+                continue
+            values = [register(e, convert(e, v, have, want, lo.arch), want) for v in _elements(lo, src, index)]
+            if operand.pack == 1:
+                assign(lo, reg, values[0])
+            else:
+                e.do("mov.b32", (reg,), (pack(lo, values, want),))
+
+
+def _stored_order(at: tuple[Linear, Linear], transposed: bool) -> tuple[Linear, Linear]:
+    return (at[1], at[0]) if transposed else at
+
+
+def _contiguous(lo: Lowering, src: View) -> bool:
+    """Whether the view's last axis runs along the base's last dimension, element by element."""
+    if not src.axes or src.reshape is not None:
+        return False
+    axis = src.axes[-1]
+    return axis.dim == src.base.rank - 1 and linear(lo, axis.step).known == 1
+
+
+def _run(index: Sequence[tuple[Linear, Linear]]) -> bool:
+    """Whether the elements are adjacent along the last axis and start at a multiple of their number."""
+    return (
+        all(b[0] == a[0] and (b[1] - a[1]).known == 1 for a, b in pairwise(index))
+        and index[0][1].const % len(index) == 0
+    )
+
+
+def _elements(lo: Lowering, src: View, index: Sequence[tuple[Linear, Linear]]) -> Iterator[Reg]:
+    for at in index:
+        yield load_element(lo, src, at)
+
+
+def load_element(lo: Lowering, src: View, index: Sequence[Linear]) -> Reg:
+    """One element in a register of its type; zero outside a parameter's bounds."""
+    e = lo.e
+    t = src.dtype
+    spot = place(lo, src, index)
+    spot = replace(spot, valid=e.both(spot.valid, lo.guard))
+    if t.kind == "bool":
+        raw = e.reg("flag", "s32", mutable=True)
+        _guarded(lo, raw, "u8", spot)
+        return e.pure("setp.ne.s32", "pred", raw, Imm(0), hint="flag")
+    kind = register_type(t)
+    known = lo.cse_loads if src.base.space is Space.GLOBAL else None
+    place_read = (spot.address, spot.valid, t)
+    if known is not None and place_read in known:
+        return known[place_read]
+    reg = e.reg("element", kind, mutable=spot.valid is not True)
+    suffix = f"{'s' if t.kind == 'int' else 'u'}{t.bits}" if not t.is_float and t.bits < 32 else _LOADS[t.bits]
+    _guarded(lo, reg, suffix, spot)
+    if known is not None:
+        if len(known) >= _CSE_LOADS:
+            del known[next(iter(known))]
+        known[place_read] = reg
+    return reg
+
+
+def _guarded(lo: Lowering, reg: Reg, suffix: str, spot: Place) -> None:
+    e = lo.e
+    if spot.valid is True:
+        e.do(f"ld.{spot.space}.{suffix}", (reg,), (spot.address,))
+        return
+    zero: int | float = 0.0 if reg.type in ("f32", "f64") else 0
+    e.do(f"mov.{_mov(reg)}", (reg,), (Imm(zero, reg.type),))
+    if isinstance(spot.valid, Reg):
+        e.do(f"ld.{spot.space}.{suffix}", (reg,), (spot.address,), guard=spot.valid)
+
+
+def _mov(reg: Reg) -> str:
+    return {"s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64"}.get(reg.type, reg.type)

@@ -1,0 +1,99 @@
+"""Thread-value layouts of atoms as address arithmetic: digits of the lane, plus constants for each value.
+
+Every fragment of the catalogue is linear in the bits of the lane: the position of element (lane, value) is the sum
+of one step for each set bit of the lane, plus a step that depends on the value only.  A run of bits whose steps
+double is a digit of the lane, ``(lane >> shift) & mask``, times a factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilemma.atoms import Operand
+from tilemma.ir.lane import Imm
+from tilemma.records import record
+from tilemma.targets.ptx.lower.context import Lowering
+from tilemma.targets.ptx.lower.linear import Linear
+
+
+@record
+class Digit:
+    """``(lane >> shift) & mask``, worth ``row`` rows and ``col`` columns a unit."""
+
+    shift: int
+    mask: int
+    row: int
+    col: int
+
+
+@record
+class Ownership:
+    """Position of (lane, value): the sum of the lane's digits, plus ``values[value]``, as (row, col)."""
+
+    threads: int
+    digits: tuple[Digit, ...]
+    values: tuple[tuple[int, int], ...]
+
+
+def digits(threads: int, position: Callable[[int], tuple[int, int]]) -> tuple[Digit, ...]:
+    """The digits of ``position`` (of each lane, 0 for lane 0); ValueError where it is not linear in its bits."""
+    steps = [position(1 << b) for b in range((threads - 1).bit_length())]
+    for lane in range(threads):
+        total = [sum(s[i] for b, s in enumerate(steps) if lane >> b & 1) for i in (0, 1)]
+        if tuple(total) != position(lane):
+            raise ValueError("not linear in the bits of the lane")
+    found: list[Digit] = []
+    b = 0
+    while b < len(steps):
+        run = 1
+        while b + run < len(steps) and steps[b + run] == (steps[b][0] << run, steps[b][1] << run):
+            run += 1
+        if steps[b] != (0, 0):
+            found.append(Digit(b, (1 << run) - 1, *steps[b]))
+        b += run
+    return tuple(found)
+
+
+@lru_cache(maxsize=512)
+def ownership(operand: Operand) -> Ownership:
+    """The layout of ``operand``, which is in registers."""
+    rows = operand.shape[0]
+    table: NDArray[np.int64] = operand.coordinates_table
+    base = table[0]
+
+    def position(lane: int) -> tuple[int, int]:
+        row, col = int(table[lane, 0] % rows - base[0] % rows), int(table[lane, 0] // rows - base[0] // rows)
+        return row, col
+
+    found = digits(operand.threads, position)
+    values = tuple((int(v) % rows, int(v) // rows) for v in base)
+    row = np.array([position(lane)[0] for lane in range(operand.threads)])[:, None]
+    col = np.array([position(lane)[1] for lane in range(operand.threads)])[:, None]
+    rebuilt = row + base % rows + (col + base // rows) * rows
+    assert np.array_equal(rebuilt, table), f"{operand.name}: lane and value do not separate"
+    return Ownership(operand.threads, found, values)
+
+
+def position(lo: Lowering, found: Sequence[Digit], lane: Linear) -> tuple[Linear, Linear]:
+    """(row, col) of the lane's first element: the digits in registers."""
+    row, col = Linear(), Linear()
+    e = lo.e
+    for d in found:
+        reg = e.value(lane)
+        if isinstance(reg, Imm):
+            value = Linear(const=int(reg.value) >> d.shift & d.mask)
+        else:
+            high = e.range_of(reg)[1]
+            if d.shift:
+                reg = e.pure("shr.u32", "s32", reg, Imm(d.shift), hint=f"lane_div{1 << d.shift}")
+                e.bounded(reg, 0, high >> d.shift)
+            if high >> d.shift > d.mask:
+                reg = e.pure("and.b32", "s32", reg, Imm(d.mask), hint=f"lane_digit{d.shift}")
+                e.bounded(reg, 0, d.mask)
+            value = Linear.of(reg)
+        row, col = row + value * d.row, col + value * d.col
+    return row, col

@@ -1,0 +1,78 @@
+"""The pass pipeline of PTX targets: instruction selection, layouts, copies, synchronisation, and their order."""
+
+from __future__ import annotations
+
+from tilemma.ir.tile import Kernel
+from tilemma.passes import FRONT_PASSES, Pass
+from tilemma.passes.decision import Decision
+from tilemma.passes.expand_copies import ExpandCopies
+from tilemma.passes.merge_peeled_epilogue import MergePeeledEpilogue
+from tilemma.passes.simplify import Simplify
+from tilemma.targets.ptx.passes.allocate_shared import AllocateShared
+from tilemma.targets.ptx.passes.assign_layouts import AssignLayouts
+from tilemma.targets.ptx.passes.assign_roles import AssignRoles
+from tilemma.targets.ptx.passes.assign_tma_barriers import AssignTmaBarriers
+from tilemma.targets.ptx.passes.await_multiplies import AwaitMultiplies
+from tilemma.targets.ptx.passes.check_clusters import CheckClusters
+from tilemma.targets.ptx.passes.choose_atoms import ChooseAtoms
+from tilemma.targets.ptx.passes.choose_copies import ChooseCopies
+from tilemma.targets.ptx.passes.deduplicate_copies import DeduplicateCopies
+from tilemma.targets.ptx.passes.delay_consumer_release import DelayConsumerRelease
+from tilemma.targets.ptx.passes.double_buffer_fragments import DoubleBufferFragments
+from tilemma.targets.ptx.passes.eliminate_redundant_waits import EliminateRedundantWaits
+from tilemma.targets.ptx.passes.fold_zero_fill import FoldZeroFill
+from tilemma.targets.ptx.passes.insert_sync import InsertSync
+from tilemma.targets.ptx.passes.interleave_copy_issue import InterleaveCopyIssue
+from tilemma.targets.ptx.passes.order_event_waits import OrderEventWaits
+from tilemma.targets.ptx.passes.overlap_epilogue import OverlapEpilogue
+from tilemma.targets.ptx.passes.plan_events import PlanEvents
+from tilemma.targets.ptx.passes.share_old_values import ShareOldValues
+from tilemma.targets.ptx.passes.stage_through_shared import StageThroughShared
+from tilemma.targets.ptx.passes.unify_ring_parity import UnifyRingParity
+from tilemma.targets.ptx.target import Target
+
+__all__ = ["PASSES", "TARGET_PASSES", "decide"]
+
+
+def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
+    """The passes for ``arch`` that follow FRONT_PASSES, in order.  Raises UnknownArch."""
+    Target.of(arch)
+    return (
+        ExpandCopies(),
+        Simplify(),
+        MergePeeledEpilogue(),
+        CheckClusters(arch),
+        AwaitMultiplies(),
+        ShareOldValues(),
+        ChooseAtoms(arch),
+        StageThroughShared(arch),
+        AssignLayouts(),
+        ChooseCopies(arch),
+        DeduplicateCopies(),
+        EliminateRedundantWaits(),
+        AssignTmaBarriers(),
+        PlanEvents(arch),
+        UnifyRingParity(),
+        FoldZeroFill(),
+        DelayConsumerRelease(),
+        DoubleBufferFragments(arch),
+        InsertSync(arch),
+        AssignRoles(arch),
+        OrderEventWaits(arch),
+        OverlapEpilogue(),
+        AllocateShared(arch),
+        InterleaveCopyIssue(),
+    )
+
+
+def PASSES(arch: str) -> tuple[Pass, ...]:
+    """All passes for ``arch``, in order.  Raises UnknownArch."""
+    return (*FRONT_PASSES, *TARGET_PASSES(arch))
+
+
+def decide(kernel: Kernel, arch: str) -> tuple[Kernel, tuple[Decision, ...]]:
+    """Run all passes for ``arch``: the kernel with every decision made, and the log of decisions."""
+    log: list[Decision] = []
+    for p in PASSES(arch):
+        kernel = p.run(kernel, log)
+    return kernel, tuple(log)

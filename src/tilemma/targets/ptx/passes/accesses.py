@@ -1,0 +1,477 @@
+"""Dependence analysis: the memory and register accesses of each operation, the threads that make them, and whether
+two accesses may overlap (alias analysis)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from tilemma.atoms import catalogue
+from tilemma.ir.effects import Effect, touches
+from tilemma.ir.expr import (
+    Binary,
+    Const,
+    Dim,
+    Element,
+    Expr,
+    FragmentElement,
+    Index,
+    Scalar,
+    value_of,
+    walk,
+)
+from tilemma.ir.ranges import interval
+from tilemma.ir.tile import (
+    Alloc,
+    Apply,
+    Copy,
+    DeclareEvent,
+    DeclareFragment,
+    For,
+    FragmentRef,
+    Load,
+    Mma,
+    Parallel,
+    Store,
+    TriggerEvent,
+    WaitEvent,
+)
+from tilemma.ir.types import Level, Space, View
+from tilemma.ir.walk import expressions
+from tilemma.passes.scope import WARP
+from tilemma.records import record
+from tilemma.targets.ptx.passes.threads import Bools, Ints, Node, Tree, distinct, evaluate
+
+# "tma" loads into shared memory, "bulk" stores from it.
+Agent = Literal["thread", "cp.async", "wgmma", "tma", "bulk"]
+_HALF = 2**31
+
+
+@record(slots=False)
+class _Offset:
+    """An affine offset modulo 2**32: base[instance] + sum of coefficient * atom + a value in the bounds ``loose``.
+
+    ``base`` is a number if it is the same for all instances, and an s32.  An atom is uniform in the block.
+    """
+
+    base: Any
+    terms: dict[Expr, int]
+    loose: tuple[int, int] = (0, 0)
+
+    def plus(self, other: _Offset, sign: int = 1) -> _Offset:
+        terms = dict(self.terms)
+        for atom, c in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + sign * c
+        low, high = other.loose if sign > 0 else (-other.loose[1], -other.loose[0])
+        base = _wrapped(self.base + sign * other.base)
+        return _Offset(base, terms, (self.loose[0] + low, self.loose[1] + high))
+
+    def times(self, c: int) -> _Offset:
+        ends = sorted((self.loose[0] * c, self.loose[1] * c))
+        terms = {atom: n * c for atom, n in self.terms.items()}
+        return _Offset(_wrapped(self.base * _wrapped(c)), terms, (ends[0], ends[1]))
+
+
+def _wrapped(x: Any) -> Any:
+    """``x`` modulo 2**32, as an s32: a number, or an array that is wide enough to compute with."""
+    x = x.astype(np.int64) if isinstance(x, np.ndarray) else int(x)
+    return (x + _HALF) % (2 * _HALF) - _HALF
+
+
+@dataclass(eq=False)
+class Access:
+    """One operation's access to one buffer or register tile (``%name``, private to each instance).
+
+    Threads [start[i], start[i] + threads) execute instance i together; it is not known which of them accesses
+    which element.  ``agent``: the hardware unit that executes it; an access by any but "thread" completes at a
+    wait.
+
+    ``event``: the event that the bytes of a load by TMA complete; ``future``: the handle of a copy by cp.async.
+    ``release``: not an access, but a trigger that lets the waiting threads access the buffer: "elected", one
+    thread arrives for its instance; "warp", one for its warp; "each", every thread for itself.  ``waiters_proxy``:
+    the proxy (generic or async) through which the waiting threads access it.
+    """
+
+    node: Node
+    resource: str
+    view: View | None
+    write: bool
+    agent: Agent
+    start: Ints
+    threads: int
+    atomic: bool = False
+    subscript: tuple[Expr, ...] = ()
+    event: str | None = None
+    future: str | None = None
+    release: Literal["", "elected", "warp", "each"] = ""
+    waiters_proxy: str = ""
+    # Of bodies, by id: whether all of ``start`` get there.
+    reached: dict[int, bool] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def private(self) -> bool:
+        return self.resource.startswith("%")
+
+    @cached_property
+    def role(self) -> Node | None:
+        """The asynchronous role that contains it."""
+        return self.node.role
+
+    @cached_property
+    def around(self) -> frozenset[Node]:
+        """Its operation and the enclosing ones."""
+        return frozenset(self.node.ancestors())
+
+    @cached_property
+    def proxy(self) -> str:
+        return self.waiters_proxy or ("async" if self.agent in ("wgmma", "tma", "bulk") else "generic")
+
+    @cached_property
+    def loops(self) -> frozenset[str]:
+        """The indices of the loops around it."""
+        return frozenset(
+            n.op.index.name
+            for n in self.node.ancestors()
+            if hasattr(n.op, "index") and isinstance(n.op.index, Index)
+        )
+
+    @cached_property
+    def box(self) -> list[tuple[_Offset, int]] | None:
+        """(offset, elements) along each dimension, the copy number last; None for all of the buffer."""
+        if self.view is None or self.view.reshape is not None:
+            return None
+        found = []
+        for d, offset in enumerate(self.view.offsets):
+            reach = 1
+            for a in self.view.axes:
+                if a.dim == d:
+                    extent, (least, step) = interval(a.extent)[1], interval(a.step)
+                    if least < 0:
+                        return None
+                    reach += max(0, extent - 1) * step
+            found.append((self._offset(offset), reach))
+        if self.view.slot is not None:
+            found.append((self._offset(self.view.slot), 1))
+        return found
+
+    @cached_property
+    def visit(self) -> Node | None:
+        """The enclosing `Apply`, in whose body each lane visits its own elements."""
+        return next((n for n in self.node.ancestors() if isinstance(n.op, Apply) and n is not self.node), None)
+
+    @cached_property
+    def visited(self) -> frozenset[str]:
+        """The indices of the visited element, which differ in each lane."""
+        op = self.visit.op if self.visit is not None else None
+        return frozenset(i.name for i in op.indices) if isinstance(op, Apply) else frozenset()
+
+    def same_visit(self, other: Access, carried: frozenset[str]) -> bool:
+        """Whether ``other``, a later access with changed indices in ``carried``, visits the same element.
+
+        The body of an `Apply` does not access data that its body writes for another element
+        (passes/check_apply.py).
+        """
+        if self.visit is None or self.visit is not other.visit:
+            return False
+        return not any(loop_name(n) in carried for n in self.visit.ancestors())
+
+    @cached_property
+    def moving(self) -> frozenset[str]:
+        """The loop indices on which its offsets depend."""
+        atoms = (a for offset, _ in self.box or () for a in offset.terms)
+        return frozenset(x.name for a in atoms for x in walk(a) if isinstance(x, Index))
+
+    @cached_property
+    def executors(self) -> tuple[bytes, int]:
+        """A key of the threads of its instances."""
+        return self.start.tobytes(), self.threads
+
+    @cached_property
+    def fixed(self) -> tuple[int | None, ...]:
+        """Constant subscripts, None along the other dimensions."""
+        if self.view is None or self.view.reshape is not None:
+            return ()
+        wide = {a.dim for a in self.view.axes}
+        return tuple(None if d in wide else value_of(o) for d, o in enumerate(self.view.offsets))
+
+    def disjoint(self, other: Access) -> bool:
+        """Whether constant subscripts prove it disjoint from ``other``, an access to the same buffer."""
+        mine, its = self.fixed, other.fixed
+        return any(a is not None and b is not None and a != b for a, b in zip(mine, its, strict=False))
+
+    def _offset(self, e: Expr) -> _Offset:
+        index = self.node.parent.index
+        value = evaluate(e, index)
+        if value is not None:
+            return _Offset(_wrapped(value[self.start] if isinstance(value, np.ndarray) else value), {})
+        if isinstance(e, Binary) and e.op in ("add", "sub"):
+            return self._offset(e.a).plus(self._offset(e.b), 1 if e.op == "add" else -1)
+        if isinstance(e, Binary) and e.op == "mul":
+            for x, c in ((e.a, value_of(e.b)), (e.b, value_of(e.a))):
+                if c is not None:
+                    return self._offset(x).times(c)
+        steady = all(isinstance(x, (Index, Dim, Scalar, Const, Binary)) for x in walk(e))
+        if steady and not any(isinstance(x, Index) and x.name in index for x in walk(e)):
+            return _Offset(0, {e: 1})
+        return _Offset(0, {}, interval(e))
+
+
+def loop_name(n: Node) -> str:
+    """The name of the loop ``n``: its index, or a unique name for a `While`."""
+    return n.op.index.name if isinstance(n.op, For) else f"while {id(n)}"
+
+
+def overlap(x: Access, y: Access, carried: frozenset[str]) -> Bools:
+    """The pairs of instances of ``x`` (rows) and ``y`` (columns) that may access one element.
+
+    Loop indices in ``carried`` may have changed from ``x`` to ``y``; other enclosing loops are in one iteration.
+    """
+    shape = (len(x.start), len(y.start))
+    if x.private:
+        a, b = x.start[:, None], y.start[None, :]
+        return (a < b + y.threads) & (b < a + x.threads) & _subscripts_meet(x, y)
+    result: Bools = np.ones(shape, dtype=bool)
+    if x.box is None or y.box is None or len(x.box) != len(y.box):
+        return result
+    for (ox, nx), (oy, ny) in zip(x.box, y.box, strict=True):
+        low, high = _difference(ox, oy, carried)
+        if low < -_HALF or high >= _HALF:
+            continue
+        base = (ox.base[:, None] if isinstance(ox.base, np.ndarray) else ox.base) - oy.base
+        lowest, highest = base + low, base + high
+        # Offsets are s32: a difference of 2**31 or more may wrap around.
+        wraps = (lowest < -_HALF) | (highest >= _HALF)
+        result = result & (wraps | (lowest < ny) & (highest > -nx))
+    return result
+
+
+def _subscripts_meet(x: Access, y: Access) -> bool:
+    known = [(value_of(a), value_of(b)) for a, b in zip(x.subscript, y.subscript, strict=False)]
+    return all(a is None or b is None or a == b for a, b in known)
+
+
+def _difference(x: _Offset, y: _Offset, carried: frozenset[str]) -> tuple[int, int]:
+    """Bounds on offset x - offset y, bases left out."""
+    low, high = x.loose[0] - y.loose[1], x.loose[1] - y.loose[0]
+
+    def note(atom: Expr, c: int) -> None:
+        nonlocal low, high
+        a, b = interval(atom)
+        low, high = low + min(a * c, b * c), high + max(a * c, b * c)
+
+    for atom in {**x.terms, **y.terms}:
+        cx, cy = x.terms.get(atom, 0), y.terms.get(atom, 0)
+        if any(isinstance(i, Index) and i.name in carried for i in walk(atom)):
+            note(atom, cx)
+            note(atom, -cy)
+        elif cx != cy:
+            note(atom, cx - cy)
+    return low, high
+
+
+def distance(x: Access, a: Expr, y: Access, b: Expr) -> int | None:
+    """``b`` at ``y`` minus ``a`` at ``x``, no loop having gone on in between; None where it is not one number."""
+    found = y._offset(b).plus(x._offset(a), -1)
+    if any(found.terms.values()) or found.loose != (0, 0) or not isinstance(found.base, int):
+        return None
+    return found.base
+
+
+def same_mapping(x: Access, y: Access, carried: frozenset[str]) -> bool:
+    """Whether each thread accesses the same elements in ``x`` and in ``y``.
+
+    True for one operation whose view is invariant in the ``carried`` loops.
+    """
+    return x.node is y.node and x.view is y.view and x.box is not None and all(
+        not o.loose[1] and not any(isinstance(i, Index) and i.name in carried for a in o.terms for i in walk(a))
+        for o, _ in x.box
+    )  # fmt: skip
+
+
+class Accesses:
+    """The accesses of every node of a tree."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        nodes = list(tree.walk())
+        self._loads: dict[str, list[Load]] = {}
+        self._plans: dict[str, DeclareFragment] = {}
+        for n in nodes:
+            if isinstance(n.op, Load):
+                self._loads.setdefault(n.op.fragment.name, []).append(n.op)
+            elif isinstance(n.op, DeclareFragment):
+                self._plans[n.op.name] = n.op
+        self._arrive = {n.op.event.name: n.op.by for n in nodes if isinstance(n.op, DeclareEvent)}
+        found = {id(n): list(self._of(n)) for n in nodes}
+        for n in nodes:
+            if isinstance(n.op, TriggerEvent) and not n.op.ordered:
+                found[id(n)] = list(self._releases(n, n.op, nodes, found))
+        used: dict[str, list[Access]] = {}
+        for accesses in found.values():
+            for a in accesses:
+                used.setdefault(a.resource, []).append(a)
+        quiet = {name for name, accesses in used.items() if not any(a.write for a in accesses)}
+        self._found = {key: [a for a in accesses if a.resource not in quiet] for key, accesses in found.items()}
+        self._overlaps: dict[tuple[int, int, frozenset[str]], tuple[Bools, bool]] = {}
+
+    def of(self, node: Node) -> list[Access]:
+        return self._found.get(id(node), [])
+
+    def only(self, keep: Callable[[Access], bool]) -> Accesses:
+        """The accesses that satisfy ``keep``."""
+        kept = copy(self)
+        kept._found = {key: [a for a in accesses if keep(a)] for key, accesses in self._found.items()}
+        return kept
+
+    def overlap(self, x: Access, y: Access, carried: frozenset[str]) -> tuple[Bools, bool]:
+        """`overlap` and `same_mapping` of two accesses, memoised for all walks."""
+        carried = carried & (x.moving | y.moving)
+        key = id(x), id(y), carried
+        if key not in self._overlaps:
+            self._overlaps[key] = overlap(x, y, carried | x.visited), same_mapping(x, y, carried)
+        return self._overlaps[key]
+
+    def _of(self, node: Node) -> Iterator[Access]:
+        op = node.op
+        if isinstance(op, Copy):
+            yield from self._copy(node, op)
+        elif isinstance(op, Load):
+            if op.plan is None or op.plan.method != "descriptor":
+                yield from self._synchronous(node)
+        elif isinstance(op, Mma):
+            if op.atom is not None and catalogue[op.atom].kind == "wgmma":
+                yield from self._wgmma(node, op)
+        elif isinstance(op, Alloc):
+            if op.init is not None:
+                yield from self._memory(node, op.buffer.whole(), True)
+        else:
+            yield from self._synchronous(node)
+        for e in expressions(op):
+            for x in walk(e):
+                if isinstance(x, Element):
+                    yield from self._memory(node, x.view, False)
+                elif isinstance(x, FragmentElement):
+                    yield self._registers(node, FragmentRef(x.fragment, x.index), False)
+
+    def _synchronous(self, node: Node) -> Iterator[Access]:
+        """The accesses of a synchronous operation: they complete before the next operation begins."""
+        for x in touches(node.op):
+            write = Effect.WRITE in x.effect
+            if isinstance(x.what, FragmentRef):
+                yield self._registers(node, x.what, write)
+            elif isinstance(x.what, View):
+                yield from self._memory(node, x.what, write, atomic=write and Effect.READ in x.effect)
+
+    def _copy(self, node: Node, op: Copy) -> Iterator[Access]:
+        assert op.plan is not None, op
+        level, threads = op.plan.level, op.plan.threads
+        if op.plan.engine == "tma":
+            yield from self._by_tma(node, op, level)
+            return
+        for view, write in ((op.src, False), (op.dst, True)):
+            if view.base.space is Space.LOCAL:
+                continue
+            agent: Agent = "cp.async" if write and op.plan.engine == "cp.async" else "thread"
+            start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)
+            future = op.future if agent == "cp.async" else None
+            yield Access(node, view.base.name, view, write, agent, start, threads, future=future)
+
+    def _by_tma(self, node: Node, op: Copy, level: Level) -> Iterator[Access]:
+        start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)
+        if op.dst.base.space is Space.SHARED:
+            event = op.event.event.name if op.event is not None else None
+            yield Access(node, op.src.base.name, op.src, False, "tma", start, 1, event=event)
+            yield Access(node, op.dst.base.name, op.dst, True, "tma", start, 1, event=event)
+        else:
+            yield Access(node, op.src.base.name, op.src, False, "bulk", start, 1)
+            yield Access(node, op.dst.base.name, op.dst, True, "bulk", start, 1)
+
+    def _releases(
+        self, node: Node, op: TriggerEvent, nodes: list[Node], found: dict[int, list[Access]]
+    ) -> Iterator[Access]:
+        """The shared buffers that a trigger releases: those that the waiting roles access."""
+        name = op.event.event.name
+        waits = [n for n in nodes if isinstance(n.op, WaitEvent) and n.op.event.event.name == name]
+        # Threads that both trigger and wait are ordered by program order and by barriers.
+        others = [n for n in waits if n.role is not node.role or (n.parent.mask & ~node.parent.mask).any()]
+        waiting = {n.role for n in others}
+        reached: dict[str, tuple[bool, bool]] = {}
+        for n in nodes:
+            if n.role not in waiting:
+                continue
+            for a in found[id(n)]:
+                if not a.private and not a.release and a.view is not None and a.view.base.space is Space.SHARED:
+                    write, proxied = reached.get(a.resource, (False, False))
+                    reached[a.resource] = (write or a.write, proxied or a.proxy == "async")
+        mine = np.flatnonzero(node.parent.mask).astype(np.int64)
+        by = self._arrive.get(name, "instance")
+        if by == "thread":
+            start, kind = mine, "each"
+        elif by == "warp":
+            start, kind = distinct(mine // WARP * WARP)[0], "warp"
+        else:
+            start, kind = self._scope(node)[0], "elected"
+        for resource, (write, proxied) in reached.items():
+            proxy = "async" if proxied else "generic"
+            yield Access(
+                node, resource, None, write, "thread", start, 1, release=kind, waiters_proxy=proxy  # type: ignore[arg-type]
+            )  # fmt: skip
+
+    def _wgmma(self, node: Node, op: Mma) -> Iterator[Access]:
+        start, threads = self._collective(node)
+        for x in (op.a, op.b):
+            if isinstance(x, View):
+                yield Access(node, x.base.name, x, False, "wgmma", start, threads)
+                continue
+            plan = self._plans[x.name].plan
+            if plan is not None and plan.residence == "shared":
+                for load in self._loads[x.name]:
+                    yield Access(node, load.src.base.name, load.src, False, "wgmma", start, threads)
+            else:
+                yield Access(node, f"%{x.name}", None, False, "wgmma", start, threads, subscript=x.index)
+        yield Access(node, f"%{op.acc.name}", None, True, "wgmma", start, threads, subscript=op.acc.index)
+
+    def _memory(self, node: Node, view: View, write: bool, atomic: bool = False) -> Iterator[Access]:
+        if view.base.space is Space.LOCAL:
+            return
+        if isinstance(node.op, (Load, Store)):
+            start, threads = self._collective(node)
+        else:
+            start, threads = self._scope(node)
+        yield Access(node, view.base.name, view, write, "thread", start, threads, atomic)
+
+    def _registers(self, node: Node, f: FragmentRef, write: bool) -> Access:
+        start, threads = self._collective(node)
+        return Access(node, f"%{f.name}", None, write, "thread", start, threads, subscript=f.index)
+
+    def _scope(self, node: Node) -> tuple[Ints, int]:
+        """The instances of the innermost level here, and the threads of one."""
+        chain = node.parent.chain
+        if not chain:
+            return np.zeros(1, dtype=np.int64), self.tree.threads
+        op = chain[-1].op
+        assert isinstance(op, Parallel) and op.level is not None
+        return self._starts(node, op.level), op.level.threads
+
+    def _collective(self, node: Node) -> tuple[Ints, int]:
+        """The instances of the innermost group here; outside every group those of each warp."""
+        for p in reversed(node.parent.chain):
+            assert isinstance(p.op, Parallel) and p.op.level is not None
+            if p.op.level.kind == "group":
+                return self._starts(node, p.op.level), p.op.level.threads
+        return np.arange(0, self.tree.threads, 32, dtype=np.int64), 32
+
+    def _starts(self, node: Node, level: Level) -> Ints:
+        """The first threads of the innermost instances of ``level`` that reach ``node``."""
+        body = node.parent
+        for depth in range(len(body.chain), 0, -1):
+            op = body.chain[depth - 1].op
+            if isinstance(op, Parallel) and op.level == level:
+                part = body.partition(depth)
+                return distinct(part[part >= 0])[0]
+        return np.zeros(1, dtype=np.int64)

@@ -1,0 +1,134 @@
+"""TMA barrier assignment: the event (mbarrier) that each load by TMA completes.
+
+It is the event that the program names, the event of a trigger that follows the load's future, or a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field, replace
+
+from tilemma.ir.expr import Var, const
+from tilemma.ir.tile import (
+    Assign,
+    Body,
+    Copy,
+    Declare,
+    DeclareEvent,
+    Kernel,
+    Op,
+    Parallel,
+    SwapFutures,
+    TriggerEvent,
+    WaitEvent,
+    WaitFuture,
+)
+from tilemma.ir.types import Event, EventRef
+from tilemma.ir.walk import rewrite, rewrite_blocks, walk
+from tilemma.passes.decision import Decision
+from tilemma.records import record
+from tilemma.targets.ptx import tensor_copies
+
+
+@record(slots=False)
+class AssignTmaBarriers:
+    """Assigns an event to every load by TMA, and turns waits for the load's future into waits for the event.
+
+    Futures that swaps exchange share a ring of events; a variable holds the slot of each name and rotates with it.
+    """
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        return rewrite_blocks(kernel, lambda block: _Binding(block).bound())
+
+
+def by_tma(op: Op) -> bool:
+    """Whether ``op`` is a load by TMA."""
+    return isinstance(op, Copy) and op.plan is not None and op.plan.engine == "tma" and tensor_copies.is_load(op)
+
+
+@record(frozen=False, slots=False)
+class _Binding:
+    """``events``: the new events of the block; ``refs``: the event of each load's future; ``slots``: for futures
+    that swaps exchange, the variable that holds the slot of each."""
+
+    block: Parallel
+    events: list[Op] = field(default_factory=list)
+    refs: dict[str, EventRef] = field(default_factory=dict)
+    slots: dict[str, Var] = field(default_factory=dict)
+
+    def bound(self) -> Parallel:
+        ops = list(walk(self.block.body))
+        triggered = {f: op.event for op in ops if isinstance(op, TriggerEvent) for f in op.after}
+        awaited = {f for op in ops if isinstance(op, WaitFuture) for f in op.futures}
+        loads = [op for op in ops if isinstance(op, Copy) and by_tma(op) and op.event is None]
+        for group in _groups(ops, {op.future for op in loads}):
+            self._ring(group)
+            awaited |= set(group) if awaited & set(group) else set()
+        self.triggered = {op.future: triggered[op.future] for op in loads if op.future in triggered}
+        for op in loads:
+            if op.future is None or op.future in self.triggered:
+                continue
+            assert op.future in awaited, "an earlier pass sees to that"
+            if op.future not in self.refs:
+                self.refs[op.future] = self._event(op)
+        body = rewrite(self.block.body, self._bind)
+        return replace(self.block, body=(*self.events, *body))
+
+    def _event(self, op: Copy) -> EventRef:
+        event = Event(f"{op.future or op.dst.base.name}.arrival{len(self.events)}")
+        self.events.append(DeclareEvent(event, span=op.span))
+        return EventRef(event)
+
+    def _ring(self, group: list[str]) -> None:
+        event = Event(f"{group[0]}.arrivals", len(group))
+        self.events.append(DeclareEvent(event, span=self.block.span))
+        for i, name in enumerate(group):
+            var = self.slots[name] = Var(f"{name}.slot", const(0).type)
+            self.events.append(Declare(var, const(i), span=self.block.span))
+            self.refs[name] = EventRef(event, slot=var)
+
+    def _bind(self, op: Op) -> Op | Body:
+        match op:
+            case TriggerEvent(after=after) if after:
+                rest = tuple(f for f in after if f not in self.triggered)
+                trigger = replace(op, after=())
+                return (WaitFuture(rest, span=op.span), trigger) if rest else trigger
+            case Copy() if by_tma(op) and op.event is None:
+                return self._load(op)
+            case WaitFuture(futures=names) if set(names) & set(self.refs):
+                rest = tuple(n for n in names if n not in self.refs)
+                waits: Body = tuple(WaitEvent(self.refs[n], span=op.span) for n in names if n in self.refs)
+                return (*waits, replace(op, futures=rest)) if rest else waits
+            case SwapFutures(futures=names) if set(names) <= set(self.slots):
+                return (op, *self._rotation(names, op))
+        return op
+
+    def _load(self, op: Copy) -> Op | Body:
+        if op.future in self.triggered:
+            return replace(op, event=self.triggered[op.future], future=None)
+        if op.future is not None:
+            # A copy keeps its future if swaps exchange it: `Rotations` finds the buffers of swapped names by it.
+            kept = op.future if op.future in self.slots else None
+            ref = self.refs[op.future]
+            return replace(op, asynchronous=True, event=ref, future=kept), TriggerEvent(ref, span=op.span)
+        ref = self._event(op)
+        trigger, wait = TriggerEvent(ref, span=op.span), WaitEvent(ref, span=op.span)
+        return replace(op, asynchronous=True, event=ref), trigger, wait
+
+    def _rotation(self, names: tuple[str, ...], op: SwapFutures) -> Iterator[Op]:
+        slots = [self.slots[n] for n in names]
+        first = Var(f"{names[0]}.first", slots[0].dtype)
+        yield Declare(first, slots[0], span=op.span)
+        for to, source in zip(slots, (*slots[1:], first), strict=True):
+            yield Assign(to, source, span=op.span)
+
+
+def _groups(ops: list[Op], loads: set[str | None]) -> list[list[str]]:
+    """The futures of loads that swaps exchange among each other."""
+    groups: list[list[str]] = []
+    for op in ops:
+        if isinstance(op, SwapFutures) and set(op.futures) <= loads:
+            joined = [g for g in groups if set(g) & set(op.futures)]
+            groups = [g for g in groups if g not in joined]
+            groups.append(list(dict.fromkeys([*(n for g in joined for n in g), *op.futures])))
+    return groups

@@ -1,0 +1,437 @@
+"""Instruction selection for multiplies: a matrix-multiply atom (wgmma or mma.sync) from the catalogue for each,
+and the register layout of every fragment that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from tilemma.atoms import MmaAtom, catalogue, select
+from tilemma.atoms import Operand as AtomOperand
+from tilemma.atoms.choose import select_from
+from tilemma.dtypes import DType
+from tilemma.errors import CompileError, Note, Refusal, spelled
+from tilemma.ir.builder import KTileOrder
+from tilemma.ir.plans import FragmentPlan, LoadPlan
+from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, ScaleMma
+from tilemma.ir.types import Level, Space, View
+from tilemma.ir.walk import rewrite, walk
+from tilemma.passes import advice
+from tilemma.passes.contraction import Fragments, Stored, stored
+from tilemma.passes.decision import Decision
+from tilemma.passes.scope import sites
+from tilemma.passes.unsupported import NotBuilt
+from tilemma.records import record
+from tilemma.targets.ptx.passes.element_tiles import element_plans
+from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, ldmatrix_rule, wgmma_rule
+from tilemma.targets.ptx.passes.snapshot import stale_fragments
+from tilemma.targets.ptx.target import Target
+
+
+class NoInstruction(CompileError):
+    code = "no-instruction"
+    found = "no instruction of {arch} multiplies {a} by {b} into {d} for a tile of {m}x{n}x{k} held by `{level}`"
+    expected = "types and a tile that one of the instructions below takes"
+    fix = "{remedy}"
+
+
+class FragmentLayouts(CompileError):
+    code = "fragment-layouts"
+    found = "`{name}` is needed in two register layouts: {first}, and {second}"
+    expected = "multiplies of one shape for all uses of a fragment"
+    fix = "load it a second time under another name for the other use"
+
+
+class TileTooLarge(CompileError):
+    code = "tile-too-large"
+    found = "`{name}`, {shape} of {dtype}, takes {registers} registers of each thread of `{level}`"
+    expected = "at most {limit} for one tile: a thread has 255"
+    fix = "distribute it over more threads, or process it in smaller tiles"
+
+
+# A tile of more registers cannot be held in registers: refuse it early, because compiling it would take long.
+MAX_REGISTERS = 1024
+
+
+@record
+class _Work:
+    """One multiply: M, N, K of the tile of an instance of ``level``, and the storage of its operands."""
+
+    mma: Mma
+    level: Level
+    m: int
+    n: int
+    k: int
+    a: DType
+    b: DType
+    d: DType
+    a_stored: Stored
+    b_stored: Stored
+    a_stale: Op | None
+    b_stale: Op | None
+
+
+@record
+class _Choice:
+    atom: MmaAtom
+    grid: tuple[int, int]
+    tiles: tuple[int, int, int]
+
+
+@record(slots=False)
+class ChooseAtoms:
+    """Fills `Mma.atom`, `Mma.tiles`, `DeclareFragment.plan` and `Load.plan`.
+
+    A group of whole warpgroups takes wgmma where the target has it and the operands can be read through
+    descriptors, the widest N first; everything else is mma.sync.  Where the group has several executing units
+    they divide the tile along M first, then along N.
+    """
+
+    arch: str
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises NoInstruction with the table of refusals, FragmentLayouts, NotBuilt, ElementTiles or
+        TileWithoutLayout."""
+        fragments = Fragments(kernel.body)
+        _refuse_scaling(kernel, fragments, self.arch)
+        stale = stale_fragments(kernel.body)
+        works = [
+            _work(s.op, s.group.level, fragments, stale, self.arch)
+            for s in sites(kernel.body)
+            if isinstance(s.op, Mma) and s.group is not None and s.group.level is not None
+        ]
+        chosen: dict[int, _Choice] = {}
+        for component in _components(works):
+            for work, choice in zip(component, self._choose(component, log), strict=True):
+                chosen[id(work.mma)] = choice
+        named = _named_operands(works, chosen)
+        plans = element_plans(kernel, _plans(works, chosen, named))
+        _check_registers(fragments, plans)
+        return _decided(kernel, chosen, named, plans)
+
+    def _choose(self, works: list[_Work], log: list[Decision]) -> list[_Choice]:
+        refusals: list[Refusal] = []
+        for attempt in (_wgmma, _mma_sync):
+            choices: list[_Choice] = []
+            for w in works:
+                got = attempt(w, self.arch)
+                if isinstance(got, list):
+                    refusals += got
+                    break
+                choices.append(got)
+            else:
+                for w, c in zip(works, choices, strict=True):
+                    _check_order(w, c)
+                    log.append(_decision(w, c, refusals))
+                return choices
+        raise _no_instruction(works[0], self.arch, tuple(dict.fromkeys(refusals)))
+
+
+def _check_registers(fragments: Fragments, plans: dict[str, FragmentPlan]) -> None:
+    for name, plan in plans.items():
+        m, n = plan.shape
+        registers = m * n * plan.dtype.bits // 32 // plan.level.threads
+        if plan.residence == "registers" and registers > MAX_REGISTERS:
+            declared = fragments.declared.get(name)
+            raise TileTooLarge(
+                declared.span if declared is not None else None,
+                name=name,
+                shape=f"{m}x{n}",
+                dtype=plan.dtype,
+                registers=registers,
+                level=plan.level,
+                limit=MAX_REGISTERS,
+            )
+
+
+def _check_order(w: _Work, c: _Choice) -> None:
+    """KTileOrder unless an order given by the program names every tile of K."""
+    assert isinstance(w.mma, Mma)
+    order, tiles = w.mma.k_order, c.tiles[2]
+    if order and len(order) != tiles:
+        raise KTileOrder(
+            w.mma.span,
+            got=", ".join(map(str, order)),
+            why=f"; {c.atom.name} takes K = {w.k} in {tiles} tiles of {c.atom.shape[2]}",
+            wanted=f"0 to {tiles - 1}",
+            fix_text="name every tile of K once, or leave the order to the compiler",
+        )
+
+
+def _decision(w: _Work, c: _Choice, refusals: list[Refusal]) -> Decision:
+    units = c.grid[0] * c.grid[1]
+    how = "" if units == 1 else f", {units} units as {c.grid[0]}x{c.grid[1]} (MxN)"
+    instead = ""
+    wide = [r for r in refusals if r.candidate.startswith("SM90")]
+    if wide and w.level.warps % 4 == 0 and c.atom.kind != "wgmma":
+        instead = f"; not wgmma: {wide[0].rule}"
+    text = f"{c.atom.name}, {'x'.join(map(str, c.tiles))} of it a unit (MxNxK){how}{instead}"
+    data = {
+        "atom": c.atom.name,
+        "tile": [w.m, w.n, w.k],
+        "tiles": list(c.tiles),
+        "grid": list(c.grid),
+        "level": str(w.level),
+        "refused": [r.to_json() for r in refusals],
+    }
+    return Decision(
+        "atoms", f"{w.mma.acc.name} += {_name(w.mma.a)} x {_name(w.mma.b)}", text, data, span=w.mma.span
+    )
+
+
+def _name(x: Operand) -> str:
+    return x.name if isinstance(x, FragmentRef) else x.base.name
+
+
+def _no_instruction(w: _Work, arch: str, refusals: tuple[Refusal, ...]) -> NoInstruction:
+    return NoInstruction(
+        w.mma.span,
+        arch=arch,
+        a=w.a,
+        b=w.b,
+        d=w.d,
+        m=w.m,
+        n=w.n,
+        k=w.k,
+        level=w.level,
+        remedy=advice.for_multiply(arch, w.level, (w.m, w.n, w.k), (w.a, w.b, w.d), w.mma.span),
+        refusals=refusals,
+    )
+
+
+def _refuse_scaling(kernel: Kernel, fragments: Fragments, arch: str) -> None:
+    for op in walk(kernel.body):
+        if isinstance(op, ScaleMma):
+            remedy = advice.for_scaling(op.span, fragments.declared.get(op.acc.name))
+            raise NotBuilt(op.span, what="`mma.scale`", arch=arch, remedy=remedy)
+
+
+def _work(m: Op, level: Level, fragments: Fragments, stale: dict[str, Op], arch: str) -> _Work:
+    assert isinstance(m, Mma)
+    if m.meta is not None:
+        dense = spelled(m.span, f"mma.{m.contract} mc, a, b", f"mma.{m.contract}(mc, a, b)")
+        remedy = f"multiply dense operands: `{dense}`"
+        raise NotBuilt(m.span, what="sparse `mma.sp`", arch=arch, remedy=remedy)
+    if m.scale_a is not None:
+        raise NotBuilt(
+            m.span,
+            what="`mma.scale`",
+            arch=arch,
+            remedy=advice.for_scaling(m.span, fragments.declared.get(m.acc.name)),
+        )
+    a_view, b_view = fragments.view(m.a), fragments.view(m.b)
+    assert a_view is not None and b_view is not None
+    a, b = stored(a_view, m.contract.a_transposed), stored(b_view, m.contract.b_transposed)
+    assert a is not None and b is not None
+    d = fragments.declared[m.acc.name].dtype
+    assert d is not None
+    return _Work(
+        m, level, a.rows, b.rows, a.k, a_view.dtype, b_view.dtype, d, a, b, _stale(m.a, stale), _stale(m.b, stale)
+    )  # fmt: skip
+
+
+def _stale(x: Operand, stale: dict[str, Op]) -> Op | None:
+    return stale.get(x.name) if isinstance(x, FragmentRef) else None
+
+
+def _components(works: list[_Work]) -> list[list[_Work]]:
+    """Groups of multiplies that share a fragment: each group needs one kind of instruction."""
+    groups: list[tuple[set[str], list[_Work]]] = []
+    for w in works:
+        names = {x.name for x in (w.mma.acc, w.mma.a, w.mma.b) if isinstance(x, FragmentRef)}
+        joined = [g for g in groups if g[0] & names]
+        groups = [g for g in groups if not g[0] & names]
+        groups.append((names.union(*(g[0] for g in joined)), [*(x for g in joined for x in g[1]), w]))
+    return [g[1] for g in groups]
+
+
+def grids(units: int) -> list[tuple[int, int]]:
+    """The arrangements of ``units`` along M and N, most along M first."""
+    return [(g, units // g) for g in range(units, 0, -1) if units % g == 0]
+
+
+def _select(w: _Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom, ...], list[Refusal]]:
+    types: dict[str, Any] = {"a": w.a, "b": w.b, "d": w.d}
+    made = catalogue.mma(kind, **types, a_from=wanted.get("a_from"))
+    near = select_from(made, arch=arch, kind=kind, **types, **wanted)
+    if near.candidates:
+        return near.candidates, []
+    found = select(arch=arch, kind=kind, a=w.a, b=w.b, d=w.d, **wanted)
+    return found.candidates, [r for r in found.refusals if not r.rule.startswith(("is mma.sync", "is wgmma"))]
+
+
+def _first_grid(
+    w: _Work, arch: str, units: int, **wanted: Any
+) -> tuple[tuple[MmaAtom, ...], tuple[int, int], list[Refusal]]:
+    """The instructions for the first division of the tile among ``units`` for which there are any."""
+    refusals: list[Refusal] = []
+    for gm, gn in grids(units):
+        if w.m % gm or w.n % gn:
+            refusals.append(Refusal(f"{gm}x{gn} units", f"do not divide a tile of {w.m}x{w.n}"))
+            continue
+        found, refused = _select(w, arch, tile=(w.m // gm, w.n // gn, w.k), **wanted)
+        if found:
+            return found, (gm, gn), refusals
+        refusals += refused
+    return (), (1, 1), refusals
+
+
+def _tiles(w: _Work, atom: MmaAtom, grid: tuple[int, int]) -> tuple[int, int, int]:
+    m, n, k = atom.shape
+    return w.m // grid[0] // m, w.n // grid[1] // n, w.k // k
+
+
+def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
+    family = "SM90_64xNx.. (wgmma)"
+    if not Target.of(arch).wgmma:
+        return [Refusal(family, f"needs sm_90a, the target is {arch}", "PTX ISA, 9.7.15")]
+    if w.level.warps % 4:
+        return [Refusal(family, f"is executed by 4 warps, `{w.level}` has {w.level.warps}", "PTX ISA, 9.7.15")]
+    in_shared = w.a_stored.view.base.space is Space.SHARED and w.a_stale is None
+    if w.b_stored.view.base.space is not Space.SHARED:
+        return [Refusal(family, "reads B from shared memory, not from global", "PTX ISA, 9.7.15.5")]
+    if w.b_stale is not None:
+        where = f" (line {w.b_stale.span.line})" if w.b_stale.span else ""
+        rule = f"reads B from shared memory, which is written{where} between the load and the multiply"
+        return [Refusal(family, rule, "PTX ISA, 9.7.15.5")]
+    found, grid, refusals = _first_grid(
+        w,
+        arch,
+        w.level.warps // 4,
+        kind="wgmma",
+        a_from="shared" if in_shared else "registers",
+        a_major=w.a_stored.major if in_shared else None,
+        b_major=w.b_stored.major,
+    )
+    for atom in found:
+        broken = _layout_rule(w, atom)
+        if broken is None:
+            return _Choice(atom, grid, _tiles(w, atom, grid))
+        refusals.append(Refusal(atom.name, broken, atom.section))
+    return refusals
+
+
+def _layout_rule(w: _Work, atom: MmaAtom) -> str | None:
+    """Why no shared-memory layout serves ``atom`` here, or None."""
+    m, n, _ = atom.shape
+    parts = [("B", w.b_stored, n)] + ([] if atom.a.in_registers else [("A", w.a_stored, m)])
+    for letter, operand, rows in parts:
+        if operand.major is None:
+            return f"{letter} is contiguous along neither axis"
+        rules = [wgmma_rule(operand, atom_bytes, rows) for atom_bytes in SWIZZLE_ATOMS]
+        if all(r is not None for r in rules):
+            return f"{letter}: {rules[-1]}"
+    return None
+
+
+def _mma_sync(w: _Work, arch: str) -> _Choice | list[Refusal]:
+    found, grid, refusals = _first_grid(w, arch, w.level.warps, kind="mma.sync", threads=32)
+    if not found:
+        return refusals
+    return _Choice(found[0], grid, _tiles(w, found[0], grid))
+
+
+def _plans(works: list[_Work], chosen: dict[int, _Choice], named: dict[int, Mma]) -> dict[str, FragmentPlan]:
+    plans: dict[str, FragmentPlan] = {}
+    for w in works:
+        c, mma = chosen[id(w.mma)], named[id(w.mma)]
+        tm, tn, tk = c.tiles
+        name = c.atom.name
+        wanted = [(mma.acc, FragmentPlan("C", w.d, (w.m, w.n), w.level, "registers", name, (tm, tn), c.grid))]
+        if isinstance(mma.a, FragmentRef):
+            plan = FragmentPlan("A", w.a, (w.m, w.k), w.level, _residence(c.atom.a), name, (tm, tk), c.grid)
+            wanted.append((mma.a, plan))
+        if isinstance(mma.b, FragmentRef):
+            plan = FragmentPlan("B", w.b, (w.n, w.k), w.level, _residence(c.atom.b), name, (tn, tk), c.grid)
+            wanted.append((mma.b, plan))
+        for ref, plan in wanted:
+            known = plans.setdefault(ref.name, plan)
+            if known != plan and not _interchangeable(known, plan):
+                raise FragmentLayouts(
+                    w.mma.span,
+                    name=ref.name,
+                    first=f"{known.atom} {known.repeat}",
+                    second=f"{plan.atom} {plan.repeat}",
+                    notes=[Note("a fragment has one layout for its whole life")],
+                )
+    return plans
+
+
+def _residence(x: AtomOperand) -> Literal["registers", "shared"]:
+    return "registers" if x.in_registers else "shared"
+
+
+def _interchangeable(x: FragmentPlan, y: FragmentPlan) -> bool:
+    """Whether two plans with different atoms have the same register layout."""
+    if x.residence != y.residence or replace(x, atom="", repeat=(0, 0)) != replace(y, atom="", repeat=(0, 0)):
+        return False
+    if x.residence == "shared":
+        return True
+    p, q = catalogue[x.atom], catalogue[y.atom]
+    assert isinstance(p, MmaAtom) and isinstance(q, MmaAtom)
+    return x.repeat == y.repeat and p.operands[x.role].layout == q.operands[y.role].layout
+
+
+def _load_plan(load: Load, plan: FragmentPlan, transposed: bool) -> LoadPlan:
+    """How ``load`` fills its fragment; ``transposed``: its K axis comes first."""
+    if plan.residence == "shared":
+        return LoadPlan("descriptor")
+    if load.src.base.space is Space.GLOBAL:
+        return LoadPlan("global")
+    operand = stored(load.src, transposed)
+    atom = catalogue[plan.atom]
+    assert isinstance(atom, MmaAtom)
+    matrices = atom.operands[plan.role].matrices() if plan.role in ("A", "B") else None
+    if operand is None or operand.major is None or matrices is None:
+        return LoadPlan("shared")
+    trans = operand.major == "MN"
+    if ldmatrix_rule(operand.view, trans) is not None:
+        return LoadPlan("shared")
+    total = len(matrices) * plan.repeat[0] * plan.repeat[1]
+    width = next(n for n in (4, 2, 1) if total % n == 0)
+    return LoadPlan("ldmatrix", f"SM75_U16x{2 * width}_LDSM_T" if trans else f"SM75_U32x{width}_LDSM_N")
+
+
+def _named_operands(works: list[_Work], chosen: dict[int, _Choice]) -> dict[int, Mma]:
+    """The multiplies, with a fragment in place of each memory view that the instruction wants in registers."""
+    named: dict[int, Mma] = {}
+    for w in works:
+        atom, changes = chosen[id(w.mma)].atom, {}
+        for which, operand, x in (("a", atom.a, w.mma.a), ("b", atom.b, w.mma.b)):
+            if isinstance(x, View) and operand.in_registers:
+                changes[which] = FragmentRef(f"{x.base.name}.{which}{len(named)}")
+        named[id(w.mma)] = replace(w.mma, **changes)  # type: ignore[arg-type]
+    return named
+
+
+def _decided(
+    kernel: Kernel, chosen: dict[int, _Choice], named: dict[int, Mma], plans: dict[str, FragmentPlan]
+) -> Kernel:
+    transposed: dict[str, bool] = {}
+    for m in named.values():
+        for x, t in ((m.a, m.contract.a_transposed), (m.b, m.contract.b_transposed)):
+            if isinstance(x, FragmentRef):
+                transposed[x.name] = t
+
+    def load(op: Load) -> Load:
+        name = op.fragment.name
+        return replace(op, plan=_load_plan(op, plans[name], transposed.get(name, False)))
+
+    def decide(op: Op) -> Op | tuple[Op, ...]:
+        match op:
+            case Mma() if id(op) in chosen:
+                c, m = chosen[id(op)], named[id(op)]
+                before: list[Op] = []
+                for view, ref in ((op.a, m.a), (op.b, m.b)):
+                    if isinstance(view, View) and isinstance(ref, FragmentRef):
+                        plan = plans[ref.name]
+                        before.append(DeclareFragment(ref.name, (), plan.dtype, plan.shape, plan, span=op.span))
+                        before.append(load(Load(ref, view, span=op.span)))
+                return (*before, replace(m, atom=c.atom.name, tiles=c.tiles))
+            case DeclareFragment(name=name) if name in plans:
+                return replace(op, plan=plans[name])
+            case Load(fragment=f) if f.name in plans:
+                return load(op)
+        return op
+
+    return replace(kernel, body=rewrite(kernel.body, decide))

@@ -1,0 +1,291 @@
+"""Delayed consumer release in a software pipeline: a slot is released one iteration later, so that the tensor
+cores stay busy.
+
+A `trigger` after multiplies releases their operands' slot to the producer, so that it has to wait until wgmma has
+read the slot.  A wait for the multiplies just issued would leave the tensor cores idle; with two slots or more,
+the release of an iteration can follow the multiplies of the next one::
+
+    for k:                                   prev = -1
+        wait full[k % S]                     for k:
+        mma ...                                  wait full[k % S]
+        mma.commit                               mma ...
+        trigger empty[k % S]                     mma_wait 1          # the previous one has finished
+                                                 if prev >= 0: trigger empty[prev]
+                                                 prev = k % S
+                                             mma_wait 0
+                                             if prev >= 0: trigger empty[prev]
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilemma.atoms import catalogue
+from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Select, Var, binary, const, value_of
+from tilemma.ir.tile import (
+    Assign,
+    Body,
+    Commit,
+    Copy,
+    Declare,
+    For,
+    FragmentRef,
+    If,
+    InThreads,
+    Kernel,
+    Load,
+    Mma,
+    MmaWait,
+    Op,
+    Parallel,
+    SetElement,
+    Store,
+    Sync,
+    TriggerEvent,
+    WaitEvent,
+    While,
+)
+from tilemma.ir.types import GROUP, EventRef, View
+from tilemma.ir.walk import bodies, jumps, rewrite, walk
+from tilemma.passes.decision import Decision
+from tilemma.records import record
+
+Loop = For | While
+
+
+def is_wgmma(op: Op) -> bool:
+    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].kind == "wgmma"
+
+
+@record(slots=False)
+class DelayConsumerRelease:
+    """Moves triggers after the multiplies of the next iteration, and inserts the waits that this needs.
+
+    Only if the next iteration is proved to wait for another slot: the event has two slots or more, each iteration
+    triggers another one, and the threads that wait for it are in another role.
+    """
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        if not any(is_wgmma(op) for op in walk(kernel.body)):
+            # mma.sync is synchronous: there is nothing to wait for.
+            return replace(kernel, body=rewrite(kernel.body, lambda op: () if isinstance(op, MmaWait) else op))
+        roles = list(_roles(kernel.body))
+        loads = {op.fragment.name: op.src for op in walk(kernel.body) if isinstance(op, Load)}
+        return replace(kernel, body=_Releases(roles, loads, log, itertools.count()).body(kernel.body, None))
+
+
+def _roles(body: Body, role: InThreads | None = None) -> Iterator[tuple[InThreads | None, Op]]:
+    """Every operation with the outermost asynchronous role around it."""
+    for op in body:
+        yield role, op
+        inside = role or (op if isinstance(op, InThreads) and op.asynchronous else None)
+        for _, inner in bodies(op):
+            yield from _roles(inner, inside)
+
+
+@record(slots=False)
+class _Releases:
+    roles: list[tuple[InThreads | None, Op]]
+    loads: dict[str, View]
+    log: list[Decision]
+    numbers: Iterator[int]
+
+    def body(self, body: Body, role: InThreads | None) -> Body:
+        out: list[Op] = []
+        body = _trusted(body)
+        for op in body:
+            inside = role or (op if isinstance(op, InThreads) and op.asynchronous else None)
+            changes = {name: self.body(inner, inside) for name, inner in bodies(op)}
+            new = replace(op, **changes) if changes else op  # type: ignore[arg-type]
+            if isinstance(new, (For, While)) and inside is not None:
+                out += self._loop(new, inside)
+            else:
+                out.append(new)
+        return tuple(out)
+
+    def _loop(self, loop: Loop, role: InThreads) -> Body:
+        last = max((i for i, op in enumerate(loop.body) if _multiplies_here(op)), default=None)
+        if last is None:
+            return (loop,)
+        read = {v.base.name for op in walk(loop.body[: last + 1]) for v in self._operands(op)}
+        end = last + 1
+        while end < len(loop.body) and isinstance(loop.body[end], (Commit, TriggerEvent)):
+            end += 1
+        deferred = [
+            op
+            for op in loop.body[last + 1 : end]
+            if isinstance(op, TriggerEvent) and self._releases(op, read, role) and self._may_wait(op, loop, role)
+        ]
+        if not deferred:
+            return (loop,)
+        return _deferred(loop, last, end, deferred, self.numbers)
+
+    def _operands(self, op: Op) -> Iterator[View]:
+        if isinstance(op, Mma):
+            for x in (op.a, op.b):
+                if isinstance(x, View):
+                    yield x
+                elif isinstance(x, FragmentRef) and x.name in self.loads:
+                    yield self.loads[x.name]
+
+    def _releases(self, op: TriggerEvent, read: set[str], role: InThreads) -> bool:
+        """Whether the roles that wait for the event write buffers that the multiplies read."""
+        name = op.event.event.name
+        waiting = [r for r, w in self.roles if isinstance(w, WaitEvent) and w.event.event.name == name]
+        if role in waiting or None in waiting:
+            return False
+        written = {
+            (o.dst if isinstance(o, (Copy, Store)) else o.view).base.name
+            for r, o in self.roles
+            if r in waiting and isinstance(o, (Copy, Store, SetElement))
+        }
+        return bool(written & read)
+
+    def _may_wait(self, op: TriggerEvent, loop: Loop, role: InThreads) -> bool:
+        name = op.event.event.name
+        why = ""
+        if op.event.event.slots < 2:
+            why = "the event has one slot"
+        elif jumps(loop):
+            why = "a `break` or `continue` may end an iteration before its multiplies"
+        elif not advances(op.event, loop):
+            why = "it is not certain that each iteration releases another slot"
+        text = why or "while the next iteration's multiplies run (at most 1 batch in flight)"
+        how = "waits for 0" if why else "waits for 1"
+        self.log.append(Decision("releases", name, f"{how}: {text}", {"pending": 0 if why else 1}, span=op.span))
+        return not why
+
+
+def _trusted(body: Body) -> Body:
+    """Marks triggers directly after a `mma_wait` of the program with pending batches: the program orders them."""
+    out: list[Op] = []
+    after = False
+    for op in body:
+        waits = isinstance(op, MmaWait) and op.pending > 0
+        trusted = _ordered(op) if after and not waits else None
+        after = waits or trusted is not None
+        out.append(trusted or op)
+    return tuple(out)
+
+
+def _ordered(op: Op) -> Op | None:
+    """``op``, a trigger or a condition around triggers alone, marked as ordered; None for anything else."""
+    if isinstance(op, TriggerEvent):
+        return replace(op, ordered=True)
+    if isinstance(op, If) and not op.otherwise and all(isinstance(x, TriggerEvent) for x in op.then):
+        return replace(op, then=tuple(replace(x, ordered=True) for x in op.then if isinstance(x, TriggerEvent)))
+    return None
+
+
+def _multiplies_here(op: Op) -> bool:
+    """Whether ``op`` issues wgmma for the role's own instance."""
+    inside = list(walk((op,)))
+    return any(is_wgmma(x) for x in inside) and not any(isinstance(x, (Parallel, InThreads, If)) for x in inside)
+
+
+def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], numbers: Iterator[int]) -> Body:
+    span = triggers[0].span
+    before: list[Op] = []
+    after: list[Op] = [MmaWait(0, span=span)]
+    delayed: list[Op] = [MmaWait(1, span=span)]
+    if any(t.cluster for t in triggers):
+        # One thread arrives on the other blocks' events for all warps of the group, so that these have to meet
+        # first.
+        meet = Sync("barrier", GROUP, span=span)
+        delayed.append(meet)
+        after.append(meet)
+    for t in triggers:
+        ref = t.event
+        now = ref.slot if ref.order is None else binary("floormod", ref.order, ref.event.slots)
+        assert now is not None
+        prev = Var(f"{ref.event.name}.held{next(numbers)}", now.type)
+        held = EventRef(ref.event, slot=prev)
+        release = If(binary("ge", prev, 0), (replace(t, event=held, ordered=True),), span=t.span)
+        before.append(Declare(prev, const(-1), span=t.span))
+        delayed += [release, Assign(prev, now, span=t.span)]
+        after.append(release)
+    kept = [op for op in loop.body[last + 1 : end] if op not in triggers]
+    body = (*loop.body[: last + 1], *kept, *delayed, *loop.body[end:])
+    return (*before, replace(loop, body=body), *after)
+
+
+# ---- does every iteration release another slot? ------------------------------------------------------------
+
+
+def advances(ref: EventRef, loop: Loop) -> bool:
+    """Whether two consecutive iterations of ``loop`` never name the same slot."""
+    slots = ref.event.slots
+    if ref.order is not None:
+        d = _step(ref.order, loop)
+        return d is not None and d % slots != 0
+    slot = ref.slot
+    if isinstance(slot, Binary) and slot.op in ("mod", "floormod") and value_of(slot.b) == slots:
+        d = _step(slot.a, loop)
+        return d is not None and d % slots != 0
+    return isinstance(slot, Var) and _goes_round(slot, slots, loop)
+
+
+def _assignments(var: Var, loop: Loop) -> list[tuple[Op | None, Assign]]:
+    """(the operation around it, None for the loop itself; the assignment)."""
+    found: list[tuple[Op | None, Assign]] = [
+        (None, op) for op in loop.body if isinstance(op, Assign) and op.var == var
+    ]
+    for op in loop.body:
+        for inner in walk(tuple(x for _, b in bodies(op) for x in b)):
+            if isinstance(inner, Assign) and inner.var == var:
+                found.append((op, inner))
+    return found
+
+
+def _step(e: Expr, loop: Loop) -> int | None:
+    """The constant by which ``e`` grows from one iteration to the next; None if it is not constant."""
+    match e:
+        case Const() | Dim() | Scalar():
+            return 0
+        case Index(name=name):
+            return value_of(loop.step) if isinstance(loop, For) and loop.index.name == name else 0
+        case Var():
+            found = _assignments(e, loop)
+            if not found:
+                return 0
+            if len(found) == 1 and found[0][0] is None:
+                value = found[0][1].value
+                if isinstance(value, Binary) and value.op == "add" and value.a == e:
+                    return value_of(value.b)
+            return None
+        case Binary(op="add" | "sub" as op, a=a, b=b):
+            x, y = _step(a, loop), _step(b, loop)
+            return None if x is None or y is None else x + y if op == "add" else x - y
+        case Binary(op="mul", a=a, b=b):
+            for factor, c in ((a, value_of(b)), (b, value_of(a))):
+                if c is not None:
+                    d = _step(factor, loop)
+                    return None if d is None else d * c
+            x, y = _step(a, loop), _step(b, loop)
+            return 0 if x == 0 and y == 0 else None
+    return None
+
+
+def _goes_round(slot: Var, slots: int, loop: Loop) -> bool:
+    """``slot = (slot + c) % S``, ``select(slot == S - 1, 0, slot + 1)``, or a step and a reset."""
+    found = _assignments(slot, loop)
+    if len(found) == 1 and found[0][0] is None:
+        match found[0][1].value:
+            case Binary(op="mod" | "floormod", a=Binary(op="add", a=a, b=c), b=s):
+                return a == slot and value_of(s) == slots and (value_of(c) or 0) % slots != 0
+            case Select(a=x, b=y):
+                return {_one_on(x, slot), _one_on(y, slot)} == {"reset", "step"}
+        return False
+    if len(found) == 2 and found[0][0] is None and isinstance(found[1][0], If):
+        return _one_on(found[0][1].value, slot) == "step" and _one_on(found[1][1].value, slot) == "reset"
+    return False
+
+
+def _one_on(e: Expr, slot: Var) -> str:
+    if value_of(e) == 0:
+        return "reset"
+    if isinstance(e, Binary) and e.op == "add" and e.a == slot and value_of(e.b) == 1:
+        return "step"
+    return ""

@@ -1,0 +1,544 @@
+"""Hazard analysis: a dataflow walk that finds pairs of accesses that may happen out of order (RAW, WAR, WAW).
+
+The state holds, for every access so far, whether it has finished (cp.async and wgmma run on after their
+statement), whether its writer has executed a proxy fence, and across which barriers it has been carried.  Where
+paths meet, an access is as far as on the path on which it has got least far; `break` and `continue` take their
+state to the end of the loop or of its iteration, and no path goes on behind them.
+
+Loops are walked twice, so that what one iteration leaves pending meets the next.  That finds every hazard: what
+happens to one access depends on no other, and each operation leaves it as safe as it was or makes it safer.  So an
+access meets any later iteration at most as unsafe as it meets the next one, and what the third walk would add to
+the state has been there, less safe, in the second.  Only names that rotate need more walks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
+
+import numpy as np
+
+from tilemma.ir.expr import Var, trips, value_of
+from tilemma.ir.expr import walk as parts
+from tilemma.ir.tile import (
+    Barrier,
+    Break,
+    Continue,
+    Copy,
+    For,
+    If,
+    InThreads,
+    Load,
+    SwapFutures,
+    TriggerEvent,
+    WaitEvent,
+    WaitFuture,
+    While,
+)
+from tilemma.ir.types import Space
+from tilemma.passes.rotations import Rotations
+from tilemma.passes.scope import WARP
+from tilemma.records import record
+from tilemma.targets.ptx.passes.accesses import Access, Accesses, loop_name
+from tilemma.targets.ptx.passes.pending import SYNCHRONISING, Key, Pending, State, StateInterner, synchronise
+from tilemma.targets.ptx.passes.threads import Block, Bools, Ints, Node, Tree
+
+
+@record(slots=False)
+class Hazard:
+    """``later`` may meet ``pending`` too early.
+
+    ``pairs``: the instances (of the earlier, of the later access) that need a barrier between them; ``wait``:
+    the earlier access may still be running; ``fence``: its data has not been passed to the async proxy.
+    """
+
+    pending: Pending
+    later: Access
+    pairs: Bools
+    wait: bool
+    fence: bool
+
+    @property
+    def barrier(self) -> bool:
+        return bool(self.pairs.any())
+
+    def __str__(self) -> str:
+        x, y = self.pending.access, self.later
+        words = {
+            (True, True): "write after write",
+            (True, False): "read after write",
+            (False, True): "write after read",
+        }
+        return f"{words[x.write, y.write]} of {y.resource}"
+
+
+_ORDERING = (Break, Continue, SwapFutures, WaitFuture, TriggerEvent, WaitEvent, *SYNCHRONISING)
+
+# The hazards of an operation, then the state after it; None if no path continues.
+Walking = Generator[Hazard, None, State | None]
+# The states at `break` and `continue`, by kind.
+Exits = list[tuple[type[Break] | type[Continue], State]]
+
+
+class Walk:
+    """Finds hazards: between accesses to one buffer or, with ``aliases``, only between accesses to the two buffers
+    of one of these pairs, which lie at the same place in memory."""
+
+    def __init__(self, tree: Tree, accesses: Accesses, aliases: frozenset[frozenset[str]] | None = None) -> None:
+        self._tree = tree
+        self._accesses = accesses
+        self._aliases = aliases
+        self._rotations = Rotations(tree.block.body)
+        nodes = list(tree.walk())
+        # Events and the roles that wait for them: which slot a wait is for is the program's business.
+        self._waited_for = {(n.op.event.event.name, id(n.role)) for n in nodes if isinstance(n.op, WaitEvent)}
+        self._triggered_by: dict[str, set[int]] = {}
+        for n in nodes:
+            if isinstance(n.op, TriggerEvent):
+                self._triggered_by.setdefault(n.op.event.event.name, set()).add(id(n.role))
+        found = [a for n in nodes for a in accesses.of(n)]
+        self._proxies = any(a.proxy == "async" for a in found)
+        # For each buffer: the threads whose own arrivals let another role access it.
+        self._releasing: dict[str, Bools] = {}
+        for a in found:
+            if a.release:
+                mask = self._releasing.setdefault(a.resource, np.zeros(tree.threads, dtype=bool))
+                mask |= _arriving(a)
+        # How many groups may stay open at each wait for futures, and the copies that some wait has met.
+        self.waits: dict[int, int] = {}
+        self.awaited: set[int] = set()
+        # The accesses that a later access may conflict with, or that need a wait before the block ends.
+        self._relevant = {x for x in found if x.agent in ("cp.async", "wgmma") or self._meets_any(x, found)}
+        # The operations without accesses that order nothing.
+        self._idle = {n for n in nodes if not (n.inner or isinstance(n.op, _ORDERING) or accesses.of(n))}
+        self._left: State | None = None
+        self._found = 0
+        self._inside: dict[Node, tuple[Node, ...]] = {}
+        self._walked: dict[tuple[tuple[Node, ...], tuple[Pending, ...]], tuple[State | None, Exits]] = {}
+        self._states = StateInterner()
+        # The pending accesses without a hazard, by the later access.
+        self._safe: dict[Access, set[Pending]] = defaultdict(set)
+        self._meetings: dict[tuple[Key, Access], tuple[Bools, bool] | None] = {}
+        self._kinds: dict[Node, tuple[bool, bytes]] = {}
+        self._held_back: dict[tuple[tuple[bool, bytes], tuple[bytes, int], tuple[bytes, int]], Bools] = {}
+
+    def hazards(self) -> Iterator[Hazard]:
+        """All hazards in program order; those of a loop's second iteration follow those of its first."""
+        self._inside.clear()
+        self._left = yield from self._body(self._tree.root, {}, [])
+
+    def unfinished(self) -> list[Access]:
+        """The accesses by cp.async and wgmma that may still be running when the block ends."""
+        for _ in self.hazards():
+            pass
+        left = (self._left or {}).values()
+        return [p.access for p in left if not p.done and p.access.agent in ("cp.async", "wgmma")]
+
+    # ---- control -----------------------------------------------------------------------------------------
+
+    def _body(self, body: Block, state: State | None, exits: Exits) -> Walking:
+        """Walks ``body``; ``exits`` collects what leaves the loop around, or its iteration, early.
+
+        The tree is edited and walked again, many times: what an operation without hazards made of a state, it
+        makes of it again as long as nothing inside it is edited.
+        """
+        for node in body.nodes:
+            if node in self._idle:
+                continue
+            if state is None:
+                break
+            key = self._operations(node), tuple(state.values())
+            known = self._walked.get(key)
+            if known is None:
+                found, earlier = self._found, len(exits)
+                state = yield from self._node(node, state, exits)
+                if self._found == found:
+                    self._walked[key] = state, exits[earlier:]
+            else:
+                state, left = known
+                exits += left
+        return state
+
+    def _operations(self, node: Node) -> tuple[Node, ...]:
+        """``node`` and all inside it that is not idle."""
+        known = self._inside.get(node)
+        if known is None:
+            found = [node]
+            for body in node.inner:
+                for n in body.nodes:
+                    if n not in self._idle:
+                        found += self._operations(n) if n.inner else (n,)
+            known = self._inside[node] = tuple(found)
+        return known
+
+    def _node(self, node: Node, state: State, exits: Exits) -> Walking:
+        op = node.op
+        if isinstance(op, (For, While)):
+            return (yield from self._loop(node, state))
+        accesses = self._accesses.of(node)
+        for a in accesses:
+            yield from self._meet(a, state)
+        if _stores_by_tma(node):
+            state = self._states.after(node, state, lambda p: _one_newer(p, node))
+        state = self._states.begin((a for a in accesses if a in self._relevant), state)
+        if isinstance(op, (If, InThreads)):
+            branches: list[State | None] = [] if len(node.inner) > 1 else [state]
+            for inner in node.inner:
+                branches.append((yield from self._body(inner, state, exits)))
+            return self._joined(branches)
+        if isinstance(op, (Break, Continue)):
+            exits.append((type(op), state))
+            return None
+        if isinstance(op, SwapFutures):
+            names = self._renamed(op)
+            state = self._states.after(node, state, lambda p: p.rename(names))
+        elif isinstance(op, WaitFuture):
+            state = {key: self._wait(node, op, p) for key, p in state.items()}
+        elif isinstance(op, (TriggerEvent, WaitEvent)):
+            state = self._states.after(node, state, lambda p: self._event(node, op, p))
+        elif isinstance(op, SYNCHRONISING):
+            state = self._states.after(node, state, lambda p: synchronise(p, node))
+            if isinstance(op, Barrier):
+                state = self._kept(node, state)
+        behind: State | None = state
+        for inner in node.inner:
+            behind = yield from self._body(inner, behind, exits)
+        return behind
+
+    def _joined(self, states: Sequence[State | None]) -> State | None:
+        """The join of ``states`` where their paths meet."""
+        reached = [s for s in states if s is not None]
+        return self._states.join(reached) if reached else None
+
+    def _kept(self, barrier: Node, state: State) -> State:
+        """``state`` without what a barrier of all the block's threads keeps every later access behind.
+
+        What is still running stays, what the async proxy may read, and what it may overwrite while no fence stands
+        between.  So do all where buffers share memory: roles that do are not ordered by barriers.
+        """
+        assert barrier.part is not None
+        if self._aliases is not None or barrier.part.min() < 0 or barrier.part.min() != barrier.part.max():
+            return state
+
+        def stays(p: Pending) -> bool:
+            unfenced = p.access.proxy == "generic" and barrier not in p.fenced_barriers
+            return not p.done or barrier not in p.barriers or (self._proxies and (p.access.write or unfenced))
+
+        return {key: p for key, p in state.items() if stays(p)}
+
+    def _event(self, node: Node, op: TriggerEvent | WaitEvent, p: Pending) -> Pending:
+        """A wait ends the loads by TMA that complete the event.
+
+        The program's events order the accesses of different roles to one buffer.  So where a trigger lets another
+        role write the buffer, a wait for an event that other roles trigger orders everything that follows it after
+        that write, and so after the access.  Where the other role only reads, the same holds for later writes.
+        """
+        if isinstance(op, TriggerEvent):
+            return self._signal(node, p)
+        name, role = op.event.event.name, id(node.role)
+        if p.access.event == name:
+            p = p if p.done else p.end(node)
+            return p if node in p.barriers else p.evolve(barriers=p.barriers | {node})
+        if role in self._triggered_by.get(name, {role}):
+            return p
+        if p.signalled_writers:
+            fenced = p.fenced_barriers | {node} if p.fenced else p.fenced_barriers
+            return p.evolve(barriers=p.barriers | {node}, fenced_barriers=fenced)
+        return p.evolve(answers=p.answers | {node}) if p.signalled_readers else p
+
+    def _signal(self, node: Node, p: Pending) -> Pending:
+        if not p.done or not p.reaches(node.parent):
+            return p
+        told = [a for a in self._accesses.of(node) if a.release and a.resource == p.resource]
+        writers, readers = any(a.write for a in told), bool(told) and p.access.write
+        if writers <= p.signalled_writers and readers <= p.signalled_readers:
+            return p
+        return p.evolve(
+            signalled_writers=writers or p.signalled_writers, signalled_readers=readers or p.signalled_readers
+        )
+
+    def _renamed(self, op: SwapFutures) -> dict[str | None, str]:
+        """The second name's buffer and handle become the first's, .., the first's the last's."""
+        names: dict[str | None, str] = {}
+        for old in (self._rotations.buffers(op), op.futures):
+            names |= dict(zip(old, (old[-1], *old[:-1]), strict=True))
+        return names
+
+    def _wait(self, node: Node, op: WaitFuture, p: Pending) -> Pending:
+        if p.future not in op.futures or p.done:
+            return p
+        self.waits[id(node)] = min(p.newer, self.waits.get(id(node), p.newer))
+        self.awaited.add(id(p.access))
+        return p.end(node)
+
+    def _loop(self, node: Node, state: State) -> Walking:
+        name = loop_name(node)
+        swaps = [n.op for n in self._inside[node] if isinstance(n.op, SwapFutures)]
+        # Walk until every rotating name has denoted every buffer.
+        rotating = max((len(s.futures) - 1 for s in swaps), default=0)
+        pending: State | None = state
+        # What is pending where the loop is left at its condition or by `break`, and behind each walk.
+        left: list[State | None] = []
+        ends: list[State | None] = []
+        for _ in range(2 + rotating):
+            if pending is None:
+                break
+            pending = yield from self._head(node, pending)
+            if isinstance(node.op, While):
+                left.append(pending)
+            jumps: Exits = []
+            end = yield from self._body(node.inner[0], pending, jumps)
+            left += [s for kind, s in jumps if kind is Break]
+            pending = self._joined([end, *(s for kind, s in jumps if kind is Continue)])
+            ends.append(pending)
+            if pending is not None:
+                pending = self._states.after(node, pending, lambda p: _carried(p, name, node))
+        if isinstance(node.op, While):
+            # It ends at its condition, which is evaluated once more than its body.
+            last = None if pending is None else (yield from self._head(node, pending))
+            return self._joined([last, *left])
+        count = _trips(node.op)
+        out = ends[-1:] if count is not None and count >= len(ends) else ends
+        return self._joined([*out, *left, *([] if count else [state])])
+
+    def _head(self, node: Node, state: State) -> Generator[Hazard, None, State]:
+        """The accesses of a loop's condition or bounds."""
+        for a in self._accesses.of(node):
+            yield from self._meet(a, state)
+            state = self._states.begin((a,) if a in self._relevant else (), state)
+        return state
+
+    # ---- conflicts ---------------------------------------------------------------------------------------
+
+    def _meet(self, later: Access, state: State) -> Iterator[Hazard]:
+        safe = self._safe[later]
+        near = self._near(later.resource)
+        for pending in [p for p in state.values() if p.resource in near and p not in safe]:
+            hazard = self._conflict(pending, later)
+            if hazard is None:
+                safe.add(pending)
+            else:
+                self._found += 1
+                yield hazard
+
+    def _conflict(self, pending: Pending, later: Access) -> Hazard | None:
+        key = pending.key, later
+        if key not in self._meetings:
+            self._meetings[key] = self._meeting(pending, later)
+        meeting = self._meetings[key]
+        if meeting is None:
+            return None
+        pairs, fence = meeting
+        x, y, wait = pending.access, later, not pending.done
+        if _parted(x, y):
+            return Hazard(pending, y, pairs, wait, False)
+        awaited = (x.event, id(y.role)) in self._waited_for
+        if wait and self._aliases is None and awaited and not _same_slot(pending, y):
+            return None
+        behind = pending.fenced_barriers if fence else pending.barriers
+        if y.write and not y.release and not fence:
+            behind = behind | pending.answers
+        if y.release == "warp":
+            # A warp answers for itself: its lanes have to be together, and have passed their data on.
+            apart = pairs & ~shares(x, y)
+            pairs = self._unordered(apart, behind, x, y) if behind else pairs
+        else:
+            pairs = self._unordered(pairs, behind, x, y)
+        if not wait and not pairs.any():
+            return None
+        return Hazard(pending, y, pairs, wait, fence and not pending.fenced)
+
+    def _meeting(self, pending: Pending, later: Access) -> tuple[Bools, bool] | None:
+        """The instances that need a barrier between them, and whether they need a fence; None where the two do
+        not meet, whatever happens in between."""
+        x, y = pending.access, later
+        if (x.node is y.node and not pending.carried) or not self._ever_meet(x, y):
+            return None
+        if x.same_visit(y, pending.carried):
+            return None
+        if self._aliases is not None:
+            pairs, mapped = np.ones((len(x.start), len(y.start)), dtype=bool), False
+        else:
+            if x.disjoint(y):
+                return None
+            pairs, mapped = self._accesses.overlap(x, y, pending.carried)
+            if not pairs.any():
+                return None
+        # Also where a copy by TMA overwrites what threads have read: nothing else keeps it behind them.
+        fence = x.proxy == "generic" and y.proxy == "async" and not x.private
+        if _parted(x, y):
+            return pairs, False
+        if x.private or (not fence and mapped):
+            return np.zeros_like(pairs), fence
+        if y.release == "warp" or (y.release == "each" and not fence):
+            # Threads that arrive nowhere themselves have to be done before those that arrive do.
+            others = pairs & ~self._answers_for_itself(x, y)[:, None]
+            if y.release == "each" or (x.agent == "wgmma" and not fence):
+                return others, fence
+            return others | (pairs & shares(x, y)), fence
+        if x.threads == y.threads == 1 and not fence:
+            pairs = pairs & (x.start[:, None] != y.start[None, :])
+        if x.threads == 32 and not x.write and _by_ldmatrix(x.node):
+            # ldmatrix is `.sync`: a thread that has passed it knows that its whole warp has executed it.
+            pairs = pairs & ~(_within(y, x) & (y.threads <= 32))
+        return pairs, fence
+
+    def _answers_for_itself(self, x: Access, release: Access) -> Bools:
+        """Of each instance of ``x``: whether all its threads arrive somewhere to release the buffer."""
+        mask = self._releasing[release.resource]
+        return np.array([bool(mask[s : s + x.threads].all()) for s in x.start.tolist()])
+
+    def _meets_any(self, x: Access, found: list[Access]) -> bool:
+        names = frozenset[str]().union(*map(self._near, self._rotations.group(x.resource)))
+        return any(y.resource in names and self._ever_meet(x, y) for y in found)
+
+    def _near(self, resource: str) -> frozenset[str]:
+        """Whose accesses may meet those of ``resource``."""
+        if self._aliases is None:
+            return frozenset((resource,))
+        return frozenset().union(*(a - {resource} for a in self._aliases if resource in a))
+
+    def _ever_meet(self, x: Access, y: Access) -> bool:
+        """Whether ``y`` may come too early after ``x``, if they are accesses to one place."""
+        if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
+            return False
+        if _parted(x, y):
+            # Only the program's events order roles, and they know nothing of buffers that share memory.
+            return self._aliases is not None
+        if x.private and (x.agent == "thread" or x.agent == y.agent == "wgmma"):
+            return False
+        if x.agent == y.agent == "tma" and not self._interchangeable(x, y):
+            # Two buffers at one place in memory: no event of one says that the other's copy has arrived.
+            return True
+        return not _ordered_by_events(x, y)
+
+    def _interchangeable(self, x: Access, y: Access) -> bool:
+        """Whether they are accesses to one buffer, or to two whose names rotate."""
+        return y.resource in self._rotations.group(x.resource)
+
+    def _unordered(self, pairs: Bools, barriers: frozenset[Node], x: Access, y: Access) -> Bools:
+        """The ``pairs`` that none of ``barriers`` orders; barriers that join the same threads are tested once."""
+        seen = set()
+        for barrier in barriers:
+            kind = self._kind(barrier)
+            if kind not in seen:
+                seen.add(kind)
+                key = kind, x.executors, y.executors
+                if key not in self._held_back:
+                    self._held_back[key] = ~_met(barrier, x, y)
+                pairs = pairs & self._held_back[key]
+        return pairs
+
+    def _kind(self, barrier: Node) -> tuple[bool, bytes]:
+        if barrier not in self._kinds:
+            threads = barrier.parent.mask if barrier.part is None else barrier.part
+            self._kinds[barrier] = barrier.part is None, threads.tobytes()
+        return self._kinds[barrier]
+
+
+def _parted(x: Access, y: Access) -> bool:
+    """Whether they belong to different asynchronous roles."""
+    return x.role is not y.role and x.role is not None and y.role is not None
+
+
+def _same_slot(pending: Pending, y: Access) -> bool:
+    """Whether ``y`` certainly uses the slot that a load by TMA is still filling."""
+    x = pending.access
+    if x.view is None or y.view is None:
+        return False
+    slots = x.view.slot, y.view.slot
+    if None in slots:
+        return True
+    steady = not any(isinstance(e, Var) for s in slots if s is not None for e in parts(s))
+    return steady and slots[0] == slots[1] and not pending.carried
+
+
+def _ordered_by_events(x: Access, y: Access) -> bool:
+    """Whether the program's own waits and triggers are all that orders ``x`` before ``y``.
+
+    A load by TMA is awaited by whoever needs its data, and its slot given back by whoever used it; two stores
+    by TMA to one array are the program's business as two stores by threads are.
+    """
+    if x.agent == "tma":
+        return y.agent == "tma" or bool(y.release) or x.view is None or x.view.base.space is Space.GLOBAL
+    return x.agent == y.agent == "bulk" and x.write and y.write
+
+
+def _carried(p: Pending, name: str, loop: Node) -> Pending:
+    return p.carry(name) if name not in p.carried and loop in p.access.around else p
+
+
+def _one_newer(p: Pending, store: Node) -> Pending:
+    """After another store by TMA."""
+    return p.evolve(newer=p.newer + 1) if p.access.agent == "bulk" and p.reaches(store.parent) else p
+
+
+def _met(barrier: Node, x: Access, y: Access) -> Bools:
+    """For which instances ``barrier`` (or the wait for an event) keeps ``y`` behind ``x``."""
+    if isinstance(barrier.op, WaitEvent):
+        mask = barrier.parent.mask
+        last = len(mask) - 1
+        waited = np.array([bool(mask[s : min(s + y.threads, last + 1)].all()) for s in y.start.tolist()])
+        return np.broadcast_to(waited[None, :], (len(x.start), len(y.start)))
+    assert barrier.part is not None
+    return joined(barrier.part, x, y)
+
+
+def _by_ldmatrix(node: Node) -> bool:
+    return isinstance(node.op, Load) and node.op.plan is not None and node.op.plan.method == "ldmatrix"
+
+
+def _within(y: Access, x: Access) -> Bools:
+    """Whether each instance of ``y`` is among the threads of each instance of ``x``."""
+    inside: Bools = (x.start[:, None] <= y.start[None, :]) & (y.start[None, :] < x.start[:, None] + x.threads)
+    return inside
+
+
+def _arriving(release: Access) -> Bools:
+    """The threads for which the arrivals of ``release`` count, as a mask."""
+    body = release.node.parent
+    if release.release == "each":
+        return body.mask
+    if release.release == "warp":
+        return np.isin(body.warps(), release.start)
+    part = body.partition(len(body.chain))
+    return np.isin(part, release.start)
+
+
+def shares(x: Access, y: Access) -> Bools:
+    """Whether each instance of ``x`` and the warp that each of ``y`` answers for have a thread in common."""
+    first, last = x.start[:, None], x.start[:, None] + x.threads
+    shared: Bools = (first < y.start[None, :] + WARP) & (y.start[None, :] < last)
+    return shared
+
+
+def joined(part: Ints, x: Access, y: Access) -> Bools:
+    """For which instances of ``x`` and ``y`` a barrier with this partition joins all threads of both."""
+    cx, cy = _class(part, x), _class(part, y)
+    met: Bools = (cx[:, None] == cy[None, :]) & (cx >= 0)[:, None]
+    return met
+
+
+def _class(part: Ints, a: Access) -> Ints:
+    """The class of each instance; -1 for one that is not wholly in a class."""
+    if a.threads == 1:
+        return part[a.start]
+    members = part[np.minimum(a.start[:, None] + np.arange(a.threads)[None, :], len(part) - 1)]
+    return np.where((members == members[:, :1]).all(axis=1), members[:, 0], -1)
+
+
+def _trips(op: For | While | object) -> int | None:
+    if not isinstance(op, For):
+        return None
+    start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
+    return None if start is None or stop is None or not step else trips(start, stop, step)
+
+
+def _stores_by_tma(node: Node) -> bool:
+    op = node.op
+    return (
+        isinstance(op, Copy)
+        and op.plan is not None
+        and op.plan.engine == "tma"
+        and op.dst.base.space is Space.GLOBAL
+    )

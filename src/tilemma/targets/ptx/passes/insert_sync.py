@@ -1,0 +1,309 @@
+"""Barrier insertion: the waits, fences and barriers that make statements take effect in program order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilemma.atoms import catalogue
+from tilemma.errors import CompileError
+from tilemma.ir.tile import (
+    Alloc,
+    Assign,
+    Barrier,
+    Body,
+    BulkWait,
+    Copy,
+    CopyCommit,
+    CopyWait,
+    Declare,
+    DeclareFragment,
+    For,
+    InThreads,
+    Kernel,
+    Load,
+    Mma,
+    MmaCommit,
+    MmaFence,
+    MmaWait,
+    Op,
+    Parallel,
+    Sync,
+    WaitFuture,
+    While,
+)
+from tilemma.ir.types import Space
+from tilemma.ir.walk import rewrite_blocks, walk, with_bodies
+from tilemma.passes.check_futures import never_waited_for
+from tilemma.passes.decision import Decision
+from tilemma.passes.infer_levels import described
+from tilemma.passes.scope import Dependence
+from tilemma.records import record
+from tilemma.targets.ptx.passes.accesses import Accesses
+from tilemma.targets.ptx.passes.deduplicate_copies import once
+from tilemma.targets.ptx.passes.hazards import Walk
+from tilemma.targets.ptx.passes.place_sync import BarrierNotUniform, pruned, resolve
+from tilemma.targets.ptx.passes.threads import Node, Tree, distinct
+from tilemma.targets.ptx.target import Target
+
+_WARP = 32
+
+
+class TooManyBarriers(CompileError):
+    code = "too-many-barriers"
+    found = "the groups of a block wait for each other in {have} different sets of threads"
+    expected = "at most {limit}: a block has {limit} named barriers besides that of the whole block"
+    fix = "let fewer groups share data separately"
+
+
+@record(slots=False)
+class InsertSync:
+    """Inserts CopyCommit, CopyWait, ProxyFence, Barrier, MmaFence, MmaCommit and MmaWait, as few as possible.
+
+    Works on one block at a time: finds the first access that may meet an earlier one too early, inserts what
+    orders them as late as possible before it and as far out as possible (loop-carried dependences are synchronised
+    at the end of the loop's body), and starts again; then removes the operations that turned out to be redundant.
+    """
+
+    arch: str
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises BarrierNotUniform, TooManyBarriers or NotBuilt."""
+        dependence = Dependence(kernel.body)
+        return rewrite_blocks(kernel, lambda block: _synchronised(block, dependence, self.arch, log))
+
+
+def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[Decision]) -> Parallel:
+    block = once(block, dependence)
+    if not any(isinstance(op, MmaFence) for op in walk(block.body)):
+        block = replace(block, body=batched(block.body))
+    tree = Tree(block, dependence)
+    _written_barriers(tree)
+    accesses = Accesses(tree)
+    _wait_for_futures(tree, accesses)
+    walker = Walk(tree, accesses)
+    kept = _merged(walker, pruned(walker, resolve(walker))) + _last_stores(tree)
+    kept += _last_waits(tree, walker)
+    number_barriers(tree, Target.of(arch))
+    counts: dict[str, int] = {}
+    for n in kept:
+        counts[type(n.op).__name__] = counts.get(type(n.op).__name__, 0) + 1
+    text = ", ".join(f"{v} {k}" for k, v in sorted(counts.items())) or "nothing to wait for"
+    log.append(Decision("sync", described(block), text, counts, span=block.span))
+    return tree.rebuilt()
+
+
+# ---- wgmma batches ---------------------------------------------------------------------------------------
+
+
+def batched(body: Body) -> Body:
+    """``body`` with a fence before and a commit after each run of statements that only issue wgmma.
+
+    They stand inside the parallel that multiplies and outside the loop that does: a loop around such a
+    parallel changes places with it.
+    """
+    if not any(_is_wgmma(op) for op in walk(body)):
+        return body
+    out: list[Op] = []
+    run: list[Op] = []
+
+    def close() -> None:
+        issuing = [i for i, op in enumerate(run) if _issues(op)]
+        if len(issuing) == 1 and isinstance(run[issuing[0]], Parallel):
+            p = run[issuing[0]]
+            assert isinstance(p, Parallel)
+            run[issuing[0]] = replace(p, body=batched(p.body))
+        elif issuing:
+            span = run[issuing[0]].span
+            run.insert(issuing[-1] + 1, MmaCommit(span=span))
+            run.insert(issuing[0], MmaFence(span=span))
+        out.extend(run)
+        run.clear()
+
+    for op in body:
+        if _quiet(op):
+            run.append(_exchanged(op))
+            continue
+        close()
+        out.append(with_bodies(op, batched))
+    close()
+    return tuple(out)
+
+
+def _exchanged(op: Op) -> Op:
+    """A loop of multiplies whose body is one parallel, as a parallel of loops."""
+    if isinstance(op, For) and len(op.body) == 1 and isinstance(op.body[0], Parallel):
+        p = op.body[0]
+        return replace(p, body=(_exchanged(replace(op, body=p.body)),))
+    return op
+
+
+def _is_wgmma(op: Op) -> bool:
+    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].kind == "wgmma"
+
+
+def _issues(op: Op) -> bool:
+    return any(_is_wgmma(x) for x in walk((op,)))
+
+
+def _quiet(op: Op) -> bool:
+    """Whether ``op`` may stand between two multiplies of one batch: it touches no memory and no registers of
+    theirs, and all threads of a warpgroup run it."""
+    match op:
+        case Mma():
+            return _is_wgmma(op)
+        case Load(plan=plan):
+            return plan is not None and plan.method == "descriptor"
+        case DeclareFragment() | Declare() | Assign():
+            return True
+        case For(body=body):
+            return _issues(op) and all(_quiet(x) for x in body)
+        case Parallel(body=body, level=level):
+            whole = level is not None and level.kind == "group" and level.warps % 4 == 0
+            return whole and _issues(op) and all(_quiet(x) for x in body)
+    return False
+
+
+# ---- the program's own synchronisation -------------------------------------------------------------------
+
+
+def _written_barriers(tree: Tree) -> None:
+    for node in tree.walk():
+        if isinstance(node.op, Sync) and node.op.what == "barrier":
+            level, body = node.op.level, node.parent
+            depth = 0
+            if level is not None and level.kind in ("group", "thread"):
+                depth = len(body.chain) if level.kind == "group" else 0
+                groups = [
+                    d + 1
+                    for d, p in enumerate(body.chain)
+                    if isinstance(p.op, Parallel) and p.op.level is not None and p.op.level.kind == "group"
+                ]
+                depth = groups[-1] if level.kind == "group" and groups else 0
+            if not body.uniform(depth):
+                raise BarrierNotUniform(node.op.span, name="sync.barrier", kind="written barrier")
+            node.op, node.part = Barrier(0, 0, span=node.op.span), body.partition(depth)
+
+
+def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
+    """Asynchronous copies that are always waited for together make one group, any other one of its own; a wait
+    leaves open those that are certainly newer."""
+    waits = [node.op.futures for node in tree.walk() if isinstance(node.op, WaitFuture)]
+    for node in tree.walk():
+        here, future = node.parent.nodes, _group_of_copies(node)
+        if future is None:
+            continue
+        after = here.index(node) + 1
+        following = next((_group_of_copies(n) for n in here[after:] if not isinstance(n.op, Alloc)), None)
+        if following is None or any((future in names) != (following in names) for names in waits):
+            here.insert(after, Node(CopyCommit(span=node.op.span), node.parent))
+    if not waits and not any(a.future for n in tree.walk() for a in accesses.of(n)):
+        return
+    walker = Walk(tree, accesses.only(lambda a: a.future is not None), frozenset())
+    for _ in walker.hazards():
+        pass
+    for node in tree.walk():
+        for a in accesses.of(node):
+            if a.future is not None and id(a) not in walker.awaited:
+                assert isinstance(node.op, Copy)
+                raise never_waited_for(node.op)
+        if isinstance(node.op, WaitFuture):
+            if id(node) in walker.waits:
+                node.op = CopyWait(walker.waits[id(node)], span=node.op.span)
+            else:
+                node.parent.nodes.remove(node)
+
+
+def _group_of_copies(node: Node) -> str | None:
+    """The future of a copy that runs as groups of cp.async."""
+    op = node.op
+    if isinstance(op, Copy) and op.plan is not None and op.plan.engine == "cp.async":
+        return op.future
+    return None
+
+
+# ---- ends ------------------------------------------------------------------------------------------------
+
+
+def _last_waits(tree: Tree, walker: Walk) -> list[Node]:
+    """Waits at the end for accesses still in flight: a block may not end while its shared memory is in use."""
+    made: list[Node] = []
+    agents = {a.agent for a in walker.unfinished()}
+    ops: list[Op] = [CopyCommit(), CopyWait(0)] if "cp.async" in agents else []
+    ops += [MmaWait(0)] if "wgmma" in agents else []
+    for op in ops:
+        made.append(Node(replace(op, span=tree.block.span), tree.root, inserted=True))
+    tree.root.nodes += made
+    return made
+
+
+def _last_stores(tree: Tree) -> list[Node]:
+    """A wait at the end of each body that stores by TMA: the source has to stay valid until it has been read."""
+    made: list[Node] = []
+    for node in tree.walk():
+        if not isinstance(node.op, Copy) or node.op.plan is None or node.op.plan.engine != "tma":
+            continue
+        if node.op.dst.base.space is Space.SHARED:
+            continue
+        body = next(
+            b
+            for b in node.parent.path()
+            if b.owner is None or (isinstance(b.owner.op, (Parallel, InThreads)) and not _in_loop(b.owner))
+        )
+        if not (body.nodes and isinstance(body.nodes[-1].op, BulkWait)):
+            made.append(Node(BulkWait(0, span=node.op.span), body, inserted=True))
+            body.nodes.append(made[-1])
+    return made
+
+
+def _in_loop(node: Node) -> bool:
+    return any(isinstance(a.op, (For, While)) for a in node.ancestors())
+
+
+# ---- merging and numbering barriers ----------------------------------------------------------------------
+
+
+def _merged(walker: Walk, kept: list[Node]) -> list[Node]:
+    """One barrier for two: where copies are issued between a wait and the barrier that publishes what it waited
+    for, the barrier directly after the wait also keeps those copies off what others still read."""
+    for node in [n for n in kept if n.part is not None]:
+        where = node.parent.nodes
+        at = where.index(node)
+        wait = at - 1
+        while wait >= 0 and isinstance(where[wait].op, (Copy, CopyCommit, Alloc, DeclareFragment)):
+            wait -= 1
+        if wait < 0 or wait == at - 1 or not isinstance(where[wait].op, CopyWait):
+            continue
+        del where[at]
+        where.insert(wait + 1, node)
+        if next(walker.hazards(), None) is None:
+            fewer = pruned(walker, [n for n in kept if n is not node and n.part is not None])
+            if len(fewer) < sum(n.part is not None for n in kept) - 1:
+                return [n for n in kept if n.part is None or n is node or n in fewer]
+        where.remove(node)
+        where.insert(at, node)
+    return kept
+
+
+def number_barriers(tree: Tree, target: Target) -> None:
+    """Fills in the barriers' numbers and thread counts: one number for each set of threads.
+
+    Raises TooManyBarriers.
+    """
+    numbers: dict[bytes, int] = {}
+    free = 1
+    for node in tree.walk():
+        if node.part is None:
+            continue
+        classes, sizes = distinct(node.part[node.part >= 0])
+        threads = int(sizes[0])
+        if threads == tree.threads or threads == _WARP:
+            node.op = Barrier(0, threads, span=node.op.span)
+            continue
+        key = node.part.tobytes()
+        if key not in numbers:
+            numbers[key] = free
+            # Instance n starts at thread n * threads.
+            free += int(classes[-1]) // threads + 1
+        node.op = Barrier(numbers[key], threads, int(len(classes) > 1), span=node.op.span)
+    if free > target.barriers:
+        raise TooManyBarriers(tree.block.span, have=free - 1, limit=target.barriers - 1)

@@ -1,0 +1,88 @@
+"""Stale operand analysis: fragments that are multiplied after the memory they were loaded from may have changed.
+
+Such a fragment needs registers: wgmma would read the changed shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from tilemma.ir.effects import written_views
+from tilemma.ir.tile import (
+    Apply,
+    Body,
+    For,
+    If,
+    InThreads,
+    Load,
+    Mma,
+    Op,
+    Parallel,
+    SetFragmentElement,
+    While,
+)
+from tilemma.ir.walk import bodies, walk
+from tilemma.passes.contraction import fragment_uses
+from tilemma.records import record
+
+
+@record(frozen=False, slots=False)
+class _State:
+    """``source``: the buffers each fragment was loaded from; ``stale``: the write that may have changed one."""
+
+    source: dict[str, set[str]] = field(default_factory=dict)
+    stale: dict[str, Op] = field(default_factory=dict)
+
+    def copy(self) -> _State:
+        return _State({f: set(names) for f, names in self.source.items()}, dict(self.stale))
+
+    def join(self, other: _State) -> None:
+        """What holds after one of two ways to the same place."""
+        for f, names in other.source.items():
+            self.source.setdefault(f, set()).update(names)
+        self.stale = other.stale | self.stale
+
+
+def stale_fragments(body: Body) -> dict[str, Op]:
+    """Fragment -> the operation that may write its source between a load and a multiply that uses it.
+
+    Fragments that an `Apply` changes after their load are stale too: they differ from the memory.
+    """
+    found: dict[str, Op] = {}
+    _visit(body, _State(), found)
+    return found
+
+
+def _visit(body: Body, state: _State, found: dict[str, Op]) -> None:
+    for op in body:
+        match op:
+            case Load(fragment=f, src=src):
+                state.source[f.name] = (
+                    {src.base.name, *state.source.get(f.name, set())} if f.index else {src.base.name}
+                )
+                if not f.index:
+                    state.stale.pop(f.name, None)
+            case Mma():
+                for use, f in fragment_uses(op):
+                    if use in ("A", "B", "metadata") and f.name in state.stale:
+                        found.setdefault(f.name, state.stale[f.name])
+            case Apply(fragment=f) if any(isinstance(x, SetFragmentElement) for x in walk(op.body)):
+                state.stale.setdefault(f.name, op)
+        changed = {v.base.name for v in written_views(op)}
+        for fragment, sources in state.source.items():
+            if changed & sources:
+                state.stale.setdefault(fragment, op)
+        if isinstance(op, (If, InThreads)):
+            otherwise = state.copy()
+            _visit(op.then if isinstance(op, If) else op.body, state, found)
+            if isinstance(op, If):
+                _visit(op.otherwise, otherwise, found)
+            state.join(otherwise)
+            continue
+        skipped = state.copy() if isinstance(op, (For, While)) else None
+        for _, inner in bodies(op):
+            # Visit loops, and bodies that several instances run at the same time, twice.
+            for _ in range(2 if isinstance(op, (For, While, Parallel)) else 1):
+                _visit(inner, state, found)
+        if skipped is not None:
+            state.join(skipped)

@@ -1,0 +1,83 @@
+"""The table of PTX targets: features and resource limits of each architecture.
+
+Numbers: CUDA C++ Programming Guide, "Compute Capabilities", table of technical specifications.  Features:
+PTX ISA, "Target ISA Notes" of each instruction.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from tilemma.errors import CompileError, nearest
+from tilemma.records import record
+
+KB = 1024
+
+
+class UnknownArch(CompileError):
+    code = "unknown-arch"
+    found = "`{arch}` is not a target"
+    expected = "one of {known}"
+    fix = "{suggestion}"
+
+
+@record(slots=False)
+class Target:
+    """A PTX target.
+
+    ``shared_limit`` is the most shared memory of one block, ``shared_per_sm`` that of all blocks of a
+    multiprocessor, in bytes; ``barriers`` counts named barriers, number 0 included.
+    """
+
+    arch: str
+    number: int
+    shared_limit: int
+    shared_per_sm: int
+    features: frozenset[str] = frozenset()
+    max_threads_per_sm: int = 2048
+    registers_per_sm: int = 64 * KB
+    registers_per_thread: int = 255
+    barriers: int = 16
+    max_cluster: int = 1
+
+    @staticmethod
+    def of(arch: str) -> Target:
+        """The target called ``arch``; UnknownArch, with the nearest name, when there is none."""
+        if arch in _TARGETS:
+            return _TARGETS[arch]
+        near = nearest(arch, tuple(_TARGETS))
+        raise UnknownArch(
+            arch=arch,
+            known=", ".join(_TARGETS),
+            suggestion=f"did you mean `{near}`?" if near else "name the compute capability, such as `sm_80`",
+        )
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+    @cached_property
+    def wgmma(self) -> bool:
+        return self.has("wgmma")
+
+    @cached_property
+    def tma(self) -> bool:
+        return self.has("tma")
+
+
+_AMPERE = frozenset({"cp.async", "ldmatrix"})
+_HOPPER = _AMPERE | {"tma", "stmatrix", "cluster", "mbarrier", "fence.proxy.async", "griddepcontrol"}
+_TARGETS = {
+    t.arch: t
+    for t in (
+        Target("sm_80", 80, 163 * KB, 164 * KB, _AMPERE),
+        Target("sm_86", 86, 99 * KB, 100 * KB, _AMPERE, max_threads_per_sm=1536),
+        Target("sm_89", 89, 99 * KB, 100 * KB, _AMPERE, max_threads_per_sm=1536),
+        Target("sm_90", 90, 227 * KB, 228 * KB, _HOPPER, max_cluster=8),
+        Target("sm_90a", 90, 227 * KB, 228 * KB, _HOPPER | {"wgmma", "setmaxnreg"}, max_cluster=8),
+    )
+}
+
+
+def targets() -> tuple[str, ...]:
+    """The names of all targets."""
+    return tuple(_TARGETS)

@@ -1,0 +1,196 @@
+"""TMA legality and boxes: which copies the tensor memory accelerator can do, and how they are cut into boxes.
+
+PTX ISA, cp.async.bulk.tensor, and CUDA driver API, cuTensorMapEncodeTiled: bases and strides are multiples of
+16 bytes, a box has at most 256 elements along each dimension, its innermost extent is a multiple of 16 bytes and
+no wider than the swizzle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilemma.errors import CompileError
+from tilemma.ir.expr import value_of
+from tilemma.ir.plans import SharedLayoutPlan
+from tilemma.ir.tile import ArrayFacts, Copy
+from tilemma.ir.types import Axis, Space, View
+from tilemma.passes.contraction import divides
+from tilemma.records import record
+
+LARGEST_BOX = 256
+LARGEST_RANK = 5
+_MANUAL = "CUDA driver API, cuTensorMapEncodeTiled"
+
+
+class TmaRefused(CompileError):
+    code = "tma-refused"
+    found = "`tma.copy` of `{src}` to `{dst}`: {what}"
+    expected = "{rule}"
+    fix = "{remedy}"
+
+
+Refuse = Callable[..., TmaRefused]
+
+
+@record
+class Boxes:
+    """How a copy is cut: the extents of one ``box`` in elements, innermost dimension first; ``count``: boxes."""
+
+    box: tuple[int, ...]
+    count: int
+    bytes: int
+
+
+def is_load(op: Copy) -> bool:
+    """Whether the copy goes into shared memory."""
+    return op.dst.base.space is Space.SHARED
+
+
+def sides(op: Copy) -> tuple[View, View]:
+    """The two sides of the copy as (global view, shared view)."""
+    return (op.src, op.dst) if is_load(op) else (op.dst, op.src)
+
+
+def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: int = 1) -> Boxes:
+    """The boxes of ``op``; each of ``shares`` blocks loads an equal part.  TmaRefused names the broken rule."""
+
+    def refuse(what: str, rule: str, remedy: str = "use `dma.copy`, which takes any tile") -> TmaRefused:
+        return TmaRefused(op.span, src=op.src.base.name, dst=op.dst.base.name, what=what, rule=rule, remedy=remedy)
+
+    _check_sides(op, refuse)
+    there, here = sides(op)
+    name, size = there.base.name, there.dtype.bits // 8
+    if there.dtype.bits not in (8, 16, 32, 64):
+        raise refuse(f"elements of {there.dtype}", f"elements of 1, 2, 4 or 8 bytes ({_MANUAL})")
+    if facts.contiguous is None:
+        raise refuse(
+            f"no dimension of `{name}` has stride 1", f"a dimension whose elements are adjacent ({_MANUAL})"
+        )
+    if facts.alignment < 16:
+        raise refuse(
+            f"the base or a stride of `{name}` is aligned to only {facts.alignment} bytes",
+            f"a base address and outer strides that are multiples of 16 bytes ({_MANUAL})",
+            f"use `dma.copy`, or pass `{name}` with rows of a multiple of 16 bytes",
+        )
+    if there.base.rank > LARGEST_RANK:
+        raise refuse(f"`{name}` has {there.base.rank} dimensions", f"at most {LARGEST_RANK} ({_MANUAL})")
+    outer, inner = _axes(there, here, facts, refuse)
+    if shares > 1 and not outer:
+        raise refuse(
+            "it has one row to divide among several blocks", "8 rows for each block", "leave `.multicast` out"
+        )
+    assert layout is not None, here.base.name
+    width = _inner_extent(here, inner, size, layout, refuse)
+    extents = [1] * there.base.rank
+    total = 1
+    for axis in outer:
+        n = value_of(axis.extent) or 1
+        if shares > 1 and n % (8 * shares):
+            raise refuse(
+                f"its {n} rows cannot be divided among {shares} blocks in multiples of 8",
+                "whole swizzle atoms (8 rows) for each block of the cluster",
+                "leave `.multicast` out, or use a taller tile",
+            )
+        extents[axis.dim] = _split(n // shares)
+        total *= n // extents[axis.dim]
+    extents[inner.dim] = width
+    total *= (value_of(inner.extent) or 1) // width
+    box = tuple(extents[d] for d in dimension_order(there.base.rank, facts.contiguous))
+    elements = 1
+    for e in box:
+        elements *= e
+    return Boxes(box, total, total * elements * size)
+
+
+def dimension_order(rank: int, contiguous: int) -> tuple[int, ...]:
+    """The array's dimensions in the order of a tensor map: the contiguous one first, then the others from last to
+    first."""
+    return (contiguous, *(d for d in reversed(range(rank)) if d != contiguous))
+
+
+def _check_sides(op: Copy, refuse: Refuse) -> None:
+    spaces = {op.src.base.space, op.dst.base.space}
+    if spaces != {Space.GLOBAL, Space.SHARED}:
+        raise refuse(
+            "both sides are in the same memory", "a parameter on one side and a shared buffer on the other"
+        )
+    if op.transpose is not None or op.pad:
+        raise refuse("it transposes or pads", "a tile that is copied unchanged", "use `dma.transp` or `dma.pad`")
+    there, here = sides(op)
+    if there.reshape is not None or here.reshape is not None:
+        raise refuse("a side is a `span_as`", "tiles of the array's own dimensions")
+    for v in (there, here):
+        if v.static_shape is None:
+            raise refuse(
+                f"the extents of the tile of `{v.base.name}` are not known at compile time",
+                "a box of known extents (" + _MANUAL + ")",
+                "cut it with `subspan(h, w).at(i, j)`, or use `dma.copy`",
+            )
+        if any(value_of(a.step) != 1 for a in v.axes):
+            raise refuse(f"the tile of `{v.base.name}` skips elements", "adjacent elements along every axis")
+
+
+def _axes(there: View, here: View, facts: ArrayFacts, refuse: Refuse) -> tuple[list[Axis], Axis]:
+    """The array's axes that are longer than 1, as (all but the innermost, the innermost)."""
+    mine = [a for a in there.axes if value_of(a.extent) != 1]
+    theirs = [a for a in here.axes if value_of(a.extent) != 1]
+    inner = next((a for a in there.axes if a.dim == facts.contiguous), None)
+    last = next((a for a in here.axes if a.dim == here.base.rank - 1), None)
+    if inner is None or last is None:
+        raise refuse(
+            f"the tile has no axis along the contiguous dimension of `{there.base.name}`",
+            "a tile at least 16 bytes wide along it",
+        )
+    outer = [a for a in mine if a is not inner]
+    if [value_of(a.extent) for a in (*outer, inner)] != [value_of(a.extent) for a in theirs if a is not last] + [
+        value_of(last.extent)
+    ]:
+        raise refuse(
+            f"the contiguous dimension of `{there.base.name}` is not the last of `{here.base.name}`",
+            "the same innermost axis on both sides",
+        )
+    if len(outer) > 1:
+        raise refuse("its tile has more than two axes longer than 1", "a matrix")
+    return outer, inner
+
+
+def _inner_extent(here: View, inner: Axis, size: int, layout: SharedLayoutPlan, refuse: Refuse) -> int:
+    """Elements of a box along the innermost dimension."""
+    n = value_of(inner.extent) or 1
+    column = here.offsets[-1]
+    if layout.swizzle_atom:
+        atom = layout.swizzle_atom // size
+        if n % atom or not divides(atom, column):
+            raise refuse(
+                f"{n} elements along the innermost axis of `{here.base.name}` are no whole atoms of {atom}",
+                f"a tile of whole swizzle atoms ({layout.swizzle_atom} bytes)",
+            )
+        rows = here.offsets[-2] if here.base.rank > 1 else None
+        if layout.swizzle_atom > 16 and rows is not None and not divides(8, rows):
+            raise refuse(
+                "it does not start on a multiple of 8 rows", "a tile that starts with a whole swizzle atom"
+            )
+        return atom
+    row = value_of(here.base.shape[-1]) or 1
+    if layout.pitch != row * size or n != row:
+        raise refuse(f"the rows of `{here.base.name}` are not consecutive", "rows without a gap")
+    if n * size % 16:
+        raise refuse(
+            f"its rows are {n * size} bytes", f"a multiple of 16 bytes along the innermost axis ({_MANUAL})"
+        )
+    if n > LARGEST_BOX:
+        raise refuse(
+            f"its rows have {n} elements", f"at most {LARGEST_BOX} ({_MANUAL})", "cut the tile, or swizzle it"
+        )
+    return n
+
+
+def _split(n: int) -> int:
+    """The largest box extent up to 256 that divides ``n``: a multiple of 8 rows if there is one."""
+    if n <= LARGEST_BOX:
+        return n
+    found = [b for b in range(LARGEST_BOX, 0, -1) if n % b == 0]
+    return next((b for b in found if b % 8 == 0), found[0])
+
+
+__all__ = ["Boxes", "TmaRefused", "boxes", "dimension_order", "is_load", "sides"]

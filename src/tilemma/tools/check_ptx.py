@@ -1,0 +1,374 @@
+"""`tilemma check k.ptx`: PTX of any compiler on the PTX machine, with arguments spelled on the command line."""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilemma import machine
+from tilemma.dtypes import dtype, from_numpy, names
+from tilemma.errors import nearest, show_sources_below
+from tilemma.sources import CannotRead, read_regular, read_source
+from tilemma.testing import random_array, to_float64
+from tilemma.tools.check import progress_bar, verdict_lines
+from tilemma.tools.compare import Difference
+from tilemma.tools.problem import BadArgument, memory_limit
+
+_ARGUMENT = re.compile(r"(?P<type>\w+)(?:\[(?P<shape>[\d,\s]*)\])?=(?P<value>.+)", re.DOTALL)
+_TENSOR_MAP = re.compile(r"tma\((?P<inside>.*)\)$", re.DOTALL)
+_WANTED = (
+    "TYPE[SHAPE]=VALUE with VALUE `random`, `out`, `zeros`, an .npy file or NumPy text; TYPE=NUMBER; or "
+    "tma(a0, box=64x64, swizzle=128)"
+)
+# Outputs hold these bytes before the run: NaN in every floating-point type.
+_POISON, _POISON_INTEGER = 0xFF, 0xA5
+# How far a result may be from what `--expect` says, as a share of the largest value expected, by the bits of the
+# mantissa: sums in another order differ by some roundings.
+_TOLERANCE = {"f64": 1e-12, "f32": 1e-5, "tf32": 1e-2, "f16": 1e-2, "bf16": 5e-2}
+_TOLERANCE_OTHERS = 0.2
+# A check holds each array several times: as given, before the run, in the machine, and as the first result.
+_COPIES = 4
+# Dimensions of an array, and decimal digits of a size: NumPy's limit, and more than memory has bytes.
+_MAX_RANK, _MAX_DIGITS = 32, 18
+# The header of an .npy file.
+_MAX_HEADER = 64 << 10
+# NumPy's methods import.
+_BUILTINS = {"__builtins__": {f.__name__: f for f in (__import__, abs, float, int, len, max, min, range, sum)}}
+
+
+def bad(text: str, problem: str, fix: str, *, option: str = "arg", wanted: str = _WANTED) -> BadArgument:
+    return BadArgument(option=option, text=text, problem=problem, wanted=wanted, fix_text=fix)
+
+
+@dataclass
+class Arguments:
+    """The arguments in order, ``a0``, ``a1``, ...; ``outputs`` are the arrays that start poisoned."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, Any] = field(default_factory=dict)
+    outputs: set[str] = field(default_factory=set)
+
+    def add(self, text: str, seed: int) -> None:
+        """One ``--arg``."""
+        name = f"a{len(self.values)}"
+        tensor_map = _TENSOR_MAP.match(text.strip())
+        if tensor_map:
+            self.values[name] = self._tensor_map(name, text, tensor_map["inside"], seed)
+            return
+        value = self._value(name, text, seed)
+        self.values[name] = value
+        if isinstance(value, np.ndarray):
+            self.arrays[name] = value
+
+    def _value(self, name: str, text: str, seed: int) -> Any:
+        match = _ARGUMENT.fullmatch(text.strip())
+        if match is None:
+            raise bad(text, "not TYPE[SHAPE]=VALUE", "write for example 'f32[1024]=random' or 's32=7'")
+        if match["type"] not in names():
+            near = nearest(match["type"], names())
+            hint = f"did you mean `{near}`?" if near else f"use one of {', '.join(names())}"
+            raise bad(text, f"`{match['type']}` is no element type", hint)
+        element = dtype(match["type"])
+        if match["shape"] is None:
+            number = evaluated(text, match["value"], self.arrays)
+            if not isinstance(number, (int, float, np.generic)):
+                raise bad(text, "not a number", "write 's32=7' or 'f32=0.5'")
+            return element.numpy.type(number)
+        shape = self._shape(text, match["shape"], element.numpy.itemsize)
+        return self._array(name, text, element, shape, match["value"].strip(), seed)
+
+    def _shape(self, text: str, inside: str, itemsize: int) -> tuple[int, ...]:
+        """The sizes in brackets; refuses an array that does not fit into memory together with those before it."""
+        parts = [x.strip() for x in inside.split(",") if x.strip()]
+        if len(parts) > _MAX_RANK or any(not p.isdigit() for p in parts):
+            raise bad(text, f"`[{inside:.40}]` is no shape", f"write up to {_MAX_RANK} sizes: f32[4,8]")
+        limit = array_limit()
+        if all(len(p.lstrip("0")) <= _MAX_DIGITS for p in parts):
+            shape = tuple(map(int, parts))
+            # A size of 0 does not make the others fit: NumPy computes strides from them.
+            needed = math.prod(max(n, 1) for n in shape) * itemsize
+            if needed + sum(a.nbytes for a in self.arrays.values()) <= limit:
+                return shape
+        raise bad(
+            text,
+            f"the arrays would take more than the limit of {limit >> 20} MiB",
+            f"give smaller sizes: all arrays together may take 1/{2 * _COPIES} of this computer's memory",
+        )
+
+    def _array(self, name: str, text: str, element: Any, shape: tuple[int, ...], value: str, seed: int) -> Any:
+        if value == "out":
+            self.outputs.add(name)
+            array = np.empty(shape, element.numpy)
+            array.view(np.uint8)[...] = _POISON if element.is_float else _POISON_INTEGER
+            return array
+        if value == "random":
+            return random_array(shape, element, seed + len(self.values))
+        if value == "zeros":
+            return np.zeros(shape, element.numpy)
+        if value.endswith(".npy"):
+            array = _saved(text, value)
+        else:
+            array = evaluated(text, value, self.arrays)
+        try:
+            array = np.asarray(array)
+            if array.dtype.kind == "V" and array.itemsize == element.bytes:
+                array = array.view(element.numpy)
+            return np.array(np.broadcast_to(array.astype(element.numpy), shape), order="C")
+        except (TypeError, ValueError) as e:
+            raise bad(text, f"the value has shape {np.shape(array)}, not {shape}", "correct the shape") from e
+
+    def _tensor_map(self, name: str, text: str, inside: str, seed: int) -> machine.TensorMap:
+        parts = _split(inside)
+        source, options = parts[0], dict(p.partition("=")[::2] for p in parts[1:])
+        if source in self.arrays:
+            array = self.arrays[source]
+        elif "=" in source:
+            array = self.arrays[name] = self._value(name, source, seed)
+        else:
+            raise bad(text, f"`{source}` is no array before this argument", "name one: tma(a0, box=64x64)")
+        unknown = set(options) - {"box", "swizzle", "steps", "fill"}
+        if unknown or "box" not in options:
+            fix = "give box=64x64 (innermost dimension first) and, where needed, swizzle=, steps=, fill=nan"
+            raise bad(text, f"`{sorted(unknown)[0]}` is unknown" if unknown else "the box is missing", fix)
+        return machine.TensorMap(
+            array,
+            extents(text, options["box"], "arg"),
+            swizzle=int(options.get("swizzle", "0")) if options.get("swizzle", "0").isdigit() else -1,
+            element_strides=extents(text, options["steps"], "arg") if "steps" in options else (),
+            oob_nan=options.get("fill") == "nan",
+        )
+
+
+def array_limit() -> int:
+    """Bytes that all array arguments of a check may take together: an eighth of the memory of this computer."""
+    return memory_limit() // _COPIES
+
+
+def _saved(text: str, file: str) -> Any:
+    """The array in an .npy file: a regular file of bounded size, whose header agrees with its size."""
+    try:
+        data = read_regular(file, array_limit() + _MAX_HEADER)
+        stream = io.BytesIO(data)
+        version = np.lib.format.read_magic(stream)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"version {version} of the format")
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, element = header(stream)
+        if element.hasobject or element.names is not None:
+            raise ValueError(f"elements of type {element} are no numbers")
+        count, left = math.prod(shape), len(data) - stream.tell()
+        if min(shape, default=0) < 0 or count * element.itemsize != left:
+            raise ValueError(f"its shape {shape} needs {count * element.itemsize} bytes; it has {left}")
+        flat = np.frombuffer(data, element, count, stream.tell()) if count else np.empty(0, element)
+        return flat.reshape(shape, order="F" if fortran else "C")
+    except CannotRead as e:
+        raise bad(text, e.message, "name a file that np.save has written") from None
+    except Exception as e:  # NumPy parses the header as Python text: tokens, syntax, numbers may all be wrong
+        raise bad(text, f"`{file}` cannot be read ({e!s:.200})", "name a file that np.save has written") from e
+
+
+def _split(text: str) -> list[str]:
+    """``text`` at its commas outside brackets."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c in "([{") - (c in ")]}")
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [p.strip() for p in parts]
+
+
+def extents(text: str, value: str, option: str) -> tuple[int, ...]:
+    """``4x2`` or ``4,2`` as integers."""
+    parts = re.split(r"[x,]", value.strip())
+    if not 1 <= len(parts) <= 5 or not all(p.strip().isdigit() and len(p) <= _MAX_DIGITS for p in parts):
+        raise bad(
+            text, f"`{value:.40}` is no list of sizes", f"write --{option} 4 or 4x2", option=option, wanted="4x2"
+        )
+    return tuple(int(p) for p in parts)
+
+
+def evaluated(text: str, value: str, names: dict[str, Any], option: str = "arg") -> Any:
+    """NumPy text: ``np`` and the arguments before are known, attributes with underscores are not."""
+    try:
+        tree = ast.parse(value.strip(), mode="eval")
+        for node in ast.walk(tree):
+            word = getattr(node, "attr", getattr(node, "id", ""))
+            if word.startswith("_"):
+                raise bad(text, f"`{word}` is not allowed", "use functions of np", option=option)
+        return eval(compile(tree, f"--{option}", "eval"), {**_BUILTINS, "np": np}, dict(names))
+    except BadArgument:
+        raise
+    except Exception as e:
+        raise bad(
+            text,
+            f"`{value}` cannot be computed ({e})",
+            "use numbers, np, and the arrays before: a0, a1",
+            option=option,
+        ) from e
+
+
+@dataclass
+class PtxOutcome:
+    """The machine's verdict on an entry of a PTX file, and how its results compare with `--expect`."""
+
+    kernel: str
+    arch: str
+    schedules: int
+    verdict: machine.Verdict
+    differences: list[Difference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    compared: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict.ok and not self.differences
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "kernel": self.kernel,
+            "arch": self.arch,
+            "dims": {},
+            "schedules": self.schedules,
+            "launches": [self.verdict.to_json()],
+            "differences": [d.to_json() for d in self.differences],
+            "compared": self.compared,
+            "notes": self.notes,
+        }
+
+    def render(self) -> str:
+        head = f"{self.kernel} on {self.arch}: {self.schedules} schedules, "
+        head += "no hazard" if self.verdict.ok else "HAZARDS"
+        if self.compared:
+            head += ", DIFFERS from what is expected" if self.differences else ", as expected"
+        lines = [*verdict_lines(self.verdict), *(f"  {d.render()}" for d in self.differences)]
+        return "\n".join([head, *lines, *(f"  note: {n}" for n in self.notes)])
+
+
+def required(option: str, value: str | None) -> str:
+    """The value of an option that PTX needs."""
+    if value is None:
+        fix = f"add --{option} 4 (or 4x2)"
+        raise bad("", f"a PTX file does not say its {option}", fix, option=option, wanted="one to three integers")
+    return value
+
+
+@dataclass(frozen=True)
+class PtxLaunch:
+    """What the options of `tilemma check k.ptx` say of the launch."""
+
+    grid: str
+    block: str
+    entry: str | None = None
+    cluster: str | None = None
+    shared: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        launch: dict[str, Any] = {
+            "grid": extents(self.grid, self.grid, "grid"),
+            "block": extents(self.block, self.block, "block"),
+            "shared": self.shared,
+        }
+        if self.entry is not None:
+            launch["entry"] = self.entry
+        if self.cluster is not None:
+            launch["cluster"] = extents(self.cluster, self.cluster, "cluster")
+        return launch
+
+
+def check_ptx(
+    file: str,
+    launch: PtxLaunch,
+    *,
+    args: Sequence[str] = (),
+    expect: Sequence[str] = (),
+    arch: str | None = None,
+    schedules: int = 20,
+    strict: bool = False,
+    seed: int = 0,
+    progress: bool = False,
+) -> PtxOutcome:
+    """Run an entry of the PTX ``file`` under ``schedules`` schedules; compare with ``expect`` (``a1=a0 + 1``)."""
+    ptx = read_source("check", file).decode()
+    show_sources_below(os.path.dirname(os.path.abspath(file)))
+    arguments = Arguments()
+    for text in args:
+        arguments.add(text, seed)
+    before = {n: a.copy() for n, a in arguments.arrays.items()}
+    wanted = [_expectation(text, before) for text in expect]
+    options: dict[str, Any] = {"schedules": schedules, "seed": seed, "strict": strict, "arch": arch, "name": file}
+    job = (ptx, launch.to_dict(), arguments.values)
+    if progress:
+        with progress_bar(schedules, launch.entry or file) as tick:
+            verdict = machine.check(*job, progress=tick, **options)
+    else:
+        verdict = machine.check(*job, **options)
+    outcome = PtxOutcome(verdict.entry, verdict.arch, schedules, verdict)
+    for name in sorted(arguments.outputs):
+        array = arguments.arrays[name]
+        left = int((array.view(f"u{array.itemsize}") == before[name].view(f"u{array.itemsize}")).sum())
+        if left:
+            outcome.notes.append(f"{left} of {array.size} elements of {name} have not been written")
+    if verdict.ok:
+        for name, values in wanted:
+            outcome.compared += values.size
+            outcome.differences += _compared(name, arguments.arrays[name], values)
+    return outcome
+
+
+def _expectation(text: str, arrays: dict[str, Any]) -> tuple[str, Any]:
+    """``a1=a0 + 1``: the array and the values that it should have, in float64."""
+    name, equals, value = text.partition("=")
+    name = name.strip()
+    if not equals or name not in arrays:
+        fix = f"name one of {', '.join(arrays) or 'the arrays'}"
+        raise bad(text, "not ARRAY=VALUE with an array of the arguments", fix, option="expect", wanted="a1=a0 + 1")
+    inputs = {n: to_float64(a) if a.dtype.kind not in "iu" else a for n, a in arrays.items()}
+    values = np.asarray(evaluated(text, value, inputs, "expect"))
+    if values.dtype.kind not in "iub":
+        values = to_float64(values)
+    try:
+        return name, np.broadcast_to(values, arrays[name].shape)
+    except ValueError as e:
+        fix = "correct the expression"
+        what = f"the value has shape {values.shape}, {name} {arrays[name].shape}"
+        raise bad(text, what, fix, option="expect", wanted="the array's shape") from e
+
+
+def _compared(name: str, got: Any, wanted: Any) -> list[Difference]:
+    element = from_numpy(got.dtype)
+    values, want = to_float64(got), to_float64(np.asarray(wanted))
+    if got.dtype.kind in "iub":
+        bound, wrong = 0.0, got.astype(object) != np.asarray(wanted).astype(object)
+    else:
+        finite = np.abs(want[np.isfinite(want)])
+        bound = _TOLERANCE.get(element.name if element else "", _TOLERANCE_OTHERS) * float(
+            finite.max(initial=1e-30)
+        )
+        with np.errstate(invalid="ignore"):
+            wrong = ~((np.abs(values - want) <= bound) | (values == want) | (np.isnan(values) & np.isnan(want)))
+    if not np.any(wrong):
+        return []
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return [
+        Difference(
+            name,
+            "these arguments",
+            int(np.sum(wrong)),
+            int(got.size),
+            at,
+            float(values[at]),
+            float(want[at]),
+            bound,
+        )
+    ]

@@ -1,0 +1,114 @@
+"""What README and docs say besides their Python blocks: commands, paths, and which types are multiplied where."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tilemma as tm
+from tilemma import dma, dtypes, mma, parallel, shared
+from tilemma.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+FOLDERS = ("bench", "dev", "docs", "examples", "src", "tests")
+
+
+def commands() -> list[tuple[str, str]]:
+    """(page, command) of the README's list; docs/tutorial.md has its own test, which compares the output too."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [("README.md", line.strip()) for line in re.findall(r"^ {4}(tilemma .*)$", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize(("page", "command"), commands(), ids=lambda x: x.split()[1] if " " in x else x)
+def test_commands_run(page: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(command, comments=True)[1:]
+    if words[0] == "check":
+        words += ["--schedules", "2"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert result.output.strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_paths_exist(page: Path) -> None:
+    """Files and folders that a page names, patterns among them, are there."""
+    text = re.sub(r"--json \S+", "", page.read_text(encoding="utf-8"))  # written by the command that names it
+    named = set(re.findall(rf"(?<![\w/.-])((?:{'|'.join(FOLDERS)})/[\w./*-]*\w[\w*/]*)", text))
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+    links = set(re.findall(r"\]\((?!https?:|#)([^)#]+)", prose))
+    missing = [p for p in named if not list(ROOT.glob(p)) and not list(page.parent.glob(p))]
+    missing += [p for p in links if not (page.parent / p).exists()]
+    assert not missing, f"{page.name}: {sorted(missing)}"
+
+
+# Names that the project no longer uses; docs/architecture.md and docs/machine.md have the terms in their place.
+RETIRED = r"rehears\w*|skeletons?|slabs?|alike|whoever|nobody|everybody|somebody|ours|turns? of (?:a|the) loop"
+GENERATED = ("errors.md", "hazards.md")
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in GENERATED], ids=lambda p: p.name)
+def test_pages_use_the_terms_of_the_field(page: Path) -> None:
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert not re.findall(rf"\b(?:{RETIRED})\b", prose, re.IGNORECASE)
+
+
+def test_modules_of_the_architecture_exist() -> None:
+    """Files and folders that docs/architecture.md names without their root are in the package."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_][\w/]*(?:\.py|/))`", text))
+    known = {p.name for p in (ROOT / "src" / "tilemma").rglob("*.py")}
+    missing = [
+        n for n in named if not any((r / n).exists() for r in (ROOT, ROOT / "src" / "tilemma")) and n not in known
+    ]
+    assert len(named) > 40
+    assert not missing
+
+
+def multiplies(t: dtypes.DType, arch: str) -> bool:
+    """Whether a multiply of elements of ``t`` runs there, into some accumulator."""
+    level = "group-4" if arch == "sm_90a" else "group"
+
+    @tm.kernel
+    def product(a: tm.Global["T", 64, 64], c: tm.Global["C", 64, 64], *, T=t.name, C="f32"):  # type: ignore[no-untyped-def]
+        for _ in parallel(1, level="block"):
+            s, r = shared(T, 64, 64), shared(T, 64, 64)
+            dma.copy(a, s)
+            dma.copy(a, r)
+            for _ in parallel(1, level=level):
+                mc = mma.fill(0, C)
+                mma.row.row(mc, mma.load(s), mma.load(r))
+                mma.store(mc, c)
+
+    for accumulator in ("f32", "f64", "s32"):
+        try:
+            if arch != "cpu":
+                product.compile(arch, C=accumulator)
+                return True
+            a = np.random.default_rng(0).integers(0, 3, (64, 64)).astype(t.numpy)
+            c = np.zeros((64, 64), dtypes.dtype(accumulator).numpy)
+            product.on("cpu")(a, c, C=accumulator)
+            return bool((c == a.astype(np.float64) @ a.astype(np.float64).T).all())
+        except tm.CompileError:
+            continue
+    return False
+
+
+def test_which_types_are_multiplied_where() -> None:
+    """README, *Status*: types on tensor cores, and those that the CPU has besides."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"multiplies of (.*?) on `mma.sync` and `wgmma`, and on the CPU also of (.*?);", text)
+    assert found is not None
+    every = [t for t in dtypes.BY_NAME.values() if t.bits >= 8 and t.kind != "bool"]
+    integers = {t.name for t in every if t.is_integer}
+    on_gpu, besides = (set(re.findall(r"`(\w+)`", part)) for part in found.groups())
+    besides = (besides - integers) | integers  # "the integers from u8 to s64"
+    for arch in ("sm_80", "sm_90a"):
+        assert {t.name for t in every if multiplies(t, arch)} == on_gpu, arch
+    assert {t.name for t in every if multiplies(t, "cpu")} == on_gpu | besides

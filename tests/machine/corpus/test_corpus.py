@@ -1,0 +1,46 @@
+"""PTX that other compilers make of our kernels: no hazard by default, and the right results."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_cases import CASES as CUDA
+from cuda_cases import Case
+from triton_cases import CASES as TRITON
+
+from tilemma import machine
+
+PTX = Path(__file__).with_name("ptx")
+CASES = [*CUDA, *TRITON]
+# By night TILEMMA_CORPUS_SCHEDULES=20 runs all schedules of all kernels.
+SCHEDULES = int(os.environ.get("TILEMMA_CORPUS_SCHEDULES", "2"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_no_alarm_and_the_right_result(case: Case) -> None:
+    ptx = (PTX / f"{case.file}.ptx").read_text(encoding="utf-8")
+    args, wanted = case.build()
+    launch = {"entry": case.entry, "grid": case.grid, "block": case.block, **case.launch}
+    verdict = machine.check(ptx, launch, args, schedules=SCHEDULES)
+    assert verdict.ok, verdict.render()
+    for name, want in wanted.items():
+        got = args[name].astype(np.float64) if args[name].dtype.kind not in "iu" else args[name]
+        if got.dtype.kind in "iu":
+            assert (got == np.asarray(want).reshape(got.shape)).all(), name
+        else:
+            want = np.asarray(want).astype(np.float64)
+            scale = max(1e-30, np.abs(want[np.isfinite(want)]).max())
+            assert np.allclose(got, want.reshape(got.shape), rtol=0, atol=case.tolerance * scale), name
+
+
+def test_every_kernel_of_the_corpus_is_run() -> None:
+    from tilemma.machine.parser import parse
+
+    run = {(c.file, c.entry) for c in CASES}
+    left_out = {("sync", "grid_barrier")}
+    for path in sorted(PTX.glob("*.ptx")):
+        for entry in parse(path.read_text(encoding="utf-8"), path.name).entries:
+            assert (path.stem, entry) in run | left_out, (path.stem, entry)

@@ -1,0 +1,112 @@
+"""Results that leave while the next tile is multiplied: where, where not, and right in every case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pipeline_runs import check, problem
+
+from tilemma import machine
+from tilemma.compiler import compile_kernel, default_facts, with_facts
+from tilemma.ir.tile import For, If, Store
+from tilemma.ir.walk import walk
+from tilemma.kernels import load_python
+from tilemma.targets.ptx.passes import decide
+
+ROOT = Path(__file__).resolve().parents[4]
+TEXT = (ROOT / "examples" / "py" / "persistent.py").read_text(encoding="utf-8")
+
+
+def built(path, **constants):
+    kernel = load_python(path).only().source.build(constants)
+    return with_facts(kernel, default_facts(kernel))
+
+
+def example(**constants):
+    return built(ROOT / "examples" / "py" / "persistent.py", **constants)
+
+
+def late(kernel):
+    decided, log = decide(kernel, "sm_90a")
+    return decided, [d for d in log if d.pass_name == "overlapped epilogue"]
+
+
+def variant(tmp_path, old, new):
+    assert TEXT.count(old) == 1
+    path = tmp_path / "variant.py"
+    path.write_text(TEXT.replace(old, new), encoding="utf-8")
+    return built(path)
+
+
+def test_each_piece_in_a_turn_of_its_own():
+    decided, found = late(example())
+    assert [d.data["pieces"] for d in found] == [4]
+    loops = [op for op in walk(decided.body) if isinstance(op, For) and op.index.name.startswith("k")]
+    (due,) = [op for loop in loops for op in loop.body if isinstance(op, If) and any(walk_stores(op))]
+    assert [len(list(walk_stores(x))) for x in due.then] == [1, 1, 1, 1]
+
+
+def walk_stores(op):
+    return (x for x in walk((op,)) if isinstance(x, Store))
+
+
+def test_tiles_are_packed_once_into_registers_that_start_as_nothing():
+    ptx = compile_kernel(example(), "sm_90a").ptx
+    packed = 64 * 256 // 128 // 2
+    assert ptx.count("cvt.rn.f16x2.f32") == packed
+    assert "%mc_held_0_0_r0, " in ptx and ptx.count("mov.b32 %mc_held") == 0
+
+
+def test_the_machine_reports_them_where_nothing_guards_them():
+    """The first tile's turns would store what was never written."""
+    kernel = example(CLUSTER=1, GRID=1)
+    compiled = compile_kernel(kernel, "sm_90a")
+    unset = "mov.b32 %mc_waiting, 0;"
+    assert compiled.ptx.count(unset) == 1
+    (launch,) = compiled.launches
+    arrays, _ = problem(kernel, (72, 264, 328))
+    with pytest.raises(machine.HazardError) as found:
+        machine.run(compiled.ptx.replace(unset, unset.replace("0", "1")), launch, arrays)
+    assert found.value.code == "uninitialised-register"
+
+
+def test_a_whole_tile_of_staging_is_not_cut():
+    assert not late(example(TILE_N=128))[1]
+
+
+def test_no_registers_to_spare():
+    """One consumer's block has none set apart."""
+    assert not late(example(CONSUMERS=1, STAGES=5))[1]
+
+
+STORED = "                            output.subspan(WARP_M, TILE_N).at(m * CONSUMERS + wg - 1, n),\n"
+LAST = STORED + "                        )\n"
+
+
+LOOP = "                        for k in foreach({}):\n                            wait(full[slot])"
+OTHERS = {
+    "more after the stores": (LAST, LAST + "                        slot += 0\n"),
+    "element work": (
+        "                        mma.store(mc,",
+        "                        mc *= 2.0\n" + " " * 24 + "mma.store(mc,",
+    ),
+    "turns that depend on the tile": (LOOP.format("steps"), LOOP.format("steps, stop=steps - t % 2")),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), OTHERS.values(), ids=OTHERS)
+def test_what_stays_where_it_is(tmp_path, old, new):
+    assert not late(variant(tmp_path, old, new))[1]
+
+
+@pytest.mark.parametrize("shape", [(72, 520, 200), (72, 520, 136), (72, 264, 0), (72, 136, 328)], ids=str)
+def test_right_and_free_of_hazards(shape):
+    """Ragged; a turn for each piece, too few turns, none, a tile that no other follows."""
+    check(example(CLUSTER=1, GRID=1), "sm_90a", shape, seeds=(0,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"T": "bf16"}, {"RASTER": 2}, {"STAGES": 3}], ids=str)
+def test_right_in_other_configurations(settings):
+    check(example(**{"GRID": 2, "RASTER": 1} | settings), "sm_90a", (264, 520, 328), seeds=(0, 1, 2))

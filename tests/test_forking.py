@@ -1,0 +1,167 @@
+"""A fork while other threads compile: the child compiles and runs, whatever they were doing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilemma import forking
+from tilemma.forking import ForkSafeLock, collection_paused
+from tilemma.kernels import Kernel, load
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+TEXT = """__co__ void twice(global f32 [M, N] a) {
+  parallel i by M : block, j by 32 : thread
+    a.at(i, j) = a.at(i, j) * F;
+}
+"""
+
+
+def in_child(work: Callable[[], None], seconds: float = 60) -> int:
+    """The exit status of a child that does ``work``; it is killed when it takes too long."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            raise AssertionError("the child hangs")
+        time.sleep(0.01)
+
+
+def kernel(folder: Path, factor: int) -> Kernel:
+    path = folder / f"k{factor}.co"
+    path.write_text(TEXT)
+    return load(path, {"F": f"{factor}.0f"}).only()
+
+
+def test_a_fork_while_another_thread_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEMMA_CACHE", "")
+    shared, stop, failures = kernel(tmp_path, 2), threading.Event(), []
+
+    def compile_all() -> None:
+        n = 3
+        while not stop.is_set():
+            n += 1
+            try:
+                kernel(tmp_path, n).compile("sm_90a")
+                shared.compile("sm_80", facts=None) if n % 2 else shared.build()
+            except BaseException as error:
+                failures.append(error)
+                raise
+
+    def use() -> None:
+        a = np.ones((2, 32), np.float32)
+        shared(a)
+        assert (a == 2).all() and gc.isenabled()
+        assert ".target sm_86" in shared.compile("sm_86").ptx
+
+    thread = threading.Thread(target=compile_all)
+    thread.start()
+    try:
+        for _ in range(15):
+            assert in_child(use) == 0
+            time.sleep(0.013)
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures and gc.isenabled()
+
+
+def held(enter: Callable[[], object]) -> tuple[threading.Thread, threading.Event]:
+    """A thread that is inside of what ``enter`` gives, until the event is set."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with enter():  # type: ignore[attr-defined]
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    inside.wait()
+    return thread, leave
+
+
+def test_a_lock_of_another_thread_is_free_in_the_child() -> None:
+    lock = ForkSafeLock()
+    thread, leave = held(lambda: lock)
+
+    def use() -> None:
+        for _ in range(2):
+            with lock, lock:
+                pass
+
+    try:
+        assert in_child(use, 20) == 0
+    finally:
+        leave.set()
+        thread.join()
+    with lock:
+        pass
+
+
+def test_a_lock_of_the_thread_that_forks_stays_held() -> None:
+    lock = ForkSafeLock()
+    with lock, lock:
+        assert in_child(lambda: lock.__exit__() or lock.__exit__(), 20) == 0
+    with lock:
+        pass
+
+
+def test_garbage_is_collected_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forking, "WAIT", 0.05)
+    thread, leave = held(collection_paused)
+
+    def use() -> None:
+        assert gc.isenabled()
+        with collection_paused():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+
+    try:
+        assert not gc.isenabled()
+        assert in_child(use, 20) == 0
+    finally:
+        leave.set()
+        thread.join()
+    assert gc.isenabled()
+
+
+def test_pauses_of_several_threads_end_with_the_last() -> None:
+    first, leave_first = held(collection_paused)
+    second, leave_second = held(collection_paused)
+    leave_first.set()
+    first.join()
+    assert not gc.isenabled()
+    leave_second.set()
+    second.join()
+    assert gc.isenabled()
+
+
+def test_who_turned_collection_off_keeps_it_off() -> None:
+    gc.disable()
+    try:
+        with collection_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
