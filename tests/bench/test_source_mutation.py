@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from dev.source_mutation.coverage import Coverage, digest, ranked
 from dev.source_mutation.operators import OPERATORS, mutants
-from dev.source_mutation.survey import Limits, Place, all_mutants, chosen_tests, draw
+from dev.source_mutation.survey import Limits, all_mutants, chosen_tests, draw
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = '''
@@ -93,30 +96,45 @@ def test_coverage_of_a_changed_file_is_not_used(written: Path) -> None:
     assert coverage.stale(written) == ["m.py"]
 
 
+# Tried in an interpreter of its own: a forked worker of pytest-xdist has threads and modules of other tests.
+TRIALS = """
+import json, sys
+from pathlib import Path
+from dev.source_mutation.operators import Mutant
+from dev.source_mutation.survey import Limits, Place
+
+place = Place(Path(sys.argv[1]))
+tests = [("tests/ir/test_canonical.py", 1.0)]
+try:
+    for mutant, quick in json.loads(sys.argv[2]):
+        tried = place.attempt(Mutant(**mutant), tests, Limits(1, 1, 2) if quick else Limits())
+        print(json.dumps([tried.verdict, tried.by]))
+    print(json.dumps([place.attempt(Mutant(**mutant), [], Limits()).verdict, ""]))
+finally:
+    place.close()
+"""
+
+
 def test_a_mutant_dies_of_its_test() -> None:
     """In a copy of the repository; the source here stays as it is."""
     package = ROOT / "src" / "tilemma"
-    before = (package / "ir" / "expr.py").read_text(encoding="utf-8")
+    file = package / "ir" / "expr.py"
+    before = file.read_text(encoding="utf-8")
     target = next(m for m in mutants(package, "ir/expr.py") if m.operator == "comparison")
-    near = "tests/lower/test_launches.py"
-    place = Place(ROOT)
-    try:
-        coverage = Coverage([("tests/ir/test_canonical.py", 1.0)], {"ir/expr.py": {str(target.line): [0]}})
-        assert chosen_tests(coverage, target, Limits()) == [("tests/ir/test_canonical.py", 1.0)]
-        harmless = type(target)("ir/expr.py", target.line, "none", target.start, target.end, "", f"({target.old})")
-        assert place.attempt(harmless, [("tests/ir/test_canonical.py", 1.0)], Limits()).verdict == "survived"
-        end = len(before)
-        fatal = type(target)("ir/expr.py", 1, "none", end, end, "", "\n1 / 0\n")
-        tried = place.attempt(fatal, [("tests/ir/test_canonical.py", 1.0)], Limits())
-        assert tried.verdict == "killed" and "ZeroDivisionError" in tried.by
-        endless = type(target)("ir/expr.py", 1, "none", end, end, "", "\nwhile True:\n    pass\n")
-        assert (
-            place.attempt(endless, [("tests/ir/test_canonical.py", 0.1)], Limits(1, 1, 2)).verdict == "timed out"
-        )
-        assert place.attempt(target, [], Limits()).verdict == "uncovered"
-    finally:
-        place.close()
-    assert (package / "ir" / "expr.py").read_text(encoding="utf-8") == before
+    coverage = Coverage([("tests/ir/test_canonical.py", 1.0)], {"ir/expr.py": {str(target.line): [0]}})
+    assert chosen_tests(coverage, target, Limits()) == [("tests/ir/test_canonical.py", 1.0)]
+    end = len(before)
+    harmless = replace(target, text=f"({target.old})")
+    fatal = replace(target, line=1, start=end, end=end, text="\n1 / 0\n")
+    endless = replace(fatal, text="\nwhile True:\n    pass\n")
+    trials = [(asdict(harmless), False), (asdict(fatal), False), (asdict(endless), True)]
+    command = [sys.executable, "-c", TRIALS, str(ROOT), json.dumps(trials)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    (survived, _), (killed, by), (timed_out, _), (uncovered, _) = map(json.loads, ran.stdout.splitlines())
+    assert (survived, killed, timed_out, uncovered) == ("survived", "killed", "timed out", "uncovered")
+    assert "ZeroDivisionError" in by
+    assert file.read_text(encoding="utf-8") == before
 
 
 def test_the_equivalent_mutants_are_explained() -> None:
