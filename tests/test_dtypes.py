@@ -11,7 +11,7 @@ import pytest
 
 from tilemma import dtypes
 from tilemma.atoms.atom import Operand
-from tilemma.atoms.mma_sync import fragment
+from tilemma.atoms.warp import fragment
 from tilemma.dtypes import DType, promote
 
 TYPES = list(dtypes.BY_NAME.values())

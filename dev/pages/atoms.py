@@ -78,7 +78,8 @@ def _multiplying() -> Iterator[str]:
     yield ""
     yield (
         "The register counts are for one lane. B is N x K, as in CuTe. An operand marked *descriptor* is read "
-        "from shared memory; the table lists its legal majornesses."
+        "from shared memory; the table lists its legal majornesses. "
+        "Where an instruction is *emulated*, ptxas makes several others of it (seen in SASS)."
     )
     yield ""
     rows = []
@@ -95,11 +96,12 @@ def _multiplying() -> Iterator[str]:
                 str(first.threads),
                 *(_operand(members, letter) for letter in "ABC"),
                 runs_on(first),
+                ", ".join(first.emulated),
                 f"{first.ptx_version[0]}.{first.ptx_version[1]}",
                 first.section.removeprefix("PTX ISA, "),
             )
         )
-    head = ("name", "M x N x K", "types", "lanes", "A", "B", "C and D", "runs on", "PTX", "PTX ISA")
+    head = ("name", "M x N x K", "types", "lanes", "A", "B", "C and D", "runs on", "emulated on", "PTX", "PTX ISA")
     yield from _table(head, rows)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tensor_layouts import Layout, atoms_nv
 
 from tilemma.atoms import MmaAtom, Operand, contract
-from tilemma.atoms.mma_sync import fragment
+from tilemma.atoms.warp import fragment
 from tilemma.dtypes import DType, bf16, dtype, f16, f32, f64, u4
 from tilemma.tools.show import to_json
 from tilemma.tools.show_text import text

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -92,7 +93,8 @@ class Catalogue(Mapping[str, Atom]):
             return self._made[name]
         if not isinstance(name, str):
             return None
-        return next((a for module in self._modules for a in self._of(module) if a.name == name), None)
+        names = {name, *_other_names(name)}
+        return next((a for module in self._modules for a in self._of(module) if a.name in names), None)
 
     def __contains__(self, name: object) -> bool:
         return self._find(name) is not None
@@ -113,10 +115,26 @@ class Catalogue(Mapping[str, Atom]):
         found = (a for m in names for a in self._of(m, lambda family: family.has(**wanted)))
         return (a for a in found if isinstance(a, MmaAtom))
 
+    def families(self, kind: str) -> Iterator[Family]:
+        """The families of multiplying records of ``kind``, none of which is made for it."""
+        for name in self._modules:
+            if name.startswith(kind.replace(".", "_")):
+                atoms = getattr(importlib.import_module(f"{__name__}.{name}"), "ATOMS", ())
+                yield from (x for x in atoms if isinstance(x, Family))
+
     def copies(self) -> Iterator[CopyAtom]:
         """The copying records."""
         found = (a for m in self._modules for a in self._of(m, lambda family: False))
         return (a for a in found if isinstance(a, CopyAtom))
+
+
+def _other_names(name: str) -> Iterator[str]:
+    """The other spellings that CuTe and libraries after it have of one record: it lists some of Turing's
+    instructions among Ampere's, and leaves out the majorness where there is no choice."""
+    if name.startswith("SM80_"):
+        yield name.replace("SM80_", "SM75_", 1)
+    if name.startswith("SM90_64x"):
+        yield re.sub(r"_([SR])S(?!_TN)", r"_\1S_TN", name)
 
 
 def _suggest(name: str, names: tuple[str, ...]) -> str:

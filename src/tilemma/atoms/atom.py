@@ -22,7 +22,7 @@ from tilemma.dtypes import DType
 from tilemma.layouts import Major, flat_modes, offsets
 from tilemma.records import record
 
-_NOT_PROVABLE: Final = ("section", "rates", "ptx_version")
+_NOT_PROVABLE: Final = ("section", "rates", "ptx_version", "emulated", "rank", "meaning")
 # PTX register classes, and a CPU's tile registers: an AMX tile is 16 rows of 64 bytes.
 REGISTER_BITS: Final = {"b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64, "tmm": 8192}
 
@@ -195,6 +195,10 @@ class Immediate:
         return str(value)
 
 
+# What an instruction computes: D [M, N] of A [M, K], B [N, K] and C [M, N], matrices of values.
+Meaning = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[Any]]
+
+
 @record
 class Rate:
     """Multiply-adds per SM and clock at full throughput on one architecture, and who says so."""
@@ -259,6 +263,9 @@ class MmaAtom(_Instruction):
 
     ``shape`` is (M, N, K).  ``e`` is the metadata of a sparse A; ``in_place`` says that C and D are the same
     registers.  ``effects`` of an asynchronous record end with its wait, not with the statement.
+    ``meaning``: what it computes where that is no product and sum, or None.  ``rank``: the compiler prefers a
+    higher one, and never chooses a record below 0, which programs use by name.  ``emulated``: the
+    targets on which ptxas makes several instructions of it (seen in SASS).
     """
 
     shape: tuple[int, int, int] = (0, 0, 0)
@@ -270,6 +277,9 @@ class MmaAtom(_Instruction):
     asynchronous: bool = False
     in_place: bool = False
     rates: tuple[Rate, ...] = ()
+    rank: int = 0
+    meaning: Meaning | None = None
+    emulated: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         m, n, k = self.shape

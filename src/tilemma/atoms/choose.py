@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-from tilemma.atoms.atom import Atom, MmaAtom
+from tilemma.atoms.atom import Atom, MmaAtom, arch_number
 from tilemma.dtypes import DType, dtype
 from tilemma.errors import Refusal
 from tilemma.layouts import Major
@@ -15,7 +15,8 @@ from tilemma.records import record
 
 @record
 class Selection:
-    """The instructions that do what was asked, widest first, and for every other one the rule it breaks.
+    """The instructions that do what was asked, those of the highest rank first, the widest of them before others,
+    and for every other one the rule it breaks.
 
     Records that differ in N alone and break the same rule are one refusal.
     """
@@ -59,7 +60,7 @@ def select_from(
             continue
         family = _family(atom.name)
         bad.setdefault((family, rule), Refusal(family, rule, atom.section))
-    good.sort(key=lambda x: x.shape[0] * x.shape[1] * x.shape[2], reverse=True)
+    good.sort(key=lambda x: (x.rank, x.flops, arch_number(x.arch)[0]), reverse=True)
     return Selection(tuple(good), tuple(bad.values()))
 
 
@@ -81,6 +82,8 @@ def _rule(
     """The first rule that ``atom`` breaks, or None.  Without N in it, so that a family shares one line."""
     if arch is not None and not atom.runs_on(arch):
         return f"needs {atom.arch}, the target is {arch}"
+    if atom.rank < 0:
+        return "is taken by name only"
     if kind is not None and atom.kind != kind:
         return f"is {atom.kind}, not {kind}"
     if threads is not None and atom.threads != threads:

@@ -77,7 +77,7 @@ def element_swizzle(bits: int, swizzle_bytes: int) -> Any | None:
     """
     if swizzle_bytes == 0:
         return None
-    base = {4: 5, 8: 4, 16: 3, 32: 2, 64: 1}[bits]
+    base = {1: 7, 4: 5, 8: 4, 16: 3, 32: 2, 64: 1}[bits]
     return Swizzle({32: 1, 64: 2, 128: 3}[swizzle_bytes], base, 3)
 
 

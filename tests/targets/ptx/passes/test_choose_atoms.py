@@ -142,7 +142,7 @@ def test_operands_in_global_memory():
 @pytest.mark.parametrize(
     "wanted",
     [
-        {"dtype": dtypes.f64, "acc": dtypes.f64},
+        {"dtype": dtypes.s16, "acc": dtypes.s32},
         {"a": (60, 64)},
         {"a": (64, 20), "b": (64, 20)},
         {"level": Level("group", 3)},

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from tilemma.atoms import MmaAtom, catalogue, select
+from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms import Operand as AtomOperand
 from tilemma.atoms.choose import select_from
 from tilemma.dtypes import DType
@@ -252,12 +252,22 @@ def grids(units: int) -> list[tuple[int, int]]:
 
 def _select(w: _Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom, ...], list[Refusal]]:
     types: dict[str, Any] = {"a": w.a, "b": w.b, "d": w.d}
-    made = catalogue.mma(kind, **types, a_from=wanted.get("a_from"))
-    near = select_from(made, arch=arch, kind=kind, **types, **wanted)
+    near = select_from(
+        catalogue.mma(kind, **types, a_from=wanted.get("a_from")), arch=arch, kind=kind, **types, **wanted
+    )
     if near.candidates:
         return near.candidates, []
-    found = select(arch=arch, kind=kind, a=w.a, b=w.b, d=w.d, **wanted)
-    return found.candidates, [r for r in found.refusals if not r.rule.startswith(("is mma.sync", "is wgmma"))]
+    others = list(catalogue.mma(kind, a=w.a, b=w.b))
+    found = select_from(others, arch=arch, kind=kind, **types, **wanted)
+    if found.candidates or others:
+        return found.candidates, list(found.refusals)
+    every = {f"{t.a} x {t.b}": None for t in catalogue.families(kind)}
+    rule = f"does not multiply {w.a} by {w.b}; it takes {', '.join(every)}"
+    return (), [Refusal(_FAMILIES[kind], rule, _SECTIONS[kind])]
+
+
+_FAMILIES = {"wgmma": "SM90_64xNx.. (wgmma)", "mma.sync": "SM80_16x8x.. (mma.sync)"}
+_SECTIONS = {"wgmma": "PTX ISA, 9.7.15.5", "mma.sync": "PTX ISA, 9.7.14.5"}
 
 
 def _first_grid(
@@ -282,7 +292,7 @@ def _tiles(w: _Work, atom: MmaAtom, grid: tuple[int, int]) -> tuple[int, int, in
 
 
 def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
-    family = "SM90_64xNx.. (wgmma)"
+    family = _FAMILIES["wgmma"]
     if not Target.of(arch).wgmma:
         return [Refusal(family, f"needs sm_90a, the target is {arch}", "PTX ISA, 9.7.15")]
     if w.level.warps % 4:
@@ -294,21 +304,24 @@ def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
         where = f" (line {w.b_stale.span.line})" if w.b_stale.span else ""
         rule = f"reads B from shared memory, which is written{where} between the load and the multiply"
         return [Refusal(family, rule, "PTX ISA, 9.7.15.5")]
-    found, grid, refusals = _first_grid(
-        w,
-        arch,
-        w.level.warps // 4,
-        kind="wgmma",
-        a_from="shared" if in_shared else "registers",
-        a_major=w.a_stored.major if in_shared else None,
-        b_major=w.b_stored.major,
-    )
-    for atom in found:
-        broken = _layout_rule(w, atom)
-        if broken is None:
-            return _Choice(atom, grid, _tiles(w, atom, grid))
-        refusals.append(Refusal(atom.name, broken, atom.section))
-    return refusals
+    refusals: list[Refusal] = []
+    for source in ("shared", "registers") if in_shared else ("registers",):
+        found, grid, refused = _first_grid(
+            w,
+            arch,
+            w.level.warps // 4,
+            kind="wgmma",
+            a_from=source,
+            a_major=w.a_stored.major if source == "shared" else None,
+            b_major=w.b_stored.major,
+        )
+        refusals += refused
+        for atom in found:
+            broken = _layout_rule(w, atom)
+            if broken is None:
+                return _Choice(atom, grid, _tiles(w, atom, grid))
+            refusals.append(Refusal(atom.name, broken, atom.section))
+    return list(dict.fromkeys(refusals))
 
 
 def _layout_rule(w: _Work, atom: MmaAtom) -> str | None:

@@ -1,0 +1,19 @@
+"""Records for tests that look at each of them: all of the small families, of wgmma's 32 widths a few."""
+
+from __future__ import annotations
+
+from tilemma.atoms import MmaAtom, catalogue
+from tilemma.atoms.atom import Atom
+from tilemma.tools.show_atoms import family
+
+FAMILIES: dict[str, list[Atom]] = {}
+for _atom in catalogue.values():
+    FAMILIES.setdefault(family(_atom.name), []).append(_atom)
+
+
+def few(atoms: list[Atom]) -> list[Atom]:
+    """The narrowest, one of an odd width, and the widest."""
+    return [atoms[i] for i in sorted({0, 2 if len(atoms) > 2 else 0, len(atoms) - 1})]
+
+
+SAMPLE = [atom for atoms in FAMILIES.values() for atom in few(atoms) if isinstance(atom, MmaAtom)]
