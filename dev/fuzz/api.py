@@ -20,7 +20,7 @@ import numpy as np
 import tilemma as tm
 from tilemma.assemble import assemble, disassemble
 from tilemma.errors import TilemmaError
-from tilemma.lang import constructs
+from tilemma.lang import diagnostics
 from tilemma.layouts import plain_layout, shared_layout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -351,7 +351,7 @@ def language() -> list[Function]:
         ("trigger", tm.trigger, (1,), {"after": None}),
         ("swap", tm.swap, (1, 2), {}),
         ("assert_", tm.assert_, (True, "m"), {}),
-        ("print", constructs.print_, (1, "x"), {}),
+        ("print", diagnostics.print_, (1, "x"), {}),
         ("dma.copy", tm.dma.copy, (tile,), {"to": "shared", "async_": False, "swizzle": 128}),
         ("tma.copy", tm.tma.copy, (tile,), {"to": "shared", "async_": False, "swizzle": 128}),
         ("mma.fill", tm.mma.fill, (0.0, "f32"), {}),

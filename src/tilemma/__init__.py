@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from tilemma.lang import math
     from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64, Scalar
     from tilemma.lang.atomics import atomic
-    from tilemma.lang.constructs import (
-        assert_,
-        cdiv,
-        compose,
-        global_,
-        local,
-        select,
-        shared,
-        ubound,
-        var,
-    )
-    from tilemma.lang.constructs import print_ as print
     from tilemma.lang.contraction import mma
     from tilemma.lang.control import (
         bound,
@@ -44,8 +32,12 @@ if TYPE_CHECKING:
         while_,
     )
     from tilemma.lang.copies import dma, tma
+    from tilemma.lang.diagnostics import assert_
+    from tilemma.lang.diagnostics import print_ as print
     from tilemma.lang.events import event, swap, sync, trigger, wait
+    from tilemma.lang.functions import cdiv, compose, select, ubound
     from tilemma.lang.registers import apply
+    from tilemma.lang.storage import global_, local, shared, var
     from tilemma.lang.views import full
 
 __version__ = "0.1.0"
@@ -54,20 +46,22 @@ __version__ = "0.1.0"
 _LANGUAGE = {
     "annotations": ("Bool", "Double", "Float", "Global", "Int", "Int64", "Scalar"),
     "atomics": ("atomic",),
-    "constructs": ("assert_", "cdiv", "compose", "global_", "local", "select", "shared", "ubound", "var"),
     "contraction": ("mma",),
     "control": (
         "bound", "break_", "continue_", "else_", "foreach", "if_", "inthreads", "parallel", "while_",
     ),
     "copies": ("dma", "tma"),
+    "diagnostics": ("assert_",),
     "events": ("event", "swap", "sync", "trigger", "wait"),
+    "functions": ("cdiv", "compose", "select", "ubound"),
     "registers": ("apply",),
+    "storage": ("global_", "local", "shared", "var"),
     "views": ("full",),
 }  # fmt: skip
 _PUBLIC: dict[str, tuple[str, str | None]] = {
     **{name: (f"tilemma.lang.{module}", name) for module, names in _LANGUAGE.items() for name in names},
     "math": ("tilemma.lang.math", None),
-    "print": ("tilemma.lang.constructs", "print_"),
+    "print": ("tilemma.lang.diagnostics", "print_"),
     **{n: ("tilemma.errors", n) for n in ("CompileError", "LaunchError", "TilemmaError", "ToolError")},
     **{n: ("tilemma.kernels", n) for n in ("Kernel", "kernel", "load")},
     "atoms": ("tilemma.atoms", "catalogue"),

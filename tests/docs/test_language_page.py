@@ -14,12 +14,11 @@ import tilemma as tm
 from tilemma import croqtile
 from tilemma.compiler import compile_kernel
 from tilemma.croqtile import ast
-from tilemma.croqtile.atomics import ATOMICS
 from tilemma.croqtile.contraction import FIRST
 from tilemma.croqtile.copies import OPTIONS, WHAT
-from tilemma.croqtile.expressions import BUILTINS
 from tilemma.croqtile.node import Node
 from tilemma.croqtile.preprocess import DIRECTIVES
+from tilemma.croqtile.reader import FUNCTIONS
 from tilemma.croqtile.views import TILE_MEMBERS
 from tilemma.croqtile.words import FOREIGN, OPERATORS, WORDS
 from tilemma.errors import CompileError
@@ -84,7 +83,7 @@ def test_every_kind_of_syntax_is_there() -> None:
 def test_every_word_of_croqtile_is_there() -> None:
     page = code()
     words = set(re.findall(r"[A-Za-z_]\w*!?", page))
-    wanted = {*WORDS, *FOREIGN, *DIRECTIVES, *BUILTINS, *ATOMICS, *TILE_MEMBERS, *FIRST, *OPTIONS, *WHAT}
+    wanted = {*WORDS, *FOREIGN, *DIRECTIVES, *FUNCTIONS, *TILE_MEMBERS, *FIRST, *OPTIONS, *WHAT}
     assert wanted - words == set()
     assert {o for o in OPERATORS if o not in page} == set()
 

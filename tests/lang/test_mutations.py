@@ -60,7 +60,7 @@ def test_a_failure_of_ours_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_failure_of_ours_in_croqtile_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the statement being read."""
-    monkeypatch.setattr("tilemma.croqtile.control.Control.condition", lambda self, node, what: chr(node))
+    monkeypatch.setattr("tilemma.croqtile.control.branch_condition", lambda r, node, what: chr(node))
     text = "__co__ void f(global f32 [4] a, int n) {\n  parallel p by 1 : block {\n    if (n > 1) a.at(0) = 1;\n  }\n}"
     with pytest.raises(CompileError) as caught:
         croqtile.load(text, "broken.co").kernels["f"]

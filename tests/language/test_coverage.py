@@ -23,12 +23,11 @@ from construct import CASES
 import tilemma as tm
 from tilemma import croqtile
 from tilemma.croqtile import ast
-from tilemma.croqtile.atomics import ATOMICS
 from tilemma.croqtile.copies import OPTIONS as COPY_OPTIONS
-from tilemma.croqtile.expressions import BUILTINS
 from tilemma.croqtile.extract import extract
 from tilemma.croqtile.node import Node
 from tilemma.croqtile.parse import parse
+from tilemma.croqtile.reader import FUNCTIONS, reader_of
 from tilemma.croqtile.tokens import tokens
 from tilemma.croqtile.views import TILE_MEMBERS
 from tilemma.croqtile.words import OPERATORS, WORDS
@@ -124,11 +123,18 @@ def test_every_kind_of_node_is_used(trees: list[Node]) -> None:
     assert kinds - used - REFUSED_NODES - ABSTRACT - pipelines == set()
 
 
+def test_every_kind_of_node_has_a_reader() -> None:
+    """Except the expressions that only some constructs take, and that are refused elsewhere."""
+    kinds = [c for c in vars(ast).values() if isinstance(c, type) and issubclass(c, (ast.Expr, ast.Statement))]
+    without = {c.__name__ for c in kinds if reader_of(c) is None}
+    assert without == {"Expr", "Statement", "Nullptr", "Ratio", "Str", "Unknown", "Whole"}
+
+
 def test_every_member_and_function_is_used(trees: list[Node]) -> None:
     members = {n.name for n in trees if isinstance(n, ast.Member)}
     assert set(TILE_MEMBERS) - members == set()
     called = {n.function.text for n in trees if isinstance(n, ast.Call) and isinstance(n.function, ast.Name)}
-    assert {*BUILTINS, *ATOMICS} - called == set()
+    assert {*FUNCTIONS} - called == set()
 
 
 def test_every_suffix_is_used(trees: list[Node]) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilemma.croqtile import ast
+from tilemma.croqtile.operands import condition_of, integer, scalars_of, table_operand
+from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, has_suffix
+from tilemma.croqtile.storage import fixed
 from tilemma.croqtile.values import Scalar, TupleValue, Value, kind
 from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
@@ -15,9 +18,6 @@ from tilemma.ir.constructs import CHOICES, checked_start, checked_step, checked_
 from tilemma.ir.expr import Expr, add, const
 from tilemma.ir.tiles import Bounded, Unlooped, describe, extent_of, scalar
 from tilemma.ir.types import Level
-
-if TYPE_CHECKING:
-    from tilemma.croqtile.build import Reader
 
 MAX_DIMENSIONS = 3
 
@@ -29,273 +29,283 @@ class MisplacedJump(CompileError):
     fix = "remove it, or use `if`"
 
 
-class Control:
-    """The part of a `Reader` that knows control."""
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-
-    def parallel(self, node: ast.Parallel) -> None:
-        options: dict[str, Any] = {}
-        if has_suffix(node.suffixes, "async", "`parallel`"):
-            options["asynchronous"] = True
-        if node.stream is not None:
-            raise NotBuiltYet(
-                node.stream.span,
-                what="a stream for `parallel`",
-                fix_text="calls run on the caller's current stream",
-            )
-        for attribute in node.attributes:
-            options |= self._launch_attribute(attribute)
-        with ExitStack() as stack:
-            for i, spec in enumerate(node.specs):
-                self._open_parallel(stack, spec, options if i == 0 else {})
-            self.reader.statements.body(node.body)
-
-    def _launch_attribute(self, node: ast.Expr) -> dict[str, Any]:
-        if isinstance(node, ast.Name) and node.text == "overlap" and not self.reader.b.inside_parallel:
-            return {"overlap": True}
-        name = node.function.text if isinstance(node, ast.Call) and isinstance(node.function, ast.Name) else ""
-        args = node.args if isinstance(node, ast.Call) else ()
-        if name == "launch_bounds" and len(args) == 2 and isinstance(args[0], ast.Whole):
-            return {"min_blocks": self.reader.operand("min-blocks", args[1])}
-        if name == "maxnreg" and len(args) == 1:
-            return {"max_registers": self.reader.operand("max-registers", args[0])}
-        raise WrongValue(
-            node.span,
-            what="`[[...]]` before `parallel`",
-            got="another attribute",
-            wanted="`launch_bounds(_, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap`",
-            fix_text="write one of these; the threads of a block follow from the levels",
+@reads(ast.Parallel)
+def parallel(r: Reader, node: ast.Parallel) -> None:
+    options: dict[str, Any] = {}
+    if has_suffix(node.suffixes, "async", "`parallel`"):
+        options["asynchronous"] = True
+    if node.stream is not None:
+        raise NotBuiltYet(
+            node.stream.span,
+            what="a stream for `parallel`",
+            fix_text="calls run on the caller's current stream",
         )
+    for attribute in node.attributes:
+        options |= _launch_attribute(r, attribute)
+    with ExitStack() as stack:
+        for i, spec in enumerate(node.specs):
+            _open_parallel(r, stack, spec, options if i == 0 else {})
+        r.body(node.body)
 
-    def _open_parallel(self, stack: ExitStack, spec: ast.ParallelSpec, options: dict[str, Any]) -> None:
-        r = self.reader
-        level, more = self.level(spec.level)
-        with r.warp_names(level):
-            extents = self.extents(spec.extent, "`parallel`")
-        if len(extents) > MAX_DIMENSIONS:
-            raise WrongArity(
-                spec.extent.span, what="parallel", got=len(extents), want="at most 3", form="by [a, b, c]"
-            )
-        names = self._names(spec.names, len(extents), "p", spec.span)
-        indices = stack.enter_context(r.b.parallel(names, extents, level, span=spec.span, **options, **more))
-        stack.enter_context(r.warp_names(level))
-        stack.enter_context(r.scopes.block())
-        self._bind(spec.names, names, indices)
 
-    def level(self, spec: ast.LevelSpec | None) -> tuple[Level | None, dict[str, Any]]:
-        if spec is None:
-            return None, {}
-        if spec.name in ("device", "term"):
-            raise NotBuiltYet(
-                spec.span, what=f"the level `{spec.name}`", fix_text="use `block`, `group`, `thread`"
-            )
-        options: dict[str, Any] = {}
-        for a in spec.args:
-            if not isinstance(a, ast.Name) or a.text != "cooperative" or spec.name != "block":
-                raise WrongValue(
-                    a.span,
-                    what=f"`{spec.name}<...>`",
-                    got="another option",
-                    wanted="`block<cooperative>`",
-                    fix_text="remove it",
-                )
-            options["cooperative"] = True
-        try:
-            return Level.parse(spec.name), options
-        except (ValueError, AssertionError):
-            raise CHOICES["level"].refused(spec.name, spec.span) from None
+def _launch_attribute(r: Reader, node: ast.Expr) -> dict[str, Any]:
+    if isinstance(node, ast.Name) and node.text == "overlap" and not r.b.inside_parallel:
+        return {"overlap": True}
+    name = node.function.text if isinstance(node, ast.Call) and isinstance(node.function, ast.Name) else ""
+    args = node.args if isinstance(node, ast.Call) else ()
+    if name == "launch_bounds" and len(args) == 2 and isinstance(args[0], ast.Whole):
+        return {"min_blocks": table_operand(r, "min-blocks", args[1])}
+    if name == "maxnreg" and len(args) == 1:
+        return {"max_registers": table_operand(r, "max-registers", args[0])}
+    raise WrongValue(
+        node.span,
+        what="`[[...]]` before `parallel`",
+        got="another attribute",
+        wanted="`launch_bounds(_, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap`",
+        fix_text="write one of these; the threads of a block follow from the levels",
+    )
 
-    def extents(self, node: ast.Expr, what: str) -> list[Scalar]:
-        """``[a, b]``, a shape, or one number."""
-        nodes = node.items if isinstance(node, (ast.SpanList, ast.Tuple)) else (node,)
-        found = self.reader.views.scalars(nodes, what)
-        # A loop runs as often as its extent says when it begins.
-        return [x if isinstance(x, Bounded) else self.reader.declarations.fixed(x, "extent") for x in found]
 
-    def _names(self, names: ast.Names | None, count: int, default: str, span: Span) -> list[str]:
-        if names is None or (not names.parts and names.whole):
-            base = default if names is None or names.whole is None else names.whole
-            return [base] if count == 1 else [f"{base}_{i}" for i in range(count)]
-        if len(names.parts) != count:
-            raise WrongArity(
-                names.span,
-                what="{...}",
-                got=len(names.parts),
-                want=f"{count} names, one for each extent",
-                form="{" + ", ".join("ijk"[:count]) + "} by [" + ", ".join("abc"[:count]) + "]",
-            )
-        return [p.text for p in names.parts]
+def _open_parallel(r: Reader, stack: ExitStack, spec: ast.ParallelSpec, options: dict[str, Any]) -> None:
+    level, more = level_of(r, spec.level)
+    with r.warp_names(level):
+        extents = extents_of(r, spec.extent, "`parallel`")
+    if len(extents) > MAX_DIMENSIONS:
+        raise WrongArity(
+            spec.extent.span, what="parallel", got=len(extents), want="at most 3", form="by [a, b, c]"
+        )
+    names = _names(spec.names, len(extents), "p", spec.span)
+    indices = stack.enter_context(r.b.parallel(names, extents, level, span=spec.span, **options, **more))
+    stack.enter_context(r.warp_names(level))
+    stack.enter_context(r.scopes.block())
+    _bind(r, spec.names, names, indices)
 
-    def _bind(self, names: ast.Names | None, parts: Sequence[str], values: Sequence[Bounded]) -> None:
-        """Bind the names of indices: each its own, and the tuple of all."""
-        if names is None:
-            return
-        scopes = self.reader.scopes
-        for part, name, value in zip(names.parts, parts, values, strict=False):
-            scopes.define(name, value, part.span)
-        if names.whole is not None:
-            alone = len(values) == 1 and not names.parts
-            whole: Value = values[0] if alone else TupleValue(tuple(values), tuple(p.text for p in names.parts))
-            scopes.define(names.whole, whole, names.span)
 
-    def with_(self, node: ast.With) -> None:
-        if node.where:
-            raise NotBuiltYet(node.where[0][0].span, what="`where`", fix_text="use one index for both")
-        with self.reader.scopes.block():
-            for item in node.items:
-                assert item.extent is not None
-                extents = self.extents(item.extent, "`with`")
-                names = self._names(item.names, len(extents), "i", item.span)
-                # Outside `foreach` the value of an index is 0.
-                self._bind(item.names, names, [Unlooped(const(0), extent_of(e)) for e in extents])
-            self.reader.statements.body(node.body)
-
-    def foreach(self, node: ast.Foreach) -> None:
-        options = self._hints(node)
-        with ExitStack() as stack:
-            stack.enter_context(self.reader.scopes.block())
-            for item in node.items:
-                stack.enter_context(self.reader.scopes.block())
-                self._open_loops(stack, item, options)
-            self.reader.statements.body(node.body)
-
-    def _hints(self, node: ast.Foreach) -> dict[str, Any]:
-        options: dict[str, Any] = {}
-        for h in (*node.hints, *(self._as_hint(a) for a in node.attributes)):
-            if h.name == "unroll" and len(h.args) <= 1:
-                options["unroll"] = self.reader.operand("unroll", h.args[0]) if h.args else 0
-            elif h.name == "vectorize" and len(h.args) == 2:
-                options["vectorize"] = self.reader.operand("vectorize", h.args[1])
-            else:
-                raise WrongValue(
-                    h.span,
-                    what="a loop",
-                    got=f"`: {h.name}`",
-                    wanted="`: unroll`, `: unroll(4)` or `: vectorize(i, 8)`",
-                    fix_text="write one of these",
-                )
-        return options
-
-    @staticmethod
-    def _as_hint(a: ast.Expr) -> ast.Suffix:
-        if isinstance(a, ast.Call) and isinstance(a.function, ast.Name):
-            return ast.Suffix(a.function.text, a.args, True, span=a.span)
-        return ast.Suffix(a.text if isinstance(a, ast.Name) else "...", span=a.span)
-
-    def _open_loops(self, stack: ExitStack, item: ast.Iteration, options: dict[str, Any]) -> None:
-        """Open the loops of one item of ``foreach``, the outermost first, and bind their indices."""
-        r = self.reader
-        names = item.names
-        if item.extent is None or item.range is not None:
-            # An index that is there already (`foreach k(1:)`), or an alias of one (`c = a(1:-1)`).
-            source = item.extent.text if isinstance(item.extent, ast.Name) else names.whole
-            if source is None:
-                raise WrongValue(
-                    names.span,
-                    what="`foreach`",
-                    got="names in braces without `in`",
-                    wanted="`in` and the extents",
-                    fix_text="write `foreach {i, j} in [m, n]`",
-                )
-            binding = r.scopes.find(source)
-            if binding is None:
-                raise r.scopes.unknown(source, names.span)
-            value = binding.value
-            if not isinstance(value, (Bounded, TupleValue)):
-                raise WrongValue(
-                    names.span,
-                    what="`foreach`",
-                    got=kind(value),
-                    wanted="an index bound by `with`",
-                    fix_text=f"write `foreach {source} in [n]`, or bind it first: `with {source} in n`",
-                )
-            items = value.items if isinstance(value, TupleValue) else (value,)
-            parts = value.names if isinstance(value, TupleValue) else ()
-            extents: list[Scalar] = [self._bound(x, names.span) for x in items]
-            alias = names.whole if names.whole is not None else source
-            loop_names = list(parts) or (
-                [alias] if len(extents) == 1 else [f"{alias}_{i}" for i in range(len(extents))]
-            )
-            shown = ast.Names(alias, tuple(ast.Name(p, span=names.span) for p in parts), span=names.span)
-        else:
-            extents = self.extents(item.extent, "`foreach`")
-            loop_names = self._names(names, len(extents), "i", names.span)
-            shown = names
-        if item.range is not None and len(extents) != 1:
+def level_of(r: Reader, spec: ast.LevelSpec | None) -> tuple[Level | None, dict[str, Any]]:
+    if spec is None:
+        return None, {}
+    if spec.name in ("device", "term"):
+        raise NotBuiltYet(spec.span, what=f"the level `{spec.name}`", fix_text="use `block`, `group`, `thread`")
+    options: dict[str, Any] = {}
+    for a in spec.args:
+        if not isinstance(a, ast.Name) or a.text != "cooperative" or spec.name != "block":
             raise WrongValue(
-                item.range.span,
-                what="a range",
-                got=f"an index of {len(extents)} dimensions",
-                wanted="an index of one dimension",
-                fix_text="loop over its parts, each with its range",
+                a.span,
+                what=f"`{spec.name}<...>`",
+                got="another option",
+                wanted="`block<cooperative>`",
+                fix_text="remove it",
             )
-        indices = [
-            stack.enter_context(r.b.foreach(n, e, **self._range(item.range, e), **options, span=item.span))
-            for n, e in zip(loop_names, extents, strict=True)
-        ]
-        stack.enter_context(r.scopes.block())
-        self._bind(shown, loop_names, indices)
+        options["cooperative"] = True
+    try:
+        return Level.parse(spec.name), options
+    except (ValueError, AssertionError):
+        raise CHOICES["level"].refused(spec.name, spec.span) from None
 
-    @staticmethod
-    def _bound(x: Scalar, span: Span) -> Scalar:
-        if isinstance(x, Bounded):
-            return x.extent
-        raise WrongValue(
-            span,
-            what="`foreach`",
-            got=f"`{describe(x)}`, which has no upper bound",
-            wanted="an index bound by `with`",
-            fix_text="write `foreach i in [n]`",
+
+def extents_of(r: Reader, node: ast.Expr, what: str) -> list[Scalar]:
+    """``[a, b]``, a shape, or one number."""
+    nodes = node.items if isinstance(node, (ast.SpanList, ast.Tuple)) else (node,)
+    found = scalars_of(r, nodes, what)
+    # A loop runs as often as its extent says when it begins.
+    return [x if isinstance(x, Bounded) else fixed(r, x, "extent") for x in found]
+
+
+def _names(names: ast.Names | None, count: int, default: str, span: Span) -> list[str]:
+    if names is None or (not names.parts and names.whole):
+        base = default if names is None or names.whole is None else names.whole
+        return [base] if count == 1 else [f"{base}_{i}" for i in range(count)]
+    if len(names.parts) != count:
+        raise WrongArity(
+            names.span,
+            what="{...}",
+            got=len(names.parts),
+            want=f"{count} names, one for each extent",
+            form="{" + ", ".join("ijk"[:count]) + "} by [" + ", ".join("abc"[:count]) + "]",
         )
+    return [p.text for p in names.parts]
 
-    def _range(self, node: ast.Range | None, extent: Scalar) -> dict[str, Any]:
-        """``(start : stop : step)``: offsets added to the bounds."""
-        if node is None:
-            return {}
-        r = self.reader
-        out: dict[str, Any] = {}
-        if node.start is not None:
-            out["start"] = checked_start(r.expressions.integer(node.start, "a range"), node.start.span)
-        if node.stop is not None:
-            stop = add(scalar(extent), r.expressions.integer(node.stop, "a range"))
-            out["stop"] = checked_stop(stop, extent_of(extent), node.stop.span)
-        if node.step is not None:
-            out["step"] = checked_step(r.expressions.integer(node.step, "a range"), node.step.span)
-        return out
 
-    def condition(self, node: ast.Expr | ast.Statement, what: str) -> Expr:
-        if not isinstance(node, ast.Expr):
-            raise NotBuiltYet(node.span, what="`call` of a host function", fix_text="write it in the language")
-        return self.reader.expressions.condition(node, what)
+def _bind(r: Reader, names: ast.Names | None, parts: Sequence[str], values: Sequence[Bounded]) -> None:
+    """Bind the names of indices: each its own, and the tuple of all."""
+    if names is None:
+        return
+    scopes = r.scopes
+    for part, name, value in zip(names.parts, parts, values, strict=False):
+        scopes.define(name, value, part.span)
+    if names.whole is not None:
+        alone = len(values) == 1 and not names.parts
+        whole: Value = values[0] if alone else TupleValue(tuple(values), tuple(p.text for p in names.parts))
+        scopes.define(names.whole, whole, names.span)
 
-    def while_(self, node: ast.While) -> None:
-        r = self.reader
-        with r.without_effects("the condition of `while`"):
-            cond = self.condition(node.cond, "`while`")
-        with r.b.while_(cond):
-            self.reader.statements.body(node.body)
 
-    def if_(self, node: ast.If) -> None:
-        r = self.reader
-        cond = self.condition(node.cond, "`if`")
-        span = r.b.span
-        with r.b.if_(cond):
-            self.reader.statements.body(node.then)
-        if node.otherwise is not None:
-            with r.b.else_(span):
-                self.reader.statements.body(node.otherwise)
+@reads(ast.With)
+def with_(r: Reader, node: ast.With) -> None:
+    if node.where:
+        raise NotBuiltYet(node.where[0][0].span, what="`where`", fix_text="use one index for both")
+    with r.scopes.block():
+        for item in node.items:
+            assert item.extent is not None
+            extents = extents_of(r, item.extent, "`with`")
+            names = _names(item.names, len(extents), "i", item.span)
+            # Outside `foreach` the value of an index is 0.
+            _bind(r, item.names, names, [Unlooped(const(0), extent_of(e)) for e in extents])
+        r.body(node.body)
 
-    def inthreads(self, node: ast.InThreads) -> None:
-        r = self.reader
-        asynchronous = has_suffix(node.suffixes, "async", "`inthreads`")
-        cond = self.condition(node.cond, "`inthreads`")
-        with r.b.inthreads(cond, asynchronous):
-            self.reader.statements.body(node.body)
 
-    def jump(self, node: ast.Break | ast.Continue) -> None:
-        word = "break" if isinstance(node, ast.Break) else "continue"
-        if not self.reader.b.in_loop:
-            raise MisplacedJump(node.span, word=word)
-        self.reader.b.emit(t.Break() if word == "break" else t.Continue())
+@reads(ast.Foreach, inside="`foreach`")
+def foreach(r: Reader, node: ast.Foreach) -> None:
+    options = _hints(r, node)
+    with ExitStack() as stack:
+        stack.enter_context(r.scopes.block())
+        for item in node.items:
+            stack.enter_context(r.scopes.block())
+            _open_loops(r, stack, item, options)
+        r.body(node.body)
+
+
+def _hints(r: Reader, node: ast.Foreach) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for h in (*node.hints, *(_as_hint(a) for a in node.attributes)):
+        if h.name == "unroll" and len(h.args) <= 1:
+            options["unroll"] = table_operand(r, "unroll", h.args[0]) if h.args else 0
+        elif h.name == "vectorize" and len(h.args) == 2:
+            options["vectorize"] = table_operand(r, "vectorize", h.args[1])
+        else:
+            raise WrongValue(
+                h.span,
+                what="a loop",
+                got=f"`: {h.name}`",
+                wanted="`: unroll`, `: unroll(4)` or `: vectorize(i, 8)`",
+                fix_text="write one of these",
+            )
+    return options
+
+
+def _as_hint(a: ast.Expr) -> ast.Suffix:
+    if isinstance(a, ast.Call) and isinstance(a.function, ast.Name):
+        return ast.Suffix(a.function.text, a.args, True, span=a.span)
+    return ast.Suffix(a.text if isinstance(a, ast.Name) else "...", span=a.span)
+
+
+def _open_loops(r: Reader, stack: ExitStack, item: ast.Iteration, options: dict[str, Any]) -> None:
+    """Open the loops of one item of ``foreach``, the outermost first, and bind their indices."""
+    names = item.names
+    if item.extent is None or item.range is not None:
+        # An index that is there already (`foreach k(1:)`), or an alias of one (`c = a(1:-1)`).
+        source = item.extent.text if isinstance(item.extent, ast.Name) else names.whole
+        if source is None:
+            raise WrongValue(
+                names.span,
+                what="`foreach`",
+                got="names in braces without `in`",
+                wanted="`in` and the extents",
+                fix_text="write `foreach {i, j} in [m, n]`",
+            )
+        binding = r.scopes.find(source)
+        if binding is None:
+            raise r.scopes.unknown(source, names.span)
+        value = binding.value
+        if not isinstance(value, (Bounded, TupleValue)):
+            raise WrongValue(
+                names.span,
+                what="`foreach`",
+                got=kind(value),
+                wanted="an index bound by `with`",
+                fix_text=f"write `foreach {source} in [n]`, or bind it first: `with {source} in n`",
+            )
+        items = value.items if isinstance(value, TupleValue) else (value,)
+        parts = value.names if isinstance(value, TupleValue) else ()
+        extents: list[Scalar] = [_bound(x, names.span) for x in items]
+        alias = names.whole if names.whole is not None else source
+        loop_names = list(parts) or (
+            [alias] if len(extents) == 1 else [f"{alias}_{i}" for i in range(len(extents))]
+        )
+        shown = ast.Names(alias, tuple(ast.Name(p, span=names.span) for p in parts), span=names.span)
+    else:
+        extents = extents_of(r, item.extent, "`foreach`")
+        loop_names = _names(names, len(extents), "i", names.span)
+        shown = names
+    if item.range is not None and len(extents) != 1:
+        raise WrongValue(
+            item.range.span,
+            what="a range",
+            got=f"an index of {len(extents)} dimensions",
+            wanted="an index of one dimension",
+            fix_text="loop over its parts, each with its range",
+        )
+    indices = [
+        stack.enter_context(r.b.foreach(n, e, **_range(r, item.range, e), **options, span=item.span))
+        for n, e in zip(loop_names, extents, strict=True)
+    ]
+    stack.enter_context(r.scopes.block())
+    _bind(r, shown, loop_names, indices)
+
+
+def _bound(x: Scalar, span: Span) -> Scalar:
+    if isinstance(x, Bounded):
+        return x.extent
+    raise WrongValue(
+        span,
+        what="`foreach`",
+        got=f"`{describe(x)}`, which has no upper bound",
+        wanted="an index bound by `with`",
+        fix_text="write `foreach i in [n]`",
+    )
+
+
+def _range(r: Reader, node: ast.Range | None, extent: Scalar) -> dict[str, Any]:
+    """``(start : stop : step)``: offsets added to the bounds."""
+    if node is None:
+        return {}
+    out: dict[str, Any] = {}
+    if node.start is not None:
+        out["start"] = checked_start(integer(r, node.start, "a range"), node.start.span)
+    if node.stop is not None:
+        stop = add(scalar(extent), integer(r, node.stop, "a range"))
+        out["stop"] = checked_stop(stop, extent_of(extent), node.stop.span)
+    if node.step is not None:
+        out["step"] = checked_step(integer(r, node.step, "a range"), node.step.span)
+    return out
+
+
+def branch_condition(r: Reader, node: ast.Expr | ast.Statement, what: str) -> Expr:
+    if not isinstance(node, ast.Expr):
+        raise NotBuiltYet(node.span, what="`call` of a host function", fix_text="write it in the language")
+    return condition_of(r, node, what)
+
+
+@reads(ast.While, inside="`while`")
+def while_(r: Reader, node: ast.While) -> None:
+    with r.without_effects("the condition of `while`"):
+        cond = branch_condition(r, node.cond, "`while`")
+    with r.b.while_(cond):
+        r.body(node.body)
+
+
+@reads(ast.If, inside="`if`")
+def if_(r: Reader, node: ast.If) -> None:
+    cond = branch_condition(r, node.cond, "`if`")
+    span = r.b.span
+    with r.b.if_(cond):
+        r.body(node.then)
+    if node.otherwise is not None:
+        with r.b.else_(span):
+            r.body(node.otherwise)
+
+
+@reads(ast.InThreads, inside="`inthreads`")
+def inthreads(r: Reader, node: ast.InThreads) -> None:
+    asynchronous = has_suffix(node.suffixes, "async", "`inthreads`")
+    cond = branch_condition(r, node.cond, "`inthreads`")
+    with r.b.inthreads(cond, asynchronous):
+        r.body(node.body)
+
+
+@reads(ast.Break, inside="`break`")
+@reads(ast.Continue, inside="`continue`")
+def jump(r: Reader, node: ast.Break | ast.Continue) -> None:
+    word = "break" if isinstance(node, ast.Break) else "continue"
+    if not r.b.in_loop:
+        raise MisplacedJump(node.span, word=word)
+    r.b.emit(t.Break() if word == "break" else t.Continue())

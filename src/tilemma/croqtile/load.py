@@ -8,9 +8,10 @@ from dataclasses import field
 from typing import Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.build import Reader
+from tilemma.croqtile.build import kernel
 from tilemma.croqtile.extract import extract
 from tilemma.croqtile.parse import parse
+from tilemma.croqtile.reader import Reader
 from tilemma.croqtile.scope import Redefinition
 from tilemma.errors import CompileError, FrontEndFailure, Note, Span, TilemmaError
 from tilemma.ir import tile as t
@@ -82,7 +83,7 @@ class KernelSource:
 def _built(function: ast.Function) -> tuple[t.Kernel, tuple[Note, ...]]:
     reader = Reader(function)
     with _explained(reader):
-        return reader.kernel(), tuple(reader.notes)
+        return kernel(reader), tuple(reader.notes)
 
 
 class Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilemma.croqtile.ast import Suffix
-from tilemma.errors import CompileError
+from tilemma.errors import CompileError, Span, nearest
 from tilemma.ir.constructs import NotConstant as NotConstant
 from tilemma.ir.constructs import WrongValue as WrongValue
 
@@ -47,6 +47,15 @@ class WrongMember(CompileError):
     found = "{kind} has no member `.{name}`"
     expected = "{known}"
     fix = "{suggestion}"
+
+
+def wrong_member(
+    span: Span, kind: str, name: str, known: Sequence[str], otherwise: str = "remove it"
+) -> WrongMember:
+    """The error for a member or suffix that ``kind`` has not, with the nearest one that it has."""
+    near = nearest(name, known)
+    fix = f"did you mean `.{near}`?" if near else otherwise
+    return WrongMember(span, kind=kind, name=name, known=one_of(known), suggestion=fix)
 
 
 class WrongArity(CompileError):

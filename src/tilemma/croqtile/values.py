@@ -35,6 +35,11 @@ class Cut:
     strides: tuple[Expr, ...] = ()
     step: tuple[Expr, ...] | None = None
 
+    @property
+    def place(self) -> str:
+        """The member that says which tile."""
+        return "from" if self.method == "view" else "at"
+
 
 @record
 class Filled:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tilemma.errors import CompileError, Note
-from tilemma.lang import constructs, control, registers
+from tilemma.lang import control, registers, storage
 from tilemma.lang.contraction import MmaNamespace
 from tilemma.lang.evaluation import Evaluation
 from tilemma.lang.spans import Position, node_position, node_span, statements
@@ -20,7 +20,7 @@ from tilemma.lang.spans import Position, node_position, node_span, statements
 _LOOPS = (control.parallel, control.foreach, registers.apply)
 _BLOCKS = (control.if_, control.else_, control.while_, control.inthreads)
 # What these give changes in place under `+=`.
-_FRESH = (constructs.var, MmaNamespace.fill, MmaNamespace.load, MmaNamespace.frag)
+_FRESH = (storage.var, MmaNamespace.fill, MmaNamespace.load, MmaNamespace.frag)
 
 
 class JumpInTracedBlock(CompileError):

@@ -1,0 +1,96 @@
+"""Expressions built with C's rules: literals take a type, constants are computed, sizes are bounded."""
+
+from __future__ import annotations
+
+from tilemma import dtypes
+from tilemma.arithmetic import integers
+from tilemma.arithmetic.convert import real
+from tilemma.croqtile.reader import Reader
+from tilemma.croqtile.refusals import ExpressionTooLarge, WrongValue
+from tilemma.dtypes import DType
+from tilemma.errors import Span
+from tilemma.ir.builder import Builder
+from tilemma.ir.constructs import checked_division, checked_fit
+from tilemma.ir.expr import BinaryOp, Const, Expr, binary, children, promote
+from tilemma.ir.ranges import interval
+
+MAX_OPERATIONS = 1000
+MAX_EXPRESSION_DEPTH = 100
+
+BINARY: dict[str, BinaryOp] = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "%": "mod", "&": "and", "|": "or", "^": "xor",
+    "<<": "shl", ">>": "shr", "==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge",
+    "&&": "land", "||": "lor",
+}  # fmt: skip
+
+
+def _measured(known: dict[int, tuple[Expr, int, int]], e: Expr) -> tuple[int, int]:
+    """(operations, depth) of ``e``, both cut off beyond the limits; parts are counted wherever they are used."""
+    stack: list[tuple[Expr, bool]] = [(e, False)]
+    while stack:
+        x, ready = stack.pop()
+        if id(x) in known:
+            continue
+        below = list(children(x))
+        if not ready:
+            stack.append((x, True))
+            stack.extend((c, False) for c in below if id(c) not in known)
+            continue
+        parts = [known[id(c)] for c in below]
+        size = min(1 + sum(p[1] for p in parts), 10 * MAX_OPERATIONS)
+        known[id(x)] = (x, size, 1 + max((p[2] for p in parts), default=0))
+    return known[id(e)][1:]
+
+
+def checked(r: Reader, e: Expr, span: Span) -> Expr:
+    """``e`` when its constants fit and it is not too large."""
+    checked_fit(e, e.type if isinstance(e, Const) else dtypes.s32, span)
+    size, depth = _measured(r.sizes, e)
+    if size > MAX_OPERATIONS or depth > MAX_EXPRESSION_DEPTH:
+        raise ExpressionTooLarge(span, limit=MAX_OPERATIONS, depth=MAX_EXPRESSION_DEPTH)
+    return e
+
+
+def converted(r: Reader, e: Expr, dtype: DType, span: Span) -> Expr:
+    """``e`` as ``dtype``; ConstantOverflow for an integer constant that does not fit."""
+    checked_fit(e, dtype, span)
+    return checked(r, Builder.converted(e, dtype), span)
+
+
+def like(literal: Expr, beside: Expr) -> Expr:
+    """A literal takes the type of what it stands beside, where that is what C would compute with.
+
+    Integers join floats; an unsuffixed float (f64 by the letter) joins narrower floats, as in ``x * 2.0``.
+    """
+    if not isinstance(literal, Const) or not literal.literal or isinstance(literal.value, bool):
+        return literal
+    if isinstance(beside, Const):
+        return literal
+    if beside.type.is_float and (literal.dtype.is_integer or literal.dtype == dtypes.f64):
+        return Const(real(literal.value, beside.type), beside.type, True)
+    both = beside.type.is_integer and literal.dtype.is_integer
+    fits = both and integers.fits(literal.value, beside.type)
+    return Const(literal.value, beside.type, True) if fits else literal
+
+
+def combine(r: Reader, sign: str, a: Expr, b: Expr, span: Span) -> Expr:
+    """``a sign b`` with C's meaning of the sign."""
+    op = BINARY[sign]
+    a, b = like(a, b), like(b, a)
+    floats = a.type.is_float or b.type.is_float
+    if floats and op in ("and", "or", "xor", "shl", "shr", "mod"):
+        raise WrongValue(
+            span,
+            what=f"`{sign}`",
+            got="a float",
+            wanted="integers on both sides",
+            fix_text="convert with `__to<s32>(x)`",
+        )
+    if not floats:
+        checked_division(op, a, b, span)
+        if isinstance(a, Const) and isinstance(b, Const):
+            t = promote(a.dtype, b.dtype)
+            checked(r, Const(integers.exact(op, t)(int(a.value), int(b.value)), t), span)
+        if op == "div" and interval(a)[0] >= 0 and interval(b)[0] >= 0:
+            op = "floordiv"
+    return checked(r, binary(op, a, b), span)

@@ -1,0 +1,141 @@
+"""Events, futures and barriers."""
+
+from __future__ import annotations
+
+from tilemma.croqtile import ast
+from tilemma.croqtile.control import level_of
+from tilemma.croqtile.operands import event_ref, integer, table_operand
+from tilemma.croqtile.reader import Reader, reads
+from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, has_suffix, wrong_member
+from tilemma.croqtile.values import Events, Operation, Value, kind
+from tilemma.ir import tile as t
+from tilemma.ir.constructs import checked_index
+from tilemma.ir.tiles import FutureValue
+from tilemma.ir.types import BLOCK
+
+
+def event_member(r: Reader, base: Events, node: ast.Member) -> Value:
+    if node.name != "at" or base.slot is not None or base.order is not None:
+        raise wrong_member(node.name_span or node.span, "an event", node.name, ("at",))
+    if not base.event.slots:
+        raise WrongValue(
+            node.span,
+            what="`.at`",
+            got=f"the single event `{base.event.name}`",
+            wanted="an array of events",
+            fix_text="declare it with a size, `event e[2]`",
+        )
+    args = node.args or ()
+    if len(args) != 1:
+        raise WrongArity(node.span, what=".at", got=len(args), want="one", form="e.at(order)")
+    order = integer(r, args[0], "`.at`")
+    return Events(base.event, order=checked_index(order, "`.at`", args[0].span))
+
+
+@reads(ast.DeclareEvent)
+def declare_event(r: Reader, node: ast.DeclareEvent) -> None:
+    if node.storage != "shared":
+        raise NotBuiltYet(
+            node.span, what=f"an event in `{node.storage or 'no'}` storage", fix_text="write `shared event`"
+        )
+    threads = table_operand(r, "threads", node.threads) if node.threads is not None else None
+    for item in node.items:
+        if len(item.sizes) > 1:
+            raise NotBuiltYet(item.span, what="an array of events of rank 2", fix_text="use one subscript")
+        slots = table_operand(r, "slots", item.sizes[0]) if item.sizes else 0
+        ready = isinstance(item.value, ast.Name)
+        if isinstance(item.value, ast.Name) and item.value.text != "ready":
+            raise WrongValue(
+                item.span,
+                what="an event",
+                got=f"`= {item.value.text}`",
+                wanted="`= ready` or nothing",
+                fix_text="write `= ready`",
+            )
+        r.scopes.define(item.name, Events(r.b.event(item.name, slots, threads, ready)), item.span)
+
+
+@reads(ast.Sync, inside="`sync`")
+def sync(r: Reader, node: ast.Sync) -> None:
+    what = node.suffixes[0].name
+    if what == "shared" and node.level is None:
+        r.b.emit(t.Sync("barrier", BLOCK))
+    elif what in ("barrier", "fence") and not (node.level and node.level.args and what == "barrier"):
+        level, _ = level_of(r, ast.LevelSpec(node.level.name, span=node.level.span) if node.level else None)
+        r.b.emit(t.Sync("barrier" if what == "barrier" else "fence", level))
+    elif what in ("global", "local"):
+        raise NotBuiltYet(node.span, what=f"`sync.{what}`", fix_text="use `sync.barrier : block`")
+    else:
+        raise WrongValue(
+            node.span,
+            what="`sync`",
+            got=f"`.{what}`",
+            wanted="`sync.shared`, `sync.barrier : level` or `sync.fence : level`",
+            fix_text="write one of these",
+        )
+
+
+@reads(ast.Wait, inside="`wait`")
+def wait(r: Reader, node: ast.Wait) -> None:
+    if node.phase is not None:
+        raise NotBuiltYet(node.phase.span, what="`wait<phase>`", fix_text="write `wait e.at(order)`")
+    futures: list[str] = []
+    for target in node.targets:
+        value = r.value(target)
+        if isinstance(value, Events):
+            r.b.emit(t.WaitEvent(event_ref(r, value, target)))
+        elif isinstance(value, Operation) or (isinstance(value, FutureValue) and value.name):
+            futures.append(value.name)
+        else:
+            synchronous = isinstance(value, FutureValue)
+            raise WrongValue(
+                target.span,
+                what="`wait`",
+                got="a synchronous copy, which is complete" if synchronous else kind(value),
+                wanted="an event, or the future of an asynchronous operation",
+                fix_text="remove it" if synchronous else "name an event or a future",
+            )
+    if futures:
+        r.b.emit(t.WaitFuture(tuple(futures)))
+
+
+@reads(ast.Exchange, inside="`swap`")
+def exchange(r: Reader, node: ast.Exchange) -> None:
+    """`swap` and `rotate`: what the names stand for moves on by one name."""
+    names = []
+    for target in node.names:
+        value = r.value(target)
+        if not isinstance(value, FutureValue):
+            raise WrongValue(
+                target.span,
+                what=f"`{node.word}`",
+                got=kind(value),
+                wanted="the results of copies",
+                fix_text="name the results, `f = dma.copy.async ... => shared`, and exchange those",
+            )
+        names.append(value.name or value.data.view.base.name)
+    r.b.emit(t.SwapFutures(tuple(names)))
+
+
+@reads(ast.Trigger, inside="`trigger`")
+def trigger(r: Reader, node: ast.Trigger) -> None:
+    cluster = has_suffix(node.suffixes, "cluster", "`trigger`")
+    after = []
+    for f in node.after:
+        value = r.value(f)
+        if not isinstance(value, FutureValue) or not value.name:
+            raise WrongValue(
+                f.span,
+                what="`after`",
+                got=kind(value),
+                wanted="the future of an asynchronous copy",
+                fix_text="name the result of a `tma.copy.async` or `dma.copy.async`",
+            )
+        after.append(value.name)
+    for target in node.targets:
+        value = r.value(target)
+        if not isinstance(value, Events):
+            raise WrongValue(
+                target.span, what="`trigger`", got=kind(value), wanted="an event", fix_text="name an event"
+            )
+        r.b.emit(t.TriggerEvent(event_ref(r, value, target), tuple(after), cluster))

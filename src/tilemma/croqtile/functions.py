@@ -1,0 +1,128 @@
+"""Built-in functions: `cdiv`, `select` and `?:`, and operators on the bounds of indices."""
+
+from __future__ import annotations
+
+from tilemma.croqtile import ast
+from tilemma.croqtile.arithmetic import checked, combine, like
+from tilemma.croqtile.operands import arguments, condition_of, integer, known_type, plain, scalar_of
+from tilemma.croqtile.reader import FUNCTIONS, WARP_NAMES, Reader, defines, reads
+from tilemma.croqtile.refusals import NotBuiltYet, WrongValue
+from tilemma.croqtile.values import Mutable, TupleValue, Value, kind
+from tilemma.croqtile.views import access
+from tilemma.errors import Span
+from tilemma.ir.constructs import checked_division
+from tilemma.ir.expr import Const, Expr, Select, binary, const
+from tilemma.ir.tiles import Bounded, describe
+
+
+@reads(ast.Bound)
+def bound(r: Reader, node: ast.Bound) -> Value:
+    value = r.value(node.operand)
+    if isinstance(value, Bounded):
+        return value.extent
+    if isinstance(value, TupleValue) and all(isinstance(i, Bounded) for i in value.items):
+        return TupleValue(tuple(i.extent for i in value.items if isinstance(i, Bounded)))
+    raise WrongValue(
+        node.span,
+        what="`#`",
+        got=f"{kind(value)} without an upper bound",
+        wanted="an index of `parallel`, `foreach` or `with`",
+        fix_text="take the bound of the index itself",
+    )
+
+
+@reads(ast.SizeOf)
+def size_of(r: Reader, node: ast.SizeOf) -> Expr:
+    dtype = known_type(node.dtype, node.span)
+    if dtype.bits % 8:
+        raise WrongValue(
+            node.span,
+            what="`|...|`",
+            got=f"{dtype}, of {dtype.bits} bits",
+            wanted="a type of whole bytes",
+            fix_text="count bits instead",
+        )
+    return const(dtype.bytes)
+
+
+@reads(ast.Call)
+def call(r: Reader, node: ast.Call) -> Value:
+    """A call of a built-in function, or an access ``x(i)``: what stands before ``(`` decides."""
+    name = node.function.text if isinstance(node.function, ast.Name) else ""
+    if not name or name in WARP_NAMES or r.scopes.find(name) is not None:
+        return access(r, node)
+    if name in FUNCTIONS:
+        return FUNCTIONS[name](r, node, name)
+    if name.startswith("__lib_") or name in ("__bar_arrive", "__bar_sync") or "::" in name:
+        raise NotBuiltYet(node.span, what=f"`{name}`", fix_text="use events, `sync` or the language's own forms")
+    raise r.scopes.unknown(name, node.function.span, tuple(FUNCTIONS))
+
+
+def compose(r: Reader, node: ast.Binary) -> Value:
+    parts = []
+    for side in (node.a, node.b):
+        value = scalar_of(r, side, "`#`")
+        if not isinstance(value, Bounded):
+            raise WrongValue(
+                side.span,
+                what="`#`",
+                got=f"`{describe(value)}`, which has no upper bound",
+                wanted="indices of `parallel`, `foreach` or `with` on both sides",
+                fix_text="write the arithmetic out: `a * n + b`",
+            )
+        parts.append(value)
+    made = parts[0].compose(parts[1])
+    checked(r, made.value, node.span)
+    checked(r, made.extent, node.span)
+    return made
+
+
+def on_bound(r: Reader, node: ast.Binary) -> Value:
+    index = scalar_of(r, node.a, f"`{node.op}`")
+    if not isinstance(index, Bounded):
+        raise WrongValue(
+            node.a.span,
+            what=f"`{node.op}`",
+            got=f"`{describe(index)}`, which has no upper bound",
+            wanted="an index on the left side",
+            fix_text=f"use `{node.op[1]}` on plain numbers",
+        )
+    amount = integer(r, node.b, f"`{node.op}`")
+    return Bounded(index.value, combine(r, node.op[1], index.extent, amount, node.span))
+
+
+@reads(ast.Ternary)
+def ternary(r: Reader, node: ast.Ternary) -> Value:
+    return _choice(r, node.cond, node.a, node.b, node.span)
+
+
+def _choice(r: Reader, cond: ast.Expr, a: ast.Expr, b: ast.Expr, span: Span) -> Value:
+    c = condition_of(r, cond, "a condition")
+    if isinstance(c, Const):
+        return scalar_of(r, a if c.value else b, "`?:`")
+    with r.without_effects("a branch of `?:`"):
+        x, y = plain(r, a, "`?:`"), plain(r, b, "`?:`")
+    return checked(r, Select(c, like(x, y), like(y, x)), span)
+
+
+@defines("cdiv")
+def cdiv(r: Reader, node: ast.Call, name: str) -> Value:
+    a, b = (integer(r, x, "`cdiv`") for x in arguments(node, name, 2, "cdiv(a, b)"))
+    checked_division("cdiv", a, b, node.span)
+    return checked(r, binary("cdiv", a, b), node.span)
+
+
+@defines("select")
+def select(r: Reader, node: ast.Call, name: str) -> Value:
+    cond, a, b = arguments(node, name, 3, "select(cond, a, b)")
+    c = condition_of(r, cond, "`select`")
+    if isinstance(c, Const):
+        return r.value(a if c.value else b)
+    scalars = (Bounded, Expr, Mutable)
+    if not all(isinstance(r.value(x), scalars) for x in (a, b)):
+        raise NotBuiltYet(
+            node.span,
+            what="`select` between tiles or futures by a run-time condition",
+            fix_text="use `if`, or an array of tiles with a run-time subscript",
+        )
+    return _choice(r, cond, a, b, node.span)

@@ -1,0 +1,284 @@
+"""Operands of constructs: one function for each kind of operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilemma.croqtile import ast
+from tilemma.croqtile.arithmetic import like
+from tilemma.croqtile.reader import Reader
+from tilemma.croqtile.refusals import NotATile, NotBuiltYet, NotConstant, WrongArity, WrongValue
+from tilemma.croqtile.values import (
+    Cut,
+    Events,
+    Filled,
+    Mutable,
+    Scalar,
+    SpanValue,
+    TileArray,
+    TupleValue,
+    Value,
+    kind,
+)
+from tilemma.croqtile.words import FOREIGN_TYPES
+from tilemma.dtypes import DType
+from tilemma.errors import Note, Span, source_line
+from tilemma.ir.builder import Known, element_type
+from tilemma.ir.constructs import OPERANDS, checked_index
+from tilemma.ir.expr import Const, Element, Expr, FragmentElement, binary, const, value_of
+from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, describe, scalar
+from tilemma.ir.types import EventRef
+
+MAX_TUPLE = 16
+
+
+def table_operand(r: Reader, name: str, node: ast.Expr) -> int:
+    """The value of an operand of the table in `ir.constructs`."""
+    about = OPERANDS[name]
+    return about.checked(constant(r, node, f"`{about.croqtile}`"), node.span)
+
+
+def table_operands(r: Reader, name: str, nodes: Sequence[ast.Expr]) -> tuple[int, ...]:
+    """The values of an operand that may stand there several times."""
+    found = [table_operand(r, name, n) for n in nodes]
+    return OPERANDS[name].checked_all(found, nodes[0].span) if nodes else ()
+
+
+def fill_value(r: Reader, node: ast.Expr, what: str, dtype: DType | None = None) -> Expr:
+    """The value of a fill: a float without suffix has no type of its own, its target decides."""
+    e = plain(r, node, what)
+    if isinstance(e, Const) and e.dtype.name == "f64":
+        return const(float(e.value), dtype if dtype is not None and dtype.is_float else None)
+    return e
+
+
+def event_ref(r: Reader, value: Events, node: ast.Expr) -> EventRef:
+    if value.event.slots and value.slot is None and value.order is None:
+        raise WrongValue(
+            node.span,
+            what=f"the event array `{value.event.name}`",
+            got="no subscript",
+            wanted="one event of it",
+            fix_text=f"write `{value.event.name}[s]` or `{value.event.name}.at(order)`",
+        )
+    return EventRef(value.event, value.slot, value.order)
+
+
+def source_text(node: ast.Expr) -> str:
+    """The source text of an expression on one line."""
+    line = source_line(node.span.file, node.span.line)
+    if line is None or node.span.end_line != node.span.line:
+        return "the condition"
+    return line[node.span.column - 1 : node.span.end_column - 1]
+
+
+def scalar_of(r: Reader, node: ast.Expr, what: str = "an operation") -> Scalar:
+    """An index or expression; WrongValue for anything else."""
+    value = element_of(r, r.value(node), node)
+    if isinstance(value, Mutable):
+        return value.var
+    if isinstance(value, (Bounded, Expr)):
+        return value
+    if isinstance(value, (TupleValue, SpanValue)):
+        items = value.items if isinstance(value, TupleValue) else value.dims
+        if len(items) == 1:
+            return items[0]
+    raise WrongValue(
+        node.span,
+        what=what,
+        got=kind(value),
+        wanted="a scalar: an index, a dimension, a number, an element `x.at(i, j)`",
+        fix_text="take an element or a member of it",
+    )
+
+
+def plain(r: Reader, node: ast.Expr, what: str = "an operation") -> Expr:
+    return scalar(scalar_of(r, node, what))
+
+
+def integer(r: Reader, node: ast.Expr, what: str) -> Expr:
+    e = plain(r, node, what)
+    if not e.type.is_integer:
+        raise WrongValue(
+            node.span,
+            what=what,
+            got=f"a value of type {e.type.name}",
+            wanted="an integer",
+            fix_text="use an integer, or convert: `__to<s32>(x)`",
+        )
+    return e
+
+
+def constant(r: Reader, node: ast.Expr, what: str) -> int:
+    """An integer known when compiled; NotConstant."""
+    e = integer(r, node, what)
+    v = value_of(e)
+    if v is None:
+        raise NotConstant(node.span, what=what, text=describe(e))
+    return v
+
+
+def condition_of(r: Reader, node: ast.Expr, what: str) -> Expr:
+    """A truth value: numbers count as true when they are not 0."""
+    e = plain(r, node, what)
+    return e if e.type.kind == "bool" else binary("ne", e, like(Const(0, literal=True), e))
+
+
+def plain_value(r: Reader, value: Value, node: ast.Expr, what: str) -> Expr:
+    value = element_of(r, value, node)
+    if isinstance(value, Mutable):
+        return value.var
+    if isinstance(value, (Bounded, Expr)):
+        return scalar(value)
+    raise WrongValue(
+        node.span,
+        what=what,
+        got=kind(value),
+        wanted="scalars on both sides",
+        fix_text="use an element `x.at(i, j)`; register tiles take part in `mc = mc + x` where `mc` is one",
+    )
+
+
+def arguments(node: ast.Call, name: str, count: int, form: str) -> Sequence[ast.Expr]:
+    if len(node.args) != count:
+        raise WrongArity(node.span, what=name, got=len(node.args), want=str(count), form=form)
+    return node.args
+
+
+def known_type(name: str, span: Span) -> DType:
+    if name in FOREIGN_TYPES:
+        raise NotBuiltYet(span, what=f"the element type `{name}`", fix_text="use one of 4, 8, 16, 32 or 64 bits")
+    return element_type(name, span)
+
+
+def tile_of(r: Reader, node: ast.Expr, what: str) -> Tile:
+    """A tile; futures of copies stand for the tile they write.  NotATile for anything else."""
+    return as_tile(r, r.value(node), node, what)
+
+
+def as_tile(r: Reader, value: Value, node: ast.Expr, what: str) -> Tile:
+    if isinstance(value, Tile):
+        return value
+    if isinstance(value, FutureValue):
+        return value.data
+    fix = "name a parameter, a buffer or a view"
+    if isinstance(value, TileArray):
+        fix = "subscript it: " + "".join("[i]" for _ in value.sizes)
+    elif isinstance(value, FragmentValue):
+        fix = "store it to a buffer first (`mma.store`)"
+    elif isinstance(value, Cut):
+        fix = f"say which one: `.{value.place}(...)` after `.{value.method}(...)`"
+    elif isinstance(value, Filled):
+        fix = "use `.zfill` only on the source of a copy"
+    binding = r.scopes.find(node.text) if isinstance(node, ast.Name) else None
+    notes = [Note("defined here", binding.span)] if binding is not None else []
+    raise NotATile(node.span, what=what, got=kind(value), fix_text=fix, notes=notes)
+
+
+def indices_of(r: Reader, nodes: Sequence[ast.Expr], what: str) -> list[Scalar | None]:
+    """Arguments of a view: integers, indices, ``_``, and tuples of them, flattened."""
+    out: list[Scalar | None] = []
+    for node in nodes:
+        if isinstance(node, ast.Whole):
+            out.append(None)
+            continue
+        value = r.value(node)
+        if isinstance(value, TupleValue):
+            out.extend(value.items)
+        elif isinstance(value, SpanValue):
+            out.extend(value.dims)
+        elif isinstance(value, Bounded):
+            out.append(value)
+        else:
+            out.append(integer(r, node, what) if not isinstance(value, Expr) else value)
+            e = checked_index(scalar(out[-1]), what, node.span)  # type: ignore[arg-type]
+            if not e.type.is_integer:
+                integer(r, node, what)
+        if len(out) > MAX_TUPLE:
+            raise WrongValue(
+                node.span,
+                what=what,
+                got=f"more than {MAX_TUPLE} values",
+                wanted=f"at most {MAX_TUPLE}",
+                fix_text="use fewer dimensions",
+            )
+    return out
+
+
+def scalars_of(r: Reader, nodes: Sequence[ast.Expr], what: str) -> list[Scalar]:
+    """As `indices`, without ``_``."""
+    found = indices_of(r, nodes, what)
+    out = [x for x in found if x is not None]
+    if len(out) != len(found):
+        whole = next(n for n in nodes if isinstance(n, ast.Whole))
+        raise WrongValue(
+            whole.span,
+            what=what,
+            got="`_`",
+            wanted="a number for each dimension",
+            fix_text="`_` keeps a dimension whole in `chunkat`, `subspan` and `view`; write an index here",
+        )
+    return out
+
+
+def fragment_of(r: Reader, node: ast.Expr, what: str) -> FragmentValue:
+    value = r.value(node)
+    if not isinstance(value, FragmentValue):
+        raise WrongValue(
+            node.span,
+            what=what,
+            got=kind(value),
+            wanted="a register tile (the result of `mma.fill` or `mma.load`, or declared with `frag`)",
+            fix_text="name one",
+        )
+    chosen(value, node, what)
+    return value
+
+
+def chosen(value: FragmentValue, node: ast.Expr, what: str) -> None:
+    """WrongValue for an array of register tiles none of which is chosen."""
+    if len(value.index) != len(value.copies):
+        raise WrongValue(
+            node.span,
+            what=what,
+            got="a whole array of register tiles",
+            wanted="one of them",
+            fix_text="subscript it: " + "".join("[i]" for _ in value.copies),
+        )
+
+
+def element_of(r: Reader, value: Value, node: ast.Expr) -> Value:
+    """In arithmetic on whole register tiles: the element that a tile gives for the one being computed."""
+    if r.whole is None or not isinstance(value, (FragmentValue, FutureValue, Tile)):
+        return value
+    (i, j), shape = r.whole
+    rows, columns = shape
+    if isinstance(value, FragmentValue):
+        chosen(value, node, "arithmetic on a register tile")
+        known = r.b.known.get(value.name, Known())
+        if known.shape != shape or known.dtype is None:
+            raise _wrong_shape(node, value.name, known.shape, shape)
+        return FragmentElement(value.name, (i, j), known.dtype, value.index)
+    tile = r.b.settle(as_tile(r, value, node, "arithmetic on a register tile"))
+    extents = tile.view.static_shape
+    choices: dict[tuple[int, ...], tuple[Expr, ...]] = {
+        (columns,): (j,),
+        (1, columns): (const(0), j),
+        (rows, 1): (i, const(0)),
+        (rows, columns): (i, j),
+    }
+    if extents not in choices:
+        raise _wrong_shape(node, source_text(node), extents, shape)
+    return Element(tile.element(choices[extents], node.span))
+
+
+def _wrong_shape(node: ast.Expr, text: str, got: tuple[int, ...] | None, shape: tuple[int, ...]) -> WrongValue:
+    rows, columns = shape
+    have = "of unknown shape" if got is None else f"of {list(got)}"
+    return WrongValue(
+        node.span,
+        what="arithmetic on a register tile",
+        got=f"`{text}` {have}",
+        wanted=f"[{columns}] or [1, {columns}] (a row), [{rows}, 1] (a column), or [{rows}, {columns}]",
+        fix_text=f"cut it to one of these: `x.subspan({columns}).at(...)`",
+    )

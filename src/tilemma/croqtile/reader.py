@@ -1,0 +1,184 @@
+"""The state of reading one kernel, and the table of the functions that read its nodes.
+
+A function that reads a kind of node is in the file of its construct, under `reads`.  It takes the `Reader` and the
+node; for an expression it returns its value, for a statement with a result that result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from tilemma.croqtile import ast
+from tilemma.croqtile.node import Node
+from tilemma.croqtile.refusals import OutsideParallel, SideEffect, WrongValue
+from tilemma.croqtile.scope import Scopes
+from tilemma.croqtile.values import Scalar, Value
+from tilemma.errors import Note, Span
+from tilemma.ir.builder import Builder
+from tilemma.ir.expr import Expr, Index, Var
+from tilemma.ir.types import Level
+
+F = TypeVar("F", bound=Callable[..., Any])
+_READERS: dict[type[Node], Callable[..., Any]] = {}
+_INSIDE: dict[type[Node], str] = {}
+# At warp scope these name the four-step tile, unless the file defines them.
+WARP_NAMES = {"MMA_M": 16, "MMA_N": 16, "MMA_K": 16}
+# Built-in function -> the function that reads a call of it.
+FUNCTIONS: dict[str, Callable[[Reader, ast.Call, str], Value]] = {}
+# The element that whole register tiles stand for: its indices, and the extents of the tile.
+Visited = tuple[tuple[Index, ...], tuple[int, ...]]
+
+
+def reads(*kinds: type[Node], inside: str = "") -> Callable[[F], F]:
+    """Register the function that reads ``kinds`` of nodes.
+
+    ``inside``: the name of a statement that may only stand inside `parallel`.
+    """
+
+    def register(function: F) -> F:
+        for kind in kinds:
+            assert kind not in _READERS, f"{kind.__name__} has two readers"
+            _READERS[kind] = function
+            if inside:
+                _INSIDE[kind] = inside
+        return function
+
+    return register
+
+
+def reader_of(kind: type[Node]) -> Callable[..., Any] | None:
+    """The function that reads nodes of ``kind``; None for a kind that some constructs take and nothing else."""
+    return _READERS.get(kind)
+
+
+def defines(*names: str) -> Callable[[F], F]:
+    """Register the function that reads calls of the built-in functions ``names``."""
+
+    def register(function: F) -> F:
+        FUNCTIONS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+class Reader:
+    """The state of reading one kernel.
+
+    ``afterwards``: assignments of ``i++``, which follow the statement.  ``assigned``: the names that a statement
+    assigns again.  ``implicit``: the kernel has no `parallel`.  ``visiting``: inside `apply`; ``whole``: inside
+    ``mc = mc + x``.
+    """
+
+    def __init__(self, function: ast.Function) -> None:
+        self.function = function
+        self.here = function.name_span or function.span
+        self.b = Builder(function.name, self.here)
+        self.scopes = Scopes()
+        self.notes: list[Note] = []
+        self.afterwards: list[tuple[Var, Expr]] = []
+        self.assigned = frozenset(
+            n.target.text
+            for n in nodes_in(function.body)
+            if isinstance(n, (ast.Assign, ast.Step)) and isinstance(n.target, ast.Name)
+        )
+        self.implicit = False
+        self.visiting: Visited | None = None
+        self.whole: Visited | None = None
+        self.sizes: dict[int, tuple[Expr, int, int]] = {}
+        # Why effects are refused, the bases of derivations, and whether `MMA_M` is known; the innermost last.
+        self.pure: list[str] = []
+        self.bases: list[tuple[Scalar, ...]] = []
+        self.warp: list[bool] = [True]
+
+    def value(self, node: ast.Expr) -> Value:
+        """What an expression stands for."""
+        read = reader_of(type(node))
+        if read is not None:
+            value: Value = read(self, node)
+            return value
+        names = {ast.Str: "a string", ast.Whole: "`_`", ast.Nullptr: "`nullptr`", ast.Unknown: "an open extent"}
+        raise WrongValue(
+            node.span,
+            what="an expression",
+            got=names.get(type(node), "this"),
+            wanted="a value",
+            fix_text="use it where the language takes it",
+        )
+
+    def statement(self, node: ast.Statement) -> None:
+        self.b.span = node.span
+        self.result(node)
+        for var, value in self.afterwards:
+            self.b.span = node.span
+            self.b.assign(var, value)
+        self.afterwards.clear()
+
+    def result(self, node: ast.Statement, **options: Any) -> Any:
+        """Emit a statement; its result, for those that have one."""
+        if not self.inside_parallel and type(node) in _INSIDE:
+            raise OutsideParallel(node.span, what=_INSIDE[type(node)])
+        return _READERS[type(node)](self, node, **options)
+
+    def body(self, node: ast.Statement) -> None:
+        """``node`` in a block of its own."""
+        with self.scopes.block():
+            for s in node.body if isinstance(node, ast.Block) else (node,):
+                self.statement(s)
+
+    # ---- where the reading stands ------------------------------------------------------------------------
+
+    @property
+    def inside_parallel(self) -> bool:
+        return self.b.inside_parallel
+
+    @contextmanager
+    def warp_names(self, level: Level | None) -> Iterator[None]:
+        """While reading what belongs to ``level``: MMA_M .. are known unless it is wider than a warp."""
+        self.warp.append(self.warp[-1] and (level is None or level.kind != "group" or level.warps == 1))
+        try:
+            yield
+        finally:
+            self.warp.pop()
+
+    @contextmanager
+    def without_effects(self, where: str) -> Iterator[None]:
+        self.pure.append(where)
+        try:
+            yield
+        finally:
+            self.pure.pop()
+
+    def effect(self, span: Span, what: str) -> None:
+        """SideEffect where effects are refused, OutsideParallel outside `parallel`."""
+        if self.pure:
+            raise SideEffect(span, what=what, where=self.pure[-1])
+        if not self.inside_parallel:
+            raise OutsideParallel(span, what=what)
+
+    @contextmanager
+    def derivation(self, base: tuple[Scalar, ...]) -> Iterator[None]:
+        """While reading ``s [(0)/2]``: ``(0)`` is an element of ``base``."""
+        self.bases.append(base)
+        try:
+            yield
+        finally:
+            self.bases.pop()
+
+
+@reads(ast.Block)
+def _block(r: Reader, node: ast.Block) -> None:
+    r.body(node)
+
+
+def nodes_in(node: object) -> Iterator[Node]:
+    """Every node of the tree below ``node``."""
+    stack = [node]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, tuple):
+            stack.extend(x)
+        elif isinstance(x, Node):
+            yield x
+            stack.extend(vars(x).values())

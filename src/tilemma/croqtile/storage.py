@@ -1,0 +1,224 @@
+"""Declarations of scalars and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from tilemma.croqtile import ast
+from tilemma.croqtile.arithmetic import converted
+from tilemma.croqtile.operands import fill_value, known_type, scalar_of, scalars_of, table_operands
+from tilemma.croqtile.reader import Reader, nodes_in, reads
+from tilemma.croqtile.refusals import NotBuiltYet, OutsideParallel, WrongValue
+from tilemma.croqtile.values import Events, Mutable, Scalar, SpanValue, TileArray, TupleValue, Value, kind
+from tilemma.dtypes import DType
+from tilemma.errors import CompileError
+from tilemma.ir import tile as t
+from tilemma.ir.constructs import OPERANDS
+from tilemma.ir.expr import Const, Element, Expr, FragmentElement, Var, const, value_of, walk
+from tilemma.ir.tiles import Bounded, Tile, scalar
+from tilemma.ir.types import Buffer, Space
+
+
+class BadReturn(CompileError):
+    code = "bad-return"
+    found = "`return` {problem}"
+    expected = "{wanted}"
+    fix = "{fix_text}"
+
+
+def depends_on_memory(e: Expr) -> bool:
+    """Whether ``e`` may have another value later: it reads an element or a mutable scalar."""
+    return any(isinstance(x, (Element, Var, FragmentElement)) for x in walk(e))
+
+
+@reads(ast.Declare)
+def declare(r: Reader, node: ast.Declare) -> None:
+    for item in node.items:
+        r.b.span = item.span
+        if node.type is not None and (node.type.dims is not None or node.type.rank is not None):
+            _declare_array(r, node, node.type, item)
+        else:
+            _declare_scalar(r, node, item)
+
+
+def _declare_scalar(r: Reader, node: ast.Declare, item: ast.Item) -> None:
+    if item.sizes or node.storage == "shared" or (node.type is not None and node.type.name in ("void", "auto")):
+        raise WrongValue(
+            item.span,
+            what=f"the declaration of `{item.name}`",
+            got="no scalar type",
+            wanted="a scalar type, or an array with its extents",
+            fix_text=f"write `shared f16 [h, w] {item.name};` or `int {item.name} = 0;`",
+        )
+    dtype = known_type(node.type.name, node.type.span) if node.type else None
+    if item.value is None:
+        if dtype is None or not (node.mutable or node.type is None or node.type.name not in ("int", "bool")):
+            raise WrongValue(
+                item.span,
+                what=f"`{item.name}`",
+                got="no value",
+                wanted="a value: it cannot be assigned later",
+                fix_text=f"write `int {item.name} = ...;`, or `mutable int {item.name} = 0;`",
+            )
+        value: Scalar = const(0) if not dtype.is_float else Const(0.0, dtype)
+    elif isinstance(item.value, ast.Expr):
+        value = scalar_of(r, item.value, f"`{item.name}`")
+    else:
+        raise no_result(item.value, item.name)
+    # `int` and `bool` are control scalars, fixed unless `mutable`; element types are storage.
+    named_mutable = node.mutable or (node.type is not None and node.type.name not in ("int", "bool"))
+    r.scopes.define(item.name, stored(r, item.name, value, dtype, named_mutable), item.span)
+
+
+def stored(r: Reader, name: str, value: Scalar, dtype: Any, mutable: bool) -> Value:
+    """Storage for a scalar, or the expression itself where nothing can change it."""
+    e = scalar(value)
+    if not (mutable and name in r.assigned) and not depends_on_memory(e):
+        if dtype is None or dtype == e.type:
+            return value
+        return converted(r, e, dtype, r.b.span or r.here)
+    if not r.inside_parallel:
+        raise OutsideParallel(r.b.span or r.here, what=f"`{name}`, a scalar that changes,")
+    if dtype is not None:
+        e = converted(r, e, dtype, r.b.span or r.here)
+    return Mutable(r.b.declare(name, e, dtype), mutable)
+
+
+def fixed(r: Reader, e: Expr, name: str) -> Expr:
+    """``e`` as it is now: in a variable of its own where what it reads may change."""
+    if not depends_on_memory(e):
+        return e
+    return r.b.declare(name, e)
+
+
+def snapshot(r: Reader, name: str, value: Value) -> Value:
+    """What ``name`` shall stand for: offsets, extents and subscripts as they are now."""
+    if isinstance(value, Tile):
+        chunks = [c for c in value.chunks or () if c is not None]
+        if any(depends_on_memory(e) for c in chunks for e in (c.value, c.extent)):
+            value = r.b.settle(value)
+        return replace(value, view=value.view.map(lambda e: fixed(r, e, name)))
+    if isinstance(value, SpanValue):
+        return SpanValue(tuple(fixed(r, e, name) for e in value.dims))
+    if isinstance(value, TupleValue):
+        items = tuple(x if isinstance(x, Bounded) else fixed(r, x, name) for x in value.items)
+        return TupleValue(items, value.names)
+    if isinstance(value, TileArray):
+        return TileArray(value.buffer, value.sizes, tuple(fixed(r, e, name) for e in value.index))
+    if isinstance(value, Events):
+        slot, order = (None if e is None else fixed(r, e, name) for e in (value.slot, value.order))
+        return Events(value.event, slot, order)
+    return value
+
+
+def _declare_array(r: Reader, node: ast.Declare, kind_: ast.Type, item: ast.Item) -> None:
+    dtype = known_type(kind_.name, kind_.span)
+    if kind_.dims is None:
+        raise NotBuiltYet(item.span, what="a buffer of given rank only", fix_text="write its extents")
+    if node.mutable:
+        raise WrongValue(
+            item.span,
+            what="`mutable`",
+            got="an array",
+            wanted="a scalar",
+            fix_text="arrays are always writable",
+        )
+    shape = [scalar(s) for s in scalars_of(r, kind_.dims, f"the extents of `{item.name}`")]
+    if node.storage in (None, "global"):
+        returned_array(r, item, dtype, shape)
+        return
+    if not r.inside_parallel:
+        raise OutsideParallel(item.span, what=f"a `{node.storage}` buffer")
+    for e, dim in zip(shape, kind_.dims, strict=False):
+        v = value_of(e)
+        if v is not None and v < 0:
+            raise OPERANDS["extent"].refused(str(v), dim.span)
+        if v == 0:
+            raise WrongValue(
+                dim.span,
+                what=f"an extent of `{item.name}`",
+                got=str(v),
+                wanted="at least 1",
+                fix_text="`#k` is the bound of an index, `k` its present value",
+            )
+    sizes = table_operands(r, "copies", item.sizes)
+    if isinstance(item.value, ast.Statement):
+        raise no_result(item.value, item.name)
+    init = None
+    if item.value is not None:
+        init = converted(r, fill_value(r, item.value, "an initialiser", dtype), dtype, item.span)
+    space = Space(node.storage or "local")
+    buffer = r.b.alloc(item.name, space, dtype, shape, copies=prod(sizes) if sizes else 0, init=init)
+    r.scopes.define(item.name, TileArray(buffer, sizes) if sizes else Tile.whole(buffer), item.span)
+
+
+def no_result(node: ast.Statement, name: str) -> CompileError:
+    if isinstance(node, ast.CallStatement):
+        return NotBuiltYet(node.span, what="`call` of a host function", fix_text="write it in the language")
+    return WrongValue(
+        node.span,
+        what=f"`{name}`",
+        got="an operation whose result is no scalar",
+        wanted="a scalar",
+        fix_text=f"write `{name} = ...;` without a type",
+    )
+
+
+def returned_array(r: Reader, item: ast.Item, dtype: DType, shape: Sequence[Expr]) -> None:
+    """``f32 [M, N] out;``: the array that the kernel returns."""
+    names = {n.value.text for n in nodes_in(r.function.body)
+             if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)}  # fmt: skip
+    if (r.inside_parallel and not r.implicit) or item.name not in names or item.sizes:
+        raise NotBuiltYet(
+            item.span,
+            what=f"`{item.name}`, an array in global memory that is not the kernel's result",
+            fix_text="make it a parameter, or put it into `shared` memory",
+        )
+    if isinstance(item.value, ast.Expr):
+        raise NotBuiltYet(
+            item.span, what="an initialiser of the returned array", fix_text="write its elements in the kernel"
+        )
+    buffer = Buffer(r.b.fresh(item.name), dtype, tuple(shape), Space.GLOBAL)
+    r.b.params.append(t.ArrayParameter(buffer, span=item.span))
+    r.scopes.define(item.name, Tile.whole(buffer), item.span)
+
+
+@reads(ast.Return)
+def returned(r: Reader, node: ast.Return) -> None:
+    wanted = "an array declared at the top of the kernel (`f32 [M, N] out; ... return out;`)"
+    if node.value is None:
+        if r.function.returns.name != "void":
+            raise BadReturn(node.span, problem="without a value", wanted=wanted, fix_text="return the array")
+        return
+    if r.function.returns.name == "void":
+        raise BadReturn(
+            node.span,
+            problem="with a value in a kernel of type `void`",
+            wanted="no value",
+            fix_text="make the kernel's type `auto`",
+        )
+    if r.inside_parallel and not r.implicit:
+        raise BadReturn(
+            node.span,
+            problem="inside `parallel`",
+            wanted="`return` at the end of the kernel",
+            fix_text="move it",
+        )
+    value = r.value(node.value)
+    buffer = value.view.base if isinstance(value, Tile) and value.view.is_whole else None
+    if buffer is None or buffer.space is not Space.GLOBAL:
+        raise BadReturn(
+            node.span, problem=f"of {kind(value)}", wanted=wanted, fix_text="return a whole global array"
+        )
+    declared = r.function.returns
+    if declared.name != "auto" and known_type(declared.name, declared.span) != buffer.dtype:
+        raise BadReturn(
+            node.span,
+            problem=f"of an array of {buffer.dtype}",
+            wanted=f"an array of {declared.name}, the kernel's type",
+            fix_text="declare the array with that type, or make the kernel's type `auto`",
+        )
+    r.b.returns = buffer

@@ -1,0 +1,46 @@
+"""`print` and `assert`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilemma.errors import CompileError
+from tilemma.ir.tile import Print
+from tilemma.lang.scalars import (
+    article,
+    boolean,
+    operand,
+)
+from tilemma.lang.tracing import WrongOperand, builder
+
+
+class AssertionFails(CompileError):
+    code = "traced-assertion-fails"
+    found = "this assertion fails when compiled: {message}"
+    expected = "a condition that holds"
+    fix = "change the compile-time values it depends on"
+
+
+def print_(*parts: Any, end: str = "\n") -> None:
+    """Print strings and values when the kernel runs, one after the other."""
+    b = builder("print")
+    items = [p if isinstance(p, str) else operand(p, "print") for p in parts]
+    if not isinstance(end, str):
+        raise WrongOperand(
+            b.span, what="print(end=)", got=article(end), wanted="a string", fix_text='write `end=""`'
+        )
+    if end not in ("\n", ""):
+        items.append(end)
+    b.emit(Print(tuple(items), newline=end == "\n"))
+
+
+def assert_(cond: Any, message: str = "") -> None:
+    """Stop with ``message`` where ``cond`` does not hold when the kernel runs."""
+    b = builder("assert_")
+    e = boolean(cond, "assert_")
+    known = getattr(e, "value", None)
+    if known is not None:
+        if not known:
+            raise AssertionFails(b.span, message=message or "no message")
+        return
+    b.check(e, str(message))
