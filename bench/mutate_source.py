@@ -2,7 +2,7 @@
 
     python bench/mutate_source.py --seed 1 --jobs 2 --json docs/proofs/source_mutation.json
     python bench/mutate_source.py --seed 1 --count 20 --only passes/simplify.py
-    python bench/mutate_source.py --collect --jobs 2       # which test runs which line: once, kept in build/
+    python bench/mutate_source.py --collect --jobs 2       # which test runs which line: kept in build/
 
 The operators are those of `dev/source_mutation/operators.py`.  The tests of a mutant run in one process, the quick
 and near ones first, until one fails.  A mutant survives when none does.  The mutants that
@@ -13,6 +13,7 @@ status 1 when fewer than 90 % die.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import json
 import multiprocessing
@@ -23,17 +24,15 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from dev.source_mutation.collect import FOLDERS
-from dev.source_mutation.coverage import Coverage, collect
+from dev.source_mutation.coverage import Parts
 from dev.source_mutation.operators import OPERATORS, Mutant
+from dev.source_mutation.probes import FOLDERS
 from dev.source_mutation.survey import Limits, Place, Tried, all_mutants, chosen_tests, draw
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = ROOT / "dev" / "source_mutation" / "equivalent.json"
 GOAL = 0.9
 DEAD = ("killed", "timed out")
-# Tests longer than so many seconds are not used.
-SLOW = 12.0
 
 
 def test_files(only: str) -> list[str]:
@@ -63,9 +62,31 @@ class Worker:
         return cls.place.attempt(*work)
 
     @classmethod
+    def failing(cls, tests: list[str]) -> list[str]:
+        """Those of ``tests`` that fail on the source as it is: they would kill any mutant."""
+        cls.place = cls.place or Place(ROOT)
+        if not tests or cls.place.run(tests, 3600, 10)[0] == "survived":
+            return []
+        return [x for x in tests if cls.place.run([x], 600, 10)[0] != "survived"]
+
+    @classmethod
     def close(cls, _: int) -> None:
         if cls.place is not None:
             cls.place.close()
+
+
+def test_of(t: Tried) -> str:
+    """The test that killed; its file, where the file cannot be imported."""
+    return t.by.partition(" ")[2].partition(" - ")[0]
+
+
+def earlier(log: Path | None, drawn: list[Mutant]) -> list[Tried]:
+    """What ``log`` says of the drawn mutants."""
+    if log is None or not log.exists():
+        return []
+    told = [json.loads(x) for x in log.read_text(encoding="utf-8").splitlines()]
+    wanted = set(drawn)
+    return [t for x in told if (t := Tried(**(x | {"mutant": Mutant(**x["mutant"])}))).mutant in wanted]
 
 
 def record(
@@ -108,41 +129,56 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--only", default="", help="mutants of files whose path has this in it")
-    parser.add_argument("--tests", default="", help="with --collect: files with one of these in the path")
+    parser.add_argument(
+        "--only", default="", help="mutants of files with one of these, separated by commas, in the path"
+    )
+    parser.add_argument(
+        "--tests", default="", help="test files with one of these, separated by commas, in the path"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=Limits.tests, help="of tests for each mutant")
-    parser.add_argument("--coverage", type=Path, default=ROOT / "build" / "coverage.json.gz")
-    parser.add_argument("--collect", action="store_true", help="collect the coverage anew")
+    parser.add_argument("--coverage", type=Path, default=ROOT / "build" / "coverage")
+    parser.add_argument("--collect", action="store_true", help="collect the coverage that is not known, and stop")
+    parser.add_argument(
+        "--log", type=Path, help="a file with what was tried: a run that was stopped goes on there"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     start = time.monotonic()
-    if options.collect or not options.coverage.exists():
-        collect(ROOT, test_files(options.tests), options.jobs, SLOW).save(options.coverage)
+    parts, files, limits = Parts(ROOT, options.coverage), test_files(options.tests), Limits(options.seconds)
+    if options.collect:
+        parts.collect(files, options.jobs)
         print(f"coverage collected in {time.monotonic() - start:.0f} s", flush=True)
-        if options.collect:
-            return 0
-    coverage, limits = Coverage.load(options.coverage), Limits(options.seconds)
-    stale = coverage.stale(ROOT / "src" / "tilemma")
-    if stale:
-        print(f"changed since the coverage was collected, run with --collect: {', '.join(stale)}", file=sys.stderr)
+        return 0
+    coverage = parts.merged(files)
+    if not coverage.tests:
+        print("no coverage: run with --collect", file=sys.stderr)
         return 2
-    population = [m for m in all_mutants(ROOT) if options.only in m.file]
+    population = [m for m in all_mutants(ROOT) if any(part in m.file for part in options.only.split(","))]
     options.population = len(population)
-    work = [(m, chosen_tests(coverage, m, limits), limits) for m in draw(population, options.count, options.seed)]
+    drawn = draw(population, options.count, options.seed)
     reasons = {e["mutant"]: e["why"] for e in json.loads(EQUIVALENT.read_text(encoding="utf-8"))}
-    tried: list[Tried] = []
+    tried = earlier(options.log, drawn)
+    known = {t.mutant for t in tried}
+    work = [(m, chosen_tests(coverage, m, limits), limits) for m in drawn if m not in known]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for t in pool.imap_unordered(Worker.attempt, work):
             tried.append(t)
+            if options.log:
+                with options.log.open("a", encoding="utf-8") as log:
+                    log.write(json.dumps(dataclasses.asdict(t)) + "\n")
             if t.verdict not in DEAD:
                 known = " (equivalent)" if t.mutant.key in reasons else ""
                 print(f"{t.verdict}{known} {t.mutant.file}:{t.mutant.line} {t.mutant.operator}, {t.tests} tests")
                 print("\n".join(f"    {x}" for x in diff(t.mutant)), flush=True)
             if len(tried) % 25 == 0:
                 dead = sum(t.verdict in DEAD for t in tried)
-                print(f"{len(tried)} of {len(work)}, {dead} dead, {time.monotonic() - start:.0f} s", flush=True)
+                print(f"{len(tried)} of {len(drawn)}, {dead} dead, {time.monotonic() - start:.0f} s", flush=True)
+        unsound = pool.apply(Worker.failing, (sorted({test_of(t) for t in tried if t.by}),))
         pool.map(Worker.close, range(options.jobs), chunksize=1)
+    if unsound:
+        print(f"fail without a mutant: {', '.join(unsound)}", file=sys.stderr)
+        return 2
     found = record(tried, reasons, options, time.monotonic() - start)
     print(f"{found['died']} of {found['drawn']} died, {len(found['equivalent'])} equivalent: {found['share']:.1%}")
     if options.json:

@@ -1,135 +1,128 @@
-"""A plugin of pytest: which lines of the package each test runs, and how long it takes.
-
-``python -m pytest -p dev.source_mutation.collect`` writes them to the file that COVERAGE_OUT names.  Python
-3.12 and later tell each line once for a test, at almost no cost (`sys.monitoring`); before, a trace function does.
-"""
+"""Runs test files, each in a fork of one process that has imported the package with probes in its statements."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import json
 import os
+import pkgutil
+import signal
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-import tilemma
+from dev.source_mutation.probes import Probes
 
-PACKAGE = str(Path(tilemma.__file__).resolve().parent) + os.sep
-# Calls of one function in one test after which the trace function no longer looks.
-ENOUGH = 100
-FOLDERS = ("arithmetic", "ir", "passes", "lang", "croqtile", "targets/cpu", "targets/ptx", "runtime")
-
-
-class Lines:
-    """Lines seen since the last `take`, as (file, line)."""
-
-    def __init__(self) -> None:
-        self.seen: set[tuple[str, int]] = set()
-        self.files: dict[str, str | None] = {}
-
-    def name(self, code: CodeType) -> str | None:
-        """The file within the package, None for those that are not looked at."""
-        path = code.co_filename
-        if path not in self.files:
-            inside = path.removeprefix(PACKAGE).replace(os.sep, "/") if path.startswith(PACKAGE) else ""
-            self.files[path] = inside if inside.startswith(tuple(f"{f}/" for f in FOLDERS)) else None
-        return self.files[path]
-
-    def take(self) -> set[tuple[str, int]]:
-        found, self.seen = self.seen, set()
-        return found
+# What the tests import besides the package: loaded once.
+PRELOADED = ("numpy", "ml_dtypes", "hypothesis", "pytest", "_pytest.assertion.rewrite", "tensor_layouts", "lark",
+             "click.testing")  # fmt: skip
 
 
-class Monitored(Lines):
-    def start(self) -> None:
-        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
-        self.api = monitoring
-        monitoring.use_tool_id(monitoring.COVERAGE_ID, "source_mutation")
-        monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.LINE, self.line)
-        monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.LINE)
-
-    def line(self, code: CodeType, number: int) -> Any:
-        name = self.name(code)
-        if name is not None:
-            self.seen.add((name, number))
-        return self.api.DISABLE
-
-    def take(self) -> set[tuple[str, int]]:
-        self.api.restart_events()
-        return super().take()
+# Tests that take longer, in seconds of processor time, are not used; nor are more cases of one test function.
+SLOW, CASES = 4.0, 6
 
 
-class Traced(Lines):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: dict[CodeType, int] = {}
-
-    def start(self) -> None:
-        sys.settrace(self.call)
-        threading.settrace(self.call)
-
-    def call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        code = frame.f_code
-        name = self.name(code)
-        if name is None:
-            return None
-        count = self.calls[code] = self.calls.get(code, 0) + 1
-        if count > ENOUGH:
-            return None
-        add = self.seen.add
-        add((name, frame.f_lineno))
-
-        def line(inner: FrameType, event: str, arg: Any) -> Any:
-            add((name, inner.f_lineno))
-            return line
-
-        return line
-
-    def take(self) -> set[tuple[str, int]]:
-        self.calls.clear()
-        sys.settrace(self.call)
-        return super().take()
+T = TypeVar("T")
 
 
-LINES: Lines = Monitored() if hasattr(sys, "monitoring") else Traced()
-FOUND: dict[str, Any] = {}
+class Collector:
+    """A plugin of pytest: the lines that each test runs, its fixtures included, and the seconds it takes."""
+
+    def __init__(self, probes: Probes) -> None:
+        self.probes = probes
+        self.found: dict[str, Any] = {}
+        self.not_passed: set[str] = set()
+
+    @staticmethod
+    def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+        functions: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        items[:] = [item for cases in functions.values() for item in spread(cases, CASES)]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        self.probes.take()
+        start = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, SLOW)
+        result = yield
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        seconds = time.process_time() - start
+        self.found[item.nodeid] = {"seconds": round(seconds, 3), "lines": self.probes.take()}
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, Any, Any]:
+        """Tests that fail or are skipped cover nothing."""
+        report = yield
+        if not report.passed:
+            self.not_passed.add(item.nodeid)
+        return report
+
+    def passed(self) -> dict[str, Any]:
+        return {n: x for n, x in self.found.items() if n not in self.not_passed}
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    LINES.start()  # type: ignore[attr-defined]
+def spread(found: Sequence[T], most: int) -> list[T]:
+    """At most so many of ``found``, at equal distances."""
+    return [found[n * len(found) // most] for n in range(most)] if len(found) > most else list(found)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Fixtures count: a module's first test has what they run, and so has each test of its own."""
-    LINES.take()
-    start = time.perf_counter()
-    result = yield
-    seconds = time.perf_counter() - start
-    lines: dict[str, list[int]] = {}
-    for name, number in LINES.take():
-        lines.setdefault(name, []).append(number)
-    FOUND[item.nodeid] = {"seconds": round(seconds, 3), "lines": {n: sorted(x) for n, x in lines.items()}}
-    return result
+def collect_files(
+    root: Path, files: Iterable[str], jobs: int, save: Callable[[str, dict[str, Any]], None]
+) -> None:
+    """For each file, ``save`` receives: node id of each test that passed -> seconds of processor time, lines.
+
+    The package must not have been imported by this process.
+    """
+    assert "tilemma" not in sys.modules
+    package = root / "src" / "tilemma"
+    probes = Probes(package)
+    probes.install()
+    for name in PRELOADED:
+        importlib.import_module(name)
+    for module in pkgutil.walk_packages([str(package)], "tilemma."):
+        # Some need a library that is not here.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module.name)
+    running: dict[int, tuple[str, Path]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+
+        def finish_one() -> None:
+            child, _ = os.wait()
+            file, out = running.pop(child)
+            part = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+            save(file, part)
+            print(f"{file}: {len(part)} tests, {sum(x['seconds'] for x in part.values()):.1f} s", flush=True)
+
+        for n, file in enumerate(files):
+            if len(running) == jobs:
+                finish_one()
+            out = Path(folder) / f"{n}.json"
+            child = os.fork()
+            if child == 0:
+                os._exit(_run_file(file, out, probes))
+            running[child] = file, out
+        while running:
+            finish_one()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Tests that fail or are skipped cover nothing."""
-    report = yield
-    if not report.passed:
-        FOUND.setdefault("not passed", []).append(item.nodeid)
-    return report
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    sys.settrace(None)
-    failed = set(FOUND.pop("not passed", []))
-    kept = {n: x for n, x in FOUND.items() if n not in failed}
-    Path(os.environ["COVERAGE_OUT"]).write_text(json.dumps(kept), encoding="utf-8")
+def _run_file(file: str, out: Path, probes: Probes) -> int:
+    collector = Collector(probes)
+    signal.signal(signal.SIGPROF, lambda *_: pytest.skip("slow"))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            pytest.main(["-q", "-p", "no:cacheprovider", file], plugins=[collector])
+        out.write_text(json.dumps(collector.passed()), encoding="utf-8")
+    except BaseException:
+        return 1
+    return 0

@@ -5,16 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from dev.source_mutation.collect import collect_files
 
 # Tests kept for a line, and at most so many of one function.
 KEPT, OF_ONE_FUNCTION = 80, 8
@@ -22,20 +19,10 @@ KEPT, OF_ONE_FUNCTION = 80, 8
 
 @dataclass(frozen=True)
 class Coverage:
-    """``tests``: node ids with seconds; ``lines``: file -> line -> tests by number, the most useful first.
-
-    ``sources``: a hash of each file as it was: of one that has changed since, the lines are not known.
-    """
+    """``tests``: node ids with seconds; ``lines``: file -> line -> tests by number, the most useful first."""
 
     tests: list[tuple[str, float]]
     lines: dict[str, dict[str, list[int]]]
-    sources: dict[str, str] = field(default_factory=dict)
-
-    def stale(self, package: Path) -> list[str]:
-        """Files that changed since the coverage was collected."""
-        return [
-            f for f, known in self.sources.items() if not (package / f).exists() or known != digest(package / f)
-        ]
 
     def covering(self, file: str, line: int, seconds: float) -> list[tuple[str, float]]:
         """Tests of a line, as many as run in ``seconds``."""
@@ -46,52 +33,49 @@ class Coverage:
                 left -= self.tests[n][1]
         return found
 
-    def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with gzip.open(path, "wt", encoding="utf-8") as f:
-            json.dump({"tests": self.tests, "lines": self.lines, "sources": self.sources}, f)
 
-    @staticmethod
-    def load(path: Path) -> Coverage:
-        with gzip.open(path, "rt", encoding="utf-8") as f:
-            data = json.load(f)
-        return Coverage([(n, s) for n, s in data["tests"]], data["lines"], data["sources"])
+@dataclass(frozen=True)
+class Parts:
+    """The coverage of each test file, kept in ``folder`` with the hashes of the files that it depends on."""
+
+    root: Path
+    folder: Path
+
+    def path(self, file: str) -> Path:
+        return self.folder / (file.replace("/", "_") + ".json.gz")
+
+    def save(self, file: str, tests: dict[str, Any]) -> None:
+        package = self.root / "src" / "tilemma"
+        sources = {f for x in tests.values() for f in x["lines"]}
+        part = {"file": file, "test": digest(self.root / file), "tests": tests,
+                "sources": {f: digest(package / f) for f in sorted(sources)}}  # fmt: skip
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with gzip.open(self.path(file), "wt", encoding="utf-8", compresslevel=3) as f:
+            json.dump(part, f)
+
+    def load(self, file: str) -> dict[str, Any] | None:
+        """The tests of ``file`` with their lines; None where a file is not as it was when they were collected."""
+        if not self.path(file).exists():
+            return None
+        with gzip.open(self.path(file), "rt", encoding="utf-8") as f:
+            part = json.load(f)
+        package = self.root / "src" / "tilemma"
+        known = {self.root / file: part["test"], **{package / f: x for f, x in part["sources"].items()}}
+        if any(not path.exists() or digest(path) != x for path, x in known.items()):
+            return None
+        tests: dict[str, Any] = part["tests"]
+        return tests
+
+    def collect(self, files: Iterable[str], jobs: int) -> None:
+        """Run the tests of those ``files`` whose coverage is not known."""
+        collect_files(self.root, [f for f in files if self.load(f) is None], jobs, self.save)
+
+    def merged(self, files: Iterable[str]) -> Coverage:
+        return ranked({n: x for file in files for n, x in (self.load(file) or {}).items()})
 
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def collect(root: Path, files: Iterable[str], jobs: int, slow: float) -> Coverage:
-    """Run the tests of ``files``, one process each; those above ``slow`` seconds are not used."""
-    found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        for part in pool.map(lambda f: _one(root, f, Path(folder)), files):
-            found |= {n: x for n, x in part.items() if x["seconds"] <= slow}
-    coverage = ranked(found)
-    package = root / "src" / "tilemma"
-    return replace(coverage, sources={f: digest(package / f) for f in sorted(coverage.lines)})
-
-
-def _one(root: Path, file: str, folder: Path) -> dict[str, Any]:
-    out = folder / (file.replace("/", "_") + ".json")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "dev.source_mutation.collect",
-        "-p",
-        "no:cacheprovider",
-        file,
-    ]
-    run = subprocess.run(
-        command, cwd=root, env={**os.environ, "COVERAGE_OUT": str(out)}, capture_output=True, text=True
-    )
-    last = run.stdout.strip().splitlines()[-1:] or [run.stderr[-200:]]
-    print(f"{file}: {last[0]}", flush=True)
-    return json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
 
 
 def ranked(found: Mapping[str, Any]) -> Coverage:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import compileall
 import importlib
 import io
 import os
+import py_compile
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -14,25 +17,28 @@ import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
-from dev.source_mutation.collect import FOLDERS
+from dev.source_mutation.collect import PRELOADED
 from dev.source_mutation.coverage import Coverage
 from dev.source_mutation.operators import Mutant, mutants
+from dev.source_mutation.probes import FOLDERS
 
 COPIED = ("src", "tests", "dev", "bench", "docs", "examples")
-# What a mutant's tests import besides the package: loaded once, before the process of a mutant is forked.
-_PRELOADED = ("numpy", "ml_dtypes", "hypothesis", "pytest", "_pytest.assertion.rewrite", "tensor_layouts", "lark",
-              "click.testing")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Limits:
-    """``tests``: seconds of tests for one mutant, as timed without it; ``factor``, ``more``: the time limit."""
+    """``tests``: seconds of tests for one mutant, as timed without it; ``factor``, ``more``: the time limit.
+
+    All are processor time.  A mutant that waits for ever ends after ``patience`` times the limit on the clock.
+    """
 
     tests: float = 20.0
     factor: float = 4.0
     more: float = 15.0
+    patience: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,9 @@ class Place:
             shutil.copytree(root / name, self.root / name, ignore=ignored)
         for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"):
             shutil.copy(root / name, self.root / name)
-        for name in _PRELOADED:
+        # Valid by the hash of the source, whatever the clock says of a file that changes twice in a second.
+        compileall.compile_dir(self.root, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+        for name in PRELOADED:
             importlib.import_module(name)
         self.log = self.folder / "log"
 
@@ -83,18 +91,21 @@ class Place:
         path.write_text(mutant.applied(sound), encoding="utf-8")
         start = time.monotonic()
         try:
-            verdict, by = self._run([n for n, _ in tests], limits.factor * sum(s for _, s in tests) + limits.more)
+            verdict, by = self.run([n for n, _ in tests], limits.factor * sum(s for _, s in tests) + limits.more,
+                                   limits.patience)  # fmt: skip
         finally:
             path.write_text(sound, encoding="utf-8")
         return Tried(mutant, verdict, len(tests), round(time.monotonic() - start, 1), by)
 
-    def _run(self, tests: Sequence[str], seconds: float) -> tuple[str, str]:
+    def run(self, tests: Sequence[str], seconds: float, patience: float) -> tuple[str, str]:
+        """The verdict of ``tests`` on the source as it stands, and the first that failed."""
         self.log.write_text("")
         child = os.fork()
         if child == 0:
             os.setsid()
+            resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds), ceil(seconds) + 1))
             os._exit(self._in_child(tests))
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience * seconds
         while True:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
@@ -104,10 +115,12 @@ class Place:
                 os.waitpid(child, 0)
                 return "timed out", ""
             time.sleep(0.02)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+            return "timed out", ""
         failed = [
             x for x in self.log.read_text(errors="replace").splitlines() if x.startswith(("FAILED", "ERROR"))
         ]
-        return ("survived", "") if status == 0 else ("killed", failed[0][:200] if failed else "")
+        return ("survived", "") if status == 0 else ("killed", failed[0][:300] if failed else "")
 
     def _in_child(self, tests: Sequence[str]) -> int:
         """pytest's exit status; nothing of the package was imported before."""
@@ -116,9 +129,7 @@ class Place:
         os.chdir(self.root)
         # A mutant must not meet what another one left in a cache.
         home = tempfile.mkdtemp(dir=self.folder)
-        os.environ |= {"HOME": home, "XDG_CACHE_HOME": home, "PYTHONDONTWRITEBYTECODE": "1"}
-        os.environ["PYTHONPATH"] = str(self.root / "src")
-        sys.dont_write_bytecode = True
+        os.environ |= {"HOME": home, "XDG_CACHE_HOME": home, "PYTHONPATH": str(self.root / "src")}
         for name in [n for n in sys.modules if n.partition(".")[0] in ("tilemma", "dev")]:
             del sys.modules[name]
         sys.path[:0] = [str(self.root / "src"), str(self.root)]
