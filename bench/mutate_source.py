@@ -89,6 +89,17 @@ def earlier(log: Path | None, drawn: list[Mutant]) -> list[Tried]:
     return [t for x in told if (t := Tried(**(x | {"mutant": Mutant(**x["mutant"])}))).mutant in wanted]
 
 
+def note(t: Tried, log: Path | None, reasons: dict[str, str]) -> None:
+    """Write ``t`` to the log; print it if it survived."""
+    if log:
+        with log.open("a", encoding="utf-8") as f:
+            f.write(json.dumps(dataclasses.asdict(t)) + "\n")
+    if t.verdict not in DEAD:
+        known = " (equivalent)" if t.mutant.key in reasons else ""
+        print(f"{t.verdict}{known} {t.mutant.file}:{t.mutant.line} {t.mutant.operator}, {t.tests} tests")
+        print("\n".join(f"    {x}" for x in diff(t.mutant)), flush=True)
+
+
 def record(
     tried: list[Tried], reasons: dict[str, str], options: argparse.Namespace, seconds: float
 ) -> dict[str, Any]:
@@ -159,18 +170,12 @@ def main() -> int:
     drawn = draw(population, options.count, options.seed)
     reasons = {e["mutant"]: e["why"] for e in json.loads(EQUIVALENT.read_text(encoding="utf-8"))}
     tried = earlier(options.log, drawn)
-    known = {t.mutant for t in tried}
-    work = [(m, chosen_tests(coverage, m, limits), limits) for m in drawn if m not in known]
+    done = {t.mutant for t in tried}
+    work = [(m, chosen_tests(coverage, m, limits), limits) for m in drawn if m not in done]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for t in pool.imap_unordered(Worker.attempt, work):
             tried.append(t)
-            if options.log:
-                with options.log.open("a", encoding="utf-8") as log:
-                    log.write(json.dumps(dataclasses.asdict(t)) + "\n")
-            if t.verdict not in DEAD:
-                known = " (equivalent)" if t.mutant.key in reasons else ""
-                print(f"{t.verdict}{known} {t.mutant.file}:{t.mutant.line} {t.mutant.operator}, {t.tests} tests")
-                print("\n".join(f"    {x}" for x in diff(t.mutant)), flush=True)
+            note(t, options.log, reasons)
             if len(tried) % 25 == 0:
                 dead = sum(t.verdict in DEAD for t in tried)
                 print(f"{len(tried)} of {len(drawn)}, {dead} dead, {time.monotonic() - start:.0f} s", flush=True)

@@ -25,8 +25,9 @@ PRELOADED = ("numpy", "ml_dtypes", "hypothesis", "pytest", "_pytest.assertion.re
              "click.testing")  # fmt: skip
 
 
-# Tests that take longer, in seconds of processor time, are not used; nor are more cases of one test function.
-SLOW, CASES = 4.0, 6
+# Seconds of processor time: a test that takes longer is not used, nor are more cases of a function that has had so
+# many of them and so much time.
+SLOW, CASES, FOR_CASES = 4.0, 6, 1.5
 
 
 T = TypeVar("T")
@@ -38,14 +39,22 @@ class Collector:
     def __init__(self, probes: Probes) -> None:
         self.probes = probes
         self.found: dict[str, Any] = {}
+        self.ran: set[str] = set()
         self.not_passed: set[str] = set()
+        self.had: dict[str, list[float]] = {}
 
     @staticmethod
     def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+        """Of each function, cases that are far apart come first."""
         functions: dict[str, list[pytest.Item]] = {}
         for item in items:
-            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        items[:] = [item for cases in functions.values() for item in spread(cases, CASES)]
+            functions.setdefault(_function(item), []).append(item)
+        items[:] = [item for cases in functions.values() for item in spread_first(cases, CASES)]
+
+    @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
+    def leave_out(self, item: pytest.Item) -> bool | None:
+        had = self.had.get(_function(item), [])
+        return True if len(had) >= CASES and sum(had) > FOR_CASES else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -56,6 +65,7 @@ class Collector:
         signal.setitimer(signal.ITIMER_PROF, 0)
         seconds = time.process_time() - start
         self.found[item.nodeid] = {"seconds": round(seconds, 3), "lines": self.probes.take()}
+        self.had.setdefault(_function(item), []).append(seconds)
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -64,17 +74,21 @@ class Collector:
     ) -> Generator[None, Any, Any]:
         """Tests that fail or are skipped cover nothing."""
         report = yield
-        if not report.passed:
-            self.not_passed.add(item.nodeid)
+        (self.ran if report.passed else self.not_passed).add(item.nodeid)
         return report
 
     def passed(self) -> dict[str, Any]:
-        return {n: x for n, x in self.found.items() if n not in self.not_passed}
+        return {n: self.found[n] for n in self.ran - self.not_passed}
 
 
-def spread(found: Sequence[T], most: int) -> list[T]:
-    """At most so many of ``found``, at equal distances."""
-    return [found[n * len(found) // most] for n in range(most)] if len(found) > most else list(found)
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def spread_first(found: Sequence[T], count: int) -> list[T]:
+    """All of ``found``; first so many of them at equal distances."""
+    chosen = sorted({n * len(found) // count for n in range(count)}) if len(found) > count else range(len(found))
+    return [found[n] for n in (*chosen, *(n for n in range(len(found)) if n not in chosen))]
 
 
 def collect_files(

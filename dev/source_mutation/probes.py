@@ -18,7 +18,7 @@ _NAME = "__statement_ran__"
 
 
 def instrument(tree: ast.Module) -> list[list[int]]:
-    """Insert the stores into ``tree``; returns the lines of each statement, those of statements inside left out."""
+    """Insert the stores into ``tree``; returns the lines of each statement, without those inside it."""
     places: list[list[int]] = []
     for node in list(ast.walk(tree)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -1,28 +1,86 @@
 """Blocks as text, for tests of one pass: the operations of a block go in, and come out, as IR text.
 
-A plan of a copy is written ``@engine(level, threads)``, such as ``{@cp.async(block, 128)}``; boxes of TMA and what
-the plan counts follow as further arguments.
+``cases/PASS.ir`` has the cases of one pass.  ``== name`` starts a case; then comes a block, ``-->``, and what the pass
+makes of the block: its operations, or the code and the place of an error, and the decisions as lines of ``#``.
+A block alone is both: the pass puts back the operations and attributes that are its own (`OWN`).  A first line
+``@arch sm_80``, ``@parameters ..`` or ``@head ..`` changes the target, the kernel's parameters, the block's own line.
+
+A plan of a copy is written ``@engine(level, threads)``, such as ``{@cp.async(block, 128)}``; the other fields of a
+plan follow.  After a change of a pass, ``python tests/targets/ptx/passes/block_text.py`` writes the files anew: read
+the difference.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from pathlib import Path
 from textwrap import dedent, indent
 
+from tilemma.errors import CompileError
 from tilemma.ir.parser import parse_kernel
 from tilemma.ir.printer import print_kernel
 from tilemma.ir.tile import Kernel
+from tilemma.passes.decision import Decision
+from tilemma.targets.ptx.passes import PASSES
 
-PARAMETERS = "global f32 x[M, K], global f32 y[M, K]"
-# The operations that synchronisation inserts.
-SYNC = ("barrier", "copy_commit", "copy_wait", "proxy_fence", "mma_fence", "mma_commit", "mma_wait", "bulk_wait")
-_SHORT = re.compile(r"@([\w.]+)\(([\w-]+), (\d+)((?:, [^()]*(?:\([^()]*\))?)*)\)")
-_LONG = re.compile(
-    r"plan = CopyPlan\(engine = ([\w.]+), vector = 4, level = ([\w-]+), threads = (\d+)((?:, [^()]*(?:\([^()]*\))?)*)\)"
-)
+FOLDER = Path(__file__).parent / "cases"
+SETTINGS = {
+    "arch": "sm_90a",
+    "parameters": "global f32 x[M, K], global f32 y[M, K]",
+    "head": "parallel (b: 1) : block",
+}
+# The operations and the attributes that a pass puts back.
+OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "InsertSync": (("barrier", "copy_commit", "copy_wait", "proxy_fence", "mma_fence", "mma_commit", "mma_wait",
+                    "bulk_wait"), ()),
+    "PlanEvents": ((), ("arrivals", "by", "bytes", "counted")),
+}  # fmt: skip
+_REST = r"((?:, [^()]*(?:\([^()]*\))?)*)\)"
+_SHORT = re.compile(rf"@([\w.]+)\(([\w-]+), (\d+){_REST}")
+_LONG = re.compile(rf"plan = CopyPlan\(engine = ([\w.]+), vector = 4, level = ([\w-]+), threads = (\d+){_REST}")
 
 
-def kernel(body: str, parameters: str = PARAMETERS, head: str = "parallel (b: 1) : block") -> Kernel:
+@dataclass(frozen=True)
+class Case:
+    name: str
+    settings: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return "\n".join(
+            x for x in (f"== {self.name}", self.settings, self.before, self.before and "-->", self.after) if x
+        )
+
+
+def parse_cases(pass_name: str) -> list[Case]:
+    found = ("\n" + (FOLDER / f"{pass_name}.ir").read_text(encoding="utf-8")).split("\n== ")[1:]
+    return [_case(*c.strip("\n").partition("\n")[::2]) for c in found]
+
+
+def _case(name: str, body: str) -> Case:
+    lines = body.split("\n")
+    settings = [x for x in lines if x.startswith("@")]
+    before, _, after = "\n".join(lines[len(settings) :]).rpartition("\n-->\n")
+    return Case(name, "\n".join(settings), before, after)
+
+
+def result(pass_name: str, case: Case) -> str:
+    """What the pass makes of the case's block."""
+    settings = SETTINGS | dict(x[1:].split(" ", 1) for x in case.settings.split("\n") if x)
+    found = next(p for p in PASSES(settings["arch"]) if type(p).__name__ == pass_name)
+    before = kernel(case.before or without_own(pass_name, case.after), settings["parameters"], settings["head"])
+    log: list[Decision] = []
+    try:
+        after = text(found.run(before, log))
+    except CompileError as e:
+        line = print_kernel(before).split("\n")[e.span.line - 1].strip() if e.span else ""
+        return _LONG.sub(r"@\1(\2, \3\4)", f"error {e.code}: {e.message}\nat {line}")
+    return "\n".join((after, *(f"# {'warning: ' * d.warning}{d.subject}: {d.text}" for d in log if d.text)))
+
+
+def kernel(body: str, parameters: str = SETTINGS["parameters"], head: str = SETTINGS["head"]) -> Kernel:
     long = r"plan = CopyPlan(engine = \1, vector = 4, level = \2, threads = \3\4)"
     inside = indent(dedent(_SHORT.sub(long, body)).strip("\n"), " " * 4)
     return parse_kernel(f"kernel k({parameters}) {{\n  {head} {{\n{inside}\n  }}\n}}\n")
@@ -34,6 +92,24 @@ def text(k: Kernel) -> str:
     return _LONG.sub(r"@\1(\2, \3\4)", dedent("\n".join(lines)))
 
 
-def without(body: str, names: tuple[str, ...] = SYNC) -> str:
-    """``body`` without the operations of these names."""
-    return "\n".join(line for line in body.split("\n") if not line.strip().split(" ")[0].startswith(names))
+def without_own(pass_name: str, after: str) -> str:
+    """``after`` without what the pass puts there."""
+    operations, attributes = OWN[pass_name]
+    lines = (x for x in after.split("\n") if not x.strip().split(" ")[0].startswith(("#", *operations)))
+    body = "\n".join(lines)
+    for name in attributes:
+        one = rf"\b{name} = [^,(){{}}]+"
+        body = re.sub(rf", {one}| \{{{one}\}}", "", body)
+        body = re.sub(rf"\{{{one}, ", "{", body)
+    return body
+
+
+def update() -> None:
+    """Write every file with what the passes make of the blocks now."""
+    for path in sorted(FOLDER.glob("*.ir")):
+        found = [Case(c.name, c.settings, c.before, result(path.stem, c)) for c in parse_cases(path.stem)]
+        path.write_text("\n\n".join(map(str, found)) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    update()
