@@ -1,13 +1,12 @@
 """Blocks as text, for tests of one pass: the operations of a block go in, and come out, as IR text.
 
-``cases/PASS.ir`` has the cases of one pass.  ``== name`` starts a case; then comes a block, ``-->``, and what the pass
-makes of the block: its operations, or the code and the place of an error, and the decisions as lines of ``#``.
+``cases/PASS.ir`` has the cases of one pass.  ``== name`` starts a case; then comes a block, ``-->``, and what the
+pass makes of the block: operations, or the code and the place of an error; lines of ``#`` are the decisions.
 A block alone is both: the pass puts back the operations and attributes that are its own (`OWN`).  A first line
-``@arch sm_80``, ``@parameters ..`` or ``@head ..`` changes the target, the kernel's parameters, the block's own line.
+``@arch sm_80``, ``@parameters ..`` or ``@head ..`` changes the target, the kernel's parameters, the block's line.
 
-A plan of a copy is written ``@engine(level, threads)``, such as ``{@cp.async(block, 128)}``; the other fields of a
-plan follow.  After a change of a pass, ``python tests/targets/ptx/passes/block_text.py`` writes the files anew: read
-the difference.
+A plan of a copy is written ``@engine(level, threads)``, such as ``{@cp.async(block, 128)}``; its other fields follow.
+After a change of a pass, ``python tests/targets/ptx/passes/block_text.py`` writes the files anew: read the difference.
 """
 
 from __future__ import annotations
