@@ -95,18 +95,16 @@ def ranked(found: Mapping[str, Any]) -> Coverage:
     functions = [n.partition("[")[0] for n in names]
     for place in lines.values():
         for line, tests in place.items():
-            place[line] = _varied(tests, functions)
+            place[line] = _varied(tests, functions, cost)
     return Coverage([(n, found[n]["seconds"]) for n in names], lines)
 
 
-def _varied(tests: list[int], functions: list[str]) -> list[int]:
+def _varied(tests: list[int], functions: list[str], cost: list[float]) -> list[int]:
     """The first of ``tests``, of many functions: cases of one function tell much the same."""
     counted: Counter[str] = Counter()
-    first, later = [], []
+    order = {}
     for n in tests:
         counted[functions[n]] += 1
-        if counted[functions[n]] <= 2:
-            first.append(n)
-        elif counted[functions[n]] <= OF_ONE_FUNCTION:
-            later.append(n)
-    return [*first, *later][:KEPT]
+        if counted[functions[n]] <= OF_ONE_FUNCTION:
+            order[n] = cost[n] * counted[functions[n]]
+    return sorted(order, key=order.__getitem__)[:KEPT]

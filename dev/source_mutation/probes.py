@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 FOLDERS = ("arithmetic", "ir", "passes", "lang", "croqtile", "targets/cpu", "targets/ptx", "runtime")
-_NAME = "__statement_ran__"
+STORE = "__statement_ran__"
 
 
 def instrument(tree: ast.Module) -> list[list[int]]:
@@ -45,7 +45,7 @@ def _with_stores(body: Sequence[ast.stmt], places: list[list[int]]) -> list[ast.
     for n, statement in enumerate(body):
         is_docstring = n == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not is_docstring and not isinstance(statement, (ast.Nonlocal, ast.Global)):
-            store = ast.parse(f"{_NAME}[{len(places)}] = 1").body[0]
+            store = ast.parse(f"{STORE}[{len(places)}] = 1").body[0]
             for part in ast.walk(store):
                 ast.copy_location(part, statement)
             result.append(store)
@@ -118,5 +118,5 @@ class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         code = self.get_code(module.__name__)
         ran = self.probes.ran[self.file] = bytearray(len(self.probes.places[self.file]))
-        module.__dict__[_NAME] = ran
+        module.__dict__[STORE] = ran
         exec(code, module.__dict__)

@@ -77,7 +77,9 @@ class Place:
         for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"):
             shutil.copy(root / name, self.root / name)
         # Valid by the hash of the source, whatever the clock says of a file that changes twice in a second.
-        compileall.compile_dir(self.root, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+        compileall.compile_dir(
+            self.root / "src", quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
+        )
         for name in PRELOADED:
             importlib.import_module(name)
         self.log = self.folder / "log"

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dev.source_mutation.coverage import Coverage, digest, ranked
+from dev.source_mutation.collect import spread_first
+from dev.source_mutation.coverage import Coverage, Parts, ranked
 from dev.source_mutation.operators import OPERATORS, mutants
+from dev.source_mutation.probes import STORE, instrument
 from dev.source_mutation.survey import Limits, all_mutants, chosen_tests, draw
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,21 +82,103 @@ def test_near_and_quick_tests_come_first() -> None:
     told = {
         "t/a.py::far": {"seconds": 0.1, "lines": {"x.py": list(range(1, 400))}},
         "t/a.py::slow": {"seconds": 9.0, "lines": {"x.py": [7]}},
-        **{f"t/b.py::near[{n}]": {"seconds": 0.1, "lines": {"x.py": [7]}} for n in range(20)},
+        **{f"t/b.py::near[{n}]": {"seconds": 0.1, "lines": {"x.py": [7]}} for n in range(100)},
     }
     coverage = ranked(told)
-    names = [n for n, _ in coverage.covering("x.py", 7, 5.0)]
+    names = [n for n, _ in coverage.covering("x.py", 7, 20.0)]
     assert all(n.startswith("t/b.py::near") for n in names[:2])
-    assert "t/a.py::far" in names and "t/a.py::slow" not in names and len(names) < 12
+    assert "t/a.py::far" in names and len(names) == 62
     assert coverage.covering("x.py", 500, 5.0) == [] == coverage.covering("y.py", 1, 5.0)
+    assert "t/a.py::slow" not in [n for n, _ in coverage.covering("x.py", 7, 8.0)]
 
 
-def test_coverage_of_a_changed_file_is_not_used(written: Path) -> None:
-    coverage = Coverage([], {}, {"m.py": digest(written / "m.py")})
-    coverage.save(written / "coverage.gz")
-    assert Coverage.load(written / "coverage.gz") == coverage and coverage.stale(written) == []
-    (written / "m.py").write_text(SOURCE + "\n")
-    assert coverage.stale(written) == ["m.py"]
+def test_coverage_of_a_changed_file_is_not_used(tmp_path: Path) -> None:
+    """Neither where the test has changed nor where the source has."""
+    test, source = tmp_path / "test_x.py", tmp_path / "src" / "tilemma" / "ir" / "m.py"
+    source.parent.mkdir(parents=True)
+    told = {"test_x.py::a": {"seconds": 0.5, "lines": {"ir/m.py": [2, 3]}}}
+    for changed in (test, source):
+        test.write_text("def test_a(): pass\n")
+        source.write_text(SOURCE)
+        parts = Parts(tmp_path, tmp_path / "coverage")
+        assert parts.load("test_y.py") is None
+        parts.save("test_x.py", told)
+        assert parts.load("test_x.py") == told
+        assert parts.merged(["test_x.py"]).covering("ir/m.py", 3, 1.0) == [("test_x.py::a", 0.5)]
+        changed.write_text(SOURCE + "\n")
+        assert parts.load("test_x.py") is None
+        assert parts.merged(["test_x.py"]).tests == []
+
+
+STATEMENTS = '''
+x = __file__
+def f(a):
+    """Text."""
+    for i in range(a):
+        if i == 1 or (
+            i == 3
+        ):
+            continue
+        try:
+            g = lambda: (
+                i)
+            1 // (2 - i)
+        except ZeroDivisionError:
+            return (
+                g())
+    else:
+        with open(x):
+            def inner():
+                return 7
+    match a:
+        case 0:
+            return None
+    return 5
+'''
+
+
+@pytest.mark.parametrize(
+    ("argument", "result", "lines"),
+    [
+        (0, None, "5 17 18 19 21 22 23"),
+        (1, 5, "5 6 7 8 10 11 12 13 14 17 18 19 21 22 24"),
+        (3, 2, "5 6 7 8 9 10 11 12 13 14 15 16 17"),
+    ],
+)
+def test_lines_of_the_statements_that_ran(argument: int, result: int | None, lines: str) -> None:
+    """Every line of a statement counts, without those of statements inside it."""
+    tree = ast.parse(STATEMENTS)
+    places = instrument(tree)
+    ran = bytearray(len(places))
+    names: dict[str, Any] = {STORE: ran, "__file__": __file__}
+    exec(compile(tree, "statements", "exec"), names)
+    assert not any(ran) and names["f"](argument) == result
+    found = {line for n, hit in enumerate(ran) if hit for line in places[n]}
+    assert found == set(map(int, lines.split()))
+
+
+def test_coverage_is_collected(tmp_path: Path) -> None:
+    """In an interpreter of its own, which has not imported the package."""
+    command = [sys.executable, "bench/mutate_source.py", "--collect", "--tests", "ir/test_program_points",
+               "--coverage", str(tmp_path)]  # fmt: skip
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
+    file = "tests/ir/test_program_points.py"
+    told = Parts(ROOT, tmp_path).load(file)
+    assert told is not None
+    lines = (ROOT / "src" / "tilemma" / "ir" / "program_points.py").read_text(encoding="utf-8").splitlines()
+    at = 1 + next(n for n, line in enumerate(lines) if "self.insertions.append" in line)
+    covering = {
+        name.partition("::")[2] for name, x in told.items() if at in x["lines"].get("ir/program_points.py", ())
+    }
+    assert covering == {
+        "test_what_is_put_in_earlier_moves_what_follows_and_nothing_else",
+        "test_a_point_behind_what_was_put_in_stays_where_it_is",
+    }
+
+
+def test_cases_far_apart_come_first() -> None:
+    assert spread_first(range(10), 3) == [0, 3, 6, 1, 2, 4, 5, 7, 8, 9]
+    assert spread_first("ab", 3) == ["a", "b"] and spread_first("abc", 3) == ["a", "b", "c"]
 
 
 # Tried in an interpreter of its own: a forked worker of pytest-xdist has threads and modules of other tests.
@@ -101,6 +186,7 @@ TRIALS = """
 import json, sys
 from pathlib import Path
 from dev.source_mutation.operators import Mutant
+from dev.source_mutation.probes import STORE, instrument
 from dev.source_mutation.survey import Limits, Place
 
 place = Place(Path(sys.argv[1]))

@@ -5,8 +5,8 @@ pass makes of the block: operations, or the code and the place of an error; line
 A block alone is both: the pass puts back the operations and attributes that are its own (`OWN`).  A first line
 ``@arch sm_80``, ``@parameters ..`` or ``@head ..`` changes the target, the kernel's parameters, the block's line.
 
-A plan of a copy is written ``@engine(level, threads)``, such as ``{@cp.async(block, 128)}``; its other fields follow.
-After a change of a pass, ``python tests/targets/ptx/passes/block_text.py`` writes the files anew: read the difference.
+A plan of a copy is written ``@engine(level, threads)``: ``{@cp.async(block, 128)}``; other fields follow.  After
+a change of a pass, ``python tests/targets/ptx/passes/block_text.py`` writes the files anew: read the difference.
 """
 
 from __future__ import annotations
