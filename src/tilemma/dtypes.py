@@ -52,9 +52,9 @@ class Format:
         return self.mantissa >= other.mantissa and smallest <= others and self.largest >= other.largest
 
 
-@record
+@record(eq=False)
 class DType:
-    """An element type.
+    """An element type: one object for each, compared by identity.
 
     ``numpy`` holds one element in host memory (4-bit types take a byte on the host).  ``ptx`` is the type's
     name inside an instruction (``f16``, ``e4m3``), ``reg`` the PTX register class that carries one scalar.
@@ -79,6 +79,9 @@ class DType:
         assert self.bits in (1, 4, 6, 8, 16, 32, 64), self
         assert (self.kind == "float") == (self.format is not None), self
         assert self.bits < 8 or self.numpy.itemsize * 8 == self.bits, self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
 
     @property
     def bytes(self) -> int:
@@ -219,7 +222,7 @@ def promote(a: DType, b: DType) -> DType:
     Integers narrower than 32 bits count as s32.  Of two floats it is the one that holds the other's numbers, and
     f32 where neither does (f16 with bf16).
     """
-    if (a is b or a == b) and (a.kind == "float" or (a.kind in ("int", "uint") and a.bits >= 32)):
+    if a is b and (a.kind == "float" or (a.kind in ("int", "uint") and a.bits >= 32)):
         return a
     if a.is_float or b.is_float:
         if not a.is_float:

@@ -9,7 +9,6 @@ need not know the classes of operations.  A class that leaves something undeclar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
@@ -32,6 +31,8 @@ class Effect(Flag):
     DECLARE = auto()
     ACQUIRE = auto()
     RELEASE = auto()
+
+    __hash__ = object.__hash__  # of `Flag` it is written in Python, and runs for each operation visited
 
 
 class Order(Enum):
@@ -83,22 +84,24 @@ class Effective(Parted):
     """Base of operations: the effects of each field, found when the class is defined, and of each operation."""
 
     __slots__ = ("_reads", "_touches")
-    # The effect of each field, and for each effect the fields that have it.
+    # The effect of each field, for each effect the fields that have it, and the fields that hold operations.
     fields_touched: ClassVar[tuple[tuple[str, Effect], ...]]
     fields_with: ClassVar[dict[Effect, tuple[str, ...]]]
+    body_fields: ClassVar[tuple[str, ...]]
     _touches: tuple[Touch, ...]
     _reads: tuple[Element | FragmentElement, ...]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         marked: dict[str, Effect] = {}
-        inside = False
+        inside: list[str] = []
         for base in reversed(cls.__mro__):
             for name, annotation in vars(base).get("__annotations__", {}).items():
                 text = str(annotation)
-                inside |= text == "Body"
                 if text.startswith("ClassVar") or name.startswith("_"):
                     continue
+                if text == "Body":
+                    inside.append(name)
                 found = _MARKED.match(text)
                 if found and found[1] in _MARKERS:
                     marked[name] = _MARKERS[found[1]]
@@ -106,7 +109,7 @@ class Effective(Parted):
                     raise TypeError(f"{cls.__name__}.{name}: {text} does not say whether it is read or written")
         if not (marked or inside or hasattr(cls, "order") or Effective in cls.__bases__):
             raise TypeError(f"{cls.__name__} touches nothing and does not say what it orders")
-        cls.fields_touched = tuple(marked.items())
+        cls.fields_touched, cls.body_fields = tuple(marked.items()), tuple(inside)
         cls.fields_with = {effect: tuple(name for name, e in marked.items() if effect in e) for effect in Effect}
 
 
@@ -131,34 +134,32 @@ def _items(v: Any) -> tuple[Any, ...]:
     return () if v is None else v if isinstance(v, tuple) else (v,)
 
 
-def touched_as(op: Op, effect: Effect) -> Iterator[Any]:
+def touched_as(op: Op, effect: Effect) -> list[Any]:
     """What ``op`` itself touches with (at least) ``effect``."""
-    names = type(op).fields_with[effect]
-    return (item for name in names for item in _items(getattr(op, name)))
+    found: list[Any] = []
+    for name in type(op).fields_with[effect]:
+        v = getattr(op, name)
+        if isinstance(v, tuple):
+            found += v
+        elif v is not None:
+            found.append(v)
+    return found
 
 
 def variables_set(op: Op) -> list[Var]:
     """The mutable scalars that ``op`` itself assigns or declares."""
-    named = type(op).fields_with
-    found: list[Var] = []
-    for name in (*named[Effect.WRITE], *named[Effect.DECLARE]):
-        v = getattr(op, name)
-        if isinstance(v, Var):
-            found.append(v)
-        elif isinstance(v, tuple):
-            found += [x for x in v if isinstance(x, Var)]
-    return found
+    return [x for e in (Effect.WRITE, Effect.DECLARE) for x in touched_as(op, e) if isinstance(x, Var)]
 
 
-def written_views(op: Op) -> Iterator[View]:
+def written_views(op: Op) -> list[View]:
     """The views that ``op`` itself writes."""
-    return (x for x in touched_as(op, Effect.WRITE) if isinstance(x, View))
+    return [x for x in touched_as(op, Effect.WRITE) if isinstance(x, View)]
 
 
-def read_views(op: Op) -> Iterator[View]:
+def read_views(op: Op) -> list[View]:
     """The views that ``op`` itself reads, those of the elements in its expressions included."""
-    yield from (x for x in touched_as(op, Effect.READ) if isinstance(x, View))
-    yield from (x.view for x in element_reads(op) if isinstance(x, Element))
+    found = [x for x in touched_as(op, Effect.READ) if isinstance(x, View)]
+    return found + [x.view for x in element_reads(op) if isinstance(x, Element)]
 
 
 def element_reads(op: Op) -> tuple[Element | FragmentElement, ...]:
@@ -173,17 +174,17 @@ def element_reads(op: Op) -> tuple[Element | FragmentElement, ...]:
         return found
 
 
-def assigned(op: Op) -> Iterator[Var]:
+def assigned(op: Op) -> list[Var]:
     """The variables to which ``op`` gives a new value."""
-    return (x for x in touched_as(op, Effect.WRITE) if isinstance(x, Var))
+    return [x for x in touched_as(op, Effect.WRITE) if isinstance(x, Var)]
 
 
-def written(op: Op) -> Iterator[str]:
+def written(op: Op) -> list[str]:
     """Names of the buffers, fragments and variables that ``op`` itself writes."""
-    return (name_of(x) for x in touched_as(op, Effect.WRITE))
+    return [name_of(x) for x in touched_as(op, Effect.WRITE)]
 
 
-def declared(op: Op) -> Iterator[Any]:
+def declared(op: Op) -> list[Any]:
     """What ``op`` itself declares: variables, indices, buffers, events, fragments and futures by name."""
     return touched_as(op, Effect.DECLARE)
 

@@ -102,4 +102,4 @@ def writes(op: t.Op) -> tuple[str, ...]:
 def meets_others(op: t.Op) -> bool:
     """Whether other threads' writes may be seen after ``op``."""
     ordered = getattr(op, "order", None) is Order.THREADS
-    return ordered or isinstance(op, t.InThreads) or any(True for _ in touched_as(op, Effect.ACQUIRE))
+    return ordered or isinstance(op, t.InThreads) or bool(touched_as(op, Effect.ACQUIRE))

@@ -11,18 +11,11 @@ from tilemma.ir.expr import Element, Expr, FragmentElement, Index, field_names
 from tilemma.ir.tile import Apply, Body, Break, Continue, For, FragmentRef, Kernel, Op, Parallel, While
 from tilemma.ir.types import EventRef, View
 
-_BODY_NAMES: dict[type[Op], tuple[str, ...]] = {}
 
-
-def bodies(op: Op) -> Iterator[tuple[str, Body]]:
+def bodies(op: Op) -> list[tuple[str, Body]]:
     """The nested bodies of ``op`` with the names of their fields."""
-    names = _BODY_NAMES.get(type(op))
-    if names is None:
-        names = _BODY_NAMES[type(op)] = tuple(n for n in field_names(op) if n in ("body", "then", "otherwise"))
-    for name in names:
-        v = getattr(op, name)
-        if isinstance(v, tuple):
-            yield name, v
+    names = type(op).body_fields
+    return [(name, getattr(op, name)) for name in names] if names else []
 
 
 def walk(body: Body) -> Iterator[Op]:
@@ -31,8 +24,8 @@ def walk(body: Body) -> Iterator[Op]:
     while waiting:
         op = waiting.pop()
         yield op
-        for _, inner in reversed(tuple(bodies(op))):
-            waiting += reversed(inner)
+        for name in reversed(type(op).body_fields):
+            waiting += reversed(getattr(op, name))
 
 
 def jumps(loop: For | While) -> bool:
@@ -102,10 +95,8 @@ def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:
             return v if all(a is b for a, b in zip(v, new, strict=True)) else new
         return v
 
-    nested = {name for name, _ in bodies(op)}
-    changes = {
-        name: mapped(getattr(op, name)) for name in field_names(op) if name not in nested and name != "span"
-    }
+    held = (name for name in field_names(op) if name not in type(op).body_fields and name != "span")
+    changes = {name: mapped(getattr(op, name)) for name in held}
     changes = {k: v for k, v in changes.items() if v is not getattr(op, k)}
     return replace(op, **changes) if changes else op
 
