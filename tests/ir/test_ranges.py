@@ -26,7 +26,7 @@ from tilemma.ir.expr import (
     promote,
     substitute,
 )
-from tilemma.ir.ranges import below, enters, factors, interval, loop_index, wraps
+from tilemma.ir.ranges import Known, below, enters, factors, interval, loop_index, wraps
 from tilemma.ir.tile import Assign, Declare
 from tilemma.ir.variables import variable_ranges
 from tilemma.launch import MAX_EXTENT
@@ -51,7 +51,7 @@ def test_bounds_of_every_operation(data: st.DataObject, op: str, t: dtypes.DType
     """All results are within the bounds; those of monotonic operations are attained."""
     ranges = {"a": data.draw(around(t)), "b": data.draw(around(t))}
     e = Binary(op, Var("a", t), Var("b", t))  # type: ignore[arg-type]
-    low, high = interval(e, variables=ranges)
+    low, high = Known(variables=ranges).interval(e)
     operate, exact = integers.binary(op, t), integers.exact(op, t)
     pairs = [(a, b) for a in range(*half_open(ranges["a"])) for b in range(*half_open(ranges["b"]))]
     results = [operate(a, b) for a, b in pairs]
@@ -96,13 +96,13 @@ def test_bounds_of_operations_that_are_not_monotonic(
     op: str, a: tuple[int, int], b: tuple[int, int], bounds: tuple[int, int]
 ) -> None:
     """One more or less at either end is wrong: too wide, or a result left out."""
-    assert interval(Binary(op, A, B), variables={"a": a, "b": b}) == bounds  # type: ignore[arg-type]
+    assert Known(variables={"a": a, "b": b}).interval(Binary(op, A, B)) == bounds  # type: ignore[arg-type]
 
 
 def test_bounds_of_leaves() -> None:
     n = Dim("N")
     assert interval(n) == (0, MAX_EXTENT)
-    assert interval(n, frozenset("N")) == (1, MAX_EXTENT)
+    assert Known(frozenset("N")).interval(n) == (1, MAX_EXTENT)
     assert interval(Index("i", Const(9))) == (0, 8)
     assert interval(Index("i", n)) == (0, MAX_EXTENT - 1)
     assert interval(loop_index("i", Const(9), Var("s", dtypes.s32), Const(9))) == (-(2**31), 8)
@@ -114,7 +114,7 @@ def test_bounds_of_leaves() -> None:
     assert interval(Unary("neg", Var("x", dtypes.s8))) == (-127, 128)
     assert interval(Unary("neg", Var("x", dtypes.s32))) == integers.bounds(dtypes.s32)
     assert interval(Unary("not", Var("x", dtypes.u8))) == (-256, -1)
-    assert interval(Unary("not", Var("x", dtypes.u32)), variables={"x": (0, 9)}) == (2**32 - 10, 2**32 - 1)
+    assert Known(variables={"x": (0, 9)}).interval(Unary("not", Var("x", dtypes.u32))) == (2**32 - 10, 2**32 - 1)
 
 
 def test_the_first_of_a_group_is_not_beyond_its_members() -> None:
@@ -185,7 +185,7 @@ def test_bounds_of_expressions(data: st.DataObject, e: Expr) -> None:
     for name in (f"{n}_{t.name}" for t in (*WIDE, dtypes.s8, dtypes.u16) for n in "xyz"):
         low, high = ranges[name] = data.draw(around(dtypes.dtype(name.split("_")[1])))
         chosen[name] = [low, high, (low + high) // 2]
-    low, high = interval(e, variables=ranges)
+    low, high = Known(variables=ranges).interval(e)
     for seed in range(12):
         r = random.Random(seed)
         names = {n: r.choice(v) for n, v in chosen.items()}
@@ -219,7 +219,7 @@ def test_loops_that_are_entered() -> None:
     assert enters(Index("k", far, checked=True), i, far)
     assert not enters(Index("k", far), i, far)
     assert not enters(Index("k", n, checked=True), i, Binary("add", i, n))
-    assert enters(Index("k", n, checked=True), i, Binary("add", i, n), frozenset("N"))
+    assert enters(Index("k", n, checked=True), i, Binary("add", i, n), Known(frozenset("N")))
 
 
 def test_dimensions_that_an_extent_needs() -> None:

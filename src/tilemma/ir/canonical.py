@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from tilemma.dtypes import DType
 from tilemma.ir import expr as e
 from tilemma.ir import tile
 from tilemma.ir import types as ty
@@ -68,7 +69,7 @@ class Renaming:
 
 def f_holds_parts(value: Any) -> bool:
     """Whether a field's value can hold names further in."""
-    return isinstance(value, tuple) or (is_dataclass(value) and not isinstance(value, type))
+    return isinstance(value, tuple) or (is_dataclass(value) and not isinstance(value, (type, DType)))
 
 
 NAMED: dict[type, Callable[[Renaming, Any], dict[str, Any]]] = {

@@ -7,6 +7,7 @@ operation, and gives up, with all values of the type, where that range leaves th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from tilemma import dtypes
 from tilemma.arithmetic import integers
@@ -32,7 +33,47 @@ from tilemma.launch import MAX_EXTENT
 from tilemma.records import record
 
 _UNKNOWN = bounds(dtypes.s64)
-_NOTHING: Mapping[str, Range] = {}
+
+
+@record(slots=False, eq=False)
+class Known:
+    """What holds where expressions are evaluated, and the bounds that follow, each computed once.
+
+    The dimensions in ``nonzero`` are at least 1; ``variables`` has bounds of mutable scalars.
+    """
+
+    nonzero: frozenset[str] = frozenset()
+    variables: Mapping[str, Range] = field(default_factory=dict)
+    # By identity, with the expression: an identity is free again when its object goes.
+    _found: dict[int, tuple[Expr, Range]] = field(default_factory=dict, repr=False)
+
+    def interval(self, e: Expr) -> Range:
+        """Bounds (inclusive) on an integer expression or a condition."""
+        found = self._found.get(id(e))
+        if found is None:
+            found = self._found[id(e)] = e, _interval(e, self)
+        return found[1]
+
+    def with_range(self, variable: str, r: Range) -> Known:
+        """The same with other bounds of one variable."""
+        return Known(self.nonzero, {**self.variables, variable: r})
+
+
+class _Anywhere(Known):
+    """Nothing is known: the bounds are kept with the expression."""
+
+    def interval(self, e: Expr) -> Range:
+        try:
+            return e._range
+        except AttributeError:
+            found = _interval(e, self)
+            object.__setattr__(e, "_range", found)
+            return found
+
+
+ANYWHERE: Known = _Anywhere()
+# Bounds on an expression wherever it is evaluated.
+interval = ANYWHERE.interval
 
 
 def _values(t: DType) -> Range:
@@ -46,49 +87,33 @@ def _within(r: Range, t: DType) -> Range:
     return r if low <= r[0] and r[1] <= high else (low, high)
 
 
-def interval(e: Expr, nonzero: frozenset[str] = frozenset(), variables: Mapping[str, Range] = _NOTHING) -> Range:
-    """Bounds (inclusive) on an integer expression or a condition.
-
-    The dimensions in ``nonzero`` are at least 1; ``variables`` has bounds of mutable scalars.  Bounds that depend
-    on neither are kept with the expression.
-    """
-    if nonzero or variables:
-        return _interval(e, nonzero, variables)
-    try:
-        return e._range
-    except AttributeError:
-        found = _interval(e, nonzero, variables)
-        object.__setattr__(e, "_range", found)
-        return found
-
-
-def _interval(e: Expr, nonzero: frozenset[str], variables: Mapping[str, Range]) -> Range:
+def _interval(e: Expr, known: Known) -> Range:
     match e:
         case Const():
             return _values(e.dtype) if isinstance(e.value, float) else (int(e.value), int(e.value))
         case Dim():
-            return int(e.name in nonzero), MAX_EXTENT
+            return int(e.name in known.nonzero), MAX_EXTENT
         case Index():
             if e.limits is not None:
-                first, last = (interval(x, nonzero, variables) for x in e.limits)
+                first, last = (known.interval(x) for x in e.limits)
                 return first[0], max(first[0], last[1] - 1)
-            return 0, max(0, interval(e.extent, nonzero, variables)[1] - 1)
+            return 0, max(0, known.interval(e.extent)[1] - 1)
         case Var():
-            return variables.get(e.name) or _values(e.dtype)
+            return known.variables.get(e.name) or _values(e.dtype)
         case Binary(op=op) if op in COMPARISON or op in LOGICAL:
             return 0, 1
         case Binary() if e.type.is_integer:
-            return _within(_exact(e, nonzero, variables), e.type)
+            return _within(_exact(e, known), e.type)
         case Unary(op="neg" | "not") if e.type.is_integer:
-            low, high = _operand(e.a, e.type, nonzero, variables)
+            low, high = _operand(e.a, e.type, known)
             if e.op == "neg":
                 return _within((-high, -low), e.type)
             top = 2**e.type.bits - 1 if e.type.kind == "uint" else -1
             return top - high, top - low
         case Select() if not e.type.is_float:
-            return _either(e, nonzero, variables)
+            return _either(e, known)
         case Cast() if not e.dtype.is_float and e.dtype.kind not in ("bool", "bits") and not e.a.type.is_float:
-            low, high = interval(e.a, nonzero, variables)
+            low, high = known.interval(e.a)
             return integers.saturate(low, e.dtype), integers.saturate(high, e.dtype)
     return _values(e.type)
 
@@ -111,11 +136,11 @@ def loop_index(name: str, extent: Expr, start: Expr, stop: Expr, checked: bool =
     return Index(name, extent, None if inside else (start, stop), checked, known)
 
 
-def enters(loop: Index, start: Expr, stop: Expr, nonzero: frozenset[str] = frozenset()) -> bool:
-    """Whether the loop of an index certainly has an iteration; the dimensions in ``nonzero`` are at least 1."""
+def enters(loop: Index, start: Expr, stop: Expr, known: Known = ANYWHERE) -> bool:
+    """Whether the loop of an index certainly has an iteration."""
     if loop.checked and isinstance(stop, Binary) and start in (stop.a, stop.b):
-        return interval(stop.b if start == stop.a else stop.a, nonzero)[0] > 0
-    return below(start, stop, nonzero)
+        return known.interval(stop.b if start == stop.a else stop.a)[0] > 0
+    return below(start, stop, known)
 
 
 def count_check(start: Expr, stop: Expr) -> Expr | None:
@@ -171,7 +196,7 @@ def _falls_short(stop: Expr, extent: Expr) -> bool:
     return False
 
 
-def wraps(e: Expr, nonzero: frozenset[str] = frozenset()) -> bool:
+def wraps(e: Expr, known: Known = ANYWHERE) -> bool:
     """Whether the outermost operation of ``e`` may give something other than the exact result."""
     if (
         not isinstance(e, Binary)
@@ -180,44 +205,42 @@ def wraps(e: Expr, nonzero: frozenset[str] = frozenset()) -> bool:
     ):
         return False
     if e.op == "shl":
-        counts = _operand(e.b, e.type, nonzero, _NOTHING)
+        counts = _operand(e.b, e.type, known)
         if counts[0] < 0 or counts[1] >= e.type.bits:
             return True
-    exact = _exact(e, nonzero, _NOTHING)
-    converted = any(
-        _operand(x, e.type, nonzero, _NOTHING) != interval(x, nonzero) for x in (e.a, e.b) if x.type != e.type
-    )
+    exact = _exact(e, known)
+    converted = any(_operand(x, e.type, known) != known.interval(x) for x in (e.a, e.b) if x.type != e.type)
     return converted or _within(exact, e.type) != exact
 
 
-def below(a: Expr, b: Expr, nonzero: frozenset[str] = frozenset()) -> bool:
-    """Whether ``a`` is less than ``b`` for certain; the dimensions in ``nonzero`` are at least 1."""
-    if isinstance(b, Binary) and b.op == "add" and a in (b.a, b.b) and not wraps(b, nonzero):
-        return interval(b.b if a == b.a else b.a, nonzero)[0] > 0
-    return interval(a, nonzero)[1] < interval(b, nonzero)[0]
+def below(a: Expr, b: Expr, known: Known = ANYWHERE) -> bool:
+    """Whether ``a`` is less than ``b`` for certain."""
+    if isinstance(b, Binary) and b.op == "add" and a in (b.a, b.b) and not wraps(b, known):
+        return known.interval(b.b if a == b.a else b.a)[0] > 0
+    return known.interval(a)[1] < known.interval(b)[0]
 
 
-def _operand(e: Expr, t: DType, nonzero: frozenset[str], variables: Mapping[str, Range]) -> Range:
+def _operand(e: Expr, t: DType, known: Known) -> Range:
     """Bounds on ``e`` as an operand of an operation in ``t``, to which it is promoted."""
-    return _within(interval(e, nonzero, variables), t)
+    return _within(known.interval(e), t)
 
 
-def _either(e: Select, nonzero: frozenset[str], variables: Mapping[str, Range]) -> Range:
+def _either(e: Select, known: Known) -> Range:
     """Of a choice: each side with what the condition says of a variable."""
-    then, otherwise = _learned(e.cond, variables)
-    a, b = _operand(e.a, e.type, nonzero, then), _operand(e.b, e.type, nonzero, otherwise)
+    then, otherwise = _learned(e.cond, known)
+    a, b = _operand(e.a, e.type, then), _operand(e.b, e.type, otherwise)
     low, high = min(a[0], b[0]), max(a[1], b[1])
     return (max(low, 1), high) if _rows_of_group(e) else (low, high)
 
 
-def _learned(cond: Expr, known: Mapping[str, Range]) -> tuple[Mapping[str, Range], Mapping[str, Range]]:
-    """Bounds of variables where ``cond``, the comparison of one with a constant, holds and where it does not."""
+def _learned(cond: Expr, known: Known) -> tuple[Known, Known]:
+    """What is known where ``cond``, the comparison of a variable with a constant, holds and where it does not."""
     if not (isinstance(cond, Binary) and isinstance(cond.a, Var) and isinstance(cond.b, Const)):
         return known, known
     v, t, at = cond.a, cond.a.dtype, cond.b.value
     if t != cond.b.dtype or not t.is_integer or not isinstance(at, int):
         return known, known
-    low, high = known.get(v.name) or bounds(t)
+    low, high = known.variables.get(v.name) or bounds(t)
     rest = low + (low == at), high - (high == at)
     found = {
         "eq": ((at, at), rest),
@@ -230,32 +253,32 @@ def _learned(cond: Expr, known: Mapping[str, Range]) -> tuple[Mapping[str, Range
         return known, known
     # An empty range: that side is never taken, and any bounds do.
     yes, no = (r if r[0] <= r[1] else (low, high) for r in sides)
-    return {**known, v.name: yes}, {**known, v.name: no}
+    return known.with_range(v.name, yes), known.with_range(v.name, no)
 
 
 # ---- operations ------------------------------------------------------------------------------------------
 
 
-def _exact(e: Binary, nonzero: frozenset[str], variables: Mapping[str, Range]) -> Range:
+def _exact(e: Binary, known: Known) -> Range:
     """Bounds on the exact result of an integer operation, before it wraps."""
     t = promote(e.a.type, e.b.type)
-    a, b = _operand(e.a, t, nonzero, variables), _operand(e.b, t, nonzero, variables)
+    a, b = _operand(e.a, t, known), _operand(e.b, t, known)
     (al, ah), (bl, bh) = a, b
     match e.op:
         case "add":
             return al + bl, ah + bh
         case "sub":
-            return _since_start(e, nonzero, variables) or (al - bh, ah - bl)
+            return _since_start(e, known) or (al - bh, ah - bl)
         case "mul":
             products = (al * bl, al * bh, ah * bl, ah * bh)
-            down = _rounded_down(e, nonzero, variables)
+            down = _rounded_down(e, known)
             return (min(products), max(products) if down is None else min(max(products), down[1]))
         case "min":
             return min(al, bl), min(ah, bh)
         case "max":
             return max(al, bl), max(ah, bh)
         case "floordiv" | "cdiv" | "div":
-            return _grouped_quotient(e, nonzero, variables) or _quotient(e.op, a, b)
+            return _grouped_quotient(e, known) or _quotient(e.op, a, b)
         case "mod":
             return _remainder(a, b)
         case "floormod":
@@ -267,7 +290,7 @@ def _exact(e: Binary, nonzero: frozenset[str], variables: Mapping[str, Range]) -
     raise AssertionError(e.op)
 
 
-def _since_start(e: Binary, nonzero: frozenset[str], variables: Mapping[str, Range]) -> Range | None:
+def _since_start(e: Binary, known: Known) -> Range | None:
     """Of a loop's index less the start of its loop, which runs over so many from there: below that number."""
     i, first = e.a, e.b
     if not (isinstance(i, Index) and i.start == first and isinstance(i.extent, Binary) and i.extent.op == "add"):
@@ -275,18 +298,18 @@ def _since_start(e: Binary, nonzero: frozenset[str], variables: Mapping[str, Ran
     if i.limits is not None or first not in (i.extent.a, i.extent.b) or not (i.checked or not wraps(i.extent)):
         return None
     count = i.extent.b if i.extent.a == first else i.extent.a
-    return 0, max(0, interval(count, nonzero, variables)[1] - 1)
+    return 0, max(0, known.interval(count)[1] - 1)
 
 
-def _rounded_down(e: Binary, nonzero: frozenset[str], variables: Mapping[str, Range]) -> Range | None:
+def _rounded_down(e: Binary, known: Known) -> Range | None:
     """Of ``a // (c * d) * c``, which is at most a / d: the number of the first of a group."""
     for x, y in ((e.a, e.b), (e.b, e.a)):
         c = value_of(y)
         if not (c and c > 0 and isinstance(x, Binary) and x.op in ("floordiv", "div") and x.type == e.type):
             continue
-        (low, high), by = interval(x.a, nonzero, variables), x.b
+        (low, high), by = known.interval(x.a), x.b
         product = isinstance(by, Binary) and by.op == "mul" and c in (value_of(by.a), value_of(by.b))
-        if low >= 0 and product and not wraps(by, nonzero) and interval(by, nonzero, variables)[0] >= 0:
+        if low >= 0 and product and not wraps(by, known) and known.interval(by)[0] >= 0:
             return 0, high // c * c
     return None
 
@@ -418,7 +441,7 @@ def _rows_of_group(e: Expr) -> _Grouped | None:
     return found if value_of(rest.b) == found.size else None
 
 
-def _grouped_quotient(e: Binary, nonzero: frozenset[str], variables: Mapping[str, Range]) -> Range | None:
+def _grouped_quotient(e: Binary, known: Known) -> Range | None:
     """Of the number of a group, times its size below ``rows``; and of a column in it.
 
     The column ``index % (size * columns) // rows of the group`` is below ``columns``: so many tiles has each row.
@@ -427,8 +450,8 @@ def _grouped_quotient(e: Binary, nonzero: frozenset[str], variables: Mapping[str
         return None
     group = _grouped(e)
     if group is not None:
-        return 0, max(0, interval(group.rows, nonzero, variables)[1] - 1) // group.size
+        return 0, max(0, known.interval(group.rows)[1] - 1) // group.size
     within = _grouped(e.a) if isinstance(e.a, Binary) and e.a.op in ("mod", "floormod") else None
     if within is None or within != _rows_of_group(e.b):
         return None
-    return 0, max(0, interval(within.columns, nonzero, variables)[1] - 1)
+    return 0, max(0, known.interval(within.columns)[1] - 1)

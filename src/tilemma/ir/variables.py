@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tilemma.arithmetic import integers
 from tilemma.arithmetic.integers import Range, bounds
@@ -24,7 +24,7 @@ from tilemma.ir.expr import (
     walk,
     with_operands,
 )
-from tilemma.ir.ranges import interval
+from tilemma.ir.ranges import Known, interval
 from tilemma.ir.tile import Assign, Body, Declare, For, Op, While
 from tilemma.ir.walk import bodies
 
@@ -51,24 +51,36 @@ def variable_ranges(ops: Iterable[Op], nonzero: frozenset[str] = frozenset()) ->
     wanted = {n: v for n, v in values.items() if v[0].dtype.is_integer and n not in free}
     mentioned = {n for _, es in wanted.values() for e in es for x in walk(e) if (n := value_of(x)) is not None}
     constants = sorted({n + d for n in mentioned for d in (-1, 0, 1)})
-    counters = {n: r for n, r in _counters(operations, nonzero) if n in wanted}
+    counters = {n: r for n, r in _counters(operations, Known(nonzero)) if n in wanted}
     wanted = {n: v for n, v in wanted.items() if n not in counters}
-    known = dict(counters)
+    reads = {name: {n for e in es for n in _read(e)} for name, (_, es) in wanted.items()}
+    ranges, changed = dict(counters), set(wanted)
     for step in range(_EXACT_ROUNDS + 2 * len(constants) * len(wanted) + 2 * len(wanted) + 1):
-        new = {n: _assigned(v, es, nonzero, wanted.keys(), known) for n, (v, es) in wanted.items()}
-        found = {n: r for n, r in new.items() if r is not None}
-        grown = counters | {n: _join(known.get(n, r), r) for n, r in found.items()}
-        if grown == known:
-            return known
-        if step >= _EXACT_ROUNDS:
-            grown |= {
-                n: _widened(known.get(n), r, wanted[n][0], constants) for n, r in grown.items() if n in wanted
-            }
-        known = grown
+        known, before = Known(nonzero, ranges), ranges
+        ranges = dict(before)
+        for name, (v, es) in wanted.items():
+            if (step and changed.isdisjoint(reads[name])) or (r := _assigned(v, es, wanted, known)) is None:
+                continue
+            grown = _join(before.get(name, r), r)
+            ranges[name] = grown if step < _EXACT_ROUNDS else _widened(before.get(name), grown, v, constants)
+        changed = {n for n, r in ranges.items() if before.get(n) != r}
+        if not changed:
+            return ranges
     raise AssertionError("ranges of variables grow for ever")
 
 
-def _counters(ops: list[Op], nonzero: frozenset[str]) -> Iterable[tuple[str, Range]]:
+def _read(e: Expr) -> set[str]:
+    """The variables on which the bounds of ``e`` depend, those in the bounds of its indices included."""
+    found: set[str] = set()
+    for x in walk(e):
+        if isinstance(x, Var):
+            found.add(x.name)
+        elif isinstance(x, Index):
+            found.update(*map(_read, (x.extent, *(x.limits or ()))))
+    return found
+
+
+def _counters(ops: list[Op], known: Known) -> Iterable[tuple[str, Range]]:
     """Bounds of variables that one loop counts up or down.
 
     Each is declared beside the loop and assigned at one place, in its iterations, to itself plus an amount that
@@ -91,7 +103,7 @@ def _counters(ops: list[Op], nonzero: frozenset[str]) -> Iterable[tuple[str, Ran
         loop = around.get(id(found[0]))
         if not isinstance(loop, For) or around.get(id(loop)) is not around.get(id(first)):
             continue
-        r = _counted(first, found[0], loop, nonzero)
+        r = _counted(first, found[0], loop, known)
         if r is not None:
             yield name, r
 
@@ -105,7 +117,7 @@ def _within(body: Body) -> Iterable[Op]:
                 yield from _within(inner)
 
 
-def _counted(first: Declare, again: Assign, loop: For, nonzero: frozenset[str]) -> Range | None:
+def _counted(first: Declare, again: Assign, loop: For, known: Known) -> Range | None:
     e, var = again.value, again.var
     if not (isinstance(e, Binary) and e.op in ("add", "sub") and e.a == var and e.type == var.dtype == s32):
         return None
@@ -115,10 +127,10 @@ def _counted(first: Declare, again: Assign, loop: For, nonzero: frozenset[str]) 
         return None
     if any(isinstance(x, Index) and x.name == loop.index.name for x in walk(e.b)):
         return None
-    most = -(-max(0, interval(loop.stop, nonzero)[1] - start) // step)
+    most = -(-max(0, known.interval(loop.stop)[1] - start) // step)
     found: Range | None = None
     for begin, by in _cases(first.value, e.b if e.op == "add" else sub(0, e.b)):
-        (low, high), (least, greatest) = interval(begin, nonzero), interval(by, nonzero)
+        (low, high), (least, greatest) = known.interval(begin), known.interval(by)
         r = low + min(0, most * least), high + max(0, most * greatest)
         found = r if found is None else _join(found, r)
     assert found is not None
@@ -141,15 +153,13 @@ def _with(e: Expr, part: Expr, n: int) -> Expr:
     return const(n) if e == part else with_operands(e, lambda x: _with(x, part, n))
 
 
-def _assigned(
-    var: Var, values: list[Expr], nonzero: frozenset[str], wanted: Iterable[str], known: dict[str, Range]
-) -> Range | None:
+def _assigned(var: Var, values: list[Expr], wanted: Collection[str], known: Known) -> Range | None:
     """What ``values`` may be where variables are in their ranges; None while none of them can be computed."""
     found: Range | None = None
     for e in values:
-        if any(isinstance(x, Var) and x.name in wanted and x.name not in known for x in walk(e)):
+        if any(isinstance(x, Var) and x.name in wanted and x.name not in known.variables for x in walk(e)):
             continue
-        r = interval(e, nonzero, known) if not e.type.is_float else bounds(var.dtype)
+        r = known.interval(e) if not e.type.is_float else bounds(var.dtype)
         # An assignment converts as stores do.
         r = integers.saturate(r[0], var.dtype), integers.saturate(r[1], var.dtype)
         found = r if found is None else _join(found, r)

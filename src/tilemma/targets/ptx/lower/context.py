@@ -14,7 +14,7 @@ from tilemma.ir import tile, walk
 from tilemma.ir.expr import Expr
 from tilemma.ir.lane import Imm, LaneLocal, Reg, Special
 from tilemma.ir.plans import FragmentPlan
-from tilemma.ir.ranges import factors, interval
+from tilemma.ir.ranges import Known, factors
 from tilemma.ir.tile import Alloc, ArrayFacts, Kernel, Op
 from tilemma.ir.types import Buffer, Contract, Level, View
 from tilemma.ir.usage import nonzero
@@ -120,7 +120,6 @@ class Lowering:
     descriptor_bases: dict[object, int] = field(default_factory=dict)
     # The current offset of each buffer whose name rotates, in bytes from the start of shared memory.
     rotating: dict[str, Reg] = field(default_factory=dict)
-    _intervals: dict[int, tuple[Expr, Range]] = field(default_factory=dict)
     value_numbers: ValueNumbering = field(default_factory=ValueNumbering)
     cluster: Cluster | None = None
     # The predicate of the elected thread in a role that one thread executes; whether roles use setmaxnreg.
@@ -283,17 +282,13 @@ class Lowering:
         return nonzero(self.kernel) | {d for extent in self.grid for d in factors(extent)}
 
     @cached_property
-    def variable_ranges(self) -> dict[str, Range]:
-        """Bounds on mutable integers."""
-        return variable_ranges(walk.walk(self.kernel.body), self.nonzero)
+    def known(self) -> Known:
+        """The bounds that hold wherever the kernel reads its variables."""
+        return Known(self.nonzero, variable_ranges(walk.walk(self.kernel.body), self.nonzero))
 
     def interval(self, x: Expr) -> Range:
         """Bounds on ``x``, an integer or a condition."""
-        known = self._intervals.get(id(x))
-        if known is None:
-            # The expression is kept too: an identity is free again when its object goes.
-            known = self._intervals[id(x)] = x, interval(x, self.nonzero, self.variable_ranges)
-        return known[1]
+        return self.known.interval(x)
 
     def divisor_range(self, x: Expr, known: Range) -> Range:
         """``known``, the range of the divisor ``x``, without 0 where the enclosing loops prove that it is not 0.
@@ -303,7 +298,8 @@ class Lowering:
         """
         low, high = known
         if low <= 0 <= high:
-            low = max(low, interval(x, self.nonzero | self.running, self.variable_ranges)[0])
+            inside = Known(self.nonzero | self.running, self.known.variables)
+            low = max(low, inside.interval(x)[0])
         return low, high
 
     @contextmanager

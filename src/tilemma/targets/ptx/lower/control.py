@@ -11,7 +11,7 @@ from tilemma.dtypes import DType
 from tilemma.ir import tile, walk
 from tilemma.ir.expr import Element, Expr, Index, children, const, trips, value_of
 from tilemma.ir.lane import Imm, LaneBreak, LaneContinue, LaneExit, Reg
-from tilemma.ir.ranges import enters
+from tilemma.ir.ranges import Known, enters
 from tilemma.ir.tile import Body, Op, Parallel
 from tilemma.ir.types import BLOCK, Space
 from tilemma.targets.ptx.lower.context import Instance, Lowering, lowers
@@ -219,7 +219,7 @@ def lower_for(lo: Lowering, op: tile.For) -> None:
     plain = not any(isinstance(x, (tile.Copy, tile.Mma, tile.Barrier)) for x in walk.walk(op.body))
     # If the trip count is at least 1, ptxas sees no path that skips the multiplies before their accumulators are
     # read.
-    entered = enters(op.index, op.start, op.stop, lo.nonzero)
+    entered = enters(op.index, op.start, op.stop, Known(lo.nonzero))
     bounds = e.value(start), e.value(stop), e.value(step)
     with e.loop(name, *bounds, unroll=None if plain else 1, entered=entered) as var:
         e.bounded(var, *lo.interval(op.index))

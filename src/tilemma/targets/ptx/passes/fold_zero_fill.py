@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.ir.expr import Expr, binary, value_of
-from tilemma.ir.ranges import enters
+from tilemma.ir.ranges import Known, enters
 from tilemma.ir.tile import Body, Commit, Fill, For, FragmentRef, If, Kernel, Mma, MmaWait, Op, Parallel
 from tilemma.ir.usage import nonzero
 from tilemma.ir.walk import bodies, jumps, rewrite, walk, with_bodies
@@ -112,6 +112,6 @@ def _started(loop: For, fill: Fill, first: tuple[Mma, tuple[For, ...]], dims: fr
         return replace(op, accumulate=later) if op is multiply else op
 
     marked = rewrite((loop,), mark)
-    if enters(loop.index, loop.start, loop.stop, dims):
+    if enters(loop.index, loop.start, loop.stop, Known(dims)):
         return list(marked)
     return [*marked, If(binary("ge", loop.start, loop.stop), (fill,), span=fill.span)]
