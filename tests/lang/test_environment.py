@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import dis
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import count
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tilemma as tm
-from tilemma import parallel
+from tilemma import environment, parallel
 
 FACTOR: Any = 2.0
 TABLE = [1.0, 2.0]
@@ -266,3 +270,47 @@ def test_compiled_code_follows_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel.compile("sm_80").ptx != first
     monkeypatch.setitem(globals(), "FACTOR", 2.0)
     assert kernel.compile("sm_80").ptx == first
+
+
+def test_names_are_read_from_bytecode_as_dis_reads_them() -> None:
+    def names(code: CodeType) -> Any:
+        found: dict[tuple[str, bool, tuple[str, ...]], None] = {}
+        name, attributes = "", list[str]()
+        for i in dis.get_instructions(code):
+            if i.opname in ("EXTENDED_ARG", "CACHE"):
+                continue
+            if i.opname in ("LOAD_ATTR", "LOAD_METHOD") and name:
+                attributes.append(str(i.argval))
+                continue
+            if name:
+                found[name, name in code.co_freevars + code.co_cellvars, tuple(attributes)] = None
+            loads = i.opname in ("LOAD_GLOBAL", "LOAD_NAME") or i.opname.endswith(("DEREF", "_OR_GLOBALS"))
+            name, attributes = (str(i.argval) if loads and i.opname.startswith("LOAD") else ""), []
+        return tuple(found)
+
+    waiting = [compile(inspect.getsource(m), str(m), "exec") for m in (argparse, dataclasses, environment)]
+    seen = 0
+    while waiting:
+        code = waiting.pop()
+        assert environment._loaded(code) == names(code)
+        waiting += [c for c in code.co_consts if isinstance(c, CodeType)]
+        seen += 1
+    assert seen > 100
+
+
+def test_comparing_costs_the_same_for_many_names() -> None:
+    """One comparison for all names of a module, however many the kernel reads of it and of the language."""
+    names = {f"n{i}": f"value {i}" for i in range(40)} | {"mma": tm.mma}
+    exec(f"def many(): return {', '.join(names)}, mma.row.row\ndef few(): return n0, n1", names)
+
+    def calls(function: Any) -> int:
+        unchanged, count = environment.Environment(function), []
+        unchanged.key()
+        sys.setprofile(lambda *event: count.append(event))
+        try:
+            assert unchanged.unchanged()
+        finally:
+            sys.setprofile(None)
+        return len(count)
+
+    assert calls(names["many"]) == calls(names["few"])
