@@ -140,7 +140,7 @@ def test_the_cubin_comes_along(kernel: Kernel, tmp_path: Path, monkeypatch: pyte
 
 def test_without_ptxas_there_is_a_text(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TILEMMA_PTXAS", raising=False)
-    monkeypatch.setattr("tilemma.assemble.toolchain._folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr("tilemma.assemble.toolchain._folders", lambda: iter([(str(tmp_path), "here")]))
     ready = kernel.ready("sm_80", FACTS, assemble_for="sm_90")
     assert ".target sm_80" in ready.ptx
     with pytest.raises(TilemmaError, match="ptxas was not found"):

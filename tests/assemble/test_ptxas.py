@@ -184,7 +184,7 @@ def test_no_ptxas_says_how_to_get_it_and_what_works_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TILEMMA_PTXAS", raising=False)
-    monkeypatch.setattr(toolchain, "_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr(toolchain, "_folders", lambda: iter([(str(tmp_path), "here")]))
     with pytest.raises(NoPtxas) as caught:
         assemble(PTX, "sm_80")
     assert "tilemma[dev]" in caught.value.remedy and "CUDA_HOME" in caught.value.remedy
@@ -196,7 +196,7 @@ def test_the_newest_wins_and_the_environment_overrides(monkeypatch: pytest.Monke
     for name, version in (("a", "12.9.1"), ("b", "13.10.2"), ("c", "13.9.3")):
         (tmp_path / name).mkdir()
         _fake_tool(tmp_path / name, f"print('Cuda compilation tools, release x, V{version}')")
-        folders.append(tmp_path / name)
+        folders.append((str(tmp_path / name), "here"))
     monkeypatch.delenv("TILEMMA_PTXAS", raising=False)
     monkeypatch.setattr(toolchain, "_folders", lambda: iter(folders))
     assert find_tool("ptxas").version == (13, 10, 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 import stat
 import sys
 import time
@@ -186,7 +185,7 @@ def _read(path: Path) -> bytes | None:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a new file of mode 0600 beside ``path``, and rename it into place."""
-    temporary = path.with_name(_NEW + secrets.token_hex(8))
+    temporary = path.with_name(_NEW + os.urandom(8).hex())
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(data)

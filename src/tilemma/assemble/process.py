@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import secrets
 import select
 import signal
 import subprocess
@@ -38,7 +37,7 @@ if hasattr(os, "register_at_fork"):
 def temporary_file(suffix: str) -> Path:
     """A new empty file that only this user can read.  It is removed by `remove`, or when the process ends."""
     while True:
-        path = Path(tempfile.gettempdir(), f"tilemma-{secrets.token_hex(8)}{suffix}")
+        path = Path(tempfile.gettempdir(), f"tilemma-{os.urandom(8).hex()}{suffix}")
         # Noted first: an interrupt may come between any two steps.
         _temporary.add(path)
         with contextlib.suppress(FileExistsError):

@@ -15,7 +15,6 @@ import os
 import re
 import site
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,39 +81,37 @@ def _variable(name: str) -> str:
     return f"TILEMMA_{name.upper()}"
 
 
-def _site_folders() -> list[Path]:
+def _site_folders() -> list[str]:
     """The folders that packages of this environment are installed in; that of tilemma itself is one.
 
     Absolute folders in PYTHONPATH, other than the working folder, count: whoever starts Python names them.
     """
-    named = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    named = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
     here = os.path.realpath(os.curdir)
-    named = [n for n in named if os.path.isabs(n) and os.path.realpath(n) != here]
-    names = [*named, sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    names = [n for n in named.split(os.pathsep) if os.path.isabs(n) and os.path.realpath(n) != here]
+    names += site.getsitepackages()
     if site.ENABLE_USER_SITE:
         names.append(site.getusersitepackages())
     own = str(Path(__file__).resolve().parents[2])
-    return [Path(n) for n in dict.fromkeys([*names, own]) if n and os.path.isabs(n)]
-
-
-def _wheel_folders() -> Iterator[Path]:
-    """`bin` of every NVIDIA wheel: nvidia/cu13/bin (CUDA 13), nvidia/cuda_nvcc/bin (CUDA 12)."""
-    for root in _site_folders():
-        with contextlib.suppress(OSError):
-            yield from sorted((root / "nvidia").glob("*/bin"))
+    return [n for n in dict.fromkeys([*names, own]) if os.path.isabs(n)]
 
 
 _OWN = "from a wheel of this environment, which comes before CUDA_HOME and PATH"
 _NEWEST = "the newest under CUDA_HOME, on PATH and in /usr/local/cuda"
 
 
-def _folders() -> Iterator[Path]:
-    yield from _wheel_folders()
+def _folders() -> Iterator[tuple[str, str]]:
+    """Every folder searched, with the reason for which a program there would be chosen."""
+    for root in _site_folders():
+        with contextlib.suppress(OSError):
+            # nvidia/cu13/bin (CUDA 13), nvidia/cuda_nvcc/bin (CUDA 12)
+            for wheel in sorted(os.listdir(os.path.join(root, "nvidia"))):
+                yield os.path.join(root, "nvidia", wheel, "bin"), _OWN
     for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if root := os.environ.get(variable):
-            yield Path(root) / "bin"
-    yield from (Path(p) for p in os.get_exec_path() if p)
-    yield Path("/usr/local/cuda/bin")
+        if home := os.environ.get(variable):
+            yield os.path.join(home, "bin"), _NEWEST
+    yield from ((folder, _NEWEST) for folder in os.get_exec_path())
+    yield "/usr/local/cuda/bin", _NEWEST
 
 
 def candidates(name: str) -> dict[str, list[str]]:
@@ -127,15 +124,14 @@ def candidates(name: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     seen: set[str] = set()
     program = f"{name}.exe" if os.name == "nt" else name
-    own = set(_wheel_folders())
-    for folder in _folders():
-        path = folder / program
-        if not folder.is_absolute() or not os.path.isfile(path) or not os.access(path, os.X_OK):
+    for folder, why in _folders():
+        path = os.path.join(folder, program)
+        if not os.path.isabs(folder) or not os.path.isfile(path) or not os.access(path, os.X_OK):
             continue
         real = os.path.realpath(path)
         if real not in seen:
             seen.add(real)
-            found.setdefault(_OWN if folder in own else _NEWEST, []).append(real)
+            found.setdefault(why, []).append(real)
     return found
 
 
