@@ -61,6 +61,8 @@ _MARKERS: dict[str, Effect] = {
         ("Declares", Declares), ("Acquires", Acquires), ("Releases", Releases),
     )
 }  # fmt: skip
+# For each effect, those of fields that include it.
+_INCLUDING = {effect: frozenset(e for e in _MARKERS.values() if effect in e) for effect in Effect}
 _MARKED = re.compile(r"(\w+)\[")
 # What an operation can touch; annotations are text.
 _RESOURCES = frozenset(
@@ -110,7 +112,10 @@ class Effective(Parted):
         if not (marked or inside or hasattr(cls, "order") or Effective in cls.__bases__):
             raise TypeError(f"{cls.__name__} touches nothing and does not say what it orders")
         cls.fields_touched, cls.body_fields = tuple(marked.items()), tuple(inside)
-        cls.fields_with = {effect: tuple(name for name, e in marked.items() if effect in e) for effect in Effect}
+        cls.fields_with = {
+            effect: tuple(name for name, e in marked.items() if e in including)
+            for effect, including in _INCLUDING.items()
+        }
 
 
 def touches(op: Op) -> tuple[Touch, ...]:
