@@ -40,7 +40,7 @@ _BY_ONE = ("mbarrier.arrive", "mbarrier.init", "cp.async.bulk.tensor")
 _BY_MANY = frozenset(
     {"mbarrier-arrivals", "mbarrier-bytes", "mbarrier-reinit", "copy-by-many", "uninitialised-register"}
 )
-_INIT = frozenset({"mbarrier-init-not-visible"})
+_INIT = frozenset({"mbarrier-init-not-visible", "mbarrier-init-not-visible-cta"})
 _PROXY = _INIT | {"missing-proxy-fence", "missing-proxy-fence-cp-async", "missing-proxy-fence-read"}
 
 _DROPPED_BARRIER = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import linecache
 import re
 from collections.abc import Iterator
@@ -9,23 +10,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+_FENCE = re.compile(r"^(?:<!-- needs: (?P<needs>\w+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 
 
 @dataclass(frozen=True)
 class Block:
-    """``line``: of its first line in the document, from 1.  ``start`` and ``end``: where the fences stand."""
+    """``line``: of its first line in the document, from 1.  ``start`` and ``end``: where the fences stand.
+
+    ``needs`` names a package without which the block is not run: `<!-- needs: triton -->` on the line before it.
+    """
 
     language: str
     text: str
     line: int
     start: int
     end: int
+    needs: str = ""
+
+    @property
+    def runs(self) -> bool:
+        return not self.needs or importlib.util.find_spec(self.needs) is not None
 
 
 def blocks(document: str) -> Iterator[Block]:
     for m in _FENCE.finditer(document):
-        yield Block(m[1], m[2], document[: m.start(2)].count("\n") + 1, m.start(), m.end())
+        line = document[: m.start("text")].count("\n") + 1
+        yield Block(m["language"], m["text"], line, m.start(), m.end(), m["needs"] or "")
 
 
 def run_python(path: Path, block: Block, scope: dict[str, Any]) -> None:

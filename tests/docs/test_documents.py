@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from blocks import blocks, run_python
+from blocks import Block, blocks, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def python_blocks(path: Path) -> list[object]:
+def python_blocks(path: Path) -> list[Block]:
     return [b for b in blocks(path.read_text(encoding="utf-8")) if b.language == "python"]
 
 
@@ -21,5 +21,5 @@ DOCUMENTS = sorted(p for p in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")
 def test_code_blocks_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     scope: dict[str, object] = {"__name__": "document"}
-    for block in python_blocks(path):
+    for block in filter(lambda b: b.runs, python_blocks(path)):
         run_python(path, block, scope)

@@ -127,7 +127,7 @@ REPORTS = [
     Report("NVIDIA/Fuser#3573", "products are never committed to a group", wgmma, drop("commit"), "register-in-flight"),
     Report("NVIDIA/Fuser#1967", "no proxy fence between stores and a bulk store of them", bulk_store, drop("proxy"), "missing-proxy-fence"),
     Report("MoonshotAI/FlashKDA#24", "no proxy fence between the epilogue's stores and the TMA store", tma, drop("fence-store"), "missing-proxy-fence"),
-    Report("MoonshotAI/FlashKDA#24", "mbarriers are not fenced after their init", tma, drop("fence-init"), "mbarrier-init-not-visible"),
+    Report("MoonshotAI/FlashKDA#24", "mbarriers are not fenced after their init", tma, drop("fence-init"), "mbarrier-init-not-visible-cta", strict=True),
     Report("facebookexperimental/triton#368", "the proxy fence stands after the store", bulk_store, both(drop("proxy"), lambda p: p.replace("// @copy", "// @copy\n  fence.proxy.async.shared::cta;")), "missing-proxy-fence"),
     Report("deepseek-ai/DeepEP#657", "one store too many may still be reading when its source is written", bulk_store, change("wait", " 0;", " 1;"), "overwrite-in-flight"),
     Report("deepseek-ai/DeepEP#621", "no proxy fence between the reads of a tile and the copy that overwrites it", bulk_twice, drop("proxy"), "missing-proxy-fence-read", strict=True),

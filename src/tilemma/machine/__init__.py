@@ -5,6 +5,7 @@ the PTX ISA, nothing of the compiler.
 """
 
 from tilemma.machine import catalogue
+from tilemma.machine.adapters.triton import triton
 from tilemma.machine.arguments import Struct, TensorMap
 from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.inspection import View, inspect
@@ -25,4 +26,5 @@ __all__ = [
     "check",
     "inspect",
     "run",
+    "triton",
 ]

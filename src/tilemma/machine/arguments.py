@@ -57,6 +57,13 @@ def array_argument(name: str, value: Any) -> Any:
         )
     if value.dtype.hasobject or value.dtype.names or value.itemsize not in (1, 2, 4, 8):
         refuse(f"`{name}` holds {value.dtype}", "elements of 1, 2, 4 or 8 bytes", "convert it with `.astype`")
+    if not value.dtype.isnative:
+        native = "`.astype(x.dtype.newbyteorder('='))`"
+        refuse(
+            f"`{name}` holds {value.dtype} in the other byte order", "this computer's order", f"convert: {native}"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        refuse(f"`{name}` is a masked array", "a NumPy array without a mask", f"pass `{name}.filled()`")
     return value
 
 
@@ -95,6 +102,8 @@ def bind_argument(name: str, value: Any, parameter: Parameter, arrays: dict[str,
 
 def _struct(name: str, value: Struct, parameter: Parameter, arrays: dict[str, Any]) -> list[tuple[int, Any]]:
     parts = []
+    if not isinstance(value.fields, Mapping):
+        refuse(f"the fields of `{name}` are {errors.described(value.fields)}", "a dict by offset", "pass {0: x}")
     for offset, content in value.fields.items():
         part = _by_value(f"{name}+{offset}", content, arrays)
         if part is None or not isinstance(offset, int):

@@ -15,7 +15,8 @@ from tilemma.machine.arguments import array_argument, bind_argument, described, 
 from tilemma.machine.call import simple_launch, triple
 from tilemma.machine.isa import tensormap
 from tilemma.machine.limits import MAX_CLUSTER, MAX_GRID
-from tilemma.machine.memory import PARAM_WINDOW, Allocation, BoundMap, GlobalMemory
+from tilemma.machine.memory import PARAM_WINDOW, BoundMap, GlobalMemory
+from tilemma.machine.placement import Placed
 from tilemma.machine.syntax import Entry
 
 # Dynamic plus static shared memory of one CTA, in bytes (CUDA C++ Programming Guide, "Compute Capabilities").
@@ -193,7 +194,7 @@ def _bind_simple(launch: Mapping[str, Any], entry: Entry, args: Mapping[str, Any
     cluster = said.get("cluster") or (triple("cluster", list(required)) if required else (1, 1, 1))
     return Binding(
         entry.name, said["arch"] or target, said["grid"], said["block"], cluster, said["shared"], arrays,
-        {n: n not in said["read_only"] for n in arrays}, parameters,
+        {n: n not in said["read_only"] and a.flags.writeable for n, a in arrays.items()}, parameters,
     )  # fmt: skip
 
 
@@ -239,12 +240,9 @@ def check_limits(b: Binding, entry: Entry, static_shared: int, arch_number: int)
 
 def fill_parameters(
     b: Binding, entry: Entry, program: Any, memory: GlobalMemory
-) -> tuple[dict[str, Allocation], dict[int, BoundMap]]:
+) -> tuple[dict[str, Placed], dict[int, BoundMap]]:
     """Place the arrays, write the parameter bytes, and bind the tensor maps by their parameter's address."""
-    allocations = {
-        name: placement.place(memory, name, array, writable=b.written.get(name, True))
-        for name, array in b.arrays.items()
-    }
+    placed = placement.place(memory, b.arrays, b.written)
     maps: dict[int, BoundMap] = {}
     for parameter, (kind, value) in zip(entry.parameters, b.parameters, strict=True):
         if kind == "pointer" and parameter.size != 8:
@@ -256,23 +254,21 @@ def fill_parameters(
         program.parameter_bytes[parameter.offset : parameter.offset + parameter.size] = 0
         for offset, (part, content) in value if kind == "struct" else [(0, (kind, value))]:
             at = parameter.offset + offset
-            raw = _placed(part, content, at, allocations, maps)
+            raw = _encoded(part, content, at, placed, maps)
             program.parameter_bytes[at : at + len(raw)] = np.frombuffer(raw, np.uint8)
-    return allocations, maps
+    return placed, maps
 
 
-def _placed(
-    kind: str, value: Any, at: int, allocations: dict[str, Allocation], maps: dict[int, BoundMap]
-) -> bytes:
+def _encoded(kind: str, value: Any, at: int, placed: Mapping[str, Placed], maps: dict[int, BoundMap]) -> bytes:
     """The bytes of a value at offset ``at`` of the parameters; a tensor map is entered into ``maps``."""
     if kind == "bytes":
         return bytes(value)
     if kind == "pointer":
-        return (allocations[value].base + allocations[value].origin).to_bytes(8, "little")
+        return placed[value].address.to_bytes(8, "little")
     name, image = value
-    allocation = allocations[name]
+    array = placed[name]
     # An array without elements has a map that no kernel asks for: the runtime writes one of one element.
-    problems = [] if 0 in image.dims else tensormap.problems(image, allocation.base + allocation.origin)
+    problems = [] if 0 in image.dims else tensormap.problems(image, array.address)
     if problems:
         refuse(
             f"the tensor map of `{name}` cannot be encoded: {problems[0]}",
@@ -285,5 +281,5 @@ def _placed(
             "an offset that is a multiple of 64",
             "move the field",
         )
-    maps[PARAM_WINDOW + at] = BoundMap(image, allocation, allocation.origin)
-    return tensormap.encoded(image, allocation.base + allocation.origin)
+    maps[PARAM_WINDOW + at] = BoundMap(image, array.allocation, array.start)
+    return tensormap.encoded(image, array.address)

@@ -186,8 +186,8 @@ class Misaligned(HazardError):
 
 class WriteToReadOnly(HazardError):
     code = "write-to-read-only"
-    found = "{access} the array `{array}`, which the launch declares as only read"
-    expected = "writes only to arrays that the launch declares as written"
+    found = "{access} the array `{array}`, which is read-only by the launch or by NumPy's `writeable` flag"
+    expected = "writes only to arrays that are not read-only"
     fix = "declare the array as written, or correct the address"
     why = "Nothing protects device memory against a kernel; the caller's data changes behind its back."
 
@@ -260,6 +260,15 @@ class MbarrierInitNotVisible(HazardError):
     expected = "`fence.mbarrier_init` or `fence.proxy.async` after the init, before the async proxy uses it"
     fix = "add `fence.mbarrier_init.release.cluster;` after PTX line {other_line}"
     why = "The init has usually reached shared memory by the time the copy engine looks at it."
+
+
+class MbarrierInitNotVisibleToCopy(MbarrierInitNotVisible):
+    code = "mbarrier-init-not-visible-cta"
+    why = (
+        "Outside clusters, Triton (3.9) puts only a `bar.sync` between the init and the first tensor copy, "
+        "and no failure is known; the ISA asks for the fence. A note by default, an error under `--strict`."
+    )
+    strict_only = True
 
 
 class MbarrierReinit(HazardError):

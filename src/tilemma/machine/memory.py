@@ -88,11 +88,10 @@ class Allocation:
     size: int
     writable: bool = True
     holes: npt.NDArray[np.bool_] | None = None
-    # For reports and provenance: shape, byte strides and element size of the array, and its first byte's offset.
+    # For reports and provenance: shape, byte strides and element size of the array.
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     itemsize: int = 1
-    origin: int = 0
     # The element type of the array that was passed.
     element: np.dtype[Any] | None = None
     words: dict[int, npt.NDArray[Any]] = field(init=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,29 +24,77 @@ def span(array: Any) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
-def place(memory: GlobalMemory, name: str, array: Any, *, writable: bool) -> Allocation:
-    """Copy ``array`` into an allocation of its own; bytes between its elements are holes.
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An array in global memory: ``start`` is the offset in bytes of its first element in ``allocation``."""
 
-    The allocation's base has the array's own alignment up to 16 bytes, so that what a kernel assumes of the
-    base holds or fails as it would with the array itself.
+    allocation: Allocation
+    start: int
+
+    @property
+    def address(self) -> int:
+        return self.allocation.base + self.start
+
+    def elements(self, array: Any) -> Any:
+        """The elements of ``array`` in the allocation, as unsigned integers, in place."""
+        word = _WORD[array.itemsize]
+        if array.size == 0:
+            return np.zeros(array.shape, word)
+        data = self.allocation.data.data
+        return np.ndarray(array.shape, word, buffer=data, offset=self.start, strides=array.strides)
+
+
+def place(memory: GlobalMemory, arrays: Mapping[str, Any], writable: Mapping[str, bool]) -> dict[str, Placed]:
+    """Copy ``arrays`` into allocations of their own; arrays that overlap in memory share one, as they lie.
+
+    The base of an allocation has the alignment of its lowest byte up to 16 bytes, so that the assumptions of a
+    kernel about the base hold or fail as they would with the array itself.
     """
-    low, high = span(array)
-    address = array.__array_interface__["data"][0] + low
-    allocation = memory.allocate(name, high - low, phase=address % 16, writable=writable)
-    allocation.shape, allocation.strides = array.shape, array.strides
-    allocation.itemsize, allocation.origin, allocation.element = array.itemsize, -low, array.dtype
-    view = _view(allocation, array)
-    view[...] = raw(array)
-    if array.size * array.itemsize != high - low:
+    placed: dict[str, Placed] = {}
+    for names in _overlapping(arrays):
+        low = min(_bytes_of(arrays[n])[0] for n in names)
+        high = max(_bytes_of(arrays[n])[1] for n in names)
+        first = arrays[names[0]]
+        allocation = memory.allocate(
+            " and ".join(names), high - low, phase=low % 16, writable=any(writable.get(n, True) for n in names)
+        )
+        allocation.itemsize = first.itemsize
+        allocation.element = first.dtype if len({arrays[n].dtype for n in names}) == 1 else None
+        if len(names) == 1:
+            allocation.shape, allocation.strides = first.shape, first.strides
+        else:
+            allocation.shape, allocation.strides = (-(-(high - low) // first.itemsize),), (first.itemsize,)
         holes = np.ones(len(allocation.data), bool)
-        _view_of(holes.view(np.uint8), allocation, array)[...] = 0
-        allocation.holes = holes
-    return allocation
+        for name in names:
+            array = arrays[name]
+            here = placed[name] = Placed(allocation, _address(array) - low)
+            here.elements(array)[...] = raw(array)
+            if array.size:
+                _bytes_in(holes, here.start, array)[...] = 0
+        if holes[: high - low].any():
+            allocation.holes = holes
+    return placed
 
 
-def take_back(allocation: Allocation, array: Any) -> None:
+def _overlapping(arrays: Mapping[str, Any]) -> list[list[str]]:
+    """The names of ``arrays``, grouped by overlapping ranges of bytes, in the order of each group's first name."""
+    groups: list[list[str]] = []
+    end = 0
+    for name in sorted(arrays, key=lambda n: _bytes_of(arrays[n])):
+        low, high = _bytes_of(arrays[name])
+        if groups and low < min(end, high):
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+            end = 0
+        end = max(end, high)
+    order = list(arrays)
+    return sorted((sorted(g, key=order.index) for g in groups), key=lambda g: order.index(g[0]))
+
+
+def take_back(placed: Placed, array: Any) -> None:
     """Copy the elements back into ``array``."""
-    raw(array)[...] = _view(allocation, array)
+    raw(array)[...] = placed.elements(array)
 
 
 def raw(array: Any) -> Any:
@@ -52,21 +102,18 @@ def raw(array: Any) -> Any:
     return array.view(_WORD[array.itemsize])
 
 
-def _view(allocation: Allocation, array: Any) -> Any:
-    word = _WORD[array.itemsize]
-    flat = allocation.data
-    start = allocation.origin
-    if array.size == 0:
-        return np.zeros(array.shape, word)
-    return np.ndarray(array.shape, word, buffer=flat.data, offset=start, strides=array.strides)
+def _address(array: Any) -> int:
+    """The address of the first element."""
+    return int(array.__array_interface__["data"][0])
 
 
-def _view_of(flat: Any, allocation: Allocation, array: Any) -> Any:
-    """The bytes of ``flat`` that belong to elements of ``array``: [..., itemsize]."""
-    return np.ndarray(
-        (*array.shape, array.itemsize),
-        np.uint8,
-        buffer=flat.data,
-        offset=allocation.origin,
-        strides=(*array.strides, 1),
-    )
+def _bytes_of(array: Any) -> tuple[int, int]:
+    """The addresses of the lowest byte and of the first byte behind the highest."""
+    low, high = span(array)
+    return _address(array) + low, _address(array) + high
+
+
+def _bytes_in(flat: Any, start: int, array: Any) -> Any:
+    """The entries of ``flat``, one for each byte, that belong to elements of ``array``: [..., itemsize]."""
+    shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
+    return np.ndarray(shape, np.uint8, buffer=flat.data, offset=start, strides=strides)

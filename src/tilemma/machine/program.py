@@ -21,7 +21,7 @@ from tilemma.machine.inlining import inlined
 from tilemma.machine.memory import word_views
 from tilemma.machine.problems import BadOperand
 from tilemma.machine.state import CLASS_DTYPE
-from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable
+from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable, Vector
 
 ALU, VISIBLE, BRANCH, EXIT = range(4)
 
@@ -80,6 +80,8 @@ class Program:
     reconverge: list[int] = field(default_factory=list)
     leaders: set[int] = field(default_factory=set)
     tracked: frozenset[int] = frozenset()
+    # Registers that some instruction writes.
+    written: frozenset[int] = frozenset()
     wgmma_registers: frozenset[int] = frozenset()
     # Registers that ldmatrix alone writes; with matrix instructions, those that only global loads write.
     matrix_registers: frozenset[int] = frozenset()
@@ -216,6 +218,7 @@ def _finish(program: Program) -> None:
         globals_ = {r for s in steps if s.instruction.opcode.startswith("ld.global") for r in s.writes}
         rest = {r for s in steps if not s.instruction.opcode.startswith("ld.global") for r in s.writes}
         program.loaded_registers = frozenset(globals_ - rest)
+    program.written = frozenset(r for s in steps for r in s.writes)
     for step in steps:
         _instrument(program, step)
     program.leaders = graph.leaders
@@ -262,6 +265,9 @@ def _instrument(program: Program, step: Step) -> None:
     if step.instruction.opcode.startswith("st.param"):
         # Compilers pass objects without members as a byte of any value, which the callee does not read.
         reads = ()
+    elif _packs(step.instruction):
+        # LLVM packs `undef`, a register that nothing writes, into the half of a pair that is not used.
+        reads = tuple(r for r in reads if r in program.written)
     writes = tuple(step.writes & program.tracked)
     touches = tuple((step.reads | step.writes) & program.wgmma_registers) if not step.async_registers else ()
     if not (reads or writes or touches):
@@ -285,6 +291,14 @@ def _instrument(program: Program, step: Step) -> None:
         return result
 
     step.run = checked
+
+
+def _packs(instruction: Instruction) -> bool:
+    """Whether ``instruction`` puts several registers into one: a `mov` of a vector, a `cvt` to pairs."""
+    name = instruction.parts[0]
+    return (name == "mov" and isinstance(instruction.operands[-1], Vector)) or (
+        name == "cvt" and any(part.endswith("x2") for part in instruction.parts) and len(instruction.operands) == 3
+    )
 
 
 def _undefined_check(reads: Any, instruction: Instruction, names: Any) -> Callable[[Any, Any], None]:

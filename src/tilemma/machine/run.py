@@ -11,8 +11,8 @@ from tilemma.launch import Launch
 from tilemma.machine import binding, call, placement
 from tilemma.machine.arguments import refuse
 from tilemma.machine.hazards import HazardError, PerformanceNote
-from tilemma.machine.memory import Allocation
 from tilemma.machine.parser import parse
+from tilemma.machine.placement import Placed
 from tilemma.machine.problems import MachineFailure
 from tilemma.machine.program import Program, decode_program
 from tilemma.machine.scheduler import SCHEDULES, Machine, Stop
@@ -157,21 +157,20 @@ class Job:
             raise entry.refused
         return entry
 
-    def machine(self, **options: Any) -> tuple[Machine, dict[str, Allocation]]:
+    def machine(self, **options: Any) -> tuple[Machine, dict[str, Placed]]:
         """A machine with the arrays in place, not started."""
         b = self.binding
         machine = Machine(self.program, b.grid, b.block, b.cluster, b.shared, **options)
-        allocations, maps = binding.fill_parameters(b, self.entry, self.program, machine.memory)
+        placed, maps = binding.fill_parameters(b, self.entry, self.program, machine.memory)
         machine.tensor_maps = maps
         place_variables(self.program, machine.memory)
-        return machine, allocations
+        return machine, placed
 
     def run(self, *, write_back: bool = True, trace: bool = False, **options: Any) -> Report:
         """One run; arrays are written unless ``write_back`` is false."""
         b = self.binding
         timeline = Timeline() if trace else None
-        machine, allocations = self.machine(trace=timeline, **options)
-        self.allocations = allocations
+        machine, self.placed = self.machine(trace=timeline, **options)
         report = Report(b.entry, options.get("seed", 0), options.get("schedule", "random"), timeline=timeline)
         try:
             if all(b.grid):
@@ -191,14 +190,14 @@ class Job:
             report.printed = self.printed = "".join(machine.printed)
             report.lines = machine.executed_lines()
             if write_back:
-                self.write_back(allocations)
+                self.write_back(self.placed)
         return report
 
-    def write_back(self, allocations: Mapping[str, Allocation]) -> None:
-        """Copy what a run has written into the caller's arrays."""
-        for name, allocation in allocations.items():
-            if allocation.writer is not None:
-                placement.take_back(allocation, self.binding.arrays[name])
+    def write_back(self, placed: Mapping[str, Placed]) -> None:
+        """Copy the results of a run into the caller's arrays."""
+        for name, array in placed.items():
+            if array.allocation.writer is not None and self.binding.arrays[name].flags.writeable:
+                placement.take_back(array, self.binding.arrays[name])
 
 
 def run(
@@ -267,7 +266,7 @@ def check(
         raise WrongArgumentType(function="check", name="progress", got=described(progress), wanted="a function")
     job = Job(ptx, launch, args, arch, name)
     verdict = Verdict(schedules, entry=job.entry.name, arch=job.arch)
-    results: Mapping[str, Allocation] = {}
+    results: Mapping[str, Placed] = {}
     for i in range(schedules):
         how = schedule_of(i)
         report = job.run(
@@ -275,7 +274,7 @@ def check(
         )
         verdict.instructions += report.instructions
         if i == 0:
-            verdict.notes, results = report.notes, job.allocations
+            verdict.notes, results = report.notes, job.placed
         known = {(h.code, h.facts.get("ptx_line")) for h in verdict.letter}
         verdict.letter += [h for h in report.letter if (h.code, h.facts.get("ptx_line")) not in known]
         if report.hazards:

@@ -197,11 +197,10 @@ def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = 
 def for_copy(f: Frame, ins: Instruction, address: int, row: int) -> Mbarrier:
     """The mbarrier that an asynchronous copy will complete on: its init must be visible to the async proxy."""
     barrier = find(f, ins, address, "the copy completes on", row)
-    clocks = f.w.cta.cluster.clocks
-    if not barrier.fenced and clocks.fenced[row, barrier.init_column] < barrier.init_clock:
-        f.w.cta.machine.report(
-            hz.MbarrierInitNotVisible.at(f.w.place(ins), other=barrier.init.place, address=barrier.address)
-        )
+    cluster = f.w.cta.cluster
+    if not barrier.fenced and cluster.clocks.fenced[row, barrier.init_column] < barrier.init_clock:
+        hazard = hz.MbarrierInitNotVisible if len(cluster.ctas) > 1 else hz.MbarrierInitNotVisibleToCopy
+        f.w.cta.machine.report(hazard.at(f.w.place(ins), other=barrier.init.place, address=barrier.address))
     return barrier
 
 

@@ -226,10 +226,14 @@ def encoded(image: TensorMapImage, address: int) -> bytes:
 def decoded(raw: bytes) -> tuple[TensorMapImage, int] | None:
     """The image and the address that 128 bytes hold; None where they are no tensor map."""
     magic, code, rank, swizzle_mode, interleave, fill, address = _HEAD.unpack_from(raw)
-    if magic != _MAGIC or code >= len(ELEMENT_TYPES) or rank >= _RANK or swizzle_mode > 3 or interleave > 2:
+    if code >= len(ELEMENT_TYPES) or rank >= _RANK or swizzle_mode > 3 or interleave > 2:
         return None
     numbers = struct.unpack_from("<5Q4Q5H5B", raw, _HEAD.size)
     rank += 1
+    # Triton's kernels make maps themselves, out of zeros, by replacing all fields.
+    whole = address and all(all(numbers[at : at + rank]) for at in (0, 9, 14))
+    if magic != _MAGIC and (magic != bytes(len(_MAGIC)) or not whole):
+        return None
     dims, strides, box, steps = numbers[:5], numbers[5:9], numbers[9:14], numbers[14:19]
     image = TensorMapImage(
         ELEMENT_TYPES[code], dims[:rank], strides[: rank - 1], box[:rank], steps[:rank], SWIZZLES[swizzle_mode],
