@@ -63,3 +63,20 @@ def test_operands_that_the_operation_changes(operand: str, level: str) -> None:
     found = agree(None, text, given, ("sm_80", "sm_90a"))
     assert not isinstance(found, str), (found, text)
     assert found["y"][0] == 2
+
+
+@pytest.mark.parametrize("level", ["group", "group-4"])
+def test_each_element_of_an_apply_has_its_own(level: str) -> None:
+    """Every lane executes the body of an `apply` for its own elements: no other lane's old value reaches it."""
+    text = f"""
+@tm.kernel
+def f(o: tm.Global["s32", 64, 16], q: tm.Global["s32", 64, 16]):
+    for b in parallel(1, level="block"):
+        for g in parallel(1, level="{level}"):
+            for i, j in apply(mma.frag("f32", 64, 16, init=0.0)):
+                v = var(atomic.exch(o[i, j], i * 16 + j), "s32")
+                q[i, j] = v * 2 + o[i, j]
+"""
+    given = {"o": np.arange(7, 7 + 1024, dtype=np.int32).reshape(64, 16), "q": np.zeros((64, 16), np.int32)}
+    found = agree(None, text, given, ("sm_80", "sm_90a"))
+    assert not isinstance(found, str), found

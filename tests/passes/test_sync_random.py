@@ -54,6 +54,8 @@ class Writer:
             if kind == "loop" or not mine:
                 turned = mod(index, ROWS)
                 choices += [turned, mod(add(index, 1), ROWS), binary("sub", ROWS - 1, turned)]
+            if kind == "loop":
+                choices += [index, add(index, 1)]
         return self.draw(st.sampled_from(choices))
 
     def statement(self, scope, depth, inner):
@@ -125,6 +127,53 @@ def decided(kernel):
         return compile_kernel(kernel, "sm_80")
     except CompileError:
         return None
+
+
+def block_of(write):
+    """A kernel of one block with a shared tile of eight rows, and what ``write(builder, x, tile)`` writes."""
+    b = Builder("f")
+    x = b.array_param("x", dtypes.f32, ["M", "K"])
+    with b.parallel(["i"], [1], BLOCK):
+        write(b, x, Tile.whole(b.alloc("s", Space.SHARED, dtypes.f32, [8, 64], init=0.0)))
+    return b.finish()
+
+
+def races_of(kernel):
+    kernel = compile_kernel(kernel, "sm_80").kernel
+    (block,) = blocks(kernel)
+    return races(kernel, {"M": 1, "K": 1}, block_threads(block))
+
+
+def row(tile, at):
+    return tile.subspan([1, 64], [at, 0])
+
+
+def test_a_wait_of_some_threads_ends_no_copy_of_others():
+    """The copies of two groups make their warps wait; the four warps that copied before have not all waited."""
+
+    def write(b, x, s):
+        b.copy(row(x, 9), row(s, 7))
+        with b.parallel(["w"], [2], GROUP) as (w,):
+            b.copy(row(x, 4), row(s, w.value))
+            b.set_element(s, [w.value, const(3)], b.element(s, [w.value, const(5)]))
+        with b.parallel(["w"], [4], GROUP):
+            b.copy(row(x, 7), row(s, 7))
+
+    assert races_of(block_of(write)) == []
+
+
+def test_a_loop_entered_again_starts_at_another_index():
+    """Rows j and j + 1 differ within an iteration, but not between two runs of the loop."""
+
+    def write(b, x, s):
+        with b.foreach("i", 2), b.foreach("j", 3) as j:
+            b.copy(row(x, 3), row(s, add(j.value, 1)))
+            b.copy(row(x, 5), row(s, j.value))
+            with b.if_(binary("eq", j.value, const(1))):
+                b.emit(Break())
+            b.copy(row(s, add(j.value, 2)), row(x, 100))
+
+    assert races_of(block_of(write)) == []
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -110,7 +110,7 @@ class Access:
     future: str | None = None
     release: Literal["", "elected", "warp", "each"] = ""
     waiters_proxy: str = ""
-    # Of bodies, by id: whether all of ``start`` get there.
+    # Of bodies, by id: whether all threads that execute the access get there.
     reached: dict[int, bool] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -121,6 +121,15 @@ class Access:
     def role(self) -> Node | None:
         """The asynchronous role that contains it."""
         return self.node.role
+
+    @cached_property
+    def executing(self) -> Bools:
+        """The threads that execute it, as a mask."""
+        here = self.node.parent.mask
+        inside = np.zeros_like(here)
+        for first in self.start.tolist():
+            inside[first : first + self.threads] = True
+        return inside & here
 
     @cached_property
     def around(self) -> frozenset[Node]:

@@ -276,7 +276,8 @@ class Walk:
         swaps = [n.op for n in self._inside[node] if isinstance(n.op, SwapFutures)]
         # Walk until every rotating name has denoted every buffer.
         rotating = max((len(s.futures) - 1 for s in swaps), default=0)
-        pending: State | None = state
+        # An access of an earlier run of this loop had another index: the loop carries it as well.
+        pending: State | None = self._states.after(node, state, lambda p: _carried(p, name, node))
         # What is pending where the loop is left at its condition or by `break`, and behind each walk.
         left: list[State | None] = []
         ends: list[State | None] = []

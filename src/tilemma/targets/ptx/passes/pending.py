@@ -70,7 +70,7 @@ class Pending:
         """Whether all threads that execute the access reach ``body``."""
         known = self.access.reached
         if id(body) not in known:
-            known[id(body)] = bool(body.mask[self.access.start].all())
+            known[id(body)] = bool((body.mask | ~self.access.executing).all())
         return known[id(body)]
 
     def end(self, wait: Node) -> Pending:

@@ -218,7 +218,7 @@ def _narrowed(
     after = target is x.node
     while isinstance(inward.op, Parallel) and inward is not target:
         inner = inward.inner[0]
-        if not inner.mask[x.start].all() or (x.agent == "wgmma" and not _whole(inner, hazard)):
+        if not hazard.pending.reaches(inner):
             break
         if part is not None:
             smaller = inner.partition(len(inner.chain))
@@ -228,12 +228,6 @@ def _narrowed(
         inward = target.at(inner)
         body, position = inner, len(inner.nodes) if after else inner.nodes.index(inward)
     return body, position, part
-
-
-def _whole(body: Block, hazard: Hazard) -> bool:
-    """Whether the warpgroups of the earlier access get to ``body`` whole."""
-    x = hazard.pending.access
-    return all(bool(body.mask[s : s + x.threads].all()) for s in x.start.tolist())
 
 
 def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None, everything: bool) -> list[Node]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilemma.ir.expr import Const, Element, Expr, Var, add, const, mul
-from tilemma.ir.tile import Alloc, Assign, Atomic, Body, Declare, Kernel, Op, Parallel, SetElement
+from tilemma.ir.tile import Alloc, Apply, Assign, Atomic, Body, Declare, Kernel, Op, Parallel, SetElement
 from tilemma.ir.types import Buffer, Space
 from tilemma.ir.walk import rewrite_blocks, walk, with_bodies
 from tilemma.passes.decision import Decision
@@ -55,6 +55,9 @@ def _visit(body: Body, threads: int, number: Expr, count: int, found: list[Alloc
             out.append(op if inside is op.body else replace(op, body=inside))
         elif isinstance(op, Atomic) and op.result is not None and threads > WARP:
             out += _through_shared(op, op.result, number, count, found)
+        elif isinstance(op, Apply):
+            # Each lane executes the body for its own elements, and has its own old values.
+            out.append(op)
         else:
             out.append(with_bodies(op, lambda inner: _visit(inner, threads, number, count, found)))
     same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
