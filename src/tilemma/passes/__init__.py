@@ -17,6 +17,7 @@ from tilemma.passes.check_names import CheckNames
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import InferLevels
 from tilemma.passes.place_fragments import PlaceFragments
+from tilemma.passes.split_thread_levels import SplitThreadLevels
 
 __all__ = ["FRONT_PASSES", "Decision", "Pass"]
 
@@ -30,6 +31,7 @@ class Pass(Protocol):
 # What does not depend on the target: run on a kernel before it is executed anywhere, and again is harmless.
 FRONT_PASSES: tuple[Pass, ...] = (
     InferLevels(),
+    SplitThreadLevels(),
     CheckApply(),
     PlaceFragments(),
     CheckContracts(),
