@@ -122,10 +122,10 @@ EVENTS = [
     (
         "counts",
         ("      inthreads.async (p == 0)", "      trigger empty[0];\n      inthreads.async (p == 0)"),
-        "event-count",
-        "trigger empty",
-        "trigger(empty",
-        "instances",
+        "event-ahead",
+        "shared event empty",
+        "empty = event(",
+        "before a waiter",
     ),
     (
         "accumulator",
@@ -165,7 +165,7 @@ EVENTS = [
 def refused(kernel: Kernel, text: str, **constants: str) -> tuple[CompileError, str]:
     """(the error, the source line it points at)."""
     with pytest.raises(CompileError) as e:
-        kernel.compile("sm_90a", **constants)
+        _ = kernel.compile("sm_90a", **constants).ptx
     assert e.value.span is not None and e.value.remedy
     return e.value, text.splitlines()[e.value.span.line - 1]
 

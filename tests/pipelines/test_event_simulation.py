@@ -312,7 +312,7 @@ __co__ void k(global f32 [M, 4] x, global f32 [M, 4] y) {{
 }}
 """)
     if how == "nothing":
-        with pytest.raises(CompileError, match="completed") as e:
+        with pytest.raises(CompileError, match="completes") as e:
             simulate_events(kernel)
         assert e.value.code == AHEAD
         return

@@ -13,7 +13,7 @@ from tilemma.ir.tile import ArrayFacts
 
 def refused(text: str, arch: str = "sm_90a") -> CompileError:
     with pytest.raises(CompileError) as e:
-        compile_kernel(from_co(text), arch)
+        _ = compile_kernel(from_co(text), arch).ptx
     assert e.value.span is not None
     return e.value
 
@@ -49,9 +49,15 @@ EVENTS = [
     ),
     ("no subscript", AFTER.replace("wait full.at(k)", "wait full"), "wrong-value", "wait full;"),
     (
+        "credits of slots that are ready",
+        AFTER.replace("parallel p by 2 : group-4 {", "parallel p by 2 : group-4 {\n trigger empty[0];"),
+        "event-ahead",
+        "shared event",
+    ),
+    (
         "other counts",
-        AFTER.replace("mc = mma.fill.f32 0.0f;", "mc = mma.fill.f32 0.0f;").replace(
-            "parallel p by 2 : group-4 {", "parallel p by 2 : group-4 {\n trigger empty[0];"
+        AFTER.replace(
+            "mc = mma.fill.f32 0.0f;", "mc = mma.fill.f32 0.0f; parallel w by 2 : group { trigger empty[0]; }"
         ),
         "event-count",
         "trigger empty.at(k);",

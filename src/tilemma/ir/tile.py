@@ -384,14 +384,15 @@ class WaitEvent(Op):
 
 @record
 class TriggerEvent(Op):
-    """Decided: ``bytes`` of copies above it that the generation waits for; ``ordered``: the waits for what it
-    releases stand in front of it already."""
+    """Decided: ``bytes`` of copies above it that the generation waits for; ``count``: what each arrival counts;
+    ``ordered``: the waits for what it releases stand in front of it already."""
 
     syntax: ClassVar[str] = "trigger $event"
     event: Releases[EventRef]
     after: Acquires[tuple[Future, ...]] = ()
     cluster: bool = False
     bytes: int = 0
+    count: int = 1
     ordered: bool = False
 
 

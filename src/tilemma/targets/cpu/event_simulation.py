@@ -25,7 +25,15 @@ from tilemma.records import record
 from tilemma.targets.cpu import control, elements, lanes, sync
 from tilemma.targets.cpu.control_slice import Iteration, SiblingBarrier, Subscripts, Unknown, control_slice
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
-from tilemma.targets.cpu.faults import Deadlock, EventOverrun, NotInReference, ProgramFault, SlotOutside, within
+from tilemma.targets.cpu.faults import (
+    Deadlock,
+    EventOverrun,
+    EventTwice,
+    NotInReference,
+    ProgramFault,
+    SlotOutside,
+    within,
+)
 from tilemma.targets.cpu.registers import Threads
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Rendezvous, Task, schedule
@@ -46,12 +54,8 @@ class EventDeadlock(CompileError):
 class EventAhead(CompileError):
     code = "event-ahead"
     found = "with {shape}, {what}"
-    expected = EventOverrun.expected
-    fix = EventOverrun.fix
-    python_fix = (
-        "make the triggering side wait for a release before it goes round again; where several roles trigger it "
-        "together, count their threads: `event(threads=n)`"
-    )
+    expected = "{rule}"
+    fix = "{remedy}"
 
 
 class CopyBeyond(CompileError):
@@ -101,7 +105,7 @@ def simulate_events(kernel: Kernel) -> EventSimulation:
         try:
             short = simulator.run(shape)
             done.append(shape)
-        except (Deadlock, EventOverrun, SlotOutside) as fault:
+        except (Deadlock, EventOverrun, EventTwice, SlotOutside) as fault:
             raise _refusal(fault, shape, reduced) from None
         except (ProgramFault, NotInReference) as fault:
             short, reason = False, reason or f"with {named(shape)}, {fault.message}"
@@ -227,6 +231,8 @@ class _Simulator:
             schedule(block, Task(instance, self.body.run(f)))
         else:
             self.body.run(f)
+        for ring, span in block.rings:
+            ring.check_left(span)
         taken = [
             (loop.need, [n for (number, _), n in self.iterations.taken.items() if number == loop.number])
             for loop in self.loops
@@ -327,7 +333,8 @@ def _refusal(fault: ProgramFault, shape: Mapping[str, int], kernel: Kernel) -> C
             return EventDeadlock(fault.span, shape=named(shape), waiting=waiting, remedy=remedy, notes=notes)
         case SlotOutside():
             return CopyBeyond(fault.span, shape=named(shape), what=fault.message, last=fault.facts["last"])
-    return EventAhead(fault.span, shape=named(shape), what=fault.message, notes=notes)
+    rule, remedy = fault.expected, fault.remedy
+    return EventAhead(fault.span, shape=named(shape), what=fault.message, rule=rule, remedy=remedy, notes=notes)
 
 
 def _remedy(fault: Deadlock) -> str:

@@ -136,22 +136,25 @@ class Deadlock(ProgramFault):
 
 class EventOverrun(ProgramFault):
     code = "event-overrun"
-    found = "event `{event}` completed {done} generations while a waiter had seen {seen}"
+    found = "event `{event}` completes generation {done} before a waiter has waited for generation {seen}"
     expected = "an event to be at most one generation ahead of those who wait for it"
     fix = (
-        "make the triggering side wait for a release before it goes round again; where several roles trigger it "
-        "together, count their threads: `event<n>`"
+        "make the triggering side wait for a release before it goes round again; a counter for `.at` has to go on "
+        "from one loop to the next, and credits are given once, before the loop"
     )
-    python_fix = (
-        "make the triggering side wait for a release before it goes round again; where several roles trigger it "
-        "together, count their threads: `event(threads=n)`"
-    )
+
+
+class EventTwice(ProgramFault):
+    code = "event-twice"
+    found = "`{event}` is triggered again before the generation is complete that the last trigger belongs to"
+    expected = "one trigger for each generation, by each role that triggers the event"
+    fix = "wait, between two triggers, for an event that all who trigger this one lead to"
 
 
 class EventCount(ProgramFault):
     code = "event-count"
-    found = "the triggers of event `{event}` disagree: {counts} instances"
-    expected = "all trigger sites of an event to be reached by the same number of instances"
+    found = "the triggers of event `{event}` disagree: {counts} threads"
+    expected = "the sites of one role to be reached by the same instances, and each slot by the same roles"
     fix = "trigger it from equal scopes, or give the count: `event<n>`"
     python_fix = "trigger it from equal scopes, or give the count: `event(threads=n)`"
 

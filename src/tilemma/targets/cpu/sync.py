@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from tilemma.ir import walk
 from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Select, Unary
 from tilemma.ir.expr import walk as walk_expr
+from tilemma.ir.generations import Disagreement, TriggerSite, arrivals, credits, slots_of
 from tilemma.ir.tile import (
     Barrier,
     Body,
@@ -32,13 +33,13 @@ from tilemma.ir.tile import (
     WaitEvent,
     WaitFuture,
 )
-from tilemma.ir.types import BLOCK, EventRef
+from tilemma.ir.types import BLOCK, EventRef, Level
 from tilemma.records import record
 from tilemma.targets.cpu.control import inferred_level
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
 from tilemma.targets.cpu.faults import EventCount
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
-from tilemma.targets.cpu.tasks import Block, Coroutine, Flight, Instance, Rendezvous, Ring
+from tilemma.targets.cpu.tasks import Arrival, Block, Coroutine, Flight, Instance, Rendezvous, Ring
 
 Path = tuple["Op | Otherwise", ...]
 Located = Callable[[Frame], tuple[Ring, int, int | None]]
@@ -84,8 +85,20 @@ class Otherwise:
     branch: If
 
 
-def admitted(c: Compiler, path: Path) -> Callable[[Frame], tuple[int, int]]:
-    """How many instances, and threads, the levels and predicates of ``path`` admit, from the event's scope on.
+@record(slots=False)
+class Admitted:
+    """The instances of the innermost level that reach a place: the first thread of each, and how many it has."""
+
+    first: list[int]
+    each: int
+
+    @property
+    def threads(self) -> int:
+        return len(self.first) * self.each
+
+
+def admitted(c: Compiler, path: Path) -> Callable[[Frame], Admitted]:
+    """The instances that the levels and predicates of ``path`` admit, from the event's scope on.
 
     Predicates that depend on more than indices of levels, dimensions and arguments are taken to hold.  What
     does not depend on the lane is done by a group together.
@@ -94,31 +107,49 @@ def admitted(c: Compiler, path: Path) -> Callable[[Frame], tuple[int, int]]:
     threads: list[Parallel] = []
     for p in path:
         if isinstance(p, Parallel):
-            (threads if inferred_level(p, Scope(BLOCK)).kind == "thread" else groups).append(p)
+            (threads if _level(p).kind == "thread" else groups).append(p)
     predicates = [(x, holds) for x, holds in _predicates(path) if _pure(x)]
     names = {i.name for p in (*groups, *threads) for i in p.indices}
     predicates = [(x, holds) for x, holds in predicates if _indices(x) <= names]
     by_lane = any(_indices(x) & {i.name for p in threads for i in p.indices} for x, _ in predicates)
     tests = [(c.value(x), holds) for x, holds in predicates]
-    looped = [i for p in (*groups, *(threads if by_lane else ())) for i in p.indices]
-    extents = [(c.slot("scalar", i.name), c.value(i.extent)) for i in looped]
+    looped = (*groups, *(threads if by_lane else ()))
+    extents = [(c.slot("scalar", i.name), c.value(i.extent)) for p in looped for i in p.indices]
+    sizes = [(len(p.indices), _level(p).threads if _level(p).depth > 1 else 0) for p in looped]
     lanes = [c.value(i.extent) for p in threads for i in p.indices]
-    wide = inferred_level(groups[-1], Scope(BLOCK)).threads if groups else 0
+    wide = _level(groups[-1]).threads if groups and _level(groups[-1]).depth > 1 else 0
 
-    def count(f: Frame) -> tuple[int, int]:
+    def reached(f: Frame) -> Admitted:
         g = f.copy()
-        found = 0
-        for combination in itertools.product(*(range(max(0, e(f))) for _, e in extents)):
+        found: list[int] = []
+        counts = [max(0, e(f)) for _, e in extents]
+        for combination in itertools.product(*(range(n) for n in counts)):
             for (slot, _), value in zip(extents, combination, strict=True):
                 g[slot] = value
-            found += all(bool(test(g)) == holds for test, holds in tests)
+            if all(bool(test(g)) == holds for test, holds in tests):
+                found.append(_first_thread(combination, counts, sizes))
         if by_lane:
-            return found, found
+            return Admitted(found, 1)
         block: Block = f[INSTANCE].block
-        each = math.prod(e(f) for e in lanes) if threads else wide or block.threads
-        return found, found * each
+        return Admitted(found, math.prod(e(f) for e in lanes) if threads else wide or block.threads)
 
-    return count
+    return reached
+
+
+def _level(p: Parallel) -> Level:
+    return inferred_level(p, Scope(BLOCK))
+
+
+def _first_thread(combination: tuple[int, ...], counts: list[int], sizes: list[tuple[int, int]]) -> int:
+    """The first thread of the instance with these indices; ``sizes``: indices and threads of each level."""
+    at, first = 0, 0
+    for indices, threads in sizes:
+        number = 0
+        for value, n in zip(combination[at : at + indices], counts[at : at + indices], strict=True):
+            number = number * n + value
+        first += number * threads
+        at += indices
+    return first
 
 
 def _predicates(path: Path) -> Iterator[tuple[Expr, bool]]:
@@ -138,25 +169,54 @@ def _pure(e: Expr) -> bool:
     return all(isinstance(x, (Binary, Unary, Select, Cast, Const, Index, Dim, Scalar)) for x in walk_expr(e))
 
 
+def _role_path(path: Path) -> Path | None:
+    """The path as far as the innermost role's body; None outside every role."""
+    inside = [n for n, p in enumerate(path) if isinstance(p, InThreads) and p.asynchronous]
+    return path[: inside[-1] + 1] if inside else None
+
+
+@record(slots=False)
+class TriggerPlace:
+    """A trigger as the program has it: who reaches it, and who plays its role."""
+
+    op: TriggerEvent
+    reached: Callable[[Frame], Admitted]
+    role: Callable[[Frame], Admitted] | None
+
+    def site(self, f: Frame) -> TriggerSite:
+        role = None if self.role is None else self.role(f)
+        players = None if role is None else frozenset(role.first)
+        return TriggerSite(players, slots_of(self.op.event), self.reached(f).threads)
+
+
 def declare_event(c: Compiler, op: DeclareEvent, scope: Scope) -> Step:
     event = op.event
     slot = c.slot("event", event.name)
-    triggers: list[Callable[[Frame], tuple[int, int]]] = []
-    copies: list[Callable[[Frame], tuple[int, int]]] = []
+    places: list[TriggerPlace] = []
+    copies: list[Callable[[Frame], Admitted]] = []
     for path, x in sites(_scope_of(c.kernel.body, op)):
         if isinstance(x, TriggerEvent) and x.event.event.name == event.name:
-            triggers.append(admitted(c, path))
+            role = _role_path(path)
+            places.append(TriggerPlace(x, admitted(c, path), None if role is None else admitted(c, role)))
         elif isinstance(x, Copy) and x.event is not None and x.event.event.name == event.name:
             copies.append(admitted(c, path))
 
     def run(f: Frame) -> None:
-        counts = sorted({n for _, n in (t(f) for t in triggers) if n})
-        if event.threads is None and len(counts) > 1:
-            raise EventCount(op.span, event=event.name, counts=" and ".join(map(str, counts)))
+        found = [p.site(f) for p in places]
+        if event.threads is None:
+            try:
+                counted = arrivals(found)
+            except Disagreement as e:
+                counts = " and ".join(map(str, sorted((e.here, e.there))))
+                raise EventCount(op.span, event=event.name, counts=counts) from None
         # Triggers that nobody is admitted to complete nothing: copies alone do so where the program has none.
-        expected = event.threads or (counts[0] if counts else 1)
-        bound = sum(instances for instances, _ in (n(f) for n in copies))
-        ring = f[slot] = Ring(event.name, event.slots, expected if triggers else 0, bound, event.ready)
+        expected = event.threads or counted or 1
+        bound = sum(len(n(f).first) for n in copies)
+        ring = Ring(event.name, event.slots, expected if places else 0, bound, event.ready)
+        if event.threads is None:
+            for place, site, credit in zip(places, found, credits(found), strict=True):
+                ring.sites[id(place.op)] = Arrival(site.role, site.arrivals, credit)
+        f[slot] = ring
         f[INSTANCE].block.rings.append((ring, op.span))
 
     return Step(run)
@@ -209,7 +269,7 @@ def trigger_event(c: Compiler, op: TriggerEvent, scope: Scope) -> Step:
             threads = instance.lanes if f[MASK] is None else int(f[MASK].sum())
         else:
             threads = instance.threads[1] if instance.outer is not None else instance.block.threads
-        ring.trigger(slot, threads)
+        ring.trigger(slot, threads, ring.sites.get(id(op)))
         instance.block.triggers(instance.threads, ring, slot)
 
     return Step(run)

@@ -10,13 +10,14 @@ import random
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from tilemma.errors import Note, Span, TilemmaError
 from tilemma.ir.tile import Parallel
 from tilemma.ir.tiles import written
 from tilemma.records import record
-from tilemma.targets.cpu.faults import Deadlock, EventOverrun, UnwaitedCopy, within
+from tilemma.targets.cpu.faults import Deadlock, EventOverrun, EventTwice, UnwaitedCopy, within
 from tilemma.targets.cpu.registers import Threads
 from tilemma.targets.cpu.storage import Storage
 
@@ -88,7 +89,7 @@ class Generation(Wait):
 
     @property
     def place(self) -> str:
-        return f"{self.ring.name}[{self.slot}]" if self.ring.subscripted else self.ring.name
+        return self.ring.place(self.slot)
 
     def describe(self) -> str:
         r, s = self.ring, self.slot
@@ -98,6 +99,15 @@ class Generation(Wait):
     def facts(self) -> dict[str, Any]:
         arrived = self.ring.arrived[self.slot]
         return {"event": self.ring.name, "place": self.place, "generation": self.number, "arrived": arrived}
+
+
+@record
+class Arrival:
+    """What a trigger counts: the role it is in, the threads that the role, or all of a credit, arrive with."""
+
+    role: frozenset[int] | None
+    threads: int
+    credit: bool
 
 
 class Ring:
@@ -113,19 +123,34 @@ class Ring:
         self.by_copies = expected == 0
         self.expected = copies if self.by_copies else expected
         self.done = [int(ready)] * n
-        self.arrived = [0] * n
+        self.arrived: list[int | Fraction] = [0] * n
         self.landing = [0] * n
         self.clocks = [0] * n  # of those who triggered last (`Block.clocks`)
         self.seen: dict[tuple[Threads, int], int] = {}
+        # The triggers by identity, and for each slot how many threads of each role have arrived.
+        self.sites: dict[int, Arrival] = {}
+        self.by_role: list[dict[frozenset[int] | None, int]] = [{} for _ in range(n)]
 
     def check_slot(self, slot: int) -> int:
         return within(self.name, slot, self.slots)
 
-    def trigger(self, slot: int, threads: int) -> None:
-        self.arrived[slot] += threads
+    def trigger(self, slot: int, threads: int, arrival: Arrival | None = None) -> None:
+        """``threads`` arrive; a credit's arrive with the part of a whole generation that is theirs."""
+        if arrival is not None and arrival.credit:
+            self.arrived[slot] += Fraction(self.expected * threads, arrival.threads)
+        else:
+            self.arrived[slot] += threads
+        if arrival is not None and arrival.role is not None:
+            came = self.by_role[slot]
+            came[arrival.role] = came.get(arrival.role, 0) + threads
+            if came[arrival.role] > arrival.threads:
+                raise EventTwice(event=self.place(slot))
         if self.arrived[slot] > self.expected:
-            raise EventOverrun(event=self.name, done=self.done[slot] + 1, seen=self.done[slot])
+            raise EventTwice(event=self.place(slot))
         self._advance(slot)
+
+    def place(self, slot: int) -> str:
+        return f"{self.name}[{slot}]" if self.subscripted else self.name
 
     def bind(self, slot: int) -> None:
         self.landing[slot] += 1
@@ -140,6 +165,7 @@ class Ring:
         if self.arrived[slot] == self.expected and not self.landing[slot]:
             self.done[slot] += 1
             self.arrived[slot] = 0
+            self.by_role[slot].clear()
 
     def wait(self, threads: Threads, slot: int, number: int | None) -> Generation:
         """The wait of ``threads`` for their next generation of ``slot``, or for generation ``number``."""
@@ -147,7 +173,7 @@ class Ring:
             number = self.seen.get((threads, slot), 0)
         self.seen[threads, slot] = number + 1
         if self.done[slot] > number + 1:
-            raise EventOverrun(event=self.name, done=self.done[slot], seen=number)
+            raise EventOverrun(event=self.name, done=self.done[slot] - 1, seen=number)
         return Generation(self, slot, number)
 
     def check_left(self, span: Span | None) -> None:
@@ -155,7 +181,7 @@ class Ring:
         for slot, done in enumerate(self.done):
             seen = max((n for (_, s), n in self.seen.items() if s == slot), default=done)
             if done > seen + 1:
-                raise EventOverrun(span, event=self.name, done=done, seen=seen)
+                raise EventOverrun(span, event=self.name, done=done - 1, seen=seen)
 
 
 # More groups than any wait leaves open.

@@ -150,28 +150,43 @@ def lower_trigger_event(lo: Lowering, op: tile.TriggerEvent) -> None:
         guard = lo.elect()
     at = address(lo, op.event)
     count = op.bytes
-    if count and declared.by != "instance":
+    if count and (declared.by != "instance" or op.count > 1):
         expect(lo, at, count, _register(_taken(lo, lo.elect())))
         count = 0
     guard = _taken(lo, guard)
     if guard is False:
         return
     if op.cluster and lo.cluster is not None:
-        _arrive_everywhere(lo, op.event, guard, declared)
+        _arrive_everywhere(lo, op, guard, declared)
+        return
+    if op.count > 1:
+        arrive_often(lo, at, op.count, _register(guard))
         return
     arrive(lo, at, count, _register(guard))
 
 
-def _arrive_everywhere(lo: Lowering, ref: EventRef, guard: Reg | bool, declared: DeclareEvent) -> None:
+def arrive_often(lo: Lowering, at: Mem, count: int, guard: Reg | None) -> None:
+    """An arrival that counts ``count``: an operand of the instruction from sm_90 on (PTX ISA, mbarrier.arrive)."""
+    mnemonic, operands = arrival(lo, at, 0)
+    if _hopper(lo):
+        lo.e.do(mnemonic, (), (*operands, Imm(count)), guard=guard)
+        return
+    for _ in range(count):
+        lo.e.do(mnemonic, (), operands, guard=guard)
+
+
+def _arrive_everywhere(lo: Lowering, op: tile.TriggerEvent, guard: Reg | bool, declared: DeclareEvent) -> None:
     """An arrival on the event of every block of the cluster.
 
     One thread arrives on the mbarrier of its own block, others on those of the other blocks.  The arrivals have
     the default form without `.release.cluster`: a release at cluster scope is slow, and the data went through the
     async proxy.
     """
-    e, cluster = lo.e, lo.cluster
+    e, cluster, ref = lo.e, lo.cluster, op.event
     assert cluster is not None
-    arrive(lo, address(lo, ref), 0, _register(guard))
+    more = (Imm(op.count),) if op.count > 1 else ()
+    mnemonic, operands = arrival(lo, address(lo, ref), 0)
+    e.do(mnemonic, (), (*operands, *more), guard=_register(guard))
     rank = e.special("cluster_ctarank", "rank", cluster.size, uniform=True)
     by_several_threads = declared.by != "thread" and lo.solo is None
     for other in range(1, cluster.size):
@@ -183,7 +198,7 @@ def _arrive_everywhere(lo: Lowering, ref: EventRef, guard: Reg | bool, declared:
         # The same address in the other block's shared memory.
         remote = e.pure("mapa.shared::cluster.u32", "b32", lo.shared, e.value(there), hint="remote")
         where = _slot_at(lo, ref, remote)
-        e.do("mbarrier.arrive.shared::cluster.b64", (), (Special("_"), where), guard=_register(arriving))
+        e.do("mbarrier.arrive.shared::cluster.b64", (), (Special("_"), where, *more), guard=_register(arriving))
 
 
 def _taken(lo: Lowering, guard: Reg | bool) -> Reg | bool:

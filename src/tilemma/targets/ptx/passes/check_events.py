@@ -15,6 +15,7 @@ import numpy as np
 
 from tilemma.errors import CompileError, Note, Span, spelled
 from tilemma.ir.expr import Expr, Index, Var, const, substitute, value_of, walk
+from tilemma.ir.generations import slots_of
 from tilemma.ir.ranges import interval
 from tilemma.ir.tile import Body, Copy, DeclareEvent, For, If, InThreads, Parallel, TriggerEvent, WaitEvent, While
 from tilemma.ir.tiles import describe
@@ -188,25 +189,16 @@ def _check_every_slot(u: Uses) -> None:
     given: set[int] = set()
     for node in u.triggers or u.copies:
         assert isinstance(node.op, (TriggerEvent, Copy)) and node.op.event is not None
-        given |= _slots_of(node.op.event)
+        given |= slots_of(node.op.event)
     for node in u.waits:
         looped = any(isinstance(a.op, (For, While)) for a in node.ancestors())
         assert isinstance(node.op, WaitEvent)
         ref = node.op.event
         if (op.event.ready and not looped) or any(isinstance(x, Var) for e in (ref.slot,) if e for x in walk(e)):
             continue
-        missing = sorted(_slots_of(ref) - given)
+        missing = sorted(slots_of(ref) - given)
         if missing:
             raise EventNeverTriggered(node.op.span, event=f"{op.event.name}[{missing[0]}]", ready="")
-
-
-def _slots_of(ref: EventRef) -> set[int]:
-    """The slots that ``ref`` can have."""
-    everything = set(range(ref.event.slots))
-    if ref.slot is None:
-        return everything
-    low, high = interval(ref.slot)
-    return {s for s in everything if low <= s <= high}
 
 
 def check_progress(tree: Tree, uses: dict[str, Uses]) -> None:

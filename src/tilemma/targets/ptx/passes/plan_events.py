@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import lcm
+
+import numpy as np
 
 from tilemma.errors import CompileError, Note
 from tilemma.ir.expr import Dim, Expr, Index, Scalar, Var, binary, const, substitute, value_of, walk
+from tilemma.ir.generations import Disagreement, TriggerSite, arrivals, credits, slots_of
 from tilemma.ir.tile import (
     Arriving,
     Assign,
@@ -36,8 +40,11 @@ _LARGEST_RING = 32
 
 class EventCount(CompileError):
     code = "event-count"
-    found = "`{event}` is triggered by {here} instances here and by {there} elsewhere"
-    expected = "the same number at every trigger: a generation is complete when that many have triggered"
+    found = "`{event}` is triggered by {here} threads here and by {there} elsewhere"
+    expected = (
+        "the sites of one role to be reached by the same instances, and each slot by the same roles: "
+        "a generation is complete when all of them have triggered"
+    )
     fix = "let the same instances trigger it everywhere, or declare `event<n>` with the threads that count"
     python_fix = (
         "let the same instances trigger it everywhere, or declare `event(threads=n)` with the threads that count"
@@ -64,10 +71,11 @@ class EventNeverAwaited(CompileError):
 
 @record(slots=False)
 class PlanEvents:
-    """Fills `DeclareEvent.arrivals`, `CopyPlan.counted` and `TriggerEvent.bytes`.
+    """Fills `DeclareEvent.arrivals`, `TriggerEvent.count`, `CopyPlan.counted` and `TriggerEvent.bytes`.
 
     One elected thread arrives for each instance that triggers; with ``event<n>`` each thread, unless whole
-    instances make up the n.
+    instances make up the n.  The arrivals of several roles add up; a credit outside them arrives with the count of
+    a whole generation (`tilemma.ir.generations`).
     """
 
     arch: str
@@ -95,9 +103,8 @@ class PlanEvents:
         accesses = Accesses(tree)
         for name, u in uses.items():
             check_uses(u, block.body)
-            width = _together(u, tree)
-            arrivals = _arrivals(u, blocks, width)
-            check_triggered(u, arrivals)
+            counted = _counted_threads(u, blocks, tree, accesses) or _arrivals(u, blocks, tree, accesses)
+            check_triggered(u, counted.total)
             self._check_together(u)
             if u.copies and not u.waits:
                 raise EventNeverAwaited(u.copies[0].op.span, event=name)
@@ -106,16 +113,14 @@ class PlanEvents:
                 remedy = f"use at most {_LARGEST_RING} slots, or `.at(order)`"
                 what = f"a ring of {u.declared.op.event.slots} events"
                 raise NotBuilt(u.declared.op.span, what=what, arch=self.arch, remedy=remedy)
-            warps = 1 if width == 1 else _warps_each(u, tree, accesses)
-            arrivals *= warps
-            by: Arriving = "thread" if width == 1 else "warp" if warps > 1 else "instance"
-            u.declared.op = replace(u.declared.op, arrivals=max(arrivals, 1), by=by)
-            slots = u.declared.op.event.slots
-            each = f", one for each of {warps} warps" if warps > 1 else ""
-            text = (
-                f"{arrivals} arrival{'s' if arrivals != 1 else ''} a generation{each}, {max(1, slots)} mbarriers"
-            )
-            log.append(Decision("events", name, text, {"arrivals": arrivals, "slots": slots}))
+            u.declared.op = replace(u.declared.op, arrivals=max(counted.total, 1), by=counted.by)
+            for site, weight in counted.counts:
+                assert isinstance(site.op, TriggerEvent)
+                site.op = replace(site.op, count=weight)
+            slots, n = u.declared.op.event.slots, counted.total
+            each = ", one for each warp" if counted.by == "warp" else ""
+            text = f"{n} arrival{'s' if n != 1 else ''} a generation{each}, {max(1, slots)} mbarriers"
+            log.append(Decision("events", name, text, {"arrivals": n, "slots": slots}))
         check_progress(tree, uses)
         _warn_skipped_generations(uses, log)
         _count_bytes(tree, uses)
@@ -183,28 +188,98 @@ def _whole(node: Node, tree: Tree) -> bool:
     return body.uniform(depth) and bool((sizes == _instance_threads(node, tree)).all())
 
 
-def _arrivals(u: Uses, blocks: int, width: int | None) -> int:
-    """How many instances trigger a generation, those of all ``blocks`` of the cluster for `trigger.cluster`; of
-    counted threads, ``width`` arrive as one."""
+@record
+class Counted:
+    """The arrivals of an event that counts instances, from all ``blocks`` for `trigger.cluster`."""
+
+    total: int
+    by: Arriving = "instance"
+    counts: tuple[tuple[Node, int], ...] = ()
+
+
+def _counted_threads(u: Uses, blocks: int, tree: Tree, accesses: Accesses) -> Counted | None:
+    """The arrivals of an event that counts threads; None for others."""
     op = u.declared.op
     assert isinstance(op, DeclareEvent)
-    if op.event.threads is not None:
-        have = sum(threads(n) for n in u.triggers)
-        if have < op.event.threads:
-            span = u.triggers[0].op.span if u.triggers else op.span
-            raise EventThreads(span, event=op.event.name, want=op.event.threads, have=have)
-        for site in u.triggers:
-            # More threads at once complete several generations, or less than a whole one; where threads differ,
-            # those that trigger may be fewer than those that get there.
-            if threads(site) > op.event.threads and not site.parent.varying:
-                raise EventThreads(site.op.span, event=op.event.name, want=op.event.threads, have=threads(site))
-        # Declared for one block; a trigger of the whole cluster comes from as many threads of each.
-        counts = [(op.event.threads // (width or 1) * _reach(t, blocks), t) for t in u.triggers]
-        return _one_count(op.event.name, counts)
+    want = op.event.threads
+    if want is None:
+        return None
+    have = sum(threads(n) for n in u.triggers)
+    if have < want:
+        span = u.triggers[0].op.span if u.triggers else op.span
+        raise EventThreads(span, event=op.event.name, want=want, have=have)
+    for site in u.triggers:
+        # More threads at once complete several generations, or less than a whole one; where threads differ,
+        # those that trigger may be fewer than those that get there.
+        if threads(site) > want and not site.parent.varying:
+            raise EventThreads(site.op.span, event=op.event.name, want=want, have=threads(site))
+    # Declared for one block; a trigger of the whole cluster comes from as many threads of each.
+    reaches = [_reach(t, blocks) for t in u.triggers]
+    for reach, site in zip(reaches, u.triggers, strict=True):
+        if reach != reaches[0]:
+            note = Note(f"triggered by {want * reaches[0]} here", u.triggers[0].op.span)
+            raise EventCount(
+                site.op.span, event=op.event.name, here=want * reach, there=want * reaches[0], notes=[note]
+            )
+    width = _together(u, tree) or 1
+    total = want // width * (reaches[0] if reaches else 1)
+    if width > WARP and _warps_arrive(u, tree, accesses):
+        return Counted(total * (width // WARP), "warp")
+    return Counted(total, "thread" if width == 1 else "instance")
+
+
+def _arrivals(u: Uses, blocks: int, tree: Tree, accesses: Accesses) -> Counted:
+    """The arrivals of an event that counts instances; `trigger.cluster` arrives from all ``blocks``."""
     if not u.triggers:
-        return sum(instances(n) for n in u.copies)
-    counts = [(instances(n) * _reach(n, blocks), n) for n in u.triggers]
-    return _one_count(op.event.name, [c for c in counts if c[0]] or counts)
+        return Counted(sum(instances(n) for n in u.copies))
+    _one_count(u, blocks, tree)
+    each = [1] * len(u.triggers)
+    by: Arriving = "instance"
+    if _warps_arrive(u, tree, accesses):
+        each = [max(1, _instance_threads(t, tree) // WARP) for t in u.triggers]
+        by = "warp" if max(each) > 1 else "instance"
+    if by == "warp" and any(_instance_threads(t, tree) < WARP for t in u.triggers):
+        what = "an event triggered by lanes and by groups"
+        raise NotBuilt(u.declared.op.span, what=what, arch="PTX", remedy="let a group trigger it")
+    come = [instances(t) * _reach(t, blocks) * n for t, n in zip(u.triggers, each, strict=True)]
+    found = _sites(u, come)
+    total = arrivals(found)
+    given = [n if credit else total for n, credit in zip(come, credits(found), strict=True) if n]
+    # A credit of n arrivals counts as a whole generation: all counts are scaled such that n divides it.
+    whole = lcm(total, *given)
+    counts = [
+        (t, whole // (n if credit else total))
+        for t, n, credit in zip(u.triggers, come, credits(found), strict=True)
+        if n
+    ]
+    return Counted(whole, by, tuple((t, n) for t, n in counts if n > 1))
+
+
+def _sites(u: Uses, come: list[int]) -> list[TriggerSite]:
+    found: list[TriggerSite] = []
+    for node, n in zip(u.triggers, come, strict=True):
+        assert isinstance(node.op, TriggerEvent)
+        players = None
+        if node.role is not None:
+            players = frozenset(np.flatnonzero(node.role.inner[0].mask).tolist())
+        found.append(TriggerSite(players, slots_of(node.op.event), n))
+    return found
+
+
+def _one_count(u: Uses, blocks: int, tree: Tree) -> None:
+    """Raises EventCount where the threads that trigger at different places do not make up the same generations."""
+    assert isinstance(u.declared.op, DeclareEvent)
+    try:
+        arrivals(_sites(u, [threads(t) * _reach(t, blocks) for t in u.triggers]))
+    except Disagreement as e:
+        note = Note(f"triggered by {e.there} here", u.triggers[e.other].op.span)
+        raise EventCount(
+            u.triggers[e.site].op.span,
+            event=u.declared.op.event.name,
+            here=e.here,
+            there=e.there,
+            notes=[note],
+        ) from None
 
 
 def _reach(trigger: Node, blocks: int) -> int:
@@ -212,33 +287,21 @@ def _reach(trigger: Node, blocks: int) -> int:
     return blocks if isinstance(trigger.op, TriggerEvent) and trigger.op.cluster else 1
 
 
-def _one_count(event: str, counts: list[tuple[int, Node]]) -> int:
-    """What all of ``counts``, an arrival count and the trigger it is of, say.  Raises EventCount."""
-    first, where = counts[0]
-    for n, node in counts[1:]:
-        if n != first:
-            note = Note(f"triggered by {first} here", where.op.span)
-            raise EventCount(node.op.span, event=event, here=n, there=first, notes=[note])
-    return first
-
-
-def _warps_each(u: Uses, tree: Tree, accesses: Accesses) -> int:
-    """How many warps of an instance arrive: all where they have accesses of their own behind them, else 1.
+def _warps_arrive(u: Uses, tree: Tree, accesses: Accesses) -> bool:
+    """Whether each warp of an instance arrives: those that have accesses of their own behind them, and where
+    groups of several sizes make up the same number of threads.
 
     One arrival crosses a cluster for each instance: arrivals elsewhere are dear, a barrier at home is not.
     """
-    op = u.declared.op
-    assert isinstance(op, DeclareEvent)
     if any(isinstance(t.op, TriggerEvent) and t.op.cluster for t in u.triggers):
-        return 1
-    if not any(_releases_accesses(t, tree, accesses) for t in u.triggers):
-        return 1
-    widths = {_instance_threads(t, tree) for t in u.triggers}
-    if len(widths) > 1:
-        raise NotBuilt(
-            op.span, what="an event triggered by groups of different sizes", arch="PTX", remedy="split it"
-        )
-    return max(1, widths.pop() // WARP)
+        return False
+    if any(_releases_accesses(t, tree, accesses) for t in u.triggers):
+        return True
+    try:
+        arrivals(_sites(u, [instances(t) for t in u.triggers]))
+    except Disagreement:
+        return True
+    return False
 
 
 def _instance_threads(node: Node, tree: Tree) -> int:
