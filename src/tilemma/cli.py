@@ -228,6 +228,12 @@ def compile_(
 @click.option("--arch", help="target [default: sm_90a; of PTX: its own]")
 @click.option("--schedules", default=20, show_default=True, help="adversarial schedules to run")
 @click.option("--strict", is_flag=True, help="report what only the letter of the ISA forbids, too")
+@click.option("--writer", "writers", multiple=True, metavar="A[I,J]|%R@LINE", help="the stores to an element; the "
+              "instruction that gave a register its value before a PTX line")  # fmt: skip
+@click.option("--lane", "lanes", multiple=True, metavar="[X,Y,Z:]WARP,LANE", help="trace a lane (of CTA X,Y,Z)")
+@click.option(
+    "--timeline", metavar="PATH", help="write warps, waits and copies over time: .svg, or text (`-`: print)"
+)
 @problem_arguments
 @guarded
 def check(
@@ -243,6 +249,9 @@ def check(
     arch: str | None,
     schedules: int,
     strict: bool,
+    writers: tuple[str, ...],
+    lanes: tuple[str, ...],
+    timeline: str | None,
     shape: str | None,
     args: tuple[str, ...],
     seed: int,
@@ -255,8 +264,11 @@ def check(
     (poisoned), =zeros, =x.npy or NumPy text; TYPE=NUMBER; tma(a0, box=64x64, swizzle=128), the box innermost
     first.
     """
+    from tilemma.tools.explain_run import Questions
+
     progress = not as_json and sys.stderr.isatty()
     options: dict[str, Any] = {"schedules": schedules, "strict": strict, "seed": seed, "progress": progress}
+    options["questions"] = Questions(writers, lanes, timeline)
     outcome: Any
     if Path(file).suffix == ".ptx":
         from tilemma.tools.check_ptx import PtxLaunch, check_ptx, required

@@ -10,12 +10,14 @@ from tilemma.machine.arguments import Struct, TensorMap
 from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.inspection import View, inspect
 from tilemma.machine.problems import BadMachineCall, UnsupportedInstruction
+from tilemma.machine.recording import Recording, record
 from tilemma.machine.run import Report, Verdict, check, run
 
 __all__ = [
     "BadMachineCall",
     "HazardError",
     "PerformanceNote",
+    "Recording",
     "Report",
     "Struct",
     "TensorMap",
@@ -25,6 +27,7 @@ __all__ = [
     "catalogue",
     "check",
     "inspect",
+    "record",
     "run",
     "triton",
 ]

@@ -180,6 +180,8 @@ def global_store(
         allocation.shadow().reshape(-1, width)[index] = (event + np.asarray(some))[:, None]
         words = allocation.words[width]
         words[index] = given
+        if f.w.cta.machine.history is not None:
+            f.w.cta.machine.history.stored(f.w, ins, allocation, some, offsets, width, given)
         if kind != "atom" and (words[index] != given).any():
             report_same_instruction(f.w, ins, some, offsets, words[index], given, width)
 

@@ -1,4 +1,5 @@
-"""Looking inside a run: registers of a lane, and shared memory as an instruction reads it, at a PTX line."""
+"""The state inside a run, at a PTX line: registers of a lane, shared memory as an instruction reads it and who
+wrote it."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from tilemma.dtypes import dtype
 from tilemma.launch import Launch
 from tilemma.machine import call
 from tilemma.machine.arguments import refuse
+from tilemma.machine.hazards import Place
 from tilemma.machine.isa import descriptors
 from tilemma.machine.program import VISIBLE, build_segments
+from tilemma.machine.recording import typed
 from tilemma.machine.run import Job
 from tilemma.machine.scheduler import Machine, Stop
-from tilemma.machine.state import Frame, Warp
+from tilemma.machine.state import Access, Frame, Warp
 from tilemma.machine.syntax import TYPE_BYTES
 
 
@@ -40,6 +43,20 @@ class View:
     shared: npt.NDArray[np.uint8]
     files: Mapping[str, Any]
     rows: Mapping[str, tuple[str, int, str]]
+    # For each byte of shared memory the store that wrote it last, as a packed event; who the events are.
+    writers: npt.NDArray[np.int32]
+    events: Mapping[int, Access]
+
+    def writer(self, address: int) -> tuple[Place, int] | None:
+        """The instruction and the lane that wrote the byte at a shared address last; None if nothing has.
+
+        Of a copy the instruction is the one that issued it.
+        """
+        if not 0 <= call.integer("`address`", address) < len(self.writers):
+            refuse(f"the address {address}", f"below {len(self.writers)}", "stay in shared memory")
+        packed = int(self.writers[address])
+        access = self.events.get(packed)
+        return None if access is None else (access.place, packed & 31)
 
     def register(self, name: str) -> npt.NDArray[Any]:
         """The register ``name`` in all 32 lanes, in its declared type (bits as unsigned integers)."""
@@ -50,13 +67,7 @@ class View:
                 "name one of these",
             )
         cls, row, kind = self.rows[name]
-        values = self.files[cls][row]
-        as_type = {"f": np.float64 if cls == "64" else np.float32 if cls == "32" else np.float16}.get(kind[0])
-        if as_type is not None and kind[:3] in ("f16", "f32", "f64") and kind != "f16x2":
-            return np.asarray(values.view(as_type))
-        if kind[0] == "s":
-            return np.asarray(values.view(f"i{values.dtype.itemsize}"))
-        return np.asarray(values)
+        return np.asarray(typed(self.files[cls][row], cls, kind))
 
     def lane(self, lane: int) -> dict[str, Any]:
         """All registers of one lane."""
@@ -154,4 +165,6 @@ def _view(f: Frame, m: Any, line: int) -> View:
     active = f.lanes if m is None else np.flatnonzero(m)
     text = program.steps[f.pc].instruction.text
     lanes = tuple(int(x) for x in active)
-    return View(line, text, w.index, w.cta.index, lanes, w.cta.shared.data.copy(), files, rows)
+    writers, events = w.cta.shared.writer.copy(), w.cta.cluster.events
+    known = {int(e): events.of(int(e)) for e in np.unique(writers) if e}
+    return View(line, text, w.index, w.cta.index, lanes, w.cta.shared.data.copy(), files, rows, writers, known)

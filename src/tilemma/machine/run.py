@@ -18,6 +18,7 @@ from tilemma.machine.program import Program, decode_program
 from tilemma.machine.scheduler import SCHEDULES, Machine, Stop
 from tilemma.machine.syntax import Entry, Module
 from tilemma.machine.timeline import Timeline
+from tilemma.machine.traced import TracedMachine
 from tilemma.machine.variables import place_variables
 
 MAX_STEPS = 20_000_000
@@ -160,7 +161,8 @@ class Job:
     def machine(self, **options: Any) -> tuple[Machine, dict[str, Placed]]:
         """A machine with the arrays in place, not started."""
         b = self.binding
-        machine = Machine(self.program, b.grid, b.block, b.cluster, b.shared, **options)
+        kind = TracedMachine if options.get("trace") is not None else Machine
+        machine = kind(self.program, b.grid, b.block, b.cluster, b.shared, **options)
         placed, maps = binding.fill_parameters(b, self.entry, self.program, machine.memory)
         machine.tensor_maps = maps
         place_variables(self.program, machine.memory)

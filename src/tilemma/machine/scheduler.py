@@ -63,6 +63,7 @@ class Machine:
         enough: Collection[str] = (),
         max_steps: int = 50_000_000,
         trace: Any = None,
+        history: Any = None,
     ) -> None:
         self.program, self.grid, self.block, self.cluster_shape = program, grid, block, cluster
         self.module_name = program.module.name
@@ -96,6 +97,8 @@ class Machine:
         self.starved: set[Warp] = set()
         self._starved_at = -1
         self.trace = trace
+        # A `Recording` that the stores to global memory are entered into.
+        self.history = history
         self.active = 0
         self.timeouts: dict[Frame, None] = {}
         # Steps that some lane has executed; a segment counts by its first step.

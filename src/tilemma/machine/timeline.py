@@ -1,18 +1,22 @@
-"""What the agents did when, for a person to look at: as text and as SVG.
+"""The timeline of a run, as text and as SVG.
 
-Time is the number of warp instructions that the grid has executed.  Each asynchronous operation is a bar from its
-issue to its completion; mbarrier phases are marks.
+Time is the number of warp instructions that the grid has executed.  A warp is a bar from its start to its exit,
+with its waits on it; an asynchronous operation is a bar from its issue to its completion; the completion of an
+mbarrier phase is a mark.
 """
 
 from __future__ import annotations
 
 import html
+import re
 from dataclasses import dataclass, field
 
 _COLOURS = {
     "tma": "#3b7dd8", "cp.async": "#5fa8d3", "wgmma": "#d1495b", "bulk-store": "#66a182", "phase": "#333333",
-    "cp.async.arrive": "#8d96a3",
+    "cp.async.arrive": "#8d96a3", "warp": "#c9d3c0", "wait": "#e9a03b",
 }  # fmt: skip
+# In text, above the bar of the warp.
+_MARKS = {"phase": "|", "wait": "."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +41,36 @@ class Timeline:
 
     @property
     def actors(self) -> list[str]:
-        """Who did anything, in the order of the first time."""
-        return list(dict.fromkeys(b.actor for b in sorted(self.bars, key=lambda b: b.start)))
+        """The warps in order, then the other actors in the order of their first bars."""
+        warps = {b.actor for b in self.bars if b.what == "warp"}
+        others = dict.fromkeys(b.actor for b in sorted(self.bars, key=lambda b: b.start) if b.actor not in warps)
+        return [*sorted(warps, key=lambda a: [int(n) for n in re.findall(r"\d+", a)]), *others]
+
+    def of(self, actor: str) -> list[Bar]:
+        """The bars of an actor, a warp's own before those of its waits."""
+        return sorted((b for b in self.bars if b.actor == actor), key=lambda b: (b.what != "warp", b.start))
 
     @property
     def length(self) -> int:
         return max((b.end for b in self.bars), default=0) + 1
 
     def text(self, width: int = 100) -> str:
-        """One row an actor: ``=`` in flight, ``#`` where several overlap, ``|`` a phase that completes."""
+        """One row for each actor: ``=`` a warp, or an operation in flight; ``.`` a wait; ``#`` several operations;
+        ``|`` the completion of a phase."""
         label = max((len(a) for a in self.actors), default=0)
         scale = width / self.length
         lines = [f"{'':<{label}}  0 .. {self.length - 1} warp instructions"]
         for actor in self.actors:
             cells = [" "] * width
-            for b in (b for b in self.bars if b.actor == actor):
+            for b in self.of(actor):
                 first, last = int(b.start * scale), min(width - 1, int(b.end * scale))
                 for i in range(first, last + 1):
-                    cells[i] = "|" if b.what == "phase" else "=" if cells[i] == " " else "#"
+                    cells[i] = _MARKS.get(b.what) or ("=" if cells[i] == " " else "#")
             lines.append(f"{actor:<{label}}  {''.join(cells).rstrip()}")
         return "\n".join(lines)
 
     def svg(self, width: int = 1200, row: int = 22) -> str:
-        """The same as a picture; hovering over a bar says what it is."""
+        """The same as a picture; the title of a bar names its operation, PTX line and time."""
         actors = self.actors
         left = 8 * max((len(a) for a in actors), default=0) + 16
         scale = (width - left - 10) / self.length
@@ -71,7 +82,7 @@ class Timeline:
         for i, actor in enumerate(actors):
             top = row * (i + 1)
             parts.append(f'<text x="8" y="{top + 14}">{html.escape(actor)}</text>')
-            for b in (b for b in self.bars if b.actor == actor):
+            for b in self.of(actor):
                 x, length = left + b.start * scale, max(1.5, (b.end - b.start) * scale)
                 colour = _COLOURS.get(b.what, "#999999")
                 title = html.escape(f"{b.what}, PTX line {b.line}, {b.start} to {b.end}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,9 @@ from tilemma.compiler import Compiled
 from tilemma.errors import WrongArgument, described
 from tilemma.ir.usage import written
 from tilemma.kernels import Kernel, facts_of
+from tilemma.machine.run import schedule_of
 from tilemma.tools.compare import Arrays, Comparison, Reference, compare
+from tilemma.tools.explain_run import Answers, Questions, answer
 from tilemma.tools.problem import Problem, make_problem, parse_scalars, parse_shape
 
 MOST_NOTES = 5
@@ -32,6 +34,7 @@ class CheckOutcome:
     schedules: int
     verdicts: list[machine.Verdict]
     comparisons: list[Comparison] = field(default_factory=list)
+    explained: list[Answers] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -48,6 +51,7 @@ class CheckOutcome:
             "differences": [d.to_json() for c in self.comparisons for d in c.differences],
             "compared": [x.to_json() for c in self.comparisons for x in c.compared],
             "notes": list(dict.fromkeys(n for c in self.comparisons for n in c.notes)),
+            **({"explained": [a.data for a in self.explained]} if self.explained else {}),
         }
 
     def render(self) -> str:
@@ -60,7 +64,8 @@ class CheckOutcome:
         lines = [line for v in self.verdicts for line in verdict_lines(v)]
         lines += [f"  {d.render()}" for c in self.comparisons for d in c.differences]
         notes = dict.fromkeys(n for c in self.comparisons for n in c.notes)
-        return "\n".join([head, *lines, *(f"  note: {n}" for n in notes)])
+        explained = [line for a in self.explained for line in a.lines]
+        return "\n".join([head, *lines, *(f"  note: {n}" for n in notes), *explained])
 
 
 def verdict_lines(verdict: machine.Verdict) -> list[str]:
@@ -84,8 +89,13 @@ def check_kernel(
     strict: bool = False,
     seed: int = 0,
     progress: bool = False,
+    questions: Questions | None = None,
 ) -> CheckOutcome:
-    """Run every launch of ``kernel`` under ``schedules`` schedules; compare what it wrote with the reference."""
+    """Run every launch of ``kernel`` under ``schedules`` schedules; compare what it wrote with the reference.
+
+    ``questions`` are answered from one more run of each launch: of the schedule that found a hazard, else of the
+    first.
+    """
     if schedules < 1:
         raise WrongArgument(function="check", name="schedules", got=described(schedules), wanted="at least 1")
     built = kernel.build(**constants)
@@ -96,9 +106,16 @@ def check_kernel(
     before = _copies(problem.arrays)
     verdicts = _run(compiled, problem.arrays, problem.scalars, schedules, seed, strict, progress)
     outcome = CheckOutcome(kernel.name, arch, problem.dims, schedules, verdicts)
+    if outcome.ok:
+        outcome.comparisons.append(_compared(problem, compiled, before, NORMAL))
+    differing = outcome.comparisons[0].expected if outcome.comparisons else {}
+    if questions or differing:
+        values = {**before, **problem.scalars}
+        outcome.explained = _explained(
+            questions or Questions(), compiled, values, verdicts, seed, strict, differing
+        )
     if not outcome.ok:
         return outcome
-    outcome.comparisons.append(_compared(problem, compiled, before, NORMAL))
     whole = make_problem(built, dims, scalars, seed, kind="small_integers")
     before = _copies(whole.arrays)
     more = _run(compiled, whole.arrays, whole.scalars, 1, seed, strict)
@@ -107,6 +124,31 @@ def check_kernel(
     else:
         outcome.verdicts += more
     return outcome
+
+
+def _explained(
+    questions: Questions,
+    compiled: Compiled,
+    values: dict[str, Any],
+    verdicts: list[machine.Verdict],
+    seed: int,
+    strict: bool,
+    differing: Mapping[str, Any],
+) -> list[Answers]:
+    """The answers for each launch, on the arrays that the launches before it have left.
+
+    ``differing`` are the arrays that differ after the last launch: the values wanted, and the tolerances.
+    """
+    values = {n: v.copy() if hasattr(v, "copy") else v for n, v in values.items()}
+    out = []
+    for launch, verdict in zip(compiled.launches, verdicts, strict=True):
+        tried, how = verdict.found_by[0] if verdict.found_by else (seed, schedule_of(0))
+        options: dict[str, Any] = {"seed": tried, "schedule": how, "strict": strict}
+        last = differing if launch is compiled.launches[-1] else {}
+        out.append(answer(questions, compiled.ptx, launch, values, source="", differing=last, **options))
+        with contextlib.redirect_stdout(io.StringIO()):
+            machine.run(compiled.ptx, launch, values, collect=True, **options)
+    return out
 
 
 def _copies(arrays: Arrays) -> Arrays:

@@ -16,10 +16,12 @@ import numpy as np
 from tilemma import machine
 from tilemma.dtypes import dtype, from_numpy, names
 from tilemma.errors import nearest, show_sources_below
+from tilemma.machine.run import schedule_of
 from tilemma.sources import CannotRead, read_regular, read_source
 from tilemma.testing import random_array, to_float64
 from tilemma.tools.check import progress_bar, verdict_lines
 from tilemma.tools.compare import Difference
+from tilemma.tools.explain_run import Answers, Questions, answer
 from tilemma.tools.problem import BadArgument, memory_limit
 
 _ARGUMENT = re.compile(r"(?P<type>\w+)(?:\[(?P<shape>[\d,\s]*)\])?=(?P<value>.+)", re.DOTALL)
@@ -228,6 +230,7 @@ class PtxOutcome:
     differences: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     compared: int = 0
+    explained: Answers = field(default_factory=Answers)
 
     @property
     def ok(self) -> bool:
@@ -244,6 +247,7 @@ class PtxOutcome:
             "differences": [d.to_json() for d in self.differences],
             "compared": self.compared,
             "notes": self.notes,
+            **self.explained.data,
         }
 
     def render(self) -> str:
@@ -252,7 +256,7 @@ class PtxOutcome:
         if self.compared:
             head += ", DIFFERS from what is expected" if self.differences else ", as expected"
         lines = [*verdict_lines(self.verdict), *(f"  {d.render()}" for d in self.differences)]
-        return "\n".join([head, *lines, *(f"  note: {n}" for n in self.notes)])
+        return "\n".join([head, *lines, *(f"  note: {n}" for n in self.notes), *self.explained.lines])
 
 
 def required(option: str, value: str | None) -> str:
@@ -297,8 +301,12 @@ def check_ptx(
     strict: bool = False,
     seed: int = 0,
     progress: bool = False,
+    questions: Questions | None = None,
 ) -> PtxOutcome:
-    """Run an entry of the PTX ``file`` under ``schedules`` schedules; compare with ``expect`` (``a1=a0 + 1``)."""
+    """Run an entry of the PTX ``file`` under ``schedules`` schedules; compare with ``expect`` (``a1=a0 + 1``).
+
+    ``questions`` are answered from one more run: of the schedule that found a hazard, else of the first.
+    """
     ptx = read_source("check", file).decode()
     show_sources_below(os.path.dirname(os.path.abspath(file)))
     arguments = Arguments()
@@ -323,6 +331,15 @@ def check_ptx(
         for name, values in wanted:
             outcome.compared += values.size
             outcome.differences += _compared(name, arguments.arrays[name], values)
+    if questions or outcome.differences:
+        for name, array in arguments.arrays.items():
+            array[...] = before[name]
+        tried, how = verdict.found_by[0] if verdict.found_by else (seed, schedule_of(0))
+        bounds = {d.array: d.bound for d in outcome.differences}
+        outcome.explained = answer(
+            questions or Questions(), *job, source=file, seed=tried, schedule=how, strict=strict, arch=arch,
+            differing={name: (values, bounds[name]) for name, values in wanted if name in bounds},
+        )  # fmt: skip
     return outcome
 
 

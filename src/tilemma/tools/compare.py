@@ -9,7 +9,7 @@ and one rounding to the array's own type.  Nothing is claimed of elements whose 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,8 @@ class Comparison:
     differences: list[Difference | Fault]
     compared: list[Compared]
     notes: list[str]
+    # For each array that differs: the values of the reference, and how far each element may be from them.
+    expected: dict[str, tuple[NDArray[Any], NDArray[np.float64]]] = field(default_factory=dict)
 
 
 class Reference:
@@ -238,6 +240,7 @@ def _judge(
     if wanted.size and skipped.all():
         found.notes.append(f"no element of {name} is compared on {inputs}: its values may overflow")
     if wrong.any():
+        found.expected[name] = wanted, allowed
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         found.differences.append(
             Difference(

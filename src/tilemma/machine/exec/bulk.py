@@ -379,6 +379,8 @@ def issue_store(
             target[index] = words
         else:
             target[index] = reduce(operation, name, target[index], words)
+        if w.cta.machine.history is not None:
+            w.cta.machine.history.stored(w, ins, allocation, np.full(len(to), lane), to, size, target[index])
 
     agent = StoreAgent(w, ins, move, read_event, write_event)
     bulk.open.append(agent)

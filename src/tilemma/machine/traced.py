@@ -1,0 +1,53 @@
+"""A machine that enters each warp's time and waits into the timeline of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilemma.machine.scheduler import Machine
+from tilemma.machine.state import Frame, Warp
+
+
+def _actor(w: Warp) -> str:
+    return f"CTA {','.join(map(str, w.cta.index))} warp {w.index}"
+
+
+class TracedMachine(Machine):
+    """Times are numbers of warp instructions that the grid has executed."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.begun: dict[Warp, int] = {}
+        self.since: dict[Frame, int] = {}
+
+    def start(self, number: int, counts: list[int]) -> None:
+        super().start(number, counts)
+        for cta in self.clusters[self.started - 1].ctas:
+            self.begun.update(dict.fromkeys(cta.warps, self.steps))
+
+    def suspend(self, frame: Frame, why: Any) -> None:
+        self.since[frame] = self.steps
+        super().suspend(frame, why)
+
+    def wake(self, frame: Frame) -> None:
+        if frame in self.waiting:
+            self._waited(frame)
+        super().wake(frame)
+
+    def warp_done(self, w: Warp) -> None:
+        self.note_time("warp", _actor(w), self.begun.pop(w), self.steps, 0)
+        super().warp_done(w)
+
+    def run(self) -> None:
+        """Run the grid; warps that have not ended, and their waits, go to the end of the timeline."""
+        try:
+            super().run()
+        finally:
+            for frame in sorted(self.waiting, key=lambda f: (f.w.cta.index, f.w.row, f.pc)):
+                self._waited(frame)
+            for w in list(self.begun):
+                self.note_time("warp", _actor(w), self.begun.pop(w), self.steps, 0)
+
+    def _waited(self, frame: Frame) -> None:
+        line = self.program.steps[min(frame.pc, len(self.program.steps) - 1)].instruction.line
+        self.note_time("wait", _actor(frame.w), self.since[frame], self.steps, line)
