@@ -1,7 +1,7 @@
 """Blocks as text, for tests of one pass: the operations of a block go in, and come out, as IR text.
 
 ``cases/PASS.ir`` has the cases of one pass.  ``== name`` starts a case; then comes a block, ``-->``, and what the
-pass makes of the block: operations, or the code and the place of an error; lines of ``#`` are the decisions.
+pass makes of the block: operations, ``unchanged``, or the code and the place of an error; ``#`` are decisions.
 A block alone is both: the pass puts back the operations and attributes that are its own (`OWN`).  A first line
 ``@arch sm_80``, ``@parameters ..`` or ``@head ..`` changes the target, the kernel's parameters, the block's line.
 
@@ -34,6 +34,7 @@ OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "InsertSync": (("barrier", "copy_commit", "copy_wait", "proxy_fence", "mma_fence", "mma_commit", "mma_wait",
                     "bulk_wait"), ()),
     "PlanEvents": ((), ("arrivals", "by", "bytes", "counted")),
+    "UnifyRingParity": ((), ("one_parity",)),
 }  # fmt: skip
 _REST = r"((?:, [^()]*(?:\([^()]*\))?)*)\)"
 _SHORT = re.compile(rf"@([\w.]+)\(([\w-]+), (\d+){_REST}")
@@ -76,6 +77,8 @@ def result(pass_name: str, case: Case) -> str:
     except CompileError as e:
         line = print_kernel(before).split("\n")[e.span.line - 1].strip() if e.span else ""
         return _LONG.sub(r"@\1(\2, \3\4)", f"error {e.code}: {e.message}\nat {line}")
+    if case.before and after == text(before):
+        after = "unchanged"
     return "\n".join((after, *(f"# {'warning: ' * d.warning}{d.subject}: {d.text}" for d in log if d.text)))
 
 

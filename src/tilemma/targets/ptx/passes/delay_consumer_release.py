@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.atoms import catalogue
-from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Select, Var, binary, const, value_of
+from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Var, binary, const, value_of
 from tilemma.ir.tile import (
     Assign,
     Body,
@@ -51,6 +51,7 @@ from tilemma.ir.types import GROUP, EventRef, View
 from tilemma.ir.walk import bodies, jumps, rewrite, walk
 from tilemma.passes.decision import Decision
 from tilemma.records import record
+from tilemma.targets.ptx.passes.unify_ring_parity import is_next_slot, is_step
 
 Loop = For | While
 
@@ -269,23 +270,16 @@ def _step(e: Expr, loop: Loop) -> int | None:
 
 
 def _goes_round(slot: Var, slots: int, loop: Loop) -> bool:
-    """``slot = (slot + c) % S``, ``select(slot == S - 1, 0, slot + 1)``, or a step and a reset."""
+    """``slot = (slot + c) % S``, ``select(slot == S - 1, 0, slot + 1)``, or a step and a reset at ``S``."""
     found = _assignments(slot, loop)
     if len(found) == 1 and found[0][0] is None:
         match found[0][1].value:
             case Binary(op="mod" | "floormod", a=Binary(op="add", a=a, b=c), b=s):
                 return a == slot and value_of(s) == slots and (value_of(c) or 0) % slots != 0
-            case Select(a=x, b=y):
-                return {_one_on(x, slot), _one_on(y, slot)} == {"reset", "step"}
-        return False
-    if len(found) == 2 and found[0][0] is None and isinstance(found[1][0], If):
-        return _one_on(found[0][1].value, slot) == "step" and _one_on(found[1][1].value, slot) == "reset"
+            case value:
+                return is_next_slot(value, slot, slots)
+    match found:
+        case [(None, Assign(value=step)), (If(cond=Binary(op="eq" | "ge", a=a, b=b)), Assign(value=reset))]:
+            ends = a == slot and value_of(b) == slots
+            return ends and is_step(step, slot) and value_of(reset) == 0
     return False
-
-
-def _one_on(e: Expr, slot: Var) -> str:
-    if value_of(e) == 0:
-        return "reset"
-    if isinstance(e, Binary) and e.op == "add" and e.a == slot and value_of(e.b) == 1:
-        return "step"
-    return ""

@@ -78,7 +78,7 @@ def _steps_on(slot: Var, slots: int, around: Body, wait: WaitEvent) -> bool:
     """Whether, of all operations that change ``slot``, one stands behind ``wait``, and takes the next slot."""
     behind = around[next(i for i, op in enumerate(around) if op is wait) + 1 :]
     steps = [op for op in behind if isinstance(op, Assign) and op.var == slot]
-    return len(steps) == 1 and _next_slot(steps[0].value, slot, slots)
+    return len(steps) == 1 and is_next_slot(steps[0].value, slot, slots)
 
 
 def _starts_once(slot: Var, kernel: Body) -> bool:
@@ -188,17 +188,18 @@ def _increases(op: Assign | Atomic) -> bool:
     return False
 
 
-def _next_slot(e: Expr, slot: Var, slots: int) -> bool:
+def is_step(e: Expr, slot: Var) -> bool:
+    """Whether ``e`` is ``slot + 1``."""
+    return isinstance(e, Binary) and e.op == "add" and e.a == slot and value_of(e.b) == 1
+
+
+def is_next_slot(e: Expr, slot: Var, slots: int) -> bool:
     """``(slot + 1) % slots``, or a choice between 0 and ``slot + 1`` by a comparison with the last slot."""
-
-    def one_on(x: Expr) -> bool:
-        return isinstance(x, Binary) and x.op == "add" and x.a == slot and value_of(x.b) == 1
-
     match e:
         case Binary(op="mod" | "floormod", a=a, b=by):
-            return one_on(a) and value_of(by) == slots
+            return is_step(a, slot) and value_of(by) == slots
         case Select(cond=Binary(op=op, a=x, b=Const() as limit), a=first, b=second):
-            last = value_of(limit) == (slots - 1 if x == slot else slots) and (x == slot or one_on(x))
+            last = value_of(limit) == (slots - 1 if x == slot else slots) and (x == slot or is_step(x, slot))
             back, on = (first, second) if op in ("eq", "ge") else (second, first)
-            return last and op in ("eq", "ge", "ne", "lt") and value_of(back) == 0 and one_on(on)
+            return last and op in ("eq", "ge", "ne", "lt") and value_of(back) == 0 and is_step(on, slot)
     return False
