@@ -5,8 +5,8 @@ pass makes of the block: operations, ``unchanged``, or the code and the place of
 A block alone is both: the pass puts back the operations and attributes that are its own (`OWN`).  A first line
 ``@arch sm_80``, ``@parameters ..`` or ``@head ..`` changes the target, the kernel's parameters, the block's line.
 
-A plan of a copy is written ``@engine(level, threads)``: ``{@cp.async(block, 128)}``; other fields follow.  After
-a change of a pass, ``python tests/targets/ptx/passes/block_text.py`` writes the files anew: read the difference.
+A plan of a copy is written ``@engine:vector(level, threads)``, with other fields behind; without a vector it is 4.
+After a change of a pass, ``python tests/targets/ptx/passes/block_text.py`` writes the files: read the difference.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "UnifyRingParity": ((), ("one_parity",)),
 }  # fmt: skip
 _REST = r"((?:, [^()]*(?:\([^()]*\))?)*)\)"
-_SHORT = re.compile(rf"@([\w.]+)\(([\w-]+), (\d+){_REST}")
-_LONG = re.compile(rf"plan = CopyPlan\(engine = ([\w.]+), vector = 4, level = ([\w-]+), threads = (\d+){_REST}")
+_SHORT = re.compile(rf"@([\w.]+)(?::(\d+))?\(([\w-]+), (\d+){_REST}")
+_LONG = re.compile(rf"plan = CopyPlan\(engine = ([\w.]+), vector = (\d+), level = ([\w-]+), threads = (\d+){_REST}")
 
 
 @dataclass(frozen=True)
@@ -76,22 +76,29 @@ def result(pass_name: str, case: Case) -> str:
         after = text(found.run(before, log))
     except CompileError as e:
         line = print_kernel(before).split("\n")[e.span.line - 1].strip() if e.span else ""
-        return _LONG.sub(r"@\1(\2, \3\4)", f"error {e.code}: {e.message}\nat {line}")
+        return _short(f"error {e.code}: {e.message}\nat {line}")
     if case.before and after == text(before):
         after = "unchanged"
     return "\n".join((after, *(f"# {'warning: ' * d.warning}{d.subject}: {d.text}" for d in log if d.text)))
 
 
 def kernel(body: str, parameters: str = SETTINGS["parameters"], head: str = SETTINGS["head"]) -> Kernel:
-    long = r"plan = CopyPlan(engine = \1, vector = 4, level = \2, threads = \3\4)"
-    inside = indent(dedent(_SHORT.sub(long, body)).strip("\n"), " " * 4)
+    inside = indent(dedent(_SHORT.sub(_long, body)).strip("\n"), " " * 4)
     return parse_kernel(f"kernel k({parameters}) {{\n  {head} {{\n{inside}\n  }}\n}}\n")
 
 
 def text(k: Kernel) -> str:
     """The operations of the block."""
     lines = print_kernel(k).rstrip("\n").split("\n")[2:-2]
-    return _LONG.sub(r"@\1(\2, \3\4)", dedent("\n".join(lines)))
+    return _short(dedent("\n".join(lines)))
+
+
+def _short(body: str) -> str:
+    return _LONG.sub(lambda m: f"@{m[1]}{'' if m[2] == '4' else f':{m[2]}'}({m[3]}, {m[4]}{m[5]})", body)
+
+
+def _long(m: re.Match[str]) -> str:
+    return f"plan = CopyPlan(engine = {m[1]}, vector = {m[2] or 4}, level = {m[3]}, threads = {m[4]}{m[5]})"
 
 
 def without_own(pass_name: str, after: str) -> str:
