@@ -5,6 +5,8 @@ pass makes of the block: operations, ``unchanged``, or the code and the place of
 A block alone is both: the pass puts back the operations and attributes that are its own (`OWN`).  A first line
 ``@arch sm_80``, ``@parameters ..`` or ``@head ..`` changes the target, the kernel's parameters, the block's line.
 
+In ``PTX.ir`` the blocks are decided, and their PTX follows.
+
 A plan of a copy is written ``@engine:vector(level, threads)``, with other fields behind; without a vector it is 4.
 After a change of a pass, ``python tests/targets/ptx/passes/block_text.py`` writes the files: read the difference.
 """
@@ -21,7 +23,9 @@ from tilemma.ir.parser import parse_kernel
 from tilemma.ir.printer import print_kernel
 from tilemma.ir.tile import Kernel
 from tilemma.passes.decision import Decision
+from tilemma.targets.ptx.lower import lower
 from tilemma.targets.ptx.passes import PASSES
+from tilemma.targets.ptx.printer import print_module
 
 FOLDER = Path(__file__).parent / "cases"
 SETTINGS = {
@@ -38,7 +42,9 @@ OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 _REST = r"((?:, [^()]*(?:\([^()]*\))?)*)\)"
 _SHORT = re.compile(rf"@([\w.]+)(?::(\d+))?\(([\w-]+), (\d+){_REST}")
-_LONG = re.compile(rf"plan = CopyPlan\(engine = ([\w.]+), vector = (\d+), level = ([\w-]+), threads = (\d+){_REST}")
+_LONG = re.compile(
+    rf"plan = CopyPlan\(engine = ([\w.]+), vector = (\d+), level = ([\w-]+), threads = (\d+){_REST}"
+)
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,10 @@ def _case(name: str, body: str) -> Case:
 def result(pass_name: str, case: Case) -> str:
     """What the pass makes of the case's block."""
     settings = SETTINGS | dict(x[1:].split(" ", 1) for x in case.settings.split("\n") if x)
-    found = next(p for p in PASSES(settings["arch"]) if type(p).__name__ == pass_name)
     before = kernel(case.before or without_own(pass_name, case.after), settings["parameters"], settings["head"])
+    if pass_name == "PTX":
+        return print_module([u.lane for u in lower(before, settings["arch"])], settings["arch"]).rstrip("\n")
+    found = next(p for p in PASSES(settings["arch"]) if type(p).__name__ == pass_name)
     log: list[Decision] = []
     try:
         after = text(found.run(before, log))
