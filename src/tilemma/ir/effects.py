@@ -54,7 +54,7 @@ Declares = Annotated[_T, Effect.DECLARE]
 Acquires = Annotated[_T, Effect.ACQUIRE]
 Releases = Annotated[_T, Effect.RELEASE]
 
-_MARKERS: dict[str, Effect] = {
+MARKERS: dict[str, Effect] = {
     name: alias.__metadata__[0]
     for name, alias in (
         ("Reads", Reads), ("Writes", Writes), ("Updates", Updates),
@@ -62,7 +62,7 @@ _MARKERS: dict[str, Effect] = {
     )
 }  # fmt: skip
 # For each effect, those of fields that include it.
-_INCLUDING = {effect: frozenset(e for e in _MARKERS.values() if effect in e) for effect in Effect}
+_INCLUDING = {effect: frozenset(e for e in MARKERS.values() if effect in e) for effect in Effect}
 _MARKED = re.compile(r"(\w+)\[")
 # What an operation can touch; annotations are text.
 _RESOURCES = frozenset(
@@ -105,8 +105,8 @@ class Effective(Parted):
                 if text == "Body":
                     inside.append(name)
                 found = _MARKED.match(text)
-                if found and found[1] in _MARKERS:
-                    marked[name] = _MARKERS[found[1]]
+                if found and found[1] in MARKERS:
+                    marked[name] = MARKERS[found[1]]
                 elif _RESOURCES & set(re.findall(r"\w+", text)):
                     raise TypeError(f"{cls.__name__}.{name}: {text} does not say whether it is read or written")
         if not (marked or inside or hasattr(cls, "order") or Effective in cls.__bases__):

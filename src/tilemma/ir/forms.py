@@ -7,18 +7,18 @@ type alone, so a new operation needs no code here.
 
 from __future__ import annotations
 
-import operator
 import re
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from functools import cache, reduce
+from functools import cache
 from typing import Any
 
 from tilemma.ir import expr as e
 from tilemma.ir import lane, plans, tile
 from tilemma.ir import types as ty
+from tilemma.ir.effects import MARKERS
 from tilemma.records import record
 
 # Operator signs with their binding strength, weakest first; all associate to the left.
@@ -88,21 +88,19 @@ def _resolved(annotation: str) -> Any:
 
     `typing.get_type_hints` would resolve the annotations of a class's bases again for each class.
     """
-    return _without_effects(eval(annotation, _names()))
+    return eval(annotation, _names())
 
 
-def _without_effects(hint: Any) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        return args[0]
-    if origin in (typing.Union, types.UnionType):
-        return reduce(operator.or_, map(_without_effects, args))
-    return hint
+class _Unmarked:
+    """Stands for `Reads` and the other markers of effects: ``Reads[View]`` is `View`."""
+
+    def __class_getitem__(cls, hint: Any) -> Any:
+        return hint
 
 
 @cache
 def _names() -> dict[str, Any]:
-    return {**vars(e), **vars(ty), **vars(tile), **vars(lane)}
+    return {**vars(e), **vars(ty), **vars(tile), **vars(lane), **dict.fromkeys(MARKERS, _Unmarked)}
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from tilemma.ir import tile as t
@@ -40,13 +40,11 @@ def reads(e: Expr) -> frozenset[str]:
     return frozenset(found)
 
 
-def leaves(e: Expr) -> Iterator[Expr]:
+def leaves(e: Expr) -> list[Expr]:
     """The readings in ``e`` that are not part of the place of another: variables and elements."""
     if isinstance(e, (Var, Element, FragmentElement)):
-        yield e
-        return
-    for c in children(e):
-        yield from leaves(c)
+        return [e]
+    return [x for c in children(e) for x in leaves(c)]
 
 
 def replaced(e: Expr, table: Mapping[Expr, Expr]) -> Expr:

@@ -126,7 +126,7 @@ class ValueNumber:
 
     def is_open(self, point: ProgramPoint) -> bool:
         """Whether what is visible at ``point`` is visible here."""
-        return any(body is point.body for body in self._stack)
+        return id(point.body) in map(id, self._stack)
 
     def may_differ(self, names: frozenset[str], point: ProgramPoint, memory: bool) -> bool:
         """Whether what reads ``names`` (``memory``: shared or global memory among them) may give something else

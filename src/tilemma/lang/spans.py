@@ -42,7 +42,12 @@ def caller_span() -> Span | None:
 
 
 def frame_span(frame: FrameType) -> Span | None:
-    return make_span(frame.f_code.co_filename, *_positions(frame.f_code)[frame.f_lasti // 2])
+    return _span(frame.f_code, frame.f_lasti // 2)
+
+
+@lru_cache(maxsize=4096)
+def _span(code: CodeType, instruction: int) -> Span | None:
+    return make_span(code.co_filename, *_positions(code)[instruction])
 
 
 @lru_cache(maxsize=64)
@@ -69,7 +74,9 @@ def make_span(
 
 def _characters(file: str, line: int, byte_column: int) -> int:
     text = linecache.getline(file, line)
-    return len(text.encode()[:byte_column].decode(errors="replace")) if text else byte_column
+    if text.isascii():
+        return min(byte_column, len(text)) if text else byte_column
+    return len(text.encode()[:byte_column].decode(errors="replace"))
 
 
 def node_span(file: str, node: ast.AST) -> Span:
@@ -169,5 +176,5 @@ def _bind(target: ast.expr, value: ast.expr, found: dict[Position, tuple[str, ..
 def forget_sources() -> None:
     """Drop what is known of files that may have changed (a REPL redefining a function)."""
     linecache.checkcache()
-    syntax_tree.cache_clear()
-    _targets.cache_clear()
+    for known in (syntax_tree, _targets, _span):
+        known.cache_clear()
