@@ -45,8 +45,13 @@ class Linear:
     @property
     def reduced(self) -> Linear:
         """An equal sum modulo 2**32 whose factors and constant are s32; the same object if they are already."""
-        numbers = [self.const, *[f for _, f in self.terms]]
-        if in_s32((min(numbers), max(numbers))):
+        low = high = self.const
+        for _, f in self.terms:
+            if f < low:
+                low = f
+            elif f > high:
+                high = f
+        if low >= -(2**31) and high < 2**31:
             return self
         terms = [(r, wrap(f, s32)) for r, f in self.terms]
         return Linear(tuple([t for t in terms if t[1]]), wrap(self.const, s32))
