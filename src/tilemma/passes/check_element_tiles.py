@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, spelled
-from tilemma.ir.expr import FragmentElement
-from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import Apply, Body, Kernel, Mma, Op, ScaleMma
 from tilemma.ir.types import Level
-from tilemma.ir.walk import expressions, walk
+from tilemma.ir.walk import walk
 from tilemma.passes.contraction import Fragments, fragment_uses, matrix
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import sites
@@ -117,7 +115,6 @@ def combined(body: Body) -> list[tuple[tuple[str, ...], Op]]:
         names = [op.fragment.name]
         for inner in walk(op.body):
             names += [f.name for _, f in fragment_uses(inner)]
-            names += [x.fragment for e in expressions(inner) for x in parts(e) if isinstance(x, FragmentElement)]
         touching = [g for g in groups if set(g[0]) & set(names)]
         groups = [g for g in groups if not set(g[0]) & set(names)]
         merged = [n for g in touching for n in g[0]] + names

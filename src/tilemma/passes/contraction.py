@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilemma.dtypes import DType
+from tilemma.ir.effects import element_reads
 from tilemma.ir.expr import Binary, Const, Expr, FragmentElement, Select, value_of
-from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Apply,
     Body,
@@ -20,7 +20,7 @@ from tilemma.ir.tile import (
     Store,
 )
 from tilemma.ir.types import Contract, View
-from tilemma.ir.walk import expressions, walk
+from tilemma.ir.walk import walk
 from tilemma.layouts import Major
 from tilemma.records import record
 
@@ -114,9 +114,9 @@ class Fragments:
 
 def fragment_uses(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
     """(what for, fragment) for each fragment that ``op`` itself names, or whose elements it reads."""
-    read = {FragmentRef(x.fragment, x.index): None for e in expressions(op) for x in parts(e)
-            if isinstance(x, FragmentElement)}  # fmt: skip
-    return (*_named(op), *(("read", ref) for ref in read))
+    elements = [x for x in element_reads(op) if isinstance(x, FragmentElement)]
+    read = dict.fromkeys([FragmentRef(x.fragment, x.index) for x in elements])
+    return (*_named(op), *[("read", ref) for ref in read])
 
 
 def _named(op: Op) -> tuple[tuple[str, FragmentRef], ...]:

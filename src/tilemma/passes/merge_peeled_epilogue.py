@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilemma.ir.expr import Element, Index, binary, const, depends_on, substitute, value_of
-from tilemma.ir.expr import walk as parts
+from tilemma.ir.effects import element_reads
+from tilemma.ir.expr import Index, binary, const, depends_on, substitute, value_of
 from tilemma.ir.tile import (
     Alloc,
     Body,
@@ -35,7 +35,7 @@ from tilemma.ir.tile import (
     WaitFuture,
 )
 from tilemma.ir.types import Space
-from tilemma.ir.walk import expressions, map_expressions, rewrite, touched, walk, with_bodies
+from tilemma.ir.walk import map_expressions, rewrite, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 
@@ -127,7 +127,7 @@ def _ends_with(loop: For, copy: Copy) -> bool:
         depends_on(e, {loop.index.name}) for e in copy.dst.expressions()
     ):
         return False
-    if any(isinstance(x, Element) for e in expressions(copy) for x in parts(e)):
+    if element_reads(copy):
         return False
     for offset, extent in zip(copy.src.offsets, copy.src.base.shape, strict=True):
         first, second, third = (value_of(substitute(offset, {loop.index.name: const(n)})) for n in range(3))

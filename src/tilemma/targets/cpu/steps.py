@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from tilemma.errors import Span
 from tilemma.ir import walk
-from tilemma.ir.effects import assigned, declared
+from tilemma.ir.effects import assigned, declared, element_reads
 from tilemma.ir.expr import Element, Expr, Var, depends_on
-from tilemma.ir.expr import walk as walk_expr
 from tilemma.ir.tile import Copy, Kernel, Load, Mma, Op, Parallel, SetElement, Store, SwapFutures
 from tilemma.ir.types import Level, Space, View
 from tilemma.records import record
@@ -94,7 +93,7 @@ class Compiler:
 
 def reads_of(op: Op) -> set[str]:
     """Names of the shared buffers that ``op`` itself reads."""
-    found = {e.view.base.name for x in walk.expressions(op) for e in walk_expr(x) if isinstance(e, Element)}
+    found = {e.view.base.name for e in element_reads(op) if isinstance(e, Element)}
     match op:
         case Copy() | Load():
             found.add(op.src.base.name)

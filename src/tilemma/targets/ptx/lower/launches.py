@@ -5,9 +5,8 @@ from __future__ import annotations
 from tilemma import launch
 from tilemma.errors import CompileError
 from tilemma.ir import tile, usage, walk
-from tilemma.ir.effects import read_views, written_views
-from tilemma.ir.expr import Element, Index
-from tilemma.ir.expr import walk as walk_expr
+from tilemma.ir.effects import element_reads, read_views, written_views
+from tilemma.ir.expr import Index
 from tilemma.ir.lane import Imm, LaneKernel, Reg
 from tilemma.ir.tile import Alloc, Kernel, Op, Parallel
 from tilemma.ir.types import Buffer, Space
@@ -131,13 +130,8 @@ def _fills_multiprocessor(shared: int, arch: str) -> bool:
 
 def _leading_without_memory(ops: tuple[Op, ...]) -> int:
     """The number of leading ``ops`` that only declare or compute and read no global memory of earlier launches."""
-
-    def touches(op: Op) -> bool:
-        found = (inner for x in walk.expressions(op) for inner in walk_expr(x))
-        return any(isinstance(x, Element) for x in found)
-
     for i, op in enumerate(ops):
-        if not isinstance(op, (tile.Declare, tile.Assign, Alloc, tile.DeclareEvent)) or touches(op):
+        if not isinstance(op, (tile.Declare, tile.Assign, Alloc, tile.DeclareEvent)) or element_reads(op):
             return i
     return len(ops)
 

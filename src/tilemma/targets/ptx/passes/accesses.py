@@ -12,14 +12,13 @@ from typing import Any, Literal
 import numpy as np
 
 from tilemma.atoms import catalogue
-from tilemma.ir.effects import Effect, touches
+from tilemma.ir.effects import Effect, element_reads, touches
 from tilemma.ir.expr import (
     Binary,
     Const,
     Dim,
     Element,
     Expr,
-    FragmentElement,
     Index,
     Scalar,
     value_of,
@@ -42,7 +41,6 @@ from tilemma.ir.tile import (
     WaitEvent,
 )
 from tilemma.ir.types import Level, Space, View
-from tilemma.ir.walk import expressions
 from tilemma.passes.scope import WARP
 from tilemma.records import record
 from tilemma.targets.ptx.passes.threads import Bools, Ints, Node, Tree, distinct, evaluate
@@ -360,12 +358,11 @@ class Accesses:
                 yield from self._memory(node, op.buffer.whole(), True)
         else:
             yield from self._synchronous(node)
-        for e in expressions(op):
-            for x in walk(e):
-                if isinstance(x, Element):
-                    yield from self._memory(node, x.view, False)
-                elif isinstance(x, FragmentElement):
-                    yield self._registers(node, FragmentRef(x.fragment, x.index), False)
+        for x in element_reads(op):
+            if isinstance(x, Element):
+                yield from self._memory(node, x.view, False)
+            else:
+                yield self._registers(node, FragmentRef(x.fragment, x.index), False)
 
     def _synchronous(self, node: Node) -> Iterator[Access]:
         """The accesses of a synchronous operation: they complete before the next operation begins."""
