@@ -69,7 +69,7 @@ STATEMENTS = [
     # views
     ("t = «b.subspan(16, 16).at(0)»", "wrong-rank", "at"),
     ("t = «b.subspan(16).at(0)»", "wrong-rank", "2 dimensions"),
-    ("«dma.copy(b.subspan(16, 16), to='shared')»", "wrong-operand", "add `.at(i, j)`"),
+    ("«dma.copy(b.chunk(2, 2), to='shared')»", "wrong-operand", "add `.at(i, j)`"),
     ("«dma.copy(b.view(16, 16), to='shared')»", "wrong-operand", "add `.from_(r, c)`"),
     ("t = «b.chunkat(n, full)»", "unbounded-chunk-index", "subspan"),
     ("x = «b.subspan(10, 64).at(0, 0).chunkat(p, full)»[0, 0]", "chunk-does-not-divide", "divides 10"),
@@ -269,7 +269,6 @@ SMALL = "s = shared('f16', 16, 8)\n«dma.copy({}, {})»"
 COMPILED = [
     (inside(THREADS.format(2000)), "too-many-threads", "1024"),
     (inside(THREADS.format("n")), "level-extent", "constant count"),
-    (THREADS.format(4), "level-nesting", "block"),
     (inside(LARGE), "shared-memory-limit", "360000"),
     (inside("mc = mma.fill(0.0)\n«mma.store(mc, c)»"), "collective-scope", "group"),
     (multiply(second="16, 32"), "contract-shapes", "16"),

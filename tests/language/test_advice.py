@@ -78,12 +78,6 @@ CO_CASES = {
         "parallel q by 1 : block { parallel p by 1 : group { frag.f32 m; m = mma.fill 0.0; x = mma.load b;"
         " y = mma.load b; mma.row.row m, x, y; mma.store m, c; } }",
     ),
-    "threads outside a block": (
-        "level-nesting",
-        "`parallel b by 1 : block`",
-        "parallel t by 32 : thread { c.at(0, t) = 1.0f; }",
-        "parallel bb by 1 : block { parallel t by 32 : thread { c.at(0, t) = 1.0f; } }",
-    ),
     "an event that is not ready": (
         "event-never-triggered",
         "`= ready`",
@@ -148,12 +142,6 @@ PY_CASES = {
         + "        m = mma.fill(0, 's32')\n        mma.row.row(m, mma.load(b), mma.load(b))\n        mma.store(m, c)",
         GROUP
         + '        m = mma.fill(0.0, "f16")\n        mma.row.row(m, mma.load(b), mma.load(b))\n        mma.store(m, c)',
-    ),
-    "threads outside a block": (
-        "level-nesting",
-        '`for b in parallel(1, level="block"):`',
-        "for t in parallel(32, level='thread'):\n    c[0, t] = 1.0",
-        'for q in parallel(1, level="block"):\n    for t in parallel(32, level="thread"):\n        c[0, t] = 1.0',
     ),
     "an event that is not ready": (
         "event-never-triggered",

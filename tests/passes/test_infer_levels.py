@@ -50,7 +50,6 @@ def test_a_second_run_changes_nothing():
 @pytest.mark.parametrize(
     ("levels", "error"),
     [
-        ([(2, THREAD)], LevelNesting),
         ([(2, BLOCK), (2, BLOCK)], LevelNesting),
         ([(2, BLOCK), (2, THREAD), (2, GROUP)], LevelNesting),
         ([(2, BLOCK), (2, GROUP), (2, WARPGROUP)], LevelNesting),

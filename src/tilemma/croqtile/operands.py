@@ -161,6 +161,8 @@ def as_tile(r: Reader, value: Value, node: ast.Expr, what: str) -> Tile:
         return value
     if isinstance(value, FutureValue):
         return value.data
+    if isinstance(value, Cut) and value.method in ("subspan", "modspan"):
+        return first_tile(value, node.span)
     fix = "name a parameter, a buffer or a view"
     if isinstance(value, TileArray):
         fix = "subscript it: " + "".join("[i]" for _ in value.sizes)
@@ -173,6 +175,19 @@ def as_tile(r: Reader, value: Value, node: ast.Expr, what: str) -> Tile:
     binding = r.scopes.find(node.text) if isinstance(node, ast.Name) else None
     notes = [Note("defined here", binding.span)] if binding is not None else []
     raise NotATile(node.span, what=what, got=kind(value), fix_text=fix, notes=notes)
+
+
+def first_tile(cut: Cut, span: Span) -> Tile:
+    """``x.subspan(h, w)`` without `.at`: the tile that starts at the origin."""
+    return cut.tile.subspan(
+        cut.extents,
+        [None if e is None else const(0) for e in cut.extents],
+        step=cut.step,
+        strides=cut.strides or None,
+        remainder=cut.method == "modspan",
+        name=cut.method,
+        span=span,
+    )
 
 
 def indices_of(r: Reader, nodes: Sequence[ast.Expr], what: str) -> list[Scalar | None]:

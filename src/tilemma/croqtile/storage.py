@@ -15,11 +15,10 @@ from tilemma.croqtile.refusals import NotBuiltYet, OutsideParallel, WrongValue
 from tilemma.croqtile.values import Events, Mutable, Scalar, SpanValue, TileArray, TupleValue, Value, kind
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError
-from tilemma.ir import tile as t
 from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.expr import Const, Element, Expr, FragmentElement, Var, const, value_of, walk
 from tilemma.ir.tiles import Bounded, Tile, scalar
-from tilemma.ir.types import Buffer, Space
+from tilemma.ir.types import Space
 
 
 class BadReturn(CompileError):
@@ -177,12 +176,12 @@ def returned_array(r: Reader, item: ast.Item, dtype: DType, shape: Sequence[Expr
             what=f"`{item.name}`, an array in global memory that is not the kernel's result",
             fix_text="make it a parameter, or put it into `shared` memory",
         )
-    if isinstance(item.value, ast.Expr):
-        raise NotBuiltYet(
-            item.span, what="an initialiser of the returned array", fix_text="write its elements in the kernel"
-        )
-    buffer = Buffer(r.b.fresh(item.name), dtype, tuple(shape), Space.GLOBAL)
-    r.b.params.append(t.ArrayParameter(buffer, span=item.span))
+    if isinstance(item.value, ast.Statement):
+        raise no_result(item.value, item.name)
+    init = None
+    if item.value is not None:
+        init = converted(r, fill_value(r, item.value, "an initialiser", dtype), dtype, item.span)
+    buffer = r.b.returned_array(item.name, dtype, shape, init, item.span)
     r.scopes.define(item.name, Tile.whole(buffer), item.span)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import checked
 from tilemma.croqtile.events import event_member
-from tilemma.croqtile.operands import as_tile, constant, indices_of, integer, scalars_of
+from tilemma.croqtile.operands import as_tile, constant, first_tile, indices_of, integer, scalars_of
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongMember, WrongValue, wrong_member
 from tilemma.croqtile.registers import fragment_member
@@ -32,6 +32,8 @@ TILE_MEMBERS = (
     "at", "chunk", "chunkat", "data", "modspan", "span", "span_as", "sqz", "subspan", "view", "zfill",
 )  # fmt: skip
 _CUTS = ("chunk", "subspan", "modspan", "view")
+# What `x.subspan(h, w)` without `.at` has: it is the tile at the origin.
+_OF_FIRST_TILE = ("data", "span", "span_as", "sqz", "zfill")
 _UNBUILT = ("mdata", "mask", "map", "remap", "multicast")
 
 
@@ -39,7 +41,9 @@ _UNBUILT = ("mdata", "mask", "map", "remap", "multicast")
 def member(r: Reader, node: ast.Member) -> Value:
     base = r.value(node.base)
     if isinstance(base, Cut):
-        return _place(r, base, node)
+        if base.method not in ("subspan", "modspan") or node.name not in _OF_FIRST_TILE:
+            return _place(r, base, node)
+        base = first_tile(base, node.span)
     if isinstance(base, Events):
         return event_member(r, base, node)
     if isinstance(base, FragmentValue):

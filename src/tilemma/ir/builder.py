@@ -17,10 +17,10 @@ from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span, is_text_source
 from tilemma.ir import tile as t
 from tilemma.ir.constructs import OPERANDS, WrongValue, checked_fit
-from tilemma.ir.expr import Cast, Const, Element, Expr, Index, Var, binary, const, mod, value_of
+from tilemma.ir.expr import Cast, Const, Element, Expr, Index, Var, add, binary, cdiv, const, mod, mul, value_of
 from tilemma.ir.structure import ValueNumber
 from tilemma.ir.tiles import FragmentValue, FutureValue, Scalarlike, Tile, describe, scalar
-from tilemma.ir.types import Buffer, Contract, Event, EventRef, Space, View
+from tilemma.ir.types import BLOCK, THREAD, Buffer, Contract, Event, EventRef, Space, View
 from tilemma.records import record
 
 
@@ -65,6 +65,9 @@ class AtomicType(CompileError):
     expected = "elements of 16, 32 or 64 bits: no hardware changes smaller ones in one step"
     fix = "use an array of {wider}"
 
+
+# How the launch that gives an array its first values divides the elements.
+_FILLED_BY_BLOCK, _FILLING_THREADS = 2048, 256
 
 AtomicName = Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
 
@@ -133,6 +136,27 @@ class Builder(ValueNumber):
         return old
 
     # ---- storage -----------------------------------------------------------------------------------------
+
+    def returned_array(
+        self, name: str, dtype: DType, shape: Sequence[Expr], init: Expr | None = None, span: Span | None = None
+    ) -> Buffer:
+        """An array that the kernel allocates and returns.  A launch of its own writes ``init`` to all elements."""
+        buffer = Buffer(self.fresh(name), dtype, tuple(shape), Space.GLOBAL)
+        self.params.append(t.ArrayParameter(buffer, span=span))
+        if init is None:
+            return buffer
+        total = _product(buffer.shape)
+        flat = self.span_as(Tile.whole(buffer), [total], span)
+        with (
+            self.parallel([f"{name}_part"], [cdiv(total, _FILLED_BY_BLOCK)], BLOCK) as (part,),
+            self.parallel(["t"], [_FILLING_THREADS], THREAD) as (lane,),
+            self.foreach("n", _FILLED_BY_BLOCK // _FILLING_THREADS) as turn,
+        ):
+            first = add(mul(part.value, _FILLED_BY_BLOCK), mul(turn.value, _FILLING_THREADS))
+            element = add(first, lane.value)
+            with self.if_(binary("lt", element, total)):
+                self.set_element(flat, [element], init)
+        return buffer
 
     def alloc(
         self,

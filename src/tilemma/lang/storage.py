@@ -8,9 +8,8 @@ from tilemma.dtypes import DType
 from tilemma.errors import described
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import NotConstant
-from tilemma.ir.tile import ArrayParameter
 from tilemma.ir.tiles import Tile, scalar
-from tilemma.ir.types import Buffer, Space
+from tilemma.ir.types import Space
 from tilemma.lang.contraction import sizes_of
 from tilemma.lang.control import names_of
 from tilemma.lang.scalars import (
@@ -80,10 +79,11 @@ def local(dtype: str | DType, *shape: Any, copies: int | tuple[int, ...] = 0, in
     return _storage(Space.LOCAL, dtype, shape, copies, init)
 
 
-def global_(dtype: str | DType, *shape: Any) -> TileValue:
+def global_(dtype: str | DType, *shape: Any, init: Any = None) -> TileValue:
     """The array that the kernel returns: ``out = global_("f32", M, N)`` .. ``return out``.
 
-    A call allocates it with the library and on the device of the first array argument.
+    A call allocates it with the library and on the device of the first array argument; ``init`` is written to all
+    elements before the kernel's first launch.
     """
     b = builder("global_")
     kind = element_type(str(dtype), b.span)
@@ -97,6 +97,6 @@ def global_(dtype: str | DType, *shape: Any) -> TileValue:
         )
     flat = [x for s in shape for x in (s if isinstance(s, (tuple, list)) else (s,))]
     extents = tuple(scalar(integer(s, "global_")) for s in flat)
-    buffer = Buffer(b.fresh(names_of(1, "result")[0]), kind, extents, Space.GLOBAL)
-    b.params.append(ArrayParameter(buffer, span=b.span))
+    value = None if init is None else operand_as(init, kind, "global_(init=)")
+    buffer = b.returned_array(names_of(1, "result")[0], kind, extents, value, b.span)
     return TileValue(Tile.whole(buffer))

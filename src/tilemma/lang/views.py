@@ -352,6 +352,8 @@ def tile_of(x: Any, what: str) -> Tile:
                 fix_text=f"choose one: `{x}[i]`",
             )
         return x.tile
+    if isinstance(x, Subspan) and x.kind != "chunk":
+        return x.at(*(full if e is None else 0 for e in x.extents)).tile
     if isinstance(x, (Subspan, Window)):
         call = ".from_(r, c)" if isinstance(x, Window) else ".at(i, j)"
         kind = "view" if isinstance(x, Window) else x.kind

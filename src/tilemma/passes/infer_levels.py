@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count as count_from
 
 from tilemma.errors import CompileError, spelled
+from tilemma.ir.expr import Index, const
 from tilemma.ir.tile import Body, Kernel, Op, Parallel
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Level
-from tilemma.ir.walk import bodies, walk
+from tilemma.ir.walk import bodies, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import block_threads, blocks, count, span_threads
 from tilemma.records import record
@@ -57,6 +59,22 @@ class LevelOverflow(CompileError):
     fix = "make the product of the extents at most {most}"
 
 
+def in_blocks(kernel: Kernel) -> Body:
+    """The body of ``kernel`` with a block around each group or thread level that stands in none."""
+    taken = {i.name for op in walk(kernel.body) if isinstance(op, Parallel) for i in op.indices}
+
+    def wrapped(op: Op) -> Op:
+        if not isinstance(op, Parallel):
+            return with_bodies(op, lambda body: tuple(wrapped(x) for x in body))
+        if op.level is None or op.level.depth < BLOCK.depth + 1:
+            return op
+        name = next(n for n in (f"block.{i}" for i in count_from(1)) if n not in taken)
+        taken.add(name)
+        return Parallel((Index(name, const(1)),), (op,), BLOCK, span=op.span)
+
+    return tuple(wrapped(op) for op in kernel.body)
+
+
 def described(p: Parallel) -> str:
     """``p by n``, as messages spell a parallel."""
     names = ", ".join(i.name for i in p.indices)
@@ -75,7 +93,7 @@ class InferLevels:
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises LevelNesting, TooManyLevels, LevelExtent, EmptyLevel, LevelOverflow or TooManyThreads."""
-        body = self._body(kernel.body, (), log)
+        body = self._body(in_blocks(kernel), (), log)
         done = replace(kernel, body=body)
         limit = self.max_threads
         for block in blocks(done):
@@ -121,13 +139,6 @@ def _check(p: Parallel, around: tuple[Parallel, ...]) -> None:
     level, outer = p.level, around[-1].level if around else None
     assert level is not None
     if outer is None:
-        if level.depth > 1:
-            fix = spelled(
-                p.span,
-                "put it inside `parallel b by 1 : block`",
-                'put it inside `for b in parallel(1, level="block"):`',
-            )
-            raise LevelNesting(p.span, names=described(p), inner=level, outer="kernel", remedy=fix)
         return
     smaller = level.kind == outer.kind == "group" and level.warps < outer.warps
     if level.depth <= outer.depth and not smaller:

@@ -1,0 +1,103 @@
+"""Forms of whole programs: first values of a result, levels without a block, the first tile of a `subspan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilemma as tm
+from tilemma import dma, foreach, full, global_, parallel, shared
+
+CO = {
+    "initial": """
+__co__ auto k(f32 [M, N] x) {
+  f32 [M, N] out{1.5f};
+  parallel i by M : block, t by 32 : thread { if (t < N && i % 2 == 0) { out.at(i, t) = x.at(i, t); } }
+  return out;
+}
+""",
+    "threads": """
+__co__ auto k(f32 [6, 20] x) {
+  f32 [6, 20] out;
+  parallel {i, t} by [6, 20] : thread { out.at(i, t) = x.at(i, t) * 2.0f; }
+  return out;
+}
+""",
+    "origin": """
+__co__ auto k(f32 [M, N] x) {
+  f32 [M, N] out{0.0f};
+  parallel b by 1 : block, t by 32 : thread {
+    s = dma.copy x.subspan(4, 8) => shared;
+    dma.copy s => out.subspan(4, 8);
+  }
+  return out;
+}
+""",
+}
+
+
+@tm.kernel
+def initial(x: tm.Global["f32", "M", "N"]):
+    (M, N) = x.shape
+    out = global_("f32", M, N, init=1.5)
+    for i in parallel(M, level="block"):
+        for t in parallel(32, level="thread"):
+            with tm.if_((t < N) & (i % 2 == 0)):
+                out[i, t] = x[i, t]
+    return out
+
+
+@tm.kernel
+def threads(x: tm.Global["f32", 6, 20]):
+    out = global_("f32", 6, 20)
+    for i, t in parallel(6, 20, level="thread"):
+        out[i, t] = x[i, t] * 2.0
+    return out
+
+
+@tm.kernel
+def origin(x: tm.Global["f32", "M", "N"]):
+    (M, N) = x.shape
+    out = global_("f32", M, N, init=0)
+    for _ in parallel(1, level="block"):
+        s = shared("f32", 4, 8)
+        dma.copy(x.subspan(4, 8), s)
+        dma.copy(s, out.subspan(4, 8))
+    return out
+
+
+def wanted(name: str, x: np.ndarray) -> np.ndarray:
+    if name == "threads":
+        return x * 2
+    out = np.full_like(x, 1.5 if name == "initial" else 0)
+    if name == "initial":
+        out[::2, :32] = x[::2, :32]
+    else:
+        out[:4, :8] = x[:4, :8]
+    return out
+
+
+@pytest.mark.parametrize("name", CO)
+@pytest.mark.parametrize("target", ["cpu", "machine"])
+def test_both_languages(name: str, target: str, tmp_path: Path) -> None:
+    (tmp_path / "k.co").write_text(CO[name])
+    x = np.random.default_rng(0).standard_normal((6, 20) if name == "threads" else (7, 23)).astype(np.float32)
+    for kernel in (tm.load(tmp_path / "k.co").k, {"initial": initial, "threads": threads, "origin": origin}[name]):
+        assert np.array_equal(kernel.on(target)(x), wanted(name, x))
+
+
+def test_the_first_tile_keeps_whole_dimensions() -> None:
+    @tm.kernel
+    def k(x: tm.Global["f32", 8, 16], y: tm.Global["f32", 8, 16]):
+        for _ in parallel(1, level="block"):
+            s = shared("f32", 4, 16)
+            dma.copy(x.subspan(4, full), s)
+            for i in foreach(2):
+                dma.copy(s, y.subspan(4, full).at(i, full))
+
+    x = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    y = np.zeros_like(x)
+    k.on("cpu")(x, y)
+    assert np.array_equal(y, np.vstack([x[:4], x[:4]]))
