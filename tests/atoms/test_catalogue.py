@@ -143,3 +143,16 @@ def test_records_are_made_by_need() -> None:
         "assert 'SM90_64x8x16_F32F16F16_SS' in catalogue and len(list(catalogue.mma('wgmma'))) > 100\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("kind", ["mma.sync", "wgmma"])
+def test_modules_hold_the_types_that_their_names_say(kind: str) -> None:
+    """Asked for one type of A, the catalogue passes over modules that are called after others."""
+    records = [a for a in catalogue.values() if isinstance(a, MmaAtom) and a.kind == kind]
+    for t in {a.a.dtype for a in records}:
+        assert {x.name for x in catalogue.mma(kind, a=t) if x.kind == kind} >= {
+            x.name for x in records if x.a.dtype is t
+        }
+    assert {c.name for c in catalogue.copies()} == {
+        c.name for c in catalogue.values() if isinstance(c, type(COPIES[0]))
+    }

@@ -19,6 +19,7 @@ from typing import Any
 from tilemma.atoms.atom import Atom, CopyAtom, Family, Immediate, MmaAtom, Operand, Rate, contract
 from tilemma.atoms.choose import Selection, select_from
 from tilemma.atoms.descriptors import Descriptor, tensor_map_swizzle
+from tilemma.dtypes import BY_NAME, DType
 from tilemma.errors import ToolError, nearest
 
 __all__ = [
@@ -110,8 +111,8 @@ class Catalogue(Mapping[str, Atom]):
 
         Families that have nothing of what is ``wanted`` (`Family.has`) may be left out.
         """
-        start = kind.replace(".", "_")
-        names = (m for m in self._modules if m.startswith(start))
+        start, operand = kind.replace(".", "_"), wanted.get("a")
+        names = (m for m in self._modules if m.startswith(start) and _may_multiply(m, operand))
         found = (a for m in names for a in self._of(m, lambda family: family.has(**wanted)))
         return (a for a in found if isinstance(a, MmaAtom))
 
@@ -123,9 +124,24 @@ class Catalogue(Mapping[str, Atom]):
                 yield from (x for x in atoms if isinstance(x, Family))
 
     def copies(self) -> Iterator[CopyAtom]:
-        """The copying records."""
-        found = (a for m in self._modules for a in self._of(m, lambda family: False))
+        """The copying records; modules called after a kind of multiplication have none."""
+        names = (m for m in self._modules if not m.startswith(("mma", "wgmma")))
+        found = (a for m in names for a in self._of(m, lambda family: False))
         return (a for a in found if isinstance(a, CopyAtom))
+
+
+def _type_names(t: DType) -> tuple[str, str]:
+    """What modules with products of ``t`` alone are called at the end: ``tf32``, ``int8``."""
+    return t.name, f"{'fp' if t.is_float else 'int'}{t.bits}"
+
+
+_TYPE_NAMES = frozenset(name for t in BY_NAME.values() for name in _type_names(t))
+
+
+def _may_multiply(module: str, a: object) -> bool:
+    """Whether the module may have products of A's type ``a`` (anything else: of any type), from its name."""
+    last = module.rpartition("_")[2]
+    return last not in _TYPE_NAMES or not isinstance(a, DType) or last in _type_names(a)
 
 
 def _other_names(name: str) -> Iterator[str]:
