@@ -1,4 +1,4 @@
-"""What the compiler is, for the keys of what it made."""
+"""The compiler's fingerprint: a hash of all that decides what it generates, for the keys of the caches on disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 
@@ -20,9 +19,10 @@ _SOURCES = (".py", ".lark", ".json")
 
 @cache
 def fingerprint() -> str:
-    """Every file of the compiler and of the layout library by its content, and the versions of the others.
+    """The hash of every source file of the compiler and of the layout library, and of the other versions.
 
-    Size and time of a file say too little: an image or an archive may set times, and a shared cache outlives both.
+    Size and time of a file do not identify its content: an image or an archive may set times, and a shared cache
+    outlives both.
     """
     versions = (sys.implementation.name, platform.python_version(), np.__version__, ml_dtypes.__version__)
     own = content_of(os.path.dirname(__file__), WITHOUT)
@@ -30,7 +30,7 @@ def fingerprint() -> str:
 
 
 def content_of(folder: str, without: tuple[str, ...] = ()) -> str:
-    """The sources below ``folder``, but for the entries ``without``, by their names and contents."""
+    """A hash of the names and contents of the sources below ``folder``, except the entries ``without``."""
     digest = hashlib.sha256()
     for path in sorted(_files(folder, without)):
         with open(path, "rb", buffering=0) as file:
@@ -46,12 +46,17 @@ def _folder(package: str) -> str:
     return str(next(iter(spec.submodule_search_locations)))
 
 
-def _files(folder: str, without: tuple[str, ...]) -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name in without or entry.name == "__pycache__":
-                continue
-            if entry.name.endswith(_SOURCES):
-                yield entry.path
-            elif entry.is_dir():
-                yield from _files(entry.path, ())
+def _files(folder: str, without: tuple[str, ...]) -> list[str]:
+    """The sources below ``folder``."""
+    found, waiting = list[str](), [folder]
+    while waiting:
+        inside = waiting.pop()
+        with os.scandir(inside) as entries:
+            for entry in entries:
+                if entry.name == "__pycache__" or (inside == folder and entry.name in without):
+                    continue
+                if entry.name.endswith(_SOURCES):
+                    found.append(entry.path)
+                elif entry.is_dir():
+                    waiting.append(entry.path)
+    return found
