@@ -13,19 +13,20 @@ from tilemma.fingerprint import WITHOUT
 
 ROOT = Path(__file__).resolve().parents[1] / "src" / "tilemma"
 
-BASE = {"records", "errors", "dtypes", "launch", "forking"}
+BASE = {"records", "errors", "checked", "dtypes", "launch", "forking"}
 IR = BASE | {"arithmetic", "layouts", "atoms", "ir"}
 COMPILER = IR | {"passes", "targets", "assemble", "explain", "compiler", "fingerprint"}
 # What each top-level module or package may import, besides itself.
 ALLOWED = {
     "records": set(),
     "errors": {"records"},
+    "checked": {"records", "errors"},
     "bounded": set(),
     "forking": set(),
     "fingerprint": set(),
     "environment": {"forking"},
     "dtypes": {"records", "errors"},
-    "launch": {"records", "dtypes", "arithmetic"},
+    "launch": {"records", "errors", "dtypes", "arithmetic"},
     "arithmetic": {"records", "errors", "dtypes"},
     "layouts": BASE,
     "atoms": BASE | {"layouts"},

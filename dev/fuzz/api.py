@@ -380,7 +380,10 @@ class Calls:
     """Calls of public functions with one to three odd arguments."""
 
     def __init__(self) -> None:
-        self.functions, self.odd = functions(), odd_values()
+        from dev.fuzz import layers
+
+        self.functions = [*functions(), *layers.functions()]
+        self.odd = odd_values() | layers.odd_layouts()
 
     def case(self, r: random.Random) -> Case:
         f = r.choice(self.functions)
@@ -404,7 +407,8 @@ def _python_counts(function: Callable[..., Any], args: Sequence[Any], keywords: 
     try:
         function(*args, **keywords)
     except TypeError as error:
-        if isinstance(error, TilemmaError) or len(traceback.extract_tb(error.__traceback__)) > 2:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.endswith("/checked.py")]
+        if isinstance(error, TilemmaError) or len(frames) > 2:
             raise
 
 

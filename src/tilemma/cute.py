@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from tensor_layouts import ComposedLayout, Layout, compose, mode, size, zipped_divide
 
 from tilemma.atoms import MmaAtom, Operand
-from tilemma.errors import Refusal
+from tilemma.checked import Condition, checked, instance, integer, integers, one_of, optional
+from tilemma.errors import CompileError, Refusal
 from tilemma.layouts import (
     Descriptor,
     InstructionMisfit,
@@ -31,10 +32,36 @@ from tilemma.layouts import (
     canonical_atom,
     cute_str,
 )
-from tilemma.layouts.algebra import LayoutLike, join, split
-from tilemma.layouts.shared import check_operand, descriptor_of
+from tilemma.layouts.algebra import LARGEST, LAYOUT, LayoutLike, join, split
+from tilemma.layouts.shared import MAJOR, SWIZZLES, check_operand, descriptor_of
 
 _AXES = {"A": "MK", "B": "NK", "C": "MN"}
+_ATOM = instance("a multiplying instruction of `tilemma.atoms`", MmaAtom)
+_LETTER = one_of(*_AXES)
+_TILE = integers(0, LARGEST, 3)
+# A tile whose elements are listed one by one.
+_LISTED = integers(1, 1 << 10, 3)
+_TENSOR = Condition(
+    f"{LAYOUT.wanted}, of two modes or more",
+    lambda v: LAYOUT.has_type(v),
+    lambda v: isinstance(split(v)[1].shape, tuple) and len(split(v)[1].shape) > 1,
+)
+_PART = Condition(
+    "a partition, as `partition_A` returns it",
+    lambda v: isinstance(v, Layout) or (isinstance(v, ComposedLayout) and isinstance(v.inner, Layout)),
+)
+_SHARED = Condition(
+    "a pair of majorness (K or MN) and swizzle (0, 32, 64 or 128)",
+    lambda v: isinstance(v, (tuple, list)) and len(v) == 2,
+    lambda v: isinstance(v[0], str) and v[0] in ("K", "MN") and v[1] in SWIZZLES,
+)
+
+
+class NoDescriptors(CompileError, ValueError):
+    code = "no-descriptors"
+    found = "there are no descriptors of {tensor}: {reason}"
+    expected = "an operand that the instruction reads from shared memory, in whole units of 16 bytes"
+    fix = "{remedy}"
 
 
 @dataclass(frozen=True)
@@ -49,13 +76,8 @@ class TiledMMA:
     atom_layout: tuple[int, int, int] = (1, 1, 1)
 
     def __post_init__(self) -> None:
-        if len(self.atom_layout) != 3 or min(self.atom_layout) < 1:
-            raise InstructionMisfit(
-                tile=f"an atom layout {self.atom_layout}",
-                reason="it is no (M, N, K) of positive counts",
-                rule="one count of instructions side by side for each of M, N and K",
-                remedy="give for instance (2, 1, 1)",
-            )
+        _ATOM.check("TiledMMA", "atom", self.atom)
+        integers(1, 1024, 3).check("TiledMMA", "atom_layout", self.atom_layout)
 
     @property
     def size(self) -> int:
@@ -69,11 +91,11 @@ class TiledMMA:
         return m, n, k
 
     def thr_slice(self, thread: int) -> ThrMMA:
-        """The view of thread ``thread``; IndexError outside `size`."""
-        if not 0 <= thread < self.size:
-            raise IndexError(f"thread {thread} of {self.size}")
+        """The view of thread ``thread``, from 0 to `size` - 1."""
+        integer(0, self.size - 1).check("thr_slice", "thread", thread)
         return ThrMMA(self, thread)
 
+    @checked(tile=_TILE)
     def repetitions(self, tile: tuple[int, int, int]) -> tuple[int, int, int]:
         """(MMA_M, MMA_N, MMA_K): how often each unit issues the instruction for a block tile (M, N, K).
 
@@ -95,6 +117,7 @@ class TiledMMA:
         """Instructions that one unit issues for a block tile (M, N, K)."""
         return int(np.prod(self.repetitions(tile)))
 
+    @checked(letter=_LETTER, tile=_LISTED)
     def owners(self, letter: str, tile: tuple[int, int, int]) -> NDArray[np.int64]:
         """For each element of the operand's block tile the first (thread, value) that holds it: (rows, cols, 2).
 
@@ -132,6 +155,7 @@ class ThrMMA:
         """This thread's part of C, a layout over (M, N, ...)."""
         return self.partition("C", tensor)
 
+    @checked(letter=_LETTER, tensor=_TENSOR)
     def partition(self, letter: str, tensor: LayoutLike) -> LayoutLike:
         """As `partition_A`, `partition_B`, `partition_C`.
 
@@ -172,36 +196,51 @@ class ThrMMA:
         m, n, _ = self.mma.atom_layout
         return unit % m, unit // m % n, unit // (m * n)
 
+    @checked(part=_PART)
     def fragment_C(self, part: LayoutLike) -> Any:
         """Where the accumulators of ``part`` lie in this thread's registers, counted in elements."""
         return Layout(_affine(part).shape)
 
+    @checked(part=_PART)
     def fragment_A(self, part: LayoutLike) -> Any:
         """As `fragment_C`; for an operand in shared memory the layout of its descriptors instead, (1, ...)
         in units of 16 bytes, CuTe's descriptor iterator."""
         return self._fragment(self.mma.atom.a, part)
 
+    @checked(part=_PART)
     def fragment_B(self, part: LayoutLike) -> Any:
         """As `fragment_A`."""
         return self._fragment(self.mma.atom.b, part)
 
     def _fragment(self, operand: Operand, part: LayoutLike) -> Any:
-        if operand.in_registers:
-            return Layout(_affine(part).shape)
         affine = _affine(part)
+        if operand.in_registers:
+            return Layout(affine.shape)
+        if not isinstance(affine.shape, tuple):
+            raise NoDescriptors(
+                tensor=str(part), reason="it has one mode", remedy="pass what `partition_A` returns"
+            )
         unit = 128 // operand.dtype.bits
         outer = [mode(affine, i) for i in range(1, len(affine.shape))]
         strides = [_map(m.stride, lambda d: _exact(d, unit)) for m in outer]
         return Layout((1, *(m.shape for m in outer)), (0, *strides))
 
+    @checked(letter=one_of("A", "B"), tensor=_TENSOR, major=MAJOR)
     def descriptors(
         self, letter: str, tensor: LayoutLike, major: Major
     ) -> Iterator[tuple[tuple[int, ...], Descriptor]]:
         """((repetition, repetition, stage...), descriptor) for each instruction that reads ``tensor`` as A or B.
 
-        Start addresses are relative to the tensor.  Raises SwizzleAtomMisfit where an operand has none.
+        Start addresses are relative to the tensor.  Raises SwizzleAtomMisfit where an operand has none,
+        and NoDescriptors for an operand in registers.
         """
         operand = self.mma.atom.operands[letter]
+        if operand.in_registers:
+            raise NoDescriptors(
+                tensor=letter,
+                reason=f"{self.mma.atom.name} has it in registers",
+                remedy=f"use `fragment_{letter}`",
+            )
         rows, k = operand.shape
         swizzle, affine = split(tensor)
         stages = [mode(affine, i) for i in range(2, len(affine.shape))]
@@ -224,6 +263,7 @@ class ThrMMA:
             yield index, found.at(found.start + stage)
 
 
+@checked(atom=_ATOM, operand=instance("an operand of the instruction", Operand))
 def thread_value(atom: MmaAtom, operand: Operand) -> Any:
     """CuTe's (thread, value) layout, also of operands in shared memory: there all threads see everything."""
     if operand.layout is not None:
@@ -232,6 +272,7 @@ def thread_value(atom: MmaAtom, operand: Operand) -> Any:
     return Layout((atom.threads, (rows, cols)), (0, (1, rows)))
 
 
+@checked(atom=_ATOM, tile=_TILE, a=optional(_SHARED), b=optional(_SHARED))
 def tile_refusals(
     atom: MmaAtom,
     tile: tuple[int, int, int],
@@ -307,5 +348,10 @@ def _map(x: Any, f: Any) -> Any:
 
 
 def _exact(stride: int, unit: int) -> int:
-    assert stride % unit == 0, f"a stride of {stride} elements is no whole number of 16-byte units"
+    if stride % unit:
+        raise NoDescriptors(
+            tensor=f"a partition with a stride of {stride} elements",
+            reason=f"{unit} elements are 16 bytes",
+            remedy="build the tile from a canonical atom with tile_to_shape",
+        )
     return stride // unit

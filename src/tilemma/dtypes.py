@@ -197,7 +197,10 @@ def from_numpy(t: Any) -> DType | None:
 
     Where two types share a storage type (f32 and tf32, bool and b1) it is the one that does not borrow it.
     """
-    t = np.dtype(t)
+    try:
+        t = np.dtype(t)
+    except (TypeError, ValueError):
+        raise UnknownDtype(got=described(t), known=", ".join(BY_NAME)) from None
     return next((d for d in _TABLE if d.numpy == t and not d.stored), None)
 
 
@@ -222,6 +225,9 @@ def promote(a: DType, b: DType) -> DType:
     Integers narrower than 32 bits count as s32.  Of two floats it is the one that holds the other's numbers, and
     f32 where neither does (f16 with bf16).
     """
+    for t in (a, b):
+        if not isinstance(t, DType):
+            raise UnknownDtype(got=described(t), known=", ".join(BY_NAME))
     if a is b and (a.kind == "float" or (a.kind in ("int", "uint") and a.bits >= 32)):
         return a
     if a.is_float or b.is_float:

@@ -13,13 +13,26 @@ kernel computes where they may leave it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, field
-from typing import Any, TypeAlias
+from dataclasses import MISSING, asdict, field, fields
+from functools import cache
+from types import NoneType
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from tilemma.arithmetic import integers
-from tilemma.dtypes import s32
+from tilemma.dtypes import dtype, s32
+from tilemma.errors import LaunchError, described
 from tilemma.records import record
 
+
+class BadPlan(LaunchError, KeyError):
+    code = "bad-launch-plan"
+    found = "the launch plan cannot be read: {where} is {got}"
+    expected = "{wanted}"
+    fix = "pass a plan as `Launch.to_json` writes it"
+
+
+# Operations inside operations in a size: far more than a kernel's sizes have.
+MAX_DEPTH = 100
 # The largest extent of an array, below 2**31 so that a position some tiles beyond the edge is still an s32.
 MAX_EXTENT = 2**31 - 2**20
 
@@ -166,15 +179,55 @@ class Launch:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Launch:
-        """Inverse of `to_json`; KeyError or TypeError for data of another shape."""
-        d = dict(data)
-        arguments = []
-        for a in d.pop("arguments"):
-            cls = _ARGUMENTS[a["kind"]]
-            arguments.append(cls(**{k: _freeze(v) for k, v in a.items()}))
-        return Launch(
-            arrays=tuple(ArrayParam(**{k: _freeze(v) for k, v in a.items()}) for a in d.pop("arrays")),
-            scalars=tuple(ScalarParam(**a) for a in d.pop("scalars")),
-            arguments=tuple(arguments),
-            **{k: _freeze(v) for k, v in d.items()},
-        )
+        """Inverse of `to_json`; BadPlan, a ValueError, for data of another shape."""
+        plan: Launch = _read("the plan", Launch, data)
+        for a in plan.arrays:
+            dtype(a.dtype)
+        return plan
+
+
+def _read(where: str, wanted: Any, given: Any) -> Any:
+    """``given``, from JSON, as a value of the type ``wanted``; BadPlan where it is none."""
+    if wanted == Size:
+        found = _freeze(given)
+        if not _is_size(found):
+            raise BadPlan(where=where, got=described(given), wanted="a number, a name, or an operation on them")
+        return found
+    if wanted == Argument:
+        kind = given.get("kind") if isinstance(given, Mapping) else None
+        if not isinstance(kind, str) or kind not in _ARGUMENTS:
+            raise BadPlan(where=where, got=described(given), wanted=f"an argument, `kind` {', '.join(_ARGUMENTS)}")
+        return _read(where, _ARGUMENTS[kind], given)
+    alternatives = get_args(wanted)
+    if NoneType in alternatives:
+        return None if given is None else _read(where, alternatives[0], given)
+    if get_origin(wanted) is tuple:
+        many = isinstance(given, (list, tuple))
+        elements = alternatives[:1] * (len(given) if many else 0) if alternatives[1:] == (...,) else alternatives
+        if not many or len(given) != len(elements):
+            raise BadPlan(where=where, got=described(given), wanted="a list of the plan's length")
+        return tuple(_read(f"{where}[{i}]", t, x) for i, (t, x) in enumerate(zip(elements, given, strict=True)))
+    if not hasattr(wanted, "__dataclass_fields__"):
+        if type(given) is not wanted:
+            raise BadPlan(where=where, got=described(given), wanted=f"a value of type {wanted.__name__}")
+        return given
+    types = _types(wanted)
+    if not isinstance(given, Mapping) or not set(given) <= set(types):
+        raise BadPlan(where=where, got=described(given), wanted=f"the fields {', '.join(types)}")
+    values = {name: _read(f"{where}.{name}", types[name], value) for name, value in given.items()}
+    if missing := [f.name for f in fields(wanted) if f.name not in values and f.default is MISSING]:
+        raise BadPlan(where=where, got=f"nothing for {missing[0]}", wanted=f"the fields {', '.join(types)}")
+    return wanted(**values)
+
+
+@cache
+def _types(of: type) -> dict[str, Any]:
+    return get_type_hints(of)
+
+
+def _is_size(x: Any, depth: int = 0) -> bool:
+    if isinstance(x, (int, str)):
+        return not isinstance(x, bool)
+    operation = x[0] if isinstance(x, tuple) and x and isinstance(x[0], str) and depth < MAX_DEPTH else None
+    operands = {"wrap": 1, "select": 3}.get(operation, 2) if operation in SIZE_OPS else -1
+    return operands == len(x or ()) - 1 and all(_is_size(e, depth + 1) for e in x[1:])

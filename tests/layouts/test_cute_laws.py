@@ -12,7 +12,8 @@ from tensor_layouts import ComposedLayout, Layout, size
 
 from tilemma.atoms import catalogue
 from tilemma.cute import TiledMMA
-from tilemma.layouts import InstructionMisfit, SwizzleAtomMisfit, canonical_atom, shared_layout, tile_to_shape
+from tilemma.errors import WrongArgument
+from tilemma.layouts import SwizzleAtomMisfit, canonical_atom, shared_layout, tile_to_shape
 
 NAMES = ["SM80_16x8x8_F32F16F16F32_TN", "SM80_16x8x16_F16F16F16F16_TN", "SM90_64x8x16_F32F16F16_RS"]
 
@@ -98,5 +99,5 @@ def test_a_layout_that_no_descriptor_describes() -> None:
 
 def test_a_bad_atom_layout_is_refused() -> None:
     for bad in ((0, 1, 1), (1, 1)):
-        with pytest.raises(InstructionMisfit):
+        with pytest.raises(WrongArgument):
             TiledMMA(catalogue[NAMES[0]], bad)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from tensor_layouts import Layout
 
 from tilemma.atoms import catalogue
 from tilemma.cute import TiledMMA, check_tile, tile_refusals
+from tilemma.errors import WrongArgument
 from tilemma.layouts import (
     Descriptor,
     InstructionMisfit,
@@ -90,7 +91,7 @@ def test_sixteen_issues_a_stage() -> None:
 def test_size_counts_threads() -> None:
     assert MMA.size == 128
     assert TiledMMA(SS, (2, 1, 1)).size == 256
-    with pytest.raises(IndexError):
+    with pytest.raises(WrongArgument):
         MMA.thr_slice(128)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilemma.atoms import catalogue
+from tilemma.errors import WrongArgument
 from tilemma.layouts import (
     SWIZZLES,
     Descriptor,
@@ -135,7 +136,7 @@ class TestDescriptor:
         "fields", [(8, 0, 0), (0, 1 << 18, 0), (0, 0, -16), (0, 0, 0, 8), (0, 0, 0, 0, 16), (0, 24, 0)]
     )
     def test_a_field_that_does_not_fit_is_refused(self, fields: tuple[int, ...]) -> None:
-        with pytest.raises(DescriptorError):
+        with pytest.raises((DescriptorError, WrongArgument)):
             Descriptor(*fields)
 
     def test_stray_bits_are_refused(self) -> None:
@@ -207,5 +208,5 @@ def test_lanes_that_read_one_word_share_it() -> None:
     assert bank_conflicts([2 * i for i in range(32)], 2).ways == 1
     assert bank_conflicts([128 * i for i in range(32)], 4).ways == 32
     assert bank_conflicts([4 * i for i in range(32)], 4).conflicts == 0
-    with pytest.raises(ValueError, match="3 bytes"):
+    with pytest.raises(ValueError, match=r"got 3 .* as `width`"):
         bank_conflicts([0], 3)

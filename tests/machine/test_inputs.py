@@ -12,7 +12,7 @@ from test_kernels import ampere, hopper
 
 from tilemma import machine
 from tilemma.errors import TilemmaError
-from tilemma.launch import ArrayParam, Launch, PointerArgument, ScalarParam, ValueArgument
+from tilemma.launch import ArrayParam, BadPlan, Launch, PointerArgument, ScalarParam, ValueArgument
 from tilemma.machine import call as machine_call
 from tilemma.machine.lexer import PtxSyntax
 from tilemma.machine.parser import parse
@@ -195,8 +195,16 @@ def test_arguments_that_do_not_fit_the_plan(launch: Launch, args: dict[str, Any]
 
 
 def test_unreadable_plan() -> None:
-    with pytest.raises(BadMachineCall, match="cannot be read"):
-        machine.run(program(), {"arguments": [{"kind": "nothing"}]}, {})
+    good = plan().to_json()
+    for broken in (
+        {"arguments": [{"kind": "nothing"}]},
+        {**good, "grid": [["mul", 2], 1, 1]},
+        {**good, "grid": [True, 1, 1]},
+        {**good, "arrays": [{"name": "x"}]},
+        {**good, "more": 1},
+    ):
+        with pytest.raises(BadPlan, match="cannot be read"):
+            machine.run(program(), broken, {})
 
 
 def test_tensor_map_that_the_driver_would_refuse() -> None:

@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from ..checked import instance, optional
+
 T = TypeVar("T")
+
+_TEXT = instance("text", str)
+_BYTES = instance("bytes", bytes)
+_FOLDER = optional(instance("the path of a folder", Path))
 
 _MAGIC = b"tilemma\x02"
 _DIGEST = 32
@@ -93,6 +99,8 @@ class DiskCache:
     """
 
     def __init__(self, kind: str, folder: Path | None = None) -> None:
+        _TEXT.check("DiskCache", "kind", kind)
+        _FOLDER.check("DiskCache", "folder", folder)
         self.kind = kind
         self.root = folder if folder is not None else cache_folder()
         self.folder = self.root / kind if self.root is not None else None
@@ -108,6 +116,8 @@ class DiskCache:
         return digest.hexdigest()
 
     def path(self, key: str) -> Path | None:
+        """The file of ``key``; None where there is no cache."""
+        _TEXT.check("DiskCache", "key", key)
         return self.folder / key[:2] / key[2:] if self.folder is not None else None
 
     def _head(self, key: str, content: bytes) -> bytes:
@@ -145,6 +155,7 @@ class DiskCache:
     def put(self, key: str, content: bytes) -> None:
         """Store ``content`` under ``key``, replacing what was there."""
         path = self.path(key)
+        _BYTES.check("DiskCache", "content", content)
         if path is None or len(content) > ENTRY_LIMIT:
             return
         with contextlib.suppress(OSError, ValueError):

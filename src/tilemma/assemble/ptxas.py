@@ -14,11 +14,15 @@ from pathlib import Path
 
 from tilemma.records import record
 
-from ..errors import Note, Span, ToolError, WrongArgumentType, described, register_source, source_line
+from ..checked import Condition, checked, instance, integer, optional
+from ..errors import Note, Span, ToolError, register_source, source_line
 from . import elf
 from .cache import DiskCache
 from .process import Stopped, ToolProcess, remove, tail, temporary_file
 from .toolchain import Tool, find_tool
+
+_PTX = instance("PTX text", str)
+_LINE_NUMBER = integer(0, 1 << 31)
 
 # NVIDIA's release notes of CUDA 13.x list "Data Race in WGMMA A/B Register Copy Propagation": ptxas moves
 # copies into the registers of A above wgmma.wait_group N for N >= 1.  13.5 keeps them in place.
@@ -189,6 +193,7 @@ _FILE = re.compile(r'^[ \t]*+\.file[ \t]++(\d{1,9}+)[ \t]++"((?:[^"\\\n]|\\[^\n]
 _LOC = re.compile(r"^\s*+\.loc\s++(\d{1,9}+)\s++(\d{1,9}+)\s++(\d{1,9}+)")
 
 
+@checked(ptx=_PTX, line=_LINE_NUMBER)
 def source_position(ptx: str, line: int) -> Span | None:
     """The source position that the `.loc` before PTX line ``line`` (from 1) names; None when there is none.
 
@@ -208,6 +213,7 @@ def source_position(ptx: str, line: int) -> Span | None:
     return None
 
 
+@checked(ptx=_PTX, line=_LINE_NUMBER, name=instance("text", str))
 def ptx_span(ptx: str, line: int, name: str) -> Span:
     """Line ``line`` of ``ptx`` as a span that can show its text; ``name`` is what to call the PTX."""
     register_source(name, ptx)
@@ -250,6 +256,7 @@ def _takes_registers(statement: str) -> bool:
     return re.match(r"\s*+,\s*+\{", operands.partition("}")[2]) is not None
 
 
+@checked(ptx=_PTX)
 def register_a_in_flight(ptx: str) -> int:
     """The largest N of `wgmma.wait_group N` in a module that has wgmma with A in registers, else 0."""
     if "wgmma.mma_async" not in ptx:
@@ -399,6 +406,15 @@ def stated_level(ptx: str) -> tuple[str, ...]:
     return (match[1],) if match else ()
 
 
+@checked(
+    ptx=_PTX,
+    arch=instance("an architecture such as sm_90a", str),
+    options=Condition(
+        "a sequence of ptxas options",
+        lambda v: isinstance(v, (tuple, list)) and all(isinstance(o, str) for o in v),
+    ),
+    cache=optional(instance("a DiskCache", DiskCache)),
+)
 def begin(
     ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None
 ) -> Assembly | Stored:
@@ -412,7 +428,6 @@ def begin(
 
     Raises NoPtxas, PtxasTooOld and PtxasFailed; the rest comes from `result`.
     """
-    _check_arguments(ptx, arch, options, cache)
     if not any(o.startswith(("-O", "--opt-level")) for o in options):
         options = (*stated_level(ptx), *options)
     tool = find_tool("ptxas")
@@ -440,19 +455,7 @@ def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCac
         return assembly.result()
 
 
-def _check_arguments(ptx: object, arch: object, options: object, cache: object) -> None:
-    """Refuse arguments of another type: they would reach the tool's command line or the cache's key."""
-    texts = isinstance(options, (tuple, list)) and all(isinstance(o, str) for o in options)
-    for name, value, good, wanted in (
-        ("ptx", ptx, isinstance(ptx, str), "PTX text"),
-        ("arch", arch, isinstance(arch, str), "an architecture such as sm_90a"),
-        ("options", options, texts, "a sequence of ptxas options"),
-        ("cache", cache, cache is None or isinstance(cache, DiskCache), "a DiskCache or None"),
-    ):
-        if not good:
-            raise WrongArgumentType(function="assemble", name=name, got=described(value), wanted=wanted)
-
-
+@checked(ptx=_PTX)
 def driver_image(ptx: str) -> bytes:
     """``ptx`` as the CUDA driver takes it to assemble it itself: the last resort where there is no ptxas.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from ..errors import ToolError, WrongArgumentType, described
+from ..checked import checked, instance
+from ..errors import ToolError
 from .process import Stopped, output_of, remove, tail, temporary_file
 from .ptxas import Cubin
 from .toolchain import find_tool
@@ -18,11 +19,9 @@ class DisassemblyFailed(ToolError):
     fix = "use an nvdisasm at least as new as the ptxas that made the cubin (set TILEMMA_NVDISASM)"
 
 
+@checked(cubin=instance("a cubin: what `assemble` returns, or its bytes", Cubin, bytes))
 def disassemble(cubin: Cubin | bytes) -> str:
     """The SASS of ``cubin``, code sections only.  Raises NoDisassembler, DisassemblyFailed."""
-    if not isinstance(cubin, (Cubin, bytes)):
-        wanted = "a cubin: what `assemble` returns, or its bytes"
-        raise WrongArgumentType(function="disassemble", name="cubin", got=described(cubin), wanted=wanted)
     tool = find_tool("nvdisasm")
     path = temporary_file(".cubin")
     try:
@@ -44,6 +43,10 @@ _INSTRUCTION = re.compile(
 )
 
 
+_SASS = instance("the text that `disassemble` returns", str)
+
+
+@checked(sass=_SASS)
 def sass_counts(sass: str, *, modifiers: bool = False) -> dict[str, int]:
     """How often each opcode occurs in ``sass``, most frequent first; NOPs that pad a function not counted.
 
@@ -56,6 +59,7 @@ def sass_counts(sass: str, *, modifiers: bool = False) -> dict[str, int]:
     return dict(counts.most_common())
 
 
+@checked(sass=_SASS)
 def local_memory_accesses(sass: str) -> int:
     """Instructions that touch local memory (LDL, STL): spills, or arrays that did not fit in registers."""
     counts = sass_counts(sass)

@@ -22,6 +22,7 @@ from typing import Any
 
 from tilemma.records import record
 
+from ..checked import checked, one_of
 from ..errors import ToolError
 from .cache import DiskCache
 from .process import Stopped, output_of, tail
@@ -75,6 +76,9 @@ class Tool:
 
     def to_json(self) -> dict[str, str]:
         return {"path": self.path, "release": self.release, "why": self.why}
+
+
+_NAME = one_of("ptxas", "nvdisasm")
 
 
 def _variable(name: str) -> str:
@@ -203,6 +207,7 @@ def _choose(name: str, found: tuple[tuple[str, tuple[str, ...]], ...]) -> Tool:
     raise missing(looked=f"in the packages of {sys.prefix}, CUDA_HOME, PATH and /usr/local/cuda")
 
 
+@checked(name=_NAME)
 def find_tool(name: str) -> Tool:
     """The `ptxas` or `nvdisasm` to use: that of this environment's wheels, else the newest there is.
 
@@ -212,6 +217,7 @@ def find_tool(name: str) -> Tool:
     return _choose(name, tuple((why, tuple(paths)) for why, paths in candidates(name).items()))
 
 
+@checked(name=_NAME)
 def seek(name: str) -> None:
     """Begin to look for the tool, while there is other work to do: each one found is asked for its release once,
     which takes the start of a process."""

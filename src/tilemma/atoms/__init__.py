@@ -19,6 +19,7 @@ from typing import Any
 from tilemma.atoms.atom import Atom, CopyAtom, Family, Immediate, MmaAtom, Operand, Rate, contract
 from tilemma.atoms.choose import Selection, select_from
 from tilemma.atoms.descriptors import Descriptor, tensor_map_swizzle
+from tilemma.checked import checked, instance
 from tilemma.dtypes import BY_NAME, DType
 from tilemma.errors import ToolError, nearest
 
@@ -106,6 +107,7 @@ class Catalogue(Mapping[str, Atom]):
     def __len__(self) -> int:
         return len(self._atoms)
 
+    @checked(kind=instance("the start of a kind, such as 'wgmma'", str))
     def mma(self, kind: str = "", **wanted: object) -> Iterator[MmaAtom]:
         """The multiplying records; with ``kind`` those of the modules that are called after it.
 

@@ -18,13 +18,37 @@ import numpy as np
 from numpy.typing import NDArray
 from tensor_layouts import Layout, size
 
+from tilemma.checked import checked, instance, integer, one_of
 from tilemma.dtypes import DType
+from tilemma.errors import CompileError, described
 from tilemma.layouts import Major, flat_modes, offsets
 from tilemma.records import record
 
+TARGET: Final = instance("a PTX target such as 'sm_90a'", str)
 _NOT_PROVABLE: Final = ("section", "rates", "ptx_version", "emulated", "rank", "meaning")
 # PTX register classes, and a CPU's tile registers: an AMX tile is 16 rows of 64 bytes.
 REGISTER_BITS: Final = {"b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64, "tmm": 8192}
+
+
+class WrongEmission(CompileError, ValueError):
+    code = "wrong-emission"
+    found = "{atom} got {what}"
+    expected = "{wanted}"
+    fix = "`tilemma show {atom}` prints the operands, their registers and the qualifiers"
+
+
+class NoTarget(CompileError, ValueError):
+    code = "no-target"
+    found = "`{arch}` is no PTX target"
+    expected = "a target such as sm_90a"
+    fix = "correct it"
+
+
+class WrongFragment(CompileError, ValueError):
+    code = "wrong-fragment"
+    found = "operand {operand} got {what}"
+    expected = "{wanted}"
+    fix = "pass a matrix or fragments of this shape"
 
 
 @cache
@@ -123,23 +147,23 @@ class Operand:
         return REGISTER_BITS[self.register] // self.dtype.bits
 
     def coordinates(self, lane: int, value: int) -> tuple[int, int]:
-        """The (row, col) of value ``value`` of lane ``lane``; IndexError outside the fragment."""
-        if not (0 <= lane < self.threads and 0 <= value < self.values):
-            raise IndexError(f"{self.name} has lanes 0-{self.threads - 1}, values 0-{self.values - 1}")
+        """The (row, col) of value ``value`` of lane ``lane``."""
+        integer(0, self.threads - 1).check("coordinates", "lane", lane)
+        integer(0, self.values - 1).check("coordinates", "value", value)
         at = int(self.coordinates_table[lane, value])
         return at % self.shape[0], at // self.shape[0]
 
     def place(self, value: int) -> tuple[int, int]:
         """Where a lane keeps ``value``: (register, lowest bit)."""
+        integer(0, self.values - 1).check("place", "value", value)
         return value // self.pack, value % self.pack * self.dtype.bits
 
     def owners(self) -> list[list[list[tuple[int, int]]]]:
         """For each row and column every (lane, value) that holds the element.
 
-        Raises ValueError for an operand in shared memory: no lane owns any of it.
+        Raises WrongFragment for an operand in shared memory: no lane owns any of it.
         """
-        if self.layout is None:
-            raise ValueError(f"{self.name} is read from shared memory: no lane holds any of it")
+        self._in_lanes()
         rows, cols = self.shape
         found: list[list[list[tuple[int, int]]]] = [[[] for _ in range(cols)] for _ in range(rows)]
         for lane, row in enumerate(self.coordinates_table):
@@ -149,13 +173,30 @@ class Operand:
 
     def gather(self, matrix: NDArray[Any]) -> NDArray[Any]:
         """The fragments of ``matrix`` (rows x cols): shape (threads, values)."""
-        return np.asarray(matrix).reshape(-1, order="F")[self.coordinates_table]
+        self._in_lanes()
+        return self._array(matrix, self.shape).reshape(-1, order="F")[self.coordinates_table]
 
     def scatter(self, fragments: NDArray[Any]) -> NDArray[Any]:
         """Inverse of `gather`: (threads, values) to rows x cols."""
+        self._in_lanes()
+        fragments = self._array(fragments, (self.threads, self.values))
         flat = np.zeros(self.shape[0] * self.shape[1], dtype=fragments.dtype)
         flat[self.coordinates_table.reshape(-1)] = fragments.reshape(-1)
         return flat.reshape(self.shape, order="F")
+
+    def _in_lanes(self) -> None:
+        if self.layout is None:
+            wanted = "an operand in registers: no lane holds any of this one"
+            raise WrongFragment(operand=self.name, what="a call, but is read from shared memory", wanted=wanted)
+
+    def _array(self, given: Any, shape: tuple[int, int]) -> NDArray[Any]:
+        """``given`` as an array of ``shape``; WrongFragment where it is none."""
+        wanted = f"an array of shape {shape}"
+        if not isinstance(given, np.ndarray):
+            raise WrongFragment(operand=self.name, what=described(given), wanted=wanted)
+        if given.shape != shape:
+            raise WrongFragment(operand=self.name, what=f"an array of shape {given.shape}", wanted=wanted)
+        return given
 
     def matrices(self) -> tuple[tuple[int, int], ...] | None:
         """For each register the (row, col) origin of its matrix of 8 rows of 16 bytes, as ldmatrix loads it.
@@ -188,11 +229,13 @@ class Immediate:
 
     def text(self, given: int | str | None) -> str:
         if isinstance(given, str):
-            assert self.predicate, f"{self.name} is an immediate, not {given}"
+            wanted = "one of its constants, or for a predicate a register"
+            if not self.predicate:
+                raise WrongEmission(atom="the instruction", what=f"{self.name} = {given!r:.60}", wanted=wanted)
             return given
-        value = self.default if given is None else int(given)
-        assert value in self.legal, f"{self.name} = {value}, legal are {self.legal}"
-        return str(value)
+        value = self.default if given is None else given
+        one_of(*self.legal).check("emit", self.name, value)
+        return str(int(value))
 
 
 # What an instruction computes: D [M, N] of A [M, K], B [N, K] and C [M, N], matrices of values.
@@ -210,12 +253,12 @@ class Rate:
 
 @cache
 def arch_number(arch: str) -> tuple[int, str]:
-    """`sm_90a` as (90, "a"); ValueError for anything that is no PTX target."""
+    """`sm_90a` as (90, "a"); NoTarget, a ValueError, for anything that is no PTX target."""
     digits, suffix = arch.removeprefix("sm_"), ""
     if digits and digits[-1] in "af":
         digits, suffix = digits[:-1], digits[-1]
     if not arch.startswith("sm_") or not digits.isdigit():
-        raise ValueError(f"not a PTX target: {arch}")
+        raise NoTarget(arch=arch)
     return int(digits), suffix
 
 
@@ -237,6 +280,8 @@ class _Instruction:
 
         Code for a plain target runs on any later GPU; one with a suffix (`sm_90a`) only on that one.
         """
+        if not isinstance(target, str):
+            TARGET.check("runs_on", "target", target)
         need, suffix = arch_number(self.arch)
         have, have_suffix = arch_number(target)
         return (have, have_suffix) == (need, suffix) if suffix else have >= need
@@ -253,7 +298,9 @@ class _Instruction:
 
     def _fill(self, texts: Mapping[str, str], chosen: Mapping[str, Any]) -> str:
         known = {i.name for i in self.immediates}
-        assert known.issuperset(chosen), f"{self.name} has {sorted(known)}, not {sorted(set(chosen) - known)}"
+        if not known.issuperset(chosen):
+            wanted = f"the qualifiers {', '.join(sorted(known)) or 'none'}"
+            raise WrongEmission(atom=self.name, what=", ".join(sorted(set(chosen) - known)), wanted=wanted)
         return self.ptx.format(**texts, **{i.name: i.text(chosen.get(i.name)) for i in self.immediates})
 
 
@@ -323,7 +370,10 @@ class MmaAtom(_Instruction):
         """
         given: dict[str, Any] = {"d": d, "a": a, "b": b, "e": e}
         if self.in_place:
-            assert c is None or list(c) == list(d), f"{self.name} accumulates in place"
+            if c is not None and c != d:
+                raise WrongEmission(
+                    atom=self.name, what="`c`, another than `d`", wanted="`d` alone: it works in place"
+                )
         else:
             given["c"] = d if c is None else c
         texts = {}
@@ -334,10 +384,12 @@ class MmaAtom(_Instruction):
 
 
 def _registers(name: str, operand: Operand, given: Sequence[str] | str) -> str:
-    names = [given] if isinstance(given, str) else list(given)
-    assert len(names) == operand.registers, (
-        f"{name}.{operand.name}: {operand.registers} registers, not {len(names)}"
-    )
+    names = [given] if isinstance(given, str) else given
+    wanted = f"{operand.registers} names of registers for {operand.name}"
+    if not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
+        raise WrongEmission(atom=name, what=f"{described(given)} for {operand.name}", wanted=wanted)
+    if len(names) != operand.registers:
+        raise WrongEmission(atom=name, what=f"{len(names)} registers for {operand.name}", wanted=wanted)
     return names[0] if operand.layout is None else "{" + ", ".join(names) + "}"
 
 
@@ -378,6 +430,7 @@ class CopyAtom(_Instruction):
 
     def lane_of_row(self, row: int) -> int:
         """The lane whose address operand points at row ``row``."""
+        integer(0, self.rows - 1).check("lane_of_row", "row", row)
         return int(self.addressing(row)) if self.addressing is not None else 0
 
     def emit(
@@ -395,9 +448,14 @@ class CopyAtom(_Instruction):
         read and the rest of the row is zero.
         """
         if self.fragment is not None:
-            assert len(registers) == self.fragment.registers and not source, self.name
-            return self._fill({"registers": "{" + ", ".join(registers) + "}", "address": address}, {})
-        assert source and not registers, self.name
+            if source:
+                raise WrongEmission(atom=self.name, what="a `source`", wanted="`address` and `registers`")
+            texts = {"registers": _registers(self.name, self.fragment, registers), "address": address}
+            return self._fill(texts, {})
+        if not source or registers:
+            raise WrongEmission(
+                atom=self.name, what="no `source`, or `registers`", wanted="`address` and `source`"
+            )
         size = "" if source_size is None else f", {source_size}"
         return self._fill({"address": address, "source": source, "source_size": size}, {})
 
@@ -420,6 +478,7 @@ class Family:
         return all(value is None or getattr(self, name) == value for name, value in wanted.items())
 
 
+@checked(atom=instance("a multiplying instruction", MmaAtom))
 def contract(atom: MmaAtom, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
     """What ``atom`` computes, on fragments: D's fragments, shape (threads, values).
 
@@ -427,10 +486,13 @@ def contract(atom: MmaAtom, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -
     those in shared memory.  Products and sums are taken in float64 (int64 for integers) and rounded to D's
     type once; the hardware's own rounding of the accumulation is not modelled.
     """
-    assert atom.e is None, f"{atom.name}: metadata has to be expanded first"
+    if atom.e is not None:
+        wanted = "an instruction without metadata: expand the operand first"
+        raise WrongFragment(operand="E", what=f"the sparse {atom.name}", wanted=wanted)
     wide = np.int64 if atom.d.dtype.is_integer else np.float64
     lhs, rhs = (
-        np.asarray(o.scatter(x) if o.in_registers else x).astype(wide) for o, x in ((atom.a, a), (atom.b, b))
+        (o.scatter(x) if o.in_registers else o._array(x, o.shape)).astype(wide)
+        for o, x in ((atom.a, a), (atom.b, b))
     )
-    total = lhs @ rhs.T + atom.c.scatter(np.asarray(c)).astype(wide)
+    total = lhs @ rhs.T + atom.c.scatter(c).astype(wide)
     return atom.d.gather(total.astype(atom.d.dtype.numpy))

@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-from tilemma.atoms.atom import Atom, MmaAtom, arch_number
+from tilemma.atoms.atom import TARGET, Atom, MmaAtom, arch_number
+from tilemma.checked import checked, instance, integer, integers, one_of, optional
 from tilemma.dtypes import DType, dtype
 from tilemma.errors import Refusal
 from tilemma.layouts import Major
+from tilemma.layouts.algebra import LARGEST
+from tilemma.layouts.shared import MAJOR
 from tilemma.records import record
 
 
@@ -29,6 +32,15 @@ class Selection:
         return self.candidates[0] if self.candidates else None
 
 
+@checked(
+    arch=optional(TARGET),
+    kind=optional(instance("the kind of an instruction, such as 'wgmma'", str)),
+    threads=optional(integer(1, 1 << 20)),
+    tile=optional(integers(0, LARGEST, 3)),
+    a_from=optional(one_of("registers", "shared")),
+    a_major=optional(MAJOR),
+    b_major=optional(MAJOR),
+)
 def select_from(
     atoms: Iterable[Atom],
     *,

@@ -13,7 +13,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from tilemma.environment import Environment
-from tilemma.errors import CompileError, FrontEndFailure, Span, TilemmaError, nearest
+from tilemma.errors import CompileError, FrontEndFailure, Span, TilemmaError, described, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, element_type
 from tilemma.ir.expr import Index, const, plain
@@ -216,7 +216,7 @@ def read_kernel(function: Callable[..., Any]) -> KernelSource:
     """Read the source of ``function``, check it, and take its signature apart."""
     forget_sources()
     if not isinstance(function, FunctionType):
-        raise NotAKernel(name=getattr(function, "__name__", repr(function)), what="is no function")
+        raise NotAKernel(name=getattr(function, "__name__", described(function)), what="is no function")
     name, file = function.__name__, function.__code__.co_filename
     node = _function_node(function)
     span = node_span(file, node)

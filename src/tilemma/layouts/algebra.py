@@ -7,10 +7,35 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tensor_layouts import ComposedLayout, Layout, Swizzle, blocked_product, coalesce, split_outer_swizzle
+from tensor_layouts import ComposedLayout, Layout, Swizzle, blocked_product, coalesce, size, split_outer_swizzle
 from tensor_layouts.layout_utils import make_ordered_layout
 
+from tilemma.checked import Condition, checked, instance, integer, integers, one_of, optional
+from tilemma.errors import CompileError
+
 LayoutLike = Any  # tensor_layouts.Layout or tensor_layouts.ComposedLayout; the library is untyped
+
+# Elements of a layout along one dimension, and of a layout that is written out.
+LARGEST = 1 << 28
+RANKS = tuple(range(1, 33))
+
+
+class NotTiled(CompileError, ValueError):
+    code = "tile-to-shape"
+    found = "`tile_to_shape`: {what}"
+    expected = "an atom that divides the shape, and an order that names each mode of the shape once"
+    fix = "{remedy}"
+
+
+def _is_layout(value: object) -> bool:
+    if isinstance(value, Layout):
+        return True
+    return isinstance(value, ComposedLayout) and split_outer_swizzle(value) is not None
+
+
+LAYOUT = Condition("a layout of the tensor-layouts library with at most one swizzle, outermost", _is_layout)
+# A layout whose offsets are computed.
+SMALL_LAYOUT = Condition(f"{LAYOUT.wanted}, of up to {LARGEST} elements", _is_layout, lambda v: size(v) <= LARGEST)
 
 
 def split(layout: LayoutLike) -> tuple[Any | None, Any]:
@@ -32,6 +57,7 @@ def join(swizzle: Any | None, layout: Any) -> LayoutLike:
     return layout if swizzle is None or swizzle.bits == 0 else ComposedLayout(swizzle, layout)
 
 
+@checked(layout=instance("an affine layout of the tensor-layouts library", Layout))
 def flat_modes(layout: Any) -> Iterator[tuple[int, int]]:
     """The (shape, stride) pairs of an affine layout, leftmost first: the leftmost counts fastest."""
 
@@ -45,6 +71,7 @@ def flat_modes(layout: Any) -> Iterator[tuple[int, int]]:
     return walk(layout.shape, layout.stride)
 
 
+@checked(layout=SMALL_LAYOUT)
 def offsets(layout: LayoutLike) -> NDArray[np.int64]:
     """All offsets of ``layout`` as an array with one axis for each top-level mode.
 
@@ -69,6 +96,13 @@ def swizzled(swizzle: Any, x: NDArray[np.int64]) -> NDArray[np.int64]:
     return x ^ ((x & mask) >> shift)
 
 
+# Of `Sw<B,M,S>` on element offsets: M for the bits of an element, B for the bytes of the swizzle.
+_SWIZZLE_BASE = {1: 7, 4: 5, 8: 4, 16: 3, 32: 2, 64: 1}
+_SWIZZLE_BITS = {0: 0, 32: 1, 64: 2, 128: 3}
+ELEMENT_BITS = tuple(_SWIZZLE_BASE)
+
+
+@checked(bits=one_of(*_SWIZZLE_BASE), swizzle_bytes=one_of(*_SWIZZLE_BITS))
 def element_swizzle(bits: int, swizzle_bytes: int) -> Any | None:
     """The swizzle of ``swizzle_bytes`` (0, 32, 64, 128) as it acts on offsets of ``bits``-bit elements.
 
@@ -77,17 +111,17 @@ def element_swizzle(bits: int, swizzle_bytes: int) -> Any | None:
     """
     if swizzle_bytes == 0:
         return None
-    base = {1: 7, 4: 5, 8: 4, 16: 3, 32: 2, 64: 1}[bits]
-    return Swizzle({32: 1, 64: 2, 128: 3}[swizzle_bytes], base, 3)
+    return Swizzle(_SWIZZLE_BITS[swizzle_bytes], _SWIZZLE_BASE[bits], 3)
 
 
+@checked(atom=LAYOUT, shape=integers(1, LARGEST, *RANKS), order=optional(integers(0, 31, *RANKS)))
 def tile_to_shape(atom: LayoutLike, shape: Sequence[int], order: Sequence[int] | None = None) -> LayoutLike:
     """``atom`` repeated until it covers ``shape``, as `cute::tile_to_shape`: coalesced mode by mode.
 
     ``shape`` may have more modes than the atom; the extra ones (pipeline stages) repeat the whole.
     ``order`` lists the modes from the fastest tile counter to the slowest; by default as they stand.
 
-    Raises ValueError where the atom does not divide ``shape`` or ``order`` is no permutation.
+    Raises NotTiled (a ValueError) where the atom does not divide ``shape`` or ``order`` is no permutation.
     """
     swizzle, affine = split(atom)
     rank = len(shape)
@@ -96,14 +130,22 @@ def tile_to_shape(atom: LayoutLike, shape: Sequence[int], order: Sequence[int] |
     block = block + (1,) * (rank - len(block))
     strides = strides + (0,) * (rank - len(strides))
     extents = [int(np.prod([s for s, _ in flat_modes(Layout(b, d))])) for b, d in zip(block, strides, strict=True)]
-    if any(t % e for t, e in zip(shape, extents, strict=True)):
-        raise ValueError(f"tile_to_shape: {tuple(extents)} does not divide {tuple(shape)}")
+    if len(extents) != rank or any(t % e for t, e in zip(shape, extents, strict=True)):
+        raise NotTiled(
+            what=f"{tuple(extents)} does not divide {tuple(shape)}",
+            remedy="make each extent of the shape a multiple of the atom's",
+        )
+    if order is not None and sorted(order) != list(range(rank)):
+        raise NotTiled(
+            what=f"the order {tuple(order)} of {rank} modes", remedy=f"give each of 0 to {rank - 1} once"
+        )
     counts = tuple(t // e for t, e in zip(shape, extents, strict=True))
     tiling = make_ordered_layout(counts, None if order is None else tuple(order))
     tiled = coalesce(blocked_product(Layout(block, strides), tiling), tuple(shape))
     return join(swizzle, tiled)
 
 
+@checked(layout=LAYOUT, bits=optional(integer(1, 128)))
 def cute_str(layout: LayoutLike, bits: int | None = None) -> str:
     """``layout`` as CuTe prints a static layout: `((_64,_2),_8):((_1,_512),_64)`.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilemma.checked import checked, integers, one_of
 from tilemma.records import record
 
 BANKS = 32
@@ -28,6 +29,7 @@ class BankReport:
         return self.wavefronts - self.ideal
 
 
+@checked(addresses=integers(0, (1 << 63) - 1), width=one_of(1, 2, 4, 8, 16))
 def bank_conflicts(addresses: Sequence[int], width: int) -> BankReport:
     """The conflicts when lane i accesses ``width`` bytes (1 to 16) at byte address ``addresses[i]``.
 
@@ -35,8 +37,6 @@ def bank_conflicts(addresses: Sequence[int], width: int) -> BankReport:
     matrix of ldmatrix or stmatrix is such a phase of eight 16-byte rows.  Lanes that read the same word are
     served together (CUDA C++ Best Practices Guide, "Shared memory and memory banks").
     """
-    if width not in (1, 2, 4, 8, 16):
-        raise ValueError(f"no access is {width} bytes wide")
     lanes = min(32, BANKS * BANK_BYTES // max(width, BANK_BYTES))
     phases = [addresses[i : i + lanes] for i in range(0, len(addresses), lanes)]
     passes = [_passes(phase, width) for phase in phases]

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from tilemma.checked import Condition, checked, integer, is_integer, one_of
+from tilemma.errors import CompileError
 from tilemma.records import record
 
 # The descriptor's own code.  CUtensorMapSwizzle counts the other way: see `tensor_map_swizzle`.
@@ -19,8 +21,16 @@ _TENSOR_MAP_SWIZZLE: Final = {0: 0, 32: 1, 64: 2, 128: 3}
 _LIMIT: Final = 1 << 18
 
 
-class DescriptorError(ValueError):
-    """A field that a matrix descriptor cannot hold: our own bug, never a user's."""
+class DescriptorError(CompileError, ValueError):
+    code = "matrix-descriptor"
+    found = "a matrix descriptor cannot hold {what}"
+    expected = "{wanted}"
+    fix = "see the PTX ISA, 9.7.15.5.1, Matrix descriptor format"
+
+
+_FIELD: Final = Condition("an integer", is_integer)
+_BASE_OFFSET: Final = integer(0, 7)
+_SWIZZLE: Final = one_of(*MODE_OF_SWIZZLE)
 
 
 @record
@@ -50,12 +60,11 @@ class Descriptor:
     def __post_init__(self) -> None:
         for name in ("start", "lbo", "sbo"):
             value = getattr(self, name)
+            _FIELD.check("Descriptor", name, value)
             if not 0 <= value < _LIMIT or value % 16:
-                raise DescriptorError(f"{name} = {value}: a multiple of 16 below {_LIMIT} is needed")
-        if not 0 <= self.base_offset < 8:
-            raise DescriptorError(f"base offset {self.base_offset} does not fit 3 bits")
-        if self.swizzle not in MODE_OF_SWIZZLE:
-            raise DescriptorError(f"no swizzle mode for {self.swizzle} bytes")
+                raise DescriptorError(what=f"{name} = {value}", wanted=f"a multiple of 16 below {_LIMIT}")
+        _BASE_OFFSET.check("Descriptor", "base_offset", self.base_offset)
+        _SWIZZLE.check("Descriptor", "swizzle", self.swizzle)
 
     def encode(self) -> int:
         """The descriptor as the hardware reads it, an unsigned 64-bit number."""
@@ -68,6 +77,7 @@ class Descriptor:
         )
 
     @classmethod
+    @checked(bits=integer(0, (1 << 64) - 1))
     def decode(cls, bits: int) -> Descriptor:
         """Inverse of `encode`; DescriptorError where a bit outside the five fields is set."""
         fields = cls(
@@ -78,7 +88,7 @@ class Descriptor:
             swizzle=SWIZZLE_OF_MODE[bits >> 62 & 3],
         )
         if fields.encode() != bits:
-            raise DescriptorError(f"{bits:#018x} has bits outside the descriptor's fields")
+            raise DescriptorError(what=f"{bits:#018x}", wanted="bits inside the five fields alone")
         return fields
 
     def at(self, start: int) -> Descriptor:
@@ -86,6 +96,7 @@ class Descriptor:
         return replace(self, start=start)
 
 
+@checked(swizzle=one_of(*_TENSOR_MAP_SWIZZLE))
 def tensor_map_swizzle(swizzle: int) -> int:
-    """`CUtensorMapSwizzle` (CUDA driver API) for a swizzle of 0, 32, 64 or 128 bytes; KeyError otherwise."""
+    """`CUtensorMapSwizzle` (CUDA driver API) for a swizzle of 0, 32, 64 or 128 bytes."""
     return _TENSOR_MAP_SWIZZLE[swizzle]

@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tensor_layouts import Layout
 
+from tilemma.checked import checked, integer, one_of
 from tilemma.dtypes import DType, dtype
-from tilemma.errors import CompileError, WrongArgument, WrongArgumentType, described
+from tilemma.errors import CompileError
 from tilemma.layouts.algebra import (
+    ELEMENT_BITS,
+    LARGEST,
     LayoutLike,
     cute_str,
     element_swizzle,
@@ -29,6 +32,10 @@ from tilemma.records import record
 
 Major = Literal["K", "MN"]
 SWIZZLES: Final = (0, 32, 64, 128)
+SWIZZLE: Final = one_of(*SWIZZLES)
+MAJOR: Final = one_of("K", "MN")
+# Offsets stay below 2^63 bytes.
+EXTENT: Final = integer(0, LARGEST)
 
 
 class TileMisfit(CompileError):
@@ -49,6 +56,7 @@ class SwizzleAtomMisfit(TileMisfit):
     fix = "{remedy}"
 
 
+@checked(bits=one_of(*ELEMENT_BITS), major=MAJOR, swizzle=SWIZZLE)
 @cache
 def canonical_atom(bits: int, major: Major, swizzle: int) -> LayoutLike:
     """One of the 8 canonical shared-memory atoms of wgmma, for elements of ``bits`` bits.
@@ -104,12 +112,14 @@ class SharedLayout:
         """Bytes of one copy; a multiple of ``alignment`` for canonical layouts, so copies pack densely."""
         return self.atom_columns * self.atom_column_bytes
 
+    @checked(row=EXTENT, col=EXTENT)
     def offset(self, row: int, col: int) -> int:
         """Byte offset of element (row, col) from the start of the buffer, swizzle included."""
         x, y = (col, row) if self.major == "K" else (row, col)
         line = x // self.span * self.atom_column_bytes + y * self.line_bytes + x % self.span * self.dtype.bits // 8
         return self.swizzled(line)
 
+    @checked(address=integer(0, (1 << 63) - 1))
     def swizzled(self, address: int) -> int:
         """The byte address where the hardware puts what lies at ``address`` without the swizzle."""
         bits = {0: 0, 32: 1, 64: 2, 128: 3}[self.swizzle]
@@ -141,6 +151,7 @@ class SharedLayout:
             layout=join(swizzle, turned),
         )
 
+    @checked(row0=EXTENT, k0=EXTENT, rows=EXTENT, k=EXTENT)
     def descriptor(self, row0: int, k0: int, rows: int, k: int) -> Descriptor:
         """The matrix descriptor of the wgmma operand ``rows`` x ``k`` at element (row0, k0).
 
@@ -153,6 +164,7 @@ class SharedLayout:
         return cute_str(self.layout, self.dtype.bits)
 
 
+@checked(rows=EXTENT, cols=EXTENT, major=MAJOR, swizzle=SWIZZLE)
 def shared_layout(
     element: DType | str, rows: int, cols: int, major: Major = "K", swizzle: int = 128
 ) -> SharedLayout:
@@ -165,7 +177,6 @@ def shared_layout(
 
     Raises SwizzleAtomMisfit where the atom does not divide the tile.
     """
-    _check_tile("shared_layout", rows, cols, major, swizzle=swizzle)
     return _swizzled_layout(dtype(element), int(rows), int(cols), major, int(swizzle))
 
 
@@ -199,9 +210,9 @@ def _swizzled_layout(t: DType, rows: int, cols: int, major: Major, swizzle: int)
     )
 
 
+@checked(rows=EXTENT, cols=EXTENT, major=MAJOR, pad=EXTENT)
 def plain_layout(element: DType | str, rows: int, cols: int, major: Major = "K", pad: int = 0) -> SharedLayout:
     """A tile without swizzle, line after line, each line followed by ``pad`` unused elements."""
-    _check_tile("plain_layout", rows, cols, major, pad=pad)
     t = dtype(element)
     extent, lines = (cols, rows) if major == "K" else (rows, cols)
     pitch = extent + pad
@@ -217,27 +228,6 @@ def plain_layout(element: DType | str, rows: int, cols: int, major: Major = "K",
         alignment=16,
         layout=affine,
     )
-
-
-def _check_tile(function: str, rows: object, cols: object, major: object, **others: object) -> None:
-    """Refuse arguments of another type, and values that no tile has."""
-    for name, value in (("rows", rows), ("cols", cols), *others.items()):
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-            wanted = "a whole number"
-            raise WrongArgumentType(function=function, name=name, got=described(value), wanted=wanted)
-        if name == "swizzle":
-            if value not in SWIZZLES:
-                wanted = f"one of {', '.join(map(str, SWIZZLES))}"
-                raise WrongArgument(function=function, name=name, got=described(value), wanted=wanted)
-        elif not 0 <= value <= _LARGEST:
-            wanted = f"a number from 0 to {_LARGEST}"
-            raise WrongArgument(function=function, name=name, got=described(value), wanted=wanted)
-    if not isinstance(major, str) or major not in ("K", "MN"):
-        raise WrongArgument(function=function, name="major", got=described(major), wanted="K or MN")
-
-
-# Elements of a tile along one dimension: offsets stay below 2^63 bytes.
-_LARGEST = 1 << 28
 
 
 def _mode(swizzle: int) -> str:
@@ -302,7 +292,7 @@ def descriptor_of(
     """
     swizzle, affine = split(layout)
     width = 0 if swizzle is None else 16 << swizzle.bits
-    if swizzle is not None and swizzle != element_swizzle(bits, width):
+    if swizzle is not None and (width not in SWIZZLES or swizzle != element_swizzle(bits, width)):
         return f"{swizzle} is none of the descriptor's swizzle modes"
     place = offsets(affine)[row0 : row0 + rows, k0 : k0 + k] * bits // 8
     start = int(place[0, 0])
@@ -329,4 +319,4 @@ def descriptor_of(
     try:
         return Descriptor(start=start, lbo=lbo, sbo=sbo, swizzle=width)
     except DescriptorError as e:
-        return str(e)
+        return f"{e.message}: {e.expectation}"

@@ -108,7 +108,7 @@ def _struct(name: str, value: Struct, parameter: Parameter, arrays: dict[str, An
         part = _by_value(f"{name}+{offset}", content, arrays)
         if part is None or not isinstance(offset, int):
             refuse(
-                f"field {offset!r} of `{name}` is {type(content).__name__}",
+                f"field {errors.described(offset)} of `{name}` is {type(content).__name__}",
                 "an offset with an array, a NumPy scalar (np.int32(7)), bytes or a TensorMap",
                 "give the field a type of definite size",
             )

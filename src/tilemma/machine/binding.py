@@ -42,14 +42,7 @@ class Binding:
 def bind(launch: Launch | Mapping[str, Any], entry: Entry, args: Mapping[str, Any], target: str) -> Binding:
     """Bind ``args`` to the launch; BadMachineCall for what does not fit."""
     if isinstance(launch, Mapping) and "arguments" in launch:
-        try:
-            launch = Launch.from_json(launch)
-        except (KeyError, TypeError, ValueError) as e:
-            refuse(
-                f"the launch plan cannot be read ({e!r})",
-                "a launch plan as `Launch.to_json` writes it",
-                "correct it",
-            )
+        launch = Launch.from_json(launch)
     if isinstance(launch, Launch):
         return _bind_plan(launch, entry, args)
     return _bind_simple(launch, entry, args, target)

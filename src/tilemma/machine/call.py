@@ -15,6 +15,9 @@ from tilemma.machine.limits import MAX_TEXT
 from tilemma.machine.problems import MachineLimit
 
 FIELDS = ("entry", "grid", "block", "cluster", "shared", "arch", "read_only")
+# The largest value of each numeric option: beyond it a run ends in no time that anybody waits for.
+_MOST = {"seed": (1 << 63) - 1, "max_steps": 1 << 40, "schedules": 100_000}
+SCHEDULES = ("random", "late", "early", "starve")
 _ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
 
 
@@ -83,13 +86,20 @@ def options(**given: Any) -> dict[str, Any]:
     for name, value in given.items():
         if name in ("seed", "max_steps", "schedules"):
             out[name] = integer(f"`{name}`", value, negative=name == "seed")
-            if name != "seed" and out[name] < 1:
-                refuse(f"`{name}` is {out[name]}", "at least 1", f"pass a larger `{name}`")
+            most = _MOST[name]
+            if abs(out[name]) > most or (name != "seed" and out[name] < 1):
+                refuse(f"`{name}` is {described(value)}", f"a number from 1 to {most}", f"pass another `{name}`")
         elif isinstance(value, (bool, np.bool_)):
             out[name] = bool(value)
         else:
             refuse(f"`{name}` is {_kind(value)}", "True or False", f"write {name}=True")
     return out
+
+
+def schedule(name: object) -> None:
+    """Refuse what is no schedule."""
+    if not isinstance(name, str) or name not in SCHEDULES:
+        refuse(f"the schedule {described(name)}", f"one of {', '.join(SCHEDULES)}", "pick one of these")
 
 
 def integer(what: str, value: Any, *, negative: bool = False) -> int:

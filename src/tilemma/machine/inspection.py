@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilemma.checked import checked, instance, integer, one_of
 from tilemma.dtypes import dtype
 from tilemma.launch import Launch
 from tilemma.machine import call
@@ -58,6 +59,7 @@ class View:
         access = self.events.get(packed)
         return None if access is None else (access.place, packed & 31)
 
+    @checked(name=instance("the name of a register", str))
     def register(self, name: str) -> npt.NDArray[Any]:
         """The register ``name`` in all 32 lanes, in its declared type (bits as unsigned integers)."""
         if name not in self.rows:
@@ -69,10 +71,14 @@ class View:
         cls, row, kind = self.rows[name]
         return np.asarray(typed(self.files[cls][row], cls, kind))
 
+    @checked(lane=integer(0, 31))
     def lane(self, lane: int) -> dict[str, Any]:
         """All registers of one lane."""
         return {name: self.register(name)[lane].item() for name in self.rows}
 
+    @checked(
+        descriptor=integer(0, (1 << 64) - 1), rows=integer(1, 256), k=integer(1, 1024), major=one_of("K", "MN")
+    )
     def tile(
         self, descriptor: int, rows: int, k: int, element: str, major: descriptors.Major = "K"
     ) -> npt.NDArray[Any]:
@@ -84,7 +90,9 @@ class View:
     def matrix(self, addresses: Any, element: str) -> npt.NDArray[Any]:
         """The elements at shared addresses, in the addresses' shape."""
         t = dtype(element)
-        at = np.asarray(addresses, np.int64)
+        at = np.asarray(addresses if isinstance(addresses, np.ndarray) else _integers(addresses))
+        if at.dtype.kind not in "iu" or not at.size:
+            refuse("the addresses are no integers, or none", "an array of shared addresses", "pass one")
         if int(at.min()) < 0 or int(at.max()) + t.bytes > len(self.shared):
             refuse(
                 f"addresses {int(at.min())} to {int(at.max())}",
@@ -93,6 +101,14 @@ class View:
             )
         raw = self.shared[at[..., None] + np.arange(t.bytes)]
         return np.asarray(np.ascontiguousarray(raw).view(t.numpy)[..., 0])
+
+
+def _integers(addresses: Any) -> Any:
+    """A list or tuple of integers, nested or not; an empty one for anything else."""
+    try:
+        return np.asarray(addresses) if isinstance(addresses, (list, tuple)) else []
+    except (ValueError, OverflowError, RecursionError):
+        return []
 
 
 def inspect(
@@ -116,6 +132,10 @@ def inspect(
         call.integer(f"`{n}`", v) for n, v in (("line", line), ("warp", warp), ("occurrence", occurrence))
     )
     cta = call.triple("cta", cta)
+    if unknown := set(options) - {"seed", "schedule", "strict", "max_steps"}:
+        refuse(f"`inspect` has no option `{min(unknown)}`", "seed, schedule, strict or max_steps", "drop it")
+    options |= call.options(**{n: v for n, v in options.items() if n != "schedule"})
+    call.schedule(options.get("schedule", "random"))
     job = Job(ptx, launch, args, arch)
     steps = [s for s in job.program.steps if s.instruction.line == line]
     if not steps:

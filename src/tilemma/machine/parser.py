@@ -103,7 +103,9 @@ class Parser(Cursor):
             known = self.functions.get(function.name)
             if known is None or known.body is None:
                 self.functions[function.name] = function
-        elif self.token.text == ".tex" or self.tokens[self.position + 1].text in _OPAQUE:
+        elif self.token.text == ".tex" or any(
+            t.text in _OPAQUE for t in self.tokens[self.position + 1 : self.position + 2]
+        ):
             # What uses a texture is refused where it is used.
             self.skip_to(";")
             self.advance()

@@ -15,7 +15,7 @@ from tilemma.machine.parser import parse
 from tilemma.machine.placement import Placed
 from tilemma.machine.problems import MachineFailure
 from tilemma.machine.program import Program, decode_program
-from tilemma.machine.scheduler import SCHEDULES, Machine, Stop
+from tilemma.machine.scheduler import Machine, Stop
 from tilemma.machine.syntax import Entry, Module
 from tilemma.machine.timeline import Timeline
 from tilemma.machine.traced import TracedMachine
@@ -226,8 +226,7 @@ def run(
     Raises HazardError at the first hazard, unless ``collect``; CompileError for PTX that is malformed or not
     modelled; LaunchError for arguments that do not fit.
     """
-    if not isinstance(schedule, str) or schedule not in SCHEDULES:
-        refuse(f"the schedule `{schedule}`", f"one of {', '.join(SCHEDULES)}", "pick one of these")
+    call.schedule(schedule)
     options = call.options(seed=seed, strict=strict, collect=collect, max_steps=max_steps, trace=trace)
     job = Job(ptx, launch, args, arch)
     try:

@@ -26,7 +26,6 @@ from tilemma.machine.performance import Performance
 from tilemma.machine.program import ALU, BRANCH, VISIBLE, Program, Step
 from tilemma.machine.state import Cluster, Frame, Warp
 
-SCHEDULES = ("random", "late", "early", "starve")
 # A frame's run returned: it waits and executes the same step again, or goes on after it.
 AGAIN, AFTER = object(), object()
 # It looked at something that had not changed: others go first.
