@@ -25,6 +25,7 @@ from tilemma.layouts import Major, flat_modes, offsets
 from tilemma.records import record
 
 TARGET: Final = instance("a PTX target such as 'sm_90a'", str)
+_TEXT: Final = instance("an operand as text", str)
 _NOT_PROVABLE: Final = ("section", "rates", "ptx_version", "emulated", "rank", "meaning")
 # PTX register classes, and a CPU's tile registers: an AMX tile is 16 rows of 64 bytes.
 REGISTER_BITS: Final = {"b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64, "tmm": 8192}
@@ -447,12 +448,14 @@ class CopyAtom(_Instruction):
         stmatrix); ``source`` the 64-bit global address of a cp.async, of which ``source_size`` bytes are
         read and the rest of the row is zero.
         """
+        for name, value in (("address", address), ("source", source)):
+            _TEXT.check("emit", name, value)
         if self.fragment is not None:
             if source:
                 raise WrongEmission(atom=self.name, what="a `source`", wanted="`address` and `registers`")
             texts = {"registers": _registers(self.name, self.fragment, registers), "address": address}
             return self._fill(texts, {})
-        if not source or registers:
+        if not source or not isinstance(registers, (tuple, list)) or registers:
             raise WrongEmission(
                 atom=self.name, what="no `source`, or `registers`", wanted="`address` and `source`"
             )

@@ -164,7 +164,9 @@ class BodyParser:
         p = self.p
         token = p.advance()
         p.advance()
-        unique = self.scopes[-1].labels[token.text]
+        unique = self.scopes[-1].labels.get(token.text)
+        if unique is None:
+            raise p.error("a brace before this label has no counterpart", token)
         if unique in self.label_index:
             raise p.error(f"the label `{token.text}` stands twice", token)
         if p.token.text in (".branchtargets", ".calltargets"):

@@ -75,12 +75,18 @@ class Registers:
         return out.view(_WORD[width]).reshape(n)
 
 
+_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+
+
 def data_registers(d: Decoder, operand: Operand, kind: str, *, write: bool) -> Registers:
     """The registers of a scalar or vector operand of element type ``kind``."""
     if kind == "b128":
         return _quad_registers(d, operand, write=write)
-    rows = []
-    for item in d.items(operand):
+    items, rows = d.items(operand), []
+    length = next((n for mod, n in _VECTORS.items() if mod in d.mods), 1)
+    if len(items) != length:
+        d.bad(f"a vector of {len(items)} where one of {length} is needed")
+    for item in items:
         cls, row = d.dst_any(item, kind) if write else d.src_any(item, kind)
         rows.append((RAW[cls], row))
     return Registers(tuple(rows), TYPE_BYTES[kind], write and kind[0] == "s")
