@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import re
 import warnings
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from dev.fuzz import api
+import tilemma
+from dev.fuzz import api, ptx_texts
 
 COUNTS = {"calls": 300, "command lines": 60, "PTX": 60}
 
@@ -28,25 +31,47 @@ def test_a_sample(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found["success"] and (kind == "command lines" or found["refused"])
 
 
-def test_every_public_name_is_called() -> None:
-    import tilemma
+# Public names that are types without a constructor of their own use, results, errors, or no functions.
+NOT_CALLED = {
+    "tilemma": (
+        "Bool", "Double", "Float", "Int", "Int64", "full", "break_", "continue_", "else_", "sync", "targets",
+        "layouts",
+    ),
+    "tilemma.layouts": ("BankReport", "Major", "SWIZZLES", "SharedLayout"),
+    "tilemma.cute": ("ThrMMA",),
+    "tilemma.assemble": (
+        "Assembly", "Cubin", "EntryUsage", "PtxasMessage", "Stored", "Tool", "cache_folder", "seek",
+    ),
+    "tilemma.machine": ("PerformanceNote", "Report", "Verdict", "catalogue"),
+    "tilemma.testing": ("Activation", "Guarded", "accumulation_bound"),
+    "tilemma.ops": ("Report",),
+    "tilemma.targets": ("BUILT_IN", "Target"),
+    "tilemma.atoms": ("Atom", "Catalogue", "Family", "Immediate", "Rate", "Selection", "catalogue"),
+}  # fmt: skip
 
-    called = " ".join(f.name for f in api.functions())
-    # Types, errors, and names that are no functions.
-    others = [
-        "Bool",
-        "CompileError",
-        "Double",
-        "Float",
-        "Int",
-        "Int64",
-        "LaunchError",
-        "TilemmaError",
-        "ToolError",
-    ]
-    others += ["full", "break_", "continue_", "else_", "sync", "targets"]
-    missing = [name for name in tilemma.__all__ if name not in others and name not in called]
+
+@pytest.mark.parametrize("module", NOT_CALLED)
+def test_every_public_name_is_called(module: str) -> None:
+    called = {part for f in api.every_function() for part in re.split(r"\W+", f.name)}
+    content = importlib.import_module(module)
+    own = [n for n, v in vars(content).items() if n[0] != "_" and getattr(v, "__module__", "") == module]
+    missing = []
+    for name in getattr(content, "__all__", own):
+        value = getattr(content, name)
+        is_error = isinstance(value, type) and issubclass(value, BaseException)
+        if not (is_error or name in NOT_CALLED[module] or name in called):
+            missing.append(name)
     assert missing == []
+
+
+def test_every_directive_of_the_parser_is_written() -> None:
+    words = re.compile(r'"(\.[a-z_]+)"')
+    folder = Path(tilemma.__file__).parent / "machine"
+    known = {w for name in ("parser", "body") for w in words.findall((folder / f"{name}.py").read_text())}
+    written = " ".join((*ptx_texts.MODULE, *ptx_texts.ENTRY, *ptx_texts.BODY))
+    # Endings of file names, and parts of operands.
+    others = {".ptx", ".txt", ".cubin", ".s"}
+    assert sorted(w for w in known - others if not re.search(rf"\{w}\b", written)) == []
 
 
 def test_what_is_wrong_is_seen() -> None:

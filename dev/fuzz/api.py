@@ -54,16 +54,21 @@ class Hang(BaseException):
 
 @contextmanager
 def _limited(seconds: int) -> Iterator[None]:
+    """Raise Hang after ``seconds`` of this process's time, or ten times as many of waiting."""
+
     def stop(*_: object) -> None:
         raise Hang
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    limits = ((signal.SIGPROF, signal.ITIMER_PROF, seconds), (signal.SIGALRM, signal.ITIMER_REAL, 10 * seconds))
+    before = [signal.signal(number, stop) for number, _, _ in limits]
+    for _, timer, most in limits:
+        signal.setitimer(timer, most)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for (number, timer, _), handler in zip(limits, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, handler)
 
 
 def outcome(case: Case) -> Outcome:
@@ -376,14 +381,21 @@ def language() -> list[Function]:
     return inside + outside
 
 
+def every_function() -> list[Function]:
+    """Those of the language, of kernels, and of single layers."""
+    from dev.fuzz import layers
+
+    return [*functions(), *layers.functions()]
+
+
 class Calls:
     """Calls of public functions with one to three odd arguments."""
 
     def __init__(self) -> None:
-        from dev.fuzz import layers
+        from dev.fuzz.layers import odd_layouts
 
-        self.functions = [*functions(), *layers.functions()]
-        self.odd = odd_values() | layers.odd_layouts()
+        self.functions = every_function()
+        self.odd = odd_values() | odd_layouts()
 
     def case(self, r: random.Random) -> Case:
         f = r.choice(self.functions)

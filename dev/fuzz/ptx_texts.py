@@ -40,7 +40,7 @@ MODULE = (
     ".global .u64 ?[?] = {?, ?+?};", ".weak .global .f32 ? = ?;", ".common .global .b8 ?[?];", ".global .attribute(?) .b8 ?[?];",
     ".tex .u64 ?;", ".global .texref ?;", ".global .samplerref ?;", ".global .surfref ? = { ? };", ".extern .func (.param .b32 ?) ? (.param .b64 ?);",
     ".func ? () .noreturn { ? }", ".weak .func (.reg .b32 ?) ? (.reg .b32 ?) { mov.b32 ?, ?; ret; }", ".visible .entry ? () .? ? { ret; }",
-    ".func ? .abi_preserve ? .abi_preserve_control ? { ret; }", ".language ?", ".global .?v? ? = ?;",
+    ".func ? .abi_preserve ? .abi_preserve_control ? { ret; }", ".language ?", ".visible .entry ? (.param .u64 .ptr .? .align ? ?) { ret; }", ".global .?v? ? = ?;",
 )  # fmt: skip
 ENTRY = (
     ".maxntid ?, ?, ?", ".maxntid ?", ".reqntid ?, ?, ?", ".minnctapersm ?", ".maxnctapersm ?", ".maxnreg ?", ".reqnctapercluster ?, ?, ?",

@@ -507,8 +507,8 @@ def differential(
             function="differential", name="candidates", got=described(candidates), wanted=wanted
         )
     for name, given in (("inputs", inputs), ("identical", identical)):
-        if not isinstance(given, Sequence) or isinstance(given, str):
-            raise WrongArgumentType(function="differential", name=name, got=described(given), wanted="a sequence")
+        if not isinstance(given, (tuple, list)):
+            raise WrongArgumentType(function="differential", name=name, got=described(given), wanted="a list")
     for group in identical:
         if not isinstance(group, Sequence) or not group or not all(isinstance(n, str) for n in group):
             raise WrongArgumentType(

@@ -423,14 +423,16 @@ def _result_shape(
     return tuple(out)
 
 
-def element_type(name: str, span: Span | None = None) -> DType:
+def element_type(name: str | DType, span: Span | None = None) -> DType:
     """The element type called ``name``; UnknownDtype with the nearest name otherwise."""
-    from tilemma.errors import nearest
+    from tilemma.errors import described, nearest
 
     try:
         return dtypes.dtype(name)
     except KeyError:
-        near = nearest(name, dtypes.names())
+        name = name if isinstance(name, str) else described(name)
+        # What array libraries call it comes first: `float16` is nearer to `float` as text.
+        near = str(dtypes.from_library(name) or "") or nearest(name, dtypes.names())
         raise UnknownDtype(
             span,
             name=name,

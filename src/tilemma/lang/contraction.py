@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tilemma.dtypes import DType
-from tilemma.errors import described
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.expr import const
@@ -124,7 +123,7 @@ class MmaNamespace:
                 fix_text="leave one out",
             )
         name = second if second is not None else dtype
-        kind = None if name is None else element_type(name if isinstance(name, str) else described(name), b.span)
+        kind = None if name is None else element_type(name, b.span)
         value = number(first, "mma.fill")
         label = (spans.bound_names() or ("acc",))[0]
         sizes = sizes_of(copies, "tiles")
@@ -160,7 +159,7 @@ class MmaNamespace:
     ) -> Fragment:
         """A register tile declared with its type and extents, filled with ``init``."""
         b = builder("mma.frag")
-        kind = element_type(str(dtype), b.span)
+        kind = element_type(dtype, b.span)
         if len(shape) != 2:
             raise OPERANDS["fragment-extent"].refused(f"{len(shape)} extents", b.span, "rows and columns")
         extents = constant_operands(shape, "fragment-extent")

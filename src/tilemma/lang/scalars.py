@@ -96,7 +96,7 @@ class Value(Operators):
 
     def astype(self, name: str | DType) -> Value:
         """The value converted to another element type, as stores convert."""
-        return Value(Builder.converted(self.expr, element_type(str(name), caller_span())))
+        return Value(Builder.converted(self.expr, element_type(name, caller_span())))
 
     def _binary(self, op: BinaryOp, other: Any, swap: bool = False) -> Any:
         if isinstance(other, Operators) and not isinstance(other, Value):

@@ -133,10 +133,10 @@ class KernelSource:
         for param, annotation in self.parameters.items():
             span = self.spans.get(param, self.span)
             if isinstance(annotation, ScalarType):
-                kind = element_type(str(constants.get(annotation.dtype, annotation.dtype)), span)
+                kind = element_type(constants.get(annotation.dtype, annotation.dtype), span)
                 args[param] = Value(b.scalar_param(param, kind, span))
                 continue
-            kind = element_type(str(constants.get(annotation.dtype, annotation.dtype)), span)
+            kind = element_type(constants.get(annotation.dtype, annotation.dtype), span)
             dims = tuple(self._dimension(param, d, constants) for d in annotation.dims)
             args[param] = TileValue(b.array_param(param, kind, dims, span))
         with tracing(Trace(b, check_frame, {self.function.__code__: self.headers})):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tilemma.dtypes import DType
-from tilemma.errors import described
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import NotConstant
 from tilemma.ir.tiles import Tile, scalar
@@ -26,7 +25,7 @@ from tilemma.lang.views import TileValue
 def var(value: Any, dtype: str | DType | None = None) -> Variable:
     """A mutable scalar, of the value's type or of ``dtype``."""
     b = builder("var")
-    kind = None if dtype is None else element_type(str(dtype), b.span)
+    kind = None if dtype is None else element_type(dtype, b.span)
     e = operand(value, "var") if kind is None else operand_as(value, kind, "var")
     if kind is not None and e.type.is_float and not kind.is_float and not isinstance(value, (int, float)):
         raise WrongOperand(
@@ -41,7 +40,7 @@ def var(value: Any, dtype: str | DType | None = None) -> Variable:
 
 def _storage(space: Space, dtype: str | DType, shape: tuple[Any, ...], copies: Any, init: Any) -> TileValue:
     b = builder(space.value)
-    kind = element_type(str(dtype) if isinstance(dtype, (str, DType)) else described(dtype), b.span)
+    kind = element_type(dtype, b.span)
     flat = [x for s in shape for x in (s if isinstance(s, (tuple, list)) else (s,))]
     sizes = [_extent(s) for s in flat]
     if not sizes:
@@ -86,7 +85,7 @@ def global_(dtype: str | DType, *shape: Any, init: Any = None) -> TileValue:
     elements before the kernel's first launch.
     """
     b = builder("global_")
-    kind = element_type(str(dtype), b.span)
+    kind = element_type(dtype, b.span)
     if b.inside_parallel:
         raise WrongOperand(
             b.span,

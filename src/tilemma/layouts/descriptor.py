@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from tilemma.checked import Condition, checked, integer, is_integer, one_of
-from tilemma.errors import CompileError
+from tilemma.errors import CompileError, described
 from tilemma.records import record
 
 # The descriptor's own code.  CUtensorMapSwizzle counts the other way: see `tensor_map_swizzle`.
@@ -62,7 +62,9 @@ class Descriptor:
             value = getattr(self, name)
             _FIELD.check("Descriptor", name, value)
             if not 0 <= value < _LIMIT or value % 16:
-                raise DescriptorError(what=f"{name} = {value}", wanted=f"a multiple of 16 below {_LIMIT}")
+                raise DescriptorError(
+                    what=f"{name} = {described(value)}", wanted=f"a multiple of 16 below {_LIMIT}"
+                )
         _BASE_OFFSET.check("Descriptor", "base_offset", self.base_offset)
         _SWIZZLE.check("Descriptor", "swizzle", self.swizzle)
 

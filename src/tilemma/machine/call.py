@@ -15,6 +15,8 @@ from tilemma.machine.limits import MAX_TEXT
 from tilemma.machine.problems import MachineLimit
 
 FIELDS = ("entry", "grid", "block", "cluster", "shared", "arch", "read_only")
+# Beyond any number that PTX holds.
+_LARGEST = (1 << 64) - 1
 # The largest value of each numeric option: beyond it a run ends in no time that anybody waits for.
 _MOST = {"seed": (1 << 63) - 1, "max_steps": 1 << 40, "schedules": 100_000}
 SCHEDULES = ("random", "late", "early", "starve")
@@ -104,8 +106,9 @@ def schedule(name: object) -> None:
 
 def integer(what: str, value: Any, *, negative: bool = False) -> int:
     """``value`` as an integer, 0 or more unless ``negative``."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or (value < 0 and not negative):
-        refuse(f"{what} is {described(value)}", "an integer" + ("" if negative else " of 0 or more"), "correct it")
+    low = -_LARGEST if negative else 0
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= _LARGEST:
+        refuse(f"{what} is {described(value)}", f"an integer from {low} to {_LARGEST}", "correct it")
     return int(value)
 
 
@@ -113,9 +116,9 @@ def triple(what: str, value: Any) -> tuple[int, int, int]:
     """One to three integers as three."""
     items = list(np.atleast_1d(value)) if isinstance(value, np.ndarray) else value
     items = list(items) if isinstance(items, (tuple, list)) else [items]
-    if not 1 <= len(items) <= 3 or any(isinstance(x, bool) or not isinstance(x, (int, np.integer)) for x in items):
+    if not 1 <= len(items) <= 3:
         refuse(f"`{what}` is {described(value)}", "one to three integers", "give x, y and z")
-    x, y, z = [*(int(i) for i in items), 1, 1][:3]
+    x, y, z = [*(integer(f"`{what}`", i, negative=True) for i in items), 1, 1][:3]
     return x, y, z
 
 

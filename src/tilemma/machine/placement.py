@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.machine.arguments import refuse
 from tilemma.machine.memory import Allocation, GlobalMemory
 
 _WORD: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -93,7 +94,9 @@ def _overlapping(arrays: Mapping[str, Any]) -> list[list[str]]:
 
 
 def take_back(placed: Placed, array: Any) -> None:
-    """Copy the elements back into ``array``."""
+    """Copy the elements back into ``array``; BadMachineCall for one that cannot be written."""
+    if not array.flags.writeable:
+        refuse("a read-only array that the kernel writes", "an array that can be written", "pass a copy")
     raw(array)[...] = placed.elements(array)
 
 
