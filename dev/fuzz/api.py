@@ -249,7 +249,7 @@ def functions() -> list[Function]:
         Function("machine.run", m.run, (PTX, LAUNCH, simple), {"arch": "sm_80", "seed": 0, "schedule": "late", "strict": False, "collect": False, "max_steps": 1000, "trace": False}),
         Function("machine.run(launch)", lambda **k: m.run(PTX, k, simple), (), {**LAUNCH, "entry": "f", "cluster": (1, 1, 1), "shared": 0, "arch": "sm_80", "read_only": []}),
         Function("machine.run(args)", lambda **k: m.run(PTX, LAUNCH, k), (), simple),
-        Function("machine.check", m.check, (PTX, LAUNCH, simple), {"seed": 0, "strict": False, "max_steps": 1000, "progress": None}),
+        Function("machine.check", m.check, (PTX, LAUNCH, simple), {"seed": 0, "strict": False, "max_steps": 1000, "schedules": 2}),
         Function("machine.inspect", m.inspect, (PTX, LAUNCH, simple, 17), {"warp": 0, "occurrence": 0}),
         Function("machine.TensorMap", lambda **k: m.run(PTX.replace(".param .u64 out", ".param .align 64 .b8 out[128]"), LAUNCH, {"out": m.TensorMap(**k), "n": 1}), (), {"array": a, "box": (8, 8), "swizzle": 0, "dtype": "f16", "dims": (64, 64), "strides": (128,), "element_strides": (1, 1)}),
         Function("testing.error_bound", t.error_bound, (a, b), {"acc": "f32", "out": "f16", "alpha": 1, "beta": 0, "c": None, "bias": None, "activation": None}),

@@ -57,7 +57,9 @@ def functions() -> list[Function]:
     a = rr.a
     names = {"d": ["%d0", "%d1", "%d2", "%d3"], "a": ["%a0", "%a1", "%a2", "%a3"], "b": ["%b0", "%b1"]}
     copy = next(iter(tm.atoms.copies()))
-    view = tm.machine.inspect(PTX, LAUNCH, {"out": np.zeros(64, np.uint32), "n": 3}, 17)
+    small = {"out": np.zeros(64, np.uint32), "n": 3}
+    view = tm.machine.inspect(PTX, LAUNCH, small, 17)
+    recording = tm.machine.record(PTX, LAUNCH, small, lanes=[((0, 0, 0), 0, 1)])
     cache = assemble.DiskCache("fuzz")
     plan = tm.load(str(EXAMPLES / "co" / "matmul_wgmma_2group.co")).compile("sm_90a").launches[0].to_json()
     return [
@@ -112,6 +114,14 @@ def functions() -> list[Function]:
         Function("DiskCache", assemble.DiskCache, ("x", None)),
         Function("DiskCache.get", cache.get, ("0" * 64,)),
         Function("DiskCache.put", cache.put, ("0" * 64, b"x")),
+        Function("machine.record", tm.machine.record, (PTX, LAUNCH, small), {"lanes": [((0, 0, 0), 0, 1)], "arch": "sm_80", "seed": 0, "schedule": "late", "strict": False, "max_steps": 1000}),
+        Function("machine.Recording.array", recording.array, ("out",)),
+        Function("machine.Recording.writers", recording.writers, ("out", 1)),
+        Function("machine.Recording.first_difference", recording.first_difference, ("out", 7, 0.5)),
+        Function("machine.Recording.trace", recording.trace, ((0, 0, 0), 0, 1)),
+        Function("machine.Recording.register", recording.register, ("%r2", ((0, 0, 0), 0, 1), 12), {"occurrence": 0}),
+        Function("machine.View.writer", view.writer, (0,)),
+        Function("machine.triton", tm.machine.triton, (print,), {"schedules": 1}),
         Function("machine.View.register", view.register, ("%r1",)),
         Function("machine.View.lane", view.lane, (0,)),
         Function("machine.View.tile", view.tile, (0, 64, 16, "f16", "K")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilemma.errors import described
 from tilemma.ir.constructs import CHOICES, SWIZZLES, WrongValue
 from tilemma.ir.types import Space
 from tilemma.lang import spans
@@ -109,9 +110,9 @@ class CopyNamespace:
 
 def _space(to: Any, what: str) -> Space:
     try:
-        space = Space(to)
+        space = Space(to if isinstance(to, str) else None)
     except ValueError:
-        raise CHOICES["to"].refused(str(to), spans.caller_span()) from None
+        raise CHOICES["to"].refused(to if isinstance(to, str) else described(to), spans.caller_span()) from None
     if space is Space.GLOBAL:
         raise _one_of(what, "to", to, '"shared" or "local"', "copy into a parameter, or into `global_(...)`")
     return space

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilemma.errors import Note, Span, excerpt
+from tilemma.errors import Note, Span, described, excerpt
 from tilemma.launch import Launch
 from tilemma.machine import call
 from tilemma.machine.arguments import refuse
@@ -154,7 +154,8 @@ class Recording:
         a number or one for each element.  Values that a later store overwrites do not count.
         """
         got = self.array(name)
-        wrong = _differ(got, np.broadcast_to(np.asarray(wanted), got.shape), tolerance)
+        wanted = _numbers("wanted", wanted, got.shape)
+        wrong = _differ(got, wanted, _numbers("tolerance", tolerance, got.shape))
         if not wrong.any():
             return None
         array, allocation = self._named(name), self.placed[name].allocation
@@ -171,12 +172,11 @@ class Recording:
                 best = number, index
         index = best[1] if best else places[0]
         store = self.writers(name, index)[-1] if best else None
-        expected = np.broadcast_to(np.asarray(wanted), got.shape)[index]
-        return Difference(index, got[index], expected, len(places), store)
+        return Difference(index, got[index], wanted[index], len(places), store)
 
     def trace(self, cta: tuple[int, int, int], warp: int, lane: int) -> list[Executed]:
         """The instructions of a lane that `record` was asked to follow."""
-        key = (cta, warp, lane)
+        (key,) = _lanes([(cta, warp, lane)])
         if key not in self.traces:
             refuse(
                 f"lane {lane} of warp {warp} of CTA {cta}", "a lane in `lanes=`", "record the run with this lane"
@@ -185,11 +185,12 @@ class Recording:
 
     def register(self, name: str, lane: Lane, line: int, occurrence: int = 0) -> Executed | None:
         """The instruction that gave the register its value before the lane executed PTX ``line``; None if none."""
-        if name not in self.registers:
+        if not isinstance(name, str) or name not in self.registers:
             known = ", ".join(sorted(self.registers)[:12])
-            refuse(f"there is no register `{name}`", f"one of {known}, ...", "name one of these")
-        found, left = None, occurrence
-        for executed in self.trace(*lane):
+            refuse(f"there is no register {described(name)}", f"one of {known}, ...", "name one of these")
+        ((cta, warp, number),) = _lanes([lane])
+        found, left = None, call.integer("`occurrence`", occurrence)
+        for executed in self.trace(cta, warp, number):
             if executed.line == line:
                 if left == 0:
                     return found
@@ -197,13 +198,13 @@ class Recording:
             if name in executed.values:
                 found = executed
         return refuse(
-            f"lane {lane[2]} of warp {lane[1]} of CTA {lane[0]} does not execute PTX line {line}",
+            f"lane {number} of warp {warp} of CTA {cta} does not execute PTX line {described(line)}",
             "a line that the lane executes", "name another line, lane or occurrence",
         )  # fmt: skip
 
     def _named(self, name: str) -> Any:
-        if name not in self.placed:
-            refuse(f"there is no array `{name}`", f"one of {', '.join(self.placed)}", "name one of these")
+        if not isinstance(name, str) or name not in self.placed:
+            refuse(f"there is no array {described(name)}", f"one of {', '.join(self.placed)}", "name one of these")
         return self.arrays[name]
 
     def _offset(self, name: str, array: Any, index: int | Sequence[int]) -> int:
@@ -215,7 +216,9 @@ class Recording:
         )
         if not inside:
             refuse(
-                f"the index {index} of `{name}`", f"an element of an array of shape {array.shape}", "correct it"
+                f"the index {described(index)} of `{name}`",
+                f"an element of an array of shape {array.shape}",
+                "correct it",
             )
         return self.placed[name].start + sum(i * s for i, s in zip(map(int, items), strides, strict=True))
 
@@ -226,12 +229,35 @@ class Recording:
         return Executed(s.step, s.warp.place(s.instruction), int(s.lanes[i]), values)
 
 
+def _numbers(what: str, value: Any, shape: tuple[int, ...]) -> Any:
+    """A number, or an array of numbers, in ``shape``."""
+    number = isinstance(value, (int, float, np.generic)) and not isinstance(value, bool)
+    if not number and not isinstance(value, np.ndarray):
+        refuse(f"`{what}` is {described(value)}", "a number or an array", "pass one")
+    try:
+        found = np.broadcast_to(np.asarray(value), shape)
+        found.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        refuse(
+            f"`{what}` is {described(value)} of another shape or type", f"numbers of shape {shape}", "correct it"
+        )
+    return found
+
+
 def _differ(got: Any, wanted: Any, tolerance: Any) -> Any:
     if got.dtype.kind in "iub":
         return got != wanted
     a, b = got.astype(np.float64), np.asarray(wanted).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return ~((np.abs(a - b) <= tolerance) | (a == b) | (np.isnan(a) & np.isnan(b)) | np.isinf(tolerance))
+
+
+def _lanes(lanes: Any) -> list[Lane]:
+    """``lanes`` as (CTA, warp, lane) each."""
+    given: Sequence[Any] = lanes if isinstance(lanes, (tuple, list)) else [lanes]
+    if not all(isinstance(x, (tuple, list)) and len(x) == 3 for x in given):
+        refuse(f"`lanes` is {described(lanes)}", "a list of (CTA, warp, lane)", "write lanes=[((0, 0, 0), 0, 0)]")
+    return [(call.triple("cta", c), call.integer("`warp`", w), call.integer("`lane`", n)) for c, w, n in given]
 
 
 def record(
@@ -251,7 +277,8 @@ def record(
     ``lanes`` are the lanes to trace, each as (CTA, warp, lane).
     """
     options = call.options(seed=seed, strict=strict, max_steps=max_steps)
-    followed = [(call.triple("cta", c), call.integer("`warp`", w), call.integer("`lane`", n)) for c, w, n in lanes]
+    call.schedule(schedule)
+    followed = _lanes(lanes)
     job = Job(ptx, launch, args, arch)
     recording = Recording(Report(job.entry.name, seed, schedule), {}, job.binding.arrays, followed)
     _follow(job.program, recording)
