@@ -110,7 +110,7 @@ class CopyNamespace:
 
 def _space(to: Any, what: str) -> Space:
     try:
-        space = Space(to if isinstance(to, str) else None)
+        space = Space(to if isinstance(to, str) else "")
     except ValueError:
         raise CHOICES["to"].refused(to if isinstance(to, str) else described(to), spans.caller_span()) from None
     if space is Space.GLOBAL:
