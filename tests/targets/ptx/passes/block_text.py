@@ -38,6 +38,7 @@ OWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "InsertSync": (("barrier", "copy_commit", "copy_wait", "proxy_fence", "mma_fence", "mma_commit", "mma_wait",
                     "bulk_wait"), ()),
     "PlanEvents": ((), ("arrivals", "by", "bytes", "counted")),
+    "OrderEventWaits": (("barrier",), ()),
     "UnifyRingParity": ((), ("one_parity",)),
 }  # fmt: skip
 _REST = r"((?:, [^()]*(?:\([^()]*\))?)*)\)"
@@ -84,7 +85,8 @@ def result(pass_name: str, case: Case) -> str:
         after = text(found.run(before, log))
     except CompileError as e:
         line = print_kernel(before).split("\n")[e.span.line - 1].strip() if e.span else ""
-        return _short(f"error {e.code}: {e.message}\nat {line}")
+        notes = "".join(f"\nnote: {n.text}" for n in e.notes)
+        return _short(f"error {e.code}: {e.message}\nat {line}\nfix: {e.remedy}{notes}")
     if case.before and after == text(before):
         after = "unchanged"
     return "\n".join((after, *(f"# {'warning: ' * d.warning}{d.subject}: {d.text}" for d in log if d.text)))
