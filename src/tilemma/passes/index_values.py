@@ -21,9 +21,11 @@ def evaluate(e: Expr, index: dict[str, Ints]) -> Any | None:
             return int(v)
         case Index(name=n):
             return index.get(n)
+        case Unary(op="neg", a=a):
+            return evaluate(Binary("sub", Const(0, a.type), a), index)
         case Unary(op=op, a=a):
             x = evaluate(a, index)
-            return None if x is None else {"neg": np.negative, "not": np.invert, "lnot": np.logical_not}[op](x)
+            return None if x is None else {"not": np.invert, "lnot": np.logical_not}[op](x)
         case Select(cond=c, a=a, b=b):
             cond, x, y = (evaluate(part, index) for part in (c, a, b))
             return None if cond is None or x is None or y is None else np.where(cond, x, y)
