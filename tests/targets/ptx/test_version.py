@@ -1,4 +1,4 @@
-"""The lowest PTX version of targets and instructions, as ptxas sees it: accepted, and refused one version below."""
+"""The lowest PTX version of targets and instructions: ptxas accepts it, and refuses the one below."""
 
 from __future__ import annotations
 
