@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -118,6 +119,18 @@ def test_strides_and_alignment() -> None:
     error = refused(b.WrongAlignment, aligned((64, 32), offset=8), rhs, out)
     assert "a multiple of 8 only" in error.message and "16" in error.expectation
     bind(plan(), [lhs, rhs, aligned((64, 49), offset=2)[:, :48]])
+
+
+def test_the_reason_of_an_alignment() -> None:
+    lhs, rhs, _ = arrays()
+    error = refused(b.WrongAlignment, lhs, rhs, aligned((64, 48), offset=1))
+    assert "compiled for it" in error.render()
+    whole = plan(arrays=tuple(replace(a, alignment=1) for a in plan().arrays))
+    bind(whole, [lhs, rhs, aligned((64, 48), offset=1)])
+    param = ArrayParam("out", "f16", ("M", "N"), written=True, alignment=1, contiguous=1)
+    with pytest.raises(b.WrongAlignment) as caught:
+        b._check_alignment("matmul", param, describe(aligned((64, 48), offset=1))._replace(device=("cuda", 0)))
+    assert "the hardware needs whole elements" in caught.value.render()
 
 
 def test_strides_of_single_rows_and_empty_arrays_do_not_matter() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import struct
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from tilemma.runtime import (
 )
 from tilemma.runtime.arrays import describe, facts
 from tilemma.runtime.binding import OverlappingArrays
-from tilemma.runtime.device import KernelArchMismatch
+from tilemma.runtime.device import KernelArchMismatch, check_cubin_arch, runs_on
 from tilemma.runtime.loading import SharedMemoryExceeded, ValueOutOfRange
 from tilemma.runtime.streams import NotAStream
 from tilemma.runtime.tensormap import TensorMapRefused, _encode
@@ -199,6 +200,40 @@ def test_assembly_architectures(fake: FakeDriver) -> None:
     for target in ("sm_86", "sm_90a", "sm_90"):
         with pytest.raises(KernelArchMismatch):
             assembly_arch(target, ampere)
+
+
+CAPABILITIES = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0))
+# CUDA C++ programming guide, Binary compatibility; PTX ISA, .target.
+RUNS = {
+    "sm_80": ((8, 0), (8, 6), (8, 9)),
+    "sm_86": ((8, 6), (8, 9)),
+    "sm_89": ((8, 9),),
+    "sm_90": ((9, 0),),
+    "sm_90a": ((9, 0),),
+    "sm_100": ((10, 0), (10, 3)),
+    "sm_100a": ((10, 0),),
+    "sm_103a": ((10, 3),),
+}
+
+
+@pytest.mark.parametrize("arch", RUNS)
+def test_machine_code_and_the_devices_that_run_it(arch: str, fake: FakeDriver) -> None:
+    """PTX runs on later devices as well, unless its target has features of one device alone."""
+    found, from_text = [], []
+    for capability in CAPABILITIES:
+        where = replace(cuda_device(0), compute_capability=capability)
+        try:
+            check_cubin_arch(arch, where, "k")
+            found.append(capability)
+        except KernelArchMismatch as e:
+            rule = "exactly, which" if arch.endswith("a") else f"or later (machine code: {RUNS[arch][0][0]}.x)"
+            assert rule in e.message + e.expectation + e.remedy
+        if runs_on(arch, capability):
+            from_text.append(capability)
+    later = [c for c in CAPABILITIES if c >= RUNS[arch][0]]
+    assert found == list(RUNS[arch])
+    assert from_text == (found if arch.endswith("a") else later)
+    assert [c for c in CAPABILITIES if runs_on("sm_100f", c)] == [(10, 0), (10, 3)]
 
 
 def test_devices_that_are_not_there(fake: FakeDriver) -> None:

@@ -1,0 +1,135 @@
+"""The names that statements read and bind, compared with what Python does when it executes them."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tilemma.lang.evaluation import Evaluation
+
+
+class Thing:
+    """Stands for any value."""
+
+    def __getattr__(self, name: str) -> Thing:
+        return Thing()
+
+    def __getitem__(self, key: object) -> Thing:
+        return Thing()
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+    def __call__(self, *args: object, **named: object) -> Thing:
+        return Thing()
+
+    def __add__(self, other: object) -> Thing:
+        return Thing()
+
+    __radd__ = __mul__ = __lt__ = __iadd__ = __add__
+
+    def __iter__(self) -> Iterator[Thing]:
+        return iter((Thing(), Thing()))
+
+    def __enter__(self) -> Thing:
+        return Thing()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Names(dict[str, Any]):
+    """What is read and bound, in order."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bool]] = []
+
+    def __getitem__(self, name: str) -> Any:
+        if hasattr(builtins, name):
+            raise KeyError(name)
+        self.seen.append((name, False))
+        return Thing()
+
+    def __setitem__(self, name: str, value: object) -> None:
+        self.seen.append((name, True))
+
+
+SNIPPETS = (
+    "x = y",
+    "x = y = z + w",
+    "a, b = c, d",
+    "a, (b, *e) = c",
+    "x[i] = y[j]",
+    "x.field = y.other",
+    "x[i].field[j] = y",
+    "x += y",
+    "x[i] += y[j]",
+    "x.field += y",
+    "x[i + j][k] += y",
+    "x: int = y",
+    "x: int",
+    "x[i]: int = y",
+    "f(a, b, key=c, *d, **{})",
+    "(n := m) + n",
+    "x = z[c:d:e]",
+    "x = a < b",
+    "x = f'{a} {b}'",
+    "with c as d: e",
+    "with c, d as e: f",
+    "with c as (d, e): f",
+    "with c as d[e]: f",
+    "x = [a, (b, c)]",
+    "x = {a: b}",
+    "del_ = not_ = a if True else b",
+)
+
+
+@pytest.mark.parametrize("text", SNIPPETS)
+def test_in_the_order_of_execution(text: str) -> None:
+    found = Evaluation(lambda name: False)
+    found.statements(ast.parse(text).body)
+    names = Names()
+    exec(compile(text, "snippet", "exec"), {"__annotations__": {}}, names)
+    executed = [x for x in names.seen if not x[0].startswith("__")]
+    events = [(e.name, e.bound) for e in found.events if not hasattr(builtins, e.name)]
+    # Both sides of a choice count.
+    assert [e for e in events if e != ("b", False) or "if True" not in text] == executed
+    assert not any(e.target for e in found.events)
+
+
+def test_loops_and_what_their_bodies_are() -> None:
+    text = "for i, j in a:\n    x = i\nelse:\n    y = b\nwhile c:\n    z = d\nelse:\n    w = e\n"
+    found = Evaluation(lambda name: False)
+    module = ast.parse(text)
+    found.statements(module.body)
+    assert [(e.name, e.bound, e.target) for e in found.events] == [
+        ("a", False, False), ("i", True, True), ("j", True, True), ("i", False, False), ("x", True, False),
+        ("b", False, False), ("y", True, False), ("c", False, False), ("d", False, False), ("z", True, False),
+        ("e", False, False), ("w", True, False),
+    ]  # fmt: skip
+    assert [found.ranges[s] for s in module.body] == [(3, 5), (7, 10)]
+
+
+def test_names_that_are_a_comprehension_s_or_a_function_s_own() -> None:
+    text = (
+        "x = [a + i for i in b for j in i if c]\ny = lambda p, q=d: p + e\n"
+        "def f(u, v=g):\n    global s\n    s = t = u + h\n    return t\n"
+    )
+    found = Evaluation(lambda name: False)
+    found.statements(ast.parse(text).body)
+    assert [(e.name, e.bound) for e in found.events] == [
+        ("b", False), ("c", False), ("a", False), ("x", True), ("d", False), ("e", False), ("y", True),
+        ("g", False), ("h", False), ("s", True),
+    ]  # fmt: skip
+
+
+def test_an_update_in_place_binds_nothing() -> None:
+    found = Evaluation(lambda name: name == "x")
+    found.statements(ast.parse("x += y\nz += y").body)
+    assert [(e.name, e.bound) for e in found.events] == [
+        ("x", False), ("y", False), ("z", False), ("y", False), ("z", True),
+    ]  # fmt: skip
