@@ -13,6 +13,7 @@ After a change of a pass, ``python tests/targets/ptx/passes/block_text.py`` writ
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,12 @@ def result(pass_name: str, case: Case) -> str:
         return _short(f"error {e.code}: {e.message}\nat {line}\nfix: {e.remedy}{notes}")
     if case.before and after == text(before):
         after = "unchanged"
-    return "\n".join((after, *(f"# {'warning: ' * d.warning}{d.subject}: {d.text}" for d in log if d.text)))
+    return "\n".join((after, *map(_told, log)))
+
+
+def _told(d: Decision) -> str:
+    data = f" {json.dumps(d.data)}" if d.data else ""
+    return f"# {'warning: ' * d.warning}{d.subject}: {d.text}{data}"
 
 
 def kernel(body: str, parameters: str = SETTINGS["parameters"], head: str = SETTINGS["head"]) -> Kernel:
