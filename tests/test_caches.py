@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -61,6 +63,81 @@ def test_what_is_left_out_does_not_count(tree: Path) -> None:
         rewritten(tree / name)
         os.utime(tree / name)
     assert fingerprint.content_of(str(tree), ("machine",)) == before
+
+
+@pytest.fixture
+def kept(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], Any]:
+    """The content of ``tree`` through the cache on disk, and how many files were read for it; an hour later."""
+    monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setattr(fingerprint, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + 3600 * 10**9))
+    read: list[Any] = []
+    content = fingerprint.content_of
+    monkeypatch.setattr(fingerprint, "content_of", lambda *folder: read.append(folder) or content(*folder))
+
+    def ask() -> tuple[str, bool]:
+        read.clear()
+        return fingerprint.kept_content((str(tree), ("machine",))), bool(read)
+
+    return ask
+
+
+def test_unchanged_files_are_not_read_again(kept: Callable[[], Any]) -> None:
+    first, read = kept()
+    assert read and kept() == (first, False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: rewritten(t / "inner/b.py"),
+        lambda t: (t / "a.py").rename(t / "e.py"),
+        lambda t: (t / "a.py").unlink(),
+        lambda t: (t / "new.py").write_text(""),
+        lambda t: replaced(t / "a.py"),
+    ],
+    ids=["content", "name", "removed", "added", "replaced"],
+)
+def test_what_is_kept_follows_content(tree: Path, kept: Callable[[], Any], change: Callable[[Path], Any]) -> None:
+    first, _ = kept()
+    change(tree)
+    second, read = kept()
+    assert read and second != first
+
+
+def replaced(path: Path) -> None:
+    """Another file of the same size and times of modification, renamed into place."""
+    state = path.stat()
+    other = path.with_name("other")
+    other.write_text("x = 3\n")
+    os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
+    other.rename(path)
+
+
+def test_content_of_files_that_have_just_changed_is_not_kept(
+    kept: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprint, "time", time)
+    assert kept()[1] and kept()[1]
+
+
+def test_times_of_whole_seconds_are_not_relied_on(
+    kept: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As images keep them: two files of one image each may have the same times, sizes and numbers."""
+    stat = os.stat
+
+    def of_image(path: Any) -> Any:
+        s = stat(path)
+        whole = s.st_ctime_ns // 10**9 * 10**9
+        names = ("st_size", "st_mtime_ns", "st_dev", "st_ino")
+        return SimpleNamespace(st_ctime_ns=whole, **{n: getattr(s, n) for n in names})
+
+    monkeypatch.setattr(
+        fingerprint, "os", SimpleNamespace(**{n: getattr(os, n) for n in ("path", "scandir")}, stat=of_image)
+    )
+    assert kept()[1] and kept()[1]
 
 
 @pytest.mark.parametrize("module", [np, ml_dtypes])

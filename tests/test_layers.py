@@ -23,7 +23,7 @@ ALLOWED = {
     "checked": {"records", "errors"},
     "bounded": set(),
     "forking": set(),
-    "fingerprint": set(),
+    "fingerprint": {"assemble"},
     "environment": {"forking"},
     "dtypes": {"records", "errors"},
     "launch": {"records", "errors", "dtypes", "arithmetic"},

@@ -6,27 +6,53 @@ import hashlib
 import os
 import platform
 import sys
+import time
 from functools import cache
 from importlib.util import find_spec
 
 import ml_dtypes
 import numpy as np
 
+from tilemma.assemble import DiskCache
+
 # Parts of the package that no compiled kernel depends on (tests/test_layers.py compares).
 WITHOUT = ("machine", "tools", "ops", "runtime", "cli.py", "testing.py", "cute.py")
 _SOURCES = (".py", ".lark", ".json")
+_SECOND = 10**9
+# Longer than the steps of any file system's clock, in nanoseconds.
+_RECENT = 2 * _SECOND
 
 
 @cache
 def fingerprint() -> str:
-    """The hash of every source file of the compiler and of the layout library, and of the other versions.
-
-    Size and time of a file do not identify its content: an image or an archive may set times, and a shared cache
-    outlives both.
-    """
+    """The hash of every source file of the compiler and of the layout library, and of the other versions."""
     versions = (sys.implementation.name, platform.python_version(), np.__version__, ml_dtypes.__version__)
-    own = content_of(os.path.dirname(__file__), WITHOUT)
-    return hashlib.sha256(repr((versions, own, content_of(_folder("tensor_layouts")))).encode()).hexdigest()
+    content = kept_content((os.path.dirname(__file__), WITHOUT), (_folder("tensor_layouts"), ()))
+    return hashlib.sha256(repr((versions, content)).encode()).hexdigest()
+
+
+def kept_content(*folders: tuple[str, tuple[str, ...]]) -> str:
+    """`content_of` each of ``folders``, from the cache on disk where no file has changed since.
+
+    Size and time of modification do not identify a content: an image or an archive may set times, and a shared
+    cache outlives both.  The system sets the time of the last change of state (POSIX, st_ctime) itself, to parts
+    of a second.  File systems that take it from an image have whole seconds; nothing is kept of their files, nor
+    of files that changed so recently that another change might have the same time.
+    """
+    now = time.time_ns()
+    paths = [path for folder in folders for path in sorted(_files(*folder))]
+    states = [os.stat(path) for path in paths]
+    changed = [s.st_ctime_ns for s in states]
+    cache = DiskCache("content")
+    places = [(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_dev, s.st_ino) for s in states]
+    key = cache.key(tuple(paths), tuple(places))
+    is_exact = all(t % _SECOND for t in changed)
+    if is_exact and (known := cache.read(key, bytes.decode)) is not None:
+        return known
+    found = repr([content_of(*folder) for folder in folders])
+    if is_exact and max(changed) < now - _RECENT:
+        cache.put(key, found.encode())
+    return found
 
 
 def content_of(folder: str, without: tuple[str, ...] = ()) -> str:
