@@ -32,6 +32,7 @@ ALLOWED = {
     "atoms": BASE | {"layouts"},
     "cute": BASE | {"layouts", "atoms"},
     "testing": BASE | {"runtime"},
+    "sparse": BASE | {"arithmetic", "runtime"},
     "ir": IR - {"ir"},
     "lang": IR | {"environment"},
     "croqtile": IR,

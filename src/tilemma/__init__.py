@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilemma import dtypes, machine, ops, targets, testing
+    from tilemma import dtypes, machine, ops, sparse, targets, testing
     from tilemma.atoms import catalogue as atoms
     from tilemma.errors import CompileError, LaunchError, TilemmaError, ToolError
     from tilemma.kernels import Kernel, kernel, load
@@ -69,6 +69,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "targets": ("tilemma.targets", None),
     "testing": ("tilemma.testing", None),
     "machine": ("tilemma.machine", None),
+    "sparse": ("tilemma.sparse", None),
     "dtypes": ("tilemma.dtypes", None),
 }
 
@@ -78,8 +79,8 @@ __all__ = [
     "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Scalar",
     "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "bound", "break_", "cdiv", "compose",
     "continue_", "dma", "dtypes", "else_", "event", "foreach", "full", "global_", "if_", "inthreads", "kernel",
-    "load", "local", "machine", "mma", "parallel", "select", "shared", "swap", "sync", "targets", "testing", "tma",
-    "trigger", "ubound", "var", "wait", "while_",
+    "load", "local", "machine", "mma", "parallel", "select", "shared", "sparse", "swap", "sync", "targets",
+    "testing", "tma", "trigger", "ubound", "var", "wait", "while_",
 ]  # fmt: skip
 
 

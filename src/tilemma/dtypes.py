@@ -125,7 +125,7 @@ _INT, _UINT, _FLOAT, _BFLOAT, _BOOL, _E4M3FN, _E5M2 = 0, 1, 2, 4, 6, 10, 12
 
 _TABLE = (
     DType("f64", 64, "float", _np(np.float64), "f64", "f64", ("f64",), Format(11, 52), dlpack=_FLOAT),
-    DType("f32", 32, "float", _np(np.float32), "f32", "f32", (), Format(8, 23), dlpack=_FLOAT),
+    DType("f32", 32, "float", _np(np.float32), "f32", "f32", ("f32",), Format(8, 23), dlpack=_FLOAT),
     # tf32 occupies a 32-bit register; the hardware reads its upper 19 bits (PTX ISA, alternate formats).
     DType("tf32", 32, "float", _np(np.float32), "tf32", "b32", ("f32",), Format(8, 10), stored="f32"),
     DType("f16", 16, "float", _np(np.float16), "f16", "b16", ("f16", "f32"), Format(5, 10), dlpack=_FLOAT),
@@ -141,7 +141,7 @@ _TABLE = (
     DType("u64", 64, "uint", _np(np.uint64), "u64", "u64", dlpack=_UINT),
     DType("s64", 64, "int", _np(np.int64), "s64", "s64", dlpack=_INT),
     DType("u32", 32, "uint", _np(np.uint32), "u32", "u32", dlpack=_UINT),
-    DType("s32", 32, "int", _np(np.int32), "s32", "s32", dlpack=_INT),
+    DType("s32", 32, "int", _np(np.int32), "s32", "s32", ("s32",), dlpack=_INT),
     DType("u16", 16, "uint", _np(np.uint16), "u16", "u16", dlpack=_UINT),
     DType("s16", 16, "int", _np(np.int16), "s16", "s16", dlpack=_INT),
     DType("u8", 8, "uint", _np(np.uint8), "u8", "u8", ("s32",), dlpack=_UINT),

@@ -149,8 +149,8 @@ def _descriptor(
     major: Major
     shape, major = ((columns, rows), "MN") if transposed else ((rows, columns), "K")
     tile = shared_layout(view.dtype, *shape, major, swizzle)
-    extent = atom.shape[0] if name == "a" else atom.shape[1]
-    d = tile.descriptor(0, 0, extent, atom.shape[2])
+    extent, depth = atom.operands[name.upper()].shape
+    d = tile.descriptor(0, 0, extent, depth)
     return {
         "buffer": view.base.name,
         "major": major,

@@ -8,19 +8,25 @@ from records import SAMPLE
 
 from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.layouts import SWIZZLES, shared_layout
-from tilemma.machine.isa import descriptors, forms, fragments
+from tilemma.machine.isa import descriptors, forms, fragments, sparse
+
+# The CUDA cores' records are no instructions of matrices: the machine executes their fma and mad.
+_MATRIX = [a for a in SAMPLE if a.kind != "fma"]
 
 
-@pytest.mark.parametrize("atom", SAMPLE, ids=lambda a: a.name)
+@pytest.mark.parametrize("atom", _MATRIX, ids=lambda a: a.name)
 def test_fragments(atom: MmaAtom) -> None:
     _m, n, k = atom.shape
     for letter, operand in atom.operands.items():
-        if not operand.in_registers:
+        if not operand.in_registers or letter == "E":
             continue
-        if atom.kind == "wgmma":
-            rows, cols = fragments.wgmma_fragment(n, k, "A" if letter == "A" else "D", operand.dtype.name)
+        depth = operand.shape[1] if letter == "A" else k
+        if atom.asynchronous:
+            rows, cols = fragments.wgmma_fragment(n, depth, "A" if letter == "A" else "D", operand.dtype.name)
         else:
-            rows, cols = fragments.mma_fragment(atom.shape, letter, operand.dtype.name)  # type: ignore[arg-type]
+            rows, cols = fragments.mma_fragment(
+                (_m, n, operand.shape[1] if letter == "A" else atom.shape[2]), letter, operand.dtype.name
+            )  # type: ignore[arg-type]
             # The manual's B is K x N, CuTe's is N x K.
             rows, cols = (cols, rows) if letter == "B" else (rows, cols)
         assert np.array_equal(operand.coordinates_table, rows + operand.shape[0] * cols), letter
@@ -38,25 +44,49 @@ def test_matrix_copies(atom: CopyAtom) -> None:
     assert np.array_equal(atom.fragment.coordinates_table, stacked.reshape(32, -1))
 
 
-@pytest.mark.parametrize("atom", SAMPLE, ids=lambda a: a.name)
+@pytest.mark.parametrize("atom", _MATRIX, ids=lambda a: a.name)
 def test_the_manual_has_exactly_these_forms(atom: MmaAtom) -> None:
     _m, n, k = atom.shape
     a, b, c, d = (o.dtype.name for o in (atom.a, atom.b, atom.c, atom.d))
     bitop = next((x for x in ("and", "xor") if f".{x}.popc" in atom.ptx), None)
     saturates = ".satfinite" in atom.ptx
     for arch in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120"):
-        if atom.kind == "mma.sync":
+        chosen_sparse = {"sparse": atom.e is not None, "selector": 0 if atom.e is not None else None}
+        if not atom.asynchronous:
+            chosen_sparse |= {"ordered": "ordered_metadata" in atom.ptx}
             legal = forms.legal_mma(
-                atom.shape, a, b, c, d, arch, ptx=atom.ptx_version, bitop=bitop, satfinite=saturates
+                atom.shape,
+                a,
+                b,
+                c,
+                d,
+                arch,
+                ptx=atom.ptx_version,
+                bitop=bitop,
+                satfinite=saturates,
+                **chosen_sparse,
             )
         else:
-            chosen = {i.name: i.default for i in atom.immediates if i.name != "scale_d"}
+            chosen = {i.name: i.default for i in atom.immediates if i.name not in ("scale_d", "selector")}
             legal = forms.legal_wgmma(
                 n, k, a, b, d, arch, a_in_registers=atom.a.in_registers, ptx=atom.ptx_version, bitop=bitop,
-                satfinite=saturates, **chosen,
+                satfinite=saturates, **chosen_sparse, **chosen,
             )  # fmt: skip
         # CuTe has m16n8k8 of f16 for sm_75 and, under another name, for sm_80.
         assert atom.runs_on(arch) == bool(legal) or (arch == "sm_75" and k == 8), arch
+
+
+@pytest.mark.parametrize("atom", [a for a in SAMPLE if a.e is not None], ids=lambda a: a.name)
+def test_metadata(atom: MmaAtom) -> None:
+    """Every selector that the record takes names lanes that hold the words."""
+    (selectors,) = (i.legal for i in atom.immediates if i.name == "selector")
+    rows, chunks = atom.e.shape
+    for selector in selectors:
+        lane, shift = sparse.metadata_map(atom.shape[2], atom.a.dtype.name, selector)
+        for row in range(rows):
+            for chunk in range(chunks):
+                held = int(lane[row % 16, chunk]) + 32 * (row // 16), int(shift[row % 16, chunk]) // 4
+                assert atom.e.coordinates(*held) == (row, chunk)
 
 
 @pytest.mark.parametrize("swizzle", SWIZZLES)

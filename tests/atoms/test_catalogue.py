@@ -16,7 +16,7 @@ from tilemma.atoms import MmaAtom, UnknownAtom, catalogue, contract
 from tilemma.dtypes import dtype
 from tilemma.machine.isa import forms
 
-MMA = SAMPLE
+MMA = [a for a in SAMPLE if a.e is None]
 COPIES = [c for c in catalogue.copies() if c.fragment is not None]
 
 

@@ -45,7 +45,7 @@ def kernel(atom: Atom) -> str:
             if o.in_registers and not (letter == "C" and atom.in_place):
                 names = [f"%{o.register[0]}_{letter}{i}" for i in range(o.registers)]
                 declared.append(f".reg .{o.register} {', '.join(names)};")
-    fences = ["wgmma.fence.sync.aligned;"] if atom.kind == "wgmma" else []
+    fences = ["wgmma.fence.sync.aligned;"] if isinstance(atom, MmaAtom) and atom.asynchronous else []
     after = ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"] if fences else []
     if isinstance(atom, MmaAtom):
         register = atom.d.register

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tensor_layouts import Layout, atoms_nv
 
-from tilemma.atoms import MmaAtom, Operand, contract
+from tilemma.atoms import MmaAtom, Operand, catalogue, contract
 from tilemma.atoms.warp import fragment
-from tilemma.dtypes import DType, bf16, dtype, f16, f32, f64, u4
+from tilemma.dtypes import DType, bf16, dtype, f32, f64
 from tilemma.tools.show import to_json
 from tilemma.tools.show_text import text
 
@@ -72,32 +72,14 @@ def test_other_types(name: str, shape: tuple[int, int, int], a: str, d: str) -> 
 
 
 def test_sparse_metadata_is_an_operand_like_any_other() -> None:
-    """m16n8k32 with 2:4 sparsity on f16: half of A is stored, and one 4-bit index pair tells of each 4 columns.
-
-    A lane holds 32 bits of metadata; the lanes of a quad are taken two at a time by the sparsity selector, so
-    each element is held twice (PTX ISA, "Matrix fragments for mma.sp").
-    """
-    e = Operand("E", u4, (16, 8), Layout(((2, 2, 8), 8), ((8, 0, 1), 16)), 1, "b32", shared_by=2)
-    atom = MmaAtom(
-        name="SM80_SPARSE_16x8x32_F32F16F16F32_TN",
-        kind="mma.sp",
-        threads=32,
-        arch="sm_80",
-        ptx_version=(7, 1),
-        section="",
-        ptx="mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {d}, {a}, {b}, {c}, {e}, 0;",
-        shape=(16, 8, 32),
-        d=Operand("D", f32, (16, 8), fragment(16, 8, 2), 4, "f32"),
-        a=Operand("A", f16, (16, 16), fragment(16, 16, 2), 4, "b32"),
-        b=Operand("B", f16, (8, 32), fragment(8, 32, 2), 4, "b32"),
-        c=Operand("C", f32, (16, 8), fragment(16, 8, 2), 4, "f32"),
-        e=e,
-    )
-    assert e.owners()[8][0] == [(1, 0), (3, 0)]
-    found = to_json(atom, {"E": e})
+    atom = catalogue["SM80_SPARSE_16x8x32_F32F16F16F32_TN"]
+    assert isinstance(atom, MmaAtom) and atom.e is not None
+    # Lane 0 has row 0 in its lower half and row 8 in its upper one; so has lane 2, which another selector names.
+    assert atom.e.owners()[8][0] == [(0, 4), (2, 4)]
+    found = to_json(atom, {"E": atom.e})
     assert found["types"]["E"] == "u4" and json.dumps(found)
     regs = {"d": ["d0", "d1", "d2", "d3"], "a": ["a0", "a1", "a2", "a3"], "b": ["b0", "b1", "b2", "b3"]}
-    assert atom.emit(**regs, e=["e0"]).endswith("{d0, d1, d2, d3}, {e0}, 0;")  # type: ignore[arg-type]
+    assert atom.emit(**regs, e=["e0"]).endswith("{d0, d1, d2, d3}, e0, 0;")  # type: ignore[arg-type]
 
 
 def test_a_cpu_s_tile_registers() -> None:

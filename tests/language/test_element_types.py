@@ -8,11 +8,11 @@ import pytest
 from differential import agree
 
 from tilemma.atoms import catalogue
-from tilemma.dtypes import DType
+from tilemma.dtypes import DType, s32
 
-TYPES = list(dict.fromkeys((f.a, f.b, f.d) for f in catalogue.families("mma.sync")))
+TYPES = list(dict.fromkeys((f.a, f.b, f.d) for kind in ("mma.sync", "fma") for f in catalogue.families(kind)))
 # What CI runs of the other half is under `slow`.
-_FEW = {"tf32 tf32 f32", "f64 f64 f64", "f8_e4m3 f8_e5m2 f32", "f8_e5m2 f8_e5m2 f16", "u8 s8 s32"}
+_FEW = {"tf32 tf32 f32", "f64 f64 f64", "f8_e4m3 f8_e5m2 f32", "f8_e5m2 f8_e5m2 f16", "u8 s8 s32", "f32 f32 f32"}
 CONTRACTS = ("row.row", "col.row", "row.col", "col.col")
 
 CO = """
@@ -72,6 +72,8 @@ def programs(a: DType, b: DType, d: DType, contract: str, level: str, k: int) ->
 
 def numbers(t: DType, shape: tuple[int, int], seed: int) -> np.ndarray:
     """Small integers of both signs where the type has them: every product and sum is exact."""
+    if t is s32:
+        return np.random.default_rng(seed).integers(-(2**31), 2**31, shape).astype(np.int32)
     low, high = {"float": (-4, 4), "int": (-8, 7), "uint": (0, 15), "bits": (0, 1)}[t.kind]
     if t.bits == 8 and t.is_integer:
         low, high = (-128, 127) if t.kind == "int" else (0, 255)
@@ -84,7 +86,8 @@ def check(a: DType, b: DType, d: DType, contract: str, arch: str, level: str, ra
     m, n, depth = (72 if level == "group-4" else 24), 24, k + ragged * max(1, 8 // a.bits)
     a_turned, b_turned = (part == "col" for part in contract.split("."))
     x, y = numbers(a, (m, depth), 1), numbers(b, (n, depth), 2)
-    wanted = x.astype(np.float64) @ y.astype(np.float64).T
+    wide = np.int64 if a is s32 else np.float64
+    wanted = (x.astype(wide) @ y.astype(wide).T).astype(d.numpy)
     given = {
         "a": np.ascontiguousarray(x.T) if a_turned else x,
         "b": np.ascontiguousarray(y.T) if b_turned else y,
@@ -92,7 +95,7 @@ def check(a: DType, b: DType, d: DType, contract: str, arch: str, level: str, ra
     }
     found = agree(*programs(a, b, d, contract, level, k), given, (arch,))
     assert not isinstance(found, str), found
-    np.testing.assert_array_equal(found["c"].astype(np.float64), wanted)
+    np.testing.assert_array_equal(found["c"], wanted)
 
 
 def cases() -> list[object]:

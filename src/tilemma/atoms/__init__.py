@@ -113,17 +113,23 @@ class Catalogue(Mapping[str, Atom]):
 
         Families that have nothing of what is ``wanted`` (`Family.has`) may be left out.
         """
-        start, operand = kind.replace(".", "_"), wanted.get("a")
-        names = (m for m in self._modules if m.startswith(start) and _may_multiply(m, operand))
+        operand = wanted.get("a")
+        names = (m for m in self._named(kind) if _may_multiply(m, operand))
         found = (a for m in names for a in self._of(m, lambda family: family.has(**wanted)))
         return (a for a in found if isinstance(a, MmaAtom))
 
     def families(self, kind: str) -> Iterator[Family]:
         """The families of multiplying records of ``kind``, none of which is made for it."""
+        for name in self._named(kind):
+            atoms = getattr(importlib.import_module(f"{__name__}.{name}"), "ATOMS", ())
+            yield from (x for x in atoms if isinstance(x, Family))
+
+    def _named(self, kind: str) -> Iterator[str]:
+        """The modules of ``kind``, whose names it begins; those of sparse forms are of a kind of their own."""
+        start = kind.replace(".", "_")
         for name in self._modules:
-            if name.startswith(kind.replace(".", "_")):
-                atoms = getattr(importlib.import_module(f"{__name__}.{name}"), "ATOMS", ())
-                yield from (x for x in atoms if isinstance(x, Family))
+            if name == start or (name.startswith(start) and (not kind or not name.startswith(start + "_sp"))):
+                yield name
 
     def copies(self) -> Iterator[CopyAtom]:
         """The copying records; modules called after a kind of multiplication have none."""
@@ -153,6 +159,10 @@ def _other_names(name: str) -> Iterator[str]:
         yield name.replace("SM80_", "SM75_", 1)
     if name.startswith("SM90_64x"):
         yield re.sub(r"_([SR])S(?!_TN)", r"_\1S_TN", name)
+        if name.endswith("_SPARSE"):
+            sparse = name.removesuffix("_SPARSE").replace("SM90_", "SM90_SPARSE_", 1)
+            yield sparse
+            yield f"{sparse}_TN"
 
 
 def _suggest(name: str, names: tuple[str, ...]) -> str:

@@ -380,18 +380,20 @@ class MmaAtom(_Instruction):
         texts = {}
         for letter, operand in self.operands.items():
             if letter.lower() in given and letter.lower() in self.holes:
-                texts[letter.lower()] = _registers(self.name, operand, given[letter.lower()])
+                texts[letter.lower()] = _registers(self.name, operand, given[letter.lower()], self.kind != "fma")
         return self._fill(texts, immediates)
 
 
-def _registers(name: str, operand: Operand, given: Sequence[str] | str) -> str:
+def _registers(name: str, operand: Operand, given: Sequence[str] | str, braces: bool) -> str:
     names = [given] if isinstance(given, str) else given
     wanted = f"{operand.registers} names of registers for {operand.name}"
     if not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
         raise WrongEmission(atom=name, what=f"{described(given)} for {operand.name}", wanted=wanted)
     if len(names) != operand.registers:
         raise WrongEmission(atom=name, what=f"{len(names)} registers for {operand.name}", wanted=wanted)
-    return names[0] if operand.layout is None else "{" + ", ".join(names) + "}"
+    # Metadata is one register, not a vector.
+    plain = operand.layout is None or not braces or operand.name == "E"
+    return names[0] if plain else "{" + ", ".join(names) + "}"
 
 
 CopyKind = Literal["ldmatrix", "stmatrix", "cp.async"]
@@ -453,7 +455,7 @@ class CopyAtom(_Instruction):
         if self.fragment is not None:
             if source:
                 raise WrongEmission(atom=self.name, what="a `source`", wanted="`address` and `registers`")
-            texts = {"registers": _registers(self.name, self.fragment, registers), "address": address}
+            texts = {"registers": _registers(self.name, self.fragment, registers, True), "address": address}
             return self._fill(texts, {})
         if not source or not isinstance(registers, (tuple, list)) or registers:
             raise WrongEmission(

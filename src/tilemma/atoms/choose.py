@@ -54,11 +54,13 @@ def select_from(
     a_from: Literal["registers", "shared"] | None = None,
     a_major: Major | None = None,
     b_major: Major | None = None,
+    sparse: bool = False,
 ) -> Selection:
     """Multiplying records for what is wanted; whatever is None does not matter.
 
     ``tile`` is (M, N, K) of the work of one executing unit, which the instruction has to divide.  A majorness
     is only asked of an operand in shared memory: in registers the loader arranges the elements.
+    ``sparse``: whether A is stored by half.
     """
     types = [(letter, dtype(t)) for letter, t in (("a", a), ("b", b), ("d", d)) if t is not None]
     good: list[MmaAtom] = []
@@ -66,7 +68,7 @@ def select_from(
     for atom in atoms:
         if not isinstance(atom, MmaAtom):
             continue
-        rule = _rule(atom, arch, kind, threads, types, tile, a_from, a_major, b_major)
+        rule = _kind_rule(atom, sparse) or _rule(atom, arch, kind, threads, types, tile, a_from, a_major, b_major)
         if rule is None:
             good.append(atom)
             continue
@@ -77,7 +79,13 @@ def select_from(
 
 
 def _family(name: str) -> str:
-    return re.sub(r"^(SM90_64)x\d+x", r"\1xNx", name)
+    return re.sub(r"^(SM90_(?:SPARSE_)?64)x\d+x", r"\1xNx", name)
+
+
+def _kind_rule(atom: MmaAtom, sparse: bool) -> str | None:
+    if (atom.e is not None) != sparse:
+        return "has a dense A" if sparse else "has a sparse A"
+    return "is taken by name only" if atom.rank < 0 else None
 
 
 def _rule(
@@ -94,8 +102,6 @@ def _rule(
     """The first rule that ``atom`` breaks, or None.  Without N in it, so that a family shares one line."""
     if arch is not None and not atom.runs_on(arch):
         return f"needs {atom.arch}, the target is {arch}"
-    if atom.rank < 0:
-        return "is taken by name only"
     if kind is not None and atom.kind != kind:
         return f"is {atom.kind}, not {kind}"
     if threads is not None and atom.threads != threads:

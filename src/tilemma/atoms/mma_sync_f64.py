@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilemma.atoms.atom import Family, MmaAtom, Rate
-from tilemma.atoms.warp import dense
+from tilemma.atoms.warp import FROM_100, dense
 from tilemma.dtypes import f64
 
 _A100 = Rate("sm_80", 64, "NVIDIA A100 whitepaper: 19.5 TFLOP/s = 108 SMs x 1.41 GHz x 2 x 64")
@@ -16,7 +16,14 @@ def _make() -> tuple[MmaAtom, ...]:
     return (
         small,
         *(
-            dense((16, 8, k), types, arch="sm_90", version=(7, 8), rates=(_H100,) if k == 16 else ())
+            dense(
+                (16, 8, k),
+                types,
+                arch="sm_90",
+                version=(7, 8),
+                emulated=FROM_100,
+                rates=(_H100,) if k == 16 else (),
+            )
             for k in (4, 8, 16)
         ),
     )

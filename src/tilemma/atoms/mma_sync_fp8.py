@@ -1,15 +1,14 @@
-"""mma.sync of 8-bit floats, mixed as wanted, into f32 or f16.  On sm_90 ptxas converts the operands to f16 and
-multiplies those."""
+"""mma.sync of 8-bit floats, mixed as wanted, into f32 or f16.  On sm_90 and sm_100 ptxas converts the operands
+to f16 and multiplies those."""
 
 from __future__ import annotations
 
 from itertools import product
 
 from tilemma.atoms.atom import Family, MmaAtom, Rate
-from tilemma.atoms.warp import dense
+from tilemma.atoms.warp import NO_FP8, dense
 from tilemma.dtypes import DType, e4m3, e5m2, f16, f32
 
-_EMULATED = ("sm_90", "sm_90a")
 _AD10X = "NVIDIA Ada whitepaper, RTX 4090: 330 (f32) and 660 (f16) TFLOP/s = 128 SMs x 2.52 GHz x 2 x 512 and 1024"
 
 
@@ -22,7 +21,7 @@ def _family(a: DType, b: DType, acc: DType) -> Family:
                 (acc, a, b),
                 arch="sm_89",
                 version=(8, 4) if (k, acc) == (32, f32) else (8, 7),
-                emulated=_EMULATED,
+                emulated=NO_FP8,
                 rates=(rate,) if k == 32 else (),
             )
             for k in (16, 32)

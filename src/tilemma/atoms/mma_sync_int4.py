@@ -6,10 +6,9 @@ from itertools import product
 
 from tilemma.atoms.atom import Family, MmaAtom, Rate
 from tilemma.atoms.meanings import saturating
-from tilemma.atoms.warp import Shape, dense
+from tilemma.atoms.warp import FROM_90, Shape, dense
 from tilemma.dtypes import DType, s4, s32, u4
 
-_EMULATED = ("sm_90", "sm_90a")
 _RATES = (
     Rate("sm_80", 4096, "NVIDIA A100 whitepaper: 1248 TOP/s = 108 SMs x 1.41 GHz x 2 x 4096"),
     Rate("sm_86", 2048, "NVIDIA GA102 whitepaper, RTX 3090: 568 TOP/s = 82 SMs x 1.695 GHz x 2 x 2048"),
@@ -28,7 +27,7 @@ def _family(a: DType, b: DType) -> Family:
                 version=(6, 5) if shape[0] == 8 else (7, 0),
                 saturates=saturates,
                 rank=-1 if saturates else 0,
-                emulated=_EMULATED,
+                emulated=FROM_90,
                 rates=_RATES if shape[2] == 64 else (),
                 meaning=saturating if saturates else None,
             )

@@ -17,6 +17,11 @@ from tilemma.dtypes import DType
 Shape = tuple[int, int, int]
 Version = tuple[int, int]
 
+# Targets for which ptxas makes several instructions of one (seen in SASS of ptxas 13.5).
+FROM_100 = ("sm_100", "sm_103", "sm_120", "sm_120a")
+FROM_90 = ("sm_90", "sm_90a", *FROM_100)
+NO_FP8 = ("sm_90", "sm_90a", "sm_100", "sm_103")
+
 # PTX ISA, 9.7.14.5: the subsection with the fragments of each shape; m16n8k16 has one for integers too.
 _SECTIONS = {
     (8, 8, 4): 2, (8, 8, 16): 3, (8, 8, 32): 4, (8, 8, 128): 5, (16, 8, 4): 6, (16, 8, 8): 7, (16, 8, 16): 8,

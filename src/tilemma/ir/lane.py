@@ -116,7 +116,8 @@ class Instr(LaneOp):
 class AtomInstr(LaneOp):
     """One instruction of the catalogue, printed by its record's ``emit``.
 
-    ``immediates`` are the record's named extras (scale_d is a predicate register or 0/1).
+    ``immediates`` are the record's named extras (scale_d is a predicate register or 0/1).  ``e``: metadata
+    of a sparse A.
     """
 
     syntax: ClassVar[str] = "atom $atom $d <- $a, $b, $c"
@@ -127,6 +128,7 @@ class AtomInstr(LaneOp):
     b: tuple[Reg, ...]
     c: tuple[Reg, ...] = ()
     immediates: tuple[tuple[str, int | Reg], ...] = ()
+    e: tuple[Reg, ...] = ()
 
 
 @record

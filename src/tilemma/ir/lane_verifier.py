@@ -219,9 +219,10 @@ class LaneVerifier:
         record = catalogue.get(op.atom)
         if not isinstance(record, MmaAtom):
             self.fail(op, f"`{op.atom}` is no multiplying instruction", "a name of the catalogue")
-        for operand, given in ((record.d, op.d), (record.a, op.a), (record.b, op.b)):
-            self.fragment(op, operand, given)
-        self.reads(op, written, *op.a, *op.b, *(x for _, x in op.immediates))
+        for operand, given in ((record.d, op.d), (record.a, op.a), (record.b, op.b), (record.e, op.e)):
+            if operand is not None:
+                self.fragment(op, operand, given)
+        self.reads(op, written, *op.a, *op.b, *op.e, *(x for _, x in op.immediates))
         if not self.first(op):
             self.reads(op, written, *op.c, *(op.d if record.in_place else ()))
         for r in op.d:

@@ -81,9 +81,9 @@ class FragmentPlan:
 @record
 class LoadPlan:
     """Decided way of a `Load`: "ldmatrix" (``atom`` names the record), "descriptor" (nothing to do), "shared"
-    or "global" (scalar or vector loads of each lane's own elements)."""
+    or "global" (scalar or vector loads of each lane's own elements), "metadata" (each lane its words of it)."""
 
-    method: Literal["ldmatrix", "descriptor", "shared", "global"]
+    method: Literal["ldmatrix", "descriptor", "shared", "global", "metadata"]
     atom: str = ""
 
 

@@ -266,11 +266,12 @@ def check_operand(t: DType, major: Major, rows: int, k: int, what: str) -> None:
             rule="wgmma transposes only f16 and bf16 read through descriptors (PTX ISA, 9.7.15.5.2)",
             remedy="store the tile with K contiguous",
         )
-    if k * t.bits != 256:
+    if k * t.bits not in (256, 512):
         raise InstructionMisfit(
             tile=what,
             reason=f"it is {k} long along K",
-            rule=f"one wgmma takes 32 bytes along K, {256 // t.bits} elements of {t} (PTX ISA, 9.7.15.2)",
+            rule=f"one wgmma takes 32 bytes along K, {256 // t.bits} elements of {t}; 64 of B where A is sparse "
+            "(PTX ISA, 9.7.15.2)",
             remedy=f"split K into pieces of {256 // t.bits}",
         )
     if rows % 8 or not 8 <= rows <= 256:

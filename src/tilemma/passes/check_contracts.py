@@ -8,7 +8,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from tilemma.dtypes import DType
+from tilemma.arithmetic import sparsity
+from tilemma.dtypes import DType, u8, u16, u32
 from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.expr import (
     Binary,
@@ -74,6 +75,13 @@ class StoreShape(CompileError):
     found = "`mma.store` of `{name}` to {shape}"
     expected = "a tile of two dimensions"
     fix = "cut it with `subspan(h, w).at(i, j)`, or drop other dimensions of extent 1 with `sqz()`"
+
+
+class SparseMetadata(CompileError):
+    code = "sparse-metadata"
+    found = "`mma.{contract}.sp` of A {a} of {dtype} got metadata {meta} of {type}"
+    expected = "{rule}"
+    fix = "{remedy}"
 
 
 class OperandTypes(CompileError):
@@ -232,6 +240,33 @@ def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) 
             remedy=_other_contract(m.contract, a, b, acc),
         )
     _same(m.acc.name, (rows, columns), shapes, m.span)
+    if m.meta is not None:
+        _metadata(m, fragments, shapes[m.meta.name], (rows, ka))
+
+
+def _metadata(m: Mma, fragments: Fragments, have: tuple[int, int], whole: tuple[int, int]) -> None:
+    """SparseMetadata unless each row of A [M, K], ``whole``, has the words that its type asks for."""
+    assert m.meta is not None
+    t, words = fragments.dtype(m.a), fragments.dtype(m.meta)
+    if t is None or words is None:
+        return
+    rows, k = whole
+    legal = [x for x in (u8, u16, u32) if k % sparsity.unit(t, x) == 0]
+    if words in legal and have == (rows, k // sparsity.unit(t, words)):
+        return
+    columns = " or ".join(f"{x} {shape_text((rows, k // sparsity.unit(t, x)))}" for x in legal)
+    each = ", ".join(f"{x} {sparsity.unit(t, x)}" for x in (u8, u16, u32))
+    name = sparsity.pattern(t).name
+    raise SparseMetadata(
+        m.span,
+        contract=m.contract,
+        a=shape_text((rows, k)),
+        dtype=t,
+        meta=shape_text(have),
+        type=words,
+        rule=f"four bits for each {sparsity.pattern(t).width} columns ({name}); columns a word describes: {each}",
+        remedy=f"load {columns}" if columns else f"make K a multiple of {sparsity.unit(t, u8)}",
+    )
 
 
 def _c_loads(fragments: Fragments) -> Iterator[FragmentRef]:

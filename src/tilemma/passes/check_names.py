@@ -113,7 +113,9 @@ class _Origins:
         for op in walk(kernel.body):
             match op:
                 case Mma():
-                    self.multiplies.append(op)
+                    # The stored half of a sparse A has a dimension of its own.
+                    if op.meta is None:
+                        self.multiplies.append(op)
                 case Load():
                     self.loads.setdefault(op.fragment.name, []).append(op.src)
                 case Copy():

@@ -77,7 +77,7 @@ def types_of(atom: MmaAtom) -> str:
 
 def family(name: str) -> str:
     """The name without the one number in which its siblings differ: wgmma comes in 32 widths."""
-    return re.sub(r"^(SM90_64x)\d+(x\d+_)", r"\1N\2", name)
+    return re.sub(r"^(SM90_(?:SPARSE_)?64x)\d+(x\d+_)", r"\1N\2", name)
 
 
 def read_proofs(folder: Path) -> dict[str, dict[str, Any]]:

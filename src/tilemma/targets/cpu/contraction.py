@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilemma import dtypes
+from tilemma.arithmetic import sparsity
 from tilemma.arithmetic.convert import Array, carrier, load, rounded, store
 from tilemma.dtypes import DType
 from tilemma.ir import walk
@@ -27,7 +28,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import View
 from tilemma.targets.cpu import control
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame, merged
-from tilemma.targets.cpu.faults import FragmentUnset, NotInReference, TileMismatch
+from tilemma.targets.cpu.faults import BrokenPattern, FragmentUnset, TileMismatch
 from tilemma.targets.cpu.registers import Registers, Tile, accumulate, operand, product
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.tasks import Instance
@@ -155,9 +156,8 @@ def _operand(c: Compiler, x: FragmentRef | View) -> Callable[[Frame], tuple[Arra
 
 
 def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
-    if op.meta is not None:
-        raise NotInReference(op.span, what="a sparse multiply (`.sp`)")
     acc, a, b = find(c, op.acc), _operand(c, op.a), _operand(c, op.b)
+    spread = None if op.meta is None else _spread(c, op.meta)
     t, name = types_of(c)[op.acc.name], op.acc.name
     a_turned, b_turned = op.contract.a_transposed, op.contract.b_transposed
     scale = _scale(c, op.scale_a, op.scale_b)
@@ -172,12 +172,19 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
             x = x.T
         if not b_turned:
             y = y.T
+        if spread is not None:
+            half, columns = x, spread(f, x, kind)
+            x = sparsity.expand(half, columns)
         if x.shape[1] != y.shape[0]:
             raise TileMismatch(
                 what=f"`mma.{op.contract.value}` of A [M, K] = {list(x.shape)} and B [K, N] = {list(y.shape)}",
                 rule="the same K on both sides",
             )
-        p = product(x, y, t)
+        if spread is not None and not np.isfinite(y).all():
+            # An element of B that no stored element meets takes no part.
+            p = np.einsum("mj,mjn->mn", half, y[columns])
+        else:
+            p = product(x, y, t)
         factors = None if scale is None else scale(f, p.shape[0])
         if factors is not None:
             p = p * factors
@@ -204,6 +211,28 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
             f[future] = tile
 
     return Step(run)
+
+
+def _spread(c: Compiler, meta: FragmentRef) -> Callable[[Frame, Array, DType], Array]:
+    """The column of the whole A [M, K] that each element of its stored half [M, K/2] stands in, from ``meta``."""
+    where, name = find(c, meta), meta.name
+
+    def spread(f: Frame, values: Array, t: DType) -> Array:
+        """Raises BrokenPattern."""
+        registers, index = where(f)
+        tile = registers.readable(index, f[INSTANCE].threads)
+        if tile.data is None:
+            raise FragmentUnset(name=name)
+        fields = sparsity.fields_of(tile.data, tile.dtype.bits)
+        wrong = sparsity.broken(fields, values, t)
+        if wrong is not None:
+            row, chunk = wrong
+            raise BrokenPattern(
+                name=name, row=row, chunk=chunk, bits=int(fields[row, chunk]), rule=sparsity.rule_of(t)
+            )
+        return sparsity.columns_of(fields, t)
+
+    return spread
 
 
 def _scale(c: Compiler, rows: View | None, factor: Expr | None) -> Callable[[Frame, int], Array] | None:

@@ -90,6 +90,13 @@ class TileMismatch(ProgramFault):
     fix = "change the tile extents or the layout contract"
 
 
+class BrokenPattern(ProgramFault):
+    code = "sparse-pattern"
+    found = "metadata 0b{bits:04b} of row {row}, chunk {chunk} of `{name}`"
+    expected = "{rule}"
+    fix = "make the values and their metadata with `tilemma.sparse.compress`"
+
+
 class FragmentUnset(ProgramFault):
     code = "fragment-unset"
     found = "register tile `{name}` is used before it was filled or loaded"

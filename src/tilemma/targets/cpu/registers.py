@@ -115,8 +115,8 @@ def operand(values: Array, t: DType) -> Array:
     """What the multiplier sees of an operand's values."""
     if t.is_float:
         return read_tf32(values) if t.name == "tf32" else values
-    # Products and sums of 8-bit integers are exact in float64 up to K = 2**37.
-    return values.astype(np.float64)
+    # Products and sums of 8-bit integers are exact in float64 up to K = 2**37; wide ones wrap.
+    return values.astype(np.float64 if t.bits <= 8 else np.int64)
 
 
 def product(a: Array, b: Array, acc: DType) -> Array:

@@ -404,6 +404,7 @@ def _atom(op: AtomInstr) -> str:
         a=[operand(r) for r in op.a],
         b=[operand(r) for r in op.b],
         c=[operand(r) for r in op.c] if op.c and not atom.in_place else None,
+        e=[operand(r) for r in op.e] if op.e else None,
         **chosen,
     )
 
@@ -431,7 +432,7 @@ def _registers(op: LaneOp) -> Iterable[Reg]:
         case Instr():
             named = (*op.dst, *op.src, op.guard)
         case AtomInstr():
-            return (*op.d, *op.a, *op.b, *op.c, *[x for _, x in op.immediates if isinstance(x, Reg)])
+            return (*op.d, *op.a, *op.b, *op.c, *op.e, *[x for _, x in op.immediates if isinstance(x, Reg)])
         case CopyInstr():
             named = (*op.registers, op.address, op.source, op.source_size, op.guard)
         case LaneFor():

@@ -26,7 +26,8 @@ class Target:
     """A PTX target.
 
     ``shared_limit`` is the most shared memory of one block, ``shared_per_sm`` that of all blocks of a
-    multiprocessor, in bytes; ``barriers`` counts named barriers, number 0 included.
+    multiprocessor, in bytes; ``barriers`` counts named barriers, number 0 included.  ``seen``:
+    whether code of this compiler has been run on such a GPU.
     """
 
     arch: str
@@ -39,6 +40,7 @@ class Target:
     registers_per_thread: int = 255
     barriers: int = 16
     max_cluster: int = 1
+    seen: bool = True
 
     @staticmethod
     def of(arch: str) -> Target:
@@ -69,11 +71,17 @@ _HOPPER = _AMPERE | {"tma", "stmatrix", "cluster", "mbarrier", "fence.proxy.asyn
 _TARGETS = {
     t.arch: t
     for t in (
+        Target("sm_75", 75, 64 * KB, 64 * KB, frozenset({"ldmatrix"}), max_threads_per_sm=1024),
         Target("sm_80", 80, 163 * KB, 164 * KB, _AMPERE),
         Target("sm_86", 86, 99 * KB, 100 * KB, _AMPERE, max_threads_per_sm=1536),
         Target("sm_89", 89, 99 * KB, 100 * KB, _AMPERE, max_threads_per_sm=1536),
         Target("sm_90", 90, 227 * KB, 228 * KB, _HOPPER, max_cluster=8),
         Target("sm_90a", 90, 227 * KB, 228 * KB, _HOPPER | {"wgmma", "setmaxnreg"}, max_cluster=8),
+        *(Target(f"sm_{n}", n, 227 * KB, 228 * KB, _HOPPER, max_cluster=8, seen=False) for n in (100, 103)),
+        *(
+            Target(arch, 120, 99 * KB, 100 * KB, _HOPPER, max_threads_per_sm=1536, max_cluster=8, seen=False)
+            for arch in ("sm_120", "sm_120a")
+        ),
     )
 }
 

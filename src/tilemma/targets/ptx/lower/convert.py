@@ -115,7 +115,7 @@ def _float_to_float(e: Emitter, v: Reg, have: DType, want: DType, arch: str) -> 
         wide = e.pure("mov.b32", "b32", Vec((_zero16(e), v)))
         return e.pure("mov.b32", "f32", wide, hint="f32")
     if want == dtypes.bf16:
-        return e.pure("cvt.rn.bf16.f32", "b16", v, hint="bf16")
+        return e.pure("cvt.rn.bf16.f32", "b16", v, hint="bf16") if arch_number(arch)[0] >= 80 else _to_bf16(e, v)
     return _float8(e, v, have, want, arch)
 
 
@@ -127,6 +127,16 @@ def _to_tf32(e: Emitter, v: Reg) -> Reg:
     cut = e.pure("mov.b32", "f32", e.pure("and.b32", "b32", up, Imm(0xFFFFE000, "b32")))
     finite = e.pure("setp.lt.f32", "pred", e.pure("abs.f32", "f32", v), Imm(float("inf"), "f32"), hint="finite")
     return e.pure("selp.f32", "f32", cut, v, finite, hint="tf32")
+
+
+def _to_bf16(e: Emitter, v: Reg) -> Reg:
+    """Rounded to nearest even to the upper half of f32; sm_80 has an instruction for it."""
+    bits = e.pure("mov.b32", "b32", v)
+    odd = e.pure("and.b32", "b32", e.pure("shr.u32", "b32", bits, Imm(16)), Imm(1, "b32"))
+    up = e.pure("add.s32", "b32", e.pure("add.s32", "b32", bits, Imm(0x7FFF)), odd)
+    number = e.pure("setp.num.f32", "pred", v, v, hint="number")
+    chosen = e.pure("selp.b32", "b32", up, Imm(0x7FFFFFFF, "b32"), number)
+    return e.pure("cvt.u16.u32", "b16", e.pure("shr.u32", "b32", chosen, Imm(16)), hint="bf16")
 
 
 def _to_odd(e: Emitter, v: Reg) -> Reg:
@@ -221,17 +231,17 @@ def promoted(e: Emitter, v: Value, have: DType, want: DType, arch: str) -> Value
     return convert(e, v, have, want, arch)
 
 
-def pair_rounding(have: DType, want: DType) -> str | None:
+def pair_rounding(have: DType, want: DType, arch: str) -> str | None:
     """The instruction that rounds two values to 16-bit floats and packs them; None if there is none for these
     types.
 
     PTX ISA, cvt: the first source goes to the upper half.
     """
-    known = have == dtypes.f32 and want in (dtypes.f16, dtypes.bf16)
+    known = have == dtypes.f32 and want in (dtypes.f16, dtypes.bf16) and arch_number(arch)[0] >= 80
     return f"cvt.rn.{want.ptx}x2.f32" if known else None
 
 
-def pack_pair(e: Emitter, low: Reg, high: Reg, have: DType, want: DType) -> Reg | None:
+def pack_pair(e: Emitter, low: Reg, high: Reg, have: DType, want: DType, arch: str) -> Reg | None:
     """Two f32 rounded and packed into one register by one instruction; None for other types."""
-    rounding = pair_rounding(have, want)
+    rounding = pair_rounding(have, want, arch)
     return None if rounding is None else e.pure(rounding, "b32", high, low, hint=f"{want.ptx}x2")

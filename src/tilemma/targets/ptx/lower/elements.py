@@ -12,6 +12,7 @@ from tilemma.ir.types import THREAD, Space, View
 from tilemma.targets.ptx.lower.context import Instance, Lowering, RegisterTile, Visit, lowers
 from tilemma.targets.ptx.lower.control import assign
 from tilemma.targets.ptx.lower.convert import convert, pair_rounding, register
+from tilemma.targets.ptx.lower.element_loads import load_element
 from tilemma.targets.ptx.lower.emitter import Value
 from tilemma.targets.ptx.lower.expressions import evaluates, scalar, unrounded
 from tilemma.targets.ptx.lower.fragments import (
@@ -24,7 +25,6 @@ from tilemma.targets.ptx.lower.fragments import (
     unpack,
 )
 from tilemma.targets.ptx.lower.linear import Linear
-from tilemma.targets.ptx.lower.loads import load_element
 from tilemma.targets.ptx.lower.memory import place
 from tilemma.targets.ptx.lower.refusals import NotLowered
 from tilemma.targets.ptx.lower.stores import store_scalar
@@ -148,7 +148,7 @@ def _write_pair(
         e.span = last.span or op.span or e.span
         value, have = unrounded(lo, last.value) if exact else (scalar(lo, last.value), have)
         values.append(value)
-    rounded = pair_rounding(have, dtype)
+    rounded = pair_rounding(have, dtype, lo.arch)
     if rounded is not None:
         low, high = (register(e, v, have) for v in values)
         e.do(rounded, (reg,), (high, low))

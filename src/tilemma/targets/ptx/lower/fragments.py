@@ -127,8 +127,7 @@ def unit_origin(lo: Lowering, plan: FragmentPlan) -> tuple[Linear, Linear]:
 
 
 def _atom_shape(plan: FragmentPlan) -> tuple[int, int]:
-    m, n, k = atom_of(plan).shape
-    return {"A": (m, k), "B": (n, k), "C": (m, n), "E": (m, k)}[plan.role]
+    return operand_of(plan).shape
 
 
 def unit_thread(lo: Lowering, plan: FragmentPlan) -> Linear:

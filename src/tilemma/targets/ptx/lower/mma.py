@@ -14,25 +14,18 @@ from tilemma.targets.ptx.lower.fragments import registers_of, tile_of, unit_orig
 from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.matrix import Matrix
 from tilemma.targets.ptx.lower.memory import line_offset, matrix
-from tilemma.targets.ptx.lower.refusals import NotLowered
 
 
 @lowers(tile.Mma)
 def lower_mma(lo: Lowering, op: tile.Mma) -> None:
     assert op.atom is not None and op.tiles is not None, "no instruction chosen"
-    if op.meta is not None or op.scale_a is not None or op.future is not None:
-        raise NotLowered(
-            op.span,
-            what="this form of mma",
-            arch=lo.arch,
-            expected_what="a dense multiplication without scales",
-            remedy="use mma.row.row without .sp, .scale or .async",
-        )
+    assert op.scale_a is None and op.future is None, "scales and futures are settled by passes"
     atom = catalogue[op.atom]
     assert isinstance(atom, MmaAtom)
     acc = registers_of(lo, op.acc)
     a = _operand(lo, op.a, atom.a, acc, "A", op.contract.a_transposed)
     b = _operand(lo, op.b, atom.b, acc, "B", op.contract.b_transposed)
+    meta = None if op.meta is None else registers_of(lo, op.meta)
     m, n, k = op.tiles
     lo.e.comment(f"mma.{op.contract} {op.acc.name}: {m}x{n}x{k} of {atom.name}")
     order = op.k_order or tuple(range(k))
@@ -49,7 +42,8 @@ def lower_mma(lo: Lowering, op: tile.Mma) -> None:
                     immediates.append(("scale_d", accumulate if isinstance(accumulate, Reg) else 0))
                 d = acc.regs[i, j]
                 regs = d, _regs(a, i, kk), _regs(b, j, kk), d
-                lo.e.add(AtomInstr(atom.name, *regs, tuple(immediates), span=lo.e.span))
+                e = meta.regs[i, kk] if meta is not None else ()
+                lo.e.add(AtomInstr(atom.name, *regs, tuple(immediates), e, span=lo.e.span))
 
 
 def _regs(operand: RegisterTile | Descriptors, i: int, k: int) -> tuple[Reg, ...]:

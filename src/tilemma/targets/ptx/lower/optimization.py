@@ -64,4 +64,4 @@ def _is_loaded_ahead(op: Mma) -> bool:
     """Whether the operands are in one of several sets of registers."""
     atom = catalogue[op.atom] if op.atom is not None else None
     sets = isinstance(op.a, FragmentRef) and bool(op.a.index)
-    return sets and isinstance(atom, MmaAtom) and atom.kind != "wgmma"
+    return sets and isinstance(atom, MmaAtom) and not atom.asynchronous

@@ -31,7 +31,7 @@ def words_of(
     per = 32 // want.bits
     for i in range(0, len(scalars), per):
         group = scalars[i : i + per]
-        packed = pack_pair(lo.e, group[0], group[1], have, want) if per == 2 else None
+        packed = pack_pair(lo.e, group[0], group[1], have, want, lo.arch) if per == 2 else None
         if packed is None:
             single = [register(lo.e, convert(lo.e, s, have, want, lo.arch), want) for s in group]
             packed = pack(lo, single, want)

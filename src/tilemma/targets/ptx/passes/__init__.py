@@ -73,6 +73,9 @@ def PASSES(arch: str) -> tuple[Pass, ...]:
 def decide(kernel: Kernel, arch: str) -> tuple[Kernel, tuple[Decision, ...]]:
     """Run all passes for ``arch``: the kernel with every decision made, and the log of decisions."""
     log: list[Decision] = []
+    if not Target.of(arch).seen:
+        text = f"no GPU of {arch} has run generated code: only ptxas and the PTX machine have checked it"
+        log.append(Decision("target", arch, text, warning=True))
     for p in PASSES(arch):
         kernel = p.run(kernel, log)
     return kernel, tuple(log)

@@ -351,7 +351,7 @@ class Accesses:
             if op.plan is None or op.plan.method != "descriptor":
                 yield from self._synchronous(node)
         elif isinstance(op, Mma):
-            if op.atom is not None and catalogue[op.atom].kind == "wgmma":
+            if op.atom is not None and catalogue[op.atom].asynchronous:
                 yield from self._wgmma(node, op)
         elif isinstance(op, Alloc):
             if op.init is not None:
@@ -430,7 +430,7 @@ class Accesses:
 
     def _wgmma(self, node: Node, op: Mma) -> Iterator[Access]:
         start, threads = self._collective(node)
-        for x in (op.a, op.b):
+        for x in (op.a, op.b, *((op.meta,) if op.meta is not None else ())):
             if isinstance(x, View):
                 yield Access(node, x.base.name, x, False, "wgmma", start, threads)
                 continue

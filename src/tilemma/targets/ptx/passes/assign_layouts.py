@@ -35,6 +35,7 @@ class _Reader:
     method: str
     transposed: bool
     rows: int
+    depth: int
     span: Span | None
 
     def rule(self, atom: int) -> str | None:
@@ -44,7 +45,7 @@ class _Reader:
             return ldmatrix_rule(self.view, operand is not None and operand.major == "MN")
         operand = stored(self.view, self.transposed)
         assert operand is not None
-        return wgmma_rule(operand, atom, self.rows)
+        return wgmma_rule(operand, atom, self.rows, self.depth)
 
 
 @record(slots=False)
@@ -91,7 +92,7 @@ def _readers(kernel: Kernel) -> Iterator[tuple[str, _Reader]]:
         if isinstance(op, Load):
             loads.setdefault(op.fragment.name, []).append(op)
             if op.plan is not None and op.plan.method == "ldmatrix":
-                yield op.src.base.name, _Reader(op.src, "ldmatrix", False, 8, op.span)
+                yield op.src.base.name, _Reader(op.src, "ldmatrix", False, 8, 0, op.span)
     for op in walk(kernel.body):
         if not isinstance(op, Mma) or op.atom is None:
             continue
@@ -106,7 +107,7 @@ def _readers(kernel: Kernel) -> Iterator[tuple[str, _Reader]]:
                 continue
             views = [load.src for load in loads.get(x.name, ())] if isinstance(x, FragmentRef) else [x]
             for v in views:
-                yield v.base.name, _Reader(v, "wgmma", transposed, rows, op.span)
+                yield v.base.name, _Reader(v, "wgmma", transposed, rows, operand.shape[1], op.span)
 
 
 def _asking(span: Span | None, width: int) -> str:

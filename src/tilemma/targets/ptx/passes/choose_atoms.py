@@ -10,7 +10,7 @@ from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms import Operand as AtomOperand
 from tilemma.atoms.choose import select_from
 from tilemma.dtypes import DType
-from tilemma.errors import CompileError, Note, Refusal, spelled
+from tilemma.errors import CompileError, Note, Refusal
 from tilemma.ir.builder import KTileOrder
 from tilemma.ir.plans import FragmentPlan, LoadPlan
 from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, ScaleMma
@@ -111,7 +111,7 @@ class ChooseAtoms:
 
     def _choose(self, works: list[_Work], log: list[Decision]) -> list[_Choice]:
         refusals: list[Refusal] = []
-        for attempt in (_wgmma, _mma_sync):
+        for attempt in (_wgmma, _mma_sync, _fma):
             choices: list[_Choice] = []
             for w in works:
                 got = attempt(w, self.arch)
@@ -163,7 +163,7 @@ def _decision(w: _Work, c: _Choice, refusals: list[Refusal]) -> Decision:
     how = "" if units == 1 else f", {units} units as {c.grid[0]}x{c.grid[1]} (MxN)"
     instead = ""
     wide = [r for r in refusals if r.candidate.startswith("SM90")]
-    if wide and w.level.warps % 4 == 0 and c.atom.kind != "wgmma":
+    if wide and w.level.warps % 4 == 0 and not c.atom.asynchronous:
         instead = f"; not wgmma: {wide[0].rule}"
     text = f"{c.atom.name}, {'x'.join(map(str, c.tiles))} of it a unit (MxNxK){how}{instead}"
     data = {
@@ -208,10 +208,6 @@ def _refuse_scaling(kernel: Kernel, fragments: Fragments, arch: str) -> None:
 
 def _work(m: Op, level: Level, fragments: Fragments, stale: dict[str, Op], arch: str) -> _Work:
     assert isinstance(m, Mma)
-    if m.meta is not None:
-        dense = spelled(m.span, f"mma.{m.contract} mc, a, b", f"mma.{m.contract}(mc, a, b)")
-        remedy = f"multiply dense operands: `{dense}`"
-        raise NotBuilt(m.span, what="sparse `mma.sp`", arch=arch, remedy=remedy)
     if m.scale_a is not None:
         raise NotBuilt(
             m.span,
@@ -226,7 +222,7 @@ def _work(m: Op, level: Level, fragments: Fragments, stale: dict[str, Op], arch:
     d = fragments.declared[m.acc.name].dtype
     assert d is not None
     return _Work(
-        m, level, a.rows, b.rows, a.k, a_view.dtype, b_view.dtype, d, a, b, _stale(m.a, stale), _stale(m.b, stale)
+        m, level, a.rows, b.rows, b.k, a_view.dtype, b_view.dtype, d, a, b, _stale(m.a, stale), _stale(m.b, stale)
     )  # fmt: skip
 
 
@@ -253,12 +249,17 @@ def grids(units: int) -> list[tuple[int, int]]:
 def _select(w: _Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom, ...], list[Refusal]]:
     types: dict[str, Any] = {"a": w.a, "b": w.b, "d": w.d}
     near = select_from(
-        catalogue.mma(kind, **types, a_from=wanted.get("a_from")), arch=arch, kind=kind, **types, **wanted
+        catalogue.mma(kind, **types, a_from=wanted.get("a_from")),
+        arch=arch,
+        kind=kind,
+        sparse=kind.endswith(".sp"),
+        **types,
+        **wanted,
     )
     if near.candidates:
         return near.candidates, []
     others = list(catalogue.mma(kind, a=w.a, b=w.b))
-    found = select_from(others, arch=arch, kind=kind, **types, **wanted)
+    found = select_from(others, arch=arch, kind=kind, sparse=kind.endswith(".sp"), **types, **wanted)
     if found.candidates or others:
         return found.candidates, list(found.refusals)
     every = {f"{t.a} x {t.b}": None for t in catalogue.families(kind)}
@@ -266,8 +267,20 @@ def _select(w: _Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAto
     return (), [Refusal(_FAMILIES[kind], rule, _SECTIONS[kind])]
 
 
-_FAMILIES = {"wgmma": "SM90_64xNx.. (wgmma)", "mma.sync": "SM80_16x8x.. (mma.sync)"}
-_SECTIONS = {"wgmma": "PTX ISA, 9.7.15.5", "mma.sync": "PTX ISA, 9.7.14.5"}
+_FAMILIES = {
+    "wgmma": "SM90_64xNx.. (wgmma)",
+    "mma.sync": "SM80_16x8x.. (mma.sync)",
+    "fma": "fma, mad",
+    "wgmma.sp": "SM90_SPARSE_64xNx.. (wgmma.sp)",
+    "mma.sp": "SM80_SPARSE_16x8x.. (mma.sp)",
+}
+_SECTIONS = {
+    "wgmma": "PTX ISA, 9.7.15.5",
+    "mma.sync": "PTX ISA, 9.7.14.5",
+    "fma": "PTX ISA, 9.7.3.6",
+    "wgmma.sp": "PTX ISA, 9.7.15.6",
+    "mma.sp": "PTX ISA, 9.7.14.6",
+}
 
 
 def _first_grid(
@@ -293,6 +306,7 @@ def _tiles(w: _Work, atom: MmaAtom, grid: tuple[int, int]) -> tuple[int, int, in
 
 def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
     family = _FAMILIES["wgmma"]
+    kind = "wgmma" if w.mma.meta is None else "wgmma.sp"
     if not Target.of(arch).wgmma:
         return [Refusal(family, f"needs sm_90a, the target is {arch}", "PTX ISA, 9.7.15")]
     if w.level.warps % 4:
@@ -310,7 +324,7 @@ def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
             w,
             arch,
             w.level.warps // 4,
-            kind="wgmma",
+            kind=kind,
             a_from=source,
             a_major=w.a_stored.major if source == "shared" else None,
             b_major=w.b_stored.major,
@@ -327,18 +341,29 @@ def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
 def _layout_rule(w: _Work, atom: MmaAtom) -> str | None:
     """Why no shared-memory layout serves ``atom`` here, or None."""
     m, n, _ = atom.shape
-    parts = [("B", w.b_stored, n)] + ([] if atom.a.in_registers else [("A", w.a_stored, m)])
-    for letter, operand, rows in parts:
+    parts = [("B", w.b_stored, n, atom.b)] + ([] if atom.a.in_registers else [("A", w.a_stored, m, atom.a)])
+    for letter, operand, rows, read in parts:
         if operand.major is None:
             return f"{letter} is contiguous along neither axis"
-        rules = [wgmma_rule(operand, atom_bytes, rows) for atom_bytes in SWIZZLE_ATOMS]
+        rules = [wgmma_rule(operand, atom_bytes, rows, read.shape[1]) for atom_bytes in SWIZZLE_ATOMS]
         if all(r is not None for r in rules):
             return f"{letter}: {rules[-1]}"
     return None
 
 
 def _mma_sync(w: _Work, arch: str) -> _Choice | list[Refusal]:
-    found, grid, refusals = _first_grid(w, arch, w.level.warps, kind="mma.sync", threads=32)
+    return _by_warps(w, arch, "mma.sync" if w.mma.meta is None else "mma.sp")
+
+
+def _fma(w: _Work, arch: str) -> _Choice | list[Refusal]:
+    """The CUDA cores, for types that they alone multiply."""
+    if w.mma.meta is not None:
+        return []
+    return _by_warps(w, arch, "fma")
+
+
+def _by_warps(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
+    found, grid, refusals = _first_grid(w, arch, w.level.warps, kind=kind, threads=32)
     if not found:
         return refusals
     return _Choice(found[0], grid, _tiles(w, found[0], grid))
@@ -352,11 +377,18 @@ def _plans(works: list[_Work], chosen: dict[int, _Choice], named: dict[int, Mma]
         name = c.atom.name
         wanted = [(mma.acc, FragmentPlan("C", w.d, (w.m, w.n), w.level, "registers", name, (tm, tn), c.grid))]
         if isinstance(mma.a, FragmentRef):
-            plan = FragmentPlan("A", w.a, (w.m, w.k), w.level, _residence(c.atom.a), name, (tm, tk), c.grid)
+            plan = FragmentPlan(
+                "A", w.a, (w.m, tk * c.atom.a.shape[1]), w.level, _residence(c.atom.a), name, (tm, tk), c.grid
+            )
             wanted.append((mma.a, plan))
         if isinstance(mma.b, FragmentRef):
             plan = FragmentPlan("B", w.b, (w.n, w.k), w.level, _residence(c.atom.b), name, (tn, tk), c.grid)
             wanted.append((mma.b, plan))
+        if mma.meta is not None:
+            assert c.atom.e is not None
+            shape = (w.m, tk * c.atom.e.shape[1])
+            plan = FragmentPlan("E", c.atom.e.dtype, shape, w.level, "registers", name, (tm, tk), c.grid)
+            wanted.append((mma.meta, plan))
         for ref, plan in wanted:
             known = plans.setdefault(ref.name, plan)
             if known != plan and not _interchangeable(known, plan):
@@ -389,6 +421,8 @@ def _load_plan(load: Load, plan: FragmentPlan, transposed: bool) -> LoadPlan:
     """How ``load`` fills its fragment; ``transposed``: its K axis comes first."""
     if plan.residence == "shared":
         return LoadPlan("descriptor")
+    if plan.role == "E":
+        return LoadPlan("metadata")
     if load.src.base.space is Space.GLOBAL:
         return LoadPlan("global")
     operand = stored(load.src, transposed)

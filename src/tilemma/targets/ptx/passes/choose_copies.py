@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+import numpy as np
+
+from tilemma.atoms import MmaAtom, catalogue
 from tilemma.errors import CompileError
 from tilemma.ir.expr import Expr, Index, value_of
 from tilemma.ir.plans import CopyPlan, FragmentPlan, SharedLayoutPlan, StorePlan
@@ -149,6 +152,7 @@ def _store_plan(
         and plan is not None
         and plan.dtype.bits in (16, 32)
         and plan.dtype.is_float
+        and _holds_pairs(plan)
         and op.rows is None
         and op.columns is None
         and layout is not None
@@ -158,6 +162,19 @@ def _store_plan(
         and ldmatrix_rule(view) is None
     )
     return StorePlan("stmatrix", 16) if fits else StorePlan("direct", vector)
+
+
+def _holds_pairs(plan: FragmentPlan) -> bool:
+    """Whether a lane's values are pairs of neighbouring columns, as stmatrix takes them from its lanes."""
+    atom = catalogue[plan.atom]
+    assert isinstance(atom, MmaAtom)
+    operand, lane = atom.operands[plan.role], np.arange(32)
+    first = lane // 4 + operand.shape[0] * 2 * (lane % 4)
+    table = operand.coordinates_table[:32]
+    return operand.values > 1 and all(
+        np.array_equal(table[:, v : v + 2] - table[0, v], np.stack((first, first + operand.shape[0]), axis=1))
+        for v in range(0, operand.values, 2)
+    )
 
 
 def default_facts(buffer: Buffer) -> ArrayFacts:

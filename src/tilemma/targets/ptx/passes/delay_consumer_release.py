@@ -57,7 +57,7 @@ Loop = For | While
 
 
 def is_wgmma(op: Op) -> bool:
-    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].kind == "wgmma"
+    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].asynchronous
 
 
 @record(slots=False)

@@ -192,7 +192,7 @@ def _in_registers(d: DeclareFragment) -> bool:
 
 def _is_synchronous(m: Mma) -> bool:
     atom = catalogue[m.atom] if m.atom is not None else None
-    return isinstance(atom, MmaAtom) and atom.kind != "wgmma"
+    return isinstance(atom, MmaAtom) and not atom.asynchronous
 
 
 def _sound(loop: For, iteration: _Iteration, earlier: Iterable[Op], block: Body) -> bool:

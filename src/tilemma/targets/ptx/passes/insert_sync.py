@@ -138,7 +138,7 @@ def _exchanged(op: Op) -> Op:
 
 
 def _is_wgmma(op: Op) -> bool:
-    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].kind == "wgmma"
+    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].asynchronous
 
 
 def _issues(op: Op) -> bool:

@@ -33,6 +33,7 @@ from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Accesses
 from tilemma.targets.ptx.passes.check_events import Uses, check_progress, check_triggered, check_uses
 from tilemma.targets.ptx.passes.threads import Node, Tree, distinct
+from tilemma.targets.ptx.target import Target
 
 # A waiter keeps the parities of a ring's slots in one register.
 _LARGEST_RING = 32
@@ -96,7 +97,11 @@ class PlanEvents:
         )
 
     def _events(self, block: Parallel, blocks: int, dependence: Dependence, log: list[Decision]) -> Op:
-        if not any(isinstance(op, DeclareEvent) for op in operations(block.body)):
+        events = [op for op in operations(block.body) if isinstance(op, DeclareEvent)]
+        if events and Target.of(self.arch).number < 80:
+            remedy = "use synchronous copies, or compile for sm_80 or later"
+            raise NotBuilt(events[0].span, what="an event (an mbarrier)", arch=self.arch, remedy=remedy)
+        if not events:
             return block
         tree = Tree(block, dependence)
         uses = _uses(tree)

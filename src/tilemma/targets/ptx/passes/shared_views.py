@@ -40,11 +40,11 @@ def rows_consecutive(view: View) -> bool:
     )
 
 
-def wgmma_rule(operand: Stored, atom: int, rows: int) -> str | None:
+def wgmma_rule(operand: Stored, atom: int, rows: int, depth: int) -> str | None:
     """The rule that keeps a descriptor from reading ``operand`` from swizzle atoms of ``atom`` bytes, or None.
 
-    ``rows`` is the M or N of one instruction.  PTX ISA, 9.7.15.5.1: the swizzle pattern starts with eight
-    lines; an operand may start inside a line only along K.
+    ``rows`` is the M or N of one instruction, ``depth`` its elements along K. PTX ISA, 9.7.15.5.1: the swizzle
+    pattern starts with eight lines; an operand may start inside a line only along K.
     """
     view, bits = operand.view, operand.view.dtype.bits
     _, row_bytes = geometry(view.base)
@@ -56,7 +56,9 @@ def wgmma_rule(operand: Stored, atom: int, rows: int) -> str | None:
         return "it does not start on a multiple of 8 rows"
     column = view.offsets[-1]
     if operand.major == "K":
-        need = min(32, atom) * 8 // bits
+        if 16 < atom < depth * bits // 8:
+            return f"an instruction takes {depth * bits // 8} bytes along K, more than a swizzle of {atom} bytes"
+        need = min(depth * bits // 8, atom) * 8 // bits
         return None if divides(need, column) else f"it does not start on a multiple of {need} elements along K"
     need = atom * 8 // bits
     if not divides(need, column) or rows % need:

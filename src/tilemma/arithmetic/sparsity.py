@@ -1,0 +1,125 @@
+"""Structured sparsity: how the stored half of a matrix and its metadata stand for the whole.
+
+Each row is cut into chunks, of which half is stored:
+
+    8- and 16-bit elements   4 columns, 2 stored: two 2-bit positions, the first stored one lowest
+    tf32                     2 columns, 1 stored: 0b0100 for the first, 0b1110 for the second
+    s4, u4                   8 columns, 4 stored as two pairs: two 2-bit positions of a pair
+
+A chunk's field has four bits.  The fields of a row follow one another from the low bits of its first word up (PTX
+ISA, "Sparse matrix storage").  Positions rise.  A field of 0 stands for a chunk whose stored elements are 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilemma.dtypes import DType
+from tilemma.records import record
+
+Array = NDArray[Any]
+_FIRST, _SECOND = 0b0100, 0b1110
+
+
+@record
+class Pattern:
+    """``width`` columns of a chunk, of which ``stored`` are kept, in runs of ``run``."""
+
+    width: int
+    stored: int
+    run: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.stored}:{self.width}"
+
+
+def pattern(t: DType) -> Pattern:
+    """2:4, 1:2 for 32-bit elements, 4:8 in pairs below a byte."""
+    return {32: Pattern(2, 1, 1), 4: Pattern(8, 4, 2)}.get(t.bits, Pattern(4, 2, 1))
+
+
+def unit(t: DType, metadata: DType) -> int:
+    """The columns of a matrix of ``t`` that one element of its ``metadata`` describes."""
+    return metadata.bits // 4 * pattern(t).width
+
+
+def fields_of(words: Array, bits: int) -> Array:
+    """The fields [M, chunks] in metadata words [M, W] of ``bits`` bits."""
+    shifts = np.arange(0, bits, 4)
+    found: Array = (words.astype(np.int64)[..., None] >> shifts & 15).reshape(words.shape[0], -1)
+    return found
+
+
+def words_of(fields: Array, metadata: DType) -> Array:
+    """The inverse of `fields_of`, as elements of ``metadata``."""
+    per = metadata.bits // 4
+    grouped = fields.astype(np.int64).reshape(fields.shape[0], -1, per) << 4 * np.arange(per)
+    found: Array = grouped.sum(-1).astype(metadata.numpy)
+    return found
+
+
+def broken(fields: Array, values: Array, t: DType) -> tuple[int, int] | None:
+    """(row, chunk) of the first field that breaks the pattern; 0 is a field of stored zeros."""
+    p = pattern(t)
+    stored = (values != 0).reshape(*fields.shape, p.stored).any(-1)
+    if p.stored == 1:
+        bad = (fields != _FIRST) & (fields != _SECOND)
+    else:
+        bad = (fields & 3) >= (fields >> 2)
+    found = np.argwhere(bad & ((fields != 0) | stored))
+    return (int(found[0, 0]), int(found[0, 1])) if len(found) else None
+
+
+def rule_of(t: DType) -> str:
+    """The rule that `broken` checks, in words."""
+    if pattern(t).stored == 1:
+        return f"0b0100 or 0b1110: which of two columns of {t} is stored"
+    return f"two rising positions, the first in the lower two bits ({pattern(t).name} of {t})"
+
+
+def columns_of(fields: Array, t: DType) -> Array:
+    """The column of the whole matrix that each stored element stands in, [M, K/2]."""
+    p = pattern(t)
+    if p.stored == 1:
+        positions = (fields == _SECOND).astype(np.int64)[..., None]
+    else:
+        runs = np.stack((fields & 3, fields >> 2), axis=-1)
+        positions = (runs[..., None] * p.run + np.arange(p.run)).reshape(*fields.shape, p.stored)
+    base = p.width * np.arange(fields.shape[1])[None, :, None]
+    found: Array = (base + positions).reshape(fields.shape[0], -1)
+    return found
+
+
+def expand(values: Array, columns: Array) -> Array:
+    """The whole matrix [M, K] of its stored elements; those of a field of 0 are 0 and leave none."""
+    out = np.zeros((values.shape[0], 2 * values.shape[1]), values.dtype)
+    np.add.at(out, (np.arange(values.shape[0])[:, None], columns), values)
+    return out
+
+
+def kept(x: Array, t: DType) -> Array:
+    """Which elements of ``x`` [M, K] pruning keeps: of each chunk the half of largest magnitude, of equal ones the
+    earlier."""
+    p = pattern(t)
+    runs = np.abs(x.astype(np.float64)).reshape(x.shape[0], -1, p.width // p.run, p.run).sum(-1)
+    order = np.argsort(-runs, axis=-1, kind="stable")[..., : p.stored // p.run]
+    mask = np.zeros(runs.shape, bool)
+    np.put_along_axis(mask, order, True, axis=-1)
+    found: Array = np.repeat(mask[..., None], p.run, axis=-1).reshape(x.shape)
+    return found
+
+
+def fields_from(mask: Array, t: DType) -> Array:
+    """The fields of a matrix of which ``mask`` [M, K] says what is stored, half of each chunk."""
+    p = pattern(t)
+    runs = mask.reshape(mask.shape[0], -1, p.width // p.run, p.run)[..., 0]
+    if p.stored == 1:
+        found: Array = np.where(runs[..., 1], _SECOND, _FIRST)
+        return found
+    positions = np.argsort(~runs, axis=-1, kind="stable")[..., :2]
+    both: Array = positions[..., 0] | positions[..., 1] << 2
+    return both

@@ -1,0 +1,118 @@
+"""Structured sparsity: pruning a matrix, and storing half of it with metadata, as `mma...sp` takes it.
+
+Of 8- and 16-bit elements two of each four along a row are kept (2:4), of f32 and tf32 one of each two, of 4-bit
+elements two pairs of each four. Arrays may be NumPy's or on a GPU (torch, CuPy); results are of the same
+library on the same device.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilemma.arithmetic import sparsity
+from tilemma.dtypes import BY_NAME, DType, dtype
+from tilemma.errors import WrongArgument, described
+from tilemma.records import record
+from tilemma.runtime.arrays import describe, host_view, library_of
+
+_WORDS = ("u8", "u16", "u32")
+
+
+@record
+class Sparse:
+    """``values`` [M, K/2] and ``metadata`` of a sparse matrix of ``shape`` [M, K]: four bits a chunk, lowest
+    first."""
+
+    values: Any
+    metadata: Any
+    shape: tuple[int, int]
+
+    def decompress(self) -> Any:
+        """The whole matrix, of the library of its values."""
+        values, words = _host(self.values), _host(self.metadata)
+        fields = sparsity.fields_of(words, 8 * words.dtype.itemsize)
+        columns = sparsity.columns_of(fields, _type(self.values))
+        whole = sparsity.expand(values.astype(np.float64), columns).astype(values.dtype)
+        return _like(self.values, whole)
+
+
+def prune(x: Any) -> Any:
+    """``x`` [..., K] with the smaller half of each chunk set to 0.  Raises WrongArgument where chunks do not
+    divide K."""
+    t, values = _type(x), _host(x)
+    width = _width("prune", t, values)
+    rows = values.reshape(-1, values.shape[-1])
+    assert rows.shape[1] % width == 0
+    kept = np.where(sparsity.kept(rows, t), rows, np.zeros((), rows.dtype))
+    return _like(x, kept.reshape(values.shape))
+
+
+def compress(x: Any, metadata: str = "u32") -> Sparse:
+    """The stored half of ``x`` [M, K], and its metadata in words of u8, u16 or u32.
+
+    Raises WrongArgument where ``x`` does not have the pattern (`prune` gives it), or K is no multiple of what a
+    word describes.
+    """
+    if metadata not in _WORDS:
+        raise WrongArgument(
+            function="compress", name="metadata", got=described(metadata), wanted="'u8', 'u16' or 'u32'"
+        )
+    t, values = _type(x), _host(x)
+    if values.ndim != 2:
+        raise WrongArgument(function="compress", name="x", got=f"shape {list(values.shape)}", wanted="[M, K]")
+    _width("compress", t, values, sparsity.unit(t, dtype(metadata)))
+    mask = sparsity.kept(values, t)
+    if (values[~mask] != 0).any():
+        row, column = (int(i) for i in np.argwhere((values != 0) & ~mask)[0])
+        pattern = sparsity.pattern(t).name
+        raise WrongArgument(
+            function="compress",
+            name="x",
+            got=f"more than half of a chunk in row {row}, at column {column}",
+            wanted=f"a matrix with the pattern {pattern}, such as `tilemma.sparse.prune` makes",
+        )
+    fields = sparsity.fields_from(mask, t)
+    stored = np.take_along_axis(values, sparsity.columns_of(fields, t), axis=1)
+    words = sparsity.words_of(fields, dtype(metadata))
+    return Sparse(_like(x, stored), _like(x, words), (values.shape[0], values.shape[1]))
+
+
+def _width(function: str, t: DType, values: NDArray[Any], unit: int = 0) -> int:
+    width = unit or sparsity.pattern(t).width
+    if not values.ndim or values.shape[-1] % width:
+        raise WrongArgument(
+            function=function, name="x", got=f"shape {list(values.shape)}", wanted=f"a K that {width} divides"
+        )
+    return width
+
+
+def _type(x: Any) -> DType:
+    t = describe(x).dtype
+    return BY_NAME["tf32"] if t.name == "f32" else t
+
+
+def _host(x: Any) -> NDArray[Any]:
+    """A host copy of ``x``, in the NumPy type of its elements."""
+    if library_of(x) == "torch":
+        x = x.detach().cpu().contiguous()
+    elif library_of(x) == "cupy":
+        x = x.get()
+    found: NDArray[Any] = np.array(host_view(describe(x)))
+    return found
+
+
+def _like(x: Any, values: NDArray[Any]) -> Any:
+    """``values`` in the library and on the device of ``x``."""
+    library = library_of(x)
+    if library == "cupy":
+        return sys.modules["cupy"].asarray(values)
+    if library != "torch":
+        return values
+    torch = sys.modules["torch"]
+    bits = torch.from_numpy(np.ascontiguousarray(values).view(f"i{values.dtype.itemsize}"))
+    own = {"float8_e4m3fn": "float8_e4m3fn", "bfloat16": "bfloat16"}.get(values.dtype.name, values.dtype.name)
+    return bits.view(getattr(torch, own)).to(x.device)

@@ -1,0 +1,61 @@
+"""`tm.sparse`: pruning and compressing, against definitions that are written out here."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilemma as tm
+from tilemma.errors import WrongArgument
+
+TYPES = (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.int8, np.uint8, np.float32)
+
+
+def matrix(t: Any, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).integers(-8 if np.dtype(t).kind != "u" else 0, 9, (6, 64)).astype(t)
+
+
+@pytest.mark.parametrize("t", TYPES, ids=lambda t: np.dtype(t).name)
+@pytest.mark.parametrize("words", ["u8", "u16", "u32"])
+def test_what_is_compressed_comes_back(t: Any, words: str) -> None:
+    x = tm.sparse.prune(matrix(t))
+    found = tm.sparse.compress(x, words)
+    assert found.shape == x.shape and found.values.shape == (6, 32) and found.values.dtype == x.dtype
+    chunk = 2 if t is np.float32 else 4
+    assert found.metadata.shape == (6, 64 // chunk * 4 // int(words[1:]))
+    np.testing.assert_array_equal(found.decompress(), x)
+
+
+def test_the_two_largest_of_four_are_kept() -> None:
+    x = matrix(np.float16).astype(np.float64)
+    pruned = tm.sparse.prune(x.astype(np.float16)).astype(np.float64)
+    for row, kept in zip(x.reshape(-1, 4), pruned.reshape(-1, 4), strict=True):
+        assert (kept != 0).sum() <= 2 and set(kept[kept != 0]) <= set(row)
+        assert abs(kept).sum() == max(abs(row[list(pair)]).sum() for pair in combinations(range(4), 2))
+
+
+def test_two_bits_for_each_kept_element_the_lowest_first() -> None:
+    x = np.array([[0, 5, 0, 7, 3, 2, 0, 0]], np.float16)
+    found = tm.sparse.compress(x, "u8")
+    np.testing.assert_array_equal(found.values, [[5, 7, 3, 2]])
+    assert found.metadata.tolist() == [[0b0100_1101]]
+    one = tm.sparse.compress(np.array([[0, 5, 3, 0]], np.float32), "u8")
+    assert one.metadata.tolist() == [[0b0100_1110]] and one.values.tolist() == [[5, 3]]
+
+
+@pytest.mark.parametrize(
+    ("x", "words", "wrong"),
+    [
+        (np.ones((2, 8), np.float16), "u8", "pattern 2:4"),
+        (np.zeros((2, 12), np.float16), "u16", "16 divides"),
+        (np.zeros((2, 2, 8), np.float16), "u8", r"\[M, K\]"),
+        (np.zeros((2, 8), np.float16), "s8", "'u8', 'u16' or 'u32'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(x: Any, words: str, wrong: str) -> None:
+    with pytest.raises(WrongArgument, match=wrong):
+        tm.sparse.compress(x, words)
