@@ -32,7 +32,7 @@ def test_the_pictures_are_current(name: str) -> None:
 def test_the_page_names_every_family() -> None:
     page = atoms_page({})
     for atom in catalogue.values():
-        assert re.sub(r"^(SM90_64x)\d+(x\d+_)", r"\1N\2", atom.name) in page
+        assert re.sub(r"^(SM90_(?:SPARSE_)?64x)\d+(x\d+_)", r"\1N\2", atom.name) in page
 
 
 def test_a_plain_tile_shows_its_conflicts_and_a_swizzled_one_none() -> None:
