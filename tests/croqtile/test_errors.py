@@ -247,7 +247,6 @@ OUTSIDE = [
     ("foreach i in 4 {}", "outside-parallel", 1, "`foreach`"),
     ("if (n) {}", "outside-parallel", 1, "`if`"),
     ("mutable int i = 0; i = 1;", "outside-parallel", 13, "a scalar that changes"),
-    ('print("x");', "outside-parallel", 1, "`print`"),
     ("f32 [M] out;", "not-built-yet", 9, "`out`, an array in global memory"),
 ]
 

@@ -101,3 +101,32 @@ def test_the_first_tile_keeps_whole_dimensions() -> None:
     y = np.zeros_like(x)
     k.on("cpu")(x, y)
     assert np.array_equal(y, np.vstack([x[:4], x[:4]]))
+
+
+AROUND = """
+#define LOG(...) printf(__VA_ARGS__)
+#define SUM(a, ...) (a + cdiv(__VA_ARGS__))
+int main() { LOG("%d %d", 1, 2); return 0; }
+__co__ void k(global f32 [N] x, global f32 [N] y) {
+  print("N = ", N, ", ", SUM(1, N, 128), " blocks");
+  [[launch_bounds(256, 2)]] parallel b by cdiv(N, 128) : block {
+    parallel w by 4 : group, t by 32 : thread {
+      i = b * 128 + w * 32 + t;
+      inthreads.async (w >= 0) { call croq::cuda::setreg_inc(240); }
+      if (i < N) { y.at(i) = x.at(i) + 1.0f; }
+    }
+  }
+}
+"""
+
+
+def test_what_stands_around_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Variadic macros, `print` outside every level, bounds of a launch, counts of registers."""
+    (tmp_path / "k.co").write_text(AROUND)
+    kernel = tm.load(tmp_path / "k.co").k
+    x = np.arange(300, dtype=np.float32)
+    for target in ("cpu", "machine"):
+        y = np.zeros_like(x)
+        kernel.on(target)(x, y)
+        assert np.array_equal(y, x + 1)
+        assert "N = 300, 4 blocks" in capsys.readouterr().out

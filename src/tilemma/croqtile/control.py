@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.operands import condition_of, integer, scalars_of, table_operand
+from tilemma.croqtile.operands import condition_of, constant, integer, scalars_of, table_operand
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, has_suffix
 from tilemma.croqtile.storage import fixed
@@ -53,15 +53,25 @@ def _launch_attribute(r: Reader, node: ast.Expr) -> dict[str, Any]:
         return {"overlap": True}
     name = node.function.text if isinstance(node, ast.Call) and isinstance(node.function, ast.Name) else ""
     args = node.args if isinstance(node, ast.Call) else ()
-    if name == "launch_bounds" and len(args) == 2 and isinstance(args[0], ast.Whole):
-        return {"min_blocks": table_operand(r, "min-blocks", args[1])}
+    if name == "launch_bounds" and len(args) in (1, 2):
+        # The threads of a block follow from the levels; more than the levels have is a bound that holds.
+        bound = None if isinstance(args[0], ast.Whole) else constant(r, args[0], "the threads of `launch_bounds`")
+        if bound is not None and not 1 <= bound <= 1024:
+            raise WrongValue(
+                args[0].span,
+                what="the threads of `launch_bounds`",
+                got=str(bound),
+                wanted="1 to 1024, or `_`",
+                fix_text="write `_`: the threads of a block follow from the levels",
+            )
+        return {"min_blocks": table_operand(r, "min-blocks", args[1])} if len(args) == 2 else {}
     if name == "maxnreg" and len(args) == 1:
         return {"max_registers": table_operand(r, "max-registers", args[0])}
     raise WrongValue(
         node.span,
         what="`[[...]]` before `parallel`",
         got="another attribute",
-        wanted="`launch_bounds(_, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap`",
+        wanted="`launch_bounds(threads, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap`",
         fix_text="write one of these; the threads of a block follow from the levels",
     )
 

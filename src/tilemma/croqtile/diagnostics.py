@@ -5,7 +5,6 @@ from __future__ import annotations
 from tilemma.croqtile import ast
 from tilemma.croqtile.operands import condition_of, plain, source_text
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.refusals import OutsideParallel
 from tilemma.croqtile.values import SpanValue, TupleValue
 from tilemma.errors import CompileError, Note
 from tilemma.ir import tile as t
@@ -38,10 +37,8 @@ def print_(r: Reader, node: ast.Print) -> None:
     if node.compile_time:
         text = "".join(p if isinstance(p, str) else describe(p) for p in parts)
         r.notes.append(Note(text, node.span))
-    elif not r.inside_parallel:
-        raise OutsideParallel(node.span, what="`print`")
     else:
-        r.b.emit(t.Print(tuple(parts), node.newline))
+        r.b.print_(parts, node.newline)
 
 
 @reads(ast.Assert)

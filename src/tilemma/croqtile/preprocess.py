@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from tilemma.croqtile.condition import evaluate
 from tilemma.croqtile.tokens import Token, join, tokens
@@ -79,6 +79,10 @@ class UnknownDefine(CompileError):
     fix = "{suggestion}"
 
 
+# What `...` among the parameters of a macro is called in its body (C23 6.10.5).
+VARIADIC = "__VA_ARGS__"
+
+
 @record
 class Macro:
     """``params`` None: object-like.  ``fixed``: defined from outside, which the file cannot change."""
@@ -90,8 +94,22 @@ class Macro:
     fixed: bool = False
 
     @property
+    def variadic(self) -> bool:
+        return bool(self.params) and self.params is not None and self.params[-1] == VARIADIC
+
+    @property
     def form(self) -> str:
-        return self.name if self.params is None else f"{self.name}({', '.join(self.params)})"
+        shown = ("..." if p == VARIADIC else p for p in self.params or ())
+        return self.name if self.params is None else f"{self.name}({', '.join(shown)})"
+
+
+def _gathered(arguments: list[list[Token]], wanted: int, commas: list[Token]) -> list[list[Token]]:
+    """The arguments with all from position ``wanted - 1`` on as one; it may be empty."""
+    first = arguments[: wanted - 1]
+    rest: list[Token] = []
+    for n, argument in enumerate(arguments[wanted - 1 :], wanted - 1):
+        rest += [*([commas[n - 1]] if n >= wanted else []), *argument]
+    return [*first, rest] if len(first) == wanted - 1 else arguments
 
 
 @record(frozen=False, eq=False)
@@ -223,6 +241,8 @@ class Preprocessor:
         if body and body[0].text == "(" and body[0].glued:
             close = next((i for i, t in enumerate(body) if t.text == ")"), None)
             inner = body[1:close]
+            if inner and inner[-1].text == "...":
+                inner = [*inner[:-1], replace(inner[-1], kind="name", text=VARIADIC)]
             names = inner[::2]
             if (
                 close is None
@@ -346,6 +366,7 @@ class Preprocessor:
         assert macro.params is not None
         queue.popleft()
         arguments: list[list[Token]] = [[]]
+        commas: list[Token] = []
         depth = 0
         close: Token | None = None
         while queue:
@@ -355,11 +376,14 @@ class Preprocessor:
                 break
             if t.text == "," and depth == 0:
                 arguments.append([])
+                commas.append(t)
                 continue
             depth += (t.text in "([{" and t.kind == "op") - (t.text in ")]}" and t.kind == "op")
             arguments[-1].append(t)
         if not macro.params and arguments == [[]]:
             arguments = []
+        if macro.variadic:
+            arguments = _gathered(arguments, len(macro.params), commas)
         if close is None or len(arguments) != len(macro.params):
             got = "no `)` after its" if close is None else str(len(arguments))
             raise MacroArguments(

@@ -135,6 +135,15 @@ class Builder(ValueNumber):
         self.emit(t.Atomic(name, view, self.stored(value, dtype), expected, old))
         return old
 
+    def print_(self, parts: Sequence[str | Expr], newline: bool) -> None:
+        """Print when this place is reached; outside every `parallel` a launch of one block prints."""
+        op = t.Print(tuple(parts), newline)
+        if self.inside_parallel:
+            self.emit(op)
+            return
+        with self.parallel(["printing"], [1], BLOCK):
+            self.emit(op)
+
     # ---- storage -----------------------------------------------------------------------------------------
 
     def returned_array(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tilemma.errors import CompileError
-from tilemma.ir.tile import Print
 from tilemma.lang.scalars import (
     article,
     boolean,
@@ -31,7 +30,7 @@ def print_(*parts: Any, end: str = "\n") -> None:
         )
     if end not in ("\n", ""):
         items.append(end)
-    b.emit(Print(tuple(items), newline=end == "\n"))
+    b.print_(items, newline=end == "\n")
 
 
 def assert_(cond: Any, message: str = "") -> None:
