@@ -228,6 +228,7 @@ def compile_(
 @click.option("--arch", help="target [default: sm_90a; of PTX: its own]")
 @click.option("--schedules", default=20, show_default=True, help="adversarial schedules to run")
 @click.option("--strict", is_flag=True, help="report what only the letter of the ISA forbids, too")
+@click.option("--advice/--no-advice", default=True, help="PTX: try repairs of a hazard, and advise one that cures")
 @click.option("--writer", "writers", multiple=True, metavar="A[I,J]|%R@LINE", help="the stores to an element; the "
               "instruction that gave a register its value before a PTX line")  # fmt: skip
 @click.option("--lane", "lanes", multiple=True, metavar="[X,Y,Z:]WARP,LANE", help="trace a lane (of CTA X,Y,Z)")
@@ -249,6 +250,7 @@ def check(
     arch: str | None,
     schedules: int,
     strict: bool,
+    advice: bool,
     writers: tuple[str, ...],
     lanes: tuple[str, ...],
     timeline: str | None,
@@ -274,7 +276,7 @@ def check(
         from tilemma.tools.check_ptx import PtxLaunch, check_ptx, required
 
         launch = PtxLaunch(required("grid", grid), required("block", block), entry or kernel, cluster, shared)
-        outcome = check_ptx(file, launch, args=args, expect=expect, arch=arch, **options)
+        outcome = check_ptx(file, launch, args=args, expect=expect, arch=arch, advice=advice, **options)
     else:
         from tilemma.tools.check import check_kernel
 

@@ -11,9 +11,11 @@ from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.inspection import View, inspect
 from tilemma.machine.problems import BadMachineCall, UnsupportedInstruction
 from tilemma.machine.recording import Recording, record
+from tilemma.machine.repairs import Advice, advise
 from tilemma.machine.run import Report, Verdict, check, run
 
 __all__ = [
+    "Advice",
     "BadMachineCall",
     "HazardError",
     "PerformanceNote",
@@ -24,6 +26,7 @@ __all__ = [
     "UnsupportedInstruction",
     "Verdict",
     "View",
+    "advise",
     "catalogue",
     "check",
     "inspect",

@@ -15,6 +15,17 @@ class Race(HazardError):
         "is most often done. A cache miss, another resident CTA or a newer GPU changes who comes first."
     )
 
+    @property
+    def remedy(self) -> str:
+        """The barrier, and where: a loop's iterations, or CTAs, can collide at one line."""
+        facts = self.facts
+        if self.advice or type(self) is not Race:
+            return super().remedy
+        barrier = f"`{facts['barrier']}`" if str(facts["barrier"]).endswith(";") else facts["barrier"]
+        if facts["first_line"] == facts["second_line"]:
+            return f"add {barrier} between two executions of PTX line {facts['first_line']}"
+        return f"add {barrier} between PTX lines {facts['first_line']} and {facts['second_line']}"
+
 
 class RaceOfEqualValues(Race):
     code = "race-equal-values"

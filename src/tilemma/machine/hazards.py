@@ -80,6 +80,12 @@ class HazardError(TilemmaError):
     strict_only: ClassVar[bool] = False
     # The fix in general, where the template is filled entirely by the case at hand.
     in_general: ClassVar[str] = ""
+    # A repair that has been tried (`machine.advise`).
+    advice: str = ""
+
+    @property
+    def remedy(self) -> str:
+        return self.advice or super().remedy
 
     @classmethod
     def at(

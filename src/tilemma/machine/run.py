@@ -81,6 +81,9 @@ class Verdict:
     # The entry that was run, and the target it was run as.
     entry: str = ""
     arch: str = ""
+    # A repair after which the program is clean and right; its program is complete PTX.
+    advice: str = ""
+    repaired: str = ""
 
     @property
     def ok(self) -> bool:
@@ -110,6 +113,7 @@ class Verdict:
             "letter": [h.to_json() for h in self.letter],
             "notes": [str(n) for n in self.notes],
             "instructions": self.instructions,
+            "advice": self.advice,
         }
 
 

@@ -302,9 +302,11 @@ def check_ptx(
     seed: int = 0,
     progress: bool = False,
     questions: Questions | None = None,
+    advice: bool = True,
 ) -> PtxOutcome:
     """Run an entry of the PTX ``file`` under ``schedules`` schedules; compare with ``expect`` (``a1=a0 + 1``).
 
+    With ``advice``, repairs of a hazard are tried, and the first that cures becomes its fix.
     ``questions`` are answered from one more run: of the schedule that found a hazard, else of the first.
     """
     ptx = read_source("check", file).decode()
@@ -322,6 +324,12 @@ def check_ptx(
     else:
         verdict = machine.check(*job, **options)
     outcome = PtxOutcome(verdict.entry, verdict.arch, schedules, verdict)
+    if advice and not verdict.ok:
+        results = {n: a.copy() for n, a in arguments.arrays.items()}
+        _restore(arguments.arrays, before)
+        options = {"wanted": dict(wanted), "schedules": schedules, "strict": strict, "arch": arch}
+        machine.advise(*job, verdict, **options)
+        _restore(arguments.arrays, results)
     for name in sorted(arguments.outputs):
         array = arguments.arrays[name]
         left = int((array.view(f"u{array.itemsize}") == before[name].view(f"u{array.itemsize}")).sum())
@@ -332,8 +340,7 @@ def check_ptx(
             outcome.compared += values.size
             outcome.differences += _compared(name, arguments.arrays[name], values)
     if questions or outcome.differences:
-        for name, array in arguments.arrays.items():
-            array[...] = before[name]
+        _restore(arguments.arrays, before)
         tried, how = verdict.found_by[0] if verdict.found_by else (seed, schedule_of(0))
         bounds = {d.array: d.bound for d in outcome.differences}
         outcome.explained = answer(
@@ -341,6 +348,11 @@ def check_ptx(
             differing={name: (values, bounds[name]) for name, values in wanted if name in bounds},
         )  # fmt: skip
     return outcome
+
+
+def _restore(arrays: dict[str, Any], values: dict[str, Any]) -> None:
+    for name, array in arrays.items():
+        array[...] = values[name]
 
 
 def _expectation(text: str, arrays: dict[str, Any]) -> tuple[str, Any]:

@@ -1,0 +1,238 @@
+"""Repairs of mbarriers: parities, counts, expected bytes, loops around waits, missing inits and arrivals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilemma.machine.repairs.listing import Edit, Repair, after, before, insertion, unique
+from tilemma.machine.repairs.ordering import CTA, replaced
+from tilemma.machine.repairs.problem import Problem, immediate
+from tilemma.machine.syntax import Address, Immediate, Instruction, Operand, Register, Symbol
+
+_WAITS = ("mbarrier.try_wait", "mbarrier.test_wait")
+_PARITY = ("mbarrier.try_wait.parity", "mbarrier.test_wait.parity")
+_EXPECT = ("mbarrier.arrive.expect_tx.shared::cta.b64 _,", "mbarrier.expect_tx.relaxed.cta.shared::cta.b64")
+_ONE = (
+    "{{ .reg .pred %fix_one; .reg .b32 %fix_thread; mov.u32 %fix_thread, %tid.x; "
+    "setp.eq.u32 %fix_one, %fix_thread, 0; @%fix_one {} }}"
+)
+
+
+def _scoped(p: Problem, ins: Instruction, operand: Register, code: str, words: str) -> Repair:
+    """``ins`` with its last ``operand`` replaced by what ``code`` makes of it, in a scope of its own."""
+    source = p.listing.source(ins)
+    at = source.rindex(str(operand))
+    text = source[:at] + "%fixed" + source[at + len(str(operand)) :]
+    return Repair(words, (Edit(ins.start, ins.end, f"{{ .reg .b32 %fixed; {code} {text} }}"),))
+
+
+def parities(p: Problem) -> Iterator[Repair]:
+    """Waits for the other parity."""
+    for ins in p.having(*_PARITY):
+        parity = ins.operands[2]
+        words = f"wait for the other parity in PTX line {ins.line}"
+        if isinstance(parity, Immediate):
+            yield replaced(p, ins, str(parity.value), str(1 - parity.value), words)
+        elif isinstance(parity, Register):
+            yield _scoped(p, ins, parity, f"xor.b32 %fixed, {parity}, 1;", words)
+
+
+def _changed(p: Problem, ins: Instruction, steps: list[int], what: str) -> Iterator[Repair]:
+    """The last operand of ``ins`` plus each of ``steps``."""
+    operand = ins.operands[-1]
+    for step in dict.fromkeys(s for s in steps if s):
+        more = f"{abs(step)} {'more' if step > 0 else 'fewer'} {what} in PTX line {ins.line}"
+        if isinstance(operand, Immediate):
+            if operand.value + step >= 1:
+                yield replaced(p, ins, str(operand.value), str(operand.value + step), f"expect {more}")
+        elif isinstance(operand, Register):
+            yield _scoped(p, ins, operand, f"add.s32 %fixed, {operand}, {step};", f"expect {more}")
+
+
+def counts(p: Problem) -> Iterator[Repair]:
+    """Other counts of arrivals, first at the init that the hazard names."""
+    named = {p.hazard.facts.get("init_line"), p.hazard.facts.get("other_line")}
+    inits = sorted(p.having("mbarrier.init"), key=lambda i: i.line not in named)
+    missing = p.numbers("arrivals")
+    sizes = [n for n in missing if n] if p.hazard.code == "deadlock" else []
+    for ins in inits:
+        value = immediate(ins, -1)
+        others = [n - value for n in (p.threads, p.threads // 32) if value is not None]
+        signs = [-1, 1] if p.hazard.code == "deadlock" else [1, -1]
+        yield from _changed(p, ins, [*(-n for n in sizes), *signs, *others], "arrivals")
+
+
+def bytes_expected(p: Problem) -> Iterator[Repair]:
+    """Other counts of bytes: by those that the hazard finds missing or in excess."""
+    named = p.numbers("bytes")
+    for ins in p.having("mbarrier.arrive.expect_tx", "mbarrier.expect_tx"):
+        if "expect_tx" in ins.parts:
+            yield from _changed(p, ins, [*(s * n for n in named for s in (-1, 1))], "bytes")
+    for ins in p.having("mbarrier.arrive.expect_tx", "mbarrier.expect_tx"):
+        yield from _changed(p, ins, [16, -16], "bytes")
+
+
+def loops(p: Problem) -> Iterator[Repair]:
+    """A loop around a try_wait whose result nothing looks at."""
+    for ins in p.having(*_WAITS):
+        flow = p.listing.flow(ins)
+        done = ins.operands[0]
+        follow = flow.instructions[flow.index[ins] + 1 : flow.index[ins] + 2]
+        looped = any(f.parts[0] == "bra" and f.guard and f.guard.register == done for f in follow)
+        if not looped and isinstance(done, Register) and ins.guard is None:
+            text = f"{{ FIX_WAIT: {p.listing.source(ins)} @!{done} bra FIX_WAIT; }}"
+            words = f"repeat the wait of PTX line {ins.line} until its predicate {done} is true"
+            yield Repair(words, (Edit(ins.start, ins.end, text),))
+
+
+def _address(p: Problem, ins: Instruction | None) -> str | None:
+    """The mbarrier that an instruction names: a variable and an offset where these are known, else as written."""
+    if ins is None or "mbarrier" not in ins.opcode:
+        return None
+    found = [op for op in ins.operands if isinstance(op, Address)]
+    if not found:
+        return None
+    # A copy names it last, an mbarrier instruction has no other address.
+    name, offset = _variable(p, found[-1].base), found[-1].offset
+    if name is not None:
+        return f"[{name[0]}+{name[1] + offset}]"
+    source = p.listing.source(ins)
+    return source[source.rindex("[") : source.rindex("]") + 1]
+
+
+def _variable(p: Problem, operand: Operand) -> tuple[str, int] | None:
+    """The shared variable and the offset that a register stands for, by `mov` and `add` of constants."""
+    offset = 0
+    for _ in range(8):
+        if isinstance(operand, Symbol):
+            return operand.name, offset
+        writes = [e for e in p.listing if e.operands and e.operands[0] == operand]
+        if not isinstance(operand, Register) or len(writes) != 1 or writes[0].guard is not None:
+            return None
+        made = writes[0]
+        if made.parts[0] == "add" and isinstance(made.operands[2], Immediate):
+            offset += made.operands[2].value
+        elif made.parts[0] != "mov":
+            return None
+        operand = made.operands[1]
+    return None
+
+
+def _value(p: Problem, operand: Operand) -> int | None:
+    """A constant, or that which the only write of a register moves into it."""
+    if isinstance(operand, Immediate):
+        return int(operand.value)
+    writes = [e for e in p.listing if e.operands and e.operands[0] == operand]
+    return immediate(writes[0], 1) if len(writes) == 1 and writes[0].parts[0] == "mov" else None
+
+
+def _definition(p: Problem, ins: Instruction) -> list[Instruction]:
+    """The last write of the base register of an mbarrier's address before ``ins``."""
+    bases = [op.base for op in ins.operands if isinstance(op, Address) and isinstance(op.base, Register)]
+    flow = p.listing.flow(ins)
+    writes = [e for e in flow.instructions[: flow.index[ins]] if e.operands and e.operands[0] in bases[-1:]]
+    return writes[-1:]
+
+
+def inits(p: Problem) -> Iterator[Repair]:
+    """`mbarrier.init` by one thread, with a count of the program or of its block, then a barrier."""
+    others = p.having("mbarrier.init")
+    known = [n for ins in others if (n := _value(p, ins.operands[-1])) is not None]
+    known += [c for ins in p.listing if ins.parts[0] == "mov" and 0 < (c := immediate(ins, 1) or 0) <= 1024]
+    numbers = list(dict.fromkeys([p.threads, 1, *known, p.threads // 32, 32]))[:8]
+    users = [p.second, *p.having("mbarrier.")][:6]
+    addresses: set[str] = set()
+    for user in users:
+        address = _address(p, user)
+        if address is None or address in addresses:
+            continue
+        addresses.add(address)
+        flow = p.listing.flow(user)
+        made = _definition(p, user)
+        start = flow.instructions[flow.block(flow.index[user])[0]]
+        first = [before(b) for b in flow.instructions if b.opcode.startswith(("bar.sync", "barrier.sync"))][:2]
+        places = unique(
+            [*first, *(after(o) for o in others), *(after(m) for m in made), before(start), before(user)]
+        )
+        for place in places:
+            for n in numbers:
+                init = _ONE.format(f"mbarrier.init.shared::cta.b64 {address}, {max(1, n)};")
+                yield insertion(place, init)
+                yield insertion(place, f"{init} {CTA}")
+
+
+def _copies(p: Problem) -> list[tuple[Instruction, str]]:
+    """The copies that complete on an mbarrier, each with it."""
+    copies = [ins for ins in p.listing if "mbarrier::complete_tx::bytes" in ins.parts]
+    return [(copy, address) for copy in copies if (address := _address(p, copy)) is not None]
+
+
+def tokens(p: Problem) -> Iterator[Repair]:
+    """A missing arrival whose state a wait needs."""
+    waits = [(w, a) for w in p.having(*_WAITS) if (a := _address(p, w))]
+    for wait, address in waits:
+        state, flow = wait.operands[-1], p.listing.flow(wait)
+        if "parity" in wait.parts or not isinstance(state, Register):
+            continue
+        top = flow.block(flow.index[wait])[0]
+        made = [after(m) for m in _definition(p, wait)]
+        entries = [flow.block_end(x - 1) for x in (top, *(a for a, _ in flow.loops_of(flow.index[wait]))) if x]
+        start = before(flow.instructions[top])
+        for place in unique([*made, *entries, start, before(wait)]):
+            yield insertion(place, f"mbarrier.arrive.shared::cta.b64 {state}, {address};")
+    register = p.hazard.facts.get("register")
+    if register is None:
+        return
+    for copy, address in _copies(p):
+        for size in [str(op) for op in copy.operands if isinstance(op, Register)]:
+            text = f"mbarrier.arrive.expect_tx.shared::cta.b64 {register}, {address}, {size};"
+            yield insertion(after(copy), p.guard(copy) + text)
+    for _, address in waits:
+        for place in p.places()[:8]:
+            yield insertion(place, f"mbarrier.arrive.shared::cta.b64 {register}, {address};")
+
+
+def arrivals(p: Problem) -> Iterator[Repair]:
+    """A missing arrival: with the bytes of a copy, plain, or by cp.async."""
+    for copy, address in _copies(p):
+        sizes = [n for i in range(len(copy.operands)) if (n := immediate(copy, i)) is not None]
+        for size in dict.fromkeys([*p.numbers("bytes"), *sizes]):
+            for verb in _EXPECT:
+                yield insertion(before(copy), f"{p.guard(copy)}{verb} {address}, {size};")
+    waited = [a for w in p.having(*_WAITS) if (a := _address(p, w))]
+    known = {p.listing.source(ins)[len(p.guard(ins)) :] for ins in p.having("mbarrier.arrive") if "_" in ins.text}
+    texts = [*sorted(known), *(f"mbarrier.arrive.shared::cta.b64 _, {a};" for a in dict.fromkeys(waited))]
+    for text in texts[:4]:
+        for place in p.places()[:12]:
+            yield insertion(place, text)
+            yield insertion(place, _ONE.format(text))
+    addresses = dict.fromkeys(a for ins in p.having("mbarrier.") if (a := _address(p, ins)))
+    for ins in p.having("cp.async.ca", "cp.async.cg")[:3]:
+        for address in addresses:
+            yield insertion(after(ins), f"cp.async.mbarrier.arrive.shared::cta.b64 {address};")
+            yield insertion(after(ins), f"cp.async.mbarrier.arrive.noinc.shared::cta.b64 {address};")
+
+
+def guards(p: Problem) -> Iterator[Repair]:
+    """One thread instead of all executes an arrival, an init or a bulk copy."""
+    known = dict.fromkeys(p.guard(ins) for ins in p.having("mbarrier", "cp.async.bulk") if ins.guard)
+    for ins in p.having("mbarrier.arrive", "mbarrier.init", "cp.async.bulk", "mbarrier.expect_tx"):
+        if ins.guard is None and not any(x in ins.parts for x in ("commit_group", "wait_group")):
+            source = p.listing.source(ins)
+            words = f"let one thread execute PTX line {ins.line}"
+            for guard in known:
+                yield Repair(f"{words}: {guard.strip()}", (Edit(ins.start, ins.start, guard),))
+            yield Repair(words, (Edit(ins.start, ins.end, _ONE.format(source)),))
+
+
+def waits(p: Problem) -> Iterator[Repair]:
+    """A wait for the mbarrier of a copy."""
+    for copy in [p.first, *p.having("cp.async.bulk")][:4]:
+        address = _address(p, copy)
+        if address is None:
+            continue
+        for parity in (0, 1):
+            wait = f"mbarrier.try_wait.parity.shared::cta.b64 %fix_done, {address}, {parity};"
+            text = f"{{ .reg .pred %fix_done; FIX_WAIT: {wait} @!%fix_done bra FIX_WAIT; }}"
+            for place in p.places()[:8]:
+                yield insertion(place, text)

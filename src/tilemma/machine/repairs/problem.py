@@ -1,0 +1,58 @@
+"""A hazard with the instructions that it is about."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tilemma.machine.hazards import HazardError
+from tilemma.machine.repairs.listing import Flow, Listing, Position
+from tilemma.machine.syntax import Immediate, Instruction
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``second`` is the instruction at the hazard, ``first`` the earlier access that it collides with."""
+
+    listing: Listing
+    hazard: HazardError
+    second: Instruction
+    first: Instruction | None
+    # Threads of a block.
+    threads: int
+
+    @classmethod
+    def of(cls, listing: Listing, hazard: HazardError, threads: int) -> Problem | None:
+        facts = hazard.facts
+        second = listing.at_line(int(facts.get("ptx_line", 0)), str(facts.get("instruction", "")))
+        if second is None:
+            return None
+        other = int(facts.get("other_line", 0) or 0)
+        return cls(listing, hazard, second, listing.at_line(other) if other else None, threads)
+
+    @property
+    def flow(self) -> Flow:
+        return self.listing.flow(self.second)
+
+    def places(self) -> list[Position]:
+        return self.flow.between(self.first, self.second)
+
+    def numbers(self, unit: str) -> list[int]:
+        """The numbers of ``unit`` (arrivals, bytes) that the report names."""
+        return [int(n) for n in re.findall(rf"(\d+)(?: of \d+)? {unit}", self.hazard.render())]
+
+    def having(self, *prefixes: str) -> list[Instruction]:
+        """The instructions whose opcodes have one of the prefixes, those near the hazard first."""
+        found = [ins for ins in self.listing if ins.opcode.startswith(prefixes)]
+        return sorted(found, key=lambda ins: abs(ins.line - self.second.line))
+
+    def guard(self, ins: Instruction | None) -> str:
+        """The guard of an instruction as text, with a blank behind it."""
+        source = self.listing.source(ins) if ins is not None else ""
+        return source[: source.index(ins.opcode.split(".")[0])] if ins is not None and ins.guard else ""
+
+
+def immediate(ins: Instruction, position: int) -> int | None:
+    """The value of an operand that is a constant."""
+    operand = ins.operands[position] if -len(ins.operands) <= position < len(ins.operands) else None
+    return int(operand.value) if isinstance(operand, Immediate) else None
