@@ -214,28 +214,32 @@ def test_syntax_errors(text: str, line: int, column: int, found: str, expected: 
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "column"),
+    ("text", "code", "covered"),
     [
-        ("x = 12ab;", "bad-token", 5),
-        ("x = 1.;", "bad-token", 6),
-        ("x = a . b;", "bad-token", 7),
-        ("x = 'c';", "bad-token", 5),
-        ('x = "abc;', "bad-token", 5),
-        ("x = $;", "bad-token", 5),
-        ("x = é;", "bad-token", 5),
-        ("x = 99999999999999999999;", "literal-too-large", 5),
-        ('__cpp__("x");', "not-built-yet", 1),
-        ('__asm__("nop");', "not-built-yet", 1),
-        ("goto x;", "not-built-yet", 1),
-        ("[[x]] y = 3;", "misplaced-attribute", 1),
-        ("y = f(1 : 2);", "misplaced-colon", 11),
+        ("x = 12ab;", "bad-token", "12ab"),
+        ("x = 1.;", "bad-token", "."),
+        ("x = a . b;", "bad-token", "."),
+        ("x = 'c';", "bad-token", "'c'"),
+        ('x = "abc;', "bad-token", '"abc;'),
+        ("x = $;", "bad-token", "$"),
+        ("x = é;", "bad-token", "é"),
+        ("x = 99999999999999999999;", "literal-too-large", "99999999999999999999"),
+        ('__cpp__("x");', "not-built-yet", "__cpp__"),
+        ('__asm__("nop");', "not-built-yet", "__asm__"),
+        ("goto x;", "not-built-yet", "goto"),
+        ("[[x]] y = 3;", "misplaced-attribute", "[[x]] y = 3;"),
+        ("y = f(1 : 2);", "misplaced-colon", "2"),
+        ('__cpp__(R"x(abc', "unterminated-string", 'R"'),
+        ("x = 1; /* abc", "unterminated-comment", "/*"),
     ],
 )
-def test_refused_tokens(text: str, code: str, column: int) -> None:
+def test_refused_tokens(text: str, code: str, covered: str) -> None:
+    """The error's span covers the token, and nothing else."""
     with pytest.raises(CompileError) as e:
         function(f"__co__ void f() {{\n{text}\n}}")
-    assert e.value.span is not None
-    assert (e.value.code, e.value.span.line, e.value.span.column) == (code, 2, column), e.value
+    span = e.value.span
+    assert span is not None and (span.line, span.end_line) == (2, 2)
+    assert (e.value.code, text[span.column - 1 : span.end_column - 1]) == (code, covered), e.value
 
 
 def test_an_error_inside_a_macro_names_it() -> None:

@@ -87,6 +87,7 @@ def test_text_reads_as_written() -> None:
         ("=> s", "-> s", IRSyntax, 4, 39, "`=>`"),
         (": block", ": blocks", IRSyntax, 2, 31, "a level"),
         ("    alloc", "    allocate", IRSyntax, 3, 5, "an operation"),
+        ("shared f16 s[", "shard f16 s[", IRSyntax, 3, 11, "a memory space"),
         ("  }\n}\n", "  }\n", IRSyntax, 6, 1, "an operation"),
         ("}\n}\n", "}\n}\nx", IRSyntax, 7, 1, "the end"),
     ],
@@ -95,8 +96,15 @@ def test_errors_have_a_place(old: str, new: str, error: type, line: int, column:
     assert old in GOOD
     with pytest.raises(error) as caught:
         parse_kernel(GOOD.replace(old, new, 1))
-    assert (caught.value.span.line, caught.value.span.column) == (line, column)
+    span = caught.value.span
+    assert (span.line, span.column, span.end_line) == (line, column, line)
     assert says in str(caught.value)
+    if new.strip()[:1].isalpha() and error is IRSyntax:
+        # The word at which the text cannot go on.
+        assert (
+            GOOD.replace(old, new, 1).split("\n")[line - 1][span.column - 1 : span.end_column - 1]
+            in new.split("[")[0]
+        )
 
 
 def test_operations_know_where_they_stand() -> None:

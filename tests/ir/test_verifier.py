@@ -80,6 +80,11 @@ def test_a_good_kernel() -> None:
         ("n + 1", "n & x", "`and` on s32 and f32"),
         ("n + 1", "s32(not(x))", "`not` on f32"),
         ("n + 1", "s32(%mc(0, 0):f32)", "outside `apply`"),
+        (
+            "    apply (r: 16, q: 16) in %mc {\n",
+            "    fragment_element %mc = 0.0\n    apply (r: 16, q: 16) in %mc {\n",
+            "an element of a fragment is set outside `apply`",
+        ),
         ("n + 1", "n + dim(Q)", "dimension `Q` is in no parameter"),
         ("global f32 c[", "global f16 c[", None),
         ("        break\n      }\n    }\n", "      }\n    }\n    break\n", "no loop around it"),
