@@ -89,8 +89,8 @@ def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]
                 if isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
                     yield "swapped operands", node, _operand(ast.Compare(right, [op], [left]))
             case ast.Constant(value=int() as value) if not isinstance(value, bool):
-                # Both are drawn alike often, and one is enough at a place: which follows from where it stands.
-                yield "off by one", node, str(value + 1) if (node.lineno + node.col_offset) % 2 else _less(value)
+                # One is enough at a place.  The column decides which, since lines above it come and go.
+                yield "off by one", node, str(value + 1) if node.col_offset % 2 else _less(value)
             case ast.BinOp(op=op, left=left, right=right) if isinstance(op, _ORDERED) and not _is_text(left):
                 yield "swapped operands", node, _operand(ast.BinOp(right, op, left))
             case ast.AugAssign():
