@@ -25,6 +25,9 @@ Place = TypeVar("Place")
 RANK_SHIFT = 24
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 
+# Reductions without the cost of an array's own methods.
+_least, _most = np.minimum.reduce, np.maximum.reduce
+
 
 ASYNC_AGENT = {
     "cp.async": "cp.async",
@@ -148,29 +151,37 @@ def gathered(
 
 
 def _load(f: Frame, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, kind: str) -> Array:
-    w, shared = f.w, cta.shared
-    index = addr >> SHIFT[width]
+    return load_words(f.w, ins, cta, lanes, addr, addr >> SHIFT[width], width, kind)
+
+
+def load_words(
+    w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, index: Array, width: int, kind: str
+) -> Array:
+    """Words of one CTA at ``addr``, whose numbers are ``index``: checked, and entered as read by ``lanes``."""
+    shared = cta.shared
     try:
         written = shared.writers[width].take(index, axis=0)
     except IndexError:
         shared_bounds(w, ins, shared, addr, width, lanes, "read of")
         raise
     floor = w.floor if cta is w.cta else 0
-    if written.min() <= 0 or written.max() > floor:
+    if _least(written, None) <= 0 or (shared.last_write > floor and _most(written, None) > floor):
         check_read(w, ins, cta, lanes, addr, width, written, kind)
-    events, row, clocks = w.cta.cluster.events, w.row, w.cta.cluster.clocks
+    cluster, row = w.cta.cluster, w.row
+    events, clocks = cluster.events, cluster.clocks
     unordered = cta is not w.cta
+    now = clocks.now[row]
     if kind == "ldmatrix":
         # The warp reads together: a lane that is past the instruction knows that all rows were read.
         column = clocks.column(("collective", row), 32)
-        clocks.seen[32 * row : 32 * row + 32, column : column + 32] = clocks.now[row]
-        event = events.new(column, clocks.now[row], w.access(kind, ins), unordered=unordered, alone=32 * row)
+        if w.collective != now:
+            w.collective = now
+            clocks.seen[32 * row : 32 * row + 32, column : column + 32] = now
+        event = events.new(column, now, w.access(kind, ins), unordered=unordered, alone=32 * row)
     else:
-        event = events.new(32 * row, clocks.now[row], w.access(kind, ins), unordered=unordered)
-    packed = (lanes + event)[:, None]
-    shared.reader_views(row)[width][index] = packed
-    shared.readers[width][index] = packed
-    words: Array = shared.words[width][index]
+        event = events.new(32 * row, now, w.access(kind, ins), unordered=unordered)
+    shared.read(row, width, index, (lanes + event)[:, None], event + 31)
+    words: Array = shared.words[width].take(index, axis=0)
     return words
 
 
@@ -179,7 +190,7 @@ def check_read(
 ) -> None:
     """The exact check of a generic read against the last writes ``written`` [n, width]."""
     cluster = w.cta.cluster
-    if written.min() <= 0:
+    if _least(written, None) <= 0:
         shared_bounds(w, ins, cta.shared, addr, width, lanes, "read of")
         i, j = np.nonzero(written == 0)
         where = np.unique(i)
@@ -193,13 +204,35 @@ def check_read(
             )
         )
         written = np.where(written == 0, cluster.events.new(0, 0, None), written)
-    rows = (w.first + lanes)[:, None]
-    if width > 1 and (written == written[:, :1]).all():
-        written = written[:, :1]
     touches_mbarrier(w, ins, cta, lanes, addr, width, f"`{ins.opcode}` reads")
-    known = cluster.events.known(written, rows, cluster.clocks.seen)
-    if not known.all():
+    known = all_known(w, lanes, written)
+    if known is not None:
         _blame(w, ins, cta, lanes, addr, written, known, f"`{ins.opcode}` reads", kind)
+
+
+def all_known(w: Warp, lanes: Any, packed: Array) -> Array | None:
+    """None where each of ``lanes`` knows its events [lanes, bytes]; else which it knows, in the same shape."""
+    cluster = w.cta.cluster
+    table, last = cluster.clocks.seen, int(_most(packed, None))
+    if last == 0:
+        return None
+    if last == _least(packed, None):
+        # One event, such as the read of an operand by wgmma.
+        column, clock = cluster.events.stand(last)
+        mine = table[w.first : w.first + 32, column]
+        if (_least(mine if len(lanes) == 32 else mine[lanes])) >= clock:
+            return None
+        return np.broadcast_to((mine[lanes] >= clock)[:, None], packed.shape)
+    first = packed[:, 0]
+    rows = w.first + lanes
+    if packed.shape[1] == 1 or (packed == first[:, None]).all():
+        known = cluster.events.known(first, rows, table)
+        if first.all():
+            return None if known.all() else np.broadcast_to(known[:, None], packed.shape)
+        known |= first == 0
+        return None if known.all() else np.broadcast_to(known[:, None], packed.shape)
+    known = cluster.events.known(packed, rows[:, None], table) | (packed == 0)
+    return None if known.all() else known
 
 
 def _blame(
@@ -234,10 +267,8 @@ def touches_mbarrier(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Arra
     barriers = cta.shared.mbarriers
     if not barriers:
         return
-    first = min(barriers)
-    if int(addr.max()) + width <= first or int(addr.min()) >= max(barriers) + 8:
-        return
-    hit = {int(a) + o & ~7 for a in addr for o in range(0, width, 8)} & barriers.keys()
+    low, high = int(_least(addr)), int(_most(addr)) + width
+    hit = [at for at in barriers if low < at + 8 and high > at and ((addr < at + 8) & (addr + width > at)).any()]
     if hit:
         at = min(hit)
         w.cta.machine.report(
@@ -282,9 +313,15 @@ def by_other_warps(
     The warps' own columns follow that of the warpgroup.  ``table[rows, column]`` is what the writer knows; rows of
     None: ``table`` is one row.
     """
-    if not events.any():
+    last = int(_most(events, None))
+    if last == 0:
         return
     log = w.cta.cluster.events
+    if last == _least(events, None):
+        column, clock = log.stand(last)
+        known = table[column + 1 : column + 5] if rows is None else table[rows[:, 0], column + 1 : column + 5]
+        if _least(known, None) >= clock:
+            return
     column, clock = log.stand(events)
     bad = np.zeros(events.shape, bool)
     for warp in range(1, 5):
@@ -306,6 +343,8 @@ def by_other_lanes(
     knows; rows of None: ``table`` is one row.
     """
     log = w.cta.cluster.events
+    if not log.collective:
+        return
     column, clock = log.stand(events)
     alone = log.alone_column(events)
     if (alone == column).all():
@@ -368,20 +407,27 @@ def shared_store(
 def _store(
     f: Frame, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, values: Array, kind: str
 ) -> None:
-    w = f.w
+    store_words(f.w, ins, cta, lanes, addr, width, values, kind)
+
+
+def store_words(
+    w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, values: Array, kind: str,
+    *, distinct: bool = False,
+) -> None:  # fmt: skip
+    """Write words of one CTA, checked; ``distinct``: no two lanes name the same."""
     cluster = w.cta.cluster
     event = cluster.events.new(
-        w.first, cluster.clocks.now[w.row], Access(kind, w, ins), unordered=cta is not w.cta
+        w.first, cluster.clocks.now[w.row], w.access(kind, ins), unordered=cta is not w.cta
     )
     index = check_write(w, ins, cta, lanes, addr, width, kind, values)
-    packed = (lanes + event)[:, None]
+    packed = lanes + event
     shared = cta.shared
-    shared.writers[width][index] = packed
+    shared.write(width, index, packed[:, None], event + 31)
     words = shared.words[width]
     words[index] = values
-    if len(addr) > 1 and kind != "atom":
+    if not distinct and len(addr) > 1 and kind != "atom":
         landed = shared.writers[width].take(index, axis=0)[:, 0]
-        if (landed != packed[:, 0]).any():
+        if (landed != packed).any():
             report_same_instruction(w, ins, lanes, addr, words[index], values, width)
     if shared.origin is not None:
         shared.origin.reshape(-1, width)[index] = 0
@@ -418,49 +464,51 @@ def check_write(
     except IndexError:
         shared_bounds(w, ins, shared, addr, width, lanes, "write to")
         raise
-    shared_bounds_quick = addr.min() < shared.base or (shared.limit & 15 and addr.max() + width > shared.limit)
-    if shared_bounds_quick:
+    if _least(addr) < shared.base or (shared.limit & 15 and _most(addr) + width > shared.limit):
         shared_bounds(w, ins, shared, addr, width, lanes, "write to")
-    read = shared.readers[width].take(index, axis=0)
     floor = w.floor if cta is w.cta else 0
-    if written.max() > floor:
+    if shared.last_write > floor and _most(written, None) > floor:
         touches_mbarrier(w, ins, cta, lanes, addr, width, f"`{ins.opcode}` writes")
-        same = None
-        if values is not None:
-            same = (shared.words[width][index] == values).reshape(len(addr), -1).all(axis=1)
-        _ordered(w, ins, cta, lanes, addr, width, written, kind, same)
-    if read.max() > floor:
-        for reader, views in list(shared.by_reader.items()):
-            events = views[width].take(index, axis=0)
-            _ordered(w, ins, cta, lanes, addr, width, events, kind)
-            rows = (w.first + np.asarray(lanes))[:, None]
-            if not is_wgmma(reader):
-                by_other_lanes(w, ins, events, rows, w.cta.cluster.clocks.seen, addr, f"`{ins.opcode}` writes")
-            else:
-                # Widely used pipelines leave out other warps only where a copy of the async proxy overwrites.
-                table, verb = w.cta.cluster.clocks.seen, f"`{ins.opcode}` writes"
-                by_other_warps(w, ins, events, rows, table, addr, verb, hz.OverwriteOfWarpsByStore)
+        known = all_known(w, lanes, written)
+        if known is not None:
+            _overwrite(w, ins, cta, lanes, addr, width, written, known, kind, values)
+    if shared.last_read > floor:
+        reads = shared.reads[width].take(index, axis=1)
+        if _most(reads, None) > floor:
+            for reader in shared.readers:
+                if reader.last > floor:
+                    _after_reader(w, ins, cta, lanes, addr, reader.key, reads[reader.number], kind)
     return index
 
 
-def _ordered(
-    w: Warp,
-    ins: Instruction,
-    cta: Cta,
-    lanes: Any,
-    addr: Array,
-    width: int,
-    events: Array,
-    kind: str,
-    same: Array | None = None,
+def _after_reader(
+    w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, reader: Any, events: Array, kind: str
 ) -> None:
-    """Check a write against ``events``; ``same`` says which lanes write what is there already."""
-    cluster = w.cta.cluster
-    if width > 1 and (events == events[:, :1]).all():
-        events = events[:, :1]
-    known = cluster.events.known(events, (w.first + lanes)[:, None], cluster.clocks.seen) | (events == 0)
-    if not known.all() and same is not None and same.any():
-        known = known | _equal_writes(w, ins, lanes, addr, events, known, same)
+    """Check a write against the last reads of one reader."""
+    if not events.any():
+        return
+    verb = f"`{ins.opcode}` writes"
+    known = all_known(w, lanes, events)
+    if known is not None:
+        _blame(w, ins, cta, lanes, addr, events, known, verb, kind)
+    table, rows = w.cta.cluster.clocks.seen, (w.first + lanes)[:, None]
+    if not is_wgmma(reader):
+        by_other_lanes(w, ins, events, rows, table, addr, verb)
+    else:
+        # Widely used pipelines leave out other warps only where a copy of the async proxy overwrites.
+        by_other_warps(w, ins, events, rows, table, addr, verb, hz.OverwriteOfWarpsByStore)
+
+
+def _overwrite(
+    w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, events: Array, known: Array,
+    kind: str, values: Any,
+) -> None:  # fmt: skip
+    """Report a write over writes that are not ``known``, unless each lane writes what is there already."""
+    if values is not None:
+        there = cta.shared.words[width][addr >> SHIFT[width]]
+        same = (there == values).reshape(len(addr), -1).all(axis=1)
+        if same.any():
+            known = known | _equal_writes(w, ins, lanes, addr, events, known, same)
     if not known.all():
         _blame(w, ins, cta, lanes, addr, events, known, f"`{ins.opcode}` writes", kind)
 

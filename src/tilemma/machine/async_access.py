@@ -83,8 +83,7 @@ def async_read(
         _blame_async(
             w, ins, events.of(written[i[0], j[0]]), addr[i] + j, written[i[0], j[0]], knowledge, f"{what} reads"
         )
-    shared.reader_views(reader)[width][index] = event
-    shared.readers[width][index] = event
+    shared.read(reader, width, index, event, event)
 
 
 def async_write(
@@ -105,9 +104,10 @@ def async_write(
     if unknown.any():
         i, j = np.nonzero(unknown)
         _blame_async(w, ins, events.of(old[i[0], j[0]]), addr[i] + j, old[i[0], j[0]], knowledge, f"{what} writes")
-    if shared.readers[width].take(index, axis=0).any():
-        for reader, views in list(shared.by_reader.items()):
-            read = views[width].take(index, axis=0)
+    if shared.readers:
+        reads = shared.reads[width].take(index, axis=1)
+        for reader in shared.readers if reads.any() else ():
+            read = reads[reader.number]
             if not read.any():
                 continue
             if width > 1 and (read == read[:, :1]).all():
@@ -118,13 +118,13 @@ def async_write(
             if unknown.any():
                 blamed, at_bytes, space = first_blamed(w, read, unknown, addr)
                 report_conflict(w, ins, blamed, f"{what} writes", space, (), at_bytes)
-            elif is_wgmma(reader):
+            elif is_wgmma(reader.key):
                 by_other_warps(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
-            elif isinstance(reader, int):
+            elif isinstance(reader.key, int):
                 by_other_lanes(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
                 _after_reads(w, ins, read, knowledge, addr, f"{what} writes")
     touches_mbarrier(w, ins, cta, (), addr, width, f"{what} writes")
-    shared.writers[width][index] = event
+    shared.write(width, index, event, event)
 
 
 def _after_reads(w: Warp, ins: Instruction, read: Array, knowledge: Knowledge, addr: Array, verb: str) -> None:

@@ -183,6 +183,8 @@ class Events:
         self.clock: Ints32 = np.zeros(256, np.int32)
         # Of what a warp did as one, the column of its lane 0; of all else, ``column`` again.
         self.alone: Ints32 = np.zeros(256, np.int32)
+        # Whether there is an event of a warp as one.
+        self.collective = False
         self.info: list[Any] = [None]
         self.count = 1
 
@@ -195,7 +197,11 @@ class Events:
             self.clock = np.concatenate([self.clock, more])
             self.alone = np.concatenate([self.alone, more])
         self.column[n], self.clock[n] = column, clock
-        self.alone[n] = column if alone is None else alone
+        if alone is None:
+            self.alone[n] = column
+        else:
+            self.alone[n] = alone
+            self.collective = True
         self.info.append(info)
         self.count = n + 1
         return n << _LANE_BITS | (UNORDERED if unordered else 0)

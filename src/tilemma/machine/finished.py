@@ -60,6 +60,7 @@ class Finished:
 
     def _shadows(self) -> Iterator[npt.NDArray[np.int64]]:
         for a in self.memory.allocations:
+            a.flush_reads()
             yield from (s for s in (a.writer, a.reader, a.other_reader) if s is not None)
 
     def _shadow_bytes(self) -> int:

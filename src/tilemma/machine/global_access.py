@@ -67,21 +67,21 @@ def global_event(w: Warp, ins: Instruction, kind: str) -> int:
 def global_load(f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, kind: str = "ld") -> Array:
     """Words at global addresses; 16 bytes are rows of two."""
     parts = locate(f, ins, lanes, addr, width, "read of")
-    return gathered(parts, lanes, lambda memory, some, at: _global_load(f, ins, memory, some, at, width, kind))
+    return gathered(parts, lanes, lambda memory, some, at: load_words(f.w, ins, memory, some, at, width, kind))
 
 
-def _global_load(
-    f: Frame, ins: Instruction, allocation: Allocation, lanes: Any, offsets: Array, width: int, kind: str
+def load_words(
+    w: Warp, ins: Instruction, allocation: Allocation, lanes: Any, offsets: Array, width: int, kind: str
 ) -> Array:
+    """Words of one allocation at byte ``offsets``: checked, and entered as read by ``lanes``."""
     index = offsets >> SHIFT[width]
     if allocation.writable:
         if allocation.writer is not None:
-            global_ordered(
-                f.w, ins, allocation, lanes, offsets, width, allocation.writer, kind, f"`{ins.opcode}` reads"
-            )
-        event = global_event(f.w, ins, kind)
-        record_global_read(f.w, allocation, lanes, index, width, event, atomic=ins.parts[0] == "atom")
-    words: Array = allocation.words[width][index]
+            verb = f"`{ins.opcode}` reads"
+            global_ordered(w, ins, allocation, lanes, offsets, width, allocation.writer, kind, verb)
+        event = global_event(w, ins, kind)
+        record_global_read(w, allocation, lanes, index, width, event, atomic=ins.parts[0] == "atom")
+    words: Array = allocation.words[width].take(index, axis=0)
     return words
 
 
@@ -93,18 +93,20 @@ def record_global_read(
     Each atomic operation observes the one before it: to know of the last is to know of all, so that a counter may
     be reset by who has drawn the last ticket.
     """
+    if not atomic:
+        allocation.log_read(index, width, event + lanes)
+        return
     last, other = allocation.read_shadow()
     last_view, other_view = last.reshape(-1, width), other.reshape(-1, width)
-    before = last_view[index]
-    if before.any():
-        foreign = (before >> 32 != w.cta.cluster.serial + 1) & (before != 0)
-        if foreign.any() and atomic:
-            events = {int(e): w.cta.machine.event_of(int(e)) for e in np.unique(before[foreign])}
-            chained = [e for e, info in events.items() if info is not None and info.instruction.parts[0] == "atom"]
-            foreign &= ~np.isin(before, chained)
+    before = last_view.take(index, axis=0)
+    foreign = (before >> 32 != w.cta.cluster.serial + 1) & (before != 0)
+    if foreign.any():
+        events = {int(e): w.cta.machine.event_of(int(e)) for e in np.unique(before[foreign])}
+        chained = [e for e, info in events.items() if info is not None and info.instruction.parts[0] == "atom"]
+        foreign &= ~np.isin(before, chained)
         if foreign.any():
             other_view[index] = np.where(foreign, before, other_view[index])
-    last_view[index] = (event + np.asarray(lanes))[:, None]
+    last_view[index] = (event + lanes)[:, None]
 
 
 def global_ordered(
@@ -119,7 +121,7 @@ def global_ordered(
     verb: str,
 ) -> None:
     """Check a global access against the events in ``shadow``."""
-    events = shadow.reshape(-1, width)[offsets >> SHIFT[width]]
+    events = shadow.reshape(-1, width).take(offsets >> SHIFT[width], axis=0)
     if not events.any():
         return
     bad = unknown_global(w, events, (w.first + np.asarray(lanes))[:, None])
@@ -174,16 +176,24 @@ def global_store(
     for allocation, where, offsets in locate(f, ins, lanes, addr, width, "write to"):
         some = lanes if where is None else lanes[where]
         given = values if where is None else values[where]
-        check_global_write(f.w, ins, allocation, some, offsets, width, kind, f"`{ins.opcode}` writes")
-        index = offsets >> SHIFT[width]
-        event = global_event(f.w, ins, kind)
-        allocation.shadow().reshape(-1, width)[index] = (event + np.asarray(some))[:, None]
-        words = allocation.words[width]
-        words[index] = given
-        if f.w.cta.machine.history is not None:
-            f.w.cta.machine.history.stored(f.w, ins, allocation, some, offsets, width, given)
-        if kind != "atom" and (words[index] != given).any():
-            report_same_instruction(f.w, ins, some, offsets, words[index], given, width)
+        store_words(f.w, ins, allocation, some, offsets, width, given, kind)
+
+
+def store_words(
+    w: Warp, ins: Instruction, allocation: Allocation, lanes: Any, offsets: Array, width: int, values: Array,
+    kind: str,
+) -> None:  # fmt: skip
+    """Write words of one allocation at byte ``offsets``, checked."""
+    check_global_write(w, ins, allocation, lanes, offsets, width, kind, f"`{ins.opcode}` writes")
+    index = offsets >> SHIFT[width]
+    event = global_event(w, ins, kind)
+    allocation.shadow().reshape(-1, width)[index] = (event + lanes)[:, None]
+    words = allocation.words[width]
+    words[index] = values
+    if w.cta.machine.history is not None:
+        w.cta.machine.history.stored(w, ins, allocation, lanes, offsets, width, values)
+    if kind != "atom" and (words.take(index, axis=0) != values).any():
+        report_same_instruction(w, ins, lanes, offsets, words[index], values, width)
 
 
 def check_global_write(
@@ -196,7 +206,7 @@ def check_global_write(
             hz.WriteToReadOnly.at(w.place(ins), lanes=lanes, at_bytes=offsets, access=verb, array=allocation.name)
         )
     if allocation.holes is not None:
-        holes = allocation.holes.reshape(-1, width)[offsets >> SHIFT[width]]
+        holes = allocation.holes.reshape(-1, width).take(offsets >> SHIFT[width], axis=0)
         if holes.any():
             i, j = np.nonzero(holes)
             machine.report(
@@ -211,6 +221,6 @@ def check_global_write(
             )
     shadow = allocation.shadow()
     global_ordered(w, ins, allocation, lanes, offsets, width, shadow, kind, verb)
-    if allocation.reader is not None and allocation.other_reader is not None:
-        for reads in (allocation.reader, allocation.other_reader):
+    if allocation.was_read:
+        for reads in allocation.read_shadow():
             global_ordered(w, ins, allocation, lanes, offsets, width, reads, kind, verb)

@@ -45,6 +45,20 @@ def word_views(data: Bytes) -> dict[int, npt.NDArray[Any]]:
     return views
 
 
+@dataclass(slots=True)
+class Reader:
+    """One of those that have read shared memory: its last read of each byte, and the last of all."""
+
+    key: Any
+    number: int
+    views: dict[int, npt.NDArray[Any]]
+    last: int = 0
+
+
+# Reads of global memory that wait to be entered.
+_LOG = 1024
+
+
 class SharedMemory:
     """The shared memory of one CTA: ``base`` reserved bytes, then ``size`` that belong to the program."""
 
@@ -56,20 +70,41 @@ class SharedMemory:
         self.words = word_views(self.data)
         self.writer = np.zeros(rounded, np.int32)
         self.writers = wide_views(self.writer)
-        # The last read by anybody, for the fast path, and by each reader, for the exact one.
-        self.reader = np.zeros(rounded, np.int32)
-        self.readers = wide_views(self.reader)
-        self.by_reader: dict[Any, dict[int, npt.NDArray[Any]]] = {}
+        # The last write and the last read anywhere, and the last read of each byte by each reader.
+        self.last_write = self.last_read = 0
+        self.readers: list[Reader] = []
+        self._reads = np.zeros((0, rounded), np.int32)
+        self.reads: dict[int, npt.NDArray[Any]] = {}
+        self._reader_of: dict[Any, Reader] = {}
         # Global address that each byte came from (cp.async and tensor copies), 0 where not known.
         self.origin: npt.NDArray[np.int64] | None = None
         self.mbarriers: dict[int, Any] = {}
 
-    def reader_views(self, key: Any) -> dict[int, npt.NDArray[Any]]:
-        """The read shadow of one reader."""
-        found = self.by_reader.get(key)
-        if found is None:
-            found = self.by_reader[key] = wide_views(np.zeros(len(self.data), np.int32))
-        return found
+    def write(self, width: int, index: Any, event: Any, last: int) -> None:
+        """Enter a write of words; ``event`` broadcasts to [words, bytes], ``last`` is at least all of it."""
+        self.writers[width][index] = event
+        self.last_write = max(self.last_write, last)
+
+    def read(self, key: Any, width: int, index: Any, event: Any, last: int) -> None:
+        """Enter a read of words by the reader ``key``: a warp's row, or an asynchronous reader."""
+        reader = self._reader_of.get(key)
+        if reader is None:
+            reader = self._new_reader(key)
+        reader.views[width][index] = event
+        reader.last = max(reader.last, last)
+        self.last_read = max(self.last_read, last)
+
+    def _new_reader(self, key: Any) -> Reader:
+        number = len(self.readers)
+        if number == len(self._reads):
+            more = np.zeros((max(1, number), self._reads.shape[1]), np.int32)
+            self._reads = np.concatenate([self._reads, more])
+            for reader in self.readers:
+                reader.views = wide_views(self._reads[reader.number])
+        self.reads = {w: self._reads[: number + 1].reshape(number + 1, -1, w) for w in WIDTHS}
+        reader = self._reader_of[key] = Reader(key, number, wide_views(self._reads[number]))
+        self.readers.append(reader)
+        return reader
 
     def origins(self) -> npt.NDArray[np.int64]:
         """The provenance of each byte, made at the first use."""
@@ -96,8 +131,13 @@ class Allocation:
     element: np.dtype[Any] | None = None
     words: dict[int, npt.NDArray[Any]] = field(init=False)
     writer: npt.NDArray[np.int64] | None = None
+    # The last reader of each byte, and the last one of another cluster than that; made on demand.
     reader: npt.NDArray[np.int64] | None = None
     other_reader: npt.NDArray[np.int64] | None = None
+    # Reads of one cluster that the shadow does not have yet: by width, word numbers and events.
+    _log: dict[int, list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]] = field(default_factory=dict)
+    _logged: int = 0
+    _log_cluster: int = 0
 
     def __post_init__(self) -> None:
         self.words = word_views(self.data)
@@ -108,11 +148,40 @@ class Allocation:
             self.writer = np.zeros(len(self.data), np.int64)
         return self.writer
 
+    @property
+    def was_read(self) -> bool:
+        return self.reader is not None or self._logged > 0
+
+    def log_read(self, index: npt.NDArray[Any], width: int, events: npt.NDArray[np.int64]) -> None:
+        """Enter a read of words: only a write of the array needs the shadow, and many arrays have none."""
+        cluster = int(events[0]) >> 32
+        if self._logged and (cluster != self._log_cluster or self._logged == _LOG or width not in self._log):
+            self.flush_reads()
+        self._log_cluster = cluster
+        self._logged += 1
+        self._log.setdefault(width, []).append((index, events))
+
     def read_shadow(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The last reader of each byte, and the last one of another cluster."""
+        if self._logged:
+            self.flush_reads()
         if self.reader is None or self.other_reader is None:
             self.reader = np.zeros(len(self.data), np.int64)
             self.other_reader = np.zeros(len(self.data), np.int64)
         return self.reader, self.other_reader
+
+    def flush_reads(self) -> None:
+        """Bring the shadow up to date."""
+        log, self._log, self._logged = self._log, {}, 0
+        for width, reads in log.items():
+            last, other = (shadow.reshape(-1, width) for shadow in self.read_shadow())
+            index, events = (np.concatenate(part) for part in zip(*reads, strict=True))
+            before = last.take(index, axis=0)
+            foreign = (before != 0) & (before >> 32 != self._log_cluster)
+            if foreign.any():
+                other[index] = np.where(foreign, before, other.take(index, axis=0))
+            # Of several reads of a word the last one counts.
+            last[index] = events[:, None]
 
     def index_of(self, offset: int) -> tuple[int, ...] | None:
         """The index of the element at a byte offset, for reports; None for bytes of no element."""

@@ -28,7 +28,7 @@ class Performance:
         extra = self._known.get(key)
         if extra is None:
             extra = self._known[key] = bank_conflicts(addr, width)
-        self._add("bank-conflict", ins, extra)
+        self.add("bank-conflict", ins, extra)
 
     def global_(self, ins: Instruction, addr: Any, width: int) -> None:
         """Count the surplus sectors of one warp's global access at ``addr``."""
@@ -36,9 +36,10 @@ class Performance:
         extra = self._known.get(key)
         if extra is None:
             extra = self._known[key] = surplus_sectors(addr, width)
-        self._add("uncoalesced", ins, extra)
+        self.add("uncoalesced", ins, extra)
 
-    def _add(self, kind: str, ins: Instruction, extra: int) -> None:
+    def add(self, kind: str, ins: Instruction, extra: int) -> None:
+        """Count one execution of ``ins`` with ``extra`` surplus passes or sectors."""
         note = self.notes.get((kind, id(ins)))
         if note is None:
             note = self.notes[kind, id(ins)] = PerformanceNote(kind, ins.line, ins.text)

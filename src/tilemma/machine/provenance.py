@@ -53,10 +53,11 @@ def word_registers(d: Any, operand: Any) -> list[int]:
     return [d.register_id(x) for x in items]
 
 
-def global_loaded(w: Any, ids: list[int], lanes: Any, addr: Any) -> None:
+def global_loaded(w: Any, ids: list[int], lanes: Any, base: int, offsets: Any) -> None:
     """A global load has brought 32-bit words to the registers ``ids`` of ``lanes``: note where they come from."""
     if not ids or ids[0] not in w.cta.machine.program.loaded_registers:
         return
+    addr = base + offsets
     for i, register in enumerate(ids):
         origin = w.origins.get(register)
         if origin is None:

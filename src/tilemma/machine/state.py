@@ -94,6 +94,8 @@ class Warp:
         self.gathered: list[tuple[Frame, Any, Mask]] = []
         # Last barrier's event number: shared accesses up to it are ordered before this warp.
         self.floor = 0
+        # The clock up to which its lanes know of its collective reads.
+        self.collective = 0
         self.steps = 0
         self.full = live == 32
         self.root = Frame(self, 0, None if self.full else self.live.copy(), -1, None)

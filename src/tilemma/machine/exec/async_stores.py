@@ -74,7 +74,7 @@ def _issue(f: Frame, ins: Any, lane: int, to: int, on: int, word: Any, width: in
         async_access.async_write(w, ins, cta, offsets, width, knowledge, event, f"`{ins.opcode}`")
     else:
         access.check_write(w, ins, cta, np.array([lane]), offsets, width, "atom")
-        shared.writers[width][index] = event
+        shared.write(width, index, event, event)
 
     def move() -> None:
         cells = shared.words[width]

@@ -148,8 +148,7 @@ def _issue(f: Frame, ins: Instruction, lanes: Any, to: Any, source: Any, width: 
     access.check_write(w, ins, w.cta, lanes, to, width, "cp.async")
     copies = copies_of(w)
     event = w.cta.cluster.events.new(copies.column, int(NEVER), w.access("cp.async", ins), unordered=True)
-    packed = (lanes + event)[:, None]
-    w.cta.shared.writers[width][to >> SHIFT[width]] = packed
+    w.cta.shared.write(width, to >> SHIFT[width], (lanes + event)[:, None], event + 31)
     machine.performance.shared(ins, to, width)
     agent = CopyAgent(w, ins, lanes, to, sources, width, sizes)
     agent.event = event + int(lanes[0])

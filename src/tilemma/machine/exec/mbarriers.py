@@ -261,7 +261,8 @@ def init(d: Decoder) -> None:
             where = np.array([at])
             index = access.check_write(w, ins, w.cta, lanes[:1], where, 8, "mbarrier")
             event = cluster.events.new(w.first, cluster.clocks.now[w.row], info, unordered=True)
-            shared.writers[8][index] = event + int(lanes[0])
+            event += int(lanes[0])
+            shared.write(8, index, event, event)
             # Its bytes must not be read as data; the words are poison.
             row = w.first + int(lanes[0])
             column = cluster.clocks.column(("mbarrier", w.cta.rank, at))
@@ -299,7 +300,8 @@ def inval(d: Decoder) -> None:
             del w.cta.shared.mbarriers[barrier.address]
             cluster = w.cta.cluster
             event = cluster.events.new(w.first, cluster.clocks.now[w.row], w.access("st", ins), unordered=True)
-            w.cta.shared.writers[8][barrier.address >> 3] = event + int(lanes[0])
+            event += int(lanes[0])
+            w.cta.shared.write(8, barrier.address >> 3, event, event)
 
     d.visible(run)
 

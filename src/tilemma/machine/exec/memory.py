@@ -13,6 +13,7 @@ from tilemma.machine.catalogue import OutOfBounds
 from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
 from tilemma.machine.isa import numerics
 from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from tilemma.machine.patterns import GlobalPatterns, SharedPatterns
 from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import TYPE_BYTES, Operand, Symbol
 
@@ -177,14 +178,19 @@ def _ld_param(d: Decoder, registers: Registers, address: AddressRow, width: int)
 
 
 def _ld_shared(d: Decoder, registers: Registers, address: AddressRow, width: int) -> None:
-    ins = d.ins
+    ins, patterns = d.ins, SharedPatterns(address, width)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         lanes = None if m is None else np.flatnonzero(m)
-        addr = address.values(w, lanes)
-        words = access.shared_load(f, ins, LANES if lanes is None else lanes, addr, width)
-        w.cta.machine.performance.shared(ins, addr, width)
+        some = LANES if lanes is None else lanes
+        pattern = patterns.of(w, lanes)
+        if pattern.own:
+            words = access.load_words(w, ins, w.cta, some, pattern.addr, pattern.index, width, "ld")
+            w.cta.machine.performance.add("bank-conflict", ins, pattern.extra)
+        else:
+            words = access.shared_load(f, ins, some, pattern.addr, width)
+            w.cta.machine.performance.shared(ins, pattern.addr, width)
         registers.scatter(w, lanes, words)
 
     d.visible(run)
@@ -197,12 +203,23 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
     kind = "ld" if order == "weak" else "atom"
     if order != "weak":
         d.program.communicates = True
+    patterns = GlobalPatterns(address, width)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         lanes = None if m is None else np.flatnonzero(m)
-        addr = address.values(w, lanes)
         some = LANES if lanes is None else lanes
+        found = patterns.of(w, lanes) if order == "weak" and space != "shared" else None
+        if found is not None:
+            allocation, offsets, extra = found
+            if check is not None:
+                check(w.cta.machine, allocation.base + int(offsets[0]))
+            words = global_access.load_words(w, ins, allocation, some, offsets, width, kind)
+            w.cta.machine.performance.add("uncoalesced", ins, extra)
+            provenance.global_loaded(w, ids, some, allocation.base, offsets)
+            registers.scatter(w, lanes, words)
+            return
+        addr = address.values(w, lanes)
         if space == "global" or (space == "generic" and int(addr.max()) < SHARED_WINDOW):
             if check is not None:
                 check(w.cta.machine, int(addr[0]))
@@ -210,7 +227,7 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
                 strong.before_read(f, some, addr, order, ins)
             words = global_access.global_load(f, ins, some, addr, width, kind)
             w.cta.machine.performance.global_(ins, addr, width)
-            provenance.global_loaded(w, ids, some, addr)
+            provenance.global_loaded(w, ids, some, 0, addr)
         elif space == "shared":
             strong.before_read(f, some, addr, order, ins)
             words = access.shared_load(f, ins, some, addr, width, kind)
@@ -283,13 +300,39 @@ def st(d: Decoder) -> None:
     how = "st" if order == "weak" else "atom"
     if order != "weak":
         d.program.communicates = True
+    shared_patterns, patterns = SharedPatterns(address, width), GlobalPatterns(address, width)
+
+    def planned(w: Any, lanes: Any, some: Any, values: Any) -> bool:
+        """Whether the store has been made: a weak one, all of it inside one array or the own shared memory."""
+        machine = w.cta.machine
+        if space == "shared":
+            pattern = shared_patterns.of(w, lanes)
+            if not pattern.own:
+                return False
+            access.store_words(w, ins, w.cta, some, pattern.addr, width, values, how, distinct=pattern.distinct)
+            machine.performance.add("bank-conflict", ins, pattern.extra)
+            if ids:
+                provenance.stored(w, ids, some, pattern.addr)
+            return True
+        found = patterns.of(w, lanes)
+        if found is None:
+            return False
+        allocation, offsets, extra = found
+        if check is not None:
+            check(machine, allocation.base + int(offsets[0]))
+        global_access.store_words(w, ins, allocation, some, offsets, width, values, how)
+        machine.performance.add("uncoalesced", ins, extra)
+        return True
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         lanes = None if m is None else np.flatnonzero(m)
         some = LANES if lanes is None else lanes
-        addr = address.values(w, lanes)
         values = registers.gather(w, lanes, width)
+        if order == "weak" and planned(w, lanes, some, values):
+            w.cta.machine.progress += 1
+            return
+        addr = address.values(w, lanes)
         if order != "weak":
             strong.before_write(f, some, addr, order, ins)
         if space == "shared":
