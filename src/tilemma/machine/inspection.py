@@ -181,7 +181,7 @@ def _view(f: Frame, m: Any, line: int) -> View:
     for name, (cls, row) in program.register_rows.items():
         assert kinds[name] == "pred" or kinds[name] in TYPE_BYTES
         rows[name.split("@")[0]] = (cls, row, kinds[name])
-    files = {cls: file[:, w.index].copy() for cls, file in w.cta.registers.items()}
+    files = {cls: file[w.index].copy() for cls, file in w.cta.registers.items()}
     active = f.lanes if m is None else np.flatnonzero(m)
     text = program.steps[f.pc].instruction.text
     lanes = tuple(int(x) for x in active)

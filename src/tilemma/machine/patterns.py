@@ -23,12 +23,13 @@ Indices = npt.NDArray[np.int64]
 _MOST = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SharedPattern:
     """Addresses of lanes in shared memory.
 
     ``own``: aligned and inside the CTA's shared memory; ``index`` are then the words' numbers.  ``distinct``: no
-    two lanes name the same word.  ``extra`` counts the surplus passes of bank conflicts.
+    two lanes name the same word.  ``extra`` counts the surplus passes of bank conflicts, ``halves`` is where
+    ldmatrix finds the two halves of each register of each lane.
     """
 
     addr: Indices
@@ -36,6 +37,7 @@ class SharedPattern:
     own: bool
     distinct: bool
     extra: int
+    halves: Indices | None = None
 
 
 class SharedPatterns:
@@ -68,7 +70,7 @@ class SharedPatterns:
 
 @dataclass(frozen=True, slots=True)
 class GlobalPattern:
-    """Addresses of lanes relative to the first one's: the least, the end of the highest, whether all are aligned."""
+    """Addresses of lanes relative to the first one's: least, end of the highest, whether all are aligned."""
 
     relative: Indices
     low: int

@@ -61,6 +61,14 @@ class Segment:
     next: int
 
 
+@dataclass(slots=True)
+class Batch:
+    """Matrix instructions in a row that are executed at once by whole warps."""
+
+    run: Callable[[Any], None]
+    count: int
+
+
 @dataclass
 class Program:
     """An entry ready to run on CTAs of any number of warps."""
@@ -77,6 +85,8 @@ class Program:
     special_index: dict[tuple[str, str], int] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     segments: list[Segment | None] = field(default_factory=list)
+    # By the first step's index: matrix instructions in a row that do not depend on each other.
+    batches: dict[int, Batch] = field(default_factory=dict)
     reconverge: list[int] = field(default_factory=list)
     leaders: set[int] = field(default_factory=set)
     tracked: frozenset[int] = frozenset()
@@ -96,6 +106,8 @@ class Program:
     parameter_bytes: Any = None
     parameter_views: dict[int, Any] = field(default_factory=dict)
     communicates: bool = False
+    # Register files of one warp at its start, by class; made when the first CTA starts.
+    initial: dict[str, Any] = field(default_factory=dict)
     # For each register, the floating-point types that arithmetic uses it with.
     float_registers: dict[str, set[str]] = field(default_factory=dict)
 
@@ -140,17 +152,17 @@ class Program:
         return row
 
     def new_registers(self, warps: int) -> dict[str, Any]:
-        """Register files of one CTA: for each class [rows, warps, 32]."""
-        files: dict[str, Any] = {}
-        for cls, dtype in CLASS_DTYPE.items():
-            file: Any = np.zeros((max(1, self.rows[cls]), warps, 32), dtype)
-            # Poison: a value that nothing wrote should not look like a plausible zero.
-            if cls != "p":
-                file[:] = 0xDEADBEEFDEADBEEF & ((1 << 8 * file.itemsize) - 1)
-            files[cls] = file
-        for (cls, bits), row in self.constants.items():
-            files[cls][row] = bits
-        return files
+        """Register files of one CTA: for each class [warps, rows, 32]."""
+        if not self.initial:
+            for cls, dtype in CLASS_DTYPE.items():
+                file: Any = np.zeros((1, max(1, self.rows[cls]), 32), dtype)
+                # Poison: a value that nothing wrote should not look like a plausible zero.
+                if cls != "p":
+                    file[:] = 0xDEADBEEFDEADBEEF & ((1 << 8 * file.itemsize) - 1)
+                self.initial[cls] = file
+            for (cls, bits), row in self.constants.items():
+                self.initial[cls][0, row] = bits
+        return {cls: np.repeat(file, warps, axis=0) for cls, file in self.initial.items()}
 
 
 def shared_layout(program: Program) -> None:
@@ -229,6 +241,7 @@ def build_segments(program: Program) -> None:
     """Group the ALU steps; to be called again where steps have been changed."""
     steps, leaders = program.steps, program.leaders
     program.segments = [None] * (len(steps) + 1)
+    program.batches = matrix_batches(program)
     for start in range(len(steps)):
         if steps[start].kind != ALU:
             continue
@@ -237,6 +250,29 @@ def build_segments(program: Program) -> None:
             runs.append(guarded(steps[at]))
             at += 1
         program.segments[start] = Segment(runs, at)
+
+
+def matrix_batches(program: Program) -> dict[int, Batch]:
+    """Runs of `mma.sync` whose results none of the run reads, which the machine multiplies at once."""
+    steps, found, at = program.steps, {}, 0
+    while at < len(steps):
+        start, multiply = at, getattr(steps[at].run, "multiply", None)
+        at += 1
+        if multiply is None or steps[start].guard >= 0:
+            continue
+        written = set(steps[start].writes)
+        while at < len(steps) and at not in program.leaders:
+            other = getattr(steps[at].run, "multiply", None)
+            if other is None or steps[at].guard >= 0 or other.form != multiply.form:
+                break
+            if written & (steps[at].reads | steps[at].writes):
+                break
+            written |= steps[at].writes
+            at += 1
+        if at - start > 1:
+            run = multiply.together([s.run.multiply for s in steps[start:at]])  # type: ignore[attr-defined]
+            found[start] = Batch(run, at - start)
+    return found
 
 
 def guarded(step: Step) -> Callable[..., Any]:

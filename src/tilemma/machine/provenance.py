@@ -33,18 +33,6 @@ def wanted(w: Any, ins: Any) -> bool:
     return bool(seen < _LOOKS)
 
 
-def matrix_loaded(w: Any, ids: list[int], addr: Any, the_map: Any) -> None:
-    """ldmatrix has loaded the registers ``ids`` from rows at ``addr``: note each half's origin, [32, 2]."""
-    origin = w.cta.shared.origin
-    if origin is None:
-        return
-    rows = addr.reshape(-1, 8)
-    which = np.arange(len(rows))[None, :, None]
-    halves = origin[rows[which, the_map.rows] + 2 * the_map.cols]
-    for j, register in enumerate(ids):
-        w.origins[register] = halves[:, j]
-
-
 def word_registers(d: Any, operand: Any) -> list[int]:
     """The numbers of an access's 32-bit registers; none where one is of another size or no register."""
     items = d.items(operand)

@@ -346,6 +346,7 @@ class Machine:
         """Run ``f`` until it blocks, ends, meets its reconvergence point or has used its turn."""
         program = self.program
         steps, segments, covered = program.steps, program.segments, self.covered
+        batches = program.batches
         w = f.w
         pc = f.pc
         count = len(steps)
@@ -407,7 +408,16 @@ class Machine:
                         if not m.any():
                             pc += 1
                             continue
-                result = step.run(f, m)
+                if m is None and pc in batches:
+                    batch = batches[pc]
+                    batch.run(f)
+                    covered[pc : pc + batch.count] = b"\x01" * batch.count
+                    self.steps += batch.count - 1
+                    budget -= batch.count - 1
+                    pc += batch.count - 1
+                    result = None
+                else:
+                    result = step.run(f, m)
                 if result is None:
                     pc += 1
                     budget -= 1

@@ -88,7 +88,9 @@ class Warp:
         registers = cta.registers
         self.v: list[list[npt.NDArray[Any]]] = []
         for view, cls in zip(VIEW_DTYPES, VIEW_CLASS, strict=True):
-            self.v.append(list(registers[cls][:, index].view(view)))
+            self.v.append(list(registers[cls][index].view(view)))
+        # All registers of a class, one row after the other.
+        self.flat = {cls: file[index].reshape(-1) for cls, file in registers.items()}
         self.defined: dict[int, Mask] = {}
         # Frames that wait at a `.sync` instruction for other lanes: (frame, step, its lanes).
         self.gathered: list[tuple[Frame, Any, Mask]] = []
@@ -160,7 +162,7 @@ class NamedBarrier:
 
 
 class Cta:
-    """One CTA: its registers (by class: [registers, warps, 32]), shared memory and barriers."""
+    """One CTA: its registers (by class: [warps, registers, 32]), shared memory and barriers."""
 
     def __init__(self, machine: Machine, cluster: Cluster, rank: int, index: tuple[int, int, int]) -> None:
         self.machine, self.cluster, self.rank, self.index = machine, cluster, rank, index
@@ -184,7 +186,7 @@ class Cta:
     def fill_special(self, program: Program) -> None:
         machine = self.machine
         for (cls, row), name in program.special_rows.items():
-            self.registers[cls][row] = special_value(machine, name, self)
+            self.registers[cls][:, row] = special_value(machine, name, self)
 
     def __repr__(self) -> str:
         return f"CTA {self.index}"

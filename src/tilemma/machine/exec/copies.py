@@ -16,6 +16,7 @@ from tilemma.machine.agents import Agent
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.memory import SHIFT
+from tilemma.machine.patterns import GlobalPatterns, SharedPatterns
 from tilemma.machine.state import LANES, Frame, Warp
 from tilemma.machine.syntax import Instruction, Register
 
@@ -45,10 +46,12 @@ class CopyAgent(Agent):
     kind = "cp.async"
 
     def __init__(
-        self, w: Warp, ins: Instruction, lanes: Any, to: Any, sources: Any, width: int, sizes: Any
+        self, w: Warp, ins: Instruction, lanes: Any, to: Any, sources: Any, width: int, sizes: Any, zeros: Any
     ) -> None:
         super().__init__(w, ins)
+        # ``sizes`` of None: each lane copies all of it, but those of ``zeros`` (positions), which copy nothing.
         self.lanes, self.to, self.sources, self.width, self.sizes = lanes, to, sources, width, sizes
+        self.zeros = zeros
         self.numbered = False
 
     @property
@@ -58,18 +61,28 @@ class CopyAgent(Agent):
     def complete(self) -> None:
         """Bring the bytes, zeros beyond each source's size."""
         shared, width = self.warp.cta.shared, self.width
+        index = self.to >> SHIFT[width]
+        step = np.arange(width)
+        # Where a later write has taken the place over, its hazard has been reported.
+        words, origins = shared.words[width], shared.origins().reshape(-1, width)
+        if self.sizes is None:
+            for allocation, where, offsets in self.sources:
+                to = index if len(where) == len(index) else index[where]
+                words[to] = allocation.words[width].take(offsets >> SHIFT[width], axis=0)
+                origins[to] = (offsets + allocation.base)[:, None] + step
+            if len(self.zeros):
+                words[index[self.zeros]] = 0
+                origins[index[self.zeros]] = 0
+            return
         data = np.zeros((len(self.lanes), width), np.uint8)
         origin = np.zeros((len(self.lanes), width), np.int64)
-        step = np.arange(width)
         for allocation, where, offsets in self.sources:
             take = step < self.sizes[where][:, None]
-            index = np.where(take, offsets[:, None] + step, 0)
-            data[where] = np.where(take, allocation.data[index], 0)
-            origin[where] = np.where(take, allocation.base + index, 0)
-        index = self.to >> SHIFT[width]
-        # Where a later write has taken the place over, its hazard has been reported.
+            at = np.where(take, offsets[:, None] + step, 0)
+            data[where] = np.where(take, allocation.data[at], 0)
+            origin[where] = np.where(take, allocation.base + at, 0)
         shared.data.reshape(-1, width)[index] = data
-        shared.origins().reshape(-1, width)[index] = origin
+        origins[index] = origin
 
 
 @instruction("cp.async")
@@ -95,13 +108,13 @@ def cp_async(d: Decoder) -> None:
         else:
             size = d.src(rest[0], "u32")
     ins = d.ins
+    to_patterns, patterns = SharedPatterns(to, width), GlobalPatterns(source, width)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         some = None if m is None else np.flatnonzero(m)
         lanes = LANES if some is None else some
-        to_addr, from_addr = to.values(w, some), source.values(w, some)
-        sizes = np.full(len(lanes), width, np.int64)
+        reads, sizes = lanes, None
         if size is not None:
             given = w.v[3][size]
             sizes = (given if some is None else given[some]).astype(np.int64)
@@ -110,50 +123,84 @@ def cp_async(d: Decoder) -> None:
         elif ignore is not None:
             row, negated = ignore
             flags = w.v[9][row] ^ negated
-            sizes[flags if some is None else flags[some]] = 0
-        _issue(f, ins, lanes, to_addr, from_addr, width, sizes)
+            sizes = np.where(flags if some is None else flags[some], 0, width)
+        chosen = None
+        if sizes is not None:
+            chosen = np.flatnonzero(sizes)
+            reads = lanes[chosen]
+            if (sizes[chosen] == width).all():
+                sizes = None
+                chosen = None if len(chosen) == len(lanes) else chosen
+        target = to_patterns.of(w, some)
+        if not target.own:
+            _refuse_target(f, ins, lanes, target.addr, width)
+        machine = w.cta.machine
+        found = patterns.of(w, some if chosen is None else reads) if sizes is None and len(reads) else None
+        sources: list[Any] = []
+        zeros = LANES[:0]
+        if found is not None:
+            allocation, offsets, extra = found
+            _order_source(w, ins, allocation, reads, offsets, width)
+            machine.performance.add("uncoalesced", ins, extra)
+            sources = [(allocation, np.arange(len(lanes)) if chosen is None else chosen, offsets)]
+            if chosen is not None:
+                zeros = np.setdiff1d(np.arange(len(lanes)), chosen)
+        elif len(reads):
+            if sizes is None:
+                sizes = np.full(len(lanes), width, np.int64)
+                if chosen is not None:
+                    sizes[np.setdiff1d(np.arange(len(lanes)), chosen)] = 0
+            sources = _sources(f, ins, lanes, source.values(w, some), width, sizes)
+        else:
+            sizes, zeros = None, np.arange(len(lanes))
+        access.check_write(w, ins, w.cta, lanes, target.addr, width, "cp.async")
+        copies = copies_of(w)
+        event = w.cta.cluster.events.new(copies.column, _NEVER, w.access("cp.async", ins), unordered=True)
+        w.cta.shared.write(width, target.index, (lanes + event)[:, None], event + 31)
+        machine.performance.add("bank-conflict", ins, target.extra)
+        agent = CopyAgent(w, ins, lanes, target.addr, sources, width, sizes, zeros)
+        agent.event = event + int(lanes[0])
+        copies.open.append(agent)
+        machine.issue(agent)
 
     d.visible(run)
 
 
-def _issue(f: Frame, ins: Instruction, lanes: Any, to: Any, source: Any, width: int, sizes: Any) -> None:
-    w = f.w
-    machine = w.cta.machine
-    reads = np.flatnonzero(sizes > 0)
-    sources: list[Any] = []
-    if len(reads):
-        src = source[reads]
-        bad = np.flatnonzero(src & (width - 1))
-        if len(bad):
-            access.misaligned(f, ins, int(src[bad[0]]), width, lanes[reads[bad]])
-        everything = reads
-        whole = sizes[reads] == width
-        for full in (True, False):
-            chosen = everything[whole == full]
-            # Where less than the whole is read, only that much need be inside the array.
-            for lane in [chosen] if full and len(chosen) else [np.array([i]) for i in chosen if not full]:
-                n = width if full else 1
-                if not full:
-                    global_access.locate(f, ins, lanes[lane], source[lane] + sizes[lane] - 1, 1, "read of")
-                for allocation, where, offsets in global_access.locate(
-                    f, ins, lanes[lane], source[lane], n, "read of"
-                ):
-                    picked = lane if where is None else lane[where]
-                    _order_source(w, ins, allocation, lanes[picked], offsets, n)
-                    sources.append((allocation, picked, offsets))
-        machine.performance.global_(ins, src, width)
+_NEVER = int(NEVER)
+
+
+def _refuse_target(f: Frame, ins: Instruction, lanes: Any, to: Any, width: int) -> None:
+    """Report a destination that is misaligned, in another CTA or out of bounds."""
     for _, where, _ in access.owner(f, ins, to, width):
         if where is not None:
             access.misaligned(f, ins, int(to[where[0]]), width, lanes)
-    access.check_write(w, ins, w.cta, lanes, to, width, "cp.async")
-    copies = copies_of(w)
-    event = w.cta.cluster.events.new(copies.column, int(NEVER), w.access("cp.async", ins), unordered=True)
-    w.cta.shared.write(width, to >> SHIFT[width], (lanes + event)[:, None], event + 31)
-    machine.performance.shared(ins, to, width)
-    agent = CopyAgent(w, ins, lanes, to, sources, width, sizes)
-    agent.event = event + int(lanes[0])
-    copies.open.append(agent)
-    machine.issue(agent)
+    access.shared_bounds(f.w, ins, f.w.cta.shared, to, width, lanes, "write to")
+
+
+def _sources(f: Frame, ins: Instruction, lanes: Any, source: Any, width: int, sizes: Any) -> list[Any]:
+    """Where copies of which some take less than ``width`` bytes come from: (allocation, positions, offsets)."""
+    w, sources = f.w, []
+    reads = np.flatnonzero(sizes > 0)
+    src = source[reads]
+    bad = np.flatnonzero(src & (width - 1))
+    if len(bad):
+        access.misaligned(f, ins, int(src[bad[0]]), width, lanes[reads[bad]])
+    whole = sizes[reads] == width
+    for full in (True, False):
+        chosen = reads[whole == full]
+        # Where less than the whole is read, only that much need be inside the array.
+        for lane in [chosen] if full and len(chosen) else [np.array([i]) for i in chosen if not full]:
+            n = width if full else 1
+            if not full:
+                global_access.locate(f, ins, lanes[lane], source[lane] + sizes[lane] - 1, 1, "read of")
+            for allocation, where, offsets in global_access.locate(
+                f, ins, lanes[lane], source[lane], n, "read of"
+            ):
+                picked = lane if where is None else lane[where]
+                _order_source(w, ins, allocation, lanes[picked], offsets, n)
+                sources.append((allocation, picked, offsets))
+    w.cta.machine.performance.global_(ins, src, width)
+    return sources
 
 
 def _order_source(w: Warp, ins: Instruction, allocation: Any, lanes: Any, offsets: Any, width: int) -> None:

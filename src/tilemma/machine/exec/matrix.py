@@ -13,6 +13,7 @@ from tilemma.machine.catalogue import SparseMetadata
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.isa import forms, fragments, numerics, sparse
+from tilemma.machine.patterns import SharedPatterns
 from tilemma.machine.state import LANES, Frame
 
 _SHARED = ("shared", "shared::cta")
@@ -40,24 +41,39 @@ def ldmatrix(d: Decoder) -> None:
     rows = _rows(d, d.operands[0], write=True)
     if len(rows) != num:
         d.bad(f"{len(rows)} registers for x{num}")
-    address = d.address(d.operands[1])
+    patterns = SharedPatterns(d.address(d.operands[1]), 16)
     the_map = fragments.ldmatrix_map(num, trans)
-    which = np.arange(num)[None, :, None]
+    # For each register, the two halves of each lane: matrix, row and column of the tile as loaded.
+    which = np.arange(num)[:, None, None]
+    at_rows, at_columns = the_map.rows.transpose(1, 0, 2), the_map.cols.transpose(1, 0, 2)
+    halves = (which * 64 + at_rows * 8 + at_columns).reshape(-1)
     lanes = LANES[: 8 * num]
     ins = d.ins
     ids = [d.register_id(x) for x in d.items(d.operands[0])]
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
-        aligned.whole_warp(f, ins, m)
-        addr = address.values(w, None)[: 8 * num]
-        words = access.shared_load(f, ins, lanes, addr, 16, "ldmatrix")
-        w.cta.machine.performance.shared(ins, addr, 16)
-        tiles = words.view(np.uint16).reshape(num, 8, 8)
-        halves = tiles[which, the_map.rows, the_map.cols]
-        regs = np.ascontiguousarray(halves).view(np.uint32)[:, :, 0]
-        w.cta.registers["32"][rows, w.index] = regs.T
-        provenance.matrix_loaded(w, ids, addr, the_map)
+        if m is not None:
+            aligned.whole_warp(f, ins, m)
+        pattern = patterns.of(w, lanes)
+        addr = pattern.addr
+        if pattern.own:
+            words = access.load_words(w, ins, w.cta, lanes, addr, pattern.index, 16, "ldmatrix")
+            w.cta.machine.performance.add("bank-conflict", ins, pattern.extra)
+        else:
+            words = access.shared_load(f, ins, lanes, addr, 16, "ldmatrix")
+            w.cta.machine.performance.shared(ins, addr, 16)
+        loaded = words.reshape(-1).view(np.uint16).take(halves).view(np.uint32).reshape(num, 32)
+        u32 = w.v[3]
+        for i, row in enumerate(rows):
+            u32[row][:] = loaded[i]
+        origin = w.cta.shared.origin
+        if origin is not None:
+            if pattern.halves is None:
+                pattern.halves = addr.reshape(num, 8)[which, at_rows] + 2 * at_columns
+            origins = origin.take(pattern.halves)
+            for i, register in enumerate(ids):
+                w.origins[register] = origins[i]
 
     d.visible(run)
 
@@ -79,7 +95,7 @@ def stmatrix(d: Decoder) -> None:
         w = f.w
         aligned.whole_warp(f, ins, m)
         addr = address.values(w, None)[: 8 * num]
-        regs = np.ascontiguousarray(w.cta.registers["32"][rows, w.index].T)
+        regs = np.ascontiguousarray(w.cta.registers["32"][w.index, rows].T)
         halves = regs.view(np.uint16).reshape(32, num, 2)
         tiles = np.empty((num, 8, 8), np.uint16)
         tiles[which, the_map.rows, the_map.cols] = halves
@@ -170,24 +186,106 @@ class Fragment:
         if len(self.rows) != need:
             d.bad(f"operand {letter} has {len(self.rows)} registers, .{name} needs {need}")
         self.integer = not dtype(name).is_float
+        # Whether each value is one element of the register file as an array of its type.
+        self.direct = dtype(name).bits >= 8 and layout is None
+        if self.direct:
+            self.index = self._elements()
+
+    def _elements(self) -> Any:
+        """For each element of the tile, its place in the warp's registers as elements of its type."""
+        per = fragments.elements_per_register(self.name)
+        value = np.arange(self.at[0].shape[1])
+        place = (self.rows[value // per] * 32 + np.arange(32)[:, None]) * per + value % per
+        index = np.empty(self.extent, np.int64)
+        index[self.at] = place
+        return index
 
     def values(self, w: Any) -> Any:
         """The values that each lane holds, [32, values]."""
-        return fragments.unpack(np.ascontiguousarray(w.cta.registers[self.cls][self.rows, w.index].T), self.name)
+        return fragments.unpack(np.ascontiguousarray(w.cta.registers[self.cls][w.index, self.rows].T), self.name)
 
     def load(self, w: Any) -> Any:
         """The tile, from the warp's registers."""
+        if self.direct:
+            return load_elements(w, self.cls, self.name, self.index)
         tile = np.empty(self.extent, np.int64 if self.integer else np.float64)
         tile[self.at] = self.values(w)
         return tile
 
     def store(self, w: Any, tile: Any) -> None:
         """The tile, to the warp's registers."""
-        self.put(w, tile[self.at])
+        if self.direct:
+            store_elements(w, self.cls, self.name, self.index, tile)
+        else:
+            self.put(w, tile[self.at])
 
     def put(self, w: Any, values: Any) -> None:
         """Each lane's values, [32, values], to the warp's registers."""
-        w.cta.registers[self.cls][self.rows, w.index] = fragments.pack(values, self.name).T
+        w.cta.registers[self.cls][w.index, self.rows] = fragments.pack(values, self.name).T
+
+
+def load_elements(w: Any, cls: str, name: str, index: Any) -> Any:
+    """Elements of the warp's registers, whose class is seen as an array of the type ``name``."""
+    if name == "tf32":
+        return (w.flat["32"].take(index) & np.uint32(0xFFFFE000)).view(np.float32)
+    values = w.flat[cls].view(dtype(name).numpy).take(index)
+    return values if dtype(name).is_float else values.astype(np.int64)
+
+
+def store_elements(w: Any, cls: str, name: str, index: Any, values: Any) -> None:
+    """The inverse; values of another type are converted."""
+    w.flat[cls].view(dtype(name).numpy).put(index, values.astype(dtype(name).numpy, copy=False))
+
+
+class Multiply:
+    """One mma.sync on dense tiles; ``form`` is equal for those that may be multiplied together."""
+
+    def __init__(self, ins: Any, form: Any, a: Fragment, b: Fragment, c: Fragment, out: Fragment) -> None:
+        self.ins, self.form, self.a, self.b, self.c, self.out = ins, form, a, b, c, out
+        _, types, _, _ = form
+        self.bits = dtype(types[1]).bits if types[1] != "tf32" else 32
+
+    def check(self, w: Any) -> None:
+        """Check the origins of the operands."""
+        if provenance.wanted(w, self.ins):
+            provenance.check_mma(w, self.ins, self.a, self.b, self.bits)
+
+    def __call__(self, f: Frame, m: Any) -> None:
+        w = f.w
+        if m is not None:
+            aligned.whole_warp(f, self.ins, m)
+        self.check(w)
+        _, (td, ta, tb, _), satfinite, bitop = self.form
+        tiles = self.a.load(w), self.b.load(w), self.c.load(w)
+        self.out.store(w, numerics.product(*tiles, ta, tb, td, satfinite=satfinite, bitop=bitop))
+
+    def together(self, all_of_them: list[Multiply]) -> Any:
+        """The function of a warp that executes several, none of which reads what another one writes."""
+        operands = [[getattr(x, letter) for x in all_of_them] for letter in ("a", "b", "c", "out")]
+        if not all(fragment.direct for group in operands for fragment in group):
+
+            def one_by_one(f: Frame) -> None:
+                for x in all_of_them:
+                    x(f, None)
+
+            return one_by_one
+        (a, b, c, out), (cls_a, cls_b, cls_c, cls_out) = (
+            [np.stack([x.index for x in group]) for group in operands],
+            [group[0].cls for group in operands],
+        )
+        _, (td, ta, tb, tc), satfinite, bitop = self.form
+
+        def at_once(f: Frame) -> None:
+            w = f.w
+            for x in all_of_them:
+                x.check(w)
+            tiles = (
+                load_elements(w, cls_a, ta, a), load_elements(w, cls_b, tb, b), load_elements(w, cls_c, tc, c),
+            )  # fmt: skip
+            y = numerics.product(*tiles, ta, tb, td, satfinite=satfinite, bitop=bitop)
+            store_elements(w, cls_out, td, out, y)
+
+        return at_once
 
 
 def _mma(d: Decoder, shape: Any, types: Any, satfinite: bool, bitop: Any) -> None:
@@ -196,15 +294,12 @@ def _mma(d: Decoder, shape: Any, types: Any, satfinite: bool, bitop: Any) -> Non
     b = Fragment(d, d.operands[2], shape, "B", tb, write=False)
     c = Fragment(d, d.operands[3], shape, "C", tc, write=False)
     out = Fragment(d, d.operands[0], shape, "D", td, write=True)
-    ins, bits = d.ins, dtype(ta).bits if ta != "tf32" else 32
+    multiply = Multiply(d.ins, (shape, types, satfinite, bitop), a, b, c, out)
 
     def run(f: Frame, m: Any) -> None:
-        w = f.w
-        aligned.whole_warp(f, ins, m)
-        if provenance.wanted(w, ins):
-            provenance.check_mma(w, ins, a, b, bits)
-        out.store(w, numerics.mma(a.load(w), b.load(w), c.load(w), ta, tb, td, satfinite=satfinite, bitop=bitop))
+        multiply(f, m)
 
+    run.multiply = multiply  # type: ignore[attr-defined]
     d.visible(run)
 
 

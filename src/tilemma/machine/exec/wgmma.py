@@ -305,7 +305,7 @@ class Operation(Agent):
         warps = slice(4 * group.number, 4 * group.number + 4)
         file = cta.registers["32"]
         if form.in_registers:
-            regs = np.ascontiguousarray(file[form.a_rows, warps].transpose(1, 2, 0)).reshape(128, -1)
+            regs = np.ascontiguousarray(file[warps, form.a_rows].transpose(0, 2, 1)).reshape(128, -1)
             tile = np.empty((64, form.ka), np.float64)
             tile[fragments.wgmma_fragment(form.n, form.ka, "A", form.ta)] = fragments.unpack(regs, form.ta)
             values["A"] = tile
@@ -314,11 +314,11 @@ class Operation(Agent):
         at = fragments.wgmma_fragment(form.n, form.k, "D", form.td)
         total = np.zeros((64, form.n))
         if self.scale:
-            regs = np.ascontiguousarray(file[form.d_rows, warps].transpose(1, 2, 0)).reshape(128, -1)
+            regs = np.ascontiguousarray(file[warps, form.d_rows].transpose(0, 2, 1)).reshape(128, -1)
             total[at] = fragments.unpack(regs, form.td)
         if form.sparse:
             fields = sparse.metadata_fields(
-                file[form.metadata, warps].reshape(128), form.k, form.ta, form.selector
+                file[warps, form.metadata].reshape(128), form.k, form.ta, form.selector
             )
             check_metadata(self.warp.root, self.instruction, fields, form.ta, ordered=False)
             columns = sparse.stored_columns(fields, form.ta)
@@ -326,7 +326,7 @@ class Operation(Agent):
         else:
             result = numerics.mma(a, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
         packed = fragments.pack(result[at], form.td).reshape(4, 32, -1)
-        file[form.d_rows, warps] = packed.transpose(2, 0, 1)
+        file[warps, form.d_rows] = packed.transpose(0, 2, 1)
         group.operations.pop(self.serial, None)
 
 

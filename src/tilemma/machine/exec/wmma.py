@@ -100,13 +100,13 @@ class Registers:
     def load(self, w: Any) -> Any:
         """The tile that the lanes hold."""
         at = self.at
-        values = fragments.unpack(np.ascontiguousarray(w.cta.registers[self.cls][self.rows, w.index].T), at.name)
+        values = fragments.unpack(np.ascontiguousarray(w.cta.registers[self.cls][w.index, self.rows].T), at.name)
         flat = np.zeros(at.rows * at.columns, np.float64 if dtype(at.name).is_float else np.int64)
         flat[at.index] = values
         return flat.reshape(at.rows, at.columns)
 
     def store(self, w: Any, tile: Any) -> None:
-        w.cta.registers[self.cls][self.rows, w.index] = fragments.pack(
+        w.cta.registers[self.cls][w.index, self.rows] = fragments.pack(
             tile.reshape(-1)[self.at.index], self.at.name
         ).T
 
@@ -120,11 +120,11 @@ class Registers:
             for i in range(per):
                 raw |= parts[:, :, i] << (bits * i)
         word = np.uint64 if self.cls == "64" else np.uint32
-        w.cta.registers[self.cls][self.rows, w.index] = np.ascontiguousarray(raw).view(word).reshape(32, -1).T
+        w.cta.registers[self.cls][w.index, self.rows] = np.ascontiguousarray(raw).view(word).reshape(32, -1).T
 
     def raw(self, w: Any) -> Any:
         """The registers as words of an element each, [32, each]; elements of 8 bits and more."""
-        values = np.ascontiguousarray(w.cta.registers[self.cls][self.rows, w.index].T)
+        values = np.ascontiguousarray(w.cta.registers[self.cls][w.index, self.rows].T)
         return values.view(f"u{self.at.bits // 8}").reshape(32, -1)
 
 

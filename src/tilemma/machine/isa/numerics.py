@@ -449,10 +449,26 @@ def mma(
     clamp.  b1 counts the bits of ``a ^ b`` or ``a & b``.
     """
     with np.errstate(all="ignore"):
-        product = a.astype(np.float64, copy=False) @ b.astype(np.float64, copy=False)
-        if dtype(d_type).is_float:
-            y = product + c.astype(np.float64, copy=False)
-            return convert(y, "f64", d_type, "rn")
+        return product(a, b, c, a_type, b_type, d_type, satfinite=satfinite, bitop=bitop)
+
+
+def product(
+    a: Array,
+    b: Array,
+    c: Array,
+    a_type: str,
+    b_type: str,
+    d_type: str,
+    *,
+    satfinite: bool = False,
+    bitop: Literal["xor", "and"] | None = None,
+) -> Array:
+    """``mma`` where floating-point warnings are off already."""
+    product = a.astype(np.float64, copy=False) @ b.astype(np.float64, copy=False)
+    target = dtype(d_type)
+    if target.is_float:
+        product += c
+        return _canonical(product.astype(target.numpy, copy=False), target.name)
     if bitop == "xor":
         ones = a.astype(np.int64).sum(-1)[..., :, None] + b.astype(np.int64).sum(-2)[..., None, :]
         counts = ones - 2 * product.astype(np.int64)
