@@ -416,9 +416,7 @@ def store_words(
 ) -> None:  # fmt: skip
     """Write words of one CTA, checked; ``distinct``: no two lanes name the same."""
     cluster = w.cta.cluster
-    event = cluster.events.new(
-        w.first, cluster.clocks.now[w.row], w.access(kind, ins), unordered=cta is not w.cta
-    )
+    event = cluster.events.new(w.first, cluster.clocks.now[w.row], w.access(kind, ins), unordered=cta is not w.cta)
     index = check_write(w, ins, cta, lanes, addr, width, kind, values)
     packed = lanes + event
     shared = cta.shared

@@ -28,6 +28,8 @@ Rows: TypeAlias = slice | npt.NDArray[Any]
 # The clock of an operation that has not completed: nobody can know it.
 NEVER = np.int32(2**31 - 1)
 
+_most = np.maximum.reduce
+
 _LANE_BITS = 5
 # Accesses that a CTA barrier alone does not order (asynchronous ones, those from other CTAs) carry this bit,
 # so that the fast path, a comparison with the last barrier's event number, never takes them as ordered.
@@ -109,9 +111,8 @@ class Clocks:
 
     def release(self, rows: Rows, warp: int) -> Message:
         """What the threads ``rows`` of one warp know and did, to be handed on."""
-        message = Message(
-            self.seen[rows].max(axis=0), self.fenced[rows].max(axis=0), self.cluster, self.foreign[warp] or None
-        )
+        used, foreign = self.used, self.foreign[warp] or None
+        message = Message(_most(self.seen[rows, :used]), _most(self.fenced[rows, :used]), self.cluster, foreign)
         self.tick(warp)
         return message
 
@@ -122,11 +123,10 @@ class Clocks:
         if message.cluster != self.cluster:
             return
         for mine, theirs in ((self.seen, message.seen), (self.fenced, message.fenced)):
-            n = len(theirs)
-            part = mine[rows]
-            np.maximum(part[:, :n], theirs, out=part[:, :n])
+            part = mine[rows, : len(theirs)]
+            np.maximum(part, theirs, out=part)
             if not isinstance(rows, slice):
-                mine[rows] = part
+                mine[rows, : len(theirs)] = part
 
     def _acquire_foreign(self, rows: Rows, message: Message) -> None:
         first = rows.start if isinstance(rows, slice) else int(rows[0])
@@ -142,7 +142,8 @@ class Clocks:
 
     def synchronise(self, rows: Rows, warps: list[int]) -> None:
         """A barrier among ``rows``, which lie in ``warps``: all learn what any knows."""
-        message = Message(self.seen[rows].max(axis=0), self.fenced[rows].max(axis=0), self.cluster)
+        used = self.used
+        message = Message(_most(self.seen[rows, :used]), _most(self.fenced[rows, :used]), self.cluster)
         for warp in warps:
             if self.foreign[warp]:
                 message.foreign = _merge_foreign(message.foreign, self.foreign[warp])
@@ -152,10 +153,11 @@ class Clocks:
 
     def fence_proxy(self, rows: Rows, warp: int) -> None:
         """`fence.proxy.async`: what the threads know in the generic proxy holds in the async proxy too."""
-        part = self.fenced[rows]
-        np.maximum(part, self.seen[rows], out=part)
+        used = self.used
+        part = self.fenced[rows, :used]
+        np.maximum(part, self.seen[rows, :used], out=part)
         if not isinstance(rows, slice):
-            self.fenced[rows] = part
+            self.fenced[rows, :used] = part
         self.tick(warp)
 
     def learn(self, rows: Rows, column: Any, clock: Any, *, fenced: bool = True) -> None:

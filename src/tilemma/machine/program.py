@@ -20,7 +20,7 @@ from tilemma.machine.element_types import float_registers
 from tilemma.machine.inlining import inlined
 from tilemma.machine.memory import word_views
 from tilemma.machine.problems import BadOperand
-from tilemma.machine.state import CLASS_DTYPE
+from tilemma.machine.state import ALL_LANES, CLASS_DTYPE
 from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable, Vector
 
 ALU, VISIBLE, BRANCH, EXIT = range(4)
@@ -309,21 +309,25 @@ def _instrument(program: Program, step: Step) -> None:
     if not (reads or writes or touches):
         return
     inner, visible, instruction = step.run, step.kind != ALU, step.instruction
-    names = program.register_names
+    names, everywhere = program.register_names, dict.fromkeys(writes, ALL_LANES)
     written = frozenset(step.writes)
     check_reads = _undefined_check(reads, instruction, names)
 
     def checked(x: Any, m: Any) -> Any:
         w = x.w if visible else x
-        active = w.live if m is None else m
+        active = ALL_LANES if m is None else m
         if reads:
             check_reads(w, m)
         if touches:
             _touch(w, m, touches, written, instruction, names)
         result = inner(x, m)
+        if m is None and w.full:
+            w.defined.update(everywhere)
+            return result
         for r in writes:
             known = w.defined.get(r)
-            w.defined[r] = active.copy() if known is None else known | active
+            if known is not ALL_LANES:
+                w.defined[r] = active.copy() if known is None else known | active
         return result
 
     step.run = checked
@@ -341,9 +345,11 @@ def _undefined_check(reads: Any, instruction: Instruction, names: Any) -> Callab
     """A function that reports those of ``reads`` that an active lane has not written."""
 
     def check(w: Any, m: Any) -> None:
-        active = w.live if m is None else m
+        active = ALL_LANES if m is None else m
         for r in reads:
             known = w.defined.get(r)
+            if known is ALL_LANES:
+                continue
             bad = active if known is None else active & ~known
             if bad.any():
                 report_undefined(w, instruction, names[r], np.flatnonzero(bad))

@@ -20,7 +20,7 @@ from tilemma.machine.catalogue import OperandLayout
 from tilemma.machine.memory import Allocation
 
 # Executions of one instruction, by all warps together, that are looked at.
-_LOOKS = 64
+_LOOKS = 16
 
 
 def wanted(w: Any, ins: Any) -> bool:

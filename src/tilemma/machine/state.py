@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Mask = npt.NDArray[np.bool_]
 LANES = np.arange(32)
+ALL_LANES = np.ones(32, bool)
 
 # Views of a warp's registers by PTX type: index into ``Warp.v``.
 U16, S16, F16, U32, S32, F32, U64, S64, F64, PRED = range(10)

@@ -10,6 +10,7 @@ Two operations synchronise only where each one's scope includes the other's thre
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,15 @@ class Released:
 
 def scope_of(ins: Instruction) -> int:
     """The scope of a strong operation: that in its opcode, else `.gpu`, for volatile ones `.sys`."""
-    for part in ins.parts[1:]:
+    return _scope_of(ins.parts)
+
+
+@cache
+def _scope_of(parts: tuple[str, ...]) -> int:
+    for part in parts[1:]:
         if part in _RANK:
             return _RANK[part]
-    return _RANK["sys"] if "volatile" in ins.parts else GPU
+    return _RANK["sys"] if "volatile" in parts else GPU
 
 
 def includes(scope: int, owner: Cta, other: Cta) -> bool:

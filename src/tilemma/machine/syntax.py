@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -138,7 +139,12 @@ class Instruction:
     @property
     def parts(self) -> tuple[str, ...]:
         """The opcode at its dots; ``::`` stays inside a part."""
-        return tuple(self.opcode.split("."))
+        return _parts(self.opcode)
+
+
+@cache
+def _parts(opcode: str) -> tuple[str, ...]:
+    return tuple(opcode.split("."))
 
 
 @dataclass(frozen=True, slots=True)

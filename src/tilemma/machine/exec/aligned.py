@@ -9,16 +9,22 @@ import numpy as np
 
 from tilemma.machine.catalogue import AlignedUnderDivergence
 from tilemma.machine.hazards import ranges
-from tilemma.machine.state import Frame
+from tilemma.machine.state import ALL_LANES, LANES, Frame
 from tilemma.machine.syntax import Instruction
+
+# A member mask of all lanes in each lane.
+_ALL = b"\xff" * 128
 
 
 def by_mask(run: Callable[[Frame, Any], None], row: int) -> Callable[[Frame, Any], None]:
     """``run`` once for each member mask in register row ``row``: lanes in step may name several."""
 
     def for_each_mask(f: Frame, m: Any) -> None:
-        active = f.w.live if m is None else m
         masks = f.w.v[3][row]
+        if m is None and masks.tobytes() == _ALL:
+            run(f, m)
+            return
+        active = f.w.live if m is None else m
         values = masks[active]
         if (values == values[0]).all():
             run(f, m)
@@ -40,7 +46,9 @@ def whole_warp(f: Frame, ins: Instruction, m: Any) -> None:
 
 def members(f: Frame, ins: Instruction, m: Any, mask: int) -> Any:
     """The live lanes named by ``mask``; reports lanes of it that are elsewhere, or executing lanes not in it."""
-    named = (mask >> np.arange(32) & 1).astype(bool) & f.w.live
+    if m is None and mask == 0xFFFFFFFF and f.w.live.all():
+        return ALL_LANES
+    named = (mask >> LANES & 1).astype(bool) & f.w.live
     active = f.w.live if m is None else m
     if (named != active).any():
         _report(f, ins, active, named)

@@ -29,7 +29,8 @@ class Copies:
         self.number = 0
         # Issued and not committed; then, for each lane, the numbers of its groups and what is in them.
         self.open: list[CopyAgent] = []
-        self.groups: list[list[int]] = [[] for _ in range(32)]
+        # While all lanes have the same groups, one list is the list of each.
+        self.groups: list[list[int]] = [[]] * 32
         self.content: dict[int, list[CopyAgent]] = {}
 
 
@@ -222,13 +223,27 @@ def commit(d: Decoder) -> None:
     def run(f: Frame, m: Any) -> None:
         w = f.w
         copies = copies_of(w)
-        copies.number += 1
-        lanes = f.lanes if m is None else np.flatnonzero(m)
-        _close(w, copies, lanes, copies.number)
-        for lane in lanes:
-            copies.groups[lane].append(copies.number)
+        _commit(w, copies, f.lanes if m is None else np.flatnonzero(m))
 
     d.visible(run)
+
+
+def _commit(w: Warp, copies: Copies, lanes: Any) -> None:
+    """Put the open copies of ``lanes`` into a new group."""
+    copies.number += 1
+    _close(w, copies, lanes, copies.number)
+    for groups in _lists(copies, lanes):
+        groups.append(copies.number)
+
+
+def _lists(copies: Copies, lanes: Any) -> list[list[int]]:
+    """The lists of groups of ``lanes``: one for all where the warp has always been together."""
+    groups = copies.groups
+    if groups[0] is groups[1]:
+        if len(lanes) == 32:
+            return groups[:1]
+        copies.groups = groups = [list(x) for x in groups]
+    return [groups[lane] for lane in lanes]
 
 
 def _close(w: Warp, copies: Copies, lanes: Any, number: int) -> None:
@@ -265,20 +280,16 @@ def wait(d: Decoder) -> None:
         copies = copies_of(w)
         lanes = f.lanes if m is None else np.flatnonzero(m)
         if everything:
-            copies.number += 1
-            _close(w, copies, lanes, copies.number)
-            for lane in lanes:
-                copies.groups[lane].append(copies.number)
+            _commit(w, copies, lanes)
         machine = w.cta.machine
-        clocks = np.zeros(len(lanes), np.int64)
+        last: list[int] = []
         finished: set[int] = set()
-        for i, lane in enumerate(lanes):
-            groups = copies.groups[lane]
+        for groups in _lists(copies, lanes):
             done = groups[: len(groups) - keep]
-            if done:
-                clocks[i] = done[-1]
-                finished.update(done)
-                del groups[: len(done)]
+            last.append(done[-1] if done else 0)
+            finished.update(done)
+            del groups[: len(done)]
+        clocks = np.array(last, np.int64)
         for number in sorted(finished):
             for agent in copies.content.pop(number, []):
                 agent.waited = True

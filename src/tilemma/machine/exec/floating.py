@@ -50,11 +50,20 @@ def fast_fma(a: Any, b: Any, c: Any) -> Any:
     """f32 ``a * b + c`` with one rounding: the product is exact in f64, the sum's error tells ties apart."""
     p = a.astype(np.float64) * b
     s = p + c
-    t = s - p
-    error = (p - (s - t)) + (c - t)
-    if np.any(error):
-        s = numerics._to_odd(s, error)  # which leaves alone the lanes that are not finite
-    return s.astype(np.float32)
+    result = s.astype(np.float32)
+    # Only a sum that looks like a tie of f32, or lies below its normal numbers, may be rounded twice.
+    suspect = (s.view(np.uint64) & _BELOW_F32) == _TIE
+    suspect |= (np.abs(result) < _TINY) & (s != 0)
+    if suspect.any():
+        t = s - p
+        error = (p - (s - t)) + (c - t)
+        return numerics._to_odd(s, error).astype(np.float32)  # which leaves alone the lanes that are not finite
+    return result
+
+
+# The bits of an f64 that an f32 lacks, and their value half way between two f32; the least normal f32, and more.
+_BELOW_F32, _TIE = np.uint64((1 << 29) - 1), np.uint64(1 << 28)
+_TINY = np.float32(2.0**-125)
 
 
 def _arith(d: Decoder, op: str, arity: int) -> None:

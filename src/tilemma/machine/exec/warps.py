@@ -13,6 +13,9 @@ from tilemma.machine.hazards import ranges
 from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import Instruction, Sink
 
+# Patterns of shifts that one instruction remembers.
+_PATTERNS = 256
+
 
 def _mask(f: Frame, m: Any, row: int) -> int:
     lane = f.lanes[0] if m is None else int(np.flatnonzero(m)[0])
@@ -33,10 +36,21 @@ def shfl(d: Decoder) -> None:
     a, b, c, mask = (d.src(x, "b32") for x in d.operands[1:5])
     d.membership = mask
     ins = d.ins
+    # By shift and clamp of each lane: whom whole warps read, and whether that is inside the segment.
+    patterns: dict[bytes, tuple[Any, Any]] = {}
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         u = w.v[3]
+        if m is None:
+            key = u[b].tobytes() + u[c].tobytes()
+            known = patterns.get(key)
+            if known is not None and _mask(f, m, mask) == 0xFFFFFFFF:
+                source, inside = known
+                u[o][:] = u[a].take(source)
+                if p >= 0:
+                    w.v[9][p][:] = inside
+                return
         named = aligned.members(f, ins, m, _mask(f, m, mask))
         shift = (u[b] & 31).astype(np.int64)
         clamp, segment = (u[c] & 31).astype(np.int64), (u[c] >> 8 & 31).astype(np.int64)
@@ -59,6 +73,8 @@ def shfl(d: Decoder) -> None:
         lost = reading & ~named[source]
         if lost.any():
             _report_lost(f, ins, np.flatnonzero(lost), source[lost])
+        elif m is None and named.all() and len(patterns) < _PATTERNS:
+            patterns[key] = source, inside
         value = u[a][source]
         _put(u[o], value, None if named.all() and m is None else named if m is None else m)
         if p >= 0:

@@ -26,7 +26,7 @@ from tilemma.machine.isa import descriptors, forms, fragments, numerics, sparse
 from tilemma.machine.memory import SHIFT
 from tilemma.machine.program import report_undefined
 from tilemma.machine.scheduler import AGAIN
-from tilemma.machine.state import Cta, Frame, Warp
+from tilemma.machine.state import ALL_LANES, Cta, Frame, Warp
 from tilemma.machine.syntax import Immediate, Instruction, Register, Vector
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
@@ -71,6 +71,7 @@ class Form:
             self.a_descriptor = d.src(operands[1], "b64")
         self.b_descriptor = d.src(operands[2], "b64")
         self.metadata = self.selector = -1
+        self._accumulators: Any = None
         if self.sparse:
             self.metadata, self.selector = d.src(operands[3], "b32"), d.immediate(operands[4])
             self.a_ids.append(d.register_id(operands[3]))
@@ -99,6 +100,17 @@ class Form:
         )  # fmt: skip
         if not verdict:
             d.refuse(verdict.reason)
+
+    def accumulators(self, rows: int) -> Any:
+        """For each element of D, its place in the warpgroup's register files of ``rows`` registers a warp."""
+        if self._accumulators is None:
+            per = fragments.elements_per_register(self.td)
+            at = fragments.wgmma_fragment(self.n, self.k, "D", self.td)
+            thread, value = np.arange(128)[:, None], np.arange(at[0].shape[1])
+            row = (thread // 32 * rows + self.d_rows[value // per]) * 32 + thread % 32
+            self._accumulators = np.empty((64, self.n), np.int64)
+            self._accumulators[at] = row * per + value % per
+        return self._accumulators
 
     def scales(self, w: Warp) -> bool:
         """Whether D is added to (scale-d)."""
@@ -175,6 +187,7 @@ class Operation(Agent):
         self.group, self.form, self.serial = group, form, serial
         self.descriptors = self._descriptors(w)
         self.scale = form.scales(w)
+        self._operands: list[tuple[str, Any, Any]] = []
         self.there: set[int] = set()
         self.knowledge: Knowledge | None = None
         self.finished = False
@@ -227,7 +240,9 @@ class Operation(Agent):
 
     def operands(self) -> list[tuple[str, Any, Any]]:
         """(letter, descriptor, element addresses [rows, k]) of the operands in shared memory."""
-        form, out = self.form, []
+        form, out = self.form, self._operands
+        if out:
+            return out
         if not form.in_registers:
             out.append(
                 ("A", self.descriptors[0], addresses(self.descriptors[0], 64, form.ka, form.bits, form.a_major))
@@ -309,13 +324,14 @@ class Operation(Agent):
             tile = np.empty((64, form.ka), np.float64)
             tile[fragments.wgmma_fragment(form.n, form.ka, "A", form.ta)] = fragments.unpack(regs, form.ta)
             values["A"] = tile
-        a = values["A"].astype(np.float64) * form.scale_a
-        b = values["B"].astype(np.float64) * form.scale_b
-        at = fragments.wgmma_fragment(form.n, form.k, "D", form.td)
-        total = np.zeros((64, form.n))
-        if self.scale:
-            regs = np.ascontiguousarray(file[warps, form.d_rows].transpose(0, 2, 1)).reshape(128, -1)
-            total[at] = fragments.unpack(regs, form.td)
+        a, b = values["A"].astype(np.float64), values["B"].astype(np.float64)
+        if form.scale_a != 1:
+            a *= form.scale_a
+        if form.scale_b != 1:
+            b *= form.scale_b
+        held = file[warps].reshape(-1)
+        accumulators, at = held.view(dtype(form.td).numpy), form.accumulators(file.shape[1])
+        total = accumulators.take(at) if self.scale else np.zeros((64, form.n))
         if form.sparse:
             fields = sparse.metadata_fields(
                 file[warps, form.metadata].reshape(128), form.k, form.ta, form.selector
@@ -324,9 +340,8 @@ class Operation(Agent):
             columns = sparse.stored_columns(fields, form.ta)
             result = sparse.sparse_mma(a, columns, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
         else:
-            result = numerics.mma(a, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
-        packed = fragments.pack(result[at], form.td).reshape(4, 32, -1)
-        file[warps, form.d_rows] = packed.transpose(0, 2, 1)
+            result = numerics.product(a, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
+        accumulators.put(at, result)
         group.operations.pop(self.serial, None)
 
 
@@ -399,7 +414,7 @@ def mma_async(d: Decoder) -> None:
             undefined = w.cta.machine.program.steps[index].maybe_undefined & frozenset(form.d_ids)
             for r in undefined:
                 known = w.defined.get(r)
-                if known is None or not known.all():
+                if known is not ALL_LANES and (known is None or not known.all()):
                     report_undefined(w, ins, form.names[r], range(32))
         serial = group.issued[w.index]
         group.issued[w.index] = serial + 1
@@ -493,7 +508,7 @@ def wait(d: Decoder) -> None:
             group.waiters.append(f)
             machine.suspend(f, f"the other warps of warpgroup {group.number} to issue the same wgmma")
             return AGAIN
-        for serial in range(end):
+        for serial in [s for s in group.operations if s < end]:
             operation = group.operations.get(serial)
             if operation is not None:
                 operation.waited = True

@@ -418,6 +418,11 @@ def _flip_sign(x: Array, size: int, *, xor: bool) -> Array:
 
 
 def _min_max(op: str, name: str, a: Array, b: Array, nan: bool) -> Array:
+    if name in ("f32", "f64"):
+        quick: Array = _EXTREMA[op, nan](a, b)
+        # Zeros have an order by their sign here, and NaN is the canonical one.
+        if not ((quick == 0) | (quick != quick)).any():
+            return quick
     x, y = _wide(a), _wide(b)
     less = (x < y) | ((x == y) & np.signbit(x) & ~np.signbit(y))
     first = less if op == "min" else ~less
@@ -425,6 +430,11 @@ def _min_max(op: str, name: str, a: Array, b: Array, nan: bool) -> Array:
     xn, yn = np.isnan(x), np.isnan(y)
     out = np.where(xn | yn, np.nan, out) if nan else np.where(xn, y, np.where(yn, x, out))
     return _store(out, name)
+
+
+_EXTREMA: dict[tuple[str, bool], Any] = {
+    ("min", False): np.fmin, ("max", False): np.fmax, ("min", True): np.minimum, ("max", True): np.maximum,
+}  # fmt: skip
 
 
 def mma(
