@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ def measure(job: Input, profile: cProfile.Profile | None = None) -> Measured:
 
 def serve(path: Path) -> None:
     """Measure the programs of a file whose numbers come on standard input, one answer a line."""
-    jobs = pickle.loads(path.read_bytes())
+    jobs = [Input(**x) for x in pickle.loads(path.read_bytes())]
     for line in sys.stdin:
         try:
             r = measure(jobs[int(line)])
@@ -180,8 +180,7 @@ def compare(jobs: list[Input], trees: list[Path], repeat: int) -> list[dict[str,
     """CPU seconds of each program with this tree and with the first of ``trees`` that runs it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "jobs"
-        plain = [Input(**{**vars(x)}) for x in jobs]
-        path.write_bytes(pickle.dumps(plain))
+        path.write_bytes(pickle.dumps([vars(x) for x in jobs]))
         servers = [Server(src, path) for src in (ROOT / "src", *trees)]
         rows = []
         for number, job in enumerate(jobs):
@@ -227,13 +226,14 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--against", type=Path, action="append", default=[], metavar="SRC")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--schedules", type=int, default=1000, help="at most so many schedules of each program")
     parser.add_argument("--only", default="", help="programs whose title contains this")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(options.serve)
         return 0
-    jobs = inputs(options.only)
+    jobs = [replace(x, schedules=min(x.schedules, options.schedules)) for x in inputs(options.only)]
     facts = {"cpus": os.cpu_count(), "load": os.getloadavg(), "python": sys.version.split()[0]}
     failed = False
     if options.against:

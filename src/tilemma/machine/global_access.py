@@ -127,9 +127,16 @@ def global_ordered(
     bad = unknown_global(w, events, (w.first + np.asarray(lanes))[:, None])
     if not bad.any():
         return
+    if kind == "atom":
+        # The lanes of one earlier instruction are excused together.
+        numbers = events >> 5
+        for number in np.unique(numbers[bad]):
+            event = w.cta.machine.event_of(int(number) << 5)
+            if event is None or (event.kind == "atom" and strong.morally_strong(event, w, ins)):
+                bad &= numbers != number
     for i, j in zip(*np.nonzero(bad), strict=True):
         event = w.cta.machine.event_of(int(events[i, j]))
-        if event is None or (event.kind == "atom" and kind == "atom" and strong.morally_strong(event, w, ins)):
+        if event is None:
             continue
         where = allocation.describe(int(offsets[i] + j))
         rows, columns = np.nonzero(bad)

@@ -142,6 +142,10 @@ def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None
         return None
     if len(allocation.shape) == 1:
         return _check_flat(w, ins, letter, allocation, origin, known)
+    if known.all():
+        regular = _regular(allocation, origin)
+        if regular is not None:
+            return regular
     along_k = None
     for axis, index in enumerate(coordinates(allocation, np.where(known, origin, addresses[0]))):
         by_row = _constant(index, known, 1)
@@ -157,6 +161,26 @@ def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None
         if len(np.unique(present)) < len(present):
             _say(w, ins, letter, allocation, "two columns of K come from the same place")
     return along_k
+
+
+def _regular(allocation: Allocation, origin: Any) -> Contraction | None:
+    """How a tile goes along K, told from its first row and column alone; None where that takes more.
+
+    Where each address is the sum of a step of its row and one of its column, and the two change different
+    indices, so does every element of the tile.
+    """
+    row, column = origin[0], origin[:, 0]
+    if not (origin == column[:, None] + (row - row[0])).all():
+        return None
+    found = None
+    for by_k, by_row in zip(coordinates(allocation, row), coordinates(allocation, column), strict=True):
+        if (by_k != by_k[0]).any():
+            if found is not None or (by_row != by_row[0]).any():
+                return None
+            found = by_k
+    if found is None or len(np.unique(found)) < len(found):
+        return None
+    return Contraction(allocation, found)
 
 
 def _check_flat(

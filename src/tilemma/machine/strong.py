@@ -81,18 +81,21 @@ def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -
     if not table:
         return
     scope = scope_of(ins)
-    for lane, a in zip(lanes, addr, strict=True):
-        found: Released | None = table.get(_key(f, int(a)))
-        if found is None:
-            continue
+    # The addresses of one instruction may hold one release.
+    takers: dict[int, tuple[Released, list[int]]] = {}
+    for lane, a in zip(lanes.tolist(), addr.tolist(), strict=True):
+        found: Released | None = table.get(_key(f, a))
+        if found is not None:
+            takers.setdefault(id(found), (found, []))[1].append(lane)
+    for found, takes in takers.values():
         if not (includes(scope, w.cta, found.cta) and includes(found.scope, found.cta, w.cta)):
             continue
         if order in ("acquire", "acq_rel"):
-            w.cta.cluster.clocks.acquire(_rows(f, [lane]), found.message)
+            w.cta.cluster.clocks.acquire(_rows(f, takes), found.message)
         elif order != "release":
             if w.brought is None:
                 w.brought = []
-            w.brought.append((int(lane), found))
+            w.brought.append((takes, found))
 
 
 def _key(f: Frame, address: int) -> Any:
@@ -117,16 +120,21 @@ def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) 
     if message is None:
         return
     table = w.cta.machine.released
-    for a in {int(x) for x in addr}:
+    # What is left where the same release was before is the same.
+    left: dict[int, Released] = {}
+    for a in set(addr.tolist()):
         key = _key(f, a)
         known: Released | None = table.get(key)
+        if id(known) in left:
+            table[key] = left[id(known)]
+            continue
         fresh = Message(
             message.seen.copy(), message.fenced.copy(), message.cluster, dict(message.foreign or {}) or None
         )
         # A sequence goes on only among operations whose scopes include each other.
         if known is not None and includes(known.scope, known.cta, w.cta) and includes(scope, w.cta, known.cta):
             _continue(fresh, known.message)
-        table[key] = Released(fresh, w.cta, scope)
+        left[id(known)] = table[key] = Released(fresh, w.cta, scope)
 
 
 def _continue(message: Message, earlier: Message) -> None:
@@ -146,10 +154,10 @@ def fence(f: Frame, rows: Any, scope: int = GPU) -> None:
     clocks = w.cta.cluster.clocks
     if w.brought:
         kept = []
-        for lane, found in w.brought:
+        for takes, found in w.brought:
             if includes(scope, w.cta, found.cta):
-                clocks.acquire(_rows(f, [lane]), found.message)
+                clocks.acquire(_rows(f, takes), found.message)
             else:
-                kept.append((lane, found))
+                kept.append((takes, found))
         w.brought = kept or None
     w.fence_message = scope, clocks.release(rows, w.row)

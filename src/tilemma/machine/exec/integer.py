@@ -26,7 +26,7 @@ def _in_place(d: Decoder, ufunc: Any, v: int, o: int, a: int, b: int) -> None:
     def run(w: Any, m: Any) -> None:
         r = w.v[v]
         if m is None:
-            ufunc(r[a], r[b], out=r[o])
+            ufunc(r[a], r[b], r[o])
         else:
             ufunc(r[a], r[b], out=r[o], where=m)
 
@@ -49,7 +49,20 @@ def function(d: Decoder, f: Callable[..., Any], out: str, *kinds: str, operands:
         else:
             np.copyto(v[vo][o], result, where=m, casting="unsafe")
 
-    d.alu(run)
+    if len(sources) == 1:
+        ((ka, a),) = sources
+
+        def of_one(w: Any, m: Any) -> None:
+            v = w.v
+            result = f(v[ka][a])
+            if m is None:
+                v[vo][o][:] = result
+            else:
+                np.copyto(v[vo][o], result, where=m, casting="unsafe")
+
+        d.alu(of_one)
+    else:
+        d.alu(run)
 
 
 def _bits_type(d: Decoder) -> str:
@@ -114,7 +127,11 @@ def mad(d: Decoder) -> None:
     mode = d.one_of(("lo", "hi", "wide"))
     d.only(kind)
     f, out = _product(mode, kind)
-    function(d, lambda a, b, c: f(a, b).astype(c.dtype) + c, out, kind, kind, out)
+    if mode == "lo":
+        # Wraps as the result's type does.
+        function(d, lambda a, b, c: a * b + c, out, kind, kind, out)
+    else:
+        function(d, lambda a, b, c: f(a, b).astype(c.dtype) + c, out, kind, kind, out)
 
 
 @instruction("mul24", "mad24")
@@ -189,7 +206,10 @@ def logic(d: Decoder) -> None:
 
     def run(w: Any, m: Any) -> None:
         p = w.v[9]
-        np.copyto(p[o], f(p[a] ^ na, p[b] ^ nb), where=True if m is None else m)
+        if m is None and not (na or nb):
+            f(p[a], p[b], p[o])
+        else:
+            np.copyto(p[o], f(p[a] ^ na, p[b] ^ nb), where=True if m is None else m)
 
     d.alu(run)
 

@@ -168,7 +168,12 @@ def _ld_param(d: Decoder, registers: Registers, address: AddressRow, width: int)
         d.bad(f"{width} bytes at offset {offset} of {size} bytes of parameters")
     index = offset >> shift
 
+    only = registers.rows[0] if len(registers.rows) == 1 and width < 16 and not registers.signed else None
+
     def run(w: Any, m: Any) -> None:
+        if m is None and only is not None:
+            w.v[only[0]][only[1]].fill(view[index])
+            return
         word = view[index : index + 1]
         lanes = None if m is None else np.flatnonzero(m)
         n = 32 if lanes is None else len(lanes)
@@ -444,6 +449,25 @@ def atomic_function(op: str, kind: str) -> Any:
     return table[op]
 
 
+def atomic_on_arrays(op: str, kind: str) -> Any:
+    """``atomic_function`` for arrays of words of addresses that all differ."""
+    if op == "exch":
+        return lambda a, b, c: b
+    if op == "cas":
+        return lambda a, b, c: np.where(a == b, c, a)
+    element = kind.removesuffix("x2")
+    if element in _FLOAT:
+        values = _FLOAT[element]
+        return lambda a, b, c: numerics.arith(op, element, a.view(values), b.view(values)).view(a.dtype)
+    integers = np.dtype(f"{'i' if kind[0] == 's' else 'u'}{TYPE_BYTES[kind]}")
+    functions = {
+        "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+        "xor": np.bitwise_xor, "inc": lambda a, b: np.where(a >= b, a.dtype.type(0), a + a.dtype.type(1)),
+        "dec": lambda a, b: np.where((a == 0) | (a > b), b, a - a.dtype.type(1)),
+    }  # fmt: skip
+    return lambda a, b, c: functions[op](a.view(integers), b.view(integers)).view(a.dtype)
+
+
 @instruction("atom", "red")
 def atom(d: Decoder) -> None:
     kind = d.type
@@ -461,7 +485,7 @@ def atom(d: Decoder) -> None:
     address = d.address(operands[0])
     value = data_registers(d, operands[1], kind, write=False)
     third = data_registers(d, operands[2], kind, write=False) if op == "cas" else None
-    f2 = atomic_function(op, kind)
+    f2, at_once = atomic_function(op, kind), atomic_on_arrays(op, kind)
     ins, size = d.ins, TYPE_BYTES[kind]
     width = value.size * len(value.rows)
     if kind == "b128" and op not in ("exch", "cas"):
@@ -492,7 +516,7 @@ def atom(d: Decoder) -> None:
             return
         b = value.gather(w, lanes, width).view(_WORD[size]).reshape(len(lanes), -1)
         c = third.gather(w, lanes, width) if third else None
-        before, after = _combine(f, f2, addr, old, b, c, _WORD[size])
+        before, after = _combine(f, f2, at_once, addr, old, b, c, _WORD[size])
         store(f, ins, lanes, addr, width, after.view(old.dtype).reshape(old.shape), "atom")
         if result is not None:
             result.scatter(w, lanes, before.view(old.dtype).reshape(old.shape))
@@ -517,10 +541,12 @@ def _exchange_wide(f: Frame, addr: Any, old: Any, b: Any, c: Any) -> tuple[Any, 
     return np.array([memory[int(a)] for a in addr], np.uint64), before
 
 
-def _combine(f: Frame, f2: Any, addr: Any, old: Any, b: Any, c: Any, word: Any) -> tuple[Any, Any]:
+def _combine(f: Frame, f2: Any, at_once: Any, addr: Any, old: Any, b: Any, c: Any, word: Any) -> tuple[Any, Any]:
     """Apply the lanes' operations in a random order: what each saw, and what each address ends with."""
     n = len(addr)
     cells = old.view(word).reshape(n, -1)
+    if len(set(addr.tolist())) == n:
+        return cells, at_once(cells, b, c if c is None else c[:, None])
     before, after = cells.copy(), cells.copy()
     order = list(range(n))
     f.w.cta.machine.random.shuffle(order)
