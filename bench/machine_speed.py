@@ -1,9 +1,9 @@
 """How fast the PTX machine runs, with all checks: python bench/machine_speed.py [--profile] [--json FILE].
 
 Twenty programs: six of our examples and fourteen kernels of tests/machine/corpus, which Triton and nvcc compiled.
-``--against SRC`` runs each also with another source tree (the `src` of a worktree), the two in turn in processes of
-their own, and prints how many times as fast this tree is: the least CPU time of ``--repeat`` runs of each, and the
-geometric mean.  Several trees may be named; the first that runs a program is its baseline.
+``--against SRC`` runs each also with another source tree (the `src` of a worktree), the two in turn in processes
+of their own, and prints how many times as fast this tree is: the least CPU time of ``--repeat`` runs of each, and
+the geometric mean.  Several trees may be named; the first that runs a program is its baseline.
 
 CPU seconds stand beside wall-clock ones: on a machine that does other work only they compare.  Two programs have a
 wall-clock target: one CTA of a 128x128x64-tile warp-specialised Hopper GEMM over K = 512 within 5 s, and the first

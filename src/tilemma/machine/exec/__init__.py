@@ -2,6 +2,7 @@
 
 from tilemma.machine.exec import (  # noqa: F401
     async_stores,
+    atomics,
     barriers,
     bulk,
     calls,

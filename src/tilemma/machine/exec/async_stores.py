@@ -13,8 +13,9 @@ from tilemma.machine import access, async_access
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import mbarriers
+from tilemma.machine.exec.atomics import atomic_function
 from tilemma.machine.exec.bulk import LoadAgent, knowledge_of
-from tilemma.machine.exec.memory import atomic_function, data_registers
+from tilemma.machine.exec.memory import data_registers
 from tilemma.machine.memory import SHARED_WINDOW, SHIFT
 from tilemma.machine.state import LANES, Access, Frame
 

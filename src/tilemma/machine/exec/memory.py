@@ -1,33 +1,32 @@
-"""ld, st, atom and red (PTX ISA, "Data Movement and Conversion", "Parallel Synchronization")."""
+"""ld and st (PTX ISA, "Data Movement and Conversion Instructions")."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tilemma.machine import access, element_types, global_access, provenance, strong
 from tilemma.machine.catalogue import OutOfBounds
 from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
-from tilemma.machine.isa import numerics
 from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from tilemma.machine.patterns import GlobalPatterns, SharedPatterns
 from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import TYPE_BYTES, Operand, Symbol
 
-_SPACES = {
+SPACES = {
     "global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "shared", "local": "local",
     "param": "param", "param::entry": "param", "const": "global",
 }  # fmt: skip
 _CACHE = {"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"}
-_SCOPE = {"cta", "cluster", "gpu", "sys"}
-_ORDER = {"weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
-_WORD = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+SCOPES = {"cta", "cluster", "gpu", "sys"}
+ORDERS = {"weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
+WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-def _hints(d: Decoder) -> None:
+def skip_hints(d: Decoder) -> None:
+    """Accept cache operators and eviction priorities, which change no value."""
     for m in d.mods:
         if m in _CACHE or m.startswith(("L1::", "L2::", "level::")):
             d.used.add(m)
@@ -46,7 +45,7 @@ class Registers:
         parts = (
             words
             if len(self.rows) == 1 and words.ndim == 1
-            else words.view(_WORD[self.size]).reshape(len(words), -1)
+            else words.view(WORDS[self.size]).reshape(len(words), -1)
         )
         for i, (view, row) in enumerate(self.rows):
             part = parts if parts.ndim == 1 else parts[:, i]
@@ -65,15 +64,15 @@ class Registers:
         if len(self.rows) == 1:
             view, row = self.rows[0]
             value = w.v[view][row] if lanes is None else w.v[view][row][lanes]
-            return value.astype(_WORD[self.size], copy=True)
+            return value.astype(WORDS[self.size], copy=True)
         n = 32 if lanes is None else len(lanes)
-        out = np.empty((n, len(self.rows)), _WORD[self.size])
+        out = np.empty((n, len(self.rows)), WORDS[self.size])
         for i, (view, row) in enumerate(self.rows):
             value = w.v[view][row]
             out[:, i] = value if lanes is None else value[lanes]
         if width == 16:
             return out.view(np.uint64).reshape(n, 2)
-        return out.view(_WORD[width]).reshape(n)
+        return out.view(WORDS[width]).reshape(n)
 
 
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
@@ -104,10 +103,10 @@ def _quad_registers(d: Decoder, operand: Operand, *, write: bool) -> Registers:
 @instruction("ld", "ldu")
 def ld(d: Decoder) -> None:
     kind = d.type
-    space = d.one_of(_SPACES, "generic")
-    order = d.one_of(_ORDER, "weak")
-    d.one_of(_SCOPE, "none")
-    _hints(d)
+    space = d.one_of(SPACES, "generic")
+    order = d.one_of(ORDERS, "weak")
+    d.one_of(SCOPES, "none")
+    skip_hints(d)
     d.has("v2", "v4", "unified")
     d.only(kind)
     d.count(2, 3)
@@ -280,10 +279,10 @@ def _windows(addr: Any) -> list[tuple[str, Any]]:
 @instruction("st")
 def st(d: Decoder) -> None:
     kind = d.type
-    space = d.one_of(_SPACES, "generic")
-    order = d.one_of(_ORDER, "weak")
-    d.one_of(_SCOPE, "none")
-    _hints(d)
+    space = d.one_of(SPACES, "generic")
+    order = d.one_of(ORDERS, "weak")
+    d.one_of(SCOPES, "none")
+    skip_hints(d)
     d.has("v2", "v4")
     if "async" in d.mods:
         d.unsupported()
@@ -382,7 +381,7 @@ def local_words(f: Frame, ins: Any, lanes: Any, addr: Any, width: int, values: A
     if width == 16:
         table = w.local.view(np.uint64).reshape(32, -1, 2)
     else:
-        table = w.local.view(_WORD[width])
+        table = w.local.view(WORDS[width])
     if values is None:
         return table[lanes, addr // width]
     table[lanes, addr // width] = values
@@ -402,159 +401,3 @@ def _local(d: Decoder, registers: Registers, address: AddressRow, width: int, *,
             registers.scatter(f.w, lanes, local_words(f, ins, some, addr, width))
 
     d.visible(run)
-
-
-# -- atomics
-_FLOAT = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
-
-
-def atomic_function(op: str, kind: str) -> Any:
-    """``f(old, b, c) -> new`` on Python numbers (integers) or NumPy scalars (floats)."""
-    if op == "exch":
-        return lambda a, b, c: b
-    if op == "cas":
-        return lambda a, b, c: c if a == b else a
-    if kind in ("f16x2", "bf16x2"):
-        element = _FLOAT[kind[:-2]]
-
-        def packed(a: Any, b: Any, c: Any) -> Any:
-            x, y = (np.array([v], np.uint32).view(element) for v in (a, b))
-            return int(numerics.arith(op, kind[:-2], x, y).view(np.uint32)[0])
-
-        return packed
-    if kind in _FLOAT:
-        word = f"u{TYPE_BYTES[kind]}"
-
-        def floating(a: Any, b: Any, c: Any) -> Any:
-            x, y = (np.array([v], word).view(_FLOAT[kind]) for v in (a, b))
-            return int(numerics.arith(op, kind, x, y).view(word)[0])
-
-        return floating
-    bits = TYPE_BYTES[kind] * 8
-    mask = (1 << bits) - 1
-
-    def signed(x: int) -> int:
-        return x - (1 << bits) if kind[0] == "s" and x >> (bits - 1) else x
-
-    table = {
-        "add": lambda a, b, c: (a + b) & mask,
-        "min": lambda a, b, c: a if signed(a) <= signed(b) else b,
-        "max": lambda a, b, c: a if signed(a) >= signed(b) else b,
-        "and": lambda a, b, c: a & b,
-        "or": lambda a, b, c: a | b,
-        "xor": lambda a, b, c: a ^ b,
-        "inc": lambda a, b, c: 0 if a >= b else a + 1,
-        "dec": lambda a, b, c: b if a == 0 or a > b else a - 1,
-    }
-    return table[op]
-
-
-def atomic_on_arrays(op: str, kind: str) -> Any:
-    """``atomic_function`` for arrays of words of addresses that all differ."""
-    if op == "exch":
-        return lambda a, b, c: b
-    if op == "cas":
-        return lambda a, b, c: np.where(a == b, c, a)
-    element = kind.removesuffix("x2")
-    if element in _FLOAT:
-        values = _FLOAT[element]
-        return lambda a, b, c: numerics.arith(op, element, a.view(values), b.view(values)).view(a.dtype)
-    integers = np.dtype(f"{'i' if kind[0] == 's' else 'u'}{TYPE_BYTES[kind]}")
-    functions = {
-        "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-        "xor": np.bitwise_xor, "inc": lambda a, b: np.where(a >= b, a.dtype.type(0), a + a.dtype.type(1)),
-        "dec": lambda a, b: np.where((a == 0) | (a > b), b, a - a.dtype.type(1)),
-    }  # fmt: skip
-    return lambda a, b, c: functions[op](a.view(integers), b.view(integers)).view(a.dtype)
-
-
-@instruction("atom", "red")
-def atom(d: Decoder) -> None:
-    kind = d.type
-    red = d.parts[0] == "red"
-    space = d.one_of(_SPACES, "generic")
-    op = d.one_of(("add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas"))
-    order = d.one_of(_ORDER, "relaxed")
-    d.one_of(_SCOPE, "gpu")
-    _hints(d)
-    d.has("noftz", "v2", "v4", "v8")
-    d.only(kind)
-    d.program.communicates = True
-    operands = list(d.operands)
-    result = None if red else data_registers(d, operands.pop(0), kind, write=True)
-    address = d.address(operands[0])
-    value = data_registers(d, operands[1], kind, write=False)
-    third = data_registers(d, operands[2], kind, write=False) if op == "cas" else None
-    f2, at_once = atomic_function(op, kind), atomic_on_arrays(op, kind)
-    ins, size = d.ins, TYPE_BYTES[kind]
-    width = value.size * len(value.rows)
-    if kind == "b128" and op not in ("exch", "cas"):
-        d.unsupported()
-
-    def run(f: Frame, m: Any) -> None:
-        w = f.w
-        lanes = np.flatnonzero(m) if m is not None else LANES
-        addr = address.values(w, lanes)
-        shared = space == "shared" or int(addr[0]) >= SHARED_WINDOW
-        if int(addr[0]) >= SHARED_WINDOW:
-            addr = addr - SHARED_WINDOW
-        strong.before_read(f, lanes, addr, order, ins)
-        strong.before_write(f, lanes, addr, order, ins)
-        load, store = (
-            (access.shared_load, access.shared_store)
-            if shared
-            else (global_access.global_load, global_access.global_store)
-        )
-        old = load(f, ins, lanes, addr, width, "atom")
-        if kind == "b128":
-            desired = third.gather(w, lanes, width) if third else None
-            after, before = _exchange_wide(f, addr, old, value.gather(w, lanes, width), desired)
-            store(f, ins, lanes, addr, width, after, "atom")
-            if result is not None:
-                result.scatter(w, lanes, before)
-            w.cta.machine.progress += 1
-            return
-        b = value.gather(w, lanes, width).view(_WORD[size]).reshape(len(lanes), -1)
-        c = third.gather(w, lanes, width) if third else None
-        before, after = _combine(f, f2, at_once, addr, old, b, c, _WORD[size])
-        store(f, ins, lanes, addr, width, after.view(old.dtype).reshape(old.shape), "atom")
-        if result is not None:
-            result.scatter(w, lanes, before.view(old.dtype).reshape(old.shape))
-        w.cta.machine.progress += 1
-
-    d.visible(run)
-
-
-def _exchange_wide(f: Frame, addr: Any, old: Any, b: Any, c: Any) -> tuple[Any, Any]:
-    """`exch` (c is None) or `cas` of 128 bits, rows of two words: what each address ends with, what each saw."""
-    memory = {int(a): tuple(x) for a, x in zip(addr, old.tolist(), strict=True)}
-    before = old.copy()
-    order = list(range(len(addr)))
-    f.w.cta.machine.random.shuffle(order)
-    for i in order:
-        a = int(addr[i])
-        before[i] = memory[a]
-        if c is None:
-            memory[a] = tuple(b[i].tolist())
-        elif memory[a] == tuple(b[i].tolist()):
-            memory[a] = tuple(c[i].tolist())
-    return np.array([memory[int(a)] for a in addr], np.uint64), before
-
-
-def _combine(f: Frame, f2: Any, at_once: Any, addr: Any, old: Any, b: Any, c: Any, word: Any) -> tuple[Any, Any]:
-    """Apply the lanes' operations in a random order: what each saw, and what each address ends with."""
-    n = len(addr)
-    cells = old.view(word).reshape(n, -1)
-    if len(set(addr.tolist())) == n:
-        return cells, at_once(cells, b, c if c is None else c[:, None])
-    before, after = cells.copy(), cells.copy()
-    order = list(range(n))
-    f.w.cta.machine.random.shuffle(order)
-    for item in range(cells.shape[1]):
-        memory = {int(a): int(x) for a, x in zip(addr, cells[:, item], strict=True)}
-        for i in order:
-            a = int(addr[i])
-            before[i, item] = memory[a]
-            memory[a] = f2(memory[a], int(b[i, item]), int(c[i]) if c is not None else 0)
-        after[:, item] = [memory[int(a)] for a in addr]
-    return before, after
