@@ -324,7 +324,7 @@ def _traced(
             entries = recording.traces[key]
             if len(entries) < MAX_ENTRIES:
                 values = {
-                    name: typed(w.cta.registers[cls][row, warp], cls, kind)[lane]
+                    name: typed(w.cta.registers[cls][warp, row], cls, kind)[lane]
                     for name, cls, row, kind in written
                 }
                 entries.append(Executed(w.cta.machine.steps, w.place(instruction), lane, values))
