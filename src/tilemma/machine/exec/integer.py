@@ -26,7 +26,7 @@ def _in_place(d: Decoder, ufunc: Any, v: int, o: int, a: int, b: int) -> None:
     def run(w: Any, m: Any) -> None:
         r = w.v[v]
         if m is None:
-            ufunc(r[a], r[b], r[o])
+            ufunc(r[a], r[b], out=r[o])
         else:
             ufunc(r[a], r[b], out=r[o], where=m)
 
