@@ -279,41 +279,6 @@ def test_operands_without_an_instruction(operand: str) -> None:
             co(LOOP.format(t=acc), f"{arrays} {acc} [16, 16] c").compile("sm_80")
 
 
-# ---- scaled products ---------------------------------------------------------------------------------------------
-
-SCALED_PY = """for q in parallel(1, level="block"):
-    for w in parallel(1, level="group"):
-        mc, part = {declared}, mma.fill(0.0, "f32")
-        for k in foreach(4):
-            {multiply}
-        mma.store(mc, c.subspan(16, 8).at(0, 0))"""
-OPERANDS = "mma.load(b.subspan(16, 16).at(0, k)), mma.load(b.subspan(8, 16).at(1, k))"
-
-
-def test_a_product_scaled_before_it_is_added() -> None:
-    """`mc = mc * column` would scale earlier products too; what is advised computes what `mma.scale` means."""
-    import numpy as np
-
-    params = 'b: tm.Global["f16", 64, 64], v: tm.Global["f32", 16, 1], c: tm.Global["f32", 64, 64]'
-    scaled = f"mma.row.row(mc, {OPERANDS})\n            mma.scale(mc, v, 1.0)"
-    right = (
-        f"mma.fill(part, 0.0)\n            mma.row.row(part, {OPERANDS})\n"
-        "            part.set(part * v); mc += part"
-    )
-    wrong = py(SCALED_PY.format(declared='mma.fill(0.0, "f32")', multiply=scaled), params)
-    error = refusal(lambda: wrong, "sm_90a")
-    assert error.code == "not-built" and "part.set(part * column); mc += part" in error.remedy
-    declared = re.search(r"`mc = (mma\.frag\(.*?\))`", error.remedy)
-    assert declared is not None
-    rng = np.random.default_rng(0)
-    b = rng.integers(-2, 3, (64, 64)).astype(np.float16)
-    v = np.arange(16, dtype=np.float32).reshape(16, 1)
-    meant, got = (np.zeros((64, 64), np.float32) for _ in range(2))
-    wrong.on("cpu")(b, v, meant)
-    py(SCALED_PY.format(declared=declared[1], multiply=right), params).on("machine", arch="sm_80")(b, v, got)
-    assert (meant == got).all() and meant.any()
-
-
 # ---- templates ---------------------------------------------------------------------------------------------------
 
 # Forms that only one of the languages has.

@@ -7,7 +7,7 @@ from math import prod
 from tilemma.atoms import catalogue
 from tilemma.dtypes import DType
 from tilemma.errors import Span, spelled
-from tilemma.ir.tile import Copy, DeclareFragment
+from tilemma.ir.tile import Copy
 from tilemma.ir.tiles import describe, written
 from tilemma.ir.types import Level
 
@@ -63,21 +63,6 @@ def _other_operands(have: set[str], a: DType, span: Span | None) -> str:
     if narrow is not None:
         return f"{loops}; or, where fewer bits are enough, convert both operands to {narrow}, element by element"
     return loops
-
-
-def for_scaling(span: Span | None, acc: DeclareFragment | None) -> str:
-    """In place of a multiply whose product is scaled before it is added to ``acc``."""
-    form = spelled(span, "part = part * column; mc = mc + part;", "part.set(part * column); mc += part")
-    rows, columns = acc.shape if acc is not None and acc.shape is not None else (64, 64)
-    declared = spelled(
-        span,
-        f"frag f32[{rows}, {columns}] mc {{0.0f}};",
-        f'mc = mma.frag("f32", {rows}, {columns}, init=0.0)',
-    )
-    return (
-        f"declare the sum with its extents, `{declared}`, multiply into a second accumulator `part` that starts "
-        f"at 0 each time, and add it scaled: `{form}`"
-    )
 
 
 def waited_for(copy: Copy, future: str | None = None) -> tuple[str, str]:

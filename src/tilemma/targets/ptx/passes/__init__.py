@@ -20,6 +20,7 @@ from tilemma.targets.ptx.passes.deduplicate_copies import DeduplicateCopies
 from tilemma.targets.ptx.passes.delay_consumer_release import DelayConsumerRelease
 from tilemma.targets.ptx.passes.double_buffer_fragments import DoubleBufferFragments
 from tilemma.targets.ptx.passes.eliminate_redundant_waits import EliminateRedundantWaits
+from tilemma.targets.ptx.passes.expand_scales import ExpandScales
 from tilemma.targets.ptx.passes.fold_zero_fill import FoldZeroFill
 from tilemma.targets.ptx.passes.insert_sync import InsertSync
 from tilemma.targets.ptx.passes.interleave_copy_issue import InterleaveCopyIssue
@@ -43,6 +44,7 @@ def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
         MergePeeledEpilogue(),
         CheckClusters(arch),
         AwaitMultiplies(),
+        ExpandScales(),
         ShareOldValues(),
         ChooseAtoms(arch),
         StageThroughShared(arch),

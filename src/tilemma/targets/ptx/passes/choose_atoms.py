@@ -13,14 +13,13 @@ from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Refusal
 from tilemma.ir.builder import KTileOrder
 from tilemma.ir.plans import FragmentPlan, LoadPlan
-from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, ScaleMma
+from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand
 from tilemma.ir.types import Level, Space, View
-from tilemma.ir.walk import rewrite, walk
+from tilemma.ir.walk import rewrite
 from tilemma.passes import advice
 from tilemma.passes.contraction import Fragments, Stored, stored
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import sites
-from tilemma.passes.unsupported import NotBuilt
 from tilemma.records import record
 from tilemma.targets.ptx.passes.element_tiles import element_plans
 from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, ldmatrix_rule, wgmma_rule
@@ -90,10 +89,9 @@ class ChooseAtoms:
     arch: str
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises NoInstruction with the table of refusals, FragmentLayouts, NotBuilt, ElementTiles or
+        """Raises NoInstruction with the table of refusals, FragmentLayouts, ElementTiles or
         TileWithoutLayout."""
         fragments = Fragments(kernel.body)
-        _refuse_scaling(kernel, fragments, self.arch)
         stale = stale_fragments(kernel.body)
         works = [
             _work(s.op, s.group.level, fragments, stale, self.arch)
@@ -199,22 +197,8 @@ def _no_instruction(w: _Work, arch: str, refusals: tuple[Refusal, ...]) -> NoIns
     )
 
 
-def _refuse_scaling(kernel: Kernel, fragments: Fragments, arch: str) -> None:
-    for op in walk(kernel.body):
-        if isinstance(op, ScaleMma):
-            remedy = advice.for_scaling(op.span, fragments.declared.get(op.acc.name))
-            raise NotBuilt(op.span, what="`mma.scale`", arch=arch, remedy=remedy)
-
-
 def _work(m: Op, level: Level, fragments: Fragments, stale: dict[str, Op], arch: str) -> _Work:
     assert isinstance(m, Mma)
-    if m.scale_a is not None:
-        raise NotBuilt(
-            m.span,
-            what="`mma.scale`",
-            arch=arch,
-            remedy=advice.for_scaling(m.span, fragments.declared.get(m.acc.name)),
-        )
     a_view, b_view = fragments.view(m.a), fragments.view(m.b)
     assert a_view is not None and b_view is not None
     a, b = stored(a_view, m.contract.a_transposed), stored(b_view, m.contract.b_transposed)
