@@ -13,8 +13,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial, reduce
 
-from tilemma.dtypes import DType, f32
+from tilemma.dtypes import f32
 from tilemma.ir.expr import Cast, Const, Element, Expr, FragmentElement, Index, binary, const, value_of
 from tilemma.ir.tile import (
     Apply,
@@ -43,87 +44,95 @@ class ExpandScales:
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         found = _Scaled(kernel)
-        if not found.parts:
+        beside = [*found.sums.items(), *found.products.items()]
+        if not beside:
             return kernel
-        for name, part in found.parts.items():
+        for name, part in beside:
             text = f"products are summed in {part.name} ({part.dtype}), and added scaled"
             log.append(Decision("scales", name, text))
         return replace(kernel, body=rewrite(kernel.body, found.expanded))
 
 
 class _Scaled:
-    """The accumulators that take scaled products; ``parts`` has the declaration of the second one of each."""
+    """The accumulators that take scaled products, and the declarations of those beside them.
+
+    ``sums`` are products that wait for a later `mma.scale`, ``products`` those of one scaled multiply.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         operations = list(walk(kernel.body))
-        taken = {op.name for op in operations if isinstance(op, DeclareFragment)}
-        declared = {op.name: op for op in operations if isinstance(op, DeclareFragment)}
-        # Accumulators whose products wait for a later `mma.scale`.
-        self.later = {op.acc.name for op in operations if isinstance(op, ScaleMma)}
-        names = dict.fromkeys(
-            op.acc.name
-            for op in operations
-            if isinstance(op, ScaleMma) or (isinstance(op, Mma) and op.scale_a is not None)
-        )
-        self.parts: dict[str, DeclareFragment] = {}
-        self.types: dict[str, DType] = {}
+        self.declared = {op.name: op for op in operations if isinstance(op, DeclareFragment)}
+        later = [op.acc.name for op in operations if isinstance(op, ScaleMma)]
+        fused = [op.acc.name for op in operations if isinstance(op, Mma) and op.scale_a is not None]
+        self.sums = {name: self._beside(name, "sum") for name in dict.fromkeys(later)}
+        self.products = {name: self._beside(name, "product") for name in dict.fromkeys(fused)}
         self._index = 0
-        for name in names:
-            fresh = next(n for i in range(len(taken) + 1) if (n := f"{name}.part{i or ''}") not in taken)
-            whole = declared[name]
-            assert whole.dtype is not None, whole
-            self.types[name] = whole.dtype
-            t = f32 if whole.dtype.is_float and whole.dtype.bits < 32 else whole.dtype
-            self.parts[name] = replace(whole, name=fresh, dtype=t)
+
+    def _beside(self, name: str, what: str) -> DeclareFragment:
+        whole = self.declared[name]
+        fresh = next(
+            n for i in range(len(self.declared) + 1) if (n := f"{name}.{what}{i or ''}") not in self.declared
+        )
+        assert whole.dtype is not None and whole.shape is not None, whole
+        t = f32 if whole.dtype.is_float and whole.dtype.bits < 32 else whole.dtype
+        self.declared[fresh] = made = replace(whole, name=fresh, dtype=t)
+        return made
 
     def expanded(self, op: Op) -> Op | Body:
         match op:
-            case DeclareFragment(name=name) if name in self.parts:
-                return (op, self.parts[name])
-            case Fill(fragment=f) | Load(fragment=f) if f.name in self.later:
-                return (op, self._cleared(f, op))
-            case Mma(acc=acc, scale_a=View() as rows) if acc.name in self.parts:
-                part = replace(op, acc=self._part(acc), scale_a=None, scale_b=None)
-                if acc.name in self.later:
-                    before = (self._added(acc, None, None, op), self._cleared(acc, op))
-                    return (*before, part, self._added(acc, rows, op.scale_b, op), self._cleared(acc, op))
-                return (self._cleared(acc, op), part, self._added(acc, rows, op.scale_b, op))
-            case Mma(acc=acc) if acc.name in self.later:
-                return replace(op, acc=self._part(acc))
+            case DeclareFragment(name=name) if name in self.sums or name in self.products:
+                return (op, *(x[name] for x in (self.sums, self.products) if name in x))
+            case Fill(fragment=f) | Load(fragment=f) if f.name in self.sums:
+                return (op, _cleared(f, self.sums[f.name], op))
+            case Mma(acc=acc, scale_a=View() as rows):
+                product = self.products[acc.name]
+                into = self._sum(acc)
+                multiply = replace(op, acc=_named(acc, product), scale_a=None, scale_b=None)
+                added = self._added(into, product, rows, op.scale_b, op)
+                return (_cleared(acc, product, op), multiply, added)
+            case Mma(acc=acc) if acc.name in self.sums:
+                return replace(op, acc=self._sum(acc))
             case ScaleMma(acc=acc):
-                return (self._added(acc, op.scale_a, op.scale_b, op), self._cleared(acc, op))
-            case Store() | Apply() if any(ref.name in self.later for _, ref in fragment_uses(op)):
-                read = dict.fromkeys(ref for _, ref in fragment_uses(op) if ref.name in self.later)
-                return (*(x for r in read for x in (self._added(r, None, None, op), self._cleared(r, op))), op)
+                total = self.sums[acc.name]
+                return (self._added(acc, total, op.scale_a, op.scale_b, op), _cleared(acc, total, op))
+            case Store() | Apply():
+                read = dict.fromkeys(ref for _, ref in fragment_uses(op) if ref.name in self.sums)
+                return (*(x for r in read for x in self._settled(r, op)), op)
         return op
 
-    def _part(self, acc: FragmentRef) -> FragmentRef:
-        return replace(acc, name=self.parts[acc.name].name)
+    def _sum(self, acc: FragmentRef) -> FragmentRef:
+        """Where products that go to ``acc`` are summed."""
+        return _named(acc, self.sums[acc.name]) if acc.name in self.sums else acc
 
-    def _cleared(self, acc: FragmentRef, op: Op) -> Fill:
-        t = self.parts[acc.name].dtype
-        assert t is not None
-        return Fill(self._part(acc), Const(0.0, t), t, span=op.span)
+    def _settled(self, acc: FragmentRef, op: Op) -> Body:
+        total = self.sums[acc.name]
+        return (self._added(acc, total, None, None, op), _cleared(acc, total, op))
 
-    def _added(self, acc: FragmentRef, rows: View | None, factor: Expr | None, op: Op) -> Apply:
+    def _added(
+        self, acc: FragmentRef, part: DeclareFragment, rows: View | None, factor: Expr | None, op: Op
+    ) -> Apply:
         """``acc[i, j] += part[i, j] * rows[i] * factor``, in the type of the part."""
-        part = self.parts[acc.name]
-        assert part.dtype is not None and part.shape is not None, part
+        whole = self.declared[acc.name].dtype
+        assert part.dtype is not None and part.shape is not None and whole is not None, part
         self._index += 1
         i, j = (Index(f"{axis}.scaled{self._index}", const(n)) for axis, n in zip("ij", part.shape, strict=True))
         value: Expr = FragmentElement(part.name, (i, j), part.dtype, acc.index)
-        scale: Expr | None = None
-        if rows is not None:
-            scale = Cast(Element(_row(rows, i)), part.dtype)
-        if factor is not None:
-            other = Cast(factor, part.dtype)
-            scale = other if scale is None else binary("mul", scale, other)
-        if scale is not None:
-            value = binary("mul", value, scale)
-        old_type = self.types[acc.name]
-        total = binary("add", Cast(FragmentElement(acc.name, (i, j), old_type, acc.index), part.dtype), value)
-        body = (SetFragmentElement(acc, Cast(total, old_type), span=op.span),)
+        scales: list[Expr] = [Cast(Element(_row(rows, i)), part.dtype)] if rows is not None else []
+        scales += [Cast(factor, part.dtype)] if factor is not None else []
+        if scales:
+            value = binary("mul", value, reduce(partial(binary, "mul"), scales))
+        total = binary("add", Cast(FragmentElement(acc.name, (i, j), whole, acc.index), part.dtype), value)
+        body = (SetFragmentElement(acc, Cast(total, whole), span=op.span),)
         return Apply(acc, (i, j), body, span=op.span)
+
+
+def _named(acc: FragmentRef, part: DeclareFragment) -> FragmentRef:
+    return replace(acc, name=part.name)
+
+
+def _cleared(acc: FragmentRef, part: DeclareFragment, op: Op) -> Fill:
+    assert part.dtype is not None
+    return Fill(_named(acc, part), Const(0.0, part.dtype), part.dtype, span=op.span)
 
 
 def _row(rows: View, i: Index) -> View:
