@@ -62,6 +62,8 @@ def rounded(x: Any, t: str) -> Any:
 def convert(x: Any, t: str) -> Any:
     """``x`` as stores convert it to ``t``."""
     kind = NUMPY[t]
+    if x.dtype == kind:
+        return x
     if t == "bool":
         return kind(x != 0)
     if t[0] in "su":

@@ -174,15 +174,21 @@ class Wide(Copies):
                 here = self.path
                 lanes = (r.choice((1, 5, 8, 31, 32)),) if r.random() < 0.6 else (r.randint(1, 4), r.randint(1, 8))
                 threads = self.instances(self.inside(group, written, lanes), written, outer)
-                body = (*before, self.level(lanes, "thread", threads))
+                level = self.level(lanes, "thread", threads)
+                body = (*before, level)
                 self.path = here
+                self.settle(group, level)
                 if r.random() < 0.3:
                     body = (*body, *self.statements(group, 1))
             made = self.level(extents, word, body)
         self.path = outer
-        changed = {s.name for s in f.parts(made) if isinstance(s, f.Set)}
-        scope.mutable = [v for v in scope.mutable if v.name not in changed]
+        self.settle(scope, made)
         return [made]
+
+    def settle(self, scope: Scope, level: f.Parallel) -> None:
+        """The variables that instances of ``level`` change have no value in the scope around it."""
+        changed = {s.name for s in f.parts(level) if isinstance(s, f.Set)}
+        scope.mutable = [v for v in scope.mutable if v.name not in changed]
 
     def level(self, extents: tuple[int, ...], word: str, body: tuple[f.Stmt, ...]) -> f.Parallel:
         names = tuple(n for n, _ in self.path[len(self.path) - len(extents) :])

@@ -71,13 +71,40 @@ def test_lanes_apart(level: str, random: Random) -> None:
     assert not isinstance(found, str), f"{found}\n{co}"
 
 
-def test_a_value_that_each_lane_has_is_not_read_outside() -> None:
-    """The scope that declares a variable has one value; which of the lanes' it should be is not said."""
-    text = """
-    __co__ void f(global s32 [32] x, global s32 [1] o) { parallel b by 1 : block {
+# Statements of a block, after `v = 0` and before `o[0] = o[0] + v`; whether the block has one value of `v` then.
+VALUES = {
+    "each lane has its own": ("parallel l by 32 : thread { v = x.at(l); }", False),
+    "each lane has its own, through another variable": (
+        "parallel l by 32 : thread { int w = l; if (w < 5) { v = 7; } }", False,
+    ),
+    "each group has its own": ("parallel w by 2 : group { v = w; }", False),
+    "some threads have it": ("parallel w by 1 : group { v = 3; } parallel w by 2 : group { o.at(9 + w) = 1; }", False),
+    "read by other lanes": ("parallel l by 32 : thread { v = l; } parallel m by 16 : thread { o.at(m) = v; }", False),
+    "read before it is set again": ("foreach i in 2 { o.at(1) = v; parallel l by 32 : thread { v = l; } }", False),
+    "all threads have it": ("parallel l by 32 : thread { v = x.at(3); }", True),
+    "set again": ("parallel l by 32 : thread { v = l; } v = x.at(3);", True),
+    "an equal level": (
+        "parallel w by 2 : group { v = w + 5; } parallel w by 2 : group { o.at(3 + w) = v; } v = 0;", True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VALUES)
+@pytest.mark.parametrize("target", ["cpu", "machine"])
+def test_a_value_of_inner_instances_is_not_read_outside(case: str, target: str) -> None:
+    """The scope that declares a variable has one value; which of the instances' it should be is not said."""
+    statements, one_value = VALUES[case]
+    text = f"""
+    __co__ void f(global s32 [32] x, global s32 [32] o) {{ parallel b by 1 : block {{
       mutable int v = 0;
-      parallel l by 32 : thread { v = x.at(l); }
-      o.at(0) = v;
-    } }"""
-    given = {"x": np.arange(32, dtype=np.int32), "o": np.zeros(1, np.int32)}
-    assert outcome(croqtile_kernel(text), "cpu", "", given) == "variable-diverged"
+      {statements}
+      o.at(0) = o.at(0) + v;
+    }} }}"""
+    given = {"x": np.arange(32, dtype=np.int32), "o": np.zeros(32, np.int32)}
+    found = outcome(croqtile_kernel(text), target, "sm_80" if target == "machine" else "", given)
+    if not one_value:
+        assert found == "variable-set-inside"
+    else:
+        assert not isinstance(found, str), found
+        if case == "an equal level":
+            assert found["o"][3:5].tolist() == [5, 6]

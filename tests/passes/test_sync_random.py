@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pass_kernels import BLOCK, GROUP, Builder, Space, Tile, dtypes
@@ -174,6 +175,23 @@ def test_a_loop_entered_again_starts_at_another_index():
             b.copy(row(s, add(j.value, 2)), row(x, 100))
 
     assert races_of(block_of(write)) == []
+
+
+def test_instances_that_leave_a_loop_are_met_by_those_that_stay():
+    """Group 2 writes row 2 and leaves; group 0 writes it in the next iteration, where no barrier can be."""
+
+    def write(b, x, s, rows=4):
+        with b.parallel(["w"], [4], GROUP) as (w,), b.foreach("j", 3) as j:
+            with b.if_(binary("eq", j.value, const(1))), b.if_(binary("eq", w.value, const(0))):
+                b.copy(row(s, 2), row(x, 102))
+            with b.if_(binary("gt", mul(w.value, 2), const(1))):
+                b.copy(row(s, w.value), row(x, add(w.value, 100 if rows == 4 else 103)))
+                b.emit(Break())
+
+    with pytest.raises(CompileError) as e:
+        races_of(block_of(write))
+    assert e.value.code == "barrier-not-uniform"
+    assert races_of(block_of(lambda b, x, s: write(b, x, s, 7))) == []
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

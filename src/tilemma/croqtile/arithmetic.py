@@ -88,7 +88,7 @@ def combine(r: Reader, sign: str, a: Expr, b: Expr, span: Span) -> Expr:
         )
     if not floats:
         checked_division(op, a, b, span)
-        if isinstance(a, Const) and isinstance(b, Const):
+        if isinstance(a, Const) and isinstance(b, Const) and a.literal and b.literal:
             t = promote(a.dtype, b.dtype)
             checked(r, Const(integers.exact(op, t)(int(a.value), int(b.value)), t), span)
         if op == "div" and interval(a)[0] >= 0 and interval(b)[0] >= 0:

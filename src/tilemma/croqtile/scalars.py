@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilemma.arithmetic import integers
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import BINARY, checked, combine, converted
 from tilemma.croqtile.functions import compose, on_bound
@@ -100,6 +101,8 @@ def unary_operator(r: Reader, node: ast.Unary) -> Value:
         )
     if isinstance(e, Const) and not isinstance(e.value, bool):
         value = -e.value if node.op == "-" else ~int(e.value)
+        if node.op == "~" or not (e.literal or e.type.is_float):
+            value = integers.wrap(int(value), e.dtype)
         return checked(r, Const(value, e.dtype, e.literal), node.span)
     op: UnaryOp = "neg" if node.op == "-" else "not"
     return checked(r, Unary(op, e), node.span)

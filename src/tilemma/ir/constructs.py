@@ -299,13 +299,16 @@ def checked_element(tile: Tile, indices: Sequence[Scalarlike], span: Span | None
 
 
 def checked_division(op: BinaryOp, a: Expr, b: Expr, span: Span | None) -> None:
-    """ConstantDivision for integers divided by a constant 0, and for a constant shifted by its width or more."""
+    """ConstantDivision for integers divided by a literal 0, and for a literal shifted by its width or more.
+
+    Computed operands pass, even if they fold to a number: the validity of ``n / (p % N)`` does not depend on N.
+    """
     both = promote(a.type, b.type)
-    if both.is_float:
+    if both.is_float or not (isinstance(b, Const) and b.literal):
         return
-    if op in DIVISIONS and value_of(b) == 0:
+    if op in DIVISIONS and b.value == 0:
         raise ConstantDivision(span, what="a division by zero")
-    if op in ("shl", "shr") and isinstance(a, Const) and isinstance(b, Const) and not 0 <= b.value < both.bits:
+    if op in ("shl", "shr") and isinstance(a, Const) and a.literal and not 0 <= b.value < both.bits:
         raise ConstantDivision(span, what=f"a shift of {both} by {b.value}")
 
 

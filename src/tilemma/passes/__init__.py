@@ -14,6 +14,7 @@ from tilemma.passes.check_contracts import CheckContracts
 from tilemma.passes.check_element_tiles import CheckElementTiles
 from tilemma.passes.check_futures import CheckFutures
 from tilemma.passes.check_names import CheckNames
+from tilemma.passes.check_variables import CheckVariables
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import InferLevels
 from tilemma.passes.place_fragments import PlaceFragments
@@ -39,4 +40,5 @@ FRONT_PASSES: tuple[Pass, ...] = (
     CheckNames(),
     CheckBuffers(),
     CheckFutures(),
+    CheckVariables(),
 )

@@ -30,8 +30,8 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Buffer, Level, Space
 from tilemma.targets.cpu import lanes
-from tilemma.targets.cpu.expressions import INSTANCE, Frame
-from tilemma.targets.cpu.faults import LaneDependent, NotInReference, VariableDiverged
+from tilemma.targets.cpu.expressions import INSTANCE, Diverged, Frame
+from tilemma.targets.cpu.faults import LaneDependent, NotInReference
 from tilemma.targets.cpu.steps import BREAK, CONTINUE, Compiler, Scope, Step
 from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Join, Rendezvous, Siblings, Task, schedule
 
@@ -210,13 +210,14 @@ def outer_state(
 ) -> tuple[Callable[[Frame, Frame], None], Callable[[Frame, list[Frame]], None]]:
     """How values of the enclosing scope that the body changes reach the instances, and come back from them.
 
-    Variables must end with the same value in all instances.  A local buffer is private to each; an equal
+    Where the instances leave different values in a variable, and in a local buffer, each has its own; an equal
     `Parallel` later finds it as it was left.
     """
     ops = list(walk.walk(op.body))
     inside = {x.name for op in ops for x in declared(op) if isinstance(x, (Var, Buffer))}
     changed = {x.name for op in ops for x in assigned(op)}
     variables = [(n, c.slot("scalar", n)) for n in sorted(changed - inside)]
+    diverging = [c.slot("scalar", n) for n in sorted(c.names.diverging)]
     futures = {x.future for x in ops if isinstance(x, Copy) and x.future is not None}
     futures |= {n for x in ops if isinstance(x, SwapFutures) for n in x.futures}
     handles = [c.slot("future", n) for n in sorted(futures)]
@@ -228,15 +229,18 @@ def outer_state(
         for slot in buffers:
             kept = f[slot].children.get(g[INSTANCE].threads) if f[slot].diverged else None
             g[slot] = kept or f[slot].twin()
+        for slot in diverging:
+            value = f[slot]
+            if type(value) is Diverged:
+                g[slot] = value.values.get(g[INSTANCE].threads, value)
 
     def join(f: Frame, frames: list[Frame]) -> None:
         if not frames:
             return
         for name, slot in variables:
             values = [g[slot] for g in frames]
-            if any(v != values[0] and not (v != v and values[0] != values[0]) for v in values[1:]):
-                raise VariableDiverged(name=name)
-            f[slot] = values[0]
+            apart = any(v != values[0] and not (v != v and values[0] != values[0]) for v in values[1:])
+            f[slot] = Diverged(name, {g[INSTANCE].threads: g[slot] for g in frames}) if apart else values[0]
         for slot in handles:
             f[slot] = frames[-1][slot]
         for slot in buffers:

@@ -65,17 +65,20 @@ class Names:
 
 
 class Diverged:
-    """A variable after a `: thread` level whose lanes left different values in it: each lane has its own, for an
-    equal level to find; the scope that declares it has none until it assigns one."""
+    """A variable after a level whose instances left different values in it.
 
-    __slots__ = ("first", "name", "values")
+    ``values`` has that of each instance, by its threads, for an equal level to find; the scope that declares the
+    variable has none until it assigns one.
+    """
 
-    def __init__(self, name: str, first: int, values: Any) -> None:
-        self.name, self.first, self.values = name, first, values
+    __slots__ = ("name", "values")
+
+    def __init__(self, name: str, values: dict[tuple[int, int], Any]) -> None:
+        self.name, self.values = name, values
 
 
 def settled(value: Any) -> Any:
-    """``value`` of a variable that is read; VariableDiverged where each lane has another."""
+    """``value`` of a variable that is read; VariableDiverged where each instance has another."""
     if type(value) is Diverged:
         raise VariableDiverged(name=value.name)
     return value

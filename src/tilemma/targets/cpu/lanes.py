@@ -109,8 +109,8 @@ def lane_state(
             g[slot] = kept or f[slot].per_lane(lanes)
         for slot in (c.slot("scalar", n) for n in c.names.diverging):
             value = f[slot]
-            if type(value) is Diverged and (value.first, len(value.values)) == (f[INSTANCE].threads[0], lanes):
-                g[slot] = value.values
+            if type(value) is Diverged:
+                g[slot] = value.values.get((f[INSTANCE].threads[0], -lanes), value)
 
     def collect(f: Frame, g: Frame) -> None:
         for name, slot in variables:
@@ -119,7 +119,7 @@ def lane_state(
                 if (value == value[0]).all():
                     value = value[0].item() if value.dtype.kind in "iub" else value[0]
                 else:
-                    value = Diverged(name, f[INSTANCE].threads[0], value)
+                    value = Diverged(name, {(f[INSTANCE].threads[0], -len(value)): value})
             f[slot] = value
         for slot in buffers:
             lanes: Storage = g[slot]

@@ -2,8 +2,9 @@
 
 The state holds, for every access so far, whether it has finished (cp.async and wgmma run on after their
 statement), whether its writer has executed a proxy fence, and across which barriers it has been carried.  Where
-paths meet, an access is as far as on the path on which it has got least far; `break` and `continue` take their
-state to the end of the loop or of its iteration, and no path goes on behind them.
+paths meet, an access is as far as on the path on which it has got least far.  `break` and `continue` take their
+state to the end of the loop or of its iteration.  The instances that execute one have no path behind it.  Where
+its condition differs between instances, the others go on, and meet the accesses of those that have left.
 
 Loops are walked twice, so that what one iteration leaves pending meets the next.  That finds every hazard: what
 happens to one access depends on no other, and each operation leaves it as safe as it was or makes it safer.  So an
@@ -173,6 +174,7 @@ class Walk:
 
     def _node(self, node: Node, state: State, exits: Exits) -> Walking:
         op = node.op
+        behind: State | None
         if isinstance(op, (For, While)):
             return (yield from self._loop(node, state))
         accesses = self._accesses.of(node)
@@ -183,9 +185,15 @@ class Walk:
         state = self._states.begin((a for a in accesses if a in self._relevant), state)
         if isinstance(op, (If, InThreads)):
             branches: list[State | None] = [] if len(node.inner) > 1 else [state]
+            before = len(exits)
             for inner in node.inner:
                 branches.append((yield from self._body(inner, state, exits)))
-            return self._joined(branches)
+            behind = self._joined(branches)
+            if behind is None or len(exits) == before or not self._tree.diverging(node):
+                return behind
+            jumped = (s for _, s in exits[before:])
+            left = [self._states.after(node, s, lambda p: p.evolve(left=node)) for s in jumped]
+            return self._states.join([behind, *left])
         if isinstance(op, (Break, Continue)):
             exits.append((type(op), state))
             return None
@@ -200,7 +208,7 @@ class Walk:
             state = self._states.after(node, state, lambda p: synchronise(p, node))
             if isinstance(op, Barrier):
                 state = self._kept(node, state)
-        behind: State | None = state
+        behind = state
         for inner in node.inner:
             behind = yield from self._body(inner, behind, exits)
         return behind
@@ -345,7 +353,10 @@ class Walk:
             pairs = self._unordered(apart, behind, x, y) if behind else pairs
         else:
             pairs = self._unordered(pairs, behind, x, y)
-        if not wait and not pairs.any():
+        if pending.left is not None:
+            units = self._tree.units(pending.left)
+            pairs = pairs & (units[x.start][:, None] != units[y.start][None, :])
+        if not pairs.any() and (not wait or pending.left is not None):
             return None
         return Hazard(pending, y, pairs, wait, fence and not pending.fenced)
 

@@ -28,7 +28,8 @@ class Pending:
     it finished; ``fenced_barriers``: those crossed since its writer's proxy fence; ``barriers_crossed``:
     those crossed before its completion.  ``signalled_writers`` and ``signalled_readers``: its threads have since
     triggered an event that lets another role write, or read, the same buffer.  ``answers``: the waits since for a
-    role that reads it.
+    role that reads it.  ``left``: the condition under which the instances that made it have left an iteration or a
+    loop in which others go on.
     """
 
     key: Key
@@ -48,6 +49,7 @@ class Pending:
     signalled_writers: bool = False
     signalled_readers: bool = False
     answers: frozenset[Node] = frozenset()
+    left: Node | None = None
 
     def evolve(self, **changes: Any) -> Pending:
         """`dataclasses.replace`, without its checks: states are copied thousands of times."""
@@ -164,6 +166,7 @@ def _worse(p: Pending, q: Pending) -> Pending:
         p.signalled_writers and q.signalled_writers,
         p.signalled_readers and q.signalled_readers,
         p.answers & q.answers,
+        p.left if p.left is q.left else None,
     )
 
 

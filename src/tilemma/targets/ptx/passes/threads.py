@@ -150,13 +150,27 @@ class Tree:
             index = {**index, **_unravel(op, number)}
             chain, starts = (*chain, node), (*starts, outer + number * op.level.threads)
         elif isinstance(op, (If, InThreads)):
-            mask, varying = self._admit(op, name, around)
+            mask, varying = self._admit(node, op, name)
         else:
             varying = (*varying, *self._varies(self.dependence.closure(control(op)), around))
         return Block(node, name, chain, starts, index, mask, varying, node.role)
 
-    def _admit(self, op: If | InThreads, name: str, around: Block) -> tuple[Bools, tuple[int, ...]]:
-        on = self._varies(self.dependence.of(op.cond), around)
+    def diverging(self, branch: Node) -> tuple[int, ...]:
+        """The parallels whose instances may decide ``branch`` differently, as positions in the chain.
+
+        -1: the threads of one instance may.
+        """
+        assert isinstance(branch.op, (If, InThreads))
+        return self._varies(self.dependence.of(branch.op.cond), branch.parent)
+
+    def units(self, branch: Node) -> Ints:
+        """For each thread the first thread of those that decide the condition of ``branch`` with it."""
+        on = self.diverging(branch)
+        return np.arange(self.threads) if -1 in on else branch.parent.starts[max(on)]
+
+    def _admit(self, node: Node, op: If | InThreads, name: str) -> tuple[Bools, tuple[int, ...]]:
+        around = node.parent
+        on = self.diverging(node)
         if not on:
             return around.mask, around.varying
         value = evaluate(op.cond, around.index)
