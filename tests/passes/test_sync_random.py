@@ -194,6 +194,21 @@ def test_instances_that_leave_a_loop_are_met_by_those_that_stay():
     assert races_of(block_of(lambda b, x, s: write(b, x, s, 7))) == []
 
 
+def test_a_wait_between_two_runs_of_a_loop():
+    """The copy of one run has been waited for outside the loop that carries it into the next run."""
+
+    def write(b, x, s):
+        with b.foreach("i", 3) as i:
+            with b.parallel(["w"], [2], GROUP) as (w,):
+                b.copy(row(x, 3), row(s, add(w.value, 6)))
+                b.copy(row(s, add(w.value, 6)), row(x, add(w.value, 103)))
+            with b.foreach("j", 3) as j, b.if_(binary("gt", mul(j.value, 2), const(1))):
+                b.copy(row(x, 4), row(s, add(i.value, 1)))
+                b.emit(Continue())
+
+    assert races_of(block_of(write)) == []
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(kernels())
 def test_random_kernels_have_no_race(kernel):

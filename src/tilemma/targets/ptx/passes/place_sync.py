@@ -122,7 +122,10 @@ def _attempts(hazard: Hazard) -> Iterator[_Place]:
                 break
     x, y = p.ended or p.access.node, hazard.later.node
     carried = p.carried - p.ended_in
-    loops = [n for n in y.ancestors() if isinstance(n.op, (For, While)) and loop_name(n) in carried]
+    around = set(x.ancestors())
+    loops = [
+        n for n in y.ancestors() if isinstance(n.op, (For, While)) and loop_name(n) in carried and n in around
+    ]
     # A store by TMA reads on while the next iteration computes: it is waited for only before its source changes.
     if loops and p.access.agent != "bulk":
         body = loops[-1].inner[0]
@@ -130,8 +133,8 @@ def _attempts(hazard: Hazard) -> Iterator[_Place]:
         # A `continue` skips the end of the loop's body, and never its start.
         yield _Place(body, 0, everything=True)
     # What a condition reads and a branch of it writes is ordered inside the branch.
-    around = [*(b for b in x.inner if b in list(y.parent.path())), *x.parent.path()]
-    body = next(b for b in y.parent.path() if b in around)
+    bodies = [*(b for b in x.inner if b in list(y.parent.path())), *x.parent.path()]
+    body = next(b for b in y.parent.path() if b in bodies)
     before = y.at(body)
     yield _Place(body, body.nodes.index(before), before)
     yield _Place(body, body.nodes.index(before), everything=True)
