@@ -9,9 +9,9 @@ from tilemma.ir.lane import Imm, Mem, Reg, Vec
 from tilemma.targets.ptx.lower.context import Lowering, lowers
 from tilemma.targets.ptx.lower.control import assign
 from tilemma.targets.ptx.lower.convert import convert, register, register_type
-from tilemma.targets.ptx.lower.emitter import Value
 from tilemma.targets.ptx.lower.expressions import scalar
 from tilemma.targets.ptx.lower.memory import Place, place
+from tilemma.targets.ptx.lower.regions import Value
 
 # PTX ISA, 9.7.13.5: which operations `atom` has on which types.
 _BITS = {"s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64"}

@@ -16,10 +16,10 @@ from tilemma.ir.tile import Body, Op, Parallel
 from tilemma.ir.types import BLOCK, Space
 from tilemma.targets.ptx.lower.context import Instance, Lowering, lowers
 from tilemma.targets.ptx.lower.convert import convert, register_type
-from tilemma.targets.ptx.lower.emitter import Value
 from tilemma.targets.ptx.lower.expressions import linear, predicate, scalar
 from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.refusals import NotLowered
+from tilemma.targets.ptx.lower.regions import Value
 
 # Loops of at most this many iterations, and operations in all, are unrolled where constant indices save registers
 # or address computations: around matrix instructions, and around subscripts of lane-local buffers.

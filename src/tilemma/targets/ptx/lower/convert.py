@@ -17,8 +17,9 @@ from tilemma.arithmetic.integers import bounds, wrap
 from tilemma.atoms.atom import arch_number
 from tilemma.dtypes import DType
 from tilemma.ir.lane import Imm, Reg, Vec
-from tilemma.targets.ptx.lower.emitter import Emitter, Value
+from tilemma.targets.ptx.lower.emitter import Emitter
 from tilemma.targets.ptx.lower.float8 import from_float8, to_float8
+from tilemma.targets.ptx.lower.regions import Value
 
 
 def register_type(t: DType) -> str:

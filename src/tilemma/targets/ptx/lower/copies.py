@@ -23,7 +23,6 @@ from tilemma.ir.types import Space, View
 from tilemma.records import record
 from tilemma.targets.ptx.lower import tma
 from tilemma.targets.ptx.lower.context import Lowering, lowers
-from tilemma.targets.ptx.lower.emitter import Value
 from tilemma.targets.ptx.lower.expressions import linear
 from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.memory import (
@@ -36,6 +35,7 @@ from tilemma.targets.ptx.lower.memory import (
     times,
 )
 from tilemma.targets.ptx.lower.refusals import NotLowered
+from tilemma.targets.ptx.lower.regions import Value
 
 # The most chunks of one thread that are unrolled; more chunks become a loop.
 UNROLL = {"cp.async": 16, "ldst": 8}

@@ -13,7 +13,6 @@ from tilemma.targets.ptx.lower.context import Instance, Lowering, RegisterTile, 
 from tilemma.targets.ptx.lower.control import assign
 from tilemma.targets.ptx.lower.convert import convert, pair_rounding, register
 from tilemma.targets.ptx.lower.element_loads import load_element
-from tilemma.targets.ptx.lower.emitter import Value
 from tilemma.targets.ptx.lower.expressions import evaluates, scalar, unrounded
 from tilemma.targets.ptx.lower.fragments import (
     LaneLayout,
@@ -27,6 +26,7 @@ from tilemma.targets.ptx.lower.fragments import (
 from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.memory import place
 from tilemma.targets.ptx.lower.refusals import NotLowered
+from tilemma.targets.ptx.lower.regions import Value
 from tilemma.targets.ptx.lower.stores import store_scalar
 
 

@@ -16,9 +16,9 @@ from tilemma.ir.tile import DeclareEvent, Op
 from tilemma.ir.types import EventRef
 from tilemma.ir.walk import walk
 from tilemma.targets.ptx.lower.context import Lowering, lowers
-from tilemma.targets.ptx.lower.emitter import Value
 from tilemma.targets.ptx.lower.expressions import linear
 from tilemma.targets.ptx.lower.linear import Linear
+from tilemma.targets.ptx.lower.regions import Value
 
 MBARRIER = 8
 

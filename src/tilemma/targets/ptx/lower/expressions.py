@@ -35,11 +35,11 @@ from tilemma.ir.expr import (
 from tilemma.ir.lane import Imm, Mem, Reg, Special
 from tilemma.targets.ptx.lower.context import Lowering
 from tilemma.targets.ptx.lower.convert import constant, convert, promoted, register, register_type
-from tilemma.targets.ptx.lower.emitter import Value
 from tilemma.targets.ptx.lower.floating import Float
 from tilemma.targets.ptx.lower.integers import operate
 from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.quotients import ceil_quotient, floor_quotient, remainder
+from tilemma.targets.ptx.lower.regions import Value
 
 
 def _is_index(t: DType) -> bool:

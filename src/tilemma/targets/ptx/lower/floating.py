@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tilemma.ir.lane import Imm, Reg
 from tilemma.records import record
-from tilemma.targets.ptx.lower.emitter import Emitter, Value
+from tilemma.targets.ptx.lower.emitter import Emitter
+from tilemma.targets.ptx.lower.regions import Value
 
 
 @record

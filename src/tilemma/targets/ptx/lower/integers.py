@@ -12,7 +12,7 @@ from tilemma.dtypes import DType
 from tilemma.ir.lane import Imm, Reg
 from tilemma.targets.ptx.lower.context import Lowering
 from tilemma.targets.ptx.lower.convert import register_type
-from tilemma.targets.ptx.lower.emitter import Value
+from tilemma.targets.ptx.lower.regions import Value
 
 
 def operate(lo: Lowering, op: str, t: DType, a: Value, b: Value, ranges: tuple[Range, Range]) -> Value:

@@ -32,10 +32,10 @@ from tilemma.ir.expr import Call, binary, const
 from tilemma.ir.lane import Imm, Reg, Vec
 from tilemma.targets.ptx.lower.context import Lowering
 from tilemma.targets.ptx.lower.convert import convert, promoted, register
-from tilemma.targets.ptx.lower.emitter import Value
 from tilemma.targets.ptx.lower.expressions import evaluates, scalar
 from tilemma.targets.ptx.lower.floating import Float
 from tilemma.targets.ptx.lower.refusals import NotLowered
+from tilemma.targets.ptx.lower.regions import Value
 from tilemma.targets.ptx.lower.trigonometry import cosine, sine, tangent
 
 _Function = Callable[..., Reg]

@@ -24,12 +24,13 @@ from tilemma.ir.plans import SharedLayoutPlan
 from tilemma.ir.types import Buffer, Space, View
 from tilemma.records import record
 from tilemma.targets.ptx.lower.context import Lowering
-from tilemma.targets.ptx.lower.emitter import Emitter, Region
+from tilemma.targets.ptx.lower.emitter import Emitter
 from tilemma.targets.ptx.lower.expressions import linear
 from tilemma.targets.ptx.lower.linear import Linear, in_s32
 from tilemma.targets.ptx.lower.matrix import Matrix
 from tilemma.targets.ptx.lower.params import symbol
 from tilemma.targets.ptx.lower.refusals import NotLowered
+from tilemma.targets.ptx.lower.regions import Region
 
 _MASKS = {0: 0, 16: 0, 32: 0x10, 64: 0x30, 128: 0x70}
 _PERIOD = 1024

@@ -6,8 +6,9 @@ import math
 
 from tilemma.dtypes import DType
 from tilemma.ir.lane import Imm, Reg
-from tilemma.targets.ptx.lower.emitter import Emitter, Value
+from tilemma.targets.ptx.lower.emitter import Emitter
 from tilemma.targets.ptx.lower.floating import Float
+from tilemma.targets.ptx.lower.regions import Value
 
 # Quotient bits that one step of the long division produces: fewer than the type's precision.
 _STEP = {"f32": 23, "f64": 52}

@@ -29,7 +29,6 @@ from tilemma.ir.tile import (
     For,
     If,
     InThreads,
-    Load,
     SwapFutures,
     TriggerEvent,
     WaitEvent,
@@ -38,11 +37,19 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import Space
 from tilemma.passes.rotations import Rotations
-from tilemma.passes.scope import WARP
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Access, Accesses, loop_name
+from tilemma.targets.ptx.passes.ordering import (
+    arriving,
+    by_ldmatrix,
+    in_different_roles,
+    ordered_by,
+    ordered_by_events,
+    shares,
+    within,
+)
 from tilemma.targets.ptx.passes.pending import SYNCHRONISING, Key, Pending, State, StateInterner, synchronise
-from tilemma.targets.ptx.passes.threads import Block, Bools, Ints, Node, Tree
+from tilemma.targets.ptx.passes.threads import Block, Bools, Node, Tree
 
 
 @record(slots=False)
@@ -104,7 +111,7 @@ class Walk:
         for a in found:
             if a.release:
                 mask = self._releasing.setdefault(a.resource, np.zeros(tree.threads, dtype=bool))
-                mask |= _arriving(a)
+                mask |= arriving(a)
         # How many groups may stay open at each wait for futures, and the copies that some wait has met.
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
@@ -339,7 +346,7 @@ class Walk:
             return None
         pairs, fence = meeting
         x, y, wait = pending.access, later, not pending.done
-        if _parted(x, y):
+        if in_different_roles(x, y):
             return Hazard(pending, y, pairs, wait, False)
         awaited = (x.event, id(y.role)) in self._waited_for
         if wait and self._aliases is None and awaited and not _same_slot(pending, y):
@@ -378,7 +385,7 @@ class Walk:
                 return None
         # Also where a copy by TMA overwrites what threads have read: nothing else keeps it behind them.
         fence = x.proxy == "generic" and y.proxy == "async" and not x.private
-        if _parted(x, y):
+        if in_different_roles(x, y):
             return pairs, False
         if x.private or (not fence and mapped):
             return np.zeros_like(pairs), fence
@@ -390,9 +397,9 @@ class Walk:
             return others | (pairs & shares(x, y)), fence
         if x.threads == y.threads == 1 and not fence:
             pairs = pairs & (x.start[:, None] != y.start[None, :])
-        if x.threads == 32 and not x.write and _by_ldmatrix(x.node):
+        if x.threads == 32 and not x.write and by_ldmatrix(x.node):
             # ldmatrix is `.sync`: a thread that has passed it knows that its whole warp has executed it.
-            pairs = pairs & ~(_within(y, x) & (y.threads <= 32))
+            pairs = pairs & ~(within(y, x) & (y.threads <= 32))
         return pairs, fence
 
     def _answers_for_itself(self, x: Access, release: Access) -> Bools:
@@ -414,7 +421,7 @@ class Walk:
         """Whether ``y`` may come too early after ``x``, if they are accesses to one place."""
         if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
             return False
-        if _parted(x, y):
+        if in_different_roles(x, y):
             # Only the program's events order roles, and they know nothing of buffers that share memory.
             return self._aliases is not None
         if x.private and (x.agent == "thread" or x.agent == y.agent == "wgmma"):
@@ -422,7 +429,7 @@ class Walk:
         if x.agent == y.agent == "tma" and not self._interchangeable(x, y):
             # Two buffers at one place in memory: no event of one says that the other's copy has arrived.
             return True
-        return not _ordered_by_events(x, y)
+        return not ordered_by_events(x, y)
 
     def _interchangeable(self, x: Access, y: Access) -> bool:
         """Whether they are accesses to one buffer, or to two whose names rotate."""
@@ -437,7 +444,7 @@ class Walk:
                 seen.add(kind)
                 key = kind, x.executors, y.executors
                 if key not in self._held_back:
-                    self._held_back[key] = ~_met(barrier, x, y)
+                    self._held_back[key] = ~ordered_by(barrier, x, y)
                 pairs = pairs & self._held_back[key]
         return pairs
 
@@ -446,11 +453,6 @@ class Walk:
             threads = barrier.parent.mask if barrier.part is None else barrier.part
             self._kinds[barrier] = barrier.part is None, threads.tobytes()
         return self._kinds[barrier]
-
-
-def _parted(x: Access, y: Access) -> bool:
-    """Whether they belong to different asynchronous roles."""
-    return x.role is not y.role and x.role is not None and y.role is not None
 
 
 def _same_slot(pending: Pending, y: Access) -> bool:
@@ -465,17 +467,6 @@ def _same_slot(pending: Pending, y: Access) -> bool:
     return steady and slots[0] == slots[1] and not pending.carried
 
 
-def _ordered_by_events(x: Access, y: Access) -> bool:
-    """Whether the program's own waits and triggers are all that orders ``x`` before ``y``.
-
-    A load by TMA is awaited by whoever needs its data, and its slot given back by whoever used it; two stores
-    by TMA to one array are the program's business as two stores by threads are.
-    """
-    if x.agent == "tma":
-        return y.agent == "tma" or bool(y.release) or x.view is None or x.view.base.space is Space.GLOBAL
-    return x.agent == y.agent == "bulk" and x.write and y.write
-
-
 def _carried(p: Pending, name: str, loop: Node) -> Pending:
     return p.carry(name) if name not in p.carried and loop in p.access.around else p
 
@@ -483,60 +474,6 @@ def _carried(p: Pending, name: str, loop: Node) -> Pending:
 def _one_newer(p: Pending, store: Node) -> Pending:
     """After another store by TMA."""
     return p.evolve(newer=p.newer + 1) if p.access.agent == "bulk" and p.reaches(store.parent) else p
-
-
-def _met(barrier: Node, x: Access, y: Access) -> Bools:
-    """For which instances ``barrier`` (or the wait for an event) keeps ``y`` behind ``x``."""
-    if isinstance(barrier.op, WaitEvent):
-        mask = barrier.parent.mask
-        last = len(mask) - 1
-        waited = np.array([bool(mask[s : min(s + y.threads, last + 1)].all()) for s in y.start.tolist()])
-        return np.broadcast_to(waited[None, :], (len(x.start), len(y.start)))
-    assert barrier.part is not None
-    return joined(barrier.part, x, y)
-
-
-def _by_ldmatrix(node: Node) -> bool:
-    return isinstance(node.op, Load) and node.op.plan is not None and node.op.plan.method == "ldmatrix"
-
-
-def _within(y: Access, x: Access) -> Bools:
-    """Whether each instance of ``y`` is among the threads of each instance of ``x``."""
-    inside: Bools = (x.start[:, None] <= y.start[None, :]) & (y.start[None, :] < x.start[:, None] + x.threads)
-    return inside
-
-
-def _arriving(release: Access) -> Bools:
-    """The threads for which the arrivals of ``release`` count, as a mask."""
-    body = release.node.parent
-    if release.release == "each":
-        return body.mask
-    if release.release == "warp":
-        return np.isin(body.warps(), release.start)
-    part = body.partition(len(body.chain))
-    return np.isin(part, release.start)
-
-
-def shares(x: Access, y: Access) -> Bools:
-    """Whether each instance of ``x`` and the warp that each of ``y`` answers for have a thread in common."""
-    first, last = x.start[:, None], x.start[:, None] + x.threads
-    shared: Bools = (first < y.start[None, :] + WARP) & (y.start[None, :] < last)
-    return shared
-
-
-def joined(part: Ints, x: Access, y: Access) -> Bools:
-    """For which instances of ``x`` and ``y`` a barrier with this partition joins all threads of both."""
-    cx, cy = _class(part, x), _class(part, y)
-    met: Bools = (cx[:, None] == cy[None, :]) & (cx >= 0)[:, None]
-    return met
-
-
-def _class(part: Ints, a: Access) -> Ints:
-    """The class of each instance; -1 for one that is not wholly in a class."""
-    if a.threads == 1:
-        return part[a.start]
-    members = part[np.minimum(a.start[:, None] + np.arange(a.threads)[None, :], len(part) - 1)]
-    return np.where((members == members[:, :1]).all(axis=1), members[:, 0], -1)
 
 
 def _trips(op: For | While | object) -> int | None:

@@ -1,0 +1,81 @@
+"""Which pairs of instances of two accesses a barrier, a wait for an event or an instruction orders."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilemma.ir.tile import Load, WaitEvent
+from tilemma.ir.types import Space
+from tilemma.passes.scope import WARP
+from tilemma.targets.ptx.passes.accesses import Access
+from tilemma.targets.ptx.passes.threads import Bools, Ints, Node
+
+
+def in_different_roles(x: Access, y: Access) -> bool:
+    """Whether they belong to different asynchronous roles."""
+    return x.role is not y.role and x.role is not None and y.role is not None
+
+
+def ordered_by_events(x: Access, y: Access) -> bool:
+    """Whether the program's own waits and triggers are all that orders ``x`` before ``y``.
+
+    A load by TMA is awaited by whoever needs its data, and its slot given back by whoever used it; two stores
+    by TMA to one array are the program's business as two stores by threads are.
+    """
+    if x.agent == "tma":
+        return y.agent == "tma" or bool(y.release) or x.view is None or x.view.base.space is Space.GLOBAL
+    return x.agent == y.agent == "bulk" and x.write and y.write
+
+
+def ordered_by(barrier: Node, x: Access, y: Access) -> Bools:
+    """For which instances ``barrier`` (or the wait for an event) keeps ``y`` behind ``x``."""
+    if isinstance(barrier.op, WaitEvent):
+        mask = barrier.parent.mask
+        last = len(mask) - 1
+        waited = np.array([bool(mask[s : min(s + y.threads, last + 1)].all()) for s in y.start.tolist()])
+        return np.broadcast_to(waited[None, :], (len(x.start), len(y.start)))
+    assert barrier.part is not None
+    return joined(barrier.part, x, y)
+
+
+def by_ldmatrix(node: Node) -> bool:
+    return isinstance(node.op, Load) and node.op.plan is not None and node.op.plan.method == "ldmatrix"
+
+
+def within(y: Access, x: Access) -> Bools:
+    """Whether each instance of ``y`` is among the threads of each instance of ``x``."""
+    inside: Bools = (x.start[:, None] <= y.start[None, :]) & (y.start[None, :] < x.start[:, None] + x.threads)
+    return inside
+
+
+def arriving(release: Access) -> Bools:
+    """The threads for which the arrivals of ``release`` count, as a mask."""
+    body = release.node.parent
+    if release.release == "each":
+        return body.mask
+    if release.release == "warp":
+        return np.isin(body.warps(), release.start)
+    part = body.partition(len(body.chain))
+    return np.isin(part, release.start)
+
+
+def shares(x: Access, y: Access) -> Bools:
+    """Whether each instance of ``x`` and the warp that each of ``y`` answers for have a thread in common."""
+    first, last = x.start[:, None], x.start[:, None] + x.threads
+    shared: Bools = (first < y.start[None, :] + WARP) & (y.start[None, :] < last)
+    return shared
+
+
+def joined(part: Ints, x: Access, y: Access) -> Bools:
+    """For which instances of ``x`` and ``y`` a barrier with this partition joins all threads of both."""
+    cx, cy = _class(part, x), _class(part, y)
+    met: Bools = (cx[:, None] == cy[None, :]) & (cx >= 0)[:, None]
+    return met
+
+
+def _class(part: Ints, a: Access) -> Ints:
+    """The class of each instance; -1 for one that is not wholly in a class."""
+    if a.threads == 1:
+        return part[a.start]
+    members = part[np.minimum(a.start[:, None] + np.arange(a.threads)[None, :], len(part) - 1)]
+    return np.where((members == members[:, :1]).all(axis=1), members[:, 0], -1)
