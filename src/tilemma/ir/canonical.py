@@ -1,4 +1,4 @@
-"""Kernels that differ in names only become equal: everything is renamed in the order of its declaration."""
+"""Canonical names: entities are renamed in order of declaration, so that kernels equal up to names are equal."""
 
 from __future__ import annotations
 

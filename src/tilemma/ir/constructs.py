@@ -1,8 +1,8 @@
-"""The operands of the language that are known when compiled: what each may be, in both spellings.
+"""The operands of the language that are known at compile time: their legal values, in both languages.
 
-Both front ends check them here, with the same errors, and docs/language.md shows the table.  What a value may be
-does not depend on the target: a limit that no target goes beyond stands here, others are refused by the passes
-that know the architecture.
+Both front ends check them here, with the same errors, and docs/language.md shows the table.  The legal values do
+not depend on the target: a limit that holds on every target is in the table, and the passes for an architecture
+refuse values beyond its own limits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What an operation does to each thing that it names, declared on its fields.
+"""Effects of an operation on the entities that it names, declared on its fields.
 
-A field that holds a view, a fragment, a variable, an event, a buffer, an index or a future says by its annotation
-what the operation does to it: ``dst: Writes[View]``.  Scalar expressions are always read.  An operation that names
-none of these says what it ``order``s.  Hazards, liveness, lowering, the reference and the launch plan ask here and
-need not know the classes of operations.  A class that leaves something undeclared cannot be defined.
+A field that holds a view, a fragment, a variable, an event, a buffer, an index or a future has an annotation that
+gives the effect on it: ``dst: Writes[View]``.  Scalar expressions are always read.  An operation that names none
+of these declares what it ``order``s.  Hazard analysis, liveness, lowering, the reference executor and the launch
+plan use these declarations, and do not depend on the classes of operations.  A class that leaves something
+undeclared cannot be defined.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What printer and parser share: the templates of operations, the words of expressions, names.
+"""Text templates of operations, keywords of expressions, and names, shared by the printer and the parser.
 
 An operation's text is its class's ``syntax`` with ``$field`` replaced; fields that it does not mention follow
 as ``{name = value, ..}`` where they differ from their defaults.  How a field reads depends on its declared

@@ -1,4 +1,4 @@
-"""What passes decide of storage, copies and register tiles: records that operations hold once it is settled."""
+"""Plans: the decisions of passes about storage, copies and register tiles, which operations hold as records."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Points of a program under construction, and what may have changed since.
+"""Program points of a kernel under construction, and the writes since each of them.
 
-An expression that reads a variable or memory is only worth its text where it is used; a front end whose names
-hold values (Python's) notes the point of the reading, and has the value stored there when it is used after a
-write.
+An expression that reads a variable or memory is evaluated where it is used.  Names of the Python front end hold
+values, so it records the point of each read.  If the value is used after a write, it is stored at that point.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The characters of IR text: literals, names, quoted words, and where they stand."""
+"""Scanner of IR text: literals, names and quoted words, with their positions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The frame of a kernel being built: its names and parameters, the bodies that are open, the control around them.
+"""A kernel under construction: its names and parameters, the open bodies, and the enclosing control flow.
 
-`tilemma.ir.builder` puts the statements in.
+`tilemma.ir.builder` adds the statements.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a program holds while it is being read: bounded values, tiles and fragments, and the algebra of views.
+"""Values of the front ends: bounded integers, tiles and fragments, and the algebra of views.
 
-Both front ends build these, so that ``chunkat`` or ``subspan`` means one thing.  A `Tile` is a view whose
+Both front ends build them, so that ``chunkat`` and ``subspan`` have one meaning.  A `Tile` is a view whose
 extents may still wait for the other side of a copy (``chunkat`` takes its tile from there).
 """
 

@@ -1,4 +1,4 @@
-"""What tile operations act on: levels, buffers, views, fragments, events, futures."""
+"""Types of the operands of tile operations: levels, buffers, views, fragments, events, futures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel does with its parameters: which it reads, which it writes, which names sizes may use."""
+"""Use of parameters: those that a kernel reads, those that it writes, and the names that sizes may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds on mutable scalars: the least ranges that every assignment keeps."""
+"""Range analysis of mutable scalars: the least ranges that every assignment preserves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Well-formedness of both IRs: what every stage may rely on.
+"""Verifier of both IRs: the invariants on which every stage relies.
 
-A kernel that a program made wrong is refused earlier, with an error of its own; what is found here is a
-mistake in tilemma.
+Mistakes of the program are reported earlier, by errors of their own.  A violation found here is a bug in tilemma.
 """
 
 from __future__ import annotations

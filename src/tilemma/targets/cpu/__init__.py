@@ -1,9 +1,9 @@
-"""The reference executor: what the language means, on NumPy arrays.
+"""The reference executor: the semantics of the language, on NumPy arrays.
 
-It runs tile IR before and after any pass, with the same result.  Each instance of a scope executes its
-statements as one; instances that can wait for one another are coroutines under a seeded scheduler.  Shared and
-local memory knows what has been written, asynchronous copies make their destination unusable until they have
-been waited for, so a program whose result would be an accident is refused.
+It runs tile IR before and after any pass, with the same result.  The threads of an instance execute each
+statement together.  Instances that can wait for one another are coroutines under a seeded scheduler.  Shared and
+local memory records which elements have been written.  The destination of an asynchronous copy cannot be used
+before the wait for the copy.  A program whose result is not defined is refused.
 """
 
 from __future__ import annotations

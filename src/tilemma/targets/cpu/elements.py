@@ -1,4 +1,4 @@
-"""Scalars, elements, storage, and what a program says about itself (print, assert)."""
+"""Statements on scalars, elements and storage; `print` and `assert`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A frame is a list: slot 0 the `Instance` that executes, slot 1 the mask of active lanes (None: all), then one
 slot for each name of the kernel.  Where many lanes execute as one (a `: thread` level, `Apply`), a value that
-differs between lanes is a NumPy array over them, one that does not is a scalar; so "does not depend on the
-lane" is a fact that can be looked at.
+differs between lanes is a NumPy array over them, and a uniform value is a scalar.
 """
 
 from __future__ import annotations

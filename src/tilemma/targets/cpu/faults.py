@@ -1,4 +1,4 @@
-"""What the reference executor refuses while it runs: programs whose result would be an accident."""
+"""Run-time errors of the reference executor: programs whose result is not defined."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Lanes: a `: thread` level executes as one, its values arrays over lanes and its control a mask.
 
-A collective statement there acts at the enclosing group: neither its operands nor the control around it may
-depend on the lane, which shows in their being scalars and the mask being full.
+A collective statement there acts at the enclosing group.  Its operands and the control around it must not depend
+on the lane: the operands are scalars, and the mask is full.
 """
 
 from __future__ import annotations

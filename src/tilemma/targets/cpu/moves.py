@@ -1,4 +1,4 @@
-"""Copies: synchronous ones move at once, asynchronous ones land when their future or event says so, or earlier."""
+"""Copies: a synchronous one completes at once, an asynchronous one at any time up to its wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where other targets may round otherwise than the reference executor.
+"""Operations that other targets may round differently from the reference executor.
 
 Sums of products, functions of the math library and atomic additions of floats are the only operations whose
 results are not fixed to the last bit; a conversion passes on what it is given.  An executor with a

@@ -1,8 +1,8 @@
-"""Register tiles: who holds them, and the contraction on them.
+"""Register tiles: their owners, and the operations on them.
 
-A tile is held by the threads that wrote it.  What an outer scope writes (a fill at block scope) every inner
-instance sees, and makes its own when it writes; an outer scope may read what exactly one inner instance
-holds.
+A tile is held by the threads that wrote it.  A tile that an outer scope writes (a fill at block scope) is visible
+to every inner instance; an instance that writes it then has its own.  An outer scope can read a tile that exactly
+one inner instance holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What compiled statements are, and what compiling one needs to know of its surroundings."""
+"""Compiled statements, and the context in which a statement is compiled."""
 
 from __future__ import annotations
 

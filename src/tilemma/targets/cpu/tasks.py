@@ -1,7 +1,7 @@
-"""Who executes, and in which order: instances of scopes as coroutines, asynchronous copies, events.
+"""Scheduling: instances of scopes as coroutines, asynchronous copies, events.
 
-A coroutine yields a `Wait`.  The scheduler resumes whoever can go on; when nobody can, it lets one of the
-rendezvous or one of the copies under way happen, in an order that a seed decides.
+A coroutine yields a `Wait`.  The scheduler resumes the coroutines that can proceed.  If none can, it completes one
+of the rendezvous or one of the copies in flight, in an order that a seed decides.
 """
 
 from __future__ import annotations
