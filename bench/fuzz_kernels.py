@@ -206,7 +206,11 @@ def main() -> int:
             survey.add(found)
             if n % 500 == 0:
                 print(survey.progress(), flush=True)
-        if not options.no_shrink and not options.device:
+            # The pool takes tasks ahead of time: those that it has taken do not run to their end.
+            if deadline is not None and time.monotonic() > deadline:
+                break
+    if not options.no_shrink and not options.device:
+        with multiprocessing.get_context().Pool(options.jobs, maxtasksperchild=25) as pool:
             for found in pool.imap_unordered(run, survey.to_shrink()):
                 survey.write(found)
     print(f"{survey.progress()}, from seed {options.seed}")
