@@ -225,6 +225,9 @@ def compile_(
 @click.option("--cluster", metavar="N[xN]", help="PTX: blocks of a cluster")
 @click.option("--shared", default=0, metavar="BYTES", help="PTX: dynamic shared memory")
 @click.option("--expect", multiple=True, metavar="a1=a0+1", help="PTX: what an array should hold afterwards")
+@click.option(
+    "--ctas", default="all", metavar="all|sample:N", help="PTX: run N independent blocks of the grid only"
+)
 @click.option("--arch", help="target [default: sm_90a; of PTX: its own]")
 @click.option("--schedules", default=20, show_default=True, help="adversarial schedules to run")
 @click.option("--strict", is_flag=True, help="report what only the letter of the ISA forbids, too")
@@ -247,6 +250,7 @@ def check(
     cluster: str | None,
     shared: int,
     expect: tuple[str, ...],
+    ctas: str,
     arch: str | None,
     schedules: int,
     strict: bool,
@@ -276,10 +280,12 @@ def check(
         from tilemma.tools.check_ptx import PtxLaunch, check_ptx, required
 
         launch = PtxLaunch(required("grid", grid), required("block", block), entry or kernel, cluster, shared)
-        outcome = check_ptx(file, launch, args=args, expect=expect, arch=arch, advice=advice, **options)
+        outcome = check_ptx(file, launch, args=args, expect=expect, arch=arch, ctas=ctas, advice=advice, **options)
     else:
         from tilemma.tools.check import check_kernel
+        from tilemma.tools.check_ptx import whole_grid
 
+        whole_grid(ctas)
         chosen, constants = _load(file, kernel, defines)
         outcome = check_kernel(chosen, constants, arch=arch or "sm_90a", shape=shape, args=args, **options)
     _show(outcome, as_json)

@@ -41,6 +41,19 @@ def test_a_sound_kernel_is_clean_and_as_expected(fixed: str) -> None:
     assert status == 0 and "no hazard, as expected" in text
 
 
+def test_a_sample_of_blocks_says_that_it_is_one(fixed: str) -> None:
+    status, text = check(fixed, *LAUNCH, *ARGS, "--ctas", "sample:2")
+    assert status == 0 and "no hazard, 2 of 4 CTAs in each" in text
+    whole, part = (
+        json.loads(check(fixed, *LAUNCH, *ARGS, "--ctas", ctas, "--json")[1])["launches"][0]
+        for ctas in ("all", "sample:2")
+    )
+    assert part["ctas"] == [2, 4] and 2 * part["instructions"] == whole["instructions"]
+    for wrong in (("--ctas", "sample:0"), ("--ctas", "8"), ("--ctas", "sample:2", *SUMS)):
+        status, text = check(fixed, *LAUNCH, *ARGS, *wrong)
+        assert status == 2 and "error[" in text
+
+
 def test_a_race_is_reported_with_the_file(tmp_path: Path) -> None:
     status, text = check(str(BROKEN), *LAUNCH, *ARGS)
     assert status == 1 and "error[race]" in text and "block_sum.ptx:32" in text

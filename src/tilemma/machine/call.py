@@ -98,6 +98,16 @@ def options(**given: Any) -> dict[str, Any]:
     return out
 
 
+def sample(ctas: object) -> int | None:
+    """The number of CTAs that `sample:8` asks for; None for `all`."""
+    found = re.fullmatch(r"all|sample:([1-9][0-9]{0,8})", ctas) if isinstance(ctas, str) else None
+    if found is None:
+        refuse(
+            f"`ctas` is {described(ctas)}", "`all`, or `sample:8` for 8 of the grid's CTAs", "write one of these"
+        )
+    return int(found[1]) if found[1] else None
+
+
 def schedule(name: object) -> None:
     """Refuse what is no schedule."""
     if not isinstance(name, str) or name not in SCHEDULES:

@@ -58,6 +58,16 @@ def cluster_order(total: int, shuffle: bool, chosen: random.Random) -> Iterator[
     return ((first + step * i) % total for i in range(total))
 
 
+def sampled(total: int, wanted: int, chosen: random.Random) -> list[int]:
+    """``wanted`` of the numbers below ``total``, in order: the first and the last, and others by chance."""
+    if wanted >= total:
+        return list(range(total))
+    ends = {0, total - 1} if wanted > 1 else {chosen.randrange(total)}
+    while len(ends) < wanted:
+        ends.add(chosen.randrange(total))
+    return sorted(ends)
+
+
 def clusters_at_once(program: Any, ctas: int, lanes: int, shared: int) -> int:
     """How many clusters of ``ctas`` CTAs of ``lanes`` threads may run at the same time; refuses where none may."""
     width = {"16": 2, "32": 4, "64": 8, "p": 1}

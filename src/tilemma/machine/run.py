@@ -78,6 +78,8 @@ class Verdict:
     instructions: int = 0
     # Seed and schedule of the run that found each hazard.
     found_by: list[tuple[int, str]] = field(default_factory=list)
+    # CTAs that ran in each schedule, and those of the grid, where a sample was asked for.
+    sample: tuple[int, int] | None = None
     # The entry that was run, and the target it was run as.
     entry: str = ""
     arch: str = ""
@@ -91,7 +93,8 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.ok:
-            return f"no hazard in {self.schedules} schedules ({self.instructions} warp instructions)"
+            text = f"no hazard in {self.schedules} schedules ({self.instructions} warp instructions)"
+            return text if self.sample is None else f"{text}, each of {self.sample[0]} of {self.sample[1]} CTAs"
         names = ", ".join(sorted({h.code for h in self.hazards}))
         return f"{len(self.hazards)} hazard{'s' if len(self.hazards) > 1 else ''}: {names}"
 
@@ -114,6 +117,7 @@ class Verdict:
             "notes": [str(n) for n in self.notes],
             "instructions": self.instructions,
             "advice": self.advice,
+            **({} if self.sample is None else {"ctas": list(self.sample)}),
         }
 
 
@@ -161,6 +165,21 @@ class Job:
         if entry.refused is not None:
             raise entry.refused
         return entry
+
+    def sample(self, wanted: int) -> tuple[int, int]:
+        """How many CTAs a sample of ``wanted`` has, whole clusters, and how many the grid has.
+
+        Raises BadMachineCall where the CTAs communicate, so that some cannot run without the others.
+        """
+        if self.program.communicates:
+            refuse(
+                "a sample of CTAs that may communicate through memory (the PTX has atomics or strong accesses)",
+                "CTAs that are independent of each other",
+                "run all: leave out `ctas`",
+            )
+        grid, cluster = self.binding.grid, self.binding.cluster
+        total, size = grid[0] * grid[1] * grid[2], cluster[0] * cluster[1] * cluster[2]
+        return min(total, -(-wanted // size) * size), total
 
     def machine(self, **options: Any) -> tuple[Machine, dict[str, Placed]]:
         """A machine with the arrays in place, not started."""
@@ -258,6 +277,7 @@ def check(
     arch: str | None = None,
     max_steps: int = MAX_STEPS,
     name: str | None = None,
+    ctas: str = "all",
     progress: Callable[[int, int], None] | None = None,
 ) -> Verdict:
     """Run ``ptx`` under many adversarial schedules; arrays hold the first run's results afterwards.
@@ -265,18 +285,28 @@ def check(
     Stops at the first schedule that finds a hazard, after collecting all that it finds.  ``progress`` is
     called after each run with (runs done, runs in all).  Raises as `run` does for malformed PTX and wrong
     arguments.  ``name`` is what reports call the PTX.
+
+    ``ctas="sample:8"`` runs 8 CTAs of the grid in each schedule, whole clusters chosen by the schedule's seed, and
+    the verdict says so.  It is refused where CTAs communicate: the ones that run may wait for the others.
     """
     call.options(seed=seed, strict=strict, max_steps=max_steps, schedules=schedules)
     if progress is not None and not callable(progress):
         raise WrongArgumentType(function="check", name="progress", got=described(progress), wanted="a function")
     job = Job(ptx, launch, args, arch, name)
     verdict = Verdict(schedules, entry=job.entry.name, arch=job.arch)
+    wanted = call.sample(ctas)
+    if wanted is not None:
+        verdict.sample = job.sample(wanted)
+        ctas_run = verdict.sample[0]
+    else:
+        ctas_run = None
     results: Mapping[str, Placed] = {}
     for i in range(schedules):
         how = schedule_of(i)
         report = job.run(
-            write_back=False, seed=seed + i, schedule=how, strict=strict, collect=True, max_steps=max_steps
-        )
+            write_back=False, seed=seed + i, schedule=how, strict=strict, collect=True, max_steps=max_steps,
+            ctas=ctas_run,
+        )  # fmt: skip
         verdict.instructions += report.instructions
         if i == 0:
             verdict.notes, results = report.notes, job.placed

@@ -63,6 +63,7 @@ class Machine:
         max_steps: int = 50_000_000,
         trace: Any = None,
         history: Any = None,
+        ctas: int | None = None,
     ) -> None:
         self.program, self.grid, self.block, self.cluster_shape = program, grid, block, cluster
         self.module_name = program.module.name
@@ -75,6 +76,8 @@ class Machine:
         self.schedule, self.strict, self.collect, self.max_steps = schedule, strict, collect, max_steps
         # A collecting run ends at the first hazard of these codes.
         self.enough = enough
+        # How many CTAs, in whole clusters, are run of the grid; None: all.
+        self.ctas = ctas
         self.memory = GlobalMemory()
         self.tensor_maps: dict[int, Any] = {}
         self.performance = Performance()
@@ -154,6 +157,9 @@ class Machine:
         counts = [g // c for g, c in zip(self.grid, shape, strict=True)]
         total = counts[0] * counts[1] * counts[2]
         order = limits.cluster_order(total, not self.program.communicates, self.random)
+        if self.ctas is not None:
+            size = shape[0] * shape[1] * shape[2]
+            order = iter(limits.sampled(total, -(-self.ctas // size), random.Random(self.seed)))
         lanes = 32 * self.warps_per_cta
         threads = lanes * shape[0] * shape[1] * shape[2]
         # CTAs that never talk to each other run one cluster after the other; others need company.
