@@ -100,15 +100,16 @@ def main() -> int:
     kinds = options.kind or list(api.KINDS)
     runs, broken = [], False
     for kind in kinds:
-        data, failures = fuzz(kind, range(options.seed, options.seed + options.count // len(kinds)))
+        share = api.SHARES[kind] / sum(api.SHARES[k] for k in kinds)
+        data, failures = fuzz(kind, range(options.seed, options.seed + round(options.count * share)))
         for name, outcome in failures.items():
             print(f"== {outcome.kind}: {name}\n{outcome.text[:1500]}\n{outcome.detail[-2500:]}\n")
         print(json.dumps(data), flush=True)
         runs.append(data)
         broken |= bool(failures)
-    if options.json:
-        record = {"date": f"{datetime.date.today():%Y-%m-%d}", "tilemma": tilemma.__version__, "runs": runs}
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        if options.json:
+            record = {"date": f"{datetime.date.today():%Y-%m-%d}", "tilemma": tilemma.__version__, "runs": runs}
+            options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 1 if broken else 0
 
 

@@ -511,3 +511,5 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     "command lines": CommandLines,
     "PTX": _texts,
 }
+# The share of each kind in a run: a text of PTX takes some three times as long as a call, a command line ten times.
+SHARES = {"calls": 16, "command lines": 1, "PTX": 3}

@@ -380,7 +380,7 @@ def _numbers(option: str, text: str, least: int, most: int) -> list[int]:
     from tilemma.tools.problem import BadArgument
 
     parts = text.split(",")
-    if not least <= len(parts) <= most or not all(p.strip().isdigit() for p in parts):
+    if not least <= len(parts) <= most or not all(p.strip().isdigit() and len(p) < 19 for p in parts):
         wanted = f"{least if least == most else f'{least} or {most}'} numbers, separated by commas"
         raise BadArgument(
             option=option, text=text, problem=f"not {wanted}", wanted=wanted, fix_text=f"write --{option} 0,1"

@@ -68,6 +68,7 @@ REFUSED = [
     ("mov.u32 %r0, %ntid.x;", "ld.global.b32 %r0, %r1;", BadOperand),
     ("mov.u32 %r0, %ntid.x;", "call.uni f;", UnsupportedInstruction),
     ("mov.u32 %r0, %ntid.x;", "ld.global.v4.u32 {%r0, %r1, %r0}, [%d];", BadOperand),
+    ("mov.u32 %r0, %ntid.x;", "cvt.u64.u32 %r0, %r1;", BadOperand),
     ("mov.u32 %r0, %ntid.x;", "ld.global.u32 {%r0, %r1}, [%d];", BadOperand),
     ("mov.u32 %r0, %ntid.x;", "st.global.v2.u32 [%d], %r0;", BadOperand),
     ("mov.u32 %r0, %ntid.x;", "tex.2d.v4.f32.s32 {%r0, %r1, %r0, %r1}, [%d, {%r0, %r1}];", UnsupportedInstruction),

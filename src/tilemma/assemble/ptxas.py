@@ -465,4 +465,4 @@ def driver_image(ptx: str) -> bytes:
     if pending:
         needed = ".".join(map(str, SOUND_REGISTER_A))
         raise PtxasTooOld(version="inside the driver", pending=pending, needed=needed)
-    return ptx.encode() + b"\0"
+    return ptx.encode("utf-8", "surrogatepass") + b"\0"

@@ -189,7 +189,8 @@ class Recording:
             known = ", ".join(sorted(self.registers)[:12])
             refuse(f"there is no register {described(name)}", f"one of {known}, ...", "name one of these")
         ((cta, warp, number),) = _lanes([lane])
-        found, left = None, call.integer("`occurrence`", occurrence)
+        line, left = call.integer("`line`", line), call.integer("`occurrence`", occurrence)
+        found = None
         for executed in self.trace(cta, warp, number):
             if executed.line == line:
                 if left == 0:

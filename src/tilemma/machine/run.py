@@ -289,7 +289,8 @@ def check(
     ``ctas="sample:8"`` runs 8 CTAs of the grid in each schedule, whole clusters chosen by the schedule's seed, and
     the verdict says so.  It is refused where CTAs communicate: the ones that run may wait for the others.
     """
-    call.options(seed=seed, strict=strict, max_steps=max_steps, schedules=schedules)
+    options = call.options(seed=seed, strict=strict, max_steps=max_steps, schedules=schedules)
+    seed, schedules = options.pop("seed"), options.pop("schedules")
     if progress is not None and not callable(progress):
         raise WrongArgumentType(function="check", name="progress", got=described(progress), wanted="a function")
     job = Job(ptx, launch, args, arch, name)
@@ -303,10 +304,7 @@ def check(
     results: Mapping[str, Placed] = {}
     for i in range(schedules):
         how = schedule_of(i)
-        report = job.run(
-            write_back=False, seed=seed + i, schedule=how, strict=strict, collect=True, max_steps=max_steps,
-            ctas=ctas_run,
-        )  # fmt: skip
+        report = job.run(write_back=False, seed=seed + i, schedule=how, collect=True, ctas=ctas_run, **options)
         verdict.instructions += report.instructions
         if i == 0:
             verdict.notes, results = report.notes, job.placed

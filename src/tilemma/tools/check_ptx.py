@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import math
 import os
@@ -22,6 +21,7 @@ from tilemma.testing import random_array, to_float64
 from tilemma.tools.check import progress_bar, verdict_lines
 from tilemma.tools.compare import Difference
 from tilemma.tools.explain_run import Answers, Questions, answer
+from tilemma.tools.numpy_text import NotComputed, value_of
 from tilemma.tools.problem import BadArgument, memory_limit
 
 _ARGUMENT = re.compile(r"(?P<type>\w+)(?:\[(?P<shape>[\d,\s]*)\])?=(?P<value>.+)", re.DOTALL)
@@ -42,8 +42,6 @@ _COPIES = 4
 _MAX_RANK, _MAX_DIGITS = 32, 18
 # The header of an .npy file.
 _MAX_HEADER = 64 << 10
-# NumPy's methods import.
-_BUILTINS = {"__builtins__": {f.__name__: f for f in (__import__, abs, float, int, len, max, min, range, sum)}}
 
 
 def bad(text: str, problem: str, fix: str, *, option: str = "arg", wanted: str = _WANTED) -> BadArgument:
@@ -200,20 +198,13 @@ def extents(text: str, value: str, option: str) -> tuple[int, ...]:
 
 
 def evaluated(text: str, value: str, names: dict[str, Any], option: str = "arg") -> Any:
-    """NumPy text: ``np`` and the arguments before are known, attributes with underscores are not."""
+    """NumPy text as a number or an array; see `value_of`."""
     try:
-        tree = ast.parse(value.strip(), mode="eval")
-        for node in ast.walk(tree):
-            word = getattr(node, "attr", getattr(node, "id", ""))
-            if word.startswith("_"):
-                raise bad(text, f"`{word}` is not allowed", "use functions of np", option=option)
-        return eval(compile(tree, f"--{option}", "eval"), {**_BUILTINS, "np": np}, dict(names))
-    except BadArgument:
-        raise
-    except Exception as e:
+        return value_of(value, names, array_limit())
+    except NotComputed as e:
         raise bad(
             text,
-            f"`{value}` cannot be computed ({e})",
+            f"`{value:.200}` cannot be computed ({e})",
             "use numbers, np, and the arrays before: a0, a1",
             option=option,
         ) from e

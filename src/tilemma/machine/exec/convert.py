@@ -10,6 +10,7 @@ from tilemma.machine.decode import RAW, VIEW, Decoder, instruction
 from tilemma.machine.exec.floating import as_bits, as_values
 from tilemma.machine.isa import numerics
 from tilemma.machine.state import VIEW_CLASS
+from tilemma.machine.syntax import TYPE_BYTES, Register
 
 _ROUND = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")
 _PACKED = {"f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "f8_e4m3", "e5m2x2": "f8_e5m2"}
@@ -37,6 +38,9 @@ def cvt(d: Decoder) -> None:
     out = "b32" if to == "tf32" else to
     cls_o, o = d.dst_any(d.operands[0], out)
     cls_a, a = d.src_any(d.operands[1], source)
+    for operand, cls, kind in ((d.operands[0], cls_o, out), (d.operands[1], cls_a, source)):
+        if isinstance(operand, Register) and _size(cls) < TYPE_BYTES[kind]:
+            d.bad(f"{operand} has {8 * _size(cls)} bits, fewer than .{kind}")
     integral = source in _INT_NUMPY
 
     def run(w: Any, m: Any) -> None:
@@ -45,8 +49,8 @@ def cvt(d: Decoder) -> None:
         if integral:
             x = x.astype(_INT_NUMPY[source])
         else:
-            view = w.v[VIEW[source]][a] if VIEW_CLASS[VIEW[source]] == cls_a else x
-            x = as_values(view, source)
+            exact = VIEW_CLASS[VIEW[source]] == cls_a
+            x = as_values(w.v[VIEW[source]][a] if exact else x.astype(f"u{TYPE_BYTES[source]}"), source)
         y = numerics.convert(x, source, to_name, mode, **flags)
         if to in _INT_NUMPY:
             raw = y if to[0] == "u" else y.astype(f"i{_size(cls_o)}")
