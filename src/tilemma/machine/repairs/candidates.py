@@ -23,7 +23,7 @@ _ALL: tuple[_Maker, ...] = (
 _FIRST: dict[str, tuple[_Maker, ...]] = {
     "race": (ordering.named_barriers, ordering.barriers, *_COUNTS, ordering.cluster_barriers),
     "race-lanes": (ordering.barriers,),
-    "read-before-arrival": (*_WAITS, *_COUNTS, ordering.barriers),
+    "read-before-arrival": (*_WAITS, *_COUNTS, ordering.barriers, mbarrier.arrivals),
     "overwrite-in-flight": (*_WAITS, *_COUNTS, ordering.barriers),
     "overwrite-in-flight-store": (*_WAITS, ordering.barriers),
     "missing-proxy-fence": (ordering.proxy_fences,),

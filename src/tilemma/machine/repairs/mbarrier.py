@@ -134,12 +134,24 @@ def _definition(p: Problem, ins: Instruction) -> list[Instruction]:
     return writes[-1:]
 
 
+def _neighbours(p: Problem, inits: list[Instruction]) -> list[str]:
+    """The mbarriers beside those that are initialised, in the same array."""
+    places = {_variable(p, op.base) for ins in inits for op in ins.operands if isinstance(op, Address)} - {None}
+    known = [place for place in places if place is not None]
+    beside = [(name, offset + step) for name, offset in sorted(known) for step in (8, -8)]
+    return [f"[{name}+{offset}]" for name, offset in beside if offset >= 0 and (name, offset) not in places]
+
+
 def inits(p: Problem) -> Iterator[Repair]:
     """`mbarrier.init` by one thread, with a count of the program or of its block, then a barrier."""
     others = p.having("mbarrier.init")
     known = [n for ins in others if (n := _value(p, ins.operands[-1])) is not None]
     known += [c for ins in p.listing if ins.parts[0] == "mov" and 0 < (c := immediate(ins, 1) or 0) <= 1024]
     numbers = list(dict.fromkeys([p.threads, 1, *known, p.threads // 32, 32]))[:8]
+    for place in [after(o) for o in others[-1:]]:
+        for beside in _neighbours(p, others):
+            for n in numbers[:3]:
+                yield insertion(place, f"mbarrier.init.shared::cta.b64 {beside}, {max(1, n)};")
     users = [p.second, *p.having("mbarrier.")][:6]
     addresses: set[str] = set()
     for user in users:
@@ -206,6 +218,11 @@ def arrivals(p: Problem) -> Iterator[Repair]:
         for place in p.places()[:12]:
             yield insertion(place, text)
             yield insertion(place, _ONE.format(text))
+    for ins in p.having("mbarrier.arrive", "cp.async.mbarrier.arrive"):
+        named = _address(p, ins)
+        if named is not None:
+            yield insertion(before(ins), f"cp.async.mbarrier.arrive.shared::cta.b64 {named};")
+            yield insertion(after(ins), f"mbarrier.arrive.shared::cta.b64 _, {named};")
     addresses = dict.fromkeys(a for ins in p.having("mbarrier.") if (a := _address(p, ins)))
     for ins in p.having("cp.async.ca", "cp.async.cg")[:3]:
         for address in addresses:
