@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Tried:
-    """``verdict``: killed, timed out, survived or uncovered; ``by``: the test that failed."""
+    """``verdict``: killed, timed out, survived, uncovered or not run; ``by``: the test that failed."""
 
     mutant: Mutant
     verdict: str
@@ -122,6 +122,9 @@ class Place:
         failed = [
             x for x in self.log.read_text(errors="replace").splitlines() if x.startswith(("FAILED", "ERROR"))
         ]
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 4:
+            # pytest's usage error: a test of that name is not there, which no mutant has done.
+            return "not run", failed[0][:300] if failed else ""
         return ("survived", "") if status == 0 else ("killed", failed[0][:300] if failed else "")
 
     def _in_child(self, tests: Sequence[str]) -> int:
