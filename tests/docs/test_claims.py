@@ -101,14 +101,14 @@ def multiplies(t: dtypes.DType, arch: str) -> bool:
 
 
 def test_which_types_are_multiplied_where() -> None:
-    """README, *Status*: types on tensor cores, and those that the CPU has besides."""
+    """README, *Status*: types on every GPU from sm_80 on, on newer ones, and those that the CPU has besides."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"multiplies of (.*?) on `mma.sync` and `wgmma`, and on the CPU also of (.*?);", text)
+    form = r"multiplies of (.*?) from sm_80 on, of (.*?) from sm_89 on, and on the CPU also of the other integers"
+    found = re.search(form, text)
     assert found is not None
     every = [t for t in dtypes.BY_NAME.values() if t.bits >= 8 and t.kind != "bool"]
     integers = {t.name for t in every if t.is_integer}
-    on_gpu, besides = (set(re.findall(r"`(\w+)`", part)) for part in found.groups())
-    besides = (besides - integers) | integers  # "the integers from u8 to s64"
-    for arch in ("sm_80", "sm_90a"):
-        assert {t.name for t in every if multiplies(t, arch)} == on_gpu, arch
-    assert {t.name for t in every if multiplies(t, "cpu")} == on_gpu | besides
+    first, newer = (set(re.findall(r"`(\w+)`", part)) for part in found.groups())
+    for arch, wanted in (("sm_80", first), ("sm_89", first | newer), ("sm_90a", first | newer)):
+        assert {t.name for t in every if multiplies(t, arch)} == wanted, arch
+    assert {t.name for t in every if multiplies(t, "cpu")} == first | newer | integers
