@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilemma.atoms import CopyAtom, MmaAtom
+from tilemma.atoms.atom import REGISTER_BITS
 
 # Shared memory of the wgmma kernels, in bytes: tile of A, tile of B, one warpgroup's accumulators.
 A_AT, B_AT, D_AT = 0, 16384, 57344
@@ -18,8 +19,8 @@ RATE_UNROLL = 8
 
 
 def header(arch: str) -> str:
-    # 8.0 has wgmma; stmatrix came with 7.8.
-    return f".version 8.0\n.target {arch}\n.address_size 64\n.extern .shared .align 1024 .b8 smem[];\n"
+    # 8.7 has the newest form, m16n8k16 of 8-bit floats.
+    return f".version 8.7\n.target {arch}\n.address_size 64\n.extern .shared .align 1024 .b8 smem[];\n"
 
 
 def module(arch: str, kernels: Iterable[str]) -> str:
@@ -41,11 +42,12 @@ def _entry(name: str, params: str, threads: int, body: Iterable[str]) -> str:
 
 
 def mma_sync(atom: MmaAtom, name: str) -> str:
-    """One warp a CTA: registers from a, b, c [CTA][lane][register], the instruction, registers to d."""
+    """One warp a CTA: registers from a, b, c and e [CTA][lane][register], the instruction, registers to d."""
+    letters = "abc" if atom.e is None else "abce"
     body = [
         "  .reg .u32 %lane, %cta, %index;",
         "  .reg .u64 %address, %step;",
-        *(_declare(getattr(atom, x), x) for x in "abcd"),
+        *(_declare(getattr(atom, x), x) for x in (*letters, "d")),
         "  mov.u32 %lane, %tid.x;",
         "  mov.u32 %cta, %ctaid.x;",
         "  mad.lo.u32 %index, %cta, 32, %lane;",
@@ -54,18 +56,19 @@ def mma_sync(atom: MmaAtom, name: str) -> str:
     def move(letter: str) -> Iterable[str]:
         operand = getattr(atom, letter)
         yield f"  ld.param.u64 %address, [{letter}_at];"
-        yield f"  mad.wide.u32 %address, %index, {4 * operand.registers}, %address;"
+        size = REGISTER_BITS[operand.register] // 8
+        yield f"  mad.wide.u32 %address, %index, {size * operand.registers}, %address;"
         for i, register in enumerate(_names(letter, operand.registers)):
             if letter == "d":
-                yield f"  st.global.{operand.register} [%address + {4 * i}], {register};"
+                yield f"  st.global.{operand.register} [%address + {size * i}], {register};"
             else:
-                yield f"  ld.global.{operand.register} {register}, [%address + {4 * i}];"
+                yield f"  ld.global.{operand.register} {register}, [%address + {size * i}];"
 
-    for letter in "abc":
+    for letter in letters:
         body += move(letter)
-    registers = {x: _names(x, getattr(atom, x).registers) for x in "abcd"}
+    registers = {x: _names(x, getattr(atom, x).registers) for x in (*letters, "d")}
     body += ["  " + atom.emit(**registers), *move("d"), "  ret;"]
-    return _entry(name, "u64 a_at, u64 b_at, u64 c_at, u64 d_at", 32, body)
+    return _entry(name, ", ".join(f"u64 {x}_at" for x in (*letters, "d")), 32, body)
 
 
 def mma_sync_rate(atom: MmaAtom, name: str, threads: int = 512, chains: int = 4) -> str:

@@ -29,6 +29,7 @@ import numpy as np
 import proof_kernels as kernels
 from numpy.typing import NDArray
 
+from tilemma.arithmetic import sparsity
 from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.atoms.atom import Atom, Operand
 from tilemma.layouts import SWIZZLES, Major, SharedLayout, shared_layout
@@ -64,7 +65,7 @@ def entry_name(atom: Atom) -> str:
 def module_of(atom: Atom) -> str:
     """The module that the record's kernels stand in: one for each family, so that few are loaded."""
     if atom.kind == "wgmma":
-        _, _, letters, source = atom.name.split("_")
+        _, _, letters, source = atom.name.split("_")[:4]
         return f"wgmma_{letters}_{source}"
     return atom.kind.replace(".", "_")
 
@@ -74,7 +75,9 @@ def kernel(atom: Atom) -> str:
     name = entry_name(atom)
     if isinstance(atom, CopyAtom):
         return kernels.matrix_copy(atom, name) if atom.fragment else kernels.async_copy(atom, name)
-    if atom.kind == "mma.sync":
+    if not atom.asynchronous:
+        if atom.kind != "mma.sync" or atom.d.register == "f64":
+            return kernels.mma_sync(atom, name)
         return kernels.mma_sync(atom, name) + "\n" + kernels.mma_sync_rate(atom, name + "_rate")
     return kernels.wgmma(atom, name) + "\n" + kernels.wgmma_rate(atom, name + "_rate")
 
@@ -88,43 +91,77 @@ def modules(atoms: Sequence[Atom], arch: str) -> dict[str, str]:
 
 
 def bits_of(operand: Operand, values: NDArray[Any]) -> NDArray[np.uint32]:
-    """Register words of fragments (..., threads, values): shape (..., threads, registers)."""
-    return np.ascontiguousarray(values.astype(operand.dtype.numpy)).view(np.uint32)
+    """Register words of fragments (..., threads, values): shape (..., threads, words of 32 bits)."""
+    t = operand.dtype
+    if t.bits >= 8:
+        return np.ascontiguousarray(values.astype(t.numpy)).view(np.uint32)
+    per = 32 // t.bits
+    fields = values.astype(np.int64).reshape(*values.shape[:-1], -1, per) & ((1 << t.bits) - 1)
+    return np.ascontiguousarray((fields << t.bits * np.arange(per)).sum(-1).astype(np.uint32))
 
 
-# --- mma.sync -----------------------------------------------------------------------------------------------
+def gathered(operand: Operand, matrix: NDArray[Any], count: int = 0) -> NDArray[Any]:
+    """The fragments of matrices [experiments, rows, cols], or of one for ``count`` experiments."""
+    if count:
+        return np.broadcast_to(operand.gather(matrix), (count, operand.threads, operand.values))
+    flat = matrix.transpose(0, 2, 1).reshape(len(matrix), -1)
+    return flat[:, operand.coordinates_table]
+
+
+# --- instructions of a warp, operands in registers ----------------------------------------------------------
+
+
+def is_proved(atom: Atom) -> bool:
+    """Whether there is an experiment for the record: of wgmma's, for dense 16-bit operands only."""
+    return not (isinstance(atom, MmaAtom) and atom.asynchronous) or (atom.a.dtype.bits == 16 and atom.e is None)
 
 
 def prove_mma_sync(atom: MmaAtom, run: Runner, limit: int | None = None) -> Finding:
-    """Element p of A's fragment is 1; B's elements are numbered by (lane, value) from 1; C is 0, then numbered."""
+    """Element p of A is 1.  B's elements are numbered from 1, and each launch has one binary digit of the numbers,
+    which each type holds; the last has numbers in C alone.  The metadata of a sparse A is random."""
     a, b, c = atom.a, atom.b, atom.c
-    total = a.threads * a.values if limit is None else limit
-    one_hot = np.zeros((total + 1, a.threads * a.values))
+    (m, k), n = a.shape, b.shape[0]
+    total = m * k if limit is None else limit
+    one_hot = np.zeros((total + 1, m * k))
     one_hot[np.arange(total), np.arange(total)] = 1
-    fragments_a = one_hot.reshape(total + 1, a.threads, a.values)
-    numbers = np.arange(1, b.threads * b.values + 1).reshape(b.threads, b.values)
-    fragments_b = np.broadcast_to(numbers, (total + 1, *numbers.shape))
-    start = np.zeros((total + 1, c.threads, c.values))
-    start[total] = np.arange(1, c.threads * c.values + 1).reshape(c.threads, c.values)
-    words = [bits_of(o, x) for o, x in ((a, fragments_a), (b, fragments_b), (c, start))]
-    out = np.zeros_like(words[2])
-    run(module_of(atom), entry_name(atom), total + 1, 32, 0, [*words, out])
-    found = out.view(atom.d.dtype.numpy).reshape(total + 1, c.threads, c.values).astype(np.float64)
-
-    rows, columns = (c.coordinates_table % c.shape[0], c.coordinates_table // c.shape[0])
-    expected = start.copy()
-    number_at = np.zeros(b.shape, dtype=np.int64)
-    number_at[b.coordinates_table % b.shape[0], b.coordinates_table // b.shape[0]] = numbers
-    for p in range(total):
-        m, k = a.coordinates(*divmod(p, a.values))
-        expected[p] += np.where(rows == m, number_at[columns, k], 0)
-    finding = Finding(experiments=total + 1)
-    for p, lane, value in np.argwhere(found != expected)[:20]:
-        finding.differences.append(
-            f"A[lane, value] {divmod(int(p), a.values)} = 1: D of lane {lane}, value {value} is "
-            f"{found[p, lane, value]}, not {expected[p, lane, value]}"
-        )
+    matrices = one_hot.reshape(total + 1, m, k)
+    numbers = np.arange(1, n * b.shape[1] + 1).reshape(b.shape)
+    fields = columns = None
+    if atom.e is not None:
+        kept = sparsity.kept(np.random.default_rng(0).random((m, b.shape[1])), a.dtype)
+        fields = sparsity.fields_from(kept, a.dtype)
+        columns = sparsity.columns_of(fields, a.dtype)
+    finding = Finding()
+    for digit in range(int(numbers.max()).bit_length() + 1):
+        last = 1 << digit > numbers.max()
+        chosen = numbers * 0 if last else numbers >> digit & 1
+        start = np.arange(1, m * n + 1).reshape(m, n) * int(last)
+        words = [bits_of(a, gathered(a, matrices)), bits_of(b, gathered(b, chosen, total + 1))]
+        words.append(bits_of(c, gathered(c, start, total + 1)))
+        if atom.e is not None:
+            words.append(bits_of(atom.e, gathered(atom.e, fields, total + 1)))
+        out = np.zeros_like(words[2])
+        run(module_of(atom), entry_name(atom), total + 1, 32, 0, [*words, out])
+        found = out.view(atom.d.dtype.numpy).reshape(total + 1, c.threads, c.values).astype(np.float64)
+        expected = gathered(c, _computed(atom, matrices, chosen, start, columns)).astype(np.float64)
+        finding.experiments += total + 1
+        for p, lane, value in np.argwhere(found != expected)[: 20 - len(finding.differences)]:
+            finding.differences.append(
+                f"A{divmod(int(p), k)} = 1, digit {digit} of B: D of lane {lane}, value {value} is "
+                f"{found[p, lane, value]}, not {expected[p, lane, value]}"
+            )
     return finding
+
+
+def _computed(
+    atom: MmaAtom, matrices: NDArray[Any], b: NDArray[Any], c: NDArray[Any], columns: NDArray[Any] | None
+) -> NDArray[Any]:
+    """D of every A in ``matrices`` [experiments, M, stored K]."""
+    if atom.meaning is not None:
+        return np.stack([atom.meaning(x, b, c) for x in matrices])
+    if columns is None:
+        return matrices @ b.T + c
+    return np.einsum("pmj,mjn->pmn", matrices, b.T[columns]) + c
 
 
 # --- wgmma --------------------------------------------------------------------------------------------------
@@ -297,7 +334,7 @@ def prove(atom: Atom, run: Runner) -> Finding:
     """All experiments for one record."""
     if isinstance(atom, CopyAtom):
         return prove_matrix_copy(atom, run) if atom.fragment else prove_async_copy(atom, run)
-    return prove_mma_sync(atom, run) if atom.kind == "mma.sync" else prove_wgmma(atom, run)
+    return prove_wgmma(atom, run) if atom.asynchronous else prove_mma_sync(atom, run)
 
 
 def rate(atom: MmaAtom, run: Runner) -> float:
@@ -461,8 +498,9 @@ def main() -> int:
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "proof")
     parser.add_argument("--out", type=Path, help="the JSON file; default docs/proofs/<gpu>.json")
     options = parser.parse_args()
-    atoms = [a for a in catalogue.values() if a.runs_on(options.arch) and options.only in a.name]
-    texts = modules([a for a in catalogue.values() if a.runs_on(options.arch)], options.arch)
+    every = [a for a in catalogue.values() if a.runs_on(options.arch) and is_proved(a)]
+    atoms = [a for a in every if options.only in a.name]
+    texts = modules(every, options.arch)
     folder = options.build / options.arch
     version = assemble_all(texts, options.arch, folder)
     if options.assemble:
@@ -471,7 +509,7 @@ def main() -> int:
     facts = gpu.describe()
     started = time.perf_counter()
     records = {a.name: prove(a, gpu.run).to_json(a) for a in progress(atoms)}
-    rates = {a.name: round(rate(a, gpu.run)) for a in atoms if isinstance(a, MmaAtom)}
+    rates = {a.name: round(rate(a, gpu.run)) for a in atoms if isinstance(a, MmaAtom) and "_rate" in kernel(a)}
     result = {
         **facts,
         "arch": options.arch,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tilemma import machine
-from tilemma.atoms import catalogue
+from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms.atom import Atom
 from tilemma.machine.parser import parse
 
@@ -43,7 +43,8 @@ def _prove(atom: Atom, run: proof.Runner) -> proof.Finding:
         every = proof.combinations(atom)
         # A swizzled and an unswizzled operand, each majorness.
         return proof.prove_wgmma(atom, run, limit=2, cases=[every[3], every[4], every[-1]])
-    return proof.prove_mma_sync(atom, run, limit=5) if atom.kind == "mma.sync" else proof.prove(atom, run)
+    register = isinstance(atom, MmaAtom) and not atom.asynchronous
+    return proof.prove_mma_sync(atom, run, limit=5) if register else proof.prove(atom, run)
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -60,6 +61,22 @@ def test_a_false_record_is_refuted(name: str) -> None:
     except machine.HazardError:
         return  # a cp.async of the wrong size is not even aligned
     assert found != []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SM80_8x8x4_F64F64F64F64_TN",
+        "SM80_16x8x64_S32S4U4S32_TN",
+        "SM75_8x8x128_S32U1U1S32_TN_XORPOPC",
+        "SM80_SPARSE_16x8x32_F32F16F16F32_TN",
+        "SM80_SPARSE_16x8x16_F32TF32TF32F32_TN",
+        "FMA_8x4x1_S32S32S32S32",
+    ],
+)
+def test_a_record_of_every_width_is_proven(name: str) -> None:
+    atom = catalogue[name]
+    assert _prove(atom, Machine(atom).run).differences == []
 
 
 def test_a_whole_record_with_its_map() -> None:

@@ -31,6 +31,7 @@ PROOFS = read_proofs(ROOT / "docs" / "proofs")
 SAMPLE = [
     "SM80_16x8x8_F16F16F16F16_TN",
     "SM80_16x8x16_F32BF16BF16F32_TN",
+    "SM80_16x8x32_S32U8S8S32_TN",
     "SM90_64x24x16_F16F16F16_SS",
     "SM90_64x24x16_F32BF16BF16_SS",
     "SM90_64x40x16_F32F16F16_RS",
@@ -78,7 +79,7 @@ def test_the_kernels_assemble(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif("TILEMMA_SLOW" not in os.environ, reason="a minute of ptxas; set TILEMMA_SLOW=1")
 def test_all_kernels_assemble() -> None:
-    for text in proof.modules(list(catalogue.values()), "sm_90a").values():
+    for text in proof.modules([a for a in catalogue.values() if proof.is_proved(a)], "sm_90a").values():
         assert assemble(text, "sm_90a").spills_stores == 0
 
 
