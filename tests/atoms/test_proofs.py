@@ -187,8 +187,9 @@ def _swapped(atom: MmaAtom | CopyAtom) -> Any:
         ]
         return dataclasses.replace(atom, fragment=turned.fragment)
     if atom.kind == "mma.sync" or atom.a.in_registers:
-        (lanes, values), (lane_strides, (first, second, *rest)) = atom.a.layout.shape, atom.a.layout.stride
-        layout = Layout((lanes, values), (lane_strides, (second, first, *rest)))
+        # The last two modes of the values are of one extent, whatever the width of the elements.
+        (lanes, values), (lane_strides, (*rest, first, second)) = atom.a.layout.shape, atom.a.layout.stride
+        layout = Layout((lanes, values), (lane_strides, (*rest, second, first)))
         return dataclasses.replace(atom, a=dataclasses.replace(atom.a, layout=layout))
     (lanes, values), (lane_strides, (first, second, *rest)) = atom.d.layout.shape, atom.d.layout.stride
     layout = Layout((lanes, values), (lane_strides, (second, first, *rest)))
