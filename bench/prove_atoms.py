@@ -123,7 +123,9 @@ def prove_mma_sync(atom: MmaAtom, run: Runner, limit: int | None = None) -> Find
     (m, k), n = a.shape, b.shape[0]
     total = m * k if limit is None else limit
     one_hot = np.zeros((total + 1, m * k))
-    one_hot[np.arange(total), np.arange(total)] = 1
+    # All elements, or some from the first to the last.
+    places = np.linspace(0, m * k - 1, total).round().astype(np.int64)
+    one_hot[np.arange(total), places] = 1
     matrices = one_hot.reshape(total + 1, m, k)
     numbers = np.arange(1, n * b.shape[1] + 1).reshape(b.shape)
     fields = columns = None
@@ -147,7 +149,7 @@ def prove_mma_sync(atom: MmaAtom, run: Runner, limit: int | None = None) -> Find
         finding.experiments += total + 1
         for p, lane, value in np.argwhere(found != expected)[: 20 - len(finding.differences)]:
             finding.differences.append(
-                f"A{divmod(int(p), k)} = 1, digit {digit} of B: D of lane {lane}, value {value} is "
+                f"A{divmod(int(places[p]), k) if p < total else None} = 1, digit {digit} of B: D of lane {lane}, value {value} is "
                 f"{found[p, lane, value]}, not {expected[p, lane, value]}"
             )
     return finding
