@@ -187,9 +187,12 @@ def _swapped(atom: MmaAtom | CopyAtom) -> Any:
         ]
         return dataclasses.replace(atom, fragment=turned.fragment)
     if atom.kind == "mma.sync" or atom.a.in_registers:
-        # The last two modes of the values are of one extent, whatever the width of the elements.
-        (lanes, values), (lane_strides, (*rest, first, second)) = atom.a.layout.shape, atom.a.layout.stride
-        layout = Layout((lanes, values), (lane_strides, (*rest, second, first)))
+        (lanes, values), (lane_strides, given) = atom.a.layout.shape, atom.a.layout.stride
+        strides = list(given)
+        # Two modes of one extent: the width of the elements is the first one's.
+        x, y = (0, 1) if values[0] == values[1] else (1, 2)
+        strides[x], strides[y] = strides[y], strides[x]
+        layout = Layout((lanes, values), (lane_strides, tuple(strides)))
         return dataclasses.replace(atom, a=dataclasses.replace(atom.a, layout=layout))
     (lanes, values), (lane_strides, (first, second, *rest)) = atom.d.layout.shape, atom.d.layout.stride
     layout = Layout((lanes, values), (lane_strides, (second, first, *rest)))
