@@ -148,8 +148,9 @@ def prove_mma_sync(atom: MmaAtom, run: Runner, limit: int | None = None) -> Find
         expected = gathered(c, _computed(atom, matrices, chosen, start, columns)).astype(np.float64)
         finding.experiments += total + 1
         for p, lane, value in np.argwhere(found != expected)[: 20 - len(finding.differences)]:
+            element = divmod(int(places[p]), k) if p < total else "no element"
             finding.differences.append(
-                f"A{divmod(int(places[p]), k) if p < total else None} = 1, digit {digit} of B: D of lane {lane}, value {value} is "
+                f"A: {element} is 1, digit {digit} of B: D of lane {lane}, value {value} is "
                 f"{found[p, lane, value]}, not {expected[p, lane, value]}"
             )
     return finding
