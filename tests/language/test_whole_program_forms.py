@@ -88,6 +88,14 @@ def test_both_languages(name: str, target: str, tmp_path: Path) -> None:
         assert np.array_equal(kernel.on(target)(x), wanted(name, x))
 
 
+def test_a_kernel_without_levels_gives_its_result_a_first_value(tmp_path: Path) -> None:
+    (tmp_path / "k.co").write_text("__co__ auto k(f32 [M] x) { f32 [M] y {2.0f}; return y; }")
+    for target in ("cpu", "machine"):
+        assert np.array_equal(
+            tm.load(tmp_path / "k.co").k.on(target)(np.zeros(700, np.float32)), np.full(700, 2.0)
+        )
+
+
 def test_the_first_tile_keeps_whole_dimensions() -> None:
     @tm.kernel
     def k(x: tm.Global["f32", 8, 16], y: tm.Global["f32", 8, 16]):

@@ -156,16 +156,23 @@ class Builder(ValueNumber):
             return buffer
         total = _product(buffer.shape)
         flat = self.span_as(Tile.whole(buffer), [total], span)
-        with (
-            self.parallel([f"{name}_part"], [cdiv(total, _FILLED_BY_BLOCK)], BLOCK) as (part,),
-            self.parallel(["t"], [_FILLING_THREADS], THREAD) as (lane,),
-            self.foreach("n", _FILLED_BY_BLOCK // _FILLING_THREADS) as turn,
-        ):
-            first = add(mul(part.value, _FILLED_BY_BLOCK), mul(turn.value, _FILLING_THREADS))
-            element = add(first, lane.value)
-            with self.if_(binary("lt", element, total)):
-                self.set_element(flat, [element], init)
+        if self.inside_parallel:
+            # A kernel without levels is one block: its threads go through the array.
+            self._fill(flat, const(0), total, total, init)
+            return buffer
+        with self.parallel([f"{name}_part"], [cdiv(total, _FILLED_BY_BLOCK)], BLOCK) as (part,):
+            self._fill(flat, mul(part.value, _FILLED_BY_BLOCK), const(_FILLED_BY_BLOCK), total, init)
         return buffer
+
+    def _fill(self, flat: Tile, first: Expr, count: Expr, total: Expr, value: Expr) -> None:
+        """A block's threads write ``value`` to ``count`` elements of ``flat`` from ``first`` on."""
+        with (
+            self.parallel(["t"], [_FILLING_THREADS], THREAD) as (lane,),
+            self.foreach("n", cdiv(count, _FILLING_THREADS)) as turn,
+        ):
+            element = add(add(first, mul(turn.value, _FILLING_THREADS)), lane.value)
+            with self.if_(binary("lt", element, total)):
+                self.set_element(flat, [element], value)
 
     def alloc(
         self,
