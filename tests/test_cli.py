@@ -55,7 +55,7 @@ WRONG = {
     "unknown name": ("dma.copy lhs.", "dma.copy lsh.", "unknown-name", (14, 10)),
     "syntax": ("mc, ma, mb;", "mc ma, mb;", "syntax", (20, 16)),
     "contract": ("mma.row.row", "mma.row.col", "contract-shapes", (20, 1)),
-    "types": ("f16", "f32", "no-instruction", (20, 1)),
+    "types": ("f16", "s16", "no-instruction", (20, 1)),
     "shared memory": ("TILE_K 128", "TILE_K 1024", "shared-memory-limit", (9, 29)),
 }
 
