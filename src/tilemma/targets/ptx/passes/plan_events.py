@@ -240,7 +240,7 @@ def _arrivals(u: Uses, blocks: int, tree: Tree, accesses: Accesses) -> Counted:
     _one_count(u, blocks, tree)
     each = [1] * len(u.triggers)
     by: Arriving = "instance"
-    if _warps_arrive(u, tree, accesses):
+    if _warps_arrive(u, tree, accesses) or _sizes_differ(u):
         each = [max(1, _instance_threads(t, tree) // WARP) for t in u.triggers]
         by = "warp" if max(each) > 1 else "instance"
     if by == "warp" and any(_instance_threads(t, tree) < WARP for t in u.triggers):
@@ -293,15 +293,17 @@ def _reach(trigger: Node, blocks: int) -> int:
 
 
 def _warps_arrive(u: Uses, tree: Tree, accesses: Accesses) -> bool:
-    """Whether each warp of an instance arrives: those that have accesses of their own behind them, and where
-    groups of several sizes make up the same number of threads.
+    """Whether each warp of an instance arrives: those that have accesses of their own behind them.
 
     One arrival crosses a cluster for each instance: arrivals elsewhere are dear, a barrier at home is not.
     """
     if any(isinstance(t.op, TriggerEvent) and t.op.cluster for t in u.triggers):
         return False
-    if any(_releases_accesses(t, tree, accesses) for t in u.triggers):
-        return True
+    return any(_releases_accesses(t, tree, accesses) for t in u.triggers)
+
+
+def _sizes_differ(u: Uses) -> bool:
+    """Whether groups of several sizes make up the same number of threads, so that warps have to be counted."""
     try:
         arrivals(_sites(u, [instances(t) for t in u.triggers]))
     except Disagreement:
