@@ -1,4 +1,4 @@
-"""The table of constant operands in docs/language.md, from `tilemma.ir.constructs`.
+"""The tables of operands in docs/language.md, from `tilemma.ir.constructs`.
 
 Run ``python -m dev.pages.operands`` after an operand was added or changed.
 """
@@ -9,10 +9,26 @@ import re
 import sys
 from pathlib import Path
 
-from tilemma.ir.constructs import CHOICES, OPERANDS
+from tilemma.ir.constructs import CHOICES, CONSTRUCTS, KINDS, OPERANDS
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "language.md"
-_BLOCK = re.compile(r"(<!-- operands -->\n).*?(<!-- /operands -->\n)", re.S)
+
+
+def kinds() -> str:
+    """The kinds of operands, and those of each construct; the functions of a library are one row."""
+    rows = ["| operand | what it may be |", "|---|---|"]
+    rows += [f"| {name} | {kind.wanted} |" for name, kind in KINDS.items()]
+    rows += ["", "| Croqtile | Python | operands |", "|---|---|---|"]
+    for c in CONSTRUCTS:
+        forms = (f"<code>{_shown(form)}</code>".replace("|", "&#124;") for form in (c.croqtile, c.python))
+        rows.append(f"| {' | '.join(forms)} | {', '.join(c.kinds)} |")
+    return "\n".join(dict.fromkeys(rows)) + "\n"
+
+
+def _shown(form: str) -> str:
+    """A form without the body of its block, and without the name of a function of a library."""
+    form = re.sub(r" ?(\{ \}|:|;)$", "", form)
+    return re.sub(r"\b(__atomic_|__(?!atomic)|atomic\.|tm\.math\.)\w+\(", r"\1...(", form)
 
 
 def table() -> str:
@@ -28,9 +44,13 @@ def table() -> str:
 
 
 def updated(page: str) -> str:
-    """``page`` with the table as it has to be."""
-    assert _BLOCK.search(page), "the page has no place for the table"
-    return _BLOCK.sub(lambda m: m[1] + table() + m[2], page)
+    """``page`` with the tables as they have to be."""
+    for name, made in (("operands", table()), ("kinds", kinds())):
+        block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->\n)", re.S)
+        found = block.search(page)
+        assert found is not None, f"the page has no place for the table of {name}"
+        page = page.replace(found[0], found[1] + made + found[2])
+    return page
 
 
 def main() -> int:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tilemma.atoms import catalogue as atoms
     from tilemma.errors import CompileError, LaunchError, TilemmaError, ToolError
     from tilemma.kernels import Kernel, kernel, load
-    from tilemma.lang import math
     from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64, Scalar
     from tilemma.lang.atomics import atomic
     from tilemma.lang.contraction import mma
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from tilemma.lang.diagnostics import print_ as print
     from tilemma.lang.events import event, swap, sync, trigger, wait
     from tilemma.lang.functions import cdiv, compose, select, ubound
+    from tilemma.lang.math import math as math
     from tilemma.lang.registers import apply
     from tilemma.lang.storage import global_, local, shared, var
     from tilemma.lang.views import full
@@ -60,7 +60,7 @@ _LANGUAGE = {
 }  # fmt: skip
 _PUBLIC: dict[str, tuple[str, str | None]] = {
     **{name: (f"tilemma.lang.{module}", name) for module, names in _LANGUAGE.items() for name in names},
-    "math": ("tilemma.lang.math", None),
+    "math": ("tilemma.lang.math", "math"),
     "print": ("tilemma.lang.diagnostics", "print_"),
     **{n: ("tilemma.errors", n) for n in ("CompileError", "LaunchError", "TilemmaError", "ToolError")},
     **{n: ("tilemma.kernels", n) for n in ("Kernel", "kernel", "load")},

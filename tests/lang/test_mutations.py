@@ -52,7 +52,7 @@ def test_the_kernels_that_are_mutated_are_right(texts: list[str]) -> None:
 
 def test_a_failure_of_ours_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the user's line, and without our traceback."""
-    monkeypatch.setattr(control, "_condition", chr)
+    monkeypatch.setattr(control, "boolean", chr)
     text = HEADER + "@tm.kernel\ndef k(n: tm.Int):\n    with if_(n > 1):\n        pass\n"
     found = outcome(text, "<broken>")
     assert found.kind == "internal" and "front-end-failure" in found.detail and "TypeError: chr()" in found.detail

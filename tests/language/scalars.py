@@ -432,9 +432,7 @@ def math_results(x, out):
         + ("__fabs(x.at(i)) + 0.125f" if n in POSITIVE else "x.at(i)")
         + ");\n"
         for row, n in enumerate(MATH)
-        if n != "log2"
     )
-    + f"        out.at({list(MATH).index('log2')}, i) = __log(__fabs(x.at(i)) + 0.125f) / 0.69314718056f;\n"
     + """
       }
     }

@@ -6,13 +6,13 @@ from tilemma import dtypes
 from tilemma.arithmetic import integers
 from tilemma.arithmetic.convert import real
 from tilemma.croqtile.reader import Reader
-from tilemma.croqtile.refusals import ExpressionTooLarge, WrongValue
 from tilemma.dtypes import DType
 from tilemma.errors import Span
 from tilemma.ir.builder import Builder
-from tilemma.ir.constructs import checked_division, checked_fit
+from tilemma.ir.checks import checked_division, checked_fit
 from tilemma.ir.expr import BinaryOp, Const, Expr, binary, children, promote
 from tilemma.ir.ranges import interval
+from tilemma.ir.refusals import ExpressionTooLarge, WrongValue
 
 MAX_OPERATIONS = 1000
 MAX_EXPRESSION_DEPTH = 100
@@ -47,7 +47,8 @@ def checked(r: Reader, e: Expr, span: Span) -> Expr:
     checked_fit(e, e.type if isinstance(e, Const) else dtypes.s32, span)
     size, depth = _measured(r.sizes, e)
     if size > MAX_OPERATIONS or depth > MAX_EXPRESSION_DEPTH:
-        raise ExpressionTooLarge(span, limit=MAX_OPERATIONS, depth=MAX_EXPRESSION_DEPTH)
+        where = f", nested at most {MAX_EXPRESSION_DEPTH} deep"
+        raise ExpressionTooLarge(span, limit=MAX_OPERATIONS, where=where)
     return e
 
 
@@ -78,7 +79,7 @@ def combine(r: Reader, sign: str, a: Expr, b: Expr, span: Span) -> Expr:
     op = BINARY[sign]
     a, b = like(a, b), like(b, a)
     floats = a.type.is_float or b.type.is_float
-    if floats and op in ("and", "or", "xor", "shl", "shr", "mod"):
+    if floats and op in ("and", "or", "xor", "shl", "shr"):
         raise WrongValue(
             span,
             what=f"`{sign}`",

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import combine, converted
-from tilemma.croqtile.atomics import ATOMICS, atomic
+from tilemma.croqtile.atomics import atomic
 from tilemma.croqtile.operands import as_tile, plain, scalars_of
-from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.refusals import ImmutableAssignment, NotBuiltYet, OutsideParallel, SideEffect, WrongValue
+from tilemma.croqtile.reader import FUNCTIONS, Reader, reads
+from tilemma.croqtile.refusals import ImmutableAssignment
 from tilemma.croqtile.registers import assign_tile_element, assign_whole
 from tilemma.croqtile.scope import Redefinition
 from tilemma.croqtile.storage import no_result, snapshot, stored
-from tilemma.croqtile.values import Mutable, Promise, kind
+from tilemma.croqtile.values import Mutable, Promise, Word, kind
 from tilemma.errors import Note
-from tilemma.ir.constructs import checked_element
+from tilemma.ir.checks import checked_element, checked_scalar
+from tilemma.ir.constructs import KINDS
 from tilemma.ir.expr import Expr
+from tilemma.ir.refusals import NotBuiltYet, OutsideParallel, SideEffect, WrongValue
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue
 
 
@@ -90,6 +92,7 @@ def _assign_name(r: Reader, node: ast.Assign, target: ast.Name) -> None:
         if node.op:
             new = combine(r, node.op, value.var, new, node.span)
         if r.inside_parallel:
+            new = checked_scalar(new, value.var.dtype, name, node.span)
             r.b.assign(value.var, converted(r, new, value.var.dtype, node.span))
             return
         raise OutsideParallel(node.span, what=f"an assignment to `{name}`")
@@ -117,6 +120,8 @@ def _define(r: Reader, target: ast.Name, node: ast.Expr) -> None:
             fix_text=f"write `{target.text} : [...]` for a shape, `{target.text} = {{...}}` for a tuple",
         )
     value = r.value(node)
+    if isinstance(value, Word):
+        raise KINDS["scalar"].refused(f"`{target.text} =`", kind(value), node.span)
     if isinstance(value, (Bounded, Expr, Mutable)):
         plain = value.var if isinstance(value, Mutable) else value
         value = stored(r, target.text, plain, None, False)
@@ -161,8 +166,9 @@ def evaluate(r: Reader, node: ast.Evaluate) -> None:
         step = ast.Assign(value.target, one, "+" if value.sign > 0 else "-", span=node.span)
         _assign_element(r, step, value.target)
         return
-    if isinstance(value, ast.Call) and isinstance(value.function, ast.Name) and value.function.text in ATOMICS:
-        atomic(r, value, value.function.text, used=False)
+    name = value.function.text if isinstance(value, ast.Call) and isinstance(value.function, ast.Name) else ""
+    if isinstance(value, ast.Call) and FUNCTIONS.get(name) is atomic:
+        atomic(r, value, name, used=False)
         return
     r.value(value)
     if not isinstance(value, ast.Step):

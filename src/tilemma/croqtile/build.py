@@ -22,11 +22,9 @@ from tilemma.croqtile import (
 )
 from tilemma.croqtile.operands import known_type, plain
 from tilemma.croqtile.reader import Reader, nodes_in
-from tilemma.croqtile.refusals import NotBuiltYet, WrongArity
-from tilemma.croqtile.storage import BadReturn
-from tilemma.errors import CompileError
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Const, Dim
+from tilemma.ir.refusals import BadParameter, BadReturn, NotBuiltYet, WrongArity
 from tilemma.ir.types import BLOCK
 
 # Each registers the readers of its constructs.
@@ -34,13 +32,6 @@ CONSTRUCTS = (assignments, atomics, contraction, control, copies, diagnostics, e
               scalars, shapes, storage, unbuilt, views)  # fmt: skip
 MAX_RANK = 8
 MAX_PARAMETERS = 128
-
-
-class BadParameter(CompileError):
-    code = "bad-parameter"
-    found = "parameter `{name}` {problem}"
-    expected = "`global f16 [M, K] x`, `int n`, ...: arrays in global memory and scalars"
-    fix = "{fix_text}"
 
 
 def kernel(r: Reader) -> t.Kernel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
 from tilemma.croqtile import ast
@@ -20,11 +19,11 @@ from tilemma.croqtile.operands import (
     tile_of,
 )
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
-from tilemma.croqtile.values import Operation, Value
+from tilemma.croqtile.values import Operation, TileArray, Value
 from tilemma.ir import tile as t
-from tilemma.ir.constructs import OPERANDS, checked_index
-from tilemma.ir.expr import const
+from tilemma.ir.checks import checked_index
+from tilemma.ir.constructs import OPERANDS
+from tilemma.ir.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import FragmentValue, FutureValue, Tile
 from tilemma.ir.types import Contract
 
@@ -108,7 +107,7 @@ def _fill(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None
     dtype = known_type(rest[0].name, rest[0].span) if rest else None
     if name is None:
         target_node, value_node = _arguments(node, 2, "mma.fill mc, 0.0f")
-        target: FragmentValue | str = fragment_of(r, target_node, "`mma.fill`")
+        target: FragmentValue | str = fragment_of(r, target_node, "`mma.fill`", whole=True)
     else:
         (value_node,) = _arguments(node, 1, f"{name} = mma.fill 0.0f")
         target = _target(r, name)
@@ -162,7 +161,7 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
     form = f"{text} mc, a, b" + ", meta" * sparse + ", sa, sb" * scaled
     args = _arguments(node, 3 + sparse + 2 * scaled, form)
     acc_value = r.value(args[0])
-    if isinstance(acc_value, (Tile, FutureValue)):
+    if isinstance(acc_value, (Tile, TileArray, FutureValue)):
         raise NotBuiltYet(
             args[0].span,
             what="a multiplication straight into a buffer",
@@ -217,7 +216,7 @@ def _operand(r: Reader, node: ast.Expr, text: str) -> FragmentValue | Tile:
     value = r.value(node)
     if isinstance(value, FragmentValue):
         return fragment_of(r, node, f"`{text}`")
-    return as_tile(r, value, node, f"`{text}`")
+    return as_tile(r, value, node, f"`{text}`", "operand")
 
 
 def _store(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix]) -> None:
@@ -264,8 +263,7 @@ def declare_fragment(r: Reader, node: ast.DeclareFragment) -> None:
         made = r.b.fragment(item.name, copies, dtype, shape)
         if isinstance(item.value, ast.Expr):
             value = fill_value(r, item.value, "an initialiser")
-            for index in product(*map(range, copies)):
-                r.b.fill(FragmentValue(made.name, copies, tuple(const(i) for i in index)), value, dtype)
+            r.b.fill(made, value, dtype)
         elif item.value is not None:
             raise WrongValue(
                 item.span,

@@ -9,24 +9,19 @@ from typing import Any
 from tilemma.croqtile import ast
 from tilemma.croqtile.operands import condition_of, constant, integer, scalars_of, table_operand
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, has_suffix
+from tilemma.croqtile.refusals import has_suffix
 from tilemma.croqtile.storage import fixed
 from tilemma.croqtile.values import Scalar, TupleValue, Value, kind
-from tilemma.errors import CompileError, Span
+from tilemma.errors import Span
 from tilemma.ir import tile as t
-from tilemma.ir.constructs import CHOICES, checked_start, checked_step, checked_stop
+from tilemma.ir.checks import checked_start, checked_step, checked_stop
+from tilemma.ir.constructs import CHOICES
 from tilemma.ir.expr import Expr, add, const
+from tilemma.ir.refusals import MisplacedJump, NotBuiltYet, WrongArity, WrongValue
 from tilemma.ir.tiles import Bounded, Unlooped, describe, extent_of, scalar
 from tilemma.ir.types import Level
 
 MAX_DIMENSIONS = 3
-
-
-class MisplacedJump(CompileError):
-    code = "misplaced-jump"
-    found = "`{word}` outside a loop"
-    expected = "`foreach` or `while` around it, with no `parallel` between"
-    fix = "remove it, or use `if`"
 
 
 @reads(ast.Parallel)
@@ -91,7 +86,7 @@ def _open_parallel(r: Reader, stack: ExitStack, spec: ast.ParallelSpec, options:
     _bind(r, spec.names, names, indices)
 
 
-def level_of(r: Reader, spec: ast.LevelSpec | None) -> tuple[Level | None, dict[str, Any]]:
+def level_of(r: Reader, spec: ast.LevelSpec | None, operand: str = "level") -> tuple[Level | None, dict[str, Any]]:
     if spec is None:
         return None, {}
     if spec.name in ("device", "term"):
@@ -110,7 +105,7 @@ def level_of(r: Reader, spec: ast.LevelSpec | None) -> tuple[Level | None, dict[
     try:
         return Level.parse(spec.name), options
     except (ValueError, AssertionError):
-        raise CHOICES["level"].refused(spec.name, spec.span) from None
+        raise CHOICES[operand].refused(spec.name, spec.span) from None
 
 
 def extents_of(r: Reader, node: ast.Expr, what: str) -> list[Scalar]:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.operands import as_tile, constant, event_ref, plain, tile_of
+from tilemma.croqtile.operands import as_tile, constant, event_of, future_of, plain, tile_of
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
-from tilemma.croqtile.values import Events, Filled, Promise, kind
-from tilemma.ir.constructs import CHOICES, OPERANDS, SWIZZLES
+from tilemma.croqtile.values import Filled, Promise
+from tilemma.errors import nearest
+from tilemma.ir.constructs import CHOICES, KINDS, OPERANDS, SWIZZLES
+from tilemma.ir.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import FutureValue, Tile
 from tilemma.ir.types import EventRef, Space
 
@@ -36,21 +37,8 @@ def copy(r: Reader, node: ast.Copy, name: str | None = None) -> FutureValue | Pr
     r.b.check_arrangement(src, options.get("transpose"), options.get("pad", ()), node.suffixes[0].span)
     dst = _destination(r, node)
     if node.after:
-        options["after"] = tuple(_future_name(r, f) for f in node.after)
+        options["after"] = tuple(future_of(r, f, "`after`") for f in node.after)
     return r.b.copy(src, dst, engine=node.engine, name=name, span=node.span, **options)
-
-
-def _future_name(r: Reader, node: ast.Expr) -> str:
-    value = r.value(node)
-    if not isinstance(value, FutureValue) or not value.name:
-        raise WrongValue(
-            node.span,
-            what="`after`",
-            got=kind(value),
-            wanted="the future of an asynchronous copy",
-            fix_text="name the result of a `dma.copy.async`",
-        )
-    return value.name
 
 
 def _source(r: Reader, node: ast.Expr, options: dict[str, Any]) -> Tile:
@@ -69,6 +57,9 @@ def _destination(r: Reader, node: ast.Copy) -> Tile | Space:
             )
         return Space(node.dst)
     assert node.dst is not None
+    name = node.dst.text if isinstance(node.dst, ast.Name) else ""
+    if name and r.scopes.find(name) is None and nearest(name, CHOICES["to"].words):
+        raise CHOICES["to"].refused(name, node.dst.span)
     return tile_of(r, node.dst, "the destination of a copy")
 
 
@@ -117,16 +108,9 @@ def _suffixes(r: Reader, node: ast.Copy) -> tuple[str, dict[str, Any]]:
 
 
 def _event(r: Reader, s: ast.Suffix) -> EventRef:
-    value = r.value(s.args[0])
-    if len(s.args) != 1 or not isinstance(value, Events):
-        raise WrongValue(
-            s.span,
-            what="`.async<...>`",
-            got=kind(value),
-            wanted="an event",
-            fix_text="write `.async<full[s]>` with an event declared by `shared event`",
-        )
-    return event_ref(r, value, s.args[0])
+    if len(s.args) != 1:
+        raise KINDS["event"].refused("`.async<...>`", f"{len(s.args)} arguments", s.span)
+    return event_of(r, s.args[0], "`.async<...>`", s.span)
 
 
 def _number(r: Reader, s: ast.Suffix, operand: str) -> int:

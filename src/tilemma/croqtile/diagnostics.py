@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.operands import condition_of, plain, source_text
+from tilemma.croqtile.operands import condition_of, plain
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.values import SpanValue, TupleValue
-from tilemma.errors import CompileError, Note
+from tilemma.errors import Note
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Const, Expr
+from tilemma.ir.refusals import AssertionFails
 from tilemma.ir.tiles import describe, scalar
-
-
-class AssertionFails(CompileError):
-    code = "assertion-fails"
-    found = "this assertion fails when compiled: {message}"
-    expected = "`{text}` to hold"
-    fix = "change the constants it depends on"
 
 
 @reads(ast.Print)
@@ -47,6 +41,6 @@ def assert_(r: Reader, node: ast.Assert) -> None:
         cond = condition_of(r, node.cond, "`assert`")
     if isinstance(cond, Const):
         if not cond.value:
-            raise AssertionFails(node.span, message=node.message or "no message", text=source_text(node.cond))
+            raise AssertionFails(node.span, message=node.message or "no message")
         return
     r.b.emit(t.Assert(cond, node.message))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.control import level_of
-from tilemma.croqtile.operands import event_ref, integer, table_operand
+from tilemma.croqtile.operands import event_of, event_ref, future_of, integer, table_operand
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, has_suffix, wrong_member
+from tilemma.croqtile.refusals import has_suffix
 from tilemma.croqtile.values import Events, Operation, Value, kind
 from tilemma.ir import tile as t
-from tilemma.ir.constructs import checked_index
+from tilemma.ir.checks import checked_index
+from tilemma.ir.constructs import KINDS
+from tilemma.ir.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import FutureValue
 from tilemma.ir.types import BLOCK
 
@@ -61,7 +63,8 @@ def sync(r: Reader, node: ast.Sync) -> None:
     if what == "shared" and node.level is None:
         r.b.emit(t.Sync("barrier", BLOCK))
     elif what in ("barrier", "fence") and not (node.level and node.level.args and what == "barrier"):
-        level, _ = level_of(r, ast.LevelSpec(node.level.name, span=node.level.span) if node.level else None)
+        spec = ast.LevelSpec(node.level.name, span=node.level.span) if node.level else None
+        level, _ = level_of(r, spec, what)
         r.b.emit(t.Sync("barrier" if what == "barrier" else "fence", level))
     elif what in ("global", "local"):
         raise NotBuiltYet(node.span, what=f"`sync.{what}`", fix_text="use `sync.barrier : block`")
@@ -83,18 +86,14 @@ def wait(r: Reader, node: ast.Wait) -> None:
     for target in node.targets:
         value = r.value(target)
         if isinstance(value, Events):
-            r.b.emit(t.WaitEvent(event_ref(r, value, target)))
+            r.b.emit(t.WaitEvent(event_ref(value, target)))
         elif isinstance(value, Operation) or (isinstance(value, FutureValue) and value.name):
             futures.append(value.name)
         else:
             synchronous = isinstance(value, FutureValue)
-            raise WrongValue(
-                target.span,
-                what="`wait`",
-                got="a synchronous copy, which is complete" if synchronous else kind(value),
-                wanted="an event, or the future of an asynchronous operation",
-                fix_text="remove it" if synchronous else "name an event or a future",
-            )
+            got = "a synchronous copy, which is complete" if synchronous else kind(value)
+            fix = "remove it" if synchronous else None
+            raise KINDS["event or future"].refused("`wait`", got, target.span, fix)
     if futures:
         r.b.emit(t.WaitFuture(tuple(futures)))
 
@@ -106,13 +105,7 @@ def exchange(r: Reader, node: ast.Exchange) -> None:
     for target in node.names:
         value = r.value(target)
         if not isinstance(value, FutureValue):
-            raise WrongValue(
-                target.span,
-                what=f"`{node.word}`",
-                got=kind(value),
-                wanted="the results of copies",
-                fix_text="name the results, `f = dma.copy.async ... => shared`, and exchange those",
-            )
+            raise KINDS["copy"].refused(f"`{node.word}`", kind(value), target.span)
         names.append(value.name or value.data.view.base.name)
     r.b.emit(t.SwapFutures(tuple(names)))
 
@@ -120,22 +113,6 @@ def exchange(r: Reader, node: ast.Exchange) -> None:
 @reads(ast.Trigger, inside="`trigger`")
 def trigger(r: Reader, node: ast.Trigger) -> None:
     cluster = has_suffix(node.suffixes, "cluster", "`trigger`")
-    after = []
-    for f in node.after:
-        value = r.value(f)
-        if not isinstance(value, FutureValue) or not value.name:
-            raise WrongValue(
-                f.span,
-                what="`after`",
-                got=kind(value),
-                wanted="the future of an asynchronous copy",
-                fix_text="name the result of a `tma.copy.async` or `dma.copy.async`",
-            )
-        after.append(value.name)
+    after = tuple(future_of(r, f, "`after`") for f in node.after)
     for target in node.targets:
-        value = r.value(target)
-        if not isinstance(value, Events):
-            raise WrongValue(
-                target.span, what="`trigger`", got=kind(value), wanted="an event", fix_text="name an event"
-            )
-        r.b.emit(t.TriggerEvent(event_ref(r, value, target), tuple(after), cluster))
+        r.b.emit(t.TriggerEvent(event_of(r, target, "`trigger`"), after, cluster))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from tilemma.croqtile.preprocess import Macro, Preprocessor
-from tilemma.croqtile.refusals import NotBuiltYet
 from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError, Note, Span, register_source
+from tilemma.ir.refusals import NotBuiltYet
 from tilemma.records import record
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import checked, combine, like
-from tilemma.croqtile.operands import arguments, condition_of, integer, known_type, plain, scalar_of
+from tilemma.croqtile.operands import arguments, condition_of, index_of, integer, known_type, plain, scalar_of
 from tilemma.croqtile.reader import FUNCTIONS, WARP_NAMES, Reader, defines, reads
-from tilemma.croqtile.refusals import NotBuiltYet, WrongValue
-from tilemma.croqtile.values import Mutable, TupleValue, Value, kind
+from tilemma.croqtile.values import TileArray, TupleValue, Value, kind
 from tilemma.croqtile.views import access
 from tilemma.errors import Span
-from tilemma.ir.constructs import checked_division
+from tilemma.ir.checks import checked_division
+from tilemma.ir.constructs import KINDS
 from tilemma.ir.expr import Const, Expr, Select, binary, const
-from tilemma.ir.tiles import Bounded, describe
+from tilemma.ir.refusals import NotBuiltYet, WrongValue
+from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile
 
 
 @reads(ast.Bound)
@@ -22,13 +23,7 @@ def bound(r: Reader, node: ast.Bound) -> Value:
         return value.extent
     if isinstance(value, TupleValue) and all(isinstance(i, Bounded) for i in value.items):
         return TupleValue(tuple(i.extent for i in value.items if isinstance(i, Bounded)))
-    raise WrongValue(
-        node.span,
-        what="`#`",
-        got=f"{kind(value)} without an upper bound",
-        wanted="an index of `parallel`, `foreach` or `with`",
-        fix_text="take the bound of the index itself",
-    )
+    raise KINDS["index"].refused("`#`", f"{kind(value)} without an upper bound", node.span)
 
 
 @reads(ast.SizeOf)
@@ -59,34 +54,14 @@ def call(r: Reader, node: ast.Call) -> Value:
 
 
 def compose(r: Reader, node: ast.Binary) -> Value:
-    parts = []
-    for side in (node.a, node.b):
-        value = scalar_of(r, side, "`#`")
-        if not isinstance(value, Bounded):
-            raise WrongValue(
-                side.span,
-                what="`#`",
-                got=f"`{describe(value)}`, which has no upper bound",
-                wanted="indices of `parallel`, `foreach` or `with` on both sides",
-                fix_text="write the arithmetic out: `a * n + b`",
-            )
-        parts.append(value)
-    made = parts[0].compose(parts[1])
+    made = index_of(r, node.a, "`#`").compose(index_of(r, node.b, "`#`"))
     checked(r, made.value, node.span)
     checked(r, made.extent, node.span)
     return made
 
 
 def on_bound(r: Reader, node: ast.Binary) -> Value:
-    index = scalar_of(r, node.a, f"`{node.op}`")
-    if not isinstance(index, Bounded):
-        raise WrongValue(
-            node.a.span,
-            what=f"`{node.op}`",
-            got=f"`{describe(index)}`, which has no upper bound",
-            wanted="an index on the left side",
-            fix_text=f"use `{node.op[1]}` on plain numbers",
-        )
+    index = index_of(r, node.a, f"`{node.op}`")
     amount = integer(r, node.b, f"`{node.op}`")
     return Bounded(index.value, combine(r, node.op[1], index.extent, amount, node.span))
 
@@ -117,9 +92,9 @@ def select(r: Reader, node: ast.Call, name: str) -> Value:
     cond, a, b = arguments(node, name, 3, "select(cond, a, b)")
     c = condition_of(r, cond, "`select`")
     if isinstance(c, Const):
-        return r.value(a if c.value else b)
-    scalars = (Bounded, Expr, Mutable)
-    if not all(isinstance(r.value(x), scalars) for x in (a, b)):
+        # Both are read, as arguments of a call are: only `?:` leaves one out.
+        return (r.value(a), r.value(b))[not c.value]
+    if any(isinstance(r.value(x), (Tile, TileArray, FragmentValue, FutureValue)) for x in (a, b)):
         raise NotBuiltYet(
             node.span,
             what="`select` between tiles or futures by a run-time condition",

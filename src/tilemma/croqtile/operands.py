@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import like
 from tilemma.croqtile.reader import Reader
-from tilemma.croqtile.refusals import NotATile, NotBuiltYet, NotConstant, WrongArity, WrongValue
 from tilemma.croqtile.values import (
     Cut,
     Events,
@@ -24,8 +23,10 @@ from tilemma.croqtile.words import FOREIGN_TYPES
 from tilemma.dtypes import DType
 from tilemma.errors import Note, Span, source_line
 from tilemma.ir.builder import Known, element_type
-from tilemma.ir.constructs import OPERANDS, checked_index
+from tilemma.ir.checks import checked_index
+from tilemma.ir.constructs import KINDS, OPERANDS
 from tilemma.ir.expr import Const, Element, Expr, FragmentElement, binary, const, value_of
+from tilemma.ir.refusals import NotBuiltYet, NotConstant, WrongArity, WrongValue
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, describe, scalar
 from tilemma.ir.types import EventRef
 
@@ -52,7 +53,7 @@ def fill_value(r: Reader, node: ast.Expr, what: str, dtype: DType | None = None)
     return e
 
 
-def event_ref(r: Reader, value: Events, node: ast.Expr) -> EventRef:
+def event_ref(value: Events, node: ast.Expr) -> EventRef:
     if value.event.slots and value.slot is None and value.order is None:
         raise WrongValue(
             node.span,
@@ -74,7 +75,12 @@ def source_text(node: ast.Expr) -> str:
 
 def scalar_of(r: Reader, node: ast.Expr, what: str = "an operation") -> Scalar:
     """An index or expression; WrongValue for anything else."""
-    value = element_of(r, r.value(node), node)
+    return scalar_value(r, r.value(node), node, what)
+
+
+def scalar_value(r: Reader, value: Value, node: ast.Expr, what: str) -> Scalar:
+    """As `scalar_of`, of the value that ``node`` stands for."""
+    value = element_of(r, value, node)
     if isinstance(value, Mutable):
         return value.var
     if isinstance(value, (Bounded, Expr)):
@@ -83,13 +89,7 @@ def scalar_of(r: Reader, node: ast.Expr, what: str = "an operation") -> Scalar:
         items = value.items if isinstance(value, TupleValue) else value.dims
         if len(items) == 1:
             return items[0]
-    raise WrongValue(
-        node.span,
-        what=what,
-        got=kind(value),
-        wanted="a scalar: an index, a dimension, a number, an element `x.at(i, j)`",
-        fix_text="take an element or a member of it",
-    )
+    raise KINDS["scalar"].refused(what, kind(value), node.span)
 
 
 def plain(r: Reader, node: ast.Expr, what: str = "an operation") -> Expr:
@@ -99,13 +99,7 @@ def plain(r: Reader, node: ast.Expr, what: str = "an operation") -> Expr:
 def integer(r: Reader, node: ast.Expr, what: str) -> Expr:
     e = plain(r, node, what)
     if not e.type.is_integer:
-        raise WrongValue(
-            node.span,
-            what=what,
-            got=f"a value of type {e.type.name}",
-            wanted="an integer",
-            fix_text="use an integer, or convert: `__to<s32>(x)`",
-        )
+        raise KINDS["integer"].refused(what, f"a value of type {e.type.name}", node.span)
     return e
 
 
@@ -120,23 +114,11 @@ def constant(r: Reader, node: ast.Expr, what: str) -> int:
 
 def condition_of(r: Reader, node: ast.Expr, what: str) -> Expr:
     """A truth value: numbers count as true when they are not 0."""
-    e = plain(r, node, what)
+    value = element_of(r, r.value(node), node)
+    if not isinstance(value, (Mutable, Bounded, Expr)):
+        raise KINDS["condition"].refused(what, kind(value), node.span)
+    e = scalar(scalar_value(r, value, node, what))
     return e if e.type.kind == "bool" else binary("ne", e, like(Const(0, literal=True), e))
-
-
-def plain_value(r: Reader, value: Value, node: ast.Expr, what: str) -> Expr:
-    value = element_of(r, value, node)
-    if isinstance(value, Mutable):
-        return value.var
-    if isinstance(value, (Bounded, Expr)):
-        return scalar(value)
-    raise WrongValue(
-        node.span,
-        what=what,
-        got=kind(value),
-        wanted="scalars on both sides",
-        fix_text="use an element `x.at(i, j)`; register tiles take part in `mc = mc + x` where `mc` is one",
-    )
 
 
 def arguments(node: ast.Call, name: str, count: int, form: str) -> Sequence[ast.Expr]:
@@ -156,14 +138,14 @@ def tile_of(r: Reader, node: ast.Expr, what: str) -> Tile:
     return as_tile(r, r.value(node), node, what)
 
 
-def as_tile(r: Reader, value: Value, node: ast.Expr, what: str) -> Tile:
+def as_tile(r: Reader, value: Value, node: ast.Expr, what: str, wanted: str = "tile") -> Tile:
     if isinstance(value, Tile):
         return value
     if isinstance(value, FutureValue):
         return value.data
     if isinstance(value, Cut) and value.method in ("subspan", "modspan"):
         return first_tile(value, node.span)
-    fix = "name a parameter, a buffer or a view"
+    fix = None
     if isinstance(value, TileArray):
         fix = "subscript it: " + "".join("[i]" for _ in value.sizes)
     elif isinstance(value, FragmentValue):
@@ -174,7 +156,7 @@ def as_tile(r: Reader, value: Value, node: ast.Expr, what: str) -> Tile:
         fix = "use `.zfill` only on the source of a copy"
     binding = r.scopes.find(node.text) if isinstance(node, ast.Name) else None
     notes = [Note("defined here", binding.span)] if binding is not None else []
-    raise NotATile(node.span, what=what, got=kind(value), fix_text=fix, notes=notes)
+    raise KINDS[wanted].refused(what, kind(value), node.span, fix, notes)
 
 
 def first_tile(cut: Cut, span: Span) -> Tile:
@@ -236,17 +218,36 @@ def scalars_of(r: Reader, nodes: Sequence[ast.Expr], what: str) -> list[Scalar]:
     return out
 
 
-def fragment_of(r: Reader, node: ast.Expr, what: str) -> FragmentValue:
+def fragment_of(r: Reader, node: ast.Expr, what: str, whole: bool = False) -> FragmentValue:
+    """A register tile; ``whole``: an array of them will do."""
     value = r.value(node)
     if not isinstance(value, FragmentValue):
-        raise WrongValue(
-            node.span,
-            what=what,
-            got=kind(value),
-            wanted="a register tile (the result of `mma.fill` or `mma.load`, or declared with `frag`)",
-            fix_text="name one",
-        )
-    chosen(value, node, what)
+        raise KINDS["register tile"].refused(what, kind(value), node.span)
+    if not whole:
+        chosen(value, node, what)
+    return value
+
+
+def event_of(r: Reader, node: ast.Expr, what: str, span: Span | None = None) -> EventRef:
+    value = r.value(node)
+    if not isinstance(value, Events):
+        raise KINDS["event"].refused(what, kind(value), span or node.span)
+    return event_ref(value, node)
+
+
+def future_of(r: Reader, node: ast.Expr, what: str) -> str:
+    """The name of an asynchronous copy's future."""
+    value = r.value(node)
+    if not isinstance(value, FutureValue) or not value.name:
+        raise KINDS["future"].refused(what, kind(value), node.span)
+    return value.name
+
+
+def index_of(r: Reader, node: ast.Expr, what: str) -> Bounded:
+    """An index with its upper bound."""
+    value = scalar_of(r, node, what)
+    if not isinstance(value, Bounded):
+        raise KINDS["index"].refused(what, f"`{describe(value)}`, which has no upper bound", node.span)
     return value
 
 

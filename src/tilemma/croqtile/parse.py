@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.lr import Unexpected, recognise
-from tilemma.croqtile.refusals import NotBuiltYet
 from tilemma.croqtile.tables import tables
 from tilemma.croqtile.tokens import Token
 from tilemma.croqtile.tree import build_tree
 from tilemma.croqtile.words import FOREIGN, NAMES, OPERATORS, WORDS
-from tilemma.errors import CompileError, Note, Span
+from tilemma.errors import CompileError, Note, Span, nearest
+from tilemma.ir.builder import element_type
+from tilemma.ir.constructs import CHOICES
+from tilemma.ir.refusals import NotBuiltYet
 
 # What every later stage may recurse on.  Kernels people write nest some 25 deep.
 MAX_NESTING = 80
@@ -60,6 +62,7 @@ def parse(tokens: Sequence[Token]) -> ast.Function:
         steps = recognise(tables(), terminals)
     except Unexpected as problem:
         _check_brackets([t for _, t in fused[: problem.place + 1]])
+        _check_word(fused, problem.place, problem.accepted)
         raise _problem(fused, problem.place, problem.accepted) from None
     return build_tree(tables(), steps, terminals, [t for _, t in fused])
 
@@ -161,6 +164,19 @@ def _check_brackets(tokens: Sequence[Token]) -> None:
                 )
 
 
+def _check_word(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> None:
+    """A name where only a level or an element type may stand: WrongValue, UnknownDtype."""
+    terminal, token = fused[min(at, len(fused) - 1)]
+    if terminal != "NAME" or "NAME" in accepts:
+        return
+    if "LEVEL" in accepts:
+        before = fused[at - 2][1].text
+        raise CHOICES[before if before in CHOICES else "level"].refused(token.text, token.span)
+    others = [w for w, t in WORDS.items() if t in accepts and t != "TYPE"]
+    if "TYPE" in accepts and not accepts >= _STATEMENT and nearest(token.text, others) is None:
+        element_type(token.text, token.span)
+
+
 def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> SyntaxProblem:
     """The error for the token number ``at`` where one of ``accepts`` would have gone on."""
     punctuation = tables().punctuation
@@ -183,6 +199,8 @@ def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> 
         text, remedy = "the kernel ends too early", "complete it"
     elif meant is not None:
         wrong, word = meant
+        if WORDS[word] == "TYPE":
+            element_type(wrong.text, wrong.span)
         return SyntaxProblem(
             wrong.span,
             found_text=f"`{wrong.text}` is not a word of the language",

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.node import Node
-from tilemma.croqtile.refusals import OutsideParallel, SideEffect, WrongValue
 from tilemma.croqtile.scope import Scopes
-from tilemma.croqtile.values import Scalar, Value
+from tilemma.croqtile.values import Scalar, Value, Word
 from tilemma.errors import Note, Span
 from tilemma.ir.builder import Builder
 from tilemma.ir.expr import Expr, Index, Var
+from tilemma.ir.refusals import OutsideParallel, SideEffect
 from tilemma.ir.types import Level
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,7 +26,7 @@ _INSIDE: dict[type[Node], str] = {}
 # At warp scope these name the four-step tile, unless the file defines them.
 WARP_NAMES = {"MMA_M": 16, "MMA_N": 16, "MMA_K": 16}
 # Built-in function -> the function that reads a call of it.
-FUNCTIONS: dict[str, Callable[[Reader, ast.Call, str], Value]] = {}
+FUNCTIONS: dict[str, Callable[..., Value]] = {}
 # The element that whole register tiles stand for: its indices, and the extents of the tile.
 Visited = tuple[tuple[Index, ...], tuple[int, ...]]
 
@@ -48,9 +48,9 @@ def reads(*kinds: type[Node], inside: str = "") -> Callable[[F], F]:
     return register
 
 
-def reader_of(kind: type[Node]) -> Callable[..., Any] | None:
-    """The function that reads nodes of ``kind``; None for a kind that some constructs take and nothing else."""
-    return _READERS.get(kind)
+def readers() -> frozenset[type[Node]]:
+    """The kinds of nodes that a function reads."""
+    return frozenset(_READERS)
 
 
 def defines(*names: str) -> Callable[[F], F]:
@@ -94,18 +94,8 @@ class Reader:
 
     def value(self, node: ast.Expr) -> Value:
         """What an expression stands for."""
-        read = reader_of(type(node))
-        if read is not None:
-            value: Value = read(self, node)
-            return value
-        names = {ast.Str: "a string", ast.Whole: "`_`", ast.Nullptr: "`nullptr`", ast.Unknown: "an open extent"}
-        raise WrongValue(
-            node.span,
-            what="an expression",
-            got=names.get(type(node), "this"),
-            wanted="a value",
-            fix_text="use it where the language takes it",
-        )
+        value: Value = _READERS[type(node)](self, node)
+        return value
 
     def statement(self, node: ast.Statement) -> None:
         self.b.span = node.span
@@ -182,3 +172,9 @@ def nodes_in(node: object) -> Iterator[Node]:
         elif isinstance(x, Node):
             yield x
             stack.extend(vars(x).values())
+
+
+@reads(ast.Str, ast.Whole, ast.Nullptr, ast.Unknown, ast.Ratio)
+def _word(r: Reader, node: ast.Expr) -> Value:
+    words = {ast.Str: "a string", ast.Whole: "`_`", ast.Nullptr: "`nullptr`", ast.Ratio: "a ratio"}
+    return Word(words.get(type(node), "an open extent"))

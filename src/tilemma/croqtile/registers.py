@@ -6,12 +6,12 @@ from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import combine, converted
 from tilemma.croqtile.operands import chosen, plain, scalars_of
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
 from tilemma.croqtile.shapes import dimension
 from tilemma.croqtile.values import SpanValue, Value
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Known
 from tilemma.ir.expr import Expr, FragmentElement, const
+from tilemma.ir.refusals import NotBuiltYet, TileShapeUnknown, WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, scalar
 
 
@@ -67,6 +67,7 @@ def apply(r: Reader, node: ast.Apply) -> None:
             wanted="the shape of a register tile, `mc.span`",
             fix_text="write `apply {i, j} in mc.span { ... }`; use `foreach` for buffers",
         )
+    chosen(base, over, "`apply`")
     shape = r.b.known.get(base.name, Known()).shape
     if shape is None:
         raise _shape_unknown(over, base)
@@ -103,9 +104,5 @@ def assign_tile_element(r: Reader, base: FragmentValue, node: ast.Member, value:
     r.b.emit(t.SetFragmentElement(base.ref, value))
 
 
-def _shape_unknown(node: ast.Expr, base: FragmentValue) -> NotBuiltYet:
-    return NotBuiltYet(
-        node.span,
-        what=f"element work on `{base.name}` before the program has said its shape",
-        fix_text=f"declare it with its shape, `frag f32[64, 128] {base.name};`, or multiply into it first",
-    )
+def _shape_unknown(node: ast.Expr, base: FragmentValue) -> TileShapeUnknown:
+    return TileShapeUnknown(node.span, name=base.name, missing="shape")

@@ -6,13 +6,14 @@ from tilemma.arithmetic import integers
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import BINARY, checked, combine, converted
 from tilemma.croqtile.functions import compose, on_bound
-from tilemma.croqtile.operands import condition_of, known_type, plain, plain_value
+from tilemma.croqtile.operands import condition_of, known_type, plain, scalar_value
 from tilemma.croqtile.reader import FUNCTIONS, WARP_NAMES, Reader, reads
-from tilemma.croqtile.refusals import NotBuiltYet, WrongValue
 from tilemma.croqtile.shapes import elementwise
 from tilemma.croqtile.values import Mutable, SpanValue, TupleValue, Value
 from tilemma.ir.builder import Builder
 from tilemma.ir.expr import Const, Expr, Unary, UnaryOp, binary, const
+from tilemma.ir.refusals import NotBuiltYet, WrongValue
+from tilemma.ir.tiles import scalar
 
 
 @reads(ast.Name)
@@ -81,7 +82,10 @@ def binary_operator(r: Reader, node: ast.Binary) -> Value:
     left, right = r.value(node.a), r.value(node.b)
     if isinstance(left, (TupleValue, SpanValue)) or isinstance(right, (TupleValue, SpanValue)):
         return elementwise(r, node, left, right)
-    a, b = plain_value(r, left, node.a, f"`{node.op}`"), plain_value(r, right, node.b, f"`{node.op}`")
+    a, b = (
+        scalar(scalar_value(r, left, node.a, f"`{node.op}`")),
+        scalar(scalar_value(r, right, node.b, f"`{node.op}`")),
+    )
     return combine(r, node.op, a, b, node.span)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import checked, combine
-from tilemma.croqtile.operands import as_tile, constant, plain_value, scalar_of, scalars_of
+from tilemma.croqtile.operands import as_tile, constant, scalar_of, scalar_value, scalars_of
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.refusals import WrongArity, WrongValue
 from tilemma.croqtile.storage import snapshot
 from tilemma.croqtile.values import Scalar, SpanValue, TupleValue, Value, kind
 from tilemma.ir.expr import Expr, const, mul
+from tilemma.ir.refusals import WrongArity, WrongValue
 from tilemma.ir.tiles import scalar
 
 
@@ -93,7 +93,7 @@ def _items(r: Reader, value: Value, node: ast.Expr, op: str) -> tuple[Expr, ...]
         return value.dims
     if isinstance(value, TupleValue):
         return tuple(scalar(i) for i in value.items)
-    return (plain_value(r, value, node, f"`{op}`"),)
+    return (scalar(scalar_value(r, value, node, f"`{op}`")),)
 
 
 def dimension(r: Reader, items: Sequence[Scalar], args: Sequence[ast.Expr], node: ast.Expr) -> Scalar:

@@ -11,21 +11,14 @@ from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import converted
 from tilemma.croqtile.operands import fill_value, known_type, scalar_of, scalars_of, table_operands
 from tilemma.croqtile.reader import Reader, nodes_in, reads
-from tilemma.croqtile.refusals import NotBuiltYet, OutsideParallel, WrongValue
 from tilemma.croqtile.values import Events, Mutable, Scalar, SpanValue, TileArray, TupleValue, Value, kind
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError
 from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.expr import Const, Element, Expr, FragmentElement, Var, const, value_of, walk
+from tilemma.ir.refusals import BadReturn, NotBuiltYet, OutsideParallel, WrongValue
 from tilemma.ir.tiles import Bounded, Tile, scalar
 from tilemma.ir.types import Space
-
-
-class BadReturn(CompileError):
-    code = "bad-return"
-    found = "`return` {problem}"
-    expected = "{wanted}"
-    fix = "{fix_text}"
 
 
 def depends_on_memory(e: Expr) -> bool:

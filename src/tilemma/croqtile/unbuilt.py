@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.refusals import NotBuiltYet
 from tilemma.errors import Note
+from tilemma.ir.refusals import NotBuiltYet
 
 
 @reads(ast.CallStatement)

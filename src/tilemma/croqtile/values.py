@@ -84,6 +84,13 @@ class TupleValue:
     names: tuple[str, ...] = ()
 
 
+@record
+class Word:
+    """Text that only some constructs take, such as a string or ``_``; ``meaning`` in words."""
+
+    meaning: str
+
+
 Scalar = Bounded | Expr
 Value = (
     Bounded
@@ -100,6 +107,7 @@ Value = (
     | SpanValue
     | TupleValue
     | Promise
+    | Word
 )
 
 _KINDS: tuple[tuple[type, str], ...] = (
@@ -122,4 +130,6 @@ _KINDS: tuple[tuple[type, str], ...] = (
 
 def kind(value: object) -> str:
     """What ``value`` is, in words."""
+    if isinstance(value, Word):
+        return value.meaning
     return next((text for cls, text in _KINDS if isinstance(value, cls)), "something else")

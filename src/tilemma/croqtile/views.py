@@ -9,7 +9,6 @@ from tilemma.croqtile.arithmetic import checked
 from tilemma.croqtile.events import event_member
 from tilemma.croqtile.operands import as_tile, constant, first_tile, indices_of, integer, scalars_of
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.refusals import NotBuiltYet, WrongArity, WrongMember, WrongValue, wrong_member
 from tilemma.croqtile.registers import fragment_member
 from tilemma.croqtile.shapes import derived, dimension
 from tilemma.croqtile.values import (
@@ -24,8 +23,9 @@ from tilemma.croqtile.values import (
     Value,
     kind,
 )
-from tilemma.ir.constructs import checked_element, checked_subscript
+from tilemma.ir.checks import checked_element, checked_subscript
 from tilemma.ir.expr import Const, Element, Expr, add, const, mul, value_of
+from tilemma.ir.refusals import NotBuiltYet, WrongArity, WrongMember, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, scalar
 
 TILE_MEMBERS = (

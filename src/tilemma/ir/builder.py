@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from itertools import product
 from typing import Any, Literal
 
 from tilemma import dtypes
@@ -16,8 +17,10 @@ from tilemma.arithmetic.convert import constant, real
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span, is_text_source
 from tilemma.ir import tile as t
-from tilemma.ir.constructs import OPERANDS, WrongValue, checked_fit
+from tilemma.ir.checks import checked_fit
+from tilemma.ir.constructs import OPERANDS, AtomicName
 from tilemma.ir.expr import Cast, Const, Element, Expr, Index, Var, add, binary, cdiv, const, mod, mul, value_of
+from tilemma.ir.refusals import WrongValue
 from tilemma.ir.structure import ValueNumber
 from tilemma.ir.tiles import FragmentValue, FutureValue, Scalarlike, Tile, describe, scalar
 from tilemma.ir.types import BLOCK, THREAD, Buffer, Contract, Event, EventRef, Space, View
@@ -68,8 +71,6 @@ class AtomicType(CompileError):
 
 # How the launch that gives an array its first values divides the elements.
 _FILLED_BY_BLOCK, _FILLING_THREADS = 2048, 256
-
-AtomicName = Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
 
 
 @record
@@ -332,13 +333,18 @@ class Builder(ValueNumber):
     def fill(
         self, fragment: FragmentValue | str, value: Scalarlike | float, dtype: DType | None = None
     ) -> FragmentValue:
-        """Fill a fragment, declaring it first where a name is given; without ``dtype`` with the one it has."""
+        """Fill a fragment, declaring it first where a name is given; without ``dtype`` with the one it has.
+
+        Of an array, each tile that its index does not choose between.
+        """
         target = self.fragment(fragment, dtype=dtype) if isinstance(fragment, str) else fragment
         dtype = dtype or self.known.get(target.name, Known()).dtype
         v = scalar(value)
         if dtype is not None:
             v = self.stored(v, dtype)
-        self.emit(t.Fill(target.ref, v, dtype))
+        for rest in product(*map(range, target.copies[len(target.index) :])):
+            one = FragmentValue(target.name, target.copies, (*target.index, *map(const, rest)))
+            self.emit(t.Fill(one.ref, v, dtype))
         self._learn(target.name, Known(None, dtype))
         return target
 

@@ -9,53 +9,89 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Literal, get_args
 
-from tilemma.arithmetic import integers
-from tilemma.arithmetic.integers import DIVISIONS
-from tilemma.dtypes import DType, promote
-from tilemma.errors import CompileError, Span, described, is_text_source, nearest, spelled
-from tilemma.ir.expr import BinaryOp, Const, Expr, value_of
-from tilemma.ir.ranges import interval
-from tilemma.ir.tiles import Scalarlike, Tile, describe, scalar
+from tilemma.errors import Note, Span, described, is_text_source, nearest, spelled
+from tilemma.ir.refusals import NotATile, WrongValue
 from tilemma.records import record
 
 
-class WrongValue(CompileError):
-    code = "wrong-value"
-    found = "{what} got {got}"
-    expected = "{wanted}"
-    fix = "{fix_text}"
+@record
+class Kind:
+    """A kind of operand: what may stand there, and the advice in each language where something else does."""
+
+    wanted: str
+    croqtile: str
+    python: str
+    error: type[WrongValue] = WrongValue
+
+    def refused(
+        self, what: str, got: str, span: Span | None, fix: str | None = None, notes: Sequence[Note] = ()
+    ) -> WrongValue:
+        """The error where ``what`` got ``got``; ``fix``: advice that is better than that of the kind."""
+        advice = fix or spelled(span, self.croqtile, self.python)
+        return self.error(span, notes=notes, what=what, got=got, wanted=self.wanted, fix_text=advice)
 
 
-class NotConstant(CompileError):
-    code = "not-constant"
-    found = "{what} is `{text}`, which is not known when compiled"
-    expected = "a constant"
-    fix = "use a number, a `#define`, or arithmetic on them"
-    python_fix = "pass a number, or a compile-time keyword of the kernel"
-
-
-class OutOfRange(CompileError):
-    code = "index-out-of-range"
-    found = "index {index} of `{name}`, whose extent there is {extent}"
-    expected = "0 to {last}"
-    fix = "{fix_text}"
-
-
-class ConstantOverflow(CompileError):
-    code = "constant-overflow"
-    found = "the constant {value} does not fit in {dtype}"
-    expected = "constants within the range of their type"
-    fix = "use smaller numbers, or 64-bit ones (suffix `ll`)"
-    python_fix = "use smaller numbers, or a wider element type"
-
-
-class ConstantDivision(CompileError):
-    code = "constant-division"
-    found = "{what} in a constant expression"
-    expected = "a divisor other than 0, a shift by less than the width of the type"
-    fix = "check the constants (and `#define`s) of this expression"
-    python_fix = "check the numbers and the compile-time values of this expression"
+KINDS = {
+    "scalar": Kind(
+        "a scalar: an index, a dimension, a number, an element",
+        "take an element, `x.at(i, j)`",
+        "take an element, `x[i, j]`",
+    ),
+    "integer": Kind(
+        "an integer", "use an integer, or convert: `__to<s32>(x)`", "use an integer, or convert: `.astype('s32')`"
+    ),
+    "condition": Kind(
+        "a condition, or a scalar", "compare elements: `x.at(i, j) > 0`", "compare elements: `x[i, j] > 0`"
+    ),
+    "index": Kind(
+        "an index of a level or a loop, which has an upper bound",
+        "use an index of `parallel`, `foreach` or `with`",
+        "use an index of `parallel`, `foreach` or `bound`",
+    ),
+    "extent": Kind(
+        "an integer, an index, or a shape",
+        "write the extents, `[m, n]` or `x.span`",
+        "write the extents, `m, n` or `*x.shape`",
+    ),
+    "element": Kind(
+        "an element of a shared or global array", "name an element, `x.at(i, j)`", "name an element, `x[i, j]`"
+    ),
+    "tile": Kind(
+        "a parameter, a buffer, or a view of one",
+        "name a parameter, a buffer or a view",
+        "pass a parameter, `shared(...)`, or a `subspan`/`chunkat`/`view` of one",
+        NotATile,
+    ),
+    "register tile": Kind(
+        "a register tile",
+        "make one with `mma.fill` or `mma.load`, or declare it with `frag`",
+        "make one with `mma.fill(0.0, 'f32')`, `mma.load(tile)` or `mma.frag(...)`",
+    ),
+    "operand": Kind(
+        "a register tile, or a tile in shared memory",
+        "load one with `mma.load`, or name a buffer",
+        "load one with `mma.load(tile)`, or pass a buffer",
+        NotATile,
+    ),
+    "event": Kind("an event", "declare one: `shared event e;`", "declare one: `e = event()`"),
+    "future": Kind(
+        "the future of an asynchronous copy",
+        "name the result of a `dma.copy.async` or `tma.copy.async`",
+        "name the result of `dma.copy(..., async_=True)`",
+    ),
+    "event or future": Kind(
+        "an event, or the future of an asynchronous operation",
+        "name an event, or the result of an operation with `.async`",
+        "name an event, or the result of an operation with `async_=True`",
+    ),
+    "copy": Kind(
+        "the result of a copy",
+        "name the result, `f = dma.copy.async ... => shared`",
+        "name the result, `f = dma.copy(..., to='shared')`",
+    ),
+}  # fmt: skip
 
 
 @record
@@ -132,7 +168,7 @@ class Choice:
     def refused(self, got: str, span: Span | None) -> WrongValue:
         """The error for another word, with the nearest of those that may stand there."""
         form = self.croqtile if is_text_source(span) else self.python
-        near = nearest(got, self.words)
+        near = nearest(got, [w.replace("N", "2") for w in self.words])
         word = form.replace("W", near or self.words[-1])
         return WrongValue(
             span,
@@ -154,10 +190,17 @@ CHOICES = {
             ("cluster", "block", "group-N", "group-4", "group", "thread"),
         ),
         Choice(
-            "waiting",
-            "whose threads wait for each other, or see what was written",
+            "barrier",
+            "whose threads wait for each other",
             "sync.barrier : W",
             'sync.barrier("W")',
+            ("cluster", "block", "group-N", "group-4", "group", "thread"),
+        ),
+        Choice(
+            "fence",
+            "whose threads see what was written before",
+            "sync.fence : W",
+            'sync.fence("W")',
             ("cluster", "block", "group-N", "group-4", "group", "thread"),
         ),
         Choice("evict", "what the cache gives up", ".evict_W", 'evict="W"', ("first", "last")),
@@ -222,100 +265,124 @@ OPERANDS = {
 }  # fmt: skip
 
 
-def checked_start(start: Expr, span: Span | None) -> Expr:
-    """The first index of a loop; WrongValue for one that is known to be negative."""
-    if isinstance(start, Const) and interval(start)[0] < 0:
-        raise OPERANDS["start"].refused(str(start.value), span)
-    return start
+@record
+class Function:
+    """A function of the math library.  ``operation``: its name in tile IR, in Croqtile after two underscores."""
+
+    operation: str
+    arguments: int
+    meaning: str
+    kind: str = "scalar"
 
 
-def checked_stop(stop: Expr, extent: Expr, span: Span | None) -> Expr:
-    """Where a loop ends; WrongValue where that is known to lie beyond its extent."""
-    end, limit = value_of(stop), value_of(extent)
-    if end is not None and limit is not None and end > limit:
-        raise WrongValue(
-            span,
-            what="the end of a range",
-            got=str(end),
-            wanted=f"at most {limit}, the extent: the index stays below it",
-            fix_text=f"make the extent {end}",
-        )
-    return stop
+# By the name in `tm.math`.
+FUNCTIONS = {
+    "acos": Function("acos", 1, "arc cosine"),
+    "asin": Function("asin", 1, "arc sine"),
+    "atan": Function("atan", 1, "arc tangent"),
+    "atan2": Function("atan2", 2, "angle of the point (b, a)"),
+    "ceil": Function("ceil", 1, "rounded up"),
+    "cos": Function("cos", 1, "cosine"),
+    "cosh": Function("cosh", 1, "hyperbolic cosine"),
+    "exp": Function("exp", 1, "e ** a"),
+    "exp2": Function("exp2f", 1, "2 ** a"),
+    "exp2_ftz": Function("exp2_ftz", 1, "2 ** a, or 0 where that is below 2 ** -126; the fastest exponential"),
+    "expm1": Function("expm1", 1, "e ** a - 1"),
+    "fabs": Function("fabs", 1, "magnitude"),
+    "floor": Function("floor", 1, "rounded down"),
+    "fma": Function("fmaf", 3, "a * b + c, rounded once"),
+    "gelu": Function("gelu", 1, "a times the normal distribution's probability below a"),
+    "isfinite": Function("isfinite", 1, "1 where neither infinite nor NaN, else 0"),
+    "log": Function("log", 1, "natural logarithm"),
+    "log1p": Function("log1p", 1, "log(1 + a)"),
+    "log2": Function("log2", 1, "logarithm of base 2"),
+    "max": Function("max", 2, "the larger; a number rather than NaN"),
+    "min": Function("min", 2, "the smaller; a number rather than NaN"),
+    "pow": Function("pow", 2, "a ** b"),
+    "rcp": Function("frcp_rn", 1, "1 / a, rounded to nearest"),
+    "round": Function("round", 1, "to the nearest integer, halves away from 0"),
+    "rsqrt": Function("rsqrt", 1, "1 / sqrt(a)"),
+    "sigmoid": Function("sigmoid", 1, "1 / (1 + exp(-a))"),
+    "sign": Function("sign", 1, "-1, 0 or 1"),
+    "sin": Function("sin", 1, "sine"),
+    "sinh": Function("sinh", 1, "hyperbolic sine"),
+    "softplus": Function("softplus", 1, "log(1 + exp(a))"),
+    "sqrt": Function("sqrt", 1, "square root"),
+    "tan": Function("tan", 1, "tangent"),
+    "tanh": Function("tanh", 1, "hyperbolic tangent"),
+    "alignup": Function("alignup", 2, "a rounded up to a multiple of b", "integer"),
+    "aligndown": Function("aligndown", 2, "a rounded down to a multiple of b", "integer"),
+}
+AtomicName = Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
+ATOMICS: tuple[AtomicName, ...] = get_args(AtomicName)
 
 
-def checked_step(step: Expr, span: Span | None) -> Expr:
-    """The distance between indices; WrongValue for one that may be less than 1."""
-    if interval(step)[0] >= 1:
-        return step
-    known = value_of(step)
-    larger = "__max" if is_text_source(span) else "tm.math.max"
-    raise WrongValue(
-        span,
-        what="the step of a range",
-        got=f"`{describe(step)}`, known when the kernel runs, which may be less" if known is None else str(known),
-        wanted="a value that is certainly at least 1",
-        fix_text=f"count upwards, and compute the index from the counter; or write `{larger}(step, 1)`",
-    )
+@record
+class Construct:
+    """A construct in both languages, its operands written `A`, `B`, .. in the order of ``kinds``.
 
-
-def checked_index(e: Expr, what: str, span: Span | None) -> Expr:
-    """An index or extent; WrongValue for a constant that no index can have."""
-    known = value_of(e)
-    if known is not None and not -(2**31) <= known < 2**31:
-        raise WrongValue(
-            span,
-            what=what,
-            got=str(known),
-            wanted="an index or extent below 2**31",
-            fix_text="use smaller numbers; offsets in memory are 64-bit by themselves",
-        )
-    return e
-
-
-def checked_subscript(e: Expr, count: Expr | int, name: str, span: Span | None) -> Expr:
-    """The index of one of ``count`` things of ``name``; OutOfRange for a constant that lies outside."""
-    known, extent = value_of(e), value_of(count)
-    if known is None or (known >= 0 and (extent is None or known < extent)):
-        return e
-    fix = "" if extent is None else f"use an index from 0 to {extent - 1}"
-    if known < 0:
-        last = spelled(span, "x.span(0) - 1", "x.shape[0] - 1")
-        fix = f"{fix or 'count from 0'}; the last one of an array `x` is `{last}`"
-    raise OutOfRange(
-        span,
-        index=known,
-        name=name,
-        extent="not known when compiled" if extent is None else extent,
-        last="the extent - 1" if extent is None else extent - 1,
-        fix_text=fix,
-    )
-
-
-def checked_element(tile: Tile, indices: Sequence[Scalarlike], span: Span | None) -> None:
-    """OutOfRange where a constant among ``indices`` is none of an element of ``tile``."""
-    view = tile.settle().view
-    for axis, i in zip(view.axes, indices, strict=False):
-        checked_subscript(scalar(i), axis.extent, view.base.name, span)
-
-
-def checked_division(op: BinaryOp, a: Expr, b: Expr, span: Span | None) -> None:
-    """ConstantDivision for integers divided by a literal 0, and for a literal shifted by its width or more.
-
-    Computed operands pass, even if they fold to a number: the validity of ``n / (p % N)`` does not depend on N.
+    A form that opens a block ends in `{ }` or in `:`.
     """
-    both = promote(a.type, b.type)
-    if both.is_float or not (isinstance(b, Const) and b.literal):
-        return
-    if op in DIVISIONS and b.value == 0:
-        raise ConstantDivision(span, what="a division by zero")
-    if op in ("shl", "shr") and isinstance(a, Const) and a.literal and not 0 <= b.value < both.bits:
-        raise ConstantDivision(span, what=f"a shift of {both} by {b.value}")
+
+    croqtile: str
+    python: str
+    kinds: tuple[str, ...]
 
 
-def checked_fit(e: Expr, dtype: DType, span: Span | None) -> Expr:
-    """``e``, of which a value of ``dtype`` is made; ConstantOverflow for an integer beyond its range."""
-    if isinstance(e, Const) and e.dtype.is_integer and dtype.is_integer and not integers.fits(e.value, dtype):
-        value = int(e.value)
-        short = str(value) if value.bit_length() <= 128 else f"of {value.bit_length()} bits"
-        raise ConstantOverflow(span, value=short, dtype=dtype.name)
-    return e
+def _call(croqtile: str, python: str, kinds: tuple[str, ...]) -> Construct:
+    letters = ", ".join("ABCD"[: len(kinds)])
+    return Construct(f"{croqtile}({letters})", f"{python}({letters})", kinds)
+
+
+_SCALARS = ("scalar", "scalar")
+CONSTRUCTS = (
+    *(Construct(f"A {s} B", f"A {s} B", _SCALARS) for s in ("+", "-", "*", "==", "!=", "<", "<=", ">", ">=")),
+    Construct("A / B", "A // B", _SCALARS),
+    Construct("A % B", "A % B", _SCALARS),
+    *(Construct(f"A {s} B", f"A {s} B", ("integer", "integer")) for s in ("&", "|", "^", "<<", ">>")),
+    Construct("-A", "-A", ("scalar",)),
+    Construct("~A", "~A", ("integer",)),
+    Construct("A # B", "compose(A, B)", ("index", "index")),
+    Construct("#A", "ubound(A)", ("index",)),
+    _call("cdiv", "cdiv", ("integer", "integer")),
+    _call("select", "select", ("condition", "scalar", "scalar")),
+    *(_call(f"__{f.operation}", f"tm.math.{name}", (f.kind,) * f.arguments) for name, f in FUNCTIONS.items()),
+    *(
+        _call(f"__atomic_{name}", f"atomic.{name}{'_' * (name in ('and', 'or'))}", ("element", *_SCALARS)[:n])
+        for name in ATOMICS
+        for n in (3 if name == "cas" else 2,)
+    ),
+    Construct("c.at(A, B)", "c[A, B]", ("integer", "integer")),
+    Construct("c.at(0, 0) = A;", "c[0, 0] = A", ("scalar",)),
+    Construct("v = A;", "v.set(A)", ("scalar",)),
+    Construct("if (A) { }", "with if_(A):", ("condition",)),
+    Construct("while (A) { }", "with while_(lambda: A):", ("condition",)),
+    Construct("inthreads (A) { }", "with inthreads(A):", ("condition",)),
+    Construct("foreach i in A { }", "for i in foreach(A):", ("extent",)),
+    Construct("parallel q by A : thread { }", 'for q in parallel(A, level="thread"):', ("extent",)),
+    Construct("print(A);", 'tm.print(A, end="")', ("scalar",)),
+    Construct('assert(A, "m");', 'assert_(A, "m")', ("condition",)),
+    Construct("wait A;", "wait(A)", ("event or future",)),
+    Construct("trigger A;", "trigger(A)", ("event",)),
+    Construct("trigger e after A;", "trigger(e, after=A)", ("future",)),
+    Construct("swap(A, B);", "swap(A, B)", ("copy", "copy")),
+    Construct("dma.copy A => B;", "dma.copy(A, B)", ("tile", "tile")),
+    Construct("tma.copy.async<A> b => s;", "tma.copy(b, s, async_=A)", ("event",)),
+    Construct("tma.copy b => s after A;", "tma.copy(b, s, after=A)", ("future",)),
+    Construct("o = mma.fill.f32 A;", 'o = mma.fill(A, "f32")', ("scalar",)),
+    Construct("mma.fill A, B;", "mma.fill(A, B)", ("register tile", "scalar")),
+    Construct("o = mma.load A;", "o = mma.load(A)", ("tile",)),
+    Construct("mma.load A, B;", "mma.load(A, B)", ("tile", "register tile")),
+    Construct("mma.row.row A, B, C;", "mma.row.row(A, B, C)", ("register tile", "operand", "operand")),
+    Construct("mma.row.row.sp A, B, C, D;", "mma.row.row.sp(A, B, C, D)",
+              ("register tile", "operand", "operand", "register tile")),
+    Construct("mma.row.row.scale m, h, h, A, B;", "mma.row.row.scale(m, h, h, A, B)", ("tile", "scalar")),
+    Construct("mma.store A, B;", "mma.store(A, B)", ("register tile", "tile")),
+    Construct("mma.store.mask m, b, A, B;", "mma.store(m, b, rows=A, columns=B)", ("integer", "integer")),
+    Construct("mma.scale A, B, C;", "mma.scale(A, B, C)", ("register tile", "tile", "scalar")),
+    Construct("apply {i, j} in A.span { }", "for i, j in apply(A):", ("register tile",)),
+    Construct("b.subspan(A, B).at(C, D)", "b.subspan(A, B).at(C, D)", ("integer",) * 4),
+    Construct("b.view(A, B).from(C, D)", "b.view(A, B).from_(C, D)", ("integer",) * 4),
+    Construct("b.span_as(A, B)", "b.span_as(A, B)", ("integer", "integer")),
+    Construct("b.chunkat(A, B)", "b.chunkat(A, B)", ("index", "index")),
+)  # fmt: skip

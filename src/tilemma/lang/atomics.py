@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilemma.ir.builder import AtomicName
-from tilemma.lang.scalars import Value, article, operand_as, refuse_effect
-from tilemma.lang.tracing import WrongOperand, builder, trace
+from tilemma.ir.constructs import AtomicName
+from tilemma.lang.scalars import Value, article, operand_as, refuse_effect, refused
+from tilemma.lang.tracing import builder, trace
 
 
 def _atomic(name: AtomicName, place: Any, value: Any, compare: Any = None) -> Value:
@@ -16,12 +16,11 @@ def _atomic(name: AtomicName, place: Any, value: Any, compare: Any = None) -> Va
     assert running is not None
     view = place.place() if isinstance(place, Value) else None
     if view is None:
-        raise WrongOperand(
-            b.span,
-            what=what,
-            got="a value that is not an element" if isinstance(place, Value) else article(place),
-            wanted="an element of a shared or global array",
-            fix_text=f"write `{what}(x[i, j], value)`",
+        raise refused(
+            "element",
+            what,
+            "a value that is not an element" if isinstance(place, Value) else article(place),
+            f"write `{what}(x[i, j], value)`",
         )
     refuse_effect(running.pure, f"`{view.base.name}`")
     given = [None if x is None else operand_as(x, view.dtype, what) for x in (value, compare)]

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tilemma.dtypes import DType
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import OPERANDS
-from tilemma.ir.expr import const
+from tilemma.ir.refusals import NotBuiltYet, WrongValue
 from tilemma.ir.tile import Commit, MmaWait, ScaleMma
 from tilemma.ir.tiles import FragmentValue, Tile, scalar
 from tilemma.ir.types import Contract
 from tilemma.lang import spans
 from tilemma.lang.copies import swizzle_of
 from tilemma.lang.registers import Elementwise, Fragment, fragment_of
-from tilemma.lang.scalars import constant_operand, constant_operands, integer, number, python_int
-from tilemma.lang.tracing import WrongOperand, builder
+from tilemma.lang.scalars import (
+    Value,
+    constant_operand,
+    constant_operands,
+    integer,
+    number,
+    python_int,
+    python_number,
+)
+from tilemma.lang.tracing import builder
 from tilemma.lang.views import TileValue, tile_of
+
+_FILLS = "`mma.fill(value, dtype)`, or `mma.fill(tile, value)`"
 
 
 class _Row:
@@ -55,9 +64,9 @@ class Multiply:
         the instruction's tiles along K are multiplied, ``(3, 2, 1, 0)``.
         """
         if not isinstance(k_tiles, (tuple, list)):
-            raise WrongOperand(
+            raise WrongValue(
                 builder(self._name).span,
-                what=f"{self._name}(k_tiles=)",
+                what=f"`{self._name}(k_tiles=)`",
                 got=repr(k_tiles),
                 wanted="the numbers of the tiles along K in their order",
                 fix_text="write `k_tiles=(3, 2, 1, 0)`",
@@ -81,14 +90,20 @@ class Multiply:
         self._emit(acc, a, b, scale_a=view, scale_b=scalar(number(scale_b, what)))
 
     def _emit(self, acc: Any, a: Any, b: Any, **options: Any) -> None:
+        if isinstance(acc, TileValue):
+            raise NotBuiltYet(
+                builder(self._name).span,
+                what="a multiplication straight into a buffer",
+                fix_text='accumulate in registers (`mc = mma.fill(0.0, "f32")`) and `mma.store(mc, buffer)`',
+            )
         target = fragment_of(acc, self._name)
         operands = [self._operand(x) for x in (a, b)]
         builder(self._name).mma(self._contract, target, operands[0], operands[1], **options)
 
     def _operand(self, x: Any) -> FragmentValue | Tile:
-        if isinstance(x, TileValue):
-            return tile_of(x, self._name)
-        return fragment_of(x, self._name)
+        if isinstance(x, (Fragment, Elementwise)):
+            return fragment_of(x, self._name)
+        return tile_of(x, self._name, "operand")
 
 
 class MmaNamespace:
@@ -112,47 +127,26 @@ class MmaNamespace:
         ``mma.fill(mc, 0.0)`` fills one anew.
         """
         b = builder("mma.fill")
-        if isinstance(first, (Fragment, Elementwise)):
-            return self._refill(first, second, dtype, copies)
+        if (
+            isinstance(first, (Fragment, Elementwise))
+            or python_number(second) is not None
+            or isinstance(second, Value)
+        ):
+            if dtype is not None or copies != () or second is None:
+                got = "no value" if second is None else "a type for a tile that has one"
+                raise WrongValue(b.span, what="`mma.fill`", got=got, wanted=_FILLS, fix_text=f"write {_FILLS}")
+            target = fragment_of(first, "mma.fill", whole=True)
+            return Fragment(b.fill(target, number(second, "mma.fill")))
         if second is not None and dtype is not None:
-            raise WrongOperand(
-                b.span,
-                what="mma.fill",
-                got="two element types" if isinstance(first, (int, float)) else "too many arguments",
-                wanted="`mma.fill(value, dtype)`, or `mma.fill(tile, value)`",
-                fix_text="leave one out",
+            raise WrongValue(
+                b.span, what="`mma.fill`", got="two element types", wanted=_FILLS, fix_text="leave one out"
             )
         name = second if second is not None else dtype
         kind = None if name is None else element_type(name, b.span)
         value = number(first, "mma.fill")
         label = (spans.bound_names() or ("acc",))[0]
-        sizes = sizes_of(copies, "tiles")
-        if not sizes:
-            return Fragment(b.fill(label, value, kind))
-        made = b.fragment(label, sizes, kind)
-        for index in itertools.product(*map(range, sizes)):
-            b.fill(FragmentValue(made.name, sizes, tuple(const(i) for i in index)), value, kind)
-        return Fragment(made)
-
-    @staticmethod
-    def _refill(first: Any, value: Any, dtype: Any, copies: Any) -> Fragment:
-        b = builder("mma.fill")
-        if dtype is not None or copies != () or value is None:
-            raise WrongOperand(
-                b.span,
-                what="mma.fill",
-                got="no value" if value is None else "a type for a tile that has one",
-                wanted="`mma.fill(tile, value)`",
-                fix_text="write it so, or `mc = mma.fill(value, dtype)` for a new tile",
-            )
-        target = first if isinstance(first, Fragment) else first.as_fragment()
-        fragment = target.fragment
-        value_ = number(value, "mma.fill")
-        kind = b.known[fragment.name].dtype
-        for index in itertools.product(*map(range, fragment.copies[len(fragment.index) :])):
-            full = (*fragment.index, *(const(i) for i in index))
-            b.fill(FragmentValue(fragment.name, fragment.copies, full), value_, kind)
-        return target
+        made = b.fragment(label, sizes_of(copies, "tiles"), kind)
+        return Fragment(b.fill(made, value, kind))
 
     def frag(
         self, dtype: str | DType, *shape: Any, copies: int | tuple[int, ...] = (), init: Any = None
@@ -166,9 +160,7 @@ class MmaNamespace:
         sizes = sizes_of(copies, "tiles")
         made = b.fragment((spans.bound_names() or ("acc",))[0], sizes, kind, extents)
         if init is not None:
-            value = number(init, "mma.frag")
-            for index in itertools.product(*map(range, sizes)):
-                b.fill(FragmentValue(made.name, sizes, tuple(const(i) for i in index)), value, kind)
+            b.fill(made, number(init, "mma.frag"), kind)
         return Fragment(made)
 
     def load(self, src: Any, into: Any = None, *, swizzle: int | None = None) -> Fragment:

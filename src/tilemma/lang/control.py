@@ -8,16 +8,18 @@ from typing import Any
 
 from tilemma.errors import Span
 from tilemma.ir.builder import Builder
-from tilemma.ir.constructs import CHOICES, checked_start, checked_step, checked_stop
+from tilemma.ir.checks import checked_start, checked_step, checked_stop
+from tilemma.ir.constructs import CHOICES
 from tilemma.ir.expr import Expr, const
 from tilemma.ir.program_points import reads
+from tilemma.ir.refusals import MisplacedJump, WrongArity, WrongValue
 from tilemma.ir.tile import Break, Continue, Declare
 from tilemma.ir.tiles import Bounded, Unlooped, extent_of, scalar
 from tilemma.ir.types import Level
 from tilemma.lang import spans
-from tilemma.lang.scalars import Value, boolean, constant_operand, integer
-from tilemma.lang.tracing import WrongOperand, builder, check_caller, trace
-from tilemma.lang.views import FutureHandle, TileValue
+from tilemma.lang.scalars import Value, boolean, constant_operand, integer, refused
+from tilemma.lang.tracing import builder, check_caller, trace
+from tilemma.lang.views import TileValue
 
 MAX_INDICES = 3
 
@@ -39,15 +41,17 @@ def names_of(count: int, prefix: str) -> tuple[str, ...]:
 def _extents(given: tuple[Any, ...], what: str, span: Span | None) -> list[Bounded | Expr]:
     flat = [x for e in given for x in (e if isinstance(e, (tuple, list)) else (e,))]
     if not flat:
-        raise WrongOperand(
-            span, what=what, got="no extents", wanted="an extent for each index", fix_text=f"write `{what}(n)`"
+        raise WrongValue(
+            span,
+            what=f"`{what}`",
+            got="no extents",
+            wanted="an extent for each index",
+            fix_text=f"write `{what}(n)`",
         )
     found = []
     for x in flat:
         if isinstance(x, TileValue):
-            raise WrongOperand(
-                span, what=what, got=f"`{x}`, a tile", wanted="extents", fix_text=f"write `{what}(*{x}.shape)`"
-            )
+            raise refused("extent", what, f"`{x}`, a tile", f"write `{what}(*{x}.shape)`")
         found.append(integer(x, what))
     return found
 
@@ -74,19 +78,14 @@ def parallel(
     lv = None if level is None else level_of(level, span, "level")
     sizes = _extents(extents, "parallel", span)
     if len(sizes) > MAX_INDICES:
-        raise WrongOperand(
-            span,
-            what="parallel",
-            got=f"{len(sizes)} extents",
-            wanted=f"at most {MAX_INDICES}",
-            fix_text="compute more indices from one: `i // n`, `i % n`",
-        )
+        want = f"at most {MAX_INDICES}: compute more indices from one, `i // n` and `i % n`"
+        raise WrongArity(span, what="parallel", got=len(sizes), want=want, form="parallel(a, b, c)")
     names = names_of(len(sizes), "p")
     options: dict[str, Any] = {"asynchronous": bool(async_), "cooperative": bool(cooperative)}
     if overlap and b.inside_parallel:
-        raise WrongOperand(
+        raise WrongValue(
             span,
-            what="parallel(overlap=)",
+            what="`parallel(overlap=)`",
             got="a level inside another",
             wanted="the outermost level of a kernel, which is launched",
             fix_text="give it to the outermost `parallel`",
@@ -122,9 +121,9 @@ def foreach(
     names = names_of(len(sizes), "k")
     ranged = not (isinstance(start, int) and start == 0 and stop is None and isinstance(step, int) and step == 1)
     if ranged and len(sizes) != 1:
-        raise WrongOperand(
+        raise WrongValue(
             span,
-            what="foreach",
+            what="`foreach`",
             got=f"a range and {len(sizes)} extents",
             wanted="one extent with `start`, `stop` and `step`",
             fix_text="nest the loops",
@@ -166,19 +165,7 @@ def if_(cond: Any) -> AbstractContextManager[None]:
     """``with if_(c):`` the block runs where ``c`` holds; `else_` may follow."""
     b = builder("if_")
     check_caller("if_", "with if_(c):")
-    return b.if_(_condition(cond, "if_"), span=b.span)
-
-
-def _condition(x: Any, what: str) -> Expr:
-    if isinstance(x, (TileValue, FutureHandle)) or callable(getattr(x, "__enter__", None)):
-        raise WrongOperand(
-            spans.caller_span(),
-            what=what,
-            got=f"`{x}`, a tile" if isinstance(x, TileValue) else "a block",
-            wanted="a condition",
-            fix_text="compare elements: `x[i, j] > 0`",
-        )
-    return boolean(x, what)
+    return b.if_(boolean(cond, "if_"), span=b.span)
 
 
 def else_() -> AbstractContextManager[None]:
@@ -195,9 +182,9 @@ def while_(cond: Callable[[], Any]) -> AbstractContextManager[None]:
     running = trace()
     assert running is not None
     if not callable(cond) or isinstance(cond, Value):
-        raise WrongOperand(
+        raise WrongValue(
             b.span,
-            what="while_",
+            what="`while_`",
             got="a value",
             wanted="a function of no arguments: the condition is evaluated anew for each turn",
             fix_text="write `while_(lambda: ...)`",
@@ -206,7 +193,7 @@ def while_(cond: Callable[[], Any]) -> AbstractContextManager[None]:
     running.pure = True
     try:
         with b.repeated():
-            condition = _condition(cond(), "while_")
+            condition = boolean(cond(), "while_")
     finally:
         running.pure = outer
     return b.while_(condition, span=span)
@@ -216,7 +203,7 @@ def inthreads(cond: Any, *, async_: bool = False) -> AbstractContextManager[None
     """``with inthreads(wg == 0):`` only those threads take part; with ``async_`` they play a role of their own."""
     b = builder("inthreads")
     check_caller("inthreads", "with inthreads(c):")
-    return b.inthreads(_condition(cond, "inthreads"), bool(async_), span=b.span)
+    return b.inthreads(boolean(cond, "inthreads"), bool(async_), span=b.span)
 
 
 def break_() -> None:
@@ -232,13 +219,7 @@ def continue_() -> None:
 def _jump(name: str, op: Break | Continue) -> None:
     b = builder(name)
     if not b.in_loop:
-        raise WrongOperand(
-            b.span,
-            what=name,
-            got="a place outside loops",
-            wanted="`foreach` or `while_` around it, with no `parallel` between",
-            fix_text="remove it, or use `if_`",
-        )
+        raise MisplacedJump(b.span, word=name)
     b.emit(op)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilemma.errors import described
-from tilemma.ir.constructs import CHOICES, SWIZZLES, WrongValue
+from tilemma.ir.constructs import CHOICES, SWIZZLES
+from tilemma.ir.refusals import WrongValue
 from tilemma.ir.types import Space
 from tilemma.lang import spans
 from tilemma.lang.scalars import (
@@ -16,8 +17,9 @@ from tilemma.lang.scalars import (
     operand_as,
     python_int,
     refuse_effect,
+    refused,
 )
-from tilemma.lang.tracing import WrongOperand, builder, trace
+from tilemma.lang.tracing import builder, trace
 from tilemma.lang.views import EventHandle, FutureHandle, event_of, tile_of
 
 
@@ -67,9 +69,9 @@ class CopyNamespace:
         assert running is not None
         refuse_effect(running.pure, "memory")
         if (dst is None) == (to is None):
-            raise WrongOperand(
+            raise WrongValue(
                 b.span,
-                what=what,
+                what=f"`{what}`",
                 got="both a destination and `to=`" if to else "no destination",
                 wanted="a destination tile, or `to=` for a new buffer",
                 fix_text='pass the tile, or to="shared"',
@@ -143,40 +145,21 @@ def _padding(given: Any, what: str) -> tuple[tuple[int, int, int], ...]:
 
 def handles_of(x: Sequence[Any], what: str) -> tuple[str, ...]:
     """What `swap` exchanges: the futures of asynchronous copies, the buffers of synchronous ones."""
-    found = []
     for f in x:
         if not isinstance(f, FutureHandle):
-            raise WrongOperand(
-                spans.caller_span(),
-                what=what,
-                got=article(f),
-                wanted="the result of a copy",
-                fix_text="name the result of `dma.copy(...)`",
-            )
-        found.append(f.future.name or f.future.data.view.base.name)
-    return tuple(found)
+            raise refused("copy", what, article(f))
+    return tuple(f.future.name or f.future.data.view.base.name for f in x)
 
 
-def futures_of(x: Any, what: str) -> tuple[str, ...]:
+def futures_of(x: Any, what: str, kind: str = "future") -> tuple[str, ...]:
     """Names of the futures of asynchronous copies."""
     found = []
     for f in x if isinstance(x, (tuple, list)) else (x,):
         if not isinstance(f, FutureHandle):
-            raise WrongOperand(
-                spans.caller_span(),
-                what=what,
-                got=article(f),
-                wanted="the future of an asynchronous copy",
-                fix_text="name the result of `dma.copy(..., async_=True)`",
-            )
+            raise refused(kind, what, article(f))
         if not f.future.name:
-            raise WrongOperand(
-                spans.caller_span(),
-                what=what,
-                got="a copy that needs no waiting: it is synchronous, or completes an event",
-                wanted="the future of an asynchronous copy",
-                fix_text="pass `async_=True` to the copy, or leave the waiting out",
-            )
+            fix = "pass `async_=True` to the copy, or leave the waiting out"
+            raise refused(kind, what, "a copy that is synchronous or completes an event", fix)
         found.append(f.future.name)
     return tuple(found)
 

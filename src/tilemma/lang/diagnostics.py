@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilemma.errors import CompileError
+from tilemma.ir.expr import Expr
+from tilemma.ir.refusals import AssertionFails, WrongValue
 from tilemma.lang.scalars import (
     article,
     boolean,
     operand,
 )
-from tilemma.lang.tracing import WrongOperand, builder
-
-
-class AssertionFails(CompileError):
-    code = "traced-assertion-fails"
-    found = "this assertion fails when compiled: {message}"
-    expected = "a condition that holds"
-    fix = "change the compile-time values it depends on"
+from tilemma.lang.tracing import builder
 
 
 def print_(*parts: Any, end: str = "\n") -> None:
     """Print strings and values when the kernel runs, one after the other."""
     b = builder("print")
-    items = [p if isinstance(p, str) else operand(p, "print") for p in parts]
+    items: list[str | Expr] = []
+    for p in parts:
+        if isinstance(p, (tuple, list)):
+            items += [x for i, e in enumerate(p) for x in (", " if i else "[", operand(e, "print"))]
+        items.append("]" if isinstance(p, (tuple, list)) else p if isinstance(p, str) else operand(p, "print"))
     if not isinstance(end, str):
-        raise WrongOperand(
-            b.span, what="print(end=)", got=article(end), wanted="a string", fix_text='write `end=""`'
+        raise WrongValue(
+            b.span, what="`print(end=)`", got=article(end), wanted="a string", fix_text='write `end=""`'
         )
     if end not in ("\n", ""):
         items.append(end)

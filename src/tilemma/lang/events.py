@@ -10,7 +10,7 @@ from tilemma.lang import spans
 from tilemma.lang.contraction import MultiplyHandle
 from tilemma.lang.control import level_of
 from tilemma.lang.copies import futures_of, handles_of
-from tilemma.lang.scalars import constant_operand
+from tilemma.lang.scalars import article, constant_operand, refused
 from tilemma.lang.tracing import builder
 from tilemma.lang.views import EventHandle, FutureHandle, event_of
 
@@ -33,11 +33,13 @@ def wait(*what: Any) -> None:
         if isinstance(x, MultiplyHandle):
             names.append(x.name)
         elif isinstance(x, FutureHandle):
-            names += futures_of(x, "wait")
+            names += futures_of(x, "wait", "event or future")
+        elif not isinstance(x, EventHandle):
+            raise refused("event or future", "wait", article(x))
     if names:
         b.emit(WaitFuture(tuple(names)))
     for x in what:
-        if not isinstance(x, (FutureHandle, MultiplyHandle)):
+        if isinstance(x, EventHandle):
             b.emit(WaitEvent(event_of(x, "wait")))
 
 
@@ -65,12 +67,12 @@ class SyncNamespace:
     def barrier(self, level: str = "block") -> None:
         """Every thread of the instance waits for the others, and sees what they wrote."""
         b = builder("sync.barrier")
-        b.emit(Sync("barrier", level_of(level, b.span, "waiting")))
+        b.emit(Sync("barrier", level_of(level, b.span, "barrier")))
 
     def fence(self, level: str = "block") -> None:
         """What this thread wrote is seen before what it writes next, by the threads of ``level``."""
         b = builder("sync.fence")
-        b.emit(Sync("fence", level_of(level, b.span, "waiting")))
+        b.emit(Sync("fence", level_of(level, b.span, "fence")))
 
     def shared(self) -> None:
         """The barrier of the block."""

@@ -4,54 +4,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilemma.ir.constructs import ConstantDivision, checked_division
+from tilemma.ir.checks import ConstantDivision, checked_division
 from tilemma.ir.expr import Select
 from tilemma.ir.expr import cdiv as _cdiv
-from tilemma.ir.tiles import Bounded, scalar
+from tilemma.ir.refusals import NotBuiltYet
+from tilemma.ir.tiles import Bounded, describe, scalar
 from tilemma.lang import spans
+from tilemma.lang.registers import Fragment
 from tilemma.lang.scalars import (
     Value,
-    article,
     boolean,
-    integer,
     number,
     operand,
     python_number,
+    refused,
     unwrap,
     whole,
     with_one_type,
 )
-from tilemma.lang.tracing import WrongOperand, builder
+from tilemma.lang.tracing import builder
 from tilemma.lang.views import TileValue
 
 
 def compose(a: Any, b: Any) -> Value:
     """``a # b``: a * #b + b, bounded by #a * #b."""
     builder("compose")
-    outer, inner = integer(a, "compose"), integer(b, "compose")
-    if not isinstance(outer, Bounded) or not isinstance(inner, Bounded):
-        raise WrongOperand(
-            spans.caller_span(),
-            what="compose",
-            got="a value without an upper bound",
-            wanted="two indices",
-            fix_text="compose indices of parallel levels and loops",
-        )
-    return Value(outer.compose(inner))
+    return Value(_index(a, "compose").compose(_index(b, "compose")))
 
 
 def ubound(p: Any) -> Any:
     """``#p``: the number of values that index ``p`` takes."""
-    x = number(p, "ubound")
-    if not isinstance(x, Bounded):
-        raise WrongOperand(
-            spans.caller_span(),
-            what="ubound",
-            got="a value without an upper bound",
-            wanted="an index",
-            fix_text="take the bound of an index of a parallel level or a loop",
-        )
-    return unwrap(x.extent)
+    return unwrap(_index(p, "ubound").extent)
+
+
+def _index(x: Any, what: str) -> Bounded:
+    found = number(x, what)
+    if not isinstance(found, Bounded):
+        raise refused("index", what, f"`{describe(found)}`, which has no upper bound")
+    return found
 
 
 def cdiv(a: Any, b: Any) -> Any:
@@ -69,15 +59,13 @@ def cdiv(a: Any, b: Any) -> Any:
 
 def select(cond: Any, x: Any, y: Any) -> Value:
     """``x`` where ``cond`` holds, else ``y``; only that one is evaluated."""
-    builder("select")
-    for v in (x, y):
-        if isinstance(v, TileValue):
-            raise WrongOperand(
-                spans.caller_span(),
-                what="select",
-                got=article(v),
-                wanted="two scalars",
-                fix_text="use `if_`, or an array of tiles with a run-time subscript",
-            )
-    a, b = with_one_type(operand(x, "select"), operand(y, "select"))
-    return Value(Select(boolean(cond, "select"), a, b))
+    b = builder("select")
+    condition = boolean(cond, "select")
+    if any(isinstance(v, (TileValue, Fragment)) for v in (x, y)):
+        raise NotBuiltYet(
+            b.span,
+            what="`select` between tiles or futures by a run-time condition",
+            fix_text="use `if_`, or an array of tiles with a run-time subscript",
+        )
+    one, other = with_one_type(operand(x, "select"), operand(y, "select"))
+    return Value(Select(condition, one, other))

@@ -8,39 +8,40 @@ from __future__ import annotations
 from typing import Any
 
 from tilemma.dtypes import DType, promote
+from tilemma.ir import constructs
 from tilemma.ir.builder import Builder
-from tilemma.ir.constructs import checked_division
+from tilemma.ir.checks import checked_division
 from tilemma.ir.expr import Call, Const, Expr, binary
+from tilemma.ir.refusals import WrongArity
 from tilemma.lang.registers import Elementwise, Fragment
-from tilemma.lang.scalars import Value, as_float, operand
+from tilemma.lang.scalars import Value, as_float, operand, refused
 from tilemma.lang.spans import caller_span
-from tilemma.lang.tracing import WrongOperand, builder
+from tilemma.lang.tracing import builder
 
 
 class Function:
     """One function of the library: called with scalars; with a register tile it works on every element."""
 
-    def __init__(self, name: str, arguments: int, doc: str) -> None:
-        self.name, self.arguments = name, arguments
-        self.__name__, self.__doc__ = name, doc
+    def __init__(self, name: str, row: constructs.Function) -> None:
+        self.name, self.operation, self.arguments = name, row.operation, row.arguments
+        self.__name__, self.__doc__ = name, row.meaning
 
     def __call__(self, *args: Any) -> Any:
         builder(f"math.{self.name}")
         if len(args) != self.arguments:
-            wanted = f"{self.arguments} argument{'s' if self.arguments > 1 else ''}"
-            raise WrongOperand(
+            raise WrongArity(
                 caller_span(),
                 what=f"math.{self.name}",
-                got=f"{len(args)} arguments",
-                wanted=wanted,
-                fix_text=f"write `math.{self.name}({', '.join('abc'[: self.arguments])})`",
+                got=len(args),
+                want=str(self.arguments),
+                form=f"math.{self.name}({', '.join('abc'[: self.arguments])})",
             )
         if len(args) == 1 and isinstance(args[0], (Fragment, Elementwise)):
             return args[0].map(self)
         return Value(self._expression([operand(a, f"math.{self.name}") for a in args]))
 
     def _expression(self, args: list[Expr]) -> Expr:
-        return Call(self.name, tuple(as_float(a) for a in _with_one_type(args)))
+        return Call(self.operation, tuple(as_float(a) for a in _with_one_type(args)))
 
     def __repr__(self) -> str:
         return f"<tilemma math.{self.name}: {self.__doc__}>"
@@ -55,14 +56,9 @@ class _Extreme(Function):
 class _Align(Function):
     def _expression(self, args: list[Expr]) -> Expr:
         a, b = args
-        if not (a.type.is_integer and b.type.is_integer):
-            raise WrongOperand(
-                caller_span(),
-                what=f"math.{self.name}",
-                got=f"values of {a.type} and {b.type}",
-                wanted="integers",
-                fix_text="convert with `.astype('s32')`",
-            )
+        for x in args:
+            if not x.type.is_integer:
+                raise refused("integer", f"math.{self.name}", f"a value of type {x.type}")
         checked_division("floordiv", a, b, caller_span())
         return binary("mul", binary("cdiv" if self.name == "alignup" else "floordiv", a, b), b)
 
@@ -87,42 +83,18 @@ def _typed(number: Const, kind: DType) -> Expr:
     return Builder.converted(number, kind)
 
 
-acos = Function("acos", 1, "arc cosine")
-asin = Function("asin", 1, "arc sine")
-atan = Function("atan", 1, "arc tangent")
-atan2 = Function("atan2", 2, "angle of the point (b, a)")
-ceil = Function("ceil", 1, "rounded up")
-cos = Function("cos", 1, "cosine")
-cosh = Function("cosh", 1, "hyperbolic cosine")
-exp = Function("exp", 1, "e ** a")
-exp2 = Function("exp2", 1, "2 ** a")
-exp2_ftz = Function("exp2_ftz", 1, "2 ** a, or 0 where that is below 2 ** -126; the fastest exponential")
-expm1 = Function("expm1", 1, "e ** a - 1")
-fabs = Function("fabs", 1, "magnitude")
-floor = Function("floor", 1, "rounded down")
-fma = Function("fmaf", 3, "a * b + c, rounded once")
-gelu = Function("gelu", 1, "a times the normal distribution's probability below a")
-isfinite = Function("isfinite", 1, "1 where neither infinite nor NaN, else 0")
-log = Function("log", 1, "natural logarithm")
-log1p = Function("log1p", 1, "log(1 + a)")
-log2 = Function("log2", 1, "logarithm of base 2")
-max = _Extreme("max", 2, "the larger; a number rather than NaN")
-min = _Extreme("min", 2, "the smaller; a number rather than NaN")
-pow = Function("pow", 2, "a ** b")
-rcp = Function("frcp_rn", 1, "1 / a, rounded to nearest")
-round = Function("round", 1, "to the nearest integer, halves away from 0")
-rsqrt = Function("rsqrt", 1, "1 / sqrt(a)")
-sigmoid = Function("sigmoid", 1, "1 / (1 + exp(-a))")
-sign = Function("sign", 1, "-1, 0 or 1")
-sin = Function("sin", 1, "sine")
-sinh = Function("sinh", 1, "hyperbolic sine")
-softplus = Function("softplus", 1, "log(1 + exp(a))")
-sqrt = Function("sqrt", 1, "square root")
-tan = Function("tan", 1, "tangent")
-tanh = Function("tanh", 1, "hyperbolic tangent")
-alignup = _Align("alignup", 2, "a rounded up to a multiple of b")
-aligndown = _Align("aligndown", 2, "a rounded down to a multiple of b")
+_CLASSES: dict[str, type[Function]] = {"min": _Extreme, "max": _Extreme, "alignup": _Align, "aligndown": _Align}
 
-FUNCTIONS = {name: f for name, f in list(globals().items()) if isinstance(f, Function)}
 
-__all__ = [*FUNCTIONS]
+class MathNamespace:
+    """The functions of the table in `ir.constructs`."""
+
+    def __init__(self) -> None:
+        table = constructs.FUNCTIONS.items()
+        self.__dict__.update({name: _CLASSES.get(name, Function)(name, row) for name, row in table})
+
+    def __getattr__(self, name: str) -> Function:
+        raise AttributeError(f"`tm.math` has no function {name!r}", name=name, obj=self)
+
+
+math = MathNamespace()

@@ -20,24 +20,18 @@ from tilemma.ir.expr import (
     substitute,
 )
 from tilemma.ir.program_points import ProgramPoint, reads
+from tilemma.ir.refusals import TileShapeUnknown, WrongValue
 from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe, scalar
 from tilemma.lang import spans
 from tilemma.lang.operators import Operators
-from tilemma.lang.scalars import Value, article, combine, integer, operand, operand_as, python_number
+from tilemma.lang.scalars import Value, article, combine, integer, operand, operand_as, python_number, refused
 from tilemma.lang.spans import caller_span
-from tilemma.lang.tracing import LeftItsBlock, WrongOperand, builder, check_caller, trace
+from tilemma.lang.tracing import LeftItsBlock, builder, check_caller, trace
 from tilemma.lang.views import TileValue, within
 
 # Stand for the element's row and column until `apply` makes indices of its own.
 _ROW, _COLUMN = Index("row", const(0)), Index("column", const(0))
 _INDICES = (_ROW, _COLUMN)
-
-
-class TileShapeUnknown(WrongOperand):
-    code = "tile-shape-unknown"
-    found = "element work on `{name}`, whose {missing} is not known here"
-    expected = "a register tile that was loaded, multiplied into, or declared with its shape and type before"
-    fix = "{fix_text}"
 
 
 class Fragment(Operators):
@@ -107,9 +101,9 @@ class Fragment(Operators):
         """The indices of an element, which must be the one that `apply` visits."""
         running, f = trace(), self.fragment
         if running is None or running.visiting is None:
-            raise WrongOperand(
+            raise WrongValue(
                 caller_span(),
-                what=f"{f.name}[...]",
+                what=f"`{f.name}[...]`",
                 got="a place outside `apply`",
                 wanted="`for i, j in apply(tile):` around it: a thread holds only its own elements",
                 fix_text="use `apply`, arithmetic on the whole tile, or store the tile to a buffer",
@@ -118,9 +112,9 @@ class Fragment(Operators):
         names = {x.name for x in visited}
         found = tuple(n.value if isinstance(n, Bounded) else n for n in (integer(k, "an element") for k in keys))
         if found != visited or _shape(self) != shape:
-            raise WrongOperand(
+            raise WrongValue(
                 caller_span(),
-                what=f"{f.name}[...]",
+                what=f"`{f.name}[...]`",
                 got="another element than the one visited",
                 wanted=f"the indices of `apply` in their order, `[{', '.join(sorted(names))}]`, of a tile "
                 "of the same shape",
@@ -293,9 +287,9 @@ def _part(x: Any, shape: tuple[int, ...]) -> Expr:
         return _broadcast(x, shape)
     if isinstance(x, Value) or python_number(x) is not None:
         return operand(x, "arithmetic on a register tile")
-    raise WrongOperand(
+    raise WrongValue(
         caller_span(),
-        what="arithmetic on a register tile",
+        what="`arithmetic on a register tile`",
         got=article(x),
         wanted="a number, a row [N] or column [M, 1] of numbers, or a tile of the same shape",
         fix_text="pass one of these",
@@ -314,9 +308,9 @@ def _broadcast(x: TileValue, shape: tuple[int, ...]) -> Expr:
     }
     if extents not in choices:
         have = ", ".join(describe(e) for e in tile.view.shape)
-        raise WrongOperand(
+        raise WrongValue(
             caller_span(),
-            what="arithmetic on a register tile",
+            what="`arithmetic on a register tile`",
             got=f"`{x}`, a tile of [{have}]",
             wanted=f"[{columns}] or [1, {columns}] (a row), [{rows}, 1] (a column), or [{rows}, {columns}]",
             fix_text=f"cut it: `{x}.subspan({columns}).at(...)`",
@@ -324,10 +318,10 @@ def _broadcast(x: TileValue, shape: tuple[int, ...]) -> Expr:
     return Element(Tile(tile.view).element(choices[extents]))
 
 
-def _shapes(other: tuple[int, ...], shape: tuple[int, ...]) -> WrongOperand:
-    return WrongOperand(
+def _shapes(other: tuple[int, ...], shape: tuple[int, ...]) -> WrongValue:
+    return WrongValue(
         caller_span(),
-        what="arithmetic on register tiles",
+        what="`arithmetic on register tiles`",
         got=f"tiles of {list(shape)} and {list(other)}",
         wanted="one shape",
         fix_text="use tiles of one shape, or a row or column from memory",
@@ -340,15 +334,10 @@ def _element(x: Fragment) -> FragmentElement:
     return FragmentElement(x.fragment.name, _INDICES, _dtype(x), x.fragment.index)
 
 
-def _check_single(x: Fragment) -> None:
+def _check_single(x: Fragment, what: str = "arithmetic on a register tile") -> None:
     if x.is_array:
-        raise WrongOperand(
-            caller_span(),
-            what="arithmetic on a register tile",
-            got=f"`{x}`, an array of register tiles",
-            wanted="one register tile",
-            fix_text=f"choose one: `{x}" + "".join("[i]" for _ in x.fragment.copies) + "`",
-        )
+        fix = f"choose one: `{x}" + "".join("[i]" for _ in x.fragment.copies) + "`"
+        raise refused("register tile", what, f"`{x}`, an array of register tiles", fix)
 
 
 def _shape(x: Fragment | Elementwise) -> tuple[int, ...]:
@@ -368,32 +357,17 @@ def _dtype(x: Fragment) -> DType:
 
 
 def _unknown(x: Fragment, missing: str) -> TileShapeUnknown:
-    declare = 'mma.frag("f32", 64, 128, init=0.0)'
-    return TileShapeUnknown(
-        caller_span(), name=x, missing=missing, fix_text=f"multiply into it first, or declare it: `{declare}`"
-    )
+    return TileShapeUnknown(caller_span(), name=x, missing=missing)
 
 
-def fragment_of(x: Any, what: str) -> FragmentValue:
-    """The register tile that ``x`` is; one of an array must have been chosen."""
+def fragment_of(x: Any, what: str, whole: bool = False) -> FragmentValue:
+    """The register tile that ``x`` is; one of an array must have been chosen, unless ``whole``."""
     if isinstance(x, Elementwise):
         x = x.as_fragment()
     if not isinstance(x, Fragment):
-        raise WrongOperand(
-            caller_span(),
-            what=what,
-            got=article(x),
-            wanted="a register tile",
-            fix_text="make one with `mma.fill(0.0, 'f32')` or `mma.load(tile)`",
-        )
-    if x.is_array:
-        raise WrongOperand(
-            caller_span(),
-            what=what,
-            got=f"`{x}`, an array of register tiles",
-            wanted="one of them",
-            fix_text=f"choose one: `{x}" + "".join("[i]" for _ in x.fragment.copies) + "`",
-        )
+        raise refused("register tile", what, article(x))
+    if not whole:
+        _check_single(x, what)
     return x.fragment
 
 

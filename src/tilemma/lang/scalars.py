@@ -13,7 +13,8 @@ from tilemma.arithmetic import integers
 from tilemma.arithmetic.convert import real
 from tilemma.dtypes import DType, promote
 from tilemma.ir.builder import Builder, element_type
-from tilemma.ir.constructs import OPERANDS, NotConstant, WrongValue, checked_division, checked_index
+from tilemma.ir.checks import checked_division, checked_fit, checked_index, checked_scalar
+from tilemma.ir.constructs import KINDS, OPERANDS
 from tilemma.ir.expr import (
     BinaryOp,
     Call,
@@ -28,11 +29,12 @@ from tilemma.ir.expr import (
     value_of,
 )
 from tilemma.ir.ranges import interval
+from tilemma.ir.refusals import NotConstant, SideEffect, WrongValue
 from tilemma.ir.tiles import Bounded, describe, scalar
 from tilemma.ir.types import View
 from tilemma.lang.operators import Operators
 from tilemma.lang.spans import caller_span
-from tilemma.lang.tracing import WrongOperand, bounded_size, builder, same, trace
+from tilemma.lang.tracing import bounded_size, builder, same, trace
 
 
 class Value(Operators):
@@ -74,20 +76,14 @@ class Value(Operators):
         """The largest value that this index can have, ``k(-1)`` in Croqtile."""
         bounded = self.bounded
         if bounded is None:
-            raise WrongOperand(
-                caller_span(),
-                what=".last",
-                got=f"`{self}`, which has no upper bound",
-                wanted="the index of a loop or a parallel level",
-                fix_text="take `.last` of the index itself",
-            )
+            raise refused("index", ".last", f"`{self}`, which has no upper bound")
         return Value(bounded.last)
 
     def __call__(self, index: int) -> Value:
         if index != -1:
-            raise WrongOperand(
+            raise WrongValue(
                 caller_span(),
-                what="index(...)",
+                what="`index(...)`",
                 got=f"{index}",
                 wanted="-1: `k(-1)` is the last value of an index",
                 fix_text="write k(-1) or k.last",
@@ -96,7 +92,8 @@ class Value(Operators):
 
     def astype(self, name: str | DType) -> Value:
         """The value converted to another element type, as stores convert."""
-        return Value(Builder.converted(self.expr, element_type(name, caller_span())))
+        dtype, span = element_type(name, caller_span()), caller_span()
+        return Value(Builder.converted(checked_fit(self.expr, dtype, span), dtype))
 
     def _binary(self, op: BinaryOp, other: Any, swap: bool = False) -> Any:
         if isinstance(other, Operators) and not isinstance(other, Value):
@@ -120,9 +117,9 @@ class Value(Operators):
     def __invert__(self) -> Value:
         e = self.expr
         if e.type.is_float:
-            raise WrongOperand(
+            raise WrongValue(
                 caller_span(),
-                what="~",
+                what="`~`",
                 got=f"a value of {e.type}",
                 wanted="an integer, or a condition",
                 fix_text="compare first: `~(x > 0)`",
@@ -138,8 +135,8 @@ class Value(Operators):
         return Value(Call("pow", (as_float(self.expr), as_float(operand(n, "**")))))
 
     def __getitem__(self, i: Any) -> NoReturn:
-        raise WrongOperand(
-            caller_span(), what="[...]", got="a scalar", wanted="a tile", fix_text="index the tile it came from"
+        raise WrongValue(
+            caller_span(), what="`[...]`", got="a scalar", wanted="a tile", fix_text="index the tile it came from"
         )
 
     def __str__(self) -> str:
@@ -161,18 +158,18 @@ def combine(op: BinaryOp, a: Expr, b: Expr) -> Expr:
     a, b = with_one_type(a, b)
     both = promote(a.type, b.type)
     if op == "div" and not both.is_float:
-        raise WrongOperand(
+        raise WrongValue(
             caller_span(),
-            what="/",
+            what="`/`",
             got="two integers, for which Python's `/` means a float",
             wanted="`//` for whole numbers, or a float operand",
             fix_text="write `//`, or convert one operand with `.astype('f32')`",
         )
     if op in _BITS:
         if both.is_float:
-            raise WrongOperand(
+            raise WrongValue(
                 caller_span(),
-                what=_SIGNS[op],
+                what=f"`{_SIGNS[op]}`",
                 got=f"values of {a.type} and {b.type}",
                 wanted="integers, or conditions",
                 fix_text="use `*` and `/`, or convert with `.astype('s32')`",
@@ -219,9 +216,9 @@ def constant(x: bool | int | float) -> Const:
     for kind in (dtypes.s32, dtypes.s64, dtypes.u64):
         if integers.fits(x, kind):
             return Const(x, kind, True)
-    raise WrongOperand(
+    raise WrongValue(
         caller_span(),
-        what="arithmetic",
+        what="`arithmetic`",
         got=f"an integer of {x.bit_length()} bits",
         wanted="integers of at most 64 bits",
         fix_text="use a float",
@@ -229,12 +226,12 @@ def constant(x: bool | int | float) -> Const:
 
 
 def operand(x: Any, what: str) -> Expr:
-    """``x`` as an expression; WrongOperand for what is no number."""
+    """``x`` as an expression; WrongValue for what is no number."""
     if isinstance(x, Value):
         return x.expr
     n = python_number(x)
     if n is None:
-        raise not_a_number(x, what)
+        raise KINDS["scalar"].refused(f"`{what}`", article(x), caller_span())
     return constant(n)
 
 
@@ -290,15 +287,7 @@ class Variable(Value):
         if running := trace():
             refuse_effect(running.pure, f"`{self.var.name}`")
         self.expr  # noqa: B018 (raises where the variable is gone)
-        whole = isinstance(e, Const) and float(e.value).is_integer()
-        if e.type.is_float and not self.dtype.is_float and not whole:
-            raise WrongOperand(
-                b.span,
-                what=f"{self.var.name}.{what}",
-                got=f"a value of {e.type}",
-                wanted=f"one of {self.dtype}, the variable's type",
-                fix_text=f"convert it: `.astype('{self.dtype}')`, or make the variable `var(..., 'f32')`",
-            )
+        checked_scalar(e, self.dtype, self.var.name, b.span)
         b.assign(self.var, e)
 
     def _update(self, op: BinaryOp, o: Any) -> Variable:
@@ -340,19 +329,13 @@ class Variable(Value):
 
 
 def refuse_effect(pure: bool, what: str) -> None:
-    """WrongOperand where a condition that is evaluated again and again changes something."""
+    """WrongValue where a condition that is evaluated again and again changes something."""
     if pure:
-        raise WrongOperand(
-            caller_span(),
-            what="while_",
-            got=f"a condition that changes {what}",
-            wanted="a condition without effects: the kernel evaluates it before each turn",
-            fix_text="move the change into the block",
-        )
+        raise SideEffect(caller_span(), what=f"a change of {what}", where="the condition of `while_`")
 
 
 def number(x: Any, what: str) -> Bounded | Expr:
-    """``x`` as a bounded value or an expression; WrongOperand for anything else."""
+    """``x`` as a bounded value or an expression; WrongValue for anything else."""
     if isinstance(x, Value):
         bounded = x.bounded
         return bounded if bounded is not None else x.expr
@@ -374,18 +357,14 @@ def whole(x: Any, what: str) -> Bounded | Expr:
     n = number(x, what)
     kind = scalar(n).type
     if not kind.is_integer:
-        raise WrongValue(
-            caller_span(),
-            what=f"`{what}`",
-            got=f"`{describe(scalar(n))}`, of type {kind}",
-            wanted="an integer",
-            fix_text="convert it: `.astype('s32')`" if not isinstance(n, Const) else "write an integer",
-        )
+        raise refused("integer", what, f"`{describe(scalar(n))}`, of type {kind}")
     return n
 
 
 def boolean(x: Any, what: str) -> Expr:
-    """``x`` as a condition."""
+    """``x`` as a condition: numbers count as true where they are not 0."""
+    if not isinstance(x, Value) and python_number(x) is None:
+        raise refused("condition", what, article(x))
     e = operand(x, what)
     return e if e.type.kind == "bool" else binary("ne", e, Const(0.0 if e.type.is_float else 0, e.type))
 
@@ -434,19 +413,14 @@ def constant_value(x: Any, name: str) -> int:
     raise about.refused(article(x) if n is None else repr(n), caller_span(), "an integer")
 
 
-def not_a_number(x: Any, what: str) -> WrongOperand:
-    return WrongOperand(
-        caller_span(),
-        what=what,
-        got=article(x),
-        wanted="a number or a traced scalar",
-        fix_text="pass an index, a dimension, an element `x[i, j]`, or a Python number",
-    )
+def refused(kind: str, what: str, x: Any, fix: str | None = None) -> WrongValue:
+    """The error where ``what`` got ``x`` for an operand of that kind of `ir.constructs`."""
+    return KINDS[kind].refused(f"`{what}`", x if isinstance(x, str) else article(x), caller_span(), fix)
 
 
 def article(x: Any) -> str:
     """What ``x`` is, in words."""
-    text = getattr(type(x), "article", None)
+    text = x.article if hasattr(type(x), "article") else None
     return text if isinstance(text, str) else f"a Python {type(x).__name__}"
 
 

@@ -17,11 +17,13 @@ from tilemma.errors import CompileError, FrontEndFailure, Span, TilemmaError, de
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, element_type
 from tilemma.ir.expr import Index, const, plain
+from tilemma.ir.refusals import BadParameter, BadReturn, OutsideParallel
 from tilemma.ir.types import BLOCK, Space
 from tilemma.ir.usage import is_size
 from tilemma.lang.annotations import ArrayType, ScalarType
+from tilemma.lang.calls import refused_call
 from tilemma.lang.checker import Checker
-from tilemma.lang.scalars import Value
+from tilemma.lang.scalars import Value, article
 from tilemma.lang.spans import PACKAGE, Position, caller_span, forget_sources, node_span, statements, syntax_tree
 from tilemma.lang.tracing import Trace, trace, tracing
 from tilemma.lang.views import TileValue
@@ -42,13 +44,6 @@ class NotAKernel(CompileError):
     fix = "write it with `def`, and results through parameters"
 
 
-class BadParameter(CompileError):
-    code = "bad-kernel-parameter"
-    found = "parameter `{param}` of `{name}` {problem}"
-    expected = "`{param}: tm.Global[dtype, dims...]` or `tm.Int` and the like; compile-time values keyword-only"
-    fix = "{fix_text}"
-
-
 class UnknownConstant(CompileError):
     code = "unknown-compile-time-parameter"
     found = "`{name}` has no compile-time parameter `{param}`"
@@ -63,25 +58,11 @@ class MissingConstant(CompileError):
     fix = "pass `{param}=...`"
 
 
-class KernelReturns(CompileError):
-    code = "kernel-returns"
-    found = "`{name}` returns {got}"
-    expected = "nothing, or one of its arrays"
-    fix = "write results through an output parameter"
-
-
 class KernelInKernel(CompileError):
     code = "kernel-in-kernel"
     found = "the kernel `{name}` is called inside a kernel"
     expected = "kernels called by the program that launches them"
     fix = "make the part that both need a plain Python function: it is traced with the kernel that calls it"
-
-
-class OutsideParallel(CompileError):
-    code = "outside-every-parallel"
-    found = "this works outside every `parallel`, in a kernel that has one"
-    expected = "`parallel`, `assert_`, `global_` and `return` at this place"
-    fix = "move it into the `parallel` whose instances shall do it"
 
 
 @record(slots=False, eq=False)
@@ -179,7 +160,7 @@ class KernelSource:
         if not work:
             return
         if any(isinstance(op, t.Parallel) for op in ops):
-            raise OutsideParallel(work[0].span)
+            raise OutsideParallel(work[0].span, what="this work")
         before = [op for op in ops if _at_launch(op)]
         ops[:] = [*before, t.Parallel((Index(b.fresh("p"), const(1)),), tuple(work), BLOCK, span=self.span)]
 
@@ -188,7 +169,12 @@ class KernelSource:
             buffer = result.tile.view.base
             if buffer.space is Space.GLOBAL:
                 return buffer
-        raise KernelReturns(self.span, name=self.name, got=repr(result))
+        raise BadReturn(
+            self.span,
+            problem=f"of {article(result)}",
+            wanted="nothing, or one of the kernel's whole arrays",
+            fix_text="write results through an output parameter",
+        )
 
 
 def _explained(e: Exception) -> Exception:
@@ -197,7 +183,7 @@ def _explained(e: Exception) -> Exception:
     # A name that the package does not have is the program's mistake.
     own = [f.f_code.co_filename.startswith(PACKAGE) and f.f_code.co_name != "__getattr__" for f, _ in frames]
     if not frames or not own[-1]:
-        return e
+        return refused_call(e) or e
     users = [(f, line) for (f, line), ours in zip(frames, own, strict=True) if not ours]
     place = None
     if users:
@@ -257,7 +243,7 @@ def read_kernel(function: Callable[..., Any]) -> KernelSource:
 
 
 def _bad(span: Span, param: str, name: str, problem: str, fix: str) -> BadParameter:
-    return BadParameter(span, param=param, name=name, problem=problem, fix_text=fix)
+    return BadParameter(span, name=param, problem=f"of the kernel `{name}` {problem}", fix_text=fix)
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:

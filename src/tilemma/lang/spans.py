@@ -42,7 +42,12 @@ def caller_span() -> Span | None:
 
 
 def frame_span(frame: FrameType) -> Span | None:
-    return _span(frame.f_code, frame.f_lasti // 2)
+    return instruction_span(frame.f_code, frame.f_lasti)
+
+
+def instruction_span(code: CodeType, offset: int) -> Span | None:
+    """The source range of the instruction at ``offset`` of ``code``."""
+    return _span(code, offset // 2)
 
 
 @lru_cache(maxsize=4096)

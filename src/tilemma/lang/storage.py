@@ -6,7 +6,7 @@ from typing import Any
 
 from tilemma.dtypes import DType
 from tilemma.ir.builder import element_type
-from tilemma.ir.constructs import NotConstant
+from tilemma.ir.refusals import NotConstant, WrongValue
 from tilemma.ir.tiles import Tile, scalar
 from tilemma.ir.types import Space
 from tilemma.lang.contraction import sizes_of
@@ -18,23 +18,15 @@ from tilemma.lang.scalars import (
     operand,
     operand_as,
 )
-from tilemma.lang.tracing import WrongOperand, builder
+from tilemma.lang.tracing import builder
 from tilemma.lang.views import TileValue
 
 
 def var(value: Any, dtype: str | DType | None = None) -> Variable:
-    """A mutable scalar, of the value's type or of ``dtype``."""
+    """A mutable scalar, of the value's type or of ``dtype``, to which the value is converted."""
     b = builder("var")
     kind = None if dtype is None else element_type(dtype, b.span)
     e = operand(value, "var") if kind is None else operand_as(value, kind, "var")
-    if kind is not None and e.type.is_float and not kind.is_float and not isinstance(value, (int, float)):
-        raise WrongOperand(
-            b.span,
-            what=f"var(..., '{kind}')",
-            got=f"a value of {e.type}",
-            wanted=f"one of {kind}",
-            fix_text=f"convert it: `.astype('{kind}')`",
-        )
     return Variable(b.declare(names_of(1, "x")[0], e, kind))
 
 
@@ -44,7 +36,7 @@ def _storage(space: Space, dtype: str | DType, shape: tuple[Any, ...], copies: A
     flat = [x for s in shape for x in (s if isinstance(s, (tuple, list)) else (s,))]
     sizes = [_extent(s) for s in flat]
     if not sizes:
-        raise WrongOperand(
+        raise WrongValue(
             b.span,
             what=space.value,
             got="no extents",
@@ -87,9 +79,9 @@ def global_(dtype: str | DType, *shape: Any, init: Any = None) -> TileValue:
     b = builder("global_")
     kind = element_type(dtype, b.span)
     if b.inside_parallel:
-        raise WrongOperand(
+        raise WrongValue(
             b.span,
-            what="global_",
+            what="`global_`",
             got="a place inside `parallel`",
             wanted="the top of the kernel: it is the array that the kernel returns",
             fix_text="move it out of `parallel`, or use `shared(...)`",

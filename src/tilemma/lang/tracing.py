@@ -12,6 +12,7 @@ from tilemma.errors import CompileError
 from tilemma.ir.builder import Builder
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, walk
 from tilemma.ir.program_points import ProgramPoint, reads
+from tilemma.ir.refusals import ExpressionTooLarge
 from tilemma.ir.tile import Declare
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Space
@@ -44,25 +45,11 @@ class PythonNumber(CompileError):
     fix = "use `foreach` instead of `range`, a compile-time keyword for sizes, `select` for choices"
 
 
-class WrongOperand(CompileError):
-    code = "wrong-operand"
-    found = "`{what}` got {got}"
-    expected = "{wanted}"
-    fix = "{fix_text}"
-
-
 class LeftItsBlock(CompileError):
     code = "left-its-block"
     found = "`{text}` is used outside the loop or block that it belongs to"
     expected = "values used where they are made, or in blocks inside"
     fix = "carry it out in a `var(...)` made before the block, or through memory"
-
-
-class LargeExpression(CompileError):
-    code = "large-traced-expression"
-    found = "an expression of more than {limit} operations {where}"
-    expected = "smaller expressions there, as it is computed wherever it is used"
-    fix = "compute a part inside `parallel`, in a `var(...)`"
 
 
 class NotABlock(CompileError):
@@ -177,8 +164,8 @@ def bounded_size(e: Expr) -> Expr:
     if len(walk(e)) <= room + 1:
         return e
     if not b.inside_parallel or running.pure:
-        where = "in a condition that is evaluated again and again" if running.pure else "outside `parallel`"
-        raise LargeExpression(caller_span(), limit=room, where=where)
+        where = " in a condition that is evaluated again and again" if running.pure else " outside `parallel`"
+        raise ExpressionTooLarge(caller_span(), limit=room, where=where)
     var = b.fix(e)
     b.emit(Declare(var, e, span=caller_span() or b.span))
     return var

@@ -7,16 +7,16 @@ from math import prod
 from typing import Any, ClassVar, NoReturn
 
 from tilemma.dtypes import DType
-from tilemma.errors import nearest
-from tilemma.ir.constructs import WrongValue, checked_element, checked_subscript
+from tilemma.ir.checks import checked_element, checked_subscript
 from tilemma.ir.expr import Expr, binary, value_of
 from tilemma.ir.program_points import leaves, replaced
+from tilemma.ir.refusals import WrongArity, WrongMember, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FutureValue, Tile, describe, scalar
 from tilemma.ir.types import Event, EventRef
 from tilemma.lang.operators import Operators
-from tilemma.lang.scalars import Value, article, integer, operand_as, refuse_effect, unwrap
+from tilemma.lang.scalars import Value, article, integer, operand_as, refuse_effect, refused, unwrap
 from tilemma.lang.spans import caller_span
-from tilemma.lang.tracing import WrongOperand, builder, same, stay_open, trace
+from tilemma.lang.tracing import builder, same, stay_open, trace
 
 
 class Full:
@@ -31,11 +31,8 @@ class Full:
 full = Full()
 
 
-class NoSuchMember(WrongOperand, AttributeError):
-    code = "no-such-member"
-    found = "{what} has no member `.{name}`"
-    expected = "one of {known}"
-    fix = "{fix_text}"
+class NoSuchMember(WrongMember, AttributeError):
+    """`hasattr` of a member that a tile has not is False."""
 
 
 def maybe_index(x: Any, what: str) -> Bounded | Expr | None:
@@ -46,6 +43,15 @@ def _indices(keys: Sequence[Any], what: str) -> list[Bounded | Expr | None]:
     """Indices of a view; tuples of them count one by one."""
     flat = [k for key in keys for k in (key if isinstance(key, tuple) else (key,))]
     return [maybe_index(k, what) for k in flat]
+
+
+def _numbers(keys: Sequence[Any], what: str) -> list[Bounded | Expr]:
+    """As `_indices`, without `full`."""
+    found = _indices(keys, what)
+    if None in found:
+        fix = "`full` keeps a dimension whole in `chunkat`, `subspan` and `view`; write a number here"
+        raise refused("integer", what, Full.article, fix)
+    return [i for i in found if i is not None]
 
 
 def within(index: Expr, count: int, name: str) -> None:
@@ -135,7 +141,7 @@ class TileValue(Operators):
 
     def span_as(self, *shape: Any) -> TileValue:
         """The same elements, in row-major order, as an array of another shape."""
-        extents = [i for i in _indices(shape, "span_as") if i is not None]
+        extents = _numbers(shape, "span_as")
         b = builder("span_as")
         return TileValue(b.span_as(self._plain("span_as"), extents, b.span))
 
@@ -169,21 +175,18 @@ class TileValue(Operators):
 
     def _coordinates(self, keys: Sequence[Any]) -> list[Bounded | Expr]:
         name = self._tile.view.base.name
-        found = []
         for key in keys:
             if isinstance(key, (slice, Full)) or key is Ellipsis or key is None:
-                raise WrongOperand(
-                    caller_span(),
-                    what=f"{name}[...]",
-                    got="`full`"
-                    if isinstance(key, Full)
-                    else "a Python slice"
+                got = (
+                    "a Python slice"
                     if isinstance(key, slice)
-                    else f"`{key}`",
-                    wanted="an index for each dimension: `[...]` takes one element",
-                    fix_text="cut tiles with `subspan(h, w).at(i, j)` or `chunkat(i, full)`",
+                    else "`full`"
+                    if isinstance(key, Full)
+                    else f"`{key}`"
                 )
-            found.append(integer(key, f"an index of `{name}`"))
+                fix = "cut tiles with `subspan(h, w).at(i, j)` or `chunkat(i, full)`"
+                raise refused("integer", f"{name}[...]", got, fix)
+        found = _numbers(keys, f"an index of `{name}`")
         if not builder("an element").unreachable:
             checked_element(self._tile, found, caller_span())
         return found
@@ -203,10 +206,10 @@ class TileValue(Operators):
         e = operand_as(value, self.dtype, f"{self._tile.view.base.name}[...] =")
         b.set_element(self.tile, self._coordinates(keys), e)
 
-    def _assigned_tile(self) -> WrongOperand:
-        return WrongOperand(
+    def _assigned_tile(self) -> WrongValue:
+        return WrongValue(
             caller_span(),
-            what=f"{self._tile.view.base.name}[...] =",
+            what=f"`{self._tile.view.base.name}[...] =`",
             got="a tile",
             wanted="one number",
             fix_text="copy tiles with `dma.copy(source, destination)`",
@@ -215,9 +218,9 @@ class TileValue(Operators):
     def _binary(self, op: Any, other: Any, swap: bool = False) -> Any:
         if isinstance(other, Operators) and not isinstance(other, (Value, TileValue)):
             return NotImplemented
-        raise WrongOperand(
+        raise WrongValue(
             caller_span(),
-            what="arithmetic",
+            what="`arithmetic`",
             got=f"`{self}`, a tile",
             wanted="scalars, or a register tile with a row or column of numbers",
             fix_text="take elements: `x[i, j]`; register tiles come from `mma.load` and `mma.fill`",
@@ -233,15 +236,9 @@ class TileValue(Operators):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        known = [n for n in dir(type(self)) if not n.startswith("_")]
-        near = nearest(name, known)
-        raise NoSuchMember(
-            caller_span(),
-            what=f"`{self}`, a tile,",
-            name=name,
-            known=", ".join(f"`.{k}`" for k in known if k != "slots"),
-            fix_text=f"did you mean `.{near}`?" if near else "remove it",
-        )
+        known = [n for n in dir(type(self)) if not n.startswith("_") and n != "slots"]
+        e = wrong_member(caller_span(), f"`{self}`, a tile,", name, known)
+        raise NoSuchMember(e.span, **e.facts)
 
 
 def _expressions(tile: Tile) -> list[Expr]:
@@ -309,13 +306,8 @@ def _per_dimension(given: Sequence[Any] | None, extents: Sequence[Any], what: st
         return None
     found = [integer(s, what) for s in (given if isinstance(given, (tuple, list)) else (given,))]
     if len(found) != len(extents):
-        raise WrongOperand(
-            caller_span(),
-            what=what,
-            got=f"{len(found)} of them for {len(extents)} extents",
-            wanted="one for each extent",
-            fix_text=f"pass {len(extents)}",
-        )
+        want = f"{len(extents)}, as extents"
+        raise WrongArity(caller_span(), what=what, got=len(found), want=want, form=f"{what} for each extent")
     return found
 
 
@@ -333,51 +325,33 @@ class Window:
         """``origin`` in elements."""
         tile = self.of._plain("view").window(
             self.extents,
-            [integer(o, "from_") for o in origin],
+            _numbers(origin, "from_"),
             strides=_per_dimension(self.strides, self.extents, "strides"),
             span=caller_span(),
         )
         return TileValue(tile)
 
 
-def tile_of(x: Any, what: str) -> Tile:
-    """The tile that ``x`` is, or stands for; WrongOperand for anything else."""
-    if isinstance(x, TileValue):
-        if x.slots:
-            raise WrongOperand(
-                caller_span(),
-                what=what,
-                got=f"`{x}`, an array of {prod(x.slots)} tiles",
-                wanted="one tile of it",
-                fix_text=f"choose one: `{x}[i]`",
-            )
+def tile_of(x: Any, what: str, kind: str = "tile") -> Tile:
+    """The tile that ``x`` is, or stands for; NotATile for anything else."""
+    if isinstance(x, TileValue) and not x.slots:
         return x.tile
     if isinstance(x, Subspan) and x.kind != "chunk":
         return x.at(*(full if e is None else 0 for e in x.extents)).tile
+    if isinstance(x, TileValue):
+        got = f"`{x}`, an array of {prod(x.slots)} tiles"
+        raise refused(kind, what, got, f"choose one: `{x}" + "".join("[i]" for _ in x.slots) + "`")
     if isinstance(x, (Subspan, Window)):
         call = ".from_(r, c)" if isinstance(x, Window) else ".at(i, j)"
-        kind = "view" if isinstance(x, Window) else x.kind
-        raise WrongOperand(
-            caller_span(),
-            what=what,
-            got=f"`{kind}(...)` without `{call}`",
-            wanted="a tile",
-            fix_text=f"add `{call}`: `{kind}` names the extents, `{call}` which tile",
-        )
-    raise WrongOperand(
-        caller_span(),
-        what=what,
-        got=article(x),
-        wanted="a tile: a tensor or buffer, or a view of one",
-        fix_text="pass a parameter, `shared(...)`, or a `subspan`/`chunkat`/`view` of one",
-    )
+        raise refused(kind, what, article(x), f"add `{call}`, which selects the tile")
+    raise refused(kind, what, article(x))
 
 
 class FutureHandle(TileValue):
     """What a copy returns: `.data` is where it writes; it can stand for that tile itself."""
 
     __slots__ = ("future",)
-    article: ClassVar[str] = "a future"
+    article: ClassVar[str] = "the future of a copy"
 
     def __init__(self, future: FutureValue) -> None:
         super().__init__(future.data)
@@ -430,9 +404,9 @@ class EventHandle:
         )
 
     def __iter__(self) -> NoReturn:
-        raise WrongOperand(
+        raise WrongValue(
             caller_span(),
-            what="a Python loop",
+            what="`a Python loop`",
             got="an event",
             wanted="something to go through",
             fix_text="loop over slots with `foreach(S)`",
@@ -442,22 +416,12 @@ class EventHandle:
 def event_of(x: Any, what: str) -> EventRef:
     """The event that ``x`` is; one of an array must have been chosen."""
     if not isinstance(x, EventHandle):
-        raise WrongOperand(
-            caller_span(),
-            what=what,
-            got=article(x),
-            wanted="an event, `e`, `e[s]` or `e.at(order)`",
-            fix_text="declare one with `full = event(S)`",
-        )
+        raise refused("event", what, article(x))
     ref = x.ref
     if ref.event.slots and ref.slot is None and ref.order is None:
-        raise WrongOperand(
-            caller_span(),
-            what=what,
-            got=f"`{ref.event.name}`, an array of {ref.event.slots} events",
-            wanted="one of them",
-            fix_text=f"choose one: `{ref.event.name}[s]`, `{ref.event.name}.at(order)`",
-        )
+        name = ref.event.name
+        got = f"`{name}`, an array of {ref.event.slots} events"
+        raise refused("event", what, got, f"choose one: `{name}[s]`, `{name}.at(order)`")
     return ref
 
 

@@ -1,0 +1,154 @@
+"""Checks of operands in both front ends: ranges, indices, divisors, constants that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilemma.arithmetic import integers
+from tilemma.arithmetic.integers import DIVISIONS
+from tilemma.dtypes import DType, promote
+from tilemma.errors import CompileError, Span, is_text_source, spelled
+from tilemma.ir.constructs import OPERANDS
+from tilemma.ir.expr import BinaryOp, Const, Expr, value_of
+from tilemma.ir.ranges import interval
+from tilemma.ir.refusals import WrongValue
+from tilemma.ir.tiles import Scalarlike, Tile, describe, scalar
+
+
+class OutOfRange(CompileError):
+    code = "index-out-of-range"
+    found = "index {index} of `{name}`, whose extent there is {extent}"
+    expected = "0 to {last}"
+    fix = "{fix_text}"
+
+
+class ConstantOverflow(CompileError):
+    code = "constant-overflow"
+    found = "the constant {value} does not fit in {dtype}"
+    expected = "constants within the range of their type"
+    fix = "use smaller numbers, or 64-bit ones (suffix `ll`)"
+    python_fix = "use smaller numbers, or a wider element type"
+
+
+class ConstantDivision(CompileError):
+    code = "constant-division"
+    found = "{what} in a constant expression"
+    expected = "a divisor other than 0, a shift by less than the width of the type"
+    fix = "check the constants (and `#define`s) of this expression"
+    python_fix = "check the numbers and the compile-time values of this expression"
+
+
+def checked_start(start: Expr, span: Span | None) -> Expr:
+    """The first index of a loop; WrongValue for one that is known to be negative."""
+    if isinstance(start, Const) and interval(start)[0] < 0:
+        raise OPERANDS["start"].refused(str(start.value), span)
+    return start
+
+
+def checked_stop(stop: Expr, extent: Expr, span: Span | None) -> Expr:
+    """Where a loop ends; WrongValue where that is known to lie beyond its extent."""
+    end, limit = value_of(stop), value_of(extent)
+    if end is not None and limit is not None and end > limit:
+        raise WrongValue(
+            span,
+            what="the end of a range",
+            got=str(end),
+            wanted=f"at most {limit}, the extent: the index stays below it",
+            fix_text=f"make the extent {end}",
+        )
+    return stop
+
+
+def checked_step(step: Expr, span: Span | None) -> Expr:
+    """The distance between indices; WrongValue for one that may be less than 1."""
+    if interval(step)[0] >= 1:
+        return step
+    known = value_of(step)
+    larger = "__max" if is_text_source(span) else "tm.math.max"
+    raise WrongValue(
+        span,
+        what="the step of a range",
+        got=f"`{describe(step)}`, known when the kernel runs, which may be less" if known is None else str(known),
+        wanted="a value that is certainly at least 1",
+        fix_text=f"count upwards, and compute the index from the counter; or write `{larger}(step, 1)`",
+    )
+
+
+def checked_index(e: Expr, what: str, span: Span | None) -> Expr:
+    """An index or extent; WrongValue for a constant that no index can have."""
+    known = value_of(e)
+    if known is not None and not -(2**31) <= known < 2**31:
+        raise WrongValue(
+            span,
+            what=what,
+            got=str(known),
+            wanted="an index or extent below 2**31",
+            fix_text="use smaller numbers; offsets in memory are 64-bit by themselves",
+        )
+    return e
+
+
+def checked_subscript(e: Expr, count: Expr | int, name: str, span: Span | None) -> Expr:
+    """The index of one of ``count`` things of ``name``; OutOfRange for a constant that lies outside."""
+    known, extent = value_of(e), value_of(count)
+    if known is None or (known >= 0 and (extent is None or known < extent)):
+        return e
+    fix = "" if extent is None else f"use an index from 0 to {extent - 1}"
+    if known < 0:
+        last = spelled(span, "x.span(0) - 1", "x.shape[0] - 1")
+        fix = f"{fix or 'count from 0'}; the last one of an array `x` is `{last}`"
+    raise OutOfRange(
+        span,
+        index=known,
+        name=name,
+        extent="not known when compiled" if extent is None else extent,
+        last="the extent - 1" if extent is None else extent - 1,
+        fix_text=fix,
+    )
+
+
+def checked_element(tile: Tile, indices: Sequence[Scalarlike], span: Span | None) -> None:
+    """OutOfRange where a constant among ``indices`` is none of an element of ``tile``."""
+    view = tile.settle().view
+    for axis, i in zip(view.axes, indices, strict=False):
+        checked_subscript(scalar(i), axis.extent, view.base.name, span)
+
+
+def checked_division(op: BinaryOp, a: Expr, b: Expr, span: Span | None) -> None:
+    """ConstantDivision for integers divided by a literal 0, and for a literal shifted by its width or more.
+
+    Computed operands pass, even if they fold to a number: the validity of ``n / (p % N)`` does not depend on N.
+    """
+    both = promote(a.type, b.type)
+    if both.is_float or not (isinstance(b, Const) and b.literal):
+        return
+    if op in DIVISIONS and b.value == 0:
+        raise ConstantDivision(span, what="a division by zero")
+    if op in ("shl", "shr") and isinstance(a, Const) and a.literal and not 0 <= b.value < both.bits:
+        raise ConstantDivision(span, what=f"a shift of {both} by {b.value}")
+
+
+def checked_fit(e: Expr, dtype: DType, span: Span | None) -> Expr:
+    """``e``, of which a value of ``dtype`` is made; ConstantOverflow for an integer beyond its range."""
+    if isinstance(e, Const) and e.dtype.is_integer and dtype.is_integer and not integers.fits(e.value, dtype):
+        value = int(e.value)
+        short = str(value) if value.bit_length() <= 128 else f"of {value.bit_length()} bits"
+        raise ConstantOverflow(span, value=short, dtype=dtype.name)
+    return e
+
+
+def checked_scalar(e: Expr, dtype: DType, name: str, span: Span | None) -> Expr:
+    """``e``, which the scalar ``name`` of type ``dtype`` takes; WrongValue for a float that is no constant integer
+    where ``dtype`` holds no floats, since nothing in the program says how to round it."""
+    whole = isinstance(e, Const) and float(e.value).is_integer()
+    if dtype.is_float or not e.type.is_float or whole:
+        return e
+    convert = spelled(span, f"`__to<{dtype}>(x)`", f"`.astype('{dtype}')`")
+    declare = spelled(span, f"declare the scalar `{e.type}`", f"make the variable `var(..., '{e.type}')`")
+    raise WrongValue(
+        span,
+        what=f"`{name}`",
+        got=f"a value of {e.type}",
+        wanted=f"one of {dtype}, the scalar's type",
+        fix_text=f"convert it: {convert}, or {declare}",
+    )

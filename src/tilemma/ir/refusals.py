@@ -1,0 +1,126 @@
+"""Errors that both front ends raise, so that one mistake has one code in both languages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilemma.errors import CompileError, Span, nearest
+
+
+class WrongValue(CompileError):
+    code = "wrong-value"
+    found = "{what} got {got}"
+    expected = "{wanted}"
+    fix = "{fix_text}"
+
+
+class NotATile(WrongValue):
+    code = "not-a-tile"
+    found = WrongValue.found
+    expected = WrongValue.expected
+    fix = WrongValue.fix
+
+
+class TileShapeUnknown(CompileError):
+    code = "tile-shape-unknown"
+    found = "element work on `{name}`, whose {missing} is not known here"
+    expected = "a register tile that was loaded, multiplied into, or declared with its extents and type before"
+    fix = "multiply into it first, or declare it with its extents: `frag f32[64, 128] {name} {{0.0f}};`"
+    python_fix = 'multiply into it first, or declare it with its extents: `mma.frag("f32", 64, 128, init=0.0)`'
+
+
+class NotConstant(CompileError):
+    code = "not-constant"
+    found = "{what} is `{text}`, which is not known when compiled"
+    expected = "a constant"
+    fix = "use a number, a `#define`, or arithmetic on them"
+    python_fix = "pass a number, or a compile-time keyword of the kernel"
+
+
+class NotBuiltYet(CompileError):
+    """A construct of the language that is refused by name."""
+
+    code = "not-built-yet"
+    found = "{what} cannot be compiled yet"
+    expected = "the constructs of docs/language.md"
+    fix = "{fix_text}"
+
+
+class WrongMember(CompileError):
+    code = "wrong-member"
+    found = "{kind} has no member `.{name}`"
+    expected = "{known}"
+    fix = "{suggestion}"
+
+
+def wrong_member(
+    span: Span | None, kind: str, name: str, known: Sequence[str], otherwise: str = "remove it"
+) -> WrongMember:
+    """The error for a member or suffix that ``kind`` has not, with the nearest one that it has."""
+    near = nearest(name, known)
+    listed = ("one of " if len(known) > 1 else "") + ", ".join(f"`.{m}`" for m in known)
+    return WrongMember(
+        span,
+        kind=kind,
+        name=name,
+        known=listed or "no member: it has none",
+        suggestion=f"did you mean `.{near}`?" if near else otherwise,
+    )
+
+
+class WrongArity(CompileError):
+    code = "wrong-arity"
+    found = "`{what}` got {got} arguments"
+    expected = "{want}"
+    fix = "write `{form}`"
+
+
+class MisplacedJump(CompileError):
+    code = "misplaced-jump"
+    found = "`{word}` outside a loop"
+    expected = "`foreach` or `while` around it, with no `parallel` between"
+    fix = "remove it, or use `if`"
+    python_fix = "remove it, or use `if_`"
+
+
+class AssertionFails(CompileError):
+    code = "assertion-fails"
+    found = "this assertion fails when compiled: {message}"
+    expected = "a condition that holds"
+    fix = "change the constants that it depends on"
+
+
+class SideEffect(CompileError):
+    code = "side-effect"
+    found = "{what} in {where}"
+    expected = "a value without effects there: it may be computed any number of times, or not at all"
+    fix = "put the effect into a statement of its own"
+
+
+class OutsideParallel(CompileError):
+    code = "outside-parallel"
+    found = "{what} outside every `parallel`"
+    expected = "declarations, assertions, `parallel` and `return` at this place"
+    fix = "move it into the `parallel` whose instances execute it"
+
+
+class ExpressionTooLarge(CompileError):
+    code = "expression-too-large"
+    found = "an expression of more than {limit} operations, each part counted wherever it is used"
+    expected = "at most {limit} operations{where}"
+    fix = "declare a part as a scalar (`mutable int x = ...;`), which is computed once"
+    python_fix = "compute a part inside `parallel`, in a `var(...)`, which is computed once"
+
+
+class BadParameter(CompileError):
+    code = "bad-parameter"
+    found = "parameter `{name}` {problem}"
+    expected = "arrays in global memory and scalars, each with its type"
+    fix = "{fix_text}"
+
+
+class BadReturn(CompileError):
+    code = "bad-return"
+    found = "`return` {problem}"
+    expected = "{wanted}"
+    fix = "{fix_text}"
