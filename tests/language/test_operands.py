@@ -209,6 +209,9 @@ ARRANGED = [
      "f = dma.copy(b, to='shared', async_=True)\ng = dma.copy(b.subspan(32, 64).at(0, 0), to='shared', async_=True)\n"
      "swap(f, g)\nwait(f, g)", "swap-refused"),
     (*SWIZZLES_DISAGREE, "swizzle-conflict"),
+    ("parallel w by 1 : group { m = mma.fill.f32 0.0f; mma.store m, c.view(n, 64).from(0, 0); }",
+     "for w in parallel(1, level='group'):\n    m = mma.fill(0.0, 'f32')\n    mma.store(m, c.view(n, 64).from_(0, 0))",
+     "tile-without-layout"),
 ]  # fmt: skip
 
 

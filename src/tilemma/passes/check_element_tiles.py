@@ -52,7 +52,9 @@ class CheckElementTiles:
         groups = [members for members, _ in combined(kernel.body)]
         alone = used - {name for members in groups for name in members}
         for members in (*groups, *((name,) for name in fragments.declared if name in alone)):
-            known = any(_shape(fragments, name) for name in members)
+            # A tile that is filled and nothing else needs no registers, nor extents.
+            moved = any(fragments.loads.get(name) or fragments.stores.get(name) for name in members)
+            known = moved or any(_shape(fragments, name) for name in members)
             if known and not multiplied & set(members):
                 divided = element_division(kernel, fragments, members)
                 for name in members:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilemma.errors import CompileError
+from tilemma.errors import CompileError, spelled
 from tilemma.ir.expr import value_of
 from tilemma.ir.plans import SharedLayoutPlan
 from tilemma.ir.tile import ArrayFacts, Copy
@@ -77,7 +77,9 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: 
     outer, inner = _axes(there, here, facts, refuse)
     if shares > 1 and not outer:
         raise refuse(
-            "it has one row to divide among several blocks", "8 rows for each block", "leave `.multicast` out"
+            "it has one row to divide among several blocks",
+            "8 rows for each block",
+            f"leave {spelled(op.span, '`.multicast`', '`multicast=True`')} out",
         )
     assert layout is not None, here.base.name
     width = _inner_extent(here, inner, size, layout, refuse)
@@ -89,7 +91,7 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: 
             raise refuse(
                 f"its {n} rows cannot be divided among {shares} blocks in multiples of 8",
                 "whole swizzle atoms (8 rows) for each block of the cluster",
-                "leave `.multicast` out, or use a taller tile",
+                f"leave {spelled(op.span, '`.multicast`', '`multicast=True`')} out, or use a taller tile",
             )
         extents[axis.dim] = _split(n // shares)
         total *= n // extents[axis.dim]

@@ -58,9 +58,9 @@ class CheckClusters:
         blocks = [op for op in cluster.body if isinstance(op, Parallel) and kind(op) == "block"]
         if len(blocks) != 1:
             raise refuse(
-                f"it contains {len(blocks)} `parallel ... : block`",
+                f"it contains {len(blocks)} levels of blocks",
                 "exactly one: the blocks of a cluster start together",
-                "split the cluster",
+                "give each level of blocks a cluster of its own",
             )
         n = count(blocks[0])
         if n is None:

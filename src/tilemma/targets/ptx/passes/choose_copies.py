@@ -213,7 +213,8 @@ def _executors(op: Copy, site: Site, block: Parallel, dependence: Dependence) ->
         assert level is not None
         return level, level.threads
     if any(isinstance(q, InThreads) for q in site.parents):
-        raise NotBuilt(op.span, what="a copy by several instances of a role", arch="PTX", remedy="let one do it")
+        remedy = "let the condition of the role select one instance, or move the copy out of the role"
+        raise NotBuilt(op.span, what="a copy by several instances of a role", arch="PTX", remedy=remedy)
     outer = [p for p in site.inner if p.level is not None and p.level.kind in ("group", "thread")]
     return BLOCK, span_threads(outer[0]) if outer else block_threads(block)
 

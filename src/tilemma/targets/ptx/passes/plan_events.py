@@ -115,7 +115,7 @@ class PlanEvents:
                 raise EventNeverAwaited(u.copies[0].op.span, event=name)
             assert isinstance(u.declared.op, DeclareEvent)
             if u.declared.op.event.slots > _LARGEST_RING:
-                remedy = f"use at most {_LARGEST_RING} slots, or `.at(order)`"
+                remedy = f"use at most {_LARGEST_RING} slots"
                 what = f"a ring of {u.declared.op.event.slots} events"
                 raise NotBuilt(u.declared.op.span, what=what, arch=self.arch, remedy=remedy)
             u.declared.op = replace(u.declared.op, arrivals=max(counted.total, 1), by=counted.by)
