@@ -159,7 +159,7 @@ TRACED = {
     "while": ("while a[0, 0] > 1:\n    pass", "bool-of-traced-value"),
     "range of a dimension": ("for i in range(a.shape[0]):\n    pass", "traced-value-as-python-number"),
     "true division of integers": ("x = a.shape[0] / 2", "wrong-value"),
-    "subspan without at": ("dma.copy(a.subspan(4, 4), b)", "not-a-tile"),
+    "chunk without at": ("dma.copy(a.chunk(2, 2), b)", "not-a-tile"),
     "a tile where a fragment belongs": ("mma.store(a, b)", "wrong-value"),
     "a wrong level": ('for p in parallel(2, level="warp"):\n    pass', "wrong-value"),
     "a wrong rank": ("x = a[0]", "wrong-rank"),
