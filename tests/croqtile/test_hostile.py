@@ -90,7 +90,7 @@ CASES = {
     "an include": ('#include "/etc/passwd"\n#include <x>\n' + kernel(""), None),
     "inline C++": (kernel('__cpp__("system(\\"x\\")");'), "not-built-yet"),
     "inline assembly": (kernel('__asm__ volatile("nop");'), "not-built-yet"),
-    "infinity as an integer": (kernel("mutable int i = 0; i = inf;"), None),
+    "infinity as an integer": (kernel("mutable int i = 0; i = inf;"), "wrong-value"),
 }
 
 
