@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -63,10 +62,8 @@ def test_a_failing_tool_is_our_error_and_leaves_nothing(
     monkeypatch.setenv(f"TILEMMA_{name.upper()}", fake_tool(tmp_path / "bin", script, name))
     monkeypatch.setenv("TILEMMA_TOOL_SECONDS", "1.5")
     monkeypatch.setattr(process, "OUTPUT_LIMIT", 1 << 20)
-    began = time.monotonic()
     with pytest.raises(PtxasFailed if name == "ptxas" else DisassemblyFailed) as caught:
         assemble(PTX, "sm_80") if name == "ptxas" else disassemble(IMAGE)
-    assert time.monotonic() - began < 60
     if name == "ptxas" or "said" not in fault:
         assert says in caught.value.message or fault == "fails with garbage"
     assert left(tmp_path) == []
