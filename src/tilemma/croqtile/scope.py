@@ -55,14 +55,6 @@ class Scopes:
             raise Redefinition(span, name=name, notes=[Note("the first definition", known.span)])
         self.blocks[-1][name] = Binding(value, span)
 
-    def rebind(self, name: str, value: Value) -> None:
-        """Let ``name``, bound somewhere, stand for ``value`` from here on."""
-        for block in reversed(self.blocks):
-            if name in block:
-                block[name] = Binding(value, block[name].span)
-                return
-        raise AssertionError(f"{name} is not bound")
-
     def names(self) -> list[str]:
         return [n for block in self.blocks for n in block]
 

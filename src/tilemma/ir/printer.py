@@ -55,16 +55,6 @@ def print_op(op: tile.Op | lane.LaneOp) -> str:
     return Printer().operation(op, 0)
 
 
-def print_expr(x: e.Expr) -> str:
-    """A scalar expression as text."""
-    return Printer().expression(x)
-
-
-def print_view(v: ty.View) -> str:
-    """A view as text."""
-    return Printer().view(v)
-
-
 def _dimension_names(kernel: tile.Kernel) -> frozenset[str] | None:
     """Dimensions that their name alone tells: named in a parameter, and by nothing else."""
     named = {x.name for p in kernel.arrays for s in p.buffer.shape for x in e.walk(s) if isinstance(x, e.Dim)}

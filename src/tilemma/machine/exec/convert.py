@@ -14,7 +14,6 @@ from tilemma.machine.syntax import TYPE_BYTES, Register
 
 _ROUND = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")
 _PACKED = {"f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "f8_e4m3", "e5m2x2": "f8_e5m2"}
-_NAMES = {"b32": "u32", "b16": "u16"}
 _INT_NUMPY = {
     "u8": np.uint8, "s8": np.int8, "u16": np.uint16, "s16": np.int16, "u32": np.uint32, "s32": np.int32,
     "u64": np.uint64, "s64": np.int64,

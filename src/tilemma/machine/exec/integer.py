@@ -65,10 +65,6 @@ def function(d: Decoder, f: Callable[..., Any], out: str, *kinds: str, operands:
         d.alu(run)
 
 
-def _bits_type(d: Decoder) -> str:
-    return d.one_of(_BITS)  # type: ignore[no-any-return]
-
-
 def _int_add(d: Decoder, ufunc: Any) -> None:
     kind = d.type
     d.only(kind, "sat")

@@ -25,7 +25,6 @@ from ...dtypes import dtype
 Array = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
 Rounding = Literal["rn", "rz", "rm", "rp", "rna"]
-IntegerRounding = Literal["rni", "rzi", "rmi", "rpi"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilemma.arithmetic.convert import Array, load, store
-from tilemma.ir.expr import Expr, value_of
+from tilemma.ir.expr import value_of
 from tilemma.ir.types import Space, View
 from tilemma.records import record
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Expressions, Frame
@@ -301,9 +301,3 @@ class Access:
 
 def _both(a: Array | None, b: Array | None) -> Array | None:
     return b if a is None else a if b is None else a & b
-
-
-def constant_shape(shape: tuple[Expr, ...]) -> tuple[int, ...] | None:
-    """The extents where all are known."""
-    values = [value_of(e) for e in shape]
-    return None if any(v is None for v in values) else tuple(v for v in values if v is not None)

@@ -243,12 +243,3 @@ def unpack(lo: Lowering, word: Reg, dtype: DType) -> list[Reg]:
     low, high = e.reg("low", "b16"), e.reg("high", "b16")
     e.do("mov.b32", (Vec((low, high)),), (word,))
     return [low, high]
-
-
-def values_of(lo: Lowering, found: RegisterTile, atom: tuple[int, int]) -> list[Reg]:
-    """All values of one atom's registers as scalars of the fragment's type, in the catalogue's order."""
-    dtype = found.plan.dtype
-    out: list[Reg] = []
-    for reg in found.regs[atom]:
-        out.extend(unpack(lo, reg, dtype))
-    return out
