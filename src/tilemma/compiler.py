@@ -34,7 +34,7 @@ Facts = Mapping[str, t.ArrayFacts]
 
 
 class CompilerFailure(CompileError):
-    """``cause`` is what went wrong inside, with its traceback."""
+    """``cause`` is the internal exception, with its traceback."""
 
     code = "compiler-failure"
     found = "tilemma failed while {stage} for `{name}`: {what} ({where})"
@@ -45,7 +45,7 @@ class CompilerFailure(CompileError):
 
 @contextmanager
 def internal_error_guard(kernel: t.Kernel, stage: str) -> Iterator[None]:
-    """Whatever fails inside is a mistake of the compiler, and is said to be one."""
+    """Any other exception than an error for users is reported as a failure of the compiler."""
     try:
         yield
     except TilemmaError:
@@ -61,7 +61,7 @@ def internal_error_guard(kernel: t.Kernel, stage: str) -> Iterator[None]:
 
 @record
 class Draft:
-    """What was written for a decided kernel, as `CHECKS` take it: code and launch plans, and the PTX of all.
+    """The generated code of a kernel, as `CHECKS` take it: lane IR, launch plans, and one PTX module.
 
     ``source`` is the kernel as the front end gave it.
     """
@@ -97,8 +97,8 @@ def events_end(draft: Draft) -> Decision | None:
     )
 
 
-# What has to hold before code is kept, given out or launched; they run while ptxas works, and raise, or say what
-# they have seen.
+# The checks that code passes before it is cached, returned or launched.  They run while ptxas works.  A check
+# raises an error, or returns a decision to report.
 CHECKS: tuple[Callable[[Draft], Decision | None], ...] = (lanes_hold, events_end)
 
 
@@ -139,13 +139,13 @@ class Compiled:
             with self._timed("print"), internal_error_guard(self.source, "printing PTX"):
                 ptx = print_module([u.lane for u in units], self.arch)
         except Exception:
-            verify(self.decided)  # where it is not valid, that is what went wrong
+            verify(self.decided)  # an invalid kernel is the cause
             raise
         return Draft(self.source, self.decided, units, ptx)
 
     @cached_property
     def _seen(self) -> tuple[Decision, ...]:
-        """What the checks say of the code."""
+        """The decisions that the checks report."""
         draft, _ = self._draft, self.kernel
         with self._timed("check"), internal_error_guard(self.source, "checking the code"):
             said = [check(draft) for check in CHECKS]
@@ -189,8 +189,7 @@ class Compiled:
 
     @contextmanager
     def assembling(self, arch: str) -> Iterator[Assembly | Stored]:
-        """The assembler at work: on code that is checked meanwhile, and while the body runs.  Where a check fails
-        it is stopped."""
+        """Runs ptxas during the checks and the body of the `with` statement; a failing check stops it."""
         ptx = self._draft.ptx
         with self._timed("assemble"), begin(ptx, arch) as assembly:
             _ = self._seen
@@ -205,7 +204,7 @@ class Compiled:
         return disassemble(self.assembled())
 
     def explain(self) -> Explanation:
-        """The plan; register counts are in it where an assembler is at hand."""
+        """The plan, with register counts if ptxas is installed."""
         launches = [
             {
                 "entry": x.entry,
@@ -233,7 +232,7 @@ class Compiled:
 
 @record(slots=False)
 class Ready:
-    """What starting a kernel takes, and no more: PTX and launch plans; ``cubin``, where compiling made one."""
+    """PTX and launch plans of a kernel, and its ``cubin`` if compiling produced one."""
 
     ptx: str
     launches: tuple[Launch, ...]
@@ -248,14 +247,14 @@ class Ready:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Python's cyclic garbage collection waits: compiling makes next to no cycles, and a full collection of all
-    that has been imported costs as much as a pass."""
+    """Pauses Python's cyclic garbage collection: compiling creates few cycles, and one full collection of the
+    imported modules costs as much as a pass."""
     with collection_paused():
         yield
 
 
 def identity(source: t.Kernel) -> str:
-    """The key of tile IR as the front end gave it: its text and source positions (they are in the PTX)."""
+    """The key of a front end's tile IR: its text, and its source positions, which are in the PTX."""
     places = tuple(str(op.span) for op in walk(source.body))
     return DiskCache.key(fingerprint(), print_kernel(source), places)
 
@@ -263,11 +262,11 @@ def identity(source: t.Kernel) -> str:
 def ready(
     identity: str, arch: str, facts: Facts, compile_now: Callable[[], Compiled], assemble_for: str | None = None
 ) -> Ready:
-    """PTX and launches of the kernel of that identity: from the cache on disk, else compiled now.
+    """PTX and launch plans of the kernel with that key, from the cache on disk or compiled now.
 
-    ``identity`` stands for all they depend on besides target and facts, the compiler itself included.  With
-    ``assemble_for``, the architecture of the GPU at hand, ptxas starts as soon as there is a text, and the checks
-    run meanwhile.
+    ``identity`` is the key of everything that they depend on except target and facts, with the compiler's
+    fingerprint in it.  With ``assemble_for``, the architecture of the present GPU, ptxas starts as soon as the PTX is printed,
+    and the checks run at the same time.
     """
     key = DiskCache.key(identity, arch, repr(sorted(facts.items())))
     store = DiskCache("ptx")
@@ -287,7 +286,7 @@ def ready(
 
 
 def _read_ready(data: bytes) -> Ready:
-    """What `ready` has kept."""
+    """Decodes an entry that `ready` wrote."""
     kept = json.loads(data)
     if type(kept["ptx"]) is not str:
         raise ValueError
@@ -295,7 +294,7 @@ def _read_ready(data: bytes) -> Ready:
 
 
 def default_facts(kernel: t.Kernel) -> dict[str, t.ArrayFacts]:
-    """Contiguous last dimension, everything 16-byte aligned; extents of 0 are not ruled out."""
+    """The last dimension is contiguous, all is aligned to 16 bytes; extents may be 0."""
     return {p.buffer.name: t.ArrayFacts(p.buffer.rank - 1 if p.buffer.rank else None, 16) for p in kernel.arrays}
 
 
@@ -312,7 +311,7 @@ def decide(
 ) -> Compiled:
     """Run the passes over ``source`` for ``arch``; facts default to `default_facts`.
 
-    ``front``: what FRONT_PASSES decided, where ``source`` has been through them.
+    ``front``: the decisions of FRONT_PASSES, if they have already run on ``source``.
     """
     start = time.perf_counter()
     log = list(front or ())
@@ -325,7 +324,7 @@ def decide(
 
 
 def compile_kernel(source: t.Kernel, arch: str, facts: Facts | None = None) -> Compiled:
-    """`decide`, and verify what was decided."""
+    """`decide`, then verify the decided kernel."""
     compiled = decide(source, arch, facts)
     _ = compiled.kernel
     return compiled

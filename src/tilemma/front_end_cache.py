@@ -1,8 +1,7 @@
-"""What an earlier process learned of a `.co` file, from the cache on disk.
+"""The cache on disk of front-end results for `.co` files.
 
-Text is all that a `.co` kernel depends on, so one that was compiled before starts without its front end: the
-names in the file, what a call passes, PTX and launch plan are found under the text, the definitions and the
-compiler itself.
+A `.co` kernel depends on its text only, so a kernel that was compiled before starts without the front end.
+The keys of kernel names, signatures, PTX and launch plans are the text, the definitions and the compiler's fingerprint.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from tilemma.records import record
 
 @record(slots=False)
 class Signature:
-    """What a call passes.  ``plan`` starts nothing: its parameters and checks are what every target holds a call
-    against; ``order``: the parameters as they are passed; ``returns``: the array handed to the caller."""
+    """The parameters of a call.  ``plan`` has no entry point: each target checks calls against its parameters and
+    checks.  ``order``: the parameters as they are passed.  ``returns``: the array that the caller receives."""
 
     plan: Launch
     order: tuple[str, ...]
@@ -130,5 +129,5 @@ class TextSource:
         return kernel
 
     def identity(self, given: Mapping[str, Any]) -> str:
-        """The key of what `build` gives."""
+        """The key of the result of `build`."""
         return DiskCache.key(self.file.identity, self.name, repr(sorted(given.items())))

@@ -1,4 +1,4 @@
-"""What `@tm.kernel` and `tm.load` give: a kernel that arrays can be passed to."""
+"""Kernels as callable objects: the results of `@tm.kernel` and `tm.load`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SeveralKernels(CompileError):
 
 
 class Source(Protocol):
-    """What a front end gives for one kernel."""
+    """One kernel as a front end provides it."""
 
     @property
     def name(self) -> str: ...
@@ -72,12 +72,12 @@ class Source(Protocol):
 
 
 class Results:
-    """What is known of a kernel in one environment, by its compile-time values and what else it depends on."""
+    """The results for one kernel in one environment, by compile-time values and the rest of each key."""
 
     def __init__(self, version: int) -> None:
         self.version = version
         self.traced: Bounded[Any, t.Kernel] = Bounded(KEPT)
-        # After the front passes, with what they decided.
+        # After the front passes, with their decisions.
         self.built: Bounded[Any, tuple[t.Kernel, list[Decision]]] = Bounded(KEPT)
         self.signatures: Bounded[Any, Signature] = Bounded(KEPT)
         self.ready: Bounded[Any, Ready] = Bounded(KEPT)
@@ -98,7 +98,7 @@ class Kernel:
         self.__name__ = source.name
         self.__doc__ = getattr(getattr(source, "function", None), "__doc__", None)
         self._lock = ForkSafeLock()
-        # What a function reads from outside; None for text, which reads nothing.
+        # The outside values that a function reads; None for a `.co` kernel, which reads none.
         self._environment: Environment | None = getattr(source, "environment", None)
         self._results = Results(0)
         self._by_environment: Bounded[int, Results] = Bounded(ENVIRONMENTS)
@@ -112,7 +112,7 @@ class Kernel:
 
     @property
     def _known(self) -> Results:
-        """The results for what the function reads from outside now."""
+        """The results for the present outside values of the function."""
         environment, results = self._environment, self._results
         if environment is None or (environment.unchanged() and results.version == environment.version):
             return results
@@ -137,7 +137,7 @@ class Kernel:
             return found
 
     def signature(self, **constants: Any) -> Signature:
-        """What a call passes."""
+        """The parameters of a call."""
         key, known = _key(constants), self._known.signatures
         with self._lock:
             found = known.get(key)
@@ -194,7 +194,7 @@ class Kernel:
     def ready(
         self, arch: str, facts: Mapping[str, t.ArrayFacts], *, assemble_for: str | None = None, **constants: Any
     ) -> Ready:
-        """What a launch needs of `compile`, from the cache on disk where it was compiled before.
+        """PTX and launch plans, from the cache on disk if the kernel was compiled before.
 
         ``assemble_for``: the architecture it will be `Ready.assembled` for, where that is known.
         """
@@ -281,7 +281,7 @@ class Runner:
         return outcome if returns is None else call.args[call.order.index(returns)]
 
     def prepare(self, *args: Any, **kwargs: Any) -> list[runtime.PreparedLaunch]:
-        """The launches of a call with CUDA arrays, ready to start; raises what the call would."""
+        """The launches of a call with CUDA arrays, ready to start.  Raises the same errors as the call."""
         constants, bound, call = self._bind(args, kwargs)
         return _prepare(self, bound, constants, call, runtime.cuda_device(bound.device[1]))
 
@@ -369,7 +369,7 @@ def best_arch(capability: tuple[int, int]) -> str:
 
 
 def facts_of(values: Mapping[str, Any]) -> dict[str, t.ArrayFacts]:
-    """What may be assumed of arrays: contiguous dimension and alignment class of each, whether it has elements."""
+    """The facts about each array: contiguous dimension, alignment class, and whether it has elements."""
     return {name: _array_facts(arrays.describe(a)) for name, a in values.items()}
 
 
@@ -482,7 +482,7 @@ class Module:
         return next(iter(self.kernels.values()))
 
 
-# What a module of one kernel passes on to it.
+# The attributes that a module of one kernel forwards to it.
 _METHODS = tuple(name for name in (*vars(Kernel), "source") if not name.startswith("_"))
 
 
@@ -511,7 +511,7 @@ def load_python(path: str | Path) -> Module:
     except (TilemmaError, KeyboardInterrupt):
         raise
     except BaseException as e:
-        # The file is the user's program: what it raises is shown as Python shows it.
+        # The file is the user's program: its exceptions are shown as Python shows them.
         raise ProgramFailed(file=str(path), what=f"{type(e).__name__}: {e}", trace=trace_in(e, str(path))) from e
     return Module(str(path), {n: k for n, k in names.items() if isinstance(k, Kernel)})
 

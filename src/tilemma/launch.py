@@ -63,7 +63,7 @@ SIZE_OPS: dict[str, Callable[..., int]] = {
 def evaluate(size: Size, names: Mapping[str, int]) -> int:
     """The value of ``size`` where the names have the values ``names``.
 
-    "and", "or" and "select" evaluate what they need only.  KeyError for a missing name.
+    "and", "or" and "select" evaluate only the operands that they need.  Raises KeyError for a missing name.
     """
     if isinstance(size, int):
         return size
@@ -91,7 +91,7 @@ class ArrayParam:
     dims: tuple[Size, ...]
     written: bool
     read: bool = True
-    # What the code assumes: bytes that base and every outer stride are multiples of, the dimension whose stride
+    # Assumptions: bytes that base and every outer stride are multiples of, the dimension whose stride
     # is 1 (None: none), and whether no extent is 0.
     alignment: int = 1
     contiguous: int | None = None

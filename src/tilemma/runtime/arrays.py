@@ -1,4 +1,4 @@
-"""What a caller's array is: address, shape, strides, element type, device, and its library's current stream.
+"""The caller's arrays: address, shape, strides, element type, device, and its library's current stream.
 
 No array library is imported here that the caller has not imported: an object is recognised by the module
 of its type.  Libraries known by name have a fast and exact way in; everything else comes through
@@ -101,7 +101,7 @@ LARGEST_ALIGNMENT = 16
 
 
 class ArrayFacts(NamedTuple):
-    """What code may be specialised on: the dimension whose stride is 1, the alignment class in bytes, and that
+    """Facts for specialisation: the dimension whose stride is 1, the alignment class in bytes, and that
     there are elements."""
 
     dtype: DType
@@ -355,7 +355,7 @@ def is_array(x: Any) -> bool:
 
 
 def describe(x: Any) -> ArrayRef:
-    """What ``x`` is, without copying it.
+    """The description of ``x``, which is not copied.
 
     Raises NotAnArray, UnknownElementType, UnusableArray (masked, sparse, traced, on another kind of device).
     """

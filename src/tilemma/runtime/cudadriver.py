@@ -56,7 +56,7 @@ REMEDIES = {
 
 
 class Driver(Protocol):
-    """What the runtime needs of a driver.  Handles are opaque; contexts and streams are compared as ints.
+    """The driver functions that the runtime uses.  Handles are opaque; contexts and streams are compared as ints.
 
     Every call raises DriverError with the driver's own name and text.
     """

@@ -1,4 +1,4 @@
-"""CUDA devices: what they are, their contexts, and which code runs on them."""
+"""CUDA devices: their properties and contexts, and the code that runs on them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def cuda_device(ordinal: int = 0) -> Device:
 
 
 def forget() -> None:
-    """Drop what is known of devices: the driver was replaced."""
+    """Forget all devices: the driver was replaced."""
     _devices.clear()
 
 
@@ -123,7 +123,7 @@ def runs_on(target: str, capability: tuple[int, int]) -> bool:
 
 
 def assembly_arch(target: str, where: Device, kernel: str = "the kernel") -> str:
-    """What ptxas assembles PTX for ``target`` for, to run on ``where``: `sm_80` on an H200 gives `sm_90`.
+    """The architecture to assemble PTX for ``target`` for, to run on ``where``: `sm_80` on an H200 gives `sm_90`.
 
     Raises KernelArchMismatch when such PTX cannot run there.
     """

@@ -1,8 +1,7 @@
 """Warm calls: from a call's arguments straight to the prepared launch, in a few microseconds.
 
-A call that was prepared once is recognised by what the arguments are: address, shape, strides, element type
-and device of each array, type and value of each number.  Everything that was checked or computed then
-depends on nothing else, so that a match needs no second check.
+The key of a prepared call is address, shape, strides, element type and device of each array, and type and value of
+each number.  The checks and the prepared launches depend on nothing else, so a hit needs no second check.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _PROBES: dict[type, Probe | None] = {
 
 
 def _new_probe(x: Any) -> Probe | None:
-    """The probe for the type of ``x``; None for what has to be looked at anew in every call.
+    """The probe for the type of ``x``; None if each call must describe the value anew.
 
     Subclasses of tensors may mean anything; JAX arrays have to be waited for; foreign arrays may change.
     """
@@ -63,7 +62,7 @@ def _new_probe(x: Any) -> Probe | None:
 
 
 def call_key(args: tuple[Any, ...]) -> Hashable | None:
-    """What ``args`` are, for a dict; None when some argument has to be described anew each time."""
+    """The key of a call with ``args``; None if an argument must be described anew each time."""
     try:
         return tuple([_PROBES[type(x)](x) for x in args])  # type: ignore[misc]
     except KeyError:

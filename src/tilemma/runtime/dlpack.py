@@ -84,7 +84,7 @@ def _capsule(x: Any) -> Any:
 
 
 def read(x: Any) -> Tensor:
-    """What the capsule of ``x`` says.  Raises Unreadable."""
+    """The array that the capsule of ``x`` describes.  Raises Unreadable."""
     capsule = _capsule(x)
     if _is_valid(capsule, b"dltensor_versioned"):
         whole = _Versioned.from_address(_pointer_of(capsule, b"dltensor_versioned"))
