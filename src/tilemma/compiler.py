@@ -265,8 +265,8 @@ def ready(
     """PTX and launch plans of the kernel with that key, from the cache on disk or compiled now.
 
     ``identity`` is the key of everything that they depend on except target and facts, with the compiler's
-    fingerprint in it.  With ``assemble_for``, the architecture of the present GPU, ptxas starts as soon as the PTX is printed,
-    and the checks run at the same time.
+    fingerprint in it.  With ``assemble_for``, the architecture of the present GPU, ptxas starts as soon as the
+    PTX is printed, and the checks run at the same time.
     """
     key = DiskCache.key(identity, arch, repr(sorted(facts.items())))
     store = DiskCache("ptx")

@@ -1,7 +1,8 @@
 """The cache on disk of front-end results for `.co` files.
 
-A `.co` kernel depends on its text only, so a kernel that was compiled before starts without the front end.
-The keys of kernel names, signatures, PTX and launch plans are the text, the definitions and the compiler's fingerprint.
+A `.co` kernel depends on its text only, so a kernel that was compiled before starts without the front end. The
+keys of kernel names, signatures, PTX and launch plans are the text, the definitions and the compiler's
+fingerprint.
 """
 
 from __future__ import annotations
