@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,19 @@ def test_the_newest_wins_and_the_environment_overrides(monkeypatch: pytest.Monke
     monkeypatch.setenv("TILEMMA_PTXAS", str(tmp_path / "nowhere"))
     with pytest.raises(ToolDoesNotRun, match="TILEMMA_PTXAS"):
         find_tool("ptxas")
+
+
+def test_a_tool_is_identified_once_for_all_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    script = f"import time; open({str(asked)!r}, 'a').write('x'); time.sleep(0.3); print('V13.5.0')"
+    monkeypatch.setenv("TILEMMA_PTXAS", _fake_tool(tmp_path, script))
+    monkeypatch.setenv("TILEMMA_CACHE", "")
+    threads = [threading.Thread(target=find_tool, args=("ptxas",)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert asked.read_text() == "x"
 
 
 def test_a_crash_of_ptxas_is_an_error_not_a_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

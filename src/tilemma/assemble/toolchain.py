@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tilemma.forking import ForkSafeLock
 from tilemma.records import record
 
 from ..checked import checked, one_of
@@ -188,6 +189,9 @@ def identify(path: str, variable: str) -> tuple[Version, str]:
     return version, digest
 
 
+_choosing = ForkSafeLock()
+
+
 @functools.lru_cache(maxsize=16)
 def _choose(name: str, found: tuple[tuple[str, tuple[str, ...]], ...]) -> Tool:
     """The newest of the first group that has one which answers."""
@@ -214,7 +218,9 @@ def find_tool(name: str) -> Tool:
     TILEMMA_PTXAS and TILEMMA_NVDISASM override the search.  `Tool.why` says which of these it was.  Raises
     NoPtxas, NoDisassembler, or ToolDoesNotRun when one was found but none answers.
     """
-    return _choose(name, tuple((why, tuple(paths)) for why, paths in candidates(name).items()))
+    found = tuple((why, tuple(paths)) for why, paths in candidates(name).items())
+    with _choosing:  # the hash of a tool takes as long as a kernel: a second thread waits for the first
+        return _choose(name, found)
 
 
 @checked(name=_NAME)
