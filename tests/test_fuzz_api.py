@@ -35,14 +35,14 @@ def test_a_sample(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 NOT_CALLED = {
     "tilemma": (
         "Bool", "Double", "Float", "Int", "Int64", "full", "break_", "continue_", "else_", "sync", "targets",
-        "layouts",
+        "layouts", "sparse",
     ),
     "tilemma.layouts": ("BankReport", "Major", "SWIZZLES", "SharedLayout"),
     "tilemma.cute": ("ThrMMA",),
     "tilemma.assemble": (
         "Assembly", "Cubin", "EntryUsage", "PtxasMessage", "Stored", "Tool", "cache_folder", "seek",
     ),
-    "tilemma.machine": ("PerformanceNote", "Report", "Verdict", "catalogue"),
+    "tilemma.machine": ("Advice", "PerformanceNote", "advise", "Report", "Verdict", "catalogue"),
     "tilemma.testing": ("Activation", "Guarded", "accumulation_bound"),
     "tilemma.ops": ("Report",),
     "tilemma.targets": ("BUILT_IN", "Target"),

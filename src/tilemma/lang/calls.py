@@ -70,9 +70,9 @@ def _wrong_call(function: Callable[..., Any], message: str, span: Span | None) -
             wanted="one of " + ", ".join(known),
             fix_text=f"did you mean `{near}`?" if near else f"write `{form}`",
         )
-    got = re.search(r"(\d+) (?:positional arguments? )?(?:was|were) given", message)
+    got = re.search(r"\b(\d{1,9}) (?:positional arguments? )?(?:was|were) given", message)
     own = "self" in inspect.signature(function).parameters
-    missing = re.search(r"missing (\d+)", message)
+    missing = re.search(r"missing (\d{1,9})", message)
     count = int(got[1]) - own if got else len(required) - (int(missing[1]) if missing else 0)
     return WrongArity(span, what=name, got=count, want=f"{len(required)}: {', '.join(required)}", form=form)
 

@@ -12,7 +12,7 @@ from tilemma.machine.recording import Executed, Lane, Recording
 from tilemma.tools.output import write_file
 from tilemma.tools.problem import BadArgument
 
-_ELEMENT = re.compile(r"(\w+)\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]")
+_ELEMENT = re.compile(r"(\w+)\[([\d\s,]*)\]")
 _REGISTER = re.compile(r"(%?[\w$%]+)@(\d+)(?:#(\d+))?")
 _LANE = re.compile(r"(?:(\d+),(\d+),(\d+):)?(\d+),(\d+)")
 
@@ -108,7 +108,10 @@ def _writers(recording: Recording, text: str, lanes: Sequence[Lane]) -> list[Exe
     """The instructions that wrote ``a1[3,4]``, or ``%r5`` before line 34 in the lanes followed: ``%r5@34``."""
     element, register = _ELEMENT.fullmatch(text.strip()), _REGISTER.fullmatch(text.strip())
     if element is not None:
-        index = [int(n) for n in (element[2] or "").split(",") if n.strip()]
+        parts = [n.strip() for n in element[2].split(",")]
+        if parts != [""] and not all(n.isdecimal() for n in parts):
+            raise _bad("writer", text, "an element such as a1[3,4]")
+        index = [int(n) for n in parts if n]
         return recording.writers(element[1], index)
     if register is not None:
         line, occurrence = int(register[2]), int(register[3] or 0)

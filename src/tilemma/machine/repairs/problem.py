@@ -39,7 +39,8 @@ class Problem:
 
     def numbers(self, unit: str) -> list[int]:
         """The numbers of ``unit`` (arrivals, bytes) that the report names."""
-        return [int(n) for n in re.findall(rf"(\d+)(?: of \d+)? {unit}", self.hazard.render())]
+        found = re.findall(r"\b(\d{1,20})(?: of \d{1,20})? (\w{1,20})", self.hazard.render())
+        return [int(n) for n, word in found if word.startswith(unit)]
 
     def having(self, *prefixes: str) -> list[Instruction]:
         """The instructions whose opcodes have one of the prefixes, those near the hazard first."""
