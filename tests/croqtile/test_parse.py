@@ -192,7 +192,6 @@ def test_every_node_lies_within_its_parent() -> None:
         ("x = (a];", 1, 7, "`]` closes `(`", "`)`"),
         ("parallel p by : block {}", 1, 15, "`:` cannot stand here", "an expression"),
         ("parallel p 4 {}", 1, 12, "`4` cannot stand here", "`by`"),
-        ("parallel p by 4 : blok {}", 1, 19, "`blok` is not a word", "a level"),
         ("foreach 3 in 4 {}", 1, 9, "`3` cannot stand here", "a name"),
         ("if a {}", 1, 4, "`a` cannot stand here", "`(`"),
         ("int event = 3;", 1, 5, "`event` is a word of the language", "a name"),
