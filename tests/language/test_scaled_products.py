@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from differential import agree
+from differential import agree, croqtile_kernel, python_kernel
+
+from tilemma.ir.checks import ScaleShape
 
 CO = """
 __co__ void f(global {t} [M, K] a, global {t} [N, K] b, global f32 [{span}] v, global {d} [M, N] c) {{
@@ -91,3 +93,16 @@ def test_a_scaled_product(t: str, d: str, form: tuple[str, str], span: str, arch
     wanted = 2.0 + (wide[0][:, :scaled] @ wide[1][:, :scaled].T) * scale[:, None] * 0.5
     wanted += wide[0][:, scaled:] @ wide[1][:, scaled:].T
     np.testing.assert_array_equal(found["c"], wanted.astype(dtype(d).numpy))
+
+
+@pytest.mark.parametrize("form", [FUSED, LATER])
+def test_scales_that_are_not_one_for_each_row(form: tuple[str, str]) -> None:
+    """Refused when compiled: the generated code would take the numbers of another row."""
+    co, python = (x.format(v="v.subspan(4, 4).at(i, 0)") for x in form)
+    facts = {"t": "f16", "d": "f32", "m": 16, "k": 16, "level": "group", "span": "M, 4", "dims": '"M", 4'}
+    for kernel in (
+        croqtile_kernel(CO.format(co=co, **facts)),
+        python_kernel(PYTHON.format(python=python, **facts)),
+    ):
+        with pytest.raises(ScaleShape, match=r"\[4, 4\] for an accumulator of 16 rows"):
+            kernel.compile("sm_80")

@@ -17,7 +17,6 @@ from tilemma.targets.cpu import execute
 from tilemma.targets.cpu.faults import (
     ArgumentMisfit,
     AssertionFailed,
-    NotInReference,
     VariableDiverged,
     ViewOutside,
     WriteConflict,
@@ -310,15 +309,6 @@ def test_arguments_that_do_not_fit(arrays) -> None:
     kernel = kernel_of(lambda b, x: None, x=ramp(2))
     with pytest.raises(ArgumentMisfit, match="`f`"):
         execute(kernel, arrays, {}, dims={})
-
-
-def test_what_is_not_built_is_refused_by_name() -> None:
-    def body(b: Builder, x: Tile) -> None:
-        mc = b.fill("mc", 0.0, f32)
-        b.mma(Contract.ROW_ROW, mc, x, x, meta=b.load("me", x).ref)
-
-    with pytest.raises(NotInReference, match="sparse"):
-        run(body, GROUP, x=np.ones((2, 2), np.float16))
 
 
 def test_index_arithmetic_wraps_at_32_bits() -> None:

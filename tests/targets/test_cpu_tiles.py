@@ -7,12 +7,15 @@ import pytest
 from one_block import f32, kernel_of, run
 
 from tilemma import dtypes
+from tilemma.errors import CompileError
 from tilemma.ir import expr as e
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder
+from tilemma.ir.checks import ScaleShape, SparseMetadata
 from tilemma.ir.expr import Const, Element, Index, binary, const
 from tilemma.ir.tiles import Tile
 from tilemma.ir.types import GROUP, WARPGROUP, Contract
+from tilemma.passes.check_contracts import CheckContracts
 from tilemma.targets.cpu import execute
 from tilemma.targets.cpu.faults import (
     FragmentElsewhere,
@@ -161,6 +164,62 @@ def test_fragment_used_before_it_is_filled() -> None:
 
     with pytest.raises(FragmentUnset, match="`mc`"):
         run(body, GROUP, x=np.ones((1, 1), np.float16), z=np.zeros((1, 1), np.float32))
+
+
+METADATA = [((4, 4), "f16"), ((4, 2), "u8"), ((4,), "u16"), ((2, 2), "u16"), ((1, 1, 4, 2), "s16")]
+
+
+@pytest.mark.parametrize(("shape", "words"), METADATA)
+def test_metadata_of_another_shape_or_type(shape: tuple[int, ...], words: str) -> None:
+    """The stored half [4, 16] of f16 [4, 32] has metadata u8 [4, 4], u16 [4, 2] or u32 [4, 1].  The reference,
+    which no pass has to precede, and the pass refuse the others by one rule."""
+
+    def body(b: Builder, x: Tile, y: Tile, e: Tile) -> None:
+        b.mma(Contract.ROW_ROW, b.fill("mc", 0.0, f32), x, y, meta=b.load("me", e).ref)
+
+    given = {
+        "x": np.zeros((4, 16), np.float16),
+        "y": np.zeros((4, 32), np.float16),
+        "e": np.zeros(shape, dtypes.dtype(words).numpy),
+    }
+    refused_by_both(body, SparseMetadata, given)
+    given["e"] = np.zeros((1, 4, 2), np.uint16)
+    run(body, GROUP, **given)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("shape", [(2, 2), (4, 2), (2,), (1, 8)])
+def test_scales_of_another_shape(shape: tuple[int, ...], fused: bool) -> None:
+    def body(b: Builder, x: Tile, y: Tile, v: Tile) -> None:
+        mc, view = b.fill("mc", 0.0, f32), b.settle(v).view
+        scales = {"scale_a": view, "scale_b": const(2.0)}
+        b.mma(Contract.ROW_ROW, mc, x, y, **(scales if fused else {}))
+        if not fused:
+            b.emit(t.ScaleMma(mc.ref, **scales))
+
+    given = {"x": np.zeros((4, 16), np.float16), "y": np.zeros((8, 16), np.float16)}
+    refused_by_both(body, ScaleShape, given | {"v": np.zeros(shape, np.float32)})
+    for right in ((4, 1), (1, 4), (4,)):
+        run(body, GROUP, **given, v=np.zeros(right, np.float32))
+
+
+def refused_by_both(body, error: type[CompileError], given: dict[str, np.ndarray]) -> None:
+    with pytest.raises(error) as by_reference:
+        run(body, GROUP, **given)
+    with pytest.raises(CompileError) as by_pass:
+        CheckContracts().run(kernel_of(body, GROUP, **given), [])
+    # The pass also refuses tiles of other dimensions than two, as those of any operand.
+    assert by_pass.value.code in (by_reference.value.code, "operand-shape")
+
+
+@pytest.mark.parametrize("shape", [(), (16,), (2, 2, 4)])
+def test_operands_of_other_dimensions(shape: tuple[int, ...]) -> None:
+    def body(b: Builder, x: Tile) -> None:
+        b.mma(Contract.ROW_ROW, b.fill("mc", 0.0, f32), x, x)
+
+    with pytest.raises(TileMismatch, match="two dimensions"):
+        run(body, GROUP, x=np.ones(shape, np.float16))
+    run(body, GROUP, x=np.ones((1, 4, 1, 16), np.float16))
 
 
 @pytest.mark.parametrize("which", ["K", "acc", "store"])

@@ -1,18 +1,20 @@
-"""Checks of operands in both front ends: ranges, indices, divisors, constants that fit."""
+"""Checks of operands, shared by both front ends, the passes and the CPU reference: ranges, indices, divisors,
+constants that fit, metadata and scales of a multiply."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilemma.arithmetic import integers
+from tilemma.arithmetic import integers, sparsity
 from tilemma.arithmetic.integers import DIVISIONS
-from tilemma.dtypes import DType, promote
+from tilemma.dtypes import DType, promote, u8, u16, u32
 from tilemma.errors import CompileError, Span, is_text_source, spelled
 from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.expr import BinaryOp, Const, Expr, value_of
 from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import WrongValue
-from tilemma.ir.tiles import Scalarlike, Tile, describe, scalar
+from tilemma.ir.tiles import Scalarlike, Tile, describe, scalar, shape_text
+from tilemma.ir.types import Contract
 
 
 class OutOfRange(CompileError):
@@ -36,6 +38,20 @@ class ConstantDivision(CompileError):
     expected = "a divisor other than 0, a shift by less than the width of the type"
     fix = "check the constants (and `#define`s) of this expression"
     python_fix = "check the numbers and the compile-time values of this expression"
+
+
+class SparseMetadata(CompileError):
+    code = "sparse-metadata"
+    found = "`mma.{contract}.sp` of A {a} of {dtype} got metadata {meta} of {type}"
+    expected = "{rule}"
+    fix = "{remedy}"
+
+
+class ScaleShape(CompileError):
+    code = "scale-shape"
+    found = "a scale {shape} for an accumulator of {rows} rows"
+    expected = "one number for each row: [{rows}, 1] or [1, {rows}]"
+    fix = "cut it with `subspan({rows}, 1).at(i, 0)` or `subspan(1, {rows}).at(0, i)`"
 
 
 def checked_start(start: Expr, span: Span | None) -> Expr:
@@ -152,3 +168,38 @@ def checked_scalar(e: Expr, dtype: DType, name: str, span: Span | None) -> Expr:
         wanted=f"one of {dtype}, the scalar's type",
         fix_text=f"convert it: {convert}, or {declare}",
     )
+
+
+def checked_metadata(
+    contract: Contract,
+    t: DType,
+    whole: tuple[int, int],
+    words: DType,
+    have: tuple[int, ...],
+    span: Span | None,
+) -> None:
+    """SparseMetadata unless each row of A [M, K] of ``t``, ``whole``, has the ``words`` that its type asks for;
+    ``have`` is the shape of the metadata."""
+    rows, k = whole
+    pattern = sparsity.pattern(t)
+    legal = [x for x in (u8, u16, u32) if k % sparsity.unit(t, x) == 0]
+    if words in legal and have == (rows, k // sparsity.unit(t, words)):
+        return
+    columns = " or ".join(f"{x} {shape_text((rows, k // sparsity.unit(t, x)))}" for x in legal)
+    each = ", ".join(f"{x} {sparsity.unit(t, x)}" for x in (u8, u16, u32))
+    raise SparseMetadata(
+        span,
+        contract=contract,
+        a=shape_text(whole),
+        dtype=t,
+        meta=shape_text(have),
+        type=words,
+        rule=f"four bits for each {pattern.width} columns ({pattern.name}); columns a word describes: {each}",
+        remedy=f"load {columns}" if columns else f"make K a multiple of {sparsity.unit(t, u8)}",
+    )
+
+
+def checked_scale(shape: Sequence[int | Expr], rows: int, span: Span | None) -> None:
+    """ScaleShape unless a view of ``shape`` has one number for each of ``rows`` rows, along one axis."""
+    if [n for n in shape if n != 1] != [rows] * (rows != 1):
+        raise ScaleShape(span, shape=shape_text(shape), rows=rows)

@@ -369,6 +369,10 @@ def describe(e: Expr) -> str:
     return str(getattr(e, "name", None) or getattr(e, "value", e))
 
 
+def shape_text(shape: Sequence[int | Expr]) -> str:
+    return "[" + ", ".join(str(e) if isinstance(e, int) else describe(e) for e in shape) + "]"
+
+
 __all__ = [
     "Bounded",
     "FragmentValue",
@@ -380,5 +384,6 @@ __all__ = [
     "describe",
     "extent_of",
     "scalar",
+    "shape_text",
     "written",
 ]

@@ -8,9 +8,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from tilemma.arithmetic import sparsity
-from tilemma.dtypes import DType, u8, u16, u32
+from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Span
+from tilemma.ir.checks import checked_metadata, checked_scale
 from tilemma.ir.expr import (
     Binary,
     Const,
@@ -43,10 +43,11 @@ from tilemma.ir.tile import (
     Op,
     Operand,
     Parallel,
+    ScaleMma,
     Store,
     While,
 )
-from tilemma.ir.tiles import describe
+from tilemma.ir.tiles import describe, shape_text
 from tilemma.ir.types import Contract, Space, View
 from tilemma.ir.walk import expressions, rewrite, views
 from tilemma.ir.walk import walk as operations
@@ -75,13 +76,6 @@ class StoreShape(CompileError):
     found = "`mma.store` of `{name}` to {shape}"
     expected = "a tile of two dimensions"
     fix = "cut it with `subspan(h, w).at(i, j)`, or drop other dimensions of extent 1 with `sqz()`"
-
-
-class SparseMetadata(CompileError):
-    code = "sparse-metadata"
-    found = "`mma.{contract}.sp` of A {a} of {dtype} got metadata {meta} of {type}"
-    expected = "{rule}"
-    fix = "{remedy}"
 
 
 class OperandTypes(CompileError):
@@ -138,10 +132,6 @@ _MOST_POINTS = 512
 _WANTS = {False: ("[M, K]", "[N, K]"), True: ("[K, M]", "[K, N]")}
 
 
-def shape_text(shape: tuple[int, ...] | tuple[Expr, ...]) -> str:
-    return "[" + ", ".join(str(e) if isinstance(e, int) else describe(e) for e in shape) + "]"
-
-
 @record(slots=False)
 class CheckContracts:
     """Checks shapes and element types; fills `DeclareFragment.shape`; operands and stores become tiles of two
@@ -158,6 +148,8 @@ class CheckContracts:
             match site.op:
                 case Copy() as copy:
                     _copy(copy)
+                case ScaleMma(acc=f, scale_a=rows) as scale if f.name in shapes:
+                    checked_scale(rows.static_shape or rows.shape, shapes[f.name][0], scale.span)
                 case Store(fragment=f, dst=dst) as store if f.name in shapes:
                     have = _tile(dst)
                     if len(matrix(dst).axes) != 2:
@@ -241,32 +233,11 @@ def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) 
         )
     _same(m.acc.name, (rows, columns), shapes, m.span)
     if m.meta is not None:
-        _metadata(m, fragments, shapes[m.meta.name], (rows, ka))
-
-
-def _metadata(m: Mma, fragments: Fragments, have: tuple[int, int], whole: tuple[int, int]) -> None:
-    """SparseMetadata unless each row of A [M, K], ``whole``, has the words that its type asks for."""
-    assert m.meta is not None
-    t, words = fragments.dtype(m.a), fragments.dtype(m.meta)
-    if t is None or words is None:
-        return
-    rows, k = whole
-    legal = [x for x in (u8, u16, u32) if k % sparsity.unit(t, x) == 0]
-    if words in legal and have == (rows, k // sparsity.unit(t, words)):
-        return
-    columns = " or ".join(f"{x} {shape_text((rows, k // sparsity.unit(t, x)))}" for x in legal)
-    each = ", ".join(f"{x} {sparsity.unit(t, x)}" for x in (u8, u16, u32))
-    name = sparsity.pattern(t).name
-    raise SparseMetadata(
-        m.span,
-        contract=m.contract,
-        a=shape_text((rows, k)),
-        dtype=t,
-        meta=shape_text(have),
-        type=words,
-        rule=f"four bits for each {sparsity.pattern(t).width} columns ({name}); columns a word describes: {each}",
-        remedy=f"load {columns}" if columns else f"make K a multiple of {sparsity.unit(t, u8)}",
-    )
+        have = _operand(m, f"`{m.meta.name}`", m.meta, shapes)
+        if types[0] is not None and (words := fragments.dtype(m.meta)) is not None:
+            checked_metadata(m.contract, types[0], (rows, ka), words, have, m.span)
+    if m.scale_a is not None:
+        checked_scale(m.scale_a.static_shape or m.scale_a.shape, rows, m.span)
 
 
 def _c_loads(fragments: Fragments) -> Iterator[FragmentRef]:

@@ -13,6 +13,7 @@ from tilemma.arithmetic import sparsity
 from tilemma.arithmetic.convert import Array, carrier, load, rounded, store
 from tilemma.dtypes import DType
 from tilemma.ir import walk
+from tilemma.ir.checks import checked_metadata, checked_scale
 from tilemma.ir.expr import Expr, FragmentElement, value_of
 from tilemma.ir.tile import (
     Apply,
@@ -25,7 +26,8 @@ from tilemma.ir.tile import (
     SetFragmentElement,
     Store,
 )
-from tilemma.ir.types import View
+from tilemma.ir.types import Contract, View
+from tilemma.passes.contraction import matrix
 from tilemma.targets.cpu import control
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame, merged
 from tilemma.targets.cpu.faults import BrokenPattern, FragmentUnset, TileMismatch
@@ -126,7 +128,7 @@ def _indices(c: Compiler, ref: FragmentRef) -> tuple[tuple[int, ...], ...]:
 
 def load_(c: Compiler, op: Load, scope: Scope) -> Step:
     """A snapshot: values, converted where the tile is an accumulator of another type."""
-    where, access, source = find(c, op.fragment), c.access(op.src), op.src.dtype
+    where, access, source = find(c, op.fragment), c.access(matrix(op.src)), op.src.dtype
     target = types_of(c).get(op.fragment.name, source)
 
     def run(f: Frame) -> None:
@@ -140,7 +142,7 @@ def load_(c: Compiler, op: Load, scope: Scope) -> Step:
 def _operand(c: Compiler, x: FragmentRef | View) -> Callable[[Frame], tuple[Array, DType]]:
     """Values [rows, columns] of a multiplier's operand, as stored."""
     if isinstance(x, View):
-        access, t = c.access(x), x.dtype
+        access, t = c.access(matrix(x)), x.dtype
         return lambda f: (operand(load(access.read(f), t), t), t)
     where = find(c, x)
     name = x.name
@@ -157,7 +159,7 @@ def _operand(c: Compiler, x: FragmentRef | View) -> Callable[[Frame], tuple[Arra
 
 def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
     acc, a, b = find(c, op.acc), _operand(c, op.a), _operand(c, op.b)
-    spread = None if op.meta is None else _spread(c, op.meta)
+    spread = None if op.meta is None else _spread(c, op.meta, op.contract)
     t, name = types_of(c)[op.acc.name], op.acc.name
     a_turned, b_turned = op.contract.a_transposed, op.contract.b_transposed
     scale = _scale(c, op.scale_a, op.scale_b)
@@ -168,6 +170,12 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
 
     def run(f: Frame) -> None:
         (x, kind), (y, _) = a(f), b(f)
+        for which, values in (("A", x), ("B", y)):
+            if values.ndim != 2:
+                raise TileMismatch(
+                    what=f"operand {which} of `mma.{op.contract.value}` of extents {list(values.shape)}",
+                    rule="two dimensions",
+                )
         if a_turned:
             x = x.T
         if not b_turned:
@@ -213,16 +221,18 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
     return Step(run)
 
 
-def _spread(c: Compiler, meta: FragmentRef) -> Callable[[Frame, Array, DType], Array]:
+def _spread(c: Compiler, meta: FragmentRef, contract: Contract) -> Callable[[Frame, Array, DType], Array]:
     """The column of the whole A [M, K] that each element of its stored half [M, K/2] stands in, from ``meta``."""
     where, name = find(c, meta), meta.name
 
     def spread(f: Frame, values: Array, t: DType) -> Array:
-        """Raises BrokenPattern."""
+        """Raises SparseMetadata, BrokenPattern."""
         registers, index = where(f)
         tile = registers.readable(index, f[INSTANCE].threads)
         if tile.data is None:
             raise FragmentUnset(name=name)
+        m, half = values.shape
+        checked_metadata(contract, t, (m, 2 * half), tile.dtype, tile.data.shape, None)
         fields = sparsity.fields_of(tile.data, tile.dtype.bits)
         wrong = sparsity.broken(fields, values, t)
         if wrong is not None:
@@ -246,11 +256,9 @@ def _scale(c: Compiler, rows: View | None, factor: Expr | None) -> Callable[[Fra
         column: Array = np.ones(m, np.float32)
         if access is not None:
             assert rows is not None
-            column = load(access.read(f), rows.dtype).reshape(-1)
-            if column.shape != (m,):
-                raise TileMismatch(
-                    what=f"a scale of {column.size} rows for a tile of {m}", rule="a view [M, 1] or [1, M]"
-                )
+            column = load(access.read(f), rows.dtype)
+            checked_scale(column.shape, m, None)
+            column = column.reshape(-1)
         return (column if value is None else column * value(f)).astype(np.float32)[:, None]
 
     return scale
@@ -282,7 +290,7 @@ def settled(tile: Tile, shape: tuple[int, ...]) -> Array:
 
 
 def store_(c: Compiler, op: Store, scope: Scope) -> Step:
-    where, access, target = find(c, op.fragment), c.access(op.dst), op.dst.dtype
+    where, access, target = find(c, op.fragment), c.access(matrix(op.dst)), op.dst.dtype
     rows = None if op.rows is None else c.value(op.rows)
     columns = None if op.columns is None else c.value(op.columns)
     known = all(value_of(e) is not None for e in op.dst.shape)
