@@ -149,3 +149,69 @@ def test_groups_that_wait_on_their_own_are_refused() -> None:
     for text in (alone + other, other + alone):
         with pytest.raises(EventWaitersApart, match="`empty`"):
             compile_kernel(from_co(APART.replace("WAITS", text)), "sm_90a")
+
+
+TURNS = """
+__co__ void k(global f16 [M, K] lhs, global f16 [N, K] rhs, global f16 [M, N] output) {
+  CLUSTER parallel cta by BLOCKS : block {
+    shared event full[2], empty[2] = ready;
+    shared event<128> go;
+    shared f16 [64, 64] a[2];
+    shared f16 [64, 64] b[2];
+    parallel p by 2 : group-4 {
+      inthreads.async (p == 0) {
+        ONCE
+        foreach n in cdiv(N, 64) {
+          EACH
+          foreach k in cdiv(K, 64) {
+            slot = (n * cdiv(K, 64) + k) % 2;
+            wait empty[slot];
+            tma.copy.async<full[slot]> lhs.subspan(64, 64).at(cta, k) => a[slot];
+            tma.copy.async<full[slot]>SHARED rhs.subspan(64, 64).at(n, k) => b[slot];
+            trigger full[slot];
+          }
+        }
+      }
+      inthreads.async (p == 1) {
+        AWAIT_ONCE
+        foreach n in cdiv(N, 64) {
+          AWAIT_EACH
+          mc = mma.fill.f32 0.0f;
+          foreach k in cdiv(K, 64) {
+            slot = (n * cdiv(K, 64) + k) % 2;
+            wait full[slot];
+            mma.row.row mc, a[slot], b[slot];
+            triggerOF_CLUSTER empty[slot];
+          }
+          mma.store mc, output.subspan(64, 64).at(cta, n);
+        }
+      }
+    }
+  } END
+}
+"""
+BLOCK = {"CLUSTER": "", "END": "", "BLOCKS": "1", "SHARED": "", "OF_CLUSTER": ""}
+PAIR = {
+    "CLUSTER": "parallel pair by 1 : cluster {", "END": "}", "BLOCKS": "2", "SHARED": ".multicast",
+    "OF_CLUSTER": ".cluster",
+}  # fmt: skip
+ARRIVE = "parallel u by 128 : thread { trigger go; }"
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+@pytest.mark.parametrize("when", ["ONCE", "EACH"])
+def test_an_arrival_outside_the_loop_keeps_no_warp_in_step(when: str, cluster: bool) -> None:
+    """All warps of the producer arrive on `go`, before a tile or before all: no step of the loop depends on it."""
+    text = TURNS
+    parts = {when: ARRIVE, f"AWAIT_{when}": "wait go;", **(PAIR if cluster else BLOCK)}
+    for name in ("AWAIT_ONCE", "AWAIT_EACH", "ONCE", "EACH", "OF_CLUSTER", "CLUSTER", "BLOCKS", "SHARED", "END"):
+        text = text.replace(name, parts.get(name, ""))
+    kernel = from_co(text)
+    shape = (64 * (1 + cluster), 128, 200)
+    compiled = compile_kernel(kernel, "sm_90a", facts_of(problem(kernel, shape)[0]))
+    assert not any(op.solo for op in walk(compiled.kernel.body) if isinstance(op, InThreads))
+    (launch,) = compiled.launches
+    for seed in range(4):
+        arrays, want = problem(kernel, shape)
+        assert machine.run(compiled.ptx, launch, arrays, seed=seed, schedule="starve", strict=True).ok
+        assert close(arrays["output"], want)

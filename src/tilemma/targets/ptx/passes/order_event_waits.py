@@ -2,16 +2,15 @@
 
 A wait tells the generation that it is for from the one after it by one bit, the mbarrier's parity.  So each thread
 has to be past its wait for generation g before generation g + 1 completes.  A thread that arrives itself, for the
-event or for one that leads to it through the waits and triggers of roles, delays that generation by its own lag.
-Where one elected thread arrives for others, these have to be past their waits before it does.
+event or for one that leads to it through the waits and triggers of roles, delays that generation by its own lag,
+if each generation needs such an arrival: one in front of a loop delays only the first of them.  Where one elected
+thread arrives for others, these have to be past their waits before it does.
 
 Seen so, a wait reads the event and an arrival that leads to the event's next generation writes it: the walk over
 hazards finds the arrivals that may come too early, and barriers are placed as they are for memory.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -36,6 +35,7 @@ from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import WARP, Dependence
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Access, Accesses, distance
+from tilemma.targets.ptx.passes.event_dependences import EventDependences
 from tilemma.targets.ptx.passes.hazards import Walk
 from tilemma.targets.ptx.passes.insert_sync import number_barriers
 from tilemma.targets.ptx.passes.place_sync import BarrierNotUniform, BarrierPartialWarp, pruned, resolve
@@ -96,7 +96,8 @@ class EventAccesses(Accesses):
         self._pairs: dict[tuple[int, int], Bools] = {}
         nodes = tree.walk()
         self._by = {n.op.event.name: n.op.by for n in nodes if isinstance(n.op, DeclareEvent)}
-        signals, leads = _signals(nodes), _leads(nodes)
+        self._dependences = EventDependences.of(nodes)
+        signals, leads = self._dependences.signals, self._dependences.may
         for wait in nodes:
             if isinstance(wait.op, WaitEvent) and not _alone(wait):
                 name = wait.op.event.event.name
@@ -119,7 +120,8 @@ class EventAccesses(Accesses):
         mask = wait.parent.mask
         arriving = np.zeros_like(mask)
         for site in sites:
-            arriving |= self._arriving(site)
+            if self._dependences.delays(site, _event_of(site), wait):
+                arriving |= self._arriving(site)
         lagging = distinct(np.flatnonzero(mask & ~arriving) // WARP * WARP)[0]
         if not len(lagging):
             return
@@ -152,8 +154,7 @@ class EventAccesses(Accesses):
     def _starts_of(self, site: Node) -> Ints:
         """The threads that arrive at ``site``."""
         body = site.parent
-        event = site.op.event.event.name if isinstance(site.op, (TriggerEvent, Copy)) and site.op.event else ""
-        by = self._by.get(event, "instance") if isinstance(site.op, TriggerEvent) else "instance"
+        by = self._by.get(_event_of(site), "instance") if isinstance(site.op, TriggerEvent) else "instance"
         if by == "thread":
             return np.flatnonzero(body.mask)
         part = body.warps() if by == "warp" else body.partition(len(body.chain))
@@ -184,42 +185,13 @@ def _alone(node: Node) -> bool:
     return node.role is not None and isinstance(node.role.op, InThreads) and node.role.op.solo
 
 
+def _event_of(site: Node) -> str:
+    """The event on which the trigger or copy ``site`` arrives."""
+    assert isinstance(site.op, (TriggerEvent, Copy)) and site.op.event is not None
+    return site.op.event.event.name
+
+
 def _instance(site: Node, threads: Ints) -> Ints:
     """The first thread of the innermost instance at ``site`` for each of ``threads``."""
     starts = site.parent.starts
     return starts[-1][threads] if starts else np.zeros_like(threads)
-
-
-def _signals(nodes: list[Node]) -> list[tuple[Node, str]]:
-    """The operations that arrive for an event, with the event's name: triggers, and copies where there is none."""
-    triggers = [(n, n.op.event.event.name) for n in nodes if isinstance(n.op, TriggerEvent)]
-    triggered = {name for _, name in triggers}
-    return triggers + [
-        (n, n.op.event.event.name)
-        for n in nodes
-        if isinstance(n.op, Copy) and n.op.event is not None and n.op.event.event.name not in triggered
-    ]
-
-
-def _leads(nodes: list[Node]) -> dict[str, frozenset[str]]:
-    """For each event the events whose generations may depend on it: itself, and those that a role signals which
-    waits for one of them."""
-    next_events: dict[str, set[str]] = {}
-    for n, name in _signals(nodes):
-        next_events.setdefault(name, set())
-        for waited in _waited(nodes, n.role):
-            next_events.setdefault(waited, set()).add(name)
-    return {name: frozenset(_reached(name, next_events)) for name in next_events}
-
-
-def _waited(nodes: list[Node], role: Node | None) -> Iterator[str]:
-    return (n.op.event.event.name for n in nodes if isinstance(n.op, WaitEvent) and n.role is role)
-
-
-def _reached(first: str, next_events: dict[str, set[str]]) -> set[str]:
-    found, left = {first}, [first]
-    while left:
-        for name in next_events.get(left.pop(), set()) - found:
-            found.add(name)
-            left.append(name)
-    return found
