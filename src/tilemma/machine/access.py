@@ -13,9 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
-from tilemma.machine import strong
+from tilemma.machine.conflicts import (
+    barrier_for,
+    check_lanes_ordered,
+    check_warps_waited,
+    is_wgmma,
+    report_same_instruction,
+    report_unordered,
+    touches_mbarrier,
+)
 from tilemma.machine.memory import SHIFT, SharedMemory
-from tilemma.machine.state import Access, Cta, Frame, Warp
+from tilemma.machine.state import Cta, Frame, Warp
 from tilemma.machine.syntax import Instruction
 
 Array = npt.NDArray[Any]
@@ -27,31 +35,6 @@ OFFSET_MASK = (1 << RANK_SHIFT) - 1
 
 # Reductions without the cost of an array's own methods.
 _least, _most = np.minimum.reduce, np.maximum.reduce
-
-
-ASYNC_AGENT = {
-    "cp.async": "cp.async",
-    "tma": "bulk copy",
-    "wgmma": "wgmma",
-    "bulk-store": "bulk store",
-}
-WAIT_FOR = {
-    "cp.async": "wait with `cp.async.wait_group` (or `cp.async.mbarrier.arrive` and its mbarrier), then a barrier",
-    "tma": "wait for the copy's mbarrier: `mbarrier.try_wait.parity` in a loop, on the phase that it completes",
-    "wgmma": "add `wgmma.wait_group.sync.aligned` for its group, then tell the writer through a barrier",
-    "bulk-store": "add `cp.async.bulk.commit_group` and `cp.async.bulk.wait_group.read`, then a barrier",
-}
-
-
-def barrier_for(a: Warp, b: Warp) -> str:
-    """The instruction that would order two warps."""
-    if a is b:
-        return "bar.warp.sync 0xffffffff;"
-    if a.cta is b.cta:
-        return "bar.sync 0;"
-    if a.cta.cluster is b.cta.cluster:
-        return "barrier.cluster.arrive; barrier.cluster.wait;"
-    return "an atomic release-acquire pair of scope .gpu"
 
 
 def owner(f: Frame, ins: Instruction, addr: Array, width: int) -> list[tuple[Cta, Any, Array]]:
@@ -207,7 +190,7 @@ def check_read(
     touches_mbarrier(w, ins, cta, lanes, addr, width, f"`{ins.opcode}` reads")
     known = all_known(w, lanes, written)
     if known is not None:
-        _blame(w, ins, cta, lanes, addr, written, known, f"`{ins.opcode}` reads", kind)
+        report_unordered(w, ins, cta, lanes, addr, written, known, f"`{ins.opcode}` reads", kind)
 
 
 def all_known(w: Warp, lanes: Any, packed: Array) -> Array | None:
@@ -233,164 +216,6 @@ def all_known(w: Warp, lanes: Any, packed: Array) -> Array | None:
         return None if known.all() else np.broadcast_to(known[:, None], packed.shape)
     known = cluster.events.known(packed, rows[:, None], table) | (packed == 0)
     return None if known.all() else known
-
-
-def _blame(
-    w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, events: Array, known: Array, verb: str, kind: str
-) -> None:
-    """Report the first access that is not ordered, by the kind of the event that it collides with."""
-    table = w.cta.cluster.events
-    bad_rows, bad_columns = np.nonzero(~known)
-    for i, j in zip(bad_rows, bad_columns, strict=True):
-        event = table.of(events[i, j])
-        if event is None:
-            continue
-        # A lane that polls what another lane of its warp will write is in another frame than that lane.
-        together = strong.lockstep(event, w, ins) and int(events[i, j]) & 31 in lanes
-        if event.kind == kind == "atom" and strong.morally_strong(event, w, ins) and not together:
-            continue
-        same = np.unique(bad_rows)
-        report_conflict(
-            w,
-            ins,
-            event,
-            verb,
-            f"shared byte {int(addr[i] + j):#x}",
-            np.asarray(lanes)[same],
-            addr[bad_rows] + bad_columns,
-        )
-        return
-
-
-def touches_mbarrier(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, verb: str) -> None:
-    """Report ordinary accesses to the bytes of an mbarrier in use."""
-    barriers = cta.shared.mbarriers
-    if not barriers:
-        return
-    low, high = int(_least(addr)), int(_most(addr)) + width
-    hit = [at for at in barriers if low < at + 8 and high > at and ((addr < at + 8) & (addr + width > at)).any()]
-    if hit:
-        at = min(hit)
-        w.cta.machine.report(
-            hz.MbarrierReinit.at(
-                w.place(ins),
-                lanes=lanes,
-                at_bytes=range(at, at + 8),
-                other=barriers[at].init.place,
-                address=at,
-                what=f"{verb} its bytes with an ordinary access while it is in use",
-                fix_text="give the data another place, or `mbarrier.inval` the barrier first",
-            )
-        )
-
-
-def is_wgmma(reader: Any) -> bool:
-    return isinstance(reader, tuple) and reader[0] == "wgmma"
-
-
-def first_blamed(w: Warp, events: Array, bad: Array, addr: Array) -> tuple[Access, Array, str]:
-    """The first of ``events[row, byte]`` that is ``bad``, the bytes of all that are, and the first byte in words.
-
-    The bytes of a row begin at its ``addr``.
-    """
-    i, j = np.nonzero(bad)
-    event = w.cta.cluster.events.of(events[i[0], j[0]])
-    return event, np.sort(addr[i] + j), f"shared byte {int(addr[i[0]] + j[0]):#x}"
-
-
-def by_other_warps(
-    w: Warp,
-    ins: Instruction,
-    events: Array,
-    rows: Any,
-    table: Any,
-    addr: Array,
-    verb: str,
-    hazard: type[hz.OverwriteOfOtherWarps] = hz.OverwriteOfOtherWarps,
-) -> None:
-    """Report the overwrite of wgmma operands that not all of the warpgroup's warps are known to have waited for.
-
-    The warps' own columns follow that of the warpgroup.  ``table[rows, column]`` is what the writer knows; rows of
-    None: ``table`` is one row.
-    """
-    last = int(_most(events, None))
-    if last == 0:
-        return
-    log = w.cta.cluster.events
-    if last == _least(events, None):
-        column, clock = log.stand(last)
-        known = table[column + 1 : column + 5] if rows is None else table[rows[:, 0], column + 1 : column + 5]
-        if _least(known, None) >= clock:
-            return
-    column, clock = log.stand(events)
-    bad = np.zeros(events.shape, bool)
-    for warp in range(1, 5):
-        known = table[column + warp] if rows is None else table[rows, column + warp]
-        bad |= (known < clock) & (events != 0)
-    if bad.any():
-        event, at_bytes, space = first_blamed(w, events, bad, addr)
-        w.cta.machine.report(
-            hazard.at(w.place(ins), at_bytes=at_bytes, other=event.place, access=verb, space=space)
-        )
-
-
-def by_other_lanes(
-    w: Warp, ins: Instruction, events: Array, rows: Any, table: Any, addr: Array, verb: str
-) -> None:
-    """Report the overwrite of what a warp read as one, where its lanes are not known one by one to be past that.
-
-    The warp's own later instructions need no more than its `.sync`.  ``table[rows, column]`` is what the writer
-    knows; rows of None: ``table`` is one row.
-    """
-    log = w.cta.cluster.events
-    if not log.collective:
-        return
-    column, clock = log.stand(events)
-    alone = log.alone_column(events)
-    if (alone == column).all():
-        return
-    known, each = (table[c] if rows is None else table[rows, c] for c in (column, alone))
-    bad = (each < clock) & (known >= clock) & (events != 0) & (alone // 32 != w.row)
-    if bad.any():
-        event, at_bytes, space = first_blamed(w, events, bad, addr)
-        w.cta.machine.report(
-            hz.RaceOfLanes.at(
-                w.place(ins),
-                at_bytes=at_bytes,
-                other=event.place,
-                access=verb,
-                space=space,
-                first_line=event.instruction.line,
-            )
-        )
-
-
-def report_conflict(
-    w: Warp, ins: Instruction, event: Access, verb: str, space: str, lanes: Any, at_bytes: Any
-) -> None:
-    """The hazard of an access that is not ordered after ``event``."""
-    machine, place = w.cta.machine, w.place(ins)
-    reads = "read" in verb
-    other = event.place
-    facts: dict[str, Any] = {"lanes": lanes, "at_bytes": at_bytes, "other": other, "access": verb, "space": space}
-    if event.kind in ("cp.async", "tma") and reads:
-        machine.report(
-            hz.ReadBeforeArrival.at(place, agent=ASYNC_AGENT[event.kind], wait=WAIT_FOR[event.kind], **facts)
-        )
-    elif event.kind in ("wgmma", "bulk-store") and not reads:
-        machine.report(
-            hz.OverwriteInFlight.at(place, agent=ASYNC_AGENT[event.kind], wait=WAIT_FOR[event.kind], **facts)
-        )
-    else:
-        machine.report(
-            hz.Race.at(
-                place,
-                barrier=barrier_for(event.warp, w),
-                first_line=event.instruction.line,
-                second_line=ins.line,
-                **facts,
-            )
-        )
 
 
 def shared_store(
@@ -431,26 +256,6 @@ def store_words(
         shared.origin.reshape(-1, width)[index] = 0
 
 
-def report_same_instruction(
-    w: Warp, ins: Instruction, lanes: Any, addr: Array, landed: Array, values: Array, width: int
-) -> None:
-    """Lanes of one instruction wrote the same bytes: harmless when they wrote the same."""
-    different = np.flatnonzero((landed != values).reshape(len(addr), -1).any(axis=1))
-    if len(different):
-        w.cta.machine.report(
-            hz.Race.at(
-                w.place(ins),
-                lanes=np.asarray(lanes)[different],
-                at_bytes=addr[different],
-                access=f"`{ins.opcode}` writes",
-                space=f"different values by several lanes to shared byte {int(addr[different[0]]):#x}",
-                barrier="bar.warp.sync 0xffffffff;",
-                first_line=ins.line,
-                second_line=ins.line,
-            )
-        )
-
-
 def check_write(
     w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, kind: str, values: Any = None
 ) -> Array:
@@ -488,13 +293,13 @@ def _after_reader(
     verb = f"`{ins.opcode}` writes"
     known = all_known(w, lanes, events)
     if known is not None:
-        _blame(w, ins, cta, lanes, addr, events, known, verb, kind)
+        report_unordered(w, ins, cta, lanes, addr, events, known, verb, kind)
     table, rows = w.cta.cluster.clocks.seen, (w.first + lanes)[:, None]
     if not is_wgmma(reader):
-        by_other_lanes(w, ins, events, rows, table, addr, verb)
+        check_lanes_ordered(w, ins, events, rows, table, addr, verb)
     else:
         # Widely used pipelines leave out other warps only where a copy of the async proxy overwrites.
-        by_other_warps(w, ins, events, rows, table, addr, verb, hz.OverwriteOfWarpsByStore)
+        check_warps_waited(w, ins, events, rows, table, addr, verb, hz.OverwriteOfWarpsByStore)
 
 
 def _overwrite(
@@ -508,7 +313,7 @@ def _overwrite(
         if same.any():
             known = known | _equal_writes(w, ins, lanes, addr, events, known, same)
     if not known.all():
-        _blame(w, ins, cta, lanes, addr, events, known, f"`{ins.opcode}` writes", kind)
+        report_unordered(w, ins, cta, lanes, addr, events, known, f"`{ins.opcode}` writes", kind)
 
 
 def _equal_writes(

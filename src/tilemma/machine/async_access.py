@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
-from tilemma.machine.access import (
-    by_other_lanes,
-    by_other_warps,
-    first_blamed,
+from tilemma.machine.access import shared_bounds
+from tilemma.machine.conflicts import (
+    check_lanes_ordered,
+    check_warps_waited,
+    first_unordered,
     is_wgmma,
     report_conflict,
-    shared_bounds,
     touches_mbarrier,
 )
 from tilemma.machine.memory import SHIFT
@@ -116,12 +116,12 @@ def async_write(
             knowledge.cover(column + 4)
             unknown = (knowledge.seen[column] < clock) & (read != 0)
             if unknown.any():
-                blamed, at_bytes, space = first_blamed(w, read, unknown, addr)
+                blamed, at_bytes, space = first_unordered(w, read, unknown, addr)
                 report_conflict(w, ins, blamed, f"{what} writes", space, (), at_bytes)
             elif is_wgmma(reader.key):
-                by_other_warps(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
+                check_warps_waited(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
             elif isinstance(reader.key, int):
-                by_other_lanes(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
+                check_lanes_ordered(w, ins, read, None, knowledge.seen, addr, f"{what} writes")
                 _after_reads(w, ins, read, knowledge, addr, f"{what} writes")
     touches_mbarrier(w, ins, cta, (), addr, width, f"{what} writes")
     shared.write(width, index, event, event)
@@ -132,7 +132,7 @@ def _after_reads(w: Warp, ins: Instruction, read: Array, knowledge: Knowledge, a
     column, clock = w.cta.cluster.events.stand(read)
     bad = (knowledge.fenced[column] < clock) & (read != 0)
     if bad.any():
-        event, at_bytes, space = first_blamed(w, read, bad, addr)
+        event, at_bytes, space = first_unordered(w, read, bad, addr)
         w.cta.machine.report(
             hz.MissingProxyFenceAfterRead.at(
                 w.place(ins), at_bytes=at_bytes, other=event.place, access=verb, space=space

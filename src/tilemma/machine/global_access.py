@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from tilemma.machine import catalogue as hz
 from tilemma.machine import strong
-from tilemma.machine.access import gathered, misaligned, report_conflict, report_same_instruction
+from tilemma.machine.access import gathered, misaligned
+from tilemma.machine.conflicts import report_conflict, report_same_instruction
 from tilemma.machine.memory import SHIFT, Allocation
 from tilemma.machine.state import Frame, Warp
 from tilemma.machine.syntax import Instruction

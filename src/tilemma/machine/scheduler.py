@@ -24,6 +24,7 @@ from tilemma.machine.hazards import HazardError
 from tilemma.machine.memory import GlobalMemory
 from tilemma.machine.performance import Performance
 from tilemma.machine.program import ALU, BRANCH, VISIBLE, Program, Step
+from tilemma.machine.reconvergence import diverge, join, leave
 from tilemma.machine.state import Cluster, Frame, Warp
 
 # A frame's run returned: it waits and executes the same step again, or goes on after it.
@@ -359,7 +360,7 @@ class Machine:
         while True:
             if pc == f.rpc:
                 f.pc = pc
-                self.join(f)
+                join(self, f)
                 return
             segment = segments[pc]
             if segment is not None:
@@ -372,7 +373,7 @@ class Machine:
                 if pc == f.rpc:
                     continue
             if pc >= count:
-                self.leave(f, None)
+                leave(self, f, None)
                 return
             step = steps[pc]
             self.steps += 1
@@ -395,7 +396,7 @@ class Machine:
                         pc = step.target
                     else:
                         f.pc = pc
-                        if not self.diverge(f, step, g):
+                        if not diverge(self, f, step, g):
                             return
                         pc = f.pc
                     continue
@@ -455,7 +456,7 @@ class Machine:
                 step.run(w, m)
                 pc += 1
             else:
-                if self.leave(f, m):
+                if leave(self, f, m):
                     return
                 pc += 1
 
@@ -469,66 +470,6 @@ class Machine:
         if not self.collect:
             raise hazard
         raise Stop
-
-    def diverge(self, f: Frame, step: Step, taken: Any) -> bool:
-        """Split ``f`` at a branch whose lanes disagree; True when ``f`` itself goes on."""
-        meet = self.program.reconverge[step.index]
-        # The predicate's register may change before the sides meet.
-        taken = taken.copy()
-        rest = ~taken if f.m is None else f.m & ~taken
-        sides = [(step.target, taken), (step.index + 1, rest)]
-        going = [(pc, m) for pc, m in sides if pc != meet or meet < 0]
-        if meet == f.rpc or meet < 0:
-            # The parent already waits at the meeting point: lanes that are there just leave this frame.
-            (pc, m), *others = going
-            f.pc = pc
-            f.set_mask(m)
-            for other_pc, other_m in others:
-                if f.parent is not None:
-                    f.parent.children += 1
-                self.ready.append(Frame(f.w, other_pc, other_m, f.rpc, f.parent))
-            return True
-        f.pc = meet
-        if not going:
-            return True
-        f.children = len(going)
-        for pc, m in going:
-            self.ready.append(Frame(f.w, pc, m, meet, f))
-        return False
-
-    def join(self, f: Frame) -> None:
-        """``f`` is at its reconvergence point, or all its lanes have left."""
-        f.ended = True
-        if f.w.gathered:
-            gathering.reconsider(self, f.w)
-        parent = f.parent
-        if parent is None:
-            if not f.w.live.any() and not f.w.done:
-                self.warp_done(f.w)
-            return
-        parent.children -= 1
-        if parent.children == 0:
-            live = f.w.live if parent.m is None else parent.m & f.w.live
-            if not live.any():
-                self.join(parent)
-                return
-            parent.set_mask(None if live.all() else live)
-            self.ready.append(parent)
-
-    def leave(self, f: Frame, m: Any) -> bool:
-        """The lanes ``m`` (None: all of the frame) exit; True when the frame has none left."""
-        w = f.w
-        mine = np.ones(32, bool) if f.m is None else f.m
-        gone = mine if m is None else m
-        w.live = w.live & ~gone
-        left = mine & ~gone
-        if w.gathered:
-            gathering.reconsider(self, w)
-        if left.any():
-            f.set_mask(left)
-            return False
-        self.join(f)
-        return True
 
     def warp_done(self, w: Warp) -> None:
         """All lanes of a warp have exited."""

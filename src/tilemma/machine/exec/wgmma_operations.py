@@ -1,0 +1,391 @@
+"""The wgmma operations of a warpgroup: the decoded form, the group's state, and the asynchronous operation.
+
+The four warps of a warpgroup issue the same operations; the n-th of each is one operation of the warpgroup.  It
+starts when all four have issued it, reads shared memory through its descriptors at any moment until its group is
+waited for, and operations of a warpgroup run in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilemma.dtypes import dtype
+from tilemma.machine import async_access, provenance
+from tilemma.machine import catalogue as hz
+from tilemma.machine.agents import Agent
+from tilemma.machine.async_access import Knowledge
+from tilemma.machine.clocks import NEVER
+from tilemma.machine.decode import Decoder
+from tilemma.machine.exec.matrix import check_metadata
+from tilemma.machine.isa import descriptors, forms, fragments, numerics, sparse
+from tilemma.machine.memory import SHIFT
+from tilemma.machine.state import Cta, Frame, Warp
+from tilemma.machine.syntax import Immediate, Instruction, Register, Vector
+
+_SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
+
+
+class Form:
+    """One decoded ``wgmma.mma_async``: shapes, types, registers, immediates."""
+
+    def __init__(self, d: Decoder) -> None:
+        match = next((x for x in map(_SHAPE.match, d.mods) if x), None)
+        if match is None:
+            d.unsupported("the shape")
+        d.used.add(match[0])
+        self.n, self.k = int(match[1]), int(match[2])
+        self.sparse = d.has("sp")
+        self.satfinite = d.has("satfinite")
+        types = [m for m in d.mods if m in ("f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8", "u8", "s32")]
+        if len(types) != 3:
+            d.unsupported("the types")
+        d.used.update(types)
+        d.only("mma_async", "sync", "aligned")
+        self.td, self.ta, self.tb = types
+        self.bits = dtype(self.ta).bits
+        # A, compressed, has half of K.
+        self.ka = self.k // 2 if self.sparse else self.k
+        operands = list(d.operands)
+        d_items = d.items(operands[0])
+        self.d_rows = np.array([d.dst(x, "b32") for x in d_items])
+        self.d_ids = [d.register_id(x) for x in d_items]
+        need = self.n // 2 // fragments.elements_per_register("f32" if self.td in ("f32", "s32") else "f16")
+        if len(self.d_rows) != need:
+            d.bad(f"D has {len(self.d_rows)} registers, it needs {need}")
+        self.in_registers = isinstance(operands[1], Vector)
+        if self.in_registers:
+            self.a_rows = np.array([d.src(x, "b32") for x in d.items(operands[1])])
+            self.a_ids = [d.register_id(x) for x in d.items(operands[1]) if isinstance(x, Register)]
+            if len(self.a_rows) != 4:
+                d.bad("A in registers has 4")
+            self.a_descriptor = -1
+        else:
+            self.a_ids = []
+            self.a_descriptor = d.src(operands[1], "b64")
+        self.b_descriptor = d.src(operands[2], "b64")
+        self.metadata = self.selector = -1
+        self._accumulators: Any = None
+        if self.sparse:
+            self.metadata, self.selector = d.src(operands[3], "b32"), d.immediate(operands[4])
+            self.a_ids.append(d.register_id(operands[3]))
+            del operands[3:5]
+        scale = operands[3]
+        self.scale_d: Any = scale.value != 0 if isinstance(scale, Immediate) else d.src_pred(scale)
+        if self.scale_d is not False:
+            for register, item in zip(self.d_ids, d_items, strict=True):
+                d.conditional[register] = str(item)
+        rest = [d.immediate(x) for x in operands[4:]]
+        scales, trans = rest[:2], rest[2:]
+        self.scale_a, self.scale_b = scales if len(scales) == 2 else (1, 1)
+        self.a_major: Any = "MN" if trans and not self.in_registers and trans[0] else "K"
+        self.b_major: Any = "MN" if trans and trans[-1] else "K"
+        self._check(d, scales, trans)
+        d.async_registers = frozenset([*self.d_ids, *self.a_ids])
+        self.names = {r: d.program.register_names[r] for r in d.async_registers}
+
+    def _check(self, d: Decoder, scales: list[int], trans: list[int]) -> None:
+        """Refuse a form that the ISA does not have."""
+        verdict = forms.legal_wgmma(
+            self.n, self.k, self.ta, self.tb, self.td, d.program.arch, a_in_registers=self.in_registers,
+            trans_a=trans[0] if len(trans) == 2 else None, trans_b=trans[-1] if trans else None,
+            scale_a=scales[0] if scales else None, scale_b=scales[1] if len(scales) == 2 else None,
+            satfinite=self.satfinite, sparse=self.sparse, selector=self.selector if self.sparse else None,
+        )  # fmt: skip
+        if not verdict:
+            d.refuse(verdict.reason)
+
+    def accumulators(self, rows: int) -> Any:
+        """For each element of D, its place in the warpgroup's register files of ``rows`` registers a warp."""
+        if self._accumulators is None:
+            per = fragments.elements_per_register(self.td)
+            at = fragments.wgmma_fragment(self.n, self.k, "D", self.td)
+            thread, value = np.arange(128)[:, None], np.arange(at[0].shape[1])
+            row = (thread // 32 * rows + self.d_rows[value // per]) * 32 + thread % 32
+            self._accumulators = np.empty((64, self.n), np.int64)
+            self._accumulators[at] = row * per + value % per
+        return self._accumulators
+
+    def scales(self, w: Warp) -> bool:
+        """Whether D is added to (scale-d)."""
+        if isinstance(self.scale_d, bool):
+            return self.scale_d
+        row, negated = self.scale_d
+        return bool(w.v[9][row][0] ^ negated)
+
+
+class Issue:
+    """One warp's part in an operation, for the registers in flight."""
+
+    __slots__ = ("a_ids", "d_ids", "instruction", "serial", "shape")
+
+    def __init__(self, ins: Instruction, serial: int, form: Form) -> None:
+        self.instruction, self.serial = ins, serial
+        self.a_ids, self.d_ids = frozenset(form.a_ids), frozenset(form.d_ids)
+        self.shape = (form.n, form.k, form.td)
+
+    def reads_only(self, register: int) -> bool:
+        return register not in self.d_ids
+
+
+class Group:
+    """The state of one warpgroup."""
+
+    def __init__(self, cta: Cta, number: int) -> None:
+        self.cta, self.number = cta, number
+        self.warps = cta.warps[4 * number : 4 * number + 4]
+        self.operations: dict[int, Operation] = {}
+        # For each committed group, one past its last operation; for each warp, how many it has committed.
+        self.ends: dict[int, int] = {}
+        self.committed = dict.fromkeys([w.index for w in self.warps], 0)
+        self.issued = dict.fromkeys([w.index for w in self.warps], 0)
+        # One for the warpgroup, then one for each of its warps.
+        self.column = cta.cluster.clocks.column(("wgmma", cta.rank, number), 5)
+        self.started = 0
+        # Events of operations that have started and belong to no group yet.
+        self.uncommitted: dict[int, int] = {}
+        self.waiters: list[Frame] = []
+
+    def clock_of(self, serial: int) -> int:
+        """The group that operation ``serial`` belongs to; NEVER while it is not committed."""
+        for number, end in sorted(self.ends.items()):
+            if serial < end:
+                return number
+        return int(NEVER)
+
+
+def group_of(f: Frame, ins: Instruction) -> Group:
+    """The warpgroup of a frame; its four warps must exist."""
+    cta = f.w.cta
+    number = f.w.index // 4
+    found: Group | None = cta.warpgroups.get(number)
+    if found is None:
+        found = cta.warpgroups[number] = Group(cta, number)
+        if len(found.warps) != 4:
+            cta.machine.report(
+                hz.WgmmaNotUniform.at(
+                    f.w.place(ins), what="the last warps of the CTA do not make a whole warpgroup"
+                ),
+                fatal=True,
+            )
+    return found
+
+
+class Operation(Agent):
+    """One wgmma.mma_async of a warpgroup."""
+
+    kind = "wgmma"
+
+    def __init__(self, group: Group, w: Warp, ins: Instruction, form: Form, serial: int) -> None:
+        super().__init__(w, ins)
+        self.group, self.form, self.serial = group, form, serial
+        self.descriptors = self._descriptors(w)
+        self.scale = form.scales(w)
+        self._operands: list[tuple[str, Any, Any]] = []
+        self.there: set[int] = set()
+        self.knowledge: Knowledge | None = None
+        self.finished = False
+
+    @property
+    def actor(self) -> str:
+        return f"warpgroup {self.group.number} of CTA {self.group.cta.index}"
+
+    def _descriptors(self, w: Warp) -> tuple[int, int]:
+        u64 = w.v[6]
+        a = int(u64[self.form.a_descriptor][0]) if self.form.a_descriptor >= 0 else 0
+        return a, int(u64[self.form.b_descriptor][0])
+
+    def before(self) -> Sequence[Agent]:
+        earlier = self.group.operations.get(self.serial - 1)
+        return (earlier,) if earlier is not None and not earlier.finished else ()
+
+    def join(self, f: Frame, ins: Instruction) -> None:
+        """One more warp issues the operation; the fourth starts it."""
+        w = f.w
+        if ins is not self.instruction:
+            self._differ(
+                f,
+                ins,
+                f"warp {w.index} executes another wgmma than warp {self.warp.index} does",
+            )
+        if self._descriptors(w) != self.descriptors or self.form.scales(w) != self.scale:
+            self._differ(
+                f, ins, f"warp {w.index} has other descriptors or another scale-d than warp {self.warp.index}"
+            )
+        clocks = w.cta.cluster.clocks
+        mine = Knowledge(
+            clocks.seen[w.first : w.first + 32].max(axis=0), clocks.fenced[w.first : w.first + 32].max(axis=0)
+        )
+        if self.knowledge is None:
+            self.knowledge = mine
+        else:
+            # All four warps must know that the operands are there.
+            n = len(self.knowledge.seen)
+            self.knowledge.seen = np.minimum(self.knowledge.seen, mine.seen[:n])
+            self.knowledge.fenced = np.minimum(self.knowledge.fenced, mine.fenced[:n])
+        self.there.add(w.index)
+        if len(self.there) == 4:
+            self.start(f)
+
+    def _differ(self, f: Frame, ins: Instruction, what: str) -> None:
+        f.w.cta.machine.report(
+            hz.WgmmaNotUniform.at(f.w.place(ins), other=self.warp.place(self.instruction), what=what), fatal=True
+        )
+
+    def operands(self) -> list[tuple[str, Any, Any]]:
+        """(letter, descriptor, element addresses [rows, k]) of the operands in shared memory."""
+        form, out = self.form, self._operands
+        if out:
+            return out
+        if not form.in_registers:
+            out.append(
+                ("A", self.descriptors[0], addresses(self.descriptors[0], 64, form.ka, form.bits, form.a_major))
+            )
+        out.append(
+            ("B", self.descriptors[1], addresses(self.descriptors[1], form.n, form.k, form.bits, form.b_major))
+        )
+        return out
+
+    def start(self, f: Frame) -> None:
+        """All four warps are there: check the operands and hand over to the tensor core."""
+        cta, form, group = self.group.cta, self.form, self.group
+        machine, events = cta.machine, cta.cluster.events
+        ins, w = self.instruction, f.w
+        size = form.bits // 8
+        assert self.knowledge is not None
+        clock = group.clock_of(self.serial)
+        self.event = events.new(group.column, clock, w.access("wgmma", ins), unordered=True)
+        if clock == NEVER:
+            group.uncommitted[self.serial] = self.event
+        for letter, raw, at in self.operands():
+            rows, major = (64, form.a_major) if letter == "A" else (form.n, form.b_major)
+            k = form.ka if letter == "A" else form.k
+            problems = admissible(raw, rows, k, form.bits, major, cta.shared.limit)
+            if problems:
+                machine.report(
+                    hz.InadmissibleDescriptor.at(
+                        w.place(ins), operand=letter, descriptor=raw, problem=problems[0],
+                        advice="PTX ISA, \"Strides\" and \"Canonical Layouts\", say which strides a layout uses",
+                    ),
+                    fatal=any("beyond" in p for p in problems),
+                )  # fmt: skip
+            units = chunks(at, size, major)
+            what = f"wgmma operand {letter}"
+            async_access.async_read(
+                w, ins, cta, units[0], units[1], self.knowledge, self.event, ("wgmma", group.number), what
+            )
+            self._swizzles(w, letter, raw, at)
+        # Compressed A skips columns of K: only dense operands are tiles.
+        if provenance.wanted(w, ins):
+            dense = [(letter, at) for letter, _, at in self.operands() if letter == "B" or not form.sparse]
+            provenance.check_wgmma(w, ins, cta, dense)
+        group.started += 1
+        machine.issue(self)
+        waiters, group.waiters = group.waiters, []
+        for waiting in waiters:
+            machine.wake(waiting)
+
+    def _swizzles(self, w: Warp, letter: str, raw: int, at: Any) -> None:
+        """The tensor map that wrote the tile and the descriptor that reads it must have the same swizzle."""
+        cta = self.group.cta
+        first = cta.shared.writer[int(at.flat[0])]
+        event = cta.cluster.events.of(int(first)) if first > 0 else None
+        if event is None or event.kind != "tma":
+            return
+        reader = descriptors.decode(raw).swizzle
+        if event.detail != reader:
+            cta.machine.report(
+                hz.SwizzleMismatch.at(
+                    w.place(self.instruction), other=event.place, operand=letter,
+                    reader=f"{reader} B" if reader else "none",
+                    writer=f"{event.detail} B" if event.detail else "none",
+                )
+            )  # fmt: skip
+
+    def complete(self) -> None:
+        """Multiply: operands as they are in shared memory now."""
+        form, cta, group = self.form, self.group.cta, self.group
+        self.finished = True
+        size = form.bits // 8
+        values = {}
+        for letter, _, at in self.operands():
+            name = form.ta if letter == "A" else form.tb
+            values[letter] = elements(cta.shared.words[size][at >> SHIFT[size]], name)
+        warps = slice(4 * group.number, 4 * group.number + 4)
+        file = cta.registers["32"]
+        if form.in_registers:
+            regs = np.ascontiguousarray(file[warps, form.a_rows].transpose(0, 2, 1)).reshape(128, -1)
+            tile = np.empty((64, form.ka), np.float64)
+            tile[fragments.wgmma_fragment(form.n, form.ka, "A", form.ta)] = fragments.unpack(regs, form.ta)
+            values["A"] = tile
+        a, b = values["A"].astype(np.float64), values["B"].astype(np.float64)
+        if form.scale_a != 1:
+            a *= form.scale_a
+        if form.scale_b != 1:
+            b *= form.scale_b
+        held = file[warps].reshape(-1)
+        accumulators, at = held.view(dtype(form.td).numpy), form.accumulators(file.shape[1])
+        total = accumulators.take(at) if self.scale else np.zeros((64, form.n))
+        if form.sparse:
+            fields = sparse.metadata_fields(
+                file[warps, form.metadata].reshape(128), form.k, form.ta, form.selector
+            )
+            check_metadata(self.warp.root, self.instruction, fields, form.ta, ordered=False)
+            columns = sparse.stored_columns(fields, form.ta)
+            result = sparse.sparse_mma(a, columns, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
+        else:
+            result = numerics.product(a, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
+        accumulators.put(at, result)
+        group.operations.pop(self.serial, None)
+
+
+_addresses: dict[Any, Any] = {}
+
+
+def addresses(raw: int, rows: int, k: int, bits: int, major: Any) -> Any:
+    """Element addresses of an operand [rows, k], remembered relative to the swizzle pattern's start."""
+    pattern = (raw & 0x3F) << 4
+    key = (raw & ~0x3FFF, pattern, rows, k, bits, major)
+    found = _addresses.get(key)
+    start = (raw & 0x3FFF) << 4
+    if found is None:
+        if len(_addresses) > 4096:
+            _addresses.clear()
+        full = descriptors.operand_addresses(descriptors.decode(raw), rows, k, bits, major)
+        found = _addresses[key] = full - (start - pattern)
+    return found + (start - pattern)
+
+
+_admissible: dict[Any, Any] = {}
+
+
+def admissible(raw: int, rows: int, k: int, bits: int, major: Any, limit: int) -> list[str]:
+    """Why the descriptor is not admissible, remembered."""
+    key = (raw, rows, k, bits, major, limit)
+    if key not in _admissible:
+        if len(_admissible) > 65536:
+            _admissible.clear()
+        _admissible[key] = descriptors.problems(descriptors.decode(raw), rows, k, bits, major, limit)
+    return list(_admissible[key])
+
+
+def chunks(at: Any, size: int, major: Any) -> tuple[Any, int]:
+    """The 16-byte units behind element addresses: the contiguous dimension is K or M/N."""
+    per = 16 // size
+    lines = at if major == "K" else at.T
+    if lines.shape[1] % per == 0:
+        first = lines[:, ::per]
+        if not (first & 15).any():
+            return np.ascontiguousarray(first), 16
+    return np.ascontiguousarray(at), size
+
+
+def elements(words: Any, name: str) -> Any:
+    """Memory words as the values of a type."""
+    t = dtype(name)
+    if t.name == "tf32":
+        return (words & np.uint32(0xFFFFE000)).view(np.float32)
+    return words.view(t.numpy)

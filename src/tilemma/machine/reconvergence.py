@@ -1,0 +1,77 @@
+"""Divergent control flow: a frame for each side of a branch, and the frame's end at its reconvergence point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilemma.machine import gathering
+from tilemma.machine.program import Step
+from tilemma.machine.state import Frame
+
+if TYPE_CHECKING:
+    from tilemma.machine.scheduler import Machine
+
+
+def diverge(machine: Machine, f: Frame, step: Step, taken: Any) -> bool:
+    """Split ``f`` at a branch whose lanes disagree; True when ``f`` itself goes on."""
+    meet = machine.program.reconverge[step.index]
+    # The predicate's register may change before the sides meet.
+    taken = taken.copy()
+    rest = ~taken if f.m is None else f.m & ~taken
+    sides = [(step.target, taken), (step.index + 1, rest)]
+    going = [(pc, m) for pc, m in sides if pc != meet or meet < 0]
+    if meet == f.rpc or meet < 0:
+        # The parent already waits at the meeting point: lanes that are there just leave this frame.
+        (pc, m), *others = going
+        f.pc = pc
+        f.set_mask(m)
+        for other_pc, other_m in others:
+            if f.parent is not None:
+                f.parent.children += 1
+            machine.ready.append(Frame(f.w, other_pc, other_m, f.rpc, f.parent))
+        return True
+    f.pc = meet
+    if not going:
+        return True
+    f.children = len(going)
+    for pc, m in going:
+        machine.ready.append(Frame(f.w, pc, m, meet, f))
+    return False
+
+
+def join(machine: Machine, f: Frame) -> None:
+    """``f`` is at its reconvergence point, or all its lanes have left."""
+    f.ended = True
+    if f.w.gathered:
+        gathering.reconsider(machine, f.w)
+    parent = f.parent
+    if parent is None:
+        if not f.w.live.any() and not f.w.done:
+            machine.warp_done(f.w)
+        return
+    parent.children -= 1
+    if parent.children == 0:
+        live = f.w.live if parent.m is None else parent.m & f.w.live
+        if not live.any():
+            join(machine, parent)
+            return
+        parent.set_mask(None if live.all() else live)
+        machine.ready.append(parent)
+
+
+def leave(machine: Machine, f: Frame, m: Any) -> bool:
+    """The lanes ``m`` (None: all of the frame) exit; True when the frame has none left."""
+    w = f.w
+    mine = np.ones(32, bool) if f.m is None else f.m
+    gone = mine if m is None else m
+    w.live = w.live & ~gone
+    left = mine & ~gone
+    if w.gathered:
+        gathering.reconsider(machine, w)
+    if left.any():
+        f.set_mask(left)
+        return False
+    join(machine, f)
+    return True
