@@ -186,9 +186,9 @@ def attacks(text: str, flags: int) -> Iterator[Callable[[int], str]]:
 def seconds(work: Callable[[], object], times: int) -> float:
     best = float("inf")
     for _ in range(times):
-        start = time.perf_counter()
+        start = time.thread_time()
         work()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.thread_time() - start)
     return best
 
 

@@ -36,22 +36,26 @@ def atom_of(kernel, arch):
 
 
 @pytest.mark.parametrize(
-    ("make", "arch", "atom"),
+    ("make", "arch", "kind", "accumulator"),
     [
-        (listing1, "sm_80", "SM80_16x8x16_F16F16F16F16_TN"),
-        (listing1, "sm_90a", "SM80_16x8x16_F16F16F16F16_TN"),
-        (listing2, "sm_90a", "SM90_64x64x16_F16F16F16_SS"),
-        (listing2, "sm_90", "SM80_16x8x16_F16F16F16F16_TN"),
-        (listing3, "sm_90a", "SM90_64x64x16_F32F16F16_SS"),
-        (listing3, "sm_80", "SM80_16x8x16_F32F16F16F32_TN"),
-        (lambda: listing3(dtype=dtypes.bf16), "sm_90a", "SM90_64x64x16_F32BF16BF16_SS"),
-        (lambda: listing3(wn=256), "sm_90a", "SM90_64x256x16_F32F16F16_SS"),
-        (lambda: listing3(wn=192), "sm_90a", "SM90_64x192x16_F32F16F16_SS"),
-        (lambda: listing3(wn=72), "sm_90a", "SM90_64x72x16_F32F16F16_SS"),
+        (listing1, "sm_80", "mma.sync", dtypes.f16),
+        (listing1, "sm_90a", "mma.sync", dtypes.f16),  # a single warp
+        (listing2, "sm_90a", "wgmma", dtypes.f16),
+        (listing2, "sm_90", "mma.sync", dtypes.f16),  # wgmma needs sm_90a
+        (listing3, "sm_90a", "wgmma", dtypes.f32),
+        (listing3, "sm_80", "mma.sync", dtypes.f32),
+        (lambda: listing3(dtype=dtypes.bf16), "sm_90a", "wgmma", dtypes.f32),
+        *((lambda n=n: listing3(wn=n), "sm_90a", "wgmma", dtypes.f32) for n in (72, 192, 256)),
     ],
 )
-def test_instructions(make, arch, atom):
-    assert atom_of(make(), arch) == atom
+def test_instructions(make, arch, kind, accumulator):
+    """wgmma for warpgroups on sm_90a, as wide as the tile; the types are those of the program."""
+    kernel = chosen(make(), arch)
+    (m,) = find(kernel, Mma)
+    atom, plans = catalogue[m.atom], {f.name: f.plan for f in find(kernel, DeclareFragment)}
+    assert (atom.kind, atom.c.dtype) == (kind, accumulator)
+    if kind == "wgmma":
+        assert atom.shape[1] == plans["mc"].shape[1]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -90,7 +94,7 @@ def test_ldmatrix_turns_what_is_stored_the_other_way(contract):
 def test_an_odd_number_of_matrices_is_loaded_one_by_one():
     kernel = chosen(one_multiply(a=(16, 8), b=(8, 8), level=GROUP), "sm_80")
     (m,) = find(kernel, Mma)
-    assert m.atom.startswith("SM80_16x8x8_")
+    assert catalogue[m.atom].shape == (16, 8, 8)
     plans = {load.fragment.name: load.plan.atom for load in find(kernel, Load)}
     assert plans == {"ma": "SM75_U32x2_LDSM_N", "mb": "SM75_U32x1_LDSM_N"}
 
@@ -112,10 +116,11 @@ def test_a_source_that_changes_goes_through_registers():
                 b.mma(Contract.ROW_ROW, mc, ma, mb)
         return b.finish()
 
-    assert atom_of(kernel("a"), "sm_90a") == "SM90_64x64x16_F32F16F16_RS"
+    read = catalogue[atom_of(kernel("a"), "sm_90a")]
+    assert read.kind == "wgmma" and read.a.layout is not None  # in registers
     log = []
     (m,) = find(chosen(kernel("b"), "sm_90a", log), Mma)
-    assert m.atom == "SM80_16x8x16_F32F16F16F32_TN"
+    assert catalogue[m.atom].kind == "mma.sync"
     assert any("not wgmma" in d.text and "written" in d.text for d in log)
 
 
@@ -136,7 +141,7 @@ def test_operands_in_global_memory():
         b.mma(Contract.ROW_ROW, mc, b.load("ma", tile), b.load("mb", tile))
     kernel = chosen(b.finish(), "sm_90a")
     assert {load.plan.method for load in find(kernel, Load)} == {"global"}
-    assert find(kernel, Mma)[0].atom.startswith("SM80")
+    assert catalogue[find(kernel, Mma)[0].atom].kind == "mma.sync"
 
 
 @pytest.mark.parametrize(
