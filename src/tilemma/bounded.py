@@ -1,4 +1,4 @@
-"""A dictionary that forgets its oldest entries."""
+"""A dictionary of bounded size that drops its oldest entries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class Bounded(dict[K, V]):
-    """At most ``capacity`` entries: a new one takes the place of the oldest."""
+    """At most ``capacity`` entries: a new one replaces the oldest."""
 
     __slots__ = ("capacity",)
 

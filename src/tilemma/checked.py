@@ -70,7 +70,7 @@ def instance(wanted: str, *types: type) -> Condition:
 
 
 def optional(condition: Condition) -> Condition:
-    """None, or what ``condition`` wants."""
+    """None, or a value that satisfies ``condition``."""
     return Condition(
         f"{condition.wanted}, or None",
         lambda v: v is None or condition.has_type(v),

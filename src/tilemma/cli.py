@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 
 def guarded(function: F) -> F:
-    """Errors of the family are printed (as JSON when asked for) and become the exit status; so do warnings."""
+    """Print errors of the family (as JSON with --json) and convert them to the exit status; print warnings too."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:

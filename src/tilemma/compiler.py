@@ -88,7 +88,7 @@ def events_end(draft: Draft) -> Decision | None:
     except TilemmaError:
         raise
     except Exception as e:
-        # It reports mistakes of the program, and its own is none of these.
+        # The simulation reports errors of the program; an internal error of its own must not replace them.
         text = f"not simulated, because of an internal error of tilemma: {type(e).__name__}: {e}"
         return Decision("event simulation", "events", text, warning=True, span=draft.source.span)
     shapes = [dict(shape) for shape in found.shapes]
@@ -107,7 +107,7 @@ class Compiled:
     """A kernel compiled for one architecture and one set of facts; later stages run when asked for.
 
     ``source`` is the tile IR as the front end gave it, ``decided`` the same with every decision filled in, not
-    yet verified.  ``seconds`` collects the time of each stage.  Nothing is given out before it has been checked.
+    yet verified.  ``seconds`` collects the time of each stage.  Every result is checked before it is returned.
     """
 
     source: t.Kernel

@@ -6,7 +6,7 @@
     tCrA = mma.thr_slice(0).fragment_A(tCsA)     # (_1,_2,_4,_3):(_0,_64,_256,_1024), in units of 16 bytes
 
 Layouts are of element offsets.  A partition's modes are (values of one instruction, repetitions along the
-first dimension, along the second, whatever modes came behind, such as pipeline stages).
+first dimension, along the second, then any further modes, such as pipeline stages).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AXES = {"A": "MK", "B": "NK", "C": "MN"}
 _ATOM = instance("a multiplying instruction of `tilemma.atoms`", MmaAtom)
 _LETTER = one_of(*_AXES)
 _TILE = integers(0, LARGEST, 3)
-# A tile whose elements are listed one by one.
+# A tile with a coordinate table of all elements.
 _LISTED = integers(1, 1 << 10, 3)
 _TENSOR = Condition(
     f"{LAYOUT.wanted}, of two modes or more",
@@ -265,7 +265,7 @@ class ThrMMA:
 
 @checked(atom=_ATOM, operand=instance("an operand of the instruction", Operand))
 def thread_value(atom: MmaAtom, operand: Operand) -> Any:
-    """CuTe's (thread, value) layout, also of operands in shared memory: there all threads see everything."""
+    """CuTe's (thread, value) layout; for operands in shared memory every thread sees all elements."""
     if operand.layout is not None:
         return operand.layout
     rows, cols = operand.shape

@@ -1,6 +1,6 @@
 """Every element type once: bits, format, NumPy type, PTX names, legal accumulators.
 
-What other places say of a type is derived from its entry: the type of an arithmetic result (`promote`), its name
+Other properties of a type derive from its entry: the type of an arithmetic result (`promote`), its name
 in array libraries, its DLPack code, the data type of a tensor map, the rounding errors of `tilemma.testing`.
 """
 
@@ -85,7 +85,7 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one element in memory; an error of ours for types below a byte."""
+        """Bytes of one element in memory; asserts that the type is not narrower than a byte."""
         assert self.bits % 8 == 0, f"{self.name} has no whole number of bytes"
         return self.bits // 8
 
@@ -101,7 +101,7 @@ class DType:
 
     @property
     def library_name(self) -> str:
-        """What NumPy, torch, CuPy and JAX call the type of its elements, such as ``bfloat16``."""
+        """The name of the element type in NumPy, torch, CuPy and JAX, such as ``bfloat16``."""
         return self.numpy.name
 
     @property

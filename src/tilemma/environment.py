@@ -1,7 +1,7 @@
-"""What a traced function reads from outside: globals, closure cells, attributes of modules and objects.
+"""The outside values that a traced function reads: globals, closure cells, attributes of modules and objects.
 
 Tracing runs a kernel's function as ordinary Python, so its IR depends on every value that the function, and the
-functions that it calls, read by name.  `Environment` finds these names in the bytecode, once, and tells cheaply
+functions that it calls, read by name.  `Environment` finds these names in the bytecode, once, and tests cheaply
 whether one of them has another value now.  `docs/architecture.md` (*Caches*) states the rule.
 
 Names whose values cannot change by themselves (numbers, text, functions, modules, classes) are compared by
@@ -28,7 +28,7 @@ import numpy as np
 from tilemma.forking import ForkSafeLock
 
 _PACKAGE = __name__.split(".")[0]
-# Where the standard library and installed packages are: what they do is taken to stay the same.
+# Folders of the standard library and of installed packages, whose behaviour is assumed constant.
 _INSTALLED = (os.path.dirname(os.__file__), *site.getsitepackages())
 _SCALARS = (bool, int, str, bytes, complex, type(None), type(...), range, slice)
 _MISSING = object()
@@ -43,7 +43,7 @@ _GLOBALS, _VARIABLES, _ATTRIBUTES = (
     )
 )
 
-# The objects of the structure whose content is being looked at, by address.
+# The objects whose content is being computed, by address (recursive structures).
 _looking = threading.local()
 
 
@@ -53,7 +53,7 @@ _homes: set[str] = set()
 
 @functools.cache
 def _is_foreign(module: str) -> bool:
-    """Whether the module is ours, of the standard library, or of an installed package without kernels."""
+    """Whether the module is tilemma's, of the standard library, or of an installed package without kernels."""
     package = module.split(".")[0]
     if package == _PACKAGE or module in ("builtins", ""):
         return True
@@ -75,7 +75,7 @@ def _adopt(module: str) -> None:
 
 
 def _own_function(f: Any) -> bool:
-    """Whether ``f`` is a Python function of the program, whose own reads matter."""
+    """Whether ``f`` is a Python function of the program, whose own reads are tracked."""
     return isinstance(f, FunctionType) and not _is_foreign(f.__module__ or "")
 
 
@@ -100,7 +100,8 @@ def content(value: Any) -> Hashable:
 
 
 def _guarded(value: Any, look: Callable[[Any], Hashable]) -> Hashable:
-    """``look(value)``, once for each object in a structure; inside itself it is only named."""
+    """``look(value)``, once for each object in a structure; a recursive occurrence is represented by its
+    position."""
     state = _looking.__dict__
     outermost = "seen" not in state
     seen: dict[int, Hashable] = state.setdefault("seen", {})
@@ -133,7 +134,7 @@ def _compound(value: Any) -> Hashable:
         return kind, _identity(value)
     slots = [n for k in kind.__mro__ for n in _names(k.__dict__.get("__slots__", ()))]
     attributes = {n: getattr(value, n) for n in slots if hasattr(value, n)} | getattr(value, "__dict__", {})
-    # Without an `==` of its own an object is told from another one with the same attributes.
+    # An object without its own `==` is distinguished from another one with the same attributes.
     itself = _identity(value) if getattr(kind, "__eq__", None) is object.__eq__ else None
     return kind, _class_content(kind), content(attributes), itself
 
@@ -143,7 +144,7 @@ def _names(slots: Any) -> tuple[str, ...]:
 
 
 def _identity(value: Any) -> Hashable:
-    """The object itself: what stands for one must not be found again for a later one at its address."""
+    """The object itself as a key that keeps it alive: no later object can have its address."""
     try:
         hash(value)
     except TypeError:
@@ -165,7 +166,7 @@ def _members(kind: type) -> Hashable:
 
 
 def _plain(attribute: Any) -> Any:
-    """The functions behind a class's attribute."""
+    """The functions that a class's attribute wraps."""
     if isinstance(attribute, (staticmethod, classmethod)):
         return attribute.__func__
     if isinstance(attribute, property):
@@ -184,7 +185,7 @@ class _Reads:
         self.changing: dict[int, Any] = {}
 
     def function(self, f: FunctionType) -> None:
-        """``f`` with all that it reads."""
+        """Add ``f`` and all its reads."""
         if id(f) in self.functions:
             return
         self.functions[id(f)] = f
@@ -295,12 +296,13 @@ def _loaded(code: CodeType) -> tuple[tuple[str, bool, tuple[str, ...]], ...]:
 
 
 def _getter(names: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives the values of ``names``, and the first once more: with one name `itemgetter` gives no tuple."""
+    """A function that returns the values of ``names``, and the first once more: `itemgetter` of one name is no
+    tuple."""
     return itemgetter(*(all_of_them := tuple(names)), *all_of_them[:1])
 
 
 class Environment:
-    """What ``function``, and the ``constants`` given to it, read from outside."""
+    """The outside values that ``function``, and the ``constants`` given to it, read."""
 
     def __init__(self, function: FunctionType, constants: Iterable[Any] = ()) -> None:
         _adopt(function.__module__ or "")
@@ -327,7 +329,7 @@ class Environment:
         return self.version if self.unchanged() else self._look()
 
     def accept(self) -> None:
-        """What has changed since `key`, tracing itself has changed: it belongs to the same number."""
+        """Assign the changes that tracing itself made since `key` to the same number."""
         if self.version >= 0 and not self.unchanged():
             self._look(self.version)
 
@@ -375,7 +377,7 @@ class Environment:
 def _comparison(
     reads: _Reads, codes: list[tuple[FunctionType, CodeType]], changing: list[tuple[Any, Hashable]]
 ) -> Callable[[], bool]:
-    """A function that compares all that was read with what is there now; it runs before every call."""
+    """A function that compares all values that were read with the present ones; it runs before every call."""
     numbers = (bool, int, float, complex)
     named = list(reads.namespaces.values())
     others = [(names, {n: x for n, x in read.items() if type(x) not in numbers}) for names, read in named]
@@ -421,5 +423,5 @@ def _doubled(read: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 _KEPT = "__tilemma_environment__"
-# States that an environment tells apart from each other; the oldest is forgotten first.
+# Versions that an environment distinguishes; the oldest is dropped first.
 _VERSIONS = 256

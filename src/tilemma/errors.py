@@ -45,14 +45,14 @@ def is_text_source(span: Span | None) -> bool:
 
 
 def spelled(span: Span | None, croqtile: str, python: str) -> str:
-    """What belongs into advice on the program at ``span``: one spelling for each language."""
+    """Advice for the program at ``span``: one spelling for each language."""
     return croqtile if span is None or is_text_source(span) else python
 
 
 def source_line(file: str, line: int) -> str | None:
     """Line ``line`` (from 1) of ``file``, without its newline; None when it cannot be had.
 
-    The name may come from PTX that somebody else wrote: see `_may_be_shown`.
+    The name may come from untrusted PTX: see `_may_be_shown`.
     """
     if file in _SOURCES:
         lines = _SOURCES[file].split("\n")
@@ -199,7 +199,7 @@ class TilemmaError(Exception):
     def render(self) -> str:
         """The error as text: headline, place with a caret, expectation, remedy, refusals, notes.
 
-        Text from outside is in it: what a terminal would obey is escaped (see `visible`).
+        It contains untrusted text: control characters for terminals are escaped (see `visible`).
         """
         lines = [f"error[{self.code}]: {self.message}"]
         if self.span is not None:
@@ -251,7 +251,7 @@ class CompileError(TilemmaError):
 
 
 class FrontEndFailure(CompileError):
-    """``cause`` is what went wrong inside, with its traceback."""
+    """``cause`` is the internal exception, with its traceback."""
 
     code = "front-end-failure"
     found = "tilemma failed while it read this: {what}"
@@ -312,7 +312,8 @@ def excerpt(span: Span) -> list[str]:
 
 
 def _around(before: str, marked: str, after: str, most: int) -> tuple[str, str, str]:
-    """A line in three parts, cut to about ``most`` characters: the start of what is marked, and its neighbours."""
+    """A line in three parts, cut to about ``most`` characters: before the marked range, the range, and after
+    it."""
     if len(before) + len(marked) + len(after) <= most + 20:
         return before, marked, after
     if len(marked) > most // 2:
@@ -352,7 +353,7 @@ def print_from_program(text: str) -> None:
 
 
 class SourceWarning(UserWarning):
-    """A kernel's text is not what it looks like."""
+    """Characters of a kernel's text are displayed in another order than they are read."""
 
 
 def warn_of_direction(file: str, text: str, first: int = 1) -> None:
@@ -371,7 +372,7 @@ def warn_of_direction(file: str, text: str, first: int = 1) -> None:
 
 
 def nearest(name: str, known: Sequence[str]) -> str | None:
-    """The member of ``known`` most like ``name``, or None when none is close."""
+    """The member of ``known`` most similar to ``name``, or None when none is close."""
     if not isinstance(name, str):
         return None
     import difflib

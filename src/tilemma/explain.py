@@ -1,6 +1,6 @@
-"""The plan of a compiled kernel: which instructions, how tiles are cut, where everything lies, and why.
+"""The plan of a compiled kernel: instructions, tiling, layouts, copies, synchronisation, and the reasons.
 
-Read off the decided tile IR, never remembered from the passes, so that it cannot disagree with the code.
+It is read from the decided tile IR, not recorded by the passes, so that it cannot disagree with the code.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Explanation:
         lines.append(f"  synchronisation: {inserted or 'none needed'}")
         lines += [f"  {d.subject} {d.text}" for d in self.decisions if d.pass_name == "event simulation"]
         lines += [f"  warning: {w}" for w in self.warnings]
-        # What stands in several places of a program, or is done ahead for the next turn, is said once.
+        # An entry that occurs several times in a program, such as in a peeled iteration, is printed once.
         lines = list(dict.fromkeys(lines))
         if limit is not None and len(lines) > limit:
             lines = [*lines[: limit - 1], f"  ... {len(lines) - limit + 1} lines more: tilemma explain"]

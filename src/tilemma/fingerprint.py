@@ -1,4 +1,4 @@
-"""The compiler's fingerprint: a hash of all that decides what it generates, for the keys of the caches on disk."""
+"""The compiler's fingerprint: a hash of all inputs of code generation, for the keys of the caches on disk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kept_content(*folders: tuple[str, tuple[str, ...]]) -> str:
 
     Size and time of modification do not identify a content: an image or an archive may set times, and a shared
     cache outlives both.  The system sets the time of the last change of state (POSIX, st_ctime) itself, to parts
-    of a second.  File systems that take it from an image have whole seconds; nothing is kept of their files, nor
+    of a second.  File systems that take it from an image have whole seconds; no hash is kept of their files, nor
     of files that changed so recently that another change might have the same time.
     """
     now = time.time_ns()

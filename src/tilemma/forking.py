@@ -1,8 +1,8 @@
-"""What a fork must not find in the middle of something: locks, and the pause of garbage collection.
+"""Locks and pauses of garbage collection that survive a fork.
 
-A child has only the thread that forked.  A lock that another thread held would never be released in it, nor would
-garbage collection go on, nor an import that another thread had begun.  So a fork waits a while for other threads
-to finish compiling, and the child starts with locks of its own.
+A child process has only the thread that forked.  A lock held by another thread would never be released in it,
+garbage collection would stay paused, and an import begun by another thread would never end.  A fork therefore
+waits a while for other threads to finish compiling, and the child starts with new locks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ForkSafeLock:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        # Threads that are inside, outermost first: one, as often as it has entered.
+        # The threads that hold the lock, outermost first: one thread, once for each entry.
         self._owner: list[int] = []
         _locks.add(self)
 
@@ -88,7 +88,7 @@ def collection_paused() -> Iterator[None]:
 
 
 def _before() -> None:
-    # A child of a thread that itself compiles cannot wait: what it waits for may wait for it.
+    # A child of a thread that itself compiles must not wait: the other thread may wait for it.
     if threading.get_ident() not in _pauses.threads:
         with _pauses.changed:
             _pauses.changed.wait_for(lambda: not _pauses.others(), timeout=WAIT)

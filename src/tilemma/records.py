@@ -1,4 +1,4 @@
-"""Records: dataclasses, frozen if not said otherwise, that cost little to make and to fill.
+"""Records: dataclasses, frozen by default, whose classes and instances are cheap to create.
 
 `dataclasses` compiles six methods for each frozen class, which takes half a millisecond; there are some three
 hundred classes.  Here ``__init__`` alone is compiled for a class, and fills slots directly.
@@ -52,7 +52,8 @@ def _methods(cls: type[Any], frozen: bool, eq: bool) -> dict[str, Callable[..., 
 
 
 def _initialiser(cls: type[Any], frozen: bool) -> Callable[..., None]:
-    """``__init__``; what is frozen has its slots filled through their descriptors, quicker than by name."""
+    """``__init__``; the slots of frozen records are set through their descriptors, which is faster than by
+    name."""
     scope: dict[str, Any] = {"MISSING": MISSING, "set_attribute": object.__setattr__}
     ordered, named, body = ["self"], list[str](), list[str]()
     for f in fields(cls):
@@ -84,7 +85,7 @@ def _initialiser(cls: type[Any], frozen: bool) -> Callable[..., None]:
 
 def _comparison(names: Sequence[str]) -> tuple[Callable[..., Any], Callable[..., int]]:
     """``__eq__`` and ``__hash__`` by the attributes called ``names``."""
-    # Of a single name `attrgetter` gives the value, of none it is refused: the class stands in.
+    # `attrgetter` of one name returns the value itself and of none fails: the class is appended.
     values = attrgetter(*names, *["__class__"] * (2 - len(names)))
 
     def equal(self: Any, other: object) -> Any:

@@ -59,7 +59,7 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def trace_in(error: BaseException, file: str) -> str:
-    """The lines of ``file`` and of what it calls that led to ``error``."""
+    """The traceback of ``error`` from the first line of ``file`` on."""
     frames = traceback.extract_tb(error.__traceback__)
     start = next((i for i, frame in enumerate(frames) if frame.filename == file), len(frames) - 1)
     return "".join(traceback.format_list(frames[start:])).rstrip()

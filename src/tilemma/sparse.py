@@ -54,8 +54,8 @@ def prune(x: Any) -> Any:
 def compress(x: Any, metadata: str = "u32") -> Sparse:
     """The stored half of ``x`` [M, K], and its metadata in words of u8, u16 or u32.
 
-    Raises WrongArgument where ``x`` does not have the pattern (`prune` gives it), or K is no multiple of what a
-    word describes.
+    Raises WrongArgument where ``x`` does not have the pattern (`prune` gives it), or K is no multiple of the
+    elements that one word describes.
     """
     if metadata not in _WORDS:
         raise WrongArgument(

@@ -1,4 +1,4 @@
-"""What "right" means: float64 references, the error bound, random inputs, guarded arrays, differential runs.
+"""Float64 references, the error bound of a correct kernel, random inputs, guarded arrays, differential runs.
 
 Everything in this project that says "within the bound" means `error_bound`, and everything that is random
 comes from `random_array`.  Both are meant for your own tests too::
@@ -36,7 +36,7 @@ class NotComparable(LaunchError, TypeError):
 
 
 def _explained(function: _F) -> _F:
-    """What Python or NumPy say of arguments that do not fit becomes an error of the family."""
+    """Errors that Python or NumPy raise for unfit arguments become errors of the family."""
 
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
@@ -77,8 +77,8 @@ def half_ulp(magnitude: F64, dtype: str | DType) -> F64:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A function applied to each element: its float64 value, its Lipschitz constant, and what an evaluation
-    in f32 may be off by, as a share of |x| (for functions that tend to x or to 0)."""
+    """A function applied to each element: its float64 value, its Lipschitz constant, and the largest error of an
+    evaluation in f32, relative to |x| (for functions that tend to x or to 0)."""
 
     value: Callable[[F64], F64]
     lipschitz: float
@@ -174,7 +174,7 @@ def grain_of(x: Any) -> float:
 
 
 def _growth(unit: float, steps: float) -> float:
-    """(1 + unit)^steps - 1: what ``steps`` relative errors of at most ``unit`` grow to."""
+    """(1 + unit)^steps - 1: the bound on ``steps`` accumulated relative errors of at most ``unit``."""
     return math.expm1(steps * math.log1p(unit))
 
 
@@ -229,7 +229,7 @@ def error_bound(
     accumulator's type, ``out`` that of the stored result.  ``c`` and ``bias`` broadcast against [M, N].
     ``operands`` is the type the hardware multiplies in: default that of ``a``; "tf32" for f32 arrays
     multiplied as tf32.  Returns float64 [M, N].  A correct kernel never exceeds it, in whatever order it
-    adds; where it is infinite (overflow is possible) nothing is claimed.
+    adds; where it is infinite (overflow is possible) every result is accepted.
 
     **Accumulation.**  Write S = sum_k |a_mk| |b_kn|: every partial sum, in any order, is at most S (times
     1 + the relative error made so far).
@@ -250,7 +250,7 @@ def error_bound(
       may cut the bits it does not read.
     - Where every product is a multiple of some g and S < 2^24 g (f16: 2^11 g, fp8: 2^13 g), nothing is lost
       at all: inputs of small integers make an exact test.
-    - Integers are exact below 2^31; beyond, they wrap and nothing is claimed.
+    - Integers are exact below 2^31; beyond, they wrap and every result is accepted.
     - n errors of u compound to (1 + u)^n - 1.  Below 2^-126 everything may be flushed: (K + 1) 2^-126.
 
     **Epilogue**, in f32 (f64 for f64): each of the at most five operations rounds by 2^-24 of the largest
@@ -300,7 +300,7 @@ def _epilogue(
         error = f.lipschitz * error + f.evaluation * (np.abs(value) + error)
         value = f.value(value)
     bound = _stored(value, error, acc, out, plain)
-    # 0 * infinity: an accumulator that may overflow, and nothing is claimed.
+    # 0 * infinity: an accumulator that may overflow; every result is accepted.
     return np.where(np.isinf(error) | (np.isnan(bound) & np.isfinite(value)), np.inf, bound)
 
 
@@ -327,7 +327,7 @@ def share_of_bound(result: Any, reference: Any, bound: Any) -> float:
     """The largest |result - reference| / bound; at most 1 for a correct kernel, infinite for a wrong one.
 
     0/0 counts as 0.  A NaN or infinity that the reference does not have, or has elsewhere, is infinite,
-    except where the bound itself is: there nothing is claimed.
+    except where the bound itself is: there every result is accepted.
     """
     got, wanted, allowed = to_float64(result), to_float64(reference), to_float64(bound)
     if got.shape != wanted.shape:
@@ -349,7 +349,7 @@ def random_array(shape: Sequence[int], dtype: str | DType = "f16", seed: int = 0
 
     ``kind``: "randn" (normal; integers: uniform over -100..100 or the type's range), "small_integers"
     (-2..2, unsigned 0..4: sums stay exact in every type), "onehot" (one 1 in each row, in a random place:
-    the product shows who multiplies whom).
+    the product shows which elements are multiplied).
     """
     element = dtypes.dtype(dtype)
     many = isinstance(shape, Sequence) and len(shape) > MAX_RANK
@@ -404,7 +404,8 @@ def _check_size(function: str, name: str, value: object, most: int, multiple: in
 
 
 def _check_array(function: str, name: str, value: object) -> None:
-    """Refuse what is no plain array of numbers: np.matrix keeps two dimensions whatever is done with it."""
+    """Refuse objects that are not plain arrays of numbers: np.matrix keeps two dimensions under every
+    operation."""
     if not isinstance(value, np.ndarray) or isinstance(value, np.matrix) or value.dtype.hasobject:
         got = f"{described(value)} of {value.dtype}" if isinstance(value, np.ndarray) else described(value)
         wanted = "a NumPy array of numbers"

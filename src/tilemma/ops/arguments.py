@@ -1,4 +1,4 @@
-"""What a call of `matmul` means: its arguments checked, and brought into the one form that the kernels take."""
+"""Checks the arguments of a call of `matmul` and brings them into the one form that the kernels take."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class UnknownActivation(LaunchError):
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What happens to alpha * (a @ b) before it is stored, as far as code is specialised on it.
+    """The operations on alpha * (a @ b) before it is stored, as far as code is specialised on them.
 
     ``scaled``: alpha is not 1.  ``addend``: beta * c is added, read from `c` or from the result itself.
     ``bias``: a number for each column, or for each row.
@@ -188,7 +188,7 @@ def _broadcast(name: str, x: ArrayRef, shape: tuple[int, ...]) -> ArrayRef:
 
 
 def _bias(x: ArrayRef, m: int, n: int) -> tuple[ArrayRef, Literal["columns", "rows"]]:
-    """The bias as a vector, and what it has a number for."""
+    """The bias as a vector, and the dimension along which it varies."""
     plane = (1,) * (2 - x.rank) + x.shape if x.rank <= 2 else x.shape
     if plane == (m, 1) and m != 1:
         return x._replace(shape=(m,), strides=(x.strides[-2],)), "rows"
@@ -303,7 +303,7 @@ def check(
     bias: ArrayRef | None,
     activation: Any,
 ) -> tuple[tuple[int, ...], DType]:
-    """Shape and type of the result; everything that can be wrong with a call is found here, or in `problem`.
+    """Shape and type of the result.  Every argument error is found here, or in `problem`.
 
     Raises MatmulShape, MatmulType, MatmulScalar, MatmulAddend, UnknownActivation.
     """

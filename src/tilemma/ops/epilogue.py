@@ -1,4 +1,4 @@
-"""What happens to an accumulator before it is stored, in the language: scale, addend, bias, activation."""
+"""The epilogue of `matmul` in the Python language: scale, addend, bias, activation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tilemma as tm
 
 @dataclass(frozen=True, slots=True)
 class Addends:
-    """What the epilogue reads besides the accumulator: parameters of the kernel that calls it."""
+    """The values that the epilogue reads besides the accumulator: parameters of the kernel that calls it."""
 
     alpha: Any
     beta: Any
@@ -30,7 +30,7 @@ def finish(
     activation: str,
     near: Any = None,
 ) -> None:
-    """acc = activation(alpha * acc + beta * c + bias), where ``acc`` stands at (row, column) of ``batch``.
+    """acc = activation(alpha * acc + beta * c + bias), where ``acc`` lies at (row, column) of ``batch``.
 
     ``near``: the bias of acc's columns in shared memory.  Beyond the edges c and bias read as zero, and what comes
     of it is never stored.
@@ -56,7 +56,7 @@ def combine(
 ) -> Any:
     """activation(alpha * x + beta * c + bias) for the element ``x`` at (row, column) of ``batch``.
 
-    ``add``: the bias, where it has been read already.
+    ``add``: the bias, if it has already been read.
     """
     if scale:
         x = x * use.alpha
@@ -69,7 +69,7 @@ def combine(
 
 
 # log2 of the probability that a normal variable exceeds z >= 0, fitted so that the probability is off by less than
-# 2^-21 (the error bound's share is 2^-19).  It goes on falling where the probability is nothing beside 1.
+# 2^-21 (the error bound's share is 2^-19).  It keeps decreasing where the probability is negligible.
 _TAIL = (-1.0000008345, -1.1510831118, -0.45927667618, -0.052538018674, 0.0073872017674, -5.1885872381e-4)
 
 

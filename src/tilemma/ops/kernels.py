@@ -106,7 +106,7 @@ def matmul_tiles(
 
 @tm.kernel
 def pack(src: tm.Global["T", "B", "R", "C"], dst: tm.Global["T", "B", "R", "W"], *, T="f16", THREADS=256, EACH=4):
-    """dst[:, :, :C] = src, and zeros behind it: the same elements in rows that are aligned."""
+    """dst[:, :, :C] = src, the rest of each row 0: the same elements in aligned rows."""
     B, R, C = src.shape
     for batch, row, chunk in parallel(B, R, cdiv(C, THREADS * EACH), level="block", overlap=True):
         for lane in parallel(THREADS, level="thread"):

@@ -1,7 +1,7 @@
-"""Calls that come again: from the arguments straight to prepared launches.
+"""The launch cache of `ops`: finds prepared launches for the arguments of a repeated call.
 
-What was checked and planned once depends on shapes, strides, types, devices and the numbers alone; a call that
-agrees in these needs new addresses at most.
+Checks and plans depend on shapes, strides, types, devices and numbers only; a call that agrees in these needs at
+most new addresses.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Make = Callable[[Any], tuple[Any, int]]
 class LaunchTemplate:
     """The launches of one kind of call.
 
-    ``launches``: each with the array parameter -> (source, byte offset) that its addresses come from; sources
-    are the caller's arrays ("a", "b", "c", "bias", "out") and "work.*".  ``makes``: what is allocated for each
-    call, by source, and how.  ``stream`` says which stream the caller is on.
+    ``launches``: each with the array parameter -> (source, byte offset) that its addresses are computed from;
+    sources are the caller's arrays ("a", "b", "c", "bias", "out") and "work.*".  ``makes``: by source, the
+    function that allocates an array for each call.  ``stream`` returns the caller's current stream.
     """
 
     launches: tuple[tuple[PreparedLaunch, dict[str, tuple[str, int]]], ...]
@@ -92,7 +92,7 @@ NAMES = ("a", "b", "c", "bias", "out")
 
 
 class WarmCalls:
-    """Entries by everything that a call depends on, and recipes by all but addresses; for several threads."""
+    """Entries by all inputs of a call, and launch templates by all but addresses; thread-safe."""
 
     def __init__(self) -> None:
         self._entries: Bounded[Hashable, Entry] = Bounded(CAPACITY)
@@ -119,15 +119,15 @@ class WarmCalls:
         return entry
 
     def clear(self) -> None:
-        """Forget all calls."""
+        """Drop all entries."""
         self._entries.clear()
         self._recipes.clear()
 
 
 def key_of(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """What a call depends on, for a dict; None where an array has to be looked at anew each time.
+    """The inputs that a launch depends on, as a dictionary key; None if an array must be described at each call.
 
-    ``arrays`` are those of `NAMES`, None for what is missing.
+    ``arrays`` are those of `NAMES`, None for an absent one.
     """
     probe = call_key(tuple([0 if x is None else x for x in arrays]))
     if probe is None:

@@ -1,4 +1,5 @@
-"""The fast kernel of `matmul` for sm_90a: blocks that stay, a producer warpgroup, a ring filled by TMA."""
+"""The pipelined matmul kernel for sm_90a: persistent blocks, a producer warpgroup, a ring of stages filled by
+TMA."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from tilemma.ops.kernels import multiply, raster
 class Tasks:
     """``batches`` of ``tiles_m`` x ``tiles_n`` tiles in groups of ``raster`` rows (0: one group).
 
-    ``steps`` along K make a tile, in ``split`` parts.  With ``back`` every other group goes from right to left.
+    ``steps`` along K make a tile, in ``split`` parts.  With ``back`` every other group is traversed from right to
+    left.
     """
 
     batches: Any
@@ -46,7 +48,7 @@ class Operand:
     """One operand: tiles of ``rows`` x ``depth`` of ``array`` go through ``ring``.
 
     ``major``: "row" where the depth is contiguous.  ``batched``: there is a matrix for each batch.  ``shared``:
-    the blocks of a cluster need the same tile, and each brings a part of it to all of them.
+    the blocks of a cluster need the same tile; each loads a part of it and multicasts it to all of them.
     """
 
     array: Any
@@ -67,7 +69,7 @@ class Operand:
         tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared)
 
     def load(self, slot: Any, part: Any, rows: int) -> Any:
-        """The ``part``-th of ``rows`` rows of what is in ``slot``."""
+        """Rows part * rows to (part + 1) * rows of the tile in ``slot``."""
         if self.major == "row":
             return mma.load(self.ring[slot].subspan(rows, self.depth).at(part, 0))
         return mma.load(self.ring[slot].subspan(self.depth, rows).at(0, part))
@@ -125,11 +127,11 @@ def matmul_pipelined(
 ):
     """As `matmul_tiles`.  With SPLIT > 1, out[batch * SPLIT + part] is the product over one part of K.
 
-    CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles and share what they have in common: those of a row the
-    tiles of lhs, those of a column the tiles of rhs.  Without SHARE they are only near each
-    other, and near the same part of the L2 cache.  ONCE: there are no more tasks than GRID.  BACK: as many of
-    GRID work as give every turn the same number of tasks; every other group of tiles goes from right to left, and
-    every other turn from the end of K, so that what was read last is read again while the L2 cache has it.
+    CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles.  With SHARE, the blocks of a row multicast the tiles
+    of lhs to each other, those of a column the tiles of rhs; without it, they only read the same part of the L2
+    cache.  ONCE: there are no more tasks than GRID.  BACK: the number of working blocks is chosen such that every
+    pass over the grid has the same number of tasks; every other group of tiles is traversed from right to left,
+    and every other pass from the end of K, so that the data read last are read again while the L2 cache has them.
     """
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]

@@ -1,16 +1,16 @@
-"""How a product is computed, chosen by a small written model.
+"""The cost model of `matmul`: predicts the time of each plan and chooses the fastest.
 
 Times are in seconds and sizes in bytes.  A block works through tasks (tiles of the result, or parts of K of one);
-a step brings one slice of K of both operands and multiplies it.  A step takes as long as the slowest of
+a step loads one slice of K of both operands and multiplies it.  A step takes as long as the slowest of
 
 - the tensor cores: 2 * m * n * k operations at the SM's rate,
-- shared memory, which hands a warpgroup its rows of A and all of B for every instruction,
-- the L2 cache, which is asked for (m + n) * k elements by each SM that works: less in a cluster, where each block
-  asks for a part of what it shares, and up to twice as much where rows do not start on cache lines,
+- shared memory, from which each instruction reads the rows of A of its warpgroup and all of B,
+- the L2 cache, from which each working SM reads (m + n) * k elements: fewer in a cluster, where each block reads a
+part of the shared tiles; up to twice as many where rows do not start on cache lines,
 - the port through which those elements enter an SM.
 
-A task adds filling the ring and storing the tile; the product takes as many rounds of tasks as there are for
-each resident block, and never less than memory needs to bring each operand and the result once.
+A task adds filling the ring and storing the tile.  A product takes ceil(tasks / resident blocks) rounds, and at
+least the time that memory needs to read each operand and write the result once.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What the model knows of a device.  The rates are of one H200 under load; other devices scale by SMs and by
+    """The model's parameters of a device.  The rates are of one H200 under load; other devices scale by SMs and by
     ``tensor``, operations a clock and SM."""
 
     name: str = "H200"
@@ -116,7 +116,7 @@ class Hardware:
 
 
 def hardware(device: tuple[str, int]) -> Hardware:
-    """The device that arrays are on; an H200 stands for the CPU, where nothing is timed."""
+    """The device that holds the arrays; for arrays on the CPU, an H200."""
     if device[0] != "cuda":
         return Hardware()
     from tilemma.runtime import cuda_device
@@ -126,26 +126,27 @@ def hardware(device: tuple[str, int]) -> Hardware:
     return Hardware(d.name, d.compute_capability, d.sm_count, d.shared_per_block, tensor=tensor)
 
 
-# What a cluster adds to a launch: its blocks start together, and none leaves before the others.
+# The cost of launching clusters: their blocks start together, and none ends before the others.
 CLUSTER = 0.5e-6
 # A launch, filling the ring once, and a store of one byte of the result by one block.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
-# Shared memory: bytes a clock.  What stays free of it: the pieces that results are staged through, and a bias and
+# Shared memory: bytes a clock.  Reserved besides the ring: the staging buffers of the result, a bias and the
 # events.
 SHARED_RATE, STAGING, RESERVED = 128.0, 32 * 1024, 3072
 # Bytes a clock into an SM, from the L2 cache and from its neighbours.
 PORT = 64.0
-# What bytes cost where they are not the limit: energy, and with it clock.
+# The share of time that transfers cost where they are not the bottleneck: they take energy, which lowers the
+# clock.
 OVERLAP = 0.25
-# The L2 cache is in two halves.  An operand too large for it that far blocks read at the same time crosses between
-# them, which costs this share of reading it from memory.
+# The L2 cache has two partitions.  An operand too large for it that distant blocks read at the same time crosses
+# between them, at this share of the cost of reading it from memory.
 CACHE, FAR = 25 << 20, 0.25
-# Operands of so many bytes together are read again and again from memory.
+# Operands of so many bytes in sum are read from memory repeatedly.
 LARGE = 400 << 20
 # Copying to aligned memory reads and writes at this share of the memory's rate.
 PACKING = 0.5
 LARGEST_RING = 8
-# Blocks that share wait for each other's slots: at 1000^3 5 were 1 % faster than 8, in a graph and alone.
+# Blocks of a cluster wait for each other's slots: at 1000^3, 5 were 1 % faster than 8, in a graph and alone.
 SHARED_RING = 5
 # Tile rows that blocks walk together.
 RASTER = 16
@@ -175,7 +176,7 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A plan with its predicted time in seconds, and what the time is spent on."""
+    """A plan with its predicted time in seconds, and the resource that bounds it."""
 
     plan: Plan
     seconds: float
@@ -187,7 +188,8 @@ def cdiv(a: int, b: int) -> int:
 
 
 def aligned(x: ArrayRef) -> bool:
-    """Whether TMA can read or write ``x``: neighbours along the last dimension, all else in 16-byte steps."""
+    """Whether TMA can read or write ``x``: contiguous along the last dimension, other strides multiples of 16
+    bytes."""
     found = facts(x)
     return found.contiguous == x.rank - 1 and found.alignment == 16
 
@@ -255,11 +257,12 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
 
 
 def _returns(p: Problem) -> bool:
-    """Whether power, which reads of the L2 cache and of memory take from the tensor cores, limits: both operands
-    much larger than the cache, in whole lines of it.
+    """Whether power is the limit, because reads of L2 and memory take it from the tensor cores: both operands much
+    larger than the cache, with rows that start on cache lines.
 
-    Pairs that walk there and back were 5 % and 3 % faster in the steady state at 537 MB and 604 MB of operands,
-    and single launches as fast; at 151 MB and 268 MB, where the steady state gained too, those seemed slower.
+    Traversal in alternating directions was 5 % and 3 % faster in the steady state at 537 MB and 604 MB of
+    operands, and single launches as fast; at 151 MB and 268 MB, where the steady state gained too, those seemed
+    slower.
     """
     m, n, k = p.shape
     if _straddling(p.lhs, False) > 1 or _straddling(p.rhs, False) > 1:
@@ -269,15 +272,16 @@ def _returns(p: Problem) -> bool:
 
 
 def _sensible(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], share: bool) -> bool:
-    """Whether the blocks of ``cluster`` have tiles for all, and can share, or be near each other, to some end.
+    """Whether every block of ``cluster`` has a tile, and the blocks have data to share or to read from L2
+    together.
 
-    Each brings a part of what they share: a whole number of swizzle patterns, 8 lines of memory each.
+    Each loads a part of a shared tile: a whole number of swizzle atoms, 8 lines of memory each.
     """
     (m, n, _), (rows, columns, depth), (high, wide) = p.shape, tile, cluster
     if m <= rows * (high - 1) or n <= columns * (wide - 1):
         return False
     if not share:
-        # All that read the same part of a large operand.
+        # All blocks that read the same part of a large operand.
         return m <= rows * high if high > 1 else n <= columns * wide
     left = rows if p.lhs_major == "row" else depth
     right = columns if p.rhs_major == "row" else depth
@@ -292,24 +296,24 @@ def _straddling(x: ArrayRef, packed: bool) -> float:
 
 
 def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str]:
-    """Clocks of one step of a block where ``busy`` of all SMs work, and what bounds it."""
+    """Clocks of one step of a block while the share ``busy`` of all SMs works, and the resource that bounds it."""
     (rows, columns, depth), size = plan.tile, p.lhs.dtype.bytes
     high, wide = plan.cluster if plan.share else (1, 1)
     tensor = 2.0 * rows * columns * depth / on.tensor
     left, right = rows * depth * size, columns * depth * size
     # Every instruction of a warpgroup, 64 rows and 16 of K, reads 64 rows of A and all of B's tile; TMA writes
-    # both in lines, for half of what reading them costs.
+    # both in lines, at half the cost of reading them.
     shared = ((rows // 64) * (64 + columns) * depth * size + (left + right) / 2) / SHARED_RATE
     lines = left / wide * _straddling(p.lhs, "lhs" in plan.pack)
     lines += right / high * _straddling(p.rhs, "rhs" in plan.pack)
     cache = lines / on.cache * busy
     port = (left + right) / PORT
     if plan.kernel == "tiles":
-        # Nothing overlaps: copies wait, then the tensor cores work.
+        # No overlap: the block waits for its copies, then multiplies.
         return tensor + (cache + 1200) * (1 if aligned(p.lhs) and aligned(p.rhs) else 6), "copies"
     limits = {"tensor cores": tensor, "shared memory": shared, "L2 cache": cache, "the SM's port": port}
     slowest = max(limits, key=lambda x: limits[x])
-    # Where all of it comes from memory again, the cache costs energy too.
+    # Where every operand is read from memory repeatedly, L2 transfers cost energy too.
     energy = (port + shared) / 2 + (cache / 4 if plan.back else 0.0)
     return limits[slowest] + OVERLAP * energy, slowest
 

@@ -47,7 +47,7 @@ def best(problem: Problem, tune: bool = False) -> Plan:
     on = hardware(problem.out.device)
     found = usable(problem, on)
     if not tune or problem.epilogue.addend == "out" or len(found) == 1:
-        # Measuring would add to a result that is its own addend again and again.
+        # Repeated measurements would accumulate in a result that is its own addend.
         return found[0].plan
     key = kind(problem, on)
     if key not in _winners:
@@ -57,13 +57,13 @@ def best(problem: Problem, tune: bool = False) -> Plan:
 
 
 def kind(problem: Problem, on: Hardware) -> str:
-    """What a measurement is valid for: the device, the compiler, and all that code and plan depend on."""
+    """The key of a measurement: the device, the compiler, and all inputs of code and plan."""
     p = problem
     parts: list[object] = [fingerprint(), _own_sources(), repr(on), p.batch, len(p.outer), *p.shape]
     parts += [p.lhs_major, p.rhs_major]
     parts += [repr(p.epilogue)]
     for x in (p.lhs, p.rhs, p.out, p.c, p.bias):
-        # The library decides which plans are usable: some cannot allocate what a plan works in.
+        # The library decides which plans are usable: some libraries cannot allocate workspaces.
         parts.append("" if x is None else (x.library, str(x.dtype), facts(x).contiguous, facts(x).alignment))
     return DiskCache.key(*parts)
 
@@ -99,7 +99,7 @@ def variants(found: Sequence[Estimate]) -> list[Plan]:
 
 
 def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -> Plan:
-    """The fastest of `variants`: medians over rounds in which the plans take turns."""
+    """The fastest of `variants`: medians over rounds that run each plan once."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -111,7 +111,7 @@ def _recipe(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_cach
     sources = _sources(planned)
     launches = []
     for step in steps(planned, plan, {n: describe(x) for n, x in work.items()}):
-        # Results that a library calls immutable are written before anybody sees them.
+        # Results of libraries with immutable arrays are written before the caller receives them.
         args = tuple(x._replace(writable=True) if isinstance(x, ArrayRef) else x for x in step.args)
         names = [p.buffer.name for p in step.kernel.build(**step.constants).arrays]
         places = {n: (sources.get(s, s), offset) for n, (s, offset) in zip(names, step.sources, strict=True)}

@@ -49,7 +49,7 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
 
 
 def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = None) -> Iterator[Step]:
-    """The calls that compute ``problem``, which is swapped already where the plan says so, in order; none for an
+    """The calls that compute ``problem`` (already transposed if the plan says so), in order; none for an
     empty result.  ``work`` has an array for each of `workspaces`.
     """
     if problem.out.is_empty:
@@ -66,7 +66,7 @@ def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = No
 
 
 def _packed(x: ArrayRef, name: str, work: ArrayRef) -> tuple[Step, ArrayRef]:
-    """The call that copies an operand to aligned rows, and what the operand then is."""
+    """The call that copies an operand to aligned rows, and the copied operand."""
     from tilemma.ops.kernels import pack
 
     once = x.strides[0] == 0
@@ -77,7 +77,7 @@ def _packed(x: ArrayRef, name: str, work: ArrayRef) -> tuple[Step, ArrayRef]:
 
 
 def _part(x: ArrayRef, offset: int) -> ArrayRef:
-    # The owner is wrapped: what the kernel sees is not the owner's own shape.
+    # The owner is wrapped: the kernel's view has another shape than its owner.
     return x._replace(pointer=x.pointer + offset, owner=(x.owner,))
 
 
@@ -87,7 +87,7 @@ def _once(x: ArrayRef) -> ArrayRef:
 
 
 def _absent(problem: Problem, rank: int) -> ArrayRef:
-    """Stands for a parameter that the kernel does not read: one element for each batch."""
+    """A placeholder for a parameter that the kernel does not read: one element for each batch."""
     x = problem.lhs
     shape, strides = (1,) * rank, (0,) * rank
     if rank == 3:
@@ -129,7 +129,8 @@ def _product(
 
 
 def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
-    """The kernel's compile-time values: the plan's, and what spares code to find its task."""
+    """The kernel's compile-time values: those of the plan, and those that simplify the computation of a block's
+    task."""
     values = plan.constants
     if plan.kernel == "tiles":
         return values
@@ -144,7 +145,7 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
 
 
 def _epilogue(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> dict[str, Any]:
-    """Compile-time values that say what is read besides the operands, and what is done with it."""
+    """Compile-time values that describe the epilogue: its inputs and its operations."""
     e = problem.epilogue
     return {
         "TC": c.dtype.name,

@@ -1,6 +1,6 @@
 """Running kernels: arrays described, calls checked against a launch plan, code loaded and started.
 
-Nothing CUDA is imported until a device is asked for.
+CUDA packages are imported only when a device is used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The caller's arrays: address, shape, strides, element type, device, and its library's current stream.
 
 No array library is imported here that the caller has not imported: an object is recognised by the module
-of its type.  Libraries known by name have a fast and exact way in; everything else comes through
+of its type.  Libraries known by name are read by their own attributes, fast and exactly; every other array through
 `__cuda_array_interface__` or DLPack.
 """
 
@@ -96,7 +96,7 @@ class ArrayRef(NamedTuple):
         return low, high + self.itemsize
 
 
-# Bytes.  No access of a thread is wider, and TMA asks no more of bases and strides: code relies on no more.
+# Bytes.  No access of a thread is wider, and TMA requires no larger alignment of bases and strides.
 LARGEST_ALIGNMENT = 16
 
 
@@ -117,7 +117,7 @@ def facts(ref: ArrayRef) -> ArrayFacts:
     ``contiguous`` is the last dimension with stride 1 or extent <= 1; None when there is none.
     ``alignment`` is 16, 8, 4, 2 or 1: it divides the address and, in bytes, the stride of every other
     dimension with an extent above 1 (the stride of a dimension of one element is never used).  An array without
-    elements counts as row-major and aligned: its strides are never used either, and NumPy says 0.
+    elements counts as row-major and aligned: its strides are never used, and NumPy reports 0.
     """
     last = reversed(range(ref.rank))
     if ref.is_empty:
@@ -147,7 +147,7 @@ def _whole_strides(strides: tuple[int, ...], itemsize: int, library: str) -> tup
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in elements, of a contiguous array whose last dimension runs fastest."""
+    """Strides, in elements, of a contiguous row-major array."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
@@ -368,7 +368,7 @@ def describe(x: Any) -> ArrayRef:
 
 
 def stream_source(ref: ArrayRef) -> Callable[[], int]:
-    """A function that says which stream the caller is on now, for the library and device of ``ref``."""
+    """A function that returns the caller's current stream for the library and device of ``ref``."""
     ordinal = ref.device[1]
     if ref.library == "torch":
         raw = getattr(sys.modules["torch"]._C, "_cuda_getCurrentRawStream", None)

@@ -1,4 +1,4 @@
-"""From a call's arguments to checked values: every rule a launch plan states, held against the arrays.
+"""Checks the arguments of a call against the launch plan and derives the values of its sizes.
 
 The CPU reference, the PTX machine and CUDA go through the same checks, before anything runs.
 """
@@ -141,9 +141,10 @@ _GRID_LIMIT = (2**31 - 1, 65535, 65535)
 class Bound:
     """A call whose arguments fit the launch plan.
 
-    ``values`` has an `ArrayRef` for each array parameter and a number for each scalar; ``names`` what sizes
+    ``values`` has an `ArrayRef` for each array parameter and a number for each scalar; ``names`` the values that
+    sizes
     are computed from (dimensions, scalars, `array.stride0` in elements).  Strides of dimensions with one
-    element are set to what the plan assumes: no code multiplies them by anything but 0.
+    element are set to the values that the plan assumes: generated code multiplies them by 0 only.
     """
 
     launch: Launch
@@ -165,7 +166,7 @@ class Bound:
     def moved(self, pointers: Mapping[str, int]) -> Bound:
         """The same call with its arrays at other addresses, which must have the old ones' alignment.
 
-        Raises OverlappingArrays: all else that `bind` checks does not depend on addresses.
+        Raises OverlappingArrays: the other checks of `bind` do not depend on addresses.
         """
         refs = {p.name: self.array(p.name)._replace(pointer=pointers[p.name]) for p in self.launch.arrays}
         _check_overlap(self.launch, self.kernel, refs)
@@ -178,7 +179,7 @@ class Bound:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to run: some extent of the grid is 0."""
+        """Whether the launch has no blocks: some extent of the grid is 0."""
         return 0 in self.grid
 
     def size(self, size: Size) -> int:
@@ -294,7 +295,8 @@ def _fit_strides(kernel: str, param: ArrayParam, ref: ArrayRef) -> ArrayRef:
     """``ref`` with strides that nothing depends on replaced by fitting ones; the others checked."""
     aligned = max(16, param.alignment) // math.gcd(16, ref.itemsize)
     low, high = ref.span()
-    # Beyond every element, and as aligned as any plan asks: valid where a tensor map wants a stride.
+    # Larger than any distance between elements, and aligned as any plan requires: valid as a stride of a tensor
+    # map.
     unused = -(-max((high - low) // ref.itemsize, 1) // aligned) * aligned
     strides = list(ref.strides)
     for axis, extent in enumerate(ref.shape):
@@ -424,7 +426,7 @@ def bind(
 
     ``args`` and ``kwargs`` are what the user passed; ``order`` is the order of the parameters (default: the
     plan's arrays, then its scalars); ``kernel`` the name used in errors (default: the entry).  ``created``
-    names arrays made for this call, which may be written even where their library says they never change.
+    names arrays allocated for this call, which may be written even if their library calls them immutable.
     Raises a LaunchError that names the kernel, the parameter, and what was found and expected.
     """
     kernel = kernel or launch.entry

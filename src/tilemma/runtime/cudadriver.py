@@ -1,6 +1,6 @@
 """The CUDA driver as the runtime sees it: a protocol of a few calls, and its implementation.
 
-Everything above talks to `driver()`.  The protocol is small so that tests can put a recorder in its place.
+The rest of the runtime calls `driver()` only.  The protocol is small so that tests can replace it by a recorder.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class CudaDriver:
         self._contexts: dict[int, Any] = {}
         try:
             (status,) = cuda.cuInit(0)
-        except Exception as error:  # cuda-bindings says by various classes that libcuda.so.1 is missing
+        except Exception as error:  # cuda-bindings reports a missing libcuda.so.1 by various classes
             raise NoGPU(reason=str(error).strip().split("\n")[0]) from None
         if status:
             raise NoGPU(reason=self._text("cuGetErrorName", status))
@@ -200,7 +200,7 @@ class CudaDriver:
         return int(self._call("cuDeviceGetAttribute", attribute, self._call("cuDeviceGet", ordinal)))
 
     def primary_context(self, ordinal: int) -> int:
-        # Never released: it is the context that torch, cupy and jax share with us.
+        # Never released: torch, cupy and jax use the same primary context.
         context = self._call("cuDevicePrimaryCtxRetain", self._call("cuDeviceGet", ordinal))
         self._contexts[int(context)] = context
         return int(context)

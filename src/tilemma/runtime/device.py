@@ -94,7 +94,7 @@ def cuda_device(ordinal: int = 0) -> Device:
 
 
 def forget() -> None:
-    """Forget all devices: the driver was replaced."""
+    """Drop all cached devices: the driver was replaced."""
     _devices.clear()
 
 

@@ -1,4 +1,4 @@
-"""Warm calls: from a call's arguments straight to the prepared launch, in a few microseconds.
+"""The launch cache: finds the prepared launch for a call's arguments in a few microseconds.
 
 The key of a prepared call is address, shape, strides, element type and device of each array, and type and value of
 each number.  The checks and the prepared launches depend on nothing else, so a hit needs no second check.
@@ -46,7 +46,7 @@ _PROBES: dict[type, Probe | None] = {
 
 
 def _new_probe(x: Any) -> Probe | None:
-    """The probe for the type of ``x``; None if each call must describe the value anew.
+    """The probe for the type of ``x``; None if each call must describe the value again.
 
     Subclasses of tensors may mean anything; JAX arrays have to be waited for; foreign arrays may change.
     """
@@ -62,7 +62,7 @@ def _new_probe(x: Any) -> Probe | None:
 
 
 def call_key(args: tuple[Any, ...]) -> Hashable | None:
-    """The key of a call with ``args``; None if an argument must be described anew each time."""
+    """The key of a call with ``args``; None if an argument must be described again at each call."""
     try:
         return tuple([_PROBES[type(x)](x) for x in args])  # type: ignore[misc]
     except KeyError:
@@ -72,7 +72,7 @@ def call_key(args: tuple[Any, ...]) -> Hashable | None:
         if any(_PROBES[type(x)] is None for x in args):
             return None
         return call_key(args)
-    except Exception:  # an array that cannot even be asked: its description says why
+    except Exception:  # an array without readable attributes: `describe` reports the reason
         return None
 
 
@@ -88,9 +88,9 @@ def _is_array_key(k: Any) -> bool:
 class CallCache:
     """The prepared launches of one kernel; safe to use from several threads.
 
-    Launches are kept by everything a call depends on and, if ``order`` names the arguments, also by all but
-    the addresses: a call with arrays in other places then only has its arguments packed anew.  The
-    oldest calls are forgotten.
+    The key has everything that a launch depends on.  If ``order`` names the arguments, a second key omits the
+    addresses: a call with arrays at other addresses reuses the launch with its arguments packed again.  The oldest
+    entries are dropped.
     """
 
     __slots__ = ("_entries", "_lock", "_order", "_shapes")

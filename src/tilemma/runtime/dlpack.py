@@ -9,7 +9,7 @@ from tilemma import dtypes
 
 
 class Unreadable(Exception):
-    """The object gives no capsule, or one that this reader does not know."""
+    """The object provides no capsule, or one of an unknown version."""
 
 
 class _Device(ctypes.Structure):

@@ -1,4 +1,4 @@
-"""Do strided arrays share memory?  Exact, on addresses alone: nothing is read."""
+"""Whether strided arrays share memory: decided exactly, from addresses and strides alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def overlaps_itself(ref: ArrayRef) -> bool:
 
 
 class _Addresses:
-    """An array that NumPy may look at but never reads."""
+    """An array object for NumPy's overlap solver, which never reads its elements."""
 
     def __init__(self, ref: ArrayRef) -> None:
         self.__array_interface__: dict[str, Any] = {

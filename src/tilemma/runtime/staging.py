@@ -1,4 +1,4 @@
-"""Arrays in device memory without an array library, and NumPy arrays brought to a device and back."""
+"""Arrays in device memory without an array library, and copies of NumPy arrays to a device and back."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .device import Device
 
 
 def _release(device: Device, pointer: int) -> None:
-    # After a kernel crashed the driver refuses every call, and the context's memory goes with the process; a
-    # finalizer that raised would print a traceback over the error that the user has already seen.
+    # After a kernel crashed the driver refuses every call, and the context's memory is freed with the process; an
+    # exception in the finalizer would print a second traceback after the first error.
     with contextlib.suppress(DriverError), device.active():
         device.driver.free(pointer)
 

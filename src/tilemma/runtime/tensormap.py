@@ -81,9 +81,9 @@ def _encode(
 
 
 def encode(driver: Driver, kernel: str, argument: TensorMapArgument, bound: Bound) -> bytes:
-    """The 128 bytes of a tensor map; those of recent (address, extents, strides) are remembered.
+    """The 128 bytes of a tensor map; recent ones are cached by (address, extents, strides).
 
-    An array without elements has no address: its map describes one element that no kernel asks for,
+    An array without elements has no address: its map describes one element, which no kernel reads,
     since the driver takes neither null nor an extent of 0.
     """
     address = bound.array(argument.array).pointer
