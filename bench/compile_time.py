@@ -46,7 +46,7 @@ class Clock:
 
 
 def read(path: Path) -> Any:
-    from tilemma.kernels import load, load_python
+    from tilemma.modules import load, load_python
 
     return (load_python(path) if path.suffix == ".py" else load(path)).only()
 

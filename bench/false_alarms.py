@@ -25,7 +25,8 @@ from typing import Any
 from machine_cases import CASES, EXAMPLES, Case, compiled, on_the_cpu
 
 from tilemma import machine
-from tilemma.kernels import facts_of, load
+from tilemma.kernels import facts_of
+from tilemma.modules import load
 
 STAGES = (2, 3, 4)
 # Schedules that one task runs: the two extremes, and random ones.

@@ -31,7 +31,8 @@ from typing import Any
 import torch
 
 import tilemma as tm
-from tilemma.kernels import Kernel, load_python
+from tilemma.kernels import Kernel
+from tilemma.modules import load_python
 
 L2_BYTES = 256 << 20
 WAKING = 16  # times L2_BYTES written: a millisecond

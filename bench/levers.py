@@ -265,7 +265,8 @@ def edited(name: str, undo: Callable[[str], str], dtype: str, processors: int) -
 
     from tilemma import runtime
     from tilemma.assemble import assemble
-    from tilemma.kernels import facts_of, load_python
+    from tilemma.kernels import facts_of
+    from tilemma.modules import load_python
 
     stem, _, settings = name.partition("@")
     kernel = load_python(EXAMPLES / f"{stem}.py").only()

@@ -12,8 +12,9 @@ from unittest import mock
 import numpy as np
 
 from tilemma import machine
-from tilemma.kernels import Kernel, facts_of, load_python
+from tilemma.kernels import Kernel, facts_of
 from tilemma.launch import Launch
+from tilemma.modules import load_python
 from tilemma.ops import arguments, product
 from tilemma.ops.plan import Plan
 from tilemma.runtime.arrays import describe

@@ -95,7 +95,8 @@ class Measured:
 def example(job: Job) -> Input:
     """Compile an example."""
     from tilemma import testing
-    from tilemma.kernels import facts_of, load_python
+    from tilemma.kernels import facts_of
+    from tilemma.modules import load_python
 
     kernel = load_python(ROOT / "examples" / "py" / f"{job.example}.py").only()
     m, n, k = job.shape

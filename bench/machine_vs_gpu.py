@@ -34,8 +34,9 @@ from tilemma.errors import TilemmaError
 from tilemma.ir.tile import Copy
 from tilemma.ir.usage import size, written
 from tilemma.ir.walk import walk
-from tilemma.kernels import Kernel, facts_of, load, load_python
+from tilemma.kernels import Kernel, facts_of
 from tilemma.launch import Launch, evaluate
+from tilemma.modules import load, load_python
 from tilemma.tools.problem import accumulator, poisoned
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,7 +19,8 @@ from configurations import CONFIGURATIONS, EXAMPLES
 
 from tilemma.ir.tile import Copy
 from tilemma.ir.walk import walk
-from tilemma.kernels import Kernel, load, load_python
+from tilemma.kernels import Kernel
+from tilemma.modules import load, load_python
 from tilemma.runtime import cuda_device, runs_on
 from tilemma.tools.problem import make_problem
 

@@ -118,7 +118,7 @@ def main() -> int:
     import torch
     from gemm import Measured, error_of, steady, versions
 
-    from tilemma.kernels import load_python
+    from tilemma.modules import load_python
 
     torch.manual_seed(0)
     kernel = load_python(EXAMPLE).only()

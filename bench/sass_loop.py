@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from hand_loop import consumer_ptx, producer_ptx
 
 from tilemma.assemble import assemble, disassemble
-from tilemma.kernels import load_python
+from tilemma.modules import load_python
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "py" / "persistent.py"

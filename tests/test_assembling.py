@@ -19,7 +19,8 @@ from tilemma.ir.lane import Instr, Reg
 from tilemma.ir.lane_verifier import InvalidLaneIR
 from tilemma.ir.tile import ArrayFacts
 from tilemma.ir.verifier import InvalidIR
-from tilemma.kernels import Kernel, load
+from tilemma.kernels import Kernel
+from tilemma.modules import load
 from tilemma.targets.ptx.lower import Lowered
 
 TEXT = """

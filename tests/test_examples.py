@@ -12,7 +12,8 @@ from tilemma.errors import TilemmaError
 from tilemma.ir.canonical import canonical
 from tilemma.ir.tile import Copy, Mma
 from tilemma.ir.walk import walk
-from tilemma.kernels import Kernel, Module, load, load_python
+from tilemma.kernels import Kernel
+from tilemma.modules import Module, load, load_python
 from tilemma.tools.problem import accumulator, make_problem
 
 ROOT = Path(__file__).resolve().parents[1]

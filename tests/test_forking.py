@@ -14,7 +14,8 @@ import pytest
 
 from tilemma import forking
 from tilemma.forking import ForkSafeLock, collection_paused
-from tilemma.kernels import Kernel, load
+from tilemma.kernels import Kernel
+from tilemma.modules import load
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 

@@ -58,6 +58,7 @@ ALLOWED = {
         "machine",
     },
 }
+ALLOWED["modules"] = ALLOWED["kernels"] | {"kernels"}
 # Inside `targets/ptx`, in the order data passes them: each may import those before it.
 PTX = ("target", "tensor_copies", "version", "passes", "lower", "printer")
 TOP = {"ops", "tools", "cli", "__init__"}

@@ -301,7 +301,7 @@ def holder(a: tm.Global["f16", "M", "K"]):
 @cache
 def _holder() -> Any:
     """A kernel whose body is the function in ``_CALL``."""
-    from tilemma.kernels import load_python
+    from tilemma.modules import load_python
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "holder.py")

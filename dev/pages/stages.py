@@ -12,7 +12,7 @@ from pathlib import Path
 from dev.pages import transcripts
 from tilemma.compiler import Compiled
 from tilemma.ir.printer import print_kernel
-from tilemma.kernels import load
+from tilemma.modules import load
 
 EXAMPLE = "examples/co/matmul_wgmma_2group.co"
 ARCH = "sm_90a"

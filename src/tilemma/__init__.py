@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tilemma import dtypes, machine, ops, sparse, targets, testing
     from tilemma.atoms import catalogue as atoms
     from tilemma.errors import CompileError, LaunchError, TilemmaError, ToolError
-    from tilemma.kernels import Kernel, kernel, load
+    from tilemma.kernels import Kernel, kernel
     from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64, Scalar
     from tilemma.lang.atomics import atomic
     from tilemma.lang.contraction import mma
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tilemma.lang.registers import apply
     from tilemma.lang.storage import global_, local, shared, var
     from tilemma.lang.views import full
+    from tilemma.modules import load
 
 __version__ = "0.1.0"
 
@@ -63,7 +64,8 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "math": ("tilemma.lang.math", "math"),
     "print": ("tilemma.lang.diagnostics", "print_"),
     **{n: ("tilemma.errors", n) for n in ("CompileError", "LaunchError", "TilemmaError", "ToolError")},
-    **{n: ("tilemma.kernels", n) for n in ("Kernel", "kernel", "load")},
+    **{n: ("tilemma.kernels", n) for n in ("Kernel", "kernel")},
+    "load": ("tilemma.modules", "load"),
     "atoms": ("tilemma.atoms", "catalogue"),
     "ops": ("tilemma.ops", None),
     "targets": ("tilemma.targets", None),

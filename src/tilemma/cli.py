@@ -19,10 +19,17 @@ from typing import Any
 
 import click
 
-from tilemma.errors import TilemmaError, visible
+from tilemma.errors import TilemmaError, debugging, visible
 
 F = Callable[..., Any]
 INTERRUPTED = 130
+
+
+class CommandFailure(TilemmaError):
+    code = "command-failure"
+    found = "tilemma failed: {what}"
+    expected = "a result, or an error that says what is wrong with the program or the arguments"
+    fix = "this is a mistake in tilemma: please report it with the command; `TILEMMA_DEBUG=1` shows the traceback"
 
 
 def guarded(function: F) -> F:
@@ -37,17 +44,29 @@ def guarded(function: F) -> F:
             warnings.showwarning = lambda message, *_, **__: complain(f"warning: {visible(str(message))}")
             try:
                 status = function(*args, **kwargs)
-            except TilemmaError as e:
-                status = e.exit_status
-                if kwargs.get("as_json"):
-                    say_json({"ok": False, "error": e.to_json()})
-                else:
-                    complain(e.render())
+            except (click.ClickException, click.Abort):
+                raise
             except (RecursionError, MemoryError) as e:
                 raise click.ClickException(f"more than this computer holds: {type(e).__name__} {e}") from None
+            except Exception as e:
+                if debugging():
+                    raise
+                error = e if isinstance(e, TilemmaError) else _unexpected(e)
+                status = error.exit_status
+                if kwargs.get("as_json"):
+                    say_json({"ok": False, "error": error.to_json()})
+                else:
+                    complain(error.render())
         sys.exit(status or 0)
 
     return run
+
+
+def _unexpected(error: Exception) -> TilemmaError:
+    """The error for an exception of the user's program, or of this package."""
+    from tilemma.sources import program_failed
+
+    return program_failed(error) or CommandFailure(what=f"{type(error).__name__}: {error}")
 
 
 class Commands(click.Group):
@@ -76,12 +95,26 @@ class Commands(click.Group):
                 signal.signal(signal.SIGTERM, before)
 
 
+def _remember_kernel(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    """`--kernel NAME` stands for the argument."""
+    context.meta["tilemma.kernel"] = name
+
+
 def kernel_arguments(function: F) -> F:
     for option in (
         click.option(
             "--define", "defines", multiple=True, metavar="NAME=VALUE", help="compile-time value or macro"
         ),
-        click.argument("kernel", required=False),
+        click.argument("kernel", required=False, callback=lambda c, _, name: name or c.meta.get("tilemma.kernel")),
+        click.option(
+            "--kernel",
+            "named",
+            metavar="NAME",
+            is_eager=True,
+            expose_value=False,
+            callback=_remember_kernel,
+            help="the kernel, as KERNEL",
+        ),
         click.argument("file"),
     ):
         function = option(function)
@@ -147,7 +180,11 @@ def _load(file: str, kernel: str | None, defines: tuple[str, ...]) -> tuple[Any,
 @kernel_arguments
 @click.option("--target", default="auto", show_default=True, help="auto, cpu, machine or cuda")
 @click.option("--arch", help="architecture to compile for (default: the device's; sm_90a on the machine)")
-@click.option("--expect", metavar="EINSUM", help='compare with float64 einsum, e.g. "mk,nk->mn" (output last)')
+@click.option(
+    "--expect",
+    metavar="EINSUM",
+    help='compare with float64: an einsum (output last), addends, an activation: "relu(mk,nk->mn + bias)"',
+)
 @click.option("--plan", is_flag=True, help="print the plan too")
 @problem_arguments
 @guarded
@@ -211,6 +248,8 @@ def compile_(
         binary = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
         write_file(output, binary, source=file, force=force)
     elif isinstance(data, bytes):
+        if sys.stdout is not None and sys.stdout.isatty():
+            raise click.UsageError("machine code on a terminal: name a file with `-o PATH`, or write `-o -`")
         write_standard(data)
     else:
         say(data)

@@ -29,6 +29,11 @@ MAX_SOURCE = 8 << 20
 MAX_SHOWN = 100
 
 
+def debugging() -> bool:
+    """Whether tracebacks show the frames of this package: the environment variable TILEMMA_DEBUG is 1."""
+    return os.environ.get("TILEMMA_DEBUG", "") not in ("", "0")
+
+
 def register_source(name: str, text: str) -> None:
     """Remember ``text`` as the content of ``name``, so that spans into it can show their line."""
     _SOURCES[name] = text

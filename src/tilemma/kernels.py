@@ -1,9 +1,8 @@
-"""Kernels as callable objects: the results of `@tm.kernel` and `tm.load`."""
+"""Kernels as callable objects: what `@tm.kernel` returns, and the members of a `Module`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from tilemma import runtime
@@ -12,23 +11,18 @@ from tilemma.bounded import Bounded
 from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollected
 from tilemma.environment import Environment, content
 from tilemma.errors import (
-    CompileError,
     LaunchError,
-    Note,
-    TilemmaError,
     WrongArgumentType,
     described,
     nearest,
-    warn_of_direction,
 )
 from tilemma.forking import ForkSafeLock
-from tilemma.front_end_cache import File, Signature, TextSource, known_signature, signature
+from tilemma.front_end_cache import Signature, TextSource, known_signature, signature
 from tilemma.ir import tile as t
 from tilemma.launch import evaluate
 from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
 from tilemma.runtime import arrays, binding
-from tilemma.sources import ProgramFailed, read_source, trace_in
 from tilemma.targets import BUILT_IN, registered
 from tilemma.targets.ptx.target import Target, targets
 
@@ -36,25 +30,19 @@ from tilemma.targets.ptx.target import Target, targets
 KEPT, ENVIRONMENTS = 256, 16
 
 
+# Other words for a target, each with the target's name.
+_OTHER_NAMES = {
+    **dict.fromkeys(("gpu", "nvidia", "device"), "cuda"),
+    **dict.fromkeys(("host", "numpy", "reference"), "cpu"),
+    **dict.fromkeys(("emulator", "simulator", "ptx"), "machine"),
+}
+
+
 class UnknownTarget(LaunchError):
     code = "unknown-target"
     found = "`{target}` is not a target"
     expected = "one of {known}"
     fix = "{fix_text}"
-
-
-class NoSuchKernel(CompileError):
-    code = "no-such-kernel"
-    found = "`{file}` has no kernel `{name}`"
-    expected = "one of: {known}"
-    fix = "{fix_text}"
-
-
-class SeveralKernels(CompileError):
-    code = "several-kernels"
-    found = "`{file}` has {count} kernels and none was named"
-    expected = "one of: {known}"
-    fix = "name it: `module.NAME` in Python, `FILE NAME` on the command line"
 
 
 class Source(Protocol):
@@ -223,7 +211,7 @@ class Kernel:
                 function="on", name="target", got=described(target), wanted=f"one of {', '.join(known)}"
             )
         if target not in known:
-            near = nearest(target, known)
+            near = _OTHER_NAMES.get(target.lower()) or nearest(target, known)
             raise UnknownTarget(
                 target=target,
                 known=", ".join(known),
@@ -433,87 +421,4 @@ def kernel(function: Callable[..., Any]) -> Kernel:
         return Kernel(read_kernel(function))
 
 
-class Module:
-    """The kernels of a file, as attributes and by name.
-
-    A module of one kernel stands for it: it can be called, and has the kernel's methods (`on`, `compile`, ...).
-    """
-
-    def __init__(self, file: str, kernels: Mapping[str, Kernel], notes: Sequence[Note] = ()) -> None:
-        self.file = file
-        self.kernels = dict(kernels)
-        self.notes = tuple(notes)
-
-    def __getitem__(self, name: str) -> Kernel:
-        if not isinstance(name, str):
-            raise WrongArgumentType(
-                function="Module[...]", name="name", got=described(name), wanted="a kernel's name"
-            )
-        if name not in self.kernels:
-            near = nearest(name, list(self.kernels))
-            raise NoSuchKernel(
-                file=self.file,
-                name=name,
-                known=", ".join(self.kernels) or "none",
-                fix_text=f"did you mean `{near}`?" if near else "name one of these",
-            )
-        return self.kernels[name]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        # Names of kernels come first: a kernel may be called `compile`.
-        return getattr(self.only(), name) if name not in self.kernels and name in _METHODS else self[name]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the kernel, when there is one; SeveralKernels otherwise."""
-        return self.only()(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<tilemma module {self.file!r} with {', '.join(self.kernels) or 'no kernels'}>"
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.kernels, *(_METHODS if len(self.kernels) == 1 else ())]
-
-    def only(self) -> Kernel:
-        """The kernel, when there is one; SeveralKernels otherwise."""
-        if len(self.kernels) != 1:
-            raise SeveralKernels(file=self.file, count=len(self.kernels), known=", ".join(self.kernels) or "none")
-        return next(iter(self.kernels.values()))
-
-
-# The attributes that a module of one kernel forwards to it.
-_METHODS = tuple(name for name in (*vars(Kernel), "source") if not name.startswith("_"))
-
-
-def load(path: str | Path, defines: Mapping[str, Any] | None = None) -> Module:
-    """The kernels of a `.co` file; ``defines`` are as ``#define NAME VALUE`` before its first line.
-
-    Raises CannotRead for a file that cannot be read, and the front end's errors.
-    """
-    text = read_source("load", path).decode("utf-8", "strict")
-    if defines is not None and not (isinstance(defines, Mapping) and all(isinstance(n, str) for n in defines)):
-        raise WrongArgumentType(
-            function="load", name="defines", got=described(defines), wanted="a mapping from names to values"
-        )
-    warn_of_direction(str(path), text)
-    file = File(text, str(path), dict(defines or {}))
-    return Module(str(path), {name: Kernel(TextSource(file, name)) for name in file.kernels}, file.notes)
-
-
-def load_python(path: str | Path) -> Module:
-    """The kernels of a Python file, which is executed."""
-    import runpy
-
-    warn_of_direction(str(path), read_source("load_python", path).decode())
-    try:
-        names = runpy.run_path(str(path), run_name="tilemma_kernels")
-    except (TilemmaError, KeyboardInterrupt):
-        raise
-    except BaseException as e:
-        # The file is the user's program: its exceptions are shown as Python shows them.
-        raise ProgramFailed(file=str(path), what=f"{type(e).__name__}: {e}", trace=trace_in(e, str(path))) from e
-    return Module(str(path), {n: k for n, k in names.items() if isinstance(k, Kernel)})
-
-
-__all__ = ["Kernel", "Module", "Runner", "Signature", "kernel", "load", "load_python"]
+__all__ = ["Kernel", "Runner", "Signature", "kernel"]

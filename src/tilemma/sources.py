@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -58,8 +59,25 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
         raise CannotRead(file=str(path), reason=reason) from None
 
 
-def trace_in(error: BaseException, file: str) -> str:
-    """The traceback of ``error`` from the first line of ``file`` on."""
+def program_failed(error: BaseException, file: str | None = None) -> ProgramFailed | None:
+    """The error for an exception of the user's program, with the frames of the program alone.
+
+    ``file``: the file that was executed; default the one that raised.  None where the package raised ``error``.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    start = next((i for i, frame in enumerate(frames) if frame.filename == file), len(frames) - 1)
-    return "".join(traceback.format_list(frames[start:])).rstrip()
+    entered = next((i for i, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE)), 0)
+    called = [f for f in frames[entered:] if not f.filename.startswith(_LIBRARIES)]
+    own = [f for f in called if not f.filename.startswith(_PACKAGE)]
+    if isinstance(error, SyntaxError):
+        trace = "".join(traceback.format_exception_only(error))
+    # A name that the package does not have is the program's mistake.
+    elif own and (called[-1] is own[-1] or called[-1].name == "__getattr__"):
+        trace = "".join(traceback.format_list(own))
+    else:
+        return None
+    what = f"{type(error).__name__}: {error}"
+    return ProgramFailed(file=file or own[-1].filename, what=what, trace=trace.rstrip())
+
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_LIBRARIES = ("<frozen ", *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")))

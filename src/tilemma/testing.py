@@ -270,10 +270,10 @@ def error_bound(
     grain = grain_of(a) * grain_of(b)
     errors = accumulation_bound(total, depth, acc, operands or _element_type(a), grain)
     with np.errstate(invalid="ignore", over="ignore"):
-        return _epilogue(product, errors, acc, out, alpha, beta, c, bias, activation)
+        return epilogue_bound(product, errors, acc, out, alpha, beta, c, bias, activation)
 
 
-def _epilogue(
+def epilogue_bound(
     product: F64,
     error: F64,
     acc: DType,
@@ -284,7 +284,7 @@ def _epilogue(
     bias: Any,
     activation: str | None,
 ) -> F64:
-    """The bound after scaling, addends, activation and storing."""
+    """The bound after scaling, addends, activation and storing: the last part of `error_bound`."""
     value = alpha * product
     largest = abs(alpha) * np.abs(product)
     error = abs(alpha) * error

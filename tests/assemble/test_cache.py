@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tilemma.assemble import DiskCache, cache
-from tilemma.kernels import load
+from tilemma.modules import load
 
 KEY, OTHER = DiskCache.key("a"), DiskCache.key("b")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tilemma.atoms import catalogue
-from tilemma.kernels import Module, load, load_python
+from tilemma.modules import Module, load, load_python
 
 ROOT = Path(__file__).parents[2] / "examples"
 SOURCES = [ROOT / "co" / "hello_mma.co", ROOT / "py" / "hello_mma.py"]

@@ -19,7 +19,7 @@ from levers import LEVERS, Lever, rewritten
 
 from tilemma import machine
 from tilemma.assemble import NoDisassembler, NoPtxas, find_tool
-from tilemma.kernels import load_python
+from tilemma.modules import load_python
 
 PYTHON = Path(__file__).parents[2] / "examples" / "py"
 

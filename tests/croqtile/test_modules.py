@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tilemma as tm
-from tilemma.kernels import Kernel, Module, load_python
+from tilemma.kernels import Kernel
+from tilemma.modules import Module, load_python
 
 ONE = "__co__ void f(global f32 [N] x, global f32 [N] y) { parallel i by N : block y.at(i) = x.at(i) + K; }"
 TWO = ONE + "\n" + ONE.replace("void f", "void compile")

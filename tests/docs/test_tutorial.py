@@ -11,7 +11,7 @@ from dev.pages.transcripts import PAGE, document
 from tilemma import croqtile, machine
 from tilemma.compiler import compile_kernel
 from tilemma.errors import CompileError
-from tilemma.kernels import load
+from tilemma.modules import load
 from tilemma.tools.problem import make_problem
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,8 @@ from tilemma import testing
 from tilemma.errors import TilemmaError
 from tilemma.ir.tile import Copy
 from tilemma.ir.walk import walk
-from tilemma.kernels import Kernel, load, load_python
+from tilemma.kernels import Kernel
+from tilemma.modules import load, load_python
 from tilemma.runtime import cuda_device, describe, facts, gpu_unavailable_reason, runs_on
 from tilemma.tools.problem import accumulator, dimensions, make_problem
 

@@ -12,7 +12,8 @@ import pytest
 
 import tilemma as tm
 from tilemma.errors import CompileError
-from tilemma.kernels import Kernel, load
+from tilemma.kernels import Kernel
+from tilemma.modules import load
 
 CONTRACTS = ("row.row", "row.col", "col.row", "col.col")
 # How an operand reaches the multiply, in Croqtile and in Python.

@@ -7,7 +7,7 @@ from tilemma.ir.expr import Dim
 from tilemma.ir.tile import Parallel
 from tilemma.ir.types import BLOCK, GROUP, THREAD, WARPGROUP, Level
 from tilemma.ir.walk import walk
-from tilemma.kernels import load
+from tilemma.modules import load
 from tilemma.passes.infer_levels import (
     EmptyLevel,
     InferLevels,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tilemma.kernels import Kernel, load, load_python
+from tilemma.kernels import Kernel
+from tilemma.modules import load, load_python
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

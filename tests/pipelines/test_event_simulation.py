@@ -15,7 +15,7 @@ from tilemma.compiler import compile_kernel
 from tilemma.errors import CompileError
 from tilemma.ir.tile import Kernel
 from tilemma.ir.usage import waits_for_events
-from tilemma.kernels import load, load_python
+from tilemma.modules import load, load_python
 from tilemma.targets.cpu import execute
 from tilemma.targets.cpu.event_simulation import EventSimulation, simulate_events
 

@@ -10,7 +10,7 @@ from pipeline_runs import check, close, problem
 
 from tilemma.compiler import default_facts, with_facts
 from tilemma.ir.canonical import canonical
-from tilemma.kernels import load_python
+from tilemma.modules import load_python
 
 
 def example(name: str, **constants):

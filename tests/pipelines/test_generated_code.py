@@ -9,7 +9,7 @@ from configurations import EXAMPLES
 
 from tilemma.assemble import NoPtxas
 from tilemma.compiler import Compiled
-from tilemma.kernels import load_python
+from tilemma.modules import load_python
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from tilemma.ir.tile import (
     WaitFuture,
 )
 from tilemma.ir.walk import rewrite, walk
-from tilemma.kernels import load_python
+from tilemma.modules import load_python
 from tilemma.targets.cpu.event_simulation import simulate_events
 
 SYNCHRONISES = (WaitEvent, TriggerEvent, WaitFuture, SwapFutures, Commit, MmaWait, Sync)

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 import tilemma as tm
 from tilemma.cli import main
-from tilemma.kernels import Kernel, load
+from tilemma.kernels import Kernel
+from tilemma.modules import load
 from tilemma.tools.check import check_kernel
 from tilemma.tools.compare import Reference, compare
 from tilemma.tools.problem import dimensions

@@ -8,15 +8,8 @@ from dataclasses import field
 from tilemma.croqtile.preprocess import Macro, Preprocessor
 from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError, Note, Span, register_source
-from tilemma.ir.refusals import NotBuiltYet
+from tilemma.ir.refusals import NoKernel, NotBuiltYet
 from tilemma.records import record
-
-
-class NoKernel(CompileError):
-    code = "no-kernel"
-    found = "`{file}` has no kernel"
-    expected = "at least one function that begins with `__co__`"
-    fix = "write `__co__ void name(...) {{ ... }}`; check the conditions around it"
 
 
 class UnfinishedKernel(CompileError):
@@ -107,7 +100,16 @@ def extract(text: str, file: str, defines: Mapping[str, object]) -> Extracted:
             finder.start.span, problem="whose `{` is never closed", remedy="add the missing `}`"
         )
     if not finder.kernels:
-        raise NoKernel(Span(file, 1, 1, 1, 1), file=file)
+        fix = "write `__co__ void name(...) { ... }`" + (
+            "; check the conditions around it" if text.strip() else ""
+        )
+        raise NoKernel(
+            Span(file, 1, 1, 1, 1),
+            file=file,
+            problem="has no kernel" if text.strip() else "is empty",
+            wanted="at least one function that begins with `__co__`",
+            fix_text=f"{fix}; check the conditions around it" if text.strip() else fix,
+        )
     pre.check_outside()
     notes = list(pre.notes)
     if finder.host:

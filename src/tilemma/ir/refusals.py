@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilemma.errors import CompileError, Span, nearest
+from tilemma.errors import CompileError, Span, nearest, spelled
 
 
 class WrongValue(CompileError):
@@ -19,6 +19,13 @@ class NotATile(WrongValue):
     found = WrongValue.found
     expected = WrongValue.expected
     fix = WrongValue.fix
+
+
+class NoKernel(CompileError):
+    code = "no-kernel"
+    found = "`{file}` {problem}"
+    expected = "{wanted}"
+    fix = "{fix_text}"
 
 
 class TileShapeUnknown(CompileError):
@@ -53,11 +60,21 @@ class WrongMember(CompileError):
     fix = "{suggestion}"
 
 
+_TRANSPOSITIONS = ("T", "t", "mT", "transpose", "transposed", "permute", "swapaxes")
+
+
 def wrong_member(
     span: Span | None, kind: str, name: str, known: Sequence[str], otherwise: str = "remove it"
 ) -> WrongMember:
     """The error for a member or suffix that ``kind`` has not, with the nearest one that it has."""
     near = nearest(name, known)
+    if name in _TRANSPOSITIONS:
+        near = None
+        otherwise = spelled(
+            span,
+            "a copy or a store transposes: `dma.transp<1, 0> a => b;`, `mma.store.transp c, d;`",
+            "a copy or a store transposes: `dma.copy(a, b, transp=(1, 0))`, `mma.store(c, d, transp=True)`",
+        )
     listed = ("one of " if len(known) > 1 else "") + ", ".join(f"`.{m}`" for m in known)
     return WrongMember(
         span,

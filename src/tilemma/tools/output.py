@@ -112,7 +112,11 @@ def write_file(name: str, data: bytes, *, source: str, force: bool = False) -> N
 
 def _cannot(name: str, error: Exception) -> CannotWrite:
     reason = getattr(error, "strerror", None) or str(error)
-    return CannotWrite(file=name, reason=reason, fix_text="check the path, the rights and the room there")
+    folder = os.path.dirname(name)
+    fix = "check the path, the rights and the room there"
+    if isinstance(error, FileNotFoundError) and folder:
+        fix = f"create the folder `{folder}` first"
+    return CannotWrite(file=name, reason=reason, fix_text=fix)
 
 
 def _check_replaceable(name: str, target: Path, source: str, force: bool) -> None:

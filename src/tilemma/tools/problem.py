@@ -15,13 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilemma.dtypes import DType
 from tilemma.errors import LaunchError, WrongArgument, nearest
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Dim, value_of, walk
+from tilemma.ir.expr import Binary, Call, Dim, Unary, value_of, walk
 from tilemma.ir.usage import read, size, written
-from tilemma.kernels import Kernel, Module, load, load_python
+from tilemma.ir.walk import declarations, expressions
+from tilemma.ir.walk import walk as operations
+from tilemma.kernels import Kernel
 from tilemma.launch import evaluate
-from tilemma.testing import error_bound, random_array, reference, share_of_bound
+from tilemma.modules import Module, load, load_python
+from tilemma.testing import random_array, share_of_bound
+from tilemma.tools import expectation
 
 DEFAULT_EXTENT = 1024
 
@@ -38,13 +43,6 @@ class BadArgument(LaunchError):
     found = "`--{option} {text}`: {problem}"
     expected = "{wanted}"
     fix = "{fix_text}"
-
-
-class BadExpectation(LaunchError):
-    code = "bad-expectation"
-    found = "`--expect {text}`: {problem}"
-    expected = 'an einsum over the array parameters in order, the output last, such as "mk,nk->mn"'
-    fix = "give one group of letters for each input, one letter for each of its dimensions"
 
 
 def read_module(file: str, defines: Mapping[str, Any]) -> Module:
@@ -227,7 +225,17 @@ def make_problem(
             made[b.name] = random_array(shape, b.dtype, seed + i, kind)
     problem = Problem(kernel, dict(dims), made, dict(scalars), expect)
     if expect is not None:
-        _expect(problem, expect)
+        types = {p.buffer.name: p.buffer.dtype for p in kernel.arrays}
+        rounded = {
+            p.scalar.name: np.asarray(scalars[p.scalar.name]).astype(p.scalar.dtype.numpy)
+            for p in kernel.params
+            if not isinstance(p, t.ArrayParameter)
+        }
+        wanted = expectation.read(expect, list(types), made, rounded)
+        problem.output, problem.inputs = wanted.output, list(wanted.inputs)
+        problem.wanted, problem.bound = expectation.evaluate(
+            wanted, made, types, accumulator(kernel), narrowest_arithmetic(kernel)
+        )
     return problem
 
 
@@ -238,54 +246,8 @@ def poisoned(shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
     return np.full(shape, np.nan).astype(kind) if kind.kind != "b" else np.zeros(shape, kind)
 
 
-def _expect(problem: Problem, text: str) -> None:
-    def bad(message: str) -> BadExpectation:
-        return BadExpectation(text=text, problem=message)
-
-    left, arrow, right = text.replace(" ", "").partition("->")
-    groups = left.split(",")
-    names = [p.buffer.name for p in problem.kernel.arrays]
-    if not arrow or not re.fullmatch(r"[a-zA-Z,]+", left) or not re.fullmatch(r"[a-zA-Z]*", right):
-        raise bad("not an einsum")
-    if len(groups) + 1 != len(names):
-        raise bad(f"{len(groups)} inputs, and the kernel takes {len(names)} arrays ({', '.join(names)})")
-    *inputs, output = names
-    for name, letters in zip([*inputs, output], [*groups, right], strict=True):
-        if problem.arrays[name].ndim != len(letters):
-            raise bad(f"`{letters}` for {name}, which has {problem.arrays[name].ndim} dimensions")
-    arrays = [problem.arrays[n] for n in inputs]
-    try:
-        problem.wanted = reference(text, *arrays)
-    except ValueError as e:
-        raise bad(str(e)) from None
-    if problem.wanted.shape != problem.arrays[output].shape:
-        raise bad(f"it gives {problem.wanted.shape}, and {output} is {problem.arrays[output].shape}")
-    problem.inputs, problem.output = inputs, output
-    problem.bound = _bound(problem, groups, right)
-
-
-def _bound(problem: Problem, groups: Sequence[str], right: str) -> NDArray[np.float64]:
-    """The bound of a matrix product in any of its spellings: operands turned to [M, K] and [K, N]."""
-    if len(groups) != 2 or len(right) != 2:
-        raise BadExpectation(text=problem.expect, problem="no error bound is known for it")
-    (ga, gb), m, n = groups, right[0], right[1]
-    contracted = sorted((set(ga) & set(gb)) - set(right))
-    if len(contracted) != 1 or set(ga) != {m, contracted[0]} or set(gb) != {n, contracted[0]}:
-        raise BadExpectation(text=problem.expect, problem="no error bound is known for it")
-    k = contracted[0]
-    a, b = (problem.arrays[x] for x in problem.inputs)
-    a = a if ga == m + k else a.T
-    b = b if gb == k + n else b.T
-    assert problem.output is not None
-    out = next(p.buffer.dtype for p in problem.kernel.arrays if p.buffer.name == problem.output)
-    return error_bound(a, b, acc=accumulator(problem.kernel) or "f32", out=out.name)
-
-
 def accumulator(kernel: t.Kernel) -> str | None:
     """The element type that the kernel accumulates in."""
-    from tilemma.ir.walk import declarations
-    from tilemma.ir.walk import walk as operations
-
     table = declarations(kernel)
     for op in operations(kernel.body):
         if isinstance(op, t.Mma):
@@ -293,6 +255,19 @@ def accumulator(kernel: t.Kernel) -> str | None:
             if isinstance(declared, t.DeclareFragment) and declared.dtype is not None:
                 return declared.dtype.name
     return None
+
+
+def narrowest_arithmetic(kernel: t.Kernel) -> DType | None:
+    """The narrowest floating type in which the kernel computes with elements; None where it does not."""
+    computed = (Binary, Unary, Call)
+    found = [
+        x.type
+        for op in operations(kernel.body)
+        for e in expressions(op)
+        for x in walk(e)
+        if isinstance(x, computed) and x.type.is_float
+    ]
+    return min(found, key=lambda d: d.bits, default=None)
 
 
 __all__ = ["Problem", "make_problem", "parse_pairs", "parse_shape", "pick", "read_module", "value_of"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilemma.kernels import load_python
+from tilemma.modules import load_python
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "py"
 

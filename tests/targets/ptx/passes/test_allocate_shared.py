@@ -11,7 +11,7 @@ from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import value_of
 from tilemma.ir.tile import Alloc, Barrier, Sync
-from tilemma.kernels import load_python
+from tilemma.modules import load_python
 from tilemma.targets.ptx.passes import PASSES
 from tilemma.targets.ptx.passes.allocate_shared import AllocateShared, SharedMemoryLimit
 from tilemma.targets.ptx.target import Target, targets

@@ -29,7 +29,7 @@ from tilemma.ir.tile import (
     WaitFuture,
 )
 from tilemma.ir.walk import map_expressions, rewrite, walk
-from tilemma.kernels import load_python
+from tilemma.modules import load_python
 from tilemma.passes import Decision
 from tilemma.targets.cpu import execute
 from tilemma.targets.ptx.passes import PASSES, decide

@@ -11,7 +11,7 @@ from tilemma import machine
 from tilemma.compiler import compile_kernel, default_facts, with_facts
 from tilemma.ir.tile import For, If, Store
 from tilemma.ir.walk import walk
-from tilemma.kernels import load_python
+from tilemma.modules import load_python
 from tilemma.targets.ptx.passes import decide
 
 ROOT = Path(__file__).resolve().parents[4]
