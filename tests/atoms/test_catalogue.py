@@ -12,7 +12,7 @@ import pytest
 from records import SAMPLE
 from tensor_layouts import Layout, atoms_nv
 
-from tilemma.atoms import MmaAtom, UnknownAtom, catalogue, contract
+from tilemma.atoms import Catalogue, MmaAtom, UnknownAtom, catalogue, contract
 from tilemma.dtypes import dtype
 from tilemma.machine.isa import forms
 
@@ -156,3 +156,13 @@ def test_modules_hold_the_types_that_their_names_say(kind: str) -> None:
     assert {c.name for c in catalogue.copies()} == {
         c.name for c in catalogue.values() if isinstance(c, type(COPIES[0]))
     }
+
+
+@pytest.mark.parametrize("kind", ["wgmma", "mma.sync", "wgmma.sp", "mma.sp", "fma"])
+@pytest.mark.parametrize("types", [("f16", "f32"), ("f16", "f16"), ("e4m3", "f32"), ("s8", "s32"), ("f16", "f64")])
+def test_a_query_does_not_depend_on_the_records_made_before(kind: str, types: tuple[str, str]) -> None:
+    a, d = (dtype(t) for t in types)
+    fresh, full = Catalogue(), Catalogue()
+    assert len(full)
+    wanted: dict[str, object] = {"a": a, "b": a, "d": d, "a_from": "shared"}
+    assert [x.name for x in fresh.mma(kind, **wanted)] == [x.name for x in full.mma(kind, **wanted)]

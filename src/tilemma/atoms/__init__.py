@@ -54,24 +54,28 @@ class Catalogue(Mapping[str, Atom]):
 
     def __init__(self) -> None:
         self._made: dict[str, Atom] = {}
-        self._parts: dict[str, list[tuple[Atom, ...] | Family]] = {}
+        self._parts: dict[str, list[tuple[Family | None, tuple[Atom, ...] | None]]] = {}
 
     @cached_property
     def _modules(self) -> tuple[str, ...]:
         return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
 
     def _of(self, module: str, needed: Callable[[Family], bool] = lambda family: True) -> Iterator[Atom]:
-        """The records of a module, but those of families that are not ``needed`` and not made yet."""
+        """The records of a module, without those of families that are not ``needed``, whether made or not."""
         if module not in self._parts:
             atoms = getattr(importlib.import_module(f"{__name__}.{module}"), "ATOMS", ())
-            self._parts[module] = [x if isinstance(x, Family) else self._entered((x,)) for x in atoms]
+            self._parts[module] = [
+                (x, None) if isinstance(x, Family) else (None, self._entered((x,))) for x in atoms
+            ]
         parts = self._parts[module]
-        for i, part in enumerate(parts):
-            if isinstance(part, Family):
-                if not needed(part):
-                    continue
-                part = parts[i] = self._entered(part.make())
-            yield from part
+        for i, (family, made) in enumerate(parts):
+            if family is not None and not needed(family):
+                continue
+            if made is None:
+                assert family is not None
+                made = self._entered(family.make())
+                parts[i] = family, made
+            yield from made
 
     def _entered(self, atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
         for atom in atoms:
@@ -111,7 +115,7 @@ class Catalogue(Mapping[str, Atom]):
     def mma(self, kind: str = "", **wanted: object) -> Iterator[MmaAtom]:
         """The multiplying records; with ``kind`` those of the modules that are called after it.
 
-        Families that have nothing of what is ``wanted`` (`Family.has`) may be left out.
+        Families that have nothing of what is ``wanted`` (`Family.has`) are left out.
         """
         operand = wanted.get("a")
         names = (m for m in self._named(kind) if _may_multiply(m, operand))

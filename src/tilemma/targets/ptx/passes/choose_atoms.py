@@ -245,7 +245,8 @@ def _select(w: _Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAto
     others = list(catalogue.mma(kind, a=w.a, b=w.b))
     found = select_from(others, arch=arch, kind=kind, sparse=kind.endswith(".sp"), **types, **wanted)
     if found.candidates or others:
-        return found.candidates, list(found.refusals)
+        # The instructions of these types and sources come first: their rules are nearest to the program.
+        return found.candidates, list(dict.fromkeys((*near.refusals, *found.refusals)))
     every = {f"{t.a} x {t.b}": None for t in catalogue.families(kind)}
     rule = f"does not multiply {w.a} by {w.b}; it takes {', '.join(every)}"
     return (), [Refusal(_FAMILIES[kind], rule, _SECTIONS[kind])]
