@@ -73,7 +73,7 @@ REFUSED = {
         "rebound-in-traced-block",
         (7, 9),
     ),
-    "a name rebound and used in the next turn": (
+    "a name rebound and used in the next iteration": (
         """
         x = 0
         for i in foreach(4):

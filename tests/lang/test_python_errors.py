@@ -193,12 +193,12 @@ KERNELS = [
     ("continue", LOOP + "«continue»", "jump-in-traced-block", "continue_()"),
     ("return", BLOCK + "    with if_(n > 1):\n        «return»", "jump-in-traced-block", "return after the block"),
     ("rebound", "x = 0\n" + LOOP + "«x» = x + 1\n", REBOUND, "x = var(...)"),
-    ("augmented", "x = 0\n" + LOOP + "«x» += 1\n", REBOUND, "in its next turn"),
+    ("augmented", "x = 0\n" + LOOP + "«x» += 1\n", REBOUND, "in its next iteration"),
     (
         "in a while",
         "x = 0\n" + BLOCK + "    with while_(lambda: n > 1):\n        «x» = x + 1\n",
         REBOUND,
-        "next turn",
+        "next iteration",
     ),
     (
         "after a branch",

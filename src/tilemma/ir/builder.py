@@ -169,9 +169,9 @@ class Builder(ValueNumber):
         """A block's threads write ``value`` to ``count`` elements of ``flat`` from ``first`` on."""
         with (
             self.parallel(["t"], [_FILLING_THREADS], THREAD) as (lane,),
-            self.foreach("n", cdiv(count, _FILLING_THREADS)) as turn,
+            self.foreach("n", cdiv(count, _FILLING_THREADS)) as iteration,
         ):
-            element = add(add(first, mul(turn.value, _FILLING_THREADS)), lane.value)
+            element = add(add(first, mul(iteration.value, _FILLING_THREADS)), lane.value)
             with self.if_(binary("lt", element, total)):
                 self.set_element(flat, [element], value)
 

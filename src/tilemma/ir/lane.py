@@ -184,8 +184,9 @@ class LanePrint(LaneOp):
 class LaneFor(LaneOp):
     """``for (var = start; var < stop; var += step)``; ``var`` is s32.  ``unroll`` 1 forbids unrolling.
 
-    ``entered``: there is a turn for certain, so that nothing is tested before the first.  ``past``: var + step may
-    leave s32 after the last turn; "unsigned": it is a u32 then, and ``start`` is not negative; "wraps": neither.
+    ``entered``: the trip count is at least 1, so that nothing is tested before the first iteration.  ``past``: var
+    + step may leave s32 after the last iteration; "unsigned": it is a u32 then, and ``start`` is not negative;
+    "wraps": neither.
     """
 
     syntax: ClassVar[str] = "for $var = $start to $stop step $step $body"
@@ -214,7 +215,7 @@ class LaneIf(LaneOp):
 
 @record
 class LaneWhile(LaneOp):
-    """``setup`` computes ``cond`` before each turn."""
+    """``setup`` computes ``cond`` before each iteration."""
 
     syntax: ClassVar[str] = "while $setup test $cond $body"
 
@@ -242,7 +243,7 @@ class LaneBreak(LaneOp):
 
 @record
 class LaneContinue(LaneOp):
-    """Goes on with the innermost loop's next turn."""
+    """Continues with the innermost loop's next iteration."""
 
     syntax: ClassVar[str] = "continue"
 

@@ -154,7 +154,7 @@ class LaneVerifier:
                 self.reads(op, written, *op.args)
 
     def loop(self, body: LaneBody, written: set[str]) -> None:
-        """What a loop without turns leaves unwritten, a test of its bounds may write elsewhere: it counts."""
+        """A loop without iterations writes no register; a test of its bounds may write them on the other path."""
         self.loops += 1
         self.body(body, written)
         self.loops -= 1

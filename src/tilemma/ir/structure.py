@@ -35,7 +35,7 @@ class ElseWithoutIf(CompileError):
 class LoopsTooDeep(CompileError):
     code = "loops-too-deep"
     found = "more than {limit} loops in one another"
-    expected = "at most {limit}: what each may leave to its next turn is followed through all of them"
+    expected = "at most {limit}: dependences on the previous iteration are followed through all of them"
     fix = "join loops: one over the product of their extents, `i // n` and `i % n` in place of two indices"
 
 

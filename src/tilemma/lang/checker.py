@@ -33,7 +33,9 @@ class JumpInTracedBlock(CompileError):
 class ReboundInTracedBlock(CompileError):
     code = "rebound-in-traced-block"
     found = "`{name}` is rebound inside {block} and used {where}"
-    expected = "a mutable scalar: the block is traced once, so a plain Python name keeps one value for all turns"
+    expected = (
+        "a mutable scalar: the block is traced once, so a plain Python name keeps one value for all iterations"
+    )
     fix = "write `{name} = var(...)` before the block and `{name}.set(...)` (or `{name} += ...`) inside"
 
 
@@ -116,16 +118,16 @@ class Checker:
         for name, at in first.items():
             store = events[at].node
             if self._repeats(block) and (use := self._read(name, start, at)):
-                self._refuse_rebound(block, name, store, "in its next turn", use)
+                self._refuse_rebound(block, name, store, "in its next iteration", use)
             if use := self._read(name, end, len(events)):
                 self._refuse_rebound(block, name, store, "after it", use)
             for loop, (begin, stop) in self.evaluation.ranges.items():
                 outer = isinstance(loop, (ast.For, ast.While)) and begin <= start and end <= stop
                 if outer and loop is not block and (use := self._read(name, begin, start)):
-                    self._refuse_rebound(block, name, store, "in the next turn of the loop around it", use)
+                    self._refuse_rebound(block, name, store, "in the next iteration of the loop around it", use)
 
     def _repeats(self, block: ast.For | ast.With) -> bool:
-        """Whether the kernel runs the block several times, one turn after the other or at once."""
+        """Whether the kernel runs the block several times, one iteration after the other or at once."""
         return isinstance(block, ast.For) or any(
             _calls(item.context_expr, self.resolve, (control.while_,)) for item in block.items
         )

@@ -147,7 +147,7 @@ def foreach(
 
 
 def _steady(b: Builder, e: Expr) -> Expr:
-    """``e`` as Python evaluates a loop's limits: once, before the first turn."""
+    """``e`` as Python evaluates a loop's limits: once, before the first iteration."""
     if not reads(e) - b.fixed:
         return e
     var = b.fix(e)
@@ -176,7 +176,7 @@ def else_() -> AbstractContextManager[None]:
 
 
 def while_(cond: Callable[[], Any]) -> AbstractContextManager[None]:
-    """``with while_(lambda: x < n):`` repeats the block; the lambda is traced once, evaluated for each turn."""
+    """``with while_(lambda: x < n):`` repeats the block; each iteration evaluates the lambda, traced once."""
     b = builder("while_")
     check_caller("while_", "with while_(lambda: c):")
     running = trace()
@@ -186,7 +186,7 @@ def while_(cond: Callable[[], Any]) -> AbstractContextManager[None]:
             b.span,
             what="`while_`",
             got="a value",
-            wanted="a function of no arguments: the condition is evaluated anew for each turn",
+            wanted="a function of no arguments: the condition is evaluated again for each iteration",
             fix_text="write `while_(lambda: ...)`",
         )
     span, outer = b.span, running.pure
@@ -212,7 +212,7 @@ def break_() -> None:
 
 
 def continue_() -> None:
-    """Go on with the next turn of the innermost `foreach` or `while_` when the kernel comes here."""
+    """Go on with the next iteration of the innermost `foreach` or `while_` when the kernel comes here."""
     _jump("continue_", Continue())
 
 

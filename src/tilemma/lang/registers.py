@@ -41,18 +41,18 @@ class Fragment(Operators):
     are ``mc[i, j]``.
     """
 
-    __slots__ = ("_moment", "_value")
+    __slots__ = ("_point", "_value")
     article: ClassVar[str] = "a register tile"
 
     def __init__(self, fragment: FragmentValue, point: ProgramPoint | None = None) -> None:
         self._value = fragment
         running = trace()
-        self._moment = point or (None if running is None else running.builder.point())
+        self._point = point or (None if running is None else running.builder.point())
 
     @property
     def fragment(self) -> FragmentValue:
         running = trace()
-        if running is not None and self._moment is not None and not running.builder.is_open(self._moment):
+        if running is not None and self._point is not None and not running.builder.is_open(self._point):
             raise LeftItsBlock(caller_span(), text=self._value.name)
         return self._value
 
@@ -91,11 +91,11 @@ class Fragment(Operators):
         f = self.fragment
         for n, key in enumerate(keys):
             if len(f.index) == len(f.copies):
-                return Fragment(f, self._moment)[tuple(keys[n:])]
+                return Fragment(f, self._point)[tuple(keys[n:])]
             index = integer(key, "the subscript of an array of register tiles")
             within(scalar(index), f.copies[len(f.index)], f.name)
             f = f[index]
-        return Fragment(f, self._moment)
+        return Fragment(f, self._point)
 
     def _visited(self, keys: tuple[Any, ...]) -> tuple[Expr, ...]:
         """The indices of an element, which must be the one that `apply` visits."""
@@ -192,13 +192,13 @@ class Elementwise(Operators):
     """Arithmetic on whole register tiles.  It becomes a tile of its own where one is needed, unless `set` or
     ``+=`` takes it."""
 
-    __slots__ = ("_expr", "_made", "_moment", "shape")
+    __slots__ = ("_expr", "_made", "_point", "shape")
     article: ClassVar[str] = "arithmetic on register tiles"
 
     def __init__(self, e: Expr, shape: tuple[int, ...]) -> None:
         b = builder("arithmetic")
         self._expr, self.shape = e, shape
-        self._moment = b.point()
+        self._point = b.point()
         self._made: Fragment | None = None
 
     @property
@@ -210,8 +210,8 @@ class Elementwise(Operators):
         running = trace()
         assert running is not None
         b = running.builder
-        if self._made is None and b.may_differ(reads(self._expr) - b.fixed, self._moment, True):
-            self._made = self._materialised(b, self._moment)
+        if self._made is None and b.may_differ(reads(self._expr) - b.fixed, self._point, True):
+            self._made = self._materialised(b, self._point)
         return self._expr if self._made is None else _element(self._made)
 
     def as_fragment(self) -> Fragment:
@@ -222,7 +222,7 @@ class Elementwise(Operators):
 
     def _materialised(self, b: Builder, at: ProgramPoint | None) -> Fragment:
         """A new tile with these elements, made here or ``at`` an earlier point."""
-        if not b.is_open(self._moment):
+        if not b.is_open(self._point):
             raise LeftItsBlock(caller_span(), text="arithmetic on a register tile")
         name, dtype = b.fresh("elementwise"), self._expr.type
         shape = (self.shape[0], self.shape[1])
@@ -238,7 +238,7 @@ class Elementwise(Operators):
                 b.emit(op)
         else:
             b.insert(at, spanned)
-        return Fragment(value, self._moment)
+        return Fragment(value, self._point)
 
     def _binary(self, op: BinaryOp, other: Any, swap: bool = False) -> Any:
         return _combined(op, self, other, swap)

@@ -1,7 +1,7 @@
-"""The PTX machine: executes PTX text on the CPU and reports what hardware hides.
+"""The PTX machine: executes PTX text on the CPU and reports hazards that hardware hides.
 
-``run`` executes once, ``check`` under many adversarial schedules.  It knows element types, the launch plan and
-the PTX ISA, nothing of the compiler.
+``run`` executes once, ``check`` under many adversarial schedules.  The package depends on element types, the
+launch plan and the PTX ISA, not on the compiler.
 """
 
 from tilemma.machine import catalogue

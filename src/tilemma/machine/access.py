@@ -38,7 +38,7 @@ _least, _most = np.minimum.reduce, np.maximum.reduce
 
 
 def owner(f: Frame, ins: Instruction, addr: Array, width: int) -> list[tuple[Cta, Any, Array]]:
-    """Whose shared memory the addresses are in: (CTA, selection of lanes or None for all, offsets)."""
+    """The CTA that holds each address: (CTA, selection of lanes or None for all, offsets)."""
     everything = int(np.bitwise_or.reduce(addr)) if len(addr) else 0
     if everything & (width - 1):
         bad = np.flatnonzero(addr & (width - 1))
@@ -94,7 +94,7 @@ def misaligned(f: Frame, ins: Instruction, address: int, width: int, lanes: Any)
 def shared_bounds(
     w: Warp, ins: Instruction, shared: SharedMemory, addr: Array, width: int, lanes: Any, verb: str
 ) -> None:
-    """Report the addresses outside the CTA's shared memory; does nothing when there are none."""
+    """Report the addresses outside the CTA's shared memory."""
     bad = np.flatnonzero((addr < shared.base) | (addr + width > shared.limit))
     if len(bad):
         first = int(addr[bad[0]])
@@ -140,7 +140,7 @@ def _load(f: Frame, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: 
 def load_words(
     w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, index: Array, width: int, kind: str
 ) -> Array:
-    """Words of one CTA at ``addr``, whose numbers are ``index``: checked, and entered as read by ``lanes``."""
+    """Words of one CTA at ``addr``, with word numbers ``index``: checked, and recorded as read by ``lanes``."""
     shared = cta.shared
     try:
         written = shared.writers[width].take(index, axis=0)
@@ -155,7 +155,7 @@ def load_words(
     unordered = cta is not w.cta
     now = clocks.now[row]
     if kind == "ldmatrix":
-        # The warp reads together: a lane that is past the instruction knows that all rows were read.
+        # A collective read: a lane that has executed the instruction knows that all rows were read.
         column = clocks.column(("collective", row), 32)
         if w.collective != now:
             w.collective = now
@@ -194,7 +194,7 @@ def check_read(
 
 
 def all_known(w: Warp, lanes: Any, packed: Array) -> Array | None:
-    """None where each of ``lanes`` knows its events [lanes, bytes]; else which it knows, in the same shape."""
+    """Whether each of ``lanes`` knows each of its events [lanes, bytes]; None if all of them are known."""
     cluster = w.cta.cluster
     table, last = cluster.clocks.seen, int(_most(packed, None))
     if last == 0:

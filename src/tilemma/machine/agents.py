@@ -1,4 +1,4 @@
-"""Asynchronous operations as agents: issued by a warp, completed when the scheduler says so."""
+"""Agents: asynchronous operations, issued by a warp and completed by the scheduler."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tilemma.machine.syntax import Instruction
 
 
 class Agent:
+    """One operation in flight.  ``complete`` performs it; subclasses need to define no other method."""
+
     """One operation in flight.  ``complete`` does its work; a kind of agent needs no more than that."""
 
     kind = "agent"
@@ -17,14 +19,14 @@ class Agent:
     def __init__(self, warp: Warp, instruction: Instruction) -> None:
         self.warp, self.instruction = warp, instruction
         self.issued = 0
-        # The packed event that threads which know of its end know.
+        # The packed event of its completion.
         self.event = 0
-        # Somebody has waited for it, or will be told of its completion by other means.
+        # Some thread has waited for it, or learns of its completion by other means.
         self.waited = False
 
     @property
     def actor(self) -> str:
-        """Who is shown in a timeline."""
+        """The name of its row in a timeline."""
         return self.kind
 
     def before(self) -> Sequence[Agent]:

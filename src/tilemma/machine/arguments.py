@@ -73,7 +73,7 @@ def described(parameter: Parameter) -> str:
 
 
 def bind_argument(name: str, value: Any, parameter: Parameter, arrays: dict[str, Any]) -> tuple[str, Any]:
-    """What is passed for ``parameter``; ``arrays`` takes the arrays that the argument brings.
+    """The value passed for ``parameter``; the arrays that it needs are added to ``arrays``.
 
     One of ("pointer", array's name), ("bytes", raw), ("map", (array's name, image)) and
     ("struct", [(offset, one of the former)]).
@@ -124,7 +124,7 @@ def _struct(name: str, value: Struct, parameter: Parameter, arrays: dict[str, An
 
 
 def _by_value(name: str, value: Any, arrays: dict[str, Any]) -> tuple[str, Any] | None:
-    """An array, a tensor map, or a value of definite size; None for anything else."""
+    """An array, a tensor map, or a value of definite size; None for other arguments."""
     if isinstance(value, TensorMap):
         known = next((n for n, a in arrays.items() if a is value.array), name)
         arrays[known] = array_argument(name, value.array)
@@ -139,7 +139,7 @@ def _by_value(name: str, value: Any, arrays: dict[str, Any]) -> tuple[str, Any] 
 
 
 def _number(name: str, value: Any, parameter: Parameter) -> bytes:
-    """A number as the bytes of a parameter; refuses what is no number, or does not fit."""
+    """A number as the bytes of a parameter; refuses other objects and numbers out of range."""
     kind = parameter.type
     if isinstance(value, np.generic):
         value = value.item()

@@ -1,7 +1,7 @@
 """Accesses of the async proxy to shared memory: checked and entered into the shadow when they are issued.
 
-The operation may touch the bytes at any time until it completes, so what matters is what its issuer knew, and
-what later accesses know of its completion.  Addresses are int64, the width 1, 2, 4, 8 or 16 bytes.
+The operation may access the bytes at any time until it completes.  It is therefore checked against the clocks of
+its issuer, and later accesses against its completion.  Addresses are int64, the width 1, 2, 4, 8 or 16 bytes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(slots=True)
 class Knowledge:
-    """What the issuer of an asynchronous operation knows: one clock a column, per proxy."""
+    """The clocks of the issuer of an asynchronous operation: one a column, per proxy."""
 
     seen: Array
     fenced: Array
 
     def cover(self, column: Array) -> None:
-        """Know nothing, rather than fail, about columns that came into being after this was taken."""
+        """Extend the clocks by zeros for columns that were added later."""
         need = int(column.max()) + 1 - len(self.seen)
         if need > 0:
             more = np.zeros(need, self.seen.dtype)
@@ -128,7 +128,7 @@ def async_write(
 
 
 def _after_reads(w: Warp, ins: Instruction, read: Array, knowledge: Knowledge, addr: Array, verb: str) -> None:
-    """Report the overwrite of what was read through the generic proxy, where no proxy fence is on the way."""
+    """Report the overwrite of bytes that were read through the generic proxy, without a proxy fence in between."""
     column, clock = w.cta.cluster.events.stand(read)
     bad = (knowledge.fenced[column] < clock) & (read != 0)
     if bad.any():

@@ -1,4 +1,4 @@
-"""From a launch plan and arguments to what a machine run needs: names, sizes, arrays, parameter bytes."""
+"""Binds a launch plan to arguments: names, sizes, arrays and parameter bytes of a machine run."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Binding:
     shared: int
     arrays: dict[str, Any]
     written: dict[str, bool]
-    # For each parameter of the entry, what ``bind_argument`` gives.
+    # For each parameter of the entry, the result of ``bind_argument``.
     parameters: list[tuple[str, Any]] = field(default_factory=list)
 
 
 def bind(launch: Launch | Mapping[str, Any], entry: Entry, args: Mapping[str, Any], target: str) -> Binding:
-    """Bind ``args`` to the launch; BadMachineCall for what does not fit."""
+    """Bind ``args`` to the launch; raises BadMachineCall for arguments that do not fit."""
     if isinstance(launch, Mapping) and "arguments" in launch:
         launch = Launch.from_json(launch)
     if isinstance(launch, Launch):
@@ -89,7 +89,8 @@ def names_of(launch: Launch, args: Mapping[str, Any]) -> tuple[dict[str, int], d
 
 
 def _facts(a: Any, array: Any) -> None:
-    """What the code was compiled for: elements, a contiguous dimension, alignment of base and outer strides."""
+    """Check the facts that the code was compiled for: elements, a contiguous dimension, alignment of base and
+    strides."""
     if array.size == 0:
         if a.nonempty:
             refuse(
@@ -192,7 +193,7 @@ def _bind_simple(launch: Mapping[str, Any], entry: Entry, args: Mapping[str, Any
 
 
 def check_limits(b: Binding, entry: Entry, static_shared: int, arch_number: int) -> None:
-    """Refuse what no device would launch."""
+    """Refuse a launch beyond the limits of every device."""
     threads = b.block[0] * b.block[1] * b.block[2]
     if not 1 <= threads <= 1024 or b.block[2] > 64 or min(b.block) < 1:
         refuse(f"a block of {threads} threads", "1 to 1024", "use fewer threads")
@@ -260,7 +261,7 @@ def _encoded(kind: str, value: Any, at: int, placed: Mapping[str, Placed], maps:
         return placed[value].address.to_bytes(8, "little")
     name, image = value
     array = placed[name]
-    # An array without elements has a map that no kernel asks for: the runtime writes one of one element.
+    # An array without elements has a map that no kernel reads: the runtime writes one of one element.
     problems = [] if 0 in image.dims else tensormap.problems(image, array.address)
     if problems:
         refuse(

@@ -115,7 +115,7 @@ class BodyParser:
         self.scopes.pop()
 
     def collect_labels(self) -> None:
-        """Labels may be used before they stand: find those of this block, not of inner ones."""
+        """Collect the labels of this block (not of inner ones), which may be used before their definition."""
         depth, tokens = 0, self.p.tokens
         for i in range(self.p.position, len(tokens) - 1):
             text = tokens[i].text

@@ -1,4 +1,4 @@
-"""The call of a machine run as a user spells it: PTX text, launch, options.  What does not fit is refused."""
+"""Checks the arguments of `run` and `check`: PTX text, launch, options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tilemma.machine.problems import MachineLimit
 FIELDS = ("entry", "grid", "block", "cluster", "shared", "arch", "read_only")
 # Beyond any number that PTX holds.
 _LARGEST = (1 << 64) - 1
-# The largest value of each numeric option: beyond it a run ends in no time that anybody waits for.
+# The largest value of each numeric option: a run beyond it does not end in reasonable time.
 _MOST = {"seed": (1 << 63) - 1, "max_steps": 1 << 40, "schedules": 100_000}
 SCHEDULES = ("random", "late", "early", "starve")
 _ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
 
 
 def check_call(ptx: Any, launch: Any, args: Any) -> None:
-    """Refuse what is no PTX text, no launch, or no arguments."""
+    """Refuse PTX, a launch or arguments of the wrong type."""
     if not isinstance(ptx, str):
         refuse(f"the PTX is {_kind(ptx)}", "text", "read the file: Path(...).read_text()")
     if "\n" not in ptx and ptx.endswith((".ptx", ".s", ".txt", ".cubin")):
@@ -109,7 +109,7 @@ def sample(ctas: object) -> int | None:
 
 
 def schedule(name: object) -> None:
-    """Refuse what is no schedule."""
+    """Refuse an unknown schedule."""
     if not isinstance(name, str) or name not in SCHEDULES:
         refuse(f"the schedule {described(name)}", f"one of {', '.join(SCHEDULES)}", "pick one of these")
 

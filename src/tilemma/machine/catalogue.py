@@ -1,4 +1,4 @@
-"""Every hazard that the machine knows, each with what, why hardware hides it, and the fix."""
+"""Every hazard that the machine reports, with its reason and its fix."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RaceOfEqualValues(Race):
 class RaceOfLanes(Race):
     code = "race-lanes"
     found = "{access} {space}; not all lanes that read it at PTX line {first_line} are known to be past that line"
-    expected = "`bar.warp.sync` between an `ldmatrix` and the arrival by one lane that speaks for the whole warp"
+    expected = "`bar.warp.sync` between an `ldmatrix` and the arrival by one lane on behalf of the whole warp"
     fix = "add `bar.warp.sync 0xffffffff;` after PTX line {first_line} and before one lane tells the writer"
     why = (
         "A lane that is past a `.sync` matrix load knows that its whole warp has executed it, and widely used "
@@ -338,9 +338,9 @@ class ShuffleOfInactiveLane(HazardError):
 class BarrierCount(HazardError):
     code = "barrier-count"
     found = "barrier {barrier}: {what}"
-    expected = "all participants of a barrier's turn name the same thread count, and exactly that many arrive"
+    expected = "all participants of a barrier's phase name the same thread count, and exactly that many arrive"
     fix = "give every `bar` on barrier {barrier} the count of the threads that take part"
-    why = "A wrong count releases the barrier early, or lets two turns mix; the data is often there anyway."
+    why = "A wrong count releases the barrier early, or mixes two phases; the data has often arrived anyway."
 
 
 class RegisterPool(HazardError):

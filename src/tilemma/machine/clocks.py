@@ -1,15 +1,16 @@
-"""Vector clocks: what each thread of a cluster knows to have happened.
+"""Vector clocks: for each thread of a cluster, the events that happen before its next instruction.
 
-Row t of ``seen`` says, for every column, up to which clock thread t knows that column's past.  The first
+``seen[t, column]`` is the clock up to which the events of ``column`` happen before thread t's next instruction.
+The first
 columns are the threads themselves; further ones belong to asynchronous agents, made on demand: one for each
 mbarrier (its clock is the phase), warpgroup (wgmma group), and thread that issues cp.async or bulk groups.
 
-``fenced`` is the same for the async proxy: what generic-proxy writes a thread knows to have been made visible
-to it by `fence.proxy.async` somewhere on the way (PTX ISA, "Memory Consistency Model", proxies).  Completion of
+``fenced`` is the same for the async proxy: the generic-proxy writes that `fence.proxy.async` has made visible to
+it on the way to the thread (PTX ISA, "Memory Consistency Model", proxies).  Completion of
 an asynchronous copy counts for both: the ISA puts an implicit proxy fence there.
 
-All lanes of a warp share one running clock, so that an access carries (warp, lane, clock) in 32 bits; what a
-lane releases covers that lane alone, as lanes are threads of their own.
+All lanes of a warp share one running clock, so that an access carries (warp, lane, clock) in 32 bits.  A release
+by a lane covers that lane alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Ints32 = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
 Rows: TypeAlias = slice | npt.NDArray[Any]
 
-# The clock of an operation that has not completed: nobody can know it.
+# The clock of an operation that has not completed: no thread has seen it.
 NEVER = np.int32(2**31 - 1)
 
 _most = np.maximum.reduce
@@ -39,11 +40,11 @@ _ID = UNORDERED - 1
 
 @dataclass(slots=True)
 class Message:
-    """What a release carries and an acquire receives."""
+    """The clocks that a release publishes and an acquire merges."""
 
     seen: Ints32
     fenced: Ints32
-    # The cluster whose columns these are, and what is known of others (through global memory).
+    # The cluster whose columns these are, and the clocks of other clusters (through global memory).
     cluster: int = 0
     foreign: dict[int, Ints32] | None = None
 
@@ -86,7 +87,7 @@ class Clocks:
         self.now = [1] * (threads // 32)
         self.columns: dict[Hashable, int] = {}
         self.used = threads
-        # For each warp, what it knows of other clusters: serial -> their clocks.  Mostly empty.
+        # For each warp, the clocks of other clusters that it has acquired: serial -> clocks.  Mostly empty.
         self.foreign: list[dict[int, Ints32]] = [{} for _ in self.now]
 
     def column(self, key: Hashable, width: int = 1) -> int:
@@ -103,14 +104,14 @@ class Clocks:
         return found
 
     def tick(self, warp: int) -> None:
-        """Start a new clock for the warp: what follows is not covered by what it has released."""
+        """Advance the clock of the warp: later accesses are not covered by its earlier releases."""
         self.now[warp] += 1
         first = 32 * warp
         own = np.arange(first, first + 32)
         self.seen[own, own] = self.now[warp]
 
     def release(self, rows: Rows, warp: int) -> Message:
-        """What the threads ``rows`` of one warp know and did, to be handed on."""
+        """The clocks that the threads ``rows`` of one warp release, their own included."""
         used, foreign = self.used, self.foreign[warp] or None
         message = Message(_most(self.seen[rows, :used]), _most(self.fenced[rows, :used]), self.cluster, foreign)
         self.tick(warp)
@@ -141,7 +142,7 @@ class Clocks:
             self.acquire(rows, Message(own, own[:0], self.cluster))
 
     def synchronise(self, rows: Rows, warps: list[int]) -> None:
-        """A barrier among ``rows``, which lie in ``warps``: all learn what any knows."""
+        """A barrier among ``rows``, which lie in ``warps``: all acquire the clocks of all."""
         used = self.used
         message = Message(_most(self.seen[rows, :used]), _most(self.fenced[rows, :used]), self.cluster)
         for warp in warps:
@@ -152,7 +153,8 @@ class Clocks:
             self.tick(warp)
 
     def fence_proxy(self, rows: Rows, warp: int) -> None:
-        """`fence.proxy.async`: what the threads know in the generic proxy holds in the async proxy too."""
+        """`fence.proxy.async`: what is ordered before the threads in the generic proxy is so in the async proxy
+        too."""
         used = self.used
         part = self.fenced[rows, :used]
         np.maximum(part, self.seen[rows, :used], out=part)
@@ -161,7 +163,8 @@ class Clocks:
         self.tick(warp)
 
     def learn(self, rows: Rows, column: Any, clock: Any, *, fenced: bool = True) -> None:
-        """The threads ``rows`` know ``column`` (one or one each) to ``clock``, by both proxies if ``fenced``."""
+        """Set the clock of ``column`` (one or one each) that ``rows`` have seen to ``clock``, in both proxies if
+        ``fenced``."""
         if isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)
         for table in (self.seen, self.fenced) if fenced else (self.seen,):
@@ -174,7 +177,7 @@ def event_numbers(packed: Any) -> Any:
 
 
 class Events:
-    """The accesses of one cluster: a number, the column and clock it stands at, and who it was.
+    """The accesses of one cluster: for each number its column, its clock and its `Access`.
 
     Shadow memory holds packed numbers: ``number << 5 | lane``, with ``UNORDERED``; the event's column is that
     of lane 0 and the packed lane is added to it.
@@ -183,9 +186,9 @@ class Events:
     def __init__(self) -> None:
         self.column: Ints32 = np.zeros(256, np.int32)
         self.clock: Ints32 = np.zeros(256, np.int32)
-        # Of what a warp did as one, the column of its lane 0; of all else, ``column`` again.
+        # For a collective access of a warp, the column of its lane 0; for other accesses ``column`` again.
         self.alone: Ints32 = np.zeros(256, np.int32)
-        # Whether there is an event of a warp as one.
+        # Whether there is an event of a collective access.
         self.collective = False
         self.info: list[Any] = [None]
         self.count = 1
@@ -243,11 +246,11 @@ class Events:
         return self.column[at] + (packed & 31), self.clock[at]
 
     def alone_column(self, packed: Any) -> Any:
-        """The threads' own columns, also for what their warp did as one."""
+        """The threads' own columns, also of collective accesses of their warp."""
         return self.alone[(packed & _ID) >> _LANE_BITS] + (packed & 31)
 
     def known(self, packed: Any, rows: Any, table: Ints32) -> npt.NDArray[np.bool_]:
-        """Whether thread ``rows`` (broadcast against ``packed``) knows each event, by ``table``."""
+        """Whether thread ``rows`` (broadcast against ``packed``) has seen each event, by ``table``."""
         column, clock = self.stand(packed)
         result: npt.NDArray[np.bool_] = table[rows, column] >= clock
         return result

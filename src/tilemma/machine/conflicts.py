@@ -56,7 +56,7 @@ def report_unordered(
         event = table.of(events[i, j])
         if event is None:
             continue
-        # A lane that polls what another lane of its warp will write is in another frame than that lane.
+        # A lane that polls for a write by another lane of its warp is in another frame than that lane.
         together = strong.lockstep(event, w, ins) and int(events[i, j]) & 31 in lanes
         if event.kind == kind == "atom" and strong.morally_strong(event, w, ins) and not together:
             continue
@@ -100,7 +100,8 @@ def is_wgmma(reader: Any) -> bool:
 
 
 def first_unordered(w: Warp, events: Array, bad: Array, addr: Array) -> tuple[Access, Array, str]:
-    """The first of ``events[row, byte]`` that is ``bad``, the bytes of all that are, and the first byte in words.
+    """The first of ``events[row, byte]`` that is ``bad``, the bytes of all bad ones, and a text for the first
+    byte.
 
     The bytes of a row begin at its ``addr``.
     """
@@ -119,10 +120,11 @@ def check_warps_waited(
     verb: str,
     hazard: type[hz.OverwriteOfOtherWarps] = hz.OverwriteOfOtherWarps,
 ) -> None:
-    """Report the overwrite of wgmma operands that not all of the warpgroup's warps are known to have waited for.
+    """Report the overwrite of wgmma operands, if some warp of the warpgroup is not known to have waited for the
+    wgmma.
 
-    The warps' own columns follow that of the warpgroup.  ``table[rows, column]`` is what the writer knows; rows of
-    None: ``table`` is one row.
+    The columns of the warps follow that of the warpgroup.  ``table[rows, column]`` is the writer's clock; with
+    rows of None, ``table`` is one row.
     """
     last = int(_most(events, None))
     if last == 0:
@@ -148,10 +150,11 @@ def check_warps_waited(
 def check_lanes_ordered(
     w: Warp, ins: Instruction, events: Array, rows: Any, table: Any, addr: Array, verb: str
 ) -> None:
-    """Report the overwrite of what a warp read as one, where its lanes are not known one by one to be past that.
+    """Report the overwrite of bytes of a collective read, if some lane of the reader is not ordered before the
+    write.
 
-    The warp's own later instructions need no more than its `.sync`.  ``table[rows, column]`` is what the writer
-    knows; rows of None: ``table`` is one row.
+    Later instructions of the reading warp need no more than its `.sync`.  ``table[rows, column]`` is the writer's
+    clock; with rows of None, ``table`` is one row.
     """
     log = w.cta.cluster.events
     if not log.collective:

@@ -20,7 +20,7 @@ class Cursor:
 
     def advance(self) -> Token:
         token = self.token
-        # The last token, the end of the text, is never left behind.
+        # The cursor stays at the last token, the end of the text.
         self.position = min(self.position + 1, len(self.tokens) - 1)
         return token
 

@@ -1,4 +1,4 @@
-"""The wait-for graph of a run in which nobody can act, in words."""
+"""Describes a deadlock: the wait-for graph of a run in which no warp and no agent can proceed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def explain(machine: Machine) -> HazardError:
-    """The deadlock of ``machine``: each waiting warp, what it waits for and who could bring it."""
+    """The deadlock of ``machine``: each waiting warp, the event that it waits for, and the possible signallers."""
     frames = sorted(
         [*machine.waiting, *machine.polling], key=lambda f: (f.w.cta.cluster.serial, f.w.cta.rank, f.w.index)
     )

@@ -1,6 +1,6 @@
 """Source positions of PTX (PTX ISA, "Debugging Directives"): `.file`, `.loc` and the functions inlined at a place.
 
-`.file` may stand behind its uses, and the names of inlined functions stand in `.section .debug_str`: both are
+`.file` may follow its uses, and the names of inlined functions are in `.section .debug_str`: both are
 looked up in the text before it is parsed.
 """
 
@@ -43,7 +43,7 @@ def debug_strings(text: str) -> dict[str, str]:
 class Locations:
     """The places that `.loc` directives name.
 
-    ``inlined_at`` names another place; where that has itself been inlined, its own `.loc` says so.
+    ``inlined_at`` names a call site; if that function has been inlined itself, its own `.loc` names the next one.
     """
 
     def __init__(self, text: str) -> None:

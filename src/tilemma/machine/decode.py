@@ -1,4 +1,4 @@
-"""What a decoder of one instruction family gets: operands as register rows, and a place to leave its closure.
+"""The decoder of one instruction: resolves operands to register rows and receives the closure that executes it.
 
 A family registers itself with ``@instruction("add", "sub")``; the longest registered dotted prefix of the opcode
 decides, so that ``cp.async.bulk.tensor`` and ``cp.async`` live in different files.
@@ -128,7 +128,7 @@ class Decoder:
         self.run: Callable[..., Any] = _nothing
         self.target, self.targets = -1, ()
         self.used: set[str] = set()
-        # Who must execute it together: see ``gathering``.
+        # The lanes that must execute it together: see ``convergence``.
         self.membership = -2
 
     # -- errors
@@ -241,7 +241,7 @@ class Decoder:
         return self.src(operand, "pred"), False
 
     def dst(self, operand: Operand, kind: str, *, wide: bool = False) -> int:
-        """Row of a destination read as type ``kind``; a sink gets a row that nobody reads."""
+        """Row of a destination read as type ``kind``; a sink gets a row that is never read."""
         cls = VIEW_CLASS[VIEW[kind]]
         found, row = self.dst_any(operand, kind)
         if found != cls and not wide:
@@ -262,7 +262,7 @@ class Decoder:
         return found
 
     def register_id(self, operand: Operand) -> int:
-        """The number by which dataflow and hazards know a register."""
+        """The number of a register in dataflow and hazards."""
         assert isinstance(operand, Register)
         return self.program.register_ids[self._class_of(operand)]
 
@@ -281,7 +281,7 @@ class Decoder:
         return operand.value
 
     def symbol_value(self, symbol: Symbol) -> int:
-        """The address that the name of a variable or function stands for, in its own state space."""
+        """The address of a variable or function, in its own state space."""
         program, name = self.program, symbol.name
         if name in program.shared_offsets:
             return program.shared_offsets[name] + symbol.offset

@@ -39,7 +39,7 @@ def float_registers(instructions: tuple[Instruction, ...]) -> dict[str, set[str]
 
 
 def watch(program: Program, ins: Instruction, operand: Operand) -> Callable[[Any, int], None] | None:
-    """A check of the array behind an access of ``ins`` with registers ``operand``; None if nothing is known."""
+    """A check of the array accessed by ``ins`` through registers ``operand``; None if its type is unknown."""
     items = operand.items if isinstance(operand, Vector) else (operand,)
     registers = [x for x in items if isinstance(x, Register)]
     kinds = set().union(*(program.float_registers.get(r.name, set()) for r in registers))

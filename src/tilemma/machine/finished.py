@@ -50,7 +50,7 @@ class Finished:
         self.kept = self.left = 0
 
     def add(self, cluster: Cluster) -> None:
-        """``cluster`` has finished: free what only a running cluster needs, and sometimes collect."""
+        """Free the state that only a running cluster needs, and collect garbage from time to time."""
         self.left += _CLUSTER + 4 * cluster.clocks.used + _EVENT * cluster.events.count
         cluster.retire()
         if cluster.events.empty:
@@ -77,7 +77,7 @@ class Finished:
         return _without_repeats(np.sort(np.concatenate(found)))
 
     def collect(self) -> None:
-        """Drop the events of finished clusters that no shadow names, and what is known of clusters without any."""
+        """Drop the events of finished clusters that no shadow names, and the clocks of clusters without events."""
         named = self._named()
         serials = named >> 32
         self.kept = self.left = 0

@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 def locate(
     f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, verb: str
 ) -> list[tuple[Allocation, Any, Array]]:
-    """Allocations behind global addresses: (allocation, selection or None for all, byte offsets)."""
+    """The allocations of global addresses: (allocation, selection or None for all, byte offsets)."""
     everything = int(np.bitwise_or.reduce(addr)) if len(addr) else 0
     if everything & (width - 1):
         bad = np.flatnonzero(addr & (width - 1))
@@ -91,8 +91,8 @@ def record_global_read(
 ) -> None:
     """Enter a read; the last reader of another CTA is kept beside the last reader.
 
-    Each atomic operation observes the one before it: to know of the last is to know of all, so that a counter may
-    be reset by who has drawn the last ticket.
+    Each atomic operation observes the one before it: a thread ordered after the last is ordered after all, so that
+    the thread with the last ticket may reset a counter.
     """
     if not atomic:
         allocation.log_read(index, width, event + lanes)
@@ -207,7 +207,7 @@ def store_words(
 def check_global_write(
     w: Warp, ins: Instruction, allocation: Allocation, lanes: Any, offsets: Array, width: int, kind: str, verb: str
 ) -> None:
-    """A write may hit writable bytes of an element only, and nothing unordered."""
+    """Check that a write hits only bytes of elements, and no access that is not ordered before it."""
     machine = w.cta.machine
     if not allocation.writable:
         machine.report(

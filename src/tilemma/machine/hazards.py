@@ -1,4 +1,4 @@
-"""What a hazard is and how it is reported; the hazards themselves are in ``catalogue``.
+"""The base class of hazards and their reports; the hazards themselves are in ``catalogue``.
 
 A hazard is an error class: its templates say what happened, what was expected and what to add; ``why`` says
 why a GPU may print the right answer all the same.  ``docs/hazards.md`` is generated from these classes.
@@ -16,7 +16,7 @@ from tilemma.machine.syntax import Instruction, Location
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Who executes what: the PTX called ``module``, one of its instructions, warp and CTA."""
+    """The place of an instruction in a run: the PTX called ``module``, one of its instructions, warp and CTA."""
 
     module: str
     instruction: Instruction
@@ -76,7 +76,7 @@ class HazardError(TilemmaError):
 
     exit_status: ClassVar[int] = 1
     why: ClassVar[str] = ""
-    # A note by default, an error under ``strict``: what the ISA's letter forbids and practice relies on.
+    # A note by default, an error under ``strict``: forbidden by the text of the ISA, but relied upon in practice.
     strict_only: ClassVar[bool] = False
     # The fix in general, where the template is filled entirely by the case at hand.
     in_general: ClassVar[str] = ""

@@ -2,7 +2,7 @@
 
 Indexed branches (PTX ISA, "brx.idx") become comparisons and branches.
 
-Each copy has registers, labels, parameters and local variables of its own; shared and global variables are one.
+Each copy has its own registers, labels, parameters and local variables; shared and global variables are common.
 A parameter in the `.param` space becomes the variable that the caller passes.  An indirect call compares the
 address with each function that it may reach.  Calls of external functions stay as they are.
 """
@@ -42,7 +42,7 @@ _PRIVATE = ("local", "param", "reg")
 
 @dataclass(frozen=True)
 class Call:
-    """The operands of a `call`: where results go, what is called, what is passed, the list or prototype."""
+    """The operands of a `call`: results, callee, arguments, and the list or prototype."""
 
     results: tuple[Operand, ...]
     target: Operand
@@ -65,7 +65,7 @@ def read_call(ins: Instruction) -> Call | None:
 
 
 def _list(operands: list[Operand]) -> tuple[Operand, ...]:
-    """Take the list in brackets that comes next, if one does."""
+    """Take the list in brackets that follows, if any."""
     if operands and isinstance(operands[0], Vector):
         found = operands.pop(0)
         assert isinstance(found, Vector)
@@ -165,7 +165,7 @@ class Inliner:
     def compared(
         self, function: Function, call: Call, ins: Instruction, stack: tuple[str, ...], after: str
     ) -> None:
-        """``function``, where the address that is called is its own."""
+        """``function``, if it is its own address that is called."""
         self.serial += 1
         other = f"$other@{self.serial}"
         same = Register(f"%same@{self.serial}", "pred")
@@ -180,7 +180,7 @@ class Inliner:
         self.labels[other] = len(self.instructions)
 
     def add(self, at: Instruction, opcode: str, operands: tuple[Operand, ...], guard: Guard | None = None) -> None:
-        """An instruction that stands for a part of the call ``at``."""
+        """An instruction that implements a part of the call ``at``."""
         self.instructions.append(replace(at, opcode=opcode, operands=operands, guard=guard))
 
     def candidates(self, call: Call | None, body: Body) -> Iterator[Function]:
@@ -205,7 +205,7 @@ class Inliner:
                 yield f
 
     def expand(self, function: Function, call: Call, ins: Instruction, stack: tuple[str, ...]) -> None:
-        """The body of ``function`` in the place of a call."""
+        """The body of ``function``, which replaces a call."""
         if function.refused is not None:
             raise function.refused
         if function.name in stack:
@@ -238,7 +238,7 @@ class Inliner:
                 self.add(ins, f"mov.{_move_type(formal.type)}", (actual, register))
 
     def variable_for(self, size: int, actual: Operand, ins: Instruction, kind: str) -> Operand:
-        """The variable that stands for a `.param` formal: the caller's own, or one made for a register."""
+        """The variable for a `.param` formal: the caller's own, or a new one for a register."""
         if isinstance(actual, Symbol):
             return Symbol(actual.name)
         self.serial += 1
@@ -326,7 +326,7 @@ def _addresses_taken(module: Module) -> Iterator[str]:
 
 
 def inlined(module: Module, entry: Entry) -> Entry:
-    """``entry`` with the functions that it calls in the place of the calls."""
+    """``entry`` with its calls replaced by the bodies of the functions."""
     if not any(ins.parts[0] in ("call", "brx") for ins in entry.instructions):
         return entry
     return replace(entry, body=Inliner(module, entry).run())

@@ -44,12 +44,12 @@ class View:
     shared: npt.NDArray[np.uint8]
     files: Mapping[str, Any]
     rows: Mapping[str, tuple[str, int, str]]
-    # For each byte of shared memory the store that wrote it last, as a packed event; who the events are.
+    # For each byte of shared memory the store that wrote it last, as a packed event; the events' accesses.
     writers: npt.NDArray[np.int32]
     events: Mapping[int, Access]
 
     def writer(self, address: int) -> tuple[Place, int] | None:
-        """The instruction and the lane that wrote the byte at a shared address last; None if nothing has.
+        """The instruction and the lane that wrote the byte at a shared address last; None if there is none.
 
         Of a copy the instruction is the one that issued it.
         """
@@ -104,7 +104,7 @@ class View:
 
 
 def _integers(addresses: Any) -> Any:
-    """A list or tuple of integers, nested or not; an empty one for anything else."""
+    """A list or tuple of integers, nested or not; an empty one for other values."""
     try:
         return np.asarray(addresses) if isinstance(addresses, (list, tuple)) else []
     except (ValueError, OverflowError, RecursionError):

@@ -15,7 +15,7 @@ MAX_TEXT = 64 << 20
 # Bytes of one variable by state space: CUDA C++ Programming Guide, "Technical Specifications per Compute
 # Capability" (local: 512 KB a thread; constant: 64 KB); kernel parameters: 32,764 bytes.
 MAX_VARIABLE = {"local": 512 << 10, "param": 32764, "const": 64 << 10, "shared": 256 << 10, "global": 1 << 30}
-# An alignment in PTX is a power of two; CUDA asks for no more than this.
+# An alignment in PTX is a power of two; CUDA requires at most this.
 MAX_ALIGNMENT = 1 << 16
 # Bytes that registers, local and shared memory of the CTAs that run at the same time may take.
 MAX_RESIDENT = 4 << 30
@@ -59,7 +59,7 @@ def cluster_order(total: int, shuffle: bool, chosen: random.Random) -> Iterator[
 
 
 def sampled(total: int, wanted: int, chosen: random.Random) -> list[int]:
-    """``wanted`` of the numbers below ``total``, in order: the first and the last, and others by chance."""
+    """``wanted`` of the numbers below ``total``, in order: the first, the last, and random ones."""
     if wanted >= total:
         return list(range(total))
     ends = {0, total - 1} if wanted > 1 else {chosen.randrange(total)}

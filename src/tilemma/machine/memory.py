@@ -1,6 +1,7 @@
 """Memories and their shadow state.
 
-Beside each byte of shared memory stand the packed event (``clocks.Events``) of its last write and those of the
+For each byte of shared memory, the shadow has the packed event (``clocks.Events``) of its last write and those of
+the
 last reads by each warp and asynchronous reader.  Global memory is a set of allocations with red zones in
 between; its shadow is made at the first write.
 """
@@ -29,7 +30,7 @@ PARAM_WINDOW = 0x7900_0000_0000
 # Functions have addresses that are no memory.
 FUNCTION_WINDOW = 0x7A00_0000_0000
 GLOBAL_START = 0x10_0000_0000
-# Bytes between allocations that belong to nobody.
+# Unallocated bytes between allocations.
 RED_ZONE = 1 << 16
 
 
@@ -76,7 +77,7 @@ class SharedMemory:
         self._reads = np.zeros((0, rounded), np.int32)
         self.reads: dict[int, npt.NDArray[Any]] = {}
         self._reader_of: dict[Any, Reader] = {}
-        # Global address that each byte came from (cp.async and tensor copies), 0 where not known.
+        # Global address that each byte was copied from (cp.async and tensor copies), 0 where unknown.
         self.origin: npt.NDArray[np.int64] | None = None
         self.mbarriers: dict[int, Any] = {}
 
@@ -171,7 +172,7 @@ class Allocation:
         return self.reader, self.other_reader
 
     def flush_reads(self) -> None:
-        """Bring the shadow up to date."""
+        """Apply the deferred updates of the shadow."""
         log, self._log, self._logged = self._log, {}, 0
         for width, reads in log.items():
             last, other = (shadow.reshape(-1, width) for shadow in self.read_shadow())
@@ -204,7 +205,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class BoundMap:
-    """A tensor map in use: what it says, and the allocation it is about."""
+    """A tensor map in use: its fields, and the allocation that it describes."""
 
     image: TensorMapImage
     allocation: Allocation

@@ -90,7 +90,7 @@ class Parser(Cursor):
         )  # fmt: skip
 
     def declaration(self) -> None:
-        """An entry, a function or a variable, behind its linkage."""
+        """An entry, a function or a variable, after its linkage."""
         extern = False
         while self.token.text in _LINKAGE:
             extern = self.advance().text == ".extern" or extern
@@ -106,7 +106,7 @@ class Parser(Cursor):
         elif self.token.text == ".tex" or any(
             t.text in _OPAQUE for t in self.tokens[self.position + 1 : self.position + 2]
         ):
-            # What uses a texture is refused where it is used.
+            # The use of a texture is refused, not its declaration.
             self.skip_to(";")
             self.advance()
         else:
@@ -242,7 +242,7 @@ class Parser(Cursor):
     def entry(self) -> Entry | None:
         """An entry; None for a declaration without a body.
 
-        An entry with what is not supported is kept with its error, which is raised when it is launched.
+        An entry with an unsupported construct is kept with its error, which is raised when it is launched.
         """
         start = self.position
         line = self.expect(".entry").line
@@ -314,7 +314,7 @@ class Parser(Cursor):
         return BodyParser(self, formals).parse()
 
     def skip_body(self, start: int, error: PtxSyntax) -> None:
-        """Go behind the body of what starts at token ``start``; raises ``error`` where the body has no end."""
+        """Move past the body that starts at token ``start``; raises ``error`` where the body has no end."""
         self.position, depth = start, 0
         while True:
             token = self.token
@@ -386,6 +386,6 @@ class Parser(Cursor):
 def parse(text: str, name: str = "<ptx>") -> Module:
     """The module that ``text`` spells; PtxSyntax, with the line, where it is not PTX.
 
-    An entry or function with what is not supported stays in the module with its error (``refused``).
+    An entry or function with an unsupported construct stays in the module with its error (``refused``).
     """
     return Parser(text, name).module()

@@ -1,6 +1,7 @@
-"""Addresses of a memory instruction, remembered: what is checked of them once need not be checked again.
+"""Caches the checks of a memory instruction by its pattern of addresses.
 
-A kernel executes each instruction with few patterns of addresses.  A pattern holds what depends on the addresses
+A kernel executes each instruction with few patterns of addresses.  A pattern holds results that depend on
+addresses
 alone: alignment, bounds, duplicates, bank conflicts and sectors.
 """
 

@@ -16,7 +16,7 @@ from tilemma.machine.syntax import Instruction
 
 
 class Performance:
-    """Collects both notes for a run; patterns are remembered, as kernels repeat a few."""
+    """Collects both notes for a run; address patterns are cached, because kernels repeat a few."""
 
     def __init__(self) -> None:
         self.notes: dict[tuple[str, int], PerformanceNote] = {}
@@ -49,7 +49,7 @@ class Performance:
             note.worst = max(note.worst, extra)
 
     def found(self) -> list[PerformanceNote]:
-        """The notes with something to say, by line."""
+        """The notes, by line."""
         return sorted((n for n in self.notes.values() if n.count), key=lambda n: n.line)
 
 

@@ -111,7 +111,7 @@ def _address(array: Any) -> int:
 
 
 def _bytes_of(array: Any) -> tuple[int, int]:
-    """The addresses of the lowest byte and of the first byte behind the highest."""
+    """The addresses of the lowest byte and of one past the highest byte."""
     low, high = span(array)
     return _address(array) + low, _address(array) + high
 

@@ -1,4 +1,4 @@
-"""Errors of the machine that are no hazards: what it cannot run, and calls that do not fit the program."""
+"""Errors of the machine that are not hazards: unsupported PTX, and calls that do not fit the program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MachineLimit(CompileError):
 
 
 class MachineFailure(CompileError):
-    """``cause`` is what went wrong inside, with its traceback."""
+    """``cause`` is the internal exception, with its traceback."""
 
     code = "machine-failure"
     found = "the PTX machine failed while it executed `{entry}`: {what}"

@@ -42,14 +42,14 @@ class Step:
     negated: bool = False
     target: int = -1
     targets: tuple[int, ...] = ()
-    # Who must execute it together: see ``gathering``.
+    # The lanes that must execute it together: see ``convergence``.
     membership: int = -2
     reads: frozenset[int] = frozenset()
     writes: frozenset[int] = frozenset()
     conditional_reads: tuple[tuple[int, str], ...] = ()
     maybe_undefined: frozenset[int] = frozenset()
     async_registers: frozenset[int] = frozenset()
-    # Reports a predicate that nothing has written; None where that cannot be.
+    # Reports an undefined predicate; None where it is always defined.
     check_guard: Callable[[Any, Any], None] | None = None
 
 
@@ -156,7 +156,7 @@ class Program:
         if not self.initial:
             for cls, dtype in CLASS_DTYPE.items():
                 file: Any = np.zeros((1, max(1, self.rows[cls]), 32), dtype)
-                # Poison: a value that nothing wrote should not look like a plausible zero.
+                # Poison: an undefined register does not read as a plausible zero.
                 if cls != "p":
                     file[:] = 0xDEADBEEFDEADBEEF & ((1 << 8 * file.itemsize) - 1)
                 self.initial[cls] = file
@@ -182,7 +182,7 @@ def shared_layout(program: Program) -> None:
 
 
 def decode_program(module: Module, entry: Entry, arch: str) -> Program:
-    """Decode ``entry`` for ``arch``; refuses, by name and line, what the machine does not execute."""
+    """Decode ``entry`` for ``arch``; refuses unsupported instructions by name and line."""
     entry = inlined(module, entry)
     program = Program(module, entry, arch)
     # sm_90 reserves the first KB of a CTA's shared memory for the system.
@@ -207,7 +207,7 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
         except TilemmaError:
             raise
         except (IndexError, KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            # A decoder took for granted what this text does not have: too few operands, or of another kind.
+            # A decoder found too few operands, or operands of another kind.
             what = "its operands are not those it takes"
             raise BadOperand(decoder.span, opcode=instruction.opcode, what=what) from error
     _finish(program)
@@ -253,7 +253,7 @@ def build_segments(program: Program) -> None:
 
 
 def matrix_batches(program: Program) -> dict[int, Batch]:
-    """Runs of `mma.sync` whose results none of the run reads, which the machine multiplies at once."""
+    """Runs of independent `mma.sync`, which the machine executes at once."""
     steps, found, at = program.steps, {}, 0
     while at < len(steps):
         start, multiply = at, getattr(steps[at].run, "multiply", None)
@@ -302,7 +302,7 @@ def _instrument(program: Program, step: Step) -> None:
         # Compilers pass objects without members as a byte of any value, which the callee does not read.
         reads = ()
     elif _packs(step.instruction):
-        # LLVM packs `undef`, a register that nothing writes, into the half of a pair that is not used.
+        # LLVM packs `undef`, a register that is never written, into the unused half of a pair.
         reads = tuple(r for r in reads if r in program.written)
     writes = tuple(step.writes & program.tracked)
     touches = tuple((step.reads | step.writes) & program.wgmma_registers) if not step.async_registers else ()
@@ -358,7 +358,7 @@ def _undefined_check(reads: Any, instruction: Instruction, names: Any) -> Callab
 
 
 def report_undefined(w: Any, instruction: Instruction, name: str, lanes: Any) -> None:
-    """Report a read of a register that nothing wrote."""
+    """Report a read of an undefined register."""
     w.cta.machine.report(UninitialisedRegister.at(w.place(instruction), lanes=lanes, register=name))
 
 

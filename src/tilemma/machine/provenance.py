@@ -6,7 +6,7 @@ that it came from must run along one axis of the operand only, and its contracti
 writer and a reader that disagree on swizzle, strides or box break that, whatever the values are.
 
 Elements whose origin is unknown (zero fill, stores from registers) are passed over.  Layout errors are
-systematic, so each instruction is looked at for its first executions only.
+systematic, so only the first executions of each instruction are checked.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 from tilemma.machine.catalogue import OperandLayout
 from tilemma.machine.memory import Allocation
 
-# Executions of one instruction, by all warps together, that are looked at.
+# Executions of one instruction, by all warps together, that are checked.
 _LOOKS = 16
 
 
 def wanted(w: Any, ins: Any) -> bool:
-    """Whether this execution of ``ins`` is to be looked at."""
+    """Whether this execution of ``ins`` is checked."""
     if w.cta.shared.origin is None:
         return False
     counts = w.cta.machine.looks
@@ -42,7 +42,7 @@ def word_registers(d: Any, operand: Any) -> list[int]:
 
 
 def global_loaded(w: Any, ids: list[int], lanes: Any, base: int, offsets: Any) -> None:
-    """A global load has brought 32-bit words to the registers ``ids`` of ``lanes``: note where they come from."""
+    """Record the global addresses of the words that a load has read into the registers ``ids`` of ``lanes``."""
     if not ids or ids[0] not in w.cta.machine.program.loaded_registers:
         return
     addr = base + offsets
@@ -54,7 +54,7 @@ def global_loaded(w: Any, ids: list[int], lanes: Any, base: int, offsets: Any) -
 
 
 def stored(w: Any, ids: list[int], lanes: Any, addr: Any) -> None:
-    """Registers have been stored to shared memory as they were loaded: their bytes carry where they come from."""
+    """Record the origins of bytes that are stored to shared memory from registers as they were loaded."""
     only = w.cta.machine.program.loaded_registers
     if not ids or not all(r in only and r in w.origins for r in ids):
         return
@@ -122,14 +122,14 @@ def coordinates(allocation: Allocation, origin: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """How an operand goes along K: the array, and its index in each column."""
+    """The contraction index of an operand: the array, and its index in each column."""
 
     allocation: Allocation
     index: Any
 
 
 def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None:
-    """Check one operand, ``origin`` [rows, k]; returns how it goes along K where that is known."""
+    """Check one operand, ``origin`` [rows, k]; returns its contraction index where known."""
     known = origin > 0
     if known.sum() < 2:
         return None
@@ -164,7 +164,7 @@ def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None
 
 
 def _regular(allocation: Allocation, origin: Any) -> Contraction | None:
-    """How a tile goes along K, told from its first row and column alone; None where that takes more.
+    """The contraction index of a tile, from its first row and column alone; None where these do not determine it.
 
     Where each address is the sum of a step of its row and one of its column, and the two change different
     indices, so does every element of the tile.
@@ -186,7 +186,7 @@ def _regular(allocation: Allocation, origin: Any) -> Contraction | None:
 def _check_flat(
     w: Any, ins: Any, letter: str, allocation: Allocation, origin: Any, known: Any
 ) -> Contraction | None:
-    """A tile of an array whose dimensions nobody has named: a step along K must be the same in all rows."""
+    """A tile of an array without named dimensions: a step along K must be the same in all rows."""
     if not known.all():
         return None
     steps = (origin - origin[:, :1]) // allocation.itemsize
@@ -205,7 +205,7 @@ def _constant(index: Any, known: Any, axis: int) -> bool:
 
 
 def _line(index: Any, known: Any) -> Any:
-    """The index of each column, -1 where nothing is known of it."""
+    """The index of each column, -1 where unknown."""
     return np.where(known, index, -1).max(axis=0)
 
 
@@ -226,7 +226,7 @@ def _agree(w: Any, ins: Any, operands: list[Contraction | None]) -> None:
 
 
 def _report(w: Any, ins: Any, letter: str, allocation: Allocation, axis: int, index: Any, known: Any) -> None:
-    """Say which element breaks the tile."""
+    """Report the element that breaks the tile."""
     for row in range(len(index)):
         columns = np.flatnonzero(known[row])
         reference = np.flatnonzero(known[0])

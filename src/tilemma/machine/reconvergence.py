@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilemma.machine import gathering
+from tilemma.machine import convergence
 from tilemma.machine.program import Step
 from tilemma.machine.state import Frame
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def diverge(machine: Machine, f: Frame, step: Step, taken: Any) -> bool:
-    """Split ``f`` at a branch whose lanes disagree; True when ``f`` itself goes on."""
+    """Split ``f`` at a branch whose lanes disagree; True when ``f`` itself continues."""
     meet = machine.program.reconverge[step.index]
     # The predicate's register may change before the sides meet.
     taken = taken.copy()
@@ -23,7 +23,7 @@ def diverge(machine: Machine, f: Frame, step: Step, taken: Any) -> bool:
     sides = [(step.target, taken), (step.index + 1, rest)]
     going = [(pc, m) for pc, m in sides if pc != meet or meet < 0]
     if meet == f.rpc or meet < 0:
-        # The parent already waits at the meeting point: lanes that are there just leave this frame.
+        # The parent already waits at the reconvergence point: lanes that are there just leave this frame.
         (pc, m), *others = going
         f.pc = pc
         f.set_mask(m)
@@ -45,7 +45,7 @@ def join(machine: Machine, f: Frame) -> None:
     """``f`` is at its reconvergence point, or all its lanes have left."""
     f.ended = True
     if f.w.gathered:
-        gathering.reconsider(machine, f.w)
+        convergence.reconsider(machine, f.w)
     parent = f.parent
     if parent is None:
         if not f.w.live.any() and not f.w.done:
@@ -69,7 +69,7 @@ def leave(machine: Machine, f: Frame, m: Any) -> bool:
     w.live = w.live & ~gone
     left = mine & ~gone
     if w.gathered:
-        gathering.reconsider(machine, w)
+        convergence.reconsider(machine, w)
     if left.any():
         f.set_mask(left)
         return False

@@ -1,7 +1,7 @@
 """A recorded run: the stores to each element of the arrays, the instructions of a lane, the time of each warp.
 
-``record`` runs PTX once and keeps what a question afterwards needs: which store wrote an element, which store is
-the first whose value differs from a reference, which instruction gave a register its value.
+``record`` runs PTX once and keeps the data for later queries: the store that wrote an element, the first store
+whose value differs from a reference, the instruction that wrote a register.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Store:
 
 @dataclass(frozen=True)
 class Difference:
-    """An element that differs from a reference; ``store`` wrote it last, None if nothing did.
+    """An element that differs from a reference; ``store`` wrote it last, None if no store did.
 
     ``count`` elements differ in all.
     """
@@ -112,7 +112,7 @@ class Difference:
 
 @dataclass
 class Recording:
-    """What a run has done; ``report`` has its hazards and its timeline."""
+    """The recording of a run; ``report`` has its hazards and its timeline."""
 
     report: Report
     placed: Mapping[str, Placed]
@@ -122,7 +122,7 @@ class Recording:
     traces: dict[Lane, list[Executed]] = field(default_factory=dict)
     registers: frozenset[str] = frozenset()
 
-    # -- what the machine calls
+    # -- callbacks of the machine
     def stored(
         self, w: Warp, ins: Instruction, allocation: Allocation, lanes: Any, offsets: Any, width: int, data: Any
     ) -> None:
@@ -175,7 +175,7 @@ class Recording:
         return Difference(index, got[index], wanted[index], len(places), store)
 
     def trace(self, cta: tuple[int, int, int], warp: int, lane: int) -> list[Executed]:
-        """The instructions of a lane that `record` was asked to follow."""
+        """The instructions of a lane that `record` followed."""
         (key,) = _lanes([(cta, warp, lane)])
         if key not in self.traces:
             refuse(
@@ -273,7 +273,7 @@ def record(
     strict: bool = False,
     max_steps: int = MAX_STEPS,
 ) -> Recording:
-    """Run ``ptx`` as `run` does, collecting hazards, and keep what happened.  The arrays are not changed.
+    """Run ``ptx`` as `run` does, collecting hazards, and keep the recording.  The arrays are not changed.
 
     ``lanes`` are the lanes to trace, each as (CTA, warp, lane).
     """
@@ -291,7 +291,7 @@ def record(
 
 
 def _follow(program: Program, recording: Recording) -> None:
-    """Let the steps of the program enter what the chosen lanes execute."""
+    """Wrap the steps of the program such that they record the instructions of the chosen lanes."""
     recording.traces = {lane: [] for lane in recording.lanes}
     if not recording.lanes:
         return

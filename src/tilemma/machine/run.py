@@ -26,7 +26,7 @@ MAX_STEPS = 20_000_000
 
 @dataclass
 class Report:
-    """What one run found.
+    """The result of one run.
 
     ``hazards`` are errors, ``letter`` those that are errors under ``strict`` only, ``notes`` the performance
     notes.  ``instructions`` counts warp instructions, ``seed`` and ``schedule`` repeat the run.
@@ -42,7 +42,7 @@ class Report:
     timeline: Timeline | None = None
     # PTX lines that were executed.
     lines: frozenset[int] = frozenset()
-    # What the kernel printed with vprintf.
+    # The output of the kernel's vprintf.
     printed: str = ""
 
     @property
@@ -69,7 +69,7 @@ class Report:
 
 @dataclass
 class Verdict:
-    """What ``check`` found over all schedules."""
+    """The result of ``check`` over all schedules."""
 
     schedules: int
     hazards: list[HazardError] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Verdict:
     instructions: int = 0
     # Seed and schedule of the run that found each hazard.
     found_by: list[tuple[int, str]] = field(default_factory=list)
-    # CTAs that ran in each schedule, and those of the grid, where a sample was asked for.
+    # CTAs that ran in each schedule, and those of the grid, if a sample was requested.
     sample: tuple[int, int] | None = None
     # The entry that was run, and the target it was run as.
     entry: str = ""
@@ -144,7 +144,7 @@ class Job:
         self.program: Program = decode_program(self.module, self.entry, self.arch)
         number = int("".join(c for c in self.arch if c.isdigit()) or 0)
         binding.check_limits(self.binding, self.entry, self.program.static_shared, number)
-        # What the last run printed, even where it ended with a hazard.
+        # The output of the last run, also if it ended with a hazard.
         self.printed = ""
 
     def _entry(self, wanted: str | None) -> Entry:
@@ -160,14 +160,14 @@ class Job:
         return entries[wanted or ""]
 
     def _accepted(self, wanted: str | None) -> Entry:
-        """The entry to launch; raises what is not supported in it."""
+        """The entry to launch; raises the error of an unsupported construct in it."""
         entry = self._entry(wanted)
         if entry.refused is not None:
             raise entry.refused
         return entry
 
     def sample(self, wanted: int) -> tuple[int, int]:
-        """How many CTAs a sample of ``wanted`` has, whole clusters, and how many the grid has.
+        """The number of CTAs of a sample of ``wanted`` (whole clusters), and that of the grid.
 
         Raises BadMachineCall where the CTAs communicate, so that some cannot run without the others.
         """
@@ -238,7 +238,7 @@ def run(
     max_steps: int = MAX_STEPS,
     trace: bool = False,
 ) -> Report:
-    """Execute ``ptx`` on NumPy arrays, which are written in place.  What it prints goes to standard output.
+    """Execute ``ptx`` on NumPy arrays, which are written in place.  Its output goes to standard output.
 
     ``launch`` is the compiler's launch plan (a `Launch` or its JSON), or for other PTX a dict with ``grid`` and
     ``block`` (and ``entry``, ``cluster``, ``shared`` in bytes, ``arch``, ``read_only``); then ``args`` are in the
@@ -259,7 +259,8 @@ def run(
 
 
 def schedule_of(i: int) -> str:
-    """The schedule of the i-th run of a check: the two extremes first, then random ones and starved warps in turn.
+    """The schedule of the i-th run of a check: the two extremes first, then random ones and starved warps
+    alternately.
 
     Of 20 runs, 8 starve a warp; consecutive seeds then starve each warp of a block of up to 4 warps.
     """
@@ -284,7 +285,7 @@ def check(
 
     Stops at the first schedule that finds a hazard, after collecting all that it finds.  ``progress`` is
     called after each run with (runs done, runs in all).  Raises as `run` does for malformed PTX and wrong
-    arguments.  ``name`` is what reports call the PTX.
+    arguments.  ``name`` names the PTX in reports.
 
     ``ctas="sample:8"`` runs 8 CTAs of the grid in each schedule, whole clusters chosen by the schedule's seed, and
     the verdict says so.  It is refused where CTAs communicate: the ones that run may wait for the others.

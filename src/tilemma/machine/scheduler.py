@@ -1,11 +1,11 @@
-"""Runs a grid: picks whose turn it is, executes warps until they must or should stop, completes agents.
+"""Runs a grid: chooses the next warp, executes it until it must or should stop, completes agents.
 
-Every choice comes from one seeded generator, so that the same seed gives the same run.  ``schedule`` says when
+All random choices use one seeded generator, so that the same seed gives the same run.  ``schedule`` says when
 asynchronous agents complete: ``late`` (only when nothing else can happen, or a wait forces them), ``early`` (at
 once) or ``random``.  Warps interleave either uniformly in short bursts or by random priorities that change at
 random moments (Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs"), which
-lets one warp run far ahead of the others.  ``starve`` lets one warp lag as far behind as it can: it runs only when
-no other warp can, and no asynchronous operation is left to complete.  A warp that may miss a phase of an mbarrier
+lets one warp run far ahead of the others.  ``starve`` delays one warp as long as possible: it runs only when no
+other warp can, and no asynchronous operation is left to complete.  A warp that may miss a phase of an mbarrier
 misses it then.  The seed selects the warp.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilemma.machine import catalogue as hz
-from tilemma.machine import deadlock, gathering, leaving, limits
+from tilemma.machine import convergence, deadlock, exit_checks, limits
 from tilemma.machine.finished import Finished
 from tilemma.machine.hazards import HazardError
 from tilemma.machine.memory import GlobalMemory
@@ -27,13 +27,13 @@ from tilemma.machine.program import ALU, BRANCH, VISIBLE, Program, Step
 from tilemma.machine.reconvergence import diverge, join, leave
 from tilemma.machine.state import Cluster, Frame, Warp
 
-# A frame's run returned: it waits and executes the same step again, or goes on after it.
+# Results of a step: the frame waits and executes the same step again, or continues after it.
 AGAIN, AFTER = object(), object()
-# It looked at something that had not changed: others go first.
+# The step polled a value that had not changed: other warps run first.
 POLL = object()
-# Consecutive fruitless polls, with nothing else happening, that count as a deadlock.
+# Consecutive polls without progress that count as a deadlock.
 _POLLS = 4000
-# How often a starved warp gets a turn although others could act.
+# The probability that a starved warp runs although others could.
 _RELIEF = 1 / 256
 # Hazards of one kind that a collecting run keeps.
 _EACH = 8
@@ -42,7 +42,7 @@ RESIDENT = 16384
 
 
 class Stop(Exception):
-    """Ends a run that collects hazards at one after which nothing can go on."""
+    """Ends a run that collects hazards after one that makes it impossible to continue."""
 
 
 class Machine:
@@ -83,7 +83,7 @@ class Machine:
         self.tensor_maps: dict[int, Any] = {}
         self.performance = Performance()
         self.released: dict[Any, Any] = {}
-        # By number; without those that have left nothing behind for races on global memory.
+        # By number; without clusters that left no records for races on global memory.
         self.clusters: dict[int, Cluster] = {}
         self.finished = Finished(self.clusters, self.memory, self.released)
         self.started = 0
@@ -96,7 +96,7 @@ class Machine:
         self.ready: list[Frame] = []
         self.polling: list[Frame] = []
         self.waiting: set[Frame] = set()
-        # Warps that run only when nothing else can, and the progress there was when they last did.
+        # Warps that run only when nothing else can, and the progress at their last step.
         self.starved: set[Warp] = set()
         self._starved_at = -1
         self.trace = trace
@@ -106,18 +106,18 @@ class Machine:
         self.timeouts: dict[Frame, None] = {}
         # Steps that some lane has executed; a segment counts by its first step.
         self.covered = bytearray(len(program.steps) + 1)
-        # What vprintf has printed, in the order of execution.
+        # The output of vprintf, in the order of execution.
         self.printed: list[str] = []
         self.printed_size = 0
-        # The last of it by each warp: what leads to a trap.
+        # The last output of each warp, for the report of a trap.
         self.last_words: dict[Any, str] = {}
         self._leaders: dict[int, int] = {}
-        # How often each matrix instruction's operands have been looked at (provenance).
+        # The number of provenance checks of each matrix instruction.
         self.looks: dict[int, int] = {}
 
     # -- reports
     def report(self, hazard: HazardError, *, fatal: bool = False) -> None:
-        """Raise the hazard; where hazards are collected, keep it, and stop only if ``fatal``."""
+        """Raise the hazard; in a collecting run keep it, and stop only if ``fatal``."""
         key = (hazard.code, hazard.facts.get("ptx_line"), hazard.facts.get("other_line"))
         if hazard.strict_only and not self.strict:
             if key not in self._reported:
@@ -128,7 +128,7 @@ class Machine:
             self.hazards.append(hazard)
             raise hazard
         if not self.hazards:
-            # Much of what follows a hazard is its consequence: an endless loop need not run to the full limit.
+            # Many later hazards are consequences: an endless loop need not run to the full limit.
             self.max_steps = min(self.max_steps, 2 * self.steps + 50_000)
         if key not in self._reported and sum(h.code == hazard.code for h in self.hazards) < _EACH:
             self._reported.add(key)
@@ -137,7 +137,7 @@ class Machine:
             raise Stop
 
     def event_of(self, packed: int) -> Any:
-        """The access behind a global event."""
+        """The access of a global event."""
         return self.clusters[(packed >> 32) - 1].events.of(packed & 0xFFFFFFFF)
 
     def note_time(self, what: str, actor: str, start: int, end: int, line: int) -> None:
@@ -163,7 +163,7 @@ class Machine:
             order = iter(limits.sampled(total, -(-self.ctas // size), random.Random(self.seed)))
         lanes = 32 * self.warps_per_cta
         threads = lanes * shape[0] * shape[1] * shape[2]
-        # CTAs that never talk to each other run one cluster after the other; others need company.
+        # Independent CTAs run one cluster after the other; communicating ones run together.
         resident = max(1, RESIDENT // threads) if self.program.communicates else 1
         room = limits.clusters_at_once(self.program, shape[0] * shape[1] * shape[2], lanes, self.shared_bytes)
         resident = min(resident, room)
@@ -174,7 +174,7 @@ class Machine:
                 while upcoming is not None and self.active < resident:
                     self.start(upcoming, counts)
                     upcoming = next(order, None)
-                if not self.turn():
+                if not self.step():
                     if upcoming is None:
                         self.deadlock()
                     self.start(upcoming, counts)
@@ -185,7 +185,7 @@ class Machine:
         choose = self.random
         self.by_priority = choose.random() < 0.5
         self.burst = choose.choice((1, 3, 12, 50))
-        # How often a try_wait whose phase has not completed gives up at once.
+        # The probability that a try_wait whose phase has not completed returns at once.
         self.impatience = choose.choice((0.0, 0.05, 0.5))
         self.eagerness = choose.choice((0.02, 0.2, 0.6))
 
@@ -203,7 +203,8 @@ class Machine:
             self.starve(cluster)
 
     def starve(self, cluster: Cluster) -> None:
-        """Choose the warps of ``cluster`` that lag: the one of the seed's number, in one CTA or in all of them."""
+        """Choose the delayed warps of ``cluster``: the one with the seed's number, in one CTA or in all of
+        them."""
         apart = self.random.random() < 0.5
         ctas = [self.random.choice(cluster.ctas)] if apart else cluster.ctas
         self.starved.update(cta.warps[self.seed % len(cta.warps)] for cta in ctas)
@@ -217,12 +218,12 @@ class Machine:
         self.starved.difference_update(warp for cta in cluster.ctas for warp in cta.warps)
         self.finished.add(cluster)
 
-    # -- turns
-    def turn(self) -> bool:
-        """Let somebody act; False when nobody can."""
+    # -- choice of the next action
+    def step(self) -> bool:
+        """Run a frame or complete an agent; False when neither is possible."""
         pending = self.pending
         if self.ready and self.starved:
-            return self.turn_beside_starved()
+            return self.step_with_starved()
         if self.ready:
             if pending and self.schedule != "late":
                 if self.schedule == "early":
@@ -243,13 +244,13 @@ class Machine:
             return True
         return False
 
-    def turn_beside_starved(self) -> bool:
-        """Let a starved warp act only where no other warp can, and nothing asynchronous is left to complete."""
+    def step_with_starved(self) -> bool:
+        """Run a starved warp only where no other warp can run, and no asynchronous operation is left."""
         if self.pending and self.random.random() < self.eagerness * 0.3:
             self.complete(self.random.choice(self.pending))
         lagging = [f for f in self.ready if f.w in self.starved]
         if lagging and self.random.random() < _RELIEF:
-            # The others may be spinning on what only a starved warp can bring.
+            # The others may poll for a value that only a starved warp writes.
             others = [f for f in self.ready if f.w not in self.starved]
             self.ready = lagging
             chosen = self.pick()
@@ -292,13 +293,13 @@ class Machine:
         return frame, 1 + int(choose.expovariate(1 / self.burst))
 
     def _time_out(self) -> None:
-        """A try_wait may give up before its phase completes: the program must look at its result."""
+        """A try_wait may return before its phase completes: the program must test its result."""
         frame = self.random.choice(list(self.timeouts))
         frame.timeout = True
         self.wake(frame)
 
     def complete(self, agent: Any) -> None:
-        """Let an agent do its work now (first those that must come before it)."""
+        """Complete an agent (first those that must come before it)."""
         for earlier in agent.before():
             if earlier in self.pending:
                 self.complete(earlier)
@@ -307,7 +308,7 @@ class Machine:
             self.note_time(agent.kind, agent.actor, agent.issued, self.steps, agent.instruction.line)
             agent.complete()
             if not agent.waited:
-                leaving.completed(agent)
+                exit_checks.completed(agent)
             self.progress += 1
             self.polls = 0
 
@@ -330,7 +331,7 @@ class Machine:
             self.ready.append(frame)
 
     def deadlock(self) -> NoReturn:
-        """Nobody can act: say who waits for what."""
+        """Report a deadlock: each waiting warp and the reason of its wait."""
         hazard = deadlock.explain(self)
         if not self.collect:
             self.hazards.append(hazard)
@@ -350,7 +351,7 @@ class Machine:
 
     # -- execution of one frame
     def execute(self, f: Frame, budget: int) -> None:
-        """Run ``f`` until it blocks, ends, meets its reconvergence point or has used its turn."""
+        """Run ``f`` until it blocks, ends, meets its reconvergence point or has used its budget."""
         program = self.program
         steps, segments, covered = program.steps, program.segments, self.covered
         batches = program.batches
@@ -407,8 +408,8 @@ class Machine:
             covered[pc] = 1
             if step.kind == VISIBLE:
                 f.pc = pc
-                if step.membership != gathering.NOBODY and m is not None:
-                    if gathering.must_wait(self, f, step, m):
+                if step.membership != convergence.NOBODY and m is not None:
+                    if convergence.must_wait(self, f, step, m):
                         return
                     if f.met is not None:
                         m, f.met = f.met, None
@@ -452,7 +453,7 @@ class Machine:
                         self.ready.append(f)
                         return
             elif step.kind == ALU:
-                # Only a step behind a leader that no segment covers.
+                # Only a step after a leader that no segment covers.
                 step.run(w, m)
                 pc += 1
             else:
@@ -481,7 +482,7 @@ class Machine:
         cta.cluster.live_warps -= 1
         barriers.warp_left(self, w)
         if cta.live_warps == 0:
-            leaving.check(self, cta)
+            exit_checks.check(self, cta)
             cta.exited = True
         self.progress += 1
         if cta.cluster.live_warps == 0:

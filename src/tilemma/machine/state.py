@@ -33,7 +33,7 @@ CLASS_DTYPE = {"16": np.uint16, "32": np.uint32, "64": np.uint64, "p": np.bool_}
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who made an event.  ``kind``: ld, st, atom, cp.async, tma, wgmma, bulk-store, mbarrier."""
+    """The access of an event.  ``kind``: ld, st, atom, cp.async, tma, wgmma, bulk-store, mbarrier."""
 
     kind: str
     warp: Warp
@@ -49,7 +49,7 @@ class Frame:
     """Lanes of one warp that run together.
 
     A divergent branch makes a frame for each side; they meet again at ``rpc``, the branch's immediate
-    post-dominator, where their parent goes on.  Sides are scheduled independently, as Volta and later do.
+    post-dominator, where their parent continues.  Sides are scheduled independently, as on Volta and later.
     """
 
     __slots__ = (
@@ -108,8 +108,8 @@ class Warp:
         # mbarriers initialised and not yet fenced; whether global writes are fenced for the async proxy.
         self.inits: list[Any] = []
         self.global_fenced = False
-        # The turn of the cluster barrier that the warp arrived at last.
-        self.cluster_turn = -1
+        # The last phase of the cluster barrier that the warp arrived at.
+        self.cluster_phase = -1
         # wgmma: registers an unfinished group uses -> its issue; registers touched since the last fence.
         self.in_flight: dict[int, Any] = {}
         self.touched: dict[int, Any] = {}
@@ -122,12 +122,12 @@ class Warp:
         self.origins: dict[int, npt.NDArray[np.int64]] = {}
         self.bulk: dict[int, Any] = {}
         self.local: npt.NDArray[np.uint8] | None = None
-        # Strong accesses: what relaxed reads brought and a later fence makes count; what a fence released.
+        # Strong accesses: clocks of relaxed reads, which a later fence acquires; clocks that a fence released.
         self.brought: Any = None
         self.fence_message: Any = None
-        # What `fence.mbarrier_init` releases to relaxed arrivals.
+        # The clocks that `fence.mbarrier_init` releases to relaxed arrivals.
         self.init_message: Any = None
-        # Tensor maps in global memory: what had been written of each when the warp fenced it.
+        # Tensor maps in global memory: the writes to each at the time of the warp's fence.
         self.map_fences: dict[int, npt.NDArray[np.int64]] = {}
 
     def rows_of(self, m: Mask | None) -> Any:
@@ -179,7 +179,7 @@ class Cta:
         self.live_warps = warps
         self.warpgroups: dict[int, Any] = {}
         self.exited = False
-        # Asynchronous operations on it that completed before anybody waited for them.
+        # Asynchronous operations on it that completed before any thread waited for them.
         self.unawaited: list[Any] = []
         self.register_pool = -1
         self.pool_waiters: list[Frame] = []
@@ -215,9 +215,9 @@ class Cluster:
         self.live_warps = size * machine.warps_per_cta
 
     def retire(self) -> None:
-        """Drop what nobody needs after the last warp has left; the events stay, for races on global memory.
+        """Drop unneeded state after the last warp has exited; the events stay, for races on global memory.
 
-        Events name their warp and its CTA, by which a report says where an access was.
+        Events name their warp and its CTA, with which a report describes the place of an access.
         """
         for cta in self.ctas:
             for warp in cta.warps:

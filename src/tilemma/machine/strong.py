@@ -1,6 +1,6 @@
 """Release and acquire through ordinary memory: flags, locks and counters (PTX ISA, "Memory Consistency Model").
 
-A release leaves a message at its address; an acquire that comes to the address takes it.  Atomics continue the
+A release stores a message at its address; an acquire at the address takes it.  Atomics continue the
 release sequence that they find.  Relaxed accesses count together with a fence on their side.
 
 Two operations synchronise only where each one's scope includes the other's thread ("Morally strong operations"):
@@ -26,7 +26,7 @@ GPU = 2
 
 @dataclass(slots=True)
 class Released:
-    """What a release has left at an address: by whom, and for which scope."""
+    """The message of a release at an address: its warp, and its scope."""
 
     message: Message
     cta: Cta
@@ -34,7 +34,7 @@ class Released:
 
 
 def scope_of(ins: Instruction) -> int:
-    """The scope of a strong operation: that in its opcode, else `.gpu`, for volatile ones `.sys`."""
+    """The scope of a strong operation: that of its opcode, else `.gpu`; for volatile ones `.sys`."""
     return _scope_of(ins.parts)
 
 
@@ -74,7 +74,7 @@ def _rows(f: Frame, lanes: Any) -> Any:
 
 
 def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -> None:
-    """A strong read by ``lanes``: acquire what was released at its addresses."""
+    """A strong read by ``lanes``: acquire the releases at its addresses."""
     if order == "weak":
         return
     w, table = f.w, f.w.cta.machine.released
@@ -108,7 +108,7 @@ def _key(f: Frame, address: int) -> Any:
 
 
 def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -> None:
-    """A strong write by ``lanes``: leave what a release, or an earlier fence, hands on."""
+    """A strong write by ``lanes``: store the clocks that a release, or an earlier fence, publishes."""
     w = f.w
     scope = scope_of(ins)
     message: Message | None
@@ -120,7 +120,7 @@ def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) 
     if message is None:
         return
     table = w.cta.machine.released
-    # What is left where the same release was before is the same.
+    # The same release leaves the same message.
     left: dict[int, Released] = {}
     for a in set(addr.tolist()):
         key = _key(f, a)
@@ -131,14 +131,14 @@ def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) 
         fresh = Message(
             message.seen.copy(), message.fenced.copy(), message.cluster, dict(message.foreign or {}) or None
         )
-        # A sequence goes on only among operations whose scopes include each other.
+        # A release sequence continues only among operations whose scopes include each other.
         if known is not None and includes(known.scope, known.cta, w.cta) and includes(scope, w.cta, known.cta):
             _continue(fresh, known.message)
         left[id(known)] = table[key] = Released(fresh, w.cta, scope)
 
 
 def _continue(message: Message, earlier: Message) -> None:
-    """Carry on a release sequence: who acquires the new value also gets what the old one carried."""
+    """Continue a release sequence: an acquire of the new value also acquires the old message."""
     if earlier.cluster == message.cluster:
         message.merge(earlier)
     else:

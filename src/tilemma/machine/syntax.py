@@ -1,4 +1,4 @@
-"""What the parser produces: PTX as frozen records, each knowing its line.
+"""The syntax tree of PTX: frozen records, each with its line.
 
 Names follow the PTX ISA, chapters 4 (syntax) and 5 (state spaces and types).
 """
@@ -103,12 +103,12 @@ Operand: TypeAlias = Register | Special | Immediate | Symbol | Vector | Pair | N
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where an instruction comes from in the user's source (`.loc`)."""
+    """The position of an instruction in the user's source (`.loc`)."""
 
     file: str
     line: int
     column: int
-    # The function inlined here, and the place of the call that it was inlined at.
+    # The function inlined here, and the position of its call.
     function: str = ""
     inlined_at: Location | None = None
 
@@ -123,7 +123,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction.  ``opcode`` is everything before the operands: ``ld.global.v4.f32``."""
+    """One instruction.  ``opcode`` is the text before the operands: ``ld.global.v4.f32``."""
 
     opcode: str
     operands: tuple[Operand, ...]
@@ -132,7 +132,7 @@ class Instruction:
     column: int
     text: str
     location: Location | None
-    # Where it stands in the module's text, guard and semicolon included.
+    # Its range in the module's text, guard and semicolon included.
     start: int = 0
     end: int = 0
 
@@ -187,7 +187,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Body:
-    """The inside of an entry or a function: instructions in order, and the index that each label stands for.
+    """The body of an entry or a function: instructions in order, and the index of each label.
 
     ``tables`` are the lists of labels or functions (`.branchtargets`, `.calltargets`), ``prototypes`` the sizes of
     the results and parameters that an indirect call passes (`.callprototype`).
@@ -203,7 +203,8 @@ class Body:
 
 @dataclass(frozen=True)
 class Entry:
-    """One kernel.  ``refused`` is why it cannot be launched, where its text has what is not supported."""
+    """One kernel.  ``refused`` is the reason why it cannot be launched, if its text has an unsupported
+    construct."""
 
     name: str
     parameters: tuple[Parameter, ...]

@@ -13,7 +13,7 @@ from tilemma.machine.syntax import Variable
 
 
 def place_variables(program: Program, memory: GlobalMemory) -> None:
-    """Place the variables that the program names, and those whose addresses their initial values hold."""
+    """Place the variables that the program names, and those whose addresses occur in their initial values."""
     left = [name for name in program.global_symbols if name in program.global_addresses]
     placed: set[str] = set()
     while left:

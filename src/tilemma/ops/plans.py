@@ -51,8 +51,8 @@ def best(problem: Problem, tune: bool = False) -> Plan:
         return found[0].plan
     key = kind(problem, on)
     if key not in _winners:
-        _winners[key] = recall(key) or measured(problem, found)
-        remember(key, _winners[key])
+        _winners[key] = load_winner(key) or measured(problem, found)
+        store_winner(key, _winners[key])
     return _winners[key]
 
 
@@ -75,7 +75,7 @@ def _own_sources() -> tuple[str, ...]:
     return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*.py")))
 
 
-def recall(key: str) -> Plan | None:
+def load_winner(key: str) -> Plan | None:
     """The winner kept on disk."""
     return DiskCache("plans").read(key, _read_plan)
 
@@ -86,7 +86,7 @@ def _read_plan(data: bytes) -> Plan:
     return Plan(**fields)
 
 
-def remember(key: str, winner: Plan) -> None:
+def store_winner(key: str, winner: Plan) -> None:
     """Keep the winner on disk for other processes."""
     DiskCache("plans").put(key, json.dumps(asdict(winner)).encode())
 

@@ -56,7 +56,7 @@ def matmul(
         return result
     chosen = plans.best(problem, tune) if problem.out.device[0] == "cuda" else choose(problem)
     if problem.out.device[0] == "cuda":
-        recipe = _recipe(problem, chosen, a, made)
+        recipe = _template(problem, chosen, a, made)
         if key is not None:
             recipe_entry = _WARM.put(key, recipe)
             return recipe_entry.run(a, out)
@@ -103,7 +103,7 @@ def allocate(problem: Problem, plan: Plan, like: ArrayRef) -> dict[str, Any]:
     return {n: empty_like_first(like, shape, dtype) for n, (shape, dtype) in workspaces(problem, plan).items()}
 
 
-def _recipe(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_cache.LaunchTemplate:
+def _template(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_cache.LaunchTemplate:
     """The launches of ``problem``, prepared for its arrays."""
     planned = turned(problem) if plan.swap else problem
     like = describe(first)

@@ -65,7 +65,7 @@ class ApplyReduction(CompileError):
 class ApplyOrder(CompileError):
     code = "apply-order"
     found = "an `apply` writes {written} of `{name}` and uses {used} for the same element"
-    expected = "elements that no other element's turn touches: in which order they come is not defined"
+    expected = "elements that no other iteration accesses: the order of the iterations is not defined"
     fix = "write two `apply`s, one after the other"
 
 

@@ -155,7 +155,7 @@ def _variables(view: View) -> set[Var]:
     return {v for e in exprs for v in parts(e) if isinstance(v, Var)}
 
 
-# ---- the last turns of loops -------------------------------------------------------------------------------
+# ---- the last iterations of loops -------------------------------------------------------------------------------
 
 
 # The copies that each name may stand for and that nothing has waited for yet.
@@ -185,13 +185,13 @@ def _follow(body: Body, started: Started, certain: bool) -> None:
                     if copies:
                         started[name] = copies
             case For() | While():
-                _turns(op, started, certain)
+                _check_loop(op, started, certain)
             case _:
                 for _, inner in bodies(op):
                     _follow(inner, started, certain and not isinstance(op, If))
 
 
-def _turns(loop: For | While, started: Started, certain: bool) -> None:
+def _check_loop(loop: For | While, started: Started, certain: bool) -> None:
     """Turns until every name of a rotation has stood for every copy, and what any of them may leave."""
     swaps = [op for op in walk(loop.body) if isinstance(op, SwapFutures)]
     left: Started = {}

@@ -130,7 +130,7 @@ class _Origins:
             self._rotate(rotation)
 
     def _rotate(self, rotation: SwapFutures) -> None:
-        """Buffers whose names take turns hold what is copied to any of them."""
+        """Buffers whose names rotate may each hold the data of any of their copies."""
         turning = [n for n, copies in self.copies.items() if any(c.future in rotation.futures for c in copies)]
         together = [c for n in turning for c in self.copies[n]]
         self.copies.update(dict.fromkeys(turning, together))

@@ -109,9 +109,9 @@ def _shared_by(op: Copy, site: Site, dependence: Dependence) -> tuple[Expr, int]
 def _elements(op: Copy, shape: list[int], first: Expr, step: int, names: _Names) -> Op:
     """Elements first, first + step, ... of the destination, row-major, set to the padding."""
     total = prod(shape)
-    turns = -(-total // step)
-    turn = Index(names("fill"), const(turns))
-    number = add(mul(turn, step), first)
+    trip_count = -(-total // step)
+    iteration = Index(names("fill"), const(trip_count))
+    number = add(mul(iteration, step), first)
     rest, at = number, []
     for n in reversed(shape):
         at.append(mod(rest, n))
@@ -121,7 +121,7 @@ def _elements(op: Copy, shape: list[int], first: Expr, step: int, names: _Names)
     write: Op = SetElement(op.dst.element(tuple(reversed(at))), value, span=op.span)
     if total % step:
         write = If(binary("lt", number, total), (write,), span=op.span)
-    return For(turn, const(0), const(turns), const(1), (write,), span=op.span)
+    return For(iteration, const(0), const(trip_count), const(1), (write,), span=op.span)
 
 
 class _Names:

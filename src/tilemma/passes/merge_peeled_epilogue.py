@@ -1,7 +1,7 @@
-"""The last multiplies of a pipelined loop as one more of its turns.
+"""The last multiplies of a pipelined loop as one more of its iterations.
 
 A loop that copies the next tile while it multiplies this one leaves the last tile for after it, which is written
-as the loop's body without the copies. One more turn does the same, with half the code::
+as the loop's body without the copies. One more iteration does the same, with half the code::
 
     for k in a..b:                          for k in a..max(a, b) + 1:
         copy .. tile k .. => s                  copy .. tile k .. => s
@@ -45,7 +45,7 @@ _MULTIPLIES = (WaitFuture, Parallel, For, DeclareFragment, Load, Mma)
 
 @record(slots=False)
 class MergePeeledEpilogue:
-    """Gives loops that copy ahead one more turn in place of the same multiplies behind them."""
+    """Gives loops that copy ahead one more iteration in place of the same multiplies behind them."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         def settle(body: Body) -> Body:
@@ -53,10 +53,10 @@ class MergePeeledEpilogue:
             rest = [with_bodies(op, settle) for op in body]
             while rest:
                 op = rest.pop(0)
-                turn = _turn(op) if isinstance(op, For) else None
-                if isinstance(op, For) and turn is not None and _continues(op, turn, out, rest):
-                    tail, rest = rest[: len(turn.multiplies)], rest[len(turn.multiplies) :]
-                    text = "one more turn in place of the multiplies after the loop"
+                iteration = _iteration(op) if isinstance(op, For) else None
+                if isinstance(op, For) and iteration is not None and _continues(op, iteration, out, rest):
+                    tail, rest = rest[: len(iteration.multiplies)], rest[len(iteration.multiplies) :]
+                    text = "one more iteration in place of the multiplies after the loop"
                     log.append(Decision("tail", op.index.name, text, span=op.span))
                     out += [_longer(op), *(x for x in tail if isinstance(x, WaitFuture))]
                 else:
@@ -68,15 +68,15 @@ class MergePeeledEpilogue:
 
 
 @record
-class _Turn:
-    """A turn: ``copies`` into buffers of its own or of the body around it, ``multiplies``, ``rotations``."""
+class _Iteration:
+    """A iteration: ``copies`` into buffers of its own or of the body around it, ``multiplies``, ``rotations``."""
 
     copies: tuple[Copy, ...]
     multiplies: Body
     rotations: tuple[SwapFutures, ...]
 
 
-def _turn(loop: For) -> _Turn | None:
+def _iteration(loop: For) -> _Iteration | None:
     first = next((i for i, x in enumerate(loop.body) if not isinstance(x, (Alloc, Copy))), None)
     if first is None:
         return None
@@ -87,19 +87,19 @@ def _turn(loop: For) -> _Turn | None:
     if not all(isinstance(x, _MULTIPLIES) for x in walk(multiplies)):
         return None
     copies = tuple(x for x in loop.body[:first] if isinstance(x, Copy))
-    return _Turn(copies, multiplies, tuple(x for x in loop.body[last:] if isinstance(x, SwapFutures)))
+    return _Iteration(copies, multiplies, tuple(x for x in loop.body[last:] if isinstance(x, SwapFutures)))
 
 
-def _continues(loop: For, turn: _Turn, before: Sequence[Op], after: Sequence[Op]) -> bool:
-    """Whether what follows ``loop`` is another of its turns, and nothing notices that turn's copies."""
-    count = len(turn.multiplies)
+def _continues(loop: For, iteration: _Iteration, before: Sequence[Op], after: Sequence[Op]) -> bool:
+    """Whether what follows ``loop`` is another of its iterations, and nothing notices that iteration's copies."""
+    count = len(iteration.multiplies)
     tail, rest = tuple(after[:count]), tuple(after[count:])
-    if value_of(loop.step) != 1 or not turn.copies or _plain(turn.multiplies) != _plain(tail):
+    if value_of(loop.step) != 1 or not iteration.copies or _plain(iteration.multiplies) != _plain(tail):
         return False
-    if not all(_ends_with(loop, c) for c in turn.copies):
+    if not all(_ends_with(loop, c) for c in iteration.copies):
         return False
-    futures = {c.future: c.future for c in turn.copies if c.future is not None}
-    for swap in turn.rotations:
+    futures = {c.future: c.future for c in iteration.copies if c.future is not None}
+    for swap in iteration.rotations:
         names = dict(zip((*swap.futures[1:], swap.futures[0]), swap.futures, strict=True))
         futures = {f: names.get(now, now) for f, now in futures.items()}
     awaited = {f for x in tail if isinstance(x, WaitFuture) for f in x.futures}
@@ -107,7 +107,7 @@ def _continues(loop: For, turn: _Turn, before: Sequence[Op], after: Sequence[Op]
         return False
     # The buffers end with the body that the loop stands in, and what comes after it there is about others.
     declared = {x.buffer.name for x in (*before, *loop.body) if isinstance(x, Alloc)}
-    used = {v.base.name for x in walk((*turn.copies, *turn.multiplies)) for v in touched(x)}
+    used = {v.base.name for x in walk((*iteration.copies, *iteration.multiplies)) for v in touched(x)}
     shared = {v.base.name for x in walk(loop.body) for v in touched(x) if v.base.space is not Space.GLOBAL}
     later = {v.base.name for x in walk(rest) for v in touched(x)}
     named = {f for x in walk(rest) if isinstance(x, (WaitFuture, SwapFutures)) for f in x.futures}
@@ -140,7 +140,7 @@ def _ends_with(loop: For, copy: Copy) -> bool:
 
 
 def _longer(loop: For) -> For:
-    """``loop`` with one more turn, and with one where it had none."""
+    """``loop`` with one more iteration, and with one where it had none."""
     stop = binary("add", binary("max", loop.stop, loop.start), const(1))
     index = replace(loop.index, extent=stop)
 

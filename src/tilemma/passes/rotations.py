@@ -56,7 +56,7 @@ class Rotations:
         first = found[0]
         for b, name in zip(found, op.futures, strict=True):
             if (b.dtype, b.shape, b.space, b.copies) != (first.dtype, first.shape, Space.SHARED, 0):
-                what = f"`{b.name}` and `{first.name}` are not alike"
+                what = f"`{b.name}` and `{first.name}` differ in type, shape or memory"
                 remedy = "give both buffers the same type and shape"
                 raise SwapRefused(op.span, name=written(name), what=what, remedy=remedy)
         names = tuple(b.name for b in found)

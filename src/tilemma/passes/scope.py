@@ -165,10 +165,10 @@ def control(op: Op) -> set[str]:
             found = names(c)
         case _:
             return set()
-    return found | _leaving(op.body)[0]
+    return found | _exits(op.body)[0]
 
 
-def _leaving(body: Body) -> tuple[set[str], bool]:
+def _exits(body: Body) -> tuple[set[str], bool]:
     """The names that decide whether the loop with this body is left, or one of its iterations ended, early.
 
     Also whether anything in the body does that.
@@ -180,7 +180,7 @@ def _leaving(body: Body) -> tuple[set[str], bool]:
             continue
         leaves |= isinstance(op, (Break, Continue))
         for _, inner in bodies(op):
-            inside, jumps = _leaving(inner)
+            inside, jumps = _exits(inner)
             if jumps:
                 leaves = True
                 found |= inside | names(op.cond) if isinstance(op, (If, InThreads)) else inside

@@ -1,4 +1,4 @@
-"""Folding: constants, loops of one turn, code and storage that nothing needs."""
+"""Folding: constants, loops of one iteration, code and storage that nothing needs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 
-# Loops of multiplies with at most this many turns are unrolled when lowered.
+# Loops of multiplies with at most this many iterations are unrolled when lowered.
 _UNROLL = 16
 
 
 @record(slots=False)
 class Simplify:
-    """Folds expressions, drops branches never taken, loops of no turn, storage never used and register tiles
-    never read, opens loops of one turn, and marks short loops of multiplies for unrolling.
+    """Folds expressions, drops branches never taken, loops of no iteration, storage never used and register tiles
+    never read, opens loops of one iteration, and marks short loops of multiplies for unrolling.
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
@@ -175,8 +175,8 @@ def _unroll(op: Op) -> Op:
     start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
     if start is None or stop is None or not step:
         return op
-    turns = trips(start, stop, step)
-    return replace(op, unroll=turns) if turns <= _UNROLL else op
+    count = trips(start, stop, step)
+    return replace(op, unroll=count) if count <= _UNROLL else op
 
 
 def _used(body: Body) -> set[str]:

@@ -19,7 +19,7 @@ def is_torch_tensor(value: Any) -> bool:
 def as_array(name: str, value: Any) -> Any:
     """``value``, a NumPy array or a CPU tensor of PyTorch, as a NumPy array of the same memory and strides.
 
-    Raises BadMachineCall for tensors of other devices and layouts, and for anything else.
+    Raises BadMachineCall for tensors on other devices, of other layouts, and for other objects.
     """
     if not is_torch_tensor(value):
         return array_argument(name, value)

@@ -1,8 +1,8 @@
 """`@triton.jit` kernels on the PTX machine: Triton compiles them, without a GPU, and the machine runs the PTX.
 
-Triton asks its driver for the target of a compilation.  While the adapter calls Triton, the driver is one that
+Triton queries its driver for the target of a compilation.  While the adapter calls Triton, the driver is one that
 answers with the target of the machine, and Triton specializes, compiles and caches as it does for a GPU.  The
-launch data (warps, shared memory, clusters, scratch memory, tensor maps) stands in the metadata of the result.
+launch data (warps, shared memory, clusters, scratch memory, tensor maps) is in the metadata of the result.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _unwrapped(
 
 
 def _configuration(kernel: Any, named: Mapping[str, Any], kwargs: Mapping[str, Any], config: Any) -> Any:
-    """The configuration of an autotuned kernel: the first that its own pruning leaves, unless ``config`` says."""
+    """The configuration of an autotuned kernel: ``config``, or the first that the kernel's own pruning leaves."""
     if hasattr(config, "all_kwargs"):
         return config
     configs = list(kernel.configs)
@@ -191,7 +191,7 @@ def _configuration(kernel: Any, named: Mapping[str, Any], kwargs: Mapping[str, A
 
 
 class _Driver:
-    """The answers that Triton asks of a driver while it compiles."""
+    """A driver for Triton's compiler, which answers with the target of the machine."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -200,7 +200,7 @@ class _Driver:
         return self.target
 
     def get_current_device(self) -> str:
-        # A name of our own: Triton keeps compiled kernels by device.
+        # A name that no GPU has: Triton caches compiled kernels by device.
         return f"tilemma sm_{self.target.arch}"
 
     def get_current_stream(self, device: Any) -> int:
@@ -228,7 +228,7 @@ def _driving(arch: str) -> Iterator[None]:
 
 
 class _Array:
-    """A NumPy array as Triton looks at a tensor: element type and address."""
+    """A NumPy array with the interface of a tensor that Triton reads: element type and address."""
 
     def __init__(self, array: Any) -> None:
         self.dtype, self.shape = array.dtype, array.shape
@@ -242,7 +242,7 @@ class _Array:
 
 
 def _compiled(name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], arch: str) -> Any:
-    """What Triton makes of ``function`` for these arguments."""
+    """The kernel that Triton compiles from ``function`` for these arguments."""
     with _driving(arch):
         try:
             passed = [_for_triton(a) for a in args]

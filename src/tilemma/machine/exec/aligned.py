@@ -45,7 +45,7 @@ def whole_warp(f: Frame, ins: Instruction, m: Any) -> None:
 
 
 def members(f: Frame, ins: Instruction, m: Any, mask: int) -> Any:
-    """The live lanes named by ``mask``; reports lanes of it that are elsewhere, or executing lanes not in it."""
+    """The live lanes named by ``mask``; reports lanes of it on another path, and executing lanes not in it."""
     if m is None and mask == 0xFFFFFFFF and f.w.live.all():
         return ALL_LANES
     named = (mask >> LANES & 1).astype(bool) & f.w.live

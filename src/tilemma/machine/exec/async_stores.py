@@ -1,6 +1,6 @@
 """st.async and red.async: stores that complete on an mbarrier (PTX ISA, "st.async", "red.async").
 
-The bytes move when the scheduler says so; who waits for the mbarrier's phase knows of them.
+The scheduler decides when the bytes move; a wait for the mbarrier's phase orders the waiter after them.
 """
 
 from __future__ import annotations

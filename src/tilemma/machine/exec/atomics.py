@@ -136,7 +136,8 @@ def atom(d: Decoder) -> None:
 
 
 def _exchange_wide(f: Frame, addr: Any, old: Any, b: Any, c: Any) -> tuple[Any, Any]:
-    """`exch` (c is None) or `cas` of 128 bits, rows of two words: what each address ends with, what each saw."""
+    """`exch` (c is None) or `cas` of 128 bits, rows of two words: (final value of each address, value that each
+    lane read)."""
     memory = {int(a): tuple(x) for a, x in zip(addr, old.tolist(), strict=True)}
     before = old.copy()
     order = list(range(len(addr)))
@@ -152,7 +153,7 @@ def _exchange_wide(f: Frame, addr: Any, old: Any, b: Any, c: Any) -> tuple[Any, 
 
 
 def _combine(f: Frame, f2: Any, at_once: Any, addr: Any, old: Any, b: Any, c: Any, word: Any) -> tuple[Any, Any]:
-    """Apply the lanes' operations in a random order: what each saw, and what each address ends with."""
+    """Apply the lanes' operations in a random order: (value that each lane read, final value of each address)."""
     n = len(addr)
     cells = old.view(word).reshape(n, -1)
     if len(set(addr.tolist())) == n:

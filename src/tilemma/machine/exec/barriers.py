@@ -78,7 +78,7 @@ def _give(w: Warp, m: Any, result: Any, value: Any) -> None:
 
 
 def expected_threads(cta: Cta, barrier: NamedBarrier) -> int:
-    """Threads that a turn of the barrier waits for; without a count, all that have not exited."""
+    """Threads that a phase of the barrier waits for; without a count, all that have not exited."""
     return barrier.expected or 32 * cta.live_warps
 
 
@@ -136,7 +136,7 @@ def _wrong(f: Frame, ins: Instruction, name: int, what: str) -> None:
 
 
 def release(cta: Cta, name: int, b: NamedBarrier, op: str = "none") -> None:
-    """The barrier's turn is complete: all who wait learn what all who arrived know."""
+    """Complete a phase of the barrier: the waiting threads acquire the clocks of all arrivals."""
     del cta.barriers[name]
     clocks, events = cta.cluster.clocks, cta.cluster.events
     everyone = len(set(b.warps)) == cta.live_warps and len(b.rows) == len(b.warps)
@@ -203,19 +203,19 @@ def cluster_barrier(d: Decoder) -> None:
             else:
                 cluster.barrier_message.merge(message)
         cluster.barrier_arrived.add(key)
-        w.cluster_turn = cluster.barrier_phase
+        w.cluster_phase = cluster.barrier_phase
         _cluster_complete(cluster)
 
     def wait_there(f: Frame, m: Any) -> Any:
         w, cluster = f.w, f.w.cta.cluster
         if is_aligned:
             aligned.whole_warp(f, ins, m)
-        if w.cluster_turn < 0:
+        if w.cluster_phase < 0:
             w.cta.machine.report(
                 BarrierCount.at(w.place(ins), barrier="cluster", what="`wait` without an `arrive` before it"),
                 fatal=True,
             )
-        if cluster.barrier_phase > w.cluster_turn:
+        if cluster.barrier_phase > w.cluster_phase:
             if cluster.barrier_done is not None:
                 cluster.clocks.acquire(w.rows_of(m), cluster.barrier_done)
             return None

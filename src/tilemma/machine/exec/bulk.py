@@ -1,6 +1,6 @@
 """cp.async.bulk and cp.async.bulk.tensor, with their groups (PTX ISA, "Bulk copy", "Tensor copy").
 
-Each executing lane issues its own copy.  What a copy touches is checked and entered into the shadow at issue;
+Each executing lane issues its own copy.  The accesses of a copy are checked and recorded in the shadow at issue;
 the bytes move when the scheduler completes the agent.
 """
 
@@ -25,7 +25,7 @@ from tilemma.machine.syntax import Address, Instruction
 
 
 class Bulk:
-    """The bulk groups of one thread: what is issued and not committed, then the groups in order."""
+    """The bulk groups of one thread: the uncommitted copies, then the groups in order."""
 
     def __init__(self, w: Warp, lane: int) -> None:
         clocks = w.cta.cluster.clocks
@@ -84,14 +84,14 @@ class StoreAgent(Agent):
 
 
 def knowledge_of(w: Warp, lane: int) -> Knowledge:
-    """What the issuing thread knows now."""
+    """The clocks of the issuing thread."""
     clocks = w.cta.cluster.clocks
     row = w.first + lane
     return Knowledge(clocks.seen[row].copy(), clocks.fenced[row].copy())
 
 
 def shared_offset(f: Frame, ins: Instruction, address: int) -> tuple[Cta, int]:
-    """The CTA and the offset behind a shared address of any window."""
+    """The CTA and the offset of a shared address in any window."""
     if address >= SHARED_WINDOW:
         address -= SHARED_WINDOW
     if address >> access.RANK_SHIFT:
@@ -186,7 +186,7 @@ def issue_load(
 
 
 def _mover(cta: Cta, addresses: Any, element: int, source: Any) -> Any:
-    """The function that brings the bytes: ``source()`` gives (words, their global addresses or 0)."""
+    """The function that copies the bytes: ``source()`` gives (words, their global addresses or 0)."""
 
     def move() -> None:
         words, origin = source()

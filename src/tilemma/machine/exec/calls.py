@@ -54,7 +54,7 @@ def _refuse(d: Decoder, what: str) -> None:
 
 
 def _through_address(d: Decoder) -> None:
-    """Behind the comparisons with every function that the call may reach."""
+    """An indirect call that matched none of the functions that it may reach."""
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:
@@ -94,7 +94,7 @@ def _vprintf(d: Decoder, offsets: list[int]) -> None:
 
 
 def _assertfail(d: Decoder, offsets: list[int]) -> None:
-    """`__assertfail(message, file, line, function, size of a character)`: what a failed assert() calls."""
+    """`__assertfail(message, file, line, function, size of a character)`: called by a failed assert()."""
     if len(offsets) != 5:
         d.bad("__assertfail is called as `(message, file, line, function, size)`")
     ins = d.ins
@@ -143,7 +143,7 @@ def _too_much(f: Frame, ins: Any, what: str, limit: int) -> NoReturn:
 
 
 def _format(f: Frame, ins: Any, lane: int, text: int, arguments: int) -> str:
-    """What printf prints: arguments lie in local memory, each at its own alignment."""
+    """The output of printf: arguments lie in local memory, each at its own alignment."""
     at = arguments - LOCAL_WINDOW
 
     def field(match: re.Match[str]) -> str:

@@ -21,7 +21,7 @@ def bra(d: Decoder) -> None:
 
 @instruction("brx.idx")
 def brx(d: Decoder) -> None:
-    """Behind the comparisons with each index of the list that it has been turned into."""
+    """An indirect branch whose index matched none of its list."""
     ins = d.ins
 
     def run(f: Any, m: Any) -> None:
@@ -63,7 +63,7 @@ def trap(d: Decoder) -> None:
     "cp.async.bulk.prefetch",
 )  # fmt: skip
 def hint(d: Decoder) -> None:
-    """Instructions without an effect on what a kernel computes; they still let others run."""
+    """Instructions without an effect on results; other warps may run at this point."""
     d.visible(lambda f, m: None)
 
 

@@ -114,7 +114,8 @@ _PACK_BITS = {"u16": 16, "s16": 16, "u8": 8, "s8": 8, "u4": 4, "s4": 4, "u2": 2,
 
 @instruction("cvt.pack")
 def pack(d: Decoder) -> None:
-    """Two integers saturated and packed, a above b; smaller types below what c brings (PTX ISA, "cvt.pack")."""
+    """Two integers saturated and packed, a above b; types below 16 bits go below the bits of c (PTX ISA,
+    "cvt.pack")."""
     d.has("sat")
     to = d.mods[2] if len(d.mods) > 2 else ""
     if to not in _PACK_BITS or "s32" not in d.mods:

@@ -27,7 +27,7 @@ class Copies:
     def __init__(self, warp: Warp) -> None:
         self.column = warp.cta.cluster.clocks.column(("cp.async", warp.row), 32)
         self.number = 0
-        # Issued and not committed; then, for each lane, the numbers of its groups and what is in them.
+        # Uncommitted copies; then, for each lane, the numbers of its groups and their copies.
         self.open: list[CopyAgent] = []
         # While all lanes have the same groups, one list is the list of each.
         self.groups: list[list[int]] = [[]] * 32
@@ -50,7 +50,7 @@ class CopyAgent(Agent):
         self, w: Warp, ins: Instruction, lanes: Any, to: Any, sources: Any, width: int, sizes: Any, zeros: Any
     ) -> None:
         super().__init__(w, ins)
-        # ``sizes`` of None: each lane copies all of it, but those of ``zeros`` (positions), which copy nothing.
+        # ``sizes`` of None: each lane copies all bytes, except those of ``zeros`` (positions), which copy none.
         self.lanes, self.to, self.sources, self.width, self.sizes = lanes, to, sources, width, sizes
         self.zeros = zeros
         self.numbered = False
@@ -60,7 +60,7 @@ class CopyAgent(Agent):
         return f"cp.async of warp {self.warp.index}"
 
     def complete(self) -> None:
-        """Bring the bytes, zeros beyond each source's size."""
+        """Copy the bytes, with zeros beyond each source's size."""
         shared, width = self.warp.cta.shared, self.width
         index = self.to >> SHIFT[width]
         step = np.arange(width)
@@ -179,7 +179,7 @@ def _refuse_target(f: Frame, ins: Instruction, lanes: Any, to: Any, width: int) 
 
 
 def _sources(f: Frame, ins: Instruction, lanes: Any, source: Any, width: int, sizes: Any) -> list[Any]:
-    """Where copies of which some take less than ``width`` bytes come from: (allocation, positions, offsets)."""
+    """The sources of copies, some of them of less than ``width`` bytes: (allocation, positions, offsets)."""
     w, sources = f.w, []
     reads = np.flatnonzero(sizes > 0)
     src = source[reads]
@@ -258,9 +258,9 @@ def _close(w: Warp, copies: Copies, lanes: Any, number: int) -> None:
 
 
 def _number(w: Warp, agents: Sequence[CopyAgent], number: int) -> None:
-    """Give the copies that have none yet the clock ``number``: who knows it knows of their end.
+    """Assign the clock ``number`` to the copies that have none: a thread that has seen it is ordered after them.
 
-    A copy keeps its first number: who waited for that has waited for the copy.
+    A copy keeps its first number: a wait for that covers the copy.
     """
     for agent in agents:
         if not agent.numbered:
@@ -348,7 +348,7 @@ def copy_arrive(d: Decoder) -> None:
 
         def then() -> None:
             size = max(len(message.seen), copies.column + 32)
-            # Known, but not fenced: cp.async writes through the generic proxy.
+            # Ordered, but not fenced: cp.async writes through the generic proxy.
             table = np.zeros(size, np.int32)
             table[: len(message.seen)] = message.seen
             table[copies.column + lanes] = np.maximum(table[copies.column + lanes], number)

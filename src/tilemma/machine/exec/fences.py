@@ -83,14 +83,14 @@ def mbarrier_init(d: Decoder) -> None:
 
 
 def fence_inits(f: Frame) -> None:
-    """The mbarriers that this warp has initialised are visible to the async proxy (once others are told)."""
+    """Make the mbarriers that this warp has initialised visible to the async proxy (once others acquire them)."""
     for barrier in f.w.inits:
         barrier.fenced = True
     f.w.inits.clear()
 
 
 def release_inits(f: Frame) -> None:
-    """`fence.mbarrier_init`: the inits, and nothing else, are released to whom a relaxed arrival tells of them."""
+    """`fence.mbarrier_init`: releases the inits, and no other write, to those that acquire a relaxed arrival."""
     w = f.w
     clocks = w.cta.cluster.clocks
     size = clocks.seen.shape[1]

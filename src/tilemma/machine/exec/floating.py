@@ -47,7 +47,7 @@ def on_values(d: Decoder, f: Callable[..., Any], kind: str, arity: int, *, mixed
 
 
 def fast_fma(a: Any, b: Any, c: Any) -> Any:
-    """f32 ``a * b + c`` with one rounding: the product is exact in f64, the sum's error tells ties apart."""
+    """f32 ``a * b + c`` with one rounding: the product is exact in f64; the error of the sum decides ties."""
     p = a.astype(np.float64) * b
     s = p + c
     result = s.astype(np.float32)

@@ -299,7 +299,7 @@ def funnel(d: Decoder) -> None:
     function(d, run, "b32", "b32", "b32", "u32")
 
 
-# The selectors that the modes stand for, by the low two bits of c (PTX ISA, "prmt").
+# The selectors of the modes, by the low two bits of c (PTX ISA, "prmt").
 _PERMUTE = {
     "f4e": (0x3210, 0x4321, 0x5432, 0x6543), "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
     "rc8": (0x0000, 0x1111, 0x2222, 0x3333), "ecl": (0x3210, 0x3211, 0x3222, 0x3333),

@@ -168,7 +168,7 @@ _TYPES = ("f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2", "s8", "u8", "s4",
 
 
 class Fragment:
-    """One operand of mma.sync: the registers that hold it and where its values stand in the tile."""
+    """One operand of mma.sync: the registers that hold it and the coordinates of its values in the tile."""
 
     def __init__(
         self, d: Decoder, operand: Any, shape: Any, letter: Any, name: str, *, write: bool, layout: Any = None
@@ -225,7 +225,7 @@ class Fragment:
 
 
 def load_elements(w: Any, cls: str, name: str, index: Any) -> Any:
-    """Elements of the warp's registers, whose class is seen as an array of the type ``name``."""
+    """Elements of the warp's registers: the register class viewed as an array of the type ``name``."""
     if name == "tf32":
         return (w.flat["32"].take(index) & np.uint32(0xFFFFE000)).view(np.float32)
     values = w.flat[cls].view(dtype(name).numpy).take(index)
@@ -260,7 +260,7 @@ class Multiply:
         self.out.store(w, numerics.product(*tiles, ta, tb, td, satfinite=satfinite, bitop=bitop))
 
     def together(self, all_of_them: list[Multiply]) -> Any:
-        """The function of a warp that executes several, none of which reads what another one writes."""
+        """A function that executes several multiplies of a warp at once; none reads a result of another."""
         operands = [[getattr(x, letter) for x in all_of_them] for letter in ("a", "b", "c", "out")]
         if not all(fragment.direct for group in operands for fragment in group):
 
@@ -304,7 +304,7 @@ def _mma(d: Decoder, shape: Any, types: Any, satfinite: bool, bitop: Any) -> Non
 
 
 def _sparse(d: Decoder, shape: Any, types: Any, satfinite: bool, selector: Any) -> None:
-    """mma.sp: A holds half of K; the metadata says where its elements stand."""
+    """mma.sp: A holds half of K; the metadata gives the columns of its elements."""
     td, ta, tb, tc = types
     m, n, k = shape
     a = Fragment(d, d.operands[1], (m, n, k // 2), "A", ta, write=False)
@@ -327,7 +327,7 @@ def _sparse(d: Decoder, shape: Any, types: Any, satfinite: bool, selector: Any) 
 
 
 def check_metadata(f: Frame, ins: Any, fields: Any, name: str, *, ordered: bool) -> None:
-    """Report metadata whose meaning the ISA leaves open."""
+    """Report metadata whose meaning the ISA leaves undefined."""
     problems = sparse.metadata_problems(fields, name, ordered=ordered)
     if problems:
         f.w.cta.machine.report(SparseMetadata.at(f.w.place(ins), what=problems[0][2]), fatal=True)

@@ -1,7 +1,7 @@
 """mbarrier objects (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier").
 
-A phase completes when its pending arrivals and its transaction count are both zero.  Whoever waits for it
-then knows all that those who arrived knew, and the copies whose bytes were counted in it.
+A phase completes when its pending arrivals and its transaction count are both zero.  A wait for it acquires the
+clocks of all arrivals, and the copies whose bytes were counted in it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Mbarrier:
     address: int
     count: int
     init: Access
-    # The column and clock by which threads know of the init.
+    # The column and clock of the init.
     init_column: int
     init_clock: int
     column: int
@@ -54,7 +54,7 @@ class Mbarrier:
         return self.cta.machine
 
     def arrive(self, place: Place, n: int, message: Message | None, *, drop: bool = False) -> None:
-        """``n`` arrivals; ``message`` is what they release."""
+        """``n`` arrivals; ``message`` has the clocks that they release."""
         if n > self.pending:
             self.machine.report(
                 hz.MbarrierArrivals.at(
@@ -134,7 +134,7 @@ class Mbarrier:
         self.machine.note_time("phase", f"mbarrier {self.address:#x}", self.machine.steps, self.machine.steps, 0)
 
     def describe(self, parity: int | None) -> str:
-        """What a waiter waits for, for the wait-for graph."""
+        """The description of the awaited phase, for the wait-for graph."""
         which = f"parity {parity}" if parity is not None else "its state"
         missing = []
         if self.pending:
@@ -333,7 +333,7 @@ def arrive(d: Decoder) -> None:
         for at, lanes in _groups(f, m, address):
             barrier = find(f, ins, at, "arrival on", w.first + int(lanes[0]))
             if state >= 0:
-                # The phase and what is pending before this arrival.
+                # The phase and the pending count before this arrival.
                 w.v[6][state][lanes] = barrier.phase << 32 | barrier.pending
             place = w.place(ins)
             n = len(lanes)

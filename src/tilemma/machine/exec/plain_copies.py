@@ -103,7 +103,7 @@ _ELEMENTS = {"b32": "u32", "b64": "u64"}
 
 
 def _reduced(target: Any, fetch: Any, words: Any, operation: str, kind: str) -> Any:
-    """The source of a reducing copy into shared memory: the destination's bytes combined with those that come."""
+    """The source of a reducing copy into shared memory: the destination's bytes combined with the copied ones."""
     cta, offset, _ = target
     index = (words + offset) >> 4
 

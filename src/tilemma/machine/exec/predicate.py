@@ -19,7 +19,7 @@ _BOOL = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
 def comparison(op: str, kind: str) -> Any:
-    """The comparison ``op`` on rows of type ``kind``: booleans, NaN as the ISA says."""
+    """The comparison ``op`` on rows of type ``kind``: booleans; NaN as in the ISA."""
     if kind not in FLOATS:
         return _COMPARE[op]
 
@@ -109,7 +109,7 @@ def _setp_packed(d: Decoder, op: str, kind: str, combine: str) -> None:
     d.alu(run)
 
 
-# What `set` writes for true, by the type of the result (PTX ISA, "set").
+# The value of `set` for true, by the type of the result (PTX ISA, "set").
 _TRUE: dict[str, Any] = {
     "f32": np.float32(1.0), "f16": np.float16(1.0), "bf16": np.uint16(0x3F80), "u32": -1, "s32": -1, "u16": -1,
     "s16": -1,

@@ -81,7 +81,7 @@ def copy_and_fence(d: Decoder) -> None:
                 access.misaligned(f, ins, address, tensormap.BYTES, (0,))
         words = access.shared_load(f, ins, lanes, start % SHARED_WINDOW + 16 * lanes, 16)
         global_access.global_store(f, ins, lanes, at + 16 * lanes, 16, words)
-        # `.release`: what is ordered after this copy finds the map.
+        # `.release`: threads ordered after this copy may use the map.
         w.fence_message = strong.GPU, w.cta.cluster.clocks.release(w.rows_of(m), w.row)
 
     d.visible(run)
@@ -96,7 +96,7 @@ def fence_acquire(f: Frame, address: int) -> None:
 
 
 def in_memory(f: Frame, ins: Instruction, lane: int, address: int) -> BoundMap | None:
-    """The tensor map whose bytes are at a generic address; None where they are none."""
+    """The tensor map at a generic address; None where there is none."""
     w = f.w
     machine = w.cta.machine
     if PARAM_WINDOW <= address < PARAM_WINDOW + len(machine.program.parameter_bytes):

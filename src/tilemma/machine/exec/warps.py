@@ -36,7 +36,7 @@ def shfl(d: Decoder) -> None:
     a, b, c, mask = (d.src(x, "b32") for x in d.operands[1:5])
     d.membership = mask
     ins = d.ins
-    # By shift and clamp of each lane: whom whole warps read, and whether that is inside the segment.
+    # By shift and clamp of each lane: the source lanes of whole warps, and whether each is inside the segment.
     patterns: dict[bytes, tuple[Any, Any]] = {}
 
     def run(f: Frame, m: Any) -> None:
@@ -197,7 +197,7 @@ def elect(d: Decoder) -> None:
         w = f.w
         bits = _mask(f, m, mask)
         named = np.flatnonzero(aligned.members(f, ins, m, bits))
-        # The ISA says only that the same mask elects the same leader: not that it is lane 0.
+        # The ISA guarantees only that the same mask elects the same leader: not that it is lane 0.
         leader = int(named[w.cta.machine.leader(bits) % len(named)])
         if o >= 0:
             _put(w.v[3][o], leader, m)

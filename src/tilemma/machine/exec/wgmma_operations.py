@@ -222,7 +222,7 @@ class Operation(Agent):
         if self.knowledge is None:
             self.knowledge = mine
         else:
-            # All four warps must know that the operands are there.
+            # The operands must be ordered before all four warps.
             n = len(self.knowledge.seen)
             self.knowledge.seen = np.minimum(self.knowledge.seen, mine.seen[:n])
             self.knowledge.fenced = np.minimum(self.knowledge.fenced, mine.fenced[:n])
@@ -250,7 +250,7 @@ class Operation(Agent):
         return out
 
     def start(self, f: Frame) -> None:
-        """All four warps are there: check the operands and hand over to the tensor core."""
+        """All four warps have issued it: check the operands and start the operation."""
         cta, form, group = self.group.cta, self.form, self.group
         machine, events = cta.machine, cta.cluster.events
         ins, w = self.instruction, f.w
@@ -346,7 +346,7 @@ _addresses: dict[Any, Any] = {}
 
 
 def addresses(raw: int, rows: int, k: int, bits: int, major: Any) -> Any:
-    """Element addresses of an operand [rows, k], remembered relative to the swizzle pattern's start."""
+    """Element addresses of an operand [rows, k], cached relative to the swizzle pattern's start."""
     pattern = (raw & 0x3F) << 4
     key = (raw & ~0x3FFF, pattern, rows, k, bits, major)
     found = _addresses.get(key)
@@ -363,7 +363,7 @@ _admissible: dict[Any, Any] = {}
 
 
 def admissible(raw: int, rows: int, k: int, bits: int, major: Any, limit: int) -> list[str]:
-    """Why the descriptor is not admissible, remembered."""
+    """The reasons why the descriptor is not admissible, cached."""
     key = (raw, rows, k, bits, major, limit)
     if key not in _admissible:
         if len(_admissible) > 65536:
@@ -373,7 +373,7 @@ def admissible(raw: int, rows: int, k: int, bits: int, major: Any, limit: int) -
 
 
 def chunks(at: Any, size: int, major: Any) -> tuple[Any, int]:
-    """The 16-byte units behind element addresses: the contiguous dimension is K or M/N."""
+    """The 16-byte units that hold the elements: the contiguous dimension is K or M/N."""
     per = 16 // size
     lines = at if major == "K" else at.T
     if lines.shape[1] % per == 0:

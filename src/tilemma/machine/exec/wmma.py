@@ -37,7 +37,7 @@ _SINCE = {"bf16": 80, "tf32": 80, "f64": 80, "s8": 72, "u8": 72, "s4": 75, "u4":
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a fragment's elements stand: tile extent, type, and elements in each lane."""
+    """The layout of a fragment: tile extent, type, and elements in each lane."""
 
     letter: str
     rows: int
@@ -61,7 +61,7 @@ class Place:
 
 
 def place(d: Decoder, letter: str, name: str, shape: str) -> Place:
-    """The fragment ``letter`` of a shape with elements of a type; refuses what the ISA does not have."""
+    """The fragment ``letter`` of a shape with elements of a type; refuses those that the ISA does not have."""
     match = _SHAPE.match(shape)
     assert match is not None
     m, n, k = (int(x) for x in match.groups())

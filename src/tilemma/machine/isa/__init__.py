@@ -1,11 +1,11 @@
-"""What the PTX ISA says, as pure functions: who owns which element, where it lies, what it becomes.
+"""The PTX ISA as pure functions: fragment layouts, memory layouts, numeric semantics, legal forms.
 
-The compiler's catalogue and layouts say the same things in other words.  This package is written from the
-manual's formulas alone and imports nothing of theirs, so that a test can hold the two against each other.
+The compiler's catalogue and layouts describe the same facts.  This package is written from the manual's formulas
+alone and imports nothing of the compiler, so that a test can compare the two.
 
 ``fragments``    which lane and register holds which element of a tile (mma.sync, wgmma, ldmatrix, stmatrix)
 ``forms``        which instruction forms exist, and where
-``sparse``       where the 2:4 metadata of mma.sp and wgmma.sp lies and what it selects
+``sparse``       the position and meaning of the 2:4 metadata of mma.sp and wgmma.sp
 ``descriptors``  wgmma's shared-memory descriptors, their canonical layouts and swizzles
 ``tensormap``    tiled tensor maps: the limits of the encoding, and the elements a box transfer moves
 ``numerics``     conversions, scalar and packed arithmetic, matrix multiply-accumulate

@@ -28,7 +28,7 @@ MAX_ERROR: dict[tuple[str, str], tuple[str, float]] = {
     ("div", "f32"): ("ulp", 2),
     ("sqrt", "f32"): ("relative", 2.0**-23),
     ("rsqrt", "f32"): ("relative", 2.0**-22.9),
-    # From -2 pi to 2 pi; 2**-14.7 up to 100 pi, nothing is promised beyond.
+    # From -2 pi to 2 pi; 2**-14.7 up to 100 pi; no bound beyond.
     ("sin", "f32"): ("absolute", 2.0**-20.5),
     ("cos", "f32"): ("absolute", 2.0**-20.5),
     # Where the argument lies in (0.5, 2); relative elsewhere.

@@ -1,4 +1,4 @@
-"""The instructions that the PTX ISA lists (version 9.0, "Instructions"), and what the machine does with each.
+"""The instructions that the PTX ISA lists (version 9.0, "Instructions"), and how the machine treats each.
 
 ``docs/machine.md`` shows this table; a refused instruction is refused with its section's name.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What the machine does: executes and checks for hazards; executes (only operands can be wrong); accepts
-# without an effect, because it has none on what is computed; refuses.
+# The machine executes an instruction and checks it for hazards; or executes it (only operands can be wrong); or
+# accepts it without an effect on results; or refuses it.
 CHECKED, EXECUTED, HINT, REFUSED = "executed and checked", "executed", "accepted, no effect", "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One instruction of the contents: section, name (a dotted prefix of opcodes), what is done, and why."""
+    """One instruction of the contents: section, name (a dotted prefix of opcodes), treatment, and reason."""
 
     section: str
     name: str
@@ -116,7 +116,7 @@ _BY_NAME = {x.name: x for x in CONTENTS}
 
 
 def find(opcode: str) -> Listed | None:
-    """What the contents say of an opcode, by the longest name that it starts with."""
+    """The entry of the contents for an opcode, by the longest matching name."""
     parts = opcode.split(".")
     for n in range(len(parts), 0, -1):
         found = _BY_NAME.get(".".join(parts[:n]))

@@ -34,7 +34,7 @@ LEGAL = Verdict()
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """An architecture name, ``sm_90a``: its number, and whether it has the accelerated features."""
+    """An architecture, such as ``sm_90a``: its number, and whether it has the accelerated features."""
 
     number: int
     suffix: str

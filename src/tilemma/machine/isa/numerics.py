@@ -1,4 +1,4 @@
-"""What a conversion, a scalar operation and a matrix product compute, with the ISA's rounding.
+"""The numeric semantics of conversions, scalar operations and matrix products, with the ISA's rounding.
 
 Sources: PTX ISA, "Floating Point Instructions", "Half Precision Floating Point Instructions", ``cvt`` and its
 tables, ``mma``, ``wgmma.mma_async``; the formats are those of IEEE 754 and OCP's FP8.
@@ -249,7 +249,7 @@ def _two_product(a: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def _directed(nearest: Any, error: Any, mode: str) -> Any:
-    """The nearest double and the sign of what it misses, as the double that a directed mode asks for."""
+    """The nearest double, moved in the direction of the error's sign where the directed mode requires it."""
     up = np.nextafter(nearest, np.inf)
     down = np.nextafter(nearest, -np.inf)
     if mode == "rz":
@@ -271,7 +271,7 @@ def _to_odd(s: Doubles, e: Doubles) -> Doubles:
 
 
 def _exact(op: str, xs: list[Doubles], narrow: bool) -> tuple[Doubles, Doubles]:
-    """The nearest double of an operation on doubles and (the sign of) what it misses.
+    """The nearest double of an operation on doubles, and (the sign of) its error.
 
     ``narrow``: the operands have at most 24 bits, so that their product is a double.
     """

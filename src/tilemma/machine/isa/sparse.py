@@ -103,7 +103,7 @@ def metadata_problems(fields: Ints, dtype_name: str, *, ordered: bool = False) -
 
 
 def stored_columns(fields: Ints, dtype_name: str) -> Ints:
-    """The column of A that each stored element stands in: [rows, k/2]."""
+    """The column of A of each stored element: [rows, k/2]."""
     p = pattern(dtype_name)
     base = p.width * np.arange(fields.shape[1])[None, :, None]
     if p.stored == 1:

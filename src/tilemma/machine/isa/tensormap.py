@@ -1,4 +1,4 @@
-"""Tiled tensor maps: what the encoding admits, and which bytes a box transfer moves.
+"""Tiled tensor maps: the rules of their encoding, and the bytes that a box transfer moves.
 
 Sources: CUDA driver API, ``cuTensorMapEncodeTiled``; PTX ISA, "Tensors" (tiled mode, bounding box, traversal
 stride, out-of-bound access, swizzling modes) and ``cp.async.bulk.tensor``; CUDA programming guide, "TMA
@@ -32,7 +32,7 @@ DESTINATION_ALIGNMENT = 128
 
 @dataclass(frozen=True, slots=True)
 class TensorMapImage:
-    """What a tensor map says, innermost dimension first.
+    """The fields of a tensor map, innermost dimension first.
 
     ``strides`` are in bytes, one for each dimension but the innermost; ``box`` and ``element_strides`` are in
     elements; ``swizzle`` is in bytes (0, 32, 64, 128); ``interleave`` is 0, 16 or 32 bytes.  What lies
@@ -149,8 +149,8 @@ def destination_problems(image: TensorMapImage, shared_address: int, rank: int) 
     return out
 
 
-# A tensor store drops what lies outside the tensor in whole units of 16 bytes along the innermost dimension: of a
-# row that ends inside a unit, the rest of the unit is written.  No manual says so; seen on an H200.
+# A tensor store drops bytes outside the tensor in whole units of 16 bytes along the innermost dimension: of a row
+# that ends inside a unit, the rest of the unit is written.  Observed on an H200; not in the manuals.
 STORE_UNIT = 16
 
 
@@ -179,7 +179,7 @@ def _steps(image: TensorMapImage) -> tuple[Ints, Ints]:
 
 
 def box_transfer(image: TensorMapImage, coords: Sequence[int], shared_address: int) -> tuple[Ints, Ints]:
-    """What one box transfer moves, element by element in the order of the box, innermost first.
+    """The elements that one box transfer moves, in the order of the box, innermost first.
 
     ``coords`` name the box's corner in elements, innermost first, and may be negative.  Returns two [n]:
     byte offsets from the tensor's base address, -1 where the element lies outside the tensor, and

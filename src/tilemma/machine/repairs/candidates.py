@@ -19,7 +19,7 @@ _ALL: tuple[_Maker, ...] = (
     mbarrier.tokens, mbarrier.arrivals, mbarrier.guards, mbarrier.waits,
     ordering.descriptors,
 )  # fmt: skip
-# The makers to ask first, by the hazard's code.
+# The generators to try first, by the hazard's code.
 _FIRST: dict[str, tuple[_Maker, ...]] = {
     "race": (ordering.named_barriers, ordering.barriers, *_COUNTS, ordering.cluster_barriers),
     "race-lanes": (ordering.barriers,),
@@ -50,18 +50,22 @@ _FIRST: dict[str, tuple[_Maker, ...]] = {
     "operand-layout": (ordering.descriptors,),
     "inadmissible-descriptor": (ordering.descriptors,),
 }  # fmt: skip
-# Hazards of a run that are looked at: later ones are mostly consequences.
+# Hazards of a run that are considered: later ones are mostly consequences.
 _HAZARDS = 3
 
 
 def candidates(listing: Listing, hazards: Sequence[HazardError], threads: int) -> Iterator[Repair]:
     """Repairs for the first hazards; then, for the first of them, those of all other kinds."""
     problems = [p for h in hazards[:_HAZARDS] if (p := Problem.of(listing, h, threads)) is not None]
-    yield from _in_turn([_in_turn([make(p) for make in _FIRST.get(p.hazard.code, ())], 4) for p in problems], 4)
-    yield from _in_turn([make(p) for p in problems[:1] for make in _ALL], 2)
+    yield from _round_robin(
+        [_round_robin([make(p) for make in _FIRST.get(p.hazard.code, ())], 4) for p in problems], 4
+    )
+    yield from _round_robin([make(p) for p in problems[:1] for make in _ALL], 2)
+
+    """``each`` candidates from each source, round robin, until all have ended."""
 
 
-def _in_turn(sources: Sequence[Iterator[Repair]], each: int) -> Iterator[Repair]:
+def _round_robin(sources: Sequence[Iterator[Repair]], each: int) -> Iterator[Repair]:
     """So many from each source in turn, until all have ended."""
     left = list(sources)
     while left:

@@ -25,7 +25,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A candidate: what to change, in words, and the edits."""
+    """A candidate: its description, and the edits."""
 
     advice: str
     edits: tuple[Edit, ...]
@@ -82,7 +82,7 @@ def unique(positions: Iterable[Position]) -> list[Position]:
 
 
 class Listing:
-    """The bodies of an entry and of the functions of its module; places are looked for inside one body."""
+    """The bodies of an entry and of the functions of its module; each search is limited to one body."""
 
     def __init__(self, module: Module, entry: str) -> None:
         self.text = module.text
@@ -142,7 +142,8 @@ class Flow:
         return sorted(((a, b) for a, b in self.loops if a <= i <= b), key=lambda loop: loop[1] - loop[0])
 
     def between(self, first: Instruction | None, second: Instruction) -> list[Position]:
-        """Places where something ordered after ``first`` and before ``second`` may stand, likely ones first."""
+        """Places for an instruction that must be ordered after ``first`` and before ``second``, likely ones
+        first."""
         list_, at = self.instructions, self.index
         b = at[second]
         a = at[first] if first is not None and first in at else None

@@ -19,7 +19,7 @@ _ONE = (
 
 
 def _scoped(p: Problem, ins: Instruction, operand: Register, code: str, words: str) -> Repair:
-    """``ins`` with its last ``operand`` replaced by what ``code`` makes of it, in a scope of its own."""
+    """``ins`` with its last ``operand`` replaced by the result of ``code``, in a scope of its own."""
     source = p.listing.source(ins)
     at = source.rindex(str(operand))
     text = source[:at] + "%fixed" + source[at + len(str(operand)) :]
@@ -73,7 +73,7 @@ def bytes_expected(p: Problem) -> Iterator[Repair]:
 
 
 def loops(p: Problem) -> Iterator[Repair]:
-    """A loop around a try_wait whose result nothing looks at."""
+    """A loop around a try_wait whose result is never read."""
     for ins in p.having(*_WAITS):
         flow = p.listing.flow(ins)
         done = ins.operands[0]
@@ -86,7 +86,7 @@ def loops(p: Problem) -> Iterator[Repair]:
 
 
 def _address(p: Problem, ins: Instruction | None) -> str | None:
-    """The mbarrier that an instruction names: a variable and an offset where these are known, else as written."""
+    """The mbarrier that an instruction names: a variable and an offset where these are known, else its text."""
     if ins is None or "mbarrier" not in ins.opcode:
         return None
     found = [op for op in ins.operands if isinstance(op, Address)]
@@ -101,7 +101,7 @@ def _address(p: Problem, ins: Instruction | None) -> str | None:
 
 
 def _variable(p: Problem, operand: Operand) -> tuple[str, int] | None:
-    """The shared variable and the offset that a register stands for, by `mov` and `add` of constants."""
+    """The shared variable and the offset in a register, through `mov` and `add` of constants."""
     offset = 0
     for _ in range(8):
         if isinstance(operand, Symbol):

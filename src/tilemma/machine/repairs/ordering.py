@@ -100,7 +100,7 @@ def named_barriers(p: Problem) -> Iterator[Repair]:
 
 
 def replaced(p: Problem, ins: Instruction, old: str, new: str, words: str) -> Repair:
-    """The last occurrence of an operand of ``ins`` written anew."""
+    """The last occurrence of an operand of ``ins``, replaced."""
     source = p.listing.source(ins)
     at = ins.start + source.rindex(old)
     return Repair(words, (Edit(at, at + len(old), new),))

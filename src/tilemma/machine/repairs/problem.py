@@ -48,7 +48,7 @@ class Problem:
         return sorted(found, key=lambda ins: abs(ins.line - self.second.line))
 
     def guard(self, ins: Instruction | None) -> str:
-        """The guard of an instruction as text, with a blank behind it."""
+        """The guard of an instruction as text, with a trailing blank."""
         source = self.listing.source(ins) if ins is not None else ""
         return source[: source.index(ins.opcode.split(".")[0])] if ins is not None and ins.guard else ""
 

@@ -43,10 +43,12 @@ def advise(
     arch: str | None = None,
     trials: int = MOST_TRIALS,
 ) -> Advice | None:
-    """The first candidate repair of ``ptx`` that cures what ``verdict`` (of `check`) found; None if none does.
+    """The first candidate repair of ``ptx`` that cures the hazard that ``verdict`` (of `check`) found; None if
+    none does.
 
-    A candidate adds synchronisation, or changes an operand of it: a parity, a count, a number of groups; nothing
-    is removed.  It cures if no schedule finds a hazard and all leave the same results, those of ``wanted`` where
+    A candidate adds synchronisation, or changes an operand of it: a parity, a count, a number of groups; it
+    removes nothing.  It cures if no schedule finds a hazard and all leave the same results, those of ``wanted``
+    where
     given.  ``args`` are the arrays before the run; they are not changed.  The advice becomes the fix of the
     verdict's hazards.
     """

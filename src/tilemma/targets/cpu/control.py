@@ -264,20 +264,20 @@ def for_(c: Compiler, op: For, scope: Scope) -> Step:
     if scope.lanes and not inner.blocking:
         return lanes.for_(op, slot, start, stop, step, inner)
 
-    def turns(f: Frame) -> range:
+    def iterations(f: Frame) -> range:
         first, last, pace = (uniform(x(f), "loop bounds") for x in (start, stop, step))
         if pace == 0:
             raise NotInReference(what="a loop with step 0")
         return range(first, last, pace)
 
     def run(f: Frame) -> None:
-        for i in turns(f):
+        for i in iterations(f):
             f[slot] = i
             if inner.run(f) is BREAK:
                 break
 
     def coroutine(f: Frame) -> Coroutine:
-        for i in turns(f):
+        for i in iterations(f):
             f[slot] = i
             if (yield from inner.run(f)) is BREAK:
                 break

@@ -38,12 +38,12 @@ def alloc(c: Compiler, op: Alloc, scope: Scope) -> Step:
     slot = c.slot("buffer", b.name)
     extents = [c.value(e) for e in b.shape]
     init = None if op.init is None else c.expressions.stored(op.init, b.dtype)
-    turns = b.name in _rotating(c.kernel)
+    rotates = b.name in _rotating(c.kernel)
 
     def run(f: Frame) -> None:
         instance: Instance = f[INSTANCE]
         block = instance.block
-        if turns and b.name in block.fresh:
+        if rotates and b.name in block.fresh:
             # Declared in a loop that rotates it: the name stands for what the rotation gave it.
             f[slot].forget()
             return
@@ -75,7 +75,7 @@ def alloc(c: Compiler, op: Alloc, scope: Scope) -> Step:
 
 
 def _rotating(kernel: Kernel) -> set[str]:
-    """Names of the buffers that futures taking turns write."""
+    """Names of the buffers that rotated futures write."""
     ops = list(walk(kernel.body))
     futures = {name for op in ops if isinstance(op, SwapFutures) for name in op.futures}
     return {op.dst.base.name for op in ops if isinstance(op, Copy) and op.future in futures}

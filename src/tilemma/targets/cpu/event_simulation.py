@@ -175,7 +175,7 @@ def completed_copy(c: Compiler, op: Copy, scope: Scope) -> Step:
     def run(f: Frame) -> None:
         ring, slot, _ = place(f)
         ring.bind(slot)
-        ring.landed(slot)
+        ring.completed(slot)
 
     return Step(run)
 

@@ -194,8 +194,8 @@ def _leaves(op: For | While) -> bool:
     return any(isinstance(x, (Break, Continue)) for x in walk.walk(op.body))
 
 
-def _turns(f: Frame, condition: Callable[[Frame], Any], turn: Callable[[Frame], None]) -> None:
-    """``turn`` for the lanes for which ``condition`` holds, until there are none."""
+def _iterate(f: Frame, condition: Callable[[Frame], Any], iteration: Callable[[Frame], None]) -> None:
+    """``iteration`` for the lanes for which ``condition`` holds, until there are none."""
     instance: Instance = f[INSTANCE]
     entry, outer_broken = f[MASK], instance.broken
     instance.broken = None
@@ -213,7 +213,7 @@ def _turns(f: Frame, condition: Callable[[Frame], Any], turn: Callable[[Frame], 
             if alive is not None and not alive.any():
                 return
             f[MASK] = alive
-            turn(f)
+            iteration(f)
     finally:
         f[MASK], instance.broken = entry, outer_broken
 
@@ -235,19 +235,19 @@ def for_(op: For, slot: int, start: Evaluate, stop: Evaluate, step: Evaluate, in
         def more(f: Frame) -> Any:
             return ((pace > 0) & (current < last)) | ((pace < 0) & (current > last))
 
-        def turn(f: Frame) -> None:
+        def iteration(f: Frame) -> None:
             nonlocal current
             f[slot] = current
             inner.run(f)
             current = current + pace
 
-        _turns(f, more, turn)
+        _iterate(f, more, iteration)
 
     return Step(run)
 
 
 def while_(op: While, cond: Evaluate, inner: Step) -> Step:
-    return Step(lambda f: _turns(f, cond, inner.run))
+    return Step(lambda f: _iterate(f, cond, inner.run))
 
 
 # ---- collective statements -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tilemma.targets.cpu.expressions import INSTANCE, Frame
 from tilemma.targets.cpu.faults import CopyMisfit, InFlightSource
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.sync import event_place
-from tilemma.targets.cpu.tasks import Flight, Instance
+from tilemma.targets.cpu.tasks import Instance, Transfer
 
 Transform = Callable[[Frame, Array], Array]
 # The axes of both sides that count.
@@ -126,23 +126,23 @@ def _asynchronous(
         original = src.fetch(p).copy()
         tile = fitted(src, p, dst, q, f, transform, kept)
 
-        def land() -> None:
+        def complete() -> None:
             if src.fetch(p).tobytes() != original.tobytes():
                 raise InFlightSource(op.span, buffer=p.storage.name)
-            dst.mark(q, q.storage.landed)
+            dst.mark(q, q.storage.completed)
             dst.put(q, tile)
 
         what = id(op), id(q.storage), repr(q.region), tile.tobytes()
-        flight = instance.block.joined(what, instance.threads)
-        if flight is None:
+        transfer = instance.block.joined(what, instance.threads)
+        if transfer is None:
             dst.mark(q, q.storage.in_flight)
             name = op.future or op.dst.base.name
-            flight = Flight(name, instance.threads, land, needs_wait, op.span, bulk, what=what)
-            instance.block.launch(flight)
+            transfer = Transfer(name, instance.threads, complete, needs_wait, op.span, bulk, what=what)
+            instance.block.launch(transfer)
         if future is not None:
-            f[future] = flight
+            f[future] = transfer
         if event is not None:
             ring, slot, _ = event(f)
-            flight.bind(ring, slot)
+            transfer.bind(ring, slot)
 
     return Step(run)

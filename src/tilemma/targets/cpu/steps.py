@@ -18,7 +18,7 @@ from tilemma.targets.cpu.expressions import INSTANCE, Evaluate, Expressions, Fra
 from tilemma.targets.cpu.perturbation import Perturbation
 from tilemma.targets.cpu.tasks import Coroutine, Rendezvous
 
-BREAK, CONTINUE = "break", "continue"  # what a statement returns to leave the loop, or this turn of it
+BREAK, CONTINUE = "break", "continue"  # what a statement returns to leave the loop, or this iteration of it
 
 
 class Step(NamedTuple):
@@ -148,7 +148,7 @@ def meeting(step: Step, slot: int, levels: tuple[Parallel, ...]) -> Step:
             return
         before = Rendezvous(reach)
         yield before
-        f[slot].write_in_turn(before.turn, lambda: step.run(f))
+        f[slot].write_concurrently(before.round, lambda: step.run(f))
         yield Rendezvous(reach)
 
     return Step(coroutine, True, step.span)

@@ -28,8 +28,8 @@ class Storage:
     """
 
     __slots__ = (
-        "children", "comparing", "complete", "copies", "data", "diverged", "dtype", "flying", "lanes", "name",
-        "space", "tracked", "turn", "under_way", "written", "written_in_turn",
+        "children", "comparing", "complete", "copies", "data", "diverged", "dtype", "flying", "lanes",
+        "name", "round", "space", "tracked", "under_way", "written", "written_in_round",
     )  # fmt: skip
 
     def __init__(
@@ -49,8 +49,8 @@ class Storage:
         self.flying = 0  # asynchronous copies under way into it, and what they will overwrite:
         self.under_way: Array | None = None
         self.diverged = False  # inner instances left different values in their own copies:
-        self.turn: object = None  # in which siblings write at the same time, and what they have written in it
-        self.written_in_turn: Array | None = None
+        self.round: object = None  # in which siblings write at the same time, and what they have written in it
+        self.written_in_round: Array | None = None
         self.comparing = False
         self.children: dict[tuple[int, int], Storage] = {}
 
@@ -98,7 +98,7 @@ class Storage:
             self.complete = False
             self.flying += 1
 
-    def landed(self, region: Region) -> None:
+    def completed(self, region: Region) -> None:
         if self.tracked:
             assert self.under_way is not None
             self.flying -= 1
@@ -124,10 +124,10 @@ class Storage:
             kind = InFlightRead if self.flying else UnwrittenRead
             raise kind(space=self.space.value, buffer=self.name, where=_where(np.asarray(missing), region))
 
-    def write_in_turn(self, turn: object, write: Callable[[], Any]) -> None:
+    def write_concurrently(self, round: object, write: Callable[[], Any]) -> None:
         """``write`` by one of the siblings that write at the same time: what overlaps has to be equal."""
-        if self.turn is not turn:
-            self.turn, self.written_in_turn = turn, np.zeros(self.data.shape, bool)
+        if self.round is not round:
+            self.round, self.written_in_round = round, np.zeros(self.data.shape, bool)
         self.comparing = True
         try:
             write()
@@ -137,10 +137,10 @@ class Storage:
     def assign(self, array: Array, region: Region, values: Any) -> None:
         """``array[region] = values``, where ``array`` is the data or another shape of it."""
         self.left_alone(array, region)
-        if not self.comparing or self.written_in_turn is None:
+        if not self.comparing or self.written_in_round is None:
             array[region] = values
             return
-        mask = self.written_in_turn.reshape(array.shape)
+        mask = self.written_in_round.reshape(array.shape)
         before, again = np.array(array[region]), np.asarray(mask[region])
         array[region] = values
         if before[again].tobytes() != np.asarray(array[region])[again].tobytes():

@@ -39,7 +39,7 @@ from tilemma.targets.cpu.control import inferred_level
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
 from tilemma.targets.cpu.faults import EventCount
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
-from tilemma.targets.cpu.tasks import Arrival, Block, Coroutine, Flight, Instance, Rendezvous, Ring
+from tilemma.targets.cpu.tasks import Arrival, Block, Coroutine, Instance, Rendezvous, Ring, Transfer
 
 Path = tuple["Op | Otherwise", ...]
 Located = Callable[[Frame], tuple[Ring, int, int | None]]
@@ -262,9 +262,9 @@ def trigger_event(c: Compiler, op: TriggerEvent, scope: Scope) -> Step:
         instance: Instance = f[INSTANCE]
         ring, slot, _ = place(f)
         for future in after:
-            flight: Flight | None = f[future]
-            if flight is not None:
-                flight.bind(ring, slot)
+            transfer: Transfer | None = f[future]
+            if transfer is not None:
+                transfer.bind(ring, slot)
         if instance.lanes:
             threads = instance.lanes if f[MASK] is None else int(f[MASK].sum())
         else:
@@ -280,7 +280,7 @@ def wait_future(c: Compiler, op: WaitFuture, scope: Scope) -> Step:
 
     def run(f: Frame) -> None:
         for slot in slots:
-            if isinstance(f[slot], Flight):
+            if isinstance(f[slot], Transfer):
                 f[INSTANCE].block.wait(f[slot])
             elif f[slot] is not None:
                 f[slot].pending = None  # the accumulator of an asynchronous multiply

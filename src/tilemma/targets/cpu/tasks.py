@@ -49,17 +49,17 @@ class Siblings:
 
 
 class Rendezvous(Wait):
-    """All siblings in the same role reach a rendezvous (or end); ``turn`` is then the same object for all.
+    """All siblings in the same role reach a rendezvous (or end); ``round`` is then the same object for all.
 
     ``reach``: whose siblings, where it is not the waiter's own: with each all that it has started.
     """
 
     def __init__(self, reach: Siblings | None = None) -> None:
         self.reach = reach
-        self.turn: object = None
+        self.round: object = None
 
     def ready(self) -> bool:
-        return self.turn is not None
+        return self.round is not None
 
     def describe(self) -> str:
         return "a barrier"
@@ -155,7 +155,7 @@ class Ring:
     def bind(self, slot: int) -> None:
         self.landing[slot] += 1
 
-    def landed(self, slot: int) -> None:
+    def completed(self, slot: int) -> None:
         self.landing[slot] -= 1
         if self.by_copies:
             self.arrived[slot] += 1
@@ -189,36 +189,36 @@ MAX_PENDING = 64
 
 
 @dataclass(eq=False)
-class Flight:
-    """An asynchronous copy under way; ``land`` makes its data appear.  ``bulk``: a store by the copy engine, which
-    bulk waits count.  ``others`` do the same copy, told by ``what`` goes where: it runs once for all of them."""
+class Transfer:
+    """An asynchronous copy in flight; ``complete`` writes its data.  ``bulk``: a store by the copy engine, which
+    bulk waits count.  ``others`` issue the same copy (equal ``what``): it runs once for all of them."""
 
     name: str
     owner: Threads
-    land_now: Callable[[], None]
+    effect: Callable[[], None]
     needs_wait: bool
     span: Span | None = None
     bulk: bool = False
-    landed: bool = False
+    completed: bool = False
     waited: bool = False
     group: int | None = None
     then: list[Callable[[], None]] = field(default_factory=list)
     what: object = None
     others: list[Threads] = field(default_factory=list)
 
-    def land(self) -> None:
-        if not self.landed:
-            self.landed = True
-            self.land_now()
+    def complete(self) -> None:
+        if not self.completed:
+            self.completed = True
+            self.effect()
             for f in self.then:
                 f()
 
     def bind(self, ring: Ring, slot: int) -> None:
         """Its bytes count on ``slot`` of ``ring``."""
         self.waited = True
-        if not self.landed:
+        if not self.completed:
             ring.bind(slot)
-            self.then.append(lambda: ring.landed(slot))
+            self.then.append(lambda: ring.completed(slot))
 
 
 class Block:
@@ -227,12 +227,12 @@ class Block:
     def __init__(self, pool: dict[str, Storage], seed: int) -> None:
         self.pool = pool
         self.fresh: set[str] = set()
-        self.flights: list[Flight] = []
+        self.transfers: list[Transfer] = []
         self.rings: list[tuple[Ring, Span | None]] = []
         # For each owner the numbers of the newest groups it closed, counted over the block.
         self.groups: dict[Threads, deque[int]] = {}
         self.closed = 0
-        self.stores: list[Flight] = []
+        self.stores: list[Transfer] = []
         self.seed = seed
         self.random = random.Random(seed)
         self.tasks: list[Task] = []
@@ -249,68 +249,72 @@ class Block:
     def waited(self, threads: Threads, ring: Ring, slot: int) -> None:
         self.clocks[threads] = max(self.clocks.get(threads, 0), ring.clocks[slot]) + 1
 
-    def launch(self, flight: Flight) -> None:
-        self.flights.append(flight)
-        if flight.bulk:
-            self.stores.append(flight)
+    def launch(self, transfer: Transfer) -> None:
+        self.transfers.append(transfer)
+        if transfer.bulk:
+            self.stores.append(transfer)
 
-    def joined(self, what: object, threads: Threads) -> Flight | None:
+    def joined(self, what: object, threads: Threads) -> Transfer | None:
         """The copy of ``what`` that another instance has under way, which ``threads`` join; None without one."""
-        for flight in self.flights:
-            if flight.what == what and not flight.landed and threads not in (flight.owner, *flight.others):
-                flight.others.append(threads)
-                return flight
+        for transfer in self.transfers:
+            if (
+                transfer.what == what
+                and not transfer.completed
+                and threads not in (transfer.owner, *transfer.others)
+            ):
+                transfer.others.append(threads)
+                return transfer
         return None
 
     def commit(self, owner: Threads) -> None:
         """Close a group of copies of ``owner``."""
-        for flight in self.flights:
-            if flight.owner == owner and flight.group is None:
-                flight.group = self.closed
+        for transfer in self.transfers:
+            if transfer.owner == owner and transfer.group is None:
+                transfer.group = self.closed
         self.groups.setdefault(owner, deque(maxlen=MAX_PENDING)).append(self.closed)
         self.closed += 1
 
     def wait_groups(self, threads: Threads, pending: int) -> None:
-        """All but the newest ``pending`` groups that ``threads`` have closed, alone or among others, land."""
+        """All but the newest ``pending`` groups that ``threads`` have closed, alone or among others, complete."""
         first, count = threads
         mine = {o for o in self.groups if o[0] <= first and first + count <= o[0] + o[1]}
         newest = sorted(n for o in mine for n in self.groups[o])[-pending:] if pending else []
-        for flight in [x for x in self.flights if x.owner in mine and x.group is not None]:
-            if flight.group not in newest:
-                flight.waited = True
-                flight.land()
-        self.flights = [x for x in self.flights if not x.landed]
+        for transfer in [x for x in self.transfers if x.owner in mine and x.group is not None]:
+            if transfer.group not in newest:
+                transfer.waited = True
+                transfer.complete()
+        self.transfers = [x for x in self.transfers if not x.completed]
 
-    def wait(self, flight: Flight) -> None:
-        flight.waited = True
-        flight.land()
-        self.flights = [x for x in self.flights if not x.landed]
+    def wait(self, transfer: Transfer) -> None:
+        transfer.waited = True
+        transfer.complete()
+        self.transfers = [x for x in self.transfers if not x.completed]
 
     def wait_stores(self, threads: Threads, pending: int) -> None:
-        """All but the newest ``pending`` stores by the copy engine that ``threads`` have started land."""
+        """All but the newest ``pending`` stores by the copy engine that ``threads`` have started complete."""
         first, count = threads
         mine = [x for x in self.stores if x.owner[0] < first + count and first < x.owner[0] + x.owner[1]]
-        for flight in mine[: len(mine) - pending]:
-            self.wait(flight)
-            self.stores.remove(flight)
+        for transfer in mine[: len(mine) - pending]:
+            self.wait(transfer)
+            self.stores.remove(transfer)
 
-    def land_one(self) -> bool:
+    def complete_one(self) -> bool:
         """One of the copies under way lands; False when there is none."""
-        waiting = [x for x in self.flights if not x.landed]
+        waiting = [x for x in self.transfers if not x.completed]
         if not waiting:
             return False
-        flight = self.random.choice(waiting)
-        flight.land()
-        self.flights = [x for x in self.flights if not x.landed or (x.needs_wait and not x.waited)]
+        transfer = self.random.choice(waiting)
+        transfer.complete()
+        self.transfers = [x for x in self.transfers if not x.completed or (x.needs_wait and not x.waited)]
         return True
 
     def finish(self) -> None:
         """The block ends: what is under way lands, what nobody waited for is refused, and too many triggers."""
-        for flight in self.flights:
-            flight.land()
-            if flight.needs_wait and not flight.waited:
-                raise UnwaitedCopy(flight.span, future=written(flight.name))
-        self.flights.clear()
+        for transfer in self.transfers:
+            transfer.complete()
+            if transfer.needs_wait and not transfer.waited:
+                raise UnwaitedCopy(transfer.span, future=written(transfer.name))
+        self.transfers.clear()
         for ring, span in self.rings:
             ring.check_left(span)
 
@@ -397,7 +401,7 @@ def schedule(block: Block, root: Task) -> None:
                 task.step()
                 progress = True
         block.tasks = [t for t in block.tasks if not t.done]
-        if not progress and not _release(block) and not block.land_one():
+        if not progress and not _release(block) and not block.complete_one():
             raise _deadlock(block)
 
 
@@ -421,10 +425,10 @@ def _release(block: Block) -> bool:
     ]
     if not complete:
         return False
-    turn = object()
+    round = object()
     for task in block.random.choice(complete):
         assert isinstance(task.waiting, Rendezvous)
-        task.waiting.turn = turn
+        task.waiting.round = round
     return True
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tilemma.machine.program import Step
     from tilemma.machine.scheduler import Machine
 
-# Whose presence an instruction needs: nobody's, or that of the whole warp; otherwise the row of a member mask.
+# The lanes that must be present: none, the whole warp, or else the row of a member mask.
 NOBODY, WARP = -2, -1
 
 
@@ -30,9 +30,9 @@ def named_lanes(w: Any, membership: int, active: Any) -> Any:
 
 
 def must_wait(machine: Machine, f: Frame, step: Step, m: Any) -> bool:
-    """Whether the lanes ``m`` of ``f`` wait before ``step`` for lanes that may still come, or exit.
+    """Whether the lanes ``m`` of ``f`` wait before ``step`` for lanes that may still arrive, or exit.
 
-    Frames of a warp that wait at one `.sync` instruction go on together once all are there.
+    Frames of a warp that wait at one `.sync` instruction continue together once all are present.
     """
     w = f.w
     active = m if m is not None else np.ones(32, bool)
@@ -46,7 +46,7 @@ def must_wait(machine: Machine, f: Frame, step: Step, m: Any) -> bool:
     for _, _, lanes in others:
         there |= lanes
     if step.membership != WARP and not (named_lanes(w, step.membership, active) & ~there).any():
-        # This frame executes it for all; the others go on behind it.
+        # This frame executes it for all; the others continue after it.
         f.met = there
         for g, _, _ in others:
             g.met = np.zeros(32, bool)
@@ -61,7 +61,7 @@ def must_wait(machine: Machine, f: Frame, step: Step, m: Any) -> bool:
 
 
 def coming(machine: Machine, f: Frame) -> Any:
-    """The lanes of the warp that are on their way: in frames that can act, or wait for something else."""
+    """The lanes of the warp that may still arrive: in frames that can run, or wait for something else."""
     w = f.w
     here = {id(g) for g, _, _ in w.gathered}
     lanes = np.zeros(32, bool)
@@ -72,7 +72,7 @@ def coming(machine: Machine, f: Frame) -> Any:
 
 
 def reconsider(machine: Machine, w: Any) -> None:
-    """Lanes of ``w`` have exited or met: those who waited for them look again."""
+    """Lanes of ``w`` have exited or converged: the frames that waited for them are checked again."""
     gathered, w.gathered = w.gathered, []
     for f, _, _ in gathered:
         machine.wake(f)

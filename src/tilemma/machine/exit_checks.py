@@ -1,4 +1,4 @@
-"""What a CTA must not leave behind when its last warp exits."""
+"""Checks at the exit of a CTA: asynchronous operations on its shared memory must have been waited for."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WHAT = {
 }
 
 
-# So many that nobody waited for are kept before those since known are dropped.
+# The number of operations kept without a wait before those that are known by now are dropped.
 _MANY = 256
 
 
 def completed(agent: Agent) -> None:
-    """An operation is over that nobody has waited for: somebody must know of it before its CTAs exit."""
+    """Record the completion of an operation without a wait: a thread must learn of it before its CTAs exit."""
     if agent.kind not in _WHAT:
         return
     for cta in agent.ctas():
@@ -40,7 +40,7 @@ def completed(agent: Agent) -> None:
 
 
 def check(machine: Machine, cta: Cta) -> None:
-    """Report asynchronous operations on the shared memory of ``cta`` that nobody has waited for."""
+    """Report asynchronous operations on the shared memory of ``cta`` that no thread has waited for."""
     pending = [a for a in machine.pending if not a.waited and a.kind in _WHAT and cta in a.ctas()]
     for agent in [*pending, *_unknown(cta)]:
         name, what, wait = _WHAT[agent.kind]
@@ -49,7 +49,7 @@ def check(machine: Machine, cta: Cta) -> None:
 
 
 def _unknown(cta: Cta) -> list[Agent]:
-    """The operations on ``cta``, over by luck, of which none of its threads knows."""
+    """The completed operations on ``cta`` that none of its threads is ordered after."""
     agents = [a for a in cta.unawaited if not a.waited]
     if not agents:
         return []
