@@ -59,7 +59,7 @@ def converted(r: Reader, e: Expr, dtype: DType, span: Span) -> Expr:
 
 
 def like(literal: Expr, beside: Expr) -> Expr:
-    """A literal takes the type of what it stands beside, where that is what C would compute with.
+    """A literal takes the type of the other operand, if C would compute with that.
 
     Integers join floats; an unsuffixed float (f64 by the letter) joins narrower floats, as in ``x * 2.0``.
     """

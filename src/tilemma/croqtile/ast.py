@@ -1,4 +1,4 @@
-"""What a kernel's text says, node by node, before names mean anything.
+"""The syntax tree of `.co` kernels, before names are resolved.
 
 Every node has the span of the text it was read from.  Both dialects of the language give the same nodes; a
 form that only one of them has is a field.
@@ -117,7 +117,7 @@ class Convert(Expr):
 
 
 class Call(Expr):
-    """``f(a, b)``: a function, or an access ``x(i)``; what ``f`` names decides."""
+    """``f(a, b)``: a call of a function, or an access ``x(i)``, depending on the meaning of ``f``."""
 
     function: Expr
     args: tuple[Expr, ...]
@@ -397,7 +397,7 @@ class Copy(Statement):
 
 
 class Mma(Statement):
-    """Every ``mma.*`` operation; the suffixes say which."""
+    """Every ``mma.*`` operation, with its suffixes."""
 
     suffixes: tuple[Suffix, ...]
     args: tuple[Expr, ...] = ()

@@ -46,7 +46,7 @@ def kernel(r: Reader) -> t.Kernel:
     if parallel:
         r.body(f.body)
     else:
-        # A kernel without `parallel` is one instance that does everything.
+        # A kernel without `parallel` is executed by a single instance.
         r.implicit = True
         with r.b.parallel(["p"], [1], BLOCK, span=f.body.span):
             r.body(f.body)

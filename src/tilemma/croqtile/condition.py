@@ -25,7 +25,7 @@ class BadCondition(CompileError):
 
 
 class Macros(Protocol):
-    """What a condition needs of the preprocessor."""
+    """The interface to the preprocessor that conditions need."""
 
     @property
     def known(self) -> Mapping[str, Any]: ...
@@ -77,7 +77,7 @@ class _Reader:
         return None
 
     def ternary(self, live: bool) -> int:
-        """``live`` False: read but not computed (the other side of ``&&``, ``||``, ``?:``)."""
+        """``live`` False: parsed but not evaluated (the other side of ``&&``, ``||``, ``?:``)."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.problem(f"more than {MAX_DEPTH} nested operations", "name parts of it with macros")

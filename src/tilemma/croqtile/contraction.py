@@ -76,7 +76,7 @@ def _repeated(s: ast.Suffix, wanted: str) -> WrongValue:
 
 
 def _once(suffixes: Sequence[ast.Suffix]) -> None:
-    """WrongValue for a suffix that is said twice."""
+    """WrongValue for a repeated suffix."""
     said: set[str] = set()
     for s in suffixes:
         name = {"swizzle": "swiz"}.get(s.name, s.name)

@@ -112,7 +112,7 @@ def extents_of(r: Reader, node: ast.Expr, what: str) -> list[Scalar]:
     """``[a, b]``, a shape, or one number."""
     nodes = node.items if isinstance(node, (ast.SpanList, ast.Tuple)) else (node,)
     found = scalars_of(r, nodes, what)
-    # A loop runs as often as its extent says when it begins.
+    # The trip count of a loop is evaluated once, before the loop.
     return [x if isinstance(x, Bounded) else fixed(r, x, "extent") for x in found]
 
 
@@ -132,7 +132,7 @@ def _names(names: ast.Names | None, count: int, default: str, span: Span) -> lis
 
 
 def _bind(r: Reader, names: ast.Names | None, parts: Sequence[str], values: Sequence[Bounded]) -> None:
-    """Bind the names of indices: each its own, and the tuple of all."""
+    """Bind the names of indices: one for each index, and the tuple of all."""
     if names is None:
         return
     scopes = r.scopes
@@ -197,7 +197,7 @@ def _open_loops(r: Reader, stack: ExitStack, item: ast.Iteration, options: dict[
     """Open the loops of one item of ``foreach``, the outermost first, and bind their indices."""
     names = item.names
     if item.extent is None or item.range is not None:
-        # An index that is there already (`foreach k(1:)`), or an alias of one (`c = a(1:-1)`).
+        # An index that is already declared (`foreach k(1:)`), or an alias of one (`c = a(1:-1)`).
         source = item.extent.text if isinstance(item.extent, ast.Name) else names.whole
         if source is None:
             raise WrongValue(

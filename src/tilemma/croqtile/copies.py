@@ -21,7 +21,7 @@ OPTIONS = ("async", "swiz", "swizzle", "zfill", "sp", "promote", "multicast", "e
 
 @reads(ast.Copy, inside="a copy")
 def copy(r: Reader, node: ast.Copy, name: str | None = None) -> FutureValue | Promise:
-    """Emit the copy; the future stands for the tile written."""
+    """Emit the copy; the future may be used in place of the written tile."""
     what, options = _suffixes(r, node)
     if what == "any" and name is not None:
         return Promise()
@@ -64,14 +64,14 @@ def _destination(r: Reader, node: ast.Copy) -> Tile | Space:
 
 
 def _suffixes(r: Reader, node: ast.Copy) -> tuple[str, dict[str, Any]]:
-    """What is done, and the options for the builder."""
+    """The operation, and the options for the builder."""
     first, *rest = node.suffixes
     if first.name not in WHAT or (first.name == "load" and node.engine == "dma"):
         raise wrong_member(
             first.span, f"`{node.engine}`", first.name, [w for w in WHAT if w != "load" or node.engine == "tma"]
         )
     options: dict[str, Any] = {}
-    # `dma.pad.async<...>`: the arguments may stand after the last suffix.
+    # `dma.pad.async<...>`: the arguments may follow the last suffix.
     config = next((s.args for s in node.suffixes if s.had_args and s.name in ("transp", "pad")), ())
     said: set[str] = set()
     for s in rest:
@@ -120,7 +120,7 @@ def _number(r: Reader, s: ast.Suffix, operand: str) -> int:
 
 
 def swizzle_of(r: Reader, s: ast.Suffix) -> int:
-    """The width in bytes that a ``.swiz<N>`` asks for."""
+    """The width in bytes of a ``.swiz<N>``."""
     return SWIZZLES[_number(r, s, "swizzle")]
 
 

@@ -100,7 +100,7 @@ def wait(r: Reader, node: ast.Wait) -> None:
 
 @reads(ast.Exchange, inside="`swap`")
 def exchange(r: Reader, node: ast.Exchange) -> None:
-    """`swap` and `rotate`: what the names stand for moves on by one name."""
+    """`swap` and `rotate`: each name refers to the buffer of the next one."""
     names = []
     for target in node.names:
         value = r.value(target)

@@ -23,7 +23,7 @@ class UnfinishedKernel(CompileError):
 class Extracted:
     """``kernels``: for each the expanded tokens from ``__co__`` to its closing brace.
 
-    ``constants``: the object-like macros that stand at the end of the file, numbers as numbers.
+    ``constants``: the object-like macros defined at the end of the file, numbers as numbers.
     """
 
     kernels: tuple[tuple[Token, ...], ...]

@@ -42,7 +42,7 @@ def size_of(r: Reader, node: ast.SizeOf) -> Expr:
 
 @reads(ast.Call)
 def call(r: Reader, node: ast.Call) -> Value:
-    """A call of a built-in function, or an access ``x(i)``: what stands before ``(`` decides."""
+    """A call of a built-in function, or an access ``x(i)``, depending on the meaning of the name before ``(``."""
     name = node.function.text if isinstance(node.function, ast.Name) else ""
     if not name or name in WARP_NAMES or r.scopes.find(name) is not None:
         return access(r, node)

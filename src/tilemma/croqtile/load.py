@@ -1,4 +1,4 @@
-"""A `.co` file as a module of kernels, built when asked for."""
+"""Loads a `.co` file as a module of kernels, which are built on demand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KernelGone(CompileError):
 
 @contextmanager
 def _explained(reader: Reader | None = None) -> Iterator[None]:
-    """Whatever fails inside is a mistake of the front end, and is said to be one."""
+    """An unexpected exception is reported as a failure of the front end."""
     try:
         yield
     except TilemmaError:
@@ -76,7 +76,7 @@ class KernelSource:
         return _built(function)[0]
 
     def notes(self) -> tuple[Note, ...]:
-        """Remarks of compiling it: what ``print!`` says."""
+        """Output of the compilation: the texts of ``print!``."""
         return _built(self.function)[1]
 
 
@@ -141,7 +141,7 @@ def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
 def load(text: str, file: str, defines: Mapping[str, Any] | None = None) -> Module:
     """The kernels in ``text``; ``file`` names it in errors and is not opened.
 
-    ``defines`` stand whatever the file says: NAME -> number, truth value, or text.
+    ``defines`` override definitions in the file: NAME -> number, truth value, or text.
     Raises CompileErrors of the preprocessor and the parser; those of building come from `KernelSource.build`.
     """
     given = dict(defines or {})

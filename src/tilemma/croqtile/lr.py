@@ -1,4 +1,4 @@
-"""Running the parse table: from terminals to the values that a builder makes of them, bottom up."""
+"""Runs the LR parse table: a builder computes the values of terminals and rules, bottom up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Leaf(str):
 
 
 class Unexpected(Exception):
-    """No rule goes on with token number ``place`` (one past the last: the end); those in ``accepted`` would."""
+    """No rule continues with token number ``place`` (one past the last: the end); ``accepted``: the legal
+    terminals."""
 
     def __init__(self, place: int, accepted: set[str]) -> None:
         super().__init__(place)

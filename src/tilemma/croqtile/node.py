@@ -10,7 +10,7 @@ from tilemma.errors import Span
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 class _Fields:
-    """What the annotations of a subclass name are its fields, as in a frozen dataclass."""
+    """The annotations of a subclass are its fields, as in a frozen dataclass."""
 
 
 class Node(_Fields):

@@ -40,13 +40,13 @@ def table_operand(r: Reader, name: str, node: ast.Expr) -> int:
 
 
 def table_operands(r: Reader, name: str, nodes: Sequence[ast.Expr]) -> tuple[int, ...]:
-    """The values of an operand that may stand there several times."""
+    """The values of an operand that may be given several times."""
     found = [table_operand(r, name, n) for n in nodes]
     return OPERANDS[name].checked_all(found, nodes[0].span) if nodes else ()
 
 
 def fill_value(r: Reader, node: ast.Expr, what: str, dtype: DType | None = None) -> Expr:
-    """The value of a fill: a float without suffix has no type of its own, its target decides."""
+    """The value of a fill: a float without suffix has no type; the type of the fill decides."""
     e = plain(r, node, what)
     if isinstance(e, Const) and e.dtype.name == "f64":
         return const(float(e.value), dtype if dtype is not None and dtype.is_float else None)
@@ -74,12 +74,12 @@ def source_text(node: ast.Expr) -> str:
 
 
 def scalar_of(r: Reader, node: ast.Expr, what: str = "an operation") -> Scalar:
-    """An index or expression; WrongValue for anything else."""
+    """An index or expression; WrongValue for other values."""
     return scalar_value(r, r.value(node), node, what)
 
 
 def scalar_value(r: Reader, value: Value, node: ast.Expr, what: str) -> Scalar:
-    """As `scalar_of`, of the value that ``node`` stands for."""
+    """As `scalar_of`, of the value of ``node``."""
     value = element_of(r, value, node)
     if isinstance(value, Mutable):
         return value.var
@@ -104,7 +104,7 @@ def integer(r: Reader, node: ast.Expr, what: str) -> Expr:
 
 
 def constant(r: Reader, node: ast.Expr, what: str) -> int:
-    """An integer known when compiled; NotConstant."""
+    """An integer constant; NotConstant."""
     e = integer(r, node, what)
     v = value_of(e)
     if v is None:
@@ -134,7 +134,7 @@ def known_type(name: str, span: Span) -> DType:
 
 
 def tile_of(r: Reader, node: ast.Expr, what: str) -> Tile:
-    """A tile; futures of copies stand for the tile they write.  NotATile for anything else."""
+    """A tile; the future of a copy denotes the written tile.  NotATile for other values."""
     return as_tile(r, r.value(node), node, what)
 
 

@@ -15,11 +15,11 @@ from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import CHOICES
 from tilemma.ir.refusals import NotBuiltYet
 
-# What every later stage may recurse on.  Kernels people write nest some 25 deep.
+# The nesting depth that every later stage supports by recursion.  Kernels people write nest some 25 deep.
 MAX_NESTING = 80
 MAX_TOKENS = 200_000
 
-# Terminals that together say that a statement, or an expression, may begin.
+# Terminals that together mean that a statement, or an expression, may begin.
 _STATEMENT = {"PARALLEL", "FOREACH", "MUTABLE"}
 _EXPRESSION = {"NAME", "INT", "FLOAT", "WHOLE"}
 
@@ -165,7 +165,7 @@ def _check_brackets(tokens: Sequence[Token]) -> None:
 
 
 def _check_word(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> None:
-    """A name where only a level or an element type may stand: WrongValue, UnknownDtype."""
+    """A name where only a level or an element type is legal: WrongValue, UnknownDtype."""
     terminal, token = fused[min(at, len(fused) - 1)]
     if terminal != "NAME" or "NAME" in accepts:
         return
@@ -253,7 +253,7 @@ def _goes_on(fused: Sequence[tuple[str, Token]], i: int, terminal: str) -> bool:
 
 
 def _describe(accepts: set[str], spelled: dict[str, str]) -> str:
-    """What may stand at a place, from the terminals that may."""
+    """The legal syntax at a position, from the legal terminals."""
     rest = set(accepts)
     parts: list[str] = []
     if rest >= _STATEMENT:

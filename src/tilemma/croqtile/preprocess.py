@@ -79,7 +79,7 @@ class UnknownDefine(CompileError):
     fix = "{suggestion}"
 
 
-# What `...` among the parameters of a macro is called in its body (C23 6.10.5).
+# The name of `...` among the parameters of a macro in its body (C23 6.10.5).
 VARIADIC = "__VA_ARGS__"
 
 
@@ -125,7 +125,7 @@ class _Section:
 
 @record(frozen=False, eq=False)
 class Preprocessor:
-    """Feeds the tokens of a file, line by line, to whoever looks for kernels.
+    """Feeds the tokens of a file, line by line, to the extraction of kernels.
 
     ``notes`` collects remarks on the way.  ``expand`` may be called with any tokens met so far.
     """
@@ -138,7 +138,7 @@ class Preprocessor:
     _budget: int = MAX_EXPANDED
 
     def define_outside(self, defines: Mapping[str, object]) -> None:
-        """Macros given by the caller: they stand whatever the file defines."""
+        """Macros given by the caller, which override definitions in the file."""
         for name, value in defines.items():
             if isinstance(value, int) and value.bit_length() > 64:
                 wanted = "a value of at most 64 bits"
@@ -171,9 +171,10 @@ class Preprocessor:
         return not self._sections or self._sections[-1].active
 
     def run(self, text: str, take: Callable[[Token], None], flush: Callable[[], None]) -> None:
-        """Call ``take`` for each token that stands in an active section.
+        """Call ``take`` for each token in an active section.
 
-        ``flush`` is called before a directive changes the macros: what was taken is expanded with the old.
+        ``flush`` is called before a directive changes the macros: the tokens taken so far are expanded with the
+        old.
         """
         row: list[Token] = []
         for token in tokens(text, self.file):
@@ -258,7 +259,7 @@ class Preprocessor:
             self.macros[head.text] = Macro(head.text, params, tuple(body), head.span)
 
     def _stands(self, name: Token) -> bool:
-        """Whether a definition from outside overrules what the file says about ``name``."""
+        """Whether a definition of the caller overrides that of the file for ``name``."""
         m = self.macros.get(name.text)
         if m is None or not m.fixed:
             return False
@@ -306,7 +307,7 @@ class Preprocessor:
     # ---- expansion ---------------------------------------------------------------------------------------
 
     def expand(self, source: Iterable[Token], depth: int = 0) -> list[Token]:
-        """``source`` with macros replaced (Prosser's algorithm: each token knows what it came from)."""
+        """``source`` with macros replaced (Prosser's algorithm: each token has its hide set)."""
         queue = deque(source)
         out: list[Token] = []
         while queue:
@@ -347,7 +348,7 @@ class Preprocessor:
     def _substitute(
         macro: Macro, values: Mapping[str, Sequence[Token]], span: Span, hidden: frozenset[str]
     ) -> list[Token]:
-        """The body with arguments in place of parameters; its own tokens stand where the macro is used."""
+        """The body with arguments in place of parameters; its own tokens get the position of the macro's use."""
         body: list[Token] = []
         for t in macro.body:
             value = values.get(t.text) if t.kind == "name" else None
@@ -362,7 +363,7 @@ class Preprocessor:
 
     @staticmethod
     def _arguments(name: Token, macro: Macro, queue: deque[Token]) -> tuple[list[list[Token]], Span]:
-        """The arguments of a call, taken from ``queue``, and the place of its closing parenthesis."""
+        """The arguments of a call, taken from ``queue``, and the position of its closing parenthesis."""
         assert macro.params is not None
         queue.popleft()
         arguments: list[list[Token]] = [[]]

@@ -27,14 +27,14 @@ _INSIDE: dict[type[Node], str] = {}
 WARP_NAMES = {"MMA_M": 16, "MMA_N": 16, "MMA_K": 16}
 # Built-in function -> the function that reads a call of it.
 FUNCTIONS: dict[str, Callable[..., Value]] = {}
-# The element that whole register tiles stand for: its indices, and the extents of the tile.
+# The element of operations on whole register tiles: its indices, and the extents of the tile.
 Visited = tuple[tuple[Index, ...], tuple[int, ...]]
 
 
 def reads(*kinds: type[Node], inside: str = "") -> Callable[[F], F]:
     """Register the function that reads ``kinds`` of nodes.
 
-    ``inside``: the name of a statement that may only stand inside `parallel`.
+    ``inside``: the name of a statement that is legal only inside `parallel`.
     """
 
     def register(function: F) -> F:
@@ -93,7 +93,7 @@ class Reader:
         self.warp: list[bool] = [True]
 
     def value(self, node: ast.Expr) -> Value:
-        """What an expression stands for."""
+        """The value of an expression."""
         value: Value = _READERS[type(node)](self, node)
         return value
 
@@ -112,12 +112,12 @@ class Reader:
         return _READERS[type(node)](self, node, **options)
 
     def body(self, node: ast.Statement) -> None:
-        """``node`` in a block of its own."""
+        """Read ``node`` in a new block scope."""
         with self.scopes.block():
             for s in node.body if isinstance(node, ast.Block) else (node,):
                 self.statement(s)
 
-    # ---- where the reading stands ------------------------------------------------------------------------
+    # ---- the current context -------------------------------------------------------------------------------
 
     @property
     def inside_parallel(self) -> bool:
@@ -125,7 +125,7 @@ class Reader:
 
     @contextmanager
     def warp_names(self, level: Level | None) -> Iterator[None]:
-        """While reading what belongs to ``level``: MMA_M .. are known unless it is wider than a warp."""
+        """While reading the body of ``level``: MMA_M .. are defined unless it is wider than a warp."""
         self.warp.append(self.warp[-1] and (level is None or level.kind != "group" or level.warps == 1))
         try:
             yield

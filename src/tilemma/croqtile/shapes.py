@@ -113,7 +113,7 @@ def dimension(r: Reader, items: Sequence[Scalar], args: Sequence[ast.Expr], node
 
 
 def derived(r: Reader, base: Sequence[Scalar], items: Sequence[ast.Expr], what: str) -> tuple[Scalar, ...]:
-    """``s [(0)/2, 4]``: a number in parentheses stands for that element of ``base``."""
+    """``s [(0)/2, 4]``: a number in parentheses denotes that element of ``base``."""
     with r.derivation(tuple(base)):
         return tuple(scalar_of(r, i, what) for i in items)
 

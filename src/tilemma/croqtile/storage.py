@@ -66,7 +66,7 @@ def _declare_scalar(r: Reader, node: ast.Declare, item: ast.Item) -> None:
 
 
 def stored(r: Reader, name: str, value: Scalar, dtype: Any, mutable: bool) -> Value:
-    """Storage for a scalar, or the expression itself where nothing can change it."""
+    """Storage for a scalar, or the expression itself if it is constant."""
     e = scalar(value)
     if not (mutable and name in r.assigned) and not depends_on_memory(e):
         if dtype is None or dtype == e.type:
@@ -80,14 +80,14 @@ def stored(r: Reader, name: str, value: Scalar, dtype: Any, mutable: bool) -> Va
 
 
 def fixed(r: Reader, e: Expr, name: str) -> Expr:
-    """``e`` as it is now: in a variable of its own where what it reads may change."""
+    """The present value of ``e``: in a new variable if the values that it reads may change."""
     if not depends_on_memory(e):
         return e
     return r.b.declare(name, e)
 
 
 def snapshot(r: Reader, name: str, value: Value) -> Value:
-    """What ``name`` shall stand for: offsets, extents and subscripts as they are now."""
+    """The value bound to ``name``: with the present offsets, extents and subscripts."""
     if isinstance(value, Tile):
         chunks = [c for c in value.chunks or () if c is not None]
         if any(depends_on_memory(e) for c in chunks for e in (c.value, c.extent)):

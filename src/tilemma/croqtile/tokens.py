@@ -1,4 +1,4 @@
-"""Cutting `.co` text into tokens that know where they stand.
+"""Cuts `.co` text into tokens with their positions.
 
 The whole file is cut, host C++ included, so the cutting never fails: what no kernel may contain (a stray
 character, a string without its end) becomes a token of kind "bad" and is reported only where it is used.
@@ -46,8 +46,8 @@ class Token:
     """One token.
 
     ``row``: the logical line (lines joined by a backslash are one), which ends a directive.  ``glued``:
-    nothing stands between it and the token before.  ``first``: the first of its logical line.  ``hidden``: the
-    macros whose expansion gave it; its span is then where the outermost of them is used.
+    no blank precedes it.  ``first``: the first of its logical line.  ``hidden``: the
+    macros whose expansion produced it; its span is then the use of the outermost of them.
     """
 
     kind: Kind

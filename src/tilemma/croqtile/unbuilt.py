@@ -11,7 +11,7 @@ from tilemma.ir.refusals import NotBuiltYet
 @reads(ast.CallStatement)
 def call_host(r: Reader, node: ast.CallStatement) -> None:
     if node.function in ("croq::cuda::setreg_inc", "croq::cuda::setreg_dec"):
-        # The compiler gives each role its registers (AssignRoles); what they amount to is in `explain`.
+        # The compiler gives each role its registers (AssignRoles); `explain` prints their numbers.
         text = "the compiler shares out the registers of roles; this count is not used"
         r.notes.append(Note(text, node.span))
         return

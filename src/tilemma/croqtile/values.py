@@ -1,4 +1,4 @@
-"""What names and expressions of a kernel stand for while it is read."""
+"""The values of names and expressions while a kernel is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TileArray:
 
 @record
 class Cut:
-    """``tile.subspan(h, w)`` and the like before ``.at`` says which tile."""
+    """``tile.subspan(h, w)`` and the like before ``.at`` selects a tile."""
 
     tile: Tile
     method: str
@@ -37,7 +37,7 @@ class Cut:
 
     @property
     def place(self) -> str:
-        """The member that says which tile."""
+        """The member that selects a tile."""
         return "from" if self.method == "view" else "at"
 
 
@@ -78,7 +78,7 @@ class SpanValue:
 
 @record
 class TupleValue:
-    """Several integers or indices (``ituple``); ``names``: what the elements are called, when they are."""
+    """Several integers or indices (``ituple``); ``names``: the names of the elements, if they have any."""
 
     items: tuple[Bounded | Expr, ...]
     names: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ _KINDS: tuple[tuple[type, str], ...] = (
 
 
 def kind(value: object) -> str:
-    """What ``value`` is, in words."""
+    """A description of ``value``."""
     if isinstance(value, Word):
         return value.meaning
     return next((text for cls, text in _KINDS if isinstance(value, cls)), "something else")

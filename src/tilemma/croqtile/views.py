@@ -32,7 +32,7 @@ TILE_MEMBERS = (
     "at", "chunk", "chunkat", "data", "modspan", "span", "span_as", "sqz", "subspan", "view", "zfill",
 )  # fmt: skip
 _CUTS = ("chunk", "subspan", "modspan", "view")
-# What `x.subspan(h, w)` without `.at` has: it is the tile at the origin.
+# The indices of `x.subspan(h, w)` without `.at`: the tile at the origin.
 _OF_FIRST_TILE = ("data", "span", "span_as", "sqz", "zfill")
 _UNBUILT = ("mdata", "mask", "map", "remap", "multicast")
 

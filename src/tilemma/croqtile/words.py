@@ -38,7 +38,7 @@ OPERATORS: dict[str, str] = {
     "?": "QUESTION", "??": "QUESTIONS", "<->": "BINDS",
 }  # fmt: skip
 
-# What a reader would call the terminals that have no spelling of their own.
+# Descriptions of the terminals without a fixed spelling.
 NAMES = {
     "NAME": "a name", "MEMBER": "a member such as `.at`", "INT": "a number", "FLOAT": "a number",
     "STRING": "a string", "TYPE": "a type", "STORAGE": "`global`, `shared` or `local`",

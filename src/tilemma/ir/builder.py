@@ -1,4 +1,4 @@
-"""Building tile IR: the one place where both front ends turn statements into operations.
+"""The builder of tile IR, which both front ends call to turn statements into operations.
 
 A front end resolves names and syntax, and calls a `Builder`; unique names, views, what a copy allocates and
 where operations go is settled here, so that two spellings of a kernel give the same IR.
@@ -75,7 +75,7 @@ _FILLED_BY_BLOCK, _FILLING_THREADS = 2048, 256
 
 @record
 class Known:
-    """What the program so far has said about a register tile."""
+    """The state of a register tile at this point of the program."""
 
     shape: tuple[int, ...] | None = None
     dtype: DType | None = None
@@ -150,7 +150,7 @@ class Builder(ValueNumber):
     def returned_array(
         self, name: str, dtype: DType, shape: Sequence[Expr], init: Expr | None = None, span: Span | None = None
     ) -> Buffer:
-        """An array that the kernel allocates and returns.  A launch of its own writes ``init`` to all elements."""
+        """An array that the kernel allocates and returns.  A separate launch writes ``init`` to all elements."""
         buffer = Buffer(self.fresh(name), dtype, tuple(shape), Space.GLOBAL)
         self.params.append(t.ArrayParameter(buffer, span=span))
         if init is None:
@@ -187,7 +187,7 @@ class Builder(ValueNumber):
         swizzle: int | None = None,
         span: Span | None = None,
     ) -> Buffer:
-        """A shared or local buffer; extents must be known (ExtentsNotKnown)."""
+        """A shared or local buffer; extents must be compile-time constants (ExtentsNotKnown)."""
         extents = tuple(scalar(s) for s in shape)
         self._check_known(name, extents, span)
         buffer = Buffer(self.fresh(name), dtype, extents, space, copies)
@@ -201,7 +201,7 @@ class Builder(ValueNumber):
             raise ExtentsNotKnown(span or self.span, what=what, shape=shape)
 
     def settle(self, tile: Tile, other: Sequence[Expr] | None = None) -> Tile:
-        """`Tile.settle`; what can only be checked at launch becomes an `Assert`."""
+        """`Tile.settle`; conditions that depend on the launch become an `Assert`."""
         if other is None or tile.chunks is None or len(other) != len(tile.chunks):
             for dim, count in tile.unsettled_requirement():
                 divides = binary("eq", mod(dim, count), 0)
@@ -209,7 +209,8 @@ class Builder(ValueNumber):
         return tile.settle(other)
 
     def span_as(self, tile: Tile, shape: Sequence[Scalarlike], span: Span | None = None) -> Tile:
-        """`Tile.span_as`; the numbers of elements agree, at launch where they are not known before."""
+        """`Tile.span_as`; the numbers of elements must agree, which is checked at launch if they are not
+        constants."""
         made = tile.span_as(shape, span)
         base = made.view.base
         have, want = (_product(x) for x in (base.shape, made.view.base_shape))
@@ -422,7 +423,7 @@ class Builder(ValueNumber):
 
 
 def _constant(e: Const, dtype: DType) -> Const:
-    """A constant converted as `Cast` converts: it first has the value its own type gives it."""
+    """A constant converted as `Cast` converts: first to the type of the constant, then to the target type."""
     value = constant(e.value, e.dtype)
     return Const(real(value, dtype) if dtype.is_float else constant(value, dtype), dtype)
 
@@ -453,7 +454,7 @@ def element_type(name: str | DType, span: Span | None = None) -> DType:
         return dtypes.dtype(name)
     except KeyError:
         name = name if isinstance(name, str) else described(name)
-        # What array libraries call it comes first: `float16` is nearer to `float` as text.
+        # The name in array libraries comes first: `float16` is nearer to `float` as text.
         near = str(dtypes.from_library(name) or "") or nearest(name, dtypes.names())
         raise UnknownDtype(
             span,

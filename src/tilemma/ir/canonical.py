@@ -14,7 +14,7 @@ from tilemma.ir.forms import hints
 
 
 def canonical(kernel: tile.Kernel) -> tile.Kernel:
-    """``kernel`` with its own names replaced by ``i.0``, ``b.0``, .. by order of declaration, spans dropped.
+    """``kernel`` with its declared names replaced by ``i.0``, ``b.0``, .. by order of declaration, spans dropped.
 
     The names that a caller sees (kernel, parameters, dimensions) stay.
     """

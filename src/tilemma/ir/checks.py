@@ -55,14 +55,14 @@ class ScaleShape(CompileError):
 
 
 def checked_start(start: Expr, span: Span | None) -> Expr:
-    """The first index of a loop; WrongValue for one that is known to be negative."""
+    """The first index of a loop; WrongValue if it is a negative constant."""
     if isinstance(start, Const) and interval(start)[0] < 0:
         raise OPERANDS["start"].refused(str(start.value), span)
     return start
 
 
 def checked_stop(stop: Expr, extent: Expr, span: Span | None) -> Expr:
-    """Where a loop ends; WrongValue where that is known to lie beyond its extent."""
+    """The end of a loop; WrongValue if it is a constant beyond the extent."""
     end, limit = value_of(stop), value_of(extent)
     if end is not None and limit is not None and end > limit:
         raise WrongValue(
@@ -155,7 +155,7 @@ def checked_fit(e: Expr, dtype: DType, span: Span | None) -> Expr:
 
 def checked_scalar(e: Expr, dtype: DType, name: str, span: Span | None) -> Expr:
     """``e``, which the scalar ``name`` of type ``dtype`` takes; WrongValue for a float that is no constant integer
-    where ``dtype`` holds no floats, since nothing in the program says how to round it."""
+    where ``dtype`` holds no floats, since the program does not specify a rounding."""
     whole = isinstance(e, Const) and float(e.value).is_integer()
     if dtype.is_float or not e.type.is_float or whole:
         return e

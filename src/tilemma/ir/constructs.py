@@ -1,4 +1,4 @@
-"""The operands of the language that are known at compile time: their legal values, in both languages.
+"""The operands of the language that are compile-time constants: their legal values, in both languages.
 
 Both front ends check them here, with the same errors, and docs/language.md shows the table.  The legal values do
 not depend on the target: a limit that holds on every target is in the table, and the passes for an architecture
@@ -18,7 +18,7 @@ from tilemma.records import record
 
 @record
 class Kind:
-    """A kind of operand: what may stand there, and the advice in each language where something else does."""
+    """A kind of operand: its legal values, and the advice in each language for other values."""
 
     wanted: str
     croqtile: str
@@ -28,7 +28,7 @@ class Kind:
     def refused(
         self, what: str, got: str, span: Span | None, fix: str | None = None, notes: Sequence[Note] = ()
     ) -> WrongValue:
-        """The error where ``what`` got ``got``; ``fix``: advice that is better than that of the kind."""
+        """The error if ``what`` got ``got``; ``fix``: more specific advice than that of the kind."""
         advice = fix or spelled(span, self.croqtile, self.python)
         return self.error(span, notes=notes, what=what, got=got, wanted=self.wanted, fix_text=advice)
 
@@ -96,11 +96,12 @@ KINDS = {
 
 @record
 class Operand:
-    """An integer known when compiled.
+    """An integer compile-time constant.
 
-    ``croqtile`` and ``python``: where it stands, as ``N`` (Croqtile "": it has no such operand).  It lies in
+    ``croqtile`` and ``python``: the construct with the operand written ``N`` (Croqtile "": it has no such
+    operand).  It lies in
     ``low .. high`` (None: no limit here), or is one of ``choices``.  ``total``: the limit for the product of
-    several.  ``usual``: a value that stands in advice.
+    several.  ``usual``: an example value for advice.
     """
 
     name: str
@@ -125,7 +126,7 @@ class Operand:
         return self.low <= value and (self.high is None or value <= self.high)
 
     def form(self, span: Span | None) -> str:
-        """Where it stands, in the language of the program at ``span``."""
+        """The construct with the operand, in the language of the program at ``span``."""
         return self.croqtile if is_text_source(span) else self.python
 
     def example(self, span: Span | None) -> str:
@@ -157,7 +158,7 @@ class Operand:
 
 @record
 class Choice:
-    """One of a few words.  ``croqtile`` and ``python``: where it stands, as ``W``."""
+    """One of a few words.  ``croqtile`` and ``python``: the construct with the word written ``W``."""
 
     name: str
     meaning: str
@@ -166,7 +167,7 @@ class Choice:
     words: tuple[str, ...]
 
     def refused(self, got: str, span: Span | None) -> WrongValue:
-        """The error for another word, with the nearest of those that may stand there."""
+        """The error for another word, with the nearest legal one."""
         form = self.croqtile if is_text_source(span) else self.python
         near = nearest(got, [w.replace("N", "2") for w in self.words])
         word = form.replace("W", near or self.words[-1])

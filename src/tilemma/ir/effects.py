@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class Effect(Flag):
-    """``ACQUIRE``: waits until others have released it.  ``RELEASE``: lets those who wait for it go on."""
+    """``ACQUIRE``: waits for a release by other threads.  ``RELEASE``: lets waiting threads continue."""
 
     READ = auto()
     WRITE = auto()
@@ -37,7 +37,7 @@ class Effect(Flag):
 
 
 class Order(Enum):
-    """What an operation without operands puts in order."""
+    """The effect of an operation without operands."""
 
     CONTROL = "the iterations of a loop"
     THREADS = "the threads of an instance"
@@ -65,7 +65,7 @@ MARKERS: dict[str, Effect] = {
 # For each effect, those of fields that include it.
 _INCLUDING = {effect: frozenset(e for e in MARKERS.values() if effect in e) for effect in Effect}
 _MARKED = re.compile(r"(\w+)\[")
-# What an operation can touch; annotations are text.
+# The types with effects; annotations are text.
 _RESOURCES = frozenset(
     ("View", "FragmentRef", "FragmentName", "Operand", "Var", "Buffer", "Event", "EventRef", "Index", "Future")
 )
@@ -73,7 +73,7 @@ _RESOURCES = frozenset(
 
 @record
 class Touch:
-    """``effect`` of an operation on ``what``, which its field ``name`` holds.
+    """``effect`` of an operation on ``what``, the value of its field ``name``.
 
     ``what``: a View, FragmentRef, Var, Index, Buffer, Event or EventRef, or the name of a future or fragment.
     """
@@ -120,9 +120,9 @@ class Effective(Parted):
 
 
 def touches(op: Op) -> tuple[Touch, ...]:
-    """What ``op`` itself does to the things its fields name, in the order of its fields.
+    """The effects of ``op`` itself, in the order of its fields.
 
-    Bodies inside it and what its expressions read are left out; see `element_reads`.
+    Bodies inside it and reads inside its expressions are left out; see `element_reads`.
     """
     try:
         return op._touches
@@ -141,7 +141,7 @@ def _items(v: Any) -> tuple[Any, ...]:
 
 
 def touched_as(op: Op, effect: Effect) -> list[Any]:
-    """What ``op`` itself touches with (at least) ``effect``."""
+    """The operands of ``op`` itself with (at least) ``effect``."""
     found: list[Any] = []
     for name in type(op).fields_with[effect]:
         v = getattr(op, name)
@@ -191,12 +191,12 @@ def written(op: Op) -> list[str]:
 
 
 def declared(op: Op) -> list[Any]:
-    """What ``op`` itself declares: variables, indices, buffers, events, fragments and futures by name."""
+    """The declarations of ``op`` itself: variables, indices, buffers, events, fragments and futures by name."""
     return touched_as(op, Effect.DECLARE)
 
 
 def name_of(x: Any) -> str:
-    """The name of what a `Touch` is about."""
+    """The name of the operand of a `Touch`."""
     match x:
         case str():
             return x

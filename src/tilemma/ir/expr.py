@@ -38,7 +38,7 @@ UnaryOp = Literal["neg", "not", "lnot"]
 
 
 class Parted:
-    """Room in a record that never changes for what it is made of, once somebody asked; no field of it."""
+    """A lazily computed attribute of a frozen record, which is not one of its fields."""
 
     __slots__ = ("_parts",)
     _parts: tuple[Expr, ...]
@@ -75,7 +75,7 @@ def same_number(a: float, b: float) -> bool:
 
 @record
 class Const(Expr):
-    """A known value.  ``literal``: a number of the program's text, which takes the type of what is beside it."""
+    """A constant.  ``literal``: a number of the program's text, which takes the type of the other operand."""
 
     value: int | float | bool
     dtype: DType = INDEX
@@ -243,7 +243,7 @@ def const(value: int | float | bool, dtype: DType | None = None) -> Const:
 
 
 def plain(value: Any) -> Any:
-    """A compile-time value: an int where it counts without being one, as NumPy's integers do, else as it is.
+    """A compile-time value: an int for any object with `__index__`, such as a NumPy integer; others unchanged.
 
     `__index__` is Python's word for "exactly this integer": floats and NumPy's truth values have none.
     """
@@ -282,14 +282,14 @@ def _fold(op: BinaryOp, a: Const, b: Const) -> Const:
     return Const(bool(value) if result.kind == "bool" else value, result, a.literal and b.literal)
 
 
-# The operations whose right operand may be dropped where it is this number; of the commutative ones the left, too.
+# Right operands that may be dropped if they are this number; of commutative operations left operands, too.
 _NEUTRAL = {0: ("add", "sub", "shl", "shr", "or", "xor"), 1: ("mul", "floordiv", "cdiv", "div")}
 _NEUTRAL_OF_FLOATS = {0: ("sub",), 1: ("mul", "div")}
 _COMMUTATIVE = ("add", "or", "xor", "mul")
 
 
 def binary(op: BinaryOp, a: Expr | int | float, b: Expr | int | float) -> Expr:
-    """``a op b``, folded where both are known integers and where an operand is neutral."""
+    """``a op b``, folded if both are integer constants or an operand is neutral."""
     a, b = expr(a), expr(b)
     if isinstance(a, Const) and isinstance(b, Const) and not (a.type.is_float or b.type.is_float):
         return _fold(op, a, b)
@@ -380,7 +380,7 @@ def children(e: Expr) -> Iterator[Expr]:
 
 
 def walk(e: Expr) -> tuple[Expr, ...]:
-    """``e`` and all that it is made of, outermost first (an index's extent is not part of it)."""
+    """``e`` and its subexpressions, outermost first (an index's extent is not part of it)."""
     if isinstance(e, _LEAVES):
         return (e,)
     try:
@@ -401,7 +401,7 @@ def walk(e: Expr) -> tuple[Expr, ...]:
 
 def with_operands(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
     """``e`` with ``f`` applied to its direct operands, those inside the view of an `Element` included, and folded
-    again; itself where that changes nothing."""
+    again; the same object if nothing changes."""
     if isinstance(e, Binary):
         new = binary(e.op, f(e.a), f(e.b))
         same = isinstance(new, Binary) and new.op == e.op and new.a is e.a and new.b is e.b
@@ -430,7 +430,7 @@ def substitute(e: Expr, table: dict[str, Expr]) -> Expr:
 
 
 def with_bounds(index: Index, f: Callable[[Expr], Expr]) -> Index:
-    """``index`` with ``f`` applied to its extent, limits and start; itself where that changes nothing."""
+    """``index`` with ``f`` applied to its extent, limits and start; the same object if nothing changes."""
     extent = f(index.extent)
     limits = None if index.limits is None else (f(index.limits[0]), f(index.limits[1]))
     same = extent is index.extent and (index.limits is None or limits == index.limits)

@@ -84,7 +84,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 @cache
 def _resolved(annotation: str) -> Any:
-    """What the text of an annotation means in the modules of the IR, without its effects.
+    """The type that an annotation denotes in the modules of the IR, without its effects.
 
     `typing.get_type_hints` would resolve the annotations of a class's bases again for each class.
     """
@@ -92,7 +92,7 @@ def _resolved(annotation: str) -> Any:
 
 
 class _Unmarked:
-    """Stands for `Reads` and the other markers of effects: ``Reads[View]`` is `View`."""
+    """Replaces `Reads` and the other markers of effects: ``Reads[View]`` is `View`."""
 
     def __class_getitem__(cls, hint: Any) -> Any:
         return hint

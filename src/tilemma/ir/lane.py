@@ -160,7 +160,7 @@ class Comment(LaneOp):
 
 @record
 class LaneGuarded(LaneOp):
-    """Says that no lane gets to read ``registers`` before it has written them, whatever the paths allow."""
+    """Asserts that no lane reads ``registers`` before it has written them, on any path that is executed."""
 
     syntax: ClassVar[str] = "guarded $registers"
 
@@ -278,7 +278,7 @@ class LaneKernel:
 
     ``threads`` of a CTA; ``shared`` bytes of dynamic shared memory, aligned to ``shared_alignment``;
     ``min_blocks``, ``max_registers`` and ``cluster`` become directives.  ``optimization`` is the level of
-    ptxas that the code wants (its -O; 3 is what it takes unasked).
+    optimization level of ptxas for the code (-O; default 3).
     """
 
     name: str

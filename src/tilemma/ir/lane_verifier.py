@@ -58,7 +58,8 @@ _SAME = frozenset(
         *("ex2", "lg2", "sin", "cos", "sqrt", "rsqrt", "rcp", "tanh", "copysign"),
     )
 )
-# Those whose register may be wider than the type moved (PTX ISA, Operand Size Exceeding Instruction-Type Size).
+# Instructions whose register may be wider than the type moved (PTX ISA, Operand Size Exceeding Instruction-Type
+# Size).
 _RELAXED = frozenset(["ld", "st", "ldu", "cvt"])
 
 
@@ -70,7 +71,7 @@ def width(t: str) -> int:
 
 @cache
 def fits(register: str, instruction: str) -> bool:
-    """Whether a register serves where an instruction wants another type (PTX ISA, Operand Type Checking)."""
+    """Whether a register is legal as an operand of another type (PTX ISA, Operand Type Checking)."""
     if register == instruction:
         return True
     if "pred" in (register, instruction) or width(register) != width(instruction):
@@ -111,7 +112,7 @@ class LaneVerifier:
         self.body(self.kernel.body, set())
 
     def body(self, ops: LaneBody, written: set[str]) -> set[str]:
-        """Adds to ``written`` what ``ops`` write, and returns it."""
+        """Adds the registers that ``ops`` write to ``written``, and returns it."""
         for op in ops:
             self.operation(op, written)
         return written
@@ -201,7 +202,7 @@ class LaneVerifier:
         written.update(r.name for d in op.dst for r in registers(d))
 
     def suffixes(self, op: Instr) -> None:
-        """Operand types against the types in the mnemonic, for the instructions whose rule is known here."""
+        """Checks operand types against the types in the mnemonic, for instructions with a known rule."""
         base, parts, types = _taken_apart(op.mnemonic)
         if not types:
             return
@@ -261,7 +262,7 @@ class LaneVerifier:
             self.reads(op, written, *op.registers)
 
 
-# ---- what the suffixes of an instruction say about its operands ------------------------------------------------
+# ---- the operand types that the suffixes of an instruction determine -----------------------------------------
 
 Wants = Iterator[tuple[Any, str]]
 

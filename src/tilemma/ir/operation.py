@@ -13,7 +13,7 @@ from tilemma.records import record
 
 @record
 class Op(Effective):
-    """Base of all tile operations; `tilemma.ir.effects` says what each does to what it names."""
+    """Base of all tile operations; `tilemma.ir.effects` derives the effects of each on its operands."""
 
     syntax: ClassVar[str] = ""
     span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
@@ -26,7 +26,7 @@ FragmentName = str
 
 
 def require_all(table: Mapping[Any, object], classes: Iterable[type], what: str) -> None:
-    """Fail at import where ``table`` has nothing for one of ``classes``."""
+    """Fail at import if ``table`` has no entry for one of ``classes``."""
     missing = [c.__name__ for c in classes if c not in table]
     if missing:
         raise TypeError(f"{what} has nothing for {', '.join(missing)}")

@@ -45,7 +45,7 @@ _OPERATORS = tuple(sorted(((sign, op, own) for op, (sign, own) in SIGNS.items())
 
 
 def parse_kernel(text: str, file: str = "<ir>") -> tile.Kernel:
-    """The tile kernel that ``text`` says; IRSyntax and IRUnknownName with the place in ``text`` otherwise."""
+    """Parse a tile kernel; IRSyntax and IRUnknownName with the position in ``text``."""
     p = Parser(text, file)
     p.take("kernel")
     name = p.name()
@@ -57,7 +57,7 @@ def parse_kernel(text: str, file: str = "<ir>") -> tile.Kernel:
 
 
 def parse_lane(text: str, file: str = "<ir>") -> lane.LaneKernel:
-    """The lane kernel that ``text`` says; errors as `parse_kernel`."""
+    """Parse a lane kernel; errors as `parse_kernel`."""
     p = Parser(text, file)
     p.take("lane")
     name = p.name()
@@ -184,7 +184,7 @@ class Parser(Scanner):
         return self.record(kind)
 
     def choice(self, kinds: tuple[Any, ...]) -> Any:
-        """One of several types, told apart by how they begin."""
+        """One of several types, distinguished by their first token."""
         self.skip()
         text = self.text[self.at :]
         if lane.Reg in kinds and text.startswith("%"):

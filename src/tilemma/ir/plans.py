@@ -39,9 +39,11 @@ class CopyPlan:
     elements (innermost dimension first).
 
     ``counted``, for bytes that complete an event: "trigger", a later trigger expects them; "expect", the copy
-    itself does; "arrive", and it arrives too, as nothing triggers the event.  ``peers``, for a multicast: the
+    itself does; "arrive", and it also arrives, because nothing triggers the event.  ``peers``, for a multicast:
+    the
     indices of blocks within the cluster that share the tile; each of those blocks loads a part for all.
-    ``edge``: how a tile over an array's edge is told.  "": all threads ask, and branch.  Without a branch, each
+    ``edge``: the check of a tile that crosses an array's edge.  "": all threads test, and branch.  Without a
+    branch, each
     vector by itself: "whole vectors", which lie inside or outside, "cut vectors", which may lie on the edge.
     """
 
@@ -57,14 +59,15 @@ class CopyPlan:
 
 @record
 class FragmentPlan:
-    """Decided: what a fragment is.
+    """Decided: the level and the registers of a fragment.
 
     ``role``: "A", "B" or "C" (accumulator), "E" (sparse metadata).  ``shape`` is that of the whole tile held
     by one instance of ``level``: [M, K], [N, K] (B: CuTe's order), [M, N].  ``residence``: "registers", or
-    "shared" for a wgmma operand read through descriptors, whose `Load` costs nothing.  ``atom`` names the
-    record whose thread-value layout tells who owns what; ``repeat`` = atoms along the two axes of ``shape``
+    "shared" for a wgmma operand read through descriptors, whose `Load` emits nothing.  ``atom`` names the
+    record whose thread-value layout gives the elements of each lane; ``repeat`` = atoms along the two axes of
+    ``shape``
     for one unit, the atom's own threads (a warp for mma.sync, a warpgroup for wgmma).  ``grid``: how many
-    units share the contraction, along M and N; unit u stands at (u % grid[0], u // grid[0]).  A is divided
+    units share the contraction, along M and N; unit u is at (u % grid[0], u // grid[0]).  A is divided
     along M and repeated along N, B the other way round.
     """
 

@@ -56,7 +56,7 @@ def print_op(op: tile.Op | lane.LaneOp) -> str:
 
 
 def _dimension_names(kernel: tile.Kernel) -> frozenset[str] | None:
-    """Dimensions that their name alone tells: named in a parameter, and by nothing else."""
+    """Dimensions identified by their name alone: used in parameters only."""
     named = {x.name for p in kernel.arrays for s in p.buffer.shape for x in e.walk(s) if isinstance(x, e.Dim)}
     taken = {p.scalar.name for p in kernel.scalars}
     for op in walk.walk(kernel.body):
@@ -133,13 +133,13 @@ class Printer:
         return f"({', '.join(self.value(v, h) for v, h in zip(x, inner, strict=True))})"
 
     def record(self, x: Any) -> str:
-        """``(field = value, ..)``, without what is at its default."""
+        """``(field = value, ..)``, without fields at their defaults."""
         types = hints(type(x))
         given = [n for n in types if not _equal(getattr(x, n), default(type(x), n))]
         return f"({', '.join(f'{n} = {self.value(getattr(x, n), types[n])}' for n in given)})"
 
     def name(self, text: str) -> str:
-        """A name, quoted where it could be read as something else."""
+        """A name, quoted if it could be parsed as another token."""
         if NAME.fullmatch(text) and text not in RESERVED and text != NONE:
             return text
         escaped = json.dumps(text)[1:-1].replace("`", "\\u0060")
@@ -185,7 +185,7 @@ class Printer:
         raise AssertionError(f"{type(x).__name__} has no text")
 
     def constant(self, c: e.Const) -> str:
-        """A literal; its type is told unless it is the one the literal has by itself."""
+        """A literal, with its type unless it is the literal's default type."""
         if isinstance(c.value, bool):
             return ("true" if c.value else "false") + _typed(c.dtype, "bool")
         if isinstance(c.value, int):
@@ -273,7 +273,7 @@ def _typed(found: object, implied: str) -> str:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Equality that tells 0 from False and from 0.0."""
+    """Equality that distinguishes 0 from False and from 0.0."""
     return type(a) is type(b) and bool(a == b)
 
 

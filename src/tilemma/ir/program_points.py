@@ -40,7 +40,7 @@ def reads(e: Expr) -> frozenset[str]:
 
 
 def leaves(e: Expr) -> list[Expr]:
-    """The readings in ``e`` that are not part of the place of another: variables and elements."""
+    """The reads in ``e`` that are not part of the address of another read: variables and elements."""
     if isinstance(e, (Var, Element, FragmentElement)):
         return [e]
     return [x for c in children(e) for x in leaves(c)]
@@ -65,7 +65,7 @@ class WriteLog:
     insertions: list[tuple[int, list[t.Op], int, int]] = field(default_factory=list)
 
     def note(self, op: t.Op) -> None:
-        """``op`` was emitted; what is inside it was, one by one, before."""
+        """Record that ``op`` was emitted; the operations inside it have been recorded before."""
         self.count += 1
         for name in writes(op):
             self.written[name] = self.count
@@ -91,7 +91,8 @@ class WriteLog:
 
 
 def writes(op: t.Op) -> tuple[str, ...]:
-    """Names of what ``op`` writes; of an `Apply`, whose body is one operation to those around it, all inside."""
+    """Names that ``op`` writes; of an `Apply`, whose body is one operation to the operations around it, all
+    inside."""
     inside = operations(op.body) if isinstance(op, t.Apply) else ()
     return (*written(op), *(name for inner in inside for name in written(inner)))
 

@@ -37,14 +37,14 @@ _UNKNOWN = bounds(dtypes.s64)
 
 @record(slots=False, eq=False)
 class Known:
-    """What holds where expressions are evaluated, and the bounds that follow, each computed once.
+    """Facts that hold where expressions are evaluated, and the derived bounds, each computed once.
 
     The dimensions in ``nonzero`` are at least 1; ``variables`` has bounds of mutable scalars.
     """
 
     nonzero: frozenset[str] = frozenset()
     variables: Mapping[str, Range] = field(default_factory=dict)
-    # By identity, with the expression: an identity is free again when its object goes.
+    # By identity, with the expression: an identity can be reused after its object has been freed.
     _found: dict[int, tuple[Expr, Range]] = field(default_factory=dict, repr=False)
 
     def interval(self, e: Expr) -> Range:
@@ -60,7 +60,7 @@ class Known:
 
 
 class _Anywhere(Known):
-    """Nothing is known: the bounds are kept with the expression."""
+    """Without facts: the bounds are cached with the expression."""
 
     def interval(self, e: Expr) -> Range:
         try:
@@ -77,7 +77,7 @@ interval = ANYWHERE.interval
 
 
 def _values(t: DType) -> Range:
-    """All values of a type; those of s64 stand for a float's, which no rule looks at."""
+    """All values of a type; for floats those of s64, which no rule uses."""
     return _UNKNOWN if t.is_float else bounds(t)
 
 
@@ -144,9 +144,10 @@ def enters(loop: Index, start: Expr, stop: Expr, known: Known = ANYWHERE) -> boo
 
 
 def count_check(start: Expr, stop: Expr) -> Expr | None:
-    """What a launch checks so that ``stop``, of a loop from ``start`` over so many more, does not wrap.
+    """The condition, checked at launch, under which ``stop``, of a loop from ``start`` over so many more, does not
+    wrap.
 
-    None where it cannot wrap, where the loop is of another form, and where the arguments do not tell.
+    None where it cannot wrap, where the loop is of another form, and where the arguments do not determine it.
     """
     if not (isinstance(stop, Binary) and stop.op == "add" and start in (stop.a, stop.b) and wraps(stop)):
         return None
@@ -157,7 +158,7 @@ def count_check(start: Expr, stop: Expr) -> Expr | None:
 def _largest(e: Expr, divided: bool = False) -> Expr | None:
     """At least the exact value of ``e``, as an s64 over dimensions; None where ``e`` may be negative.
 
-    The operations here grow with their operands, which are not negative.  What is at least 2**31 counts as 2**31,
+    The operations here grow with their operands, which are not negative.  Values of at least 2**31 count as 2**31,
     so that s64 is enough, but not where it is ``divided`` afterwards.
     """
     match e:
@@ -226,7 +227,7 @@ def _operand(e: Expr, t: DType, known: Known) -> Range:
 
 
 def _either(e: Select, known: Known) -> Range:
-    """Of a choice: each side with what the condition says of a variable."""
+    """Of a choice: each side with the facts of the condition about a variable."""
     then, otherwise = _learned(e.cond, known)
     a, b = _operand(e.a, e.type, then), _operand(e.b, e.type, otherwise)
     low, high = min(a[0], b[0]), max(a[1], b[1])
@@ -234,7 +235,7 @@ def _either(e: Select, known: Known) -> Range:
 
 
 def _learned(cond: Expr, known: Known) -> tuple[Known, Known]:
-    """What is known where ``cond``, the comparison of a variable with a constant, holds and where it does not."""
+    """The facts where ``cond``, the comparison of a variable with a constant, holds and where it does not."""
     if not (isinstance(cond, Binary) and isinstance(cond.a, Var) and isinstance(cond.b, Const)):
         return known, known
     v, t, at = cond.a, cond.a.dtype, cond.b.value
@@ -390,7 +391,8 @@ class _Grouped:
 
 
 def _grouped(e: Expr) -> _Grouped | None:
-    """What ``e``, a quotient or remainder of an index by ``size * columns``, tells of the groups."""
+    """The bounds of the groups that follow from ``e``, a quotient or remainder of an index by ``size *
+    columns``."""
     if not (isinstance(e, Binary) and e.op in ("floordiv", "div", "mod", "floormod") and e.type == dtypes.s32):
         return None
     i, by = e.a, e.b
@@ -428,7 +430,7 @@ def _rows_of_group(e: Expr) -> _Grouped | None:
     """Of the rows in a group, ``next > rows ? rows % size : size``: at least 1.
 
     Where it is the remainder, the group begins below ``rows`` and ends beyond it, so ``rows`` is no multiple of
-    ``size``, and the remainder is what is left from the first row of the group on.
+    ``size``, and the remainder is the distance from the first row of the group.
     """
     if not (isinstance(e, Select) and isinstance(e.cond, Binary) and e.cond.op in ("gt", "lt")):
         return None

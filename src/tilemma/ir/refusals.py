@@ -66,7 +66,7 @@ _TRANSPOSITIONS = ("T", "t", "mT", "transpose", "transposed", "permute", "swapax
 def wrong_member(
     span: Span | None, kind: str, name: str, known: Sequence[str], otherwise: str = "remove it"
 ) -> WrongMember:
-    """The error for a member or suffix that ``kind`` has not, with the nearest one that it has."""
+    """The error for a member or suffix that ``kind`` does not have, with the nearest one that it has."""
     near = nearest(name, known)
     if name in _TRANSPOSITIONS:
         near = None

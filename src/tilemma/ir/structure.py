@@ -20,7 +20,7 @@ from tilemma.ir.types import Buffer, Level, Space
 from tilemma.ir.usage import is_size
 from tilemma.records import record
 
-# Each walk over what may be pending takes twice as long for each further loop.
+# Each analysis of pending accesses takes twice as long for each nested loop.
 MAX_LOOPS = 10
 
 
@@ -43,7 +43,7 @@ class LoopsTooDeep(CompileError):
 class ValueNumber:
     """Names, and the operations read so far, by the bodies that are open.
 
-    ``span`` is where the statement being read stands; operations take it unless a call gives another.
+    ``span`` is the statement being read; operations take it unless a call gives another.
     """
 
     name: str
@@ -56,10 +56,10 @@ class ValueNumber:
     _used: dict[str, int] = field(default_factory=dict)
     _levels: list[Level | None] = field(default_factory=list)
     _history: WriteLog = field(default_factory=WriteLog)
-    # What runs its body any number of times and is open: loops, and (once) the outermost parallel.
+    # Open operations that run their body any number of times: loops, and (once) the outermost parallel.
     _repeats: list[int] = field(default_factory=list)
     _loops: int = 0
-    # Inside a branch that never runs: its condition is known when compiled.
+    # Whether the current branch never runs: its condition is a constant.
     unreachable: bool = False
 
     # ---- names and parameters ----------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class ValueNumber:
     # ---- structure ---------------------------------------------------------------------------------------
 
     def emit(self, op: t.Op) -> t.Op:
-        """Append ``op`` to the body being built; it gets the current span when it has none."""
+        """Append ``op`` to the body being built; without a span it gets the current one."""
         if op.span is None:
             op = replace(op, span=self.span)
         self._stack[-1].append(op)
@@ -120,17 +120,17 @@ class ValueNumber:
     # ---- points -----------------------------------------------------------------------------------------
 
     def point(self) -> ProgramPoint:
-        """Where the program being built stands."""
+        """The current point of the program being built."""
         body = self._stack[-1]
         return ProgramPoint(body, len(body), self._history.count, tuple(self._repeats))
 
     def is_open(self, point: ProgramPoint) -> bool:
-        """Whether what is visible at ``point`` is visible here."""
+        """Whether the declarations visible at ``point`` are visible here."""
         return id(point.body) in map(id, self._stack)
 
     def may_differ(self, names: frozenset[str], point: ProgramPoint, memory: bool) -> bool:
-        """Whether what reads ``names`` (``memory``: shared or global memory among them) may give something else
-        here than at ``point``: something was written since, or a loop was entered, whose body may yet write."""
+        """Whether a read of ``names`` (``memory``: shared or global memory among them) may give another value here
+        than at ``point``: a write occurred since, or a loop was entered, whose body may still write."""
         return tuple(self._repeats) != point.repeats or self._history.changed(names, point.count, memory)
 
     def insert(self, point: ProgramPoint, ops: Sequence[t.Op]) -> None:
@@ -138,14 +138,14 @@ class ValueNumber:
         self._history.insert(point, ops)
 
     def fix(self, e: Expr) -> Var:
-        """A variable for the value of ``e``, which the caller declares and nothing assigns again."""
+        """A variable for the value of ``e``, which the caller declares; it is not assigned again."""
         var = Var(self.fresh("value"), e.type)
         self.fixed.add(var.name)
         return var
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
-        """What is read inside may run any number of times."""
+        """Reads inside may run any number of times."""
         self._repeats.append(self._history.count)
         try:
             yield
@@ -260,7 +260,7 @@ class ValueNumber:
 
     @contextmanager
     def _branch(self, never: bool) -> Iterator[list[t.Op]]:
-        """The body of a branch, which ``never`` runs where its condition is known."""
+        """The body of a branch; ``never``: its condition is the constant false."""
         before = self.unreachable
         self.unreachable = before or never
         try:
@@ -300,7 +300,7 @@ class ValueNumber:
     # ---- requirements ------------------------------------------------------------------------------------
 
     def require(self, cond: Expr, message: str, span: Span | None = None) -> None:
-        """``cond`` must hold for the program to make sense: checked at launch, or here where sizes do not say."""
+        """Require ``cond``: checked at launch, or here if the sizes do not determine it."""
         op = t.Assert(cond, message, span=span or self.span)
         if not is_size(cond):
             self.emit(op)
@@ -308,7 +308,8 @@ class ValueNumber:
             self._stack[0].append(op)
 
     def check(self, cond: Expr, message: str) -> None:
-        """An assertion of the program: at launch where every thread makes it and sizes tell, else here."""
+        """An assertion of the program: checked at launch if every thread makes it and sizes determine it, else
+        here."""
         if self._unconditional and is_size(cond):
             self.require(cond, message)
         else:

@@ -1,4 +1,4 @@
-"""The operations of the tile IR: what front ends write, and the decisions that passes fill in.
+"""The operations of the tile IR: the statements of front ends, and the decisions of passes.
 
 Operations are frozen; a body is a tuple of operations.  Entities (buffers, fragments, indices, events,
 futures) are identified by name, unique within a kernel.  A field whose comment says "decided" is None until
@@ -162,7 +162,7 @@ class Atomic(Op):
 class Alloc(Op):
     """A shared or local buffer.
 
-    ``swizzle``: bytes asked for by the program (0: none wanted), None: the compiler chooses.
+    ``swizzle``: bytes requested by the program (0: none), None: the compiler chooses.
     Decided: ``layout``, the byte layout of one copy; ``offset``, bytes from the start of the CTA's dynamic
     shared memory.
     """
@@ -179,7 +179,7 @@ class Alloc(Op):
 class Copy(Op):
     """Move the elements of ``src`` to ``dst``.
 
-    ``engine`` is what the program wrote.  ``event``: the copy's bytes complete a generation of it;
+    ``engine`` is the program's choice.  ``event``: the copy's bytes complete a generation of it;
     ``future``: the name of the handle to wait for; neither: synchronous.  ``after``: futures to wait for first.
     ``transpose``: permutation of the source's axes; ``pad``: (low, high, inner) elements for each axis.
     Decided: ``plan``.
@@ -205,7 +205,7 @@ class Copy(Op):
 
     @property
     def arriving(self) -> tuple[Expr, ...]:
-        """The extents of what arrives: the source's, transposed and padded."""
+        """The extents of the copied tile: the source's, transposed and padded."""
         order = self.transpose if self.transpose is not None else range(len(self.src.axes))
         found = [self.src.shape[i] for i in order]
         for i, (low, high, inner) in enumerate(self.pad):
@@ -214,7 +214,7 @@ class Copy(Op):
 
     @property
     def rearranges(self) -> bool:
-        """Whether axes of extent 1, which do not count, stand at other places on the two sides."""
+        """Whether axes of extent 1, which do not count, are at other positions on the two sides."""
         return [value_of(e) == 1 for e in self.arriving] != [value_of(e) == 1 for e in self.dst.shape]
 
 
@@ -223,7 +223,7 @@ class Copy(Op):
 
 @record
 class FragmentRef:
-    """A register tile, or one of an array of them (``mc[i][j]``; the subscripts are known when compiled)."""
+    """A register tile, or one of an array of them (``mc[i][j]``; the subscripts are constants)."""
 
     name: str
     index: tuple[Expr, ...] = ()
@@ -301,7 +301,7 @@ class Mma(Op):
 
 @record
 class ScaleMma(Op):
-    """Retroactive ``mma.scale``: what was accumulated since the last one is scaled by ``a[row] * b``."""
+    """Retroactive ``mma.scale``: scales the sum accumulated since the last one by ``a[row] * b``."""
 
     syntax: ClassVar[str] = "mma.scale $acc, $scale_a, $scale_b"
     acc: Updates[FragmentRef]
@@ -311,7 +311,7 @@ class ScaleMma(Op):
 
 @record
 class Store(Op):
-    """Write the accumulator to ``dst``, converting; ``rows``/``columns`` limit what is written (``.mask``).
+    """Write the accumulator to ``dst``, converting; ``rows``/``columns`` limit the written part (``.mask``).
 
     Decided: ``plan``; ``part``, the first column and the number of columns of the tile that this store writes,
     where it is one of several.
@@ -329,7 +329,7 @@ class Store(Op):
 
 @record
 class Commit(Op):
-    """``mma.commit``: the multiplies above have read what the next trigger releases."""
+    """``mma.commit``: the multiplies above have read the buffers that the next trigger releases."""
 
     syntax: ClassVar[str] = "mma.commit"
     order: ClassVar[Order] = Order.MULTIPLIES
@@ -363,7 +363,8 @@ Arriving = Literal["instance", "warp", "thread"]
 @record
 class DeclareEvent(Op):
     """Decided: ``arrivals`` that complete a generation, and the byte ``offset`` of its mbarriers in shared
-    memory; ``by``: who arrives when an instance triggers, one thread for all, one of each warp, or each.
+    memory; ``by``: the threads that arrive when an instance triggers, one thread for all, one of each warp, or
+    each.
     """
 
     syntax: ClassVar[str] = "event $event"
@@ -385,7 +386,7 @@ class WaitEvent(Op):
 @record
 class TriggerEvent(Op):
     """Decided: ``bytes`` of copies above it that the generation waits for; ``count``: what each arrival counts;
-    ``ordered``: the waits for what it releases stand in front of it already."""
+    ``ordered``: the waits for the released accesses already precede it."""
 
     syntax: ClassVar[str] = "trigger $event"
     event: Releases[EventRef]
@@ -404,7 +405,7 @@ class WaitFuture(Op):
 
 @record
 class SwapFutures(Op):
-    """Rotates what the names stand for: the first becomes the second, ..., the last the first."""
+    """Rotates the names: the first refers to the buffer of the second, ..., the last to that of the first."""
 
     syntax: ClassVar[str] = "rotate $futures"
     futures: Updates[tuple[Future, ...]]
@@ -431,7 +432,7 @@ class Assert(Op):
     message: str
 
 
-# Every class of operation: tables of what to do with each are checked against it at import.
+# Every class of operation: tables with an entry for each are checked against it at import.
 OPERATIONS: tuple[type[Op], ...] = tuple(
     c for c in dict(globals()).values() if isinstance(c, type) and issubclass(c, Op) and c is not Op
 )
@@ -442,7 +443,7 @@ OPERATIONS: tuple[type[Op], ...] = tuple(
 
 @record
 class ArrayFacts:
-    """What the code may assume of an array parameter.
+    """The facts about an array parameter that the code relies on.
 
     ``contiguous``: the dimension whose stride is 1, None when there is none.  ``alignment``: 16, 8, 4, 2 or 1:
     base address and every other stride, in bytes, are multiples of it.  ``nonempty``: no extent is 0.

@@ -96,22 +96,23 @@ class Bounded:
 
 
 Scalarlike = Bounded | Expr | int
-MaybeIndex = Scalarlike | None  # None stands for `_`
+MaybeIndex = Scalarlike | None  # MaybeIndex = Scalarlike | None  # None represents `_`
 
 
 @record
 class Unlooped(Bounded):
     """An index of `with` (Python's `bound`), which no loop runs over: its value is 0, and as the extent of a loop
-    it stands for its bound."""
+    it is replaced by its bound."""
 
 
 def extent_of(x: Scalarlike) -> Expr:
-    """How many values an index over ``x`` takes: the bound of an index without a loop, else the value of ``x``."""
+    """The number of values of an index over ``x``: the bound of an index without a loop, else the value of
+    ``x``."""
     return x.extent if isinstance(x, Unlooped) else scalar(x)
 
 
 def scalar(x: Scalarlike | float) -> Expr:
-    """``x`` as a plain expression, its bound forgotten."""
+    """``x`` as a plain expression, without its bound."""
     return x.value if isinstance(x, Bounded) else expr(x)
 
 
@@ -132,7 +133,7 @@ def _origin(view: View, index: Expr | int, extent: Expr) -> Expr:
 
 @record
 class Tile:
-    """A view as a program names it; ``chunks`` are ``chunkat`` indices whose extents are not settled yet."""
+    """A view as a program names it; ``chunks`` are ``chunkat`` indices whose extents are not determined yet."""
 
     view: View
     chunks: tuple[Bounded | None, ...] | None = None
@@ -162,7 +163,7 @@ class Tile:
         """The tile with its extents fixed.
 
         ``other``: the extents of a copy's other side, which a ``chunkat`` takes over; without them a chunk is
-        dimension / count.  Raises ChunkDoesNotDivide when that is known not to divide.
+        dimension / count.  Raises ChunkDoesNotDivide if constants show that it does not divide.
         """
         if self.chunks is None:
             return self
@@ -227,7 +228,7 @@ class Tile:
         """The tile of these extents number ``at``: its origin is at * step, step being the extents by default.
 
         ``strides``: distance of neighbouring elements, in elements of the dimension.  ``remainder``
-        (``modspan``): the last tile is what is left of the dimension.
+        (``modspan``): the last tile is the remainder of the dimension.
         """
         base = self.settle()
         self._check_rank(name, len(extents), span)
@@ -319,7 +320,7 @@ class FragmentValue:
 
 @record
 class FutureValue:
-    """The handle of a copy: ``data`` is where it writes.  It can stand for that tile itself."""
+    """The handle of a copy: ``data`` is its destination tile.  The handle may be used in place of that tile."""
 
     name: str
     data: Tile
@@ -351,7 +352,7 @@ _SIGNS = {
 
 
 def written(future: str) -> str:
-    """The name in the program behind a future's name in the IR (``f`` behind ``f.future``)."""
+    """The name in the program of a future of the IR (``f`` for ``f.future``)."""
     return future.split(".future")[0]
 
 

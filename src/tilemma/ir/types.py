@@ -12,7 +12,7 @@ from tilemma.records import record
 
 
 class Space(StrEnum):
-    """Where a buffer lives: device memory, a CTA's shared memory, one lane's registers."""
+    """The memory that holds a buffer: device memory, a CTA's shared memory, one lane's registers."""
 
     GLOBAL = "global"
     SHARED = "shared"
@@ -43,7 +43,7 @@ class Contract(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Level:
-    """Who executes a statement together.
+    """The threads that execute a statement together.
 
     ``kind`` is "cluster", "block", "group" or "thread"; a group has ``warps`` warps (1: a warp, 4: a
     warpgroup).
@@ -72,7 +72,7 @@ class Level:
 
     @staticmethod
     def parse(text: str) -> Level:
-        """Inverse of ``str``; ValueError for anything else."""
+        """Inverse of ``str``; ValueError for other texts."""
         if text in ("cluster", "block", "group", "thread"):
             return Level(text)
         kind, _, n = text.partition("-")
@@ -146,7 +146,7 @@ class View:
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The extents where all are known, else None."""
+        """The extents if all are constants, else None."""
         values = tuple(value_of(e) for e in self.shape)
         return None if any(v is None for v in values) else tuple(v for v in values if v is not None)
 
@@ -207,7 +207,7 @@ class View:
 class Event:
     """A ring of ``slots`` barriers with generations; ``slots`` 0: a single event without a subscript.
 
-    ``threads``: how many triggers complete a generation, when the program says so.
+    ``threads``: the number of triggers that complete a generation, if the program specifies it.
     """
 
     name: str

@@ -118,12 +118,12 @@ def is_size(x: e.Expr) -> bool:
 
 
 def waits_for_events(kernel: t.Kernel) -> bool:
-    """Whether somebody waits for an event that the program declares."""
+    """Whether the program waits for an event that it declares."""
     return any(isinstance(op, t.WaitEvent) for op in walk(kernel.body))
 
 
 def checks(kernel: t.Kernel) -> tuple[tuple[Size, str], ...]:
-    """What a call must meet: the assertions outside every `parallel`, as (condition, message).
+    """The conditions on a call: the assertions outside every `parallel`, as (condition, message).
 
     AssertionNotComputable for one that depends on more than sizes and scalars.
     """

@@ -28,16 +28,16 @@ from tilemma.ir.ranges import Known, interval
 from tilemma.ir.tile import Assign, Body, Declare, For, Op, While
 from tilemma.ir.walk import bodies
 
-# Rounds in which ranges grow by what is assigned, before they grow to the next constant of the program at once.
+# Rounds in which ranges grow by the assigned values, before they grow to the next constant of the program at once.
 _EXACT_ROUNDS = 4
-# The most values of an expression that are looked at one by one.
+# The largest number of values of an expression that are enumerated.
 _CASES = 4
 
 
 def variable_ranges(ops: Iterable[Op], nonzero: frozenset[str] = frozenset()) -> dict[str, Range]:
     """Bounds on each integer variable that hold wherever it is read, whatever the loops around it do.
 
-    A range holds if the initial values lie in it, and everything assigned does, provided that the variables read
+    A range holds if the initial values and all assigned values lie in it, provided that the variables read
     keep to their ranges (induction over the assignments executed).
     """
     values: dict[str, tuple[Var, list[Expr]]] = {}
@@ -154,7 +154,7 @@ def _with(e: Expr, part: Expr, n: int) -> Expr:
 
 
 def _assigned(var: Var, values: list[Expr], wanted: Collection[str], known: Known) -> Range | None:
-    """What ``values`` may be where variables are in their ranges; None while none of them can be computed."""
+    """The values of ``values`` for variables in their ranges; None while none of them can be computed."""
     found: Range | None = None
     for e in values:
         if any(isinstance(x, Var) and x.name in wanted and x.name not in known.variables for x in walk(e)):

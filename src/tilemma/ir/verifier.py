@@ -41,7 +41,7 @@ class Verifier:
         self.op: tile.Op | None = None
         self.loops = 0
         self.applies = 0
-        # Conditions around what is visited: what they guard may never happen.
+        # Enclosing conditions: the operations that they guard may never run.
         self.guards = 0
         self.levels: list[ty.Level | None] = []
         ops = list(walk.walk(kernel.body))
@@ -83,7 +83,7 @@ class Verifier:
         if not holds:
             self.fail(what, rule)
 
-    # What every expression asks for puts its words together only when it fails.
+    # A condition of every expression whose message is formatted only when it fails.
 
     def declare(self, kind: str, name: str, entity: Any) -> None:
         if self.find(kind, name) is not None:
@@ -225,7 +225,7 @@ class Verifier:
             self._fits(v)
 
     def _fits(self, v: ty.View) -> None:
-        """Where everything is known, a view of shared or local memory lies inside its base."""
+        """If all extents and offsets are constants, a view of shared or local memory lies inside its base."""
         extents = {a.dim: (value_of(a.extent), value_of(a.step)) for a in v.axes}
         for d, (offset, size) in enumerate(zip(v.offsets, v.base_shape, strict=True)):
             first, limit = value_of(offset), value_of(size)
@@ -387,7 +387,7 @@ EXPRESSIONS: dict[type, Callable[[Verifier, Any], None]] = {
     e.Binary: Verifier.bits,
     e.Unary: Verifier.inverse,
 }
-# Those whose check visits the body.
+# Operations whose check visits the body.
 STRUCTURED = (tile.Parallel, tile.For, tile.Apply, tile.While)
 
 __all__ = ["InvalidIR", "verify", "verify_lane"]

@@ -58,7 +58,7 @@ class AtomicNamespace:
         return _atomic("xor", place, value)
 
     def cas(self, place: Any, expected: Any, value: Any) -> Value:
-        """``value`` is written where ``expected`` stood."""
+        """``value`` is written if the element equals ``expected``."""
         return _atomic("cas", place, value, expected)
 
 

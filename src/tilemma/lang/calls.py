@@ -39,7 +39,7 @@ def refused_call(e: Exception) -> CompileError | None:
 
 
 def _language() -> tuple[dict[str, Callable[..., Any]], dict[str, str]]:
-    """The functions of the front end by qualified name, and what the instances of its classes are, in words."""
+    """The functions of the front end by qualified name, and descriptions of the instances of its classes."""
     functions: dict[str, Callable[..., Any]] = {}
     articles: dict[str, str] = {}
     modules = [m for name, m in sys.modules.items() if name.startswith("tilemma.lang.")]

@@ -1,4 +1,4 @@
-"""Reads a kernel's source before it is traced, and rejects what tracing would get silently wrong.
+"""Checks a kernel's source before tracing, and rejects statements whose tracing would be silently wrong.
 
 Tracing runs the function once.  A traced loop's body is therefore seen once, and so are both branches of an
 `if_`: ``break`` would stop the tracing instead of the loop, and a plain Python name rebound inside would keep
@@ -19,7 +19,7 @@ from tilemma.lang.spans import Position, node_position, node_span, statements
 
 _LOOPS = (control.parallel, control.foreach, registers.apply)
 _BLOCKS = (control.if_, control.else_, control.while_, control.inthreads)
-# What these give changes in place under `+=`.
+# Operations under which ``+=`` changes the object in place.
 _FRESH = (storage.var, MmaNamespace.fill, MmaNamespace.load, MmaNamespace.frag)
 
 
@@ -54,7 +54,7 @@ _JUMP_FIX = {
 
 
 class Checker:
-    """Checks one function.  ``resolve`` gives the object that a dotted name stands for, or None."""
+    """Checks one function.  ``resolve`` gives the object of a dotted name, or None."""
 
     def __init__(
         self, file: str, function: ast.FunctionDef | ast.AsyncFunctionDef, resolve: Callable[[ast.expr], Any]
@@ -72,7 +72,8 @@ class Checker:
         self.evaluation.statements(function.body)
 
     def check(self) -> frozenset[Position]:
-        """Raises the first error found, in source order; where the calls that open traced blocks stand."""
+        """Raises the first error found, in source order; returns the positions of calls that open traced
+        blocks."""
         headers = set()
         for block in self._blocks(self.function.body):
             self._check_jumps(block)
@@ -149,7 +150,7 @@ class Checker:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """Names with what is assigned to them."""
+    """Names with their assigned values."""
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, (ast.Tuple, ast.List)):

@@ -80,7 +80,7 @@ class Multiply:
         return MultiplyHandle(future)
 
     def sp(self, acc: Any, a: Any, b: Any, meta: Any) -> None:
-        """2:4 sparse A: ``a`` holds K/2 columns, ``meta`` says which."""
+        """2:4 sparse A: ``a`` holds K/2 columns, ``meta`` their positions."""
         self._emit(acc, a, b, meta=fragment_of(meta, f"{self._name}.sp").ref)
 
     def scale(self, acc: Any, a: Any, b: Any, scale_a: Any, scale_b: Any) -> None:
@@ -184,13 +184,13 @@ class MmaNamespace:
         builder(what).store(source, tile_of(dst, what), **options)
 
     def scale(self, acc: Any, scale_a: Any, scale_b: Any) -> None:
-        """What was accumulated since the last `mma.scale` is scaled by ``scale_a[row] * scale_b``."""
+        """Scale the sum accumulated since the last `mma.scale` by ``scale_a[row] * scale_b``."""
         b = builder("mma.scale")
         view = b.settle(tile_of(scale_a, "mma.scale")).view
         b.emit(ScaleMma(fragment_of(acc, "mma.scale").ref, view, scalar(number(scale_b, "mma.scale"))))
 
     def commit(self) -> None:
-        """The multiplies above have read what the next trigger releases."""
+        """The multiplies above have read the buffers that the next trigger releases."""
         builder("mma.commit").emit(Commit())
 
     def wait(self, pending: int) -> None:

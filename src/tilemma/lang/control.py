@@ -33,7 +33,7 @@ def level_of(name: Any, span: Span | None, operand: str) -> Level:
 
 
 def names_of(count: int, prefix: str) -> tuple[str, ...]:
-    """What the program calls the results of this call, else ``prefix`` and a number."""
+    """The names that the program binds to the results of this call, else ``prefix`` and a number."""
     bound = spans.bound_names()
     return bound if len(bound) == count else tuple(f"{prefix}{i}" for i in range(count))
 
@@ -70,7 +70,7 @@ def parallel(
     ``level`` is "cluster", "block", "group-4" (a warpgroup), "group" (a warp), "group-N" or "thread"; without
     one it is inferred: the outermost is block, the innermost thread.  ``overlap``, at the outermost level: blocks
     start while the kernel before them on the stream ends, set up events, and wait for its end before they touch
-    memory (sm_90 and later; elsewhere it says nothing).
+    memory (sm_90 and later; elsewhere it has no effect).
     """
     b = builder("parallel")
     check_caller("parallel", "for i in parallel(n):")
@@ -112,7 +112,7 @@ def foreach(
     """``for i in foreach(n):`` loops when the kernel runs; several extents nest, the last innermost.
 
     ``start``, ``stop`` and ``step`` are for a single extent; the index stays bounded by it.  An index as the
-    extent stands for its value, one of `bound`, which has no loop, for its bound.
+    extent is replaced by its value, one of `bound`, which has no loop, by its bound.
     """
     b = builder("foreach")
     check_caller("foreach", "for k in foreach(n):")
@@ -212,7 +212,7 @@ def break_() -> None:
 
 
 def continue_() -> None:
-    """Go on with the next iteration of the innermost `foreach` or `while_` when the kernel comes here."""
+    """Continue with the next iteration of the innermost `foreach` or `while_`."""
     _jump("continue_", Continue())
 
 

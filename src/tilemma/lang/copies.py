@@ -144,7 +144,7 @@ def _padding(given: Any, what: str) -> tuple[tuple[int, int, int], ...]:
 
 
 def handles_of(x: Sequence[Any], what: str) -> tuple[str, ...]:
-    """What `swap` exchanges: the futures of asynchronous copies, the buffers of synchronous ones."""
+    """The operands of `swap`: the futures of asynchronous copies, the buffers of synchronous ones."""
     for f in x:
         if not isinstance(f, FutureHandle):
             raise refused("copy", what, article(f))

@@ -23,7 +23,7 @@ class Event:
 class Evaluation:
     """``events`` of a function; ``ranges`` says for each compound statement which of them its body has.
 
-    ``in_place``: names whose ``+=`` changes the object they stand for.
+    ``in_place``: names whose ``+=`` changes the object in place.
     """
 
     in_place: Callable[[str], bool]
@@ -98,7 +98,7 @@ class Evaluation:
                 self.events.append(Event(n.id, n, True, True))
 
     def _function(self, args: ast.arguments, body: list[ast.stmt] | ast.expr) -> None:
-        """A nested function: what it reads counts where it is defined."""
+        """A nested function: its reads count at its definition."""
         for default in (*args.defaults, *(d for d in args.kw_defaults if d is not None)):
             self.visit(default)
         own = {a.arg for a in ast.walk(args) if isinstance(a, ast.arg)}

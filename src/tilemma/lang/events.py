@@ -54,7 +54,7 @@ def trigger(e: Any, *, after: Any = None, cluster: bool = False) -> None:
 
 
 def swap(*futures: Any) -> None:
-    """What the names stand for changes places: the first becomes the second, .., the last the first."""
+    """Rotate the names: the first refers to the buffer of the second, .., the last to that of the first."""
     builder("swap").emit(SwapFutures(handles_of(futures, "swap")))
 
 
@@ -65,12 +65,12 @@ class SyncNamespace:
     """`sync.barrier("block")`, `sync.fence("block")`, `sync.shared()`."""
 
     def barrier(self, level: str = "block") -> None:
-        """Every thread of the instance waits for the others, and sees what they wrote."""
+        """Every thread of the instance waits for the others, and sees their earlier writes."""
         b = builder("sync.barrier")
         b.emit(Sync("barrier", level_of(level, b.span, "barrier")))
 
     def fence(self, level: str = "block") -> None:
-        """What this thread wrote is seen before what it writes next, by the threads of ``level``."""
+        """This thread's earlier writes are visible before its later writes, to the threads of ``level``."""
         b = builder("sync.fence")
         b.emit(Sync("fence", level_of(level, b.span, "fence")))
 

@@ -58,7 +58,7 @@ def cdiv(a: Any, b: Any) -> Any:
 
 
 def select(cond: Any, x: Any, y: Any) -> Value:
-    """``x`` where ``cond`` holds, else ``y``; only that one is evaluated."""
+    """``x`` if ``cond`` holds, else ``y``; only that one is evaluated."""
     b = builder("select")
     condition = boolean(cond, "select")
     if any(isinstance(v, (TileValue, Fragment)) for v in (x, y)):

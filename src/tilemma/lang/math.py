@@ -64,7 +64,7 @@ class _Align(Function):
 
 
 def _with_one_type(args: list[Expr]) -> list[Expr]:
-    """Python's numbers take the type of the values they stand beside."""
+    """Python numbers take the type of the other operands."""
     typed = [a for a in args if not isinstance(a, Const)]
     if not typed:
         return args

@@ -10,11 +10,11 @@ from tilemma.lang.tracing import BoolOfTraced, PythonNumber
 
 
 class Operators:
-    """Python's operators as `_binary`; what has no Python meaning here says so."""
+    """Python's operators as `_binary`; operators without a meaning in kernels raise errors."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
-    # NumPy's scalars leave their operators to us.
+    # NumPy scalars then call the reflected operators here.
     __array_ufunc__ = None
 
     def _binary(self, op: BinaryOp, other: Any, swap: bool = False) -> Any:

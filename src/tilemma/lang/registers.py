@@ -29,7 +29,7 @@ from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import LeftItsBlock, builder, check_caller, trace
 from tilemma.lang.views import TileValue, within
 
-# Stand for the element's row and column until `apply` makes indices of its own.
+# Placeholders for the element's row and column until `apply` creates indices.
 _ROW, _COLUMN = Index("row", const(0)), Index("column", const(0))
 _INDICES = (_ROW, _COLUMN)
 
@@ -66,7 +66,7 @@ class Fragment(Operators):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows and columns, once the program has said them."""
+        """Rows and columns, if the program has specified them."""
         return _shape(self)
 
     span = shape
@@ -189,7 +189,7 @@ class Fragment(Operators):
 
 
 class Elementwise(Operators):
-    """Arithmetic on whole register tiles.  It becomes a tile of its own where one is needed, unless `set` or
+    """Arithmetic on whole register tiles.  It is stored in a new tile only if one is needed, unless `set` or
     ``+=`` takes it."""
 
     __slots__ = ("_expr", "_made", "_point", "shape")
@@ -206,7 +206,7 @@ class Elementwise(Operators):
         return self._expr.type
 
     def expression(self) -> Expr:
-        """Over the stand-ins for row and column; of a tile of its own where what it reads may have changed."""
+        """Over the placeholders for row and column; in a new tile if the tiles that it reads may have changed."""
         running = trace()
         assert running is not None
         b = running.builder

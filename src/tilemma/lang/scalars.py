@@ -1,4 +1,4 @@
-"""Traced scalars: indices, dimensions, elements and what arithmetic makes of them."""
+"""Traced scalars: indices, dimensions, elements and the expressions over them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tilemma.lang.tracing import bounded_size, builder, same, trace
 
 
 class Value(Operators):
-    """A scalar that is known when the kernel runs.  Arithmetic and comparison build expressions.
+    """A run-time scalar.  Arithmetic and comparison build expressions.
 
     It keeps the value that it had where Python evaluated it, whatever is written afterwards.
     """
@@ -196,7 +196,7 @@ def _modulo(a: Expr, b: Expr, both: DType) -> Expr:
 
 
 def python_number(x: Any) -> bool | int | float | None:
-    """``x`` as Python's own number, for what counts as one (NumPy's scalars do); None for the rest."""
+    """``x`` as a Python number, for any object that converts to one (NumPy scalars do); None for other objects."""
     if isinstance(x, (bool, np.bool_)):
         return bool(x)
     if isinstance(x, numbers.Integral):
@@ -226,7 +226,7 @@ def constant(x: bool | int | float) -> Const:
 
 
 def operand(x: Any, what: str) -> Expr:
-    """``x`` as an expression; WrongValue for what is no number."""
+    """``x`` as an expression; WrongValue for objects that are not numbers."""
     if isinstance(x, Value):
         return x.expr
     n = python_number(x)
@@ -236,7 +236,7 @@ def operand(x: Any, what: str) -> Expr:
 
 
 def operand_as(x: Any, dtype: DType, what: str) -> Expr:
-    """As `operand`, where a value of ``dtype`` is wanted: a Python float becomes one with a single rounding."""
+    """As `operand`, for a value of type ``dtype``: a Python float is converted with a single rounding."""
     e = operand(x, what)
     if dtype.is_float and not isinstance(x, Value) and isinstance(e, Const) and isinstance(e.value, float):
         return Const(e.value, dtype)
@@ -244,7 +244,7 @@ def operand_as(x: Any, dtype: DType, what: str) -> Expr:
 
 
 def _literal(e: Expr, beside: Expr) -> Expr:
-    """A Python number takes the type of the value it stands beside, where that loses nothing."""
+    """A Python number takes the type of the other operand, if that represents it exactly."""
     if isinstance(e, Const) and e.literal and not isinstance(beside, Const) and not isinstance(e.value, bool):
         if beside.type.is_float:
             return Const(real(e.value, beside.type), beside.type, True)
@@ -264,7 +264,7 @@ def as_float(e: Expr) -> Expr:
 
 
 class Variable(Value):
-    """A mutable scalar: `var(e)`.  ``x.set(e)`` or ``x += e`` changes it; it stands for its present value."""
+    """A mutable scalar: `var(e)`.  ``x.set(e)`` or ``x += e`` changes it; a read gives its present value."""
 
     __slots__ = ("var",)
 
@@ -335,7 +335,7 @@ def refuse_effect(pure: bool, what: str) -> None:
 
 
 def number(x: Any, what: str) -> Bounded | Expr:
-    """``x`` as a bounded value or an expression; WrongValue for anything else."""
+    """``x`` as a bounded value or an expression; WrongValue for other objects."""
     if isinstance(x, Value):
         bounded = x.bounded
         return bounded if bounded is not None else x.expr
@@ -370,7 +370,7 @@ def boolean(x: Any, what: str) -> Expr:
 
 
 def python_int(x: Any, what: str) -> int:
-    """``x`` as a Python integer, known when compiled."""
+    """``x`` as a Python integer, a compile-time constant."""
     n = python_number(x)
     if isinstance(n, int) and not isinstance(n, bool):
         return n
@@ -393,12 +393,12 @@ def constant_operand(x: Any, name: str) -> int:
 
 
 def constant_operands(xs: Sequence[Any], name: str) -> tuple[int, ...]:
-    """The values of an operand that may stand there several times."""
+    """The values of an operand that may be given several times."""
     return OPERANDS[name].checked_all([constant_operand(x, name) for x in xs], caller_span())
 
 
 def constant_value(x: Any, name: str) -> int:
-    """``x`` as an integer known when compiled, whether or not the operand ``name`` admits it."""
+    """``x`` as an integer constant, whether or not the operand ``name`` admits it."""
     about = OPERANDS[name]
     n = python_number(x)
     if isinstance(n, int) and not isinstance(n, bool):
@@ -414,17 +414,17 @@ def constant_value(x: Any, name: str) -> int:
 
 
 def refused(kind: str, what: str, x: Any, fix: str | None = None) -> WrongValue:
-    """The error where ``what`` got ``x`` for an operand of that kind of `ir.constructs`."""
+    """The error if ``what`` got ``x`` for an operand of that kind of `ir.constructs`."""
     return KINDS[kind].refused(f"`{what}`", x if isinstance(x, str) else article(x), caller_span(), fix)
 
 
 def article(x: Any) -> str:
-    """What ``x`` is, in words."""
+    """A description of ``x``."""
     text = x.article if hasattr(type(x), "article") else None
     return text if isinstance(text, str) else f"a Python {type(x).__name__}"
 
 
 def unwrap(e: Expr) -> Any:
-    """``e`` for the user: a Python int where its value is known."""
+    """``e`` for the user: a Python int if its value is a constant."""
     known = value_of(e)
     return known if known is not None else Value(e)

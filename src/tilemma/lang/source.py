@@ -82,7 +82,7 @@ class KernelSource:
 
     @cached_property
     def environment(self) -> Environment:
-        """What the function reads from outside, the defaults of its compile-time parameters included."""
+        """The outside values that the function reads, the defaults of its compile-time parameters included."""
         assert isinstance(self.function, FunctionType)
         return Environment(self.function, self.constants.values())
 
@@ -134,7 +134,7 @@ class KernelSource:
         return b.finish()
 
     def _dimension(self, param: str, d: Any, constants: Mapping[str, Any]) -> str | int | None:
-        """A dimension of a parameter's type, compile-time names replaced; BadParameter for what is none."""
+        """A dimension of a parameter's type, compile-time names replaced; BadParameter for other expressions."""
         value = constants.get(d, d) if isinstance(d, str) else d
         named = isinstance(value, str) and value.isidentifier() and not iskeyword(value)
         counted = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
@@ -154,7 +154,7 @@ class KernelSource:
         return value  # type: ignore[no-any-return]
 
     def _enclose(self, b: Builder) -> None:
-        """A kernel without `parallel` is one instance that does everything."""
+        """Whether the kernel has no `parallel`: a single instance then executes it."""
         ops = b.host_operations
         work = [op for op in ops if not (isinstance(op, t.Parallel) or _at_launch(op))]
         if not work:
@@ -178,7 +178,7 @@ class KernelSource:
 
 
 def _explained(e: Exception) -> Exception:
-    """``e`` where the program itself raised it; for one out of our code, a FrontEndFailure at the user's call."""
+    """``e`` if the program raised it; for an exception of the front end, a FrontEndFailure at the user's call."""
     frames = [(f, line) for f, line in traceback.walk_tb(e.__traceback__)]
     # A name that the package does not have is the program's mistake.
     own = [f.f_code.co_filename.startswith(PACKAGE) and f.f_code.co_name != "__getattr__" for f, _ in frames]
@@ -288,7 +288,7 @@ def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
 
 
 def _resolve(e: ast.expr, scopes: Sequence[Mapping[str, Any]]) -> Any:
-    """What a dotted name stands for, looked up in ``scopes``; None when that cannot be told."""
+    """The object of a dotted name, looked up in ``scopes``; None if it cannot be determined."""
     if isinstance(e, ast.Name):
         return next((scope[e.id] for scope in scopes if e.id in scope), None)
     if isinstance(e, ast.Attribute):

@@ -1,6 +1,6 @@
-"""Where a call in a user's kernel stands, and the names its result is bound to.
+"""The source position of a call in a user's kernel, and the names that its result is bound to.
 
-CPython keeps the column range of every instruction (PEP 657), so a call that is running knows its own place;
+CPython keeps the column range of every instruction (PEP 657), so the position of a running call is known;
 the names on the left of its assignment come from the syntax tree of the file.
 """
 
@@ -27,7 +27,7 @@ def user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        # contextlib runs our generators between the user's `with` and us.
+        # contextlib runs the front end's generators between the user's `with` and the front end.
         inside = name.startswith(PACKAGE) and not name.startswith(_KERNELS)
         if not inside and not name.endswith("contextlib.py"):
             return frame
@@ -114,7 +114,7 @@ def bound_names() -> tuple[str, ...]:
 
 
 def position(frame: FrameType) -> Position | None:
-    """Where the running instruction of ``frame`` stands, as syntax trees count; None where it is not recorded."""
+    """The position of the running instruction of ``frame``, as in syntax trees; None where it is not recorded."""
     line, end_line, column, end_column = place = _positions(frame.f_code)[frame.f_lasti // 2]
     if None in place:
         return None
@@ -136,7 +136,7 @@ def syntax_tree(file: str) -> ast.Module | None:
 
 
 def statements(root: ast.AST) -> Iterator[ast.stmt]:
-    """``root`` and the statements inside it, outer ones first; expressions are not looked through."""
+    """``root`` and the statements inside it, outer ones first; expressions are not visited."""
     todo = deque([root])
     while todo:
         node = todo.popleft()
@@ -179,7 +179,7 @@ def _bind(target: ast.expr, value: ast.expr, found: dict[Position, tuple[str, ..
 
 
 def forget_sources() -> None:
-    """Drop what is known of files that may have changed (a REPL redefining a function)."""
+    """Drop the cached data of files that may have changed (a REPL redefining a function)."""
     linecache.checkcache()
     for known in (syntax_tree, _targets, _span):
         known.cache_clear()

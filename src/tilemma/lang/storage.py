@@ -57,7 +57,7 @@ def _extent(x: Any) -> Any:
     try:
         return constant_operand(x, "extent")
     except NotConstant:
-        return integer(x, "an extent")  # the builder says which buffer it belongs to
+        return integer(x, "an extent")  # the builder names the buffer in the error
 
 
 def shared(dtype: str | DType, *shape: Any, copies: int | tuple[int, ...] = 0, init: Any = None) -> TileValue:

@@ -1,4 +1,4 @@
-"""The kernel being traced, what its values are worth later, and the errors of using them elsewhere."""
+"""The kernel being traced, the lifetime of its values, and the errors of using them elsewhere."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def builder(name: str) -> Builder:
 
 
 def check_caller(name: str, form: str) -> None:
-    """The call that is running opens a block in a function whose text is checked; NotABlock otherwise."""
+    """The running call, which opens a block in a checked function; NotABlock otherwise."""
     running, frame = _TRACE.get(), user_frame()
     assert running is not None
     if frame is None:
@@ -118,11 +118,11 @@ def tracing(running: Trace) -> Iterator[None]:
         _TRACE.reset(token)
 
 
-# ---- what a Python name holds --------------------------------------------------------------------------------
+# ---- the values of Python names --------------------------------------------------------------------------------
 
 
 def local(e: Expr) -> bool:
-    """Whether ``e`` is only known inside some block."""
+    """Whether ``e`` depends on a declaration inside some block."""
     return any(isinstance(x, (Index, Var, Element, FragmentElement)) for x in walk(e))
 
 
@@ -134,7 +134,7 @@ def stay_open(e: Expr, point: ProgramPoint | None) -> None:
 
 
 def same(e: Expr, point: ProgramPoint | None) -> Expr:
-    """``e``, worth what it was at ``point``, when Python evaluated it: read there into a variable if it may
+    """``e`` with its value at ``point``, when Python evaluated it: read there into a variable if it may
     have changed since.  LeftItsBlock when the block it belongs to has been closed."""
     running = _TRACE.get()
     stay_open(e, point)
@@ -155,7 +155,7 @@ def _sees_others(e: Expr) -> bool:
 
 
 def bounded_size(e: Expr) -> Expr:
-    """``e``, or a variable that holds it where it has become large."""
+    """``e``, or a variable that holds it if it has become large."""
     running = _TRACE.get()
     if running is None:
         return e

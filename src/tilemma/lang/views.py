@@ -75,7 +75,7 @@ class TileValue(Operators):
 
     @property
     def tile(self) -> Tile:
-        """The tile where Python made it: what it reads is read then."""
+        """The tile at the point where Python created it: its reads happen at that point."""
         table: dict[Expr, Expr] = {}
         for e in _expressions(self._tile):
             stay_open(e, self._moment)
@@ -88,7 +88,7 @@ class TileValue(Operators):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Extents: Python ints where they are known when compiled, traced values elsewhere."""
+        """Extents: Python ints for constants, traced values otherwise."""
         return tuple(unwrap(e) for e in self.tile.shape)
 
     span = shape
@@ -161,7 +161,7 @@ class TileValue(Operators):
         return Value(b.element(self.tile, coordinates, b.span))
 
     def _copy(self, keys: Sequence[Any]) -> Any:
-        """One of an array of tiles, and what further subscripts take of it."""
+        """One of an array of tiles; further subscripts select parts of it."""
         tile, sizes = self.tile, self.slots
         index = scalar(integer(keys[0], f"the subscript of `{tile.view.base.name}`"))
         within(index, sizes[0], tile.view.base.name)
@@ -333,7 +333,7 @@ class Window:
 
 
 def tile_of(x: Any, what: str, kind: str = "tile") -> Tile:
-    """The tile that ``x`` is, or stands for; NotATile for anything else."""
+    """The tile ``x``, or the tile of the copy ``x``; NotATile for other objects."""
     if isinstance(x, TileValue) and not x.slots:
         return x.tile
     if isinstance(x, Subspan) and x.kind != "chunk":
@@ -348,7 +348,7 @@ def tile_of(x: Any, what: str, kind: str = "tile") -> Tile:
 
 
 class FutureHandle(TileValue):
-    """What a copy returns: `.data` is where it writes; it can stand for that tile itself."""
+    """The result of a copy: `.data` is the destination tile; the result may be used in place of that tile."""
 
     __slots__ = ("future",)
     article: ClassVar[str] = "the future of a copy"
