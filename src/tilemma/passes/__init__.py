@@ -1,6 +1,6 @@
-"""Passes: tile IR to tile IR.  Each fills in decisions, keeps the meaning, and records what it decided.
+"""Passes: tile IR to tile IR.  Each fills in decisions, preserves the meaning, and records its decisions.
 
-Those of every target stand here; `tilemma.targets.ptx.passes` has the order of all that PTX needs.
+This package has the passes of every target; `tilemma.targets.ptx.passes` has the order of all passes for PTX.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pass(Protocol):
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel: ...
 
 
-# What does not depend on the target: run on a kernel before it is executed anywhere, and again is harmless.
+# The passes that do not depend on the target: run on a kernel before any execution; idempotent.
 FRONT_PASSES: tuple[Pass, ...] = (
     InferLevels(),
     SplitThreadLevels(),

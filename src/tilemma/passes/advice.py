@@ -1,4 +1,4 @@
-"""What to write in place of a multiply that no instruction does."""
+"""Advice for a multiply without a fitting instruction."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from tilemma.ir.types import Level
 
 # Types that hold every value of an operand's type, and are multiplied; the first that the target has is advised.
 _WIDER = dict.fromkeys(("s8", "u8", "s4", "u4", "f8_e4m3", "f8_e5m2"), ("f16",))
-# Types that lose bits, in the place of those that no wider one stands for.
+# Types that lose bits, as substitutes for types without a wider substitute.
 _NARROWER = {"f32": ("tf32", "bf16"), "tf32": ("bf16",)}
 
 
-# What the builder calls the futures of operations whose result has no name.
+# The builder's prefixes for futures of operations whose result has no name.
 _UNNAMED = {"mma": "mma...", "copy": "dma.copy"}
 
 
 def for_multiply(
     arch: str, level: Level, tile: tuple[int, int, int], types: tuple[DType, DType, DType], span: Span | None
 ) -> str:
-    """What makes an instruction of ``arch`` fit a multiply of ``types`` (A, B, accumulator) for a ``tile``,
+    """The changes that make an instruction of ``arch`` fit a multiply of ``types`` (A, B, accumulator) for a
+    ``tile``,
     (M, N, K), that an instance of ``level`` holds."""
     a, b, d = types
     plain = [x for x in catalogue.mma("mma.sync") if x.runs_on(arch)]
@@ -66,7 +67,7 @@ def _other_operands(have: set[str], a: DType, span: Span | None) -> str:
 
 
 def waited_for(copy: Copy, future: str | None = None) -> tuple[str, str]:
-    """("future" or "event", as the program names it): what a wait for ``copy`` names (``future``: now)."""
+    """("future" or "event", its name in the program): the operand of a wait for ``copy`` (``future``: now)."""
     ref = copy.event
     if ref is None:
         return "future", written(future or copy.future or "")
@@ -78,7 +79,7 @@ def waited_for(copy: Copy, future: str | None = None) -> tuple[str, str]:
 
 
 def for_wait(name: str, span: Span | None) -> str:
-    """What to write before a statement that needs what ``name`` stands for: a future or an event."""
+    """The statement to insert before one that needs the data of ``name``, a future or an event."""
     if name not in _UNNAMED:
         return f"write `{spelled(span, f'wait {name}', f'wait({name})')}` before this statement"
     start = spelled(span, f"f = {_UNNAMED[name]}.async ...", f"f = {_UNNAMED[name]}(..., async_=True)")

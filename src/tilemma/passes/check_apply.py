@@ -1,7 +1,8 @@
-"""Element work on register tiles: what the body of an `apply` may do.
+"""Checks the bodies of `apply`: element-wise work on register tiles.
 
 The body runs once for each element, by the lane that holds it, and a lane visits its elements one after the other.
-So nothing in it can act for a whole group, add up over elements in a variable, or use what another element wrote.
+So nothing in it can act for a whole group, sum over elements in a variable, or use a value that another element
+wrote.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.index_values import evaluate
 from tilemma.records import record
 
-# What one lane can do for one element.
+# Operations that one lane can execute for one element.
 _FOR_ONE_ELEMENT = (
     Alloc, Assert, Assign, Atomic, Break, Continue, Declare, For, If, Print, SetElement, SetFragmentElement, While,
 )  # fmt: skip
@@ -78,7 +79,7 @@ class ApplyOtherTile(CompileError):
 
 @record(slots=False)
 class CheckApply:
-    """Refuses bodies of `apply` that mean nothing for a single element."""
+    """Refuses bodies of `apply` that have no meaning for a single element."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises ApplyStatement, ApplyOtherTile, ApplyReduction or ApplyOrder."""
@@ -179,7 +180,8 @@ class _Places:
         return self.count <= _MOST_ELEMENTS
 
     def _visit(self, body: Body, elements: np.ndarray) -> None:
-        """Notes for which elements each operation runs, as far as conditions on the indices tell."""
+        """Records the elements for which each operation runs, as far as conditions on the indices determine
+        them."""
         for op in body:
             self._reached[id(op)] = elements
             cond = op.cond if isinstance(op, If) and not self._varies(op.cond) else None
@@ -208,7 +210,7 @@ class _Places:
         return tuple(None if self._varies(e) else substitute(e, self.known) for e in parts)
 
     def same(self, x: View, y: View) -> bool:
-        """Whether both texts name the same element where nothing in between changed."""
+        """Whether both expressions denote the same element if nothing in between changed."""
         return (x.offsets, x.slot, x.reshape) == (y.offsets, y.slot, y.reshape)
 
     def apart(self, x: View, y: View) -> bool:
@@ -220,7 +222,8 @@ class _Places:
         return any(a is not None and b is not None and a != b for a, b in known)
 
     def own(self, x: View, y: View, elements: np.ndarray) -> bool:
-        """Whether the coordinates that both have in common differ from element to element: no other goes there."""
+        """Whether the coordinates that both have in common differ for any two elements: no other element uses the
+        place."""
         if x.reshape != y.reshape or not self._counted:
             return x.reshape == y.reshape and self.same(x, y)
         common = [a for a, b in zip(self.offsets(x), self.offsets(y), strict=True) if a is not None and a == b]
@@ -228,7 +231,7 @@ class _Places:
         return self._distinct(parts, elements) == int(elements.sum())
 
     def shared(self, view: View, elements: np.ndarray) -> bool:
-        """Whether several elements certainly go to the same place of ``view``."""
+        """Whether several elements certainly access the same place of ``view``."""
         if not self._counted:
             return False
         offsets = self.offsets(view)
@@ -238,7 +241,7 @@ class _Places:
         return self._distinct([m for m in moving if m is not None], elements) < int(elements.sum())
 
     def _moving(self, e: Expr) -> np.ndarray | None:
-        """What the indices add to ``e`` in each visit; None where that is not known."""
+        """The offset that the indices add to ``e`` in each visit; None if it is not a constant."""
         if not any(isinstance(t, Index) and t.name in self.indices for t in terms(e)):
             return np.zeros(1, dtype=np.int64)
         value = evaluate(e, self.values)

@@ -20,7 +20,7 @@ class SwizzleConflict(CompileError):
 
 @record(slots=False)
 class CheckBuffers:
-    """Refuses a buffer that is asked for with two swizzles, and buffers that cannot change places."""
+    """Refuses a buffer with two requested swizzles, and rotated buffers of different kinds."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises SwizzleConflict or SwapRefused."""
@@ -29,7 +29,7 @@ class CheckBuffers:
 
 
 def asked_swizzles(kernel: Kernel) -> dict[str, tuple[int, Span | None]]:
-    """Buffer -> the swizzle in bytes that the program asks for, and where; buffers that change places have one."""
+    """Buffer -> the requested swizzle in bytes, and its place; rotated buffers have one swizzle."""
     asked = _asked(kernel)
     swaps = any(isinstance(op, SwapFutures) for op in walk(kernel.body))
     for group in Rotations(kernel.body).groups if swaps else ():
@@ -40,7 +40,7 @@ def asked_swizzles(kernel: Kernel) -> dict[str, tuple[int, Span | None]]:
 
 
 def _asked(kernel: Kernel) -> dict[str, tuple[int, Span | None]]:
-    """Buffer -> the swizzle in bytes that the program asks for, and where."""
+    """Buffer -> the requested swizzle in bytes, and its place."""
     found: dict[str, tuple[int, Span | None]] = {}
 
     def note(buffer: Buffer, swizzle: int | None, span: Span | None) -> None:
@@ -64,7 +64,7 @@ def _asked(kernel: Kernel) -> dict[str, tuple[int, Span | None]]:
 
 
 def _agreed(group: frozenset[str], asked: dict[str, tuple[int, Span | None]]) -> tuple[int, Span | None] | None:
-    """What is asked for buffers that change places, or None; SwizzleConflict where that differs."""
+    """The swizzle requested for rotated buffers, or None; SwizzleConflict if requests differ."""
     wanted = [(name, *asked[name]) for name in sorted(group) if name in asked]
     for name, swizzle, span in wanted[1:]:
         first, one, where = wanted[0]

@@ -301,14 +301,14 @@ def _copy(copy: Copy) -> None:
 
 
 def _taken(op: Op) -> Op | Body:
-    """The branch of a condition that is known when compiled."""
+    """The branch of a condition that is a constant."""
     if isinstance(op, If) and isinstance(op.cond, Const):
         return op.then if op.cond.value else op.otherwise
     return op
 
 
 def _conditional(op: Op) -> bool:
-    """Whether the indices around ``op`` do not tell all about what happens inside it."""
+    """Whether the indices around ``op`` do not determine every repetition of the operations inside it."""
     if isinstance(op, For):
         return any(isinstance(x, (Break, Continue)) for x in operations(op.body))
     return isinstance(op, (If, InThreads, While))
@@ -408,7 +408,7 @@ def _subscripts(ref: FragmentRef, declared: DeclareFragment, site: Site) -> None
 
 
 def _ranges(site: Site) -> dict[str, range]:
-    """The values that indices take at ``site``, where they are known."""
+    """The values of indices at ``site``, if constant."""
     found: dict[str, range] = {}
     for p in site.parents:
         if isinstance(p, Parallel):
@@ -424,7 +424,7 @@ def _ranges(site: Site) -> dict[str, range]:
 
 
 def largest(e: Expr, ranges: dict[str, range]) -> int | None:
-    """The largest value that ``e`` takes over its indices; None where that is not known exactly."""
+    """The largest value of ``e`` over its indices; None if it cannot be computed exactly."""
     indices = sorted({x.name for x in walk(e) if isinstance(x, Index)})
     if any(n not in ranges or not ranges[n] for n in indices):
         return None

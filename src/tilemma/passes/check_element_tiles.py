@@ -26,7 +26,7 @@ class TileWithoutLayout(CompileError):
 
 @record
 class ElementDivision:
-    """A tile of ``shape`` on a level whose warps stand in so many rows and columns; ``op`` uses it."""
+    """A tile of ``shape`` on a level whose warps form so many rows and columns; ``op`` uses it."""
 
     shape: tuple[int, int]
     warps: tuple[int, int]
@@ -52,7 +52,7 @@ class CheckElementTiles:
         groups = [members for members, _ in combined(kernel.body)]
         alone = used - {name for members in groups for name in members}
         for members in (*groups, *((name,) for name in fragments.declared if name in alone)):
-            # A tile that is filled and nothing else needs no registers, nor extents.
+            # A tile that is only filled needs no registers, nor extents.
             moved = any(fragments.loads.get(name) or fragments.stores.get(name) for name in members)
             known = moved or any(_shape(fragments, name) for name in members)
             if known and not multiplied & set(members):

@@ -50,7 +50,8 @@ class NotWaitedFor(CompileError):
 
 @record(slots=False)
 class CheckFutures:
-    """Changes nothing.  A copy that stands under an `if` is given the benefit of the doubt, as the conditions that
+    """Changes nothing.  A copy under an `if` is assumed to be waited for under the same condition, as the
+    conditions that
     start and await it may be the same; loops are taken to run."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
@@ -89,7 +90,8 @@ def never_waited_for(
 
 
 def _check_ways(body: Body) -> None:
-    """What is started under no condition is waited for under none, by its own name or one that it changes with."""
+    """A copy started unconditionally must be waited for unconditionally, by its own name or one that rotates with
+    it."""
     sure = _surely_awaited(body)
     for op in walk(body):
         if isinstance(op, SwapFutures) and sure & set(op.futures):
@@ -122,7 +124,7 @@ def _unconditional(body: Body) -> Iterator[Op]:
 
 
 def _check_places(body: Body) -> None:
-    """Between two copies to one place, one behind the other, stands a wait for whatever."""
+    """Between two copies to one place there must be some wait."""
     under_way: list[Copy] = []
     for op in body:
         if isinstance(op, Copy) and op.dst.base.space is Space.SHARED:
@@ -158,7 +160,7 @@ def _variables(view: View) -> set[Var]:
 # ---- the last iterations of loops -------------------------------------------------------------------------------
 
 
-# The copies that each name may stand for and that nothing has waited for yet.
+# The copies that each name may refer to and that have not been waited for.
 Started = dict[str, tuple[Copy, ...]]
 
 
@@ -172,7 +174,7 @@ def _awaited(op: Op) -> tuple[str, ...]:
 
 
 def _follow(body: Body, started: Started, certain: bool) -> None:
-    """``body`` once, changing ``started``; ``certain``: it runs whenever what is around it does."""
+    """``body`` once, changing ``started``; ``certain``: it runs whenever the enclosing operations do."""
     for op in body:
         for name in _awaited(op):
             started.pop(name, None)
@@ -192,7 +194,8 @@ def _follow(body: Body, started: Started, certain: bool) -> None:
 
 
 def _check_loop(loop: For | While, started: Started, certain: bool) -> None:
-    """Turns until every name of a rotation has stood for every copy, and what any of them may leave."""
+    """Iterates until every name of a rotation has referred to every copy; collects the copies that may be pending
+    then."""
     swaps = [op for op in walk(loop.body) if isinstance(op, SwapFutures)]
     left: Started = {}
     for _ in range(1 + max((len(s.futures) for s in swaps), default=1)):
@@ -204,7 +207,7 @@ def _check_loop(loop: For | While, started: Started, certain: bool) -> None:
 
 
 def _starts(op: Op) -> TypeGuard[Copy]:
-    """Whether ``op`` is a copy whose future tells when its data is there; stores end with their kernel."""
+    """Whether ``op`` is a copy whose completion its future signals; stores end with their kernel."""
     if not isinstance(op, Copy) or not op.asynchronous or op.event is not None or op.future is None:
         return False
     return op.dst.base.space is not Space.GLOBAL

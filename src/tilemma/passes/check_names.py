@@ -1,4 +1,4 @@
-"""Names of dimensions against the layout contract: what a multiply contracts has one name."""
+"""Checks names of dimensions against the layout contract: both contracted axes must have one name."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ Shape = tuple[int, int]
 
 
 def _contracted(contract: Contract, a: Axes, b: Axes) -> tuple[Origin, Origin] | None:
-    """The origins of the axes that ``contract`` contracts, where both are known."""
+    """The origins of the contracted axes, if both are known."""
     x, y = a[0 if contract.a_transposed else 1], b[0 if contract.b_transposed else 1]
     return None if x is None or y is None else (x, y)
 
@@ -107,13 +107,13 @@ class _Origins:
         self.multiplies: list[Mma] = []
         self.loads: dict[str, list[View]] = {}
         self.copies: dict[str, list[Copy]] = {}
-        # Buffers that something else than a copy writes.
+        # Buffers that operations other than copies write.
         self.computed: set[str] = set()
         rotations: list[SwapFutures] = []
         for op in walk(kernel.body):
             match op:
                 case Mma():
-                    # The stored half of a sparse A has a dimension of its own.
+                    # The stored half of a sparse A has a separate dimension.
                     if op.meta is None:
                         self.multiplies.append(op)
                 case Load():
@@ -162,7 +162,7 @@ class _Origins:
         return self._dimension(view.base, view.axes[axis].dim, seen)
 
     def _dimension(self, buffer: Buffer, dim: int, seen: frozenset[tuple[str, int]]) -> Origin | None:
-        """Where the elements of ``buffer`` along ``dim`` come from."""
+        """The origin of the elements of ``buffer`` along ``dim``."""
         if buffer.name in self.parameters:
             extent = buffer.shape[dim]
             # A dimension without a name is called after its parameter.
@@ -174,7 +174,7 @@ class _Origins:
         return _common([self._source(c, dim, around) for c in self.copies.get(buffer.name, ())])
 
     def _source(self, copy: Copy, dim: int, seen: frozenset[tuple[str, int]]) -> Origin | None:
-        """What ``copy`` brings along dimension ``dim`` of its destination."""
+        """The source dimension that ``copy`` maps to dimension ``dim`` of its destination."""
         if copy.dst.reshape is not None:
             return None
         order = copy.transpose if copy.transpose is not None else range(len(copy.src.axes))
@@ -186,6 +186,6 @@ class _Origins:
 
 
 def _common(found: list[Origin | None]) -> Origin | None:
-    """The one dimension that all of ``found`` are; None where they differ or one is not known."""
+    """The common dimension of all of ``found``; None if they differ or one is unknown."""
     names = {None if o is None else o.name for o in found}
     return found[0] if len(names) == 1 else None

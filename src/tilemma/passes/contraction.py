@@ -1,4 +1,4 @@
-"""The operands of a contraction: where a fragment comes from, and what M, N and K are."""
+"""The operands of a contraction: the sources of its fragments, and its M, N and K."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilemma.records import record
 
 
 def matrix(view: View) -> View:
-    """``view`` without its axes of extent 1 where it has more than two."""
+    """``view`` without its axes of extent 1 if it has more than two axes."""
     if len(view.axes) <= 2:
         return view
     keep = [a for a in view.axes if value_of(a.extent) != 1]
@@ -57,7 +57,7 @@ class Stored:
 
 
 def stored(view: View, transposed: bool) -> Stored | None:
-    """``view`` as an operand, its K axis first when ``transposed``; None for extents that are not known."""
+    """``view`` as an operand, its K axis first when ``transposed``; None for extents that are not constants."""
     v = matrix(view)
     shape = v.static_shape
     if shape is None or len(shape) != 2:
@@ -76,7 +76,7 @@ def major_of(view: View, k_axis: int) -> Major | None:
 
 
 class Fragments:
-    """What the operations of a body do with each fragment."""
+    """The uses of each fragment by the operations of a body."""
 
     def __init__(self, body: Body) -> None:
         self.declared: dict[str, DeclareFragment] = {}
@@ -113,7 +113,7 @@ class Fragments:
 
 
 def fragment_uses(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
-    """(what for, fragment) for each fragment that ``op`` itself names, or whose elements it reads."""
+    """(use, fragment) for each fragment that ``op`` itself names, or whose elements it reads."""
     elements = [x for x in element_reads(op) if isinstance(x, FragmentElement)]
     read = dict.fromkeys([FragmentRef(x.fragment, x.index) for x in elements])
     return (*_named(op), *[("read", ref) for ref in read])
@@ -157,5 +157,5 @@ def divisor(e: Expr) -> int:
 
 
 def divides(n: int, e: Expr) -> bool:
-    """Whether ``n`` is known to divide ``e``."""
+    """Whether the constant ``n`` divides ``e`` for all launches."""
     return divisor(e) % n == 0

@@ -1,4 +1,4 @@
-"""What a pass decided, for `explain`."""
+"""The decisions of passes, for `explain`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tilemma.records import record
 
 @record
 class Decision:
-    """One decision: which pass took it, about what, in a sentence, and as JSON-ready data.
+    """One decision: the pass, its subject, a sentence, and JSON-ready data.
 
-    ``warning``: something that the user should look at although the program is right.
+    ``warning``: a correct program whose behaviour may surprise the user.
     """
 
     pass_name: str

@@ -1,4 +1,4 @@
-"""Copies that also rearrange: transposing, padding and dropping unit dimensions, said with views alone."""
+"""Expands copies that transpose, pad or drop unit dimensions into copies between views."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ExpandCopies:
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises NotBuilt for padding into extents that are not known."""
+        """Raises NotBuilt for padding into extents that are not constants."""
         names = _Names(kernel)
         dependence = Dependence(kernel.body)
         expanded: dict[int, tuple[Op, ...]] = {}

@@ -1,4 +1,4 @@
-"""Levels: who each `parallel` is, and that they nest and fit."""
+"""Infers the level of each `parallel`, and checks that levels nest and fit."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LevelOverflow(CompileError):
 
 
 def in_blocks(kernel: Kernel) -> Body:
-    """The body of ``kernel`` with a block around each group or thread level that stands in none."""
+    """The body of ``kernel`` with a block around each group or thread level outside any block."""
     taken = {i.name for op in walk(kernel.body) if isinstance(op, Parallel) for i in op.indices}
 
     def wrapped(op: Op) -> Op:
@@ -86,7 +86,7 @@ def described(p: Parallel) -> str:
 class InferLevels:
     """Fills `Parallel.level`: the outermost is the block, the innermost the threads, one between them the warps.
 
-    Checks that levels nest, that counts below the block are known, and that a block's threads fit.
+    Checks that levels nest, that counts below the block are constants, and that a block's threads fit.
     """
 
     max_threads: int = 1024

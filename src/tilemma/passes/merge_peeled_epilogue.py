@@ -1,7 +1,7 @@
-"""The last multiplies of a pipelined loop as one more of its iterations.
+"""Merge a peeled epilogue: the last multiplies of a pipelined loop become one more iteration of it.
 
-A loop that copies the next tile while it multiplies this one leaves the last tile for after it, which is written
-as the loop's body without the copies. One more iteration does the same, with half the code::
+A loop that copies the next tile while it multiplies the current one leaves the last tile to an epilogue, which
+repeats the loop's body without the copies.  One more iteration does the same, with half the code::
 
     for k in a..b:                          for k in a..max(a, b) + 1:
         copy .. tile k .. => s                  copy .. tile k .. => s
@@ -9,7 +9,7 @@ as the loop's body without the copies. One more iteration does the same, with ha
         rotate t, s                             rotate t, s
     wait t; multiply t                      wait t
 
-Tile b lies outside its array: nothing of it is read, and nobody reads the zeros.
+Tile b lies outside its array: it is filled with zeros without a read, and the zeros are never read.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tilemma.ir.walk import map_expressions, rewrite, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 
-# What a tail may consist of: neither memory that lasts nor the way through the program changes.
+# The operations of an epilogue: they change neither memory that outlives it nor control flow.
 _MULTIPLIES = (WaitFuture, Parallel, For, DeclareFragment, Load, Mma)
 
 
 @record(slots=False)
 class MergePeeledEpilogue:
-    """Gives loops that copy ahead one more iteration in place of the same multiplies behind them."""
+    """Adds an iteration to loops that copy ahead, in place of the same multiplies after them."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         def settle(body: Body) -> Body:
@@ -69,7 +69,8 @@ class MergePeeledEpilogue:
 
 @record
 class _Iteration:
-    """A iteration: ``copies`` into buffers of its own or of the body around it, ``multiplies``, ``rotations``."""
+    """An iteration: ``copies`` into its own buffers or those of the enclosing body, ``multiplies``,
+    ``rotations``."""
 
     copies: tuple[Copy, ...]
     multiplies: Body
@@ -91,7 +92,8 @@ def _iteration(loop: For) -> _Iteration | None:
 
 
 def _continues(loop: For, iteration: _Iteration, before: Sequence[Op], after: Sequence[Op]) -> bool:
-    """Whether what follows ``loop`` is another of its iterations, and nothing notices that iteration's copies."""
+    """Whether ``after`` begins with another iteration of ``loop`` without its copies, whose data is then never
+    read."""
     count = len(iteration.multiplies)
     tail, rest = tuple(after[:count]), tuple(after[count:])
     if value_of(loop.step) != 1 or not iteration.copies or _plain(iteration.multiplies) != _plain(tail):
@@ -105,7 +107,7 @@ def _continues(loop: For, iteration: _Iteration, before: Sequence[Op], after: Se
     awaited = {f for x in tail if isinstance(x, WaitFuture) for f in x.futures}
     if not set(futures.values()) <= awaited:
         return False
-    # The buffers end with the body that the loop stands in, and what comes after it there is about others.
+    # The buffers end with the body that contains the loop; the operations after it there use other buffers.
     declared = {x.buffer.name for x in (*before, *loop.body) if isinstance(x, Alloc)}
     used = {v.base.name for x in walk((*iteration.copies, *iteration.multiplies)) for v in touched(x)}
     shared = {v.base.name for x in walk(loop.body) for v in touched(x) if v.base.space is not Space.GLOBAL}
@@ -115,9 +117,10 @@ def _continues(loop: For, iteration: _Iteration, before: Sequence[Op], after: Se
 
 
 def _ends_with(loop: For, copy: Copy) -> bool:
-    """Whether a plain copy in flight to one place, whose tiles lie outside its array from the end of ``loop`` on.
+    """Whether ``c`` is a plain asynchronous copy to one place, whose tiles lie outside its array after the end of
+    ``loop``.
 
-    Where they lie is not read from memory: what a table says of tile b may lie outside the table.
+    Their position is not read from memory: the position of tile b in a table may lie outside the table.
     """
     if copy.engine != "dma" or copy.future is None or copy.event is not None or copy.after or copy.pad:
         return False
@@ -151,7 +154,7 @@ def _longer(loop: For) -> For:
 
 
 def _plain(body: Body) -> Body:
-    """``body`` with its own indices and fragments numbered, so that only what it does matters."""
+    """``body`` with its own indices and fragments renumbered, for comparison."""
     indices, fragments = dict[str, Index](), dict[str, str]()
     for op in walk(body):
         for i in op.indices if isinstance(op, Parallel) else (op.index,) if isinstance(op, For) else ():

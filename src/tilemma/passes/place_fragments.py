@@ -1,4 +1,4 @@
-"""Register tiles: what each is for, its type, and which instances hold it."""
+"""Register tiles: the role of each (A, B, C), its type, and the instances that hold it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Home:
 
 
 def home_of(site: Site) -> Home | None:
-    """Who runs a collective statement at ``site``; None outside every group."""
+    """The threads that execute a collective statement at ``site``; None outside every group."""
     group = site.group
     if group is None:
         return None
@@ -252,7 +252,7 @@ def _check_lanes(site: Site, ref: FragmentRef, dependence: Dependence) -> None:
 
 
 def _worked(op: Op) -> Iterable[Op]:
-    """``op`` and, for element work, what it does for each element."""
+    """``op`` and, for element work, its operations for each element."""
     return walk((op,)) if isinstance(op, Apply) else (op,)
 
 

@@ -1,4 +1,4 @@
-"""Buffers whose names rotate: what `swap` exchanges, and which buffers are interchangeable for it."""
+"""Buffers whose names rotate: the operands of `swap`, and the buffers that a name may refer to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rotations:
         copies: dict[str, Copy] = {}
         for op in walk(body):
             if isinstance(op, Copy) and op.future is None:
-                # A synchronous copy goes by its buffer's name.
+                # A synchronous copy is identified by its buffer's name.
                 copies.setdefault(op.dst.base.name, op)
             elif isinstance(op, Copy) and op.future is not None:
                 first = copies.setdefault(op.future, op)
@@ -42,7 +42,7 @@ class Rotations:
         self._check(body)
 
     def buffers(self, op: SwapFutures) -> tuple[str, ...]:
-        """The buffers behind the names that ``op`` rotates, in its order; SwapRefused for what has none."""
+        """The buffers of the names that ``op`` rotates, in its order; SwapRefused for a name without a buffer."""
         found: list[Buffer] = []
         for name in op.futures:
             if name not in self._copies:
@@ -68,7 +68,7 @@ class Rotations:
         return names
 
     def group(self, buffer: str) -> frozenset[str]:
-        """The buffers that ``buffer``'s name may stand for; itself alone where nothing rotates it."""
+        """The buffers that the name of ``buffer`` may refer to; itself alone if it does not rotate."""
         return self._of.get(buffer, frozenset((buffer,)))
 
     def _join(self, names: frozenset[str]) -> None:

@@ -1,4 +1,4 @@
-"""Who executes what: enclosing operations, thread numbering, and what a value depends on.
+"""The threads that execute an operation: enclosing operations, thread numbering, and dependences of values.
 
 Inside a block, instance i of a parallel of level L covers threads [i * L.threads, (i + 1) * L.threads) of the
 instance around it, i counted row-major over the indices.
@@ -53,7 +53,7 @@ class Site:
 
     @property
     def group(self) -> Parallel | None:
-        """The innermost parallel of a group level: who executes a collective statement here."""
+        """The innermost parallel of a group level: its threads execute a collective statement here together."""
         return next((p for p in reversed(self.parallels) if kind(p) == "group"), None)
 
 
@@ -62,7 +62,7 @@ def kind(p: Parallel) -> str:
 
 
 def sites(body: Body, parents: tuple[Op, ...] = ()) -> Iterator[Site]:
-    """Every operation with what is around it, in program order."""
+    """Every operation with its enclosing operations, in program order."""
     for op in body:
         yield Site(op, parents)
         for _, inner in bodies(op):
@@ -75,7 +75,7 @@ def blocks(kernel: Kernel) -> Iterator[Parallel]:
 
 
 def count(p: Parallel) -> int | None:
-    """The number of instances where it is known when compiled."""
+    """The number of instances, if it is a constant."""
     values = [value_of(i.extent) for i in p.indices]
     return None if any(v is None for v in values) else prod(v for v in values if v is not None)
 
@@ -113,7 +113,8 @@ def names(e: Expr) -> set[str]:
 class Dependence:
     """Which indices each value depends on, variables seen through.
 
-    A variable depends on what it is assigned and on the control around each assignment.  An atomic operation's old
+    A variable depends on its assigned values and on the control flow around each assignment.  An atomic
+    operation's old
     value is one for all threads of the instance that executes it, and another one in each instance; in the body of
     an `Apply` it is another one in each thread (`MEMORY`).
     """
@@ -150,7 +151,7 @@ class Dependence:
         return self.closure(names(e))
 
     def closure(self, found: set[str]) -> set[str]:
-        """``found`` and all that the variables among them depend on."""
+        """``found`` and the dependences of the variables among them."""
         return found.union(*(self._of.get(n, set()) for n in found))
 
 

@@ -1,4 +1,4 @@
-"""Folding: constants, loops of one iteration, code and storage that nothing needs."""
+"""Simplification: constant folding, loops of at most one iteration, dead code and storage."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Simplify:
 
 
 def _without_result(body: Body) -> Callable[[Op], Op | Body]:
-    """Atomics whose old value nothing reads need not hand it to the other threads."""
+    """Atomics whose old value is never read need not return it to the other threads."""
     results = {op.result.name for op in walk(body) if isinstance(op, Atomic) and op.result is not None}
     read = {x.name for op in walk(body) for e in _values(op) for x in parts(e) if isinstance(x, Var)}
     unread = results - read
@@ -96,7 +96,7 @@ def _without_writes(unread: set[str]) -> Callable[[Op], Op | Body]:
 
 
 def _values(op: Op) -> Iterator[Expr]:
-    """The expressions that ``op`` evaluates: what it assigns to is none."""
+    """The expressions that ``op`` evaluates, without its destination."""
     targets = [v for v in (getattr(op, "var", None), getattr(op, "result", None)) if v is not None]
     yield from (e for e in expressions(op) if not any(e is v for v in targets))
 
@@ -107,7 +107,7 @@ def replaced(body: Body, table: dict[str, Expr]) -> Body:
 
 
 class _Folding:
-    """Folds what a body holds with some indices replaced, each expression once."""
+    """Folds a body with some indices replaced, each expression once."""
 
     def __init__(self, table: dict[str, Expr]) -> None:
         self._table = table
@@ -139,7 +139,7 @@ class _Folding:
         return tuple(out)
 
     def _inside(self, op: Op) -> Op:
-        """``op`` with its bodies folded; an index whose bounds have changed is another one there."""
+        """``op`` with its bodies folded; an index whose bounds have changed is replaced by a new one."""
         if not isinstance(op, (For, Parallel, Apply)):
             return with_bodies(op, self.body)
         old = (op.index,) if isinstance(op, For) else op.indices

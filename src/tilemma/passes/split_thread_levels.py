@@ -1,4 +1,4 @@
-"""Thread levels that hold roles: what a group executes together leaves the `: thread` level.
+"""Splits thread levels that hold roles: operations of a whole group leave the `: thread` level.
 
 ``parallel wg by 3 : group-4, t by 128 : thread`` is the usual way to write warp specialization in Croqtile.  Its
 body mixes statements of one lane (element stores, scalars that depend on `t`) with roles, waits, copies and
@@ -10,7 +10,7 @@ multiplies.  This pass moves the latter to the level around, where later passes 
 * A role that picks several lanes is executed by the warps that hold them.  Statements of single lanes in it keep
   the lanes' condition.
 
-What stays is split into several `: thread` levels with the same lanes.
+The remaining operations are split into several `: thread` levels with the same lanes.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from tilemma.passes.index_values import Ints, evaluate
 from tilemma.passes.scope import WARP, Dependence, control, count, kind, names
 from tilemma.records import record
 
-# What one lane executes by itself.
+# Operations that one lane executes by itself.
 _LANE = (Assert, Assign, Atomic, Break, Continue, Declare, Print, SetElement)
 _CONTROL = (For, If, InThreads, While)
-# What needs all lanes of a warp or warpgroup: their instructions are warp-wide (PTX ISA, mma, wgmma, ldmatrix).
+# Operations that need all lanes of a warp or warpgroup: warp-wide instructions (PTX ISA, mma, wgmma, ldmatrix).
 _WHOLE_WARP = (Apply, Fill, Load, Mma, ScaleMma, Store)
 
 
@@ -74,9 +74,9 @@ class RoleOfLanes(CompileError):
 
 @record(slots=False)
 class SplitThreadLevels:
-    """Moves roles, and what a group executes together beside them, out of `: thread` levels.
+    """Moves roles, and the group operations beside them, out of `: thread` levels.
 
-    A level without roles, and one whose statements cannot be told apart when compiled, stays as it is.
+    A level without roles, and one whose statements cannot be classified at compile time, is unchanged.
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
@@ -126,7 +126,7 @@ class _Splitter:
         return tuple(out)
 
     def level(self, op: Parallel, around: tuple[Parallel, ...]) -> Body:
-        """``op`` split, or as it is where its statements cannot be told apart."""
+        """``op`` split, or unchanged if its statements cannot be classified."""
         try:
             if around:
                 found = Lanes(op, around, self, lambda names: False).split()
@@ -356,7 +356,7 @@ class Lanes:
         return Picked(lanes, _all_of([substitute(p, table) for p in parts]), _all_of(own))
 
     def check_role(self, op: InThreads | If, picked: Picked) -> None:
-        """Raises RoleOfLanes where a part of a warp is to execute what needs a whole one."""
+        """Raises RoleOfLanes if a part of a warp would execute an operation of the whole warp."""
         if len(picked.lanes) == WARP * len({lane // WARP for lane in picked.lanes}):
             return
         for x in walk((op,)):

@@ -1,4 +1,4 @@
-"""What the language has and the compiler does not build yet: refused by name, never compiled wrongly."""
+"""Constructs of the language that the compiler does not implement yet: refused by name."""
 
 from __future__ import annotations
 

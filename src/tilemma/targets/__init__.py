@@ -1,4 +1,4 @@
-"""What runs a kernel: built-in targets stand in folders of this package, others are registered by their makers."""
+"""The targets that run kernels: built-in ones in the folders of this package, others registered from outside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from tilemma.errors import LaunchError, described
 from tilemma.ir.tile import Kernel
 
-# The names that `Kernel.on` knows by itself.
+# The built-in names of `Kernel.on`.
 BUILT_IN = ("auto", "cpu", "machine", "cuda")
 
 
@@ -48,7 +48,7 @@ _registered: dict[str, Target] = {}
 def register(name: str, target: Target) -> None:
     """Make `kernel.on(name)` run kernels on ``target``; a later registration of a name replaces an earlier one.
 
-    Raises BadTarget for the name of a built-in target, and for what has no method ``run``.
+    Raises BadTarget for the name of a built-in target, and for an object without a method ``run``.
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise BadTarget(what=f"the name {described(name)}", fix_text="use a name made of letters, digits and `_`")

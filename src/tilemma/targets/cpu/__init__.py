@@ -31,7 +31,7 @@ def execute(
 
     ``arrays``: by parameter name (and the buffer of ``kernel.returns``), of the parameters' NumPy types and
     shapes, any strides.  ``scalars`` and ``dims``: by name.  ``seed`` picks one of the orders in which
-    instances and asynchronous copies may proceed.  ``out`` takes what the kernel prints.
+    instances and asynchronous copies may proceed.  ``out`` receives the output of the kernel.
     ``perturbation`` changes every value that a target may compute with another rounding.
 
     Raises a subclass of `ProgramFault` where the program has no defined result, `ArgumentMisfit` for arrays

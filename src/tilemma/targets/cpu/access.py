@@ -28,7 +28,8 @@ from tilemma.targets.cpu.values import Value, from_element
 
 
 class Place(NamedTuple):
-    """A region found: the storage, the array it indexes (reshaped if need be), and what is inside of it."""
+    """A located region: the storage, the array it indexes (reshaped if need be), and the part inside its
+    bounds."""
 
     storage: Storage
     array: Array
@@ -188,7 +189,7 @@ class Access:
             self.mark(p, p.storage.mark)
 
     def mark(self, p: Place, how: Callable[[Region], None]) -> None:
-        """Tell the storage about the region, in its own shape."""
+        """Call the storage's update for the region, in the storage's own shape."""
         if p.array is p.storage.data:
             how(p.region)
             return
@@ -201,7 +202,7 @@ class Access:
         return p.shape if self.permute is None else tuple(p.shape[i] for i in self.permute)
 
     def _beside(self, p: Place) -> bool:
-        """Whether a fixed dimension lies outside, so that nothing of the tile exists."""
+        """Whether a fixed dimension lies outside, so that the whole tile lies outside."""
         return any(
             d.extent is None and isinstance(r, slice)
             for d, r in zip(self.dimensions, p.region[-len(self.dimensions) :], strict=True)

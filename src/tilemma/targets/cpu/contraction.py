@@ -39,7 +39,7 @@ Find = Callable[[Frame], tuple[Registers, tuple[int, ...]]]
 
 
 def accumulator_types(c: Compiler) -> dict[str, DType]:
-    """The type of each accumulator: declared, given by a fill, or inferred from what is multiplied into it."""
+    """The type of each accumulator: declared, given by a fill, or inferred from the operands."""
     ops = list(walk.walk(c.kernel.body))
     loaded = {x.fragment.name: x.src.dtype for x in ops if isinstance(x, Load)}
     declared = {x.name: x.dtype for x in ops if isinstance(x, DeclareFragment) and x.dtype is not None}
@@ -222,7 +222,7 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
 
 
 def _spread(c: Compiler, meta: FragmentRef, contract: Contract) -> Callable[[Frame, Array, DType], Array]:
-    """The column of the whole A [M, K] that each element of its stored half [M, K/2] stands in, from ``meta``."""
+    """The column in the whole A [M, K] of each element of its stored half [M, K/2], from ``meta``."""
     where, name = find(c, meta), meta.name
 
     def spread(f: Frame, values: Array, t: DType) -> Array:
@@ -284,7 +284,7 @@ def scale_mma(c: Compiler, op: ScaleMma, scope: Scope) -> Step:
 
 
 def settled(tile: Tile, shape: tuple[int, ...]) -> Array:
-    """The values of an accumulator, what no retroactive scaling has touched included."""
+    """The values of an accumulator, including the part that retroactive scaling has not reached."""
     values = tile.values(shape)
     return values if tile.hidden is None else accumulate(values.copy(), tile.hidden, tile.dtype)
 

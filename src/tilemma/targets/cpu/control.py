@@ -1,6 +1,6 @@
 """Control statements: bodies, levels, loops, branches, roles.
 
-Each comes in two forms: a plain function where nothing inside can wait, a coroutine otherwise.
+Each has two forms: a plain function if nothing inside can wait, a coroutine otherwise.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def clusters(c: Compiler, op: Parallel, scope: Scope) -> Step:
 
 
 def blocks(c: Compiler, op: Parallel, scope: Scope) -> Step:
-    """Blocks one after the other: nothing but a cluster lets one see another."""
+    """Run the blocks one after the other; only blocks of a cluster can communicate."""
     indices = [c.slot("scalar", i.name) for i in op.indices]
     names = [i.name for i in op.indices]
     each = combinations(c, op)
@@ -152,7 +152,7 @@ ALL_THREADS = (0, 1 << 20)
 
 
 def groups(c: Compiler, op: Parallel, scope: Scope, level: Level) -> Step:
-    """Instances of a group level: at the same time where one can wait for another, else in order."""
+    """Instances of a group level: concurrent if one can wait for another, else in order."""
     indices = [c.slot("scalar", i.name) for i in op.indices]
     names = [i.name for i in op.indices]
     each, threads = combinations(c, op), level.threads
@@ -208,7 +208,7 @@ def groups(c: Compiler, op: Parallel, scope: Scope, level: Level) -> Step:
 def outer_state(
     c: Compiler, op: Parallel
 ) -> tuple[Callable[[Frame, Frame], None], Callable[[Frame, list[Frame]], None]]:
-    """How values of the enclosing scope that the body changes reach the instances, and come back from them.
+    """Copies variables of the enclosing scope that the body changes to the instances, and back from them.
 
     Where the instances leave different values in a variable, and in a local buffer, each has its own; an equal
     `Parallel` later finds it as it was left.

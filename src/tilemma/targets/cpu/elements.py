@@ -44,7 +44,7 @@ def alloc(c: Compiler, op: Alloc, scope: Scope) -> Step:
         instance: Instance = f[INSTANCE]
         block = instance.block
         if rotates and b.name in block.fresh:
-            # Declared in a loop that rotates it: the name stands for what the rotation gave it.
+            # Declared in a loop that rotates it: the name refers to the rotated buffer.
             f[slot].forget()
             return
         if b.space is Space.GLOBAL and isinstance(f[slot], Storage) and not f[slot].tracked:

@@ -221,7 +221,7 @@ class _Simulator:
     def run(self, shape: Mapping[str, int]) -> bool:
         """Run the events with ``shape``; return whether a loop with variable bounds took too few iterations.
 
-        Raises what the reference executor does, and _TooLong.
+        Raises the errors of the reference executor, and _TooLong.
         """
         block = Block({}, 0)
         f = self.frame(shape)

@@ -92,7 +92,7 @@ class ElementReader(Protocol):
 
 
 class Expressions:
-    """Compiles expressions; ``reader`` knows how elements are read."""
+    """Compiles expressions; ``reader`` reads elements."""
 
     def __init__(self, names: Names, reader: ElementReader, perturbation: Perturbation | None = None) -> None:
         self.names = names
@@ -206,7 +206,7 @@ class Expressions:
 
 def merged(mask: Any, new: Value, old: Value, t: DType) -> Value:
     """``new`` in the lanes of ``mask``, ``old`` in the others, as an array of ``t``'s carrier."""
-    # A Python integer of 64 bits without sign has no NumPy type of its own choosing.
+    # NumPy would choose no type of its own for a Python integer that needs 64 bits without sign.
     kind = carrier(t)
     both: Any = np.where(mask, np.asarray(new, dtype=kind), np.asarray(old, dtype=kind))
     return both

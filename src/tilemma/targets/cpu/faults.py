@@ -70,7 +70,7 @@ class SlotOutside(ProgramFault):
 
 
 def within(name: str, slot: int, slots: int) -> int:
-    """``slot``, which has to be one of the ``slots`` of what is called ``name``."""
+    """``slot``, which must be one of the ``slots`` of the operand ``name``."""
     if not 0 <= slot < slots:
         raise SlotOutside(name=name, slot=slot, slots=slots, last=slots - 1)
     return slot

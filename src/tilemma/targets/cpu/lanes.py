@@ -268,7 +268,7 @@ def mentioned(c: Compiler, op: Op) -> list[tuple[str, int]]:
 
 
 def lane_dependence(f: Frame, names: list[tuple[str, int]]) -> str | None:
-    """Through what the statement depends on the lane; None when it does not."""
+    """The cause of the statement's dependence on the lane; None if it does not depend on it."""
     if f[MASK] is not None and not f[MASK].all():
         return "the control around it"
     for name, slot in names:
@@ -314,7 +314,7 @@ def lane_storage(s: Storage, lane: int) -> Storage:
 def lane_frame(f: Frame, lane: int) -> Frame:
     """The frame as one lane sees it.
 
-    What has a value for each lane of a `: thread` level around an `apply` is left: the `apply` does not read it.
+    Values per lane of a `: thread` level around an `apply` are left out: the `apply` does not read them.
     """
     lanes: int = f[INSTANCE].lanes
     g = f.copy()
@@ -329,7 +329,7 @@ def lane_frame(f: Frame, lane: int) -> Frame:
 
 
 def each_lane(c: Compiler, op: Op, scope: Scope, step: Step) -> Step:
-    """``step`` once where it does not depend on the lane, else once for each active lane."""
+    """``step`` once if it does not depend on the lane, else once for each active lane."""
     names = mentioned(c, op)
     if isinstance(op, Copy):
         for view in (op.src, op.dst):

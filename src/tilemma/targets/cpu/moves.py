@@ -28,7 +28,7 @@ def copy(c: Compiler, op: Copy, scope: Scope) -> Step:
         raise CopyMisfit(op.span, source=f"{op.src.dtype} elements", target=f"{op.dst.dtype} elements")
     transform, kept = _transform(c, op), _kept(op)
     after = [c.slot("future", n) for n in op.after]
-    # Loads and stores are synchronous, whatever the program allowed: nothing waits for them once that is decided.
+    # Loads and stores are executed synchronously, even if the program allows otherwise.
     at_once = op.plan is not None and op.plan.engine == "ldst" and op.event is None
     if not at_once and (op.asynchronous or op.event is not None or op.future is not None):
         return _asynchronous(c, op, src, dst, transform, after)
@@ -94,7 +94,8 @@ def fitted(
 
 
 def _kept(op: Copy) -> Kept:
-    """The axes of both sides that count, where those of extent 1, which do not, stand at different places."""
+    """The axes of both sides without those of extent 1, which do not count, if these are at different
+    positions."""
     if not op.rearranges:
         return None
     sides = op.arriving, op.dst.shape

@@ -22,9 +22,9 @@ Threads = tuple[int, int]  # first thread of the block, and how many
 
 
 class Tile:
-    """``data`` holds values (carriers); None: ``fill`` everywhere, of a shape that its first use tells.
+    """``data`` holds values (carriers); None: ``fill`` everywhere, of a shape that the first use determines.
 
-    ``hidden``: what was accumulated since the last retroactive scaling.
+    ``hidden``: the sum accumulated since the last retroactive scaling.
     """
 
     __slots__ = ("data", "dtype", "fill", "hidden", "pending")
@@ -35,7 +35,7 @@ class Tile:
         self.pending: str | None = None
 
     def values(self, shape: tuple[int, ...]) -> Array:
-        """The elements, as ``shape`` when only a fill is known."""
+        """The elements, of ``shape`` if only a fill is known."""
         if self.data is None:
             return np.full(shape, self.fill, carrier(self.dtype))
         return self.data
@@ -104,7 +104,7 @@ class Registers:
         return tile
 
     def readable(self, index: tuple[int, ...], threads: Threads) -> Tile:
-        """As `read`, for those who look at the values: no multiply may be under way."""
+        """As `read`, for uses of the values: no multiply may be in flight."""
         tile = self.read(index, threads)
         if tile.pending is not None:
             raise UnwaitedMultiply(fragment=self.name, future=written(tile.pending))
@@ -112,7 +112,7 @@ class Registers:
 
 
 def operand(values: Array, t: DType) -> Array:
-    """What the multiplier sees of an operand's values."""
+    """The values that the multiplier reads from an operand."""
     if t.is_float:
         return read_tf32(values) if t.name == "tf32" else values
     # Products and sums of 8-bit integers are exact in float64 up to K = 2**37; wide ones wrap.

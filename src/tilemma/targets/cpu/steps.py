@@ -18,7 +18,7 @@ from tilemma.targets.cpu.expressions import INSTANCE, Evaluate, Expressions, Fra
 from tilemma.targets.cpu.perturbation import Perturbation
 from tilemma.targets.cpu.tasks import Coroutine, Rendezvous
 
-BREAK, CONTINUE = "break", "continue"  # what a statement returns to leave the loop, or this iteration of it
+BREAK, CONTINUE = "break", "continue"  # results of a statement that leaves the loop, or its current iteration
 
 
 class Step(NamedTuple):
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 @record(slots=False)
 class Scope:
-    """Where a statement stands.
+    """The position of a statement in the program.
 
     ``lanes``: many lanes execute it as one (a `: thread` level, or `Apply`).  ``siblings``: the innermost
     `Parallel` of which several instances run at the same time, ``around`` all of them, outermost first, and
@@ -103,7 +103,7 @@ def reads_of(op: Op) -> set[str]:
 
 
 def target(op: Copy | Store | SetElement) -> View:
-    """What ``op`` writes."""
+    """The buffers that ``op`` writes."""
     return op.view if isinstance(op, SetElement) else op.dst
 
 

@@ -1,7 +1,7 @@
 """Buffers of the reference executor, and regions of them.
 
 Shared and local storage remembers which elements have been written: reading any other is an error, and so is
-reading or writing what an asynchronous copy under way will overwrite (`Storage.in_flight`).
+reading or writing the destination of an asynchronous copy in flight (`Storage.in_flight`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tilemma.targets.cpu.faults import InFlightRead, InFlightWrite, UnwrittenRea
 
 Region = tuple[
     Any, ...
-]  # what indexes Storage.data: integers and slices, lanes and slot first where there are any
+]  # the index into Storage.data: integers and slices, lanes and slot first where there are any
 
 
 class Storage:
     """The elements of a buffer: ``data`` is [copies, *shape], after [lanes] where each lane has its own.
 
-    ``tracked`` storage knows what has been written; arrays given by the caller are all written.
+    ``tracked`` storage records which elements have been written; arrays given by the caller are all written.
     """
 
     __slots__ = (
@@ -44,12 +44,12 @@ class Storage:
     ) -> None:
         self.name, self.dtype, self.space, self.data = name, dtype, space, data
         self.copies, self.lanes, self.tracked = copies, lanes, tracked
-        self.complete = not tracked  # every element written: no need to look at ``written``
+        self.complete = not tracked  # every element written: ``written`` need not be tested
         self.written: Array | None = None
-        self.flying = 0  # asynchronous copies under way into it, and what they will overwrite:
+        self.flying = 0  # asynchronous copies in flight into it, and the elements that they will overwrite:
         self.under_way: Array | None = None
         self.diverged = False  # inner instances left different values in their own copies:
-        self.round: object = None  # in which siblings write at the same time, and what they have written in it
+        self.round: object = None  # identifies concurrent writes by siblings; with the elements written so far
         self.written_in_round: Array | None = None
         self.comparing = False
         self.children: dict[tuple[int, int], Storage] = {}
@@ -125,7 +125,7 @@ class Storage:
             raise kind(space=self.space.value, buffer=self.name, where=_where(np.asarray(missing), region))
 
     def write_concurrently(self, round: object, write: Callable[[], Any]) -> None:
-        """``write`` by one of the siblings that write at the same time: what overlaps has to be equal."""
+        """``write`` by one of the siblings that write concurrently: overlapping elements must be equal."""
         if self.round is not round:
             self.round, self.written_in_round = round, np.zeros(self.data.shape, bool)
         self.comparing = True

@@ -80,14 +80,14 @@ def sites(body: Body, path: Path = ()) -> Iterator[tuple[Path, Op]]:
 
 @record(slots=False)
 class Otherwise:
-    """Stands in a path for the second branch of an `If`."""
+    """The path element of the second branch of an `If`."""
 
     branch: If
 
 
 @record(slots=False)
 class Admitted:
-    """The instances of the innermost level that reach a place: the first thread of each, and how many it has."""
+    """The instances of the innermost level that reach a statement: the first thread of each, and their number."""
 
     first: list[int]
     each: int
@@ -177,7 +177,7 @@ def _role_path(path: Path) -> Path | None:
 
 @record(slots=False)
 class TriggerPlace:
-    """A trigger as the program has it: who reaches it, and who plays its role."""
+    """A trigger of the program: the threads that reach it, and its role."""
 
     op: TriggerEvent
     reached: Callable[[Frame], Admitted]
@@ -209,7 +209,8 @@ def declare_event(c: Compiler, op: DeclareEvent, scope: Scope) -> Step:
             except Disagreement as e:
                 counts = " and ".join(map(str, sorted((e.here, e.there))))
                 raise EventCount(op.span, event=event.name, counts=counts) from None
-        # Triggers that nobody is admitted to complete nothing: copies alone do so where the program has none.
+        # Triggers with an empty role complete nothing: copies alone complete generations if the program has no
+        # trigger.
         expected = event.threads or counted or 1
         bound = sum(len(n(f).first) for n in copies)
         ring = Ring(event.name, event.slots, expected if places else 0, bound, event.ready)
@@ -296,7 +297,7 @@ def swap_futures(c: Compiler, op: SwapFutures, scope: Scope) -> Step:
         if isinstance(x, Copy) and x.future in targets:
             targets[x.future].add(x.dst.base.name)
         elif isinstance(x, Copy) and x.future is None and x.dst.base.name in targets:
-            targets[x.dst.base.name].add(x.dst.base.name)  # a synchronous copy goes by its buffer's name
+            targets[x.dst.base.name].add(x.dst.base.name)  # a synchronous copy is identified by its buffer's name
     rings = [handles]
     if all(len(t) == 1 for t in targets.values()):
         buffers = [next(iter(targets[n])) for n in op.futures]
@@ -313,7 +314,8 @@ def swap_futures(c: Compiler, op: SwapFutures, scope: Scope) -> Step:
 
 
 def sync(c: Compiler, op: Sync, scope: Scope) -> Step:
-    """A barrier among siblings; within one instance everybody is in step anyway, and fences order nothing more."""
+    """A barrier among siblings.  Within one instance the threads run in lockstep here, and fences order nothing
+    more."""
     if op.what == "fence" or scope.siblings is None:
         return Step(lambda f: None)
     if op.level is not None and op.level.kind not in ("block", "cluster"):
@@ -356,7 +358,7 @@ def bulk_wait(c: Compiler, op: BulkWait, scope: Scope) -> Step:
 
 
 def nothing(c: Compiler, op: Op, scope: Scope) -> Step:
-    """Decisions that only say how the hardware keeps the promises which the reference keeps by itself."""
+    """Decisions about synchronisation of the hardware, which the reference does not need."""
     return Step(lambda f: None)
 
 

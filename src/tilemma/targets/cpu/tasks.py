@@ -25,7 +25,8 @@ Coroutine = Generator["Wait", None, Any]
 
 
 class Wait:
-    """What a coroutine waits for; ``since``: how many steps of the events its own went before (`Block.clocks`)."""
+    """The condition that a coroutine waits for; ``since``: the number of event steps that preceded it
+    (`Block.clocks`)."""
 
     span: Span | None = None
     since = 0
@@ -37,7 +38,7 @@ class Wait:
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
-        """For the error of who waits in vain."""
+        """A description of the waiting instance, for errors."""
         return {}
 
 
@@ -103,7 +104,7 @@ class Generation(Wait):
 
 @record
 class Arrival:
-    """What a trigger counts: the role it is in, the threads that the role, or all of a credit, arrive with."""
+    """The arrivals of a trigger: its role, the threads of the role, or all threads of a credit."""
 
     role: frozenset[int] | None
     threads: int
@@ -111,7 +112,8 @@ class Arrival:
 
 
 class Ring:
-    """An event at run time: for each slot the generations completed, and how far the current one has come.
+    """The run-time state of an event: for each slot the completed generations, and the progress of the current
+    one.
 
     Triggers count threads, as barriers do.  ``expected`` 0: no trigger in the program, the copies bound to
     the event complete its generations, ``copies`` of them each.
@@ -125,7 +127,7 @@ class Ring:
         self.done = [int(ready)] * n
         self.arrived: list[int | Fraction] = [0] * n
         self.landing = [0] * n
-        self.clocks = [0] * n  # of those who triggered last (`Block.clocks`)
+        self.clocks = [0] * n  # of the last triggering instance (`Block.clocks`)
         self.seen: dict[tuple[Threads, int], int] = {}
         # The triggers by identity, and for each slot how many threads of each role have arrived.
         self.sites: dict[int, Arrival] = {}
@@ -177,7 +179,7 @@ class Ring:
         return Generation(self, slot, number)
 
     def check_left(self, span: Span | None) -> None:
-        """At the end no slot is more than one generation ahead of who has waited most for it."""
+        """At the end no slot may be more than one generation ahead of the instance that has waited for it most."""
         for slot, done in enumerate(self.done):
             seen = max((n for (_, s), n in self.seen.items() if s == slot), default=done)
             if done > seen + 1:
@@ -242,7 +244,7 @@ class Block:
         self.clocks: dict[Threads, int] = {}
 
     def triggers(self, threads: Threads, ring: Ring, slot: int) -> None:
-        """What ``threads`` have gone through stands before what waits for ``slot``."""
+        """Order the progress of ``threads`` before later waits for ``slot``."""
         now = self.clocks[threads] = self.clocks.get(threads, 0) + 1
         ring.clocks[slot] = max(ring.clocks[slot], now)
 
@@ -255,7 +257,7 @@ class Block:
             self.stores.append(transfer)
 
     def joined(self, what: object, threads: Threads) -> Transfer | None:
-        """The copy of ``what`` that another instance has under way, which ``threads`` join; None without one."""
+        """The copy of ``what`` that another instance has in flight, which ``threads`` join; None without one."""
         for transfer in self.transfers:
             if (
                 transfer.what == what
@@ -309,7 +311,8 @@ class Block:
         return True
 
     def finish(self) -> None:
-        """The block ends: what is under way lands, what nobody waited for is refused, and too many triggers."""
+        """End the block: complete transfers in flight, refuse copies that were not waited for, and superfluous
+        triggers."""
         for transfer in self.transfers:
             transfer.complete()
             if transfer.needs_wait and not transfer.waited:
@@ -349,7 +352,7 @@ class Instance:
         self.broken: Any = None
 
     def siblings_at(self, levels: tuple[Parallel, ...]) -> Siblings | None:
-        """The outermost siblings among ``levels`` that this instance belongs to; None where it has none."""
+        """The outermost siblings among ``levels`` that this instance belongs to; None without any."""
         found, instance = None, self
         while True:
             if instance.siblings is not None and any(instance.siblings.op is p for p in levels):
@@ -374,7 +377,7 @@ class Instance:
 
 
 class Task:
-    """A coroutine and what it waits for."""
+    """A coroutine and the condition that it waits for."""
 
     def __init__(self, instance: Instance, run: Coroutine) -> None:
         self.instance, self.run = instance, run
@@ -410,7 +413,7 @@ def _release(block: Block) -> bool:
 
     Those in front of a meeting wait for the others that are still in the part before it (`_still_to_come`).
     """
-    # Whoever waits for instances that it has started is where those are.
+    # An instance that waits for instances that it has started is at their position.
     tasks = [t for t in block.tasks if not isinstance(t.waiting, Join)]
     reaches = {id(r): r for t in tasks if (r := _reach(t)) is not None}
     groups: dict[tuple[int, tuple[int, ...]], list[Task]] = {}
@@ -433,12 +436,12 @@ def _release(block: Block) -> bool:
 
 
 def _reach(task: Task) -> Siblings | None:
-    """Whose rendezvous ``task`` waits for."""
+    """The rendezvous that ``task`` waits for."""
     return (task.waiting.reach or task.instance.siblings) if isinstance(task.waiting, Rendezvous) else None
 
 
 def _still_to_come(waiting: tuple[int, tuple[int, ...]], other: tuple[int, tuple[int, ...]]) -> bool:
-    """Whether ``other`` is inside an `inthreads` (a negative number) behind which all of ``waiting`` meet."""
+    """Whether ``other`` is inside an `inthreads` (a negative number) after which all of ``waiting`` meet."""
     role, inside = waiting[1], other[1]
     deeper = waiting[0] == other[0] and len(inside) > len(role) and inside[: len(role)] == role
     return deeper and inside[len(role)] < 0

@@ -21,7 +21,7 @@ Value = Any  # int, bool, np.float32, np.float64, or an array of them over lanes
 
 
 def read_tf32(x: Array) -> Array:
-    """What tensor cores see of a 32-bit register: its upper 19 bits (PTX ISA, alternate formats)."""
+    """A 32-bit register as tensor cores read it: its upper 19 bits (PTX ISA, alternate formats)."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 

@@ -43,7 +43,7 @@ PREDICATE_LIMIT = 4
 
 
 def print_kernel(kernel: LaneKernel) -> str:
-    """``kernel`` as a module of its own, for the lowest PTX version that has what it uses."""
+    """``kernel`` as a separate module, for the lowest PTX version that has the instructions in it."""
     return print_module((kernel,))
 
 

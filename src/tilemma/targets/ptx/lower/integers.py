@@ -55,7 +55,7 @@ def _divide(lo: Lowering, op: str, t: DType, a: Reg, b: Value, ranges: tuple[Ran
         return found
     if not ranges[1][0] <= 0 <= ranges[1][1]:
         return found
-    # What the instruction gives for a division by 0 is not specified (PTX ISA, div and rem).
+    # The result of a division by 0 is not specified (PTX ISA, div and rem).
     divisor = b if isinstance(b, Reg) else e.pure(f"mov.b{t.bits}", reg, b)
     zero = e.pure(f"setp.eq.s{t.bits}", "pred", divisor, Imm(0), hint="zero")
     return e.pure(f"selp.b{t.bits}", reg, Imm(0), found, zero, hint="q")

@@ -35,7 +35,7 @@ def _fields(lo: Lowering, src: View, row: Linear, chunk: Linear, count: int) -> 
     """``count`` fields of ``row`` from ``chunk`` on, in the low bits of a register."""
     e, per = lo.e, src.dtype.bits // _FIELD
     if per > count:
-        # A part of one element: the lane tells which.
+        # A part of one element: its position depends on the lane.
         element, rest = e.divide(chunk, per, hint="word")
         whole = load_element(lo, src, (row, element))
         shift = e.register(rest * _FIELD, hint="fields_at")

@@ -173,7 +173,7 @@ def _mask(lo: Lowering, op: tile.Copy) -> tuple[Reg | Imm, ...]:
 
 
 def _hint(lo: Lowering, op: tile.Copy) -> tuple[LaneOperand, ...]:
-    """The cache policy that the program asks for."""
+    """The cache policy that the program requests."""
     if op.evict is None:
         return ()
     e = lo.e

@@ -29,7 +29,7 @@ class SwizzleRefused(CompileError):
 
 @record
 class _Reader:
-    """A view that an instruction reads; `rule` says why a swizzle atom does not serve it."""
+    """A view that an instruction reads; `rule` gives the reason why a swizzle atom does not fit it."""
 
     view: View
     method: str

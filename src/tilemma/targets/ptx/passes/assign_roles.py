@@ -81,7 +81,7 @@ class AssignRoles:
         most = target.registers_per_sm // (block.min_blocks or 1) // tree.threads
         entry = min(target.registers_per_thread, most) // _STEP * _STEP
         few = {n: _LEAST if _solo(n.op) else _MOVER for n in light}
-        # setmaxnreg hands out what the block was launched with, not what the SM has besides.
+        # setmaxnreg distributes the registers that the block was launched with, not the remaining ones of the SM.
         left = sum(_size(n) for n in (*heavy, *light)) * entry - sum(_size(n) * k for n, k in few.items())
         many = min(_MOST, left // sum(_size(n) for n in heavy) // _STEP * _STEP)
         if many <= entry or min(few.values()) >= entry:
@@ -133,7 +133,7 @@ def _where(node: Node) -> str:
 
 
 def _one_thread_does(node: Node, tree: Tree) -> bool:
-    """Whether the role needs one thread of each instance only, and leaves nothing behind for the others."""
+    """Whether the role needs one thread of each instance only, and no other thread reads its variables."""
     inside = node.subtree()[1:]
     declared = {n.op.var.name for n in inside if isinstance(n.op, Declare)}
     mine = {id(n) for n in inside}
@@ -150,7 +150,7 @@ def _one_thread_does(node: Node, tree: Tree) -> bool:
             case Assign(var=v) if v.name in declared or not _read_elsewhere(v, node, mine, tree):
                 pass
             case Copy(plan=plan, dst=dst) if again and plan is not None and dst.base.space is not Space.SHARED:
-                # The wait for a store by TMA stands behind the loop, where the group's first thread executes it.
+                # The wait for a store by TMA follows the loop, where the group's first thread executes it.
                 return False
             case TriggerEvent(event=ref) if ref.event.name in by_one:
                 pass
@@ -164,7 +164,7 @@ def _one_thread_does(node: Node, tree: Tree) -> bool:
 
 
 def _same_for_all(branch: Node, role: Node) -> bool:
-    """Whether one group plays the role, or all that do take each branch together, in step with each other."""
+    """Whether one group executes the role, or all groups of the role take each branch together, in lockstep."""
     around = role.inner[0]
     part = around.partition(len(around.chain))
     one = len(distinct(part[part >= 0])[0]) == 1

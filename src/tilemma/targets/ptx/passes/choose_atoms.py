@@ -425,7 +425,7 @@ def _load_plan(load: Load, plan: FragmentPlan, transposed: bool) -> LoadPlan:
 
 
 def _named_operands(works: list[_Work], chosen: dict[int, _Choice]) -> dict[int, Mma]:
-    """The multiplies, with a fragment in place of each memory view that the instruction wants in registers."""
+    """The multiplies, with a fragment in place of each memory view that the instruction reads from registers."""
     named: dict[int, Mma] = {}
     for w in works:
         atom, changes = chosen[id(w.mma)].atom, {}

@@ -106,7 +106,8 @@ def once(block: Parallel, dependence: Dependence) -> Parallel:
 
 
 def _first(op: Copy, node: Node, dependence: Dependence) -> Expr | None:
-    """The condition that holds in the first instance alone; None where there is only one, or that is not known."""
+    """The condition that holds in the first instance alone; None if there is only one, or it cannot be
+    determined."""
     assert op.plan is not None, op
     if op.plan.level.kind == "block" or Space.LOCAL in (op.src.base.space, op.dst.base.space):
         return None

@@ -172,7 +172,7 @@ def _trusted(body: Body) -> Body:
 
 
 def _ordered(op: Op) -> Op | None:
-    """``op``, a trigger or a condition around triggers alone, marked as ordered; None for anything else."""
+    """``op``, a trigger or a condition around triggers alone, marked as ordered; None for other operations."""
     if isinstance(op, TriggerEvent):
         return replace(op, ordered=True)
     if isinstance(op, If) and not op.otherwise and all(isinstance(x, TriggerEvent) for x in op.then):

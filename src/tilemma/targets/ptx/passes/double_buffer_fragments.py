@@ -132,7 +132,7 @@ def _is_block(op: Parallel) -> bool:
 
 
 def _iteration(loop: For) -> _Iteration | None:
-    """The parts of ``loop``'s body, where it has the form that is rotated."""
+    """The parts of ``loop``'s body, if it has the form that the pass transforms."""
     groups = [i for i, op in enumerate(loop.body) if isinstance(op, Parallel)]
     if len(groups) != 1:
         return None

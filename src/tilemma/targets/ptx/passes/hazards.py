@@ -2,11 +2,11 @@
 
 The state holds, for every access so far, whether it has finished (cp.async and wgmma run on after their
 statement), whether its writer has executed a proxy fence, and across which barriers it has been carried.  Where
-paths meet, an access is as far as on the path on which it has got least far.  `break` and `continue` take their
+paths meet, an access has the weaker state of the two paths.  `break` and `continue` take their
 state to the end of the loop or of its iteration.  The instances that execute one have no path behind it.  Where
 its condition differs between instances, the others go on, and meet the accesses of those that have left.
 
-Loops are walked twice, so that what one iteration leaves pending meets the next.  That finds every hazard: what
+Loops are walked twice, so that accesses of one iteration meet those of the next.  That finds every hazard: an
 happens to one access depends on no other, and each operation leaves it as safe as it was or makes it safer.  So an
 access meets any later iteration at most as unsafe as it meets the next one, and what the third walk would add to
 the state has been there, less safe, in the second.  Only names that rotate need more walks.
@@ -106,7 +106,7 @@ class Walk:
                 self._triggered_by.setdefault(n.op.event.event.name, set()).add(id(n.role))
         found = [a for n in nodes for a in accesses.of(n)]
         self._proxies = any(a.proxy == "async" for a in found)
-        # For each buffer: the threads whose own arrivals let another role access it.
+        # For each buffer: the threads whose arrivals let another role access it.
         self._releasing: dict[str, Bools] = {}
         for a in found:
             if a.release:
@@ -117,7 +117,7 @@ class Walk:
         self.awaited: set[int] = set()
         # The accesses that a later access may conflict with, or that need a wait before the block ends.
         self._relevant = {x for x in found if x.agent in ("cp.async", "wgmma") or self._meets_any(x, found)}
-        # The operations without accesses that order nothing.
+        # Operations without accesses that order nothing.
         self._idle = {n for n in nodes if not (n.inner or isinstance(n.op, _ORDERING) or accesses.of(n))}
         self._left: State | None = None
         self._found = 0
@@ -145,10 +145,10 @@ class Walk:
     # ---- control -----------------------------------------------------------------------------------------
 
     def _body(self, body: Block, state: State | None, exits: Exits) -> Walking:
-        """Walks ``body``; ``exits`` collects what leaves the loop around, or its iteration, early.
+        """Walks ``body``; ``exits`` collects the states of early exits from the loop, or from its iteration.
 
-        The tree is edited and walked again, many times: what an operation without hazards made of a state, it
-        makes of it again as long as nothing inside it is edited.
+        The tree is edited and walked again many times: the result of an operation without hazards for a state is
+        cached until the operation is edited.
         """
         for node in body.nodes:
             if node in self._idle:
@@ -226,7 +226,8 @@ class Walk:
         return self._states.join(reached) if reached else None
 
     def _kept(self, barrier: Node, state: State) -> State:
-        """``state`` without what a barrier of all the block's threads keeps every later access behind.
+        """``state`` without the accesses that a barrier of all the block's threads orders before every later
+        access.
 
         What is still running stays, what the async proxy may read, and what it may overwrite while no fence stands
         between.  So do all where buffers share memory: roles that do are not ordered by barriers.
@@ -293,7 +294,7 @@ class Walk:
         rotating = max((len(s.futures) - 1 for s in swaps), default=0)
         # An access of an earlier run of this loop had another index: the loop carries it as well.
         pending: State | None = self._states.after(node, state, lambda p: _carried(p, name, node))
-        # What is pending where the loop is left at its condition or by `break`, and behind each walk.
+        # The states where the loop is left at its condition or by `break`, and after each walk.
         left: list[State | None] = []
         ends: list[State | None] = []
         for _ in range(2 + rotating):
@@ -383,7 +384,7 @@ class Walk:
             pairs, mapped = self._accesses.overlap(x, y, pending.carried)
             if not pairs.any():
                 return None
-        # Also where a copy by TMA overwrites what threads have read: nothing else keeps it behind them.
+        # Also where a copy by TMA overwrites data that threads have read: only the barrier orders them.
         fence = x.proxy == "generic" and y.proxy == "async" and not x.private
         if in_different_roles(x, y):
             return pairs, False
@@ -398,7 +399,7 @@ class Walk:
         if x.threads == y.threads == 1 and not fence:
             pairs = pairs & (x.start[:, None] != y.start[None, :])
         if x.threads == 32 and not x.write and by_ldmatrix(x.node):
-            # ldmatrix is `.sync`: a thread that has passed it knows that its whole warp has executed it.
+            # ldmatrix is `.sync`: after it, a thread is ordered after the reads of its whole warp.
             pairs = pairs & ~(within(y, x) & (y.threads <= 32))
         return pairs, fence
 
@@ -412,7 +413,7 @@ class Walk:
         return any(y.resource in names and self._ever_meet(x, y) for y in found)
 
     def _near(self, resource: str) -> frozenset[str]:
-        """Whose accesses may meet those of ``resource``."""
+        """The threads whose accesses may conflict with those of ``resource``."""
         if self._aliases is None:
             return frozenset((resource,))
         return frozenset().union(*(a - {resource} for a in self._aliases if resource in a))
@@ -422,12 +423,12 @@ class Walk:
         if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
             return False
         if in_different_roles(x, y):
-            # Only the program's events order roles, and they know nothing of buffers that share memory.
+            # Only the program's events order roles, and events do not cover buffers that share memory.
             return self._aliases is not None
         if x.private and (x.agent == "thread" or x.agent == y.agent == "wgmma"):
             return False
         if x.agent == y.agent == "tma" and not self._interchangeable(x, y):
-            # Two buffers at one place in memory: no event of one says that the other's copy has arrived.
+            # Two buffers at one address: an event of one does not order the copy into the other.
             return True
         return not ordered_by_events(x, y)
 

@@ -59,7 +59,7 @@ class TooManyBarriers(CompileError):
 class InsertSync:
     """Inserts CopyCommit, CopyWait, ProxyFence, Barrier, MmaFence, MmaCommit and MmaWait, as few as possible.
 
-    Works on one block at a time: finds the first access that may meet an earlier one too early, inserts what
+    Works on one block at a time: finds the first access that may conflict with an earlier one, inserts the
     orders them as late as possible before it and as far out as possible (loop-carried dependences are synchronised
     at the end of the loop's body), and starts again; then removes the operations that turned out to be redundant.
     """
@@ -98,7 +98,7 @@ def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[
 def batched(body: Body) -> Body:
     """``body`` with a fence before and a commit after each run of statements that only issue wgmma.
 
-    They stand inside the parallel that multiplies and outside the loop that does: a loop around such a
+    They are inside the parallel that multiplies and outside the loop that does: a loop around such a
     parallel changes places with it.
     """
     if not any(_is_wgmma(op) for op in walk(body)):
@@ -237,7 +237,8 @@ def _last_waits(tree: Tree, walker: Walk) -> list[Node]:
 
 
 def _last_stores(tree: Tree) -> list[Node]:
-    """A wait at the end of each body that stores by TMA: the source has to stay valid until it has been read."""
+    """Insert a wait at the end of each body that stores by TMA: the source must stay valid until it has been
+    read."""
     made: list[Node] = []
     for node in tree.walk():
         if not isinstance(node.op, Copy) or node.op.plan is None or node.op.plan.engine != "tma":
@@ -263,8 +264,8 @@ def _in_loop(node: Node) -> bool:
 
 
 def _merged(walker: Walk, kept: list[Node]) -> list[Node]:
-    """One barrier for two: where copies are issued between a wait and the barrier that publishes what it waited
-    for, the barrier directly after the wait also keeps those copies off what others still read."""
+    """Merge two barriers: if copies are issued between a wait and the barrier that publishes its data, the barrier
+    directly after the wait also orders those copies after the other threads' reads."""
     for node in [n for n in kept if n.part is not None]:
         where = node.parent.nodes
         at = where.index(node)

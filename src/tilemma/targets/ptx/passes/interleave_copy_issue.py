@@ -39,7 +39,7 @@ _NEVER = -(2**31)
 
 @record(slots=False)
 class InterleaveCopyIssue:
-    """Rewrites loops that copy by cp.async and load a step ahead of what they multiply."""
+    """Rewrites loops that copy by cp.async and load operands one step ahead of their multiplies."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         names = Names.of(kernel.body)
@@ -233,7 +233,7 @@ _Cut = tuple[Expr, Expr]  # (room, limit): the edge cuts vectors of a tile where
 
 
 def _cuts(copies: Sequence[Copy]) -> list[_Cut]:
-    """Where the edge behind the columns may cut vectors of one of ``copies``."""
+    """Whether the edge of the columns may cut vectors of one of ``copies``."""
     return list(dict.fromkeys(c for x in copies if (c := _cut(x)) is not None))
 
 

@@ -1,6 +1,6 @@
 """Barriers that keep all threads which wait for an event in step with those on which its next generation depends.
 
-A wait tells the generation that it is for from the one after it by one bit, the mbarrier's parity.  So each thread
+A wait distinguishes its generation from the next one by one bit, the mbarrier's parity.  So each thread
 has to be past its wait for generation g before generation g + 1 completes.  A thread that arrives itself, for the
 event or for one that leads to it through the waits and triggers of roles, delays that generation by its own lag,
 if each generation needs such an arrival: one in front of a loop delays only the first of them.  Where one elected
@@ -147,7 +147,7 @@ class EventAccesses(Accesses):
             raise EventWaitersApart(wait.op.span, event=name, notes=notes)
 
     def _arriving(self, site: Node) -> Bools:
-        """The threads whose own progress delays the arrivals at ``site``: those of a warp keep together."""
+        """The threads whose own progress delays the arrivals at ``site``: those of a warp progress together."""
         warps = distinct(self._starts_of(site) // WARP * WARP)[0]
         return np.isin(np.arange(self.tree.threads) // WARP * WARP, warps)
 

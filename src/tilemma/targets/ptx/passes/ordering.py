@@ -17,9 +17,9 @@ def in_different_roles(x: Access, y: Access) -> bool:
 
 
 def ordered_by_events(x: Access, y: Access) -> bool:
-    """Whether the program's own waits and triggers are all that orders ``x`` before ``y``.
+    """Whether only the program's own waits and triggers order ``x`` before ``y``.
 
-    A load by TMA is awaited by whoever needs its data, and its slot given back by whoever used it; two stores
+    A load by TMA is awaited by the threads that read its data, and its slot released by those threads; two stores
     by TMA to one array are the program's business as two stores by threads are.
     """
     if x.agent == "tma":
@@ -28,7 +28,7 @@ def ordered_by_events(x: Access, y: Access) -> bool:
 
 
 def ordered_by(barrier: Node, x: Access, y: Access) -> Bools:
-    """For which instances ``barrier`` (or the wait for an event) keeps ``y`` behind ``x``."""
+    """The instances for which ``barrier`` (or the wait for an event) orders ``y`` after ``x``."""
     if isinstance(barrier.op, WaitEvent):
         mask = barrier.parent.mask
         last = len(mask) - 1

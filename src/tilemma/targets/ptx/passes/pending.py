@@ -19,9 +19,10 @@ Key = tuple[int, frozenset[str], str]
 
 @record(slots=False, eq=False)
 class Pending:
-    """An access that later ones may meet.  Two are told apart by identity: states of them are dictionaries' keys.
+    """An access that may conflict with later ones.  Accesses are compared by identity: states are dictionaries
+    with them as keys.
 
-    ``resource`` and ``future``: what its buffer and its handle are called now, after the swaps since.
+    ``resource`` and ``future``: the present names of its buffer and its handle, after the rotations since.
     ``newer``: how many groups of the same kind (of cp.async, of TMA stores) the same threads have certainly
     closed since its own.  ``ended``: the wait that ended it, ``ended_in``: the loops it had been carried by then.
     ``carried``: the loops (by index name) that carry it into a later iteration.  ``barriers``: those crossed since
@@ -63,7 +64,7 @@ class Pending:
         return self.evolve(carried=carried, key=(self.key[0], carried, self.resource))
 
     def rename(self, names: dict[str | None, str]) -> Pending:
-        """With its buffer and its handle called as ``names`` says."""
+        """The access with its buffer and its handle renamed by ``names``."""
         resource = names.get(self.resource, self.resource)
         future = names.get(self.future, self.future)
         return self.evolve(resource=resource, future=future, key=(self.key[0], self.carried, resource))
@@ -76,12 +77,12 @@ class Pending:
         return known[id(body)]
 
     def end(self, wait: Node) -> Pending:
-        """The access has finished at ``wait``: barriers crossed before do not count, those to come do."""
+        """The access has finished at ``wait``: only later barriers order other threads after it."""
         return self.evolve(done=True, barriers_crossed=(), ended=wait, ended_in=self.carried)
 
     @staticmethod
     def of(access: Access) -> Pending:
-        """``access`` as it has just begun."""
+        """The state of ``access`` when it is issued."""
         key = id(access), frozenset[str](), access.resource
         return Pending(key, access, access.resource, access.future, done=access.agent == "thread")
 
@@ -170,13 +171,13 @@ def _worse(p: Pending, q: Pending) -> Pending:
     )
 
 
-# Whose accesses an operation is about; the others concern everyone's.
+# Operations about the accesses of some threads only; the others concern all threads.
 _CONCERNS = {CopyCommit: "cp.async", CopyWait: "cp.async", MmaCommit: "wgmma", MmaWait: "wgmma", BulkWait: "bulk"}
 SYNCHRONISING = (Barrier, ProxyFence, *_CONCERNS)
 
 
 def synchronise(p: Pending, node: Node) -> Pending:
-    """The effect of a synchronisation operation on what is pending."""
+    """The effect of a synchronisation operation on pending accesses."""
     agent = _CONCERNS.get(type(node.op))
     concerned = (agent is None or p.access.agent == agent) and p.reaches(node.parent)
     return _after(p, node) if concerned else p

@@ -66,7 +66,7 @@ class _Place:
     """In ``body``, in front of its node number ``position``.
 
     ``inward`` leads to one of the two accesses: parallels on the way to it may be entered; None: they may not.
-    ``joined``: a barrier stands there already.  ``everything``: wait for all groups, not only for those as old as
+    ``joined``: a barrier is there already.  ``everything``: wait for all groups, not only for those as old as
     the access.
     """
 
@@ -78,7 +78,7 @@ class _Place:
 
 
 def resolve(walker: Walk) -> list[Node]:
-    """Insert what orders every hazard that ``walker`` finds; returns the new nodes.
+    """Insert the synchronisation for every hazard that ``walker`` finds; returns the new nodes.
 
     Raises BarrierNotUniform, BarrierPartialWarp or NotWaitedFor.
     """
@@ -111,7 +111,7 @@ def pruned(walker: Walk, inserted: list[Node]) -> list[Node]:
 
 
 def _attempts(hazard: Hazard) -> Iterator[_Place]:
-    """Places for what orders ``hazard``, best first; the last of them orders it for certain."""
+    """Places for the synchronisation of ``hazard``, best first; the last of them is always correct."""
     p = hazard.pending
     # At an earlier barrier fewer stores by TMA have been started since: the wait would be for more of them.
     if hazard.barrier and not (hazard.wait and p.access.agent == "bulk"):
@@ -133,7 +133,7 @@ def _attempts(hazard: Hazard) -> Iterator[_Place]:
         yield _Place(body, len(body.nodes), x.at(body))
         # A `continue` skips the end of the loop's body, and never its start.
         yield _Place(body, 0, everything=True)
-    # What a condition reads and a branch of it writes is ordered inside the branch.
+    # A read by a condition and a write in its branch are ordered inside the branch.
     bodies = [*(b for b in x.inner if b in list(y.parent.path())), *x.parent.path()]
     body = next(b for b in y.parent.path() if b in bodies)
     before = y.at(body)
@@ -142,14 +142,15 @@ def _attempts(hazard: Hazard) -> Iterator[_Place]:
 
 
 def _carried_past(hazard: Hazard, barrier: Node) -> bool:
-    """Whether a wait in front of ``barrier`` could be skipped: it stands in a branch that may not be taken."""
+    """Whether a wait before ``barrier`` could be skipped: it is in a branch that may not be taken."""
     x, y = hazard.pending.access.node, hazard.later.node
     around = {id(n) for n in (*x.ancestors(), *y.ancestors())}
     return any(id(n) not in around and isinstance(n.op, (If, InThreads)) for n in barrier.ancestors())
 
 
 def _place(hazard: Hazard, place: _Place, last: bool) -> list[Node]:
-    """Insert what orders ``hazard`` at ``place``; returns the new nodes, none where no barrier is possible there.
+    """Insert the synchronisation of ``hazard`` at ``place``; returns the new nodes, none if no barrier is possible
+    there.
 
     Raises BarrierNotUniform or BarrierPartialWarp where it is the ``last`` place.
     """

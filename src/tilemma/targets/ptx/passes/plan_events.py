@@ -218,7 +218,7 @@ def _counted_threads(u: Uses, blocks: int, tree: Tree, accesses: Accesses) -> Co
         # those that trigger may be fewer than those that get there.
         if threads(site) > want and not site.parent.varying:
             raise EventThreads(site.op.span, event=op.event.name, want=want, have=threads(site))
-    # Declared for one block; a trigger of the whole cluster comes from as many threads of each.
+    # Declared for one block; for a trigger of the whole cluster, the same number of threads of each block arrives.
     reaches = [_reach(t, blocks) for t in u.triggers]
     for reach, site in zip(reaches, u.triggers, strict=True):
         if reach != reaches[0]:

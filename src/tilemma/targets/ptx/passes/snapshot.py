@@ -37,7 +37,7 @@ class _State:
         return _State({f: set(names) for f, names in self.source.items()}, dict(self.stale))
 
     def join(self, other: _State) -> None:
-        """What holds after one of two ways to the same place."""
+        """The facts after a join of two paths."""
         for f, names in other.source.items():
             self.source.setdefault(f, set()).update(names)
         self.stale = other.stale | self.stale

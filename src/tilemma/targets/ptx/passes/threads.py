@@ -110,7 +110,7 @@ class Node:
         return found
 
     def at(self, body: Block) -> Node:
-        """The ancestor of this node (or itself) that stands directly in ``body``."""
+        """The ancestor of this node (or itself) that is directly in ``body``."""
         return next(n for n in self.ancestors() if n.parent is body)
 
 

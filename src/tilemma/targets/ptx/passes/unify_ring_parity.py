@@ -75,7 +75,8 @@ def _in_ring_order(wait: WaitEvent, around: Body, loops: tuple[Op, ...], kernel:
 
 
 def _steps_on(slot: Var, slots: int, around: Body, wait: WaitEvent) -> bool:
-    """Whether, of all operations that change ``slot``, one stands behind ``wait``, and takes the next slot."""
+    """Whether exactly one of the operations that change ``slot`` follows ``wait``, and advances to the next
+    slot."""
     behind = around[next(i for i, op in enumerate(around) if op is wait) + 1 :]
     steps = [op for op in behind if isinstance(op, Assign) and op.var == slot]
     return len(steps) == 1 and is_next_slot(steps[0].value, slot, slots)
@@ -128,7 +129,7 @@ def values_taken(slot: Var, body: Body) -> list[int]:
 
 
 def first_values(loop: For) -> Sequence[int]:
-    """The first values of a loop's index, where it starts at a constant and goes on by another."""
+    """The first values of a loop's index, if its start and step are constants."""
     start, stop, step = (value_of(e) for e in (loop.start, loop.stop, loop.step))
     if start is None or step is None:
         return ()
