@@ -114,7 +114,6 @@ def test_host_code_is_skipped_with_one_note() -> None:
         ("#if 1\n#else\n#elif 1\n#endif", "unbalanced-conditional", 4, 1),
         ("#if 1\n#error tile too large\n#endif\n", "error-directive", 3, 1),
         ("#defin A 3\n", "unknown-directive", 2, 1),
-        ("}\ntemplate <typename T> __co__ void g(global T [M] a) {", "not-built-yet", 3, 1),
         ("/* never closed", "unterminated-comment", 2, 1),
     ],
 )

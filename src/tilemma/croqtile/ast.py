@@ -445,6 +445,13 @@ class Reduce(Statement):
     args: tuple[Expr, ...]
 
 
+class SetRegisters(Statement):
+    """``setreg 40``, ``setreg.inc 240``, and the text of another language that says the same."""
+
+    count: Expr
+    suffixes: tuple[Suffix, ...] = ()
+
+
 # ---- kernels ---------------------------------------------------------------------------------------------
 
 

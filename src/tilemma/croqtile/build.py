@@ -22,9 +22,11 @@ from tilemma.croqtile import (
 )
 from tilemma.croqtile.operands import known_type, plain
 from tilemma.croqtile.reader import Reader, nodes_in
+from tilemma.croqtile.values import Stream
+from tilemma.errors import Note
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Const, Dim
-from tilemma.ir.refusals import BadParameter, BadReturn, NotBuiltYet, WrongArity
+from tilemma.ir.refusals import BadParameter, BadReturn, WrongArity
 from tilemma.ir.types import BLOCK
 
 # Each registers the readers of its constructs.
@@ -67,7 +69,9 @@ def _parameter(r: Reader, p: ast.Parameter, name: str) -> None:
         raise _bad(p, name, f"is `{p.storage}`", "make it `global`, or declare the buffer in the kernel")
     kind_ = p.type
     if kind_.name == "stream":
-        raise NotBuiltYet(p.span, what="a stream parameter", fix_text="calls run on the caller's current stream")
+        r.scopes.define(name, Stream(), p.span)
+        r.notes.append(Note("calls run on the caller's current stream and pass no stream", p.span))
+        return
     if kind_.name in ("void", "auto", "mdspan", "ituple"):
         raise _bad(p, name, f"has the type `{kind_.name}`", "give it an element type, and extents for an array")
     dtype = known_type(kind_.name, kind_.span)

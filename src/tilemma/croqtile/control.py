@@ -11,7 +11,7 @@ from tilemma.croqtile.operands import condition_of, constant, integer, scalars_o
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.refusals import has_suffix
 from tilemma.croqtile.storage import fixed
-from tilemma.croqtile.values import Scalar, TupleValue, Value, kind
+from tilemma.croqtile.values import Scalar, Stream, TupleValue, Value, kind
 from tilemma.errors import Span
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_start, checked_step, checked_stop
@@ -30,11 +30,16 @@ def parallel(r: Reader, node: ast.Parallel) -> None:
     if has_suffix(node.suffixes, "async", "`parallel`"):
         options["asynchronous"] = True
     if node.stream is not None:
-        raise NotBuiltYet(
-            node.stream.span,
-            what="a stream for `parallel`",
-            fix_text="calls run on the caller's current stream",
-        )
+        # Launches follow one another on the caller's stream, an order that separate streams permit.
+        stream = r.value(node.stream)
+        if not isinstance(stream, Stream):
+            raise WrongValue(
+                node.stream.span,
+                what="`parallel<...>`",
+                got=kind(stream),
+                wanted="a parameter of type `stream`",
+                fix_text="remove it: calls run on the caller's current stream",
+            )
     for attribute in node.attributes:
         options |= _launch_attribute(r, attribute)
     with ExitStack() as stack:

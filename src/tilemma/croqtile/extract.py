@@ -8,7 +8,7 @@ from dataclasses import field
 from tilemma.croqtile.preprocess import Macro, Preprocessor
 from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError, Note, Span, register_source
-from tilemma.ir.refusals import NoKernel, NotBuiltYet
+from tilemma.ir.refusals import NoKernel
 from tilemma.records import record
 
 
@@ -23,12 +23,14 @@ class UnfinishedKernel(CompileError):
 class Extracted:
     """``kernels``: for each the expanded tokens from ``__co__`` to its closing brace.
 
-    ``constants``: the object-like macros defined at the end of the file, numbers as numbers.
+    ``templates``: the word ``template`` before a kernel, by the kernel's place.  ``constants``: the
+    object-like macros defined at the end of the file, numbers as numbers.
     """
 
     kernels: tuple[tuple[Token, ...], ...]
     notes: tuple[Note, ...]
     constants: Mapping[str, object]
+    templates: Mapping[int, Token]
 
 
 @record(frozen=False, eq=False)
@@ -42,6 +44,7 @@ class _Finder:
     host_rows: set[int] = field(default_factory=set)
     start: Token | None = None
     template: Token | None = None
+    templates: dict[int, Token] = field(default_factory=dict)
 
     def take(self, token: Token) -> None:
         if self.current is None:
@@ -55,11 +58,8 @@ class _Finder:
                     self.template = token
                 return
             if self.template is not None:
-                raise NotBuiltYet(
-                    self.template.span,
-                    what="templates of kernels",
-                    fix_text="use macros, `#define T f16`, which `defines=` overrides",
-                )
+                self.templates[len(self.kernels)] = self.template
+                self.template = None
             self.current, self.depth, self.start = [], 0, token
         self.pending.append(token)
         if token.kind != "op":
@@ -116,7 +116,7 @@ def extract(text: str, file: str, defines: Mapping[str, object]) -> Extracted:
         lines = len(finder.host_rows)
         notes.append(Note(f"{lines} line{'s' * (lines > 1)} of host code are skipped", finder.host[0]))
     constants = {m.name: _value(m) for m in pre.macros.values() if m.params is None}
-    return Extracted(tuple(finder.kernels), tuple(notes), constants)
+    return Extracted(tuple(finder.kernels), tuple(notes), constants, finder.templates)
 
 
 def _value(macro: Macro) -> object:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from itertools import pairwise
 from typing import Any
 
 from tilemma.croqtile import ast
@@ -13,9 +14,11 @@ from tilemma.croqtile.extract import extract
 from tilemma.croqtile.parse import parse
 from tilemma.croqtile.reader import Reader
 from tilemma.croqtile.scope import Redefinition
+from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError, FrontEndFailure, Note, Span, TilemmaError
 from tilemma.ir import tile as t
 from tilemma.ir.expr import plain
+from tilemma.ir.refusals import NotBuiltYet
 from tilemma.records import record
 
 
@@ -47,6 +50,19 @@ def _explained(reader: Reader | None = None) -> Iterator[None]:
         raise failure from None
 
 
+@record(eq=False)
+class Refused:
+    """A kernel with text that the language does not take (C++, a template): the others of its file are usable."""
+
+    name: str
+    span: Span
+    error: NotBuiltYet
+
+    @property
+    def name_span(self) -> Span:
+        return self.span
+
+
 @record(slots=False, eq=False)
 class KernelSource:
     """One kernel of a file; `build` gives its tile IR for given definitions.
@@ -55,7 +71,7 @@ class KernelSource:
     """
 
     name: str
-    function: ast.Function
+    function: ast.Function | Refused
     text: str = field(repr=False)
     file: str
     defines: Mapping[str, Any]
@@ -80,7 +96,9 @@ class KernelSource:
         return _built(self.function)[1]
 
 
-def _built(function: ast.Function) -> tuple[t.Kernel, tuple[Note, ...]]:
+def _built(function: ast.Function | Refused) -> tuple[t.Kernel, tuple[Note, ...]]:
+    if isinstance(function, Refused):
+        raise function.error
     reader = Reader(function)
     with _explained(reader):
         return kernel(reader), tuple(reader.notes)
@@ -116,7 +134,7 @@ class _Built(Mapping[str, t.Kernel]):
 
 @record(slots=False)
 class _Read:
-    functions: dict[str, ast.Function]
+    functions: dict[str, ast.Function | Refused]
     notes: tuple[Note, ...]
     constants: Mapping[str, Any]
 
@@ -128,8 +146,10 @@ def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
             raise BadDefine(name=name, value=repr(value)[:60])
     with _explained():
         found = extract(text, file, defines)
-        parsed = [parse(tokens) for tokens in found.kernels]
-    functions: dict[str, ast.Function] = {}
+        parsed = [_parsed(tokens, found.templates.get(i)) for i, tokens in enumerate(found.kernels)]
+    if all(isinstance(f, Refused) for f in parsed):
+        _built(parsed[0])
+    functions: dict[str, ast.Function | Refused] = {}
     for f in parsed:
         if f.name in functions:
             place = functions[f.name].name_span
@@ -138,11 +158,23 @@ def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
     return _Read(functions, found.notes, found.constants)
 
 
+def _parsed(tokens: Sequence[Token], template: Token | None) -> ast.Function | Refused:
+    try:
+        if template is not None:
+            fix = "use macros, `#define T f16`, which `defines=` overrides"
+            raise NotBuiltYet(template.span, what="templates of kernels", fix_text=fix)
+        return parse(tokens)
+    except NotBuiltYet as e:
+        name = next((a for a, b in pairwise(tokens) if b.text == "(" and a.kind == "name"), tokens[0])
+        return Refused(name.text, name.span, e)
+
+
 def load(text: str, file: str, defines: Mapping[str, Any] | None = None) -> Module:
     """The kernels in ``text``; ``file`` names it in errors and is not opened.
 
     ``defines`` override definitions in the file: NAME -> number, truth value, or text.
-    Raises CompileErrors of the preprocessor and the parser; those of building come from `KernelSource.build`.
+    Raises CompileErrors of the preprocessor and the parser; those of building come from `KernelSource.build`,
+    also NotBuiltYet of a kernel with text of another language, unless every kernel of the file has such text.
     """
     given = dict(defines or {})
     read = _read(text, file, given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilemma.croqtile import ast
+from tilemma.croqtile.foreign import register_count
 from tilemma.croqtile.lr import Unexpected, recognise
 from tilemma.croqtile.tables import tables
 from tilemma.croqtile.tokens import Token
@@ -13,7 +14,6 @@ from tilemma.croqtile.words import FOREIGN, NAMES, OPERATORS, WORDS
 from tilemma.errors import CompileError, Note, Span, nearest
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import CHOICES
-from tilemma.ir.refusals import NotBuiltYet
 
 # The nesting depth that every later stage supports by recursion.  Kernels people write nest some 25 deep.
 MAX_NESTING = 80
@@ -74,6 +74,10 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
     i = 0
     while i < len(tokens):
         t = tokens[i]
+        if t.kind == "name" and t.text in FOREIGN:
+            made, end = register_count(tokens, i)
+            tokens, i = [*made, *tokens[end:]], 0
+            t = tokens[0]
         if t.kind == "bad":
             raise _bad(t)
         if t.text == "." and t.kind == "op":
@@ -89,8 +93,6 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
             i += 2
             continue
         if t.kind == "name":
-            if t.text in FOREIGN:
-                raise NotBuiltYet(t.span, what=FOREIGN[t.text], fix_text="write it in the language itself")
             while i + 2 < len(tokens) and tokens[i + 1].text == "::" and tokens[i + 2].kind == "name":
                 t = _joined(t, tokens[i + 2], t.text + "::")
                 i += 2

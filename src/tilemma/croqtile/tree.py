@@ -327,6 +327,10 @@ class _Build:
     def reduce(self, covered: TokenRange, c: list[Any]) -> ast.Reduce:
         return ast.Reduce(str(c[0]), tuple(c[1]), span=self.at(covered))
 
+    def set_registers(self, covered: TokenRange, c: list[Any]) -> ast.SetRegisters:
+        _, *suffixes, count = c
+        return ast.SetRegisters(count, tuple(suffixes), span=self.at(covered))
+
     # ---- parts -------------------------------------------------------------------------------------------
 
     def suffix(self, covered: TokenRange, c: list[Any]) -> ast.Suffix:

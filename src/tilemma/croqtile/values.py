@@ -70,6 +70,11 @@ class Promise:
 
 
 @record
+class Stream:
+    """A parameter of type ``stream``: calls run on the caller's stream."""
+
+
+@record
 class SpanValue:
     """A shape (``mdspan``)."""
 
@@ -107,6 +112,7 @@ Value = (
     | SpanValue
     | TupleValue
     | Promise
+    | Stream
     | Word
 )
 
@@ -123,6 +129,7 @@ _KINDS: tuple[tuple[type, str], ...] = (
     (Filled, "a view with `.zfill`"),
     (Events, "an event"),
     (Promise, "a name for a copy that has not been made yet"),
+    (Stream, "a stream"),
     (SpanValue, "a shape"),
     (TupleValue, "a tuple"),
 )

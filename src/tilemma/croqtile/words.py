@@ -22,7 +22,8 @@ _GROUPS: dict[str, tuple[str, ...]] = {
 _SELF = (
     "void", "auto", "mdspan", "ituple", "stream", "event", "frag", "mutable", "dma", "tma", "mma", "parallel",
     "by", "foreach", "in", "with", "where", "while", "if", "else", "inthreads", "break", "continue", "yield",
-    "return", "sync", "wait", "trigger", "after", "call", "assert", "apply", "true", "false", "inf", "nullptr",
+    "return", "sync", "wait", "trigger", "after", "call", "assert", "apply", "setreg", "true", "false", "inf",
+    "nullptr",
 )  # fmt: skip
 
 WORDS: dict[str, str] = {w: w.upper() for w in _SELF}

@@ -19,7 +19,23 @@ from tilemma.errors import CompileError, Span, is_text_source
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_fit
 from tilemma.ir.constructs import OPERANDS, AtomicName
-from tilemma.ir.expr import Cast, Const, Element, Expr, Index, Var, add, binary, cdiv, const, mod, mul, value_of
+from tilemma.ir.expr import (
+    Cast,
+    Const,
+    Element,
+    Expr,
+    Index,
+    Var,
+    add,
+    binary,
+    cdiv,
+    const,
+    mod,
+    mul,
+    sub,
+    value_of,
+)
+from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import WrongValue
 from tilemma.ir.structure import ValueNumber
 from tilemma.ir.tiles import FragmentValue, FutureValue, Scalarlike, Tile, describe, scalar
@@ -212,18 +228,27 @@ class Builder(ValueNumber):
         """`Tile.span_as`; the numbers of elements must agree, which is checked at launch if they are not
         constants."""
         made = tile.span_as(shape, span)
+        settled = self.settle(tile)
         base = made.view.base
-        have, want = (_product(x) for x in (base.shape, made.view.base_shape))
         if base.space is not Space.GLOBAL:
             self._check_known(f"span_as of {base.name}", made.view.shape, span)
-        if value_of(have) is None or value_of(want) is None:
-            text = f"span_as: `{base.name}` has {describe(have)} elements, and {describe(want)} are wanted"
-            shapes = (base.shape, made.view.base_shape)
-            exact = [_product([self.converted(x, dtypes.s64) for x in shape]) for shape in shapes]
-            self.require(binary("eq", *exact), text, span)
-            if base.space is Space.GLOBAL:
-                most = binary("lt", exact[1], Const(2**31, dtypes.s64))
-                self.require(most, f"span_as: `{base.name}` has fewer than 2**31 elements", span)
+        text = f"span_as: `{base.name}` has {{}} elements, and {{}} are wanted"
+        for have, want in ((settled.view.shape, made.view.shape), (base.shape, made.view.base_shape)):
+            if value_of(_product(have)) is None or value_of(_product(want)) is None:
+                exact = [_product([self.converted(x, dtypes.s64) for x in shape]) for shape in (have, want)]
+                counts = (describe(_product(x)) for x in (have, want))
+                self.require(binary("eq", *exact), text.format(*counts), span)
+                if base.space is Space.GLOBAL:
+                    most = binary("lt", exact[1], Const(2**31, dtypes.s64))
+                    self.require(most, f"span_as: `{base.name}` has fewer than 2**31 elements", span)
+        # A part that reached over the edge of an inner dimension would go on in the next row.
+        for offset, extent, dim in settled.part_as(tuple(map(scalar, shape)), span).inside:
+            end = add(offset, extent)
+            if interval(offset)[0] < 0 or interval(sub(end, dim))[1] > 0:
+                holds = binary("land", binary("ge", offset, 0), binary("le", end, dim))
+                self.require(
+                    holds, f"span_as: the part of `{base.name}` is inside a dimension of {describe(dim)}", span
+                )
         return made
 
     def copy(

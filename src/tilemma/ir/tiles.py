@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from tilemma.errors import CompileError, Span
+from tilemma.ir.contiguous import Part, reshaped
 from tilemma.ir.expr import Binary, Expr, Index, add, const, expr, floordiv, maximum, minimum, mul, sub, value_of
 from tilemma.ir.ranges import interval, wraps
 from tilemma.ir.tile import FragmentRef
@@ -43,8 +44,8 @@ class UnboundedChunkIndex(CompileError):
 
 class NotContiguous(CompileError):
     code = "span-as-not-contiguous"
-    found = "`span_as` on a view that is not the whole of `{name}`"
-    expected = "elements that follow one another in memory"
+    found = "`span_as` on a part of `{name}` that is not contiguous in rows of {row}"
+    expected = "elements that follow one another in memory, from a multiple of a row of the new shape on"
     fix = "apply `span_as` to `{name}` itself and cut the view from the result"
 
 
@@ -264,25 +265,36 @@ class Tile:
         return self.subspan(extents, list(origin), step=ones, strides=strides, name="view", span=span)
 
     def span_as(self, shape: Sequence[Scalarlike], span: Span | None = None) -> Tile:
-        """The same elements, in row-major order, as an array of ``shape``."""
+        """The same elements, in row-major order, as an array of ``shape``; of a part, where it is contiguous."""
         base = self.settle().view
-        if not base.is_whole and not (base.reshape is not None and _covers(base)):
-            raise NotContiguous(span or self.span, name=base.base.name)
         new = tuple(scalar(s) for s in shape)
-        have, want = _count(base.base.shape), _count(new)
+        have, want = _count(base.shape), _count(new)
         if have is not None and want is not None and have != want:
             raise ElementCount(
                 span or self.span,
                 have=have,
                 want=want,
-                shape=" x ".join(describe(e) for e in base.base.shape),
+                shape=" x ".join(describe(e) for e in base.shape),
                 new=" x ".join(describe(e) for e in new),
             )
-        count = have if have is not None else want
+        count = _count(base.base.shape) or (want if base.is_whole else None)
         if base.base.space is Space.GLOBAL and count is not None and count >= 2**31:
             raise TooManyElements(span or self.span, name=base.base.name, count=count)
-        axes = tuple(Axis(d, e) for d, e in enumerate(new))
-        return Tile(View(base.base, tuple(const(0) for _ in new), axes, base.slot, new), None, span or self.span)
+        view = self.part_as(new, span).view
+        if base.is_whole or _covers(base):
+            axes = tuple(Axis(d, e) for d, e in enumerate(new))
+            view = View(base.base, tuple(const(0) for _ in new), axes, base.slot, new)
+        return Tile(view, None, span or self.span)
+
+    def part_as(self, shape: tuple[Expr, ...], span: Span | None = None) -> Part:
+        """The contiguous part read as ``shape``; NotContiguous."""
+        view = self.settle().view
+        whole = view.is_whole or _covers(view)
+        part = Part(view, ()) if whole else reshaped(view, shape)
+        if part is None:
+            row = " x ".join(describe(e) for e in shape[1:]) or "1"
+            raise NotContiguous(span or self.span, name=view.base.name, row=row)
+        return part
 
     def sqz(self) -> Tile:
         """Without the axes of extent 1."""
