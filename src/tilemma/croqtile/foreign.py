@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilemma.croqtile.tokens import Token
+from tilemma.croqtile.tokens import Kind, Token
 from tilemma.croqtile.words import FOREIGN
 from tilemma.ir.refusals import NotBuiltYet
 
@@ -47,5 +47,5 @@ def register_count(tokens: Sequence[Token], start: int) -> tuple[list[Token], in
     if found is None or others:
         raise refused
     way, count = found.groups()
-    made = (("setreg", "name"), (".", "op"), (way, "name"), (count, "int"))
+    made: tuple[tuple[str, Kind], ...] = (("setreg", "name"), (".", "op"), (way, "name"), (count, "int"))
     return [replace(word, text=t, kind=kind, glued=True) for t, kind in made], end + 1

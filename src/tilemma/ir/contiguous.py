@@ -38,7 +38,8 @@ def reshaped(view: View, shape: Sequence[Expr]) -> Part | None:
     first = long[0].dim if long else len(dims) - 1
     if {a.dim for a in long[1:]} != set(range(first + 1, len(dims))) - _units(dims):
         return None
-    row, start = _product(shape[1:]), const(0)
+    row = _product(shape[1:])
+    start: Expr = const(0)
     for d, offset in enumerate(view.offsets):
         rows = _divided(offset, dims[d + 1 :], shape[1:])
         if rows is None:
