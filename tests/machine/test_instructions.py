@@ -148,6 +148,35 @@ ONE: dict[str, tuple[str, Callable[[int, int, int], int]]] = {
         "vset4.u32.u32.ge %o0, %i0, %i1, %i2;",
         lambda a, b, c: sum(int((a >> s & 255) >= (b >> s & 255)) << s for s in (0, 8, 16, 24)),
     ),
+    "vmad negated": (
+        "vmad.s32.s32.s32 %o0, %i0.h0, -%i1.b3, %i2;",
+        lambda a, b, c: signed(c) - signed(a, 16) * signed(b >> 24, 8),
+    ),
+    "vmad negated and selected": (
+        "vmad.s32.s32.u32.sat %o0, %i0, %i1.b0, -%i2.h1;",
+        lambda a, b, c: max(-(2**31), min(2**31 - 1, signed(a) * (b & 255) - signed(c >> 16, 16))),
+    ),
+    "add u16x2": ("add.u16x2 %o0, %i0, %i1;", lambda a, b, c: halves(a, b, lambda x, y: x + y)),
+    "min u16x2": ("min.u16x2 %o0, %i0, %i1;", lambda a, b, c: halves(a, b, min)),
+    "max s16x2 relu": (
+        "max.relu.s16x2 %o0, %i0, %i1;",
+        lambda a, b, c: halves(a, b, lambda x, y: max(signed(x, 16), signed(y, 16), 0)),
+    ),
+    "min s32 relu": ("min.relu.s32 %o0, %i0, %i1;", lambda a, b, c: max(0, min(signed(a), signed(b)))),
+    "mad hi sat": (
+        "mad.hi.sat.s32 %o0, %i0, %i1, %i2;",
+        lambda a, b, c: max(-(2**31), min(2**31 - 1, (signed(a) * signed(b) >> 32) + signed(c))),
+    ),
+    "constant expressions": (
+        "mov.u32 %t0, (3 + 4) * 2 - 0x10 / 3 << 2 | 1; add.u32 %t0, %t0, (1 ? 5 : 6) + !0 + ~(.s64)-8;"
+        " add.u32 %o0, %i0, %t0;",
+        lambda a, b, c: a + ((14 - 5 << 2) | 1) + 5 + 1 + 7,
+    ),
+    "vector registers": (
+        "{ .reg .v4 .b32 %v; mov.v4.u32 %v, {%i0, %i1, %i2, 7}; add.u32 %v.x, %v.y, %v.w;"
+        " sub.u32 %o0, %v.x, %v.z; }",
+        lambda a, b, c: b + 7 - c,
+    ),
     "cvt.pack s16": (
         "cvt.pack.sat.s16.s32 %o0, %i0, %i1;",
         lambda a, b, c: (
@@ -159,6 +188,11 @@ ONE: dict[str, tuple[str, Callable[[int, int, int], int]]] = {
         lambda a, b, c: c << 8 | max(0, min(15, signed(a))) << 4 | max(0, min(15, signed(b))),
     ),
 }
+
+
+def halves(a: int, b: int, f: Callable[[int, int], int]) -> int:
+    """``f`` of the low and of the high halves of two words."""
+    return sum((f(a >> at & 0xFFFF, b >> at & 0xFFFF) & 0xFFFF) << at for at in (0, 16))
 
 
 def _backwards(a: int, b: int, c: int) -> int:
@@ -434,3 +468,30 @@ def test_a_tensor_map_is_changed_and_used(assembles: Callable[[str, str], None])
     assert out[:16].tolist() == [*range(100, 112), 0, 0, 0, 0]
     unfenced = check(REPLACED.replace("fence.proxy.tensormap::generic.acquire.gpu [%d2], 128;", ""))
     assert [h.code for h in unfenced.hazards] == ["missing-tensor-map-fence"]
+
+
+def test_vectors_of_special_registers_and_of_floats(assembles: Callable[[str, str], None]) -> None:
+    """`mov.v4` of `%tid`, `red` and `atom` of vectors (the type may stand before the operation), MMIO
+    accesses and the fences with old names."""
+    code = """mov.v4.u32 {%t0, %t1, %t2, %t3}, %tid; ld.param.u64 %p2, [o1];
+    { .reg .f32 %f<4>; .reg .b16 %c<8>; mov.f32 %f0, 0f3F800000; mov.f32 %f1, 0f40000000; mov.f32 %f2, 0f00000000;
+    red.global.v4.f32.add [%p2], {%f0, %f1, %f2, %f0};
+    atom.global.v2.f32.add {%f0, %f1}, [%p2+16], {%f0, %f1};
+    cvt.rzi.u32.f32 %o0, %f0;
+    bar.warp.sync -1; fence.proxy.alias; membar.proxy.alias; setp.ne.u32 %q0, %t0, 0; @%q0 bra SKIP;
+    ld.mmio.relaxed.sys.global.b32 %t4, [%p2+4]; st.mmio.relaxed.sys.global.b32 [%p2+40], %t4;
+SKIP: }"""
+    head = """.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 o0, .param .u64 o1) {
+  .reg .b64 %p<4>; .reg .b32 %t<8>, %o0; .reg .pred %q<2>;
+"""
+    tail = "  ld.param.u64 %p0, [o0]; mad.wide.u32 %p1, %t0, 4, %p0; st.global.u32 [%p1], %o0; ret;\n}\n"
+    ptx = head + code + tail
+    assembles(ptx, "sm_90a")
+    seen, cells = np.zeros(32, np.uint32), np.zeros(12, np.float32)
+    verdict = machine.check(ptx, {"grid": 1, "block": 32}, {"o0": seen, "o1": cells}, schedules=3)
+    assert verdict.ok, verdict.render()
+    assert sorted(seen.tolist()) == list(range(32))
+    assert cells[:6].tolist() == [32, 64, 0, 32, 32, 64] and cells[10] == 64

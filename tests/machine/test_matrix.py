@@ -131,7 +131,8 @@ def test_ldmatrix_and_stmatrix(num: int, trans: bool) -> None:
     outs = [f"%o{j}" for j in range(num)]
     code = f"""{{ .shared .align 16 .b8 s[512]; mov.u32 %t0, s; shl.b32 %t1, %lane, 4; add.s32 %t0, %t0, %t1;
     stmatrix.sync.aligned.m8n8.x{num}{t}.shared.b16 [%t0], {{{", ".join(regs)}}}; bar.warp.sync 0xffffffff;
-    ldmatrix.sync.aligned.m8n8.x{num}.shared.b16 {{{", ".join(outs)}}}, [%t0]; }}"""
+    {{ .reg .b64 %g; cvt.u64.u32 %g, %t0; cvta.shared.u64 %g, %g;
+    ldmatrix.sync.aligned.m8n8.x{num}.b16 {{{", ".join(outs)}}}, [%g]; }} }}"""
     rng = np.random.default_rng(7)
     given = rng.integers(0, 2**32, (num, 32), dtype=np.uint32)
     got = np.stack(execute(code, ["b32"] * num, {f"b32/{j}": given[j] for j in range(num)}))
@@ -157,6 +158,7 @@ WG_TYPES = [
     ("f8_e5m2", "f16"),
     ("s8", "s32"),
     ("u8", "s32"),
+    ("b1", "s32"),
 ]
 
 
@@ -166,6 +168,7 @@ def wgmma_ptx(n: int, a: str, d: str, count: int, *, in_registers: bool, trans_b
     k = 256 // t.bits
     b_bytes = n * 32
     opcode = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{short(d)}.{short(a)}.{short(a)}"
+    opcode += ".and.popc" if a == "b1" else ""
     scales = ", 1, 1" if t.is_float else ""
     trans = (
         (", " if t.bits == 16 else "") + (f"{int(trans_b)}" if in_registers else f"0, {int(trans_b)}")
@@ -212,15 +215,16 @@ COPIED:
 def core_matrices(tile: Any, name: str) -> Any:
     """[rows, k] as bytes: 8 rows of 16 bytes together, then along K, then along rows."""
     t = dtype(name)
-    raw = np.ascontiguousarray(tile).view(np.uint8).reshape(tile.shape[0], -1, 16)
+    stored = np.packbits(tile.astype(np.uint8), axis=1, bitorder="little") if t.bits == 1 else tile
+    raw = np.ascontiguousarray(stored).view(np.uint8).reshape(tile.shape[0], -1, 16)
     rows, units, _ = raw.shape
-    assert t.bits >= 8
+    assert t.bits in (1, 8, 16, 32)
     return np.ascontiguousarray(raw.reshape(rows // 8, 8, units, 16).transpose(0, 2, 1, 3)).reshape(-1)
 
 
 def stored(tile: Any, name: str) -> Any:
     t = dtype(name)
-    return tile.astype(t.numpy) if t.is_integer else tile
+    return tile.astype(t.numpy) if t.is_integer and t.bits >= 8 else tile
 
 
 @pytest.mark.parametrize(("a", "d"), WG_TYPES)
@@ -266,6 +270,20 @@ def test_wgmma_reads_b_along_n(assembles: Callable[[str, str], None]) -> None:
     machine.run(ptx, {"grid": 1, "block": 128, "shared": 2048 + 32 * n}, args, strict=True)
     want = a.astype(np.float64) @ b.astype(np.float64)
     assert (out == want[fragments.wgmma_fragment(n, k, "D", "f32")]).all()
+
+
+@pytest.mark.parametrize("rounding", ["rz", "rm", "rp"])
+def test_f64_in_a_direction(rounding: str) -> None:
+    """1 + 2^-60 and -1 - 2^-60: a directed sum is not the nearest one."""
+    ones, tiny = np.ones((32, 1)), np.full((32, 1), 2.0**-60)
+    for sign in (1.0, -1.0):
+        c = np.concatenate([sign * ones, sign * ones], 1)
+        operands = [(x.view(np.uint64), "f64") for x in (sign * tiny, ones, c)]
+        got = run_mma(f"mma.sync.aligned.m8n8k4.row.col.{rounding}.f64.f64.f64.f64", operands, 2, True)
+        away = {"rz": False, "rm": sign < 0, "rp": sign > 0}[rounding]
+        # Four products are added one after the other, and each one moves the sum by a unit in the last place.
+        unit = np.spacing(1.0)
+        assert (got.view(np.float64) == sign * (1.0 + (4 * unit if away else 0.0))).all()
 
 
 def test_forms_that_do_not_exist_are_refused() -> None:

@@ -20,7 +20,9 @@ class TensorMap:
     """A tensor map over an array, as an argument of a simple launch; sizes innermost dimension first.
 
     ``box`` and ``element_strides`` are in elements; ``dims`` and ``strides`` (bytes, all but the innermost)
-    default to those of the array.  ``swizzle`` is 0, 32, 64 or 128 bytes.
+    default to those of the array.  ``swizzle`` is 0, 32, 64 or 128 bytes.  ``im2col`` makes it a map of that mode:
+    the lower and the upper corner of the pixel box (without channels and batch); ``box`` is then (channels per
+    pixel, pixels per column).
     """
 
     array: Any
@@ -31,6 +33,7 @@ class TensorMap:
     dims: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     oob_nan: bool = False
+    im2col: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,4 +209,12 @@ def _image(name: str, m: TensorMap) -> tensormap.TensorMapImage:
     dims = dims or tuple(reversed(array.shape))
     strides = strides or tuple(reversed(array.strides[:-1]))
     steps = steps or (1,) * len(dims)
-    return tensormap.TensorMapImage(element, dims, strides, box, steps, int(m.swizzle), 0, m.oob_nan)
+    corners = None
+    if m.im2col is not None:
+        if not isinstance(m.im2col, tuple) or len(m.im2col) != 2:
+            refuse(
+                f"`im2col` of `{name}` is {errors.described(m.im2col)}",
+                "the lower and the upper corner of the pixel box", "pass im2col=((0, 0), (0, 0))",
+            )  # fmt: skip
+        corners = _numbers(name, "im2col", m.im2col[0]), _numbers(name, "im2col", m.im2col[1])
+    return tensormap.TensorMapImage(element, dims, strides, box, steps, int(m.swizzle), 0, m.oob_nan, corners)

@@ -14,6 +14,7 @@ from tilemma.machine.syntax import (
     Guard,
     Immediate,
     Instruction,
+    Negative,
     Not,
     Operand,
     Pair,
@@ -71,6 +72,8 @@ class BodyParser:
         self.registers: list[Register] = []
         # Lists of operands that are being read.
         self.depth = 0
+        # Whether the instruction that is read is a call, where parentheses hold parameters.
+        self.calls = False
         self.variables: list[Variable] = []
         self.tables: dict[str, tuple[str, ...]] = {}
         self.prototypes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -201,7 +204,7 @@ class BodyParser:
                 parts = (self.new_register(f"{name}.{axis}", kind, scope) for axis in "xyzw"[:vector])
                 scope.vectors[name] = tuple(parts)
             elif p.accept("<"):
-                scope.families.append((name, p.constant(), kind))
+                scope.families.append((name, p.integer(), kind))
                 p.expect(">")
             else:
                 scope.registers[name] = self.new_register(name, kind, scope)
@@ -252,6 +255,7 @@ class BodyParser:
         if opcode.kind != "word":
             raise p.error(f"expected an instruction, found `{opcode.text}`", opcode)
         operands: list[Operand] = []
+        self.calls = opcode.text.split(".")[0] == "call"
         while not p.accept(";"):
             operands.append(self.operand())
             if not p.accept(",") and p.token.text != ";":
@@ -282,7 +286,9 @@ class BodyParser:
     def simple(self) -> Operand:
         p = self.p
         token = p.token
-        readers: dict[str, Callable[[], Operand]] = {"[": self.address, "{": self.vector, "(": self.tuple}
+        readers: dict[str, Callable[[], Operand]] = {"[": self.address, "{": self.vector}
+        if self.calls:
+            readers["("] = self.tuple
         if token.text in readers and token.kind == "punct":
             if self.depth == MAX_LISTS:
                 raise p.error(f"more than {MAX_LISTS} brackets in one another")
@@ -290,14 +296,21 @@ class BodyParser:
             read = readers[token.text]()
             self.depth -= 1
             return read
-        if token.text == "!":
+        after = p.tokens[p.position + 1]
+        if token.text == "-" and after.kind == "word":
+            p.advance()
+            operand = self.named(p.advance())
+            if not isinstance(operand, (Register, Selected)):
+                raise p.error(f"`{after.text}` is no register", after)
+            return Negative(operand)
+        if token.text == "!" and after.kind == "word":
             p.advance()
             name = p.token
             register = self.find_register(p.word())
             if register is None:
                 raise p.error(f"the register `{name.text}` is not declared", name)
             return Not(register)
-        if token.kind in ("int", "float") or token.text in ("-", "~"):
+        if token.kind in ("int", "float") or token.text in ("-", "~", "!", "(", "+"):
             return p.operand_number()
         if token.kind != "word":
             raise p.error(f"expected an operand, found {p.shown()}")
@@ -313,17 +326,20 @@ class BodyParser:
             return register
         if name in _SPECIAL:
             return Special(name)
+        if name in _SPECIAL_VECTOR:
+            axes = tuple(Special(f"{name}.{axis}") for axis in "xyz")
+            return Vector((*axes, Immediate(0)))
         if name == "WARP_SZ":
             return Immediate(32)
+        for scope in reversed(self.scopes):
+            if name in scope.vectors:
+                return Vector(scope.vectors[name])
         if name.startswith("%") and "." not in name:
             raise self.p.error(f"the register `{name}` is not declared", token)
         root, _, selector = name.rpartition(".")
         part = self.find_register(root) if root and _SELECTOR.fullmatch(selector) else None
         if part is not None:
             return Selected(part, selector)
-        for scope in reversed(self.scopes):
-            if name in scope.vectors:
-                return Vector(scope.vectors[name])
         label = self.find_label(name)
         if label is not None:
             return Symbol(label)
@@ -331,7 +347,7 @@ class BodyParser:
         offset = 0
         if self.p.token.text == "+":
             self.p.advance()
-            offset = self.p.integer()
+            offset = self.p.constant()
         return Symbol(name, offset)
 
     def vector(self) -> Vector:

@@ -24,6 +24,7 @@ from tilemma.machine.syntax import (
     Immediate,
     Instruction,
     Module,
+    Negative,
     Not,
     Operand,
     Pair,
@@ -295,6 +296,10 @@ class _Renaming:
             return Pair(self.operand(x.first), self.operand(x.second))
         if isinstance(x, Selected):
             return Selected(self.register(x.register), x.selector)
+        if isinstance(x, Negative):
+            operand = self.operand(x.operand)
+            assert isinstance(operand, (Register, Selected))
+            return Negative(operand)
         if isinstance(x, Not):
             return Not(self.register(x.operand))
         if isinstance(x, Address):

@@ -6,10 +6,10 @@ import struct
 
 import numpy as np
 
-from tilemma.machine import limits
+from tilemma.machine import constants, limits
 from tilemma.machine.cursor import Cursor
 from tilemma.machine.debug_info import Locations
-from tilemma.machine.lexer import PtxSyntax, Token, syntax_error
+from tilemma.machine.lexer import PtxSyntax, syntax_error
 from tilemma.machine.syntax import (
     TYPE_BYTES,
     Body,
@@ -358,23 +358,14 @@ class Parser(Cursor):
 
     # -- constants
     def constant(self) -> int:
-        """A sum or product of integers (PTX ISA, "Constant Expressions")."""
-        value = self.integer()
-        while self.token.text in ("+", "-", "*"):
-            operator, right = self.advance().text, self.integer()
-            value = value + right if operator == "+" else value - right if operator == "-" else value * right
-        return value
+        """The value of an integer expression."""
+        return constants.expression(self)
 
     def operand_number(self) -> Immediate:
+        if not constants.is_float(self):
+            return Immediate(constants.expression(self))
         negative = self.accept("-")
-        invert = not negative and self.accept("~")
-        token: Token = self.advance()
-        if token.kind == "int":
-            value = self.value_of(token)
-            return Immediate(-value if negative else ~value if invert else value)
-        if token.kind != "float":
-            raise self.error(f"expected a number, found `{token.text}`", token)
-        text = token.text
+        text = self.advance().text
         if text[:2] in ("0f", "0F"):
             return Immediate(int(text[2:], 16) ^ (0x80000000 if negative else 0), "f32")
         if text[:2] in ("0d", "0D"):

@@ -85,6 +85,13 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
+class Negative:
+    """``-c``: a negated source, in video instructions."""
+
+    operand: Register | Selected
+
+
+@dataclass(frozen=True, slots=True)
 class Sink:
     """``_``: no destination."""
 
@@ -98,7 +105,9 @@ class Address:
     coordinates: tuple[Operand, ...] | None = None
 
 
-Operand: TypeAlias = Register | Special | Immediate | Symbol | Vector | Pair | Not | Selected | Sink | Address
+Operand: TypeAlias = (
+    Register | Special | Immediate | Symbol | Vector | Pair | Not | Selected | Negative | Sink | Address
+)
 
 
 @dataclass(frozen=True, slots=True)

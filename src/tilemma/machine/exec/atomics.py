@@ -18,6 +18,12 @@ from tilemma.machine.syntax import TYPE_BYTES
 _FLOAT = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
+_TYPES = (
+    *(f"{letter}{bits}" for letter in "bus" for bits in (16, 32, 64)),
+    "b128", "f16x2", "bf16x2", *_FLOAT,
+)  # fmt: skip
+
+
 def atomic_function(op: str, kind: str) -> Any:
     """``f(old, b, c) -> new`` on Python numbers (integers) or NumPy scalars (floats)."""
     if op == "exch":
@@ -80,7 +86,8 @@ def atomic_on_arrays(op: str, kind: str) -> Any:
 
 @instruction("atom", "red")
 def atom(d: Decoder) -> None:
-    kind = d.type
+    # A vector form may have the type before the operation: `red.global.v4.f32.add`.
+    kind = d.one_of(_TYPES)
     red = d.parts[0] == "red"
     space = d.one_of(SPACES, "generic")
     op = d.one_of(("add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas"))

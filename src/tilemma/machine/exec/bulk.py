@@ -231,8 +231,12 @@ def tensor(d: Decoder) -> None:
     d.needs(90)
     reduces = d.parts[1] == "reduce"
     rank = d.one_of({"1d": 1, "2d": 2, "3d": 3, "4d": 4, "5d": 5})
-    if d.has("im2col", "tile::gather4", "tile::scatter4", "im2col_no_offs"):
-        d.unsupported("only tiled copies are modelled")
+    if d.has("tile::gather4", "tile::scatter4", "im2col::w", "im2col::w::128"):
+        d.needs(100)
+        d.unsupported("gathering copies are not modelled")
+    im2col = d.has("im2col", "im2col_no_offs")
+    if im2col and rank < 3:
+        d.refuse("the im2col mode needs 3 to 5 dimensions")
     multicast = d.has("multicast::cluster")
     d.has("tile", "global", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "bulk_group")
     operation = d.one_of(("add", "min", "max", "and", "or", "xor", "inc", "dec"), "none")
@@ -245,9 +249,12 @@ def tensor(d: Decoder) -> None:
         (d.mods.index(s) for s in ("shared::cluster", "shared::cta") if s in d.mods), default=99
     )
     if is_load:
-        _tensor_load(d, rank, operands, multicast)
+        offsets = [d.src(x, "u16") for x in d.items(operands.pop(3))] if im2col else []
+        if im2col and len(offsets) != rank - 2:
+            d.bad(f"{len(offsets)} im2col offsets; it takes {rank - 2}")
+        _tensor_load(d, rank, operands, multicast, offsets)
     else:
-        _tensor_store(d, rank, operands, operation if reduces else "none")
+        _tensor_store(d, rank, operands, operation if reduces else "none", im2col=im2col)
 
 
 def _coordinates(d: Decoder, operand: Any, rank: int) -> list[int]:
@@ -256,7 +263,7 @@ def _coordinates(d: Decoder, operand: Any, rank: int) -> list[int]:
     return [d.src(c, "s32") for c in operand.coordinates]
 
 
-def _tensor_load(d: Decoder, rank: int, operands: Any, multicast: bool) -> None:
+def _tensor_load(d: Decoder, rank: int, operands: Any, multicast: bool, im2col: list[int]) -> None:
     to, the_map = d.address(operands[0]), d.address(operands[1])
     coordinates = _coordinates(d, operands[1], rank)
     barrier = d.address(operands[2])
@@ -274,20 +281,35 @@ def _tensor_load(d: Decoder, rank: int, operands: Any, multicast: bool) -> None:
             corner = [int(c[lane]) for c in coords]
             the_mask = int(w.v[0][mask][lane]) if mask >= 0 else None
             targets = targets_of(f, ins, int(at[lane]), int(barriers[lane]), the_mask)
-            load_box(f, ins, int(lane), bound, rank, corner, targets)
+            offsets = [int(w.v[0][o][lane]) for o in im2col]
+            load_box(f, ins, int(lane), bound, rank, corner, targets, offsets)
 
     d.visible(run)
 
 
+def _transfer(image: Any, corner: list[int], offsets: list[int], address: int) -> tuple[Any, Any]:
+    """The byte offsets in the tensor and the shared addresses that a copy in the map's mode moves between."""
+    if image.corners is None:
+        return tensormap.box_transfer(image, corner, address)
+    return tensormap.column_transfer(image, corner, offsets or [0] * (image.rank - 2), address)
+
+
 def load_box(
-    f: Frame, ins: Instruction, lane: int, bound: Any, rank: int, corner: list[int], targets: Any
+    f: Frame,
+    ins: Instruction,
+    lane: int,
+    bound: Any,
+    rank: int,
+    corner: list[int],
+    targets: Any,
+    im2col: list[int],
 ) -> None:
-    """Issue a tensor copy of the box at ``corner`` into ``targets``."""
+    """Issue a tensor copy of the box at ``corner`` into ``targets``; ``im2col`` has that mode's offsets."""
     image, allocation = bound.image, bound.allocation
     for _, offset, _ in targets:
-        _complain(f, ins, tensormap.destination_problems(image, offset, rank))
+        _complain(f, ins, tensormap.destination_problems(image, offset, rank, im2col=bool(im2col)))
     size = image.element_bytes
-    offsets, _ = tensormap.box_transfer(image, corner, targets[0][1])
+    offsets, _ = _transfer(image, corner, im2col, targets[0][1])
     inside = offsets >= 0
     source_offsets = offsets[inside] + bound.start
     check_source(f.w, ins, lane, allocation, source_offsets, size)
@@ -302,12 +324,12 @@ def load_box(
 
     issue_load(
         f, ins, lane, targets,
-        lambda offset: (tensormap.box_transfer(image, corner, offset)[1], size),
+        lambda offset: (_transfer(image, corner, im2col, offset)[1], size),
         image.transaction_bytes, source, image.swizzle,
     )  # fmt: skip
 
 
-def _tensor_store(d: Decoder, rank: int, operands: Any, operation: str) -> None:
+def _tensor_store(d: Decoder, rank: int, operands: Any, operation: str, *, im2col: bool) -> None:
     the_map, source = d.address(operands[0]), d.address(operands[1])
     coordinates = _coordinates(d, operands[0], rank)
     ins = d.ins
@@ -323,9 +345,9 @@ def _tensor_store(d: Decoder, rank: int, operands: Any, operation: str) -> None:
             image, allocation = bound.image, bound.allocation
             _, offset = shared_offset(f, ins, int(at[lane]))
             corner = [int(c[lane]) for c in coords]
-            problems = tensormap.destination_problems(image, offset, rank)
+            problems = tensormap.destination_problems(image, offset, rank, im2col=im2col)
             _complain(f, ins, problems or tensormap.store_problems(image, corner))
-            offsets, addresses = tensormap.box_transfer(image, corner, offset)
+            offsets, addresses = _transfer(image, corner, [], offset)
             inside = offsets >= 0
             issue_store(
                 f, ins, int(lane), allocation, offsets[inside] + bound.start, addresses, addresses[inside],

@@ -28,9 +28,9 @@ def fence(d: Decoder) -> None:
     d.visible(run)
 
 
-@instruction("fence.proxy")
+@instruction("fence.proxy", "membar.proxy")
 def proxy(d: Decoder) -> None:
-    d.needs(90)
+    d.needs(90 if d.parts[0] == "fence" or "async" in d.mods else 70)
     kind = d.one_of(("alias", "async", "async.global", "tensormap::generic", "async::generic"))
     d.has(
         "global", "shared::cta", "shared::cluster", "release", "acquire", "gpu", "cta", "cluster", "sys", "proxy"

@@ -65,13 +65,29 @@ def function(d: Decoder, f: Callable[..., Any], out: str, *kinds: str, operands:
         d.alu(run)
 
 
+_S32 = -(1 << 31), (1 << 31) - 1
+_HALVES = {"u16x2": np.uint16, "s16x2": np.int16}
+
+
+def _on_halves(d: Decoder, f: Callable[[Any, Any], Any]) -> None:
+    """``d = f(a, b)`` on both halves of words (`.u16x2`, `.s16x2`)."""
+    d.needs(90)
+    half = _HALVES[d.type]
+
+    def run(a: Any, b: Any) -> Any:
+        return f(np.ascontiguousarray(a).view(half), np.ascontiguousarray(b).view(half)).view(np.uint32)
+
+    function(d, run, "b32", "b32", "b32")
+
+
 def _int_add(d: Decoder, ufunc: Any) -> None:
     kind = d.type
     d.only(kind, "sat")
-    if "sat" in d.mods:
-        low, high = -(1 << 31), (1 << 31) - 1
+    if kind in _HALVES:
+        _on_halves(d, ufunc)
+    elif "sat" in d.mods:
         function(
-            d, lambda a, b: np.clip(ufunc(a.astype(np.int64), b.astype(np.int64)), low, high), "s32", "s32", "s32"
+            d, lambda a, b: np.clip(ufunc(a.astype(np.int64), b.astype(np.int64)), *_S32), "s32", "s32", "s32"
         )
     else:
         ufunc2(d, ufunc, kind)
@@ -121,9 +137,14 @@ def mul(d: Decoder) -> None:
 def mad(d: Decoder) -> None:
     kind = d.type
     mode = d.one_of(("lo", "hi", "wide"))
+    saturates = d.has("sat")
     d.only(kind)
     f, out = _product(mode, kind)
-    if mode == "lo":
+    if saturates:
+        if (mode, kind) != ("hi", "s32"):
+            d.refuse("`.sat` is for `mad.hi.s32`")
+        function(d, lambda a, b, c: np.clip(f(a, b) + c, *_S32), "s32", "s32", "s32", "s32")
+    elif mode == "lo":
         # Wraps as the result's type does.
         function(d, lambda a, b, c: a * b + c, out, kind, kind, out)
     else:
@@ -180,8 +201,22 @@ def rem(d: Decoder) -> None:
 
 
 def minimum(d: Decoder) -> None:
+    relu = d.has("relu")
     d.only(d.type)
-    ufunc2(d, np.minimum if d.parts[0] == "min" else np.maximum, d.type)
+    ufunc = np.minimum if d.parts[0] == "min" else np.maximum
+    if relu and d.type not in ("s32", "s16x2"):
+        d.refuse("`.relu` is for .s32 and .s16x2")
+
+    def clamped(a: Any, b: Any) -> Any:
+        return np.maximum(ufunc(a, b), a.dtype.type(0))
+
+    if d.type in _HALVES:
+        _on_halves(d, clamped if relu else ufunc)
+    elif relu:
+        d.needs(90)
+        function(d, clamped, d.type, d.type, d.type)
+    else:
+        ufunc2(d, ufunc, d.type)
 
 
 def negative(d: Decoder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy as np
 from tilemma.dtypes import dtype
 from tilemma.machine import access, provenance
 from tilemma.machine.catalogue import SparseMetadata
-from tilemma.machine.decode import Decoder, instruction
+from tilemma.machine.decode import AddressRow, Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.isa import forms, fragments, numerics, sparse
+from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.patterns import SharedPatterns
 from tilemma.machine.state import LANES, Frame
 
@@ -24,9 +26,16 @@ def _matrix_modifiers(d: Decoder) -> tuple[int, bool]:
     trans = d.has("trans")
     if d.one_of(("m8n8", "m16n16", "m8n16", "m16n8")) != "m8n8" or d.type != "b16":
         d.unsupported("shapes other than m8n8 of .b16")
-    d.one_of(_SHARED)
-    d.only("sync", "aligned", "b16")
+    d.only("sync", "aligned", "b16", *_SHARED)
     return num, trans
+
+
+def _matrix_address(d: Decoder, operand: Any) -> AddressRow:
+    """The address of rows in shared memory; without a state space it is a generic one."""
+    address = d.address(operand)
+    if d.has(*_SHARED):
+        return address
+    return replace(address, offset=address.offset - SHARED_WINDOW)
 
 
 def _rows(d: Decoder, operand: Any, *, write: bool, kind: str = "b32") -> Any:
@@ -41,7 +50,7 @@ def ldmatrix(d: Decoder) -> None:
     rows = _rows(d, d.operands[0], write=True)
     if len(rows) != num:
         d.bad(f"{len(rows)} registers for x{num}")
-    patterns = SharedPatterns(d.address(d.operands[1]), 16)
+    patterns = SharedPatterns(_matrix_address(d, d.operands[1]), 16)
     the_map = fragments.ldmatrix_map(num, trans)
     # For each register, the two halves of each lane: matrix, row and column of the tile as loaded.
     which = np.arange(num)[:, None, None]
@@ -82,7 +91,7 @@ def ldmatrix(d: Decoder) -> None:
 def stmatrix(d: Decoder) -> None:
     d.needs(90)
     num, trans = _matrix_modifiers(d)
-    address = d.address(d.operands[0])
+    address = _matrix_address(d, d.operands[0])
     rows = _rows(d, d.operands[1], write=False)
     if len(rows) != num:
         d.bad(f"{len(rows)} registers for x{num}")
@@ -143,6 +152,7 @@ def mma(d: Decoder) -> None:
     d.has("popc")
     layouts = tuple(m for m in d.mods if m in ("row", "col"))
     types = tuple(m for m in d.mods if m in _TYPES)
+    rounding = d.one_of(("rn", "rz", "rm", "rp"), "rn")
     if len(types) != 4 or len(layouts) != 2:
         d.bad("it needs two layouts and the four types of D, A, B and C")
     d.used.update((*types, *layouts))
@@ -156,12 +166,14 @@ def mma(d: Decoder) -> None:
     )  # fmt: skip
     if not verdict:
         d.refuse(verdict.reason)
+    if ta != "f64" and any(m in d.mods for m in ("rn", "rz", "rm", "rp")):
+        d.refuse("a rounding mode is for f64")
     if shape == (8, 8, 4) and ta == "f16":
         _quad_pairs(d, types, layouts)
     elif sparse_a:
         _sparse(d, shape, types, satfinite, selector)
     else:
-        _mma(d, shape, types, satfinite, bitop)
+        _mma(d, shape, types, (satfinite, bitop, rounding))
 
 
 _TYPES = ("f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2", "s8", "u8", "s4", "u4", "b1", "s32")
@@ -242,7 +254,8 @@ class Multiply:
 
     def __init__(self, ins: Any, form: Any, a: Fragment, b: Fragment, c: Fragment, out: Fragment) -> None:
         self.ins, self.form, self.a, self.b, self.c, self.out = ins, form, a, b, c, out
-        _, types, _, _ = form
+        _, types, options = form
+        self.options = dict(zip(("satfinite", "bitop", "rounding"), options, strict=True))
         self.bits = dtype(types[1]).bits if types[1] != "tf32" else 32
 
     def check(self, w: Any) -> None:
@@ -255,9 +268,9 @@ class Multiply:
         if m is not None:
             aligned.whole_warp(f, self.ins, m)
         self.check(w)
-        _, (td, ta, tb, _), satfinite, bitop = self.form
+        _, (td, ta, tb, _), _ = self.form
         tiles = self.a.load(w), self.b.load(w), self.c.load(w)
-        self.out.store(w, numerics.product(*tiles, ta, tb, td, satfinite=satfinite, bitop=bitop))
+        self.out.store(w, numerics.product(*tiles, ta, tb, td, **self.options))
 
     def together(self, all_of_them: list[Multiply]) -> Any:
         """A function that executes several multiplies of a warp at once; none reads a result of another."""
@@ -273,7 +286,7 @@ class Multiply:
             [np.stack([x.index for x in group]) for group in operands],
             [group[0].cls for group in operands],
         )
-        _, (td, ta, tb, tc), satfinite, bitop = self.form
+        _, (td, ta, tb, tc), _ = self.form
 
         def at_once(f: Frame) -> None:
             w = f.w
@@ -282,19 +295,19 @@ class Multiply:
             tiles = (
                 load_elements(w, cls_a, ta, a), load_elements(w, cls_b, tb, b), load_elements(w, cls_c, tc, c),
             )  # fmt: skip
-            y = numerics.product(*tiles, ta, tb, td, satfinite=satfinite, bitop=bitop)
+            y = numerics.product(*tiles, ta, tb, td, **self.options)
             store_elements(w, cls_out, td, out, y)
 
         return at_once
 
 
-def _mma(d: Decoder, shape: Any, types: Any, satfinite: bool, bitop: Any) -> None:
+def _mma(d: Decoder, shape: Any, types: Any, options: tuple[bool, Any, str]) -> None:
     td, ta, tb, tc = types
     a = Fragment(d, d.operands[1], shape, "A", ta, write=False)
     b = Fragment(d, d.operands[2], shape, "B", tb, write=False)
     c = Fragment(d, d.operands[3], shape, "C", tc, write=False)
     out = Fragment(d, d.operands[0], shape, "D", td, write=True)
-    multiply = Multiply(d.ins, (shape, types, satfinite, bitop), a, b, c, out)
+    multiply = Multiply(d.ins, (shape, types, options), a, b, c, out)
 
     def run(f: Frame, m: Any) -> None:
         multiply(f, m)

@@ -21,7 +21,7 @@ SPACES = {
 }  # fmt: skip
 _CACHE = {"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"}
 SCOPES = {"cta", "cluster", "gpu", "sys"}
-ORDERS = {"weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
+ORDERS = {"weak", "volatile", "relaxed", "acquire", "release", "acq_rel"}
 WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -107,7 +107,7 @@ def ld(d: Decoder) -> None:
     order = d.one_of(ORDERS, "weak")
     d.one_of(SCOPES, "none")
     skip_hints(d)
-    d.has("v2", "v4", "unified")
+    d.has("v2", "v4", "unified", "mmio")
     d.only(kind)
     d.count(2, 3)
     registers = data_registers(d, d.operands[0], kind, write=True)
@@ -283,7 +283,7 @@ def st(d: Decoder) -> None:
     order = d.one_of(ORDERS, "weak")
     d.one_of(SCOPES, "none")
     skip_hints(d)
-    d.has("v2", "v4")
+    d.has("v2", "v4", "mmio")
     if "async" in d.mods:
         d.unsupported()
     d.only(kind)

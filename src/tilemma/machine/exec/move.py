@@ -25,7 +25,9 @@ def mov(d: Decoder) -> None:
     if kind == "b128":
         _wide(d, to, source)
         return
-    if isinstance(to, Vector):
+    if d.has("v2", "v4"):
+        _elements(d, to, source)
+    elif isinstance(to, Vector):
         _unpack(d, to, source)
     elif isinstance(source, Vector):
         _pack(d, to, source)
@@ -48,6 +50,23 @@ def mov(d: Decoder) -> None:
                 np.copyto(r[o], r[a], where=m)
 
         d.alu(run)
+
+
+def _elements(d: Decoder, to: Any, source: Any) -> None:
+    """`mov.v4.u32 {a, b, c, d}, %tid`: element by element."""
+    kind = d.type
+    outs = [d.dst(x, kind) for x in d.items(to)]
+    ins = [d.src(x, kind) for x in d.items(source)]
+    if len(outs) != len(ins):
+        d.bad(f"{len(ins)} elements are moved to {len(outs)}")
+    v = VIEW[kind]
+
+    def run(w: Any, m: Any) -> None:
+        values = [w.v[v][i].copy() for i in ins]
+        for o, value in zip(outs, values, strict=True):
+            np.copyto(w.v[v][o], value, where=True if m is None else m)
+
+    d.alu(run)
 
 
 def _wide(d: Decoder, to: Any, source: Any) -> None:
@@ -155,7 +174,9 @@ def cvta(d: Decoder) -> None:
 
 @instruction("isspacep")
 def isspacep(d: Decoder) -> None:
-    space = d.one_of(("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param"))
+    space = d.one_of(
+        ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
+    )
     o = d.dst(d.operands[0], "pred")
     cls, a = d.src_any(d.operands[1], "u64")
     low, high = {

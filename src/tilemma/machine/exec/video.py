@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilemma.machine.decode import Decoder, instruction
-from tilemma.machine.syntax import Operand, Selected
+from tilemma.machine.syntax import Negative, Operand, Selected
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "eq": lambda a, b: a == b,
@@ -132,12 +132,14 @@ def multiply_add(d: Decoder) -> None:
     d.only()
     d.count(4)
     o = d.dst(d.operands[0], "u32")
-    (a, a_part), (b, b_part) = _selected(d, d.operands[1]), _selected(d, d.operands[2])
-    c = d.src(d.operands[3], "u32")
+    # Either the product or c may be negated (`-a`, `-b`, `-c`).
+    signs = [-1 if isinstance(x, Negative) else 1 for x in d.operands[1:]]
+    plain = [x.operand if isinstance(x, Negative) else x for x in d.operands[1:]]
+    (a, a_part), (b, b_part), (c, c_part) = (_selected(d, x) for x in plain)
 
     def one(x: int, y: int, z: int) -> int:
-        product = part(x, a_part, signed=signed[1]) * part(y, b_part, signed=signed[2])
-        value = (product + extended(z, 32, signed=signed[0]) + plus) >> scale
+        product = signs[0] * signs[1] * part(x, a_part, signed=signed[1]) * part(y, b_part, signed=signed[2])
+        value = (product + signs[2] * part(z, c_part, signed=signed[0]) + plus) >> scale
         return saturated(value, 32, signed=signed[0]) if saturates else value
 
     _each_lane(d, o, (a, b, c), one)

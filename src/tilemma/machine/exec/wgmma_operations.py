@@ -40,13 +40,16 @@ class Form:
         self.n, self.k = int(match[1]), int(match[2])
         self.sparse = d.has("sp")
         self.satfinite = d.has("satfinite")
-        types = [m for m in d.mods if m in ("f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8", "u8", "s32")]
+        self.bitop: Any = d.one_of(("and", "xor"), "none") if d.has("popc") else None
+        types = [m for m in d.mods if m in ("f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8", "u8", "b1", "s32")]
         if len(types) != 3:
             d.unsupported("the types")
         d.used.update(types)
         d.only("mma_async", "sync", "aligned")
         self.td, self.ta, self.tb = types
-        self.bits = dtype(self.ta).bits
+        # Bits are addressed in bytes: ``per`` elements of A or B to an addressed unit.
+        self.per = 8 if self.ta == "b1" else 1
+        self.bits = dtype(self.ta).bits * self.per
         # A, compressed, has half of K.
         self.ka = self.k // 2 if self.sparse else self.k
         operands = list(d.operands)
@@ -93,7 +96,8 @@ class Form:
             self.n, self.k, self.ta, self.tb, self.td, d.program.arch, a_in_registers=self.in_registers,
             trans_a=trans[0] if len(trans) == 2 else None, trans_b=trans[-1] if trans else None,
             scale_a=scales[0] if scales else None, scale_b=scales[1] if len(scales) == 2 else None,
-            satfinite=self.satfinite, sparse=self.sparse, selector=self.selector if self.sparse else None,
+            satfinite=self.satfinite, bitop=self.bitop, sparse=self.sparse,
+            selector=self.selector if self.sparse else None,
         )  # fmt: skip
         if not verdict:
             d.refuse(verdict.reason)
@@ -242,10 +246,18 @@ class Operation(Agent):
             return out
         if not form.in_registers:
             out.append(
-                ("A", self.descriptors[0], addresses(self.descriptors[0], 64, form.ka, form.bits, form.a_major))
+                (
+                    "A",
+                    self.descriptors[0],
+                    addresses(self.descriptors[0], 64, form.ka // form.per, form.bits, form.a_major),
+                )
             )
         out.append(
-            ("B", self.descriptors[1], addresses(self.descriptors[1], form.n, form.k, form.bits, form.b_major))
+            (
+                "B",
+                self.descriptors[1],
+                addresses(self.descriptors[1], form.n, form.k // form.per, form.bits, form.b_major),
+            )
         )
         return out
 
@@ -262,7 +274,7 @@ class Operation(Agent):
             group.uncommitted[self.serial] = self.event
         for letter, raw, at in self.operands():
             rows, major = (64, form.a_major) if letter == "A" else (form.n, form.b_major)
-            k = form.ka if letter == "A" else form.k
+            k = (form.ka if letter == "A" else form.k) // form.per
             problems = admissible(raw, rows, k, form.bits, major, cta.shared.limit)
             if problems:
                 machine.report(
@@ -313,7 +325,10 @@ class Operation(Agent):
         values = {}
         for letter, _, at in self.operands():
             name = form.ta if letter == "A" else form.tb
-            values[letter] = elements(cta.shared.words[size][at >> SHIFT[size]], name)
+            words = cta.shared.words[size][at >> SHIFT[size]]
+            values[letter] = (
+                np.unpackbits(words, axis=1, bitorder="little") if form.per > 1 else elements(words, name)
+            )
         warps = slice(4 * group.number, 4 * group.number + 4)
         file = cta.registers["32"]
         if form.in_registers:
@@ -337,7 +352,9 @@ class Operation(Agent):
             columns = sparse.stored_columns(fields, form.ta)
             result = sparse.sparse_mma(a, columns, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
         else:
-            result = numerics.product(a, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
+            result = numerics.product(
+                a, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite, bitop=form.bitop
+            )
         accumulators.put(at, result)
         group.operations.pop(self.serial, None)
 

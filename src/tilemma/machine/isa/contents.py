@@ -47,8 +47,8 @@ _MODELLED: dict[str, tuple[str, str]] = {
     ),
     "Control Flow Instructions": ("", "bra brx.idx call ret exit"),
     "Parallel Synchronization and Communication Instructions": (
-        "bar barrier bar.warp.sync barrier.cluster membar fence fence.proxy fence.mbarrier_init atom red "
-        "vote.sync "
+        "bar barrier bar.warp.sync barrier.cluster membar membar.proxy fence fence.proxy fence.mbarrier_init atom "
+        "red vote.sync "
         "match.any.sync match.all.sync redux.sync elect.sync mbarrier.init mbarrier.inval mbarrier.expect_tx "
         "mbarrier.complete_tx mbarrier.arrive mbarrier.arrive_drop cp.async.mbarrier.arrive mbarrier.test_wait "
         "mbarrier.try_wait tensormap.cp_fenceproxy",

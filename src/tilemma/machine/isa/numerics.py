@@ -471,8 +471,18 @@ def product(
     *,
     satfinite: bool = False,
     bitop: Literal["xor", "and"] | None = None,
+    rounding: str = "rn",
 ) -> Array:
-    """``mma`` where floating-point warnings are off already."""
+    """``mma`` where floating-point warnings are off already.
+
+    A directed ``rounding`` of f64 is that of a chain of fused multiply-adds along k.
+    """
+    if rounding != "rn":
+        total = c
+        for k in range(a.shape[-1]):
+            column, row = np.broadcast_arrays(a[..., :, k, None], b[..., None, k, :])
+            total = arith("fma", "f64", column, row, total, rounding=rounding)
+        return total
     product = a.astype(np.float64, copy=False) @ b.astype(np.float64, copy=False)
     target = dtype(d_type)
     if target.is_float:

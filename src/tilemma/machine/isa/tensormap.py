@@ -1,4 +1,4 @@
-"""Tiled tensor maps: the rules of their encoding, and the bytes that a box transfer moves.
+"""Tensor maps: the rules of their encoding, and the bytes that a box transfer moves.
 
 Sources: CUDA driver API, ``cuTensorMapEncodeTiled``; PTX ISA, "Tensors" (tiled mode, bounding box, traversal
 stride, out-of-bound access, swizzling modes) and ``cp.async.bulk.tensor``; CUDA programming guide, "TMA
@@ -37,6 +37,9 @@ class TensorMapImage:
     ``strides`` are in bytes, one for each dimension but the innermost; ``box`` and ``element_strides`` are in
     elements; ``swizzle`` is in bytes (0, 32, 64, 128); ``interleave`` is 0, 16 or 32 bytes.  What lies
     outside the tensor reads as zero, or as NaN with ``oob_nan``, and is not written.
+
+    A map of the im2col mode has ``corners``, the offsets of the lower and the upper corner of its pixel box; its
+    ``box`` is (channels per pixel, pixels per column).
     """
 
     dtype: str
@@ -47,6 +50,7 @@ class TensorMapImage:
     swizzle: int = 0
     interleave: int = 0
     oob_nan: bool = False
+    corners: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @property
     def rank(self) -> int:
@@ -59,6 +63,8 @@ class TensorMapImage:
     @property
     def counts(self) -> tuple[int, ...]:
         """Elements moved along each dimension: the box over the traversal stride, rounded up."""
+        if self.corners is not None:
+            return self.box
         # The innermost stride is ignored where nothing is interleaved.
         steps = (1, *self.element_strides[1:])
         return tuple(-(-b // s) for b, s in zip(self.box, steps, strict=True))
@@ -102,7 +108,11 @@ def problems(image: TensorMapImage, base_address: int) -> list[str]:
     if not 1 <= rank <= 5:
         return [f"rank {rank} is not 1 to 5"]
     lengths = (len(image.strides) + 1, len(image.box), len(image.element_strides))
-    if any(n != rank for n in lengths):
+    if image.corners is not None:
+        corners = im2col_problems(image)
+        if corners:
+            return corners
+    elif any(n != rank for n in lengths):
         return [f"strides (less the innermost), box and element strides must have {rank} entries each"]
     out = []
     align = 32 if image.interleave == 32 else 16
@@ -115,8 +125,9 @@ def problems(image: TensorMapImage, base_address: int) -> list[str]:
         if stride % align or not 0 <= stride < 1 << 40:
             out.append(f"the stride of dimension {i}, {stride} bytes, is not a multiple of {align} below 2**40")
     for i, extent in enumerate(image.box):
-        if not 1 <= extent <= 256:
-            out.append(f"the box has {extent} elements along dimension {i}, not 1 to 256")
+        most = 1024 if image.corners is not None and i == 1 else 256
+        if not 1 <= extent <= most:
+            out.append(f"the box has {extent} elements along dimension {i}, not 1 to {most}")
     for i, step in enumerate(image.element_strides):
         if not 1 <= step <= 8:
             out.append(f"the element stride of dimension {i} is {step}, not 1 to 8")
@@ -139,9 +150,33 @@ def problems(image: TensorMapImage, base_address: int) -> list[str]:
     return out
 
 
-def destination_problems(image: TensorMapImage, shared_address: int, rank: int) -> list[str]:
+# The corners of a pixel box of a tensor of each rank (cuTensorMapEncodeIm2col): one number for each dimension but
+# channels and batch.
+_CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}
+
+
+def im2col_problems(image: TensorMapImage) -> list[str]:
+    """Which limits of ``cuTensorMapEncodeIm2col`` the corners break."""
+    assert image.corners is not None
+    if image.rank not in _CORNERS:
+        return [f"im2col needs rank 3 to 5, this has {image.rank}"]
+    if len(image.box) != 2 or len(image.strides) + 1 != image.rank or len(image.element_strides) != image.rank:
+        return ["an im2col map needs channels and pixels, and a stride for each dimension"]
+    limit = _CORNERS[image.rank]
+    for name, corner in zip(("lower", "upper"), image.corners, strict=True):
+        if len(corner) != image.rank - 2 or not all(-limit <= x < limit for x in corner):
+            return [f"the {name} corner {corner} is not {image.rank - 2} numbers from {-limit} to {limit - 1}"]
+    return []
+
+
+def destination_problems(
+    image: TensorMapImage, shared_address: int, rank: int, *, im2col: bool = False
+) -> list[str]:
     """Why a tensor copy of ``rank`` dimensions may not use this map and shared-memory address; none if it may."""
     out = []
+    modes = ("tiled", "im2col")
+    if im2col != (image.corners is not None):
+        out.append(f"a copy in {modes[im2col]} mode uses a tensor map of the {modes[not im2col]} mode")
     if rank != image.rank:
         out.append(f"the instruction has {rank} dimensions, the tensor map {image.rank}")
     if shared_address % DESTINATION_ALIGNMENT:
@@ -193,6 +228,41 @@ def box_transfer(image: TensorMapImage, coords: Sequence[int], shared_address: i
     return offsets, swizzle(shared_address + shared, image.swizzle)
 
 
+def column_transfer(
+    image: TensorMapImage, coords: Sequence[int], offsets: Sequence[int], shared_address: int
+) -> tuple[Ints, Ints]:
+    """``box_transfer`` in im2col mode (PTX ISA, "Im2col mode"): a run of pixels, channels innermost.
+
+    The pixel at ``coords`` (channel, then pixel and batch) is the first.  The next ones follow along the innermost
+    pixel dimension in steps of the element stride.  Beyond the upper corner of the pixel box, the walk goes on at
+    the lower corner of the next line, plane or image of the batch.  ``offsets``, one for each pixel dimension,
+    are the position in the filter: they shift the bytes that are read, and not the walk.
+    """
+    assert image.corners is not None
+    channels, pixels = image.box
+    lower, upper = image.corners
+    ends = [n - 1 + u for n, u in zip(image.dims[1:-1], upper, strict=True)]
+    at = list(coords[1:])
+    walk = []
+    for _ in range(pixels):
+        walk.append([x + o for x, o in zip(at, (*offsets, 0), strict=True)])
+        for i, step in enumerate(image.element_strides[1:-1]):
+            at[i] += step
+            if at[i] <= ends[i]:
+                break
+            at[i] = lower[i]
+        else:
+            at[-1] += 1
+    index = np.empty((image.rank, pixels, channels), np.int64)
+    index[0] = coords[0] + np.arange(channels)
+    index[1:] = np.array(walk, np.int64).T[:, :, None]
+    places = index.reshape(image.rank, -1)
+    inside = ((places >= 0) & (places < np.array(image.dims, np.int64)[:, None])).all(axis=0)
+    pitch = np.array((image.element_bytes, *image.strides), np.int64)
+    shared = np.arange(pixels)[:, None] * image.line_bytes + np.arange(channels) * image.element_bytes
+    return np.where(inside, pitch @ places, -1), swizzle(shared_address + shared.reshape(-1), image.swizzle)
+
+
 # -- tensor maps as bytes
 # The ISA leaves the 1024 bits opaque; these are the machine's own.  Element types and modes have the numbers that
 # `tensormap.replace` gives them (PTX ISA, "tensormap.replace").
@@ -220,7 +290,9 @@ def encoded(image: TensorMapImage, address: int) -> bytes:
         "<5Q4Q5H5B", *padded(image.dims, _RANK), *padded(image.strides, _RANK - 1), *padded(image.box, _RANK),
         *padded(image.element_strides, _RANK),
     )  # fmt: skip
-    return (head + body).ljust(BYTES, b"\0")
+    corners = image.corners or ((), ())
+    pixel_box = struct.pack("<B6h", image.corners is not None, *(x for c in corners for x in (*c, 0, 0, 0)[:3]))
+    return (head + body + pixel_box).ljust(BYTES, b"\0")
 
 
 def decoded(raw: bytes) -> tuple[TensorMapImage, int] | None:
@@ -235,9 +307,11 @@ def decoded(raw: bytes) -> tuple[TensorMapImage, int] | None:
     if magic != _MAGIC and (magic != bytes(len(_MAGIC)) or not whole):
         return None
     dims, strides, box, steps = numbers[:5], numbers[5:9], numbers[9:14], numbers[14:19]
+    im2col, *corners = struct.unpack_from("<B6h", raw, _HEAD.size + struct.calcsize("<5Q4Q5H5B"))
+    pixels = tuple(corners[: rank - 2]), tuple(corners[3 : rank + 1])
     image = TensorMapImage(
-        ELEMENT_TYPES[code], dims[:rank], strides[: rank - 1], box[:rank], steps[:rank], SWIZZLES[swizzle_mode],
-        _INTERLEAVE[interleave], bool(fill),
+        ELEMENT_TYPES[code], dims[:rank], strides[: rank - 1], box[: 2 if im2col else rank], steps[:rank],
+        SWIZZLES[swizzle_mode], _INTERLEAVE[interleave], bool(fill), pixels if im2col else None,
     )  # fmt: skip
     return image, address
 
