@@ -10,7 +10,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tilemma.atoms import UnknownAtom, catalogue
+from tilemma.atoms import CopyAtom, UnknownAtom, catalogue
+from tilemma.atoms.atom import Atom
 from tilemma.tools.show import (
     FORMATS,
     NoSuchFormat,
@@ -26,8 +27,18 @@ from tilemma.tools.show import (
 from tilemma.tools.show_atoms import NoSuchArch, list_atoms
 
 HELLO = "SM80_16x8x16_F32F16F16F32_TN"
-# One of each family: the rest differ in N alone.
-SAMPLE = [n for n in catalogue if not n.startswith("SM90_64x") or n.startswith("SM90_64x24x")]
+
+
+def _picture(atom: Atom) -> tuple[object, ...]:
+    """What the pictures of an atom depend on, besides its name and N."""
+    if isinstance(atom, CopyAtom):
+        return (atom.kind, atom.fragment)
+    operands = ((x, o.dtype.bits, o.in_registers) for x, o in operands_of(atom).items())
+    return (atom.kind, atom.shape[2], *operands)
+
+
+# The narrowest of each picture.
+SAMPLE = list({_picture(atom): name for name, atom in reversed([*catalogue.items()])}.values())
 
 # The accumulator of HELLO as the PTX ISA draws it: rows 8 to 15 repeat rows 0 to 7.
 TRUE_MAP = "\n".join(" ".join(f"T{t:02d}" for t in (4 * (m % 8) + n // 2 for n in range(8))) for m in range(16))
@@ -37,10 +48,14 @@ def _owners(name: str, letter: str) -> list[list[list[list[int]]]]:
     return json.loads(show(name, letter, "json"))["operands"][letter]["owners"]
 
 
-@pytest.mark.parametrize("name", SAMPLE)
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_record_can_be_shown_in_every_format(name: str, format: str) -> None:
-    assert name in show(name, format=format) or format == "csv"
+def test_every_record_can_be_shown_in_every_format(format: str) -> None:
+    for name in SAMPLE:
+        found = show(name, format=format)
+        assert name in found or format == "csv"
+        if format == "svg":
+            root = ET.fromstring(found)
+            assert root.tag.endswith("svg") and float(root.attrib["width"]) > 0
 
 
 def test_json_has_the_promised_keys() -> None:
@@ -84,12 +99,6 @@ def test_text_csv_markdown_svg_and_json_agree(name: str) -> None:
         assert {tuple(int(r[k]) for k in ("row", "col", "lane", "value")) for r in rows} == expected
         titles = re.findall(rf"{letter}\((\d+), (\d+)\): lane (\d+), {low}(\d+)", show(name, letter, "svg"))
         assert {tuple(map(int, t)) for t in titles} == expected
-
-
-def test_svg_is_well_formed() -> None:
-    for name in SAMPLE:
-        root = ET.fromstring(show(name, format="svg"))
-        assert root.tag.endswith("svg") and float(root.attrib["width"]) > 0
 
 
 @pytest.mark.parametrize("name", [HELLO, "SM90_64x8x16_F16F16F16_RS", "SM75_U32x2_LDSM_N"])
