@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.errors import TilemmaError
 from tilemma.testing import (
@@ -104,7 +105,7 @@ def operands(draw: st.DrawFn, types: tuple[str, ...] = ("f16", "bf16")) -> tuple
 
 
 @given(operands(), st.sampled_from(["f32", "f16", "bf16"]))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_order_of_f32_accumulation_exceeds_the_bound(ab: tuple[Array, Array], out: str) -> None:
     a, b = ab
     wanted = reference("mk,kn->mn", a, b)

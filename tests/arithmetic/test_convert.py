@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numbers_at_edges import FLOATS, INTEGERS, Array, drawn, edges, limits, nearest, same, whole
 
 import tilemma as tm
+from tests.sampling import examples
 from tilemma import dtypes, parallel
 from tilemma.arithmetic.convert import constant, load, store
 from tilemma.dtypes import DType
@@ -91,7 +92,7 @@ def test_constants(source: DType) -> None:
             report(source, target, elements([constant(x.value, target) for x in folded], target))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.integers(-(2**70), 2**70), st.sampled_from(FLOATS))
 def test_integers_of_any_size(x: int, target: DType) -> None:
     assert constant(x, target) == defined(x, target)

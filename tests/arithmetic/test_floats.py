@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numbers_at_edges import FLOATS, Array, drawn, edges, nearest, same
 
 import tilemma as tm
+from tests.sampling import examples
 from tilemma import dtypes, parallel
 from tilemma.arithmetic import floats
 from tilemma.arithmetic.convert import carrier, load, store
@@ -414,7 +415,7 @@ def test_angles_of_any_size(arch: str) -> None:
         ]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.sampled_from([t for t in FLOATS if t.bits <= 32]), st.floats(width=64))
 def test_what_is_rounded_stays(t: DType, x: float) -> None:
     """The rounding that these tests measure by agrees with itself."""

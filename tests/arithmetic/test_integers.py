@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.arithmetic import integers, lanes
 from tilemma.dtypes import DType
@@ -80,7 +81,7 @@ def test_operations_are_what_the_language_says(op: str, t: DType) -> None:
     assert got.dtype == (np.bool_ if op in COMPARISON else lanes.numpy_type(t))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.data(), st.sampled_from(OPERATIONS), st.sampled_from(INTEGERS), st.sampled_from(INTEGERS))
 def test_folding_is_the_operation(data: st.DataObject, op: str, s: DType, t: DType) -> None:
     """Operands of two types are converted to that of the operation, modulo its size."""
@@ -92,7 +93,7 @@ def test_folding_is_the_operation(data: st.DataObject, op: str, s: DType, t: DTy
     assert (folded.value, folded.dtype) == (wanted, dtypes.boolean if op in COMPARISON else both)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.integers(-(2**70), 2**70), st.sampled_from(INTEGERS))
 @example(2**63, dtypes.s64)
 def test_wrapping_and_stopping(x: int, t: DType) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from ir_strategies import tile_kernels
 
+from tests.sampling import examples
 from tilemma.ir.canonical import canonical
 from tilemma.ir.parser import parse_kernel
 from tilemma.ir.printer import print_kernel
@@ -55,7 +56,7 @@ def test_places_do_not_matter() -> None:
     assert all(op.span is None for op in canonical(parse_kernel(TEXT)).body)
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
 @given(tile_kernels())
 def test_canonical_again_changes_nothing(kernel: Kernel) -> None:
     once = canonical(kernel)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.arithmetic import integers
 from tilemma.ir.expr import (
@@ -45,7 +46,7 @@ def around(t: dtypes.DType) -> st.SearchStrategy[tuple[int, int]]:
     return st.tuples(start, st.integers(0, 6)).map(lambda r: (r[0], min(r[0] + r[1], high)))
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=examples(1500))
 @given(st.data(), st.sampled_from(OPERATIONS), st.sampled_from(WIDE))
 def test_bounds_of_every_operation(data: st.DataObject, op: str, t: dtypes.DType) -> None:
     """All results are within the bounds; those of monotonic operations are attained."""
@@ -176,7 +177,7 @@ def value(e: Expr, names: dict[str, int]) -> int:
     raise AssertionError(e)
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=examples(600))
 @given(st.data(), expressions())
 def test_bounds_of_expressions(data: st.DataObject, e: Expr) -> None:
     """At random values of the variables within random ranges; the ends more often than their share."""
@@ -196,7 +197,7 @@ def test_bounds_of_expressions(data: st.DataObject, e: Expr) -> None:
             assert integers.exact(e.op, e.type)(a, b) == got
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.data(), expressions(2), expressions(2))
 def test_certainly_below(data: st.DataObject, a: Expr, b: Expr) -> None:
     for low, high in ((a, b), (a, Binary("add", a, b)), (a, Binary("add", a, Const(1)))):
@@ -247,7 +248,7 @@ def test_rings_and_counters() -> None:
     assert variable_ranges([Declare(slot, Const(0)), Assign(slot, wrong)])["slot"][1] > 6
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.data())
 def test_ranges_of_variables_hold(data: st.DataObject) -> None:
     """Whatever the order in which assignments are executed."""

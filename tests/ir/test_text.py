@@ -10,13 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_strategies import lane_kernels, tile_kernels
 
+from tests.sampling import examples
 from tilemma.ir import lane, tile
 from tilemma.ir.forms import operations, template
 from tilemma.ir.parser import IRSyntax, IRUnknownName, parse_kernel, parse_lane
 from tilemma.ir.printer import print_kernel, print_lane
 
 RELAXED = settings(
-    deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    deadline=None,
+    max_examples=examples(120),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 FEW = settings(RELAXED, max_examples=15)
 
@@ -121,7 +124,7 @@ def test_listings_read_back() -> None:
         assert parse_kernel(print_kernel(kernel)) == kernel
 
 
-@settings(RELAXED, max_examples=300)
+@settings(RELAXED, max_examples=examples(300))
 @given(st.data())
 def test_damaged_text_gives_errors_with_a_place(data: st.DataObject) -> None:
     """Text with pieces cut out, doubled or replaced is read or refused; nothing else happens."""

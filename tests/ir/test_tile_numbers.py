@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_ranges import value
 
+from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Select, Var
 from tilemma.ir.ranges import interval, loop_index
@@ -50,7 +51,7 @@ def raster(draw: st.DrawFn, wrong: bool) -> tuple[Index, dict[str, Expr]]:
     }  # fmt: skip
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.booleans().flatmap(raster), st.integers(0, 8), st.integers(0, 8))
 def test_groups_of_rows(drawn: tuple[Index, dict[str, Expr]], m: int, n: int) -> None:
     i, parts = drawn
@@ -60,7 +61,7 @@ def test_groups_of_rows(drawn: tuple[Index, dict[str, Expr]], m: int, n: int) ->
             assert low <= value(e, {"M": m, "N": n, "t": t}) <= high, (name, e)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(raster(False))
 def test_the_bounds_of_groups_are_tight(drawn: tuple[Index, dict[str, Expr]]) -> None:
     """The rows of a group are not 0, and neither its first row nor its columns leave the tiles."""
@@ -82,7 +83,7 @@ def test_groups_of_tiles_whose_number_wraps() -> None:
                 assert interval(first)[0] <= value(first, {**names, "t": t}) <= interval(first)[1] <= 2**24
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.integers(0, 9), st.integers(0, 9), st.booleans(), st.booleans())
 def test_an_index_less_the_start_of_its_loop(s: int, n: int, another: bool, swapped: bool) -> None:
     start, count = capped("S", 6), capped("N", 7)
@@ -158,7 +159,7 @@ def execute(body: Body, names: dict[str, int], seen: list[int]) -> None:
                 raise Stop
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(counting())
 def test_variables_that_loops_count(body: Body) -> None:
     low, high = variable_ranges(walk(body))["v"]

@@ -13,6 +13,8 @@ from differential import Strided, agree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -171,7 +173,7 @@ def arranged(random: Random, values: Any) -> Any:
     return Strided(values, tuple(random.randint(1, 3) for _ in order), tuple(order))
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(70), deadline=None)
 @given(random=st.randoms(use_true_random=False))
 def test_copies_mean_the_same_everywhere(random: Random) -> None:
     co, python, arrays = program(random)

@@ -10,6 +10,8 @@ from differential import agree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
+
 
 @dataclass
 class Nest:
@@ -86,7 +88,7 @@ __co__ void f(global s32 [2] o) {{ parallel b by 1 : block {{
         return [len(self.visited), s % 1000003]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(random=st.randoms(use_true_random=False), depth=st.integers(2, 3))
 def test_indices_as_limits(random: Random, depth: int) -> None:
     nest = Nest(random)

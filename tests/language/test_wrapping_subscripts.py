@@ -16,6 +16,8 @@ from differential import Strided, agree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
+
 LEAVES = ("n", "n", "m", "p", "b", "k", "p", "b")
 EDGES = (-(2**31), -(2**31) + 1, -1073741824, -7, -1, 0, 1, 5, 1073741823, 2**30, 2**31 - 2, 2**31 - 1)
 
@@ -74,7 +76,7 @@ def f(x: tm.Global["s32", {extents}], y: tm.Global["s32", 3, 2, 4, 3], n: tm.Sca
     return python, {"x": x, "y": y, "n": random.choice(EDGES), "m": random.choice(EDGES)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(random=st.randoms(use_true_random=False))
 def test_a_place_is_the_same_on_every_target(random: Random) -> None:
     python, arrays = program(random)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ptx_programs import tma
 
+from tests.sampling import examples
 from tilemma import machine
 from tilemma.cli import main
 from tilemma.machine.adapters.tensors import as_array
@@ -42,7 +43,7 @@ def test_views_of_one_array_share_memory() -> None:
     assert caught.value.code == "race" and "`x and y`" in caught.value.message
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.integers(1, 3)), min_size=1, max_size=5),
     st.data(),

@@ -12,6 +12,7 @@ from harness import execute
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tilemma import machine
 from tilemma.machine import exec as _exec  # noqa: F401
 from tilemma.machine.isa import tensormap
@@ -414,7 +415,7 @@ def test_bulk_copies_that_reduce(operation: str, f: Any, assembles: Callable[[st
     assert out.tolist() == f(before, np.arange(1, 33, dtype=np.uint32)).tolist()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_tensor_maps_survive_as_bytes(data: st.DataObject) -> None:
     rank = data.draw(st.integers(1, 5))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from products import problem
 
+from tests.sampling import examples
 from tilemma import dtypes, ops, testing
 from tilemma.assemble import find_tool
 from tilemma.errors import ToolError
@@ -23,7 +24,7 @@ H200 = Hardware()
 extents = st.integers(1, 9000)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(extents, extents, extents)
 def test_every_candidate_fits_the_device(m: int, n: int, k: int) -> None:
     found = list(candidates(problem(m, n, k), H200))
@@ -36,7 +37,7 @@ def test_every_candidate_fits_the_device(m: int, n: int, k: int) -> None:
         assert plan.split == 1 or plan.split * plan.tile[2] < k
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(extents, extents, extents)
 def test_the_choice_is_the_best_estimate(m: int, n: int, k: int) -> None:
     p = problem(m, n, k)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.arithmetic import integers
 from tilemma.ir.expr import Binary, Const, Expr, Index, Select, Unary, Var, binary, const, promote
@@ -88,7 +89,7 @@ def own(e: Expr, thread: int) -> int:
     raise AssertionError(e)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @example(Unary("neg", const(-(2**31))))
 @given(st.one_of(expressions(), conditions(2)))
 def test_each_thread_has_its_own_value(e: Expr) -> None:

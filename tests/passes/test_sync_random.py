@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pass_kernels import BLOCK, GROUP, Builder, Space, Tile, dtypes
 from race_oracle import races
 
+from tests.sampling import examples
 from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.errors import CompileError
@@ -209,7 +210,7 @@ def test_a_wait_between_two_runs_of_a_loop():
     assert races_of(block_of(write)) == []
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(kernels())
 def test_random_kernels_have_no_race(kernel):
     compiled = decided(kernel)
@@ -218,7 +219,7 @@ def test_random_kernels_have_no_race(kernel):
         assert races(compiled.kernel, {"M": 1, "K": 1}, block_threads(block)) == []
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(kernels(), st.integers(0, 99))
 def test_random_kernels_give_one_result_on_the_machine(kernel, seed):
     compiled = decided(kernel)

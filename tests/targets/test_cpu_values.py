@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.arithmetic.convert import carrier, load, rounded, store
 from tilemma.arithmetic.floats import LIBRARY as MATH
@@ -49,7 +50,7 @@ def nearest_even(x: float, t: DType) -> float:
     return best[0]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.sampled_from([t for t in FLOATS if t.bits <= 16]), st.floats(width=64, allow_nan=False))
 def test_narrowing_rounds_once_to_nearest_even(t: DType, x: float) -> None:
     largest = GRIDS[t.name][-1]
@@ -73,7 +74,7 @@ def test_every_value_survives_a_round_trip(t: DType) -> None:
 
 
 @pytest.mark.parametrize("t", INTEGERS, ids=str)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(x=st.one_of(st.floats(), st.integers(-(2**70), 2**70).map(float), st.floats(-200, 300)))
 def test_floats_to_integers_saturate(t: DType, x: float) -> None:
     got = int(store(np.array([x]), dtypes.f64, t)[0])
@@ -142,7 +143,7 @@ EXACT = {
 WIDE = [dtypes.s32, dtypes.u32, dtypes.s64, dtypes.u64]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.data())
 def test_integer_operators(data: st.DataObject) -> None:
     t = data.draw(st.sampled_from(WIDE))
@@ -185,7 +186,7 @@ def expressions(draw, depth: int = 3) -> e.Expr:
     return Var(f"{t.name}{draw(st.integers(0, 1))}", t)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(expressions(), st.integers(0, 2**32))
 def test_lanes_compute_what_each_would_alone(x: e.Expr, seed: int) -> None:
     """Also when some variables are the same in all lanes."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_block import block, f32, kernel_of, ramp, run, s32
 
+from tests.sampling import examples
 from tilemma.ir import expr as e
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder
@@ -24,7 +25,7 @@ from tilemma.targets.cpu.faults import (
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.data())
 def test_views_of_parameters_clip(data: st.DataObject) -> None:
     """Any offset, extent, step and order of axes: zero outside on load, dropped on store."""

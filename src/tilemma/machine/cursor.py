@@ -19,13 +19,15 @@ class Cursor:
         return self.tokens[self.position]
 
     def advance(self) -> Token:
-        token = self.token
+        token = self.tokens[self.position]
         # The cursor stays at the last token, the end of the text.
-        self.position = min(self.position + 1, len(self.tokens) - 1)
+        if token.kind != "end":
+            self.position += 1
         return token
 
     def accept(self, text: str) -> bool:
-        if self.token.text == text and self.token.kind != "string":
+        token = self.tokens[self.position]
+        if token.text == text and token.kind != "string":
             self.position += 1
             return True
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilemma.errors import CompileError, Span
 
@@ -17,8 +17,7 @@ class PtxSyntax(CompileError):
     fix = "correct the line; `ptxas` reports the same text with its own words"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     kind: str
     text: str
     line: int
@@ -27,17 +26,19 @@ class Token:
     end: int
 
 
+_BLANKS = re.compile(r"[ \t\r\f]*")
+# After any blanks.
 _TOKEN = re.compile(
-    r"""
-    (?P<skip>[ \t\r\f]+|//[^\n]*|/\*.*?\*/)
-  | (?P<newline>\n)
+    r"""[ \t\r\f]*(?:
+    (?P<newline>\n)
+  | (?P<comment>//[^\n]*|/\*.*?\*/)
   | (?P<float>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
   | (?P<int>0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+U?)
   | (?P<string>"[^"\n]*")
   | (?P<directive>\.[A-Za-z_][\w$]*(?:::[\w$]+)*)
   | (?P<word>[A-Za-z_$%][\w$]*(?:(?:\.|::)[\w$]+)*)
   | (?P<punct>[-+*/!|@{}()\[\],;:=<>~&^?])
-    """,
+    )""",
     re.VERBOSE | re.DOTALL,
 )
 
@@ -54,26 +55,31 @@ def syntax_error(name: str, line: int, column: int, what: str, width: int = 1) -
 def tokenize(text: str, name: str) -> list[Token]:
     """Tokens of ``text``, the last of kind ``end``; PtxSyntax at a character that starts none."""
     tokens: list[Token] = []
-    line, line_start, position = 1, 0, 0
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        column = position - line_start + 1
-        if text.startswith("/*", position) and (match is None or match.lastgroup != "skip"):
-            raise syntax_error(name, line, column, "a comment that never ends", 2)
-        if match is None:
-            raise syntax_error(name, line, column, f"the character {text[position]!r} starts no PTX token")
-        kind = match.lastgroup or ""
+    line, line_start, position, size = 1, 0, 0, len(text)
+    match_token, add = _TOKEN.match, tokens.append
+    while match := match_token(text, position):
+        kind, end = match.lastgroup or "", match.end()
+        start = match.start(kind)
         if kind == "newline":
-            line, line_start = line + 1, match.end()
-        elif kind == "skip":
-            newlines = match.group().count("\n")
+            line, line_start = line + 1, end
+        elif kind == "comment":
+            newlines = text.count("\n", start, end)
             if newlines:
                 line += newlines
-                line_start = position + match.group().rindex("\n") + 1
+                line_start = text.rindex("\n", start, end) + 1
         else:
-            if kind in ("int", "float") and match.end() - position > MAX_DIGITS:
+            column = start - line_start + 1
+            if kind in ("int", "float") and end - start > MAX_DIGITS:
                 raise syntax_error(name, line, column, f"a number of more than {MAX_DIGITS} characters")
-            tokens.append(Token(kind, match.group(), line, column, position, match.end()))
-        position = match.end()
-    tokens.append(Token("end", "", line, 1, len(text), len(text)))
+            if kind == "punct" and text.startswith("/*", start):
+                raise syntax_error(name, line, column, "a comment that never ends", 2)
+            add(Token(kind, text[start:end], line, column, start, end))
+        position = end
+    blanks = _BLANKS.match(text, position)
+    assert blanks is not None
+    position = blanks.end()
+    if position < size:
+        column = position - line_start + 1
+        raise syntax_error(name, line, column, f"the character {text[position]!r} starts no PTX token")
+    add(Token("end", "", line, 1, size, size))
     return tokens

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilemma as tm
+from tests.sampling import pairwise
 
 ARCHS = ("sm_80", "sm_90a")
 RNG = np.random.default_rng(11)
@@ -62,10 +63,13 @@ __co__ void f(global f16 [M, K] a, global f16 [N, K] b, {out}) {{
 TO_GLOBAL = "mma.store mc, c.subspan(64, 32).at(bm, bn);"
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("level", ["group", "group-4"])
-@pytest.mark.parametrize(("operand", "acc"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32")])
-@pytest.mark.parametrize("contract", ["row.row", "row.col", "col.row", "col.col"])
+CONTRACTS = ["row.row", "row.col", "col.row", "col.col"]
+TYPES = [("f16", "f32"), ("f16", "f16"), ("bf16", "f32")]
+
+
+@pytest.mark.parametrize(
+    ("contract", "operand", "acc", "level", "arch"), pairwise(CONTRACTS, TYPES, ["group", "group-4"], ARCHS)
+)
 def test_contracts(tmp_path: Path, contract: str, operand: str, acc: str, level: str, arch: str) -> None:
     first, second = contract.split(".")
     height, width = (32, 16) if level == "group" else (64, 32)
@@ -100,10 +104,13 @@ __co__ void f(global {operand} [{"M, K" if rows else "K, M"}] a, global {operand
     close(tmp_path, source, a, b, np.zeros((M, N), np.float32), arch=arch, unit=unit)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("level", ["group", "group-4"])
-@pytest.mark.parametrize("out", ["f16", "bf16", "f32", "f64", "s32"])
-@pytest.mark.parametrize("way", ["direct", "staged", "transposed", "transposed-staged"])
+WAYS = ["direct", "staged", "transposed", "transposed-staged"]
+
+
+@pytest.mark.parametrize(
+    ("way", "out", "level", "arch"),
+    pairwise(WAYS, ["f16", "bf16", "f32", "f64", "s32"], ["group", "group-4"], ARCHS),
+)
 def test_stores_convert(tmp_path: Path, way: str, out: str, level: str, arch: str) -> None:
     turned = way.startswith("transposed")
     dims, tile, at = ("N, M", "32, 64", "bn, bm") if turned else ("M, N", "64, 32", "bm, bn")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tilemma.ir.lane import Reg
 from tilemma.targets.ptx.lower.linear import Linear, in_32_bits, in_s32
 
@@ -30,7 +31,7 @@ def is_canonical(x: Linear) -> bool:
     return names == sorted(set(names)) and all(f for _, f in x.terms)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(sums, sums, SMALL, st.integers(1, 6))
 def test_sums(x: Linear, y: Linear, factor: int, by: int) -> None:
     high, low = x.split(by)
@@ -51,7 +52,7 @@ def test_sums(x: Linear, y: Linear, factor: int, by: int) -> None:
     assert x.divisible(by) == (all(f % by == 0 for _, f in x.terms) and x.const % by == 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(sums, st.sampled_from((1, 2**30, 2**31, 2**32)))
 def test_reduced_to_32_bits(x: Linear, factor: int) -> None:
     x = x * factor

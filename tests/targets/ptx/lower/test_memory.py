@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanes import Lane, runtime, shared_buffer
 
+from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.ir.expr import const
 from tilemma.ir.plans import SharedLayoutPlan
@@ -51,7 +52,7 @@ def accesses(draw):
     return t, atom, rows, cols, draw(coordinates(rows)), draw(coordinates(cols))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(accesses(), st.data())
 def test_address_of_an_element_is_the_layouts_offset(access, data) -> None:
     t, atom, rows, cols, row, col = access

@@ -15,30 +15,30 @@ STORED = [t.name for t in dtypes.BY_NAME.values() if t.bits >= 8]
 
 @tm.kernel
 def multiply(  # type: ignore[no-untyped-def]
-    a: tm.Global["A", 64, 32], b: tm.Global["A", 64, 32], direct: tm.Global["T", 60, 62],
-    through: tm.Global["T", 60, 62], *, A="f16", C="f32", T="f32", LEVEL="group",
+    a: tm.Global["A", 64, 32], b: tm.Global["A", 16, 32], direct: tm.Global["T", 60, 14],
+    through: tm.Global["T", 60, 14], *, A="f16", C="f32", T="f32", LEVEL="group",
 ):  # fmt: skip
     for _ in parallel(1, level="block"):
-        tile = shared(T, 64, 64)
+        tile = shared(T, 64, 16)
         left, right = (dma.copy(x, to="shared").data for x in (a, b))
         for _ in parallel(1, level=LEVEL):
             mc = mma.fill(0, C)
             mma.row.row(mc, mma.load(left), mma.load(right))
-            mma.store(mc, direct.subspan(64, 64).at(0, 0))
+            mma.store(mc, direct.subspan(64, 16).at(0, 0))
             mma.store(mc, tile)
-        dma.copy(tile, through.subspan(64, 64).at(0, 0))
+        dma.copy(tile, through.subspan(64, 16).at(0, 0))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize(("A", "C"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32")])
 def test_an_accumulator_is_stored_as_every_type(A: str, C: str, arch: str) -> None:
     rng = np.random.default_rng(1)
-    operands = [rng.integers(-3, 4, (64, 32)).astype(dtypes.dtype(A).numpy) for _ in range(2)]
+    operands = [rng.integers(-3, 4, (n, 32)).astype(dtypes.dtype(A).numpy) for n in (64, 16)]
     level = "group-4" if arch == "sm_90a" else "group"
     for t in STORED:
         results = []
         for target, options in (("cpu", {}), ("machine", {"arch": arch})):
-            out = [np.zeros((60, 62), dtypes.dtype(t).numpy) for _ in range(2)]
+            out = [np.zeros((60, 14), dtypes.dtype(t).numpy) for _ in range(2)]
             multiply.on(target, **options)(*operands, *out, A=A, C=C, T=t, LEVEL=level)
             results += [x.tobytes() for x in out]
         assert len(set(results)) == 1, t

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.arithmetic import integers
 from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Var, binary, const, promote, substitute
@@ -81,7 +82,7 @@ FAR_TILE = binary("mul", FAR_LOOP, const(2**30))
 LANE_TILE = binary("mul", binary("add", LANE, const(2**31 - 2)), const(2**31 - 1))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(
     offsets(), offsets(), st.integers(1, 6), st.integers(-3, 3), st.sets(st.sampled_from(("k", "far"))), st.data()
 )

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tilemma import croqtile, machine
 from tilemma.compiler import compile_kernel, default_facts, with_facts
 from tilemma.ir.tile import Alloc
@@ -56,7 +57,7 @@ def program(count: int, text: list[str]) -> str:
     )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(flights(), st.integers(0, 99))
 def test_buffers_in_flight_lie_apart(flight, seed):
     count, text, lives, read = flight

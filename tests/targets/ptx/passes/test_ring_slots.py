@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.ir.expr import Index, Select, Var, add, binary, const, mod, mul, substitute, value_of
 from tilemma.ir.tile import Assign, Body, Declare, For, Kernel, WaitEvent
@@ -44,7 +45,7 @@ steps = st.integers(1, 5)
 slots = st.integers(2, 4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(slots, small, small, steps, small, st.booleans())
 def test_another_slot_each_iteration(size, factor, offset, step, start, by_order):
     e = add(mul(K, factor), offset)
@@ -55,7 +56,7 @@ def test_another_slot_each_iteration(size, factor, offset, step, start, by_order
     assert advances(ref, around) == all(a != b for a, b in pairwise(taken))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(slots, small, steps, st.integers(2, 4))
 def test_the_loop_s_own_counter_in_turn(size, start, step, by):
     body = loop(start, step, (WaitEvent(EventRef(Event("e", size), slot=mod(K, by))),))

@@ -1,0 +1,23 @@
+"""The sample of a product of cases: which are in every run, which are slow."""
+
+from __future__ import annotations
+
+import itertools
+
+from tests.sampling import pairwise
+
+
+def test_any_two_values_meet_and_no_case_is_lost() -> None:
+    axes = ["abcd", [("x", 1), ("y", 2), ("z", 3)], [True, False], range(5)]
+    cases = pairwise(*axes)
+    flat = [(p.values[0], p.values[1:3], *p.values[3:]) for p in cases]
+    assert flat == list(itertools.product(*axes))
+    every_run = [row for row, p in zip(flat, cases, strict=True) if not p.marks]
+    assert len(every_run) < len(flat) / 4
+    for one, other in itertools.combinations(range(len(axes)), 2):
+        met = {(row[one], row[other]) for row in every_run}
+        assert met == set(itertools.product(axes[one], axes[other]))
+
+
+def test_one_axis_is_taken_whole() -> None:
+    assert not any(p.marks for p in pairwise("abc"))
