@@ -234,7 +234,7 @@ def ring(
 
 def test_the_ring_of_the_guards_is_simulated():
     assert "simulated for M = 16" in str(simulate_events(ring()))
-    with pytest.raises(CompileError, match="nobody can go on"):
+    with pytest.raises(CompileError, match="no thread can continue"):
         simulate_events(ring(release="if (k < 3) { trigger empty[k % 2]; }"))
 
 
@@ -348,7 +348,7 @@ def test_the_simulation_is_part_of_the_plan():
 
 def test_nothing_is_compiled_whose_events_come_to_nothing():
     kernel = ring(release="if (k < 3) { trigger empty[k % 2]; }")
-    with pytest.raises(CompileError, match="nobody can go on") as e:
+    with pytest.raises(CompileError, match="no thread can continue") as e:
         _ = compile_kernel(kernel, "sm_90a").ptx
     assert e.value.code == STUCK
 
@@ -361,7 +361,7 @@ def test_fixed_sizes_are_simulated_once(loop):
     text = text.replace("trigger full[k % 2];", f"trigger full[k % 2];{on}")
     found = simulate_events(ring(text=text, release=GIVE + on))
     assert found.shapes == ({},) and str(found) == "simulated for its fixed shape: no deadlock"
-    with pytest.raises(CompileError, match="with its fixed shape, nobody can go on"):
+    with pytest.raises(CompileError, match="with its fixed shape, no thread can continue"):
         simulate_events(
             ring(text=text.replace("wait full[k % 2];", "wait full[k % 2]; wait full[k % 2];"), release=GIVE + on)
         )
@@ -371,5 +371,5 @@ def test_a_loop_by_its_condition_turns_often_enough():
     text = RING.replace("foreach k in STEPS {", "mutable int k = 0; while (k * 64 < K) {")
     text = text.replace("trigger full[k % 2];", "trigger full[k % 2]; k = k + 1;")
     assert max(s["K"] for s in simulate_events(ring(release=f"{GIVE} k = k + 1;", text=text)).shapes) > 4 * 64
-    with pytest.raises(CompileError, match="nobody can go on"):
+    with pytest.raises(CompileError, match="no thread can continue"):
         simulate_events(ring(release=f"if (k != 2) {{ {GIVE} }} k = k + 1;", text=text))

@@ -116,11 +116,6 @@ class Cubin:
         return self.has_warning("C7508") or self.has_warning("C7504")
 
     @property
-    def wgmma_serialised(self) -> bool:
-        """C7510: ptxas put a wait after every wgmma, so that none overlaps another."""
-        return self.has_warning("C7510")
-
-    @property
     def problems(self) -> tuple[str, ...]:
         """What makes this cubin slower than its PTX means; empty for a good one."""
         spilled = f"spills: {self.spills_stores} bytes stored, {self.spills_loads} bytes loaded"

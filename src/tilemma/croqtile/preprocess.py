@@ -55,7 +55,7 @@ class MacroRecursion(CompileError):
     code = "macro-recursion"
     found = "macro `{name}` expands to itself"
     expected = "macros whose expansion ends"
-    fix = "rename the macro, or what it stands for"
+    fix = "rename the macro, or the names in its body"
 
 
 class MacroArguments(CompileError):

@@ -53,7 +53,7 @@ class ExtentsNotKnown(CompileError):
 class CopyOption(CompileError):
     code = "copy-option"
     found = "`dma.copy` got `{option}`"
-    expected = "an option that any copy has: `{option}` tells the tensor copy engine something"
+    expected = "an option of every copy: `{option}` is for the tensor copy engine"
     fix = "write `tma.copy`, or leave `{option}` out"
 
 

@@ -38,7 +38,7 @@ class ChunkDoesNotDivide(CompileError):
 class UnboundedChunkIndex(CompileError):
     code = "unbounded-chunk-index"
     found = "`chunkat` got `{text}`, a value without an upper bound"
-    expected = "an index of a `parallel` or loop (or `a # b` of two), whose bound tells the number of chunks"
+    expected = "an index of a `parallel` or loop (or `a # b` of two), whose bound is the number of chunks"
     fix = "use `subspan(h, w).at(i, j)`, which names the tile's extents"
 
 
@@ -97,7 +97,7 @@ class Bounded:
 
 
 Scalarlike = Bounded | Expr | int
-MaybeIndex = Scalarlike | None  # MaybeIndex = Scalarlike | None  # None represents `_`
+MaybeIndex = Scalarlike | None  # None represents `_`
 
 
 @record

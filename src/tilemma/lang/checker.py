@@ -39,13 +39,6 @@ class ReboundInTracedBlock(CompileError):
     fix = "write `{name} = var(...)` before the block and `{name}.set(...)` (or `{name} += ...`) inside"
 
 
-class PythonControlOnTraced(CompileError):
-    code = "python-control-on-traced-value"
-    found = "`{word}` on a value that is only known when the kernel runs"
-    expected = "a condition known when compiled"
-    fix = "{fix_text}"
-
-
 _JUMP_FIX = {
     "break": "write `break_()`, which leaves the loop when the kernel comes there",
     "continue": "write `continue_()`, or put the rest of the body under `with if_(...)`",

@@ -34,7 +34,7 @@ class NoKernelSource(CompileError):
     code = "no-kernel-source"
     found = "the source of `{name}` cannot be read"
     expected = "a function defined in a file, a notebook, or a REPL that keeps sources (IPython, Python 3.13)"
-    fix = "put the kernel into a file: what tracing would get silently wrong is found by reading it"
+    fix = "put the kernel into a file: its source is checked for statements that tracing would misread"
 
 
 class NotAKernel(CompileError):

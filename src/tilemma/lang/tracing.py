@@ -56,7 +56,7 @@ class NotABlock(CompileError):
     code = "not-a-block"
     found = "`{name}(...)` is called where it opens no block"
     expected = "`{form}`, by its own name"
-    fix = "write `{form}` and put what belongs to it inside; text that is not read cannot be checked"
+    fix = "write `{form}` and put its statements inside: only source text that is available can be checked"
 
 
 @record(frozen=False, eq=False)

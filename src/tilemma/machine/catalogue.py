@@ -34,7 +34,7 @@ class RaceOfEqualValues(Race):
     fix = "let one warp write, or add `{barrier}`"
     why = (
         "Triton lets several warps write the same values to the same place (`tl.histogram`, reductions along the "
-        "slowest axis). The ISA calls it a data race; no order of the two leaves anything else. A note by "
+        "slowest axis). The ISA calls it a data race; both orders leave the same values. A note by "
         "default, an error under `--strict`."
     )
     strict_only = True
@@ -44,10 +44,10 @@ class RaceOfLanes(Race):
     code = "race-lanes"
     found = "{access} {space}; not all lanes that read it at PTX line {first_line} are known to be past that line"
     expected = "`bar.warp.sync` between an `ldmatrix` and the arrival by one lane on behalf of the whole warp"
-    fix = "add `bar.warp.sync 0xffffffff;` after PTX line {first_line} and before one lane tells the writer"
+    fix = "add `bar.warp.sync 0xffffffff;` after PTX line {first_line} and before one lane signals the writer"
     why = (
         "A lane that is past a `.sync` matrix load knows that its whole warp has executed it, and widely used "
-        "pipelines let it release the buffer; but by the ISA's letter only a barrier orders the other lanes' "
+        "pipelines let it release the buffer; but by the text of the ISA only a barrier orders the other lanes' "
         "reads. A note by default, an error under `--strict`."
     )
     strict_only = True
@@ -83,8 +83,8 @@ class OverwriteInFlight(HazardError):
 class OverwriteOfOtherWarps(OverwriteInFlight):
     code = "overwrite-in-flight-warps"
     found = "{access} {space}; not all warps are known to have waited for PTX line {other_line}"
-    expected = "all four warps of the warpgroup have waited for their part, and the writer knows"
-    fix = "let each of the four warps tell the writer after its own wait, or add a barrier of the warpgroup"
+    expected = "all four warps of the warpgroup have waited for their part, and the writer is ordered after that"
+    fix = "let each of the four warps signal the writer after its own wait, or add a barrier of the warpgroup"
     in_general = ""
     why = (
         "A wgmma group belongs to the warpgroup, and widely used pipelines let one of its threads release the "
@@ -163,7 +163,7 @@ class UninitialisedShared(HazardError):
     expected = "every byte that is read was written before"
     fix = "write the bytes first (zero-fill what lies beyond the edge of the tensor), or read fewer"
     why = (
-        "Shared memory keeps what the previous CTA or kernel left there; that is often zero or the very same "
+        "Shared memory keeps the data of the previous CTA or kernel; that is often zero or the very same "
         "data from the run before."
     )
 
@@ -200,7 +200,7 @@ class WriteToReadOnly(HazardError):
     found = "{access} the array `{array}`, which is read-only by the launch or by NumPy's `writeable` flag"
     expected = "writes only to arrays that are not read-only"
     fix = "declare the array as written, or correct the address"
-    why = "Nothing protects device memory against a kernel; the caller's data changes behind its back."
+    why = "Nothing protects device memory against a kernel; the caller's data changes silently."
 
 
 class RegisterInFlight(HazardError):
@@ -298,14 +298,14 @@ class MbarrierArrivals(HazardError):
     code = "mbarrier-arrivals"
     found = "{n} arrivals on the mbarrier at {address:#x}, which expects {pending} more (of {expected_count})"
     expected = "as many arrivals in a phase as the count given to `mbarrier.init`"
-    fix = "correct the count of `mbarrier.init` (PTX line {init_line}), or who arrives"
+    fix = "correct the count of `mbarrier.init` (PTX line {init_line}), or the arrivals"
     why = "The surplus counts to the next phase, which then completes too early; often nothing reads yet."
 
 
 class MbarrierBytes(HazardError):
     code = "mbarrier-bytes"
     found = "mbarrier at {address:#x}: {what}"
-    expected = "in each phase `expect_tx` announces exactly the bytes that copies bring"
+    expected = "in each phase `expect_tx` announces exactly the bytes of its copies"
     fix = "make the expected bytes equal to the sum of the boxes bound to the barrier in one phase"
     why = "With too few bytes expected the phase completes early, and the rest of the tile mostly arrives in time."
 
@@ -354,7 +354,7 @@ class RegisterPool(HazardError):
 class ExitBeforeCluster(HazardError):
     code = "exit-before-cluster"
     found = "{access} the shared memory of CTA {rank} of the cluster, whose warps have all exited"
-    expected = "a CTA stays until nobody in the cluster uses its shared memory"
+    expected = "a CTA exits only after all accesses of the cluster to its shared memory"
     fix = "end every CTA with `barrier.cluster.arrive` and `barrier.cluster.wait`"
     why = "Its shared memory is not handed out at once; when it is, the access corrupts another CTA."
 

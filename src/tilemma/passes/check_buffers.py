@@ -14,7 +14,7 @@ from tilemma.records import record
 class SwizzleConflict(CompileError):
     code = "swizzle-conflict"
     found = "`{name}` is asked for with `swiz<{first}>` and with `swiz<{second}>`"
-    expected = "one swizzle for a buffer: whoever writes and whoever reads it must agree"
+    expected = "one swizzle for a buffer, for all its writers and readers"
     fix = "use one of the two everywhere, or none: then the compiler chooses"
 
 

@@ -18,14 +18,14 @@ from tilemma.records import record
 
 class LevelNesting(CompileError):
     code = "level-nesting"
-    found = "`parallel {names}` of level `{inner}` stands inside one of level `{outer}`"
+    found = "`parallel {names}` of level `{inner}` is inside one of level `{outer}`"
     expected = "levels from the outside in: cluster, block, group, thread; a group only inside a larger group"
     fix = "{remedy}"
 
 
 class TooManyLevels(CompileError):
     code = "too-many-levels"
-    found = "`parallel {names}` has no level left: it stands inside `{outer}` and contains another `parallel`"
+    found = "`parallel {names}` has no level left: it is inside `{outer}` and contains another `parallel`"
     expected = "at most block, group and thread inside one another"
     fix = "write the levels out, or merge two of the `parallel`s into one with several indices"
 

@@ -59,7 +59,7 @@ class CollectiveScope(CompileError):
 
 class CollectiveLanes(CompileError):
     code = "collective-lanes"
-    found = "this statement on `{name}` stands inside `parallel {names} : thread`, and {reason}"
+    found = "this statement on `{name}` is inside `parallel {names} : thread`, and {reason}"
     expected = "all lanes of the group to run a collective statement together"
     fix = "move it out of the `: thread` level"
     python_fix = 'move it out of the `parallel` with `level="thread"`'

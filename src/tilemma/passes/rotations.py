@@ -11,7 +11,7 @@ from tilemma.ir.walk import walk
 
 class SwapRefused(CompileError):
     code = "swap-refused"
-    found = "`{name}` cannot change places here: {what}"
+    found = "`{name}` cannot be swapped here: {what}"
     expected = "futures of copies into buffers of one type and shape in shared memory, one buffer for each future"
     fix = "{remedy}"
 

@@ -67,7 +67,7 @@ _WHOLE_WARP = (Apply, Fill, Load, Mma, ScaleMma, Store)
 
 class RoleOfLanes(CompileError):
     code = "role-of-lanes"
-    found = "`{what}` stands in a role of {picked} of the {lanes} lanes of `{level}`"
+    found = "`{what}` is in a role of {picked} of the {lanes} lanes of `{level}`"
     expected = "all lanes of a warp or warpgroup: they execute a multiply and its loads and stores together"
     fix = "leave the lane out of the role's condition, or move the statement out of the role"
 

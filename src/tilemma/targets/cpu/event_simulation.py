@@ -46,7 +46,7 @@ LARGEST = 1 << 15
 
 class EventDeadlock(CompileError):
     code = "event-deadlock"
-    found = "with {shape}, nobody can go on: {waiting}"
+    found = "with {shape}, no thread can continue: {waiting}"
     expected = Deadlock.expected
     fix = "{remedy}"
 

@@ -135,7 +135,7 @@ class WriteConflict(ProgramFault):
 
 class Deadlock(ProgramFault):
     code = "deadlock"
-    found = "nobody can go on: {waiting}"
+    found = "no thread can continue: {waiting}"
     expected = "for every wait, a trigger that reaches it"
     fix = "check the initial state of the events (`= ready`), and that every wait has its trigger"
     python_fix = "check the initial state of the events (`ready=True`), and that every wait has its trigger"
@@ -144,9 +144,9 @@ class Deadlock(ProgramFault):
 class EventOverrun(ProgramFault):
     code = "event-overrun"
     found = "event `{event}` completes generation {done} before a waiter has waited for generation {seen}"
-    expected = "an event to be at most one generation ahead of those who wait for it"
+    expected = "an event to be at most one generation ahead of its waits"
     fix = (
-        "make the triggering side wait for a release before it goes round again; a counter for `.at` has to go on "
+        "make the triggering side wait for a release before its next iteration; a counter for `.at` must continue "
         "from one loop to the next, and credits are given once, before the loop"
     )
 
@@ -155,7 +155,7 @@ class EventTwice(ProgramFault):
     code = "event-twice"
     found = "`{event}` is triggered again before the generation is complete that the last trigger belongs to"
     expected = "one trigger for each generation, by each role that triggers the event"
-    fix = "wait, between two triggers, for an event that all who trigger this one lead to"
+    fix = "wait, between two triggers, for an event that depends on all triggers of this one"
 
 
 class EventCount(ProgramFault):

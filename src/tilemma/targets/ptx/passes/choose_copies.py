@@ -36,7 +36,7 @@ class ClashingCopies(CompileError):
 class MulticastRefused(CompileError):
     code = "multicast-outside-cluster"
     found = "a `.multicast` that is no load by TMA inside `parallel ... : cluster`"
-    expected = "a `tma.copy` into shared memory, in the blocks of a cluster: they share what it loads"
+    expected = "a `tma.copy` into shared memory, in the blocks of a cluster: they share the loaded tile"
     fix = "put the block inside `parallel ... : cluster`, or leave `.multicast` out"
     python_fix = 'put the block inside `for ... in parallel(..., level="cluster"):`, or leave `multicast=True` out'
 

@@ -6,10 +6,10 @@ paths meet, an access has the weaker state of the two paths.  `break` and `conti
 state to the end of the loop or of its iteration.  The instances that execute one have no path behind it.  Where
 its condition differs between instances, the others go on, and meet the accesses of those that have left.
 
-Loops are walked twice, so that accesses of one iteration meet those of the next.  That finds every hazard: an
-happens to one access depends on no other, and each operation leaves it as safe as it was or makes it safer.  So an
-access meets any later iteration at most as unsafe as it meets the next one, and what the third walk would add to
-the state has been there, less safe, in the second.  Only names that rotate need more walks.
+Loops are walked twice, so that accesses of one iteration meet those of the next.  That finds every hazard: the
+state of one access does not depend on other accesses, and an operation never makes it weaker.  So an access meets
+the next iteration in its weakest state, and a third walk would only repeat states that the second has covered.
+Only names that rotate need more walks.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ class InsertSync:
     """Inserts CopyCommit, CopyWait, ProxyFence, Barrier, MmaFence, MmaCommit and MmaWait, as few as possible.
 
     Works on one block at a time: finds the first access that may conflict with an earlier one, inserts the
-    orders them as late as possible before it and as far out as possible (loop-carried dependences are synchronised
-    at the end of the loop's body), and starts again; then removes the operations that turned out to be redundant.
+    synchronisation between them, as late and as far out as possible (loop-carried dependences are synchronised at
+    the end of the loop's body), and starts again; then removes the operations that turned out to be redundant.
     """
 
     arch: str

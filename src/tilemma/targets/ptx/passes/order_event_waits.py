@@ -47,8 +47,8 @@ class EventWaitersApart(CompileError):
     code = "event-waiters-apart"
     found = "some threads wait for `{event}` here, and others go on to its next generation without them"
     expected = (
-        "all threads that wait for an event trigger what its next generation depends on, or meet those that do "
-        "in between"
+        "between two waits, all waiting threads take part in a trigger or a barrier that the next generation "
+        "depends on"
     )
     fix = "let the same threads of a role wait and trigger, or make those that only wait a role of their own"
 
