@@ -126,7 +126,11 @@ def problem_arguments(function: F) -> F:
         click.option("--json", "as_json", is_flag=True, help="print JSON"),
         click.option("--seed", default=0, show_default=True, help="of the random inputs"),
         click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="value of a scalar parameter"),
-        click.option("--shape", metavar="M=..,N=..", help="all dimensions (default: 1024 each)"),
+        click.option(
+            "--shape",
+            metavar="M=..,N=..",
+            help="all dimensions (default: 1024 each; check: the smallest that reach every path)",
+        ),
     ):
         function = option(function)
     return function

@@ -227,3 +227,60 @@ def test_a_fault_of_the_reference_is_a_difference(tmp_path: Path) -> None:
     reference = Reference(stops.build(), {"x": x, "y": x.copy()}, {}, {"N": 4})
     found = compare(reference, {"y": x}, "x", lambda seed: {})
     assert [d.to_json()["fault"]["code"] for d in found.differences] == ["assertion-failed"]
+
+
+RING = """
+__co__ void ring(global f16 [M, K] a, global f16 [M, K] b) {
+  parallel {m} by [cdiv(M, 64)] : block {
+    shared f16 [64, 32] s[3];
+    foreach {k} in [cdiv(K, 32)] {
+      dma.copy a.subspan(64, 32).at(m, k) => s[k % 3];
+      dma.copy s[k % 3] => b.subspan(64, 32).at(m, k);
+    }
+  }
+}
+"""
+
+
+def test_sizes_are_chosen_from_the_tiles_and_rings(tmp_path: Path) -> None:
+    """A whole tile and a part of one in each dimension, and more tiles around the ring than it has slots."""
+    file = tmp_path / "ring.co"
+    file.write_text(RING)
+    outcome = check_kernel(load(file).only(), {}, schedules=1)
+    assert outcome.ok and outcome.chosen
+    assert 64 < outcome.dims["M"] < 256 and outcome.dims["M"] % 64
+    assert 3 * 32 < outcome.dims["K"] < 512 and outcome.dims["K"] % 32
+    data = outcome.to_json()
+    assert data["sizes_chosen"] and data["launches"][0]["coverage"]["missed"] is not None
+    assert "covered: " in outcome.render() and "smallest that reach every path" in outcome.render()
+    assert not check_kernel(load(file).only(), {}, shape="M=64,K=64", schedules=1).chosen
+
+
+def test_coverage_names_what_did_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "branch.co"
+    file.write_text(
+        "__co__ void branch(global s32 [32] a) {\n"
+        "  parallel {i} by [32] : thread {\n"
+        "    if (a.at(i) > 1000000) {\n"
+        "      foreach k in [5] { __atomic_add(a.at(i), k); }\n"
+        "    }\n"
+        "  }\n"
+        "}\n"
+    )
+    outcome = check_kernel(load(file).only(), {}, schedules=1)
+    assert outcome.ok and f"{file}:4" in outcome.render()
+
+
+def test_progress_moves_inside_a_schedule(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tilemma.machine.scheduler._TICK", 100)
+    file = tmp_path / "ring.co"
+    file.write_text(RING)
+    compiled = load(file).only().compile("sm_80")
+    a, b = tm.testing.random_array((144, 96), "f16", 0), tm.testing.random_array((144, 96), "f16", 1)
+    seen: list[float] = []
+    values = {"a": a, "b": b}
+    tm.machine.check(
+        compiled.ptx, compiled.launches[0], values, schedules=2, progress=lambda done, _: seen.append(done)
+    )
+    assert seen == sorted(seen) and {1, 2} <= set(seen)
+    assert any(0 < done < 1 for done in seen) and any(1 < done < 2 for done in seen)

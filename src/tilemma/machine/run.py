@@ -10,6 +10,7 @@ from tilemma.errors import TilemmaError, WrongArgumentType, described, print_fro
 from tilemma.launch import Launch
 from tilemma.machine import binding, call, placement
 from tilemma.machine.arguments import refuse
+from tilemma.machine.coverage import Coverage
 from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.parser import parse
 from tilemma.machine.placement import Placed
@@ -86,6 +87,8 @@ class Verdict:
     # A repair after which the program is clean and right; its program is complete PTX.
     advice: str = ""
     repaired: str = ""
+    # The instructions that ran in some schedule.
+    coverage: Coverage | None = None
 
     @property
     def ok(self) -> bool:
@@ -118,6 +121,7 @@ class Verdict:
             "instructions": self.instructions,
             "advice": self.advice,
             **({} if self.sample is None else {"ctas": list(self.sample)}),
+            **({} if self.coverage is None else {"coverage": self.coverage.to_json()}),
         }
 
 
@@ -191,11 +195,19 @@ class Job:
         place_variables(self.program, machine.memory)
         return machine, placed
 
-    def run(self, *, write_back: bool = True, trace: bool = False, **options: Any) -> Report:
-        """One run; arrays are written unless ``write_back`` is false."""
+    def run(
+        self,
+        *,
+        write_back: bool = True,
+        trace: bool = False,
+        tick: Callable[[int], None] | None = None,
+        **options: Any,
+    ) -> Report:
+        """One run; arrays are written unless ``write_back`` is false.  ``tick``: see `Machine.tick`."""
         b = self.binding
         timeline = Timeline() if trace else None
         machine, self.placed = self.machine(trace=timeline, **options)
+        machine.tick = tick
         report = Report(b.entry, options.get("seed", 0), options.get("schedule", "random"), timeline=timeline)
         try:
             if all(b.grid):
@@ -267,6 +279,22 @@ def schedule_of(i: int) -> str:
     return ("late", "early", "starve", "random", "starve")[i % 5]
 
 
+def _ticks(
+    progress: Callable[[float, int], None], done: int, schedules: int, instructions: int
+) -> Callable[[int], None]:
+    """What reports the ``done + 1``-th run of a check while it runs; those before took ``instructions`` in all."""
+
+    def tick(steps: int) -> None:
+        expected = instructions / done if done else steps + _FIRST_RUN
+        progress(done + min(steps / max(expected, 1), 0.99), schedules)
+
+    return tick
+
+
+# Warp instructions after which the first run of a check counts as half done: how many it takes is not known.
+_FIRST_RUN = 50_000
+
+
 def check(
     ptx: str,
     launch: Launch | Mapping[str, Any],
@@ -279,13 +307,13 @@ def check(
     max_steps: int = MAX_STEPS,
     name: str | None = None,
     ctas: str = "all",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[float, int], None] | None = None,
 ) -> Verdict:
     """Run ``ptx`` under many adversarial schedules; arrays hold the first run's results afterwards.
 
     Stops at the first schedule that finds a hazard, after collecting all that it finds.  ``progress`` is
-    called after each run with (runs done, runs in all).  Raises as `run` does for malformed PTX and wrong
-    arguments.  ``name`` names the PTX in reports.
+    called during and after each run with (runs done, runs in all); of the run in progress the first number has an
+    estimated part.  Raises as `run` does for malformed PTX and wrong arguments.  ``name`` names the PTX in reports.
 
     ``ctas="sample:8"`` runs 8 CTAs of the grid in each schedule, whole clusters chosen by the schedule's seed, and
     the verdict says so.  It is refused where CTAs communicate: the ones that run may wait for the others.
@@ -303,9 +331,14 @@ def check(
     else:
         ctas_run = None
     results: Mapping[str, Placed] = {}
+    lines: set[int] = set()
     for i in range(schedules):
         how = schedule_of(i)
-        report = job.run(write_back=False, seed=seed + i, schedule=how, collect=True, ctas=ctas_run, **options)
+        tick = None if progress is None else _ticks(progress, i, schedules, verdict.instructions)
+        report = job.run(
+            write_back=False, seed=seed + i, schedule=how, collect=True, ctas=ctas_run, tick=tick, **options
+        )
+        lines |= report.lines
         verdict.instructions += report.instructions
         if i == 0:
             verdict.notes, results = report.notes, job.placed
@@ -319,6 +352,7 @@ def check(
             progress(i + 1, schedules)
         if report.hazards:
             break
+    verdict.coverage = Coverage.of(job.program, lines)
     # Only now: every schedule starts from the arrays as they were given.
     job.write_back(results)
     return verdict

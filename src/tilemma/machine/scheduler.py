@@ -12,7 +12,7 @@ misses it then.  The seed selects the warp.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import numpy as np
@@ -37,6 +37,8 @@ _POLLS = 4000
 _RELIEF = 1 / 256
 # Hazards of one kind that a collecting run keeps.
 _EACH = 8
+# Warp instructions between two calls of `Machine.tick`.
+_TICK = 2000
 # Threads that run at the same time where CTAs talk to each other.
 RESIDENT = 16384
 
@@ -174,11 +176,18 @@ class Machine:
                 while upcoming is not None and self.active < resident:
                     self.start(upcoming, counts)
                     upcoming = next(order, None)
+                if self.tick is not None and self.steps >= self.next_tick:
+                    self.tick(self.steps)
+                    self.next_tick = self.steps + _TICK
                 if not self.step():
                     if upcoming is None:
                         self.deadlock()
                     self.start(upcoming, counts)
                     upcoming = next(order, None)
+
+    # Called with the warp instructions so far, every `_TICK` of them.
+    tick: Callable[[int], None] | None = None
+    next_tick = 0
 
     def style(self) -> None:
         """Choose how warps interleave in this run."""

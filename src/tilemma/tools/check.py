@@ -18,6 +18,7 @@ from tilemma.machine.run import schedule_of
 from tilemma.tools.compare import Arrays, Comparison, Reference, compare
 from tilemma.tools.explain_run import Answers, Questions, answer
 from tilemma.tools.problem import Problem, make_problem, parse_scalars, parse_shape
+from tilemma.tools.sizes import smallest_sizes
 
 MOST_NOTES = 5
 # Inputs of a check: on the first kind every schedule runs; sums of small integers are exact.
@@ -35,6 +36,8 @@ class CheckOutcome:
     verdicts: list[machine.Verdict]
     comparisons: list[Comparison] = field(default_factory=list)
     explained: list[Answers] = field(default_factory=list)
+    # Whether the sizes were chosen (`smallest_sizes`), not given.
+    chosen: bool = False
 
     @property
     def ok(self) -> bool:
@@ -46,6 +49,7 @@ class CheckOutcome:
             "kernel": self.kernel,
             "arch": self.arch,
             "dims": self.dims,
+            "sizes_chosen": self.chosen,
             "schedules": self.schedules,
             "launches": [v.to_json() for v in self.verdicts],
             "differences": [d.to_json() for c in self.comparisons for d in c.differences],
@@ -63,6 +67,9 @@ class CheckOutcome:
             head += ", DIFFERS from the reference" if wrong else ", as the reference"
         lines = [line for v in self.verdicts for line in verdict_lines(v)]
         lines += [f"  {d.render()}" for c in self.comparisons for d in c.differences]
+        lines += [f"  covered: {v.coverage}" for v in self.verdicts if v.coverage is not None]
+        if self.chosen:
+            lines.append("  sizes: the smallest that reach every path; `--shape` gives others")
         notes = dict.fromkeys(n for c in self.comparisons for n in c.notes)
         explained = [line for a in self.explained for line in a.lines]
         return "\n".join([head, *lines, *(f"  note: {n}" for n in notes), *explained])
@@ -93,6 +100,7 @@ def check_kernel(
 ) -> CheckOutcome:
     """Run every launch of ``kernel`` under ``schedules`` schedules; compare what it wrote with the reference.
 
+    Without ``shape``: the smallest sizes that reach every path.
     ``questions`` are answered from one more run of each launch: of the schedule that found a hazard, else of the
     first.
     """
@@ -100,12 +108,15 @@ def check_kernel(
         raise WrongArgument(function="check", name="schedules", got=described(schedules), wanted="at least 1")
     built = kernel.build(**constants)
     scalars = parse_scalars(built, args)
-    dims = parse_shape(built, shape)
+    dims, chosen = parse_shape(built, shape), False
+    if shape is None and dims:
+        smallest = smallest_sizes(kernel, constants, arch, scalars)
+        dims, chosen = smallest or dims, smallest is not None
     problem = make_problem(built, dims, scalars, seed)
     compiled = kernel.compile(arch, facts=facts_of(problem.arrays), **constants)
     before = _copies(problem.arrays)
     verdicts = _run(compiled, problem.arrays, problem.scalars, schedules, seed, strict, progress)
-    outcome = CheckOutcome(kernel.name, arch, problem.dims, schedules, verdicts)
+    outcome = CheckOutcome(kernel.name, arch, problem.dims, schedules, verdicts, chosen=chosen)
     if outcome.ok:
         outcome.comparisons.append(_compared(problem, compiled, before, NORMAL))
     differing = outcome.comparisons[0].expected if outcome.comparisons else {}
@@ -204,7 +215,7 @@ class progress_bar:
 
     def __enter__(self) -> Any:
         self._bar.start()
-        return lambda *_: self._bar.advance(self._task)
+        return lambda done, _: self._bar.update(self._task, completed=done)
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()

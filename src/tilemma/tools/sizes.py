@@ -1,0 +1,141 @@
+"""The smallest sizes that reach every path of a kernel, for `tilemma check` without `--shape`.
+
+A dimension gets one whole tile and a part of the next; one that bounds a loop gets enough tiles to fill each ring
+of buffers and begin again.  A larger candidate is taken only if a run on the PTX machine executes instructions
+that the smaller one does not.
+
+All candidates are multiples of 16 elements, so that arrays have the alignment that the default of 1024 gives them.
+Where a kernel refuses sizes that its tiles do not divide, whole tiles are taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tilemma import machine
+from tilemma.compiler import Compiled
+from tilemma.errors import TilemmaError
+from tilemma.ir import tile as t
+from tilemma.ir.expr import Binary, Const, Dim
+from tilemma.ir.expr import walk as parts
+from tilemma.ir.walk import expressions, walk
+from tilemma.kernels import Kernel, facts_of
+from tilemma.records import record
+from tilemma.tools.problem import dimensions, make_problem
+
+# Elements: 16 bytes or more of every type of 8 bits, and twice that for narrower ones.
+STEP, NARROW_STEP = 16, 32
+# The tile of a dimension that no expression divides.
+TILE = 32
+# Warp instructions of one run beyond which no larger candidate is tried.
+MOST = 200_000
+
+Sizes = dict[str, int]
+
+
+@record
+class _Tried:
+    """A candidate, and what it executed."""
+
+    sizes: Sizes
+    lines: frozenset[int]
+    instructions: int
+    ok: bool
+
+
+def smallest_sizes(
+    kernel: Kernel, constants: Mapping[str, Any], arch: str, scalars: Mapping[str, Any]
+) -> Sizes | None:
+    """Extents of all dimensions that reach every path that larger ones reach; None if none could be run."""
+    built = kernel.build(**constants)
+    search = _Search(kernel, constants, arch, scalars)
+    for ragged in (True, False):
+        best: _Tried | None = None
+        for sizes in _candidates(built, ragged):
+            found = search.run(sizes)
+            if found is None:
+                continue
+            if best is None or not found.lines <= best.lines:
+                best = found
+            # After a hazard there is nothing to look for: the check finds it with these sizes.
+            if not found.ok or found.instructions > MOST or not search.all_lines - found.lines:
+                break
+        if best is not None:
+            return best.sizes
+    return None
+
+
+class _Search:
+    """Runs of candidates on the machine."""
+
+    def __init__(
+        self, kernel: Kernel, constants: Mapping[str, Any], arch: str, scalars: Mapping[str, Any]
+    ) -> None:
+        self.kernel, self.constants, self.arch, self.scalars = kernel, constants, arch, scalars
+        self.all_lines: frozenset[int] = frozenset()
+        self._compiled: dict[Any, Compiled] = {}
+
+    def run(self, sizes: Sizes) -> _Tried | None:
+        """One run with ``sizes``; None where the kernel refuses them."""
+        try:
+            problem = make_problem(self.kernel.build(**self.constants), sizes, self.scalars, 0)
+            facts = facts_of(problem.arrays)
+            compiled = self.kernel.compile(self.arch, facts=facts, **self.constants)
+            values = {**problem.arrays, **problem.scalars}
+            lines: frozenset[int] = frozenset()
+            every: frozenset[int] = frozenset()
+            instructions, ok = 0, True
+            for launch in compiled.launches:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    verdict = machine.check(compiled.ptx, launch, values, schedules=1)
+                assert verdict.coverage is not None
+                lines |= verdict.coverage.ran
+                every |= verdict.coverage.ran | frozenset(verdict.coverage.missed)
+                instructions += verdict.instructions
+                ok = ok and verdict.ok
+        except TilemmaError:
+            return None
+        self.all_lines = every
+        return _Tried(sizes, lines, instructions, ok)
+
+
+def _tiles(kernel: t.Kernel, names: list[str]) -> Sizes:
+    """The largest number that each dimension is divided by, in multiples of the step."""
+    found = dict.fromkeys(names, 0)
+    for op in walk(kernel.body):
+        extents = [i.extent for i in op.indices] if isinstance(op, t.Parallel) else []
+        for x in (x for e in (*expressions(op), *extents) for x in parts(e)):
+            match x:
+                case Binary(op="cdiv" | "floordiv" | "mod", a=Dim(name=name), b=Const(value=int(n))):
+                    found[name] = max(found[name], n)
+    step = _step(kernel)
+    return {name: -(-(n or TILE) // step) * step for name, n in found.items()}
+
+
+def _step(kernel: t.Kernel) -> int:
+    return NARROW_STEP if any(p.buffer.dtype.bits < 8 for p in kernel.arrays) else STEP
+
+
+def _candidates(kernel: t.Kernel, ragged: bool) -> Iterator[Sizes]:
+    """Sizes from small to large."""
+    names = dimensions(kernel)
+    tiles = _tiles(kernel, names)
+    rings = [op.buffer.copies or 1 for op in walk(kernel.body) if isinstance(op, t.Alloc)]
+    rings += [op.event.slots or 1 for op in walk(kernel.body) if isinstance(op, t.DeclareEvent)]
+    slots = max(rings, default=1)
+    bounds = [e for op in walk(kernel.body) if isinstance(op, t.For) for e in (op.start, op.stop)]
+    named = [{x.name for x in parts(e) if isinstance(x, Dim)} for e in bounds]
+    # A loop over the tiles of several dimensions (a persistent kernel) would need many tiles of each.
+    looped = {name for names in named if len(names) == 1 for name in names}
+    for once, around in ((1, slots), (2, 2 * slots + 1)):
+        counts = {name: around if name in looped else once for name in names}
+        if ragged:
+            yield {name: counts[name] * tiles[name] + _step(kernel) for name in names}
+        else:
+            yield {name: (counts[name] + 1) * tiles[name] for name in names}
+
+
+__all__ = ["smallest_sizes"]
