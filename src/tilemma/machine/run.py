@@ -313,7 +313,8 @@ def check(
 
     Stops at the first schedule that finds a hazard, after collecting all that it finds.  ``progress`` is
     called during and after each run with (runs done, runs in all); of the run in progress the first number has an
-    estimated part.  Raises as `run` does for malformed PTX and wrong arguments.  ``name`` names the PTX in reports.
+    estimated part.  ``name`` names the PTX in reports.  Raises as `run` does for malformed PTX and wrong
+    arguments.
 
     ``ctas="sample:8"`` runs 8 CTAs of the grid in each schedule, whole clusters chosen by the schedule's seed, and
     the verdict says so.  It is refused where CTAs communicate: the ones that run may wait for the others.
