@@ -1,4 +1,4 @@
-"""The parse table of the `.co` language, made anew: ``python -m dev.grammar_table``.
+"""Generates the parse table of the `.co` language: ``python -m dev.grammar_table``.
 
 lark (of the `dev` extra) makes it.  It needs a third of a second, more than the rest of a compilation; reading
 `grammar.json` takes a few milliseconds.

@@ -1,4 +1,4 @@
-"""How much work a call is, counted: the same on every machine, however busy."""
+"""The work of a call as a count of instructions: equal on every machine, under any load."""
 
 from __future__ import annotations
 

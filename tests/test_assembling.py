@@ -1,4 +1,5 @@
-"""ptxas works while the code is checked: nothing leaves the compiler that failed a check, and nothing is left."""
+"""ptxas runs while the code is checked: code that fails a check is not returned, and no process or file
+remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is derived of an element type's entry agrees with the libraries that know the type."""
+"""The derived properties of element types agree with the libraries that have the type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fork while other threads compile: the child compiles and runs, whatever they were doing."""
+"""A fork while other threads compile: the child compiles and runs."""
 
 from __future__ import annotations
 

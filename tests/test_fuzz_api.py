@@ -1,4 +1,5 @@
-"""A fixed sample of `bench/fuzz_api.py`: odd calls, command lines and PTX end well, or with an error of ours."""
+"""A fixed sample of `bench/fuzz_api.py`: random calls, command lines and PTX give a result or an error of the
+family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every regular expression of the source, and every scan over text from outside, takes time in proportion.
+"""Every regular expression of the source, and every scan over untrusted text, takes linear time.
 
 Inputs that make a pattern try the same characters again are made from its own syntax tree: each repeat is fed many
 times what it repeats, behind what comes before it, and before what it does not expect.

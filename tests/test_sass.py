@@ -1,4 +1,4 @@
-"""The machine code of every example: the instructions one would write, no spills, no local memory."""
+"""The machine code of every example: the expected instructions, no spills, no local memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd arguments for every public function, odd command lines, odd PTX: each ends well or with an error of ours."""
+"""Random arguments for every public function, random command lines and PTX: a result or an error of the family."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tilemma.layouts import plain_layout, shared_layout
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 SECONDS = 20
-# Errors that say the mistake is ours.
+# Errors that report an internal failure.
 OURS = ("front-end-failure", "invalid-ir", "invalid-lane-ir", "compiler-failure", "machine-failure")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One call: what it is called in a report, and the call."""
+    """One call: its name in a report, and the call."""
 
     text: str
     run: Callable[[], object]
@@ -40,7 +40,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``kind``: "success", "refused" (an error of ours), "internal" (one that says that the mistake is ours), "raw"
+    """``kind``: "success", "refused" (an error of the family), "internal" (one that reports an internal failure),
+    "raw"
     (an error of Python's), "hang"."""
 
     kind: str
@@ -72,7 +73,7 @@ def _limited(seconds: int) -> Iterator[None]:
 
 
 def outcome(case: Case) -> Outcome:
-    """What becomes of a case."""
+    """The outcome of a case."""
     try:
         with (
             _limited(SECONDS),
@@ -104,7 +105,7 @@ def outcome(case: Case) -> Outcome:
 
 
 class Hostile:
-    """An object whose every answer is an error."""
+    """An object whose every attribute and method raises an error."""
 
     said = "the object's own error"
 
@@ -280,7 +281,7 @@ class _Target:
         """As `tilemma.targets.Target.run`."""
 
 
-# What a kernel's body calls next.
+# The function that a kernel's body calls next.
 _CALL: list[Callable[[Any], object]] = []
 
 
@@ -329,7 +330,7 @@ def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Tile:
-    """Stands for the array parameter of the kernel that calls."""
+    """A placeholder for the array parameter of the kernel that calls."""
 
 
 def language() -> list[Function]:
@@ -374,7 +375,7 @@ def language() -> list[Function]:
         ("tile[]", lambda a, *x: a[x], (tile, 0, 0), {}),
         ("tile[]=", lambda a, x: a.__setitem__((0, 0), x), (tile, 1.0), {}),
     ]
-    # A method is asked of the tile that it belongs to.
+    # A method is called on the tile that it belongs to.
     methods = {n: (0,) for n, f, *_ in calls if getattr(f, "__name__", "") == "<lambda>"}
     inside = [Function(f"inside: {n}", _inside(f), args, k, methods.get(n, ())) for n, f, args, k in calls]
     outside = [Function(f"outside: {n}", f, args, keywords) for n, f, args, keywords in calls if not any(x is tile for x in args)]  # fmt: skip
@@ -415,7 +416,7 @@ class Calls:
 
 
 def _python_counts(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-    """A call whose number of arguments Python itself may refuse, before any code of ours runs."""
+    """A call whose number of arguments Python itself may refuse, before the package is called."""
     try:
         function(*args, **keywords)
     except TypeError as error:

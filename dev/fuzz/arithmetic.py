@@ -1,4 +1,4 @@
-"""Arithmetic of random programs in NumPy and Python alone: nothing of the compiler is used here."""
+"""Arithmetic of random programs in NumPy and Python alone, independent of the compiler."""
 
 from __future__ import annotations
 

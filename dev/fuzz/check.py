@@ -35,7 +35,7 @@ GENERATORS: dict[str, Callable[[int], Program]] = {"wide": wide.generate, "narro
 
 @dataclass(frozen=True)
 class Failure:
-    """``where``: the stage that went wrong; ``what``: its message; ``error``: the code of a refusal."""
+    """``where``: the failing stage; ``what``: its message; ``error``: the code of a refusal."""
 
     seed: int
     where: str
@@ -47,7 +47,7 @@ class Failure:
 
     @property
     def kind(self) -> str:
-        """What failures are counted by; a crash by its last line."""
+        """The key by which failures are counted; of a crash its last line."""
         last = re.sub(r"\d+", "N", self.what.strip().splitlines()[-1])[:90] if self.error == "internal" else ""
         return " ".join(x for x in (self.where, self.error or "difference", last) if x)
 
@@ -62,7 +62,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Run:
-    """What one target made of a call: arrays, or the code and text of an error."""
+    """The outcome of a call on one target: arrays, or the code and text of an error."""
 
     arrays: Arrays
     code: str = ""
@@ -87,7 +87,7 @@ def check(
     p: Program, archs: Sequence[str] = ARCHS, *, languages: Sequence[str] = ("python", "croqtile"),
     device: bool = False, decided: bool = True,
 ) -> Failure | None:  # fmt: skip
-    """The first difference, crash, or refusal that is not everybody's; None when all agree."""
+    """The first difference, crash, or refusal that not all targets share; None when all agree."""
     return examine(p, archs, languages=languages, device=device, decided=decided).failure
 
 

@@ -1,4 +1,4 @@
-"""What a random program has in it: a survey counts how many programs had each."""
+"""The features of a random program: a survey counts the programs with each."""
 
 from __future__ import annotations
 

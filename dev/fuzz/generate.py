@@ -34,7 +34,7 @@ def name(n: str) -> f.Name:
 
 @dataclass
 class Scope:
-    """What an expression may mention here.
+    """The names that an expression may use here.
 
     ``readable``: buffers with their extents (numbers, or names of dimensions) that no thread is writing now;
     ``own``: elements that only this instance writes.  ``depth``: how deep statements may nest.
@@ -190,7 +190,7 @@ class Generator:
     # ---- statements of one instance ----------------------------------------------------------------------
 
     def statements(self, scope: Scope, most: int = 3) -> tuple[f.Stmt, ...]:
-        """``scope`` is changed by what is declared."""
+        """Declarations are added to ``scope``."""
         return tuple(s for _ in range(self.r.randint(1, most)) for s in self.statement(scope))
 
     def whole(self, scope: Scope, most: int) -> tuple[f.Stmt, ...]:
@@ -289,7 +289,7 @@ class Generator:
             scope.readable.append((a.name, a.t, a.dims))
 
     def elements(self, scope: Scope) -> tuple[f.Stmt, ...]:
-        """Each instance works on elements of its own, reading all inputs."""
+        """Each instance works on its own elements, reading all inputs."""
         r = self.r
         m, n = self.dimension(1, 9), self.dimension(1, 9)
         scope.scalars += [name(m), name(n)]
@@ -307,7 +307,7 @@ class Generator:
         return self.tiled(scope, outs, total, m, n, height, width)
 
     def second_launch(self, scope: Scope) -> tuple[f.Stmt, ...]:
-        """Another launch, which reads what the first has written."""
+        """Another launch, which reads the results of the first."""
         written = [a for a in self.arrays if a.name in self.outputs]
         m, n = written[0].dims if len(written[0].dims) == 2 else (1, 1)
         after = Scope([name(d) for d in (m, n) if isinstance(d, str)])

@@ -1,4 +1,4 @@
-"""Mutated `.co` files: whatever a file says, it is compiled or refused with an error meant for users."""
+"""Mutated `.co` files: each is compiled, or refused with an error meant for users."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def _lines(text: str, others: Sequence[str], r: random.Random) -> str:
 
 
 def outcome(text: str, name: str, arch: str | None = None) -> Outcome:
-    """What becomes of a mutated file: its kernels built, and compiled for ``arch`` where one is given."""
+    """The outcome of a mutated file: its kernels built, and compiled for ``arch`` if one is given."""
     start = time.perf_counter()
     try:
         found = attempt(lambda: [Kernel(s) for s in croqtile.load(text, name, {}).sources.values()], text, arch)

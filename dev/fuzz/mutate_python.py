@@ -1,4 +1,4 @@
-"""Mutated Python kernels: whatever a program says, it is compiled or refused with an error meant for users."""
+"""Mutated Python kernels: each is compiled, or refused with an error meant for users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilemma.errors import TilemmaError
 from tilemma.kernels import Kernel
 
 _PACKAGE = str(Path(tilemma.__file__).resolve().parent)
-# Errors that say the mistake is ours.
+# Errors that report an internal failure.
 OURS = ("front-end-failure", "invalid-ir", "invalid-lane-ir", "compiler-failure")
 _EXPRESSIONS = (
     "0", "1", "-1", "2.5", "True", "'x'", "None", "full", "(1, 2)", "[1]", "lambda: 1", "range(3)", "print", "2**40",
@@ -148,7 +148,7 @@ def _filled(node: Any) -> Any:
 
 
 def outcome(text: str, name: str, arch: str | None = None) -> Outcome:
-    """What becomes of a mutated kernel: built, and compiled for ``arch`` where one is given."""
+    """The outcome of a mutated kernel: built, and compiled for ``arch`` if one is given."""
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
     def read() -> list[Kernel]:

@@ -1,4 +1,5 @@
-"""Random kernels that copy operands ahead of their multiplies: 2 to 4 buffers, tails, epilogues that look back."""
+"""Random kernels that copy operands ahead of their multiplies: 2 to 4 buffers, tails, epilogues that read old
+tiles."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class _Operand:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One loop over K, which copies ``depth`` elements along K a turn, and multiplies them in ``steps``."""
+    """One loop over K, which copies ``depth`` elements along K in each iteration, and multiplies them in
+    ``steps``."""
 
     a: _Operand
     b: _Operand

@@ -1,4 +1,4 @@
-"""What a program of the fuzzer computes, in NumPy and Python alone: nothing of the compiler is used here."""
+"""The meaning of a program of the fuzzer, in NumPy and Python alone, independent of the compiler."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class _Run:
                 self.contraction(s, names)
 
     def turn(self, body: Sequence[f.Stmt], names: Arrays) -> bool:
-        """One turn of a loop; whether it ends it."""
+        """One iteration of a loop; whether it ends the loop."""
         try:
             self.body(body, names)
         except _Continue:

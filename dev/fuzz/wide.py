@@ -214,7 +214,7 @@ class Wide(Copies):
         return inner
 
     def instances(self, scope: Scope, written: f.Alloc | None, outer: Any) -> tuple[f.Stmt, ...]:
-        """What each instance of the innermost level does."""
+        """The statements of each instance of the innermost level."""
         r = self.r
         scope.own = self.outputs_here(r.randint(1, 2))
         body = list(self.whole(scope, 3))

@@ -36,7 +36,7 @@ def stages(root: Path) -> dict[str, str]:
 
 
 def excerpt(stage: str, text: str) -> str:
-    """What the document shows: short stages whole, of the long ones the first multiplies of the main loop."""
+    """The excerpt in the document: short stages whole, of the long ones the first multiplies of the main loop."""
     if stage not in ("lane", "ptx"):
         return text
     lines = [line if len(line) <= WIDTH else line[: WIDTH - 4] + " ..." for line in text.splitlines()]

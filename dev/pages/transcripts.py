@@ -23,12 +23,13 @@ _TIMES = re.compile(r"(<!-- times: (\S+) -->\n)(?:\|.*\n)*(?:\nOne .*\n)?")
 _VARIES = re.compile(
     r"(?<=time: ).*|(?<=largest error: )[\d.]+|\d+(?= registers a thread)|(?<=assembler ptxas ).*"
 )
-# Where a tool lies on the machine that writes the page is nobody else's business.
+# The path of a tool on the machine that writes the page is left out.
 _FOLDER = re.compile(r"(?<=: )/\S+/(?=ptxas )")
 
 
 def transcript(command: str) -> str:
-    """``$ tilemma ...`` and what it prints, run in this process; of a shell's ways only ``| head -N`` is known."""
+    """``$ tilemma ...`` and its output, run in this process; of a shell's operators only ``| head -N`` is
+    supported."""
     from click.testing import CliRunner
 
     from tilemma.cli import main
@@ -79,7 +80,7 @@ def document(text: str, root: Path) -> str:
 
 
 def settled(text: str) -> str:
-    """``text`` without what differs between machines."""
+    """``text`` without parts that differ between machines."""
     return _VARIES.sub("...", text)
 
 

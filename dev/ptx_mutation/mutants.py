@@ -19,7 +19,8 @@ from tilemma.machine.isa import descriptors
 from tilemma.machine.parser import parse
 from tilemma.machine.syntax import Address, Entry, Immediate, Instruction, Register
 
-# What the machine does not see, a comparison with the sound program's results does (`tilemma check --expect`).
+# Mistakes that the machine cannot see are found by comparison with the sound program's results (`tilemma check
+# --expect`).
 WRONG = "wrong-result"
 _ORDER = frozenset(
     {
@@ -35,7 +36,7 @@ _LAYOUT = frozenset(
 
 _CLUSTER = _ORDER | _HANG | {"barrier-count", "exit-before-cluster"}
 _LOADS = ("ldmatrix", "ld.shared")
-# What one thread does for all.
+# Operations that one thread executes for all.
 _BY_ONE = ("mbarrier.arrive", "mbarrier.init", "cp.async.bulk.tensor")
 _BY_MANY = frozenset(
     {"mbarrier-arrivals", "mbarrier-bytes", "mbarrier-reinit", "copy-by-many", "uninitialised-register"}
@@ -73,7 +74,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Rule:
-    """What deleting an instruction of one kind should be convicted of."""
+    """The hazards expected after deleting an instruction of one kind."""
 
     prefix: str
     kind: str
@@ -186,7 +187,7 @@ class _Maker:
         return text[:at] + new + text[at + len(old) :]
 
     def loops(self) -> None:
-        """A wait whose loop is gone: the result of try_wait is not looked at."""
+        """A wait without its loop: the result of try_wait is not tested."""
         instructions = self.entry.instructions
         for a, b in pairwise(instructions):
             if a.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait")) and b.opcode == "bra" and b.guard:
@@ -233,7 +234,7 @@ class _Maker:
             self.add(f"{word} {kind}", ins, text, f"{word} {kind} by {step}", _PHASE | {"register-in-flight"})
 
     def participants(self) -> None:
-        """Who takes part: threads of a barrier, the one thread that acts for all, CTAs of a cluster."""
+        """The participants: threads of a barrier, the one thread that acts for all, CTAs of a cluster."""
         for ins in self.entry.instructions:
             if ins.opcode.startswith(("bar.sync", "bar.arrive")) and len(ins.operands) > 1:
                 self.fewer_threads(ins)

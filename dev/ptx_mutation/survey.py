@@ -22,7 +22,7 @@ _PATIENCE, _AT_LEAST = 4, 50_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the machine said of one mutant.  ``codes`` are the hazards found, ``refused`` an error before that."""
+    """The machine's verdict on one mutant.  ``codes`` are the hazards found, ``refused`` an error before that."""
 
     mutant: Mutant
     codes: tuple[str, ...]
@@ -74,7 +74,7 @@ class Survey:
         return dict(sorted(out.items()))
 
     def render(self) -> str:
-        """The survey as text: the numbers, then what deserves a look."""
+        """The survey as text: the numbers, then the mutants to inspect."""
         n = len(self.outcomes)
         convicted = sum(o.convicted for o in self.outcomes)
         lines = [
@@ -110,7 +110,7 @@ class Trial:
 
     @cached_property
     def sound(self) -> Report:
-        """What the machine says of the program itself."""
+        """The machine's verdict on the program itself."""
         return Job(self.ptx, self.launch, self.results).run(strict=True, seed=self.seed)
 
     @cached_property
@@ -122,7 +122,7 @@ class Trial:
         return not mutant.line or mutant.line in self.sound.lines
 
     def judge(self, mutant: Mutant, reason: str = "") -> Outcome:
-        """Try one mutant; ``reason`` says why it is no bug, where it is none.
+        """Try one mutant; ``reason``: why it is not a bug, if it is none.
 
         A schedule ends at the first hazard that one would expect; others are collected on the way.
         """

@@ -81,7 +81,7 @@ def digest(path: Path) -> str:
 def ranked(found: Mapping[str, Any]) -> Coverage:
     """The coverage with the tests of each line in the order in which a mutant meets them.
 
-    Quick tests that run few lines come first: what they check is near.  A tenth of a second counts as little as
+    Fast tests that run few lines come first: they are the most specific.  A tenth of a second counts as little as
     none, since starting costs more.
     """
     names = sorted(found)

@@ -1,4 +1,4 @@
-"""The operators: how one place of a source file is changed.
+"""The mutation operators: the changes of one place of a source file.
 
 Not mutated: assertions (they guard against our own mistakes, and users never meet one), annotations, decorators,
 text, what a class shows as `repr`, and code for type checkers alone.
@@ -125,7 +125,7 @@ def _conditions(node: ast.AST) -> list[ast.expr]:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below ``node`` that operators look at, outer ones first."""
+    """The nodes below ``node`` that operators visit, outer ones first."""
     for child in ast.iter_child_nodes(node):
         if _is_skipped(child):
             continue

@@ -65,7 +65,7 @@ def draw(found: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
 
 
 class Place:
-    """A copy of the repository in which one mutant at a time stands."""
+    """A copy of the repository that contains one mutant at a time."""
 
     def __init__(self, root: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mutants"))
@@ -76,7 +76,7 @@ class Place:
             shutil.copytree(root / name, self.root / name, ignore=ignored)
         for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"):
             shutil.copy(root / name, self.root / name)
-        # Valid by the hash of the source, whatever the clock says of a file that changes twice in a second.
+        # Valid by the hash of the source: a file may change twice within the resolution of the clock.
         compileall.compile_dir(
             self.root / "src", quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
         )
@@ -100,7 +100,7 @@ class Place:
         return Tried(mutant, verdict, len(tests), round(time.monotonic() - start, 1), by)
 
     def run(self, tests: Sequence[str], seconds: float, patience: float) -> tuple[str, str]:
-        """The verdict of ``tests`` on the source as it stands, and the first that failed."""
+        """The verdict of ``tests`` on the present source, and the first that failed."""
         self.log.write_text("")
         child = os.fork()
         if child == 0:
@@ -128,11 +128,11 @@ class Place:
         return ("survived", "") if status == 0 else ("killed", failed[0][:300] if failed else "")
 
     def _in_child(self, tests: Sequence[str]) -> int:
-        """pytest's exit status; nothing of the package was imported before."""
+        """The exit status of pytest, run in a process that has not imported the package."""
         import pytest
 
         os.chdir(self.root)
-        # A mutant must not meet what another one left in a cache.
+        # A mutant must not read the cache entries of another one.
         home = tempfile.mkdtemp(dir=self.folder)
         os.environ |= {"HOME": home, "XDG_CACHE_HOME": home, "PYTHONPATH": str(self.root / "src")}
         for name in [n for n in sys.modules if n.partition(".")[0] in ("tilemma", "dev")]:
@@ -166,7 +166,7 @@ def chosen_tests(coverage: Coverage, mutant: Mutant, limits: Limits) -> list[tup
 
 
 def _at_import(mutant: Mutant) -> bool:
-    """Whether the mutant's text stands outside of functions."""
+    """Whether the mutant's text is outside of functions."""
     import ast
 
     import tilemma

@@ -1,4 +1,4 @@
-"""The cache folder: whose it is, what is in an entry, how large it may become."""
+"""The cache folder: ownership, content of entries, size limits."""
 
 from __future__ import annotations
 

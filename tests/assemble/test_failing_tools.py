@@ -1,4 +1,4 @@
-"""Tools that hang, crash, print garbage, nothing or too much; tools that nobody installed; other machine code."""
+"""Tools that hang, crash, print garbage, nothing or too much; tools that are not installed; other machine code."""
 
 from __future__ import annotations
 

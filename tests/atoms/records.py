@@ -1,4 +1,4 @@
-"""Records for tests that look at each of them: all of the small families, of wgmma's 32 widths a few."""
+"""Records for tests that visit each of them: all of the small families, a few of wgmma's 32 widths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first example: the ownership map that the hardware has, and one instruction at work, in both languages."""
+"""The first example: the ownership map of the hardware, and one instruction executed, in both languages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hardware has confirmed, and that the proof would notice a wrong record."""
+"""The records that hardware has confirmed; the proof detects a wrong record."""
 
 from __future__ import annotations
 

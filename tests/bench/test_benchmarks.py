@@ -1,4 +1,4 @@
-"""The parts of the benchmarks that judge: they must be able to say no."""
+"""The parts of the benchmarks that compare results: they detect wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fixed sample of what `make mutate` runs: mutants of the examples, each convicted as one would expect."""
+"""A fixed sample of the mutants of `make mutate`: each mutant of an example has the expected hazard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mutants of our own source: the operators change what they say, and a mutant is judged by its line's tests."""
+"""Mutants of the package's source: each operator makes its change, and a mutant is run against its line's
+tests."""
 
 from __future__ import annotations
 

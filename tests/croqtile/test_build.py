@@ -1,4 +1,4 @@
-"""What each construct means: kernels against the tile IR they give."""
+"""The meaning of each construct: kernels and their tile IR."""
 
 from __future__ import annotations
 

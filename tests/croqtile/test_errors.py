@@ -1,4 +1,4 @@
-"""Wrong programs: which error, at which column, and that it says what to do."""
+"""Wrong programs: the error, its column and its advice."""
 
 from __future__ import annotations
 

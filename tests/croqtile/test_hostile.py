@@ -1,4 +1,5 @@
-"""Hostile input: bounded time, an error of ours, no file read, no code run; and a sample of mutated kernels."""
+"""Hostile input: bounded time, an error of the family, no file read, no code run; and a sample of mutated
+kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tm.load` gives: kernels by name, and a module of one kernel in the kernel's place."""
+"""The result of `tm.load`: kernels by name; a module of one kernel can be used as the kernel."""
 
 from __future__ import annotations
 

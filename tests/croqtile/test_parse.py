@@ -1,4 +1,4 @@
-"""Syntax: precedence, every statement of both dialects, and what syntax errors say."""
+"""Syntax: precedence, every statement of both dialects, and the texts of syntax errors."""
 
 from __future__ import annotations
 

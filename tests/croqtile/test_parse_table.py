@@ -1,4 +1,4 @@
-"""The parse table in the package is the grammar's, and running it gives what lark gives."""
+"""The parse table in the package is that of the grammar, and gives the same results as lark."""
 
 from __future__ import annotations
 

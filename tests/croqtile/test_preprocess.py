@@ -1,4 +1,4 @@
-"""Macros, conditional sections, and where their tokens stand."""
+"""Macros, conditional sections, and the positions of their tokens."""
 
 from __future__ import annotations
 

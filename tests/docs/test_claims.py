@@ -1,4 +1,5 @@
-"""What README and docs say besides their Python blocks: commands, paths, and which types are multiplied where."""
+"""Claims of README and docs outside Python blocks: commands, paths, and the types with multiplies on each
+target."""
 
 from __future__ import annotations
 

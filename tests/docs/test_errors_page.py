@@ -1,4 +1,4 @@
-"""docs/errors.md is what its generator writes, and has every error."""
+"""docs/errors.md is the output of its generator, and has every error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/language.md: its programs compute what it says, in both spellings, everywhere."""
+"""docs/language.md: its programs compute the documented results, in both languages, on every target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md shows the kernel as the compiler makes it now."""
+"""docs/architecture.md shows the present stages of its kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/tutorial.md shows the files as they are and what its commands print now; what it says of them is so."""
+"""docs/tutorial.md shows the present files and the present output of its commands; its claims about them hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canonical names: kernels are compared but for what their authors called things."""
+"""Canonical names: kernels are compared up to the names of their declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operation says what it does to each thing that it names."""
+"""Every operation declares its effect on each of its operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-written PTX for the machine's tests: correct kernels, whose lines the tests then take away or change.
+"""Hand-written PTX for the machine's tests: correct kernels, whose lines the tests remove or change.
 
 Each returns PTX text with marks ``// @name`` at the ends of lines that tests refer to.
 """

@@ -1,4 +1,4 @@
-"""Small correct programs for the machine's tests, whose marked lines (``// @name``) the tests take away or change.
+"""Small correct programs for the machine's tests, whose marked lines (``// @name``) the tests remove or change.
 
 Each builder takes an edit of its PTX and returns (PTX, launch, arguments).
 """

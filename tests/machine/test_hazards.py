@@ -1,4 +1,4 @@
-"""Each hazard: a program that has it, convicted with the right code, and its correct twin, acquitted."""
+"""Each hazard: a program that has it, reported with the right code, and its correct twin without a report."""
 
 # PTX is easier to read with an instruction group on a line.
 # ruff: noqa: E501

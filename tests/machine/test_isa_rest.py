@@ -1,4 +1,4 @@
-"""Instructions that the other tests do not come by: each does what the ISA says, and none is left out."""
+"""Instructions that the other tests do not cover: each has the semantics of the ISA, and none is missing."""
 
 # ruff: noqa: E501
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whole kernels: right results, no false alarm under any schedule, every mutant convicted."""
+"""Whole kernels: right results, no false alarm under any schedule, a hazard for every mutant."""
 
 from __future__ import annotations
 

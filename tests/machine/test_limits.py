@@ -1,4 +1,4 @@
-"""What a run takes of this computer, and what is no argument of one."""
+"""Resource limits of a machine run, and refused arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hazard `operand-layout`: what is certainly wrong, and nothing that a program may mean."""
+"""The hazard `operand-layout`: reported for wrong layouts, and for no intended one."""
 
 from __future__ import annotations
 

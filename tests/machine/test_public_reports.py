@@ -1,4 +1,4 @@
-"""Bugs that others met and published, as mutants of small programs: each is convicted of what was wrong there.
+"""Published bugs as mutants of small programs: each has the hazard of the published report.
 
 A program stands for the mechanism, not for the reporter's kernel.  Those of ``REFUSED`` never become PTX.
 """

@@ -1,4 +1,4 @@
-"""The memory model: scopes, litmus tests, and idioms of widely used code that are no errors."""
+"""The memory model: scopes, litmus tests, and correct idioms of widely used code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paths that execute several lanes or instructions at once do what one after the other does."""
+"""Vectorised paths give the results of executing lanes and instructions one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products on a GPU that nobody touches, for what plans say about them."""
+"""Problems with arrays on a GPU that are never accessed, for tests of plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that come again, on a driver that records what it is asked."""
+"""Repeated calls, on a driver that records its calls."""
 
 from __future__ import annotations
 

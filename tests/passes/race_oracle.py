@@ -1,4 +1,4 @@
-"""A second opinion on synchronisation: a decided kernel is executed for one block, access by access, with a
+"""An independent check of synchronisation: a decided kernel is executed for one block, access by access, with a
 vector clock for every thread.
 
 Nothing of the pass is used: regions are sets of elements, loops run with numbers, every barrier joins clocks.

@@ -1,4 +1,4 @@
-"""Which copies somebody waits for: accepted forms, and the copy that is pointed at where one is left."""
+"""Copies without a wait: accepted forms, and the copy that the error names."""
 
 from __future__ import annotations
 

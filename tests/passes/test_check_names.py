@@ -1,4 +1,4 @@
-"""The names of parameters' dimensions say which axes a multiply may contract, in both languages."""
+"""The names of parameters' dimensions determine the axes that a multiply may contract, in both languages."""
 
 from __future__ import annotations
 

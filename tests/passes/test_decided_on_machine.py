@@ -1,4 +1,4 @@
-"""Decided kernels as PTX on the machine, strict, against the CPU reference: what the passes chose works."""
+"""Decided kernels as PTX on the machine, strict, against the CPU reference."""
 
 from __future__ import annotations
 

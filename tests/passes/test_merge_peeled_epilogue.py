@@ -1,4 +1,4 @@
-"""Multiplies after a pipelined loop become one more of its turns, where they are nothing else."""
+"""Multiplies after a pipelined loop are merged into it as one more iteration, if they are nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the control of a loop depends on: its bounds, and the conditions under which it is left."""
+"""Dependences of a loop's control flow: its bounds, and the conditions of its exits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipelined examples with 2, 3 and 4 stages, and 1, 2 and 3 consumers: what runs on every target."""
+"""The pipelined examples with 2, 3 and 4 stages, and 1, 2 and 3 consumers, for every target."""
 
 from __future__ import annotations
 

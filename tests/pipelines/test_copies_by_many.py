@@ -1,4 +1,4 @@
-"""Copies that every instance of a level asks for run once, and all of them have the data afterwards."""
+"""Copies that every instance of a level issues run once, and all instances have the data afterwards."""
 
 from __future__ import annotations
 

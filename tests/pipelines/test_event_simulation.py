@@ -1,4 +1,4 @@
-"""Events that come to nothing are found when a kernel is compiled; those that come to their end are left alone."""
+"""Event deadlocks are found at compile time; kernels whose events complete are accepted."""
 
 from __future__ import annotations
 

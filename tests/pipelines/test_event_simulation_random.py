@@ -1,4 +1,4 @@
-"""Random rings, right and wrong: what the event simulation says is what the reference executor finds with data."""
+"""Random rings, right and wrong: the event simulation agrees with the reference executor, which has data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline examples with other stages, consumers and tiles: right everywhere, nothing found by the machine."""
+"""The pipeline examples with other stages, consumers and tiles: right on every target, without hazards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a hand-written persistent kernel does, found in the code of the example, each lever by its instruction."""
+"""The optimizations of a hand-written persistent kernel, each found in the code of the example by its
+instruction."""
 
 from __future__ import annotations
 

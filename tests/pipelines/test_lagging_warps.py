@@ -1,4 +1,4 @@
-"""However far one warp lags, it misses no generation of an event."""
+"""A delayed warp misses no generation of an event, for any delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hardware cannot check, or cannot do: refused at the line that asks for it, with the rule."""
+"""Constructs that the hardware cannot execute or check: refused at their line, with the rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random roles of several warps: whichever warp lags, none misses a generation, and all data arrive."""
+"""Random roles of several warps: for any delayed warp, none misses a generation, and all data arrive."""
 
 from __future__ import annotations
 

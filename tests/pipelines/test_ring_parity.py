@@ -1,4 +1,5 @@
-"""Waits that take a ring's slots in turn keep one parity; all others keep a bit for each slot; both are right."""
+"""Waits that use a ring's slots in cyclic order keep one parity; others keep a bit for each slot; both are
+right."""
 
 from __future__ import annotations
 

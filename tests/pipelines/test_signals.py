@@ -1,4 +1,5 @@
-"""What a trigger and the answer to it order: accesses of threads that arrive, to buffers that both roles use."""
+"""The order established by a trigger and its acknowledgement: accesses of arriving threads to buffers of both
+roles."""
 
 from __future__ import annotations
 

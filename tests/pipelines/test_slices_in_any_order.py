@@ -1,4 +1,4 @@
-"""The K slices of one multiply in every order: whichever comes first starts the accumulators from zero."""
+"""The K slices of one multiply in every order: the first one starts the accumulators from zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands around a loop that copies ahead decides whether its tail may be one more turn of it."""
+"""The operations around a loop that copies ahead decide whether its epilogue may be merged into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles inside a `: thread` level: run by the lanes that they pick, on the reference and on the machine alike."""
+"""Roles inside a `: thread` level: run by the selected lanes, on the reference and on the machine."""
 
 from __future__ import annotations
 

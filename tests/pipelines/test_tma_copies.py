@@ -1,4 +1,4 @@
-"""Tiles of many types and shapes through shared memory by TMA and back: what arrives is what was there."""
+"""Tiles of many types and shapes through shared memory by TMA and back: the data is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuda-bindings itself against a libcuda.so.1 made here: are all calls and structures put together rightly?"""
+"""cuda-bindings against a recording libcuda.so.1: arguments and structures of all calls."""
 
 from __future__ import annotations
 

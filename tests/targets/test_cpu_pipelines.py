@@ -1,4 +1,4 @@
-"""Events, roles, futures: pipelines that must work under every schedule, and mistakes that must be seen."""
+"""Events, roles, futures: pipelines that are right under every schedule, and mistakes that are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scalars, lanes and whole kernels mean: one small kernel each."""
+"""The semantics of scalars, lanes and whole kernels: one small kernel each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What register tiles mean: one small kernel each."""
+"""The semantics of register tiles: one small kernel each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What copies and views mean, and storage that has not been written: one small kernel each."""
+"""The semantics of copies and views, and of unwritten storage: one small kernel each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilemma check` compares: no false alarm on programs that are right, none that is wrong unnoticed."""
+"""`tilemma check` compares results: no false alarm on correct programs, an error for every wrong one."""
 
 from __future__ import annotations
 

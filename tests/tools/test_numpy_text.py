@@ -1,4 +1,4 @@
-"""NumPy text of the command line: what it says, or why it cannot be had, within limits."""
+"""NumPy text of the command line: its value, or the reason of a refusal, within limits."""
 
 from __future__ import annotations
 

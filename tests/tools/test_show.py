@@ -1,4 +1,4 @@
-"""`tilemma show`: every format says the same, and it is what the record says."""
+"""`tilemma show`: every format has the content of the record."""
 
 from __future__ import annotations
 

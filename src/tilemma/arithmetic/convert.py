@@ -53,7 +53,7 @@ def rounded(x: Array, source: DType, target: DType) -> Array:
 
 
 def constant(value: int | float | bool, target: DType) -> int | float | bool:
-    """A number of any size, known when compiling, as ``target``."""
+    """An integer constant of any size as ``target``."""
     if target.kind in ("bool", "bits"):
         return value != 0
     if isinstance(value, float):

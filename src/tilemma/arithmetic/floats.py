@@ -7,7 +7,7 @@
 - ``mod`` is C's fmod, which is exact: the remainder of the quotient rounded towards zero, with the sign of the
   dividend.  ``floordiv`` and ``cdiv`` are the exact quotient rounded down or up to an integer, then to the type.
 - ``min`` and ``max`` give the number where one operand is NaN, and -0 is less than +0.
-- Division by 0 gives an infinity or NaN; nothing traps.  Which NaN a result is, is not defined.
+- Division by 0 gives an infinity or NaN and does not trap.  The payload of NaN results is not defined.
 - The other functions of the library have an error bound on GPU targets (`tilemma.targets.ptx.lower.mathlib`); here
   they are evaluated in float64 and rounded once.
 
@@ -145,7 +145,7 @@ def fused(t: DType) -> Function:
 
     def evaluate(a: Array, b: Array, c: Array) -> Array:
         out = np.asarray(np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, a * b + c))
-        # An infinity, NaN or a zero product gives what the plain expression gives.
+        # An infinity, NaN or a zero product: the result of the plain expression is correct.
         exact = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0)
         for i in np.ndindex(out.shape):
             if exact[i]:

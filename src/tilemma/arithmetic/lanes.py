@@ -46,7 +46,7 @@ def _shift(op: str, a: Lanes, b: Lanes, bits: int) -> Lanes:
     count = np.where(inside, b, b.dtype.type(0))
     if op == "shl":
         return np.where(inside, np.left_shift(a, count), a.dtype.type(0))
-    # The last bit that a right shift can reach is the sign (of an unsigned value: nothing is left).
+    # The last bit that a right shift can reach is the sign (of an unsigned value: the result is 0).
     beyond = np.right_shift(a, a.dtype.type(bits - 1)) if a.dtype.kind == "i" else a.dtype.type(0)
     return np.where(inside, np.right_shift(a, count), beyond)
 

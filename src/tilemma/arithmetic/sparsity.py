@@ -1,4 +1,4 @@
-"""Structured sparsity: how the stored half of a matrix and its metadata stand for the whole.
+"""Structured sparsity: the whole matrix from its stored half and its metadata, and back.
 
 Each row is cut into chunks, of which half is stored:
 
@@ -7,7 +7,7 @@ Each row is cut into chunks, of which half is stored:
     s4, u4                   8 columns, 4 stored as two pairs: two 2-bit positions of a pair
 
 A chunk's field has four bits.  The fields of a row follow one another from the low bits of its first word up (PTX
-ISA, "Sparse matrix storage").  Positions rise.  A field of 0 stands for a chunk whose stored elements are 0.
+ISA, "Sparse matrix storage").  Positions rise.  A field of 0 denotes a chunk whose stored elements are 0.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def rule_of(t: DType) -> str:
 
 
 def columns_of(fields: Array, t: DType) -> Array:
-    """The column of the whole matrix that each stored element stands in, [M, K/2]."""
+    """The column in the whole matrix of each stored element, [M, K/2]."""
     p = pattern(t)
     if p.stored == 1:
         positions = (fields == _SECOND).astype(np.int64)[..., None]
@@ -114,7 +114,7 @@ def kept(x: Array, t: DType) -> Array:
 
 
 def fields_from(mask: Array, t: DType) -> Array:
-    """The fields of a matrix of which ``mask`` [M, K] says what is stored, half of each chunk."""
+    """The fields of a matrix whose stored elements are those of ``mask`` [M, K], half of each chunk."""
     p = pattern(t)
     runs = mask.reshape(mask.shape[0], -1, p.width // p.run, p.run)[..., 0]
     if p.stored == 1:

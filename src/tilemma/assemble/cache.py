@@ -23,7 +23,7 @@ _FOLDER = optional(instance("the path of a folder", Path))
 
 _MAGIC = b"tilemma\x02"
 _DIGEST = 32
-# Names of files that are being written, and of the file whose time of change says when eviction last ran.
+# Names of files that are being written, and of the file whose modification time is the time of the last eviction.
 _NEW = ".new-"
 _SWEPT = ".swept"
 # Bytes in all, and in one entry.  TILEMMA_CACHE_MB overrides the first.
@@ -35,7 +35,7 @@ STALE = 3600.0
 
 
 class UnsafeCacheFolder(RuntimeWarning):
-    """A cache folder is passed over, because somebody else could have written what is in it."""
+    """A cache folder is ignored, because another user could have written its content."""
 
 
 def cache_folder() -> Path | None:
@@ -56,7 +56,7 @@ def cache_folder() -> Path | None:
 
 
 def size_limit() -> int:
-    """The bytes that all entries together may take: $TILEMMA_CACHE_MB, else 2 GiB."""
+    """The limit of all entries together in bytes: $TILEMMA_CACHE_MB, else 2 GiB."""
     chosen = os.environ.get("TILEMMA_CACHE_MB", "")
     return int(chosen) << 20 if chosen.isdecimal() and len(chosen) < 12 else LIMIT
 
@@ -65,7 +65,7 @@ _warned: set[str] = set()
 
 
 def is_private(folder: Path, *, link: bool = False) -> bool:
-    """Whether ``folder`` is a directory of this user that nobody else can write; ``link``: or a link to one.
+    """Whether ``folder`` is a directory of this user that no other user can write; ``link``: or a link to one.
 
     False for one that does not exist.  A folder that others can write is reported once, as a warning.
     """
@@ -107,7 +107,7 @@ class DiskCache:
 
     @staticmethod
     def key(*parts: object) -> str:
-        """A key from ``parts`` in order: str, bytes, numbers and tuples of them, told apart by type."""
+        """A key from ``parts`` in order: str, bytes, numbers and tuples of them, distinguished by type."""
         digest = hashlib.sha256()
         for part in parts:
             data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
@@ -142,7 +142,7 @@ class DiskCache:
         return content if data[:at] == self._head(key, content) else None
 
     def read(self, key: str, decode: Callable[[bytes], T]) -> T | None:
-        """What ``decode`` makes of the bytes stored under ``key``; None where there are none, or others than it
+        """``decode`` of the bytes stored under ``key``; None if there are none, or different ones from those that it
         expects (another version wrote them)."""
         found = self.get(key)
         if found is None:
@@ -153,7 +153,7 @@ class DiskCache:
             return None
 
     def put(self, key: str, content: bytes) -> None:
-        """Store ``content`` under ``key``, replacing what was there."""
+        """Store ``content`` under ``key``, replacing an earlier entry."""
         path = self.path(key)
         _BYTES.check("DiskCache", "content", content)
         if path is None or len(content) > ENTRY_LIMIT:
@@ -170,7 +170,7 @@ class DiskCache:
             _evict_when_due(self.root, len(content))
 
     def clear(self) -> None:
-        """Remove everything of this kind; links are removed, what they lead to stays."""
+        """Remove every entry of this kind; links are removed, their targets stay."""
         if self.folder is not None and self.root is not None and is_private(self.folder):
             for entry in _files(self.folder):
                 with contextlib.suppress(OSError):
@@ -224,7 +224,7 @@ _written: dict[Path, int] = {}
 
 
 def _evict_when_due(root: Path, size: int) -> None:
-    """`evict` where this process has written much, or nobody has evicted for long."""
+    """`evict` if this process has written much, or the last eviction is long ago."""
     limit = size_limit()
     _written[root] = _written.get(root, 0) + size
     if _written[root] <= limit // 16:
@@ -240,7 +240,7 @@ def _evict_when_due(root: Path, size: int) -> None:
 
 def evict(root: Path, limit: int) -> None:
     """Remove leftovers of killed writers below ``root``, then the entries not used for longest beyond ``limit``
-    bytes.  A tenth more than needed goes, so that this need not happen again at once."""
+    bytes.  It removes a tenth more than needed, so that the next eviction is not due at once."""
     found: list[tuple[float, int, str]] = []
     now = time.time()
     for kind in _folders(root):

@@ -26,7 +26,7 @@ def problem(image: bytes, arch: str, entries: list[str]) -> str | None:
     if machine != _EM_CUDA:
         return f"it is an ELF file for machine {machine}, not for CUDA"
     flags = struct.unpack_from("<I", image, 48)[0]
-    # From version 8 of the ABI on, the architecture stands in the second byte.
+    # From version 8 of the ABI on, the second byte is the architecture.
     number = flags >> 8 & 0xFF if image[8] >= 8 else flags & 0xFF
     digits = "".join(c for c in arch if c.isdigit())
     if digits and number != int(digits):

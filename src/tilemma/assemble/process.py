@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# Seconds that a tool may take; TILEMMA_TOOL_SECONDS overrides it.  The slowest kernels that we know take 10.
+# The time limit of a tool in seconds; TILEMMA_TOOL_SECONDS overrides it.  The slowest known kernels take 10.
 TIME_LIMIT = 120.0
 # Bytes that a tool may print, and that a file it writes may have.
 OUTPUT_LIMIT = 256 << 20
-# Seconds between two looks at how much a tool has written.
+# Seconds between two checks of the size of a tool's output.
 _LOOK = 0.2
 
 _temporary: set[Path] = set()
@@ -38,7 +38,7 @@ def temporary_file(suffix: str) -> Path:
     """A new empty file that only this user can read.  It is removed by `remove`, or when the process ends."""
     while True:
         path = Path(tempfile.gettempdir(), f"tilemma-{os.urandom(8).hex()}{suffix}")
-        # Noted first: an interrupt may come between any two steps.
+        # Recorded first: an interrupt may come between any two steps.
         _temporary.add(path)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -63,11 +63,11 @@ def time_limit() -> float:
 
 
 class Stopped(Exception):
-    """A tool was stopped at one of its limits; the text says which."""
+    """A tool was stopped at one of its limits, which the text names."""
 
 
 class ToolProcess:
-    """A tool at work.  What it prints goes to the file ``said``: a pipe that nobody reads would stop it when full.
+    """A running tool.  Its output goes to the file ``said``: with a pipe, the tool would block when it is full.
 
     `wait` enforces the limits, on ``said`` and on the files in ``written`` that the tool writes.
     """
@@ -82,13 +82,13 @@ class ToolProcess:
         environment: dict[str, str] | None = None,
         seconds: float | None = None,
     ) -> None:
-        """Starts ``command``; what it prints as errors goes to ``complaints`` where that is given.
+        """Starts ``command``; its standard error goes to ``complaints`` if that is given.
 
         Raises OSError, and ValueError for a path with a null character."""
         self.files = (said, complaints or said, *written)
         self.limit = time_limit() if seconds is None else seconds
         self.began = time.perf_counter()
-        # A group of its own, so that what the tool starts can be stopped with it.
+        # A separate process group, so that the tool's child processes can be stopped with it.
         with open(said, "wb") as output, open(complaints or os.devnull, "wb") as errors:
             self.process = subprocess.Popen(
                 command,
@@ -124,7 +124,7 @@ class ToolProcess:
                     raise Stopped(f"more than {OUTPUT_LIMIT >> 20} MiB of output")
 
     def stop(self) -> None:
-        """End the tool, if it still runs, with all it has started."""
+        """End the tool, if it still runs, with its child processes."""
         if self.process.poll() is None:
             with contextlib.suppress(OSError):
                 if os.name == "posix":
@@ -163,7 +163,7 @@ class _Ending:
 def output_of(
     command: Sequence[str], *, environment: dict[str, str] | None = None, seconds: float | None = None
 ) -> tuple[int, str, str]:
-    """Run ``command`` to its end: its status, what it printed, and what it printed as errors.
+    """Run ``command`` to its end: its status, its standard output and its standard error.
 
     Raises OSError, ValueError, Stopped.
     """
@@ -180,5 +180,5 @@ def output_of(
 
 
 def tail(text: str) -> str:
-    """The end of what a tool said, for an error."""
+    """The end of a tool's output, for an error."""
     return text.strip()[-500:] or "no message"

@@ -71,7 +71,7 @@ class PtxasMessage:
 
 @record
 class EntryUsage:
-    """What one function of the module uses: registers a thread, and bytes of each memory."""
+    """The resources of one function of the module: registers a thread, and bytes of each memory."""
 
     name: str
     registers: int = 0
@@ -143,7 +143,7 @@ _REPORT = re.compile(r"bytes gmem|Compiling entry function|Function properties|^
 
 
 def parse_messages(output: str) -> tuple[PtxasMessage, ...]:
-    """The remarks, warnings and errors in what ptxas printed, without its usage report."""
+    """The remarks, warnings and errors in the output of ptxas, without its usage report."""
     messages = []
     for raw in output.splitlines():
         match = _LINE.match(raw)
@@ -163,7 +163,7 @@ def parse_messages(output: str) -> tuple[PtxasMessage, ...]:
 
 
 def parse_usage(output: str) -> tuple[EntryUsage, ...]:
-    """The usage of each function in what `ptxas -v` printed."""
+    """The usage of each function in the output of `ptxas -v`."""
     usage: dict[str, dict[str, int]] = {}
     name, entry = "", ""
     for line in output.splitlines():
@@ -296,7 +296,7 @@ class Assembly:
     ) -> None:
         """Starts ``tool``; ``keep`` takes the result.  Raises PtxasFailed."""
         self.ptx, self.arch, self.tool, self.keep = ptx, arch, tool, keep
-        # A folder of its own would cost more to remove than all the rest here takes.
+        # A temporary folder would take longer to remove than all other steps here.
         self.files: list[Path] = []
         try:
             for suffix in (".ptx", ".cubin", ".txt"):
@@ -345,7 +345,7 @@ class Assembly:
         return cubin
 
     def _output(self, limit: int = -1) -> str:
-        """What ptxas printed; of more than ``limit`` bytes the end."""
+        """The output of ptxas; if it is longer than ``limit`` bytes, its end."""
         with open(self.said, "rb") as file:
             if limit >= 0:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
@@ -396,7 +396,7 @@ _LEVEL = re.compile(r"// ptxas (-O[0-3])$", re.MULTILINE)
 
 
 def stated_level(ptx: str) -> tuple[str, ...]:
-    """The level of optimization that the first line of ``ptx`` asks for (`// ptxas -O2`), if it does."""
+    """The level of optimization in the first line of ``ptx`` (`// ptxas -O2`), if it has one."""
     match = _LEVEL.match(ptx)
     return (match[1],) if match else ()
 
@@ -413,7 +413,7 @@ def stated_level(ptx: str) -> tuple[str, ...]:
 def begin(
     ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None
 ) -> Assembly | Stored:
-    """`assemble` in two steps: ptxas starts now, and `result` of what this gives waits for it.
+    """`assemble` in two steps: ptxas starts now, and `result` of the returned object waits for it.
 
     ::
 

@@ -1,7 +1,7 @@
 """Finding NVIDIA's command-line tools: the pip wheels of this environment, CUDA_HOME, PATH.
 
-Only what was installed is ever run.  `sys.path` is not searched: its first entry is the working folder in a
-REPL or notebook, and anybody may have put a program there.  A relative entry of PATH is passed over for the same
+Only installed tools are run.  `sys.path` is not searched: its first entry is the working folder in a REPL or
+notebook, in which another user may have put a program.  A relative entry of PATH is ignored for the same
 reason.
 """
 
@@ -30,7 +30,7 @@ from .process import Stopped, output_of, tail
 
 Version = tuple[int, ...]
 
-# Seconds that a tool may take to say its version.
+# The time limit of ``--version`` in seconds.
 _VERSION_SECONDS = 30.0
 
 
@@ -89,7 +89,7 @@ def _variable(name: str) -> str:
 def _site_folders() -> list[str]:
     """The folders that packages of this environment are installed in; that of tilemma itself is one.
 
-    Absolute folders in PYTHONPATH, other than the working folder, count: whoever starts Python names them.
+    Absolute folders in PYTHONPATH, other than the working folder, count: the user has named them.
     """
     named = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
     here = os.path.realpath(os.curdir)
@@ -141,7 +141,7 @@ def candidates(name: str) -> dict[str, list[str]]:
 
 
 def parse_version(text: str) -> Version | None:
-    """The release in what ``--version`` prints: `V13.5.37` gives (13, 5, 37)."""
+    """The release in the output of ``--version``: `V13.5.37` gives (13, 5, 37)."""
     match = re.search(r"\bV(\d{1,6})\.(\d{1,6})\.(\d{1,6})", text)
     match = match or re.search(r"\brelease (\d{1,6})\.(\d{1,6})", text)
     return tuple(map(int, match.groups())) if match else None
@@ -213,7 +213,7 @@ def _choose(name: str, found: tuple[tuple[str, tuple[str, ...]], ...]) -> Tool:
 
 @checked(name=_NAME)
 def find_tool(name: str) -> Tool:
-    """The `ptxas` or `nvdisasm` to use: that of this environment's wheels, else the newest there is.
+    """The `ptxas` or `nvdisasm` to use: that of this environment's wheels, else the newest that is found.
 
     TILEMMA_PTXAS and TILEMMA_NVDISASM override the search.  `Tool.why` says which of these it was.  Raises
     NoPtxas, NoDisassembler, or ToolDoesNotRun when one was found but none answers.

@@ -50,7 +50,7 @@ class UnknownAtom(ToolError, KeyError):
 
 
 class Catalogue(Mapping[str, Atom]):
-    """All records by name; those of a module, or of a family, are made when first looked through."""
+    """All records by name; those of a module, or of a family, are created at the first access."""
 
     def __init__(self) -> None:
         self._made: dict[str, Atom] = {}
@@ -94,7 +94,7 @@ class Catalogue(Mapping[str, Atom]):
         return found
 
     def _find(self, name: object) -> Atom | None:
-        # What was chosen before has been made; only a name that comes from outside is looked for everywhere.
+        # Chosen names have been created already; only a name from outside is searched for in all modules.
         if isinstance(name, str) and name in self._made:
             return self._made[name]
         if not isinstance(name, str):
@@ -115,7 +115,7 @@ class Catalogue(Mapping[str, Atom]):
     def mma(self, kind: str = "", **wanted: object) -> Iterator[MmaAtom]:
         """The multiplying records; with ``kind`` those of the modules that are called after it.
 
-        Families that have nothing of what is ``wanted`` (`Family.has`) are left out.
+        Families without a property that is ``wanted`` (`Family.has`) are left out.
         """
         operand = wanted.get("a")
         names = (m for m in self._named(kind) if _may_multiply(m, operand))
@@ -129,7 +129,7 @@ class Catalogue(Mapping[str, Atom]):
             yield from (x for x in atoms if isinstance(x, Family))
 
     def _named(self, kind: str) -> Iterator[str]:
-        """The modules of ``kind``, whose names it begins; those of sparse forms are of a kind of their own."""
+        """The modules of ``kind``, whose names start with it; those of sparse forms are a separate kind."""
         start = kind.replace(".", "_")
         for name in self._modules:
             if name == start or (name.startswith(start) and (not kind or not name.startswith(start + "_sp"))):
@@ -143,7 +143,7 @@ class Catalogue(Mapping[str, Atom]):
 
 
 def _type_names(t: DType) -> tuple[str, str]:
-    """What modules with products of ``t`` alone are called at the end: ``tf32``, ``int8``."""
+    """The suffix of modules with products of ``t`` alone: ``tf32``, ``int8``."""
     return t.name, f"{'fp' if t.is_float else 'int'}{t.bits}"
 
 
@@ -151,7 +151,7 @@ _TYPE_NAMES = frozenset(name for t in BY_NAME.values() for name in _type_names(t
 
 
 def _may_multiply(module: str, a: object) -> bool:
-    """Whether the module may have products of A's type ``a`` (anything else: of any type), from its name."""
+    """Whether the module may have products of A's type ``a`` (anything else: of any type), by its name."""
     last = module.rpartition("_")[2]
     return last not in _TYPE_NAMES or not isinstance(a, DType) or last in _type_names(a)
 

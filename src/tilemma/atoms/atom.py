@@ -73,7 +73,7 @@ def _is_exact(layout: Any, elements: int) -> bool:
     So it is when every stride is the product of the extents of the modes with smaller strides: the offset is then
     a number written in mixed radix, each mode a digit of it.
     """
-    if not isinstance(layout, Layout):  # a swizzle stands before it
+    if not isinstance(layout, Layout):  # composed with a swizzle
         return False
     reached = 1
     for extent, stride in sorted(flat_modes(layout), key=lambda mode: mode[1]):
@@ -239,13 +239,13 @@ class Immediate:
         return str(int(value))
 
 
-# What an instruction computes: D [M, N] of A [M, K], B [N, K] and C [M, N], matrices of values.
+# The function of an instruction: D [M, N] of A [M, K], B [N, K] and C [M, N], matrices of values.
 Meaning = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[Any]]
 
 
 @record
 class Rate:
-    """Multiply-adds per SM and clock at full throughput on one architecture, and who says so."""
+    """Multiply-adds per SM and clock at full throughput on one architecture, and the source of the number."""
 
     arch: str
     fma: int
@@ -265,7 +265,7 @@ def arch_number(arch: str) -> tuple[int, str]:
 
 @record(slots=False)
 class _Instruction:
-    """What every record has: a name, who runs it, where it runs, and its PTX with named holes."""
+    """The common part of every record: name, threads, architecture, and the PTX as a template."""
 
     name: str
     kind: str
@@ -289,7 +289,7 @@ class _Instruction:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything the hardware could contradict: PTX, shapes, types, layouts, registers."""
+        """A hash of every property that hardware could contradict: PTX, shapes, types, layouts, registers."""
         facts = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if f.name not in _NOT_PROVABLE]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
@@ -311,7 +311,7 @@ class MmaAtom(_Instruction):
 
     ``shape`` is (M, N, K).  ``e`` is the metadata of a sparse A; ``in_place`` says that C and D are the same
     registers.  ``effects`` of an asynchronous record end with its wait, not with the statement.
-    ``meaning``: what it computes where that is no product and sum, or None.  ``rank``: the compiler prefers a
+    ``meaning``: the function if it is not the product and sum, else None.  ``rank``: the compiler prefers a
     higher one, and never chooses a record below 0, which programs use by name.  ``emulated``: the
     targets on which ptxas makes several instructions of it (seen in SASS).
     """
@@ -365,7 +365,7 @@ class MmaAtom(_Instruction):
     ) -> str:
         """One PTX statement, without a predicate.
 
-        ``d``, ``a``, ``b``, ``c`` are register names, as many as the record says; an operand read from shared
+        ``d``, ``a``, ``b``, ``c`` are register names, as many as in the record; an operand read from shared
         memory is the name of the 64-bit register with its descriptor.  Immediates are given by name
         (`scale_d="%p1"`, `trans_b=1`); those left out take the record's default.
         """
@@ -404,8 +404,8 @@ class CopyAtom(_Instruction):
     """A copy between memory and registers, or from global to shared memory.
 
     ``rows`` x ``row_bytes`` bytes move: for ldmatrix and stmatrix ``rows`` counts the rows of all 8x8
-    matrices one under the other, and ``addressing`` maps a row to the lane whose address operand points at
-    it; ``fragment`` says which lane holds which 16-bit element of that (rows, 8) tile.  cp.async is one
+    matrices one below the other, and ``addressing`` maps a row to the lane whose address operand points at
+    it; ``fragment`` maps each 16-bit element of that (rows, 8) tile to its lane.  cp.async is one
     lane's copy of one row and leaves no fragment.
     """
 
@@ -470,7 +470,8 @@ Atom = MmaAtom | CopyAtom
 
 @record
 class Family:
-    """Multiplying records that differ in their shape alone, made together when one of them may be wanted."""
+    """Multiplying records that differ in their shape alone, created together on the first access to one of
+    them."""
 
     a: DType
     b: DType
@@ -479,13 +480,13 @@ class Family:
     make: Callable[[], tuple[MmaAtom, ...]]
 
     def has(self, **wanted: object) -> bool:
-        """Whether its records have what is ``wanted`` of ``a``, ``b``, ``d`` and ``a_from``; None: no matter."""
+        """Whether its records have the ``wanted`` ``a``, ``b``, ``d`` and ``a_from``; None: any."""
         return all(value is None or getattr(self, name) == value for name, value in wanted.items())
 
 
 @checked(atom=instance("a multiplying instruction", MmaAtom))
 def contract(atom: MmaAtom, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-    """What ``atom`` computes, on fragments: D's fragments, shape (threads, values).
+    """The function of ``atom`` on fragments: D's fragments, shape (threads, values).
 
     ``a``, ``b``, ``c`` are fragments (threads, values) of operands in registers and matrices (rows, cols) of
     those in shared memory.  Products and sums are taken in float64 (int64 for integers) and rounded to D's

@@ -1,4 +1,4 @@
-"""Choosing records: which instructions do what is wanted, and why each of the others does not."""
+"""Choosing records: the instructions that meet a request, and the reason why each of the others does not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilemma.records import record
 
 @record
 class Selection:
-    """The instructions that do what was asked, those of the highest rank first, the widest of them before others,
+    """The instructions that meet the request, those of the highest rank first, the widest of them before others,
     and for every other one the rule it breaks.
 
     Records that differ in N alone and break the same rule are one refusal.
@@ -56,10 +56,10 @@ def select_from(
     b_major: Major | None = None,
     sparse: bool = False,
 ) -> Selection:
-    """Multiplying records for what is wanted; whatever is None does not matter.
+    """Multiplying records for a request; arguments of None match any record.
 
     ``tile`` is (M, N, K) of the work of one executing unit, which the instruction has to divide.  A majorness
-    is only asked of an operand in shared memory: in registers the loader arranges the elements.
+    is only required of an operand in shared memory: in registers the loader arranges the elements.
     ``sparse``: whether A is stored by half.
     """
     types = [(letter, dtype(t)) for letter, t in (("a", a), ("b", b), ("d", d)) if t is not None]

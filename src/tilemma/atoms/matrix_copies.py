@@ -27,7 +27,7 @@ def matrix_fragment(count: int, trans: bool, t: DType = u16) -> Operand:
 def _record(kind: CopyKind, count: int, trans: bool) -> CopyAtom:
     load = kind == "ldmatrix"
     mnemonic = f"{kind}.sync.aligned.m8n8.x{count}{'.trans' if trans else ''}.shared.b16"
-    # CuTe counts what a lane receives: 32-bit pairs as they lie, or 16-bit elements from two rows each.
+    # CuTe counts the values that a lane receives: 32-bit pairs in order, or 16-bit elements from two rows each.
     received = f"U16x{2 * count}" if trans else f"U32x{count}"
     return CopyAtom(
         name=f"{'SM75' if load else 'SM90'}_{received}_{'LDSM' if load else 'STSM'}_{'T' if trans else 'N'}",

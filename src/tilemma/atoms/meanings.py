@@ -1,4 +1,4 @@
-"""What instructions compute that do more than ``A x B + C``: functions of A [M, K], B [N, K] and C [M, N]."""
+"""The functions of instructions other than ``A x B + C``, of A [M, K], B [N, K] and C [M, N]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mma.sync of 8-bit floats, mixed as wanted, into f32 or f16.  On sm_90 and sm_100 ptxas converts the operands
+"""mma.sync of 8-bit floats, types mixed freely, into f32 or f16.  On sm_90 and sm_100 ptxas converts the operands
 to f16 and multiplies those."""
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def majors_of(t: DType) -> tuple[Major, ...]:
 
 
 def immediates_of(t: DType, a_from: Source) -> tuple[Immediate, ...]:
-    """What the instruction is told besides its operands: floats have signs, 16-bit floats majornesses."""
+    """The immediates of the instruction: signs for floats, majornesses for 16-bit floats."""
     signs = _SIGNS if t.is_float else ()
     trans = () if t.bits != 16 else (_TRANS_B,) if a_from == "registers" else (_TRANS_A, _TRANS_B)
     return (_SCALE_D, *signs, *trans)
@@ -84,7 +84,7 @@ def wgmma(
         left = Operand("A", a, (64, k), register_a_layout(32 // a.bits), registers=4, register="b32")
     immediates = immediates_of(a, a_from)
     holes = ", ".join("{" + i.name + "}" for i in immediates)
-    # CuTe says the majorness of what can have one only.
+    # CuTe states the majorness only of operands that have a choice.
     suffix = ("" if a.bits == 16 else "_TN") + ("_SATURATE" if saturates else "")
     form = f"m64n{n}k{k}.{d.ptx}.{a.ptx}.{b.ptx}{'.satfinite' if saturates else ''}{operation}"
     return MmaAtom(

@@ -1,4 +1,4 @@
-"""wgmma.mma_async of 8-bit floats, mixed as wanted: K-major only."""
+"""wgmma.mma_async of 8-bit floats, types mixed freely: K-major only."""
 
 from __future__ import annotations
 

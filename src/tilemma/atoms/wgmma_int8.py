@@ -1,4 +1,4 @@
-"""wgmma.mma_async of s8 and u8, mixed as wanted: K-major only; sums wrap, or saturate (`_SATURATE`)."""
+"""wgmma.mma_async of s8 and u8, mixed freely: K-major only; sums wrap, or saturate (`_SATURATE`)."""
 
 from __future__ import annotations
 

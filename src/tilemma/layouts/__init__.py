@@ -1,4 +1,4 @@
-"""What tilemma needs on top of the tensor-layouts library: shared-memory tiles, CuTe's printed spelling,
+"""Additions to the tensor-layouts library: shared-memory tiles, CuTe's printed spelling,
 `tile_to_shape` in CuTe's form, wgmma matrix descriptors, bank conflicts.
 
 A layout maps coordinates to element offsets.  A swizzle acts on byte addresses; `Sw<3,4,3>` on bytes is

@@ -41,7 +41,7 @@ SMALL_LAYOUT = Condition(f"{LAYOUT.wanted}, of up to {LARGEST} elements", _is_la
 def split(layout: LayoutLike) -> tuple[Any | None, Any]:
     """``layout`` as (swizzle or None, affine layout).
 
-    Raises TypeError for any other composition: nothing here needs one.
+    Raises TypeError for any other composition: no caller needs one.
     """
     if isinstance(layout, Layout):
         return None, layout
@@ -53,7 +53,7 @@ def split(layout: LayoutLike) -> tuple[Any | None, Any]:
 
 
 def join(swizzle: Any | None, layout: Any) -> LayoutLike:
-    """``swizzle o layout``, never simplified away, so that what was asked for is what is printed."""
+    """``swizzle o layout``, not simplified, so that it is printed as it was requested."""
     return layout if swizzle is None or swizzle.bits == 0 else ComposedLayout(swizzle, layout)
 
 
@@ -119,7 +119,7 @@ def tile_to_shape(atom: LayoutLike, shape: Sequence[int], order: Sequence[int] |
     """``atom`` repeated until it covers ``shape``, as `cute::tile_to_shape`: coalesced mode by mode.
 
     ``shape`` may have more modes than the atom; the extra ones (pipeline stages) repeat the whole.
-    ``order`` lists the modes from the fastest tile counter to the slowest; by default as they stand.
+    ``order`` lists the modes from the fastest tile counter to the slowest; by default in order.
 
     Raises NotTiled (a ValueError) where the atom does not divide ``shape`` or ``order`` is no permutation.
     """

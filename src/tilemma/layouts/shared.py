@@ -121,7 +121,7 @@ class SharedLayout:
 
     @checked(address=integer(0, (1 << 63) - 1))
     def swizzled(self, address: int) -> int:
-        """The byte address where the hardware puts what lies at ``address`` without the swizzle."""
+        """The byte address to which the hardware maps ``address`` with the swizzle."""
         bits = {0: 0, 32: 1, 64: 2, 128: 3}[self.swizzle]
         return address ^ (address >> 3 & ((1 << bits) - 1) << 4)
 
@@ -171,7 +171,7 @@ def shared_layout(
     """A tile of ``rows`` x ``cols`` (M/N x K) elements built from the canonical atom of this swizzle.
 
     Atoms are stacked along the strided dimension first, so that each column of one swizzle width is
-    contiguous: what TMA boxes write, and what CUTLASS gets from `tile_to_shape` with the strided mode first.
+    contiguous: the layout that TMA boxes write, and that of CUTLASS's `tile_to_shape` with the strided mode first.
     Swizzle 0 is the canonical layout without swizzle (16-byte lines), not a plain row-major tile: for that
     see `plain_layout`.
 

@@ -32,7 +32,7 @@ _WANTED = (
 )
 # Outputs hold these bytes before the run: NaN in every floating-point type.
 _POISON, _POISON_INTEGER = 0xFF, 0xA5
-# How far a result may be from what `--expect` says, as a share of the largest value expected, by the bits of the
+# The largest deviation of a result from `--expect`, as a share of the largest expected value, by the bits of the
 # mantissa: sums in another order differ by some roundings.
 _TOLERANCE = {"f64": 1e-12, "f32": 1e-5, "tf32": 1e-2, "f16": 1e-2, "bf16": 5e-2}
 _TOLERANCE_OTHERS = 0.2
@@ -271,7 +271,7 @@ def whole_grid(ctas: str) -> None:
 
 @dataclass(frozen=True)
 class PtxLaunch:
-    """What the options of `tilemma check k.ptx` say of the launch."""
+    """The options of `tilemma check k.ptx` about the launch."""
 
     grid: str
     block: str

@@ -1,6 +1,6 @@
-"""What a kernel wrote on the PTX machine, compared with what the reference executor says it means.
+"""Compares the results of a kernel on the PTX machine with those of the reference executor.
 
-Elements that nothing inexact contributes to have to be equal.  The others have to lie within the bound that is
+Elements without inexact contributions must be equal.  The others must lie within the bound that is
 propagated by `StochasticArithmetic`: `MARGIN` times the largest change that perturbed runs of the reference show,
 and one rounding to the array's own type.  Nothing is claimed of elements whose perturbed values are not finite
 (they may overflow), and of arrays that depend on the order of atomic operations.
@@ -34,10 +34,10 @@ Arrays = dict[str, NDArray[Any]]
 
 @record
 class Difference:
-    """An array whose elements on the machine are not those of the reference.
+    """An array whose elements on the machine differ from those of the reference.
 
     ``count`` of ``size`` elements; the first is at ``index``.  ``bound``: how far it may be from the reference,
-    0 where it has to be equal.  ``inputs``: the kind of data that shows it.
+    0 if it must be equal.  ``inputs``: the kind of data that shows it.
     """
 
     array: str
@@ -106,7 +106,7 @@ class Compared:
 
 @dataclass
 class Comparison:
-    """All arrays of one call.  ``notes``: what was not compared, and why."""
+    """All arrays of one call.  ``notes``: the arrays that were not compared, and the reasons."""
 
     differences: list[Difference | Fault]
     compared: list[Compared]
@@ -123,7 +123,7 @@ class Reference:
         self.outputs = sorted(written(kernel))
 
     def run(self, seed: int = 0, perturbation: Perturbation | None = None) -> Arrays:
-        """What the kernel leaves in the arrays that it writes."""
+        """The final content of the arrays that the kernel writes."""
         arrays = {n: a.copy() if n in self.outputs else a for n, a in self.arrays.items()}
         execute(
             self.kernel,

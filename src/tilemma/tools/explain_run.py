@@ -1,4 +1,5 @@
-"""Questions about one run of a check: who wrote an element or a register, a lane's instructions, the timeline."""
+"""Queries about one run of a check: the writer of an element or a register, a lane's instructions, the
+timeline."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Questions:
         return bool(self.writers or self.lanes or self.timeline)
 
     def parsed_lanes(self) -> list[Lane]:
-        """The lanes to follow, by default lane 0 of warp 0 of CTA (0, 0, 0) where a register is asked for."""
+        """The lanes to follow: by default lane 0 of warp 0 of CTA (0, 0, 0) if a register is requested."""
         found: list[Lane] = []
         for text in self.lanes:
             match = _LANE.fullmatch(text.replace(" ", ""))

@@ -24,11 +24,12 @@ _BUILTINS = {"__builtins__": {f.__name__: f for f in (__import__, abs, float, in
 
 
 class NotComputed(ValueError):
-    """The text cannot be evaluated; the message says why."""
+    """The text cannot be evaluated; the message gives the reason."""
 
 
 def value_of(text: str, names: Mapping[str, Any], most: int) -> Any:
-    """The number or array that ``text`` says; ``np`` and ``names`` are known, names with underscores are not.
+    """The value of ``text``, a number or an array; ``np`` and ``names`` are defined, names with underscores are
+    not.
 
     The result has at most ``most`` bytes.  Raises NotComputed, also for what takes more than `SECONDS`, or more
     than eight times that memory.
@@ -67,7 +68,7 @@ def value_of(text: str, names: Mapping[str, Any], most: int) -> Any:
 
 
 def _limit_memory(more: int) -> None:
-    """Let this process take ``more`` bytes than it has, where the system can count them."""
+    """Limit the memory of this process to ``more`` bytes above its present size, if the system supports that."""
     import resource
 
     with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
@@ -77,7 +78,7 @@ def _limit_memory(more: int) -> None:
 
 
 def _encoded(code: Any, names: Mapping[str, Any], most: int) -> bytes:
-    """What the text evaluates to: a line of JSON, then the elements of an array."""
+    """The value of the text: a line of JSON, then the elements of an array."""
     try:
         value = eval(code, dict(_BUILTINS, np=np), dict(names))
         if isinstance(value, int) and value.bit_length() > _BITS:
@@ -101,7 +102,7 @@ def _encoded(code: Any, names: Mapping[str, Any], most: int) -> bytes:
 
 
 def _received(file: int, most: int) -> bytes:
-    """What the child writes, until it ends; NotComputed after `SECONDS`."""
+    """The output of the child, until it ends; NotComputed after `SECONDS`."""
     parts, size, end = [], 0, time.monotonic() + SECONDS
     while size <= most:
         ready, _, _ = select.select([file], [], [], max(0.0, end - time.monotonic()))

@@ -1,4 +1,4 @@
-"""What a command writes: text on standard output, which may be closed or full, and files that replace others."""
+"""The output of commands: text on standard output, which may be closed or full, and files written atomically."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CannotWrite(ToolError):
 
 
 def say(text: str) -> None:
-    """Print ``text`` and a newline; on a terminal without what it would obey (see `visible`)."""
+    """Print ``text`` and a newline; on a terminal control characters are escaped (see `visible`)."""
     stream = sys.stdout
     if stream is not None and stream.isatty():
         text = visible(text)
@@ -52,7 +52,7 @@ def complain(text: str) -> None:
 
 
 def write_standard(data: bytes) -> None:
-    """Write to standard output; where nobody reads it any more the rest is dropped.  Raises CannotWrite."""
+    """Write to standard output; if its reader has gone, the rest is dropped.  Raises CannotWrite."""
     if sys.stdout is None:
         return
     try:
@@ -65,7 +65,7 @@ def write_standard(data: bytes) -> None:
             stream.write(data)
             stream.flush()
     except BrokenPipeError:
-        # Python writes what is left when it ends, and would complain.
+        # Python flushes its buffers at exit, and would print an error.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError) as error:
@@ -135,7 +135,7 @@ def _check_replaceable(name: str, target: Path, source: str, force: bool) -> Non
 
 
 def _records() -> DiskCache:
-    """The hash of what was written last, by the file it was written to."""
+    """The hash of the last content written, by file."""
     return DiskCache("outputs")
 
 
@@ -144,7 +144,7 @@ def _record_key(target: Path) -> str:
 
 
 def _replace(target: Path, data: bytes, mode: int | None) -> None:
-    """Write a neighbour of ``target`` and rename it: what was there stays where anything fails."""
+    """Write a temporary file beside ``target`` and rename it: on failure, the old content stays."""
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.new")
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:

@@ -1,4 +1,4 @@
-"""A concrete problem for a kernel: sizes for its dimensions, inputs, what the result should be.
+"""A concrete problem for a kernel: sizes for its dimensions, inputs, the expected result.
 
 `tilemma run` and `tilemma check` take their problems from here.
 """
@@ -75,7 +75,7 @@ def parse_pairs(option: str, text: str | Sequence[str]) -> dict[str, str]:
 
 
 def literal(text: str) -> int | float | str:
-    """A number where ``text`` is one, else the text."""
+    """``text`` as a number if it is one, else as text."""
     try:
         return int(text, 0)
     except ValueError:
@@ -154,7 +154,7 @@ def _check_memory(kernel: t.Kernel, names: Mapping[str, int], expect: str | None
         count = 1
         for e in p.buffer.shape:
             count *= max(0, evaluate(size(e), names))
-        # What is expected is computed in float64.
+        # The expected result is computed in float64.
         needed += count * (p.buffer.dtype.numpy.itemsize + (8 if expect is not None else 0))
     limit = memory_limit()
     if needed > limit:
@@ -240,7 +240,7 @@ def make_problem(
 
 
 def poisoned(shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
-    """An array no element of which looks written."""
+    """An array filled with a pattern that no result has."""
     if kind.kind in "iu":
         return np.full(shape, np.iinfo(kind).max, kind)
     return np.full(shape, np.nan).astype(kind) if kind.kind != "b" else np.zeros(shape, kind)

@@ -14,7 +14,7 @@ from tilemma.tools.problem import Problem, make_problem, parse_scalars, parse_sh
 
 @dataclass
 class Outcome:
-    """What a run showed.  ``share``: the largest error as a share of its bound, when something was expected."""
+    """The result of a run.  ``share``: the largest error as a share of its bound, if a result was expected."""
 
     kernel: str
     target: str

@@ -1,4 +1,4 @@
-"""`tilemma show`: who owns what.  Every format is drawn from the record; nothing here knows an instruction.
+"""`tilemma show`: the register layout of fragments.  Every format is derived from the record alone.
 
 An element of an operand is named as in the PTX ISA: a3 is element 3 of the lane's fragment of A, in register
 3 // pack.  B is N x K, as in CuTe.
@@ -18,7 +18,7 @@ from tilemma.errors import ToolError
 from tilemma.layouts import cute_str
 
 FORMATS: Final = ("text", "json", "csv", "md", "svg", "html")
-# What rows and columns of an operand are called.
+# The names of rows and columns of an operand.
 AXES: Final = {"A": ("m", "k"), "B": ("n", "k"), "C": ("m", "n"), "E": ("m", "k"), "R": ("r", "c")}
 
 
@@ -51,7 +51,7 @@ def operands_of(atom: Atom) -> dict[str, Operand]:
 
 
 def pick_operands(atom: Atom, operand: str | None) -> dict[str, Operand]:
-    """`operands_of`, or the one asked for; NoSuchOperand when it is not there.  D is C."""
+    """`operands_of`, or the requested one; NoSuchOperand if there is none.  D is C."""
     every = operands_of(atom)
     if operand is None:
         return every

@@ -1,4 +1,4 @@
-"""`tilemma atoms`: the catalogue as a list, and what the hardware has confirmed of it."""
+"""`tilemma atoms`: the catalogue as a list, and the records that hardware has confirmed."""
 
 from __future__ import annotations
 
@@ -76,21 +76,21 @@ def types_of(atom: MmaAtom) -> str:
 
 
 def family(name: str) -> str:
-    """The name without the one number in which its siblings differ: wgmma comes in 32 widths."""
+    """The name without the number in which its family differs: wgmma comes in 32 widths."""
     return re.sub(r"^(SM90_(?:SPARSE_)?64x)\d+(x\d+_)", r"\1N\2", name)
 
 
 def read_proofs(folder: Path) -> dict[str, dict[str, Any]]:
-    """The proof files of ``folder`` by GPU: what ``bench/prove_atoms.py`` wrote.
+    """The proof files of ``folder`` by GPU, as ``bench/prove_atoms.py`` wrote them.
 
-    Surveys of kernels and of the PTX machine stand beside them; they say nothing of records.
+    The folder also has surveys of kernels and of the PTX machine, which have no records.
     """
     found = {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))}
     return {gpu: content for gpu, content in found.items() if "records" in content}
 
 
 def proof_status(atom: Atom, proof: Mapping[str, Any]) -> Status:
-    """What one proof file says of a record.  A record that differs from the one proved is "changed"."""
+    """The state of a record in one proof file.  A record that differs from the proved one is "changed"."""
     found = proof["records"].get(atom.name)
     if found is None:
         return "unproven"
@@ -100,7 +100,7 @@ def proof_status(atom: Atom, proof: Mapping[str, Any]) -> Status:
 
 
 def proof_summary(proof: Mapping[str, Any], atoms: Iterable[Atom]) -> dict[Status, list[str]]:
-    """Names of the records by what one proof file says of them."""
+    """Names of the records by their state in one proof file."""
     found: dict[Status, list[str]] = {"proven": [], "refuted": [], "changed": [], "unproven": []}
     for atom in atoms:
         found[proof_status(atom, proof)].append(atom.name)

@@ -23,7 +23,7 @@ _STYLE = (
 
 @dataclass
 class Svg:
-    """Shapes collected into one picture; the size follows from what is drawn."""
+    """Shapes of one picture; its size follows from them."""
 
     parts: list[str] = field(default_factory=list)
     width: float = 0
@@ -59,7 +59,7 @@ def lane_colour(lane: int) -> str:
 
 
 def _map(svg: Svg, x: float, y: float, letter: str, operand: Operand, turned: bool = False) -> None:
-    """One operand at (x, y); ``turned`` draws columns down, as B stands above C."""
+    """One operand at (x, y); ``turned`` draws columns downwards, for B above C."""
     rows, cols = operand.shape
     down, across = (cols, rows) if turned else (rows, cols)
     name = {"C": "C, D"}.get(letter, letter)
@@ -88,7 +88,7 @@ def _map(svg: Svg, x: float, y: float, letter: str, operand: Operand, turned: bo
 
 
 def atom_svg(atom: Atom, operands: Mapping[str, Operand]) -> str:
-    """The fragments of an instruction; A, B and C stand as in a product, B turned to K x N above C."""
+    """The fragments of an instruction, arranged as in a product: A left of C, B turned to K x N above C."""
     svg = Svg()
     svg.text(MARGIN, 24, atom.name, "h")
     svg.text(MARGIN, 42, atom.ptx.split(" ")[0], "n")

@@ -18,7 +18,7 @@ def runs_on(atom: Atom) -> str:
 
 
 def facts(atom: Atom) -> Iterator[str]:
-    """What there is to say before the maps, a line each."""
+    """The facts before the maps, a line each."""
     yield f"{atom.kind}, {_WHO.get(atom.threads, f'{atom.threads} lanes')}, {runs_on(atom)}"
     yield atom.ptx
     if isinstance(atom, MmaAtom):
@@ -35,7 +35,7 @@ def facts(atom: Atom) -> Iterator[str]:
 
 
 def operand_facts(letter: str, operand: Operand) -> Iterator[str]:
-    """What there is to say about one operand, a line each."""
+    """The facts about one operand, a line each."""
     rows, cols = operand.shape
     name = "C and D" if letter == "C" else letter
     if operand.in_registers:

@@ -23,7 +23,7 @@ class BadTile(ToolError):
 
 
 def extents(text: str, count: int, what: str) -> tuple[int, ...]:
-    """`128x128x64` as numbers; BadTile for anything else."""
+    """`128x128x64` as numbers; BadTile for other texts."""
     parts = text.lower().replace(",", "x").split("x")
     if len(parts) != count or not all(p.isdecimal() and len(p) < 9 and 0 < int(p) <= MOST for p in parts):
         example = "x".join(["128", "128", "64"][:count])
@@ -84,7 +84,7 @@ def shared_tile(spec: str) -> SharedLayout:
 
 
 def show_shared(spec: str, format: str = "text") -> str:
-    """A tile in shared memory (see `shared_tile`): its layout, its banks, and what reading 8x8 matrices costs.
+    """A tile in shared memory (see `shared_tile`): its layout, its banks, and the cost of reading 8x8 matrices.
 
     Raises BadTile, SwizzleAtomMisfit, NoSuchFormat.
     """

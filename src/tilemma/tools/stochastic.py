@@ -29,7 +29,7 @@ RELATIVE = {32: 2.0**-20, 64: 2.0**-45}
 ABSOLUTE = {"gelu": 2.0**-20, "sin": 2.0**-23, "cos": 2.0**-23, "tan": 2.0**-23, "acos": 2.0**-20}
 # Sums of multiples of a unit below this many units are exact in any order, with room for the partial sums.
 _EXACT_ATOMIC = {"f64": 2.0**48, "f32": 2.0**20, "f16": 2.0**9, "bf16": 2.0**6}
-# A change that no rounding to the types of the language hides: who depends on a result shows it.
+# A change that no rounding to the types of the language hides, to find the dependents of a result.
 LARGE = 1 / 16
 
 
@@ -98,7 +98,7 @@ class StochasticArithmetic:
         return self._value(self._moved(new, bound, total), new, t)
 
     def _moved(self, value: Any, bound: F64, size: F64) -> F64:
-        """``value`` by up to ``bound`` away; ``size`` is the scale of what it was computed from."""
+        """``value`` moved by up to ``bound``; ``size`` is the scale of the values it was computed from."""
         exact = bound == 0
         if exact.all():
             return np.asarray(value)

@@ -1,4 +1,4 @@
-"""What the kernels of sources/*.cu compute: launch, arguments and the arrays that they leave."""
+"""The kernels of sources/*.cu: launch, arguments and expected arrays."""
 
 from __future__ import annotations
 

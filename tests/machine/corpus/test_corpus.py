@@ -1,4 +1,4 @@
-"""PTX that other compilers make of our kernels: no hazard by default, and the right results."""
+"""PTX of other compilers: no hazard by default, and the right results."""
 
 from __future__ import annotations
 

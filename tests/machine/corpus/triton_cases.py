@@ -1,4 +1,4 @@
-"""What the kernels of sources/triton_kernels.py compute: launch, arguments and the arrays that they leave."""
+"""The kernels of sources/triton_kernels.py: launch, arguments and expected arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptors: bit fields, swizzles, canonical layouts against a walk over atoms, and what is refused."""
+"""Descriptors: bit fields, swizzles, canonical layouts against a walk over atoms, and refusals."""
 
 from __future__ import annotations
 

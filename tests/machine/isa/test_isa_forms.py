@@ -1,4 +1,4 @@
-"""Legality: every form on every architecture, and the reason given for what does not exist."""
+"""Legality: every form on every architecture, and the reasons for illegal forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of forms against ptxas: it takes what they take and refuses what they refuse."""
+"""The tables of forms against ptxas: both accept and refuse the same forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse A: where the metadata lies, what it selects, and products against the dense ones."""
+"""Sparse A: the position and meaning of the metadata, and products against the dense ones."""
 
 from __future__ import annotations
 

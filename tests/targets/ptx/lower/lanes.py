@@ -1,4 +1,4 @@
-"""Evaluating a lane's integer code in Python: what address arithmetic really computes."""
+"""Evaluates a lane's integer code in Python: the addresses that it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles that start before their array: what lies over that edge is zero, whichever way the tile is brought."""
+"""Tiles that start before their array: elements outside are zero, for every way of copying."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of registers in lane code: equal to the sum that they stand for, and in their one form."""
+"""Sums of registers in lane code: equal to their value, and in normal form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels ask ptxas for less than it does unasked."""
+"""Kernels that request a lower optimization level of ptxas than its default."""
 
 from __future__ import annotations
 

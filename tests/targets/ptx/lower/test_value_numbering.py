@@ -1,4 +1,4 @@
-"""Equal index expressions are found again; what depends on more than indices and sizes is not."""
+"""CSE of index expressions; expressions over other values are not reused."""
 
 from __future__ import annotations
 

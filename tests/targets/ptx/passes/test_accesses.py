@@ -1,4 +1,4 @@
-"""Which accesses may touch one element, compared with positions that are computed: also where offsets wrap."""
+"""Accesses that may overlap, compared with computed addresses, also where offsets wrap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of asynchronous multiplies are not read before they are waited for, in whatever way they are read."""
+"""Results of asynchronous multiplies are not read before a wait, for every kind of read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An asynchronous copy owns its buffer until it has arrived: no other buffer lies there before, read or not."""
+"""The memory of an asynchronous copy's destination is not reused before the copy has completed, read or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Accumulators that no fill zeroes: the fill for a loop without turns is there unless a fact rules it out."""
+"""Accumulators without a zero fill: a fill for a loop without iterations remains unless a fact excludes that
+case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of later turns among the multiplies: no branches, zeros over every edge."""
+"""Copies of later iterations among the multiplies: no branches, zeros outside every edge."""
 
 from __future__ import annotations
 

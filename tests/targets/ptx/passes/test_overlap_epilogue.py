@@ -1,4 +1,4 @@
-"""Results that leave while the next tile is multiplied: where, where not, and right in every case."""
+"""Overlap of the epilogue with the next tile's multiplies: where it applies, and right results in every case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided of a ring's slots, compared with the slots that a loop really takes."""
+"""The decided slots of a ring, compared with the slots that a loop uses."""
 
 from __future__ import annotations
 

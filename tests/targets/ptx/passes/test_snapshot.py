@@ -1,4 +1,4 @@
-"""Fragments whose source may have changed, on every way that leads to a multiply."""
+"""Fragments whose source may have changed, on every path to a multiply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`break` and `continue` between accesses: synchronisation settles, orders them, and is minimal."""
+"""`break` and `continue` between accesses: synchronisation converges, orders them, and is minimal."""
 
 from __future__ import annotations
 
