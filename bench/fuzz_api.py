@@ -1,9 +1,10 @@
-"""Odd arguments for every public function, odd command lines, odd PTX: successes and errors of ours, nothing else.
+"""Random arguments for every public function, random command lines and PTX: successes and errors of the family
+only.
 
     python bench/fuzz_api.py --count 50000 --json docs/proofs/api.json
 
-Each batch runs in a process of its own, so that a crash is counted and named.  Exit status 1 when anything raised
-an error that is not of the family, said that the mistake is ours, took too long, or crashed.
+Each batch runs in a separate process, so that a crash is counted and named.  Exit status 1 after a result that is
+an error outside the family, an error that reports an internal failure, a timeout, or a crash.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def measure(
     rounds: int = 1,
 ) -> list[Measured]:
     """Both regimes of every contestant.  ``rest`` is that of `flushed`; the seconds of steady state come in
-    ``rounds`` that each begin with another contestant: a card that grows warm slows down for everybody."""
+    ``rounds`` that each begin with another contestant: a card that grows warm slows down all of them."""
     m, n, k = shape
     generator = torch.Generator(device="cuda").manual_seed(options.seed)
     a = torch.randn(m, k, device="cuda", generator=generator).to(TYPES[dtype])
@@ -252,7 +252,7 @@ def measure(
     for (_, result), samples in zip(able, series, strict=True):
         result.samples_us = samples
         result.flushed_us = median(samples)
-        # A card that grows warm slows down for everybody: each round is judged by itself.
+        # A card that grows warm slows down all contestants: each round is judged by itself.
         result.flushed_ratio = median(first / mine for first, mine in zip(series[0], samples, strict=True))
     if options.seconds:
         turns: list[list[tuple[float, float, float]]] = [[] for _ in able]

@@ -5,7 +5,7 @@
 The ceiling is a loop of m16n8k16 (f16 operands, f32 sums) whose operands never leave the registers: random
 normal data, eight warps on each multiprocessor, 32 independent sums a warp.  The kernels are the examples that
 pipeline copies by cp.async, compiled for sm_80; torch.mm (cuBLAS, free to use wgmma) runs beside them.
-All take turns, each does as many FLOP as the ceiling, and a ratio is the share of it in the same regime
+All run alternately, each does as many FLOP as the ceiling, and a ratio is the share of it in the same regime
 (regimes as in bench/gemm.py) and run: the card sets both by its clocks, which heat and power move from run to run.
 Single launches each follow a rest and a millisecond of writing memory, so that none gets clocks that others do
 not; steady state comes in rounds that each begin with another contestant.

@@ -61,7 +61,7 @@ def no_copies(ptx: str) -> str:
     before, loop, after = parts(ptx)
     # 4 + 8 for a thread's share of whole tiles, and one for either operand in the loops of ragged ones.
     loop = _replaced(r"^ *(@%\w+ )?cp\.async\.cg\.shared\.global .*;\n", "", loop, 14)
-    # The third buffer was never written: the first two take turns.
+    # The third buffer was never written: only the first two are used, alternately.
     turn = r"mov\.b32 %([lr]hs)1_place, %\1(2)_place;(\s*)mov\.b32 %\1\2_place, (%place\w*);"
     loop = _replaced(turn, r"mov.b32 %\g<1>1_place, \g<4>;", loop, 2)
     return before + loop + after

@@ -7,7 +7,8 @@
 Random normal data; the peer is the fastest of torch's ways to compute the same function. "flushed": the median
 of single launches, the L2 cache flushed before each. "graph": the median of CUDA-graph replays of 20 calls, for
 small and decode shapes, where the host would be measured otherwise. "steady": the mean over launches back to
-back. Ratios are the peer's time over ours: above 1 we are faster. Every result is checked against float64
+back. Ratios are the peer's time over tilemma's: above 1, tilemma is faster. Every result is checked against
+float64
 within the error bound on a sample of rows before it is timed. `bench/ops_page.py` makes tables of the JSON.
 """
 
@@ -67,7 +68,7 @@ class Contest:
 
 @dataclass
 class Row:
-    """Microseconds by regime, ours and the peer's; ``share`` of the error bound that our result uses.
+    """Microseconds by regime, tilemma's and the peer's; ``share`` of the error bound that tilemma's result uses.
 
     ``others``: of every way that torch has, near equivalents included.
     """
@@ -213,7 +214,7 @@ def measure(c: Contest, options: argparse.Namespace) -> Row:
 
 
 def host_times() -> dict[str, float]:
-    """Microseconds of host time of one call, ours and torch.mm's, the device never waited for."""
+    """Microseconds of host time of one call, tilemma's and torch.mm's, without waiting for the device."""
     a, b, out = (torch.randn(256, 256, device="cuda").half() for _ in range(3))
     calls: dict[str, Call] = {
         "ops.matmul(out=)": lambda: ops.matmul(a, b, out=out),

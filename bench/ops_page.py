@@ -19,7 +19,7 @@ BEGIN, END = "<!-- bench/ops_page.py -->", "<!-- end -->"
 
 
 def ratio(row: dict[str, Any], regime: str, who: str = "ours") -> float | None:
-    """The peer's time over ours; None where it was not measured."""
+    """The peer's time over tilemma's; None where it was not measured."""
     mine, peer = row[who].get(regime), row["peer"].get(regime)
     return None if mine is None or peer is None else float(peer / mine)
 

@@ -37,7 +37,7 @@ KINDS = (MATRIX, COPIES, WARPGROUP, BARRIER, BRANCH, UNIFORM, LANE)
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop of the kernel: what it is there for, the same by hand, and what cannot be left out of one turn
+    """A loop of the kernel: its purpose, the same loop by hand, and the instructions that each iteration needs
     without unrolling over the slots (how many, and which)."""
 
     title: str

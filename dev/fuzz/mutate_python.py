@@ -169,7 +169,8 @@ def outcome(text: str, name: str, arch: str | None = None) -> Outcome:
 
 
 def attempt(read: Callable[[], Sequence[Kernel]], text: str, arch: str | None) -> Outcome:
-    """Build the kernels of ``text``, and compile them where ``arch`` is given; what is no error of ours passes."""
+    """Build the kernels of ``text``, and compile them if ``arch`` is given; errors outside the family
+    propagate."""
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")

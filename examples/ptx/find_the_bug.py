@@ -1,4 +1,4 @@
-"""The PTX machine on PTX that somebody else wrote: a reduction that is right on most GPUs, most of the time."""
+"""The PTX machine on PTX of another source: a reduction that is right on most GPUs, most of the time."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Two buffers that take turns: the next tile is on its way while this one is multiplied. Blocks go in groups of
+"""Two alternating buffers: the next tile is loaded while the current one is multiplied. Blocks go in groups of
 RASTER tile rows: those that run at a time share what they read. The twin of examples/co/double_buffer.co."""
 
 import tilemma as tm

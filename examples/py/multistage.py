@@ -1,4 +1,4 @@
-"""Three buffers that take turns: one barrier a tile, and two tiles on their way. Blocks go in groups of RASTER
+"""Three rotating buffers: one barrier a tile, and two tiles in flight. Blocks go in groups of RASTER
 tile rows: those that run at a time share what they read. The twin of examples/co/multistage.co."""
 
 import tilemma as tm

@@ -1,8 +1,8 @@
-"""Two warpgroups take turns, tile by tile: one stores its result while the other multiplies, the twin of
+"""Two warpgroups alternate, tile by tile: one stores its result while the other multiplies, the twin of
 examples/co/pingpong.co.
 
 The steps of all tiles of a pair of blocks are numbered through: `order` says which slot of the ring a step takes,
-and which generation of the slot's events it waits for, whoever it belongs to."""
+and the generation of the slot's events to wait for, whichever warpgroup uses it."""
 
 import tilemma as tm
 from tilemma import cdiv, event, foreach, inthreads, mma, parallel, select, shared, tma, trigger, wait

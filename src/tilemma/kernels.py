@@ -232,7 +232,7 @@ class Kernel:
         args: tuple[Any, ...],
         launches: Sequence[runtime.PreparedLaunch],
     ) -> None:
-        """Start ``launches`` directly when a call with the same arguments, named by ``order``, comes again."""
+        """Start ``launches`` directly at the next call with the same arguments, named by ``order``."""
         key, known = _key(constants), self._known.warm
         with self._lock:
             cache = known.get(key)
@@ -323,7 +323,7 @@ def _prepare(
     try:
         image = compiled.assembled(where).bytes
     except NoPtxas:
-        # The driver assembles too, more slowly, and a crash of its compiler would be ours.
+        # Without ptxas the driver assembles, more slowly, and a crash of its compiler would crash this process.
         image, assembled = driver_image(compiled.ptx), None
     prepared = []
     for plan in compiled.launches:

@@ -164,7 +164,7 @@ KERNEL = """__co__ void twice(global f32 [M, N] a) {
     a.at(i, j) = a.at(i, j) * 2.0f;
 }
 """
-# Each is a right hash around content that no version of ours wrote.
+# Each has a right hash of content that no version of tilemma wrote.
 WRONG = [b"", b"{", b"null", b"[]", b"{}", b"\xff\xfe", b'{"kernels": 5, "notes": 5}', b'{"plan": {}, "order": 1}',
          b'{"ptx": 5, "launches": []}', b'{"version": [], "digest": 5}', b'"' + b"[" * 50_000]  # fmt: skip
 

@@ -230,7 +230,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("code", REFUSED)
 def test_refused_on_every_target(code: str) -> None:
-    """What means nothing for a single element is refused alike everywhere."""
+    """Statements without a meaning for a single element are refused on every target."""
     for body in REFUSED[code]:
         text = FRAME.format(before="", body=body)
         found = set()

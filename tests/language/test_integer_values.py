@@ -343,7 +343,7 @@ def test_sizes_of_a_launch_wrap_as_the_kernel_computes_them() -> None:
 
 
 def test_extents_beyond_the_limit_are_refused() -> None:
-    """On every target alike; a broadcast array has the extent without the memory."""
+    """The same on every target; a broadcast array has the extent without the memory."""
     x = np.broadcast_to(np.zeros(1, np.int32), (MAX_EXTENT + 1,))
     for name, kernel in targets(copied):
         with pytest.raises(tm.LaunchError, match="at most"):

@@ -231,7 +231,7 @@ def test_refused_on_every_target(croqtile_text: str, python_text: str, code: str
         assert caught.value.code == code, text
 
 
-# Statements with an index or an extent `§`, which both languages accept or refuse alike.
+# Statements with an index or an extent `§`, which both languages accept, or both refuse.
 INDEXED = [
     (
         "t = b.subspan(§, 16).at(0, 0); c.at(0, 0) = t.at(0, 0);",

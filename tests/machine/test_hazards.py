@@ -175,7 +175,7 @@ def test_acquits_the_correct_twin(build: Callable[..., Any], assembles: Callable
 
 @pytest.mark.parametrize("schedule", ["early", "late"])
 def test_what_is_over_by_luck_was_not_waited_for(schedule: str) -> None:
-    """A bulk store that happens to have read its source when the CTA exits, and a load that nobody looks at."""
+    """A bulk store that happens to have read its source when the CTA exits, and a load without a wait."""
     unread = bulk_store(lambda p: without(p, "wait").replace("st.shared.b32 [%r1], %r2;\n", "\n"))
     unseen = bulk_load(lambda p: p[: p.index("WAIT:")] + "  ret;\n}")
     for ptx, launch, args in (unread, unseen):

@@ -70,7 +70,7 @@ def test_other_places_are_seen_all_the_same(arch: str) -> None:
 
 
 def flat(edit: Any = lambda p: p) -> Any:
-    """A tile of an array whose rows nobody has named."""
+    """A tile of an array without named rows."""
     ptx, launch, args = wgmma_cp_async(edit)
     return ptx, launch, {**args, "x": args["x"].reshape(-1)}
 

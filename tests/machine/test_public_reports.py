@@ -41,7 +41,7 @@ Edit = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Report:
-    """A public report, what went wrong there, a program, the edit that brings it in, and what it is convicted of."""
+    """A public report: its mistake, a program, the edit that introduces the mistake, and the expected hazard."""
 
     name: str
     what: str

@@ -10,7 +10,7 @@ from tilemma.runtime.arrays import ArrayRef
 
 
 def problem(m: int, n: int, k: int, dtype: str = "f16", row_a: int = 0, row_b: int = 0, row_c: int = 0) -> Any:
-    """A product of matrices on a GPU that nobody touches; B is a transposed [N, K]."""
+    """A product of matrices on a GPU that are never accessed; B is a transposed [N, K]."""
     t = dtypes.dtype(dtype)
 
     def array(where: int, shape: tuple[int, int], strides: tuple[int, int]) -> ArrayRef:

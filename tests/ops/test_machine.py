@@ -92,7 +92,7 @@ def choosable() -> list[Plan]:
     found: dict[Any, Plan] = {}
     shapes = ((4096, 4096, 4096), (4095, 4097, 4104), (16, 8192, 8192), (64, 8192, 8192), (128, 8192, 8192))
     yielded = [x for shape in shapes for x in candidates(problem(*shape), Hardware())]
-    # Of those that walk there and back, what large products get.
+    # A plan of large products, with alternating directions.
     yielded += [e.plan for e in ranked(problem(16384, 16384, 8192), Hardware())[:6]]
     for x in yielded:
         plan = replace(x, stages=min(x.stages, 2), grid=min(x.grid, 1), split=min(x.split, 2), pack=())

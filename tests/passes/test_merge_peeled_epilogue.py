@@ -173,7 +173,7 @@ def used_later(kernel: Kernel) -> Kernel:
 
 
 def declared_outside(kernel: Kernel) -> Kernel:
-    """Somebody beyond the body that the loop stands in may use the buffers."""
+    """Operations outside the body that contains the loop may use the buffers."""
     body, at = block_of(kernel)
     return with_block(kernel, (*body[:at], Parallel((), body[at : at + 3]), *body[at + 3 :]))
 

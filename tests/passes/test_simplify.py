@@ -134,7 +134,7 @@ def test_register_tiles_that_nothing_reads_go(write, read):
 
 
 def test_a_view_that_only_a_condition_keeps_inside_stays_valid():
-    """A loop of one turn is opened: the offset is the constant -1, where the condition does not hold."""
+    """A loop of one iteration is opened: the offset is the constant -1, where the condition does not hold."""
     b = Builder("k")
     x, y = (b.array_param(n, dtypes.f32, ["M", "K"]) for n in "xy")
     with b.parallel(["i"], [2], BLOCK) as (i,):

@@ -55,7 +55,7 @@ def test_both_languages_say_the_same(configuration: Configuration):
 
 @pytest.mark.parametrize("triggers", ["trigger(empty.at(order), cluster=True)", BY_LANE], ids=["whole", "lanes"])
 def test_threads_counted_across_a_cluster(tmp_path: Path, triggers: str):
-    """`event<n>` counts the threads of one block; a trigger of the cluster brings as many of each block.
+    """`event<n>` counts the threads of one block; a trigger of the cluster has as many arrivals from each block.
     Those of a whole warpgroup arrive as one."""
     text = (EXAMPLES / "py" / "pingpong.py").read_text()
     counted = tmp_path / "counted.py"

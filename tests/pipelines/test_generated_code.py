@@ -114,7 +114,8 @@ def test_tensor_maps_are_fetched_ahead(persistent):
 
 
 def test_results_leave_by_stmatrix_and_tma_while_the_next_part_is_staged(persistent):
-    """Staging is written again when its last store but one has been read, and nobody waits for the writes."""
+    """The staging buffer is written again when its last store but one has been read, without a wait for the
+    writes."""
     epilogue = between(persistent.ptx, "stmatrix", "cp.async.bulk.tensor.2d.global")
     assert not any("st.shared" in line for line in epilogue)
     waits = re.findall(r"cp\.async\.bulk\.wait_group(\S*) (\d)", persistent.ptx)

@@ -12,7 +12,7 @@ from tilemma.ir.tile import Kernel
 from tilemma.kernels import facts_of
 from tilemma.targets.cpu import execute
 
-# Whoever loads A and whoever loads B are warpgroups of their own; OUT is how the result leaves.
+# The loaders of A and of B are separate warpgroups; OUT is the way the result is stored.
 TWO_PRODUCERS = """
 __co__ void k(global f16 [K, M] a, global f16 [N, K] b, global TYPE [M, N] c) {
   parallel {m, n} by [cdiv(M, CONSUMERS * 64), cdiv(N, 32)] : block {

@@ -106,6 +106,6 @@ def test_nothing_can_be_left_out(name, settings, arch, shape, monkeypatch):
         assert said or not alarm(without), "a false alarm"
     assert len(found) >= 3
     assert {k: v for k, (v, same) in found.items() if not v and not same} == {}
-    # What only remarks on the program is missed by nobody, but an event that then never completes.
+    # Operations that only annotate the program may be missing; an event may then never complete.
     odd = {k: v for k, (v, same) in found.items() if v and same and ": event-" not in v and ": deadlock" not in v}
     assert odd == {}

@@ -142,8 +142,8 @@ class DiskCache:
         return content if data[:at] == self._head(key, content) else None
 
     def read(self, key: str, decode: Callable[[bytes], T]) -> T | None:
-        """``decode`` of the bytes stored under ``key``; None if there are none, or different ones from those that it
-        expects (another version wrote them)."""
+        """``decode`` of the bytes stored under ``key``; None if there are none, or if ``decode`` refuses them
+        (another version wrote them)."""
         found = self.get(key)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""Checks the arguments of a call of `matmul` and brings them into the one form that the kernels take."""
+"""Checks the arguments of a call of `matmul` and converts them to the one form that the kernels take."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def result_type(out: ArrayRef | None, out_dtype: Any, a: ArrayRef) -> DType:
 
 
 def _type_name(x: Any) -> str:
-    """The name of an element type given as ours, NumPy's, torch's or a string."""
+    """The name of an element type given as tilemma's, NumPy's, torch's or a string."""
     if isinstance(x, DType):
         return x.name
     name = (

@@ -34,8 +34,8 @@ class Plan:
     stay.  ``split``: parts of K, added in order afterwards.  ``store``: "tma", through shared memory, or
     "direct".  ``swap``: the transposed product is computed.  ``pack``: operands ("lhs", "rhs", after the swap)
     that are first copied to aligned memory.  ``cluster`` blocks (along M, along N) take neighbouring tiles; each
-    brings a part of what they share to all of them, or without ``share`` they are only near each other.  ``back``:
-    blocks walk there and back, over groups of tiles and along K, in turns of as many tiles each.
+    loads a part of a shared tile for all of them, or without ``share`` they only run at the same time.  ``back``:
+    groups of tiles and K are traversed in alternating directions, in rounds of equal numbers of tiles.
     """
 
     kernel: str

@@ -1,4 +1,4 @@
-"""Asynchronous copies whose data somebody waits for: on every way through the kernel, each of them, and before
+"""Checks that every asynchronous copy is waited for on every path through the kernel, and before
 another copy to the same place."""
 
 from __future__ import annotations

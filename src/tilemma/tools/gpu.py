@@ -14,7 +14,7 @@ REPEATS = 20
 
 
 def run_on_gpu(runner: Runner, problem: Problem, constants: dict[str, Any]) -> float:
-    """Run the problem on the first GPU and bring its results back; seconds of one call, launches included.
+    """Run the problem on the first GPU and copy its results back; seconds of one call, launches included.
 
     The first call compiles; the time is the mean of the calls after it, which start back to back.
     """

@@ -19,7 +19,7 @@ So LBO is along K without swizzle, unused by K-major swizzled tiles, and along M
 
 Swizzling exchanges 16-byte units: the three (two, one) address bits from bit 7 up are XORed into those from
 bit 4 up.  It acts on the address itself, not on an offset within the tile; that is why a tile may start
-inside a pattern (the next 32 bytes of K) and why whoever wrote it must have used the same addresses.  A
+inside a pattern (the next 32 bytes of K) and why the writer must have used the same addresses.  A
 pattern repeats every 8 * W bytes.  When it starts elsewhere than at a multiple of that, the base offset says
 by how many 128-byte lines, and is taken off the line number before the XOR.
 """

@@ -110,7 +110,7 @@ def target(op: Copy | Store | SetElement) -> View:
 def meeting_levels(op: Copy | Store | SetElement, scope: Scope) -> tuple[Parallel, ...]:
     """The levels, outermost first, whose siblings meet around a collective write to shared memory.
 
-    The data of a synchronous copy is there for everybody once the statement is over, which can be seen where
+    The data of a synchronous copy is visible to all threads after the statement, which can be observed where
     another statement of the same siblings touches the buffer.  Siblings that write to the same place meet
     too, so that what they write can be compared.
     """

@@ -66,7 +66,7 @@ def test_one_barrier_a_turn_and_loads_behind_it(name: str) -> None:
     at = [i for i, x in enumerate(body) if isinstance(x, Barrier)]
     assert len(at) == 1 and isinstance(body[at[0] - 1], CopyWait)
     behind = body[at[0] + 1 :]
-    # What two buffers take turns for starts where one of them becomes free; of three, one always is.
+    # Copies into two alternating buffers start where one of them becomes free; of three, one is always free.
     early = [If, Parallel, If, CopyCommit] if name == "double_buffer" else [Parallel]
     assert [type(x) for x in behind] == early
     (last,) = (x for x in behind if isinstance(x, Parallel))

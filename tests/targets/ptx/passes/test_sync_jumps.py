@@ -86,7 +86,7 @@ def test_jumps_are_ordered_and_nothing_can_be_left_out(level, jump, place, backw
     kernel = synchronised(jumping(level, jump, place, backwards))
     assert found_races(kernel) == []
     ops = sync_ops(kernel)
-    # What nobody reads is waited for at the block's end, which the oracle does not look at.
+    # Unread copies are waited for at the block's end, which the oracle does not check.
     last = 2 if ops[-2:] == ["CopyCommit", "CopyWait"] and isinstance(kernel.body[0].body[-1], CopyWait) else 0
     for i, name in enumerate(ops[: len(ops) - last]):
         assert found_races(without(kernel, i)), f"{name} ({i} of {ops}) is superfluous"
