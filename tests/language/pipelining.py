@@ -308,7 +308,7 @@ def both_ways(a: tm.Global["f16", "M", 64], last: tm.Global["f16", 64, 64], out:
     tolerance=1e-3,
     co="""
     __co__ void shared_tiles(global f16 [M, K] a, global f16 [N, K] b, global s32 [T, 2] order, global f16 [M, N] c) {
-      parallel pair by 1 : cluster {
+      parallel pair by 1 : cluster-grid {
         parallel rank by 2 : block {
           shared event full[2], empty[2];
           shared f16 [64, 64] a_s[2];

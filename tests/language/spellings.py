@@ -145,7 +145,7 @@ def spelled_levels(out: tm.Global["s32", 3, 4, 2]):
     archs=("sm_90a",),
     co="""
     __co__ void clusters(global s32 [2, 2, 3, 4] out) {
-      parallel c by 2 : cluster, b by 2 : block, w by 3 : group, t by 4 : thread
+      parallel c by 2 : cluster-grid, b by 2 : block, w by 3 : group, t by 4 : thread
         out.at(c, b, w, t) = c # b # w # t;
     }
     """,

@@ -192,7 +192,7 @@ __co__ void k(global f16 [M, K] lhs, global f16 [N, K] rhs, global f16 [M, N] ou
 """
 BLOCK = {"CLUSTER": "", "END": "", "BLOCKS": "1", "SHARED": "", "OF_CLUSTER": ""}
 PAIR = {
-    "CLUSTER": "parallel pair by 1 : cluster {", "END": "}", "BLOCKS": "2", "SHARED": ".multicast",
+    "CLUSTER": "parallel pair by 1 : cluster-grid {", "END": "}", "BLOCKS": "2", "SHARED": ".multicast",
     "OF_CLUSTER": ".cluster",
 }  # fmt: skip
 ARRIVE = "parallel u by 128 : thread { trigger go; }"

@@ -225,7 +225,7 @@ def test_tma_needs_hopper():
     compile_kernel(from_co(program(AFTER_DMA)), "sm_80")
 
 
-CLUSTER = HEAD.replace(": block {", ": cluster { parallel r by 2 : block {")
+CLUSTER = HEAD.replace(": block {", ": cluster-grid { parallel r by 2 : block {")
 
 
 def cluster(body: str, count: str = "2") -> str:

@@ -19,7 +19,7 @@ from tilemma.ir.constructs import CHOICES
 from tilemma.ir.expr import Expr, add, const
 from tilemma.ir.refusals import MisplacedJump, NotBuiltYet, WrongArity, WrongValue
 from tilemma.ir.tiles import Bounded, Unlooped, describe, extent_of, scalar
-from tilemma.ir.types import Level
+from tilemma.ir.types import CLUSTER, Level
 
 MAX_DIMENSIONS = 3
 
@@ -85,7 +85,10 @@ def _open_parallel(r: Reader, stack: ExitStack, spec: ast.ParallelSpec, options:
             spec.extent.span, what="parallel", got=len(extents), want="at most 3", form="by [a, b, c]"
         )
     names = _names(spec.names, len(extents), "p", spec.span)
-    indices = stack.enter_context(r.b.parallel(names, extents, level, span=spec.span, **options, **more))
+    if spec.level is not None and spec.level.name in ("cluster", "cluster-rank"):
+        indices = stack.enter_context(r.b.ranked_cluster(names, extents, span=spec.span, **options, **more))
+    else:
+        indices = stack.enter_context(r.b.parallel(names, extents, level, span=spec.span, **options, **more))
     stack.enter_context(r.warp_names(level))
     stack.enter_context(r.scopes.block())
     _bind(r, spec.names, names, indices)
@@ -108,7 +111,9 @@ def level_of(r: Reader, spec: ast.LevelSpec | None, operand: str = "level") -> t
             )
         options["cooperative"] = True
     try:
-        return Level.parse(spec.name), options
+        # The two readings of a cluster are told apart where a level is opened.
+        grouped = operand == "level" and spec.name in ("cluster-grid", "cluster-rank")
+        return CLUSTER if grouped else Level.parse(spec.name), options
     except (ValueError, AssertionError):
         raise CHOICES[operand].refused(spec.name, spec.span) from None
 

@@ -96,7 +96,7 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
             while i + 2 < len(tokens) and tokens[i + 1].text == "::" and tokens[i + 2].kind == "name":
                 t = _joined(t, tokens[i + 2], t.text + "::")
                 i += 2
-            level = t.text.startswith("group-")
+            level = "-" in t.text
             out.append(("LEVEL" if level else WORDS.get(t.text, "NAME"), t))
         elif t.kind == "op":
             terminal = OPERATORS.get(t.text) or punctuation.get(t.text)

@@ -188,7 +188,7 @@ CHOICES = {
             "who executes the body; N is a number of warps",
             ": W",
             'level="W"',
-            ("cluster", "block", "group-N", "group-4", "group", "thread"),
+            ("cluster", "cluster-grid", "cluster-rank", "block", "group-N", "group-4", "group", "thread"),
         ),
         Choice(
             "barrier",

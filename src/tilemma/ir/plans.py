@@ -42,6 +42,7 @@ class CopyPlan:
     itself does; "arrive", and it also arrives, because nothing triggers the event.  ``peers``, for a multicast:
     the
     indices of blocks within the cluster that share the tile; each of those blocks loads a part for all.
+    ``in_step``: the blocks of the cluster wait for each other before a multicast whose buffer no event guards.
     ``edge``: the check of a tile that crosses an array's edge.  "": all threads test, and branch.  Without a
     branch, each
     vector by itself: "whole vectors", which lie inside or outside, "cut vectors", which may lie on the edge.
@@ -54,6 +55,7 @@ class CopyPlan:
     box: tuple[int, ...] = ()
     counted: Literal["", "trigger", "expect", "arrive"] = ""
     peers: tuple[str, ...] = ()
+    in_step: bool = False
     edge: Literal["", "whole vectors", "cut vectors"] = ""
 
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import field, replace
+from typing import Any
 
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Const, Dim, Expr, Index, Scalar, Var, const
+from tilemma.ir.expr import Const, Dim, Expr, Index, Scalar, Var, add, cdiv, const, mul
 from tilemma.ir.program_points import ProgramPoint, WriteLog
 from tilemma.ir.ranges import count_check, loop_index
+from tilemma.ir.ranked_clusters import RankedCluster, nested, surplus, without_surplus_writes
 from tilemma.ir.tiles import Bounded, Scalarlike, Tile, extent_of, scalar
-from tilemma.ir.types import Buffer, Level, Space
+from tilemma.ir.types import BLOCK, CLUSTER, Buffer, Level, Space
 from tilemma.ir.usage import is_size
 from tilemma.records import record
 
@@ -61,6 +63,8 @@ class ValueNumber:
     _loops: int = 0
     # Whether the current branch never runs: its condition is a constant.
     unreachable: bool = False
+    # The clusters by rank whose grid follows.
+    _ranked: RankedCluster | None = None
 
     # ---- names and parameters ----------------------------------------------------------------------------
 
@@ -201,29 +205,82 @@ class ValueNumber:
         span: Span | None = None,
     ) -> Iterator[tuple[Bounded, ...]]:
         span = span or self.span
-        indices = tuple(Index(self.fresh(n), extent_of(e)) for n, e in zip(names, extents, strict=True))
         outermost, loops = not self._levels, self._loops
+        ranked = self._ranked if outermost else None
+        indices, places = self._indices(names, extents, level, ranked)
         self._levels.append(level)
         self._loops = 0
         try:
             with self.repeated() if outermost else nullcontext(), self._body() as ops:
-                yield tuple(Bounded.of(i) for i in indices)
+                yield places
         finally:
             self._levels.pop()
             self._loops = loops
-        self.emit(
-            t.Parallel(
-                indices,
-                tuple(ops),
-                level,
-                asynchronous,
-                cooperative,
-                min_blocks,
-                max_registers,
-                overlap,
-                span=span,
+        options: dict[str, Any] = {
+            "asynchronous": asynchronous,
+            "cooperative": cooperative,
+            "min_blocks": min_blocks,
+            "max_registers": max_registers,
+            "overlap": overlap,
+        }
+        if ranked is None:
+            self.emit(t.Parallel(indices, tuple(ops), level, **options, span=span))
+            return
+        body = tuple(ops)
+        beyond = surplus(ranked.ranks, places)
+        if beyond is not None:
+            body, unguarded = without_surplus_writes(body, beyond[0])
+            if unguarded:
+                text = "blocks without work in a cluster would write to global memory asynchronously"
+                self.require(beyond[1], text, span)
+        self.emit(nested(ranked, indices, body, {"level": BLOCK, **options}, span))
+
+    def _indices(
+        self,
+        names: Sequence[str],
+        extents: Sequence[Scalarlike],
+        level: Level | None,
+        ranked: RankedCluster | None,
+    ) -> tuple[tuple[Index, ...], tuple[Bounded, ...]]:
+        """The indices of a level, and their values: of a grid in clusters by rank those of the clusters."""
+        if ranked is None:
+            indices = tuple(Index(self.fresh(n), extent_of(e)) for n, e in zip(names, extents, strict=True))
+            return indices, tuple(Bounded.of(i) for i in indices)
+        if ranked.used or level not in (None, BLOCK) or len(extents) < len(ranked.ranks):
+            problem = "with a second level inside" if ranked.used else "with another level directly inside"
+            raise ranked.refused(
+                problem if level not in (None, BLOCK) or ranked.used else "with fewer indices inside"
             )
-        )
+        ranked.used = True
+        found: list[Index] = []
+        places = []
+        for i, (name, extent) in enumerate(zip(names, extents, strict=True)):
+            count = extent_of(extent)
+            if i >= len(ranked.ranks):
+                found.append(Index(self.fresh(name), count))
+                places.append(Bounded.of(found[-1]))
+                continue
+            rank = ranked.ranks[i]
+            found.append(Index(self.fresh(f"{name}_cluster"), cdiv(count, rank.extent)))
+            places.append(Bounded(add(mul(found[-1], rank.extent), rank), count))
+        return tuple(found), tuple(places)
+
+    @contextmanager
+    def ranked_cluster(
+        self, names: Sequence[str], extents: Sequence[Scalarlike], *, span: Span | None = None, **options: Any
+    ) -> Iterator[tuple[Bounded, ...]]:
+        """Clusters by rank (`ir.ranked_clusters`) around a grid; ``options`` are fields of `Parallel`."""
+        ranks = tuple(Index(self.fresh(n), extent_of(e)) for n, e in zip(names, extents, strict=True))
+        ranked = RankedCluster(ranks, {"level": CLUSTER, **options}, span or self.span)
+        if self._levels or self._ranked is not None:
+            raise ranked.refused("inside another level")
+        self._ranked = ranked
+        try:
+            yield tuple(Bounded.of(i) for i in ranks)
+        finally:
+            self._ranked = None
+        if not ranked.used:
+            raise ranked.refused("without a grid inside")
 
     @contextmanager
     def foreach(

@@ -15,7 +15,7 @@ from tilemma.ir.program_points import reads
 from tilemma.ir.refusals import MisplacedJump, WrongArity, WrongValue
 from tilemma.ir.tile import Break, Continue, Declare
 from tilemma.ir.tiles import Bounded, Unlooped, extent_of, scalar
-from tilemma.ir.types import Level
+from tilemma.ir.types import CLUSTER, Level
 from tilemma.lang import spans
 from tilemma.lang.scalars import Value, boolean, constant_operand, integer, refused
 from tilemma.lang.tracing import builder, check_caller, trace
@@ -67,15 +67,19 @@ def parallel(
 ) -> Iterator[Any]:
     """``for i, j in parallel(a, b, level="block"):`` runs the body once for each (i, j), all at once.
 
-    ``level`` is "cluster", "block", "group-4" (a warpgroup), "group" (a warp), "group-N" or "thread"; without
-    one it is inferred: the outermost is block, the innermost thread.  ``overlap``, at the outermost level: blocks
-    start while the kernel before them on the stream ends, set up events, and wait for its end before they touch
-    memory (sm_90 and later; elsewhere it has no effect).
+    ``level`` is "cluster" (or "cluster-grid": around the blocks of one cluster), "cluster-rank" (around the whole
+    grid, whose neighbours form clusters; the index is a block's rank among them), "block", "group-4" (a
+    warpgroup), "group" (a warp), "group-N" or "thread"; without one it is inferred: the outermost is block, the
+    innermost thread.  ``overlap``, at the outermost level: blocks start while the kernel before them on
+    the stream ends, set up events, and wait for its end before they touch memory (sm_90 and later; elsewhere it
+    has no effect).
     """
     b = builder("parallel")
     check_caller("parallel", "for i in parallel(n):")
     span = b.span
-    lv = None if level is None else level_of(level, span, "level")
+    ranked = level == "cluster-rank"
+    grouped = ranked or level == "cluster-grid"
+    lv = CLUSTER if grouped else None if level is None else level_of(level, span, "level")
     sizes = _extents(extents, "parallel", span)
     if len(sizes) > MAX_INDICES:
         want = f"at most {MAX_INDICES}: compute more indices from one, `i // n` and `i % n`"
@@ -95,7 +99,8 @@ def parallel(
         options[name] = None if value is None else constant_operand(value, name.replace("_", "-"))
 
     def run() -> Iterator[Any]:
-        with b.parallel(names, sizes, lv, span=span, **options) as indices:
+        opened = b.ranked_cluster(names, sizes, span=span, **options) if ranked else None
+        with opened or b.parallel(names, sizes, lv, span=span, **options) as indices:
             yield _one_or_tuple(indices)
 
     return run()

@@ -17,6 +17,7 @@ from tilemma.ir.expr import value_of
 from tilemma.ir.lane import Coordinates, Imm, LaneOperand, Mem, Reg, Special
 from tilemma.ir.types import View
 from tilemma.ir.walk import walk
+from tilemma.targets.ptx.lower.clusters import cluster_barrier
 from tilemma.targets.ptx.lower.context import Lowering, lowers
 from tilemma.targets.ptx.lower.events import address, arrival, expectation
 from tilemma.targets.ptx.lower.expressions import linear
@@ -97,6 +98,8 @@ def store_checks(lo: Lowering, body: tile.Body) -> tuple[tuple[launch.Size, str]
 
 def lower_copy(lo: Lowering, op: tile.Copy) -> None:
     """All boxes of the copy, by the elected thread of the instance that the plan names."""
+    if op.plan is not None and op.plan.in_step:
+        cluster_barrier(lo)
     guard = lo.elect()
     lo.e.comment(f"tma {op.src.base.name} => {op.dst.base.name}")
     if guard is False:

@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field, replace
 
-from tilemma.ir.expr import Var, const
+from tilemma.errors import CompileError
+from tilemma.ir.expr import Element, FragmentElement, Index, Var, const
+from tilemma.ir.expr import walk as expressions_in
 from tilemma.ir.tile import (
     Assign,
     Body,
     Copy,
     Declare,
     DeclareEvent,
+    For,
+    If,
     Kernel,
     Op,
     Parallel,
@@ -26,8 +30,17 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import Event, EventRef
 from tilemma.ir.walk import rewrite, rewrite_blocks, walk
 from tilemma.passes.decision import Decision
+from tilemma.passes.scope import Site, sites
 from tilemma.records import record
 from tilemma.targets.ptx import tensor_copies
+
+
+class MulticastApart(CompileError):
+    code = "multicast-apart"
+    found = "a synchronous `.multicast` into `{dst}` that the blocks of the cluster may not reach together"
+    expected = "a place that all threads of all blocks reach equally often: they wait for each other there"
+    fix = "move it out of the role, the inner level or the branch, or guard `{dst}` by events: `tma.copy.async<e>`"
+    python_fix = "move it out of the role, the inner level or the branch, or guard `{dst}` by events: `async_=e`"
 
 
 @record(slots=False)
@@ -38,7 +51,33 @@ class AssignTmaBarriers:
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises MulticastApart."""
+        signalled = {f for op in walk(kernel.body) if isinstance(op, TriggerEvent) for f in op.after}
+        for site in sites(kernel.body):
+            if isinstance(site.op, Copy) and _in_step(site.op) and site.op.future not in signalled:
+                _check_in_step(site)
         return rewrite_blocks(kernel, lambda block: _Binding(block).bound())
+
+
+def _in_step(op: Copy) -> bool:
+    """A multicast without an event: nothing tells a block that the others have read what it overwrites."""
+    return op.plan is not None and bool(op.plan.peers) and op.event is None
+
+
+def _check_in_step(site: Site) -> None:
+    """MulticastApart unless all threads of all blocks of the cluster reach the copy equally often."""
+    parents = site.parents[site.parents.index(site.block) + 1 :] if site.block is not None else ()
+    loops = {p.index.name for p in parents if isinstance(p, For)}
+    for p in parents:
+        if not isinstance(p, (For, If)):
+            raise MulticastApart(site.op.span, dst=site.op.dst.base.name if isinstance(site.op, Copy) else "")
+        for e in (p.start, p.stop, p.step) if isinstance(p, For) else (p.cond,):
+            for x in expressions_in(e):
+                alike = not isinstance(x, (Var, Element, FragmentElement))
+                if not alike or (isinstance(x, Index) and x.name not in loops):
+                    raise MulticastApart(
+                        site.op.span, dst=site.op.dst.base.name if isinstance(site.op, Copy) else ""
+                    )
 
 
 def by_tma(op: Op) -> bool:
@@ -106,6 +145,7 @@ class _Binding:
     def _load(self, op: Copy) -> Op | Body:
         if op.future in self.triggered:
             return replace(op, event=self.triggered[op.future], future=None)
+        op = _stepping(op)
         if op.future is not None:
             # A copy keeps its future if swaps exchange it: `Rotations` finds the buffers of swapped names by it.
             kept = op.future if op.future in self.slots else None
@@ -121,6 +161,10 @@ class _Binding:
         yield Declare(first, slots[0], span=op.span)
         for to, source in zip(slots, (*slots[1:], first), strict=True):
             yield Assign(to, source, span=op.span)
+
+
+def _stepping(op: Copy) -> Copy:
+    return replace(op, plan=replace(op.plan, in_step=True)) if op.plan is not None and op.plan.peers else op
 
 
 def _groups(ops: list[Op], loads: set[str | None]) -> list[list[str]]:

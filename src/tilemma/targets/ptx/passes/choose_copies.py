@@ -41,6 +41,14 @@ class MulticastRefused(CompileError):
     python_fix = 'put the block inside `for ... in parallel(..., level="cluster"):`, or leave `multicast=True` out'
 
 
+class MulticastDepends(CompileError):
+    code = "multicast-depends"
+    found = "a `.multicast` of a tile of `{src}` that differs in each block of the cluster, by {names}"
+    expected = "a source that does not depend on every index of the blocks of a cluster: those blocks share it"
+    fix = "leave `.multicast` out, or take a tile that the blocks of a cluster share"
+    python_fix = "leave `multicast=True` out, or take a tile that the blocks of a cluster share"
+
+
 class CopyOutsideBlock(CompileError):
     code = "copy-outside-block"
     found = "a copy outside every `parallel ... : block`"
@@ -117,6 +125,9 @@ def _peers(op: Copy, site: Site, dependence: Dependence) -> tuple[Index, ...]:
         raise MulticastRefused(op.span)
     assert site.block is not None
     on = _depends(op.src, dependence)
+    extents = [i for i in site.block.indices if value_of(i.extent) != 1]
+    if extents and all(i.name in on for i in extents):
+        raise MulticastDepends(op.span, src=op.src.base.name, names=", ".join(f"`{i.name}`" for i in extents))
     return tuple(i for i in site.block.indices if i.name not in on and value_of(i.extent) != 1)
 
 
