@@ -193,18 +193,19 @@ def seconds(work: Callable[[], object], times: int) -> float:
 
 
 def grows(work: Callable[[str], object], make: Callable[[int], str], most: int, floor: float = 0.03) -> str | None:
-    """None where the time at most doubles, about, when the text does; measured again before anything is said."""
+    """None where the processor time grows with the text, about; measured again before anything is said."""
     n = 10
     while n <= most:
         text = make(n)
         if seconds(partial(work, text), 1) > floor and seconds(partial(work, text), 2) > floor:
             if n < 100:
                 return f"{floor} s for {n} characters: {text[:60]!r}"
-            for _ in range(4):
-                one, two = seconds(partial(work, text), 2), seconds(partial(work, make(2 * n)), 2)
-                if two < 2.9 * one:
+            # Four times the text takes 4 times as long, and 16 times where the time is quadratic.
+            for _ in range(5):
+                one, four = seconds(partial(work, text), 3), seconds(partial(work, make(4 * n)), 2)
+                if four < 9 * one:
                     return None
-            return f"{one:.3f} s, and {two:.3f} s for twice the text, of {n} characters: {text[:60]!r}"
+            return f"{one:.3f} s, and {four:.3f} s for four times the text, of {n} characters: {text[:60]!r}"
         n = n * 2 if n >= 500 else n * 5 // 4 if n < 40 else 500
     return None
 

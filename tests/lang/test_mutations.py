@@ -9,6 +9,7 @@ import pytest
 
 from dev.fuzz import mutate_croqtile
 from dev.fuzz.mutate_python import HEADER, kernels_of, mutate, outcome
+from tests.sampling import examples
 from tilemma import croqtile
 from tilemma.compiler import internal_error_guard
 from tilemma.errors import CompileError
@@ -22,7 +23,7 @@ SEEDS = kernels_of([*TESTS, *sorted((ROOT / "examples/py").glob("*.py"))])
 
 def test_nothing_internal_reaches_the_user() -> None:
     kinds = set()
-    for i in range(400):
+    for i in range(examples(600)):
         r = random.Random(i)
         found = outcome(mutate(r.choice(SEEDS), SEEDS, r), f"<mutated {i}>", "sm_80" if i % 4 == 0 else None)
         assert found.kind != "internal", f"seed {i}\n{found.text}\n{found.detail}"
@@ -37,7 +38,7 @@ def texts() -> list[str]:
 
 def test_nothing_internal_reaches_the_user_of_croqtile(texts: list[str]) -> None:
     kinds = set()
-    for i in range(400):
+    for i in range(examples(600)):
         r = random.Random(i)
         arch = ("sm_80", "sm_90a")[i // 4 % 2] if i % 4 == 0 else None
         found = mutate_croqtile.outcome(mutate_croqtile.mutate(r.choice(texts), texts, r), f"mutated{i}.co", arch)

@@ -35,7 +35,9 @@ def run(kernel, sizes):
 def keeps_meaning(kernel, arch, sizes):
     expected = run(kernel, sizes)
     for step in PASSES(arch):
-        kernel = step.run(kernel, [])
+        old, kernel = kernel, step.run(kernel, [])
+        if kernel == old:
+            continue
         verify(kernel)
         for name, array in run(kernel, sizes).items():
             assert np.array_equal(array, expected[name]), f"{type(step).__name__} changed `{name}`"

@@ -73,24 +73,25 @@ FORMS = {
         "SLOT": "((n * cdiv(K, TILE) + k) % STAGES)", "SOME": "inthreads (K > 0)",
     },
 }  # fmt: skip
-WARPS = 8
+# The first warp of each role, and another.
+WARPS = (0, 3, 4, 6)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("solo", [True, False])
 def test_no_warp_misses_a_generation(form: str, solo: bool) -> None:
-    """Each warp of the block is starved once; a role that prints is not played by one thread."""
+    """One warp of the block at a time is starved; a role that prints is not played by one thread."""
     text = TILES
     parts = {"SOME": "if (K > 0)", "SAY": "" if solo else 'if (K < 0) println("none");', **FORMS[form]}
     for name in ("OUTSIDE", "CONDITION", "INSIDE", "SOME", "SAY", "SLOT", "STEP", "END"):
         text = text.replace(name, parts.get(name, ""))
     kernel = from_co(text)
-    shape = (64, 128, 200)
+    shape = (64, 128, 136)
     compiled = compile_kernel(kernel, "sm_90a", facts_of(problem(kernel, shape)[0]))
     roles = [op.solo for op in walk(compiled.kernel.body) if isinstance(op, InThreads) and op.asynchronous]
     assert roles == [solo, False]
     (launch,) = compiled.launches
-    for seed in range(WARPS):
+    for seed in WARPS:
         arrays, want = problem(kernel, shape)
         assert machine.run(compiled.ptx, launch, arrays, seed=seed, schedule="starve", strict=True).ok
         assert close(arrays["output"], want)

@@ -39,7 +39,9 @@ def test_same_bits_after_every_pass(name: str, arch: str) -> None:
 
     before = result()
     for step in PASSES(arch):
-        kernel = step.run(kernel, [])
+        old, kernel = kernel, step.run(kernel, [])
+        if kernel == old:
+            continue
         verify(kernel)
         assert result() == before, type(step).__name__
         assert parse_kernel(print_kernel(kernel)) == kernel, type(step).__name__

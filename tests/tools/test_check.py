@@ -57,7 +57,9 @@ def test_no_false_alarm_on_the_constructs(case: Case) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_no_false_alarm_on_the_examples(name: str) -> None:
-    for kernel in load(EXAMPLES[name]).kernels.values():
+    # A launch of as many blocks as the GPU has is mostly blocks without work.
+    few = {"GRID": 2} if "define GRID" in EXAMPLES[name].read_text() else {}
+    for kernel in load(EXAMPLES[name], few).kernels.values():
         sizes = ",".join(f"{d}={SMALL.get(d, 8)}" for d in dimensions(kernel.build()))
         outcome = check_kernel(kernel, {}, shape=sizes or None, schedules=1)
         assert outcome.ok, outcome.render()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_meaning import arrays_for, keeps_meaning
 
+from tests.sampling import pairwise
 from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import Dim, binary, const, substitute
@@ -83,19 +84,18 @@ def test_a_step_multiplies_what_the_step_before_loaded(name: str) -> None:
             assert not set(loads) & set(reads)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("k", [8, 32, 40, 100, 160])
-@pytest.mark.parametrize("tile_k", [32, 64])
+@pytest.mark.parametrize(("name", "k", "tile_k"), pairwise(NAMES, [8, 32, 40, 100, 160], [32, 64]))
 def test_the_meaning_stays(name: str, k: int, tile_k: int) -> None:
     """Also without a turn, and with tiles over every edge."""
     keeps_meaning(built(name, TILE_K=tile_k), "sm_80", {"M": 40, "N": 64, "K": k})
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("sizes", [(64, 64, 128), (40, 56, 72), (32, 32, 16)])
-def test_the_machine_agrees(name: str, arch: str, sizes: tuple[int, int, int]) -> None:
-    dims = dict(zip("MNK", sizes, strict=True))
+@pytest.mark.parametrize(
+    ("name", "arch", "m", "n", "k"),
+    pairwise(NAMES, ["sm_80", "sm_90a"], [(64, 64, 128), (40, 56, 72), (32, 32, 16)]),
+)
+def test_the_machine_agrees(name: str, arch: str, m: int, n: int, k: int) -> None:
+    dims = {"M": m, "N": n, "K": k}
     kernel = built(name)
     compiled = compile_kernel(kernel, arch)
     assert ahead(compiled.kernel)

@@ -9,6 +9,7 @@ from pass_kernels import BLOCK, GROUP, Builder, Dim, Space, Tile, dtypes
 from race_oracle import races
 from test_insert_sync import DIMS, sync_ops, synchronised, without
 
+from tests.sampling import pairwise
 from tilemma.ir.expr import add, binary
 from tilemma.ir.tile import Break, Continue, CopyWait, Kernel
 from tilemma.ir.types import THREAD
@@ -75,7 +76,7 @@ def jumping(level: str, jump: type[Break] | type[Continue], place: str, backward
 
 
 CASES = [
-    *itertools.product(("block",), (Break, Continue), PLACES, (False, True)),
+    *pairwise(("block",), (Break, Continue), PLACES, (False, True)),
     *itertools.product(("group",), (Break, Continue), ("between", "after"), (False,)),
     *itertools.product(("thread",), (Break, Continue), ("between",), (False,)),
 ]
