@@ -88,7 +88,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'tilemma' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        from tilemma.lang.math import elsewhere
+
+        hint = "" if name.startswith("_") else elsewhere(name)
+        message = f"module 'tilemma' has no attribute {name!r}{hint}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])
     module, attribute = _PUBLIC[name]
     value = importlib.import_module(module)
     if attribute is not None:

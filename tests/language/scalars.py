@@ -408,6 +408,8 @@ MATH = {
     "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x), "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sign": np.sign, "sin": np.sin, "sinh": np.sinh,
     "softplus": lambda x: np.log1p(np.exp(x)), "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh,
+    "abs": np.abs, "erf": np.vectorize(__import__("math").erf), "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu": lambda x: 0.5 * x * (1 + np.vectorize(__import__("math").erf)(x / np.sqrt(2))),
 }  # fmt: skip
 POSITIVE = ("log", "log2", "rsqrt", "sqrt", "rcp", "log1p")
@@ -446,14 +448,14 @@ def library(x: tm.Global["f32", "N"], out: tm.Global["f32", "R", "N"]):
 
 
 @construct(
-    given={"x": WIDE, "y": np.abs(POINTS) + f32(0.5), "out": unwritten("f32", 6, 8)},
+    given={"x": WIDE, "y": np.abs(POINTS) + f32(0.5), "out": unwritten("f32", 7, 8)},
     expect=lambda x, y, out: {
         "out": np.stack([np.arctan2(x, y), np.abs(x) ** y, x * y + f32(1), np.minimum(x, y), np.maximum(x, f32(0)),
-                         np.tanh(x)]).astype(f32)
+                         np.tanh(x), np.minimum(np.maximum(x, f32(-2)), y)]).astype(f32)
     },
     tolerance=1e-6,
     co="""
-    __co__ void library2(global f32 [N] x, global f32 [N] y, global f32 [6, N] out) {
+    __co__ void library2(global f32 [N] x, global f32 [N] y, global f32 [7, N] out) {
       parallel i by N : block {
         out.at(0, i) = __atan2(x.at(i), y.at(i));
         out.at(1, i) = __pow(__fabs(x.at(i)), y.at(i));
@@ -461,15 +463,16 @@ def library(x: tm.Global["f32", "N"], out: tm.Global["f32", "R", "N"]):
         out.at(3, i) = __min(x.at(i), y.at(i));
         out.at(4, i) = __max(x.at(i), 0.0f);
         out.at(5, i) = __tanh(x.at(i));
+        out.at(6, i) = __clamp(x.at(i), -2.0f, y.at(i));
       }
     }
     """,
 )  # fmt: skip
-def library2(x: tm.Global["f32", "N"], y: tm.Global["f32", "N"], out: tm.Global["f32", 6, "N"]):
+def library2(x: tm.Global["f32", "N"], y: tm.Global["f32", "N"], out: tm.Global["f32", 7, "N"]):
     m = tm.math
     for i in parallel(x.shape[0], level="block"):
         rows = [m.atan2(x[i], y[i]), m.pow(abs(x[i]), y[i]), m.fma(x[i], y[i], 1.0), m.min(x[i], y[i]),
-                m.max(x[i], 0.0), m.tanh(x[i])]  # fmt: skip
+                m.max(x[i], 0.0), m.tanh(x[i]), m.clamp(x[i], -2.0, y[i])]  # fmt: skip
         for row, e in enumerate(rows):
             out[row, i] = e
 

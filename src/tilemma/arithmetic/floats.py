@@ -116,8 +116,11 @@ def _exp2_ftz(x: Any) -> Any:
     return y * (y >= 2.0**-126)
 
 
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
 def _gelu(x: Any) -> Any:
-    return 0.5 * x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2.0)))
+    return 0.5 * x * (1 + _erf(x / math.sqrt(2.0)))
 
 
 def _round(x: Any) -> Any:
@@ -182,6 +185,7 @@ LIBRARY: dict[str, tuple[int, Function]] = {
     "ceil": (1, np.ceil),
     "cos": (1, np.cos),
     "cosh": (1, np.cosh),
+    "erf": (1, _erf),
     "exp": (1, np.exp),
     "exp2": (1, np.exp2),
     "exp2f": (1, np.exp2),
@@ -204,6 +208,7 @@ LIBRARY: dict[str, tuple[int, Function]] = {
     "rsqrt": (1, lambda a: 1.0 / np.sqrt(a)),
     "sigmoid": (1, lambda a: 1.0 / (1.0 + np.exp(-a))),
     "sign": (1, _sign),
+    "silu": (1, lambda a: a / (1.0 + np.exp(-a))),
     "sin": (1, np.sin),
     "sinh": (1, np.sinh),
     "softplus": (1, lambda a: np.logaddexp(0.0, a)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from tilemma import dtypes
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import checked, like
@@ -13,7 +11,8 @@ from tilemma.croqtile.values import Value
 from tilemma.ir.builder import Builder
 from tilemma.ir.checks import checked_division
 from tilemma.ir.constructs import FUNCTIONS
-from tilemma.ir.expr import BinaryOp, Call, Const, Expr, binary
+from tilemma.ir.expr import Call, Const, Expr, binary
+from tilemma.ir.mathematics import COMPOSED, composed
 
 _FUNCTIONS = {f"__{f.operation}": f for f in FUNCTIONS.values()}
 
@@ -28,9 +27,11 @@ def math(r: Reader, node: ast.Call, name: str) -> Value:
         whole = binary("cdiv" if f.operation == "alignup" else "floordiv", a, b)
         return checked(r, binary("mul", whole, b), node.span)
     values = [plain(r, x, f"`{name}`") for x in args]
-    if f.operation in ("min", "max"):
-        a, b = values
-        return checked(r, binary(cast(BinaryOp, f.operation), like(a, b), like(b, a)), node.span)
+    if f.operation in COMPOSED:
+        typed = next((v for v in values if not isinstance(v, Const)), values[0])
+        for other in values:
+            typed = like(typed, other)
+        return checked(r, composed(f.operation, [like(v, typed) for v in values]), node.span)
     double = any(v.type == dtypes.f64 and not isinstance(v, Const) for v in values)
     return checked(r, Call(f.operation, tuple(_as_float(v, double) for v in values)), node.span)
 

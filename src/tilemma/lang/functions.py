@@ -10,7 +10,7 @@ from tilemma.ir.expr import cdiv as _cdiv
 from tilemma.ir.refusals import NotBuiltYet
 from tilemma.ir.tiles import Bounded, describe, scalar
 from tilemma.lang import spans
-from tilemma.lang.registers import Fragment
+from tilemma.lang.registers import Elementwise, Fragment, elementwise
 from tilemma.lang.scalars import (
     Value,
     boolean,
@@ -57,14 +57,19 @@ def cdiv(a: Any, b: Any) -> Any:
     return unwrap(_cdiv(dividend, divisor))
 
 
-def select(cond: Any, x: Any, y: Any) -> Value:
-    """``x`` if ``cond`` holds, else ``y``; only that one is evaluated."""
+def select(cond: Any, x: Any, y: Any) -> Any:
+    """``x`` where ``cond`` holds, else ``y``; only that one is evaluated.
+
+    With register tiles among the three it works on every element; rows [N] and columns [M, 1] in memory repeat.
+    """
     b = builder("select")
+    if any(isinstance(v, (Fragment, Elementwise)) for v in (cond, x, y)):
+        return elementwise(select, cond, x, y)
     condition = boolean(cond, "select")
-    if any(isinstance(v, (TileValue, Fragment)) for v in (x, y)):
+    if any(isinstance(v, TileValue) for v in (x, y)):
         raise NotBuiltYet(
             b.span,
-            what="`select` between tiles or futures by a run-time condition",
+            what="`select` between tiles in memory or futures by a run-time condition",
             fix_text="use `if_`, or an array of tiles with a run-time subscript",
         )
     one, other = with_one_type(operand(x, "select"), operand(y, "select"))

@@ -1,4 +1,4 @@
-"""`tm.math`: the math library on traced scalars.
+"""`tm.math`: the math library on traced scalars and register tiles.
 
 Arguments are floats; integers count as f32.  16- and 8-bit floats are computed in f32 and rounded once.
 """
@@ -12,15 +12,16 @@ from tilemma.ir import constructs
 from tilemma.ir.builder import Builder
 from tilemma.ir.checks import checked_division
 from tilemma.ir.expr import Call, Const, Expr, binary
+from tilemma.ir.mathematics import COMPOSED, composed
 from tilemma.ir.refusals import WrongArity
-from tilemma.lang.registers import Elementwise, Fragment
+from tilemma.lang.registers import Elementwise, Fragment, elementwise
 from tilemma.lang.scalars import Value, as_float, operand, refused
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import builder
 
 
 class Function:
-    """One function of the library: called with scalars; with a register tile it works on every element."""
+    """One function of the library: of scalars, or of every element of register tiles."""
 
     def __init__(self, name: str, row: constructs.Function) -> None:
         self.name, self.operation, self.arguments = name, row.operation, row.arguments
@@ -36,8 +37,8 @@ class Function:
                 want=str(self.arguments),
                 form=f"math.{self.name}({', '.join('abc'[: self.arguments])})",
             )
-        if len(args) == 1 and isinstance(args[0], (Fragment, Elementwise)):
-            return args[0].map(self)
+        if any(isinstance(a, (Fragment, Elementwise)) for a in args):
+            return elementwise(self, *args)
         return Value(self._expression([operand(a, f"math.{self.name}") for a in args]))
 
     def _expression(self, args: list[Expr]) -> Expr:
@@ -47,10 +48,9 @@ class Function:
         return f"<tilemma math.{self.name}: {self.__doc__}>"
 
 
-class _Extreme(Function):
+class _Composed(Function):
     def _expression(self, args: list[Expr]) -> Expr:
-        a, b = _with_one_type(args)
-        return binary("min" if self.name == "min" else "max", a, b)
+        return composed(self.name, _with_one_type(args))
 
 
 class _Align(Function):
@@ -83,7 +83,28 @@ def _typed(number: Const, kind: DType) -> Expr:
     return Builder.converted(number, kind)
 
 
-_CLASSES: dict[str, type[Function]] = {"min": _Extreme, "max": _Extreme, "alignup": _Align, "aligndown": _Align}
+_CLASSES: dict[str, type[Function]] = {
+    **dict.fromkeys(COMPOSED, _Composed),
+    "alignup": _Align,
+    "aligndown": _Align,
+}
+
+
+# Names that NumPy, PyTorch or Python give to functions here.
+_ALIASES = {
+    "absolute": "abs", "clip": "clamp", "maximum": "max", "minimum": "min", "fmax": "max", "fmin": "min",
+    "power": "pow", "reciprocal": "rcp", "swish": "silu", "arctan2": "atan2", "arctan": "atan", "arcsin": "asin",
+    "arccos": "acos", "expit": "sigmoid",
+}  # fmt: skip
+_CHOICES = ("where", "select", "choose")
+
+
+def elsewhere(name: str) -> str:
+    """A hint for a name that a function of the language might have elsewhere: `; write ...`, or nothing."""
+    name = _ALIASES.get(name, name)
+    if name in constructs.FUNCTIONS:
+        return f"; write `tm.math.{name}({', '.join('abc'[: constructs.FUNCTIONS[name].arguments])})`"
+    return "; write `tm.select(condition, a, b)`" if name in _CHOICES else ""
 
 
 class MathNamespace:
@@ -94,7 +115,7 @@ class MathNamespace:
         self.__dict__.update({name: _CLASSES.get(name, Function)(name, row) for name, row in table})
 
     def __getattr__(self, name: str) -> Function:
-        raise AttributeError(f"`tm.math` has no function {name!r}", name=name, obj=self)
+        raise AttributeError(f"`tm.math` has no function {name!r}{elsewhere(name)}", name=name, obj=self)
 
 
 math = MathNamespace()

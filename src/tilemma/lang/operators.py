@@ -109,7 +109,7 @@ class Operators:
             caller_span(),
             text=str(self),
             fix_text="use `with if_(c):`, `with while_(lambda: c):`, `select(c, x, y)`; "
-            "join conditions with `&`, `|`, `~`",
+            "join conditions with `&`, `|`, `~`; write `tm.math.min(a, b)` and `tm.math.max(a, b)`",
         )
 
     def __index__(self) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -20,21 +21,54 @@ from tilemma.ir.expr import (
     substitute,
 )
 from tilemma.ir.program_points import ProgramPoint, reads
-from tilemma.ir.refusals import TileShapeUnknown, WrongValue
+from tilemma.ir.refusals import TileShapeUnknown, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe, scalar
 from tilemma.lang import spans
 from tilemma.lang.operators import Operators
 from tilemma.lang.scalars import Value, article, combine, integer, operand, operand_as, python_number, refused
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import LeftItsBlock, builder, check_caller, trace
-from tilemma.lang.views import TileValue, within
+from tilemma.lang.views import NoSuchMember, TileValue, within
 
 # Placeholders for the element's row and column until `apply` creates indices.
 _ROW, _COLUMN = Index("row", const(0)), Index("column", const(0))
 _INDICES = (_ROW, _COLUMN)
 
 
-class Fragment(Operators):
+class TileOperators(Operators):
+    """Operators that work on every element, and the right spelling for methods that other libraries have."""
+
+    __slots__ = ()
+
+    def __abs__(self) -> Any:
+        return elementwise(abs, self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __invert__(self) -> Any:
+        return elementwise(operator.invert, self)
+
+    def __pow__(self, n: Any) -> Any:
+        return elementwise(operator.pow, self, n)
+
+    def __rpow__(self, n: Any) -> Any:
+        return elementwise(operator.pow, Value(operand(n, "**")), self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        from tilemma.lang.math import elsewhere
+
+        hint = (
+            elsewhere(name).partition("; ")[2].replace("(a", f"({self}", 1).replace("condition, a", f"c, {self}")
+        )
+        known = [n for n in dir(type(self)) if not n.startswith("_") and n != "article"]
+        e = wrong_member(caller_span(), f"`{self}`, {self.article},", name, known)
+        raise NoSuchMember(e.span, **{**e.facts, "suggestion": hint or e.facts["suggestion"]})
+
+
+class Fragment(TileOperators):
     """An opaque register tile, or with copies an array of them.
 
     Arithmetic works on all elements; ``mc += e`` and ``mc.set(e)`` change the tile, inside `apply` its elements
@@ -188,7 +222,7 @@ class Fragment(Operators):
         return f"<register tile {self._value.name}>"
 
 
-class Elementwise(Operators):
+class Elementwise(TileOperators):
     """Arithmetic on whole register tiles.  It is stored in a new tile only if one is needed, unless `set` or
     ``+=`` takes it."""
 
@@ -275,6 +309,20 @@ def _combined(op: BinaryOp, one: Fragment | Elementwise, other: Any, swap: bool)
     if swap:
         a, b = b, a
     return Elementwise(combine(op, a, b), shape)
+
+
+def elementwise(f: Callable[..., Any], *args: Any) -> Elementwise:
+    """``f``, a function of scalars, of each element of ``args``.
+
+    At least one is a register tile, all such have one shape; rows and columns in memory repeat, numbers do too.
+    """
+    tiles = [x for x in args if isinstance(x, (Fragment, Elementwise))]
+    shape = _shape(tiles[0])
+    for x in tiles[1:]:
+        if _shape(x) != shape:
+            raise _shapes(_shape(x), shape)
+    parts = [x if python_number(x) is not None else Value(_part(x, shape)) for x in args]
+    return Elementwise(operand(f(*parts), "arithmetic on a register tile"), shape)
 
 
 def _part(x: Any, shape: tuple[int, ...]) -> Expr:

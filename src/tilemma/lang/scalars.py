@@ -28,6 +28,7 @@ from tilemma.ir.expr import (
     const,
     value_of,
 )
+from tilemma.ir.mathematics import composed
 from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import NotConstant, SideEffect, WrongValue
 from tilemma.ir.tiles import Bounded, describe, scalar
@@ -109,10 +110,7 @@ class Value(Operators):
         return self
 
     def __abs__(self) -> Value:
-        e = self.expr
-        if e.type.is_float:
-            return Value(Call("fabs", (e,)))
-        return Value(binary("max", e, Unary("neg", e)) if e.type.kind == "int" else e)
+        return Value(composed("abs", [self.expr]))
 
     def __invert__(self) -> Value:
         e = self.expr
@@ -126,13 +124,16 @@ class Value(Operators):
             )
         return Value(Unary("lnot" if e.type.kind == "bool" else "not", e))
 
-    def __pow__(self, n: Any) -> Value:
+    def __pow__(self, n: Any) -> Any:
         if isinstance(n, int) and 0 <= n <= 8:
             e: Expr = Const(1.0 if self.dtype.is_float else 1, self.dtype)
             for i in range(n):
                 e = self.expr if i == 0 else binary("mul", e, self.expr)
             return Value(e)
-        return Value(Call("pow", (as_float(self.expr), as_float(operand(n, "**")))))
+        if isinstance(n, Operators) and not isinstance(n, Value):
+            return NotImplemented
+        base, exponent = with_one_type(self.expr, operand(n, "**"))
+        return Value(Call("pow", (as_float(base), as_float(exponent))))
 
     def __getitem__(self, i: Any) -> NoReturn:
         raise WrongValue(

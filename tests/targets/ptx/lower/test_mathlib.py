@@ -56,6 +56,8 @@ CASES: dict[str, Case] = {
     "sinh": ((ANY,), np.sinh, 2**-20, 0),
     "cosh": ((ANY,), np.cosh, 2**-20, 0),
     "softplus": ((ANY,), lambda x: np.logaddexp(0, x), 2**-20, 1e-44),
+    "erf": ((ANY,), lambda x: _erf(x), 2**-20, 0),
+    "silu": ((FACTS[-np.inf < FACTS],), lambda x: x / (1 + np.exp(-x)), 2**-20, 2**-120),
     "gelu": ((FACTS[-np.inf < FACTS],), lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), 2**-21, 2**-21),
     "sin": ((FAR,), np.sin, 2**-21, 2**-24),
     "cos": ((FAR,), np.cos, 2**-21, 2**-24),

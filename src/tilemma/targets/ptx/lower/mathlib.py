@@ -14,6 +14,8 @@ log2                                                   2**-22
 sin cos tan                                            2**-21; absolute near the zeros of cos
 atan atan2 asin acos                                   2**-20 (acos absolute)
 pow                                                    2**-23 (through f64)
+erf                                                    2**-20
+silu                                                   2**-20; 0 where sigmoid is
 gelu                                                   absolute 2**-21 * max(1, |x|)
 ====================================================== =====================================================
 
@@ -235,11 +237,26 @@ def _softplus(f: Float, x: Reg) -> Reg:
 _ERF = [0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429]
 
 
+# Terms of erf(x) / x in powers of x**2: below 1/2, eight of them are good to 2**-30.
+_ERF_BELOW_HALF = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(8)]
+
+
+def _erfc_positive(f: Float, a: Reg) -> Reg:
+    """1 - erf(a) for a >= 0."""
+    t = f.op("rcp.rn", f.fma(a, f.c(0.3275911), f.c(1.0)))
+    return f.mul(f.mul(t, f.series(t, _ERF)), _exp(f, f.neg(f.mul(a, a))))
+
+
+def _erf(f: Float, x: Reg) -> Reg:
+    a = f.abs(x)
+    small = f.mul(a, f.series(f.mul(a, a), _ERF_BELOW_HALF))
+    value = f.where(f.test("lt", a, f.c(0.5)), small, f.sub(f.c(1.0), _erfc_positive(f, a)))
+    return f.copysign(value, x)
+
+
 def _gelu(f: Float, x: Reg) -> Reg:
     z = f.mul(x, f.c(math.sqrt(0.5)))
-    a = f.abs(z)
-    t = f.op("rcp.rn", f.fma(a, f.c(0.3275911), f.c(1.0)))
-    erfc = f.mul(f.mul(t, f.series(t, _ERF)), _exp(f, f.neg(f.mul(a, a))))
+    erfc = _erfc_positive(f, f.abs(z))
     below, above = f.mul(x, f.mul(erfc, f.c(0.5))), f.mul(x, f.fma(erfc, f.c(-0.5), f.c(1.0)))
     return f.where(f.test("lt", x, f.c(0.0)), below, above)
 
@@ -302,7 +319,9 @@ _SINGLE: dict[str, _Function] = {
     "rsqrt": lambda f, x: f.op("rsqrt.approx", x),
     "sigmoid": _sigmoid,
     "softplus": _softplus,
+    "erf": _erf,
     "gelu": _gelu,
+    "silu": lambda f, x: f.mul(x, _sigmoid(f, x)),
     "tanh": _tanh,
     "sinh": _sinh,
     "cosh": _cosh,
