@@ -3,8 +3,11 @@ target."""
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import shlex
+import tokenize
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +63,25 @@ def test_pages_use_the_terms_of_the_field(page: Path) -> None:
     assert not re.findall(rf"\b(?:{RETIRED})\b", prose, re.IGNORECASE)
 
 
+def prose_of(path: Path) -> str:
+    """The docstrings and comments of a Python file, without quoted code."""
+    text = path.read_text(encoding="utf-8")
+    nodes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [ast.get_docstring(n) or "" for n in ast.walk(ast.parse(text)) if isinstance(n, nodes)]
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    found += [t.string for t in tokens if t.type == tokenize.COMMENT]
+    return re.sub(r"`[^`]*`", "", "\n".join(found))
+
+
+@pytest.mark.parametrize("folder", ["src", "dev", "bench", "examples"])
+def test_sources_use_the_terms_of_the_field(folder: str) -> None:
+    words = {
+        str(p): re.findall(rf"\b(?:{RETIRED})\b", prose_of(p), re.IGNORECASE)
+        for p in ROOT.glob(f"{folder}/**/*.py")
+    }
+    assert {name: found for name, found in words.items() if found} == {}
+
+
 def test_modules_of_the_architecture_exist() -> None:
     """Files and folders that docs/architecture.md names without their root are in the package."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -70,6 +92,14 @@ def test_modules_of_the_architecture_exist() -> None:
     ]
     assert len(named) > 40
     assert not missing
+
+
+def test_the_architecture_names_every_module_at_the_top() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text[text.index("## The folders") : text.index("## Where to find each decision")]
+    top = {p.name for p in (ROOT / "src" / "tilemma").glob("*.py")} - {"__init__.py"}
+    folders = {p.parent.name + "/" for p in (ROOT / "src" / "tilemma").glob("*/__init__.py")}
+    assert [name for name in top | folders if f"`{name}" not in table] == []
 
 
 def multiplies(t: dtypes.DType, arch: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tilemma.machine.cursor import Cursor
 
-# Operators that bind alike, from the loosest to the tightest.
+# Operators by precedence, from the loosest to the tightest.
 _LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"||": lambda a, b: int(bool(a) or bool(b))},
     {"&&": lambda a, b: int(bool(a) and bool(b))},

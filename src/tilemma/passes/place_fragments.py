@@ -1,4 +1,4 @@
-"""Register tiles: the role of each (A, B, C), its type, and the instances that hold it."""
+"""Register fragment assignment: the role of each register tile (A, B, C), its type, and its level."""
 
 from __future__ import annotations
 

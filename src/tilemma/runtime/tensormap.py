@@ -1,4 +1,4 @@
-"""Tensor maps: the rules the hardware has for them, checked with a reason, then encoded by the driver."""
+"""Tensor maps (TMA descriptors): checks of the hardware's rules, and the encoding by the driver."""
 
 from __future__ import annotations
 
