@@ -76,5 +76,5 @@ def test_a_new_operation_is_known_to_those_who_ask() -> None:
 
 def test_a_table_that_forgets_an_operation_cannot_be_imported() -> None:
     table = {c: None for c in t.OPERATIONS if c is not t.Copy}
-    with pytest.raises(TypeError, match="a table has nothing for Copy"):
+    with pytest.raises(TypeError, match="a table has no entry for Copy"):
         require_all(table, t.OPERATIONS, "a table")

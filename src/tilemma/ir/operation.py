@@ -29,4 +29,4 @@ def require_all(table: Mapping[Any, object], classes: Iterable[type], what: str)
     """Fail at import if ``table`` has no entry for one of ``classes``."""
     missing = [c.__name__ for c in classes if c not in table]
     if missing:
-        raise TypeError(f"{what} has nothing for {', '.join(missing)}")
+        raise TypeError(f"{what} has no entry for {', '.join(missing)}")
