@@ -361,14 +361,11 @@ class SourceWarning(UserWarning):
     """Characters of a kernel's text are displayed in another order than they are read."""
 
 
-def warn_of_direction(file: str, text: str, first: int = 1) -> None:
-    """Warn where ``text`` has characters that change the direction of writing: it may read otherwise than it is.
-
-    ``first`` is the number of its first line.
-    """
+def warn_of_direction(file: str, text: str) -> None:
+    """Warn where ``text`` has characters that change the direction of writing, so that it may be misread."""
     found = _BIDIRECTIONAL.search(text)
     if found is not None:
-        line = first + text.count("\n", 0, found.start())
+        line = 1 + text.count("\n", 0, found.start())
         column = found.start() - text.rfind("\n", 0, found.start())
         name = unicodedata.name(found[0], "?")
         where = f"{visible(file)}:{line}:{column}"

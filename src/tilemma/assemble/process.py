@@ -160,9 +160,7 @@ class _Ending:
             self.process.wait(seconds)
 
 
-def output_of(
-    command: Sequence[str], *, environment: dict[str, str] | None = None, seconds: float | None = None
-) -> tuple[int, str, str]:
+def output_of(command: Sequence[str], *, seconds: float | None = None) -> tuple[int, str, str]:
     """Run ``command`` to its end: its status, its standard output and its standard error.
 
     Raises OSError, ValueError, Stopped.
@@ -170,7 +168,7 @@ def output_of(
     files = []
     try:
         files += [temporary_file(".txt"), temporary_file(".txt")]
-        process = ToolProcess(command, files[0], complaints=files[1], environment=environment, seconds=seconds)
+        process = ToolProcess(command, files[0], complaints=files[1], seconds=seconds)
         status = process.wait()
         said, complaints = (file.read_text(encoding="utf-8", errors="replace") for file in files)
         return status, said, complaints

@@ -11,17 +11,17 @@ from __future__ import annotations
 from tensor_layouts import Layout
 
 from tilemma.atoms.atom import CopyAtom, CopyKind, Operand
-from tilemma.dtypes import DType, u16
+from tilemma.dtypes import u16
 
 
-def matrix_fragment(count: int, trans: bool, t: DType = u16) -> Operand:
-    """``count`` 8x8 matrices one under the other, as the warp holds them."""
+def matrix_fragment(count: int, trans: bool) -> Operand:
+    """``count`` 8x8 matrices, one below the other, in the registers of a warp."""
     rows = 8 * count
     strides = (2, rows) if trans else (2 * rows, 1)
     pair = 1 if trans else rows
     values = (2, (pair,)) if count == 1 else ((2, count), (pair, 8))
     layout = Layout(((4, 8), values[0]), (strides, values[1][0] if count == 1 else values[1]))
-    return Operand("R", t, (rows, 8), layout, registers=count, register="b32")
+    return Operand("R", u16, (rows, 8), layout, registers=count, register="b32")
 
 
 def _record(kind: CopyKind, count: int, trans: bool) -> CopyAtom:

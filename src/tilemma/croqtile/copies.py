@@ -37,7 +37,7 @@ def copy(r: Reader, node: ast.Copy, name: str | None = None) -> FutureValue | Pr
     r.b.check_arrangement(src, options.get("transpose"), options.get("pad", ()), node.suffixes[0].span)
     dst = _destination(r, node)
     if node.after:
-        options["after"] = tuple(future_of(r, f, "`after`") for f in node.after)
+        options["after"] = tuple(future_of(r, f) for f in node.after)
     return r.b.copy(src, dst, engine=node.engine, name=name, span=node.span, **options)
 
 

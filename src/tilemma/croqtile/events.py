@@ -113,6 +113,6 @@ def exchange(r: Reader, node: ast.Exchange) -> None:
 @reads(ast.Trigger, inside="`trigger`")
 def trigger(r: Reader, node: ast.Trigger) -> None:
     cluster = has_suffix(node.suffixes, "cluster", "`trigger`")
-    after = tuple(future_of(r, f, "`after`") for f in node.after)
+    after = tuple(future_of(r, f) for f in node.after)
     for target in node.targets:
         r.b.emit(t.TriggerEvent(event_of(r, target, "`trigger`"), after, cluster))

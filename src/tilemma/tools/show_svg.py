@@ -118,16 +118,16 @@ def bank_colour(bank: int) -> str:
     return f"hsl({bank // 4 * 45},70%,78%)"
 
 
-def shared_svg(tile: SharedLayout, title: str = "", lines: int = 32) -> str:
+def shared_svg(tile: SharedLayout, title: str = "") -> str:
     """A tile in shared memory as it is addressed: 16-byte pieces coloured by their banks.
 
-    Under each 8 lines stands for every column of pieces how many passes an 8x8 matrix of ldmatrix (8 lines of
-    16 bytes) takes through the banks: 1 is free of conflicts, 8 the worst.
+    Below each 8 lines, for every column of pieces, is the number of passes of an 8x8 matrix of ldmatrix (8 lines
+    of 16 bytes) through the banks: 1 is free of conflicts, 8 the worst.
     """
     svg = Svg()
     across, down = ("k", "mn") if tile.major == "K" else ("mn", "k")
     step = 128 // tile.dtype.bits
-    pieces, shown = tile.extent // step, min(lines, tile.lines)
+    pieces, shown = tile.extent // step, min(32, tile.lines)
     width, height = 58, 16
     svg.text(MARGIN, 24, title or f"{tile.shape[0]}x{tile.shape[1]} {tile.dtype}, {tile.major}-major", "h")
     svg.text(MARGIN, 42, cute_str(tile.layout, tile.dtype.bits), "n")
@@ -156,9 +156,9 @@ def _address(tile: SharedLayout, line: int, x: int) -> int:
     return tile.offset(line, x) if tile.major == "K" else tile.offset(x, line)
 
 
-def tiled_svg(mma: TiledMMA, tile: tuple[int, int, int], size: int = 20) -> str:
+def tiled_svg(mma: TiledMMA, tile: tuple[int, int, int]) -> str:
     """C's block tile: every 8x8 block coloured by the warp that holds it, a frame around every instruction."""
-    rows, cols, _ = tile
+    (rows, cols, _), size = tile, 20
     repetitions = mma.repetitions(tile)
     owners = mma.owners("C", tile)[::8, ::8, 0] // 32
     svg = Svg()

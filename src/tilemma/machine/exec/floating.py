@@ -35,15 +35,13 @@ def as_bits(y: Any, kind: str) -> Any:
     return y
 
 
-def on_values(d: Decoder, f: Callable[..., Any], kind: str, arity: int, *, mixed: str = "") -> None:
-    """``d = f(values...)`` for a float type; ``mixed`` is the type of the last source where it differs."""
-    kinds = [kind] * (arity - 1) + [mixed or kind]
-    result = mixed or kind
+def on_values(d: Decoder, f: Callable[..., Any], kind: str, arity: int) -> None:
+    """``d = f(values...)`` for a float type."""
 
     def run(*rows: Any) -> Any:
-        return as_bits(f(*[as_values(x, k) for x, k in zip(rows, kinds, strict=True)]), result)
+        return as_bits(f(*[as_values(x, kind) for x in rows]), kind)
 
-    function(d, run, result, *kinds)
+    function(d, run, kind, *[kind] * arity)
 
 
 def fast_fma(a: Any, b: Any, c: Any) -> Any:
@@ -90,22 +88,22 @@ def _arith(d: Decoder, op: str, arity: int) -> None:
 _PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "fma": None}
 
 
-def _shared(name: str, arity: int, on_integers: Callable[[Decoder], None]) -> None:
+def _shared(name: str, on_integers: Callable[[Decoder], None]) -> None:
     def decode(d: Decoder) -> None:
         if d.has("cc"):
             carry_out(d)
             return
         if d.type in FLOATS:
-            _arith(d, name, arity)
+            _arith(d, name, 2)
         else:
             on_integers(d)
 
     instruction(name)(decode)
 
 
-_shared("add", 2, integer.add)
-_shared("sub", 2, integer.sub)
-_shared("mul", 2, integer.mul)
+_shared("add", integer.add)
+_shared("sub", integer.sub)
+_shared("mul", integer.mul)
 
 
 @instruction("fma")

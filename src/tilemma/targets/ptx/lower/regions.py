@@ -170,11 +170,10 @@ class Regions:
         src: Sequence[LaneOperand] = (),
         *,
         guard: Reg | None = None,
-        negate: bool = False,
     ) -> None:
         """An instruction with an effect."""
         self._assign(dst)
-        self.regions[-1].ops.append(Instr(mnemonic, tuple(dst), tuple(src), guard, negate, span=self.span))
+        self.regions[-1].ops.append(Instr(mnemonic, tuple(dst), tuple(src), guard, span=self.span))
 
     def pure(
         self, mnemonic: str, type: str, *src: LaneOperand, hint: str = "t", uniform: bool | None = None
