@@ -68,13 +68,24 @@ class Expr(_Typed):
         raise AssertionError(f"{type(self).__name__} has no type")
 
 
+class _OfDtype:
+    """Expressions whose type is their field ``dtype``."""
+
+    __slots__ = ()
+    dtype: DType
+
+    @property
+    def type(self) -> DType:
+        return self.dtype
+
+
 def same_number(a: float, b: float) -> bool:
     """Whether the numbers are equal and, where they are 0, of one sign."""
     return a is b or (a == b and (a != 0 or copysign(1, a) == copysign(1, b)))
 
 
 @record
-class Const(Expr):
+class Const(_OfDtype, Expr):
     """A constant.  ``literal``: a number of the program's text, which takes the type of the other operand."""
 
     value: int | float | bool
@@ -83,10 +94,6 @@ class Const(Expr):
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Const and self.dtype == other.dtype and same_number(self.value, other.value)
-
-    @property
-    def type(self) -> DType:
-        return self.dtype
 
 
 @record
@@ -101,15 +108,11 @@ class Dim(Expr):
 
 
 @record
-class Scalar(Expr):
+class Scalar(_OfDtype, Expr):
     """A scalar parameter of the kernel."""
 
     name: str
     dtype: DType
-
-    @property
-    def type(self) -> DType:
-        return self.dtype
 
 
 @record
@@ -133,15 +136,11 @@ class Index(Expr):
 
 
 @record
-class Var(Expr):
+class Var(_OfDtype, Expr):
     """The current value of a mutable scalar."""
 
     name: str
     dtype: DType
-
-    @property
-    def type(self) -> DType:
-        return self.dtype
 
 
 @record
@@ -185,15 +184,11 @@ class Select(Expr):
 
 
 @record
-class Cast(Expr):
+class Cast(_OfDtype, Expr):
     """``a`` converted to ``dtype``: to nearest even, saturating as stores do."""
 
     a: Expr
     dtype: DType
-
-    @property
-    def type(self) -> DType:
-        return self.dtype
 
 
 @record
@@ -208,7 +203,7 @@ class Element(Expr):
 
 
 @record
-class FragmentElement(Expr):
+class FragmentElement(_OfDtype, Expr):
     """Inside `Apply`: the value that ``fragment`` (tile ``index`` of it, for an array) holds at the element being
     visited."""
 
@@ -216,10 +211,6 @@ class FragmentElement(Expr):
     indices: tuple[Expr, ...]
     dtype: DType
     index: tuple[Expr, ...] = ()
-
-    @property
-    def type(self) -> DType:
-        return self.dtype
 
 
 @record
