@@ -340,7 +340,7 @@ def _run_cuda(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound
         moved = _Call(staged, call.order, frozenset())
         _run_cuda(runner, constants, binding.bind(bound.launch, staged, order=call.order), moved)
         writes = {a.name for a in bound.launch.arrays if a.written}
-        runtime.bring_back(call.args, staged, [n in writes for n in call.order])
+        runtime.copy_back(call.args, staged, [n in writes for n in call.order])
         return
     prepared = _prepare(runner, bound, constants, call, device)
     stream = runner.options.get("stream")

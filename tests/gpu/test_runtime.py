@@ -15,7 +15,7 @@ from tilemma.runtime import (
     PreparedLaunch,
     assembly_arch,
     bind,
-    bring_back,
+    copy_back,
     cuda_device,
     describe,
     empty_like_first,
@@ -97,7 +97,7 @@ def test_numpy_arrays_through_device_copies() -> None:
     values = [A.T.copy().T, out, 1.5]
     staged = to_device(values, cuda_device())
     scale(*staged)
-    bring_back(values, staged, [False, True, False])
+    copy_back(values, staged, [False, True, False])
     assert np.array_equal(out.astype(np.float64), WANTED) and not out.base[:, :50].any()
 
 

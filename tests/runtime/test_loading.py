@@ -27,7 +27,7 @@ from tilemma.runtime import (
     PreparedLaunch,
     assembly_arch,
     bind,
-    bring_back,
+    copy_back,
     cuda_device,
     driver,
     stream_handle,
@@ -273,7 +273,7 @@ def test_numpy_arrays_go_to_the_device_and_back_with_their_layout(fake: FakeDriv
         assert ref.shape == array.shape and tuple(s * 4 for s in ref.strides) == array.strides
         assert ref.pointer % 16 == array.ctypes.data % 16 or not array.size
         assert np.array_equal(staged[0].to_host(), array)
-        bring_back(values, staged, [True, False])
+        copy_back(values, staged, [True, False])
         assert np.array_equal(whole, before)
     assert len(fake.memory) == 1
     del staged, ref
@@ -307,7 +307,7 @@ def test_cpu_arrays_of_any_library_are_brought(fake: FakeDriver) -> None:
     room, view = staged[0]._host_span()
     view[...] = 4
     fake.copy_to_device(staged[0]._low, room.ctypes.data, staged[0].size)
-    bring_back(values, staged, [True, False, False])
+    copy_back(values, staged, [True, False, False])
     assert (values[0].x == 4).all()
 
 
@@ -319,7 +319,7 @@ def test_written_elements_come_back_and_gaps_stay(fake: FakeDriver) -> None:
     room[...] = 0xFF
     view[...] = 7.0
     fake.copy_to_device(staged._low, room.ctypes.data, staged.size)
-    bring_back([part], [staged], [True])
+    copy_back([part], [staged], [True])
     assert (whole[:, 2:5] == 7).all() and whole.sum() == 7 * 12
 
 

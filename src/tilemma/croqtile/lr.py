@@ -71,10 +71,10 @@ def recognise(tables: Tables, terminals: Sequence[str]) -> list[int]:
 
 def _accepted(tables: Tables, stack: Sequence[int]) -> set[str]:
     """The terminals that may come next."""
-    return {t for t in tables.states[stack[-1]] if t.isupper() and _goes_on(tables, list(stack), t)}
+    return {t for t in tables.states[stack[-1]] if t.isupper() and _continues(tables, list(stack), t)}
 
 
-def _goes_on(tables: Tables, stack: list[int], terminal: str) -> bool:
+def _continues(tables: Tables, stack: list[int], terminal: str) -> bool:
     """Whether ``terminal`` is shifted, or ends the text, after the reductions it causes."""
     while True:
         action = tables.states[stack[-1]].get(terminal)

@@ -239,12 +239,12 @@ def _meant(fused: Sequence[tuple[str, Token]], at: int) -> tuple[Token, str] | N
         if not 0 <= i < len(fused) or fused[i][0] != "NAME" or len(fused[i][1].text) < 3:
             continue
         for word in difflib.get_close_matches(fused[i][1].text, list(WORDS), 3):
-            if _goes_on(fused[: at + 2], i, WORDS[word]):
+            if _continues(fused[: at + 2], i, WORDS[word]):
                 return fused[i][1], word
     return None
 
 
-def _goes_on(fused: Sequence[tuple[str, Token]], i: int, terminal: str) -> bool:
+def _continues(fused: Sequence[tuple[str, Token]], i: int, terminal: str) -> bool:
     """Whether ``fused`` can be read to its end with ``terminal`` as its token number ``i``."""
     terminals = [terminal if k == i else known for k, (known, _) in enumerate(fused)]
     try:

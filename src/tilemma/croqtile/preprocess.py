@@ -227,7 +227,7 @@ class Preprocessor:
         elif name == "undef":
             if len(rest) != 1 or rest[0].kind != "name":
                 raise BadDirective(row[1].span, name=name, problem="needs one name", form="`#undef NAME`")
-            if not self._stands(rest[0]):
+            if not self._overridden(rest[0]):
                 self.macros.pop(rest[0].text, None)
         elif name == "error":
             text = " ".join(t.text for t in rest) or "`#error`"
@@ -255,10 +255,10 @@ class Preprocessor:
                 raise BadDirective(body[0].span, name="define", problem="has malformed parameters", form=form)
             params = tuple(t.text for t in names)
             body = body[close + 1 :]
-        if not self._stands(head):
+        if not self._overridden(head):
             self.macros[head.text] = Macro(head.text, params, tuple(body), head.span)
 
-    def _stands(self, name: Token) -> bool:
+    def _overridden(self, name: Token) -> bool:
         """Whether a definition of the caller overrides that of the file for ``name``."""
         m = self.macros.get(name.text)
         if m is None or not m.fixed:

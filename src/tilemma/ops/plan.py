@@ -247,16 +247,16 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 if how == "direct" and split == 1 and not p.epilogue.plain and tile in SPILLING:
                     continue
                 plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap, pack)
-                plan = replace(plan, back=split == 1 and _returns(p))
+                plan = replace(plan, back=split == 1 and _alternates(p))
                 for cluster, share in CLUSTERS:
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
-                    if grid and _sensible(p, tile, cluster, share):
+                    if grid and _fits_cluster(p, tile, cluster, share):
                         ring = min(stages, SHARED_RING) if share and cluster != (1, 1) else stages
                         rows = RASTER // cluster[0] if plan.back else RASTER
                         yield replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
 
 
-def _returns(p: Problem) -> bool:
+def _alternates(p: Problem) -> bool:
     """Whether power is the limit, because reads of L2 and memory take it from the tensor cores: both operands much
     larger than the cache, with rows that start on cache lines.
 
@@ -271,7 +271,7 @@ def _returns(p: Problem) -> bool:
     return min(left, right) > 2 * CACHE and left + right > LARGE
 
 
-def _sensible(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], share: bool) -> bool:
+def _fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], share: bool) -> bool:
     """Whether every block of ``cluster`` has a tile, and the blocks have data to share or to read from L2
     together.
 
@@ -364,7 +364,7 @@ def ranked(problem: Problem, on: Hardware) -> list[Estimate]:
     return sorted((estimate(problem, p, on) for p in candidates(problem, on)), key=lambda e: e.seconds)
 
 
-def _reach(extent: int, largest: int) -> int:
+def _padded(extent: int, largest: int) -> int:
     """The smallest multiple of 64 that holds ``extent``, up to ``largest``."""
     return min(cdiv(max(extent, 1), 64) * 64, largest)
 
@@ -375,5 +375,5 @@ def choose(problem: Problem) -> Plan:
     device = problem.out.device
     if device[0] == "cpu":
         # The reference works tile by tile: few large ones are fastest.
-        return Plan("tiles", (_reach(m, 512), _reach(n, 512), _reach(k, 512)), 1)
+        return Plan("tiles", (_padded(m, 512), _padded(n, 512), _padded(k, 512)), 1)
     return ranked(problem, hardware(device))[0].plan

@@ -19,7 +19,7 @@ from .cudadriver import DriverError, NoCudaPackage, NoGPU, driver, gpu_unavailab
 from .device import Device, assembly_arch, cuda_device, runs_on
 from .dispatch import CallCache, call_key
 from .loading import LoadedKernel, PreparedLaunch
-from .staging import DeviceArray, bring_back, to_device
+from .staging import DeviceArray, copy_back, to_device
 from .streams import stream_handle
 
 __all__ = [
@@ -36,8 +36,8 @@ __all__ = [
     "PreparedLaunch",
     "assembly_arch",
     "bind",
-    "bring_back",
     "call_key",
+    "copy_back",
     "cuda_device",
     "describe",
     "driver",

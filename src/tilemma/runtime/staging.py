@@ -112,7 +112,7 @@ def _is_host_array(value: Any) -> bool:
     return is_array(value) and describe(value).device == CPU
 
 
-def bring_back(originals: Sequence[Any], staged: Sequence[Any], written: Sequence[bool]) -> None:
+def copy_back(originals: Sequence[Any], staged: Sequence[Any], written: Sequence[bool]) -> None:
     """Copy the elements of written arrays back to where `to_device` took them; gaps between rows stay."""
     for original, copy, changed in zip(originals, staged, written, strict=True):
         if changed and isinstance(copy, DeviceArray) and original is not copy:

@@ -38,5 +38,5 @@ def _run(device: runtime.Device, runner: Runner, problem: Problem, constants: di
     seconds = (time.perf_counter() - start) / REPEATS
     writes = written(problem.kernel)
     names = [getattr(p, "buffer", None) or getattr(p, "scalar", None) for p in problem.kernel.params]
-    runtime.bring_back(host, staged, [n is not None and n.name in writes for n in names])
+    runtime.copy_back(host, staged, [n is not None and n.name in writes for n in names])
     return seconds

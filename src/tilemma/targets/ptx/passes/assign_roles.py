@@ -60,7 +60,7 @@ class AssignRoles:
         tree = Tree(block, dependence)
         roles = [n for n in tree.walk() if isinstance(n.op, InThreads) and _outermost(n)]
         for node in tree.walk():
-            if _whole_groups_play(node) and _one_thread_does(node, tree):
+            if _executed_by_whole_groups(node) and _one_thread_does(node, tree):
                 assert isinstance(node.op, InThreads)
                 node.op = replace(node.op, solo=True)
                 log.append(Decision("roles", _where(node), "one elected thread", span=node.op.span))
@@ -97,7 +97,7 @@ def _outermost(node: Node) -> bool:
     return not any(isinstance(a.op, (InThreads, For, While, If)) for a in list(node.ancestors())[1:])
 
 
-def _whole_groups_play(node: Node) -> bool:
+def _executed_by_whole_groups(node: Node) -> bool:
     """Whether ``node`` is an asynchronous role, in no other, that whole groups get to together."""
     op, body = node.op, node.parent
     if not isinstance(op, InThreads) or not op.asynchronous or body.role is not None:

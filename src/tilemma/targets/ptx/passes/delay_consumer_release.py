@@ -225,7 +225,7 @@ def advances(ref: EventRef, loop: Loop) -> bool:
     if isinstance(slot, Binary) and slot.op in ("mod", "floormod") and value_of(slot.b) == slots:
         d = _step(slot.a, loop)
         return d is not None and d % slots != 0
-    return isinstance(slot, Var) and _goes_round(slot, slots, loop)
+    return isinstance(slot, Var) and _is_cyclic(slot, slots, loop)
 
 
 def _assignments(var: Var, loop: Loop) -> list[tuple[Op | None, Assign]]:
@@ -269,7 +269,7 @@ def _step(e: Expr, loop: Loop) -> int | None:
     return None
 
 
-def _goes_round(slot: Var, slots: int, loop: Loop) -> bool:
+def _is_cyclic(slot: Var, slots: int, loop: Loop) -> bool:
     """``slot = (slot + c) % S``, ``select(slot == S - 1, 0, slot + 1)``, or a step and a reset at ``S``."""
     found = _assignments(slot, loop)
     if len(found) == 1 and found[0][0] is None:
