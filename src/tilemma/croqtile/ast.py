@@ -446,7 +446,7 @@ class Reduce(Statement):
 
 
 class SetRegisters(Statement):
-    """``setreg 40``, ``setreg.inc 240``, and the text of another language that says the same."""
+    """``setreg 40``, ``setreg.inc 240``, and the equivalent text of another language."""
 
     count: Expr
     suffixes: tuple[Suffix, ...] = ()

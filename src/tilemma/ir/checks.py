@@ -105,7 +105,7 @@ def checked_index(e: Expr, what: str, span: Span | None) -> Expr:
 
 
 def checked_subscript(e: Expr, count: Expr | int, name: str, span: Span | None) -> Expr:
-    """The index of one of ``count`` things of ``name``; OutOfRange for a constant that lies outside."""
+    """The index of one of ``count`` things of ``name``; OutOfRange for a constant outside the range."""
     known, extent = value_of(e), value_of(count)
     if known is None or (known >= 0 and (extent is None or known < extent)):
         return e
@@ -178,7 +178,7 @@ def checked_metadata(
     have: tuple[int, ...],
     span: Span | None,
 ) -> None:
-    """SparseMetadata unless each row of A [M, K] of ``t``, ``whole``, has the ``words`` that its type asks for;
+    """SparseMetadata unless each row of A [M, K] of ``t``, ``whole``, has the ``words`` that its type requires;
     ``have`` is the shape of the metadata."""
     rows, k = whole
     pattern = sparsity.pattern(t)

@@ -16,7 +16,7 @@ from tilemma.records import record
 
 @record
 class TriggerSite:
-    """A trigger: its role, told by the threads that the role admits (None: outside every role), the slots that
+    """A trigger: its role, given by the threads that the role admits (None: outside every role), the slots that
     it may trigger, and how many arrive."""
 
     role: frozenset[int] | None

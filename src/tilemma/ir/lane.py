@@ -1,8 +1,8 @@
 """The lane IR: one thread's program.
 
 Typed virtual registers (mutable, as PTX's are), predicates, structured control, source positions.  An
-instruction is a mnemonic with operands; a register that holds the same value in every lane of a warp says
-so (``uniform``).  PTX is its printing: `tilemma.targets.ptx`.
+instruction is a mnemonic with operands; a register that holds the same value in every lane of a warp is marked
+``uniform``.  PTX is its printing: `tilemma.targets.ptx`.
 """
 
 from __future__ import annotations

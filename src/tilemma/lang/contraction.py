@@ -124,7 +124,7 @@ class MmaNamespace:
         """``mma.fill(0.0, "f32")``: an accumulator with every element 0; its type is inferred from the operands
         without one.  ``copies=(2, 3)`` gives an array of them, ``mc[i][j]``.
 
-        ``mma.fill(mc, 0.0)`` fills one anew.
+        ``mma.fill(mc, 0.0)`` fills an existing one again.
         """
         b = builder("mma.fill")
         if (

@@ -21,7 +21,7 @@ class Event:
 
 @record(frozen=False, eq=False)
 class Evaluation:
-    """``events`` of a function; ``ranges`` says for each compound statement which of them its body has.
+    """``events`` of a function; ``ranges`` gives for each compound statement the events of its body.
 
     ``in_place``: names whose ``+=`` changes the object in place.
     """

@@ -41,7 +41,7 @@ from tilemma.lang.tracing import bounded_size, builder, same, trace
 class Value(Operators):
     """A run-time scalar.  Arithmetic and comparison build expressions.
 
-    It keeps the value that it had where Python evaluated it, whatever is written afterwards.
+    It keeps the value that it had when Python evaluated it, even if the variable or element is written later.
     """
 
     __slots__ = ("_bounded", "_expr", "_moment")

@@ -109,7 +109,7 @@ def element_division(kernel: Kernel, fragments: Fragments, names: tuple[str, ...
 
 
 def combined(body: Body) -> list[tuple[tuple[str, ...], Op]]:
-    """Groups of fragments whose elements meet, in order of appearance, with the operation where they first do."""
+    """Groups of fragments used in one element operation, in order of appearance, with the first such operation."""
     groups: list[tuple[list[str], Op]] = []
     for op in walk(body):
         if not isinstance(op, Apply):

@@ -103,7 +103,7 @@ def _check_ways(body: Body) -> None:
 
 
 def _surely_awaited(body: Body) -> set[str]:
-    """The futures that are waited for whatever the conditions in ``body`` are."""
+    """The futures that are waited for under all conditions in ``body``."""
     found: set[str] = set()
     for op in body:
         found |= set(_awaited(op))

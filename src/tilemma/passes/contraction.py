@@ -44,7 +44,7 @@ def extents(contract: Contract, a: tuple[int, int], b: tuple[int, int]) -> tuple
 
 @record
 class Stored:
-    """An operand as it lies in memory: ``rows`` is its M or N axis, ``major`` the axis contiguous in memory.
+    """An operand in memory: ``rows`` is its M or N axis, ``major`` the axis contiguous in memory.
 
     ``major`` None: neither axis follows the last dimension in steps of 1.
     """
@@ -139,7 +139,7 @@ def _named(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
 
 
 def divisor(e: Expr) -> int:
-    """A number that divides ``e`` whatever its indices are; 0 for the constant 0."""
+    """A number that divides ``e`` for all values of its indices; 0 for the constant 0."""
     from math import gcd
 
     match e:

@@ -189,7 +189,7 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
                 rule="the same K on both sides",
             )
         if spread is not None and not np.isfinite(y).all():
-            # An element of B that no stored element meets takes no part.
+            # An element of B whose column has no stored element is not used.
             p = np.einsum("mj,mjn->mn", half, y[columns])
         else:
             p = product(x, y, t)

@@ -318,7 +318,7 @@ def if_(c: Compiler, op: If, scope: Scope) -> Step:
 
 
 def in_threads(c: Compiler, op: InThreads, scope: Scope) -> Step:
-    """A role; siblings meet after it unless it is asynchronous."""
+    """A role; siblings synchronise after it unless it is asynchronous."""
     cond = c.value(op.cond)
     role = id(op) if op.asynchronous else -id(op)
     inner = body(c, op.body, replace(scope, roles=(*scope.roles, role)))
@@ -328,7 +328,7 @@ def in_threads(c: Compiler, op: InThreads, scope: Scope) -> Step:
     if not inner.blocking and not meets:
         return Step(lambda f: inner.run(f) if cond(f) else None)
     if scope.lanes and not inner.blocking:
-        # Some lanes of each instance; the instances meet whichever took part.
+        # Some lanes of each instance; all instances synchronise afterwards.
         some = lanes.if_(op, cond, inner, Step(lambda f: None))
 
         def then_meet(f: Frame) -> Coroutine:

@@ -108,7 +108,7 @@ def target(op: Copy | Store | SetElement) -> View:
 
 
 def meeting_levels(op: Copy | Store | SetElement, scope: Scope) -> tuple[Parallel, ...]:
-    """The levels, outermost first, whose siblings meet around a collective write to shared memory.
+    """The levels, outermost first, whose siblings synchronise around a collective write to shared memory.
 
     The data of a synchronous copy is visible to all threads after the statement, which can be observed where
     another statement of the same siblings touches the buffer.  Siblings that write to the same place meet

@@ -85,7 +85,7 @@ class Storage:
         self.complete = True
 
     def in_flight(self, region: Region) -> None:
-        """A copy into ``region`` is under way: until it lands, its elements count as unwritten."""
+        """A copy into ``region`` is in flight: until it completes, its elements count as unwritten."""
         if self.tracked:
             if self.under_way is None:
                 self.under_way = np.zeros(self.data.shape, bool)
@@ -106,7 +106,7 @@ class Storage:
             self.mark(region)
 
     def left_alone(self, array: Array, region: Region) -> None:
-        """No copy under way will overwrite ``array[region]``."""
+        """Raise if a copy in flight will overwrite ``array[region]``."""
         if self.flying and self.under_way is not None:
             hit = np.asarray(self.under_way.reshape(array.shape)[region])
             if np.any(hit):

@@ -329,7 +329,8 @@ def sync(c: Compiler, op: Sync, scope: Scope) -> Step:
 
 
 def barrier(c: Compiler, op: Barrier, scope: Scope) -> Step:
-    """A decided barrier of more threads than one instance has: the siblings meet that have as many."""
+    """A decided barrier of more threads than one instance has: siblings with that many threads in sum
+    synchronise."""
     if scope.siblings is None:
         return Step(lambda f: None)
 

@@ -224,7 +224,7 @@ class Transfer:
 
 
 class Block:
-    """One CTA: its shared memory, the copies under way, and the coroutines that execute it."""
+    """One CTA: its shared memory, the copies in flight, and the coroutines that execute it."""
 
     def __init__(self, pool: dict[str, Storage], seed: int) -> None:
         self.pool = pool
@@ -239,8 +239,8 @@ class Block:
         self.random = random.Random(seed)
         self.tasks: list[Task] = []
         self.threads = 32
-        # For each instance how long a chain of triggers and waits led to where it is: who is stuck after the
-        # shortest one is not stuck because of another.
+        # For each instance the length of the chain of triggers and waits that led to its position: in a deadlock,
+        # the instance with the shortest chain is not blocked by another one.
         self.clocks: dict[Threads, int] = {}
 
     def triggers(self, threads: Threads, ring: Ring, slot: int) -> None:
@@ -301,7 +301,7 @@ class Block:
             self.stores.remove(transfer)
 
     def complete_one(self) -> bool:
-        """One of the copies under way lands; False when there is none."""
+        """Complete one of the copies in flight; False when there is none."""
         waiting = [x for x in self.transfers if not x.completed]
         if not waiting:
             return False
@@ -395,7 +395,7 @@ class Task:
 
 
 def schedule(block: Block, root: Task) -> None:
-    """Run ``root`` and whatever it starts (`Block.tasks`) to the end."""
+    """Run ``root`` and the coroutines that it starts (`Block.tasks`) to the end."""
     block.tasks.append(root)
     while not root.done:
         progress = False
@@ -409,7 +409,7 @@ def schedule(block: Block, root: Task) -> None:
 
 
 def _release(block: Block) -> bool:
-    """Let the siblings go on that have all reached a rendezvous; False when there are none.
+    """Resume the siblings that have all reached a rendezvous; False when there are none.
 
     Those in front of a meeting wait for the others that are still in the part before it (`_still_to_come`).
     """
@@ -441,7 +441,8 @@ def _reach(task: Task) -> Siblings | None:
 
 
 def _still_to_come(waiting: tuple[int, tuple[int, ...]], other: tuple[int, tuple[int, ...]]) -> bool:
-    """Whether ``other`` is inside an `inthreads` (a negative number) after which all of ``waiting`` meet."""
+    """Whether ``other`` is inside an `inthreads` (a negative number) after which all of ``waiting``
+    synchronise."""
     role, inside = waiting[1], other[1]
     deeper = waiting[0] == other[0] and len(inside) > len(role) and inside[: len(role)] == role
     return deeper and inside[len(role)] < 0

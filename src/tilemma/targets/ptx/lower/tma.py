@@ -27,7 +27,7 @@ from tilemma.targets.ptx.lower.params import size
 from tilemma.targets.ptx.passes.plan_events import copy_bytes
 from tilemma.targets.ptx.tensor_copies import dimension_order, is_load, sides
 
-# CUtensorMapL2promotion, by the bytes asked for; 128-byte lines unless the program says otherwise.
+# CUtensorMapL2promotion, by the requested bytes; 128-byte lines unless the program specifies otherwise.
 _PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 _PROMOTION = 128
 

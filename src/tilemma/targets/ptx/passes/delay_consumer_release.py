@@ -192,7 +192,8 @@ def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], num
     after: list[Op] = [MmaWait(0, span=span)]
     delayed: list[Op] = [MmaWait(1, span=span)]
     if any(t.cluster for t in triggers):
-        # One thread arrives on the other blocks' events for all warps of the group, so that these have to meet
+        # One thread arrives on the other blocks' events for all warps of the group, which therefore have to
+        # synchronise
         # first.
         meet = Sync("barrier", GROUP, span=span)
         delayed.append(meet)

@@ -54,7 +54,7 @@ class ExpandScales:
 
 
 class _Scaled:
-    """The accumulators that take scaled products, and the declarations of those beside them.
+    """The accumulators that take scaled products, and the declarations of additional ones.
 
     ``sums`` are products that wait for a later `mma.scale`, ``products`` those of one scaled multiply.
     """

@@ -54,7 +54,7 @@ from tilemma.targets.ptx.passes.threads import Block, Bools, Node, Tree
 
 @record(slots=False)
 class Hazard:
-    """``later`` may meet ``pending`` too early.
+    """``later`` may conflict with ``pending``.
 
     ``pairs``: the instances (of the earlier, of the later access) that need a barrier between them; ``wait``:
     the earlier access may still be running; ``fence``: its data has not been passed to the async proxy.
@@ -221,7 +221,7 @@ class Walk:
         return behind
 
     def _joined(self, states: Sequence[State | None]) -> State | None:
-        """The join of ``states`` where their paths meet."""
+        """The join of ``states`` of several paths."""
         reached = [s for s in states if s is not None]
         return self._states.join(reached) if reached else None
 

@@ -104,7 +104,7 @@ class EventAccesses(Accesses):
                 sites = [n for n, event in signals if n.role is wait.role and name in leads[event]]
                 direct = [n for n, event in signals if event == name]
                 if all(n.role is wait.role for n in direct):
-                    # Whatever leads to the event ends in an arrival of the role's own.
+                    # Every chain to the event ends in an arrival of the role's own.
                     sites = direct
                 if sites:
                     self._wait(wait, name, sites)

@@ -1,6 +1,6 @@
 """Barrier insertion: placement of the waits, fences and barriers that order one hazard.
 
-Placing settles, whatever the control: loops, branches, `break` and `continue` at any level. The walk over a
+Placement terminates for any control flow: loops, branches, `break` and `continue` at any level. The walk over a
 block (`hazards.Walk`) is monotone: an operation in between only ever makes an access safer, since `Pending`
 gains waits, fences and barriers and never loses one. Inserting therefore adds no hazard, and the needs of each
 pair of accesses (a wait, a fence, the pairs of instances that no barrier keeps apart) can only shrink. For each
@@ -178,7 +178,8 @@ def _place(hazard: Hazard, place: _Place, last: bool) -> list[Node]:
 
 
 def _depth(hazard: Hazard, body: Block) -> int | None:
-    """The depth of the smallest instances within which all pairs meet; None where no barrier is possible."""
+    """The depth of the smallest instances within which all pairs can synchronise; None where no barrier is
+    possible."""
     for depth in range(len(body.chain), -1, -1):
         part = body.partition(depth)
         met = joined(part, hazard.pending.access, hazard.later)
