@@ -193,8 +193,7 @@ def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], num
     delayed: list[Op] = [MmaWait(1, span=span)]
     if any(t.cluster for t in triggers):
         # One thread arrives on the other blocks' events for all warps of the group, which therefore have to
-        # synchronise
-        # first.
+        # synchronise first.
         meet = Sync("barrier", GROUP, span=span)
         delayed.append(meet)
         after.append(meet)
