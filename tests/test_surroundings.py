@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -65,6 +66,74 @@ def test_scalars_are_all_given_and_known(command: str, args: list[str], kernel: 
     options = [option for a in args for option in ("--arg", a)]
     result = call(command, kernel, "--shape", "M=2,N=32", *options)
     assert result.exit_code == 2 and "error[bad-argument]" in result.output
+
+
+PTX = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry f(.param .u64 out, .param .u32 n) { ret; }
+"""
+
+
+@pytest.fixture
+def ptx(tmp_path: Path) -> list[str]:
+    path = tmp_path / "f.ptx"
+    path.write_text(PTX)
+    return [str(path), "--grid", "1", "--block", "32", "--schedules", "1", "--arg", "u32[8]=out"]
+
+
+# Digits that `str.isdigit` takes and `int` does not, that only `int` takes, and more than `int` takes.
+@pytest.mark.parametrize("number", ["²", "٣", "１", "9" * 5000, "-1", "1_0", "nan", "\0", ""])
+def test_numbers_are_ascii_digits(number: str, ptx: list[str]) -> None:
+    texts = [f"u32[{number or 'x'}]=out", f"tma(a0, box={number})", f"tma(a0, box=8, swizzle={number})"]
+    lines = [["check", *ptx, "--arg", text] for text in texts]
+    lines += [["check", *ptx, "--arg", "u32=1", option, number] for option in ("--cluster", "--lane", "--writer")]
+    lines += [["check", *ptx, "--arg", "u32=1", "--writer", w] for w in (f"a0[{number or 'x'}]", f"%r1@{number}")]
+    lines += [["show", "SM80_16x8x16_F32F16F16F32_TN", o, number] for o in ("--element", "--lane")]
+    for line in lines:
+        result = call(*line)
+        assert result.exit_code == 2 and "error[" in result.output, line
+
+
+@pytest.mark.parametrize(
+    "value", ["u8=256", "u8=-1", "u32=-1", "s32=2**31", "u64=2**64", "s32=7.5", "s32=np.nan", "s64=1e30",
+              "u32=1e400", "s32[2]=[1, 2.5]", "u8[2]=[1, 300]", "s8[2]=np.full(2, np.inf)", "u32[8]=10**30"]
+)  # fmt: skip
+def test_an_integer_argument_holds_its_value(value: str, ptx: list[str]) -> None:
+    result = call("check", *ptx, "--arg", value)
+    assert result.exit_code == 2 and "error[bad-argument]" in result.output and "exactly" in result.output
+
+
+def test_values_that_fit_are_taken(ptx: list[str]) -> None:
+    for value in (
+        "u32=4294967295",
+        "s32=-2**31",
+        "u32=3.0",
+        "f32=0.1",
+        "f16=1e9",
+        "f32[2]=[0.1, np.nan]",
+        "u32=True",
+    ):
+        assert "error[bad-argument]" not in call("check", *ptx, "--arg", value).output, value
+    assert call("check", *ptx[:-1], "u32[]=out", "--arg", "u32=1").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "inside", ["box=8, box=8", "box=8, fill=x", "box=8, fill", "box=8, swizzle", "box=8, size=2"]
+)
+def test_options_of_a_tensor_map_are_known_and_given_once(inside: str, ptx: list[str]) -> None:
+    result = call("check", *ptx, "--arg", f"tma(a0, {inside})")
+    assert result.exit_code == 2 and "error[bad-argument]" in result.output
+
+
+def test_a_name_has_one_value(kernel: str) -> None:
+    for options in (
+        ["--arg", "n=1,x=1", "--shape", "M=2,M=3"],
+        ["--arg", "n=1", "--arg", "n=2"],
+        ["--define", "A=1,A=2"],
+    ):
+        result = call("run", kernel, *options)
+        assert result.exit_code == 2 and "has a value already" in result.output
 
 
 def test_a_problem_beyond_the_memory_is_refused_by_its_size() -> None:
@@ -156,6 +225,35 @@ def test_a_file_is_replaced_as_a_whole(kernel: str, tmp_path: Path, monkeypatch:
     assert compiled(kernel, out).exit_code == 0 and out.stat().st_mode & 0o777 == 0o640
 
 
+def test_a_foreign_file_of_another_size_is_not_read(kernel: str, tmp_path: Path) -> None:
+    out = tmp_path / ("漢" * 80)  # 240 bytes: no room for a longer temporary name
+    assert compiled(kernel, out).exit_code == compiled(kernel, out).exit_code == 0
+    with open(out, "r+b") as file:
+        file.truncate(1 << 40)
+    result = compiled(kernel, out)
+    assert result.exit_code == 2 and "--force" in result.output and out.stat().st_size == 1 << 40
+    assert compiled(kernel, out, "--force").exit_code == 0 and os.listdir(tmp_path).count(out.name) == 1
+
+
+def test_a_timeline_is_an_output_too(ptx: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out.svg"
+    out.write_text("precious")
+    check = ["check", *ptx, "--arg", "u32=1", "--timeline"]
+    result = call(*check, str(out))
+    assert result.exit_code == 2 and "--force" in result.output and out.read_text() == "precious"
+    assert call(*check, str(out), "--force").exit_code == 0 and "<svg" in out.read_text()
+    for place in (ptx[0], "", str(tmp_path)):
+        assert call(*check, place, "--force").exit_code == 2
+    assert Path(ptx[0]).read_text() == PTX
+
+
+def test_a_pipe_under_another_name(kernel: str) -> None:
+    run = tilemma(
+        "compile", kernel, "--arch", "sm_80", "--emit", "ir", "-o", "/dev/stdout", stdout=subprocess.PIPE
+    )
+    assert run.returncode == 0 and b"kernel twice" in run.stdout
+
+
 def test_a_link_stays_a_link(kernel: str, tmp_path: Path) -> None:
     (tmp_path / "link.ptx").symlink_to(tmp_path / "real.ptx")
     assert compiled(kernel, tmp_path / "link.ptx").exit_code == 0
@@ -177,7 +275,14 @@ def test_a_dash_is_standard_output_and_devices_are_written(kernel: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["--version"], ["atoms"], ["explain", EXAMPLE], ["show", "SM80_16x8x16_F32F16F16F32_TN"]]
+    "command",
+    [
+        ["--version"],
+        ["check", "--help"],
+        ["atoms"],
+        ["explain", EXAMPLE],
+        ["show", "SM80_16x8x16_F32F16F16F32_TN"],
+    ],
 )
 def test_a_closed_pipe_ends_quietly_with_the_usual_status(command: list[str]) -> None:
     reading, writing = os.pipe()
@@ -187,16 +292,34 @@ def test_a_closed_pipe_ends_quietly_with_the_usual_status(command: list[str]) ->
     assert (run.returncode, run.stderr) == (0, b"")
 
 
-def test_no_standard_output_at_all() -> None:
-    again = "os.execv(sys.executable, [sys.executable, '-m', 'tilemma.cli', 'atoms'])"
-    run = subprocess.run([sys.executable, "-c", f"import os, sys; os.close(1); os.close(2); {again}"], timeout=60)
-    assert run.returncode == 0
+def test_no_standard_output_at_all(kernel: str) -> None:
+    for command in (["atoms"], ["check", kernel, "--shape", "M=1,N=32", "--arg", "n=1,x=1", "--schedules", "1"]):
+        again = f"os.execv(sys.executable, [sys.executable, '-m', 'tilemma.cli', *{command!r}])"
+        script = f"import os, sys; os.close(1); os.close(2); {again}"
+        assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
 
 
-def test_a_full_standard_output_is_an_error() -> None:
+@pytest.mark.parametrize("command", [["atoms"], ["--help"], ["--version"], ["run", "nowhere.co", "--json"]])
+def test_a_full_standard_output_is_an_error(command: list[str]) -> None:
     with open("/dev/full", "wb") as full:
-        run = tilemma("atoms", stdout=full, stderr=subprocess.PIPE)
+        run = tilemma(*command, stdout=full, stderr=subprocess.PIPE)
     assert run.returncode == 2 and b"cannot-write-file" in run.stderr and b"Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    "raised, code",
+    [(KeyError("x"), "command-failure"), (MemoryError(), "too-large"), (RecursionError("r"), "too-large")],
+)
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_what_is_left_at_the_border_has_status_2(
+    raised: Exception, code: str, as_json: list[str], kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its frames are the standard library's, so that it does not count as a mistake of the user's program.
+    monkeypatch.setattr("tilemma.tools.run.make_problem", Mock(side_effect=raised))
+    result = CliRunner().invoke(main, ["run", kernel, "--arg", "n=1,x=1", *as_json], catch_exceptions=False)
+    assert result.exit_code == 2 and "Traceback" not in result.output
+    said = json.loads(result.stdout)["error"]["code"] if as_json else result.stderr
+    assert code in said
 
 
 # -- which tool
@@ -215,7 +338,7 @@ def test_the_version_says_which_tools_and_why(tmp_path: Path, monkeypatch: pytes
 # -- interrupts
 
 
-@pytest.mark.parametrize("sent, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("sent, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupt_has_its_own_status_and_leaves_no_file(
     sent: signal.Signals, status: int, kernel: str, tmp_path: Path
 ) -> None:

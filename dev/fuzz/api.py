@@ -27,7 +27,14 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 SECONDS = 20
 # Errors that report an internal failure.
-OURS = ("front-end-failure", "invalid-ir", "invalid-lane-ir", "compiler-failure", "machine-failure")
+OURS = (
+    "front-end-failure",
+    "invalid-ir",
+    "invalid-lane-ir",
+    "compiler-failure",
+    "machine-failure",
+    "command-failure",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The command line.
 
-Exit status: 0 good, 1 the kernel is wrong, 2 the program or the arguments are wrong, 130 interrupted.
+Exit status: 0 good, 1 the kernel is wrong, 2 anything else (program, arguments, tools, memory), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,17 @@ from typing import Any
 
 import click
 
-from tilemma.errors import TilemmaError, debugging, visible
+from tilemma.errors import TilemmaError, ToolError, debugging, visible
 
 F = Callable[..., Any]
 INTERRUPTED = 130
+
+
+class TooLarge(ToolError):
+    code = "too-large"
+    found = "this computer's memory, or Python's stack, is too small: {what}"
+    expected = "a problem that this computer can hold"
+    fix = "give smaller sizes, or a program with less nesting"
 
 
 class CommandFailure(TilemmaError):
@@ -32,12 +39,26 @@ class CommandFailure(TilemmaError):
     fix = "this is a mistake in tilemma: please report it with the command; `TILEMMA_DEBUG=1` shows the traceback"
 
 
+def _report(error: TilemmaError, as_json: bool = False) -> int:
+    """Print ``error``; its exit status."""
+    from tilemma.tools.output import complain, say_json
+
+    if as_json:
+        try:
+            say_json({"ok": False, "error": error.to_json()})
+            return error.exit_status
+        except ToolError as unwritten:
+            error = unwritten
+    complain(error.render())
+    return error.exit_status
+
+
 def guarded(function: F) -> F:
     """Print errors of the family (as JSON with --json) and convert them to the exit status; print warnings too."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
-        from tilemma.tools.output import complain, say_json
+        from tilemma.tools.output import complain
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -46,39 +67,54 @@ def guarded(function: F) -> F:
                 status = function(*args, **kwargs)
             except (click.ClickException, click.Abort):
                 raise
-            except (RecursionError, MemoryError) as e:
-                raise click.ClickException(f"more than this computer holds: {type(e).__name__} {e}") from None
-            except Exception as e:
+            except Exception as e:  # the border to the user: `_unexpected` reports our own mistakes as such
                 if debugging():
                     raise
                 error = e if isinstance(e, TilemmaError) else _unexpected(e)
-                status = error.exit_status
-                if kwargs.get("as_json"):
-                    say_json({"ok": False, "error": error.to_json()})
-                else:
-                    complain(error.render())
+                status = _report(error, kwargs.get("as_json", False))
         sys.exit(status or 0)
 
     return run
 
 
 def _unexpected(error: Exception) -> TilemmaError:
-    """The error for an exception of the user's program, or of this package."""
+    """The error for a limit of this computer, or an exception of the user's program or of this package."""
     from tilemma.sources import program_failed
 
-    return program_failed(error) or CommandFailure(what=f"{type(error).__name__}: {error}")
+    if (failed := program_failed(error)) is not None:
+        return failed
+    kind = TooLarge if isinstance(error, (RecursionError, MemoryError)) else CommandFailure
+    return kind(what=f"{type(error).__name__}: {error}".rstrip(": "))
 
 
-class Commands(click.Group):
+class Command(click.Command):
+    """A command whose help, too, is printed by `say`."""
+
+    def get_help_option(self, context: click.Context) -> click.Option | None:
+        option = super().get_help_option(context)
+        if option is not None:
+            option.callback = _print_help
+        return option
+
+
+# Signals that end a command: a request, and the end of the terminal.
+_ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Commands(Command, click.Group):
     """The commands; an interrupt ends them with its own status, and takes their temporary files along."""
+
+    command_class = Command
 
     def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
         run: F = super().main
         if not standalone_mode:
             return run(*args, standalone_mode=False, **kwargs)
-        before = None
+        before = {}
         with contextlib.suppress(ValueError):  # not in the main thread
-            before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+            for number in _ENDS:
+                if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+                    before[number] = signal.signal(number, lambda number, _: sys.exit(128 + number))
         try:
             sys.exit(run(*args, standalone_mode=False, **kwargs) or 0)
         except click.ClickException as error:
@@ -88,11 +124,13 @@ class Commands(click.Group):
             error.show(text)
             complain(visible(text.getvalue().rstrip("\n")))
             sys.exit(error.exit_code)
+        except TilemmaError as error:  # of --version and --help
+            sys.exit(_report(error))
         except (click.Abort, KeyboardInterrupt):
             sys.exit(INTERRUPTED)
         finally:
-            if before is not None:
-                signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _remember_kernel(context: click.Context, _: click.Parameter, name: str | None) -> None:
@@ -134,6 +172,14 @@ def problem_arguments(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def _print_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    from tilemma.tools.output import say
+
+    if wanted and not context.resilient_parsing:
+        say(context.get_help())
+        context.exit()
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -281,6 +327,7 @@ def compile_(
 @click.option(
     "--timeline", metavar="PATH", help="write warps, waits and copies over time: .svg, or text (`-`: print)"
 )
+@click.option("--force", is_flag=True, help="let --timeline replace a file that tilemma did not write")
 @problem_arguments
 @guarded
 def check(
@@ -301,6 +348,7 @@ def check(
     writers: tuple[str, ...],
     lanes: tuple[str, ...],
     timeline: str | None,
+    force: bool,
     shape: str | None,
     args: tuple[str, ...],
     seed: int,
@@ -315,9 +363,9 @@ def check(
     """
     from tilemma.tools.explain_run import Questions
 
-    progress = not as_json and sys.stderr.isatty()
+    progress = not as_json and sys.stderr is not None and sys.stderr.isatty()
     options: dict[str, Any] = {"schedules": schedules, "strict": strict, "seed": seed, "progress": progress}
-    options["questions"] = Questions(writers, lanes, timeline)
+    options["questions"] = Questions(writers, lanes, timeline, file, force)
     outcome: Any
     if Path(file).suffix == ".ptx":
         from tilemma.tools.check_ptx import PtxLaunch, check_ptx, required
@@ -420,15 +468,16 @@ def show(
 
 def _numbers(option: str, text: str, least: int, most: int) -> list[int]:
     """``text`` as comma-separated numbers; BadArgument otherwise."""
-    from tilemma.tools.problem import BadArgument
+    from tilemma.tools.problem import BadArgument, whole_number
 
-    parts = text.split(",")
-    if not least <= len(parts) <= most or not all(p.strip().isdigit() and len(p) < 19 for p in parts):
+    parts = [whole_number(p) for p in text.split(",")]
+    numbers = [p for p in parts if p is not None]
+    if not least <= len(parts) <= most or len(numbers) < len(parts):
         wanted = f"{least if least == most else f'{least} or {most}'} numbers, separated by commas"
         raise BadArgument(
             option=option, text=text, problem=f"not {wanted}", wanted=wanted, fix_text=f"write --{option} 0,1"
         )
-    return [int(p) for p in parts]
+    return numbers
 
 
 @main.command()

@@ -76,7 +76,8 @@ def program_failed(error: BaseException, file: str | None = None) -> ProgramFail
     else:
         return None
     what = f"{type(error).__name__}: {error}"
-    return ProgramFailed(file=file or own[-1].filename, what=what, trace=trace.rstrip())
+    where = file or (own[-1].filename if own else getattr(error, "filename", None) or "<text>")
+    return ProgramFailed(file=where, what=what, trace=trace.rstrip())
 
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep

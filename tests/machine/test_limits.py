@@ -259,3 +259,16 @@ def test_wrong_types_are_refused_as_python_expects(
 def test_a_check_runs_at_least_once(schedules: Any) -> None:
     with pytest.raises(ValueError, match="schedules"):
         machine.check(EMPTY, ONE, {}, schedules=schedules)
+
+
+@pytest.mark.parametrize(
+    "access", ["ld.global.u32 %r1, [%p2];", "st.u32 [%p2], %r1;", "ld.global.v4.u32 {%r1, %r2, %r3, %r1}, [%p2];"]
+)
+@pytest.mark.parametrize(
+    "first, step", [(-1, 0), (-4, 0), (-128, 4), (-(2**63), 4), (2**63 - 64, 4), (-64, 2**40)]
+)
+def test_addresses_are_unsigned_and_wrap(access: str, first: int, step: int) -> None:
+    code = f"""{{ .reg .b64 %p<3>; .reg .b32 %r<4>; ld.param.u64 %p1, [at]; mov.u32 %r1, %tid.x;
+        cvt.u64.u32 %p2, %r1; mul.lo.u64 %p2, %p2, {step}; add.u64 %p2, %p1, %p2; {access} }}"""
+    found = machine.run(body(code, ".param .u64 at"), ONE, {"at": first % 2**64}, collect=True).hazards
+    assert {h.code for h in found} <= {"out-of-bounds", "misaligned"} and found

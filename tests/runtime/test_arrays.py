@@ -37,6 +37,18 @@ def test_numpy_views_keep_their_strides() -> None:
     assert not describe(np.broadcast_to(x[0], (4, 8))).writable
 
 
+class Contrary(np.ndarray):  # type: ignore[type-arg]
+    """A subclass that computes nothing."""
+
+    __array_ufunc__ = None
+
+
+def test_the_memory_of_a_subclass_is_seen_as_a_plain_array() -> None:
+    x = np.arange(4, dtype=np.float32)
+    view = host_view(describe(x.view(Contrary)))
+    assert type(view) is np.ndarray and np.shares_memory(view, x) and (view + view).sum() == 12
+
+
 def test_what_is_no_array_or_not_plain_is_refused() -> None:
     for thing in (1.0, [1, 2], "x", None, object()):
         assert not is_array(thing)

@@ -118,6 +118,7 @@ class GlobalPatterns:
         return allocation, found.relative + at, extra
 
     def _new(self, row: Any) -> GlobalPattern:
-        relative = row.astype(np.int64) - int(row[0])
+        # Addresses have 64 bits; their differences wrap.
+        relative = (row - row[0]).view(np.int64)
         aligned = not (relative & (self.width - 1)).any()
         return GlobalPattern(relative, int(relative.min()), int(relative.max()) + self.width, aligned)

@@ -156,7 +156,7 @@ def _explained(
         tried, how = verdict.found_by[0] if verdict.found_by else (seed, schedule_of(0))
         options: dict[str, Any] = {"seed": tried, "schedule": how, "strict": strict}
         last = differing if launch is compiled.launches[-1] else {}
-        out.append(answer(questions, compiled.ptx, launch, values, source="", differing=last, **options))
+        out.append(answer(questions, compiled.ptx, launch, values, differing=last, **options))
         with contextlib.redirect_stdout(io.StringIO()):
             machine.run(compiled.ptx, launch, values, collect=True, **options)
     return out

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilemma import machine
-from tilemma.dtypes import dtype, from_numpy, names
+from tilemma.dtypes import DType, dtype, from_numpy, names
 from tilemma.errors import nearest, show_sources_below
 from tilemma.machine.run import schedule_of
 from tilemma.sources import CannotRead, read_regular, read_source
@@ -22,9 +22,9 @@ from tilemma.tools.check import progress_bar, verdict_lines
 from tilemma.tools.compare import Difference
 from tilemma.tools.explain_run import Answers, Questions, answer
 from tilemma.tools.numpy_text import NotComputed, value_of
-from tilemma.tools.problem import BadArgument, memory_limit
+from tilemma.tools.problem import BadArgument, memory_limit, whole_number
 
-_ARGUMENT = re.compile(r"(?P<type>\w+)(?:\[(?P<shape>[\d,\s]*)\])?=(?P<value>.+)", re.DOTALL)
+_ARGUMENT = re.compile(r"(?P<type>\w++)(?:\[(?P<shape>[^\]]*+)\])?+=(?P<value>.+)", re.DOTALL)
 _TENSOR_MAP = re.compile(r"tma\((?P<inside>.*)\)$", re.DOTALL)
 _WANTED = (
     "TYPE[SHAPE]=VALUE with VALUE `random`, `out`, `zeros`, an .npy file or NumPy text; TYPE=NUMBER; or "
@@ -38,8 +38,8 @@ _TOLERANCE = {"f64": 1e-12, "f32": 1e-5, "tf32": 1e-2, "f16": 1e-2, "bf16": 5e-2
 _TOLERANCE_OTHERS = 0.2
 # A check holds each array several times: as given, before the run, in the machine, and as the first result.
 _COPIES = 4
-# Dimensions of an array, and decimal digits of a size: NumPy's limit, and more than memory has bytes.
-_MAX_RANK, _MAX_DIGITS = 32, 18
+# Dimensions of an array: NumPy's limit.
+_MAX_RANK = 32
 # The header of an .npy file.
 _MAX_HEADER = 64 << 10
 
@@ -81,22 +81,21 @@ class Arguments:
             number = evaluated(text, match["value"], self.arrays)
             if not isinstance(number, (int, float, np.generic)):
                 raise bad(text, "not a number", "write 's32=7' or 'f32=0.5'")
-            return element.numpy.type(number)
+            return converted(text, np.asarray(number), element)[()]
         shape = self._shape(text, match["shape"], element.numpy.itemsize)
         return self._array(name, text, element, shape, match["value"].strip(), seed)
 
     def _shape(self, text: str, inside: str, itemsize: int) -> tuple[int, ...]:
         """The sizes in brackets; refuses an array that does not fit into memory together with those before it."""
         parts = [x.strip() for x in inside.split(",") if x.strip()]
-        if len(parts) > _MAX_RANK or any(not p.isdigit() for p in parts):
+        if len(parts) > _MAX_RANK or any(not re.fullmatch("[0-9]+", p) for p in parts):
             raise bad(text, f"`[{inside:.40}]` is no shape", f"write up to {_MAX_RANK} sizes: f32[4,8]")
         limit = array_limit()
-        if all(len(p.lstrip("0")) <= _MAX_DIGITS for p in parts):
-            shape = tuple(map(int, parts))
-            # A size of 0 does not make the others fit: NumPy computes strides from them.
-            needed = math.prod(max(n, 1) for n in shape) * itemsize
-            if needed + sum(a.nbytes for a in self.arrays.values()) <= limit:
-                return shape
+        shape = tuple(n for p in parts if (n := whole_number(p)) is not None)
+        # A size of 0 does not make the others fit: NumPy computes strides from them.
+        needed = math.prod(max(n, 1) for n in shape) * itemsize
+        if len(shape) == len(parts) and needed + sum(a.nbytes for a in self.arrays.values()) <= limit:
+            return shape
         raise bad(
             text,
             f"the arrays would take more than the limit of {limit >> 20} MiB",
@@ -107,7 +106,7 @@ class Arguments:
         if value == "out":
             self.outputs.add(name)
             array = np.empty(shape, element.numpy)
-            array.view(np.uint8)[...] = _POISON if element.is_float else _POISON_INTEGER
+            array.reshape(-1).view(np.uint8)[...] = _POISON if element.is_float else _POISON_INTEGER
             return array
         if value == "random":
             return random_array(shape, element, seed + len(self.values))
@@ -121,9 +120,10 @@ class Arguments:
             array = np.asarray(array)
             if array.dtype.kind == "V" and array.itemsize == element.bytes:
                 array = array.view(element.numpy)
-            return np.array(np.broadcast_to(array.astype(element.numpy), shape), order="C")
+            array = np.broadcast_to(array, shape)
         except (TypeError, ValueError) as e:
             raise bad(text, f"the value has shape {np.shape(array)}, not {shape}", "correct the shape") from e
+        return np.array(converted(text, array, element), order="C")
 
     def _tensor_map(self, name: str, text: str, inside: str, seed: int) -> machine.TensorMap:
         parts = _split(inside)
@@ -134,17 +134,42 @@ class Arguments:
             array = self.arrays[name] = self._value(name, source, seed)
         else:
             raise bad(text, f"`{source}` is no array before this argument", "name one: tma(a0, box=64x64)")
-        unknown = set(options) - {"box", "swizzle", "steps", "fill"}
-        if unknown or "box" not in options:
+        unknown = sorted(set(options) - {"box", "swizzle", "steps", "fill"})
+        wrong = [f"`{n}` is unknown" for n in unknown] + ["the box is missing"] * ("box" not in options)
+        wrong += ["an option is given twice"] * (len(options) < len(parts) - 1)
+        swizzle, fill = whole_number(options.get("swizzle", "0")), options.get("fill", "zero")
+        wrong += ["`swizzle` is no number"] * (swizzle is None) + [f"`fill={fill:.20}`"] * (
+            fill not in ("nan", "zero")
+        )
+        if wrong or swizzle is None:
             fix = "give box=64x64 (innermost dimension first) and, where needed, swizzle=, steps=, fill=nan"
-            raise bad(text, f"`{sorted(unknown)[0]}` is unknown" if unknown else "the box is missing", fix)
+            raise bad(text, wrong[0], fix)
         return machine.TensorMap(
             array,
             extents(text, options["box"], "arg"),
-            swizzle=int(options.get("swizzle", "0")) if options.get("swizzle", "0").isdigit() else -1,
+            swizzle=swizzle,
             element_strides=extents(text, options["steps"], "arg") if "steps" in options else (),
-            oob_nan=options.get("fill") == "nan",
+            oob_nan=fill == "nan",
         )
+
+
+def converted(text: str, array: Any, element: DType) -> Any:
+    """``array`` as elements of a type; an integer type takes only the values that it holds exactly."""
+    if array.dtype.kind not in "biufO" and from_numpy(array.dtype) is None:
+        raise bad(text, f"the values are of NumPy's type {array.dtype}", "give numbers")
+    low, high = {"int": (-1 << element.bits - 1, (1 << element.bits - 1) - 1), "bool": (0, 1)}.get(
+        element.kind, (0, (1 << element.bits) - 1)
+    )
+    with np.errstate(all="ignore"):
+        if not element.is_float:
+            values = array.astype(np.float64) if array.dtype.kind == "V" else array
+            whole = values.dtype.kind != "f" or bool(
+                np.all(values == np.trunc(values)) and np.isfinite(values).all()
+            )
+            if not whole or (values.size and not low <= int(values.min()) <= int(values.max()) <= high):
+                fix = f"give whole numbers from {low} to {high}"
+                raise bad(text, f"`{element}` does not hold these values exactly", fix)
+        return array.astype(element.numpy)
 
 
 def array_limit() -> int:
@@ -189,12 +214,13 @@ def _split(text: str) -> list[str]:
 
 def extents(text: str, value: str, option: str) -> tuple[int, ...]:
     """``4x2`` or ``4,2`` as integers."""
-    parts = re.split(r"[x,]", value.strip())
-    if not 1 <= len(parts) <= 5 or not all(p.strip().isdigit() and len(p) <= _MAX_DIGITS for p in parts):
+    parts = [whole_number(p) for p in re.split(r"[x,]", value.strip())]
+    sizes = tuple(p for p in parts if p is not None)
+    if not 1 <= len(parts) <= 5 or len(sizes) < len(parts):
         raise bad(
             text, f"`{value:.40}` is no list of sizes", f"write --{option} 4 or 4x2", option=option, wanted="4x2"
         )
-    return tuple(int(p) for p in parts)
+    return sizes
 
 
 def evaluated(text: str, value: str, names: dict[str, Any], option: str = "arg") -> Any:
@@ -353,7 +379,7 @@ def check_ptx(
         tried, how = verdict.found_by[0] if verdict.found_by else (seed, schedule_of(0))
         bounds = {d.array: d.bound for d in outcome.differences}
         outcome.explained = answer(
-            questions or Questions(), *job, source=file, seed=tried, schedule=how, strict=strict, arch=arch,
+            questions or Questions(), *job, seed=tried, schedule=how, strict=strict, arch=arch,
             differing={name: (values, bounds[name]) for name, values in wanted if name in bounds},
         )  # fmt: skip
     return outcome

@@ -11,11 +11,11 @@ from typing import Any
 from tilemma import machine
 from tilemma.machine.recording import Executed, Lane, Recording
 from tilemma.tools.output import write_file
-from tilemma.tools.problem import BadArgument
+from tilemma.tools.problem import BadArgument, whole_number
 
-_ELEMENT = re.compile(r"(\w+)\[([\d\s,]*)\]")
-_REGISTER = re.compile(r"(%?[\w$%]+)@(\d+)(?:#(\d+))?")
-_LANE = re.compile(r"(?:(\d+),(\d+),(\d+):)?(\d+),(\d+)")
+_ELEMENT = re.compile(r"(\w+)\[([^\]]*)\]")
+_REGISTER = re.compile(r"(%?[\w$%]+)@([0-9]{1,9})(?:#([0-9]{1,9}))?")
+_LANE = re.compile(r"(?:([0-9]{1,9}),([0-9]{1,9}),([0-9]{1,9}):)?([0-9]{1,9}),([0-9]{1,9})")
 
 
 def _bad(option: str, text: str, wanted: str) -> BadArgument:
@@ -24,14 +24,16 @@ def _bad(option: str, text: str, wanted: str) -> BadArgument:
 
 @dataclass(frozen=True)
 class Questions:
-    """The options ``--writer``, ``--lane`` and ``--timeline`` of `tilemma check`."""
+    """What `tilemma check` of ``file`` asks: ``--writer``, ``--lane``, and ``--timeline`` with ``--force``."""
 
     writers: Sequence[str] = ()
     lanes: Sequence[str] = ()
     timeline: str | None = None
+    file: str = ""
+    force: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.writers or self.lanes or self.timeline)
+        return bool(self.writers or self.lanes or self.timeline is not None)
 
     def parsed_lanes(self) -> list[Lane]:
         """The lanes to follow: by default lane 0 of warp 0 of CTA (0, 0, 0) if a register is requested."""
@@ -61,7 +63,6 @@ def answer(
     launch: Any,
     args: Mapping[str, Any],
     *,
-    source: str,
     seed: int,
     schedule: str,
     strict: bool = False,
@@ -101,7 +102,7 @@ def answer(
         if questions.timeline == "-":
             out.lines.append(text)
         else:
-            write_file(questions.timeline, text.encode(), source=source)
+            write_file(questions.timeline, text.encode(), source=questions.file, force=questions.force)
     return out
 
 
@@ -109,11 +110,10 @@ def _writers(recording: Recording, text: str, lanes: Sequence[Lane]) -> list[Exe
     """The instructions that wrote ``a1[3,4]``, or ``%r5`` before line 34 in the lanes followed: ``%r5@34``."""
     element, register = _ELEMENT.fullmatch(text.strip()), _REGISTER.fullmatch(text.strip())
     if element is not None:
-        parts = [n.strip() for n in element[2].split(",")]
-        if parts != [""] and not all(n.isdecimal() for n in parts):
+        index = [whole_number(n) for n in element[2].split(",")] if element[2].strip() else []
+        if None in index:
             raise _bad("writer", text, "an element such as a1[3,4]")
-        index = [int(n) for n in parts if n]
-        return recording.writers(element[1], index)
+        return recording.writers(element[1], [n for n in index if n is not None])
     if register is not None:
         line, occurrence = int(register[2]), int(register[3] or 0)
         found = [recording.register(register[1], lane, line, occurrence) for lane in lanes]

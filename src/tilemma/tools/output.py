@@ -57,7 +57,6 @@ def write_standard(data: bytes) -> None:
         return
     try:
         sys.stdout.flush()
-        sys.stdout.flush()
         stream = getattr(sys.stdout, "buffer", None)
         if stream is None:  # replaced by something that takes text only
             sys.stdout.write(data.decode("utf-8", "backslashreplace"))
@@ -88,26 +87,34 @@ def write_file(name: str, data: bytes, *, source: str, force: bool = False) -> N
         return
     try:
         target = Path(os.path.realpath(name))
-        state = os.stat(target)
+        state = os.stat(name)
     except FileNotFoundError:
         state = None
     except (OSError, ValueError) as error:
         raise _cannot(name, error) from None
-    if state is not None and not stat.S_ISREG(state.st_mode):
-        if stat.S_ISDIR(state.st_mode):
-            raise CannotWrite(file=name, reason="it is a folder", fix_text="name a file")
-        try:
-            target.write_bytes(data)  # a device or a pipe
-        except OSError as error:
-            raise _cannot(name, error) from None
+    if state is not None and _is_standard_output(state):
+        write_standard(data)
         return
-    if state is not None:
-        _check_replaceable(name, target, source, force)
     try:
+        if state is not None and not stat.S_ISREG(state.st_mode):
+            if not stat.S_ISCHR(state.st_mode) and not stat.S_ISFIFO(state.st_mode):
+                raise CannotWrite(file=name, reason="it is a folder, a socket or a disk", fix_text="name a file")
+            Path(name).write_bytes(data)
+            return
+        if state is not None:
+            _check_replaceable(name, target, source, force)
         _replace(target, data, None if state is None else stat.S_IMODE(state.st_mode))
     except OSError as error:
         raise _cannot(name, error) from None
-    _records().put(_record_key(target), hashlib.sha256(data).hexdigest().encode())
+    _records().put(_record_key(target), _record(len(data), hashlib.sha256(data).hexdigest()))
+
+
+def _is_standard_output(state: os.stat_result) -> bool:
+    """Whether a file is the standard output under another name, such as /dev/stdout."""
+    try:
+        return sys.stdout is not None and os.path.samestat(state, os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError):  # replaced by something without a file
+        return False
 
 
 def _cannot(name: str, error: Exception) -> CannotWrite:
@@ -125,18 +132,24 @@ def _check_replaceable(name: str, target: Path, source: str, force: bool) -> Non
             raise CannotWrite(file=name, reason="it is the source", fix_text="name another file")
     if force:
         return
-    try:
-        held = hashlib.sha256(target.read_bytes()).hexdigest().encode()
-    except OSError as error:
-        raise _cannot(name, error) from None
-    if _records().get(_record_key(target)) != held:
-        reason = "a file of that name exists that tilemma did not write, or that has changed since"
-        raise CannotWrite(file=name, reason=reason, fix_text="name another file, or add --force to replace it")
+    known = _records().get(_record_key(target))
+    with open(target, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        # A file of another size is not read: it may be huge.
+        same = known is not None and known.startswith(_record(size, ""))
+        if same and known == _record(size, hashlib.file_digest(file, "sha256").hexdigest()):
+            return
+    reason = "a file of that name exists that tilemma did not write, or that has changed since"
+    raise CannotWrite(file=name, reason=reason, fix_text="name another file, or add --force to replace it")
 
 
 def _records() -> DiskCache:
-    """The hash of the last content written, by file."""
+    """Size and hash of the last content written, by file."""
     return DiskCache("outputs")
+
+
+def _record(size: int, digest: str) -> bytes:
+    return f"{size} {digest}".encode()
 
 
 def _record_key(target: Path) -> str:
@@ -145,7 +158,7 @@ def _record_key(target: Path) -> str:
 
 def _replace(target: Path, data: bytes, mode: int | None) -> None:
     """Write a temporary file beside ``target`` and rename it: on failure, the old content stays."""
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.new")
+    temporary = target.with_name(f".tilemma-{secrets.token_hex(8)}.new")
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             if mode is not None and hasattr(os, "fchmod"):

@@ -56,21 +56,27 @@ def pick(module: Module, name: str | None) -> Kernel:
     return module[name] if name else module.only()
 
 
+def whole_number(text: str) -> int | None:
+    """The number of at least 0 that ``text`` is, of up to 18 ASCII digits; None otherwise.
+
+    `str.isdigit` also accepts digits that `int` does not.
+    """
+    return int(text) if re.fullmatch(r"\s*+[0-9]{1,18}\s*+", text) else None
+
+
 def parse_pairs(option: str, text: str | Sequence[str]) -> dict[str, str]:
-    """``A=1,B=2`` (or several ``A=1``) as a dict."""
+    """``A=1,B=2`` (or several ``A=1``) as a dict.  BadArgument for what is no pair, or a name given twice."""
     parts = [p for chunk in ([text] if isinstance(text, str) else text) for p in chunk.split(",") if p.strip()]
     pairs = {}
     for part in parts:
-        name, equals, value = part.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            raise BadArgument(
-                option=option,
-                text=part,
-                problem="not NAME=VALUE",
-                wanted="pairs such as M=64,N=64",
-                fix_text=f"write --{option} NAME=VALUE",
-            )
-        pairs[name.strip()] = value.strip()
+        name, equals, value = (x.strip() for x in part.partition("="))
+        problem, fix = "not NAME=VALUE", f"write --{option} NAME=VALUE"
+        if name in pairs:
+            problem, fix = f"`{name}` has a value already", f"give `{name}` once"
+        if not equals or not name or not value or name in pairs:
+            wanted = "pairs such as M=64,N=64"
+            raise BadArgument(option=option, text=part, problem=problem, wanted=wanted, fix_text=fix)
+        pairs[name] = value
     return pairs
 
 
@@ -113,9 +119,10 @@ def parse_shape(kernel: t.Kernel, text: str | None) -> dict[str, int]:
             near = nearest(name, dims)
             hint = f"did you mean `{near}`?" if near else f"remove {name}"
             raise bad(f"{kernel.name} has no dimension `{name}`", hint)
-        if not re.fullmatch(r"[0-9]{1,18}", value):
+        size = whole_number(value)
+        if size is None:
             raise bad(f"{name} = {value} is not a number of at least 0", f"give {name} a size")
-        sizes[name] = int(value)
+        sizes[name] = size
     missing = [d for d in dims if d not in sizes]
     if missing:
         raise bad(f"no size for {', '.join(missing)}", f"add {','.join(f'{d}=...' for d in missing)}")

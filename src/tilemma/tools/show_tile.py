@@ -77,7 +77,7 @@ def shared_tile(spec: str) -> SharedLayout:
         how in ("plain", "0", "32", "64", "128") or (how[:4] == "pad=" and how[4:].isdecimal() and len(how) < 9)
     ):
         raise BadTile(text=spec, what="tile in shared memory", form=form, example=example)
-    if how.isdigit():
+    if how.isdecimal():
         return shared_layout(parts[0], rows, cols, "MN" if major == "MN" else "K", int(how))
     pad = int(how[4:]) if how.startswith("pad=") else 0
     return plain_layout(parts[0], rows, cols, "MN" if major == "MN" else "K", pad)
