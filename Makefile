@@ -25,9 +25,10 @@ mutate: $(VENV)/.dev
 memcheck: $(VENV)/.dev
 	compute-sanitizer --tool memcheck --error-exitcode 1 $(PY) bench/memcheck.py
 
-# Tests with the oldest, and with the newest, of each dependency that pyproject.toml allows; an environment of their own.
+# Tests (or TESTS="...") with the oldest, and with the newest, of each dependency that pyproject.toml allows; an
+# environment of their own, which pip fills from its index.
 lowest newest: $(VENV)/.dev
-	$(PY) bench/dependencies.py $@
+	$(PY) bench/dependencies.py $@ $(TESTS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check src dev tests examples bench

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,6 +19,7 @@ from fake_tools import elf_image, fake_tool, writes
 from tilemma import errors
 from tilemma.cli import main
 from tilemma.errors import Span, visible
+from tilemma.tools.check import progress_bar
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = str(ROOT / "examples/co/matmul_wgmma_2group.co")
@@ -384,6 +386,28 @@ def test_visible_leaves_what_is_only_text() -> None:
     for c in map(chr, (*range(32), *range(127, 160), 0x200E, 0x202E, 0x2066, 0x2069, 0xD800, 0xFEFF)):
         assert (visible(c) == c) == (c in "\n\t")
     visible(HOSTILE).encode("ascii", "strict")
+
+
+def test_format_characters_are_shown_as_numbers() -> None:
+    # Arabic and other signs that a number follows are format characters, and are seen.
+    seen = {0x600, 0x601, 0x602, 0x603, 0x604, 0x605, 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+    kinds = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    hidden = [c for c in map(chr, range(0xE1000)) if unicodedata.category(c) in kinds and ord(c) not in seen]
+    kept = visible("".join(hidden))
+    assert {c for c in kept if c in hidden} <= {"\n", "\t", *map(chr, range(0x13430, 0x13440))}
+    assert visible("\U000e0041") == "\\U000e0041" and visible("\u3164") == "\\u3164"
+
+
+def test_carets_stand_below_marked_letters() -> None:
+    errors.register_source("m.co", "ก\u0e31e\u0301漢\tX\n")
+    *_, carets = errors.excerpt(Span("m.co", 1, 7, 1, 8))
+    assert carets.split("| ")[1] == " " * (1 + 1 + 2 + 1) + "^"
+
+
+def test_the_title_of_a_bar_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar(1, "[/red]\x1b]0;title\x07.ptx") as tick:
+        tick(1, 1)
+    assert "\x1b]0;" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("where", ["name", "line", "note"])

@@ -292,9 +292,10 @@ class ToolError(TilemmaError):
 
 
 def _cells(text: str) -> int:
-    """Terminal cells that ``text`` takes; wide East Asian characters take two."""
+    """Terminal cells that ``text`` takes: two for wide East Asian characters, none for marks on others."""
     return sum(
-        2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text
+        2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.category(c) in ("Mn", "Me") else 1
+        for c in text
     )
 
 
@@ -335,18 +336,25 @@ def _one_line(text: str) -> str:
     return visible(text.replace("\t", " ").replace("\n", " "))
 
 
-# Characters that a terminal, or an editor, obeys instead of showing: C0 but newline and tab, DEL, C1, marks of
-# writing direction (UAX #9), zero-width ones, line and paragraph separators; and halves of surrogate pairs, which
-# no output can encode.
+# Characters that a terminal or an editor obeys, or shows as nothing: C0 but newline and tab, DEL, C1, marks of
+# writing direction (UAX #9), line and paragraph separators, the ignorable ones (Default_Ignorable_Code_Point)
+# but selectors of variants; and halves of surrogate pairs, which no output can encode.
 _OBEYED = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
 )
 _BIDIRECTIONAL = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def visible(text: str) -> str:
     """``text`` with every character that a terminal would obey written as its number: `\\x1b`, `\\u202e`."""
-    return _OBEYED.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
+    return _OBEYED.sub(lambda m: _number(ord(m[0])), text)
+
+
+def _number(code: int) -> str:
+    """A character's number as Python writes it."""
+    return f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
 
 
 def print_from_program(text: str) -> None:

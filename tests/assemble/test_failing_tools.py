@@ -20,6 +20,7 @@ from tilemma.assemble import (
     elf,
     find_tool,
     process,
+    ptxas,
     toolchain,
 )
 from tilemma.errors import ToolError
@@ -67,6 +68,30 @@ def test_a_failing_tool_is_our_error_and_leaves_nothing(
     if name == "ptxas" or "said" not in fault:
         assert says in caught.value.message or fault == "fails with garbage"
     assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "left_behind",
+    ["", "os.mkdir(out)", "os.mkfifo(out)", "os.symlink('/dev/zero', out)", "os.symlink('/etc/passwd', out)",
+     "open(out, 'wb').truncate(1 << 40)"],
+)  # fmt: skip
+def test_only_a_regular_file_is_read_back(
+    left_behind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"out = sys.argv[sys.argv.index('-o') + 1]; os.unlink(out); {left_behind}"
+    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", script))
+    with pytest.raises(PtxasFailed):
+        assemble(PTX, "sm_80")
+    assert left(tmp_path) == []
+
+
+def test_of_many_messages_the_last_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ptxas, "_MOST_SAID", 4096)
+    script = "print('ptxas error   : a\\n' * 10000 + 'ptxas error   : the last'); sys.exit(1)"
+    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", script))
+    with pytest.raises(PtxasFailed, match="the last") as caught:
+        assemble(PTX, "sm_80")
+    assert len(caught.value.message) < 2200
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import atexit
 import contextlib
 import os
 import select
+import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -46,10 +48,27 @@ def temporary_file(suffix: str) -> Path:
         _temporary.discard(path)
 
 
+def content(path: Path, *, end: int | None = None) -> bytes:
+    """The content of a regular file that a tool wrote; with ``end`` its last ``end`` bytes alone.
+
+    Raises OSError for anything else under that name: a link, a folder, a pipe, or nothing.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb") as file:
+        state = os.fstat(file.fileno())
+        if not stat.S_ISREG(state.st_mode) or state.st_size > OUTPUT_LIMIT:
+            raise OSError(f"{path} is no regular file of at most {OUTPUT_LIMIT >> 20} MiB")
+        if end is not None:
+            file.seek(max(0, state.st_size - end))
+        return file.read()
+
+
 def remove(path: Path) -> None:
-    """Remove a file of `temporary_file`."""
-    with contextlib.suppress(OSError):
+    """Remove a file of `temporary_file`, or the folder that a tool made of it."""
+    try:
         path.unlink()
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
     _temporary.discard(path)
 
 
@@ -170,7 +189,7 @@ def output_of(command: Sequence[str], *, seconds: float | None = None) -> tuple[
         files += [temporary_file(".txt"), temporary_file(".txt")]
         process = ToolProcess(command, files[0], complaints=files[1], seconds=seconds)
         status = process.wait()
-        said, complaints = (file.read_text(encoding="utf-8", errors="replace") for file in files)
+        said, complaints = (content(file).decode("utf-8", "replace") for file in files)
         return status, said, complaints
     finally:
         for file in files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -18,11 +19,13 @@ from ..checked import Condition, checked, instance, integer, optional
 from ..errors import Note, Span, ToolError, register_source, source_line
 from . import elf
 from .cache import DiskCache
-from .process import Stopped, ToolProcess, remove, tail, temporary_file
+from .process import Stopped, ToolProcess, content, remove, tail, temporary_file
 from .toolchain import Tool, find_tool
 
 _PTX = instance("PTX text", str)
 _LINE_NUMBER = integer(0, 1 << 31)
+# Bytes of text that are read: the report of some 10,000 functions.
+_MOST_SAID = 4 << 20
 
 # NVIDIA's release notes of CUDA 13.x list "Data Race in WGMMA A/B Register Copy Propagation": ptxas moves
 # copies into the registers of A above wgmma.wait_group N for N >= 1.  13.5 keeps them in place.
@@ -327,15 +330,17 @@ class Assembly:
         """The machine code.  Raises PtxRejected, PtxasFailed."""
         try:
             status = self.process.wait()
+            seconds = time.perf_counter() - self.process.began
+            output = self._output()
+            if status < 0:
+                raise self._failed(f"killed by signal {-status}", tail(output))
+            if status:
+                raise _rejection(self.ptx, self.arch, self.tool, output)
+            image = content(self.target)
         except Stopped as stopped:
-            raise self._failed(str(stopped), tail(self._output(limit=1 << 20))) from None
-        seconds = time.perf_counter() - self.process.began
-        output = self._output()
-        if status < 0:
-            raise self._failed(f"killed by signal {-status}", tail(output))
-        if status:
-            raise _rejection(self.ptx, self.arch, self.tool, output)
-        image = self.target.read_bytes()
+            raise self._failed(str(stopped), tail(self._output())) from None
+        except OSError as error:  # files that are gone, or something else now
+            raise self._failed("its files cannot be read", str(error)) from None
         if not image:
             raise self._failed("wrote nothing", tail(output))
         if (wrong := elf.problem(image, self.arch, elf.entries_of(self.ptx))) is not None:
@@ -344,12 +349,11 @@ class Assembly:
         self.keep(cubin)
         return cubin
 
-    def _output(self, limit: int = -1) -> str:
-        """The output of ptxas; if it is longer than ``limit`` bytes, its end."""
-        with open(self.said, "rb") as file:
-            if limit >= 0:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
-            return file.read().decode("utf-8", "replace")
+    def _output(self) -> str:
+        """The text that ptxas printed; of a long one the end."""
+        with contextlib.suppress(OSError):
+            return content(self.said, end=_MOST_SAID).decode("utf-8", "replace")
+        return ""
 
     def _failed(self, reason: str, text: str) -> PtxasFailed:
         return PtxasFailed(version=self.tool.release, arch=self.arch, reason=reason, text=text)

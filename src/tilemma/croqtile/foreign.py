@@ -11,11 +11,12 @@ from tilemma.croqtile.words import FOREIGN
 from tilemma.ir.refusals import NotBuiltYet
 
 _ASSEMBLY = ("__asm__", "asm")
-# One `setmaxnreg` (PTX ISA, "Miscellaneous Instructions"); in C++ inside an `asm` statement.
-_COUNT = r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s+(\d+)\s*;?(?:\\n|\\t|\s)*"
-_PTX = re.compile(_COUNT)
+# One `setmaxnreg` (PTX ISA, "Miscellaneous Instructions"), and the same in an `asm` statement of C++.
+_PTX = re.compile(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s++(\d{1,9}+)\s*+;?+(?:\\n|\\t|\s)*+")
 _CPP = re.compile(
-    rf'\s*(?:asm|__asm__)\s*(?:volatile|__volatile__)?\s*\(\s*\\?"\s*{_COUNT}\\?"\s*[:\s]*(?:\\?"memory\\?")?\s*\)\s*;?\s*'
+    r'(?:asm|__asm__)\s*+(?:volatile|__volatile__)?+\s*+\(\s*+\\?+"\s*+'
+    r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s++(\d{1,9}+)\s*+;?+(?:\\n|\\t|\s)*+"
+    r'\\?+"[:\s]*+(?:\\?+"memory\\?+"\s*+)?+\)\s*+;?+\s*+'
 )
 
 
@@ -43,7 +44,8 @@ def register_count(tokens: Sequence[Token], start: int) -> tuple[list[Token], in
             raise refused
         texts, others = texts[:1], []
     text = "".join(t[t.index("(") + 1 : t.rindex(")")] if t.startswith("R") else t[1:-1] for t in texts)
-    found = (_CPP if word.text == "__cpp__" else _PTX).fullmatch(text.strip())
+    text = text.strip()
+    found = _CPP.fullmatch(text) if word.text == "__cpp__" else _PTX.fullmatch(text)
     if found is None or others:
         raise refused
     way, count = found.groups()

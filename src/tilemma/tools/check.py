@@ -11,7 +11,7 @@ from typing import Any
 
 from tilemma import machine
 from tilemma.compiler import Compiled
-from tilemma.errors import WrongArgument, described
+from tilemma.errors import WrongArgument, described, visible
 from tilemma.ir.usage import written
 from tilemma.kernels import Kernel, facts_of
 from tilemma.machine.run import schedule_of
@@ -208,10 +208,11 @@ class progress_bar:
 
     def __init__(self, total: int, title: str) -> None:
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import Progress
 
         self._bar = Progress(console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(title, total=total)
+        self._task = self._bar.add_task(escape(visible(title)), total=total)
 
     def __enter__(self) -> Any:
         self._bar.start()
