@@ -225,9 +225,8 @@ def promote(a: DType, b: DType) -> DType:
     Integers narrower than 32 bits count as s32.  Of two floats it is the one that holds the other's numbers, and
     f32 where neither does (f16 with bf16).
     """
-    for t in (a, b):
-        if not isinstance(t, DType):
-            raise UnknownDtype(got=described(t), known=", ".join(BY_NAME))
+    if type(a) is not DType or type(b) is not DType:
+        raise UnknownDtype(got=described(b if type(a) is DType else a), known=", ".join(BY_NAME))
     if a is b and (a.kind == "float" or (a.kind in ("int", "uint") and a.bits >= 32)):
         return a
     if a.is_float or b.is_float:

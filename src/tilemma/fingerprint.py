@@ -46,7 +46,7 @@ def kept_content(*folders: tuple[str, tuple[str, ...]]) -> str:
     cache = DiskCache("content")
     places = [(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_dev, s.st_ino) for s in states]
     key = cache.key(tuple(paths), tuple(places))
-    is_exact = all(t % _SECOND for t in changed)
+    is_exact = 0 not in [t % _SECOND for t in changed]
     if is_exact and (known := cache.read(key, bytes.decode)) is not None:
         return known
     found = repr([content_of(*folder) for folder in folders])

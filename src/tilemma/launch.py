@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, field, fields
 from functools import cache
-from types import NoneType
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias
 
 from tilemma.arithmetic import integers
 from tilemma.dtypes import dtype, s32
@@ -186,43 +185,97 @@ class Launch:
         return plan
 
 
+Reader: TypeAlias = Callable[[str, Any], Any]
+
+
 def _read(where: str, wanted: Any, given: Any) -> Any:
-    """``given``, from JSON, as a value of the type ``wanted``; BadPlan where it is none."""
-    if wanted == Size:
-        found = _freeze(given)
-        if not _is_size(found):
-            raise BadPlan(where=where, got=described(given), wanted="a number, a name, or an operation on them")
-        return found
-    if wanted == Argument:
-        kind = given.get("kind") if isinstance(given, Mapping) else None
-        if not isinstance(kind, str) or kind not in _ARGUMENTS:
-            raise BadPlan(where=where, got=described(given), wanted=f"an argument, `kind` {', '.join(_ARGUMENTS)}")
-        return _read(where, _ARGUMENTS[kind], given)
-    alternatives = get_args(wanted)
-    if NoneType in alternatives:
-        return None if given is None else _read(where, alternatives[0], given)
-    if get_origin(wanted) is tuple:
-        many = isinstance(given, (list, tuple))
-        elements = alternatives[:1] * (len(given) if many else 0) if alternatives[1:] == (...,) else alternatives
-        if not many or len(given) != len(elements):
-            raise BadPlan(where=where, got=described(given), wanted="a list of the plan's length")
-        return tuple(_read(f"{where}[{i}]", t, x) for i, (t, x) in enumerate(zip(elements, given, strict=True)))
-    if not hasattr(wanted, "__dataclass_fields__"):
-        if type(given) is not wanted:
-            raise BadPlan(where=where, got=described(given), wanted=f"a value of type {wanted.__name__}")
-        return given
-    types = _types(wanted)
-    if not isinstance(given, Mapping) or not set(given) <= set(types):
-        raise BadPlan(where=where, got=described(given), wanted=f"the fields {', '.join(types)}")
-    values = {name: _read(f"{where}.{name}", types[name], value) for name, value in given.items()}
-    if missing := [f.name for f in fields(wanted) if f.name not in values and f.default is MISSING]:
-        raise BadPlan(where=where, got=f"nothing for {missing[0]}", wanted=f"the fields {', '.join(types)}")
-    return wanted(**values)
+    """``given``, from JSON, as a record of the class ``wanted``; BadPlan where it is none."""
+    readers = _readers(wanted)
+    if not isinstance(given, Mapping) or not readers.keys() >= given.keys():
+        raise BadPlan(where=where, got=described(given), wanted=f"the fields {', '.join(readers)}")
+    if missing := _required(wanted) - given.keys():
+        raise BadPlan(where=where, got=f"nothing for {min(missing)}", wanted=f"the fields {', '.join(readers)}")
+    return wanted(**{name: readers[name](f"{where}.{name}", value) for name, value in given.items()})
 
 
 @cache
-def _types(of: type) -> dict[str, Any]:
-    return get_type_hints(of)
+def _required(record_type: Any) -> frozenset[str]:
+    """The fields without a default value."""
+    return frozenset([f.name for f in fields(record_type) if f.default is MISSING])
+
+
+@cache
+def _readers(record_type: Any) -> dict[str, Reader]:
+    return {f.name: _reader(str(f.type)) for f in fields(record_type)}
+
+
+@cache
+def _reader(annotation: str) -> Reader:
+    """The function that reads a value of a field's type, from the type's text: resolving the texts of all types,
+    as `typing.get_type_hints` does, would take longer than reading a plan."""
+    if annotation in _SIMPLE:
+        return _SIMPLE[annotation]
+    if annotation in _RECORDS:
+        return lambda where, x: _read(where, _RECORDS[annotation], x)
+    if annotation.endswith(" | None"):
+        some = _reader(annotation.removesuffix(" | None"))
+        return lambda where, x: None if x is None else some(where, x)
+    elements = _split(annotation.removeprefix("tuple[").removesuffix("]"))
+    readers = [_reader(e) for e in elements if e != "..."]
+    return lambda where, x: _tuple(where, readers, elements[1:] == ["..."], x)
+
+
+def _split(elements: str) -> list[str]:
+    """The types between commas outside brackets."""
+    found, depth = [""], 0
+    for c in elements:
+        depth += (c == "[") - (c == "]")
+        if c == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += c
+    return [e.strip() for e in found]
+
+
+def _tuple(where: str, readers: list[Reader], any_length: bool, given: Any) -> tuple[Any, ...]:
+    if not isinstance(given, (list, tuple)) or not (any_length or len(given) == len(readers)):
+        raise BadPlan(where=where, got=described(given), wanted="a list of the plan's length")
+    many = readers * len(given) if any_length else readers
+    return tuple([read(f"{where}[{i}]", x) for i, (read, x) in enumerate(zip(many, given, strict=True))])
+
+
+def _exactly(wanted: type[Any]) -> Reader:
+    def read(where: str, given: Any) -> Any:
+        if type(given) is not wanted:
+            raise BadPlan(where=where, got=described(given), wanted=f"a value of type {wanted.__name__}")
+        return given
+
+    return read
+
+
+def _size(where: str, given: Any) -> Size:
+    if type(given) is int or type(given) is str:
+        return given
+    found: Size = _freeze(given)
+    if not _is_size(found):
+        raise BadPlan(where=where, got=described(given), wanted="a number, a name, or an operation on them")
+    return found
+
+
+def _argument(where: str, given: Any) -> Argument:
+    kind = given.get("kind") if isinstance(given, Mapping) else None
+    if not isinstance(kind, str) or kind not in _ARGUMENTS:
+        raise BadPlan(where=where, got=described(given), wanted=f"an argument, `kind` {', '.join(_ARGUMENTS)}")
+    argument: Argument = _read(where, _ARGUMENTS[kind], given)
+    return argument
+
+
+_SIMPLE: dict[str, Reader] = {
+    **{t.__name__: _exactly(t) for t in (int, str, bool)},
+    "Size": _size,
+    "Argument": _argument,
+}
+_RECORDS: dict[str, type[Any]] = {"ArrayParam": ArrayParam, "ScalarParam": ScalarParam}
 
 
 def _is_size(x: Any, depth: int = 0) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-import sysconfig
 import traceback
+from functools import cache
 from pathlib import Path
 
 from tilemma.errors import CompileError, WrongArgumentType, described
@@ -66,7 +66,7 @@ def program_failed(error: BaseException, file: str | None = None) -> ProgramFail
     """
     frames = traceback.extract_tb(error.__traceback__)
     entered = next((i for i, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE)), 0)
-    called = [f for f in frames[entered:] if not f.filename.startswith(_LIBRARIES)]
+    called = [f for f in frames[entered:] if not f.filename.startswith(_libraries())]
     own = [f for f in called if not f.filename.startswith(_PACKAGE)]
     if isinstance(error, SyntaxError):
         trace = "".join(traceback.format_exception_only(error))
@@ -81,4 +81,11 @@ def program_failed(error: BaseException, file: str | None = None) -> ProgramFail
 
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_LIBRARIES = ("<frozen ", *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")))
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    # Imported here: reading the build's configuration takes about as long as a cached start.
+    import sysconfig
+
+    return ("<frozen ", *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")))

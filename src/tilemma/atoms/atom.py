@@ -433,7 +433,8 @@ class CopyAtom(_Instruction):
 
     def lane_of_row(self, row: int) -> int:
         """The lane whose address operand points at row ``row``."""
-        integer(0, self.rows - 1).check("lane_of_row", "row", row)
+        if type(row) is not int or not 0 <= row < self.rows:
+            integer(0, self.rows - 1).check("lane_of_row", "row", row)
         return int(self.addressing(row)) if self.addressing is not None else 0
 
     def emit(

@@ -7,6 +7,9 @@ from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
 
 from tilemma.errors import Span
 
+# What a node's attributes hold besides nodes and tuples of them.
+LEAVES = frozenset({str, int, float, bool, type(None), Span})
+
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 class _Fields:

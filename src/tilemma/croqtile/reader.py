@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.node import Node
+from tilemma.croqtile.node import LEAVES, Node
 from tilemma.croqtile.scope import Scopes
 from tilemma.croqtile.values import Scalar, Value, Word
 from tilemma.errors import Note, Span
@@ -164,14 +164,14 @@ def _block(r: Reader, node: ast.Block) -> None:
 
 def nodes_in(node: object) -> Iterator[Node]:
     """Every node of the tree below ``node``."""
-    stack = [node]
+    stack: list[object] = [node]
     while stack:
         x = stack.pop()
-        if isinstance(x, tuple):
-            stack.extend(x)
+        if type(x) is tuple:
+            stack += x
         elif isinstance(x, Node):
             yield x
-            stack.extend(vars(x).values())
+            stack += [v for v in x.__dict__.values() if type(v) not in LEAVES]
 
 
 @reads(ast.Str, ast.Whole, ast.Nullptr, ast.Unknown, ast.Ratio)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.lr import Leaf, TokenRange, evaluate
-from tilemma.croqtile.node import Node
+from tilemma.croqtile.node import LEAVES, Node
 from tilemma.croqtile.tables import Tables
 from tilemma.croqtile.tokens import Token, join
 from tilemma.errors import CompileError, Span
@@ -71,12 +71,12 @@ def _check_depth(root: Node) -> None:
     stack: list[tuple[object, int]] = [(root, 0)]
     while stack:
         node, depth = stack.pop()
-        if isinstance(node, tuple):
-            stack.extend((x, depth) for x in node)
+        if type(node) is tuple:
+            stack += [(x, depth) for x in node if type(x) not in LEAVES]
         elif isinstance(node, Node):
             if depth > MAX_DEPTH:
                 raise NestedTooDeep(node.span, limit=MAX_DEPTH)
-            stack.extend((x, depth + 1) for x in vars(node).values() if isinstance(x, (tuple, Node)))
+            stack += [(x, depth + 1) for x in node.__dict__.values() if type(x) not in LEAVES]
 
 
 def _expressions(x: Any) -> tuple[ast.Expr, ...]:

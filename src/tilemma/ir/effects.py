@@ -175,7 +175,7 @@ def element_reads(op: Op) -> tuple[Element | FragmentElement, ...]:
     try:
         return op._reads
     except AttributeError:
-        found = tuple(x for e in expressions(op) for x in terms(e) if isinstance(x, (Element, FragmentElement)))
+        found = tuple([x for e in expressions(op) for x in terms(e) if isinstance(x, (Element, FragmentElement))])
         object.__setattr__(op, "_reads", found)
         return found
 

@@ -248,9 +248,9 @@ def plain(value: Any) -> Any:
 
 def value_of(e: Expr | int) -> int | None:
     """The integer that ``e`` always is, or None."""
-    if isinstance(e, int):
-        return e
-    return e.value if isinstance(e, Const) and isinstance(e.value, int) else None
+    if type(e) is Const:
+        return e.value if isinstance(e.value, int) else None
+    return e if isinstance(e, int) else None
 
 
 def trips(start: int, stop: int, step: int) -> int:
@@ -353,11 +353,12 @@ _LEAVES = (Const, Index, Dim, Scalar, Var)
 
 def children(e: Expr) -> Iterator[Expr]:
     """The direct operands of ``e``, those inside the view of an `Element` included."""
-    if isinstance(e, Binary):
-        yield e.a
-        yield e.b
+    kind = type(e)
+    if kind is Binary:
+        yield e.a  # type: ignore[attr-defined]
+        yield e.b  # type: ignore[attr-defined]
         return
-    if isinstance(e, _LEAVES):
+    if kind in _LEAVES:
         return
     if isinstance(e, Element):
         yield from e.view.expressions()
@@ -372,7 +373,7 @@ def children(e: Expr) -> Iterator[Expr]:
 
 def walk(e: Expr) -> tuple[Expr, ...]:
     """``e`` and its subexpressions, outermost first (an index's extent is not part of it)."""
-    if isinstance(e, _LEAVES):
+    if type(e) in _LEAVES:
         return (e,)
     try:
         return (e, *e._parts)
@@ -384,7 +385,7 @@ def walk(e: Expr) -> tuple[Expr, ...]:
             known = getattr(x, "_parts", None)
             if known is not None:
                 found += known
-            elif not isinstance(x, _LEAVES):
+            elif type(x) not in _LEAVES:
                 stack += reversed(tuple(children(x)))
         object.__setattr__(e, "_parts", tuple(found[1:]))
         return tuple(found)

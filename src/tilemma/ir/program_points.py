@@ -30,12 +30,13 @@ def reads(e: Expr) -> frozenset[str]:
     """Names of the variables, buffers and register tiles that ``e`` reads."""
     found = set()
     for x in walk(e):
-        if isinstance(x, Var):
-            found.add(x.name)
-        elif isinstance(x, Element):
-            found.add(x.view.base.name)
-        elif isinstance(x, FragmentElement):
-            found.add(x.fragment)
+        match x:
+            case Var():
+                found.add(x.name)
+            case Element():
+                found.add(x.view.base.name)
+            case FragmentElement():
+                found.add(x.fragment)
     return frozenset(found)
 
 

@@ -106,9 +106,14 @@ def expressions(op: Op) -> tuple[Expr, ...]:
     try:
         return op._parts
     except AttributeError:
-        found = tuple(e for name in field_names(op) if name != "span" for e in _held(getattr(op, name)))
+        values = [getattr(op, name) for name in field_names(op) if name != "span"]
+        found = tuple([e for v in values if type(v) not in _PLAIN for e in _held(v)])
         object.__setattr__(op, "_parts", found)
         return found
+
+
+# The types of fields that hold no expression.
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def _held(v: Any) -> Iterator[Expr]:

@@ -114,8 +114,10 @@ class Fragments:
 
 def fragment_uses(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
     """(use, fragment) for each fragment that ``op`` itself names, or whose elements it reads."""
-    elements = [x for x in element_reads(op) if isinstance(x, FragmentElement)]
-    read = dict.fromkeys([FragmentRef(x.fragment, x.index) for x in elements])
+    reads = element_reads(op)
+    if not reads:
+        return _named(op)
+    read = dict.fromkeys([FragmentRef(x.fragment, x.index) for x in reads if isinstance(x, FragmentElement)])
     return (*_named(op), *[("read", ref) for ref in read])
 
 

@@ -107,7 +107,7 @@ def block_threads(block: Parallel) -> int:
 
 def names(e: Expr) -> set[str]:
     """The indices and variables that ``e`` mentions."""
-    return {x.name for x in walk(e) if isinstance(x, (Index, Var))}
+    return {x.name for x in walk(e) if type(x) is Index or type(x) is Var}
 
 
 class Dependence:

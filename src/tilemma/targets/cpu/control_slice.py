@@ -158,7 +158,7 @@ class _Reduced:
 
     def _why(self, *expressions: Expr) -> str | None:
         """The reason why one of ``expressions`` is not known; None if all are known."""
-        for x in (x for e in expressions for x in parts(e)):
+        for x in [x for e in expressions for x in parts(e)]:
             match x:
                 case Element():
                     return f"elements of `{x.view.base.name}` decide"

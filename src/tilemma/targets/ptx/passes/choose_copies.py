@@ -181,11 +181,11 @@ def _holds_pairs(plan: FragmentPlan) -> bool:
     assert isinstance(atom, MmaAtom)
     operand, lane = atom.operands[plan.role], np.arange(32)
     first = lane // 4 + operand.shape[0] * 2 * (lane % 4)
-    table = operand.coordinates_table[:32]
-    return operand.values > 1 and all(
-        np.array_equal(table[:, v : v + 2] - table[0, v], np.stack((first, first + operand.shape[0]), axis=1))
-        for v in range(0, operand.values, 2)
-    )
+    if operand.values % 2:
+        return False
+    table = operand.coordinates_table[:32].reshape(32, -1, 2)
+    pair = np.stack((first, first + operand.shape[0]), axis=1)[:, None]
+    return bool((table - table[0, :, 0][None, :, None] == pair).all())
 
 
 def default_facts(buffer: Buffer) -> ArrayFacts:

@@ -68,7 +68,7 @@ def _visit(body: Body, state: _State, found: dict[str, Op]) -> None:
                         found.setdefault(f.name, state.stale[f.name])
             case Apply(fragment=f) if any(isinstance(x, SetFragmentElement) for x in walk(op.body)):
                 state.stale.setdefault(f.name, op)
-        changed = {v.base.name for v in written_views(op)}
+        changed = {v.base.name for v in written_views(op)} if state.source else set()
         for fragment, sources in state.source.items():
             if changed & sources:
                 state.stale.setdefault(fragment, op)
