@@ -7,8 +7,9 @@ import pytest
 from construct import ARCHS, random, unwritten
 
 import tilemma as tm
-from tilemma import cdiv, dma, parallel, shared
+from tilemma import cdiv, dma, parallel, shared, tma
 from tilemma.kernels import Kernel
+from tilemma.targets.ptx.tensor_copies import TmaRefused
 
 SIZES = [(32, 16), (19, 5), (1, 9)]
 TARGETS = ["cpu", *ARCHS]
@@ -88,3 +89,32 @@ def test_padding(kernel: Kernel, pad, cut: int, target: str) -> None:
     out = unwritten("f32", *want.shape)
     on(kernel, target)(a, out, PAD=pad, H=tile[0], W=tile[1])
     np.testing.assert_array_equal(out, want)
+
+
+@tm.kernel
+def by_tensor_map(x: tm.Global["f16", 64, 64], out: tm.Global["f16", 64, 64], *, ORDER=(0, 1), STORE=False):
+    for _ in parallel(1, level="block"):
+        s = shared("f16", 64, 64)
+        if STORE:
+            dma.copy(x, s)
+            tma.copy(s, out, transp=ORDER)
+        else:
+            tma.copy(x, s, transp=ORDER)
+            dma.copy(s, out)
+
+
+@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("stored", ["C", "F"])
+def test_a_tensor_map_keeps_the_order_of_axes_or_is_refused(order, stored, store) -> None:
+    """A square tile has equal extents in any order: only the strides show that the copy transposes."""
+    x = np.asarray(random("f16", 64, 64), order="C" if store else stored)
+    out = np.zeros((64, 64), np.float16, order=stored if store else "C")
+    by_tma = (order == (0, 1)) == (stored == "C")
+    machine = by_tensor_map.on("machine", arch="sm_90a", strict=True)
+    if by_tma:
+        machine(x, out, ORDER=order, STORE=store)
+        np.testing.assert_array_equal(out, x.transpose(order))
+    else:
+        with pytest.raises(TmaRefused, match="contiguous dimension"):
+            machine(x, out, ORDER=order, STORE=store)

@@ -54,7 +54,9 @@ def sides(op: Copy) -> tuple[View, View]:
 def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: int = 1) -> Boxes:
     """The boxes of ``op``; each of ``shares`` blocks loads an equal part.  TmaRefused names the broken rule."""
 
-    def refuse(what: str, rule: str, remedy: str = "use `dma.copy`, which takes any tile") -> TmaRefused:
+    def refuse(
+        what: str, rule: str, remedy: str = "use `dma` in place of `tma`: it copies any tile"
+    ) -> TmaRefused:
         return TmaRefused(op.span, src=op.src.base.name, dst=op.dst.base.name, what=what, rule=rule, remedy=remedy)
 
     _check_sides(op, refuse)
@@ -116,8 +118,6 @@ def _check_sides(op: Copy, refuse: Refuse) -> None:
         raise refuse(
             "both sides are in the same memory", "a parameter on one side and a shared buffer on the other"
         )
-    if op.transpose is not None or op.pad:
-        raise refuse("it transposes or pads", "a tile that is copied unchanged", "use `dma.transp` or `dma.pad`")
     there, here = sides(op)
     if there.reshape is not None or here.reshape is not None:
         raise refuse("a side is a `span_as`", "tiles of the array's own dimensions")
@@ -133,7 +133,11 @@ def _check_sides(op: Copy, refuse: Refuse) -> None:
 
 
 def _axes(there: View, here: View, facts: ArrayFacts, refuse: Refuse) -> tuple[list[Axis], Axis]:
-    """The array's axes that are longer than 1, as (all but the innermost, the innermost)."""
+    """The array's axes that are longer than 1, as (all but the innermost, the innermost).
+
+    A tensor map orders its dimensions by their strides in memory: the array's contiguous axis becomes the
+    innermost of the buffer, so the copy has to pair these two axes.  Equal extents are not enough.
+    """
     mine = [a for a in there.axes if value_of(a.extent) != 1]
     theirs = [a for a in here.axes if value_of(a.extent) != 1]
     inner = next((a for a in there.axes if a.dim == facts.contiguous), None)
@@ -144,9 +148,9 @@ def _axes(there: View, here: View, facts: ArrayFacts, refuse: Refuse) -> tuple[l
             "a tile at least 16 bytes wide along it",
         )
     outer = [a for a in mine if a is not inner]
-    if [value_of(a.extent) for a in (*outer, inner)] != [value_of(a.extent) for a in theirs if a is not last] + [
-        value_of(last.extent)
-    ]:
+    pairs = list(zip(mine, theirs, strict=False))
+    fits = [value_of(a.extent) for a in mine] == [value_of(a.extent) for a in theirs]
+    if not fits or any((a is inner) != (b is last) for a, b in pairs):
         raise refuse(
             f"the contiguous dimension of `{there.base.name}` is not the last of `{here.base.name}`",
             "the same innermost axis on both sides",

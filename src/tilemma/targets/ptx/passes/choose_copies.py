@@ -105,7 +105,6 @@ class ChooseCopies:
         block = site.block
         if block is None:
             raise CopyOutsideBlock(op.span)
-        _refuse_unbuilt(op, self.arch)
         level, threads = _executors(op, site, block, dependence)
         if op.engine == "tma":
             return _by_tma(op, self.arch, memory, level, threads, _peers(op, site, dependence))
@@ -191,15 +190,6 @@ def _holds_pairs(plan: FragmentPlan) -> bool:
 def default_facts(buffer: Buffer) -> ArrayFacts:
     """The default facts of an array: contiguous rows, aligned to 16 bytes."""
     return ArrayFacts(buffer.rank - 1 if buffer.rank else None, 16)
-
-
-def _refuse_unbuilt(op: Copy, arch: str) -> None:
-    for what, given, remedy in (
-        ("`dma.transp`", op.transpose is not None, "use an element loop"),
-        ("`dma.pad`", bool(op.pad), "use an element loop"),
-    ):
-        if given:
-            raise NotBuilt(op.span, what=what, arch=arch, remedy=remedy)
 
 
 def _executors(op: Copy, site: Site, block: Parallel, dependence: Dependence) -> tuple[Level, int]:
