@@ -1,12 +1,15 @@
 """Random kernels in both languages: CPU reference, PTX machine or GPU, and NumPy, against each other.
 
     python bench/fuzz_kernels.py --count 20000 --seed 0 --jobs 16 --keep build/fuzz --json docs/proofs/fuzz.json
+    python bench/fuzz_kernels.py --count 2000 --resume --json docs/proofs/fuzz.json    # further seeds
     python bench/fuzz_kernels.py --device --seconds 60 --jobs 14 --json docs/proofs/fuzz.json
     python bench/fuzz_kernels.py --family narrow --count 1000      # larger programs, with multiplies and pipelines
 
 Each kernel runs for sm_80 and sm_90a.  A difference, a crash, or a refusal that the CPU reference and PTX do not
 share is a failure; the first of each kind are made smaller and kept with their message.  Exit status 1 when there
 is one.  It prints how many programs had which construct, and how many all targets refused with which error.
+With `--json` the outcome is recorded every 500 programs; `--resume` starts behind the recorded seeds and adds to
+their record, so that a large number can be collected in several runs.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -125,15 +128,59 @@ def versions(device: bool) -> dict[str, Any]:
     return found
 
 
+def key(entry: dict[str, Any]) -> tuple[str, str]:
+    """What tells the entries of the JSON file apart."""
+    return entry["target"], entry.get("family", "narrow")
+
+
+def recorded(path: Path) -> list[dict[str, Any]]:
+    known: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    return known
+
+
 def record(path: Path, entry: dict[str, Any]) -> None:
     """Put ``entry`` into the JSON file in the place of the last one on the same target."""
-    known: Sequence[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-
-    def key(r: dict[str, Any]) -> tuple[str, str]:
-        return r["target"], r.get("family", "narrow")
-
-    runs = [*(r for r in known if key(r) != key(entry)), entry]
+    runs = [*(r for r in recorded(path) if key(r) != key(entry)), entry]
     path.write_text(json.dumps({"runs": sorted(runs, key=key)}, indent=1) + "\n", encoding="utf-8")
+
+
+def ranges(seeds: Iterable[int]) -> list[list[int]]:
+    """[first, count] of each run of consecutive ``seeds``."""
+    found: list[list[int]] = []
+    for seed in sorted(seeds):
+        if found and sum(found[-1]) == seed:
+            found[-1][1] += 1
+        else:
+            found.append([seed, 1])
+    return found
+
+
+def seeds_of(entry: dict[str, Any]) -> list[list[int]]:
+    found: list[list[int]] = entry["seeds"] if "seeds" in entry else [[entry["first_seed"], entry["kernels"]]]
+    return found
+
+
+def added(before: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """``entry`` with the numbers of ``before``, whose seeds are others."""
+    both = [*seeds_of(before), *entry["seeds"]]
+    seeds = {seed for first, count in both for seed in range(first, first + count)}
+    assert len(seeds) == sum(count for _, count in both), "the seeds overlap"
+    sums = {
+        name: dict(sorted((Counter(before.get(name, {})) + Counter(entry[name])).items()))
+        for name in ("refused_by_all", "programs_with")
+    }
+    return {
+        **entry,
+        **sums,
+        "seeds": ranges(seeds),
+        "kernels": before["kernels"] + entry["kernels"],
+        "failures": sorted({*before["failures"], *entry["failures"]}),
+        "seconds": before["seconds"] + entry["seconds"],
+    }
+
+
+def target_of(options: argparse.Namespace) -> str:
+    return "GPU" if options.device else "CPU reference and PTX machine"
 
 
 class Survey:
@@ -146,10 +193,14 @@ class Survey:
         self.kinds: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.features: Counter[str] = Counter()
-        self.done = 0
+        self.seeds: list[int] = []
+
+    @property
+    def done(self) -> int:
+        return len(self.seeds)
 
     def add(self, r: Result) -> None:
-        self.done += 1
+        self.seeds.append(r.task.seed)
         self.features.update(r.features)
         if r.refused:
             self.refused[r.refused] += 1
@@ -175,6 +226,23 @@ class Survey:
                 chosen.append(Task(r.task.seed, r.task.family, r.task.device, True))
         return chosen
 
+    def entry(self, options: argparse.Namespace) -> dict[str, Any]:
+        """The outcome for the JSON file."""
+        return {
+            "target": target_of(options),
+            "family": options.family,
+            "date": f"{datetime.date.today():%Y-%m-%d}",
+            "seeds": ranges(self.seeds),
+            "kernels": self.done,
+            "archs": list(ARCHS),
+            "failures": sorted(r.task.seed for r in self.failed),
+            "refused_by_all": dict(sorted(self.refused.items())),
+            "programs_with": dict(sorted(self.features.items())),
+            "seconds": round(time.monotonic() - self.start),
+            "jobs": options.jobs,
+            **versions(options.device),
+        }
+
     def progress(self) -> str:
         rate = self.done / (time.monotonic() - self.start)
         refused = self.refused.total()
@@ -194,8 +262,25 @@ def main() -> int:
     arguments.add_argument("--seconds", type=float, help="start no kernel after so many")
     arguments.add_argument("--no-shrink", action="store_true", help="keep failures as they are")
     arguments.add_argument("--json", type=Path, help="record the outcome here")
+    arguments.add_argument(
+        "--resume", action="store_true", help="start behind the seeds recorded in --json, and add to their record"
+    )
     options = arguments.parse_args()
+    before = None
+    if options.resume:
+        if options.json is None:
+            arguments.error("--resume needs --json")
+        wanted = target_of(options), options.family
+        before = next((r for r in recorded(options.json) if key(r) == wanted), None)
+        if before is not None:
+            options.seed = max(first + count for first, count in seeds_of(before))
     survey = Survey(options.keep)
+
+    def keep() -> None:
+        if options.json and survey.seeds:
+            entry = survey.entry(options)
+            record(options.json, entry if before is None else added(before, entry))
+
     deadline = None if options.seconds is None else survey.start + options.seconds
     seeds = range(options.seed, options.seed + options.count)
     # Fresh processes now and then: a kernel that ruins a GPU's context ruins few others.
@@ -206,6 +291,7 @@ def main() -> int:
             survey.add(found)
             if n % 500 == 0:
                 print(survey.progress(), flush=True)
+                keep()
             # The pool takes tasks ahead of time: those that it has taken do not run to their end.
             if deadline is not None and time.monotonic() > deadline:
                 break
@@ -217,24 +303,9 @@ def main() -> int:
     for title, counts in (("programs with", survey.features), ("refused by all", survey.refused)):
         print(f"{title}: " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items())))
     for kind, n in survey.kinds.most_common():
-        seeds_of = [r.task.seed for r in survey.failed if r.failure is not None and r.failure.kind == kind]
-        print(f"{n:5} {kind}: {seeds_of[:5]}")
-    if options.json:
-        entry = {
-            "target": "GPU" if options.device else "CPU reference and PTX machine",
-            "family": options.family,
-            "date": f"{datetime.date.today():%Y-%m-%d}",
-            "first_seed": options.seed,
-            "kernels": survey.done,
-            "archs": list(ARCHS),
-            "failures": sorted(r.task.seed for r in survey.failed),
-            "refused_by_all": dict(sorted(survey.refused.items())),
-            "programs_with": dict(sorted(survey.features.items())),
-            "seconds": round(time.monotonic() - survey.start),
-            "jobs": options.jobs,
-            **versions(options.device),
-        }
-        record(options.json, entry)
+        examples = [r.task.seed for r in survey.failed if r.failure is not None and r.failure.kind == kind]
+        print(f"{n:5} {kind}: {examples[:5]}")
+    keep()
     return 1 if survey.failed else 0
 
 

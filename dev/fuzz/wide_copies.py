@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any
 
 from dev.fuzz import programs as f
@@ -119,8 +120,9 @@ class Copies(Statements):
         self.share(scope, made)
         return [made, f.Move(source, made.name, perm, pad, 3 if pad else 0)]
 
+    @abstractmethod
     def share(self, scope: Scope, made: f.Alloc) -> None:
-        raise NotImplementedError
+        """Enter a shared buffer among those that later statements may use."""
 
     def sent(self, scope: Scope) -> list[f.Stmt]:
         """A shared buffer, or a part of it, copied to a place of the block's own in an output."""

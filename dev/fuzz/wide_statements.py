@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from typing import Any
 
 from dev.fuzz import generate as narrow
@@ -38,7 +39,7 @@ def extremes(t: str) -> tuple[int | float, ...]:
     return (0, 1, -1, 2 ** (bits - 1) - 1, 2 ** (bits - 1) - 2, -(2 ** (bits - 1)) + 1, -2)
 
 
-class Statements(narrow.Generator):
+class Statements(narrow.Generator, ABC):
     """``path``: the indices of all levels around, with their extents; ``truncates``: Croqtile's own / and %;
     ``viewed``: the array that each named view is of."""
 
@@ -79,8 +80,9 @@ class Statements(narrow.Generator):
         cuts, extents = self.cuts(array, shape, scope)
         return f.ViewElem(t, f.Chain(array, cuts), self.place(extents, scope))
 
+    @abstractmethod
     def cuts(self, array: str, shape: tuple[Any, ...], scope: Scope) -> tuple[tuple[f.Cut, ...], tuple[Any, ...]]:
-        raise NotImplementedError
+        """A view of an array, as the cuts that make it, and its extents."""
 
     def value(self, t: str, scope: Scope, depth: int = 2) -> f.Expr:
         r = self.r
