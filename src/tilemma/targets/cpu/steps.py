@@ -111,8 +111,8 @@ def meeting_levels(op: Copy | Store | SetElement, scope: Scope) -> tuple[Paralle
     """The levels, outermost first, whose siblings synchronise around a collective write to shared memory.
 
     The data of a synchronous copy is visible to all threads after the statement, which can be observed where
-    another statement of the same siblings touches the buffer.  Siblings that write to the same place meet
-    too, so that what they write can be compared.
+    another statement of the same siblings accesses the buffer.  Siblings that write to the same place synchronise
+    too, so that their values can be compared.
     """
     if target(op).base.space is not Space.SHARED or (isinstance(op, Copy) and op.asynchronous):
         return ()
