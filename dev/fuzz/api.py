@@ -371,6 +371,9 @@ def language() -> list[Function]:
         ("mma.load", tm.mma.load, (tile,), {"swizzle": 128}),
         ("mma.store", tm.mma.store, (tile, tile), {"transp": False}),
         ("mma.row.row", tm.mma.row.row, (1, 2, 3), {}),
+        ("mma.row.row.sp", tm.mma.row.row.sp, (1, 2, 3, 4), {}),
+        ("mma.row.row.scale", tm.mma.row.row.scale, (1, 2, 3, tile, 1.0), {}),
+        ("mma.scale", tm.mma.scale, (1, tile, 1.0), {}),
         ("apply", tm.apply, (tile,), {}),
         ("atomic.add", tm.atomic.add, (tile, 1), {}),
         ("math.exp", tm.math.exp, (1.0,), {}),
@@ -438,12 +441,12 @@ def _python_counts(function: Callable[..., Any], args: Sequence[Any], keywords: 
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "run": ("--shape", "--arg", "--define", "--target", "--arch", "--expect", "--seed", "--json", "--plan"),
     "compile": ("--arch", "--emit", "-o", "--force", "--define"),
-    "check": ("--arch", "--shape", "--schedules", "--arg", "--seed", "--json", "--strict", "--define", "--grid", "--block", "--entry"),
+    "check": ("--arch", "--shape", "--schedules", "--arg", "--seed", "--json", "--strict", "--define", "--grid", "--block", "--entry", "--cluster", "--shared", "--ctas", "--writer", "--lane", "--timeline", "--force", "--no-advice", "--expect", "--kernel"),
     "show": ("--operand", "--format", "--element", "--lane", "--tile", "--units", "--json"),
     "atoms": ("--arch", "--json"),
     "explain": ("--arch", "--json", "--define"),
 }  # fmt: skip
-_FLAGS = {"--json", "--plan", "--force", "--strict"}
+_FLAGS = {"--json", "--plan", "--force", "--strict", "--no-advice"}
 _WORDS = (
     "", "0", "-1", "1", "2", "64", "99999999999999999999", "9" * 5000, "1e9", "nan", "x", "\0", "\ud800", "é", "\x1b[31m",
     "M=2,N=2,K=2", "M=64,N=64,K=64", "M=-1", "M=0,N=0,K=0", "M", "=", "=1", "n=1", "M=1,M=2", "a=b=c", "TILE_K=64", "TILE_K=0",
@@ -453,7 +456,8 @@ _WORDS = (
     "0,0", "99,99", "-1,0", "1,2,3", "128x128x64", "0x0x0", "16x8x16", "1x1x1", "99999x99999x99999", "f16,64x64,K,128",
     "f16,0x0", "f32,128x64,MN,32", "u4,8x8,K,64", "f16,8x8,K,pad=3", "f16,8x8,K,pad=99999999", "--", "--help", "--json",
     "f32[64]=random", "f32[64]=out", "s32=7", "tma(a0, box=64x64)", "f32[99999999999999]=zeros", "f32[4]=__import__('os')",
-    "f32[4]=x.npy", "f32[-1]=out", "f32[]=out", "f32[4]=" + "(" * 300, "f32[4]=np.zeros(10**12)", "s32=10**10**10", "4x2",
+    "f32[4]=x.npy", "f32[-1]=out", "f32[]=out", "f32[4]=" + "(" * 300, "f32[4]=np.zeros(10**12)", "s32=10**10**10", "4x2", "²", "٣",
+    "u32=-1", "u32[]=out", "sample:1", "sample:0", "a0[0]", "a0[²]", "%r1@9", "%r1@" + "9" * 5000, "0,0,0:0,0", "a0=a0+1",
 )  # fmt: skip
 
 
@@ -488,8 +492,15 @@ class CommandLines:
             line += ["--schedules", "1"]
         if command == "compile" and "--arch" not in line:
             line += ["--arch", "sm_80", "--emit", r.choice(("ir", "ptx", "launch"))]
-        if "-o" in line and line[line.index("-o") + 1] not in ("-", "/", "/dev/null", "/dev/full", "nowhere/x"):
-            line[line.index("-o") + 1] = str(self.folder / "out")
+        for option in ("-o", "--timeline"):
+            if option in line and line[line.index(option) + 1] not in (
+                "-",
+                "/",
+                "/dev/null",
+                "/dev/full",
+                "nowhere/x",
+            ):
+                line[line.index(option) + 1] = str(self.folder / "out")
         return Case(" ".join(line)[:300], lambda: self.call(line))
 
     def call(self, line: list[str]) -> None:

@@ -44,6 +44,28 @@ def odd_layouts() -> dict[str, Callable[[], Any]]:
     return {f"layout: {name}": partial(_same, value) for name, value in (plain | swizzled).items()}
 
 
+_RACE = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry f(.param .u64 out)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %q<2>;
+    .shared .b32 s;
+    ld.param.u64 %q1, [out];
+    mov.u32 %r1, %tid.x;
+    st.shared.u32 [s], 7;
+    ld.shared.u32 %r2, [s];
+    st.global.u32 [%q1], %r2;
+    ret;
+}
+"""
+
+
+def _raced() -> dict[str, Any]:
+    return {"out": np.zeros(64, np.uint32)}
+
+
 def functions() -> list[Function]:
     """The public functions of the layers, with good arguments."""
     tile = layouts.shared_layout("f16", 64, 64)
@@ -122,6 +144,11 @@ def functions() -> list[Function]:
         Function("machine.Recording.register", recording.register, ("%r2", ((0, 0, 0), 0, 1), 12), {"occurrence": 0}),
         Function("machine.View.writer", view.writer, (0,)),
         Function("machine.triton", tm.machine.triton, (print,), {"schedules": 1}),
+        Function("machine.triton(call)", lambda *x, **k: tm.machine.triton(print, **k)[x[0]](*x[1:]), ((1,), half(4)), {"schedules": 1, "arch": "sm_80", "seed": 0}),
+        Function("machine.advise", tm.machine.advise, (_RACE, LAUNCH, _raced(), tm.machine.check(_RACE, LAUNCH, _raced(), schedules=1)), {"wanted": None, "schedules": 1, "strict": False, "arch": "sm_80", "trials": 2}),
+        Function("sparse.prune", tm.sparse.prune, (half(16, 64),)),
+        Function("sparse.compress", tm.sparse.compress, (tm.sparse.prune(half(16, 64)), "u32")),
+        Function("sparse.Sparse", lambda *x: tm.sparse.Sparse(*x).decompress(), (half(16, 32), np.zeros((16, 2), np.uint32), (16, 64))),
         Function("machine.View.register", view.register, ("%r1",)),
         Function("machine.View.lane", view.lane, (0,)),
         Function("machine.View.tile", view.tile, (0, 64, 16, "f16", "K")),

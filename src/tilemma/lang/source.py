@@ -125,7 +125,7 @@ class KernelSource:
                 result = self.function(**args, **constants)
             except TilemmaError:
                 raise
-            except Exception as e:
+            except Exception as e:  # the body is the user's Python: `_explained` tells its errors from ours
                 raise _explained(e) from None
         b.span = self.span
         if result is not None:
@@ -249,7 +249,7 @@ def _bad(span: Span, param: str, name: str, problem: str, fix: str) -> BadParame
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return inspect.get_annotations(function, eval_str=True)
-    except Exception:
+    except Exception:  # text that does not evaluate yet: its names are looked up as they stand, and refused there
         return dict(function.__annotations__)
 
 
