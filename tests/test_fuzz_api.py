@@ -44,7 +44,7 @@ NOT_CALLED = {
         "Assembly", "Cubin", "EntryUsage", "PtxasMessage", "Stored", "Tool", "cache_folder", "seek",
     ),
     "tilemma.machine": ("Advice", "PerformanceNote", "advise", "Report", "Verdict", "catalogue"),
-    "tilemma.testing": ("Activation", "Guarded", "accumulation_bound"),
+    "tilemma.testing": ("Activation", "Guarded", "accumulation_bound", "epilogue_bound"),
     "tilemma.ops": ("Report",),
     "tilemma.targets": ("BUILT_IN", "Target"),
     "tilemma.atoms": ("Atom", "Catalogue", "Family", "Immediate", "Rate", "Selection", "catalogue"),
