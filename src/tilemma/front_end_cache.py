@@ -18,6 +18,7 @@ from tilemma.compiler import uncollected
 from tilemma.errors import Note, Span, register_source
 from tilemma.fingerprint import fingerprint
 from tilemma.ir import tile as t
+from tilemma.ir.specialise import wanted_sizes
 from tilemma.ir.usage import array_params, checks, scalar_params
 from tilemma.launch import Launch
 from tilemma.records import record
@@ -26,11 +27,13 @@ from tilemma.records import record
 @record(slots=False)
 class Signature:
     """The parameters of a call.  ``plan`` has no entry point: each target checks calls against its parameters and
-    checks.  ``order``: the parameters as they are passed.  ``returns``: the array that the caller receives."""
+    checks.  ``order``: the parameters as they are passed.  ``returns``: the array that the caller receives.
+    ``sizes``: the dimensions that the kernel is compiled for."""
 
     plan: Launch
     order: tuple[str, ...]
     returns: str | None
+    sizes: tuple[str, ...]
 
 
 def signature(kernel: t.Kernel) -> Signature:
@@ -39,7 +42,8 @@ def signature(kernel: t.Kernel) -> Signature:
         kernel.name, "", array_params(kernel), scalar_params(kernel), (), none, none, checks=checks(kernel)
     )
     order = tuple(p.buffer.name if isinstance(p, t.ArrayParameter) else p.scalar.name for p in kernel.params)
-    return Signature(plan, order, kernel.returns.name if kernel.returns is not None else None)
+    sizes = tuple(wanted_sizes(kernel))
+    return Signature(plan, order, kernel.returns.name if kernel.returns is not None else None, sizes)
 
 
 def known_signature(identity: str, make: Callable[[], t.Kernel]) -> Signature:
@@ -49,14 +53,14 @@ def known_signature(identity: str, make: Callable[[], t.Kernel]) -> Signature:
     if found is not None:
         return found
     made = signature(make())
-    data = {"plan": made.plan.to_json(), "order": made.order, "returns": made.returns}
+    data = {"plan": made.plan.to_json(), "order": made.order, "returns": made.returns, "sizes": made.sizes}
     store.put(identity, json.dumps(data).encode())
     return made
 
 
 def _read_signature(data: bytes) -> Signature:
     kept = json.loads(data)
-    return Signature(Launch.from_json(kept["plan"]), tuple(kept["order"]), kept["returns"])
+    return Signature(Launch.from_json(kept["plan"]), tuple(kept["order"]), kept["returns"], tuple(kept["sizes"]))
 
 
 def _read_outline(data: bytes) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from tilemma.errors import (
 from tilemma.forking import ForkSafeLock
 from tilemma.front_end_cache import Signature, TextSource, known_signature, signature
 from tilemma.ir import tile as t
+from tilemma.ir.specialise import specialise
 from tilemma.launch import evaluate
 from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
@@ -26,6 +27,8 @@ from tilemma.runtime import arrays, binding
 from tilemma.targets import BUILT_IN, registered
 from tilemma.targets.ptx.target import Target, targets
 
+# The values of dimensions that a kernel is compiled for.
+Sizes = tuple[tuple[str, int], ...]
 # How many results a kernel keeps, of each kind, and for how many environments; the oldest go first.
 KEPT, ENVIRONMENTS = 256, 16
 
@@ -142,16 +145,35 @@ class Kernel:
         """The key of the IR where it is known without building it."""
         return self.source.identity(constants) if isinstance(self.source, TextSource) else None
 
-    def build(self, **constants: Any) -> t.Kernel:
-        """The tile IR as the program says it, checked but not specialised for any target."""
-        return self._fronted(constants)[0]
+    def build(self, *, sizes: Mapping[str, int] | None = None, **constants: Any) -> t.Kernel:
+        """The tile IR as the program says it, checked but not specialised for any target.
 
-    def _fronted(self, constants: Mapping[str, Any]) -> tuple[t.Kernel, list[Decision]]:
-        key, known = _key(constants), self._known.built
+        ``sizes``: the dimensions of the arrays, for a kernel with buffers of run-time extents (SizesWanted).
+        """
+        return self._fronted(constants, self._sizes(sizes, constants))[0]
+
+    def _sizes(self, sizes: Mapping[str, int] | None, constants: Mapping[str, Any]) -> Sizes:
+        """Those of ``sizes`` that the kernel is compiled for."""
+        if sizes is None:
+            return ()
+        wanted = self.signature(**constants).sizes
+        if not isinstance(sizes, Mapping) or not all(
+            isinstance(sizes[n], int) and 0 <= sizes[n] < 2**31 for n in wanted if n in sizes
+        ):
+            raise WrongArgumentType(
+                function="compile",
+                name="sizes",
+                got=described(sizes),
+                wanted="a mapping from dimensions to extents",
+            )
+        return tuple((n, sizes[n]) for n in wanted if n in sizes)
+
+    def _fronted(self, constants: Mapping[str, Any], sizes: Sizes) -> tuple[t.Kernel, list[Decision]]:
+        key, known = (_key(constants), sizes), self._known.built
         with self._lock:
             found = known.get(key)
             if found is None:
-                kernel = self.traced(**constants)
+                kernel = specialise(self.traced(**constants), dict(sizes))
                 log: list[Decision] = []
                 for step in FRONT_PASSES:
                     kernel = step.run(kernel, log)
@@ -159,42 +181,55 @@ class Kernel:
             return found
 
     def compile(
-        self, arch: str = "sm_90a", *, facts: Mapping[str, t.ArrayFacts] | None = None, **constants: Any
+        self,
+        arch: str = "sm_90a",
+        *,
+        facts: Mapping[str, t.ArrayFacts] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        **constants: Any,
     ) -> Compiled:
-        """Compile for ``arch``; ``facts`` default to contiguous, 16-byte aligned arrays."""
-        compiled = self._decided(arch, facts, constants)
+        """Compile for ``arch``; ``facts`` default to contiguous, 16-byte aligned arrays; ``sizes``: see `build`."""
+        compiled = self._decided(arch, facts, constants, self._sizes(sizes, constants))
         _ = compiled.kernel  # verified
         return compiled
 
     def _decided(
-        self, arch: str, facts: Mapping[str, t.ArrayFacts] | None, constants: Mapping[str, Any]
+        self, arch: str, facts: Mapping[str, t.ArrayFacts] | None, constants: Mapping[str, Any], sizes: Sizes
     ) -> Compiled:
         _check_target("compile", arch, facts)
-        key = (arch, _key(constants), tuple(sorted((facts or {}).items(), key=lambda kv: kv[0])))
+        key = (arch, _key(constants), sizes, tuple(sorted((facts or {}).items(), key=lambda kv: kv[0])))
         known = self._known.compiled
         with self._lock:
             found = known.get(key)
             if found is None:
-                kernel, front = self._fronted(constants)
+                kernel, front = self._fronted(constants, sizes)
                 found = known[key] = decide(kernel, arch, facts, front)
             return found
 
     def ready(
-        self, arch: str, facts: Mapping[str, t.ArrayFacts], *, assemble_for: str | None = None, **constants: Any
+        self,
+        arch: str,
+        facts: Mapping[str, t.ArrayFacts],
+        *,
+        assemble_for: str | None = None,
+        sizes: Mapping[str, int] | None = None,
+        **constants: Any,
     ) -> Ready:
-        """PTX and launch plans, from the cache on disk if the kernel was compiled before.
+        """PTX and launch plans, from the cache on disk if the kernel was compiled before; ``sizes`` as in `build`.
 
         ``assemble_for``: the architecture it will be `Ready.assembled` for, where that is known.
         """
         _check_target("ready", arch, facts)
-        key = (arch, _key(constants), tuple(sorted(facts.items(), key=lambda kv: kv[0])))
+        chosen = self._sizes(sizes, constants)
+        key = (arch, _key(constants), chosen, tuple(sorted(facts.items(), key=lambda kv: kv[0])))
         known = self._known.ready
         with self._lock:
             found = known.get(key)
             if found is None:
                 name = self._identity(constants) or identity(self.traced(**constants))
+                name += "".join(f" {n}={v}" for n, v in chosen)
                 found = known[key] = ready(
-                    name, arch, facts, lambda: self._decided(arch, facts, constants), assemble_for
+                    name, arch, facts, lambda: self._decided(arch, facts, constants, chosen), assemble_for
                 )
             return found
 
@@ -290,21 +325,25 @@ def _run_cpu(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound,
 
     views = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
     scalars = {s.name: bound.values[s.name] for s in bound.launch.scalars}
-    execute(runner.kernel.build(**constants), views, scalars, dims=bound.names)
+    execute(runner.kernel.build(sizes=bound.names, **constants), views, scalars, dims=bound.names)
 
 
 def _run_registered(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound, call: _Call) -> Any:
     views = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
     scalars = {s.name: bound.values[s.name] for s in bound.launch.scalars}
     target = registered()[runner.target]
-    return target.run(runner.kernel.build(**constants), views, scalars, bound.names, **runner.options)
+    return target.run(
+        runner.kernel.build(sizes=bound.names, **constants), views, scalars, bound.names, **runner.options
+    )
 
 
 def _run_machine(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound, call: _Call) -> Any:
     from tilemma import machine
 
     options = dict(runner.options)
-    compiled = runner.kernel.compile(options.pop("arch", "sm_90a"), facts=_facts(bound), **constants)
+    compiled = runner.kernel.compile(
+        options.pop("arch", "sm_90a"), facts=_facts(bound), sizes=bound.names, **constants
+    )
     values: dict[str, Any] = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
     values |= {s.name: bound.values[s.name] for s in bound.launch.scalars}
     reports = [machine.run(compiled.ptx, launch, values, **options) for launch in compiled.launches]
@@ -318,7 +357,7 @@ def _prepare(
     target = runner.options.get("arch") or best_arch(device.compute_capability)
     Target.of(target)  # raises UnknownArch before the device is asked
     where = runtime.assembly_arch(target, device, runner.kernel.name)
-    compiled = runner.kernel.ready(target, _facts(bound), assemble_for=where, **constants)
+    compiled = runner.kernel.ready(target, _facts(bound), assemble_for=where, sizes=bound.names, **constants)
     assembled: str | None = where
     try:
         image = compiled.assembled(where).bytes

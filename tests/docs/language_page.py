@@ -78,7 +78,7 @@ def _case(kernel: Kernel | None, co: str | None, line: re.Match[str]) -> Case:
         return {name: v.astype(types[name].numpy) for name, v in found.items()}
 
     constants = {k: given.pop(k) for k in list(given) if k in kernel.source.constants}
-    ir = kernel.build(**constants)
+    ir = kernel.traced(**constants)
     types = {p.buffer.name: p.buffer.dtype for p in ir.arrays}
     names = {*types, *(p.scalar.name for p in ir.scalars)}
     scope |= {name: given.pop(name) for name in list(given) if name not in names}

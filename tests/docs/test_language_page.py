@@ -48,7 +48,8 @@ def test_the_compiler_and_the_machine_compute_it(case: Case, arch: str) -> None:
 
 @pytest.mark.parametrize("case", [c for c in programs() if c.co is not None], ids=name)
 def test_both_spellings_give_the_same(case: Case) -> None:
-    one, other = case.croqtile().build(), case.kernel.build(**case.constants)
+    one = case.croqtile().build(sizes=case.sizes)
+    other = case.kernel.build(sizes=case.sizes, **case.constants)
     assert canonical(one) == canonical(other), f"{print_kernel(one)}\n{print_kernel(other)}"
 
 

@@ -164,7 +164,7 @@ TRACED = {
     "a wrong level": ('for p in parallel(2, level="warp"):\n    pass', "wrong-value"),
     "a wrong rank": ("x = a[0]", "wrong-rank"),
     "an unknown type": ('x = shared("f12", 4)', "unknown-dtype"),
-    "extents not known": ('x = shared("f16", a.shape[0])', "extents-not-known"),
+    "extents not known": ('x = shared("f16", a[0, 0].astype("s32"))', "extents-not-known"),
     "else without if": ("with else_():\n    pass", "else-without-if"),
     "chunkat of a plain number": ("x = a.chunkat(a.shape[0], full)", "unbounded-chunk-index"),
 }

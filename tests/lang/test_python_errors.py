@@ -119,7 +119,7 @@ STATEMENTS = [
     ("«dma.copy(b, to='shared', transp=(0, 0))»", "wrong-value", "a permutation of 0, 1"),
     ("«dma.copy(b, to='shared', pad=((1, 1, 1),))»", "wrong-value", "for each of 2 dimensions"),
     ("«dma.copy(b, to='shared', evict='frist')»", "wrong-value", "first, last"),
-    ("«dma.copy(a, to='shared')»", "extents-not-known", "cut the tile"),
+    ("«dma.copy(a.view(n, 16).from_(0, 0), to='shared')»", "extents-not-known", "cut the tile"),
     ("f = dma.copy(b, to='shared')\n«wait(f)»", "wrong-value", "synchronous"),
     ("«wait(1)»", "wrong-value", "an event"),
     ("e = event(2)\n«wait(e)»", "wrong-value", "choose one: `e[s]`"),

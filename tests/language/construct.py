@@ -16,6 +16,7 @@ import tilemma as tm
 from tilemma import croqtile, dtypes
 from tilemma.ir import tile as t
 from tilemma.ir.canonical import canonical
+from tilemma.ir.expr import Dim
 from tilemma.kernels import Kernel
 from tilemma.targets.cpu import execute
 from tilemma.testing import guarded, random_array
@@ -70,11 +71,20 @@ class Case:
 
     def decided(self, arch: str) -> None:
         """The reference on the IR with every decision made gives the same."""
-        compiled = self.kernel.compile(arch, **self.constants)
+        compiled = self.kernel.compile(arch, sizes=self.sizes, **self.constants)
         self.run(lambda a: run_ir(compiled.kernel, a), f"decided IR for {arch}")
 
     def on_machine(self, arch: str) -> None:
         self.run(lambda a: self.kernel.on("machine", arch=arch)(**a, **self.constants), f"machine, {arch}")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The dimensions of the arrays."""
+        shapes = ((p.buffer.shape, self.given[p.buffer.name].shape) for p in self.kernel.traced(**self.constants).arrays
+                  if p.buffer.name in self.given)  # fmt: skip
+        return {
+            d.name: n for dims, shape in shapes for d, n in zip(dims, shape, strict=True) if isinstance(d, Dim)
+        }
 
     def croqtile(self) -> Kernel:
         assert self.co is not None
@@ -83,7 +93,9 @@ class Case:
 
     def twins(self) -> bool:
         """Whether both spellings give the same tile IR."""
-        return canonical(self.croqtile().build()) == canonical(self.kernel.build(**self.constants))
+        return canonical(self.croqtile().build(sizes=self.sizes)) == canonical(
+            self.kernel.build(sizes=self.sizes, **self.constants)
+        )
 
     def croqtile_case(self) -> Case:
         return Case(self.name, self.croqtile(), self.given, self.expect, None, self.archs, self.tolerance)

@@ -37,17 +37,11 @@ from tilemma.ir.expr import (
 )
 from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import WrongValue
+from tilemma.ir.specialise import ExtentsNotKnown, open_dimensions
 from tilemma.ir.structure import ValueNumber
 from tilemma.ir.tiles import FragmentValue, FutureValue, Scalarlike, Tile, describe, scalar
 from tilemma.ir.types import BLOCK, THREAD, Buffer, Contract, Event, EventRef, Space, View
 from tilemma.records import record
-
-
-class ExtentsNotKnown(CompileError):
-    code = "extents-not-known"
-    found = "`{what}` makes a buffer of {shape}, whose extents are not known when compiled"
-    expected = "a tile of known extents: registers and shared memory are laid out by the compiler"
-    fix = "cut the tile with `subspan(h, w).at(i, j)`, with constants for h and w"
 
 
 class CopyOption(CompileError):
@@ -212,7 +206,8 @@ class Builder(ValueNumber):
         return buffer
 
     def _check_known(self, what: str, extents: Sequence[Expr], span: Span | None) -> None:
-        if any(value_of(e) is None for e in extents):
+        # Run-time dimensions are known when it is compiled (`ir.specialise`).
+        if open_dimensions(tuple(extents)) is None:
             shape = "[" + ", ".join(describe(e) for e in extents) + "]"
             raise ExtentsNotKnown(span or self.span, what=what, shape=shape)
 

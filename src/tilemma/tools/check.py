@@ -106,14 +106,15 @@ def check_kernel(
     """
     if schedules < 1:
         raise WrongArgument(function="check", name="schedules", got=described(schedules), wanted="at least 1")
-    built = kernel.build(**constants)
+    built = kernel.traced(**constants)
     scalars = parse_scalars(built, args)
     dims, chosen = parse_shape(built, shape), False
     if shape is None and dims:
         smallest = smallest_sizes(kernel, constants, arch, scalars)
         dims, chosen = smallest or dims, smallest is not None
+    built = kernel.build(sizes=dims, **constants)
     problem = make_problem(built, dims, scalars, seed)
-    compiled = kernel.compile(arch, facts=facts_of(problem.arrays), **constants)
+    compiled = kernel.compile(arch, facts=facts_of(problem.arrays), sizes=dims, **constants)
     before = _copies(problem.arrays)
     verdicts = _run(compiled, problem.arrays, problem.scalars, schedules, seed, strict, progress)
     outcome = CheckOutcome(kernel.name, arch, problem.dims, schedules, verdicts, chosen=chosen)

@@ -67,9 +67,9 @@ def run_kernel(
 ) -> Outcome:
     """Run ``kernel`` once on random inputs.  "auto" is the GPU if there is one, else the CPU."""
     runner_for_checks = kernel.on(target)
-    built = kernel.build(**constants)
-    scalars = parse_scalars(built, args)
-    problem = make_problem(built, parse_shape(built, shape), scalars, seed, expect)
+    traced = kernel.traced(**constants)
+    scalars, dims = parse_scalars(traced, args), parse_shape(traced, shape)
+    problem = make_problem(kernel.build(sizes=dims, **constants), dims, scalars, seed, expect)
     if target == "auto":
         target = "cpu" if gpu_unavailable_reason() else "cuda"
         runner_for_checks = kernel.on(target)
@@ -79,7 +79,7 @@ def run_kernel(
     text = None
     if plan:
         planned = arch or runner_for_checks.options.get("arch") or "sm_90a"
-        text = kernel.compile(planned, **constants).explain().render(limit=15)
+        text = kernel.compile(planned, sizes=dims, **constants).explain().render(limit=15)
     share = problem.share() if expect is not None else None
     shown = runner_for_checks.options.get("arch") if target != "cpu" else None
     return Outcome(kernel.name, target, shown, problem.dims, seconds, share, expect, text)

@@ -50,7 +50,7 @@ def smallest_sizes(
     kernel: Kernel, constants: Mapping[str, Any], arch: str, scalars: Mapping[str, Any]
 ) -> Sizes | None:
     """Extents of all dimensions that reach every path that larger ones reach; None if none could be run."""
-    built = kernel.build(**constants)
+    built = kernel.traced(**constants)
     search = _Search(kernel, constants, arch, scalars)
     for ragged in (True, False):
         best: _Tried | None = None
@@ -81,9 +81,9 @@ class _Search:
     def run(self, sizes: Sizes) -> _Tried | None:
         """One run with ``sizes``; None where the kernel refuses them."""
         try:
-            problem = make_problem(self.kernel.build(**self.constants), sizes, self.scalars, 0)
+            problem = make_problem(self.kernel.build(sizes=sizes, **self.constants), sizes, self.scalars, 0)
             facts = facts_of(problem.arrays)
-            compiled = self.kernel.compile(self.arch, facts=facts, **self.constants)
+            compiled = self.kernel.compile(self.arch, facts=facts, sizes=sizes, **self.constants)
             values = {**problem.arrays, **problem.scalars}
             lines: frozenset[int] = frozenset()
             every: frozenset[int] = frozenset()

@@ -1,0 +1,91 @@
+"""Buffers whose extents are dimensions of parameters: compiled for each value of these dimensions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilemma as tm
+from tilemma import foreach, local, parallel, shared, var
+
+
+@tm.kernel
+def sums(x: tm.Global["f32", "M", "N"], y: tm.Global["f32", "M"]):
+    M, N = x.shape
+    for i in parallel(M, level="block"):
+        s, t = shared("f32", N + 1), local("f32", N)
+        for j in foreach(N):
+            t[j] = x[i, j]
+            s[j] = t[j]
+        s[N] = 1.0
+        total = var(0.0, "f32")
+        for j in foreach(N + 1):
+            total += s[j]
+        y[i] = total
+
+
+CO = """
+__co__ auto k(f32 [M, N] x) {
+  f32 [M] y;
+  parallel i by M : block {
+    shared f32 [N + 1] s;
+    local f32 [N] t;
+    foreach j in N { t.at(j) = x.at(i, j); s.at(j) = t.at(j); }
+    s.at(N) = 1.0f;
+    f32 total = 0.0f;
+    foreach j in N + 1 total += s.at(j);
+    y.at(i) = total;
+  }
+  return y;
+}
+__co__ void every(s32 [A, B, 3] x, s32 [A, B, 3] y) {
+  parallel p by 1 : block, q by 32 : thread {
+    tile = dma.copy x.subspan(A, B, 3) => shared;
+    dma.copy tile => y;
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "machine"])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 0), (0, 4)])
+def test_sizes_come_from_the_arrays(tmp_path: Path, target: str, shape: tuple[int, int]) -> None:
+    (tmp_path / "k.co").write_text(CO)
+    module = tm.load(tmp_path / "k.co")
+    x = np.random.default_rng(0).integers(-4, 5, shape).astype(np.float32)
+    y = np.zeros(shape[0], np.float32)
+    sums.on(target)(x, y)
+    assert np.array_equal(y, x.sum(1) + 1)
+    assert np.array_equal(module.k.on(target)(x), x.sum(1) + 1)
+    cube = np.arange(np.prod(shape) * 3, dtype=np.int32).reshape(*shape, 3)
+    same = np.zeros_like(cube)
+    module.every.on(target)(cube, same)
+    assert np.array_equal(same, cube)
+
+
+def test_sizes_are_given_to_the_compiler(tmp_path: Path) -> None:
+    (tmp_path / "k.co").write_text(CO)
+    for kernel in (sums, tm.load(tmp_path / "k.co").k):
+        with pytest.raises(tm.CompileError, match="no `N` is given") as refused:
+            kernel.compile("sm_80")
+        assert refused.value.code == "sizes-wanted"
+        small, large = (kernel.compile("sm_80", sizes={"N": n, "M": 7}).ptx for n in (4, 5000))
+        assert small != large
+        with pytest.raises(tm.LaunchError, match="a mapping from dimensions"):
+            kernel.compile("sm_80", sizes={"N": 1.5})
+        with pytest.raises(tm.CompileError, match="bytes"):
+            kernel.compile("sm_80", sizes={"N": 100_000})
+    assert tm.load(tmp_path / "k.co", defines={"N": 4}).k.compile("sm_80").ptx
+
+
+def test_a_scalar_is_no_extent() -> None:
+    @tm.kernel
+    def k(x: tm.Global["f32", "M"], n: tm.Int):
+        for _ in parallel(1, level="block"):
+            s = shared("f32", n)
+            s[0] = x[0]
+
+    with pytest.raises(tm.CompileError, match="not known when compiled"):
+        k.compile("sm_80")
