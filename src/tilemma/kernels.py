@@ -188,7 +188,7 @@ class Kernel:
         sizes: Mapping[str, int] | None = None,
         **constants: Any,
     ) -> Compiled:
-        """Compile for ``arch``; ``facts`` default to contiguous, 16-byte aligned arrays; ``sizes``: see `build`."""
+        """Compile for ``arch``; ``facts`` default to contiguous aligned arrays (16 B); ``sizes``: see `build`."""
         compiled = self._decided(arch, facts, constants, self._sizes(sizes, constants))
         _ = compiled.kernel  # verified
         return compiled
