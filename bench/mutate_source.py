@@ -1,11 +1,13 @@
 """Mutants of our own source: a drawn sample, each against the tests that cover its line.
 
     python bench/mutate_source.py --seed 1 --jobs 2 --json docs/proofs/source_mutation.json
-    python bench/mutate_source.py --seed 1 --count 20 --only passes/simplify.py
+    python bench/mutate_source.py --seed 1 --count 20 --only passes/simplify.py --quick
     python bench/mutate_source.py --collect --jobs 2       # which test runs which line: kept in build/
 
 The operators are those of `dev/source_mutation/operators.py`.  The tests of a mutant run in one process, the quick
-and near ones first, until one fails.  A mutant survives when none does.  The mutants that
+and near ones first, until one fails.  A mutant survives when none does.  Forks of a process that has imported the
+package find the test that kills a mutant; a new process, with the mutant in a copy of the source, confirms it, and
+runs all the tests of a mutant that no fork killed.  The mutants that
 `dev/source_mutation/equivalent.json` lists were read by a person and change nothing that can be observed.  Exit
 status 1 when fewer than 90 % die.
 """
@@ -28,6 +30,7 @@ from dev.source_mutation.coverage import Parts
 from dev.source_mutation.operators import OPERATORS, Mutant
 from dev.source_mutation.probes import FOLDERS
 from dev.source_mutation.survey import Limits, Place, Tried, all_mutants, chosen_tests, draw
+from dev.source_mutation.warm import run_warm
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = ROOT / "dev" / "source_mutation" / "equivalent.json"
@@ -57,9 +60,13 @@ class Worker:
     place: Place | None = None
 
     @classmethod
-    def attempt(cls, work: tuple[Mutant, list[tuple[str, float]], Limits]) -> Tried:
+    def attempt(cls, work: tuple[Mutant, list[tuple[str, float]], str, Limits]) -> Tried:
+        """The tests of a mutant in new processes; the test that is expected to kill it is alone and first."""
         cls.place = cls.place or Place(ROOT)
-        return cls.place.attempt(*work)
+        mutant, tests, expected, limits = work
+        first = [t for t in tests if t[0] == expected]
+        found = cls.place.attempt(mutant, first, limits)
+        return found if found.verdict in DEAD else cls.place.attempt(mutant, tests, limits)
 
     @classmethod
     def failing(cls, tests: list[str]) -> list[str]:
@@ -153,6 +160,9 @@ def main() -> int:
     parser.add_argument(
         "--log", type=Path, help="a file with what was tried: a run that was stopped goes on there"
     )
+    parser.add_argument(
+        "--quick", action="store_true", help="forks of one process only: figures for development, not a record"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     start = time.monotonic()
@@ -171,14 +181,23 @@ def main() -> int:
     reasons = {e["mutant"]: e["why"] for e in json.loads(EQUIVALENT.read_text(encoding="utf-8"))}
     tried = earlier(options.log, drawn)
     done = {t.mutant for t in tried}
-    work = [(m, chosen_tests(coverage, m, limits), limits) for m in drawn if m not in done]
+    work = [(m, chosen_tests(coverage, m, limits)) for m in drawn if m not in done]
+
+    def noted(t: Tried) -> None:
+        tried.append(t)
+        note(t, options.log, reasons)
+        if len(tried) % 25 == 0:
+            dead = sum(t.verdict in DEAD for t in tried)
+            print(f"{len(tried)} of {len(drawn)}, {dead} dead, {time.monotonic() - start:.0f} s", flush=True)
+
+    if options.quick:
+        run_warm(ROOT, work, limits, options.jobs, noted)
+        return 0
+    hints: dict[Mutant, str] = {}
+    run_warm(ROOT, work, limits, options.jobs, lambda t: hints.update({t.mutant: test_of(t)}))
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        for t in pool.imap_unordered(Worker.attempt, work):
-            tried.append(t)
-            note(t, options.log, reasons)
-            if len(tried) % 25 == 0:
-                dead = sum(t.verdict in DEAD for t in tried)
-                print(f"{len(tried)} of {len(drawn)}, {dead} dead, {time.monotonic() - start:.0f} s", flush=True)
+        for t in pool.imap_unordered(Worker.attempt, [(m, tests, hints[m], limits) for m, tests in work]):
+            noted(t)
         unsound = pool.apply(Worker.failing, (sorted({test_of(t) for t in tried if t.by}),))
         pool.map(Worker.close, range(options.jobs), chunksize=1)
     if unsound:

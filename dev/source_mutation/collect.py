@@ -25,12 +25,16 @@ PRELOADED = ("numpy", "ml_dtypes", "hypothesis", "pytest", "_pytest.assertion.re
              "click.testing")  # fmt: skip
 
 
-# Seconds of processor time: a test that takes longer is not used, nor are more cases of a function that has had so
-# many of them and so much time.
+# Seconds of processor time: a test that takes longer is named and not used.  More cases of a function that has had
+# so many of them and so much time are not used either.
 SLOW, CASES, FOR_CASES = 4.0, 6, 1.5
 
 
 T = TypeVar("T")
+
+
+class TooSlow(BaseException):
+    """A test took more than `SLOW` seconds.  No test catches it, and pytest counts it as a failure."""
 
 
 class Collector:
@@ -41,6 +45,7 @@ class Collector:
         self.found: dict[str, Any] = {}
         self.ran: set[str] = set()
         self.not_passed: set[str] = set()
+        self.slow: list[str] = []
         self.had: dict[str, list[float]] = {}
 
     @staticmethod
@@ -72,8 +77,10 @@ class Collector:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, Any, Any]:
-        """Tests that fail or are skipped cover nothing."""
+        """Tests that fail, are skipped or take too long cover nothing."""
         report = yield
+        if call.excinfo is not None and call.excinfo.errisinstance(TooSlow):
+            self.slow.append(item.nodeid)
         (self.ran if report.passed else self.not_passed).add(item.nodeid)
         return report
 
@@ -104,19 +111,18 @@ def collect_files(
     probes.install()
     for name in PRELOADED:
         importlib.import_module(name)
-    for module in pkgutil.walk_packages([str(package)], "tilemma."):
-        # Some need a library that is not here.
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module.name)
+    import_package(package)
     running: dict[int, tuple[str, Path]] = {}
     with tempfile.TemporaryDirectory() as folder:
 
         def finish_one() -> None:
             child, _ = os.wait()
             file, out = running.pop(child)
-            part = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+            part, slow = json.loads(out.read_text(encoding="utf-8")) if out.exists() else ({}, [])
             save(file, part)
             print(f"{file}: {len(part)} tests, {sum(x['seconds'] for x in part.values()):.1f} s", flush=True)
+            for name in slow:
+                print(f"    not used, more than {SLOW:g} s: {name}", flush=True)
 
         for n, file in enumerate(files):
             if len(running) == jobs:
@@ -130,13 +136,25 @@ def collect_files(
             finish_one()
 
 
+def _stop_slow_test(*_: object) -> None:
+    raise TooSlow
+
+
+def import_package(package: Path) -> None:
+    """Import each module."""
+    for module in pkgutil.walk_packages([str(package)], "tilemma."):
+        # Some need a library that is not here.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module.name)
+
+
 def _run_file(file: str, out: Path, probes: Probes) -> int:
     collector = Collector(probes)
-    signal.signal(signal.SIGPROF, lambda *_: pytest.skip("slow"))
+    signal.signal(signal.SIGPROF, _stop_slow_test)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             pytest.main(["-q", "-p", "no:cacheprovider", file], plugins=[collector])
-        out.write_text(json.dumps(collector.passed()), encoding="utf-8")
+        out.write_text(json.dumps([collector.passed(), collector.slow]), encoding="utf-8")
     except BaseException:
         return 1
     return 0

@@ -8,6 +8,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,11 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Parts:
-    """The coverage of each test file, kept in ``folder`` with the hashes of the files that it depends on."""
+    """The coverage of each test file, kept in ``folder`` with the hash of the test and the sources that it ran.
+
+    A test file that changed is collected again.  Where a source changed, the lines move with its text: a mutant of
+    a new line meets the tests of the lines that were there before.
+    """
 
     root: Path
     folder: Path
@@ -46,25 +52,35 @@ class Parts:
 
     def save(self, file: str, tests: dict[str, Any]) -> None:
         package = self.root / "src" / "tilemma"
-        sources = {f for x in tests.values() for f in x["lines"]}
-        part = {"file": file, "test": digest(self.root / file), "tests": tests,
-                "sources": {f: digest(package / f) for f in sorted(sources)}}  # fmt: skip
-        self.folder.mkdir(parents=True, exist_ok=True)
+        sources = {f: digest(package / f) for f in sorted({f for x in tests.values() for f in x["lines"]})}
+        part = {"file": file, "test": digest(self.root / file), "tests": tests, "sources": sources}
+        (self.folder / "sources").mkdir(parents=True, exist_ok=True)
+        for f, known in sources.items():
+            (self.folder / "sources" / known).write_bytes((package / f).read_bytes())
         with gzip.open(self.path(file), "wt", encoding="utf-8", compresslevel=3) as f:
             json.dump(part, f)
 
     def load(self, file: str) -> dict[str, Any] | None:
-        """The tests of ``file`` with their lines; None where a file is not as it was when they were collected."""
+        """The tests of ``file`` with their lines; None where they are not known or the file has changed."""
         if not self.path(file).exists():
             return None
         with gzip.open(self.path(file), "rt", encoding="utf-8") as f:
             part = json.load(f)
-        package = self.root / "src" / "tilemma"
-        known = {self.root / file: part["test"], **{package / f: x for f, x in part["sources"].items()}}
-        if any(not path.exists() or digest(path) != x for path, x in known.items()):
+        if digest(self.root / file) != part["test"]:
             return None
         tests: dict[str, Any] = part["tests"]
+        for source, known in part["sources"].items():
+            path = self.root / "src" / "tilemma" / source
+            if path.exists() and digest(path) != known:
+                to = self._moved(known, digest(path), path)
+                for told in tests.values():
+                    if source in told["lines"]:
+                        told["lines"][source] = sorted({n for x in told["lines"][source] for n in to.get(x, ())})
         return tests
+
+    @cache  # noqa: B019
+    def _moved(self, known: str, _: str, path: Path) -> dict[int, list[int]]:
+        return moved_lines((self.folder / "sources" / known).read_text("utf-8"), path.read_text("utf-8"))
 
     def collect(self, files: Iterable[str], jobs: int) -> None:
         """Run the tests of those ``files`` whose coverage is not known."""
@@ -72,6 +88,20 @@ class Parts:
 
     def merged(self, files: Iterable[str]) -> Coverage:
         return ranked({n: x for file in files for n, x in (self.load(file) or {}).items()})
+
+
+def moved_lines(before: str, after: str) -> dict[int, list[int]]:
+    """Line of ``before`` -> lines of ``after``, from 1.  An inserted line stands for the line above it."""
+    found: dict[int, list[int]] = {}
+    matcher = SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag == "equal":
+            for n in range(b - a):
+                found.setdefault(a + n + 1, []).append(c + n + 1)
+        else:
+            for n in range(a, b) if a < b else [a - 1]:
+                found.setdefault(n + 1, []).extend(range(c + 1, d + 1))
+    return found
 
 
 def digest(path: Path) -> str:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from dev.source_mutation.collect import spread_first
-from dev.source_mutation.coverage import Coverage, Parts, ranked
+from dev.source_mutation.coverage import Coverage, Parts, moved_lines, ranked
 from dev.source_mutation.operators import OPERATORS, mutants
 from dev.source_mutation.probes import STORE, instrument
 from dev.source_mutation.survey import Limits, all_mutants, chosen_tests, draw
+from dev.source_mutation.warm import RunsAtImport, changed_functions
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = '''
@@ -93,22 +94,58 @@ def test_near_and_quick_tests_come_first() -> None:
     assert "t/a.py::slow" not in [n for n, _ in coverage.covering("x.py", 7, 8.0)]
 
 
-def test_coverage_of_a_changed_file_is_not_used(tmp_path: Path) -> None:
-    """Neither where the test has changed nor where the source has."""
+def test_coverage_follows_the_source(tmp_path: Path) -> None:
+    """Lines move with the text of a source; a test that changed is collected again."""
     test, source = tmp_path / "test_x.py", tmp_path / "src" / "tilemma" / "ir" / "m.py"
     source.parent.mkdir(parents=True)
-    told = {"test_x.py::a": {"seconds": 0.5, "lines": {"ir/m.py": [2, 3]}}}
-    for changed in (test, source):
-        test.write_text("def test_a(): pass\n")
-        source.write_text(SOURCE)
-        parts = Parts(tmp_path, tmp_path / "coverage")
-        assert parts.load("test_y.py") is None
-        parts.save("test_x.py", told)
-        assert parts.load("test_x.py") == told
-        assert parts.merged(["test_x.py"]).covering("ir/m.py", 3, 1.0) == [("test_x.py::a", 0.5)]
-        changed.write_text(SOURCE + "\n")
-        assert parts.load("test_x.py") is None
-        assert parts.merged(["test_x.py"]).tests == []
+    told = {"test_x.py::a": {"seconds": 0.5, "lines": {"ir/m.py": [5, 6]}}}
+    test.write_text("def test_a(): pass\n")
+    source.write_text(SOURCE)
+    parts = Parts(tmp_path, tmp_path / "coverage")
+    assert parts.load("test_y.py") is None
+    parts.save("test_x.py", told)
+    assert parts.load("test_x.py") == told
+    assert parts.merged(["test_x.py"]).covering("ir/m.py", 6, 1.0) == [("test_x.py::a", 0.5)]
+    source.write_text("# One line more.\n" + SOURCE)
+    assert Parts(tmp_path, tmp_path / "coverage").load("test_x.py")["test_x.py::a"]["lines"] == {"ir/m.py": [6, 7]}
+    test.write_text("def test_b(): pass\n")
+    assert parts.load("test_x.py") is None
+    assert parts.merged(["test_x.py"]).tests == []
+
+
+def test_lines_move_with_their_text() -> None:
+    before = "a\nb\nc\nd\n"
+    assert moved_lines(before, before) == {1: [1], 2: [2], 3: [3], 4: [4]}
+    assert moved_lines(before, "a\nx\ny\nc\nd\n") == {1: [1], 2: [2, 3], 3: [4], 4: [5]}
+    assert moved_lines(before, "a\nb\nnew\nd\n") == {1: [1], 2: [2], 3: [3], 4: [4]}
+    assert moved_lines(before, "a\nd\nnew\n") == {1: [1], 2: [], 3: [], 4: [2, 3]}
+
+
+def test_the_functions_that_a_mutant_changes() -> None:
+    """A mutant of what a module executes is no mutant of a function."""
+
+    def changed(old: str, new: str) -> set[str]:
+        code = [compile(x, "m.py", "exec") for x in (TWO_FUNCTIONS, TWO_FUNCTIONS.replace(old, new))]
+        return {c.co_qualname for c in changed_functions(*code)}
+
+    assert changed("x < 1", "x <= 1") == {"A.f", "A.f.<locals>.<lambda>"}
+    assert changed("return 2", "return 3") == {"g"}
+    assert changed("", "") == set()
+    for old, new in (("TOP = 5", "TOP = 6"), ("n=7", "n=8"), ("v > 3", "v > 4"), ("SIZE = 9", "SIZE = 8")):
+        with pytest.raises(RunsAtImport):
+            changed(old, new)
+
+
+TWO_FUNCTIONS = """
+TOP = 5
+LONG = [v for v in (1, 9) if v > 3]
+class A:
+    SIZE = 9
+    def f(self, n=7):
+        return lambda x: x < 1
+def g():
+    return 2
+"""
 
 
 STATEMENTS = '''
