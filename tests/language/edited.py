@@ -119,7 +119,9 @@ def _place(span: Span | None) -> str:
 
 
 def _plain(value: object) -> str:
-    return " ".join(str(value).split())
+    """A value; of a sentence the numbers and what stands in backquotes."""
+    words = str(value).split()
+    return " ".join(words if len(words) <= 3 else re.findall(r"`[^`]*`|-?\d+", str(value)))
 
 
 def parse(language: str) -> dict[str, list[tuple[Edit, str]]]:

@@ -1,9 +1,10 @@
 """The language's kernels with their source positions and their instructions, as files to compare with.
 
 ``recorded/positions_LANGUAGE.txt``: the operations that the front end makes of each kernel, each with the range of
-its source.  ``recorded/instructions.txt``: how often each instruction stands in the kernel's PTX, how many decisions
-each pass took, and the threads, bytes and optimisation level of each launch.  What the instructions compute is tested by running
-them; here a change of their number, which no result shows, becomes visible in a review.  ``python
+its source.  ``recorded/instructions.txt``: the memory accesses, barriers and multiplies of the kernel's PTX in
+order, how often each other instruction stands there, how many decisions each pass took, and the threads, bytes and
+optimisation level of each launch.  What the instructions compute is tested by running them; here a change of their
+number or order, which no result shows, becomes visible in a review.  ``python
 tests/language/recorded.py`` writes the files: read the difference.
 """
 
@@ -12,16 +13,32 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 
 import edited
-from construct import CASES, Case
+from construct import CASES
 
+from tilemma.compiler import Compiled
 from tilemma.ir.walk import walk
+from tilemma.kernels import load_python
 
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "recorded"
+HOPPER, BOTH = ("sm_90a",), ("sm_80", "sm_90a")
+# What is compared in the order of the program.
+ORDERED = ("bar.", "barrier.", "mbarrier.", "cp.", "fence.", "wgmma.", "mma.", "ld.global", "ld.shared", "st.", "ldmatrix",
+           "stmatrix", "atom.", "red.", "shfl.", "vote.", "elect.", "setmaxnreg", "griddepcontrol", "bra", "ret")  # fmt: skip
+# The pipelines of the examples, with their constants.
+EXAMPLES = {
+    "double_buffer": BOTH, "multistage": BOTH, "event_pipeline(STAGES=3)": BOTH, "tma_pipeline(STAGES=2)": HOPPER,
+    "tma_pipeline(STAGES=4)": HOPPER, "warp_specialized(STAGES=3,CONSUMERS=2,TILE_N=128)": HOPPER,
+    "warp_specialized(STAGES=2,CONSUMERS=1,TILE_N=128)": HOPPER,
+    "persistent(STAGES=3,CONSUMERS=2,TILE_N=128,GRID=2,RASTER=2)": HOPPER,
+    "multicast(STAGES=3,CLUSTER=4,TILE_N=128,GRID=1)": HOPPER, "pingpong(STAGES=3,TILE_N=128,GRID=1)": HOPPER,
+}  # fmt: skip
 _INSTRUCTION = re.compile(r"^\s*(?:@!?%\w+ )?([a-z][\w.:]*)(?=[ ;])", re.M)
 
 
@@ -36,26 +53,40 @@ def positions(language: str, text: str) -> str:
     return " ".join(found)
 
 
-def instructions(case: Case, arch: str) -> str:
-    compiled = case.kernel.compile(arch, **case.constants)
-    counts = Counter(_INSTRUCTION.findall(compiled.ptx))
-    taken = Counter(d.pass_name for d in compiled.decisions)
-    launches = [[*x.launch.block, x.launch.shared, x.lane.optimization] for x in compiled.lowered]
-    return "; ".join((
-        " ".join(f"{x}*{n}" for x, n in sorted(counts.items())),
-        " ".join(f"{x}*{n}" for x, n in sorted(taken.items())),
-        str(launches),
-    ))  # fmt: skip
+def compiled(name: str, arch: str) -> Compiled:
+    """A kernel of the language's tests, or an example, `NAME(CONSTANT=..)`."""
+    if name in CASES:
+        return CASES[name].kernel.compile(arch, **CASES[name].constants)
+    path, _, settings = name.partition("(")
+    constants = dict(x.split("=") for x in settings.rstrip(")").split(",") if x)
+    kernel = load_python(ROOT / "examples" / "py" / f"{path}.py").only()
+    return kernel.compile(arch, **{k: int(v) for k, v in constants.items()})
+
+
+def instructions(name: str, arch: str) -> str:
+    """The accesses, barriers and multiplies in order, the number of each other instruction, decisions, launches."""
+    found = compiled(name, arch)
+    written = _INSTRUCTION.findall(found.ptx)
+    ordered = ((x, len(list(same))) for x, same in groupby(x for x in written if x.startswith(ORDERED)))
+    counts = Counter(x for x in written if not x.startswith(ORDERED))
+    taken = Counter(d.pass_name for d in found.decisions)
+    launches = [[*x.launch.block, x.launch.shared, x.lane.optimization] for x in found.lowered]
+    parts = (_times(ordered), _times(sorted(counts.items())), _times(sorted(taken.items())), str(launches))
+    return "; ".join(parts)
+
+
+def _times(found: Iterable[tuple[str, int]]) -> str:
+    return " ".join(x if n == 1 else f"{x}*{n}" for x, n in found)
 
 
 def _made(table: str) -> Iterator[tuple[str, str]]:
     """(name, what it is now) of each entry of a table."""
     if table == "instructions":
-        for c in CASES.values():
+        for name, archs in ({c.name: c.archs for c in CASES.values()} | EXAMPLES).items():
             found: dict[str, list[str]] = {}
-            for arch in c.archs:
-                found.setdefault(instructions(c, arch), []).append(arch)
-            yield from ((" ".join((c.name, *archs)), x) for x, archs in found.items())
+            for arch in archs:
+                found.setdefault(instructions(name, arch), []).append(arch)
+            yield from ((" ".join((name, *same)), x) for x, same in found.items())
     else:
         language = table.removeprefix("positions_")
         for name, text in edited.programs(language).items():
