@@ -23,7 +23,7 @@ from construct import CASES
 
 from tilemma.compiler import Compiled
 from tilemma.ir.walk import walk
-from tilemma.kernels import load_python
+from tilemma.modules import load_python
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "recorded"
