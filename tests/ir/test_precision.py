@@ -1,7 +1,7 @@
 """How precise the interval analysis is: the bounds of every operation on all short ranges.
 
-`test_ranges` tests that the bounds hold.  Here the widths of all bounds are added up: a rule that is lost, or gives up
-one case earlier, makes a total larger.  A better rule makes it smaller: then write the new total.
+`test_ranges` tests that the bounds hold.  Here the widths of the bounds are added up: a rule that is lost, or that
+gives up one case earlier, makes a total larger.  A better rule makes it smaller: then write the new total.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ A, B = Var("a", dtypes.s32), Var("b", dtypes.s32)
 LEFT = list(combinations_with_replacement((-40, -9, -8, -5, -1, 0, 1, 4, 8, 9, 31), 2))
 RIGHT = list(combinations_with_replacement((-9, -4, -3, -1, 0, 1, 2, 4, 5, 9, 31, 32), 2))
 TOTALS = {
-    "add": 136158, "sub": 136158, "mul": 1236913, "floordiv": 92039, "cdiv": 92112, "div": 91681, "mod": 41710,
-    "floormod": 58665, "min": 64281, "max": 71877, "and": 162732, "or": 299311, "xor": 305293, "shl": 20352147, "shr": 64746,
+    "add": 136158, "sub": 136158, "mul": 1236913, "floordiv": 92039, "cdiv": 92112, "div": 91681,
+    "mod": 41710, "floormod": 58665, "min": 64281, "max": 71877, "and": 162732, "or": 299311,
+    "xor": 305293, "shl": 20352147, "shr": 64746,
 }  # fmt: skip
 
 
@@ -78,7 +79,7 @@ def test_where_an_operation_wraps(op: str, edge: int) -> None:
         "sub": ((high - 3, -3), (high - 3, -4)) if edge else ((low + 3, 3), (low + 3, 4)),
         "mul": ((2**15, 2**16 - 1), (2**15, 2**16)) if edge else ((-(2**15), 2**16), (-(2**15) - 1, 2**16)),
         "shl": ((1, 30), (1, 31)) if edge else ((0, 31), (0, 32)),
-        **{x: ((low, 1) if edge else (low + 1, -1), (low, -1)) for x in ("floordiv", "div", "cdiv")},
+        **dict.fromkeys(("floordiv", "div", "cdiv"), ((low, 1) if edge else (low + 1, -1), (low, -1))),
     }[op]
     for (a, b), expected in zip(cases, (False, True), strict=True):
         known = Known(variables={"a": (a, a), "b": (b, b)})

@@ -111,7 +111,7 @@ def told(e: TilemmaError) -> str:
     facts = "; ".join(f"{k} = {_plain(v)}" for k, v in e.facts.items())
     notes = "".join(f" | note {_place(n.span)}" for n in e.notes)
     refusals = "".join(f" | {r.candidate}: {_plain(r.rule)}" for r in e.refusals)
-    return f"{e.code} at {_place(e.span)}: {facts}{notes}{refusals}"
+    return f"{e.code} at {_place(e.span)}: {facts}{notes}{refusals}".rstrip()
 
 
 def _place(span: Span | None) -> str:
