@@ -194,7 +194,8 @@ def main() -> int:
         run_warm(ROOT, work, limits, options.jobs, noted)
         return 0
     hints: dict[Mutant, str] = {}
-    run_warm(ROOT, work, limits, options.jobs, lambda t: hints.update({t.mutant: test_of(t)}))
+    existing = run_warm(ROOT, work, limits, options.jobs, lambda t: hints.update({t.mutant: test_of(t)}))
+    work = [(m, [t for t in tests if t[0] in existing]) for m, tests in work]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for t in pool.imap_unordered(Worker.attempt, [(m, tests, hints[m], limits) for m, tests in work]):
             noted(t)

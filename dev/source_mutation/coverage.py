@@ -40,7 +40,8 @@ class Coverage:
 class Parts:
     """The coverage of each test file, kept in ``folder`` with the hash of the test and the sources that it ran.
 
-    A test file that changed is collected again.  Where a source changed, the lines move with its text: a mutant of
+    `collect` runs a test file that changed again; until then its tests meet the mutants of the lines that they ran
+    before.  Where a source changed, the lines move with its text: a mutant of
     a new line meets the tests of the lines that were there before.
     """
 
@@ -60,13 +61,22 @@ class Parts:
         with gzip.open(self.path(file), "wt", encoding="utf-8", compresslevel=3) as f:
             json.dump(part, f)
 
-    def load(self, file: str) -> dict[str, Any] | None:
-        """The tests of ``file`` with their lines; None where they are not known or the file has changed."""
+    def _part(self, file: str) -> dict[str, Any] | None:
         if not self.path(file).exists():
             return None
         with gzip.open(self.path(file), "rt", encoding="utf-8") as f:
-            part = json.load(f)
-        if digest(self.root / file) != part["test"]:
+            part: dict[str, Any] = json.load(f)
+        return part
+
+    def is_current(self, file: str) -> bool:
+        """Whether the tests of ``file`` are known as the file has them."""
+        part = self._part(file)
+        return part is not None and digest(self.root / file) == part["test"]
+
+    def load(self, file: str) -> dict[str, Any] | None:
+        """The tests of ``file`` with their lines; None where they are not known."""
+        part = self._part(file)
+        if part is None:
             return None
         tests: dict[str, Any] = part["tests"]
         for source, known in part["sources"].items():
@@ -83,8 +93,8 @@ class Parts:
         return moved_lines((self.folder / "sources" / known).read_text("utf-8"), path.read_text("utf-8"))
 
     def collect(self, files: Iterable[str], jobs: int) -> None:
-        """Run the tests of those ``files`` whose coverage is not known."""
-        collect_files(self.root, [f for f in files if self.load(f) is None], jobs, self.save)
+        """Run the tests of those ``files`` whose coverage is not known or that have changed."""
+        collect_files(self.root, [f for f in files if not self.is_current(f)], jobs, self.save)
 
     def merged(self, files: Iterable[str]) -> Coverage:
         return ranked({n: x for file in files for n, x in (self.load(file) or {}).items()})

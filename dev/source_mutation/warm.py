@@ -72,10 +72,12 @@ class Forks:
     limits: Limits
     jobs: int
     note: Callable[[Tried], None]
+    existing: set[str] = field(default_factory=set)
     running: dict[int, tuple[Mutant, int, float, float, Path]] = field(default_factory=dict)
 
     def pytest_runtestloop(self, session: Any) -> bool:
         items = {item.nodeid: item for item in session.items}
+        self.existing |= items.keys()
         functions: dict[Place, list[FunctionType]] = {}
         for f in gc.get_objects():
             if isinstance(f, FunctionType) and f.__code__.co_filename.startswith(str(self.package)):
@@ -158,8 +160,13 @@ class Forks:
             time.sleep(0.01)
 
 
-def run_warm(root: Path, work: Sequence[Work], limits: Limits, jobs: int, note: Callable[[Tried], None]) -> None:
-    """A result for each mutant of ``work``, as it is known: killed, timed out, survived or "at import"."""
+def run_warm(
+    root: Path, work: Sequence[Work], limits: Limits, jobs: int, note: Callable[[Tried], None]
+) -> set[str]:
+    """``note`` receives each mutant as soon as it is known: killed, timed out, survived or "at import".
+
+    Returns the tests that exist: those collected, of the files that have tests in ``work``.
+    """
     import pytest
 
     import_package(root / "src" / "tilemma")
@@ -167,3 +174,4 @@ def run_warm(root: Path, work: Sequence[Work], limits: Limits, jobs: int, note: 
     os.chdir(root)
     plugin = Forks(root / "src" / "tilemma", work, limits, jobs, note)
     pytest.main(["-q", "-s", "--no-header", "--tb=no", "-p", "no:cacheprovider", *files], plugins=[plugin])
+    return plugin.existing

@@ -104,13 +104,13 @@ def test_coverage_follows_the_source(tmp_path: Path) -> None:
     parts = Parts(tmp_path, tmp_path / "coverage")
     assert parts.load("test_y.py") is None
     parts.save("test_x.py", told)
-    assert parts.load("test_x.py") == told
+    assert parts.load("test_x.py") == told and parts.is_current("test_x.py")
     assert parts.merged(["test_x.py"]).covering("ir/m.py", 6, 1.0) == [("test_x.py::a", 0.5)]
     source.write_text("# One line more.\n" + SOURCE)
     assert Parts(tmp_path, tmp_path / "coverage").load("test_x.py")["test_x.py::a"]["lines"] == {"ir/m.py": [6, 7]}
     test.write_text("def test_b(): pass\n")
-    assert parts.load("test_x.py") is None
-    assert parts.merged(["test_x.py"]).tests == []
+    assert not parts.is_current("test_x.py") and not parts.is_current("test_y.py")
+    assert parts.merged(["test_x.py"]).tests == [("test_x.py::a", 0.5)]
 
 
 def test_lines_move_with_their_text() -> None:
