@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import execute
+from harness import execute, ptx_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -496,3 +496,25 @@ SKIP: }"""
     assert verdict.ok, verdict.render()
     assert sorted(seen.tolist()) == list(range(32))
     assert cells[:6].tolist() == [32, 64, 0, 32, 32, 64] and cells[10] == 64
+
+
+def test_arithmetic_of_sm_100(assembles: Callable[[str, str], None]) -> None:
+    """Pairs of f32, sums of f16 into f32, and the extremum of three: each as in NumPy."""
+    x, y, z = (np.random.default_rng(i).standard_normal(32).astype(np.float32) for i in range(3))
+    h = x.astype(np.float16)
+    code = """{ .reg .b64 %v<4>; .reg .b32 %f<2>; mov.b64 %v0, {%i0, %i1}; mov.b64 %v1, {%i2, %i0};
+      fma.rn.f32x2 %v2, %v0, %v1, %v0; add.f32x2 %v2, %v2, %v1; mov.b64 {%o0, %o1}, %v2;
+      fma.rn.f32.f16 %o2, %i3, %i3, %i1; add.f32.f16 %o3, %i3, %i1; max.f32 %o4, %i0, %i1, %i2;
+      min.NaN.abs.f32 %o5, %i0, %i1, %i2; }"""
+    kinds = ["f32", "f32", "f32", "f16"]
+    assembles(ptx_for(code, ["f32"] * 6, kinds, "sm_100a", "8.8"), "sm_100a")
+    inputs = {"f32/x": x, "f32/y": y, "f32/z": z, "f16/h": h}
+    out = [o.view(np.float32) for o in execute(code, ["f32"] * 6, inputs, "sm_100a", "8.8")]
+    wide = [v.astype(np.float64) for v in (x, y, z, h)]
+    assert (out[0] == (wide[0] * wide[2] + wide[0]).astype(np.float32) + z).all()
+    assert (out[1] == (wide[1] * wide[0] + wide[1]).astype(np.float32) + x).all()
+    assert (out[2] == (wide[3] * wide[3] + wide[1]).astype(np.float32)).all() and (out[3] == h + y).all()
+    assert (out[4] == np.maximum(np.maximum(x, y), z)).all()
+    assert (out[5] == np.minimum(np.minimum(abs(x), abs(y)), abs(z))).all()
+    with pytest.raises(machine.HazardError, match="sm_100"):
+        execute(code, ["f32"] * 6, inputs)

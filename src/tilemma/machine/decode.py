@@ -42,6 +42,7 @@ VIEW = {
     "u16": U16, "b16": U16, "s16": S16, "f16": F16, "bf16": U16, "u8": U16, "b8": U16, "s8": S16,
     "u32": U32, "b32": U32, "s32": S32, "f32": F32, "f16x2": U32, "bf16x2": U32, "tf32": F32,
     "u64": U64, "b64": U64, "s64": S64, "f64": F64, "pred": PRED, "e4m3x2": U16, "e5m2x2": U16,
+    "f32x2": U64,
 }  # fmt: skip
 # The unsigned view of each register class.
 RAW = {"16": U16, "32": U32, "64": U64, "p": PRED}

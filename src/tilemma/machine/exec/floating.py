@@ -14,8 +14,8 @@ from tilemma.machine.exec.carries import carry_out
 from tilemma.machine.exec.integer import function, ufunc2
 from tilemma.machine.isa import approx, numerics
 
-FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")
-_ELEMENT = {"f16x2": "f16", "bf16x2": "bf16"}
+FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f32x2", "f64")
+_ELEMENT = {"f16x2": "f16", "bf16x2": "bf16", "f32x2": "f32"}
 _NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
@@ -31,7 +31,7 @@ def as_bits(y: Any, kind: str) -> Any:
     if kind in ("bf16",):
         return np.ascontiguousarray(y).view(np.uint16)
     if kind in _ELEMENT:
-        return np.ascontiguousarray(y).view(np.uint32)
+        return np.ascontiguousarray(y).view(np.uint64 if kind == "f32x2" else np.uint32)
     return y
 
 
@@ -69,7 +69,12 @@ def _arith(d: Decoder, op: str, arity: int) -> None:
     rounding = d.one_of(ROUNDINGS, "rn")
     ftz, sat, relu = d.has("ftz"), d.has("sat"), d.has("relu")
     d.has("full", "approx")
+    if kind in ("f16", "bf16") and "f32" in d.mods:
+        _mixed(d, op, arity, rounding, sat=sat)
+        return
     d.only(kind)
+    if kind == "f32x2":
+        d.needs(100)
     element = _ELEMENT.get(kind, kind)
     if kind == "f32" and rounding == "rn" and not (ftz or sat or relu) and op in _PLAIN:
         if op == "fma":
@@ -83,6 +88,20 @@ def _arith(d: Decoder, op: str, arity: int) -> None:
         kind,
         arity,
     )
+
+
+def _mixed(d: Decoder, op: str, arity: int, rounding: str, *, sat: bool) -> None:
+    """`add.f32.f16`, `fma.rn.f32.bf16`: the last source and the result are f32, the others are widened."""
+    kind = d.type
+    d.needs(100)
+    d.has("f32")
+    d.only(kind)
+
+    def run(*rows: Any) -> Any:
+        values = [as_values(x, kind).astype(np.float32) for x in rows[:-1]]
+        return numerics.arith(op, "f32", *values, rows[-1], rounding=rounding, sat=sat)
+
+    function(d, run, "f32", *[kind] * (arity - 1), "f32")
 
 
 _PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "fma": None}
@@ -162,8 +181,21 @@ def extremum(d: Decoder) -> None:
         return
     nan, ftz = d.has("NaN"), d.has("ftz")
     xorsign = d.has("xorsign") and d.has("abs")
+    magnitudes = d.has("abs") and not xorsign
     d.only(kind)
     element = _ELEMENT.get(kind, kind)
+    if len(d.operands) == 4:
+        if kind != "f32" or xorsign:
+            d.refuse("three sources are for f32")
+        d.needs(100)
+
+        def of_three(*x: Any) -> Any:
+            a, b, c = (np.abs(v) for v in x) if magnitudes else x
+            first = numerics.arith(op, element, a, b, nan=nan, ftz=ftz)
+            return numerics.arith(op, element, first, c, nan=nan, ftz=ftz)
+
+        on_values(d, of_three, kind, 3)
+        return
     if xorsign:
         on_values(d, lambda a, b: _with_xored_sign(op, element, a, b, nan=nan, ftz=ftz), kind, 2)
         return

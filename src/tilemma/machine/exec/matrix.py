@@ -143,6 +143,11 @@ def mma(d: Decoder) -> None:
     if match is None:
         d.unsupported("the shape")
     shape = (int(match[1]), int(match[2]), int(match[3]))
+    if any(m.startswith("kind::") for m in d.mods):
+        from tilemma.machine.exec.block_scaled import scaled
+
+        scaled(d, match[0])
+        return
     d.used.add(match[0])
     ordered = "sp::ordered_metadata" in d.mods
     sparse_a = ordered or "sp" in d.mods
