@@ -69,6 +69,20 @@ def test_a_warp_that_lags_where_it_may_is_no_hazard(warps: int) -> None:
     assert not any(deadlocks(WAITERS, warps, seed, "starve") for seed in range(2 * warps))
 
 
+def test_a_warp_that_only_follows_is_a_note() -> None:
+    """After the last wait only thread 0 does anything: nothing depends on a warp that has missed a phase."""
+    follows = without(WAITERS, "step").replace("  st.global.b32", "  @!%p0 st.global.b32")
+    out = np.zeros(4 * 32, np.int32)
+    verdict = machine.check(follows, {"grid": 1, "block": 128}, {"out": out}, schedules=20)
+    assert verdict.ok and out[0] == 3, verdict.render()
+    assert "deadlock" in {h.code for h in verdict.letter}
+    assert deadlocks(follows, 4, 1, "starve")
+    # A phase that nobody completes stays an error.
+    wrong = follows.replace("mbarrier.init.shared::cta.b64 [%r1], 1", "mbarrier.init.shared::cta.b64 [%r1], 2")
+    verdict = machine.check(wrong, {"grid": 1, "block": 128}, {"out": out}, schedules=5)
+    assert {h.code for h in verdict.hazards} == {"deadlock"}
+
+
 def test_a_check_starves_warps() -> None:
     """In every five runs of a check two starve a warp, each time another one."""
     out = np.zeros(4 * 32, np.int32)

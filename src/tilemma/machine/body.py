@@ -254,18 +254,20 @@ class BodyParser:
         opcode = p.advance()
         if opcode.kind != "word":
             raise p.error(f"expected an instruction, found `{opcode.text}`", opcode)
+        name = opcode.text
+        while p.token.kind == "directive":
+            # nvcc puts a blank before some modifiers (`.bulk_group .L2::cache_hint`).
+            name += p.advance().text
         operands: list[Operand] = []
-        self.calls = opcode.text.split(".")[0] == "call"
+        self.calls = name.split(".")[0] == "call"
         while not p.accept(";"):
             operands.append(self.operand())
             if not p.accept(",") and p.token.text != ";":
-                raise p.error(f"expected `,` or `;` in `{opcode.text}`, found {p.shown()}")
+                raise p.error(f"expected `,` or `;` in `{name}`, found {p.shown()}")
         end = p.tokens[p.position - 1].end
         text = " ".join(p.text[first.start : end].split())
         self.instructions.append(
-            Instruction(
-                opcode.text, tuple(operands), guard, first.line, first.column, text, p.location, first.start, end
-            )
+            Instruction(name, tuple(operands), guard, first.line, first.column, text, p.location, first.start, end)
         )
 
     def guard(self) -> Guard:

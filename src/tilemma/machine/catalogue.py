@@ -316,7 +316,11 @@ class Deadlock(HazardError):
     expected = "every wait is answered by an arrival, a copy or a barrier"
     fix = "{advice}"
     in_general = "bring the missing arrival, bytes or warp that the wait-for graph names"
-    why = "On hardware this is a hang; with other tile counts or clock rates the same code may pass."
+    why = (
+        "On hardware this is a hang; with other tile counts or clock rates the same code may pass. A warp that "
+        "has missed a phase of an mbarrier and does nothing afterwards that others can see is a note by default, "
+        "an error under `--strict`: TileLang's producers have such warps beside the one that issues the copies."
+    )
 
 
 class AlignedUnderDivergence(HazardError):

@@ -39,6 +39,50 @@ def explain(machine: Machine) -> HazardError:
     return Deadlock.at(first.w.place(ins), lanes=first.lanes, notes=lines[1:8], summary=summary, advice=advice)
 
 
+# Visible instructions that change nothing which another thread could see.
+_WITHOUT_EFFECT = {
+    "ld", "ldu", "shfl", "vote", "match", "activemask", "redux", "elect", "fence", "membar", "nanosleep",
+    "setmaxnreg", "mov", "prefetch", "griddepcontrol",
+}  # fmt: skip
+
+
+def release_followers(machine: Machine, hazard: HazardError) -> bool:
+    """Let warps go on that wait for a phase of an mbarrier which they have missed; False where there are none.
+
+    A warp that lags by two phases waits for a parity that does not come again.  Such a warp may only follow: in
+    TileLang's kernels, the warps of a producer beside the one that issues the copies.  It would have had to stand
+    still for two turns of a pipeline, and nothing depends on it: the deadlock is a note by default.  If the warp
+    does anything that others can see after it was released, the deadlock is an error (``effect_of``).
+    """
+    released = False
+    for f in [*machine.waiting, *machine.polling]:
+        if f.awaited is None:
+            continue
+        barrier, parity = f.awaited
+        missed = barrier.phase - 1
+        others = any(seen >= missed for w, seen in barrier.seen.items() if w is not f.w)
+        if missed < 1 or barrier.phase & 1 != parity or barrier.seen.get(f.w, 0) >= missed or not others:
+            continue
+        barrier.forgiven.add(f.w)
+        machine.followers.setdefault(f.w, hazard)
+        machine.wake(f)
+        released = True
+    if released:
+        machine.letter.append(hazard)
+        machine.polls = 0
+    return released
+
+
+def effect_of(machine: Machine, f: Frame, ins: Instruction) -> None:
+    """A released warp executes an instruction: report its deadlock if others can see the effect."""
+    waits = ins.parts[0] == "mbarrier" and ins.parts[1] in ("test_wait", "try_wait")
+    if waits or ins.parts[0] in _WITHOUT_EFFECT or ins.opcode.startswith("bar.warp.sync"):
+        return
+    hazard = machine.followers.pop(f.w)
+    machine.letter.remove(hazard)
+    machine.stop(hazard)
+
+
 def _at(machine: Machine, f: Frame) -> Instruction:
     return machine.program.steps[min(f.pc, len(machine.program.steps) - 1)].instruction
 

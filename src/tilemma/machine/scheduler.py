@@ -114,6 +114,8 @@ class Machine:
         # The last output of each warp, for the report of a trap.
         self.last_words: dict[Any, str] = {}
         self._leaders: dict[int, int] = {}
+        # Warps that a missed phase does not hold up, with the deadlock that it is by the ISA's text.
+        self.followers: dict[Warp, HazardError] = {}
         # The number of provenance checks of each matrix instruction.
         self.looks: dict[int, int] = {}
 
@@ -182,6 +184,7 @@ class Machine:
                 if not self.step():
                     if upcoming is None:
                         self.deadlock()
+                        continue
                     self.start(upcoming, counts)
                     upcoming = next(order, None)
 
@@ -339,13 +342,17 @@ class Machine:
             frame.blocked = ""
             self.ready.append(frame)
 
-    def deadlock(self) -> NoReturn:
+    def deadlock(self) -> None:
         """Report a deadlock: each waiting warp and the reason of its wait."""
         hazard = deadlock.explain(self)
-        if not self.collect:
-            self.hazards.append(hazard)
-            raise hazard
+        if self.strict or not deadlock.release_followers(self, hazard):
+            self.stop(hazard)
+
+    def stop(self, hazard: HazardError) -> NoReturn:
+        """Report a hazard after which nothing can go on."""
         self.hazards.append(hazard)
+        if not self.collect:
+            raise hazard
         raise Stop
 
     def executed_lines(self) -> frozenset[int]:
@@ -425,6 +432,8 @@ class Machine:
                         if not m.any():
                             pc += 1
                             continue
+                if self.followers and w in self.followers:
+                    deadlock.effect_of(self, f, step.instruction)
                 if m is None and pc in batches:
                     batch = batches[pc]
                     batch.run(f)

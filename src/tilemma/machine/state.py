@@ -53,8 +53,8 @@ class Frame:
     """
 
     __slots__ = (
-        "blocked", "children", "ended", "lanes", "m", "met", "parent", "pc", "resume", "rows", "rpc", "timeout",
-        "w",
+        "awaited", "blocked", "children", "ended", "lanes", "m", "met", "parent", "pc", "resume", "rows", "rpc",
+        "timeout", "w",
     )  # fmt: skip
 
     def __init__(self, w: Warp, pc: int, m: Mask | None, rpc: int, parent: Frame | None) -> None:
@@ -63,6 +63,8 @@ class Frame:
         # Why it waits: a text, or a function that gives one.
         self.blocked: Any = ""
         self.resume: Any = None
+        # The mbarrier and the parity that the last wait of the frame did not find complete.
+        self.awaited: Any = None
         self.timeout = False
         self.ended = False
         # Lanes of several frames that execute a `.sync` instruction together: all of them in the frame that

@@ -45,6 +45,10 @@ class Mbarrier:
     message: Message | None = None
     done: Message | None = None
     waiters: list[Frame] = field(default_factory=list)
+    # The number of complete phases that each warp has waited for, and the warps whose next wait succeeds although
+    # its phase is over (see ``deadlock.release_followers``).
+    seen: dict[Any, int] = field(default_factory=dict)
+    forgiven: set[Any] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.pending = self.count
@@ -396,6 +400,15 @@ def wait(d: Decoder) -> None:
             barrier = find(f, ins, at, "wait on", w.first + int(lanes[0]))
             want = w.v[VIEW[kind]][wanted][lanes].astype(np.int64)
             done = (barrier.phase & 1) != (want & 1) if by_parity else barrier.phase > want >> 32
+            if w in barrier.forgiven:
+                barrier.forgiven.discard(w)
+                done = np.ones_like(done)
+            if by_parity and done.all():
+                # The next number of phases of the other parity: a warp that lags sees one late.
+                before = barrier.seen.get(w, 0)
+                barrier.seen[w] = before + (before & 1 == int(want[0] & 1))
+            elif by_parity:
+                f.awaited = (barrier, int(want[0] & 1))
             if blocks and not given_up and not done.all() and machine.random.random() >= machine.impatience:
                 barrier.waiters.append(f)
                 parity = int(want[0] & 1) if by_parity else None
