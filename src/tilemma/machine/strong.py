@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilemma.machine.clocks import Message
+from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.state import Access, Cta, Frame, Warp
 from tilemma.machine.syntax import Instruction
 
@@ -100,6 +101,8 @@ def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -
 
 def _key(f: Frame, address: int) -> Any:
     """Shared addresses are those of one CTA, global ones of all."""
+    if SHARED_WINDOW <= address < SHARED_WINDOW + (1 << 32):
+        address -= SHARED_WINDOW
     if address < 1 << 32:
         rank = (address >> 24) - 1
         cta = f.w.cta if rank < 0 else f.w.cta.cluster.ctas[min(rank, len(f.w.cta.cluster.ctas) - 1)]

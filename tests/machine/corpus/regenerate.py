@@ -23,6 +23,7 @@ CUDA = [
     ("sync", "", ()),
     ("matrix", "", ()),
     ("language", "", ()),
+    ("library", "", ()),
     ("basics", "_lines", ("-lineinfo",)),
     ("matrix", "_lines", ("-lineinfo",)),
     ("language", "_debug", ("-G",)),
@@ -45,7 +46,7 @@ def release() -> str:
 
 
 def cuda() -> None:
-    for source, suffix, options in CUDA:
+    for source, suffix, options in (x for x in CUDA if not sys.argv[2:] or x[0] in sys.argv[2:]):
         command = [*NVCC, "-arch=sm_90a", "-std=c++17", "-ptx", *options, "-o", "-", f"{source}.cu"]
         made = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, check=True)
         written(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import library_cases  # noqa: F401, its cases are among those of CUDA
 import numpy as np
 import pytest
 from cuda_cases import CASES as CUDA

@@ -236,25 +236,26 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
             strong.before_read(f, some, addr, order, ins)
             words = access.shared_load(f, ins, some, addr, width, kind)
         else:
-            words = _generic_load(f, ins, some, addr, width)
+            strong.before_read(f, some, addr, order, ins)
+            words = _generic_load(f, ins, some, addr, width, kind)
         registers.scatter(w, lanes, words)
 
     d.visible(run)
 
 
-def _generic_load(f: Frame, ins: Any, lanes: Any, addr: Any, width: int) -> Any:
+def _generic_load(f: Frame, ins: Any, lanes: Any, addr: Any, width: int, kind: str) -> Any:
     """A generic load of which some lanes leave global memory."""
     out: Any = None
     for window, part in _windows(addr):
         a = addr[part]
         if window == "shared":
-            words = access.shared_load(f, ins, lanes[part], a - SHARED_WINDOW, width)
+            words = access.shared_load(f, ins, lanes[part], a - SHARED_WINDOW, width, kind)
         elif window == "param":
             words = f.w.cta.machine.program.parameter_views[width][(a - PARAM_WINDOW) // width]
         elif window == "local":
             words = local_words(f, ins, lanes[part], a - LOCAL_WINDOW, width)
         else:
-            words = global_access.global_load(f, ins, lanes[part], a, width)
+            words = global_access.global_load(f, ins, lanes[part], a, width, kind)
         if out is None:
             out = np.zeros((len(addr), *words.shape[1:]), words.dtype)
         out[part] = words
