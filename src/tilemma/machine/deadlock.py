@@ -59,9 +59,10 @@ def release_followers(machine: Machine, hazard: HazardError) -> bool:
         if f.awaited is None:
             continue
         barrier, parity = f.awaited
-        missed = barrier.phase - 1
-        others = any(seen >= missed for w, seen in barrier.seen.items() if w is not f.w)
-        if missed < 1 or barrier.phase & 1 != parity or barrier.seen.get(f.w, 0) >= missed or not others:
+        meant = barrier.awaited(f.w, parity)
+        others = any(seen >= meant for w, seen in barrier.seen.items() if w is not f.w)
+        again = barrier.seen.get(f.w) == meant
+        if barrier.phase & 1 != parity or meant >= barrier.phase or again or not others:
             continue
         barrier.forgiven.add(f.w)
         machine.followers.setdefault(f.w, hazard)

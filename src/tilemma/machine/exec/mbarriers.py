@@ -137,6 +137,13 @@ class Mbarrier:
         self.machine.progress += 1
         self.machine.note_time("phase", f"mbarrier {self.address:#x}", self.machine.steps, self.machine.steps, 0)
 
+    def awaited(self, w: Any, parity: int) -> int:
+        """How many complete phases a wait of warp ``w`` for ``parity`` means: those of its last wait, or one more."""
+        last = self.seen.get(w)
+        if last is None:
+            return 1 - parity
+        return last + (last & 1 == parity)
+
     def describe(self, parity: int | None) -> str:
         """The description of the awaited phase, for the wait-for graph."""
         which = f"parity {parity}" if parity is not None else "its state"
@@ -405,8 +412,7 @@ def wait(d: Decoder) -> None:
                 done = np.ones_like(done)
             if by_parity and done.all():
                 # The next number of phases of the other parity: a warp that lags sees one late.
-                before = barrier.seen.get(w, 0)
-                barrier.seen[w] = before + (before & 1 == int(want[0] & 1))
+                barrier.seen[w] = barrier.awaited(w, int(want[0] & 1))
             elif by_parity:
                 f.awaited = (barrier, int(want[0] & 1))
             if blocks and not given_up and not done.all() and machine.random.random() >= machine.impatience:
