@@ -39,10 +39,10 @@ def explain(machine: Machine) -> HazardError:
     return Deadlock.at(first.w.place(ins), lanes=first.lanes, notes=lines[1:8], summary=summary, advice=advice)
 
 
-# Visible instructions that change nothing which another thread could see.
+# Visible instructions that change no data; barriers of all warps stand between the turns of a loop over tiles.
 _WITHOUT_EFFECT = {
     "ld", "ldu", "shfl", "vote", "match", "activemask", "redux", "elect", "fence", "membar", "nanosleep",
-    "setmaxnreg", "mov", "prefetch", "griddepcontrol",
+    "setmaxnreg", "mov", "prefetch", "griddepcontrol", "bar", "barrier",
 }  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def release_followers(machine: Machine, hazard: HazardError) -> bool:
 def effect_of(machine: Machine, f: Frame, ins: Instruction) -> None:
     """A released warp executes an instruction: report its deadlock if others can see the effect."""
     waits = ins.parts[0] == "mbarrier" and ins.parts[1] in ("test_wait", "try_wait")
-    if waits or ins.parts[0] in _WITHOUT_EFFECT or ins.opcode.startswith("bar.warp.sync"):
+    if waits or ins.parts[0] in _WITHOUT_EFFECT:
         return
     hazard = machine.followers.pop(f.w)
     machine.letter.remove(hazard)

@@ -138,7 +138,7 @@ class Mbarrier:
         self.machine.note_time("phase", f"mbarrier {self.address:#x}", self.machine.steps, self.machine.steps, 0)
 
     def awaited(self, w: Any, parity: int) -> int:
-        """How many complete phases a wait of warp ``w`` for ``parity`` means: those of its last wait, or one more."""
+        """The phases that a wait of warp ``w`` for ``parity`` wants complete: as its last wait, or one more."""
         last = self.seen.get(w)
         if last is None:
             return 1 - parity
