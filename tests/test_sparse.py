@@ -59,3 +59,23 @@ def test_two_bits_for_each_kept_element_the_lowest_first() -> None:
 def test_what_does_not_fit_is_refused(x: Any, words: str, wrong: str) -> None:
     with pytest.raises(WrongArgument, match=wrong):
         tm.sparse.compress(x, words)
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (16, 0), (0, 0), (3, 64)])
+def test_sizes_of_zero_are_sizes(shape: tuple[int, int]) -> None:
+    pruned = tm.sparse.prune(np.ones(shape, np.float16))
+    assert (tm.sparse.compress(pruned).decompress() == pruned).all()
+
+
+@pytest.mark.parametrize(
+    "values, words, shape",
+    [
+        ((32,), (1, 2), (1, 64)),
+        ((16, 32), (16, 3), (16, 64)),
+        ((16, 32), (15, 2), (16, 64)),
+        ((16, 32), (16, 2), (16, 63)),
+    ],
+)
+def test_parts_of_different_matrices_are_refused(values: Any, words: Any, shape: Any) -> None:
+    with pytest.raises(WrongArgument):
+        tm.sparse.Sparse(np.ones(values, np.float16), np.zeros(words, np.uint32), shape).decompress()

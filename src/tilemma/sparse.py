@@ -7,6 +7,7 @@ library on the same device.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -32,8 +33,25 @@ class Sparse:
     shape: tuple[int, int]
 
     def decompress(self) -> Any:
-        """The whole matrix, of the library of its values."""
-        values, words = _host(self.values), _host(self.metadata)
+        """The whole matrix, of the library of its values.
+
+        Raises WrongArgument where values, metadata and shape do not belong together.
+        """
+        values, words, t = _host(self.values), _host(self.metadata), _type(self.values)
+        bits = 8 * words.dtype.itemsize
+        belongs = values.ndim == words.ndim == 2 and words.dtype.kind in "iu" and len(values) == len(words)
+        width = sparsity.pattern(t).width * bits // 4
+        if (
+            not belongs
+            or 2 * values.shape[1] != width * words.shape[1]
+            or self.shape != (len(values), width * words.shape[1])
+        ):
+            raise WrongArgument(
+                function="decompress",
+                name="metadata",
+                got=f"shape {list(words.shape)} of {words.dtype}",
+                wanted=f"the metadata of values of shape {list(values.shape)}, as `compress` makes it",
+            )
         fields = sparsity.fields_of(words, 8 * words.dtype.itemsize)
         columns = sparsity.columns_of(fields, _type(self.values))
         whole = sparsity.expand(values.astype(np.float64), columns).astype(values.dtype)
@@ -45,7 +63,7 @@ def prune(x: Any) -> Any:
     divide K."""
     t, values = _type(x), _host(x)
     width = _width("prune", t, values)
-    rows = values.reshape(-1, values.shape[-1])
+    rows = values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
     assert rows.shape[1] % width == 0
     kept = np.where(sparsity.kept(rows, t), rows, np.zeros((), rows.dtype))
     return _like(x, kept.reshape(values.shape))
@@ -57,7 +75,7 @@ def compress(x: Any, metadata: str = "u32") -> Sparse:
     Raises WrongArgument where ``x`` does not have the pattern (`prune` gives it), or K is no multiple of the
     elements that one word describes.
     """
-    if metadata not in _WORDS:
+    if not isinstance(metadata, str) or metadata not in _WORDS:
         raise WrongArgument(
             function="compress", name="metadata", got=described(metadata), wanted="'u8', 'u16' or 'u32'"
         )

@@ -50,14 +50,16 @@ def unit(t: DType, metadata: DType) -> int:
 def fields_of(words: Array, bits: int) -> Array:
     """The fields [M, chunks] in metadata words [M, W] of ``bits`` bits."""
     shifts = np.arange(0, bits, 4)
-    found: Array = (words.astype(np.int64)[..., None] >> shifts & 15).reshape(words.shape[0], -1)
+    found: Array = (words.astype(np.int64)[..., None] >> shifts & 15).reshape(
+        words.shape[0], words.shape[1] * len(shifts)
+    )
     return found
 
 
 def words_of(fields: Array, metadata: DType) -> Array:
     """The inverse of `fields_of`, as elements of ``metadata``."""
     per = metadata.bits // 4
-    grouped = fields.astype(np.int64).reshape(fields.shape[0], -1, per) << 4 * np.arange(per)
+    grouped = fields.astype(np.int64).reshape(fields.shape[0], fields.shape[1] // per, per) << 4 * np.arange(per)
     found: Array = grouped.sum(-1).astype(metadata.numpy)
     return found
 
@@ -90,7 +92,7 @@ def columns_of(fields: Array, t: DType) -> Array:
         runs = np.stack((fields & 3, fields >> 2), axis=-1)
         positions = (runs[..., None] * p.run + np.arange(p.run)).reshape(*fields.shape, p.stored)
     base = p.width * np.arange(fields.shape[1])[None, :, None]
-    found: Array = (base + positions).reshape(fields.shape[0], -1)
+    found: Array = (base + positions).reshape(fields.shape[0], fields.shape[1] * p.stored)
     return found
 
 
@@ -105,7 +107,7 @@ def kept(x: Array, t: DType) -> Array:
     """Which elements of ``x`` [M, K] pruning keeps: of each chunk the half of largest magnitude, of equal ones the
     earlier."""
     p = pattern(t)
-    runs = np.abs(x.astype(np.float64)).reshape(x.shape[0], -1, p.width // p.run, p.run).sum(-1)
+    runs = np.abs(x.astype(np.float64)).reshape(x.shape[0], x.shape[1] // p.width, p.width // p.run, p.run).sum(-1)
     order = np.argsort(-runs, axis=-1, kind="stable")[..., : p.stored // p.run]
     mask = np.zeros(runs.shape, bool)
     np.put_along_axis(mask, order, True, axis=-1)
@@ -116,7 +118,7 @@ def kept(x: Array, t: DType) -> Array:
 def fields_from(mask: Array, t: DType) -> Array:
     """The fields of a matrix whose stored elements are those of ``mask`` [M, K], half of each chunk."""
     p = pattern(t)
-    runs = mask.reshape(mask.shape[0], -1, p.width // p.run, p.run)[..., 0]
+    runs = mask.reshape(mask.shape[0], mask.shape[1] // p.width, p.width // p.run, p.run)[..., 0]
     if p.stored == 1:
         found: Array = np.where(runs[..., 1], _SECOND, _FIRST)
         return found

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.checked import Condition, checked, instance, integer, optional
 from tilemma.errors import TilemmaError
 from tilemma.launch import Launch
+from tilemma.machine.arguments import refuse
 from tilemma.machine.parser import parse
 from tilemma.machine.repairs.candidates import candidates
 from tilemma.machine.repairs.listing import Listing, without_other_entries
@@ -22,6 +24,10 @@ _PATIENCE, _AT_LEAST = 8, 200_000
 _NOISE = 1e-3
 
 
+def _are_arrays(wanted: Any) -> bool:
+    return isinstance(wanted, Mapping) and all(isinstance(v, np.ndarray) for v in wanted.values())
+
+
 @dataclass(frozen=True)
 class Advice:
     """A repair that the machine has confirmed; ``ptx`` is the repaired program, ``tried`` the candidates."""
@@ -31,6 +37,14 @@ class Advice:
     tried: int
 
 
+@checked(
+    ptx=instance("PTX text", str),
+    verdict=instance("what `machine.check` returned", Verdict),
+    wanted=optional(Condition("a mapping from the names of arrays to NumPy arrays", _are_arrays)),
+    schedules=integer(1, 1 << 31),
+    strict=instance("True or False", bool),
+    trials=integer(1, 1 << 31),
+)
 def advise(
     ptx: str,
     launch: Launch | Mapping[str, Any],
@@ -59,7 +73,15 @@ def advise(
     seed, how = verdict.found_by[0]
     limit = _PATIENCE * verdict.instructions + _AT_LEAST
     trial = _Trial(launch, args, wanted or {}, strict, arch, limit)
-    block = Job(short, launch, args, arch).binding.block
+    binding = Job(short, launch, args, arch).binding
+    for name, values in (wanted or {}).items():
+        if name not in binding.arrays or values.shape != binding.arrays[name].shape:
+            refuse(
+                f"`wanted` has {name!r:.40} of shape {values.shape}",
+                "arrays of the call",
+                "correct the name or shape",
+            )
+    block = binding.block
     seen: set[int] = set()
     for repair in candidates(listing, verdict.hazards, block[0] * block[1] * block[2]):
         text = repair.applied(short)
