@@ -81,7 +81,7 @@ __all__ = [
     "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Scalar",
     "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "bound", "break_", "cdiv", "compose",
     "continue_", "dma", "dtypes", "else_", "event", "foreach", "full", "global_", "if_", "inthreads", "kernel",
-    "load", "local", "machine", "mma", "parallel", "select", "shared", "sparse", "swap", "sync", "targets",
+    "load", "local", "machine", "mma", "ops", "parallel", "select", "shared", "sparse", "swap", "sync", "targets",
     "testing", "tma", "trigger", "ubound", "var", "wait", "while_",
 ]  # fmt: skip
 

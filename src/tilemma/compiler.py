@@ -120,6 +120,9 @@ class Compiled:
     def name(self) -> str:
         return self.source.name
 
+    def __repr__(self) -> str:
+        return f"<tilemma {self.name} compiled for {self.arch}>"
+
     @cached_property
     def kernel(self) -> t.Kernel:
         """The tile IR with every decision filled in.  Raises InvalidIR."""

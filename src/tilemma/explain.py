@@ -37,6 +37,12 @@ class Explanation:
     seconds: float | None = None
     warnings: list[str] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"<tilemma plan of {self.kernel} on {self.arch}; print it, or see .to_json()>"
+
+    def __str__(self) -> str:
+        return self.render()
+
     def to_json(self) -> dict[str, Any]:
         data = {k: v for k, v in self.__dict__.items() if k != "decisions"}
         return {**data, "decisions": [d.to_json() for d in self.decisions]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
@@ -88,6 +88,10 @@ class Kernel:
         self.source = source
         self.__name__ = source.name
         self.__doc__ = getattr(getattr(source, "function", None), "__doc__", None)
+        function = getattr(source, "function", None)
+        if function is not None:
+            self.__wrapped__ = function
+            self.__module__, self.__qualname__ = function.__module__, function.__qualname__
         self._lock = ForkSafeLock()
         # The outside values that a function reads; None for a `.co` kernel, which reads none.
         self._environment: Environment | None = getattr(source, "environment", None)
@@ -100,6 +104,19 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<tilemma kernel {self.name}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        """Itself: a kernel does not change."""
+        return self
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __reduce__(self) -> Any:
+        """Pickled by name, as functions are; a kernel of a `.co` file by its file, definitions and name."""
+        if isinstance(self.source, TextSource):
+            return _unpickled, (self.source,)
+        return self.__qualname__
 
     @property
     def _known(self) -> Results:
@@ -274,6 +291,10 @@ class Kernel:
             if cache is None:
                 cache = known[key] = runtime.CallCache(order)
         cache.put(args, *launches)
+
+
+def _unpickled(source: TextSource) -> Kernel:
+    return Kernel(source)
 
 
 @record(slots=False)
@@ -452,12 +473,25 @@ def _with_result(
     return full, frozenset({result})
 
 
-def kernel(function: Callable[..., Any]) -> Kernel:
-    """Decorator: a Python function as a kernel.  The function is read and checked now, traced when called."""
+@overload
+def kernel(function: Callable[..., Any]) -> Kernel: ...
+@overload
+def kernel(*, source: str | None = None) -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(function: Callable[..., Any] | None = None, *, source: str | None = None) -> Any:
+    """Decorator: a Python function as a kernel.  The function is read and checked now, traced when called.
+
+    ``source``: the text that defines it, for a function that `exec` made of a text that the program does not keep.
+    """
+    if function is None:
+        return lambda decorated: kernel(decorated) if source is None else _read(decorated, source)
+    return _read(function, source)
+
+
+def _read(function: Callable[..., Any], source: str | None) -> Kernel:
     with uncollected():
         from tilemma.lang.source import read_kernel
 
-        return Kernel(read_kernel(function))
+        return Kernel(read_kernel(function, source))
 
 
 __all__ = ["Kernel", "Runner", "Signature", "kernel"]

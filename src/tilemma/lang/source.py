@@ -13,7 +13,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from tilemma.environment import Environment
-from tilemma.errors import CompileError, FrontEndFailure, Span, TilemmaError, described, nearest
+from tilemma.errors import CompileError, FrontEndFailure, Span, TilemmaError, WrongArgumentType, described, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, element_type
 from tilemma.ir.expr import Index, const, plain
@@ -25,6 +25,7 @@ from tilemma.lang.calls import refused_call
 from tilemma.lang.checker import Checker
 from tilemma.lang.scalars import Value, article
 from tilemma.lang.spans import PACKAGE, Position, caller_span, forget_sources, node_span, statements, syntax_tree
+from tilemma.lang.texts import keep_text
 from tilemma.lang.tracing import Trace, trace, tracing
 from tilemma.lang.views import TileValue
 from tilemma.records import record
@@ -33,8 +34,10 @@ from tilemma.records import record
 class NoKernelSource(CompileError):
     code = "no-kernel-source"
     found = "the source of `{name}` cannot be read"
-    expected = "a function defined in a file, a notebook, or a REPL that keeps sources (IPython, Python 3.13)"
-    fix = "put the kernel into a file: its source is checked for statements that tracing would misread"
+    expected = (
+        "a function in a file, a notebook, a REPL, or a text that is still there, which is read for mistakes"
+    )
+    fix = "{fix_text}"
 
 
 class NotAKernel(CompileError):
@@ -198,11 +201,19 @@ def _at_launch(op: t.Op) -> bool:
     return isinstance(op, t.Assert) and is_size(op.cond)
 
 
-def read_kernel(function: Callable[..., Any]) -> KernelSource:
-    """Read the source of ``function``, check it, and take its signature apart."""
+def read_kernel(function: Callable[..., Any], text: str | None = None) -> KernelSource:
+    """Read the source of ``function``, check it, and take its signature apart.  ``text``: where it is defined."""
     forget_sources()
     if not isinstance(function, FunctionType):
         raise NotAKernel(name=getattr(function, "__name__", described(function)), what="is no function")
+    if text is not None and not isinstance(text, str):
+        wanted = "the text of a program"
+        raise WrongArgumentType(function="kernel", name="source", got=described(text), wanted=wanted)
+    if text is not None or _node_of(function.__code__) is None:
+        kept = keep_text(function, text)
+        if text is not None and not kept:
+            fix = f"pass the text that defines `{function.__name__}`, unchanged"
+            raise NoKernelSource(name=function.__name__, fix_text=fix)
     name, file = function.__name__, function.__code__.co_filename
     node = _function_node(function)
     span = node_span(file, node)
@@ -260,7 +271,8 @@ def _function_node(function: Callable[..., Any]) -> ast.FunctionDef | ast.AsyncF
     """The syntax tree of ``function``, its line numbers those of its file."""
     found = _node_of(function.__code__)
     if found is None:
-        raise NoKernelSource(name=function.__name__)
+        fix = "put the kernel into a file, or pass its text: `@tm.kernel(source=text)`"
+        raise NoKernelSource(name=function.__name__, fix_text=fix)
     return found
 
 

@@ -1,0 +1,131 @@
+"""Kernels whose text is in no file, and kernels as Python objects: signature, copies, pickles, short texts."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilemma as tm
+
+PROGRAM = """
+import numpy as np
+import tilemma as tm
+from tilemma import parallel
+
+@tm.kernel
+def double(x: tm.Global["f32", 8], y: tm.Global["f32", 8]):
+    for i in parallel(8, level="thread"):
+        y[i] = x[i] + x[i]
+
+x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+double(x, y)
+print("doubled", (y == 2 * x).all())
+"""
+WRONG = PROGRAM.replace("y[i] = x[i] + x[i]", "y[i] = x[i] if x[i] > 0 else 0")
+
+
+def python(*arguments: str, text: str | None = None, path: Path | None = None) -> str:
+    command = [sys.executable, *arguments]
+    given = None if path is None else path.open()
+    done = subprocess.run(command, input=text, stdin=given, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("program", [PROGRAM, WRONG], ids=["right", "wrong"])
+@pytest.mark.parametrize("how", ["-c", "exec", "stdin"])
+def test_programs_without_a_file(how: str, program: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.txt"
+    path.write_text(program)
+    said = {
+        "-c": lambda: python("-c", program),
+        "exec": lambda: python("-c", f"text = open({str(path)!r}).read()\nexec(text)"),
+        "stdin": lambda: python("-", path=path),
+    }[how]()
+    if program is PROGRAM:
+        assert "doubled True" in said, said
+    else:
+        assert "bool-of-traced-value" in said and "y[i] = x[i] if x[i] > 0 else 0" in said, said
+
+
+def test_two_texts_of_one_name_are_told_apart() -> None:
+    made = []
+    for factor in (3, 5):
+        text = PROGRAM.partition("x, y =")[0].replace("x[i] + x[i]", f"x[i] * {factor}")
+        scope: dict[str, object] = {}
+        exec(text, scope)
+        made.append(scope["double"])
+    x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    for kernel, factor in zip(made, (3, 5), strict=True):
+        kernel(x, y)  # type: ignore[operator]
+        np.testing.assert_array_equal(y, factor * x)
+
+
+def test_a_text_can_be_passed() -> None:
+    body = ['@tm.kernel(source=TEXT)\ndef idle(x: tm.Global["f32", 8]):\n    x[0] = 1.0\n']
+    scope = {"tm": tm, "TEXT": ""}
+    with pytest.raises(tm.CompileError, match="unchanged"):
+        exec(body[0], scope)
+    scope["TEXT"] = body[0]
+    exec(body[0], scope)
+    assert scope["idle"].build().name == "idle"  # type: ignore[attr-defined]
+    with pytest.raises(tm.LaunchError, match="the text of a program"):
+        tm.kernel(source=3)(lambda x: x)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "forkpty"), reason="needs a pseudo-terminal")
+def test_a_repl(tmp_path: Path) -> None:
+    import pty
+
+    said = b""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ |= {"PYTHON_BASIC_REPL": "1", "HOME": str(tmp_path), "TERM": "dumb"}
+        os.execv(sys.executable, [sys.executable, "-q"])
+    os.write(terminal, (PROGRAM.strip().replace("\n\nx, y", "\n\n\nx, y") + "\nexit()\n").encode())
+    try:
+        while chunk := os.read(terminal, 4096):
+            said += chunk
+    except OSError:
+        pass
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    assert b"doubled True" in said, said.decode()
+
+
+@tm.kernel
+def triple(x: tm.Global["f32", "N"], n: tm.Int, *, TILE=4):  # type: ignore[no-untyped-def]
+    """Three times."""
+    for i in tm.parallel(TILE, level="thread"):
+        x[i] = x[i] * 3
+
+
+def test_a_kernel_is_a_python_object() -> None:
+    assert list(inspect.signature(triple).parameters) == ["x", "n", "TILE"]
+    assert triple.__doc__ == "Three times." and inspect.unwrap(triple).__name__ == "triple"
+    assert copy.deepcopy(triple) is triple and copy.copy(triple) is triple
+    assert pickle.loads(pickle.dumps(triple)) is triple
+
+
+def test_a_kernel_of_a_text_file_is_pickled(tmp_path: Path) -> None:
+    path = tmp_path / "k.co"
+    path.write_text("__co__ void k(global f32 [8] x) {\n  parallel i by 8 : thread { x.at(i) = 2.0f; }\n}\n")
+    kernel = pickle.loads(pickle.dumps(tm.load(path).only()))
+    x = np.zeros(8, np.float32)
+    kernel(x)
+    assert (x == 2).all()
+
+
+def test_texts_in_a_repl_are_short() -> None:
+    compiled = triple.compile("sm_80")
+    assert repr(compiled) == "<tilemma triple compiled for sm_80>"
+    assert len(repr(compiled.explain())) < 100
+    assert str(compiled.explain()) == compiled.explain().render()
+    assert "ops" in tm.__all__
