@@ -270,10 +270,10 @@ def error_bound(
     grain = grain_of(a) * grain_of(b)
     errors = accumulation_bound(total, depth, acc, operands or _element_type(a), grain)
     with np.errstate(invalid="ignore", over="ignore"):
-        return epilogue_bound(product, errors, acc, out, alpha, beta, c, bias, activation)
+        return _epilogue_bound(product, errors, acc, out, alpha, beta, c, bias, activation)
 
 
-def epilogue_bound(
+def _epilogue_bound(
     product: F64,
     error: F64,
     acc: DType,

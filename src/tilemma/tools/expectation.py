@@ -21,8 +21,8 @@ from tilemma.errors import LaunchError, nearest
 from tilemma.records import record
 from tilemma.testing import (
     ACTIVATIONS,
+    _epilogue_bound,
     accumulation_bound,
-    epilogue_bound,
     grain_of,
     reference,
     to_float64,
@@ -154,7 +154,7 @@ def evaluate(
     magnitude = sum((abs(f) * np.abs(to_float64(arrays[name])) for f, name in wanted.addends), np.zeros(()))
     with np.errstate(invalid="ignore", over="ignore"):
         bias = added if wanted.addends else None
-        bound = epilogue_bound(product, error, kind, out, wanted.alpha, 0.0, None, bias, wanted.activation)
+        bound = _epilogue_bound(product, error, kind, out, wanted.alpha, 0.0, None, bias, wanted.activation)
         # Several addends may cancel: each addition rounds at the size of what it adds.
         bound = bound + len(wanted.addends) * (2.0**-53 if kind.name == "f64" else 2.0**-23) * magnitude
         if narrowest is not None and narrowest.bits < 32:
