@@ -300,7 +300,9 @@ def _croqtile_statement(s: Stmt) -> list[str]:
         case Jump():
             return [f"{s.word};"]
         case Parallel():
-            return [f"parallel {{{', '.join(s.names)}}} by [{_list(s.extents, e)}] : {s.level} {{"]
+            # `cluster` alone has the grid inside: its index is a rank.
+            level = "cluster-grid" if s.level == "cluster" else s.level
+            return [f"parallel {{{', '.join(s.names)}}} by [{_list(s.extents, e)}] : {level} {{"]
         case Copy():
             what = "transp<1, 0>" if s.transposed else "copy"
             return [f"dma.{what} {_croqtile_view(s.src)} => {_croqtile_view(s.dst)};"]
