@@ -298,7 +298,7 @@ class BodyParser:
             read = readers[token.text]()
             self.depth -= 1
             return read
-        after = p.tokens[p.position + 1]
+        after = p.tokens[min(p.position + 1, len(p.tokens) - 1)]
         if token.text == "-" and after.kind == "word":
             p.advance()
             operand = self.named(p.advance())
