@@ -7,13 +7,17 @@ WITH_CUDA := [cuda,dev]
 CORE_EXTRAS := $(if $(GPU),$(WITH_CUDA),)
 DEV_EXTRAS := $(if $(GPU),$(WITH_CUDA),[dev])
 
-.PHONY: demo test check lint types format mutate memcheck lowest newest clean
+.PHONY: demo test quick check lint types format mutate memcheck lowest newest clean
 
 demo: $(VENV)/.core
 	@$(VENV)/bin/tilemma run examples/co/matmul_wgmma_2group.co --shape M=1024,N=1024,K=1024 --expect "mk,nk->mn" --plan
 
 test: $(VENV)/.dev
 	$(PY) -m pytest -n 2
+
+# The front ends, the IR, its passes, and every construct of the language on every target: under a minute.
+quick: $(VENV)/.dev
+	$(PY) -m pytest -n 2 tests/test_layers.py tests/test_sparse.py tests/croqtile tests/ir tests/lang tests/layouts tests/language/test_constructs.py
 
 check: $(VENV)/.dev lint types
 	$(PY) -m pytest -n 2

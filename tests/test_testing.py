@@ -415,7 +415,9 @@ def test_differential_names_the_wrong_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "array", [np.matrix([[1.0]]), np.array([None, 1]), np.zeros(2, [("a", "O")]), [1, 2], None, "x"], ids=repr
+    "array",
+    [np.ones((1, 1)).view(np.matrix), np.array([None, 1]), np.zeros(2, [("a", "O")]), [1, 2], None, "x"],
+    ids=repr,
 )
 def test_guarded_takes_plain_arrays_only(array: Any) -> None:
     with pytest.raises(TypeError, match="guarded"):
@@ -437,7 +439,7 @@ def test_guarded_refuses_odd_sizes(options: dict[str, int]) -> None:
         {"shape": (10**9, 10**9)}, {"shape": (2,), "seed": -1}, {"shape": (2,), "seed": "x"},
         {"shape": (2,), "kind": 5},
         {"shape": (2,), "dtype": "O"}, {"shape": (2,), "dtype": None}, {"shape": (2,), "dtype": object},
-        {"shape": (np.matrix([[1]]),)},
+        {"shape": (np.ones((1, 1), int).view(np.matrix),)},
     ],
     ids=str,
 )  # fmt: skip

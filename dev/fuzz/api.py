@@ -132,7 +132,7 @@ def _arrays() -> dict[str, Any]:
     read_only.flags.writeable = False
     return {
         "array of objects": np.array([[None, 1], [2, 3]], object),
-        "matrix": np.asmatrix(np.zeros((4, 4), np.float32)),
+        "matrix": np.zeros((4, 4), np.float32).view(np.matrix),
         "masked array": masked,
         "structured array": np.zeros((4, 4), [("x", "f4"), ("y", "i8")]),
         "complex array": np.zeros((4, 4), np.complex64),

@@ -54,7 +54,9 @@ def rounded(x: Any, t: str) -> Any:
     quantum = Fraction(2) ** (max(exponent, least) - bits + 1)
     nearest = round(exact / quantum) * quantum
     try:
-        return np.float64(float(nearest) if nearest else math.copysign(0.0, number)).astype(kind)
+        # A number beyond the type's largest becomes an infinity.
+        with np.errstate(over="ignore"):
+            return np.float64(float(nearest) if nearest else math.copysign(0.0, number)).astype(kind)
     except OverflowError:
         return np.float64(math.copysign(math.inf, number)).astype(kind)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -27,6 +27,13 @@ from tilemma.targets.ptx.lower.trigonometry import INVERSE_TWO_PI
 
 # 8-bit floats count as themselves in arithmetic: there is no operation whose result has another type.
 ARITHMETIC = [t for t in FLOATS if promote(t, t) == t]
+
+
+@pytest.fixture(autouse=True)
+def _values_at_the_edges() -> Iterator[None]:
+    """Infinities and NaNs are meant."""
+    with np.errstate(all="ignore"):
+        yield
 
 
 def _total(x: Fraction, t: DType, sign: float = 1.0) -> float:

@@ -11,6 +11,8 @@ from differential import Lines, agree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import pairwise
+
 N = 8
 
 
@@ -147,9 +149,12 @@ __co__ void f(global f16 [64, 256] a, global f16 [64, 256] b, global s32 [4] ski
 """
 
 
-@pytest.mark.parametrize("unroll", ("", ": unroll(2)", ": unroll"))
-@pytest.mark.parametrize("word", ("break", "continue"))
-@pytest.mark.parametrize("level, count, arch", (("group", 1, "sm_80"), ("group-4", 1, "sm_90a")))
+@pytest.mark.parametrize(
+    ("unroll", "word", "level", "count", "arch"),
+    pairwise(
+        ("", ": unroll(2)", ": unroll"), ("break", "continue"), (("group", 1, "sm_80"), ("group-4", 1, "sm_90a"))
+    ),
+)
 def test_no_multiply_is_lost(unroll: str, word: str, level: str, count: int, arch: str) -> None:
     """Whichever turns are skipped: also the first, which would have started the accumulator from zero."""
     numbers = np.random.default_rng(0)

@@ -160,7 +160,7 @@ __co__ void k(global f32 [N] x, global f32 [N] y) {
   [[launch_bounds(256, 2)]] parallel b by cdiv(N, 128) : block {
     parallel w by 4 : group, t by 32 : thread {
       i = b * 128 + w * 32 + t;
-      inthreads.async (w >= 0) { call croq::cuda::setreg_inc(240); }
+      inthreads.async (w >= 0) { call croq::cuda::setreg_inc(240); setreg.inc 240; }
       if (i < N) { y.at(i) = x.at(i) + 1.0f; }
     }
   }
