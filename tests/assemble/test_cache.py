@@ -199,4 +199,4 @@ def test_wrong_content_of_tuned_plans_is_a_miss(tmp_path: Path, monkeypatch: pyt
 
     for content in WRONG:
         DiskCache("plans").put(KEY, content)
-        assert plans.recall(KEY) is None
+        assert plans.load_winner(KEY) is None
