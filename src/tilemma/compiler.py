@@ -50,7 +50,7 @@ def internal_error_guard(kernel: t.Kernel, stage: str) -> Iterator[None]:
         yield
     except TilemmaError:
         raise
-    except Exception as e:  # a mistake of ours, reported as one; `cause` keeps it
+    except Exception as e:  # an internal error, reported as one; `cause` keeps it
         last = traceback.extract_tb(e.__traceback__)[-1]
         what = f"{type(e).__name__}: {e}".rstrip(": ")
         where = f"{Path(last.filename).name}:{last.lineno}"

@@ -43,7 +43,7 @@ def _explained(reader: Reader | None = None) -> Iterator[None]:
         yield
     except TilemmaError:
         raise
-    except Exception as e:  # a mistake of ours, reported as one; `cause` keeps it
+    except Exception as e:  # an internal error, reported as one; `cause` keeps it
         place = None if reader is None else reader.b.span
         failure = FrontEndFailure(place, what=f"{type(e).__name__}: {e}")
         failure.cause = e

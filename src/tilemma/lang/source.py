@@ -128,7 +128,9 @@ class KernelSource:
                 result = self.function(**args, **constants)
             except TilemmaError:
                 raise
-            except Exception as e:  # the body is the user's Python: `_explained` tells its errors from ours
+            except (
+                Exception
+            ) as e:  # the body is the user's Python: `_explained` tells its errors from internal ones
                 raise _explained(e) from None
         b.span = self.span
         if result is not None:

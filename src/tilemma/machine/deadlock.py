@@ -39,7 +39,7 @@ def explain(machine: Machine) -> HazardError:
     return Deadlock.at(first.w.place(ins), lanes=first.lanes, notes=lines[1:8], summary=summary, advice=advice)
 
 
-# Visible instructions that change no data; barriers of all warps stand between the turns of a loop over tiles.
+# Visible instructions that change no data; a loop over tiles has barriers of all warps between its iterations.
 _WITHOUT_EFFECT = {
     "ld", "ldu", "shfl", "vote", "match", "activemask", "redux", "elect", "fence", "membar", "nanosleep",
     "setmaxnreg", "mov", "prefetch", "griddepcontrol", "bar", "barrier",

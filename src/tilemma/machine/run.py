@@ -216,7 +216,7 @@ class Job:
             pass
         except TilemmaError:
             raise
-        except Exception as e:  # a mistake of ours, reported as one; `cause` keeps it
+        except Exception as e:  # an internal error, reported as one; `cause` keeps it
             failure = MachineFailure(entry=b.entry, what=f"{type(e).__name__}: {e}")
             failure.cause = e
             raise failure from e

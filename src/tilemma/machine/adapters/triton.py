@@ -251,7 +251,7 @@ def _compiled(name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str
             return compiled.result() if hasattr(compiled, "result") else compiled
         except TilemmaError:
             raise
-        except Exception as e:  # Triton's compiler raises its own kinds and Python's; ours pass above
+        except Exception as e:  # Triton's compiler raises its own errors and Python's; tilemma's pass above
             failure = TritonRefused(kernel=name, what=f"{type(e).__name__}: {e}")
             failure.cause = e
             raise failure from e
