@@ -66,7 +66,7 @@ REFUSED_WORDS = {
     "device", "term", "where", "yield", "call", "reduce_max", "reduce_sum", "all_reduce_sum", "copy", "nullptr", "stream",
     "<->",
 }  # fmt: skip
-REFUSED_NODES = {"Yield", "CallStatement", "Reduce", "Nullptr"}
+REFUSED_NODES = {"Yield", "CallStatement", "Reduce", "Nullptr", "SetRegisters"}
 ABSTRACT = {"Node", "Expr", "Statement", "Ratio"}
 
 
