@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, Protocol, overload
 
 from tilemma import runtime
@@ -87,9 +88,11 @@ class Kernel:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.__name__ = source.name
-        self.__doc__ = getattr(getattr(source, "function", None), "__doc__", None)
+        # A `.co` kernel has none that Python knows.
         function = getattr(source, "function", None)
-        if function is not None:
+        self.__doc__ = None
+        if isinstance(function, FunctionType):
+            self.__doc__ = function.__doc__
             self.__wrapped__ = function
             self.__module__, self.__qualname__ = function.__module__, function.__qualname__
         self._lock = ForkSafeLock()
