@@ -242,5 +242,5 @@ def test_launches_of_ops_are_bounded() -> None:
 def test_a_plan_found_again_is_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path / "cache"))
     plan = Plan("tiles", (64, 64, 64), 1)
-    plans.remember("0" * 64, plan)
+    plans.store_winner("0" * 64, plan)
     assert plans.recall("0" * 64) == plan and plans.recall("1" * 64) is None
