@@ -243,4 +243,4 @@ def test_a_plan_found_again_is_the_plan(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path / "cache"))
     plan = Plan("tiles", (64, 64, 64), 1)
     plans.store_winner("0" * 64, plan)
-    assert plans.recall("0" * 64) == plan and plans.recall("1" * 64) is None
+    assert plans.load_winner("0" * 64) == plan and plans.load_winner("1" * 64) is None
