@@ -39,12 +39,13 @@ class Sparse:
         """
         values, words, t = _host(self.values), _host(self.metadata), _type(self.values)
         bits = 8 * words.dtype.itemsize
-        belongs = values.ndim == words.ndim == 2 and words.dtype.kind in "iu" and len(values) == len(words)
         width = sparsity.pattern(t).width * bits // 4
-        if (
-            not belongs
-            or 2 * values.shape[1] != width * words.shape[1]
-            or self.shape != (len(values), width * words.shape[1])
+        sizes = isinstance(self.shape, tuple) and all(isinstance(n, int) for n in self.shape)
+        two = values.ndim == words.ndim == 2 and words.dtype.kind in "iu" and len(values) == len(words)
+        if not (
+            sizes
+            and two
+            and self.shape == (len(values), 2 * values.shape[1]) == (len(words), width * words.shape[1])
         ):
             raise WrongArgument(
                 function="decompress",
