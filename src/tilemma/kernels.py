@@ -25,6 +25,7 @@ from tilemma.launch import evaluate
 from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
 from tilemma.runtime import arrays, binding
+from tilemma.sources import shows_user_frames
 from tilemma.targets import BUILT_IN, registered
 from tilemma.targets.ptx.target import Target, targets
 
@@ -165,6 +166,7 @@ class Kernel:
         """The key of the IR where it is known without building it."""
         return self.source.identity(constants) if isinstance(self.source, TextSource) else None
 
+    @shows_user_frames
     def build(self, *, sizes: Mapping[str, int] | None = None, **constants: Any) -> t.Kernel:
         """The tile IR as the program says it, checked but not specialised for any target.
 
@@ -200,6 +202,7 @@ class Kernel:
                 found = known[key] = kernel, log
             return found
 
+    @shows_user_frames
     def compile(
         self,
         arch: str = "sm_90a",
@@ -317,6 +320,7 @@ class Runner:
         self.target = target
         self.options = dict(options)
 
+    @shows_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         constants, bound, call = self._bind(args, kwargs)
         target = self.target
@@ -490,6 +494,7 @@ def kernel(function: Callable[..., Any] | None = None, *, source: str | None = N
     return _read(function, source)
 
 
+@shows_user_frames
 def _read(function: Callable[..., Any], source: str | None) -> Kernel:
     with uncollected():
         from tilemma.lang.source import read_kernel

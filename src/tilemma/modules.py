@@ -19,7 +19,7 @@ from tilemma.errors import (
 from tilemma.front_end_cache import File, TextSource
 from tilemma.ir.refusals import NoKernel
 from tilemma.kernels import Kernel
-from tilemma.sources import program_failed, read_source
+from tilemma.sources import program_failed, read_source, shows_user_frames
 
 
 class NoSuchKernel(CompileError):
@@ -96,6 +96,7 @@ class Module:
 _METHODS = tuple(name for name in (*vars(Kernel), "source") if not name.startswith("_"))
 
 
+@shows_user_frames
 def load(path: str | Path, defines: Mapping[str, Any] | None = None) -> Module:
     """The kernels of a `.co` file; ``defines`` are as ``#define NAME VALUE`` before its first line.
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import traceback
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, wraps
 from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, cast
 
-from tilemma.errors import CompileError, WrongArgumentType, described
+from tilemma.errors import CompileError, TilemmaError, WrongArgumentType, debugging, described
 
 
 class CannotRead(CompileError):
@@ -24,6 +28,8 @@ class ProgramFailed(CompileError):
     expected = "a Python file that runs and defines kernels"
     fix = "correct it:\n{trace}"
 
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # Bytes of a source file: more than any program has, and less than harms.
 MAX_FILE = 16 << 20
@@ -80,7 +86,47 @@ def program_failed(error: BaseException, file: str | None = None) -> ProgramFail
     return ProgramFailed(file=where, what=what, trace=trace.rstrip())
 
 
+def shown(error: BaseException) -> BaseException:
+    """``error`` with a traceback of the program's frames alone, unless the variable TILEMMA_DEBUG is set.
+
+    An exception of another kind out of this package keeps its traceback: it is a mistake here.
+    """
+    kept = [(tb.tb_frame, tb.tb_lasti, tb.tb_lineno) for tb in _tracebacks(error)]
+    last = kept[-1][0].f_code if kept else None
+    ours = last is not None and last.co_filename.startswith(_PACKAGE) and last.co_name != "__getattr__"
+    if debugging() or (ours and not isinstance(error, TilemmaError)):
+        return error
+    trace: TracebackType | None = None
+    for frame, instruction, line in reversed(kept):
+        if not frame.f_code.co_filename.startswith((_PACKAGE, _CONTEXTLIB)):
+            trace = TracebackType(trace, frame, instruction, line)
+    if isinstance(error, TilemmaError):
+        error.__suppress_context__ = True
+    return error.with_traceback(trace)
+
+
+def _tracebacks(error: BaseException) -> Iterator[TracebackType]:
+    tb = error.__traceback__
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def shows_user_frames(function: F) -> F:
+    """Decorator: exceptions leave the function as `shown`."""
+
+    @wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        try:
+            return function(*args, **keywords)
+        except Exception as error:
+            raise shown(error)  # noqa: B904 (the same exception)
+
+    return cast(F, call)
+
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_CONTEXTLIB = contextlib.__file__
 
 
 @cache

@@ -129,3 +129,21 @@ def test_texts_in_a_repl_are_short() -> None:
     assert len(repr(compiled.explain())) < 100
     assert str(compiled.explain()) == compiled.explain().render()
     assert "ops" in tm.__all__
+
+
+FAILING = PROGRAM.replace("y[i] = x[i] + x[i]", "y[i] = tm.math.exp(x[i], 2)")
+RAISING = PROGRAM.replace("y[i] = x[i] + x[i]", "y[i] = {}['absent']")
+
+
+@pytest.mark.parametrize("program", [FAILING, RAISING], ids=["refused", "raising"])
+def test_tracebacks_show_the_frames_of_the_program(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    monkeypatch.delenv("TILEMMA_DEBUG", raising=False)
+    short = python(str(path))
+    assert program.splitlines()[8].strip() in short
+    assert "/lang/" not in short and short.count("File ") <= 4, short
+    monkeypatch.setenv("TILEMMA_DEBUG", "1")
+    assert python(str(path)).count("File ") > 5
