@@ -13,13 +13,14 @@ from tilemma.fingerprint import WITHOUT
 
 ROOT = Path(__file__).resolve().parents[1] / "src" / "tilemma"
 
-BASE = {"records", "errors", "checked", "dtypes", "launch", "forking"}
+BASE = {"display", "records", "errors", "checked", "dtypes", "launch", "forking"}
 IR = BASE | {"arithmetic", "layouts", "atoms", "ir"}
 COMPILER = IR | {"passes", "targets", "assemble", "explain", "compiler", "fingerprint"}
 # What each top-level module or package may import, besides itself.
 ALLOWED = {
     "records": set(),
-    "errors": {"records"},
+    "display": set(),
+    "errors": {"records", "display"},
     "checked": {"records", "errors"},
     "bounded": set(),
     "forking": set(),

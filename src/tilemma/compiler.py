@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tilemma.assemble import Assembly, Cubin, DiskCache, NoPtxas, Stored, assemble, begin, disassemble, seek
+from tilemma.display import Displayed
 from tilemma.errors import CompileError, TilemmaError, ToolError
 from tilemma.explain import Explanation, explain
 from tilemma.fingerprint import fingerprint
@@ -103,7 +104,7 @@ CHECKS: tuple[Callable[[Draft], Decision | None], ...] = (lanes_hold, events_end
 
 
 @record(slots=False, eq=False)
-class Compiled:
+class Compiled(Displayed):
     """A kernel compiled for one architecture and one set of facts; later stages run when asked for.
 
     ``source`` is the tile IR as the front end gave it, ``decided`` the same with every decision filled in, not

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from tilemma.display import Displayed
 from tilemma.records import record
 
 _SOURCES: dict[str, str] = {}
@@ -132,7 +133,7 @@ class Note:
 KINDS: dict[str, type[TilemmaError]] = {}
 
 
-class TilemmaError(Exception):
+class TilemmaError(Displayed, Exception):
     """Root of every error a user sees.
 
     A concrete class sets ``code`` and the three templates, whose ``{names}`` are filled from the keyword

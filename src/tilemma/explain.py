@@ -9,6 +9,7 @@ from dataclasses import field
 from typing import Any
 
 from tilemma.atoms import MmaAtom, catalogue
+from tilemma.display import Displayed
 from tilemma.ir import tile as t
 from tilemma.ir.expr import value_of
 from tilemma.ir.tiles import describe
@@ -20,7 +21,7 @@ from tilemma.records import record
 
 
 @record(frozen=False, slots=False)
-class Explanation:
+class Explanation(Displayed):
     """A kernel's plan as data (`to_json`) and as a short text (`render`)."""
 
     kernel: str

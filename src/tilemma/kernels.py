@@ -10,6 +10,7 @@ from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
 from tilemma.bounded import Bounded
 from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollected
+from tilemma.display import Displayed
 from tilemma.environment import Environment, content
 from tilemma.errors import (
     LaunchError,
@@ -79,7 +80,7 @@ class Results:
         self.warm: Bounded[Any, runtime.CallCache] = Bounded(KEPT)
 
 
-class Kernel:
+class Kernel(Displayed):
     """A kernel of either front end.  Calling it runs it where its arrays are.
 
     NumPy arrays (and CPU tensors) run on the CPU reference, CUDA arrays on their GPU, on their library's

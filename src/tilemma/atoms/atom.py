@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tensor_layouts import Layout, size
 
 from tilemma.checked import checked, instance, integer, one_of
+from tilemma.display import Displayed
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, described
 from tilemma.layouts import Major, flat_modes, offsets
@@ -264,7 +265,7 @@ def arch_number(arch: str) -> tuple[int, str]:
 
 
 @record(slots=False)
-class _Instruction:
+class _Instruction(Displayed):
     """The common part of every record: name, threads, architecture, and the PTX as a template."""
 
     name: str

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tensor_layouts import Layout
 
 from tilemma.checked import checked, integer, one_of
+from tilemma.display import Displayed
 from tilemma.dtypes import DType, dtype
 from tilemma.errors import CompileError
 from tilemma.layouts.algebra import (
@@ -70,7 +71,7 @@ def canonical_atom(bits: int, major: Major, swizzle: int) -> LayoutLike:
 
 
 @record(slots=False)
-class SharedLayout:
+class SharedLayout(Displayed):
     """A tile in shared memory, ``shape`` = (rows, cols) = (M/N extent, K extent) elements of ``dtype``.
 
     ``layout`` maps (row, col) to an element offset, swizzle included.  In bytes, with x the coordinate along

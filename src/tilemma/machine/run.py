@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilemma.display import Displayed
 from tilemma.errors import TilemmaError, WrongArgumentType, described, print_from_program, register_source
 from tilemma.launch import Launch
 from tilemma.machine import binding, call, placement
@@ -26,7 +27,7 @@ MAX_STEPS = 20_000_000
 
 
 @dataclass
-class Report:
+class Report(Displayed):
     """The result of one run.
 
     ``hazards`` are errors, ``letter`` those that are errors under ``strict`` only, ``notes`` the performance
@@ -69,7 +70,7 @@ class Report:
 
 
 @dataclass
-class Verdict:
+class Verdict(Displayed):
     """The result of ``check`` over all schedules."""
 
     schedules: int

@@ -13,6 +13,8 @@ from tilemma.layouts import SharedLayout, bank_conflicts, cute_str
 from tilemma.layouts.banks import BANK_BYTES, BANKS
 from tilemma.tools.show import AXES
 
+# Lines of a tile in shared memory that its picture has.
+SHOWN_LINES = 32
 CELL_W, CELL_H, MARGIN, LABEL = 30, 26, 16, 34
 _STYLE = (
     "text{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:9px;text-anchor:middle;fill:#222}"
@@ -127,7 +129,7 @@ def shared_svg(tile: SharedLayout, title: str = "") -> str:
     svg = Svg()
     across, down = ("k", "mn") if tile.major == "K" else ("mn", "k")
     step = 128 // tile.dtype.bits
-    pieces, shown = tile.extent // step, min(32, tile.lines)
+    pieces, shown = tile.extent // step, min(SHOWN_LINES, tile.lines)
     width, height = 58, 16
     svg.text(MARGIN, 24, title or f"{tile.shape[0]}x{tile.shape[1]} {tile.dtype}, {tile.major}-major", "h")
     svg.text(MARGIN, 42, cute_str(tile.layout, tile.dtype.bits), "n")

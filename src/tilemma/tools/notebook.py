@@ -1,0 +1,125 @@
+"""Kernels, plans, instructions, layouts, hazards and errors as HTML for notebooks.
+
+A fragment of HTML without scripts or style sheets, so that it suits light and dark pages; pictures are images
+with their own styles.  All text of a program is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import re
+from functools import singledispatch
+from html import escape
+
+from tilemma.atoms.atom import Atom, CopyAtom, MmaAtom
+from tilemma.compiler import Compiled
+from tilemma.errors import TilemmaError, visible
+from tilemma.explain import Explanation
+from tilemma.front_end_cache import TextSource
+from tilemma.kernels import Kernel
+from tilemma.layouts import SharedLayout
+from tilemma.machine.run import Report, Verdict
+from tilemma.tools.show import operands_of
+from tilemma.tools.show_svg import SHOWN_LINES, atom_svg, shared_svg
+from tilemma.tools.show_text import facts, memory_layouts, operand_facts
+
+# Elements of all operands in a picture, and pieces of 16 bytes in a line of one.
+MOST_ELEMENTS, MOST_PIECES = 2048, 64
+
+
+def _text(text: str) -> str:
+    return escape(re.sub("[\ufffe\uffff]", "\ufffd", visible(text)))
+
+
+def _block(text: str) -> str:
+    return f"<pre>{_text(text)}</pre>"
+
+
+def _folded(title: str, inside: str) -> str:
+    return f"<details><summary>{_text(title)}</summary>{inside}</details>"
+
+
+def _image(svg: str, title: str) -> str:
+    encoded = base64.b64encode(svg.encode()).decode()
+    return f'<img alt="{_text(title)}" src="data:image/svg+xml;base64,{encoded}"/>'
+
+
+@singledispatch
+def html(value: object) -> str:
+    """The HTML of ``value``: one ``div``, well-formed as XML too."""
+    return f"<div>{_block(str(value))}</div>"
+
+
+@html.register
+def _(value: TilemmaError) -> str:
+    headline, _, rest = value.render().partition("\n")
+    return f"<div><pre><b>{_text(headline)}</b>\n{_text(rest)}</pre></div>"
+
+
+@html.register(Report)
+@html.register(Verdict)
+def _(value: Report | Verdict) -> str:
+    found = [*value.hazards, *value.letter]
+    count = f"{len(value.hazards)} hazard{'' if len(value.hazards) == 1 else 's'}"
+    title = str(value) if isinstance(value, Verdict) else f"{value.entry}, {value.schedule}: {count}"
+    notes = "\n".join(map(str, value.notes))
+    parts = [f"<b>{_text(title)}</b>", *map(html, found), _folded("performance", _block(notes)) if notes else ""]
+    return f"<div>{''.join(parts)}</div>"
+
+
+@html.register
+def _(value: Kernel) -> str:
+    if isinstance(value.source, TextSource):
+        text = value.source.file.text
+    else:
+        try:
+            text = inspect.getsource(value)
+        except (OSError, TypeError):
+            text = ""
+    source = _folded("source", _block(text)) if text else ""
+    return f"<div><b>kernel <code>{_text(value.name)}</code></b>{source}</div>"
+
+
+@html.register
+def _(value: Explanation) -> str:
+    rows = "".join(
+        f"<tr><td>{_text(d.pass_name)}</td><td>{_text(d.subject)}</td><td>{_text(d.text)}</td></tr>"
+        for d in value.decisions
+    )
+    head = "<tr><th>pass</th><th>subject</th><th>decision</th></tr>"
+    decisions = _folded("decisions", f"<table>{head}{rows}</table>") if rows else ""
+    return f"<div>{_block(value.render())}{decisions}</div>"
+
+
+@html.register
+def _(value: Compiled) -> str:
+    return html(value.explain())
+
+
+@html.register(MmaAtom)
+@html.register(CopyAtom)
+def _(value: Atom) -> str:
+    operands = operands_of(value)
+    lines = [*facts(value)]
+    for letter, operand in operands.items():
+        lines += operand_facts(letter, operand)
+        lines += [] if operand.in_registers else memory_layouts(operand)
+    parts = [f"<b><code>{_text(value.name)}</code></b>", _block("\n".join(lines))]
+    held = [o.shape[0] * o.shape[1] for o in operands.values() if o.in_registers]
+    if sum(held) > MOST_ELEMENTS:
+        parts.append(_block(f"too large for a picture here: tilemma show {value.name} --format html"))
+    elif held:
+        parts.append(_image(atom_svg(value, operands), f"{value.name}: lanes and registers of the operands"))
+    return f"<div>{''.join(parts)}</div>"
+
+
+@html.register
+def _(value: SharedLayout) -> str:
+    title = f"{value.shape[0]}x{value.shape[1]} {value.dtype}, {value.major}-major: {value}"
+    parts = [_block(title)]
+    if value.extent * value.dtype.bits // 128 <= MOST_PIECES:
+        parts.append(_image(shared_svg(value), "banks of the tile in shared memory"))
+        if value.lines > SHOWN_LINES:
+            parts.append(_block(f"the first {SHOWN_LINES} of {value.lines} lines"))
+    return f"<div>{''.join(parts)}</div>"
