@@ -11,7 +11,7 @@ import pytest
 from harness import execute, ptx_for
 
 from tilemma import machine
-from tilemma.machine.isa import fragments
+from tilemma.machine.isa import fragments, sparse
 
 NUMPY: dict[str, Any] = {
     "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e3m2": ml_dtypes.float6_e3m2fn,
@@ -40,8 +40,10 @@ def operands(tiles: list[Any], packed: bool, k: int) -> dict[str, Any]:
     return {f"b32/{i}": np.ascontiguousarray(columns[:, i]) for i in range(columns.shape[1])}
 
 
-def run(opcode: str, inputs: dict[str, Any], tail: str, assembles: Any, version: str = "8.7") -> Any:
-    code = f"{opcode} {{%o0, %o1, %o2, %o3}}, {{%i0, %i1, %i2, %i3}}, {{%i4, %i5}}, {{%i6, %i7, %i8, %i9}}{tail};"
+def run(opcode: str, inputs: dict[str, Any], tail: str, assembles: Any, *, registers_of_b: int = 2) -> Any:
+    version, end = "8.7", 4 + registers_of_b
+    of_a, of_b, of_c = (", ".join(f"%i{i}" for i in r) for r in (range(4), range(4, end), range(end, end + 4)))
+    code = f"{opcode} {{%o0, %o1, %o2, %o3}}, {{{of_a}}}, {{{of_b}}}, {{{of_c}}}{tail};"
     kinds = ["b32"] * len(inputs)
     assembles(ptx_for(code, ["b32"] * 4, kinds, "sm_120a", version), "sm_120a")
     out = np.stack(execute(code, ["b32"] * 4, inputs, "sm_120a", version), axis=1).view(np.float32)
@@ -100,6 +102,62 @@ def test_scales_of_blocks(
     blocks = [t.astype(float).reshape(len(t), count, -1) for t in (x, y)]
     want = np.einsum("ms,msk,ns,nsk->mn", of_a, blocks[0], of_b, blocks[1]) + c
     assert (got == want).all()
+
+
+# Kind and elements of the sparse forms; byte-id and thread-id of A's scale and of B's (none without scales).
+SPARSE: list[tuple[str, str, str, Any]] = [
+    ("f8f6f4", "e5m2", "e2m3", None),
+    ("f8f6f4", "e2m1", "e4m3", None),
+    ("mxf8f6f4", "e4m3", "e4m3", ((2, 1), (1, 3))),
+    ("mxf8f6f4", "e2m1", "e3m2", ((0, 0), (3, 2))),
+]
+
+
+def sparse_inputs(a: str, b: str) -> tuple[dict[str, Any], Any]:
+    """Registers of A (two of four columns), B, C and the metadata; A times B plus C."""
+    kept = np.sort(RNG.permuted(np.tile(np.arange(4), (16, 16, 1)), axis=2)[..., :2], axis=2)
+    fields = kept[..., 0] | kept[..., 1] << 2
+    x, y, c = tile(16, 32, a), tile(8, 64, b), RNG.integers(-9, 9, (16, 8))
+    dense = np.zeros((16, 64))
+    np.put_along_axis(dense, sparse.stored_columns(fields, "e4m3"), x.astype(float), axis=1)
+    columns = [
+        fragments.pack(codes.astype(np.int64)[fragments.mma_fragment((16, 8, k), letter, "u8")], "u8")
+        for codes, k, letter in ((contained(x, a), 32, "A"), (contained(y, b).T, 64, "B"))
+    ]
+    columns.append(c[fragments.mma_fragment((16, 8, 64), "C", "f32")].astype(np.float32).view(np.uint32))
+    lane, shift = sparse.metadata_map(64, "e4m3", 0)
+    metadata = np.zeros(32, np.uint32)
+    np.bitwise_or.at(metadata, lane, (fields << shift).astype(np.uint32))
+    words = np.concatenate([*columns, metadata[:, None]], axis=1)
+    inputs = {f"b32/{i}": np.ascontiguousarray(words[:, i]) for i in range(words.shape[1])}
+    return inputs, (dense, y.astype(float), c)
+
+
+@pytest.mark.parametrize(("kind", "a", "b", "at"), SPARSE)
+def test_sparse_products(kind: str, a: str, b: str, at: Any, assembles: Callable[[str, str], None]) -> None:
+    inputs, (x, y, c) = sparse_inputs(a, b)
+    scaled, types, tail = "", f"f32.{a}.{b}.f32", ", %i12, 0"
+    rows, columns = np.ones((16, 1)), np.ones((8, 1))
+    if at is not None:
+        codes = RNG.integers(124, 131, (2, 32, 4)).astype(np.uint8)
+        inputs |= {f"b32/{13 + i}": codes[i].copy().view(np.uint32)[:, 0] for i in range(2)}
+        scaled, types = ".block_scale.scale_vec::1X", f"{types}.ue8m0"
+        (byte_a, half), (byte_b, thread) = at
+        tail += f", %i13, {{{byte_a}, {half}}}, %i14, {{{byte_b}, {thread}}}"
+        values, row = 2.0 ** (codes.astype(float) - 127), np.arange(16)
+        rows = values[0][4 * (row % 8) + 2 * half + row // 8, byte_a][:, None]
+        columns = values[1][4 * np.arange(8) + thread, byte_b][:, None]
+    opcode = f"mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.kind::{kind}{scaled}.{types}"
+    got = run(opcode, inputs, tail, assembles, registers_of_b=4)
+    assert (got == (rows * x) @ (columns * y).T + c).all()
+
+
+def test_sparse_metadata_that_falls_is_refused(assembles: Callable[[str, str], None]) -> None:
+    inputs, _ = sparse_inputs("e4m3", "e4m3")
+    inputs["b32/12"] = np.full(32, 0x44444441, np.uint32)
+    opcode = "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.kind::f8f6f4.f32.e4m3.e4m3.f32"
+    with pytest.raises(machine.HazardError, match="rising"):
+        run(opcode, inputs, ", %i12, 0", assembles, registers_of_b=4)
 
 
 def test_what_the_kinds_do_not_have_is_refused() -> None:
