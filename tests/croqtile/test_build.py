@@ -231,6 +231,7 @@ def test_a_kernel_without_parallel_is_one_instance() -> None:
         ("with k in 8 foreach k(1:) {}", "for k: 8 = 1 to 8 step 1 {"),
         ("with k in 8 foreach k(1:-1:2) {}", "for k: 8 = 1 to 7 step 2 {"),
         ("with k in 8 foreach k(1::) {}", "for k: 8 = 1 to 8 step 1 {"),
+        ("with k in 8 foreach k(1:0:) {}", "for k: 8 = 1 to 8 step 1 {"),
         ("with k in 8 foreach k(::2) {}", "for k: 8 = 0 to 8 step 2 {"),
         ("with k in 8 foreach h = k(:-1) {}", "for h: 8 = 0 to 7 step 1 {"),
     ],

@@ -114,3 +114,19 @@ def f(o: tm.Global["s32", 5, 5]):
     found = agree(co, python, {"o": np.zeros((5, 5), np.int32)})
     assert not isinstance(found, str)
     np.testing.assert_array_equal(found["o"], np.arange(5)[:, None] * 10 + np.arange(5))
+
+
+def test_a_grid_that_never_starts() -> None:
+    """The first extent is at most 0 for every array."""
+    co = """
+    __co__ void f(global s32 [M, N] o) {
+      parallel {i, j} by [cdiv(M, -1), N] : block { o.at(i, j) = 1; }
+    }"""
+    python = """
+@tm.kernel
+def f(o: tm.Global["s32", "M", "N"]):
+    for i, j in parallel(cdiv(o.shape[0], -1), o.shape[1], level="block"):
+        o[i, j] = 1
+"""
+    found = agree(co, python, {"o": np.zeros((3, 4), np.int32)})
+    assert not isinstance(found, str) and not found["o"].any()

@@ -129,6 +129,17 @@ def test_misuse(tmp_path: Path, body: str, code: str) -> None:
     assert refused.value.code == code
 
 
+def test_a_grid_inside_clusters_of_blocks(tmp_path: Path) -> None:
+    """What is unknown is the number of the inner blocks, and the level that is meant has another name."""
+    text = BROKEN.replace(": cluster", ": cluster-grid").replace(
+        "BODY", GRID.replace("STATEMENTS", "y.at(m) = w;")
+    )
+    with pytest.raises(tm.CompileError, match=r"its blocks, `parallel m by cdiv\(M, 64\)`") as refused:
+        croqtile(tmp_path, text).compile("sm_90a")
+    assert refused.value.code == "cluster-refused" and "`: cluster-rank`" in refused.value.render()
+    assert croqtile(tmp_path, text.replace("cluster-grid", "cluster-rank")).compile("sm_90a").ptx
+
+
 def test_asynchronous_stores_of_surplus_blocks(tmp_path: Path) -> None:
     """A copy to global memory that goes on after its block is not guarded: whole clusters are required."""
     text = BROKEN.replace(

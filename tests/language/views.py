@@ -35,6 +35,29 @@ def chunks(a: tm.Global["f32", 8, 12], out: tm.Global["f32", 8, 12]):
 
 @construct(
     given={"a": random("f32", 8, 12), "out": unwritten("f32", 8, 12)},
+    expect=lambda a, out: {"out": np.pad(a[:6], ((2, 0), (0, 0))) + np.pad(a[2:], ((0, 2), (0, 0)))},
+    co="""
+    __co__ void neighbouring_chunks(global f32 [8, 12] a, global f32 [8, 12] out) {
+      parallel p by 1 : block {
+        foreach k in 4 {
+          before = dma.copy a.chunkat(k - 1, _) => shared;
+          foreach {x, y} in [2, 12]
+            out.chunkat(k, _).at(x, y) = before.data.at(x, y) + a.chunkat(k + 1, _).at(x, y);
+        }
+      }
+    }
+    """,
+)
+def neighbouring_chunks(a: tm.Global["f32", 8, 12], out: tm.Global["f32", 8, 12]):
+    for p in parallel(1, level="block"):
+        for k in foreach(4):
+            before = dma.copy(a.chunkat(k - 1, full), to="shared")
+            for x, y in foreach(2, 12):
+                out.chunkat(k, full)[x, y] = before.data[x, y] + a.chunkat(k + 1, full)[x, y]
+
+
+@construct(
+    given={"a": random("f32", 8, 12), "out": unwritten("f32", 8, 12)},
     expect=scaled,
     co="""
     __co__ void counted_chunks(global f32 [8, 12] a, global f32 [8, 12] out) {

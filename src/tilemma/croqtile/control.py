@@ -11,6 +11,7 @@ from tilemma.croqtile.operands import condition_of, constant, integer, scalars_o
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.refusals import has_suffix
 from tilemma.croqtile.storage import fixed
+from tilemma.croqtile.unbuilt import refused_call
 from tilemma.croqtile.values import Scalar, Stream, TupleValue, Value, kind
 from tilemma.errors import Span
 from tilemma.ir import tile as t
@@ -70,10 +71,16 @@ def _launch_attribute(r: Reader, node: ast.Expr) -> dict[str, Any]:
     raise WrongValue(
         node.span,
         what="`[[...]]` before `parallel`",
-        got="another attribute",
+        got=attribute_text(node),
         wanted="`launch_bounds(threads, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap`",
         fix_text="write one of these; the threads of a block follow from the levels",
     )
+
+
+def attribute_text(node: ast.Expr) -> str:
+    if isinstance(node, ast.Call) and isinstance(node.function, ast.Name):
+        return f"`{node.function.text}` of {len(node.args)} operand{'s' * (len(node.args) != 1)}"
+    return f"`{node.text}`" if isinstance(node, ast.Name) else "no name"
 
 
 def _open_parallel(r: Reader, stack: ExitStack, spec: ast.ParallelSpec, options: dict[str, Any]) -> None:
@@ -190,7 +197,7 @@ def _hints(r: Reader, node: ast.Foreach) -> dict[str, Any]:
             raise WrongValue(
                 h.span,
                 what="a loop",
-                got=f"`: {h.name}`",
+                got=f"`: {h.name}`" if h in node.hints else f"`[[{h.name}]]`",
                 wanted="`: unroll`, `: unroll(4)` or `: vectorize(i, 8)`",
                 fix_text="write one of these",
             )
@@ -285,8 +292,9 @@ def _range(r: Reader, node: ast.Range | None, extent: Scalar) -> dict[str, Any]:
 
 
 def branch_condition(r: Reader, node: ast.Expr | ast.Statement, what: str) -> Expr:
-    if not isinstance(node, ast.Expr):
-        raise NotBuiltYet(node.span, what="`call` of a host function", fix_text="write it in the language")
+    if isinstance(node, ast.CallStatement):
+        raise refused_call(node)
+    assert isinstance(node, ast.Expr)
     return condition_of(r, node, what)
 
 

@@ -50,7 +50,7 @@ def call(r: Reader, node: ast.Call) -> Value:
         return FUNCTIONS[name](r, node, name)
     if name.startswith("__lib_") or name in ("__bar_arrive", "__bar_sync") or "::" in name:
         raise NotBuiltYet(node.span, what=f"`{name}`", fix_text="use events, `sync` or the language's own forms")
-    raise r.scopes.unknown(name, node.function.span, tuple(FUNCTIONS))
+    raise r.scopes.unknown(name, node.function.span, tuple(FUNCTIONS), called=True)
 
 
 def compose(r: Reader, node: ast.Binary) -> Value:

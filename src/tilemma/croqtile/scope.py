@@ -58,8 +58,10 @@ class Scopes:
     def names(self) -> list[str]:
         return [n for block in self.blocks for n in block]
 
-    def unknown(self, name: str, span: Span, more: tuple[str, ...] = ()) -> UnknownName:
-        """The error for a name that is nowhere, with the nearest name that is."""
+    def unknown(self, name: str, span: Span, more: tuple[str, ...] = (), *, called: bool = False) -> UnknownName:
+        """The error for a name that is nowhere, with the nearest name that is; ``called``: as a function."""
         near = nearest(name, [*self.names(), *more])
         suggestion = f"did you mean `{near}`?" if near else f"define `{name}` before this line"
+        if called and not near:
+            suggestion = f"write it as a macro, `#define {name}(...)`: a function of C++ is not called"
         return UnknownName(span, name=name, suggestion=suggestion)

@@ -11,6 +11,7 @@ from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import converted
 from tilemma.croqtile.operands import fill_value, known_type, scalar_of, scalars_of, table_operands
 from tilemma.croqtile.reader import Reader, nodes_in, reads
+from tilemma.croqtile.unbuilt import refused_call
 from tilemma.croqtile.values import Events, Mutable, Scalar, SpanValue, TileArray, TupleValue, Value, kind
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError
@@ -149,7 +150,7 @@ def _declare_array(r: Reader, node: ast.Declare, kind_: ast.Type, item: ast.Item
 
 def no_result(node: ast.Statement, name: str) -> CompileError:
     if isinstance(node, ast.CallStatement):
-        return NotBuiltYet(node.span, what="`call` of a host function", fix_text="write it in the language")
+        return refused_call(node)
     return WrongValue(
         node.span,
         what=f"`{name}`",

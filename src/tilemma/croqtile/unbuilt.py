@@ -15,8 +15,15 @@ def call_host(r: Reader, node: ast.CallStatement) -> None:
     if way in ("inc", "dec") and way != node.function and len(node.args) == 1:
         set_registers(r, ast.SetRegisters(node.args[0], (ast.Suffix(way, span=node.span),), span=node.span))
         return
-    what = f"`call {node.function}`"
-    raise NotBuiltYet(node.span, what=what, fix_text="write it in the language itself")
+    raise refused_call(node)
+
+
+def refused_call(node: ast.CallStatement) -> NotBuiltYet:
+    return NotBuiltYet(
+        node.span,
+        what=f"`call {node.function}`",
+        fix_text="write its statements here, or make it a macro (`#define`)",
+    )
 
 
 @reads(ast.SetRegisters, inside="`setreg`")

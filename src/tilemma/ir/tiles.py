@@ -38,7 +38,9 @@ class ChunkDoesNotDivide(CompileError):
 class UnboundedChunkIndex(CompileError):
     code = "unbounded-chunk-index"
     found = "`chunkat` got `{text}`, a value without an upper bound"
-    expected = "an index of a `parallel` or loop (or `a # b` of two), whose bound is the number of chunks"
+    expected = (
+        "an index of a `parallel` or loop (also `k - 1`, or `a # b` of two): its bound is the number of chunks"
+    )
     fix = "use `subspan(h, w).at(i, j)`, which names the tile's extents"
 
 
@@ -94,6 +96,17 @@ class Bounded:
     def last(self) -> Bounded:
         """The largest value it can have, ``k(-1)``."""
         return Bounded(sub(self.extent, 1), self.extent)
+
+
+def _moved(e: Expr) -> Bounded | None:
+    """``k``, or ``k - 1``, ``k + 1`` with a constant: the chunk before or after chunk ``k`` of ``#k``."""
+    index, by = e, 0
+    if isinstance(e, Binary) and e.op in ("add", "sub"):
+        index, by = e.a, value_of(e.b)
+    if not isinstance(index, Index) or by is None:
+        return None
+    # As many chunks away as the dimension has: twice the dimension, whose position wraps to no place inside.
+    return Bounded(e, index.extent) if abs(by) <= (value_of(index.extent) or 1) else None
 
 
 Scalarlike = Bounded | Expr | int
@@ -206,8 +219,8 @@ class Tile:
         self._check_rank("chunkat", len(indices), span)
         chunks: list[Bounded | None] = []
         for i in indices:
-            if isinstance(i, Index):
-                i = Bounded.of(i)
+            if isinstance(i, Expr):
+                i = _moved(i) or i
             if isinstance(i, int):
                 i = Bounded(const(i), const(i + 1)) if i == 0 else i
             if i is not None and not isinstance(i, Bounded):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilemma.errors import CompileError
+from tilemma.errors import CompileError, spelled
 from tilemma.ir.expr import Expr, const
 from tilemma.ir.tile import Copy, Kernel, Op, Parallel, TriggerEvent
 from tilemma.ir.walk import rewrite
@@ -64,8 +64,12 @@ class CheckClusters:
             )
         n = count(blocks[0])
         if n is None:
-            rule = "a constant number of blocks in a cluster"
-            raise refuse("its number of blocks is not known when compiled", rule, "use a constant there")
+            rank = spelled(cluster.span, "`: cluster-rank`", '`level="cluster-rank"`')
+            raise refuse(
+                f"its blocks, `parallel {described(blocks[0])}`, have a number that is not known when compiled",
+                "a constant number of blocks in a cluster",
+                f"use constants for these blocks; if they are the whole grid, write {rank} with a constant extent",
+            )
         if not 1 <= n <= target.max_cluster:
             rule = f"1 to {target.max_cluster} blocks (CUDA C++ Programming Guide, Thread Block Clusters)"
             raise refuse(f"it has {n} blocks", rule, "use fewer blocks, and give each more of the tile")
