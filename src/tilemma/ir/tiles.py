@@ -100,7 +100,8 @@ class Bounded:
 
 def _moved(e: Expr) -> Bounded | None:
     """``k``, or ``k - 1``, ``k + 1`` with a constant: the chunk before or after chunk ``k`` of ``#k``."""
-    index, by = e, 0
+    by: int | None = 0
+    index = e
     if isinstance(e, Binary) and e.op in ("add", "sub"):
         index, by = e.a, value_of(e.b)
     if not isinstance(index, Index) or by is None:
