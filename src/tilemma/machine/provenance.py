@@ -1,11 +1,12 @@
 """Where the elements of a matrix operand came from: is its layout the one that the instruction reads?
 
-cp.async and tensor copies leave, beside each byte of shared memory, the global address that it came from, and
-ldmatrix carries that on to registers.  An operand of a matrix instruction is a tile: each dimension of the array
-that it came from must run along one axis of the operand only, and its contraction indices must be distinct.  A
-writer and a reader that disagree on swizzle, strides or box break that, whatever the values are.
+cp.async, tensor copies and stores of loaded 32-bit registers leave, beside each byte of shared memory, the global
+address that it came from, and ldmatrix carries that on to registers.  An operand of a matrix instruction is a
+tile: each dimension of the array that it came from must run along one axis of the operand only, and its
+contraction indices must be distinct.  A writer and a reader that disagree on swizzle, strides or box break that,
+whatever the values are.
 
-Elements whose origin is unknown (zero fill, stores from registers) are passed over.  Layout errors are
+Elements whose origin is unknown (zero fill, computed values, 16-bit registers) are passed over.  Layout errors are
 systematic, so only the first executions of each instruction are checked.
 """
 
