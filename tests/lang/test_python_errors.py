@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -48,6 +49,18 @@ STATEMENTS = [
     ("x = «cdiv(4, 0)»", "constant-division", "division by zero"),
     ("x = «select(n, a, 1)»", "not-built-yet", "use `if_`"),
     ("x = «tm.math.exp(1.0, 2.0)»", "wrong-arity", "math.exp(a)"),
+    ("for i in «foreach(a[0, n] + abs(a[0, 1]))»: pass", "wrong-value", "got `a[0, n] + "),
+    ("b = «a.subspan(select(n > 2, a[0, 0], 1.0), 16)»", "wrong-value", "got `select(n > 2, a[0, 0], "),
+    (
+        "mc = mma.fill(0.0)\n«mma.store(a, mc)»",
+        "wrong-value",
+        "write the register tile first: `mma.store(mc, tile)`",
+    ),
+    (
+        "mc = mma.fill(0.0)\n«mma.store(mc)»",
+        "wrong-arity",
+        "fragment, dst, and the keywords transp=, rows=, columns=",
+    ),
     ("x = «tm.math.exp(a)»", "wrong-value", "a tile"),
     ("x = «tm.math.alignup(1.5, n)»", "wrong-value", "an integer"),
     # variables
@@ -162,6 +175,9 @@ def check(e: TilemmaError, span: object, code: str, text: str) -> None:
     data = json.loads(e.json())
     assert data["code"] == code and all(data[k] in e.render() for k in ("message", "expected", "fix"))
     assert span is None or data["span"] == span.to_json()  # type: ignore[attr-defined]
+    assert not re.search(r"\b[A-Z]\w+\(\w+=", e.message + e.expectation + e.remedy), (
+        "the text of an internal object"
+    )
     assert "{" not in e.message + e.remedy.replace("{i, j}", ""), "a template that was not filled"
 
 

@@ -12,7 +12,26 @@ from typing import ClassVar
 
 from tilemma.errors import CompileError, Span
 from tilemma.ir.contiguous import Part, reshaped
-from tilemma.ir.expr import Binary, Expr, Index, add, const, expr, floordiv, maximum, minimum, mul, sub, value_of
+from tilemma.ir.expr import (
+    Binary,
+    Call,
+    Cast,
+    Element,
+    Expr,
+    FragmentElement,
+    Index,
+    Select,
+    Unary,
+    add,
+    const,
+    expr,
+    floordiv,
+    maximum,
+    minimum,
+    mul,
+    sub,
+    value_of,
+)
 from tilemma.ir.ranges import interval, wraps
 from tilemma.ir.tile import FragmentRef
 from tilemma.ir.types import Axis, Buffer, Space, View
@@ -385,15 +404,33 @@ def written(future: str) -> str:
 def describe(e: Expr) -> str:
     """``e`` as a person would write it, for messages."""
     if isinstance(e, Binary):
-        a, b = describe(e.a), describe(e.b)
+        left, right = describe(e.a), describe(e.b)
         if e.op in ("cdiv", "min", "max"):
-            return f"{e.op}({a}, {b})"
+            return f"{e.op}({left}, {right})"
         wrapped = [f"({t})" if isinstance(x, Binary) and x.op not in ("cdiv", "min", "max") else t
-                   for x, t in ((e.a, a), (e.b, b))]  # fmt: skip
+                   for x, t in ((e.a, left), (e.b, right))]  # fmt: skip
         return f"{wrapped[0]} {_SIGNS[e.op]} {wrapped[1]}"
     if value_of(e) is not None:
         return str(value_of(e))
-    return str(getattr(e, "name", None) or getattr(e, "value", e))
+    match e:
+        case Element(view):
+            return _element(view.base.name, view.offsets)
+        case FragmentElement(name, indices):
+            return _element(name, indices)
+        case Call(name, args):
+            return f"{name}({', '.join(map(describe, args))})"
+        case Select(cond, a, b):
+            return f"select({describe(cond)}, {describe(a)}, {describe(b)})"
+        case Cast(a, kind):
+            return f"{kind}({describe(a)})"
+        case Unary(op, a):
+            return f"{op}({describe(a)})"
+    named = getattr(e, "name", None)
+    return str(named if named is not None else getattr(e, "value", f"an expression of type {e.type}"))
+
+
+def _element(name: str, indices: Sequence[Expr]) -> str:
+    return f"{name}[{', '.join(map(describe, indices))}]"
 
 
 def shape_text(shape: Sequence[int | Expr]) -> str:

@@ -74,7 +74,10 @@ def _wrong_call(function: Callable[..., Any], message: str, span: Span | None) -
     own = "self" in inspect.signature(function).parameters
     missing = re.search(r"missing (\d{1,9})", message)
     count = int(got[1]) - own if got else len(required) - (int(missing[1]) if missing else 0)
-    return WrongArity(span, what=name, got=count, want=f"{len(required)}: {', '.join(required)}", form=form)
+    optional = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    options = f", and the keywords {', '.join(f'{n}=' for n in optional)}" if optional else ""
+    want = f"{len(required)}: {', '.join(required)}{options}"
+    return WrongArity(span, what=name, got=count, want=want, form=form)
 
 
 def _called(span: Span | None) -> str:

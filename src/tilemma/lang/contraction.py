@@ -23,6 +23,7 @@ from tilemma.lang.scalars import (
     number,
     python_int,
     python_number,
+    refused,
 )
 from tilemma.lang.tracing import builder
 from tilemma.lang.views import TileValue, tile_of
@@ -178,6 +179,9 @@ class MmaNamespace:
         """Write an accumulator, converting; ``transp`` swaps rows and columns; only the first ``rows`` and
         ``columns`` where these are given."""
         what = "mma.store"
+        if isinstance(fragment, TileValue) and isinstance(dst, Fragment):
+            fix = f"write the register tile first: `{what}({dst}, tile)`"
+            raise refused("register tile", what, "its arguments in the reverse order", fix)
         source = fragment_of(fragment, what)
         limits = [None if x is None else scalar(integer(x, f"{what}(rows=, columns=)")) for x in (rows, columns)]
         options = {"transpose": bool(transp), "rows": limits[0], "columns": limits[1]}
