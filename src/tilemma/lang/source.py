@@ -128,9 +128,8 @@ class KernelSource:
                 result = self.function(**args, **constants)
             except TilemmaError:
                 raise
-            except (
-                Exception
-            ) as e:  # the body is the user's Python: `_explained` tells its errors from internal ones
+            except Exception as e:
+                # The body is the user's Python: `_explained` tells its errors from internal ones.
                 raise _explained(e) from None
         b.span = self.span
         if result is not None:
@@ -159,7 +158,7 @@ class KernelSource:
         return value  # type: ignore[no-any-return]
 
     def _enclose(self, b: Builder) -> None:
-        """Whether the kernel has no `parallel`: a single instance then executes it."""
+        """Put the work of a kernel without `parallel` into one block."""
         ops = b.host_operations
         work = [op for op in ops if not (isinstance(op, t.Parallel) or _at_launch(op))]
         if not work:

@@ -5,6 +5,7 @@ compiles to the function's own bytecode, with the same places in the text.
 """
 
 from __future__ import annotations
+import __future__
 
 import linecache
 import os
@@ -12,10 +13,13 @@ import stat
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import reduce
 from itertools import count
+from operator import or_
 from types import CodeType, FrameType, FunctionType
 
 _NUMBERS = count(1)
+_FUTURE = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 # Bytes of standard input, and lines of a REPL's history, that are looked at.
 MAX_INPUT, MAX_LINES = 1 << 20, 400
 
@@ -42,16 +46,27 @@ def _aligned(text: str, code: CodeType) -> str | None:
     """``text`` with the function on the line that ``code`` names; None where it does not compile to ``code``."""
     if code.co_name not in text:
         return None
+    compiled = _compiled(text, code)
+    for found in _functions(compiled) if compiled else ():
+        shift = code.co_firstlineno - found.co_firstlineno
+        if found.co_name != code.co_name or shift < 0:
+            continue
+        # Instructions name constants and names by number: functions that differ in these alone have equal ones.
+        # Code is compared with its constants, names and first line, and so again at its line.
+        padded = "\n" * shift + text
+        again = _compiled(padded, code) if shift else compiled
+        if again is not None and any(c == code and c.co_linetable == code.co_linetable for c in _functions(again)):
+            return padded
+    return None
+
+
+def _compiled(text: str, code: CodeType) -> CodeType | None:
     try:
-        compiled = compile(text, code.co_filename, "exec", dont_inherit=True)
+        # `exec` takes over the `from __future__` imports of its caller.
+        made: CodeType = compile(text, code.co_filename, "exec", code.co_flags & _FUTURE, dont_inherit=True)
     except (SyntaxError, ValueError):
         return None
-    for found in _functions(compiled):
-        shift = code.co_firstlineno - found.co_firstlineno
-        same = all(getattr(found, a) == getattr(code, a) for a in ("co_name", "co_code", "co_linetable"))
-        if same and shift >= 0:
-            return "\n" * shift + text
-    return None
+    return made
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:
