@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -166,3 +168,32 @@ def test_who_turned_collection_off_keeps_it_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+# A finder that meets the first lazy import of the package makes it last while the main thread forks.
+FORK_IN_IMPORT = """
+import os, signal, sys, threading, time
+import tilemma as tm
+
+importing = threading.Event()
+
+class Slow:
+    def find_spec(self, name, path, target=None):
+        if name == "tilemma.modules" and not importing.is_set():
+            importing.set()
+            time.sleep(0.3)
+
+sys.meta_path.insert(0, Slow())
+threading.Thread(target=lambda: tm.load).start()
+importing.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    tm.load
+    os._exit(0)
+sys.exit(os.waitpid(child, 0)[1] != 0)
+"""
+
+
+def test_a_fork_while_another_thread_imports() -> None:
+    assert subprocess.run([sys.executable, "-c", FORK_IN_IMPORT], timeout=60).returncode == 0

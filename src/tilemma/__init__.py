@@ -93,8 +93,12 @@ def __getattr__(name: str) -> Any:
         hint = "" if name.startswith("_") else elsewhere(name)
         message = f"module 'tilemma' has no attribute {name!r}{hint}"
         raise AttributeError(message, name=name, obj=sys.modules[__name__])
+    from tilemma.forking import collection_paused
+
     module, attribute = _PUBLIC[name]
-    value = importlib.import_module(module)
+    # A child forked while another thread is inside an import could never import that module.
+    with collection_paused():
+        value = importlib.import_module(module)
     if attribute is not None:
         value = getattr(value, attribute)
     globals()[name] = value

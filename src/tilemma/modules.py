@@ -16,6 +16,7 @@ from tilemma.errors import (
     nearest,
     warn_of_direction,
 )
+from tilemma.forking import collection_paused
 from tilemma.front_end_cache import File, TextSource
 from tilemma.ir.refusals import NoKernel
 from tilemma.kernels import Kernel
@@ -108,7 +109,8 @@ def load(path: str | Path, defines: Mapping[str, Any] | None = None) -> Module:
             function="load", name="defines", got=described(defines), wanted="a mapping from names to values"
         )
     warn_of_direction(str(path), text)
-    file = File(text, str(path), dict(defines or {}))
+    with collection_paused():
+        file = File(text, str(path), dict(defines or {}))
     return Module(str(path), {name: Kernel(TextSource(file, name)) for name in file.kernels}, file.notes)
 
 
