@@ -28,15 +28,15 @@ def module(arch: str, kernels: Iterable[str]) -> str:
     return header(arch) + "\n".join(kernels)
 
 
-def _names(prefix: str, count: int) -> list[str]:
+def names(prefix: str, count: int) -> list[str]:
     return [f"%{prefix}{i}" for i in range(count)]
 
 
-def _declare(operand: object, prefix: str) -> str:
+def declare(operand: object, prefix: str) -> str:
     return f"  .reg .{operand.register} %{prefix}<{operand.registers}>;"  # type: ignore[attr-defined]
 
 
-def _entry(name: str, params: str, threads: int, body: Iterable[str]) -> str:
+def entry(name: str, params: str, threads: int, body: Iterable[str]) -> str:
     declared = ", ".join(f".param .{p.split()[0]} {p.split()[1]}" for p in params.split(", "))
     return "\n".join([f".visible .entry {name}({declared})", f".reqntid {threads}, 1, 1", "{", *body, "}"])
 
@@ -47,7 +47,7 @@ def mma_sync(atom: MmaAtom, name: str) -> str:
     body = [
         "  .reg .u32 %lane, %cta, %index;",
         "  .reg .u64 %address, %step;",
-        *(_declare(getattr(atom, x), x) for x in (*letters, "d")),
+        *(declare(getattr(atom, x), x) for x in (*letters, "d")),
         "  mov.u32 %lane, %tid.x;",
         "  mov.u32 %cta, %ctaid.x;",
         "  mad.lo.u32 %index, %cta, 32, %lane;",
@@ -58,7 +58,7 @@ def mma_sync(atom: MmaAtom, name: str) -> str:
         yield f"  ld.param.u64 %address, [{letter}_at];"
         size = REGISTER_BITS[operand.register] // 8
         yield f"  mad.wide.u32 %address, %index, {size * operand.registers}, %address;"
-        for i, register in enumerate(_names(letter, operand.registers)):
+        for i, register in enumerate(names(letter, operand.registers)):
             if letter == "d":
                 yield f"  st.global.{operand.register} [%address + {size * i}], {register};"
             else:
@@ -66,9 +66,9 @@ def mma_sync(atom: MmaAtom, name: str) -> str:
 
     for letter in letters:
         body += move(letter)
-    registers = {x: _names(x, getattr(atom, x).registers) for x in (*letters, "d")}
+    registers = {x: names(x, getattr(atom, x).registers) for x in (*letters, "d")}
     body += ["  " + atom.emit(**registers), *move("d"), "  ret;"]
-    return _entry(name, ", ".join(f"u64 {x}_at" for x in (*letters, "d")), 32, body)
+    return entry(name, ", ".join(f"u64 {x}_at" for x in (*letters, "d")), 32, body)
 
 
 def mma_sync_rate(atom: MmaAtom, name: str, threads: int = 512, chains: int = 4) -> str:
@@ -81,22 +81,22 @@ def mma_sync_rate(atom: MmaAtom, name: str, threads: int = 512, chains: int = 4)
         "  .reg .u32 %turn, %turns, %thread;",
         "  .reg .u64 %out, %t0, %t1;",
         "  .reg .pred %more, %first;",
-        *(_declare(getattr(atom, x), x) for x in "ab"),
+        *(declare(getattr(atom, x), x) for x in "ab"),
     ]
-    names = [[f"%d{j}_{i}" for i in range(atom.d.registers)] for j in range(chains)]
-    body += [f"  .reg .{atom.d.register} {', '.join(chain)};" for chain in names]
+    results = [[f"%d{j}_{i}" for i in range(atom.d.registers)] for j in range(chains)]
+    body += [f"  .reg .{atom.d.register} {', '.join(chain)};" for chain in results]
     body += _clock_start()
-    for j, chain in enumerate(names):
+    for j, chain in enumerate(results):
         start = f"0f{_f32(j)}" if atom.d.register == "f32" else str(j)
         body += [f"  mov.{atom.d.register} {r}, {start};" for r in chain]
-    body += [f"  ld.global.b32 {r}, [%out];" for x in "ab" for r in _names(x, getattr(atom, x).registers)]
+    body += [f"  ld.global.b32 {r}, [%out];" for x in "ab" for r in names(x, getattr(atom, x).registers)]
     body += [*_clock(0), "LOOP:"]
     for _ in range(RATE_UNROLL):
-        for chain in names:
-            a, b = _names("a", atom.a.registers), _names("b", atom.b.registers)
+        for chain in results:
+            a, b = names("a", atom.a.registers), names("b", atom.b.registers)
             body.append("  " + atom.emit(d=chain, a=a, b=b, c=chain))
-    body += _clock_end([r for chain in names for r in chain], atom.d.register, threads)
-    return _entry(name, "u64 out_at, u32 turns", threads, body)
+    body += _clock_end([r for chain in results for r in chain], atom.d.register, threads)
+    return entry(name, "u64 out_at, u32 turns", threads, body)
 
 
 def _clock_start() -> list[str]:
@@ -134,9 +134,10 @@ def _wgmma_variants(atom: MmaAtom) -> list[tuple[int, int]]:
 
 
 def _wgmma_emit(atom: MmaAtom, trans_a: int, trans_b: int, scale_d: str | int) -> str:
-    a = _names("a", 4) if atom.a.in_registers else "%desca"
-    trans = {"trans_b": trans_b} if atom.a.in_registers else {"trans_a": trans_a, "trans_b": trans_b}
-    return "  " + atom.emit(d=_names("d", atom.d.registers), a=a, b="%descb", scale_d=scale_d, **trans)
+    a = names("a", 4) if atom.a.in_registers else "%desca"
+    legal = {i.name for i in atom.immediates}
+    trans = {n: x for n, x in (("trans_a", trans_a), ("trans_b", trans_b)) if n in legal}
+    return "  " + atom.emit(d=names("d", atom.d.registers), a=a, b="%descb", scale_d=scale_d, **trans)
 
 
 def wgmma(atom: MmaAtom, name: str) -> str:
@@ -170,7 +171,7 @@ def wgmma(atom: MmaAtom, name: str) -> str:
         "  @%more bra PASS;",
         "  ret;",
     ]
-    return _entry(name, params, 128, body)
+    return entry(name, params, 128, body)
 
 
 def _wgmma_start(atom: MmaAtom) -> list[str]:
@@ -183,8 +184,8 @@ def _wgmma_start(atom: MmaAtom) -> list[str]:
         "  .reg .f32 %x, %want;",
         "  .reg .b16 %h;",
         "  .reg .pred %more, %first, %second, %here, %bad, %listed, %room, %t;",
-        _declare(atom.d, "d"),
-        *([_declare(atom.a, "a")] if atom.a.in_registers else []),
+        declare(atom.d, "d"),
+        *([declare(atom.a, "a")] if atom.a.in_registers else []),
         "  mov.u32 %thread, %tid.x;",
         "  setp.eq.u32 %first, %thread, 0;",
         "  mov.u32 %smem, smem;",
@@ -199,8 +200,8 @@ def _wgmma_start(atom: MmaAtom) -> list[str]:
         f"  mad.wide.u32 %places, %thread, {4 * values}, %places;",
         f"  mad.lo.u32 %scratch, %thread, {values * element}, %smem;",
         f"  add.u32 %scratch, %scratch, {D_AT};",
-        *_descriptor("a", A_AT),
-        *_descriptor("b", B_AT),
+        *descriptor("a", A_AT),
+        *descriptor("b", B_AT),
         "  shl.b32 %i, %thread, 2;",
         "CLEAR:",
         f"  setp.lt.u32 %more, %i, {B_AT - A_AT};",
@@ -214,7 +215,7 @@ def _wgmma_start(atom: MmaAtom) -> list[str]:
     ]
 
 
-def _descriptor(letter: str, at: int) -> list[str]:
+def descriptor(letter: str, at: int) -> list[str]:
     """The parameter's descriptor, its start address relative to the tile, moved to where the tile is."""
     return [
         f"  add.u32 %i, %smem, {at};",
@@ -294,7 +295,7 @@ def _one_hot_shared() -> list[str]:
 def _wgmma_multiply(atom: MmaAtom) -> list[str]:
     """The instruction, overwriting in the first pass and accumulating in the second; D to shared memory."""
     held = {"f32": f"0f{_f32(ACCUMULATED)}", "b32": "0x60006000"}[atom.d.register]  # 512.0 as f32, as f16x2
-    registers = _names("d", atom.d.registers)
+    registers = names("d", atom.d.registers)
     lines = ["  fence.proxy.async;", "  bar.sync 0;"]
     lines += [f"  mov.{atom.d.register} {r}, {held};" for r in registers]
     lines.append("  wgmma.fence.sync.aligned;")
@@ -371,8 +372,8 @@ def wgmma_rate(atom: MmaAtom, name: str) -> str:
         "  .reg .u32 %turn, %turns, %thread, %smem, %i;",
         "  .reg .u64 %out, %t0, %t1, %desca, %descb, %start;",
         "  .reg .pred %more, %first;",
-        _declare(atom.d, "d"),
-        *([_declare(atom.a, "a")] if rs else []),
+        declare(atom.d, "d"),
+        *([declare(atom.a, "a")] if rs else []),
         "  mov.u32 %smem, smem;",
         "  mov.u32 %thread, %tid.x;",
         "  shl.b32 %i, %thread, 2;",
@@ -390,7 +391,7 @@ def wgmma_rate(atom: MmaAtom, name: str) -> str:
         "  ld.param.u64 %descb, [desc_b];",
         "  add.u64 %descb, %descb, %start;",
         f"  add.u64 %descb, %descb, {B_AT >> 4};",
-        *(f"  mov.{atom.d.register} {r}, {zero};" for r in _names("d", atom.d.registers)),
+        *(f"  mov.{atom.d.register} {r}, {zero};" for r in names("d", atom.d.registers)),
         *(f"  mov.b32 %a{i}, 0;" for i in range(4) if rs),
         *_clock_start(),
         *_clock(0),
@@ -399,9 +400,9 @@ def wgmma_rate(atom: MmaAtom, name: str) -> str:
         *([_wgmma_emit(atom, 0, 0, 1)] * RATE_UNROLL),
         "  wgmma.commit_group.sync.aligned;",
         "  wgmma.wait_group.sync.aligned 1;",
-        *_clock_end(_names("d", atom.d.registers), atom.d.register, 256, ["  wgmma.wait_group.sync.aligned 0;"]),
+        *_clock_end(names("d", atom.d.registers), atom.d.register, 256, ["  wgmma.wait_group.sync.aligned 0;"]),
     ]
-    return _entry(name, "u64 out_at, u32 turns, u64 desc_a, u64 desc_b", 256, body)
+    return entry(name, "u64 out_at, u32 turns, u64 desc_a, u64 desc_b", 256, body)
 
 
 def matrix_copy(atom: CopyAtom, name: str) -> str:
@@ -411,7 +412,7 @@ def matrix_copy(atom: CopyAtom, name: str) -> str:
     assert atom.fragment is not None
     count = atom.fragment.registers
     load = atom.kind == "ldmatrix"
-    registers = _names("r", count)
+    registers = names("r", count)
     body = [
         "  .reg .u32 %lane, %smem, %i, %at, %word;",
         "  .reg .u64 %image, %regs, %gp;",
@@ -435,7 +436,7 @@ def matrix_copy(atom: CopyAtom, name: str) -> str:
         *_image("OUT", "ld.shared.u32 %word, [%at];", "st.global.u32 [%gp], %word;"),
         "  ret;",
     ]
-    return _entry(name, "u64 image_at, u64 lanes_at, u64 registers_at", 32, body)
+    return entry(name, "u64 image_at, u64 lanes_at, u64 registers_at", 32, body)
 
 
 def _image(label: str, *moves: str) -> list[str]:
@@ -485,4 +486,4 @@ def async_copy(atom: CopyAtom, name: str) -> str:
         *_image("OUT", "ld.shared.u32 %word, [%at];", "st.global.u32 [%gp], %word;"),
         "  ret;",
     ]
-    return _entry(name, "u64 image_at, u64 source_at, u64 from_at, u64 lanes_at, u64 sizes_at", 32, body)
+    return entry(name, "u64 image_at, u64 source_at, u64 from_at, u64 lanes_at, u64 sizes_at", 32, body)

@@ -15,21 +15,24 @@ import argparse
 import datetime
 import functools
 import hashlib
-import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import proof_kernels as kernels
+import proof_wgmma as forms
 from numpy.typing import NDArray
+from proof_device import Cuda
 
 from tilemma.arithmetic import sparsity
+from tilemma.assemble import assemble
 from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.atoms.atom import Atom, Operand
 from tilemma.layouts import SWIZZLES, Major, SharedLayout, shared_layout
@@ -64,10 +67,12 @@ def entry_name(atom: Atom) -> str:
 
 def module_of(atom: Atom) -> str:
     """The module that the record's kernels stand in: one for each family, so that few are loaded."""
-    if atom.kind == "wgmma":
-        _, _, letters, source = atom.name.split("_")[:4]
-        return f"wgmma_{letters}_{source}"
-    return atom.kind.replace(".", "_")
+    kind = atom.kind.replace(".", "_")
+    if isinstance(atom, MmaAtom) and atom.asynchronous:
+        types = "".join(o.dtype.name for o in (atom.d, atom.a, atom.b))
+        half = "narrow" if atom.shape[1] <= 128 else "wide"
+        return f"{kind}_{types}_{'R' if atom.a.in_registers else 'S'}S_{half}"
+    return kind
 
 
 def kernel(atom: Atom) -> str:
@@ -76,10 +81,10 @@ def kernel(atom: Atom) -> str:
     if isinstance(atom, CopyAtom):
         return kernels.matrix_copy(atom, name) if atom.fragment else kernels.async_copy(atom, name)
     if not atom.asynchronous:
-        if atom.kind != "mma.sync" or atom.d.register == "f64":
-            return kernels.mma_sync(atom, name)
-        return kernels.mma_sync(atom, name) + "\n" + kernels.mma_sync_rate(atom, name + "_rate")
-    return kernels.wgmma(atom, name) + "\n" + kernels.wgmma_rate(atom, name + "_rate")
+        proof = kernels.mma_sync(atom, name)
+        return proof + "\n" + kernels.mma_sync_rate(atom, name + "_rate") if has_rate(atom) else proof
+    proof = kernels.wgmma(atom, name) if is_dense_16_bit(atom) else forms.kernel(atom, name)
+    return proof + "\n" + kernels.wgmma_rate(atom, name + "_rate") if has_rate(atom) else proof
 
 
 def modules(atoms: Sequence[Atom], arch: str) -> dict[str, str]:
@@ -111,9 +116,16 @@ def gathered(operand: Operand, matrix: NDArray[Any], count: int = 0) -> NDArray[
 # --- instructions of a warp, operands in registers ----------------------------------------------------------
 
 
-def is_proved(atom: Atom) -> bool:
-    """Whether there is an experiment for the record: of wgmma's, for dense 16-bit operands only."""
-    return not (isinstance(atom, MmaAtom) and atom.asynchronous) or (atom.a.dtype.bits == 16 and atom.e is None)
+def is_dense_16_bit(atom: MmaAtom) -> bool:
+    """Whether a wgmma record has the proof below, which spells out its map; the others have `proof_wgmma`'s."""
+    return atom.a.dtype.bits == 16 and atom.e is None
+
+
+def has_rate(atom: MmaAtom) -> bool:
+    """Whether the throughput of the record is measured: of wgmma's, dense ones of a few widths."""
+    if atom.kind == "wgmma":
+        return is_dense_16_bit(atom) or (atom.shape[1] in (64, 128, 256) and atom.a.dtype.bits > 1)
+    return atom.kind == "mma.sync" and atom.d.register != "f64"
 
 
 def prove_mma_sync(atom: MmaAtom, run: Runner, limit: int | None = None) -> Finding:
@@ -337,7 +349,14 @@ def prove(atom: Atom, run: Runner) -> Finding:
     """All experiments for one record."""
     if isinstance(atom, CopyAtom):
         return prove_matrix_copy(atom, run) if atom.fragment else prove_async_copy(atom, run)
-    return prove_wgmma(atom, run) if atom.asynchronous else prove_mma_sync(atom, run)
+    if not atom.asynchronous:
+        return prove_mma_sync(atom, run)
+    return prove_wgmma(atom, run) if is_dense_16_bit(atom) else prove_wgmma_rows(atom, run)
+
+
+def prove_wgmma_rows(atom: MmaAtom, run: Runner, **options: Any) -> Finding:
+    """The experiments of `proof_wgmma`."""
+    return Finding(*forms.prove(atom, run, module_of(atom), entry_name(atom), bits_of, **options))
 
 
 def rate(atom: MmaAtom, run: Runner) -> float:
@@ -349,112 +368,12 @@ def rate(atom: MmaAtom, run: Runner) -> float:
             threads, units, chains, extra, shared = 512, 16, 4, [], 0
         else:
             threads, units, chains, shared = 256, 2, 1, kernels.SHARED_BYTES
-            tiles = [shared_layout(atom.a.dtype, r, 64, "K", 128) for r in (64, n)]
+            tiles = [shared_layout(atom.a.dtype, r, 1024 // atom.a.dtype.bits, "K", 128) for r in (64, n)]
             extra = [("u64", t.descriptor(0, 0, r, k).encode()) for t, r in zip(tiles, (64, n), strict=True)]
         out = np.zeros(2 + threads * chains * atom.d.registers, np.uint32)
         run(module_of(atom), entry_name(atom) + "_rate", 1, threads, shared, [out, ("u32", turns), *extra])
         cycles.append(int(out[:2].view(np.uint64)[0]))
     return turns * units * chains * kernels.RATE_UNROLL * m * n * k / sorted(cycles[1:])[1]
-
-
-# --- this machine's GPU -------------------------------------------------------------------------------------
-
-
-def _ok(result: Any) -> Any:
-    error, *values = result
-    if int(error) != 0:
-        raise SystemExit(f"CUDA driver: {error}")
-    return values[0] if len(values) == 1 else values
-
-
-class Cuda:
-    """Runs entries of cubins on the first GPU through the driver."""
-
-    def __init__(self, load: Callable[[str], bytes]) -> None:
-        from cuda.bindings import driver
-
-        self.driver, self.load = driver, load
-        _ok(driver.cuInit(0))
-        self.device = _ok(driver.cuDeviceGet(0))
-        _ok(driver.cuCtxSetCurrent(_ok(driver.cuDevicePrimaryCtxRetain(self.device))))
-        self.modules: dict[str, Any] = {}
-        self.functions: dict[tuple[str, str], Any] = {}
-        self.scratch: list[tuple[int, int]] = []
-
-    def describe(self) -> dict[str, Any]:
-        attribute = self.driver.CUdevice_attribute
-        major, minor = (
-            _ok(self.driver.cuDeviceGetAttribute(x, self.device))
-            for x in (
-                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-            )
-        )
-        name = _ok(self.driver.cuDeviceGetName(128, self.device))
-        name = name.decode() if isinstance(name, bytes) else name
-        return {
-            "device": name.split("\0")[0],
-            "capability": f"{major}.{minor}",
-            "driver": _driver_version() or f"CUDA {_ok(self.driver.cuDriverGetVersion())}",
-        }
-
-    def function(self, module: str, entry: str, shared: int) -> Any:
-        if (module, entry) not in self.functions:
-            if module not in self.modules:
-                self.modules[module] = _ok(self.driver.cuModuleLoadData(self.load(module)))
-            found = _ok(self.driver.cuModuleGetFunction(self.modules[module], entry.encode()))
-            if shared > 48 * 1024:
-                limit = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                _ok(self.driver.cuFuncSetAttribute(found, limit, shared))
-            self.functions[module, entry] = found
-        return self.functions[module, entry]
-
-    def buffer(self, slot: int, size: int) -> int:
-        """Device memory of at least ``size`` bytes, kept for the slot's next use."""
-        while len(self.scratch) <= slot:
-            self.scratch.append((0, 0))
-        pointer, have = self.scratch[slot]
-        if have < size:
-            if have:
-                _ok(self.driver.cuMemFree(pointer))
-            pointer = int(_ok(self.driver.cuMemAlloc(max(size, 1 << 16))))
-            self.scratch[slot] = (pointer, max(size, 1 << 16))
-        return self.scratch[slot][0]
-
-    def run(self, module: str, entry: str, grid: int, threads: int, shared: int, arguments: Sequence[Any]) -> None:
-        import ctypes
-
-        values: list[int] = []
-        types: list[Any] = []
-        arrays: list[tuple[int, NDArray[Any]]] = []
-        for slot, argument in enumerate(arguments):
-            if isinstance(argument, np.ndarray):
-                assert argument.flags.c_contiguous
-                pointer = self.buffer(slot, argument.nbytes)
-                _ok(self.driver.cuMemcpyHtoD(pointer, argument.ctypes.data, argument.nbytes))
-                arrays.append((pointer, argument))
-                values.append(pointer)
-                types.append(ctypes.c_uint64)
-            else:
-                values.append(argument[1])
-                types.append({"u32": ctypes.c_uint32, "u64": ctypes.c_uint64}[argument[0]])
-        function = self.function(module, entry, shared)
-        _ok(
-            self.driver.cuLaunchKernel(
-                *(function, grid, 1, 1, threads, 1, 1, shared, 0, (tuple(values), tuple(types)), 0)
-            )
-        )
-        for pointer, array in arrays:
-            _ok(self.driver.cuMemcpyDtoH(array.ctypes.data, pointer, array.nbytes))
-
-
-def _driver_version() -> str:
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text()
-    except OSError:
-        return ""
-    words = text.split()
-    return next((w for w in words if w.count(".") >= 1 and w.replace(".", "").isdigit()), "")
 
 
 # --- assembling ---------------------------------------------------------------------------------------------
@@ -464,33 +383,26 @@ def cubin_path(folder: Path, name: str, text: str) -> Path:
     return folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.cubin"
 
 
-def assemble_all(texts: dict[str, str], arch: str, folder: Path) -> str:
-    """Cubins of all modules into ``folder``, what is there already kept.  Returns the assembler's version."""
-    from tilemma.assemble import assemble
-
+def assemble_all(texts: dict[str, str], arch: str, folder: Path, jobs: int) -> Iterator[str]:
+    """Cubins of all modules into ``folder``, ``jobs`` at a time; each module's name when its cubin is there."""
     folder.mkdir(parents=True, exist_ok=True)
-    version_file = folder / "assembler.txt"
-    missing = {n: t for n, t in texts.items() if not cubin_path(folder, n, t).exists()}
-    if missing:
 
-        def one(item: tuple[str, str]) -> str:
-            name, text = item
-            cubin = assemble(text, arch)
-            cubin_path(folder, name, text).write_bytes(cubin.bytes)
-            return ".".join(map(str, cubin.ptxas_version))
+    def one(name: str) -> str:
+        path = cubin_path(folder, name, texts[name])
+        if not path.exists():
+            cubin = assemble(texts[name], arch)
+            path.write_bytes(cubin.bytes)
+            (folder / "assembler.txt").write_text(".".join(map(str, cubin.ptxas_version)))
+        return name
 
-        with ThreadPoolExecutor() as pool:
-            versions = set(pool.map(one, missing.items()))
-        version_file.write_text(" ".join(sorted(versions)))
-    return version_file.read_text()
-
-
-def progress(atoms: Sequence[Atom]) -> Iterator[Atom]:
-    for kind, group in itertools.groupby(atoms, key=module_of):
-        started = time.perf_counter()
-        members = list(group)
-        yield from members
-        print(f"{kind}: {len(members)} records, {time.perf_counter() - started:.1f} s", file=sys.stderr)
+    with ThreadPoolExecutor(jobs) as pool:
+        # The largest first: a module's time grows with its text.
+        pending = [pool.submit(one, n) for n in sorted(texts, key=lambda n: -len(texts[n]))]
+        try:
+            for done in as_completed(pending):
+                yield done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def main() -> int:
@@ -500,32 +412,46 @@ def main() -> int:
     parser.add_argument("--only", default="", help="records whose name contains this")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "proof")
     parser.add_argument("--out", type=Path, help="the JSON file; default docs/proofs/<gpu>.json")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="modules assembled at the same time")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="prove no further module after this")
     options = parser.parse_args()
-    every = [a for a in catalogue.values() if a.runs_on(options.arch) and is_proved(a)]
-    atoms = [a for a in every if options.only in a.name]
-    texts = modules(every, options.arch)
+    started = time.perf_counter()
+    atoms = [a for a in catalogue.values() if a.runs_on(options.arch) and options.only in a.name]
+    texts = modules(atoms, options.arch)
     folder = options.build / options.arch
-    version = assemble_all(texts, options.arch, folder)
+    ready = assemble_all(texts, options.arch, folder, options.jobs)
     if options.assemble:
+        for name in ready:
+            print(f"{name}: assembled after {time.perf_counter() - started:.1f} s", file=sys.stderr)
         return 0
     gpu = Cuda(lambda name: cubin_path(folder, name, texts[name]).read_bytes())
     facts = gpu.describe()
-    started = time.perf_counter()
-    records = {a.name: prove(a, gpu.run).to_json(a) for a in progress(atoms)}
-    rates = {a.name: round(rate(a, gpu.run)) for a in atoms if isinstance(a, MmaAtom) and "_rate" in kernel(a)}
-    result = {
-        **facts,
-        "arch": options.arch,
-        "ptxas": version,
-        "date": datetime.date.today().isoformat(),
-        "seconds": round(time.perf_counter() - started, 1),
-        "records": records,
-        "fma_per_sm_and_clock": rates,
-    }
     short = facts["device"].removeprefix("NVIDIA ").split()[0].lower()
     out = options.out or ROOT / "docs" / "proofs" / f"{short}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    records: dict[str, Any] = {}
+    rates: dict[str, int] = {}
+    for name in ready:
+        members = [a for a in atoms if module_of(a) == name]
+        begun = time.perf_counter()
+        records |= {a.name: prove(a, gpu.run).to_json(a) for a in members}
+        rates |= {a.name: round(rate(a, gpu.run)) for a in members if isinstance(a, MmaAtom) and has_rate(a)}
+        now = time.perf_counter()
+        print(f"{now - started:.1f} s: {name}, {len(members)} records in {now - begun:.1f} s", file=sys.stderr)
+        order = {a.name: i for i, a in enumerate(atoms)}
+        result = {
+            **facts,
+            "arch": options.arch,
+            "ptxas": (folder / "assembler.txt").read_text(),
+            "date": datetime.date.today().isoformat(),
+            "seconds": round(now - started, 1),
+            "records": {n: records[n] for n in sorted(records, key=order.__getitem__)},
+            "fma_per_sm_and_clock": {n: rates[n] for n in sorted(rates, key=order.__getitem__)},
+        }
+        out.write_text(json.dumps(result, indent=1) + "\n")  # after each module: a run that is stopped keeps it
+        if now - started > options.seconds:
+            print(f"time is over: {len(records)} of {len(atoms)} records", file=sys.stderr)
+            break
     refuted = [n for n, r in records.items() if r["result"] != "proven"]
     print(f"{len(records) - len(refuted)} of {len(records)} records proven in {result['seconds']} s: {out}")
     for name in refuted:

@@ -17,6 +17,7 @@ from tilemma.machine.parser import parse
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 sys.path.insert(0, str(Path(__file__).parent))
+import proof_wgmma as forms
 import prove_atoms as proof
 from test_proofs import SAMPLE, _swapped
 
@@ -77,6 +78,26 @@ def test_a_false_record_is_refuted(name: str) -> None:
 def test_a_record_of_every_width_is_proven(name: str) -> None:
     atom = catalogue[name]
     assert _prove(atom, Machine(atom).run).differences == []
+
+
+ROWS = [
+    "SM90_64x8x32_S32S8U8_SS_TN",
+    "SM90_64x8x256_S32U1U1_RS_TN",
+    "SM90_64x16x8_F32TF32TF32_SS_TN",
+    "SM90_SPARSE_64x8x32_F16F16F16_SS",
+    "SM90_SPARSE_64x8x64_F32E4M3E5M2_RS_TN",
+]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_one_element_prove_a_record_and_refute_a_false_one(name: str) -> None:
+    atom = catalogue[name]
+    run = Machine(atom).run
+    every = forms.combinations(atom)
+    few: dict[str, Any] = {"limit": 1, "cases": [every[0], every[-1]]}
+    found = proof.prove_wgmma_rows(atom, run, **few)
+    assert found.differences == [] and found.experiments > 0
+    assert proof.prove_wgmma_rows(_swapped(atom), run, **few).differences != []
 
 
 def test_a_whole_record_with_its_map() -> None:
