@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from differential import agree
 
+from tilemma import dtypes
+
 # Control flow that the old value ``v`` decides, with accesses to ``o`` that must be ordered between the threads.
 CONTROL = {
     "if": "with if_(v == o[0, 1]):\n    o[0, 1] = v + 1",
@@ -80,3 +82,21 @@ def f(o: tm.Global["s32", 64, 16], q: tm.Global["s32", 64, 16]):
     given = {"o": np.arange(7, 7 + 1024, dtype=np.int32).reshape(64, 16), "q": np.zeros((64, 16), np.int32)}
     found = agree(None, text, given, ("sm_80", "sm_90a"))
     assert not isinstance(found, str), found
+
+
+@pytest.mark.parametrize("t", ("s32", "u32", "s64", "u64"))
+def test_keeps_every_bit(t: str) -> None:
+    """Old values that need all bits of the type, beside small ones and lanes that take no part."""
+    text = f"""
+@tm.kernel
+def f(a: tm.Global["{t}", 4], o: tm.Global["{t}", 4]):
+    for i in parallel(4, level="thread"):
+        with if_(i < 3):
+            o[i] = var(atomic.add(a[i], 1), "{t}")
+"""
+    info = np.iinfo(dtypes.BY_NAME[t].numpy)
+    before = np.array([info.max, 1, info.min, 7], info.dtype)
+    given = {"a": before, "o": np.zeros(4, info.dtype)}
+    found = agree(None, text, given, ("sm_80", "sm_90a"))
+    assert not isinstance(found, str), found
+    np.testing.assert_array_equal(found["o"][:3], before[:3])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.arithmetic.convert import carrier
 from tilemma.dtypes import DType
 from tilemma.ir.tile import (
     Alloc,
@@ -153,7 +154,7 @@ def atomic(c: Compiler, op: Atomic, scope: Scope) -> Step:
             if mask is None or mask[lane]:
                 olds[lane] = once(lane_frame(f, lane))
         if result is not None:
-            new = np.array(olds)
+            new = np.array(olds, carrier(t))
             f[result] = merged(True if mask is None else mask, new, new if f[result] is None else f[result], t)
 
     return Step(run)
