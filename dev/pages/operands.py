@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from tilemma.ir.constructs import CHOICES, CONSTRUCTS, KINDS, OPERANDS
+from tilemma.ir.constructs import CHOICES, CONSTRUCTS, KINDS, LIMITS, OPERANDS
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "language.md"
 
@@ -43,9 +43,15 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def limits() -> str:
+    rows = ["| most | in |", "|---|---|"]
+    rows += [f"| {x.most} {x.things} | {x.subject} |" for x in LIMITS.values()]
+    return "\n".join(rows) + "\n"
+
+
 def updated(page: str) -> str:
     """``page`` with the tables as they have to be."""
-    for name, made in (("operands", table()), ("kinds", kinds())):
+    for name, made in (("operands", table()), ("limits", limits()), ("kinds", kinds())):
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->\n)", re.S)
         found = block.search(page)
         assert found is not None, f"the page has no place for the table of {name}"

@@ -47,6 +47,7 @@ PLACES: dict[str, list[tuple[str | None, str | None]]] = {
     "threads": [("shared event<§> e;", "e = event(threads=§)")],
     "unroll": [("foreach i in 8 : unroll(§) { c.at(0, i) = 1.0f; }", "for i in foreach(8, unroll=§):\n    c[0, i] = 1.0")],
     "vectorize": [("foreach i in 8 : vectorize(i, §) { c.at(0, i) = 1.0f; }", None)],
+    "max-threads": [("[[launch_bounds(§)]] parallel g by 1 : group { c.at(0, 0) = 1.0f; }", None)],
     "min-blocks": [
         ("[[launch_bounds(_, §)]] parallel g by 1 : group { c.at(0, 0) = 1.0f; }",
          "for g in parallel(1, level='group', min_blocks=§):\n    c[0, 0] = 1.0"),
@@ -366,6 +367,12 @@ ONE_CODE = [
     ("c.at(0, 0) = __to<u8>((p * 0) + 300);", "c[0, 0] = ((p * 0) + 300).astype('u8')", "constant-overflow"),
     ("c.at(0, 0) = select(0, c.at(99, 0), 1.0f);", "c[0, 0] = select(0, c[99, 0], 1.0)", "index-out-of-range"),
     ("c.at(0, 0) = 0 ? c.at(99, 0) : 1.0f;", "c[0, 0] = c[99, 0] if 0 else 1.0", ""),
+    # Limits.
+    (f"shared f32 [{', '.join('1' * 17)}] s;", f"s = shared('f32', {', '.join('1' * 17)})", "wrong-value"),
+    (f"t = b.span_as(64, 64, {', '.join('1' * 15)});", f"t = b.span_as(64, 64, {', '.join('1' * 15)})", "wrong-value"),
+    (f"foreach {{{', '.join(f'i{n}' for n in range(17))}}} in [{', '.join('1' * 17)}] {{ c.at(0, 0) = 1.0f; }}",
+     f"for {', '.join(f'i{n}' for n in range(17))} in foreach({', '.join('1' * 17)}):\n    c[0, 0] = 1.0",
+     "wrong-value"),
     # Right in both.
     ("c.at(0, 0) = x % 2;", "c[0, 0] = x % 2", ""),
     # Right in both: computed values that fold to a number are no constants.

@@ -6,12 +6,15 @@ import re
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from test_operands import co, py
 
-from tilemma.errors import CompileError
+from tilemma.errors import CompileError, LaunchError
 from tilemma.ir.canonical import canonical
 from tilemma.ir.constructs import CONSTRUCTS, KINDS, Construct
+from tilemma.kernels import Kernel
+from tilemma.targets.cpu.faults import ProgramFault
 
 # Operand -> (Croqtile, Python).
 OPERANDS = {
@@ -82,14 +85,15 @@ def programs(c: Construct, operands: list[str]) -> tuple[str, str]:
         elif expression:
             text = f"c.at(0, 0) = {text}" if language == 0 else f"c[0, 0] = {text}"
         if language == 0:
-            text = text.replace("{ }", "{ c.at(1, 0) = 1.0f; }")
+            text = text.replace("{ }", "{ break; }" if "while" in text else "{ c.at(1, 0) = 1.0f; }")
             text = (
                 "foreach i0 in 2 { "
                 + " ".join([*before, text if text.endswith("}") else text.rstrip(";") + ";"])
                 + " }"
             )
         else:
-            lines = [*before, text, *(["    c[1, 0] = 1.0"] if text.endswith(":") else [])]
+            body = "break_()" if "while" in text else "c[1, 0] = 1.0"
+            lines = [*before, text, *([f"    {body}"] if text.endswith(":") else [])]
             text = "for i0 in foreach(2):\n" + "\n".join("    " + line for line in lines)
         texts.append(text)
     return texts[0], texts[1]
@@ -118,6 +122,52 @@ def comparable(c: Construct, operand: str) -> bool:
     # `a + {1, 2}`: the grammar has a tuple only as the first operand, where it is an operation on tuples.
     tuples = operand == "tuple" and (c.croqtile.startswith("A ") or c.croqtile == "#A")
     return (c.croqtile, operand) not in ONE_LANGUAGE and not (unary and operand in PYTHONS_OWN) and not tuples
+
+
+ARCHS = ("sm_80", "sm_90a")
+# Rules of an architecture: (code, architecture) -> the reason.
+OF_AN_ARCHITECTURE = {("tma-refused", "sm_80"): "no tensor copy engine before sm_90"}
+
+
+def refusals(kernel: Kernel) -> dict[str, str]:
+    """Target -> the code of its refusal, "" where it accepts the program.
+
+    Faults and checks of a launch depend on the arguments: they refuse no program.
+    """
+    found = dict.fromkeys(("cpu", *ARCHS), "")
+    try:
+        kernel.on("cpu")(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float32), 1, 1.0)
+    except (ProgramFault, LaunchError):
+        pass
+    except CompileError as e:
+        found["cpu"] = e.code
+    for arch in ARCHS:
+        try:
+            assert kernel.compile(arch).ptx
+        except CompileError as e:
+            found[arch] = "" if (e.code, arch) in OF_AN_ARCHITECTURE else e.code
+    return found
+
+
+def accepted(cases: list[tuple[Construct, int, str]]) -> dict[Any, Kernel]:
+    """Those programs that the front ends accept, by their tile IR."""
+    found: dict[Any, Kernel] = {}
+    for c, place, operand in cases:
+        operands = [RIGHT[k] for k in c.kinds]
+        operands[place] = operand
+        for make, text in zip((co, py), programs(c, operands), strict=True):
+            kernel = make(text)
+            try:
+                found.setdefault(canonical(kernel.traced()), kernel)
+            except CompileError:
+                continue  # Refused before any target.
+    return found
+
+
+def check_targets(cases: list[tuple[Construct, int, str]]) -> None:
+    for program, kernel in accepted(cases).items():
+        codes = refusals(kernel)
+        assert len(set(codes.values())) == 1, (program, codes)
 
 
 def wrong(count: int | None) -> list[tuple[Construct, int, str]]:
@@ -162,6 +212,18 @@ def test_one_verdict_and_one_code(part: int) -> None:
 def test_one_verdict_and_one_code_for_all_operands(part: int) -> None:
     for case in wrong(None)[part::20]:
         check(*case)
+
+
+def test_one_verdict_and_one_code_on_every_target() -> None:
+    """What the front ends accept: the constructs of events and copies, and one operand of each place else."""
+    effects = [case for case in wrong(None) if re.match(r"wait|trigger|tma|swap", case[0].croqtile)]
+    check_targets(effects + wrong(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(20))
+def test_one_verdict_on_every_target_for_all_operands(part: int) -> None:
+    check_targets(wrong(None)[part::20])
 
 
 CALLS = [

@@ -26,22 +26,16 @@ from tilemma.croqtile.values import Stream
 from tilemma.errors import Note
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Const, Dim
-from tilemma.ir.refusals import BadParameter, BadReturn, WrongArity
+from tilemma.ir.refusals import BadParameter, BadReturn
 from tilemma.ir.types import BLOCK
 
 # Each registers the readers of its constructs.
 CONSTRUCTS = (assignments, atomics, contraction, control, copies, diagnostics, events, functions, math, registers,
               scalars, shapes, storage, unbuilt, views)  # fmt: skip
-MAX_RANK = 8
-MAX_PARAMETERS = 128
 
 
 def kernel(r: Reader) -> t.Kernel:
     f = r.function
-    if len(f.params) > MAX_PARAMETERS:
-        raise WrongArity(
-            f.params[-1].span, what=f.name, got=len(f.params), want=f"at most {MAX_PARAMETERS}", form="fewer"
-        )
     for i, p in enumerate(f.params):
         _parameter(r, p, p.name or f"arg{i}")
     parallel = any(isinstance(n, ast.Parallel) for n in nodes_in(f.body))
@@ -83,8 +77,8 @@ def _parameter(r: Reader, p: ast.Parameter, name: str) -> None:
     dims: list[str | int | None] = [None] * (kind_.rank or 0)
     if kind_.dims is not None:
         dims = [_dimension(r, p, name, d) for d in kind_.dims]
-    if not 1 <= len(dims) <= MAX_RANK:
-        raise _bad(p, name, f"has {len(dims)} dimensions", f"use 1 to {MAX_RANK} dimensions")
+    if not dims:
+        raise _bad(p, name, "has no dimensions", "give it extents")
     if name in dims:
         raise _bad(p, name, "has a dimension of its own name", "give the dimension another name")
     tile = r.b.array_param(name, dtype, dims, p.span)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.operands import condition_of, constant, integer, scalars_of, table_operand
+from tilemma.croqtile.operands import condition_of, integer, scalars_of, table_operand
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.refusals import has_suffix
 from tilemma.croqtile.storage import fixed
@@ -15,14 +15,12 @@ from tilemma.croqtile.unbuilt import refused_call
 from tilemma.croqtile.values import Scalar, Stream, TupleValue, Value, kind
 from tilemma.errors import Span
 from tilemma.ir import tile as t
-from tilemma.ir.checks import checked_start, checked_step, checked_stop
+from tilemma.ir.checks import checked_indices, checked_start, checked_step, checked_stop
 from tilemma.ir.constructs import CHOICES
 from tilemma.ir.expr import Expr, add, const
 from tilemma.ir.refusals import MisplacedJump, NotBuiltYet, WrongArity, WrongValue
 from tilemma.ir.tiles import Bounded, Unlooped, describe, extent_of, scalar
 from tilemma.ir.types import CLUSTER, Level
-
-MAX_DIMENSIONS = 3
 
 
 @reads(ast.Parallel)
@@ -55,16 +53,8 @@ def _launch_attribute(r: Reader, node: ast.Expr) -> dict[str, Any]:
     name = node.function.text if isinstance(node, ast.Call) and isinstance(node.function, ast.Name) else ""
     args = node.args if isinstance(node, ast.Call) else ()
     if name == "launch_bounds" and len(args) in (1, 2):
-        # The threads of a block follow from the levels; more than the levels have is a bound that holds.
-        bound = None if isinstance(args[0], ast.Whole) else constant(r, args[0], "the threads of `launch_bounds`")
-        if bound is not None and not 1 <= bound <= 1024:
-            raise WrongValue(
-                args[0].span,
-                what="the threads of `launch_bounds`",
-                got=str(bound),
-                wanted="1 to 1024, or `_`",
-                fix_text="write `_`: the threads of a block follow from the levels",
-            )
+        if not isinstance(args[0], ast.Whole):
+            table_operand(r, "max-threads", args[0])
         return {"min_blocks": table_operand(r, "min-blocks", args[1])} if len(args) == 2 else {}
     if name == "maxnreg" and len(args) == 1:
         return {"max_registers": table_operand(r, "max-registers", args[0])}
@@ -87,10 +77,7 @@ def _open_parallel(r: Reader, stack: ExitStack, spec: ast.ParallelSpec, options:
     level, more = level_of(r, spec.level)
     with r.warp_names(level):
         extents = extents_of(r, spec.extent, "`parallel`")
-    if len(extents) > MAX_DIMENSIONS:
-        raise WrongArity(
-            spec.extent.span, what="parallel", got=len(extents), want="at most 3", form="by [a, b, c]"
-        )
+    checked_indices(len(extents), spec.extent.span)
     names = _names(spec.names, len(extents), "p", spec.span)
     if spec.level is not None and spec.level.name in ("cluster", "cluster-rank"):
         indices = stack.enter_context(r.b.ranked_cluster(names, extents, span=spec.span, **options, **more))

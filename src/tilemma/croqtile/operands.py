@@ -24,13 +24,11 @@ from tilemma.dtypes import DType
 from tilemma.errors import Note, Span, source_line
 from tilemma.ir.builder import Known, element_type
 from tilemma.ir.checks import checked_index
-from tilemma.ir.constructs import KINDS, OPERANDS
+from tilemma.ir.constructs import KINDS, LIMITS, OPERANDS
 from tilemma.ir.expr import Const, Element, Expr, FragmentElement, binary, const, value_of
 from tilemma.ir.refusals import NotBuiltYet, NotConstant, WrongArity, WrongValue
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, describe, scalar
 from tilemma.ir.types import EventRef
-
-MAX_TUPLE = 16
 
 
 def table_operand(r: Reader, name: str, node: ast.Expr) -> int:
@@ -191,14 +189,7 @@ def indices_of(r: Reader, nodes: Sequence[ast.Expr], what: str) -> list[Scalar |
             e = checked_index(scalar(out[-1]), what, node.span)  # type: ignore[arg-type]
             if not e.type.is_integer:
                 integer(r, node, what)
-        if len(out) > MAX_TUPLE:
-            raise WrongValue(
-                node.span,
-                what=what,
-                got=f"more than {MAX_TUPLE} values",
-                wanted=f"at most {MAX_TUPLE}",
-                fix_text="use fewer dimensions",
-            )
+        LIMITS["rank"].checked(len(out), what, node.span)
     return out
 
 

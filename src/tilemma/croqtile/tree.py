@@ -12,6 +12,7 @@ from tilemma.croqtile.node import LEAVES, Node
 from tilemma.croqtile.tables import Tables
 from tilemma.croqtile.tokens import Token, join
 from tilemma.errors import CompileError, Span
+from tilemma.ir.constructs import LIMITS
 
 MAX_DEPTH = 90
 
@@ -115,8 +116,9 @@ class _Build:
 
     def _small(self, token: Leaf) -> int:
         value = self._integer(token).value
-        if not 0 <= value <= 16:
-            raise LiteralTooLarge(self.of(token), text=str(token), range="a rank from 0 to 16")
+        most = LIMITS["rank"].most
+        if not 0 <= value <= most:
+            raise LiteralTooLarge(self.of(token), text=str(token), range=f"a rank from 0 to {most}")
         return value
 
     def dims(self, covered: TokenRange, c: list[Any]) -> list[Any]:

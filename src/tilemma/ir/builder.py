@@ -18,7 +18,7 @@ from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span, is_text_source
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_fit
-from tilemma.ir.constructs import OPERANDS, AtomicName
+from tilemma.ir.constructs import LIMITS, OPERANDS, AtomicName
 from tilemma.ir.expr import (
     Cast,
     Const,
@@ -198,6 +198,7 @@ class Builder(ValueNumber):
         span: Span | None = None,
     ) -> Buffer:
         """A shared or local buffer; extents must be compile-time constants (ExtentsNotKnown)."""
+        LIMITS["rank"].checked(len(shape), f"`{name}`", span or self.span)
         extents = tuple(scalar(s) for s in shape)
         self._check_known(name, extents, span)
         buffer = Buffer(self.fresh(name), dtype, extents, space, copies)
@@ -222,6 +223,7 @@ class Builder(ValueNumber):
     def span_as(self, tile: Tile, shape: Sequence[Scalarlike], span: Span | None = None) -> Tile:
         """`Tile.span_as`; the numbers of elements must agree, which is checked at launch if they are not
         constants."""
+        LIMITS["rank"].checked(len(shape), "`.span_as`", span or self.span)
         made = tile.span_as(shape, span)
         settled = self.settle(tile)
         base = made.view.base

@@ -9,10 +9,10 @@ from tilemma.arithmetic import integers, sparsity
 from tilemma.arithmetic.integers import DIVISIONS
 from tilemma.dtypes import DType, promote, u8, u16, u32
 from tilemma.errors import CompileError, Span, is_text_source, spelled
-from tilemma.ir.constructs import OPERANDS
+from tilemma.ir.constructs import LIMITS, OPERANDS
 from tilemma.ir.expr import BinaryOp, Const, Expr, value_of
 from tilemma.ir.ranges import interval
-from tilemma.ir.refusals import WrongValue
+from tilemma.ir.refusals import WrongArity, WrongValue
 from tilemma.ir.tiles import Scalarlike, Tile, describe, scalar, shape_text
 from tilemma.ir.types import Contract
 
@@ -52,6 +52,15 @@ class ScaleShape(CompileError):
     found = "a scale {shape} for an accumulator of {rows} rows"
     expected = "one number for each row: [{rows}, 1] or [1, {rows}]"
     fix = "cut it with `subspan({rows}, 1).at(i, 0)` or `subspan(1, {rows}).at(0, i)`"
+
+
+def checked_indices(count: int, span: Span | None) -> None:
+    """WrongArity for a `parallel` of more indices than a grid has."""
+    most = LIMITS["indices"].most
+    if count > most:
+        want = f"at most {most}: compute more indices from one, {spelled(span, '`i / n`', '`i // n`')} and `i % n`"
+        form = spelled(span, "by [a, b, c]", "parallel(a, b, c)")
+        raise WrongArity(span, what="parallel", got=count, want=want, form=form)
 
 
 def checked_start(start: Expr, span: Span | None) -> Expr:

@@ -208,6 +208,35 @@ CHOICES = {
         Choice("to", "where the copy's new buffer stands", "=> W", 'to="W"', ("local", "shared")),
     )
 }
+
+
+@record
+class Limit:
+    """The greatest number of ``things`` that a program may have in ``subject``, on every target."""
+
+    most: int
+    things: str
+    subject: str
+
+    def checked(self, count: int, what: str, span: Span | None) -> None:
+        """WrongValue for ``what`` with more than the limit."""
+        if count > self.most:
+            raise WrongValue(
+                span,
+                what=what,
+                got=f"{count} {self.things}",
+                wanted=f"at most {self.most}",
+                fix_text=f"use fewer {self.things}",
+            )
+
+
+LIMITS = {
+    "rank": Limit(16, "dimensions", "an array, a buffer or a view"),
+    "parameters": Limit(128, "parameters", "a kernel"),
+    "indices": Limit(3, "indices", "a `parallel`"),
+    "threads": Limit(1024, "threads", "a block"),
+    "cluster": Limit(8, "blocks", "a cluster"),
+}
 SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128, 32: 32, 64: 64, 128: 128}
 
 OPERANDS = {
@@ -236,12 +265,22 @@ OPERANDS = {
         Operand(
             "fragment-extent", "rows or columns of a register tile", "f32[N, 64] p", '"f32", N, 64', 1, usual=64
         ),
-        Operand("slots", "events of a ring", "event e[N]", "event(N)", 1, 4096, usual=2),
+        # A waiter keeps the parities of the slots of a ring in one register.
+        Operand("slots", "events of a ring", "event e[N]", "event(N)", 1, 32, usual=2),
         Operand(
             "threads", "triggers that complete a generation", "event<N>", "event(threads=N)", 1, 4096, usual=128
         ),
         Operand("unroll", "copies of the loop's body", "unroll(N)", "unroll=N", 1, 4096, usual=4),
         Operand("vectorize", "elements that an iteration handles", "vectorize(i, N)", "", 1, 4096, usual=4),
+        Operand(
+            "max-threads",
+            "threads of a block, an upper bound, or `_`: they follow from the levels",
+            "launch_bounds(N)",
+            "",
+            1,
+            LIMITS["threads"].most,
+            usual=128,
+        ),
         Operand(
             "min-blocks",
             "blocks that a multiprocessor holds at once; none holds more than 32",

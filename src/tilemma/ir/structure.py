@@ -13,10 +13,12 @@ from typing import Any
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
+from tilemma.ir.constructs import LIMITS
 from tilemma.ir.expr import Const, Dim, Expr, Index, Scalar, Var, add, cdiv, const, mul
 from tilemma.ir.program_points import ProgramPoint, WriteLog
 from tilemma.ir.ranges import count_check, loop_index
 from tilemma.ir.ranked_clusters import RankedCluster, nested, surplus, without_surplus_writes
+from tilemma.ir.refusals import BadParameter
 from tilemma.ir.tiles import Bounded, Scalarlike, Tile, extent_of, scalar
 from tilemma.ir.types import BLOCK, CLUSTER, Buffer, Level, Space
 from tilemma.ir.usage import is_size
@@ -83,6 +85,10 @@ class ValueNumber:
         self, name: str, dtype: DType, dims: Sequence[str | int | None], span: Span | None = None
     ) -> Tile:
         """An array parameter; a dimension is a name, a number, or None (its own, unnamed)."""
+        most = LIMITS["rank"].most
+        if len(dims) > most:
+            problem, fix = f"has {len(dims)} dimensions", f"use at most {most} dimensions"
+            raise BadParameter(span or self.span, name=name, problem=problem, fix_text=fix)
         shape: list[Expr] = []
         for i, d in enumerate(dims):
             if isinstance(d, int):
@@ -93,13 +99,17 @@ class ValueNumber:
             self._used.setdefault(dim.name, 0)
             shape.append(dim)
         buffer = Buffer(self.fresh(name), dtype, tuple(shape), Space.GLOBAL)
-        self.params.append(t.ArrayParameter(buffer, span=span or self.span))
+        self._add_parameter(t.ArrayParameter(buffer, span=span or self.span))
         return Tile.whole(buffer)
 
     def scalar_param(self, name: str, dtype: DType, span: Span | None = None) -> Scalar:
         s = Scalar(self.fresh(name), dtype)
-        self.params.append(t.ScalarParameter(s, span=span or self.span))
+        self._add_parameter(t.ScalarParameter(s, span=span or self.span))
         return s
+
+    def _add_parameter(self, p: t.Parameter) -> None:
+        LIMITS["parameters"].checked(len(self.params) + 1, f"`{self.name}`", p.span)
+        self.params.append(p)
 
     @property
     def host_operations(self) -> list[t.Op]:

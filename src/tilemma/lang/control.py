@@ -8,11 +8,11 @@ from typing import Any
 
 from tilemma.errors import Span
 from tilemma.ir.builder import Builder
-from tilemma.ir.checks import checked_start, checked_step, checked_stop
-from tilemma.ir.constructs import CHOICES
+from tilemma.ir.checks import checked_indices, checked_start, checked_step, checked_stop
+from tilemma.ir.constructs import CHOICES, LIMITS
 from tilemma.ir.expr import Expr, const
 from tilemma.ir.program_points import reads
-from tilemma.ir.refusals import MisplacedJump, WrongArity, WrongValue
+from tilemma.ir.refusals import MisplacedJump, WrongValue
 from tilemma.ir.tile import Break, Continue, Declare
 from tilemma.ir.tiles import Bounded, Unlooped, extent_of, scalar
 from tilemma.ir.types import CLUSTER, Level
@@ -20,8 +20,6 @@ from tilemma.lang import spans
 from tilemma.lang.scalars import Value, boolean, constant_operand, integer, refused
 from tilemma.lang.tracing import builder, check_caller, trace
 from tilemma.lang.views import TileValue
-
-MAX_INDICES = 3
 
 
 def level_of(name: Any, span: Span | None, operand: str) -> Level:
@@ -48,6 +46,7 @@ def _extents(given: tuple[Any, ...], what: str, span: Span | None) -> list[Bound
             wanted="an extent for each index",
             fix_text=f"write `{what}(n)`",
         )
+    LIMITS["rank"].checked(len(flat), f"`{what}`", span)
     found = []
     for x in flat:
         if isinstance(x, TileValue):
@@ -81,9 +80,7 @@ def parallel(
     grouped = ranked or level == "cluster-grid"
     lv = CLUSTER if grouped else None if level is None else level_of(level, span, "level")
     sizes = _extents(extents, "parallel", span)
-    if len(sizes) > MAX_INDICES:
-        want = f"at most {MAX_INDICES}: compute more indices from one, `i // n` and `i % n`"
-        raise WrongArity(span, what="parallel", got=len(sizes), want=want, form="parallel(a, b, c)")
+    checked_indices(len(sizes), span)
     names = names_of(len(sizes), "p")
     options: dict[str, Any] = {"asynchronous": bool(async_), "cooperative": bool(cooperative)}
     if overlap and b.inside_parallel:

@@ -10,8 +10,10 @@ from typing import Protocol
 from tilemma.ir.tile import Kernel
 from tilemma.passes.check_apply import CheckApply
 from tilemma.passes.check_buffers import CheckBuffers
+from tilemma.passes.check_clusters import CheckClusters
 from tilemma.passes.check_contracts import CheckContracts
 from tilemma.passes.check_element_tiles import CheckElementTiles
+from tilemma.passes.check_events import CheckEvents
 from tilemma.passes.check_futures import CheckFutures
 from tilemma.passes.check_names import CheckNames
 from tilemma.passes.check_variables import CheckVariables
@@ -33,6 +35,8 @@ class Pass(Protocol):
 FRONT_PASSES: tuple[Pass, ...] = (
     InferLevels(),
     SplitThreadLevels(),
+    CheckClusters(),
+    CheckEvents(),
     CheckApply(),
     PlaceFragments(),
     CheckContracts(),

@@ -43,7 +43,7 @@ class CheckElementTiles:
         fragments = Fragments(kernel.body)
         if not fragments.declared:
             return kernel
-        multiplied, used = set[str](), set[str]()
+        multiplied, used, held = set[str](), set[str](), held_by_groups(kernel)
         for op in walk(kernel.body):
             names = {ref.name for _, ref in fragment_uses(op)}
             used |= names
@@ -52,10 +52,10 @@ class CheckElementTiles:
         groups = [members for members, _ in combined(kernel.body)]
         alone = used - {name for members in groups for name in members}
         for members in (*groups, *((name,) for name in fragments.declared if name in alone)):
-            # A tile that is only filled needs no registers, nor extents.
+            # A tile that is only filled, or used in no group, needs no registers, nor extents.
             moved = any(fragments.loads.get(name) or fragments.stores.get(name) for name in members)
             known = moved or any(_shape(fragments, name) for name in members)
-            if known and not multiplied & set(members):
+            if known and held & set(members) and not multiplied & set(members):
                 divided = element_division(kernel, fragments, members)
                 for name in members:
                     _check_type(fragments, name, divided)
@@ -129,6 +129,11 @@ def fragment_dtype(fragments: Fragments, name: str) -> DType:
     dtype = fragments.declared[name].dtype
     assert dtype is not None, name
     return dtype
+
+
+def held_by_groups(kernel: Kernel) -> set[str]:
+    """The tiles that an operation inside a group uses."""
+    return {f.name for s in sites(kernel.body) if s.group is not None for _, f in fragment_uses(s.op)}
 
 
 def _place(kernel: Kernel, names: tuple[str, ...]) -> tuple[Op, Level]:

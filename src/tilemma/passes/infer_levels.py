@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import count as count_from
 
 from tilemma.errors import CompileError, spelled
+from tilemma.ir.constructs import LIMITS
 from tilemma.ir.expr import Index, const
 from tilemma.ir.tile import Body, Kernel, Op, Parallel
 from tilemma.ir.tiles import describe
@@ -89,7 +90,7 @@ class InferLevels:
     Checks that levels nest, that counts below the block are constants, and that a block's threads fit.
     """
 
-    max_threads: int = 1024
+    max_threads: int = LIMITS["threads"].most
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises LevelNesting, TooManyLevels, LevelExtent, EmptyLevel, LevelOverflow or TooManyThreads."""

@@ -39,7 +39,6 @@ class Target:
     registers_per_sm: int = 64 * KB
     registers_per_thread: int = 255
     barriers: int = 16
-    max_cluster: int = 1
     seen: bool = True
 
     @staticmethod
@@ -75,11 +74,11 @@ _TARGETS = {
         Target("sm_80", 80, 163 * KB, 164 * KB, _AMPERE),
         Target("sm_86", 86, 99 * KB, 100 * KB, _AMPERE, max_threads_per_sm=1536),
         Target("sm_89", 89, 99 * KB, 100 * KB, _AMPERE, max_threads_per_sm=1536),
-        Target("sm_90", 90, 227 * KB, 228 * KB, _HOPPER, max_cluster=8),
-        Target("sm_90a", 90, 227 * KB, 228 * KB, _HOPPER | {"wgmma", "setmaxnreg"}, max_cluster=8),
-        *(Target(f"sm_{n}", n, 227 * KB, 228 * KB, _HOPPER, max_cluster=8, seen=False) for n in (100, 103)),
+        Target("sm_90", 90, 227 * KB, 228 * KB, _HOPPER),
+        Target("sm_90a", 90, 227 * KB, 228 * KB, _HOPPER | {"wgmma", "setmaxnreg"}),
+        *(Target(f"sm_{n}", n, 227 * KB, 228 * KB, _HOPPER, seen=False) for n in (100, 103)),
         *(
-            Target(arch, 120, 99 * KB, 100 * KB, _HOPPER, max_threads_per_sm=1536, max_cluster=8, seen=False)
+            Target(arch, 120, 99 * KB, 100 * KB, _HOPPER, max_threads_per_sm=1536, seen=False)
             for arch in ("sm_120", "sm_120a")
         ),
     )

@@ -54,14 +54,6 @@ class EventSubscript(CompileError):
     fix = "{remedy}"
 
 
-class EventPlace(CompileError):
-    code = "event-place"
-    found = "`{event}` is declared {where}"
-    expected = "events at the block's own level: they keep their generations for the whole kernel"
-    fix = "move the declaration to the top of the `parallel ... : block`"
-    python_fix = 'move the declaration to the top of the `for ... in parallel(..., level="block"):`'
-
-
 class EventWaiters(CompileError):
     code = "event-waiters"
     found = "threads wait for `{event}` as members of {first} and of {second}"
@@ -80,8 +72,7 @@ class Uses:
 
 
 def check_uses(u: Uses, body: Body) -> None:
-    """Raises EventPlace, EventSubscript, EventSlot or EventWaiters; ``body`` is the block's."""
-    _check_place(u)
+    """Raises EventSubscript, EventSlot or EventWaiters; ``body`` is the block's."""
     _check_subscripts(u, body)
     _check_waiters(u)
 
@@ -95,13 +86,6 @@ def check_triggered(u: Uses, arrivals: int) -> None:
 def _name(u: Uses) -> str:
     assert isinstance(u.declared.op, DeclareEvent)
     return u.declared.op.event.name
-
-
-def _check_place(u: Uses) -> None:
-    for around in list(u.declared.ancestors())[1:]:
-        where = {For: "inside a loop", While: "inside a loop", If: "inside an `if`"}.get(type(around.op))
-        if where is not None:
-            raise EventPlace(u.declared.op.span, event=_name(u), where=where)
 
 
 def _refs(u: Uses) -> Iterator[tuple[Node, EventRef, Span | None]]:

@@ -35,9 +35,6 @@ from tilemma.targets.ptx.passes.check_events import Uses, check_progress, check_
 from tilemma.targets.ptx.passes.threads import Node, Tree, distinct
 from tilemma.targets.ptx.target import Target
 
-# A waiter keeps the parities of a ring's slots in one register.
-_LARGEST_RING = 32
-
 
 class EventCount(CompileError):
     code = "event-count"
@@ -82,8 +79,8 @@ class PlanEvents:
     arch: str
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises EventCount, EventNeverTriggered, EventStuck, EventSlot, EventSubscript, EventPlace,
-        EventWaiters or NotBuilt."""
+        """Raises EventCount, EventNeverTriggered, EventStuck, EventSlot, EventSubscript, EventWaiters
+        or NotBuilt."""
         clustered = {
             op.indices: count(op) or 1
             for cluster in kernel.body
@@ -114,10 +111,6 @@ class PlanEvents:
             if u.copies and not u.waits:
                 raise EventNeverAwaited(u.copies[0].op.span, event=name)
             assert isinstance(u.declared.op, DeclareEvent)
-            if u.declared.op.event.slots > _LARGEST_RING:
-                remedy = f"use at most {_LARGEST_RING} slots"
-                what = f"a ring of {u.declared.op.event.slots} events"
-                raise NotBuilt(u.declared.op.span, what=what, arch=self.arch, remedy=remedy)
             u.declared.op = replace(u.declared.op, arrivals=max(counted.total, 1), by=counted.by)
             for site, weight in counted.counts:
                 assert isinstance(site.op, TriggerEvent)
