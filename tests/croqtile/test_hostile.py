@@ -84,7 +84,7 @@ CASES = {
     "a large file": ("x " * 600_000, "file-too-large"),
     "zeros": ("\0" * 1000 + kernel(""), None),
     "many dimensions": (f"__co__ void f(f32 [{','.join(['M'] * 1000)}] a) {{}}", "bad-parameter"),
-    "many parameters": (f"__co__ void f({','.join(f'int a{i}' for i in range(1000))}) {{}}", "wrong-arity"),
+    "many parameters": (f"__co__ void f({','.join(f'int a{i}' for i in range(1000))}) {{}}", "wrong-value"),
     "many buffers": (kernel("shared f32 [4] x[1000000000];"), "wrong-value"),
     "many register tiles": (kernel("frag m[4000][4000] {0.0};"), "wrong-value"),
     "a long loop": (kernel("foreach i in [2000000000] : unroll(4000) { a.at(i) = 1; }"), None),

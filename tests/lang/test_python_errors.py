@@ -137,7 +137,7 @@ STATEMENTS = [
     ("«wait(1)»", "wrong-value", "an event"),
     ("e = event(2)\n«wait(e)»", "wrong-value", "choose one: `e[s]`"),
     ("e = event()\ntrigger(«e[0]»)", "wrong-value", "a single event"),
-    ("e = «event(-1)»", "wrong-value", "1 to 4096"),
+    ("e = «event(-1)»", "wrong-value", "1 to 32"),
     ("«sync.barrier('grid')»", "wrong-value", "one of cluster, block"),
     # contraction
     ("mc = «mma.fill(0.0, 'f23')»", "unknown-dtype", "did you mean `f32`?"),
