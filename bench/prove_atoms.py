@@ -56,6 +56,7 @@ class Finding:
             "result": "proven" if not self.differences else "refuted",
             "fingerprint": atom.fingerprint,
             "experiments": self.experiments,
+            # Written once for all records with the same (`shared_configurations`).
             **({"configurations": self.configurations} if self.configurations else {}),
             **({"differences": self.differences[:20]} if self.differences else {}),
         }
@@ -122,7 +123,10 @@ def is_dense_16_bit(atom: MmaAtom) -> bool:
 
 
 def has_rate(atom: MmaAtom) -> bool:
-    """Whether the throughput of the record is measured: of wgmma's, dense ones of a few widths."""
+    """Whether the throughput of the record is measured: of wgmma's, dense ones of a few widths; of emulated ones
+    not, since the assembler takes parts of their sequence out of the loop."""
+    if atom.emulated:
+        return False
     if atom.kind == "wgmma":
         return is_dense_16_bit(atom) or (atom.shape[1] in (64, 128, 256) and atom.a.dtype.bits > 1)
     return atom.kind == "mma.sync" and atom.d.register != "f64"
@@ -405,6 +409,18 @@ def assemble_all(texts: dict[str, str], arch: str, folder: Path, jobs: int) -> I
             pool.shutdown(cancel_futures=True)
 
 
+def shared_configurations(records: dict[str, Any]) -> tuple[dict[str, Any], list[list[str]]]:
+    """The records with the number of their configurations in a list of them, which follows."""
+    every: dict[tuple[str, ...], int] = {}
+    numbered = {
+        name: {**r, "configurations": every.setdefault(tuple(r["configurations"]), len(every))}
+        if "configurations" in r
+        else r
+        for name, r in records.items()
+    }
+    return numbered, [list(c) for c in every]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--assemble", action="store_true", help="only assemble; needs no GPU")
@@ -439,13 +455,16 @@ def main() -> int:
         now = time.perf_counter()
         print(f"{now - started:.1f} s: {name}, {len(members)} records in {now - begun:.1f} s", file=sys.stderr)
         order = {a.name: i for i, a in enumerate(atoms)}
+        ordered = {n: records[n] for n in sorted(records, key=order.__getitem__)}
+        numbered, configurations = shared_configurations(ordered)
         result = {
             **facts,
             "arch": options.arch,
             "ptxas": (folder / "assembler.txt").read_text(),
             "date": datetime.date.today().isoformat(),
             "seconds": round(now - started, 1),
-            "records": {n: records[n] for n in sorted(records, key=order.__getitem__)},
+            "configurations": configurations,
+            "records": numbered,
             "fma_per_sm_and_clock": {n: rates[n] for n in sorted(rates, key=order.__getitem__)},
         }
         out.write_text(json.dumps(result, indent=1) + "\n")  # after each module: a run that is stopped keeps it
