@@ -1,4 +1,4 @@
-"""Conversions between all types on a GPU, as the CPU reference makes them: every bit pattern of 8- and 16-bit types,
+"""Conversions between all types on a GPU, against the CPU reference: every bit pattern of 8- and 16-bit types, and
 numbers at the edges of the wider ones."""
 
 from __future__ import annotations
