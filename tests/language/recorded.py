@@ -4,8 +4,8 @@
 its source.  ``recorded/instructions.txt``: the memory accesses, barriers and multiplies of the kernel's PTX in
 order, how often each other instruction stands there, how many decisions each pass took, and the threads, bytes and
 optimisation level of each launch.  What the instructions compute is tested by running them; here a change of their
-number or order, which no result shows, becomes visible in a review.  ``python
-tests/language/recorded.py`` writes the files: read the difference.
+number or order, which no result shows, becomes visible in a review.  ``recorded/digests.txt`` and
+``recorded/random.txt``: see `digests`.  ``python tests/language/recorded.py`` writes the files: read the difference.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import edited
 from construct import CASES
+from digests import Traced, random_digests, random_entries
 
-from tilemma.compiler import Compiled
 from tilemma.ir.walk import walk
 from tilemma.modules import load_python
 
@@ -53,19 +53,19 @@ def positions(language: str, text: str) -> str:
     return " ".join(found)
 
 
-def compiled(name: str, arch: str) -> Compiled:
+def traced(name: str, arch: str) -> Traced:
     """A kernel of the language's tests, or an example, `NAME(CONSTANT=..)`."""
     if name in CASES:
-        return CASES[name].kernel.compile(arch, **CASES[name].constants)
+        return Traced(CASES[name].kernel, arch, {}, CASES[name].constants)
     path, _, settings = name.partition("(")
     constants = dict(x.split("=") for x in settings.rstrip(")").split(",") if x)
     kernel = load_python(ROOT / "examples" / "py" / f"{path}.py").only()
-    return kernel.compile(arch, **{k: int(v) for k, v in constants.items()})
+    return Traced(kernel, arch, {}, {k: int(v) for k, v in constants.items()})
 
 
-def instructions(name: str, arch: str) -> str:
+def instructions(of: Traced) -> str:
     """The accesses, barriers and multiplies in order, the number of each other instruction, decisions, launches."""
-    found = compiled(name, arch)
+    found = of.compiled
     written = _INSTRUCTION.findall(found.ptx)
     ordered = ((x, len(list(same))) for x, same in groupby(x for x in written if x.startswith(ORDERED)))
     counts = Counter(x for x in written if not x.startswith(ORDERED))
@@ -79,20 +79,23 @@ def _times(found: Iterable[tuple[str, int]]) -> str:
     return " ".join(x if n == 1 else f"{x}*{n}" for x, n in found)
 
 
-def _made(table: str) -> Iterator[tuple[str, str]]:
-    """(name, what it is now) of each entry of a table."""
-    if table == "instructions":
-        for name, archs in ({c.name: c.archs for c in CASES.values()} | EXAMPLES).items():
-            found: dict[str, list[str]] = {}
-            for arch in archs:
-                found.setdefault(instructions(name, arch), []).append(arch)
-            yield from ((" ".join((name, *same)), x) for x, same in found.items())
-    else:
-        language = table.removeprefix("positions_")
-        for name, text in edited.programs(language).items():
-            if name in CASES and name not in edited.NOT_ALONE:
-                with suppress(NameError):
-                    yield name, positions(language, text)
+def _instructions_and_digests() -> tuple[dict[str, str], dict[str, str]]:
+    written, digests = {}, {}
+    for name, archs in ({c.name: c.archs for c in CASES.values()} | EXAMPLES).items():
+        found: dict[str, list[str]] = {}
+        for arch in archs:
+            of = traced(name, arch)
+            digests[f"{name} {arch}"] = str(of)
+            found.setdefault(instructions(of), []).append(arch)
+        written |= {" ".join((name, *same)): x for x, same in found.items()}
+    return written, digests
+
+
+def _positions(language: str) -> Iterator[tuple[str, str]]:
+    for name, text in edited.programs(language).items():
+        if name in CASES and name not in edited.NOT_ALONE:
+            with suppress(NameError):
+                yield name, positions(language, text)
 
 
 def recorded(table: str) -> dict[str, str]:
@@ -102,10 +105,13 @@ def recorded(table: str) -> dict[str, str]:
 
 def update() -> None:
     FOLDER.mkdir(exist_ok=True)
-    for table in ("positions_co", "positions_py", "instructions"):
+    tables = {f"positions_{language}": dict(_positions(language)) for language in ("co", "py")}
+    tables["instructions"], tables["digests"] = _instructions_and_digests()
+    tables["random"] = {entry: random_digests(entry) for entry in random_entries()}
+    for table, found in tables.items():
         entries = (
             f"== {name}\n{textwrap.fill(x, 115, break_long_words=False, break_on_hyphens=False)}\n"
-            for name, x in _made(table)
+            for name, x in found.items()
         )
         (FOLDER / f"{table}.txt").write_text("".join(entries), encoding="utf-8")
 

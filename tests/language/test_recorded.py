@@ -1,10 +1,11 @@
-"""Source positions and instructions of the language's kernels are those of the files."""
+"""Source positions, instructions and digests of the language's kernels are those of the files."""
 
 from __future__ import annotations
 
 import pytest
+from digests import random_digests, random_entries
 from edited import programs
-from recorded import instructions, positions, recorded
+from recorded import instructions, positions, recorded, traced
 
 AGAIN = "python tests/language/recorded.py writes the files: read the difference"
 POSITIONS = [(language, name) for language in ("co", "py") for name in recorded(f"positions_{language}")]
@@ -22,7 +23,14 @@ def test_positions(language: str, name: str, texts: dict[str, dict[str, str]]) -
 
 
 @pytest.mark.parametrize("entry", recorded("instructions"))
-def test_instructions(entry: str) -> None:
+def test_instructions_and_digests(entry: str) -> None:
     name, *archs = entry.split()
     for arch in archs:
-        assert " ".join(instructions(name, arch).split()) == recorded("instructions")[entry], AGAIN
+        of = traced(name, arch)
+        assert str(of) == recorded("digests")[f"{name} {arch}"], AGAIN
+        assert " ".join(instructions(of).split()) == recorded("instructions")[entry], AGAIN
+
+
+@pytest.mark.parametrize("entry", random_entries())
+def test_random_programs(entry: str) -> None:
+    assert random_digests(entry) == recorded("random")[entry], AGAIN

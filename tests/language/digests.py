@@ -1,0 +1,83 @@
+"""Digests of programs: of the tile IR after each pass that changed it, of the decisions, and of the PTX.
+
+``recorded/digests.txt`` has them for the kernels of the language's tests and the examples; ``recorded/random.txt``
+for random programs of the fuzzer, whose arrays have various strides; of a program that is refused the error.  The
+first digest that differs names the pass that changed.  ``python tests/language/recorded.py`` writes the files;
+``python tests/language/digests.py 'wide 17' sm_80 InsertSync`` prints the text of a digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import edited
+
+from dev.fuzz import check
+from dev.fuzz.arguments import arguments, in_memory
+from tilemma.compiler import Compiled, Facts, default_facts, with_facts
+from tilemma.errors import TilemmaError
+from tilemma.ir.printer import print_kernel
+from tilemma.ir.verifier import verify
+from tilemma.kernels import Kernel, facts_of
+from tilemma.passes.decision import Decision
+from tilemma.targets.ptx.passes import PASSES
+
+# Seeds of the fuzzer's generators.
+RANDOM = {"wide": range(80), "narrow": range(30)}
+# Source files have different paths on each machine, and lines of Python tests move.
+_FILE, _PLACES = re.compile(r"^\.file.*$", re.M), re.compile(r"^\s*\.(file|loc).*$", re.M)
+
+
+class Traced:
+    """A kernel compiled pass by pass; ``stages``: the text after each pass that changed it."""
+
+    def __init__(self, kernel: Kernel, arch: str, facts: Facts, constants: Mapping[str, Any]) -> None:
+        source = kernel.traced(**constants)
+        tile, log = with_facts(source, {**default_facts(source), **facts}), list[Decision]()
+        verify(tile)
+        text = print_kernel(tile)
+        self.stages = {"front": text}
+        for step in PASSES(arch):
+            tile = step.run(tile, log)
+            before, text = text, print_kernel(tile)
+            if text != before:
+                self.stages[type(step).__name__] = text
+        self.compiled = Compiled(source, tile, arch, tuple(log))
+        self.stages["decisions"] = "\n".join(f"{d} {json.dumps(d.data)}" for d in log)
+        moving = _PLACES if source.span and source.span.file.endswith(".py") else _FILE
+        self.stages["ptx"] = moving.sub("", self.compiled.ptx) + json.dumps(self.compiled.launch)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}:{digest(text)}" for name, text in self.stages.items())
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
+
+
+def random_entries() -> list[str]:
+    return [f"{family} {seed} {check.ARCHS[seed % 2]}" for family, seeds in RANDOM.items() for seed in seeds]
+
+
+def random_program(entry: str) -> Traced:
+    """The program of an entry, `FAMILY SEED ARCH`."""
+    family, seed, arch = entry.split()
+    program = check.GENERATORS[family](int(seed))
+    facts = facts_of({name: h.array for name, h in in_memory(program, arguments(program))})
+    return Traced(check.croqtile_kernel(program), arch, facts, {})
+
+
+def random_digests(entry: str) -> str:
+    try:
+        return str(random_program(entry))
+    except TilemmaError as e:
+        return edited.told(e)
+
+
+if __name__ == "__main__":
+    print(random_program(" ".join(sys.argv[1:3])).stages[sys.argv[3]])
