@@ -8,7 +8,6 @@ first digest that differs names the pass that changed.  ``python tests/language/
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import sys
@@ -53,11 +52,7 @@ class Traced:
         self.stages["ptx"] = moving.sub("", self.compiled.ptx) + json.dumps(self.compiled.launch)
 
     def __str__(self) -> str:
-        return " ".join(f"{name}:{digest(text)}" for name, text in self.stages.items())
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:6]
+        return " ".join(f"{name}:{edited.digest(text)}" for name, text in self.stages.items())
 
 
 def random_entries() -> list[str]:

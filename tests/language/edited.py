@@ -1,7 +1,8 @@
-"""Kernels of the language's tests with one token edited, and the refusal of each: code, place, and facts of the error.
+"""Kernels of the language's tests with one token edited, and the outcome of each: a digest of the code, or
+code, place, and facts of the error.
 
 ``edits/LANGUAGE.txt`` has, below ``== kernel``, the edits of a kernel: ``line:column `old` => `new` ``, and indented
-what becomes of the kernel then.  The sentences of the error are not in it.  After a change of an error or of a kernel,
+their outcome.  The sentences of the error are not in it.  After a change of an error or of a kernel,
 ``python tests/language/edited.py`` writes the files: read the difference.
 """
 
@@ -9,6 +10,7 @@ what becomes of the kernel then.  The sentences of the error are not in it.  Aft
 from __future__ import annotations
 
 import ast
+import hashlib
 import io
 import linecache
 import re
@@ -45,6 +47,8 @@ FOLDER = Path(__file__).parent / "edits"
 ARCH = "sm_90a"
 # Need more than their text.
 NOT_ALONE = ("macros", "helpers")
+# The path of a source file differs on each machine.
+_FILE = re.compile(r"^\.file.*$", re.M)
 _EDIT = re.compile(r"(\d+):(\d+) `(.*)` => `(.*)`")
 
 
@@ -85,17 +89,24 @@ def programs(language: str) -> dict[str, str]:
 
 
 def outcome(language: str, text: str) -> str:
-    """What becomes of a program: ``compiled``, its error, or the name of an exception of Python."""
+    """``compiled`` with a digest of IR, decisions and PTX; an error; or the name of an exception of Python."""
+    found = []
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             for kernel in read(language, text):
-                kernel.compile(ARCH).ptx  # noqa: B018
+                compiled = kernel.compile(ARCH)
+                found += [compiled.ir, _FILE.sub("", compiled.ptx), str(compiled.launch)]
+                found += [f"{d} {d.data}" for d in compiled.decisions]
     except TilemmaError as e:
         return told(e)
     except Exception as e:
         return type(e).__name__
-    return "compiled"
+    return f"compiled {digest(' '.join(found))}"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def read(language: str, text: str) -> list[Kernel]:

@@ -80,7 +80,8 @@ def _times(found: Iterable[tuple[str, int]]) -> str:
 
 
 def _instructions_and_digests() -> tuple[dict[str, str], dict[str, str]]:
-    written, digests = {}, {}
+    written: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name, archs in ({c.name: c.archs for c in CASES.values()} | EXAMPLES).items():
         found: dict[str, list[str]] = {}
         for arch in archs:

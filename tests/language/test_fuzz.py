@@ -26,6 +26,12 @@ def test_kernels_agree_with_numpy(seed: int) -> None:
     assert failure is None, str(failure)
 
 
+@pytest.mark.parametrize("seed", range(2000, 2040))
+def test_the_reference_agrees_with_numpy(seed: int) -> None:
+    failure = fuzz.check(wide.generate(seed), ())
+    assert failure is None, str(failure)
+
+
 def test_the_same_seed_gives_the_same_kernel() -> None:
     assert generate(5) == generate(5)
     assert len({python_text(generate(s)) for s in range(30)}) == 30
