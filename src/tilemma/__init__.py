@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tilemma.lang.events import event, swap, sync, trigger, wait
     from tilemma.lang.functions import cdiv, compose, select, ubound
     from tilemma.lang.math import math as math
+    from tilemma.lang.pipeline import Pipeline
     from tilemma.lang.registers import apply
     from tilemma.lang.storage import global_, local, shared, var
     from tilemma.lang.views import full
@@ -55,6 +56,7 @@ _LANGUAGE = {
     "diagnostics": ("assert_",),
     "events": ("event", "swap", "sync", "trigger", "wait"),
     "functions": ("cdiv", "compose", "select", "ubound"),
+    "pipeline": ("Pipeline",),
     "registers": ("apply",),
     "storage": ("global_", "local", "shared", "var"),
     "views": ("full",),
@@ -78,11 +80,11 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 
 # `print` and `math` stay out of `from tilemma import *`: they would hide Python's.
 __all__ = [
-    "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Scalar",
-    "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "bound", "break_", "cdiv", "compose",
-    "continue_", "dma", "dtypes", "else_", "event", "foreach", "full", "global_", "if_", "inthreads", "kernel",
-    "load", "local", "machine", "mma", "ops", "parallel", "select", "shared", "sparse", "swap", "sync", "targets",
-    "testing", "tma", "trigger", "ubound", "var", "wait", "while_",
+    "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Pipeline",
+    "Scalar", "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "bound", "break_", "cdiv",
+    "compose", "continue_", "dma", "dtypes", "else_", "event", "foreach", "full", "global_", "if_", "inthreads",
+    "kernel", "load", "local", "machine", "mma", "ops", "parallel", "select", "shared", "sparse", "swap", "sync",
+    "targets", "testing", "tma", "trigger", "ubound", "var", "wait", "while_",
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
@@ -29,6 +29,9 @@ from tilemma.runtime import arrays, binding
 from tilemma.sources import shows_user_frames
 from tilemma.targets import BUILT_IN, registered
 from tilemma.targets.ptx.target import Target, targets
+
+if TYPE_CHECKING:
+    from tilemma.lang.pipeline import Pipeline
 
 # The values of dimensions that a kernel is compiled for.
 Sizes = tuple[tuple[str, int], ...]
@@ -484,23 +487,32 @@ def _with_result(
 @overload
 def kernel(function: Callable[..., Any]) -> Kernel: ...
 @overload
-def kernel(*, source: str | None = None) -> Callable[[Callable[..., Any]], Kernel]: ...
-def kernel(function: Callable[..., Any] | None = None, *, source: str | None = None) -> Any:
+def kernel(
+    *, source: str | None = None, pipeline: Pipeline | Literal[False] | None = None
+) -> Callable[[Callable[..., Any]], Kernel]: ...
+@shows_user_frames
+def kernel(function: Callable[..., Any] | None = None, *, source: str | None = None, pipeline: Any = None) -> Any:
     """Decorator: a Python function as a kernel.  The function is read and checked now, traced when called.
 
     ``source``: the text that defines it, for a function that `exec` made of a text that the program does not keep.
+    ``pipeline``: how its loops are pipelined, a `Pipeline`; False: they are not.
     """
+    settings = None
+    if pipeline is not None:
+        from tilemma.lang.pipeline import kernel_settings
+
+        settings = kernel_settings(pipeline)
     if function is None:
-        return lambda decorated: kernel(decorated) if source is None else _read(decorated, source)
-    return _read(function, source)
+        return lambda decorated: _read(decorated, source, settings)
+    return _read(function, source, settings)
 
 
 @shows_user_frames
-def _read(function: Callable[..., Any], source: str | None) -> Kernel:
+def _read(function: Callable[..., Any], source: str | None, settings: t.PipelineSettings | None) -> Kernel:
     with uncollected():
         from tilemma.lang.source import read_kernel
 
-        return Kernel(read_kernel(function, source))
+        return Kernel(read_kernel(function, source, settings))
 
 
 __all__ = ["Kernel", "Runner", "Signature", "kernel"]

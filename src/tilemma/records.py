@@ -6,6 +6,7 @@ hundred classes.  Here ``__init__`` alone is compiled for a class, and fills slo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from operator import attrgetter
@@ -13,6 +14,7 @@ from types import MemberDescriptorType
 from typing import Any, NoReturn, TypeVar, dataclass_transform, overload
 
 _T = TypeVar("_T")
+_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "<initialiser>")
 
 
 @overload
@@ -77,7 +79,9 @@ def _initialiser(cls: type[Any], frozen: bool) -> Callable[..., None]:
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     parameters = ", ".join([*ordered, *(["*", *named] if named else [])])
-    exec(f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"]), scope)
+    # The name of the file tells that the frame belongs to this package.
+    text = f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"])
+    exec(compile(text, _FILE, "exec"), scope)
     made: Callable[..., None] = scope["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     return made

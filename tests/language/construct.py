@@ -124,10 +124,10 @@ def construct(
     tolerance: float = 0.0,
     **constants: Any,
 ) -> Callable[[Callable[..., Any]], Kernel]:
-    """Decorator: the function as a kernel, and a case of the table."""
+    """Decorator: the function (or kernel) as a kernel, and a case of the table."""
 
     def add(function: Callable[..., Any]) -> Kernel:
-        kernel = tm.kernel(function)
+        kernel = function if isinstance(function, Kernel) else tm.kernel(function)
         assert kernel.name not in CASES, kernel.name
         CASES[kernel.name] = Case(kernel.name, kernel, given, expect, co, archs, tolerance, constants)
         return kernel

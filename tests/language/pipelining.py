@@ -388,3 +388,45 @@ def shared_tiles(
                             n.set(tm.select(n == 1, 0, n + 1))
                         mma.store(mc, c_s)
                         tma.copy(c_s, c.subspan(64, 64).at(order[t, 0] * 2 + rank, order[t, 1]))
+
+
+@construct(
+    given=OPERANDS,
+    expect=product,
+    tolerance=2e-6,
+    co="""
+    [[pipeline(cluster=1, order=keep)]]
+    __co__ void automatic(global f16 [M, K] a, global f16 [N, K] b, global f32 [M, N] c) {
+      parallel {i, j} by [cdiv(M, 32), cdiv(N, 32)] : block {
+        mc = mma.fill.f32 0.0f;
+        [[pipeline(stages=3, producer=false)]]
+        foreach k in cdiv(K, 32) {
+          fa = dma.copy a.subspan(32, 32).at(i, k) => shared;
+          fb = dma.copy b.subspan(32, 32).at(j, k) => shared;
+          parallel w by 2 : group {
+            ma = mma.load fa.data.subspan(16, 32).at(w, 0);
+            mb = mma.load fb.data;
+            mma.row.row mc, ma, mb;
+          }
+        }
+        parallel w by 2 : group
+          mma.store mc, c.subspan(32, 32).at(i, j).subspan(16, 32).at(w, 0);
+      }
+    }
+    """,
+)
+@tm.kernel(pipeline=tm.Pipeline(cluster=1, order="keep"))
+def automatic(a: tm.Global["f16", "M", "K"], b: tm.Global["f16", "N", "K"], c: tm.Global["f32", "M", "N"]):
+    """A synchronous loop that the compiler is asked to pipeline, with settings of the loop and of the kernel."""
+    (M, K), N = a.shape, b.shape[0]
+    for i, j in parallel(cdiv(M, 32), cdiv(N, 32), level="block"):
+        mc = mma.fill(0.0, "f32")
+        for k in foreach(cdiv(K, 32), pipeline=tm.Pipeline(stages=3, producer=False)):
+            fa = dma.copy(a.subspan(32, 32).at(i, k), to="shared")
+            fb = dma.copy(b.subspan(32, 32).at(j, k), to="shared")
+            for w in parallel(2, level="group"):
+                ma = mma.load(fa.data.subspan(16, 32).at(w, 0))
+                mb = mma.load(fb.data)
+                mma.row.row(mc, ma, mb)
+        for w in parallel(2, level="group"):
+            mma.store(mc, c.subspan(32, 32).at(i, j).subspan(16, 32).at(w, 0))

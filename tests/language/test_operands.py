@@ -46,6 +46,11 @@ PLACES: dict[str, list[tuple[str | None, str | None]]] = {
     "slots": [("shared event e[§];", "e = event(§)")],
     "threads": [("shared event<§> e;", "e = event(threads=§)")],
     "unroll": [("foreach i in 8 : unroll(§) { c.at(0, i) = 1.0f; }", "for i in foreach(8, unroll=§):\n    c[0, i] = 1.0")],
+    "stages": [
+        ("[[pipeline(stages=§)]] foreach i in 8 { c.at(0, i) = 1.0f; }",
+         "for i in foreach(8, pipeline=tm.Pipeline(stages=§)):\n    c[0, i] = 1.0"),
+    ],
+    "cluster": [("[[pipeline(cluster=§)]] __co__ c.at(0, 0) = 1.0f;", "p = tm.Pipeline(cluster=§)\nc[0, 0] = 1.0")],
     "vectorize": [("foreach i in 8 : vectorize(i, §) { c.at(0, i) = 1.0f; }", None)],
     "max-threads": [("[[launch_bounds(§)]] parallel g by 1 : group { c.at(0, 0) = 1.0f; }", None)],
     "min-blocks": [
@@ -79,7 +84,9 @@ _number = count()
 
 
 def co(statements: str) -> Kernel:
-    text = f"""__co__ void k(global f16 [64, 64] b, global f32 [64, 64] c, int n, f32 x) {{
+    """The kernel with these statements; attributes of the kernel precede them and a `__co__`."""
+    attributes, _, statements = statements.rpartition("__co__")
+    text = f"""{attributes}__co__ void k(global f16 [64, 64] b, global f32 [64, 64] c, int n, f32 x) {{
   parallel p by 1 : block {{
     {statements}
   }}

@@ -123,6 +123,13 @@ class Call(Expr):
     args: tuple[Expr, ...]
 
 
+class NamedArgument(Expr):
+    """``stages = 4`` among the operands of an attribute."""
+
+    name: str
+    value: Expr
+
+
 class Subscript(Expr):
     """``x[i]``; several indices for a derivation ``s [(0)/2, 4]``."""
 
@@ -461,3 +468,4 @@ class Function(Node):
     params: tuple[Parameter, ...]
     body: Block
     name_span: Span | None = None
+    attributes: tuple[Expr, ...] = ()

@@ -21,6 +21,7 @@ from tilemma.croqtile import (
     views,
 )
 from tilemma.croqtile.operands import known_type, plain
+from tilemma.croqtile.pipeline import kernel_settings
 from tilemma.croqtile.reader import Reader, nodes_in
 from tilemma.croqtile.values import Stream
 from tilemma.errors import Note
@@ -38,6 +39,7 @@ def kernel(r: Reader) -> t.Kernel:
     f = r.function
     for i, p in enumerate(f.params):
         _parameter(r, p, p.name or f"arg{i}")
+    r.b.pipeline = kernel_settings(r)
     parallel = any(isinstance(n, ast.Parallel) for n in nodes_in(f.body))
     if parallel:
         r.body(f.body)

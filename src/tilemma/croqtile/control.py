@@ -8,6 +8,7 @@ from typing import Any
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.operands import condition_of, integer, scalars_of, table_operand
+from tilemma.croqtile.pipeline import loop_settings
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.refusals import has_suffix
 from tilemma.croqtile.storage import fixed
@@ -58,12 +59,13 @@ def _launch_attribute(r: Reader, node: ast.Expr) -> dict[str, Any]:
         return {"min_blocks": table_operand(r, "min-blocks", args[1])} if len(args) == 2 else {}
     if name == "maxnreg" and len(args) == 1:
         return {"max_registers": table_operand(r, "max-registers", args[0])}
+    fix = "write one of these; the threads of a block follow from the levels"
     raise WrongValue(
         node.span,
         what="`[[...]]` before `parallel`",
         got=attribute_text(node),
         wanted="`launch_bounds(threads, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap`",
-        fix_text="write one of these; the threads of a block follow from the levels",
+        fix_text="move it before a `foreach`, or before `__co__` for the kernel" if name == "pipeline" else fix,
     )
 
 
@@ -167,9 +169,10 @@ def foreach(r: Reader, node: ast.Foreach) -> None:
     options = _hints(r, node)
     with ExitStack() as stack:
         stack.enter_context(r.scopes.block())
-        for item in node.items:
+        pipeline = options.pop("pipeline", None)
+        for i, item in enumerate(node.items):
             stack.enter_context(r.scopes.block())
-            _open_loops(r, stack, item, options)
+            _open_loops(r, stack, item, options, pipeline if i == len(node.items) - 1 else None)
         r.body(node.body)
 
 
@@ -180,12 +183,14 @@ def _hints(r: Reader, node: ast.Foreach) -> dict[str, Any]:
             options["unroll"] = table_operand(r, "unroll", h.args[0]) if h.args else 0
         elif h.name == "vectorize" and len(h.args) == 2:
             options["vectorize"] = table_operand(r, "vectorize", h.args[1])
+        elif h.name == "pipeline":
+            options["pipeline"] = loop_settings(r, h.args)
         else:
             raise WrongValue(
                 h.span,
                 what="a loop",
                 got=f"`: {h.name}`" if h in node.hints else f"`[[{h.name}]]`",
-                wanted="`: unroll`, `: unroll(4)` or `: vectorize(i, 8)`",
+                wanted="`: unroll`, `: unroll(4)`, `: vectorize(i, 8)` or `[[pipeline(stages=4)]]`",
                 fix_text="write one of these",
             )
     return options
@@ -197,8 +202,17 @@ def _as_hint(a: ast.Expr) -> ast.Suffix:
     return ast.Suffix(a.text if isinstance(a, ast.Name) else "...", span=a.span)
 
 
-def _open_loops(r: Reader, stack: ExitStack, item: ast.Iteration, options: dict[str, Any]) -> None:
-    """Open the loops of one item of ``foreach``, the outermost first, and bind their indices."""
+def _open_loops(
+    r: Reader,
+    stack: ExitStack,
+    item: ast.Iteration,
+    options: dict[str, Any],
+    pipeline: t.PipelineSettings | None,
+) -> None:
+    """Open the loops of one item of ``foreach``, the outermost first, and bind their indices.
+
+    ``pipeline``: of the innermost loop.
+    """
     names = item.names
     if item.extent is None or item.range is not None:
         # An index that is already declared (`foreach k(1:)`), or an alias of one (`c = a(1:-1)`).
@@ -243,10 +257,11 @@ def _open_loops(r: Reader, stack: ExitStack, item: ast.Iteration, options: dict[
             wanted="an index of one dimension",
             fix_text="loop over its parts, each with its range",
         )
-    indices = [
-        stack.enter_context(r.b.foreach(n, e, **_range(r, item.range, e), **options, span=item.span))
-        for n, e in zip(loop_names, extents, strict=True)
-    ]
+    indices = []
+    for i, (n, e) in enumerate(zip(loop_names, extents, strict=True)):
+        limits = _range(r, item.range, e)
+        more = {**options, "pipeline": pipeline if i == len(extents) - 1 else None}
+        indices.append(stack.enter_context(r.b.foreach(n, e, **limits, **more, span=item.span)))
     stack.enter_context(r.scopes.block())
     _bind(r, shown, loop_names, indices)
 

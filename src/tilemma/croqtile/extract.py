@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from tilemma.croqtile.preprocess import Macro, Preprocessor
@@ -42,6 +42,8 @@ class _Finder:
     depth: int = 0
     host: list[Span] = field(default_factory=list)
     host_rows: set[int] = field(default_factory=set)
+    # The tokens of host code since the end of its last statement.
+    recent: list[Token] = field(default_factory=list)
     start: Token | None = None
     template: Token | None = None
     templates: dict[int, Token] = field(default_factory=dict)
@@ -49,9 +51,9 @@ class _Finder:
     def take(self, token: Token) -> None:
         if self.current is None:
             if token.text != "__co__" or token.kind != "name":
-                if not self.host:
-                    self.host.append(token.span)
-                self.host_rows.add(token.row)
+                self.recent.append(token)
+                if token.text in (";", "{", "}"):
+                    self.skip(self.recent)
                 if token.text in (";", "}"):
                     self.template = None
                 elif token.text == "template":
@@ -61,6 +63,9 @@ class _Finder:
                 self.templates[len(self.kernels)] = self.template
                 self.template = None
             self.current, self.depth, self.start = [], 0, token
+            first = _attributes_start(self.recent)
+            self.pending += self.recent[first:]
+            self.skip(self.recent[:first])
         self.pending.append(token)
         if token.kind != "op":
             return
@@ -75,6 +80,12 @@ class _Finder:
                 token.span, problem="without a body", remedy="give it a body: kernels are not declared beforehand"
             )
 
+    def skip(self, tokens: Sequence[Token]) -> None:
+        """Count ``tokens`` as host code."""
+        self.host += [token.span for token in tokens[: not self.host]]
+        self.host_rows.update(token.row for token in tokens)
+        self.recent = []
+
     def flush(self) -> None:
         if self.current is not None:
             self.current += self.pre.expand(self.pending)
@@ -87,6 +98,20 @@ class _Finder:
         self.current = None
 
 
+def _attributes_start(tokens: Sequence[Token]) -> int:
+    """Where the `[[...]]` at the end of ``tokens`` begin; their number if there are none."""
+    first = at = len(tokens)
+    depth = 0
+    while at and (depth or tokens[at - 1].text == "]"):
+        at -= 1
+        depth += (tokens[at].text == "]") - (tokens[at].text == "[")
+        if not depth:
+            if at + 1 >= first or tokens[at + 1].text != "[":
+                break
+            first = at
+    return first
+
+
 def extract(text: str, file: str, defines: Mapping[str, object]) -> Extracted:
     """The kernels in ``text``; NoKernel, UnfinishedKernel and the errors of the preprocessor."""
     register_source(file, text)
@@ -94,6 +119,7 @@ def extract(text: str, file: str, defines: Mapping[str, object]) -> Extracted:
     pre.define_outside(defines)
     finder = _Finder(pre)
     pre.run(text, finder.take, finder.flush)
+    finder.skip(finder.recent)
     if finder.current is not None:
         assert finder.start is not None
         raise UnfinishedKernel(

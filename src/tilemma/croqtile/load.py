@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Any
 
 from tilemma.croqtile import ast
@@ -165,7 +165,8 @@ def _parsed(tokens: Sequence[Token], template: Token | None) -> ast.Function | R
             raise NotBuiltYet(template.span, what="templates of kernels", fix_text=fix)
         return parse(tokens)
     except NotBuiltYet as e:
-        name = next((a for a, b in pairwise(tokens) if b.text == "(" and a.kind == "name"), tokens[0])
+        words = dropwhile(lambda token: token.text != "__co__", tokens)
+        name = next((a for a, b in pairwise(words) if b.text == "(" and a.kind == "name"), tokens[0])
         return Refused(name.text, name.span, e)
 
 

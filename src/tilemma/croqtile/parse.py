@@ -96,13 +96,17 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
             while i + 2 < len(tokens) and tokens[i + 1].text == "::" and tokens[i + 2].kind == "name":
                 t = _joined(t, tokens[i + 2], t.text + "::")
                 i += 2
-            level = "-" in t.text
-            out.append(("LEVEL" if level else WORDS.get(t.text, "NAME"), t))
-        elif t.kind == "op":
-            terminal = OPERATORS.get(t.text) or punctuation.get(t.text)
-            if terminal is None:
-                raise _bad(t)
+            terminal = "LEVEL" if "-" in t.text else WORDS.get(t.text, "NAME")
+            # `pipeline(cluster=2)`: the name of an argument.
+            named = terminal == "LEVEL" and i and tokens[i - 1].text in ("(", ",")
+            if named and i + 1 < len(tokens) and tokens[i + 1].text == "=":
+                terminal = "NAME"
             out.append((terminal, t))
+        elif t.kind == "op":
+            sign = OPERATORS.get(t.text) or punctuation.get(t.text)
+            if sign is None:
+                raise _bad(t)
+            out.append((sign, t))
         else:
             out.append((t.kind.upper(), t))
         i += 1
@@ -266,7 +270,8 @@ def _describe(accepts: set[str], spelled: dict[str, str]) -> str:
         rest = {t for t in rest if spelled.get(t) in ("`;`", "`)`", "`:`", "`]`")}
     elif rest >= {"PLUS", "STAR", "HASH"}:
         # After an operand: the operators go without saying.
-        operators = set(OPERATORS.values()) - {"ASSIGN"} | {"MEMBER", "MAPPED"}
+        argument = any(spelled.get(t) == "`)`" for t in rest)
+        operators = set(OPERATORS.values()) - ({"ASSIGN"} if not argument else set()) | {"MEMBER", "MAPPED"}
         parts.append("an operator")
         rest = {t for t in rest - operators if spelled.get(t) not in ("`(`", "`[`", "`<`", "`>`")}
     words = sorted({_spell(t, spelled) for t in rest})

@@ -43,8 +43,15 @@ class LiteralTooLarge(CompileError):
 class MisplacedAttribute(CompileError):
     code = "misplaced-attribute"
     found = "`[[...]]` before {what}"
-    expected = "an attribute before `parallel`, `foreach` or an `mma` operation"
+    expected = "an attribute before `parallel`, `foreach`, `__co__` or an `mma` operation"
     fix = "move it there, or remove it"
+
+
+class MisplacedName(CompileError):
+    code = "misplaced-argument-name"
+    found = "`{name} = ...` among the operands of a call"
+    expected = "operands without names; only the settings of `[[pipeline(...)]]` have them"
+    fix = "leave out `{name} =`"
 
 
 class MisplacedColon(CompileError):
@@ -101,9 +108,11 @@ class _Build:
     # ---- functions and types -----------------------------------------------------------------------------
 
     def function(self, covered: TokenRange, c: list[Any]) -> ast.Function:
-        _, returns, name, *params, body = c
+        attributes = tuple(e for x in c if isinstance(x, list) for e in x)
+        _, returns, name, *params, body = (x for x in c if not isinstance(x, list))
         found = tuple(p for p in params if p is not None)
-        return ast.Function(str(name), returns, found, body, span=self.at(covered), name_span=self.of(name))
+        span, place = self.at(covered), self.of(name)
+        return ast.Function(str(name), returns, found, body, span=span, name_span=place, attributes=attributes)
 
     def plain_type(self, covered: TokenRange, c: list[Any]) -> ast.Type:
         return ast.Type(str(c[0]), span=self.at(covered))
@@ -390,6 +399,14 @@ class _Build:
 
     def expr_list(self, covered: TokenRange, c: list[Any]) -> list[Any]:
         return c
+
+    def argument_list(self, covered: TokenRange, c: list[Any]) -> list[Any]:
+        return c
+
+    def named_argument(self, covered: TokenRange, c: list[Any]) -> ast.NamedArgument:
+        if c[1] != "=":
+            raise MisplacedName(self.at(covered), name=str(c[0]))
+        return ast.NamedArgument(str(c[0]), c[2], span=self.at(covered))
 
     def arguments(self, covered: TokenRange, c: list[Any]) -> tuple[Any, Any]:
         return _expressions(c[0]), _expressions(c[1])

@@ -12,6 +12,7 @@ from math import prod
 from typing import Literal, get_args
 
 from tilemma.errors import Note, Span, described, is_text_source, nearest, spelled
+from tilemma.ir.pipeline import ORDERS
 from tilemma.ir.refusals import NotATile, WrongValue
 from tilemma.records import record
 
@@ -205,6 +206,13 @@ CHOICES = {
             ("cluster", "block", "group-N", "group-4", "group", "thread"),
         ),
         Choice("evict", "what the cache gives up", ".evict_W", 'evict="W"', ("first", "last")),
+        Choice(
+            "order",
+            "whether a pipelined loop may add its products in another order",
+            "pipeline(order=W)",
+            'Pipeline(order="W")',
+            ORDERS,
+        ),
         Choice("to", "where the copy's new buffer stands", "=> W", 'to="W"', ("local", "shared")),
     )
 }
@@ -269,6 +277,23 @@ OPERANDS = {
         Operand("slots", "events of a ring", "event e[N]", "event(N)", 1, 32, usual=2),
         Operand(
             "threads", "triggers that complete a generation", "event<N>", "event(threads=N)", 1, 4096, usual=128
+        ),
+        Operand(
+            "stages",
+            "buffers of each tile that a pipelined loop copies ahead; 1: it copies nothing ahead",
+            "pipeline(stages=N)",
+            "Pipeline(stages=N)",
+            1,
+            16,
+            usual=4,
+        ),
+        Operand(
+            "cluster",
+            "blocks that share their tiles by multicast",
+            "pipeline(cluster=N)",
+            "Pipeline(cluster=N)",
+            choices=(1, 2, 4, 8),
+            usual=2,
         ),
         Operand("unroll", "copies of the loop's body", "unroll(N)", "unroll=N", 1, 4096, usual=4),
         Operand("vectorize", "elements that an iteration handles", "vectorize(i, N)", "", 1, 4096, usual=4),

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from tilemma.ir import expr as e
-from tilemma.ir import lane, plans, tile
+from tilemma.ir import lane, pipeline, plans, tile
 from tilemma.ir import types as ty
 from tilemma.ir.effects import MARKERS
 from tilemma.records import record
@@ -135,7 +135,7 @@ def records() -> dict[str, type]:
         c.__name__: c
         for c in (*vars(tile).values(), *vars(plans).values(), lane.LaneLocal)
         if isinstance(c, type)
-        and c.__module__ in (tile.__name__, plans.__name__, lane.__name__)
+        and c.__module__ in (tile.__name__, plans.__name__, pipeline.__name__, lane.__name__)
         and hasattr(c, "__dataclass_fields__")
         and not issubclass(c, tile.Op)
         and c not in own_forms

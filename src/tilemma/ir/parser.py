@@ -51,7 +51,8 @@ def parse_kernel(text: str, file: str = "<ir>") -> tile.Kernel:
     name = p.name()
     params = tuple(p.sequence("(", ")", p.parameter))
     returns = p.buffer() if p.accept("->") else None
-    kernel = tile.Kernel(name, params, p.block(tile.Op), returns)
+    given = p.attributes(tile.Kernel)
+    kernel = tile.Kernel(name, params, p.block(tile.Op), returns, **given)
     p.end()
     return kernel
 

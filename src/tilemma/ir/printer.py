@@ -39,7 +39,8 @@ def print_kernel(kernel: tile.Kernel) -> str:
     p = Printer(_dimension_names(kernel))
     params = ", ".join(p.parameter(x) for x in kernel.params)
     returns = "" if kernel.returns is None else f" -> {p.buffer(kernel.returns)}"
-    return f"kernel {p.name(kernel.name)}({params}){returns} {p.block(kernel.body, 0)}\n"
+    given = p.attributes(tile.Kernel, kernel, ("name", "params", "body", "returns"))
+    return f"kernel {p.name(kernel.name)}({params}){returns}{given} {p.block(kernel.body, 0)}\n"
 
 
 def print_lane(kernel: lane.LaneKernel) -> str:

@@ -15,6 +15,7 @@ from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
 from tilemma.ir.constructs import LIMITS
 from tilemma.ir.expr import Const, Dim, Expr, Index, Scalar, Var, add, cdiv, const, mul
+from tilemma.ir.pipeline import PipelineSettings
 from tilemma.ir.program_points import ProgramPoint, WriteLog
 from tilemma.ir.ranges import count_check, loop_index
 from tilemma.ir.ranked_clusters import RankedCluster, nested, surplus, without_surplus_writes
@@ -54,6 +55,7 @@ class ValueNumber:
     span: Span | None = None
     params: list[t.Parameter] = field(default_factory=list)
     returns: Buffer | None = None
+    pipeline: PipelineSettings | None = None
     # Variables that get their value once.
     fixed: set[str] = field(default_factory=set)
     _stack: list[list[t.Op]] = field(default_factory=lambda: [[]])
@@ -119,7 +121,8 @@ class ValueNumber:
     def finish(self) -> t.Kernel:
         """The kernel read so far."""
         assert len(self._stack) == 1, "a body is still open"
-        return t.Kernel(self.name, tuple(self.params), tuple(self._stack[0]), self.returns, span=self.span)
+        body = tuple(self._stack[0])
+        return t.Kernel(self.name, tuple(self.params), body, self.returns, self.pipeline, span=self.span)
 
     # ---- structure ---------------------------------------------------------------------------------------
 
@@ -303,6 +306,7 @@ class ValueNumber:
         step: Scalarlike = 1,
         unroll: int | None = None,
         vectorize: int | None = None,
+        pipeline: PipelineSettings | None = None,
         span: Span | None = None,
     ) -> Iterator[Bounded]:
         """A loop over ``start .. stop`` (default: ``extent``) of an index bounded by ``extent``."""
@@ -316,7 +320,8 @@ class ValueNumber:
         index = loop_index(self.fresh(name), most, scalar(start), end, checked)
         with self._loop(span) as ops:
             yield Bounded.of(index)
-        self.emit(t.For(index, scalar(start), end, scalar(step), tuple(ops), unroll, vectorize, span=span))
+        body = tuple(ops)
+        self.emit(t.For(index, scalar(start), end, scalar(step), body, unroll, vectorize, pipeline, span=span))
 
     @contextmanager
     def while_(self, cond: Expr, span: Span | None = None) -> Iterator[None]:

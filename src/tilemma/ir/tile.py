@@ -21,6 +21,7 @@ from tilemma.ir.operation import Body as Body
 from tilemma.ir.operation import FragmentName as FragmentName
 from tilemma.ir.operation import Future as Future
 from tilemma.ir.operation import Op as Op
+from tilemma.ir.pipeline import PipelineSettings as PipelineSettings
 from tilemma.ir.plans import CopyPlan, FragmentPlan, LoadPlan, SharedLayoutPlan, StorePlan
 from tilemma.ir.synchronisation import Barrier as Barrier
 from tilemma.ir.synchronisation import BulkWait as BulkWait
@@ -60,7 +61,10 @@ class Parallel(Op):
 
 @record
 class For(Op):
-    """``body`` for index = start, start + step, ... while index < stop.  index.extent bounds the index."""
+    """``body`` for index = start, start + step, ... while index < stop.  index.extent bounds the index.
+
+    ``pipeline``: what the program asks of automatic pipelining (see `ir.pipeline.effective`).
+    """
 
     syntax: ClassVar[str] = "for $index = $start to $stop step $step $body"
     index: Declares[Index]
@@ -70,6 +74,7 @@ class For(Op):
     body: Body
     unroll: int | None = None
     vectorize: int | None = None
+    pipeline: PipelineSettings | None = None
 
 
 @record
@@ -475,12 +480,14 @@ class Kernel:
     """A kernel: its parameters in the program's order, and its body: the launches and what they share.
 
     ``returns``: the buffer handed to the caller, allocated by the library with the shape of its type.
+    ``pipeline``: what the program asks of automatic pipelining, for the grid and for each loop.
     """
 
     name: str
     params: tuple[Parameter, ...]
     body: Body
     returns: Buffer | None = None
+    pipeline: PipelineSettings | None = None
     span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 from tilemma.errors import Span
 from tilemma.ir.builder import Builder
@@ -17,6 +17,7 @@ from tilemma.ir.tile import Break, Continue, Declare
 from tilemma.ir.tiles import Bounded, Unlooped, extent_of, scalar
 from tilemma.ir.types import CLUSTER, Level
 from tilemma.lang import spans
+from tilemma.lang.pipeline import Pipeline, loop_settings
 from tilemma.lang.scalars import Value, boolean, constant_operand, integer, refused
 from tilemma.lang.tracing import builder, check_caller, trace
 from tilemma.lang.views import TileValue
@@ -109,12 +110,18 @@ def _one_or_tuple(indices: tuple[Bounded, ...]) -> Any:
 
 
 def foreach(
-    *extents: Any, start: Any = 0, stop: Any = None, step: Any = 1, unroll: bool | int = False
+    *extents: Any,
+    start: Any = 0,
+    stop: Any = None,
+    step: Any = 1,
+    unroll: bool | int = False,
+    pipeline: Pipeline | Literal[False] | None = None,
 ) -> Iterator[Any]:
     """``for i in foreach(n):`` loops when the kernel runs; several extents nest, the last innermost.
 
     ``start``, ``stop`` and ``step`` are for a single extent; the index stays bounded by it.  An index as the
-    extent is replaced by its value, one of `bound`, which has no loop, by its bound.
+    extent is replaced by its value, one of `bound`, which has no loop, by its bound.  ``pipeline``: how the
+    innermost loop is pipelined; False: it is not.
     """
     b = builder("foreach")
     check_caller("foreach", "for k in foreach(n):")
@@ -136,13 +143,15 @@ def foreach(
     checked_start(first, span)
     if end is not None:
         checked_stop(end, sizes[0], span)
+    settings = loop_settings(pipeline)
     times = None if unroll is False else 0 if unroll is True else constant_operand(unroll, "unroll")
 
     def run(i: int, outer: tuple[Bounded, ...]) -> Iterator[Any]:
         if i == len(sizes):
             yield _one_or_tuple(outer)
             return
-        with b.foreach(names[i], sizes[i], start=first, stop=end, step=pace, unroll=times, span=span) as k:
+        options: dict[str, Any] = {"unroll": times, "pipeline": settings if i == len(sizes) - 1 else None}
+        with b.foreach(names[i], sizes[i], start=first, stop=end, step=pace, span=span, **options) as k:
             yield from run(i + 1, (*outer, k))
 
     return run(0, ())

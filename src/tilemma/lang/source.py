@@ -82,6 +82,7 @@ class KernelSource:
     span: Span
     file: str
     headers: frozenset[Position]
+    pipeline: t.PipelineSettings | None = None
 
     @cached_property
     def environment(self) -> Environment:
@@ -113,6 +114,7 @@ class KernelSource:
             raise KernelInKernel(caller_span(), name=self.name)
         constants = self.resolved(given or {})
         b = Builder(self.name, self.span)
+        b.pipeline = self.pipeline
         args: dict[str, Any] = {}
         for param, annotation in self.parameters.items():
             span = self.spans.get(param, self.span)
@@ -202,7 +204,9 @@ def _at_launch(op: t.Op) -> bool:
     return isinstance(op, t.Assert) and is_size(op.cond)
 
 
-def read_kernel(function: Callable[..., Any], text: str | None = None) -> KernelSource:
+def read_kernel(
+    function: Callable[..., Any], text: str | None = None, pipeline: t.PipelineSettings | None = None
+) -> KernelSource:
     """Read the source of ``function``, check it, and take its signature apart.  ``text``: where it is defined."""
     forget_sources()
     if not isinstance(function, FunctionType):
@@ -250,7 +254,7 @@ def read_kernel(function: Callable[..., Any], text: str | None = None) -> Kernel
         parameters[p.name] = kind
     arrays = tuple(n for n, k in parameters.items() if isinstance(k, ArrayType))
     return KernelSource(
-        function, name, arrays, parameters, constants, frozenset(required), spans, span, file, headers
+        function, name, arrays, parameters, constants, frozenset(required), spans, span, file, headers, pipeline
     )
 
 

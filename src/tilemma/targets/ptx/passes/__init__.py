@@ -27,6 +27,7 @@ from tilemma.targets.ptx.passes.interleave_copy_issue import InterleaveCopyIssue
 from tilemma.targets.ptx.passes.order_event_waits import OrderEventWaits
 from tilemma.targets.ptx.passes.overlap_epilogue import OverlapEpilogue
 from tilemma.targets.ptx.passes.plan_events import PlanEvents
+from tilemma.targets.ptx.passes.report_pipelines import ReportPipelines
 from tilemma.targets.ptx.passes.share_old_values import ShareOldValues
 from tilemma.targets.ptx.passes.stage_through_shared import StageThroughShared
 from tilemma.targets.ptx.passes.unify_ring_parity import UnifyRingParity
@@ -64,6 +65,7 @@ def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
         OverlapEpilogue(),
         AllocateShared(arch),
         InterleaveCopyIssue(),
+        ReportPipelines(arch),
     )
 
 

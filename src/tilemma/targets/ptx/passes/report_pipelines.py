@@ -1,0 +1,33 @@
+"""Report the pipelining that a program asked for and no pass has done.
+
+A pass that pipelines a loop, or clusters a grid, removes from `For.pipeline` and `Kernel.pipeline` the settings
+that it has carried out (None when nothing is left).  The program stays correct without the rest, only slower.
+"""
+
+from __future__ import annotations
+
+from tilemma.errors import Span
+from tilemma.ir.pipeline import PipelineSettings
+from tilemma.ir.tile import For, Kernel
+from tilemma.ir.walk import walk
+from tilemma.passes.decision import Decision
+from tilemma.records import record
+
+
+@record(slots=False)
+class ReportPipelines:
+    """Warns about the settings that are left."""
+
+    arch: str
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        for op in walk(kernel.body):
+            if isinstance(op, For) and op.pipeline is not None and not op.pipeline.off:
+                self._report(f"loop over `{op.index.name}`", op.pipeline, op.span, log)
+        if kernel.pipeline is not None and not kernel.pipeline.off:
+            self._report(f"kernel `{kernel.name}`", kernel.pipeline, kernel.span, log)
+        return kernel
+
+    def _report(self, subject: str, left: PipelineSettings, span: Span | None, log: list[Decision]) -> None:
+        text = f"not pipelined as asked: {left} is not available for it on {self.arch}; it runs as written"
+        log.append(Decision("pipeline", subject, text, {"settings": str(left)}, warning=True, span=span))
