@@ -30,6 +30,7 @@ from tilemma.targets.ptx.passes import PASSES
 RANDOM = {"wide": range(80), "narrow": range(30)}
 # Source files have different paths on each machine, and lines of Python tests move.
 _FILE, _PLACES = re.compile(r"^\.file.*$", re.M), re.compile(r"^\s*\.(file|loc).*$", re.M)
+_PATH = re.compile(r"[^\s(\"]+\.py:\d+:\d+")
 
 
 class Traced:
@@ -49,7 +50,8 @@ class Traced:
         self.compiled = Compiled(source, tile, arch, tuple(log))
         self.stages["decisions"] = "\n".join(f"{d} {json.dumps(d.data)}" for d in log)
         moving = _PLACES if source.span and source.span.file.endswith(".py") else _FILE
-        self.stages["ptx"] = moving.sub("", self.compiled.ptx) + json.dumps(self.compiled.launch)
+        launch = _PATH.sub("", json.dumps(self.compiled.launch))
+        self.stages["ptx"] = moving.sub("", self.compiled.ptx) + launch
 
     def __str__(self) -> str:
         return " ".join(f"{name}:{edited.digest(text)}" for name, text in self.stages.items())
