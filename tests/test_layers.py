@@ -42,6 +42,7 @@ ALLOWED = {
     "assemble": BASE,
     "runtime": BASE | {"arithmetic", "bounded"},
     "machine": BASE,
+    "measure": IR | {"assemble", "bounded", "fingerprint", "runtime"},
     "explain": IR | {"passes"},
     "compiler": COMPILER - {"compiler"},
     "front_end_cache": COMPILER | {"croqtile"},
@@ -57,6 +58,7 @@ ALLOWED = {
         "croqtile",
         "runtime",
         "machine",
+        "measure",
     },
 }
 ALLOWED["modules"] = ALLOWED["kernels"] | {"kernels"}

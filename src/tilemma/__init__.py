@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tilemma.lang.registers import apply
     from tilemma.lang.storage import global_, local, shared, var
     from tilemma.lang.views import full
+    from tilemma.measure import autotune, bench, report
     from tilemma.modules import load
 
 __version__ = "0.1.0"
@@ -74,6 +75,9 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "testing": ("tilemma.testing", None),
     "machine": ("tilemma.machine", None),
     "sparse": ("tilemma.sparse", None),
+    "autotune": ("tilemma.measure", "autotune"),
+    "bench": ("tilemma.measure", "bench"),
+    "report": ("tilemma.measure", "report"),
     "dtypes": ("tilemma.dtypes", None),
 }
 
@@ -81,10 +85,11 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 # `print` and `math` stay out of `from tilemma import *`: they would hide Python's.
 __all__ = [
     "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Pipeline",
-    "Scalar", "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "bound", "break_", "cdiv",
-    "compose", "continue_", "dma", "dtypes", "else_", "event", "foreach", "full", "global_", "if_", "inthreads",
-    "kernel", "load", "local", "machine", "mma", "ops", "parallel", "select", "shared", "sparse", "swap", "sync",
-    "targets", "testing", "tma", "trigger", "ubound", "var", "wait", "while_",
+    "Scalar", "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "autotune", "bench", "bound",
+    "break_", "cdiv", "compose", "continue_", "dma", "dtypes", "else_", "event", "foreach", "full", "global_",
+    "if_", "inthreads", "kernel", "load", "local", "machine", "mma", "ops", "parallel", "report", "select",
+    "shared", "sparse", "swap", "sync", "targets", "testing", "tma", "trigger", "ubound", "var", "wait",
+    "while_",
 ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from tilemma.front_end_cache import Signature, TextSource, known_signature, sign
 from tilemma.ir import tile as t
 from tilemma.ir.specialise import specialise
 from tilemma.launch import evaluate
+from tilemma.measure.tuning import Tuned, tune
 from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
 from tilemma.runtime import arrays, binding
@@ -280,6 +281,10 @@ class Kernel(Displayed):
                 fix_text=f"did you mean `{near}`?" if near else "use one of these, or register it",
             )
         return Runner(self, target, options)
+
+    def tune(self, *args: Any, space: Any, **options: Any) -> Tuned:
+        """The kernel with the values of ``space`` that run it fastest on ``args``; see `tilemma.measure.tune`."""
+        return tune(self, *args, space=space, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         warm = self._known.warm.get(_key(kwargs) if kwargs else ())

@@ -111,6 +111,19 @@ class FakeDriver:
     def fill(self, pointer: int, value: int, size: int) -> None:
         ctypes.memset(pointer, value, size)
 
+    def fill_async(self, pointer: int, value: int, size: int, stream: int) -> None:
+        self.calls.append(("fill_async", size, stream))
+
+    def event(self) -> Any:
+        return []
+
+    def record(self, event: Any, stream: int) -> None:
+        # A launch takes a microsecond.
+        event[:] = [len(self.launches)]
+
+    def elapsed(self, start: Any, stop: Any) -> float:
+        return (stop[0] - start[0]) * 1e-6
+
     def synchronize(self, stream: int) -> None:
         self.calls.append(("synchronize", stream))
 

@@ -106,6 +106,10 @@ class Driver(Protocol):
     def copy_to_device(self, target: int, source: int, size: int) -> None: ...
     def copy_to_host(self, target: int, source: int, size: int) -> None: ...
     def fill(self, pointer: int, value: int, size: int) -> None: ...
+    def fill_async(self, pointer: int, value: int, size: int, stream: int) -> None: ...
+    def event(self) -> Any: ...
+    def record(self, event: Any, stream: int) -> None: ...
+    def elapsed(self, start: Any, stop: Any) -> float: ...
     def synchronize(self, stream: int) -> None: ...
     def pointer_device(self, pointer: int) -> int: ...
 
@@ -350,6 +354,20 @@ class CudaDriver:
 
     def fill(self, pointer: int, value: int, size: int) -> None:
         self._call("cuMemsetD8", pointer, value, size)
+
+    def fill_async(self, pointer: int, value: int, size: int, stream: int) -> None:
+        self._call("cuMemsetD8Async", pointer, value, size, self._streams.get(stream) or self._stream(stream))
+
+    def event(self) -> Any:
+        return self._call("cuEventCreate", 0)
+
+    def record(self, event: Any, stream: int) -> None:
+        self._call("cuEventRecord", event, self._streams.get(stream) or self._stream(stream))
+
+    def elapsed(self, start: Any, stop: Any) -> float:
+        """Seconds between two recorded events; waits for the second."""
+        self._call("cuEventSynchronize", stop)
+        return float(self._call("cuEventElapsedTime", start, stop)) * 1e-3
 
     def synchronize(self, stream: int) -> None:
         self._call("cuStreamSynchronize", self._streams.get(stream) or self._stream(stream))
