@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ def scaled(x: tm.Global["f32", "M", 64], y: tm.Global["f32", "M", 64], *, ROWS=1
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeDriver]:
+    monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
     driver = FakeDriver()
     with cudadriver.using(driver):
         yield driver
