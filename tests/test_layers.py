@@ -41,7 +41,7 @@ ALLOWED = {
     "targets": IR | {"passes"},
     "assemble": BASE,
     "runtime": BASE | {"arithmetic", "bounded"},
-    "machine": BASE,
+    "machine": BASE | {"assemble"},
     "measure": IR | {"assemble", "bounded", "fingerprint", "runtime"},
     "explain": IR | {"passes"},
     "compiler": COMPILER - {"compiler"},

@@ -19,6 +19,7 @@ from tilemma.machine.decode import Decoder, find_decoder
 from tilemma.machine.element_types import float_registers
 from tilemma.machine.inlining import inlined
 from tilemma.machine.memory import word_views
+from tilemma.machine.native import encode, library
 from tilemma.machine.problems import BadOperand
 from tilemma.machine.state import ALL_LANES, CLASS_DTYPE
 from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable, Vector
@@ -51,14 +52,18 @@ class Step:
     async_registers: frozenset[int] = frozenset()
     # Reports an undefined predicate; None where it is always defined.
     check_guard: Callable[[Any, Any], None] | None = None
+    # The operation of the native library that stands for ``encoded``, the step without checks around it.
+    code: tuple[int, ...] | None = None
+    encoded: Callable[..., Any] | None = None
 
 
 @dataclass(slots=True)
 class Segment:
-    """ALU steps in a row, and the index of the step after them."""
+    """``count`` ALU steps in a row, and the index of the step after them."""
 
     runs: list[Callable[..., Any]]
     next: int
+    count: int
 
 
 @dataclass(slots=True)
@@ -106,6 +111,8 @@ class Program:
     parameter_bytes: Any = None
     parameter_views: dict[int, Any] = field(default_factory=dict)
     communicates: bool = False
+    # Whether the segments call the native library.
+    native: bool = False
     # Register files of one warp at its start, by class; made when the first CTA starts.
     initial: dict[str, Any] = field(default_factory=dict)
     # For each register, the floating-point types that arithmetic uses it with.
@@ -203,7 +210,9 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
         decoder = Decoder(program, instruction)
         try:
             find_decoder(decoder)(decoder)
-            program.steps.append(decoder.step(index))
+            step = decoder.step(index)
+            step.code, step.encoded = encode.code_of(decoder), step.run
+            program.steps.append(step)
         except TilemmaError:
             raise
         except (IndexError, KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -242,6 +251,7 @@ def build_segments(program: Program) -> None:
     steps, leaders = program.steps, program.leaders
     program.segments = [None] * (len(steps) + 1)
     program.batches = matrix_batches(program)
+    program.native = library.loaded() is not None
     for start in range(len(steps)):
         if steps[start].kind != ALU:
             continue
@@ -249,7 +259,7 @@ def build_segments(program: Program) -> None:
         while at < len(steps) and steps[at].kind == ALU and (at == start or at not in leaders):
             runs.append(guarded(steps[at]))
             at += 1
-        program.segments[start] = Segment(runs, at)
+        program.segments[start] = Segment(encode.fused(steps[start:at], runs), at, at - start)
 
 
 def matrix_batches(program: Program) -> dict[int, Batch]:

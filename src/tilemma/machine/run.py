@@ -13,10 +13,11 @@ from tilemma.machine import binding, call, placement
 from tilemma.machine.arguments import refuse
 from tilemma.machine.coverage import Coverage
 from tilemma.machine.hazards import HazardError, PerformanceNote
+from tilemma.machine.native import library
 from tilemma.machine.parser import parse
 from tilemma.machine.placement import Placed
 from tilemma.machine.problems import MachineFailure
-from tilemma.machine.program import Program, decode_program
+from tilemma.machine.program import Program, build_segments, decode_program
 from tilemma.machine.scheduler import Machine, Stop
 from tilemma.machine.syntax import Entry, Module
 from tilemma.machine.timeline import Timeline
@@ -206,6 +207,8 @@ class Job:
     ) -> Report:
         """One run; arrays are written unless ``write_back`` is false.  ``tick``: see `Machine.tick`."""
         b = self.binding
+        if not self.program.native and library.loaded() is not None:
+            build_segments(self.program)
         timeline = Timeline() if trace else None
         machine, self.placed = self.machine(trace=timeline, **options)
         machine.tick = tick
@@ -227,6 +230,7 @@ class Job:
             report.instructions = machine.steps
             report.printed = self.printed = "".join(machine.printed)
             report.lines = machine.executed_lines()
+            library.executed(machine.steps)
             if write_back:
                 self.write_back(self.placed)
         return report

@@ -385,7 +385,7 @@ class Machine:
                 covered[pc] = 1
                 for run in segment.runs:
                     run(w, m)
-                self.steps += len(segment.runs)
+                self.steps += segment.count
                 pc = segment.next
                 if pc == f.rpc:
                     continue

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tilemma.machine.clocks import Clocks, Events
 from tilemma.machine.hazards import Place
 from tilemma.machine.memory import SharedMemory
+from tilemma.machine.native import library
 from tilemma.machine.special_registers import special_value
 from tilemma.machine.syntax import Instruction
 
@@ -92,6 +93,8 @@ class Warp:
         self.v: list[list[npt.NDArray[Any]]] = []
         for view, cls in zip(VIEW_DTYPES, VIEW_CLASS, strict=True):
             self.v.append(list(registers[cls][index].view(view)))
+        # Where the native library finds the warp's registers and the parameters.
+        self.registers = cta.register_table[index]
         # All registers of a class, one row after the other.
         self.flat = {cls: file[index].reshape(-1) for cls, file in registers.items()}
         self.defined: dict[int, Mask] = {}
@@ -174,6 +177,9 @@ class Cta:
         self.first_warp = rank * warps
         self.registers = program.new_registers(warps)
         self.fill_special(program)
+        self.register_table, self.register_pointers = library.register_table(
+            [*self.registers.values(), program.parameter_bytes], warps
+        )
         self.shared = SharedMemory(machine.shared_base, machine.shared_bytes)
         self.barriers: dict[int, NamedBarrier] = {}
         threads = machine.threads_per_cta

@@ -1,0 +1,132 @@
+"""The machine's inner loops in C, compiled by the system's C compiler when they are worth it, and kept on disk.
+
+They do what the NumPy code does, bit for bit and check by check, and hand over to it whatever is unusual.  Without
+a C compiler, or with ``TILEMMA_NATIVE=0``, the NumPy code runs alone.  A library on disk is used at once;
+compilation, which takes seconds, waits until the process has executed ``_WORTH`` warp instructions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilemma.assemble.cache import DiskCache
+
+_SOURCES = ("lanes.c",)
+_HEADER = "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
+# No flag may change a result: no fused multiply-add where the program has none, integers that wrap.
+_FLAGS = ("-O2", "-shared", "-fPIC", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w")
+_WORTH = 100_000
+# Seconds that the compiler may take.
+_LIMIT = 60
+
+
+class _State:
+    """The library of this process: not looked for yet, absent, or loaded."""
+
+    def __init__(self) -> None:
+        self.looked = self.tried = False
+        self.library: Any = None
+        self.executed = 0
+
+
+_state = _State()
+
+
+def enabled() -> bool:
+    """Whether compiled code may be used: on Linux, unless TILEMMA_NATIVE is 0."""
+    return sys.platform == "linux" and os.environ.get("TILEMMA_NATIVE", "1") != "0"
+
+
+def loaded() -> Any:
+    """The library if there is one on disk or in the process, else None."""
+    if not enabled():
+        return None
+    if not _state.looked:
+        _state.looked = True
+        data = DiskCache("native").get(_key())
+        if data is not None:
+            _load(data)
+    return _state.library
+
+
+def executed(instructions: int) -> None:
+    """Count warp instructions that ran; compiles the library once there are enough."""
+    _state.executed += instructions
+    if _state.executed >= _WORTH and not _state.tried and enabled() and loaded() is None:
+        compile_now()
+
+
+def compile_now() -> None:
+    """Compile the library, keep it on disk and load it; without a compiler that does it, nothing changes."""
+    _state.tried = True
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "native.c", Path(folder) / "native.so"
+        source.write_text(_text(), encoding="utf-8")
+        command = [compiler, *_FLAGS, "-o", str(target), str(source), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=_LIMIT, check=False)
+            data = target.read_bytes() if done.returncode == 0 else None
+        except (OSError, subprocess.SubprocessError):
+            return
+    if data is not None:
+        DiskCache("native").put(_key(), data)
+        _load(data)
+
+
+def lanes() -> Any:
+    """`run_lanes` of ``lanes.c``; None without a library."""
+    library = loaded()
+    return None if library is None else library.run_lanes
+
+
+def _load(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "native.so"
+        path.write_bytes(data)
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError:
+            return
+    pointer, integer = ctypes.c_void_p, ctypes.c_int
+    library.run_lanes.argtypes = (pointer, pointer, integer, ctypes.c_char_p)
+    library.run_lanes.restype = integer
+    _state.library = library
+
+
+def _text() -> str:
+    from tilemma.machine.native.encode import OPERATIONS
+
+    here = Path(__file__).parent
+    names = ", ".join(f"OP_{name}" for name in OPERATIONS)
+    return "\n".join(
+        [_HEADER, f"enum {{ {names} }};", *((here / x).read_text(encoding="utf-8") for x in _SOURCES)]
+    )
+
+
+def _key() -> str:
+    return DiskCache.key(_text(), _FLAGS, sys.platform, os.uname().machine)
+
+
+def register_table(files: list[Any], warps: int) -> tuple[list[int], Any]:
+    """The address of each warp's row in a table of pointers to ``files``, and the table.
+
+    Files are [warps, ...], except the last one, which all warps share.
+    """
+    table = np.empty((warps, len(files)), np.uint64)
+    for i, file in enumerate(files):
+        step = file.strides[0] if i < len(files) - 1 else 0
+        table[:, i] = file.ctypes.data + step * np.arange(warps)
+    start, step = table.ctypes.data, table.strides[0]
+    return [start + step * i for i in range(warps)], table

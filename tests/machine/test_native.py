@@ -1,0 +1,136 @@
+"""The compiled loops do what the NumPy code does: each operation against its closure on random registers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilemma.machine.native import encode, library
+from tilemma.machine.parser import parse
+from tilemma.machine.program import Step, decode_program, guarded
+from tilemma.machine.state import VIEW_CLASS, VIEW_DTYPES
+
+_LETTER = {"16": "h", "32": "r", "64": "d"}
+_FLOAT = {"f16": "h", "bf16": "h", "f32": "r", "f16x2": "r", "bf16x2": "r", "f64": "d"}
+_OTHERS = (
+    "not.pred %p1, %p2;", "mov.pred %p1, %p2;", "mov.b32 %r1, {%h1, %h2};", "mov.b32 {%h1, %h2}, %r3;",
+    "mov.b64 {%r1, %r2}, %d1;", "mov.b64 %d1, {%r1, %r2};", "selp.f32 %r1, %r2, %r3, %p1;",
+    "bfi.b32 %r0, %r1, %r2, %r3, %r4;", "lop3.b32 %r0, %r1, %r2, %r3, 0x96;", "shr.s16 %h1, %h2, 40;",
+    "mul.lo.s32 %r1, %r2, -7;", "add.f32 %r1, %r2, 0f3F800000;", "cvta.to.global.u64 %d1, %d2;",
+    "setp.lt.and.s32 %p1, %r1, %r2, !%p1;", "xor.pred %p1, !%p2, %p3;",
+)  # fmt: skip
+_EDGES = (0, 1, 2, 15, 16, 31, 32, 63, 255, 0x7F800000, 0x80000000, 0x3F800000, 0xFFFFFFFF, 0x33000001, 0x477FF000)
+
+
+def _register(kind: str, number: int) -> str:
+    return f"%{_FLOAT.get(kind) or _LETTER[kind[1:]]}{number}"
+
+
+def _lines() -> list[str]:
+    lines = list(_OTHERS)
+    for opcode, (_, kinds) in encode._table().items():
+        operands = ", ".join(_register(k, i) for i, k in enumerate(kinds))
+        lines += [f"{opcode} {operands};", f"@!%p3 {opcode} {operands};"]
+    for kind in (k for k in encode._INTEGERS if k[0] != "b"):
+        a, b, c = (_register(kind, i) for i in (1, 2, 3))
+        lines += [f"setp.{op}.{kind} %p1, {a}, {b};" for op in ("eq", "ne", "lt", "le", "gt", "ge")]
+        lines.append(f"selp.{kind} {a}, {b}, {c}, !%p2;")
+    lines += [f"setp.{op}.f32 %p1, %r1, %r2;" for op in encode._COMPARE_FLOATS]
+    for to in encode._TYPE_CODES:
+        lines += [
+            f"cvt.{to}.{source} %d1, %{letter}2;" for source in ("u8", "s16", "u32", "s64") for letter in "rd"
+        ]
+        lines += [f"cvt.{to}.s16 %r1, %h2;"]
+    return lines
+
+
+def _steps(lines: list[str]) -> tuple[Any, list[Step]]:
+    """The program of ``lines`` that the decoder accepts, one after the other, without checks around them."""
+    head = (
+        ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(){\n.reg .pred %p<8>; .reg .b16 %h<8>;"
+    )
+    head += " .reg .b32 %r<8>; .reg .b64 %d<8>;\n"
+    accepted = []
+    for line in lines:
+        try:
+            module = parse(f"{head}{line}\nret;\n}}", "k")
+            decode_program(module, module.entries["k"], "sm_90a")
+        except Exception:
+            continue
+        accepted.append(line)
+    module = parse(head + "\n".join(accepted) + "\nret;\n}", "k")
+    program = decode_program(module, module.entries["k"], "sm_90a")
+    for step in program.steps:
+        if step.encoded is not None:
+            step.run, step.check_guard = step.encoded, None
+    return program, program.steps[:-1]
+
+
+class _Warp:
+    """Registers alone."""
+
+    def __init__(self, program: Any, files: dict[str, Any]) -> None:
+        self.v = [list(files[c][0].view(v)) for v, c in zip(VIEW_DTYPES, VIEW_CLASS, strict=True)]
+        table, self.kept = library.register_table([*files.values(), program.parameter_bytes], 1)
+        self.registers = table[0]
+
+
+def _random_files(program: Any, rng: np.random.Generator, trial: int) -> dict[str, Any]:
+    files = program.new_registers(1)
+    for cls, file in files.items():
+        if cls == "p":
+            file[:] = rng.integers(0, 2, file.shape).astype(bool)
+            continue
+        values = rng.integers(0, 2**63, file.shape).astype(file.dtype)
+        edges = rng.choice(np.array(_EDGES, np.uint64).astype(file.dtype), file.shape)
+        values = np.where(rng.integers(0, 2, file.shape) > trial % 2, edges, values)
+        if cls == "32" and trial > 1:
+            floats = rng.standard_normal(file.shape).astype(np.float32).view(np.uint32)
+            values = np.where(rng.integers(0, 3, file.shape) > 0, floats, values)
+        file[:] = values
+    for (cls, bits), row in program.constants.items():
+        files[cls][0, row] = bits
+    return files
+
+
+@pytest.fixture
+def native() -> Any:
+    if library.loaded() is None:
+        library.compile_now()
+    if library.loaded() is None:
+        pytest.skip("no C compiler here")
+    return library.lanes()
+
+
+def test_each_operation_gives_the_bits_of_its_closure(native: Any) -> None:
+    program, steps = _steps(_lines())
+    encoded = [s for s in steps if s.code is not None]
+    assert {s.code[0] for s in encoded if s.code} >= {
+        encode.NUMBER[x] for x in ("ADD_32", "LOP3", "CVT_INT", "FMA_F32")
+    }
+    assert len(encoded) > 300
+    rng = np.random.default_rng(0)
+    for trial in range(4):
+        files = _random_files(program, rng, trial)
+        mask = None if trial % 2 else rng.integers(0, 2, 32).astype(bool)
+        for step in encoded:
+            ours, theirs = ({c: f.copy() for c, f in files.items()} for _ in range(2))
+            with np.errstate(all="ignore"):
+                guarded(step)(_Warp(program, theirs), mask)
+                encode._chunk(native, [step], [guarded(step)])(_Warp(program, ours), mask)
+            for cls in files:
+                assert (ours[cls] == theirs[cls]).all(), (step.instruction.text, cls, trial)
+
+
+def test_a_result_with_a_nan_is_left_to_numpy(native: Any) -> None:
+    program, steps = _steps(["add.f32 %r1, %r2, %r3;", "add.s32 %r4, %r1, 1;"])
+    files = program.new_registers(1)
+    w = _Warp(program, files)
+    cls, row = program.register_rows["%r2@1"]
+    files[cls][0, row] = 0x7FC12345
+    called: list[str] = []
+    runs = [lambda *_: called.append("add.f32"), lambda *_: called.append("add.s32")]
+    encode._chunk(native, list(steps), runs)(w, None)  # type: ignore[arg-type]
+    assert called == ["add.f32", "add.s32"]
