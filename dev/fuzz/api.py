@@ -277,6 +277,11 @@ def functions() -> list[Function]:
         Function("layouts.shared_layout", shared_layout, ("f16", 64, 64), {"major": "K", "swizzle": 128}),
         Function("layouts.plain_layout", plain_layout, ("f16", 64, 64), {"major": "K", "pad": 8}),
         Function("targets.register", tm.targets.register, ("mine", _Target())),
+        Function("Pipeline", tm.Pipeline, (), {"stages": 4, "producer": True, "cluster": 2, "persistent": True, "order": "any"}),
+        Function("bench", tm.bench, (lambda *_: None, 3), {"repeats": 3, "flush": True, "graph": False, "steady": 0, "flops": 1.0, "bytes": 1.0, "compute": "f16", "name": "k"}),
+        Function("report", tm.report, ({"none": lambda *_: None}, [1, 2], lambda n: (n,)), {"repeats": 2, "steady": 0}),
+        Function("Kernel.tune", lambda *x, **o: kernel.tune(*x, measure=lambda run: 1.0, **o), (a, b, out), {"space": [{"TILE_K": 64}], "budget_s": 1e-3, "quiet": True, "store": False}),
+        Function("autotune", lambda space, **o: tm.autotune(space, measure=lambda run: 1.0, **o)(kernel)(a, b, out), ([{"TILE_K": 64}],), {"budget_s": 1e-3, "quiet": True, "store": False}),
         *language(),
     ]  # fmt: skip
 

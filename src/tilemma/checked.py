@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
+from itertools import takewhile
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -48,6 +49,15 @@ def integer(low: int, high: int) -> Condition:
     return Condition(f"an integer from {low} to {high}", is_integer, lambda x: low <= x <= high)
 
 
+def real(low: float, high: float, unit: str = "") -> Condition:
+    """A number from ``low`` to ``high``."""
+    return Condition(
+        f"a number from {low:g} to {high:g}{unit and ' ' + unit}",
+        lambda x: isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool),
+        lambda x: low <= x <= high,
+    )
+
+
 def integers(low: int, high: int, *counts: int, most: int = 1 << 16) -> Condition:
     """A tuple or list of integers from ``low`` to ``high``: one of ``counts`` many, or at most ``most``."""
     many = " or ".join(map(str, counts)) or f"at most {most}"
@@ -69,6 +79,14 @@ def instance(wanted: str, *types: type) -> Condition:
     return Condition(wanted, lambda v: isinstance(v, types))
 
 
+def function(wanted: str) -> Condition:
+    """A function or another object that can be called."""
+    return Condition(wanted, callable)
+
+
+FLAG = instance("True or False", bool)
+
+
 def optional(condition: Condition) -> Condition:
     """None, or a value that satisfies ``condition``."""
     return Condition(
@@ -82,8 +100,9 @@ def checked(**conditions: Condition) -> Callable[[Callable[P, T]], Callable[P, T
     """Decorator: check the arguments named in ``conditions`` at each call."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        order = tuple(inspect.signature(function).parameters)
-        assert set(conditions) <= set(order), f"{function}: {set(conditions) - set(order)}"
+        parameters = inspect.signature(function).parameters
+        assert set(conditions) <= set(parameters), f"{function}: {set(conditions) - set(parameters)}"
+        order = tuple(takewhile(lambda n: parameters[n].kind != inspect.Parameter.VAR_POSITIONAL, parameters))
 
         @wraps(function)
         def call(*args: P.args, **keywords: P.kwargs) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Literal
 
+from tilemma.errors import described
 from tilemma.ir.constructs import CHOICES
 from tilemma.ir.pipeline import KERNEL_ONLY, OFF, ORDERS, PipelineSettings, SumOrder, kernel_setting_on_loop
 from tilemma.ir.refusals import WrongValue
@@ -45,7 +46,7 @@ class Pipeline:
                     fix_text=f"write `{name}=True`",
                 )
         if not isinstance(self.order, str) or self.order not in ORDERS:
-            raise CHOICES["order"].refused(str(self.order), caller_span())
+            raise CHOICES["order"].refused(described(self.order), caller_span())
 
 
 def _settings(given: Pipeline | Literal[False] | None, what: str) -> PipelineSettings | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
+from tilemma.checked import checked, function, instance, optional
 from tilemma.errors import WrongArgument, WrongArgumentType, described
 from tilemma.measure.timing import Timing, bench
 from tilemma.records import record
@@ -14,6 +14,7 @@ from tilemma.records import record
 # Colours that readers with a colour vision deficiency tell apart, on light and dark ground.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 WIDTH, HEIGHT, MARGIN = 640, 360, 60
+MAX_SIZES = 10_000
 
 
 @record
@@ -96,9 +97,16 @@ class Table:
         return "\n".join([*parts, "</svg>"])
 
 
+@checked(
+    functions=instance("a mapping from names to functions", Mapping),
+    sizes=instance("a list of sizes", Sequence),
+    arguments=function("a function from a size to the arguments of a call"),
+    flops=optional(function("a function from a size to operations")),
+    bytes=optional(function("a function from a size to bytes")),
+)
 def report(
     functions: Mapping[str, Callable[..., Any]],
-    sizes: Iterable[Any],
+    sizes: Sequence[Any],
     arguments: Callable[[Any], Sequence[Any]],
     *,
     flops: Callable[[Any], float] | None = None,
@@ -113,20 +121,14 @@ def report(
     if not isinstance(functions, Mapping) or not functions or not all(callable(f) for f in functions.values()):
         wanted = "a mapping from names to functions"
         raise WrongArgumentType(function="report", name="functions", got=described(functions), wanted=wanted)
-    if not callable(arguments):
-        wanted = "a function from a size to the arguments of a call"
-        raise WrongArgumentType(function="report", name="arguments", got=described(arguments), wanted=wanted)
+    if not 1 <= len(sizes) <= MAX_SIZES:
+        wanted = f"1 to {MAX_SIZES} sizes"
+        raise WrongArgument(function="report", name="sizes", got=f"{len(sizes)} sizes", wanted=wanted)
     listed = tuple(sizes)
-    if not listed:
-        raise WrongArgument(function="report", name="sizes", got="no sizes", wanted="at least one size")
     rows = []
     for size in listed:
         given = arguments(size)
         work: dict[str, Any] = {n: f(size) for n, f in (("flops", flops), ("bytes", bytes)) if f is not None}
-        bad = [n for n, w in work.items() if not math.isfinite(w) or w < 0]
-        if bad:
-            raise WrongArgument(
-                function="report", name=bad[0], got=described(work[bad[0]]), wanted="a finite amount"
-            )
+        instance("a list of arguments", Iterable).check("report", "the result of arguments", given)
         rows.append(tuple(bench(f, *given, name=name, **work, **options) for name, f in functions.items()))
     return Table(listed, tuple(functions), tuple(rows))

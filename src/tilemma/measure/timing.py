@@ -11,8 +11,9 @@ from typing import Any
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms.atom import arch_number
+from tilemma.checked import FLAG, checked, function, instance, integer, optional, real
 from tilemma.dtypes import dtype
-from tilemma.errors import LaunchError, WrongArgument, WrongArgumentType, described
+from tilemma.errors import LaunchError
 from tilemma.records import record
 from tilemma.runtime import Device, cuda_device
 from tilemma.runtime.arrays import ArrayRef, describe, library_of, stream_source
@@ -97,6 +98,19 @@ def _time(seconds: float) -> str:
     return f"{seconds / scale:.4g} {unit}"
 
 
+AMOUNT = optional(real(0, 1e300))
+
+
+@checked(
+    fn=function("a function, followed by its arguments"),
+    repeats=integer(1, 1_000_000),
+    flush=FLAG,
+    graph=FLAG,
+    steady=real(0, 3600, "seconds"),
+    flops=AMOUNT,
+    bytes=AMOUNT,
+    name=optional(instance("a text", str)),
+)
 def bench(
     fn: Callable[..., Any],
     *args: Any,
@@ -121,7 +135,8 @@ def bench(
     ``compute``: the element type of the products, such as "f16": the peak of its instructions joins the roofline.
     Raises WrongArgumentType, WrongArgument, NothingToReplay, and what ``fn`` raises.
     """
-    _check(fn, repeats, steady, compute)
+    if compute is not None:
+        dtype(compute)
     refs = [describe(x) for x in (*args, *kwargs.values()) if library_of(x)]
     on_device = [r for r in refs if r.device[0] == "cuda"]
 
@@ -138,19 +153,6 @@ def bench(
     singles, mean = _on_device(run, device, stream_source(on_device[0]), repeats, flush, steady)
     peaks = (_peak_flops(device, compute), _peak_bytes(device))
     return _timing(title, str(device), singles, flush, mean, flops, moved, *peaks)
-
-
-def _check(fn: Any, repeats: Any, steady: Any, compute: Any) -> None:
-    if not callable(fn):
-        raise WrongArgumentType(
-            function="bench", name="fn", got=described(fn), wanted="a function, followed by its arguments"
-        )
-    if not isinstance(repeats, int) or isinstance(repeats, bool) or not 1 <= repeats <= 1_000_000:
-        raise WrongArgument(function="bench", name="repeats", got=described(repeats), wanted="1 to 1000000")
-    if not isinstance(steady, (int, float)) or not 0 <= steady <= 3600:
-        raise WrongArgument(function="bench", name="steady", got=described(steady), wanted="0 to 3600 seconds")
-    if compute is not None:
-        dtype(compute)
 
 
 def _timing(

@@ -6,11 +6,12 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tilemma.assemble import DiskCache
 from tilemma.bounded import Bounded
+from tilemma.checked import FLAG, checked, function, optional, real
 from tilemma.errors import LaunchError, TilemmaError, WrongArgument, WrongArgumentType, described
 from tilemma.fingerprint import fingerprint
 from tilemma.measure.timing import bench
@@ -102,6 +103,15 @@ class Tuned:
         return "\n".join(lines if self.complete else [*lines, "  the budget ended before all were tried"])
 
 
+OPTIONS = {
+    "budget_s": real(1e-9, 1e9, "seconds"),
+    "measure": optional(function("a function that returns the seconds of a kernel that it is given")),
+    "quiet": FLAG,
+    "store": FLAG,
+}
+
+
+@checked(**OPTIONS)
 def tune(
     kernel: Tunable,
     *args: Any,
@@ -123,7 +133,7 @@ def tune(
     The arrays are used: a kernel that adds to its output adds once for each measured call.
     Raises NoGpuArrays, UnknownConstant, NothingRuns, WrongArgumentType, WrongArgument.
     """
-    configurations = _configurations(kernel, space, budget_s)
+    configurations = _configurations(kernel, space)
     refs = [describe(x) for x in args if library_of(x)]
     if measure is None and not any(r.device[0] == "cuda" for r in refs):
         raise NoGpuArrays(kernel=kernel.name)
@@ -144,20 +154,25 @@ def tune(
     return Tuned(kernel, dict(best.values), attempts, complete, False)
 
 
-def _configurations(kernel: Tunable, space: Any, budget_s: Any) -> list[dict[str, Any]]:
-    if not isinstance(budget_s, (int, float)) or isinstance(budget_s, bool) or not budget_s > 0:
-        raise WrongArgument(function="tune", name="budget_s", got=described(budget_s), wanted="seconds above 0")
-    wanted = "a mapping from compile-time parameters to lists of values, or an iterable of such configurations"
-    wrong = WrongArgumentType(function="tune", name="space", got=described(space), wanted=wanted)
+def _wrong_space(space: Any) -> WrongArgumentType:
+    wanted = "a mapping from compile-time parameters to lists of values, or a list of such configurations"
+    return WrongArgumentType(function="tune", name="space", got=described(space), wanted=wanted)
+
+
+def _is_list(x: Any) -> bool:
+    return isinstance(x, Sequence | set | frozenset | range | Iterator) and not isinstance(x, (str, bytes))
+
+
+def _configurations(kernel: Tunable, space: Any) -> list[dict[str, Any]]:
     if isinstance(space, Mapping):
-        if not all(isinstance(v, Iterable) and not isinstance(v, (str, bytes)) for v in space.values()):
-            raise wrong
+        if not all(map(_is_list, space.values())):
+            raise _wrong_space(space)
         combined = itertools.product(*(list(v) for v in space.values()))
         found: Iterable[Any] = (dict(zip(space, values, strict=True)) for values in combined)
-    elif isinstance(space, Iterable) and not isinstance(space, (str, bytes)):
+    elif _is_list(space):
         found = space
     else:
-        raise wrong
+        raise _wrong_space(space)
     listed = [{}, *itertools.islice(found, MAX_CONFIGURATIONS + 1)]
     if len(listed) > MAX_CONFIGURATIONS + 1:
         raise WrongArgument(
@@ -169,7 +184,7 @@ def _configurations(kernel: Tunable, space: Any, budget_s: Any) -> list[dict[str
     known = kernel.source.constants
     for values in listed:
         if not isinstance(values, Mapping):
-            raise wrong
+            raise _wrong_space(space)
         for name in values:
             if name not in known:
                 raise UnknownConstant(
@@ -207,7 +222,10 @@ def _attempt(kernel: Tunable, values: Values, args: Sequence[Any], measure: Meas
 
     try:
         if measure is not None:
-            return Attempt(named, float(measure(run)))
+            seconds = measure(run)
+            # A user's function returned it.
+            real(0, float("inf"), "seconds").check("tune", "the result of measure", seconds)
+            return Attempt(named, float(seconds))
         kernel.on("cuda").prepare(*args, **values)
         return Attempt(named, bench(run, *args, steady=0, repeats=11).median)
     except TilemmaError as error:
@@ -277,7 +295,14 @@ def autotune(space: Values | Iterable[Values], **options: Any) -> Callable[[Tuna
     ``space`` and ``options`` (``budget_s``, ``measure``, ``quiet``, ``store``) as in `tune`.  Calls with arrays on
     the CPU, or with compile-time values given, run the kernel as it is.
     """
-    kept = space if isinstance(space, Mapping) else list(space)
+    if not (isinstance(space, Mapping) or _is_list(space)):
+        raise _wrong_space(space)
+    kept = space if isinstance(space, Mapping) else list(itertools.islice(space, MAX_CONFIGURATIONS + 1))
+    for name, value in options.items():
+        if name not in OPTIONS:
+            wanted = "one of " + ", ".join(OPTIONS)
+            raise WrongArgument(function="autotune", name="keyword", got=f"`{name}`", wanted=wanted)
+        OPTIONS[name].check("autotune", name, value)
 
     def decorate(kernel: Tunable) -> Autotuned:
         wanted = "a kernel: put `@tm.autotune(...)` above `@tm.kernel`"
