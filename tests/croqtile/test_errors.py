@@ -160,7 +160,7 @@ INSIDE = [
     ("[[fast]] mma.commit;", "wrong-value", 10, "remove the attribute"),
     ("mc = mma.fill.f32 0.0f; y = mc.at(0, 0);", "wrong-value", 29, "apply"),
     ("mc = mma.fill.f32 0.0f; mc = mc + 1;", "tile-shape-unknown", 25, "whose shape"),
-    ("mc = mma.fill.f32 0.0f; apply {i, j} in mc.span {}", "tile-shape-unknown", 41, "whose shape"),
+    ("mc = mma.fill.f32 0.0f; apply {i, j} in mc.span {}", "tile-shape-unknown", 25, "whose shape"),
     ("frag f32[8, 4] m {0.0}; m = m + a.subspan(3, 4).at(0, 0);", "wrong-value", 33, "[4] or [1, 4] (a row)"),
     ("frag f32[8, 4] m {0.0}; frag f32[4, 8] w {0.0}; m = m + w;", "wrong-value", 57, "`w` of [4, 8]"),
     ("frag f32[8, 4] m[2] {0.0}; m = m + 1;", "wrong-value", 28, "subscript it: [i]"),
@@ -208,7 +208,7 @@ INSIDE = [
     ("call g(x);", "not-built-yet", 1, "`call g`"),
     ("yield;", "not-built-yet", 1, "`yield`"),
     ("swap(a, b);", "wrong-value", 6, "`swap`"),
-    ("reduce_max(a, b, 1);", "not-built-yet", 1, "`reduce_max`"),
+    ("reduce_max(a, b, 1);", "wrong-value", 12, "`reduce_max`"),
     ("return;  return a;", "bad-return", 10, "`void`"),
     # events
     ("wait n;", "wrong-value", 6, "an event"),

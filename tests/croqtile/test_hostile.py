@@ -127,7 +127,10 @@ COMPILED = {
         "dma.pad<{2147483647, 2147483647}, {2147483647, 2147483647}, {2147483647, 0}, 0.0f> h => shared;",
         "shared-memory-limit",
     ),
-    "a huge register tile": (WARP + "{ frag f32[65536, 65536] m {0.0f}; mma.store m, h; }", "tile-too-large"),
+    "a huge register tile": (
+        WARP + "{ frag f32[65536, 65536] m {0.0f}; mma.store m, h.subspan(65536, 65536).at(0, 0); }",
+        "tile-too-large",
+    ),
     "work on a huge register tile": (
         WARP + "{ frag f32[1024, 1024] m {0.0f}; apply {i, j} in m.span { m.at(i, j) = i; } }",
         "tile-too-large",

@@ -150,7 +150,7 @@ STATEMENTS = [
     (f"{FRAG}\nx = «mc + b»", "wrong-value", "[16] or [1, 16] (a row)"),
     (f"{FRAG}\nmd = mma.frag('f32', 16, 8, init=0.0)\nx = «mc + md»", "wrong-value", "one shape"),
     (f"{FRAG}\nfor i, j in apply(mc):\n    x = «mc[j, i]»", "wrong-value", "in their order"),
-    ("mc = «mma.frag('f32', 16)»", "wrong-value", "rows and columns"),
+    ("mc = «mma.frag('f32', 16, 8, 4)»", "wrong-value", "rows and columns"),
     ("for i, j in «apply(a)»: pass", "wrong-value", "a register tile"),
     # atomics, diagnostics
     ("«atomic.add(n, 1)»", "wrong-value", "not an element"),
@@ -294,7 +294,9 @@ COMPILED = [
     (inside(SMALL.format("b.subspan(16, 16).at(0, 0)", "s")), "copy-extents", "16"),
     (inside(SMALL.format("s.subspan(16, 16).at(0, 0)", "b.subspan(16, 16).at(0, 0)")), "view-outside", "8"),
     (
-        inside(f"for g in parallel(1, level='group'):\n    m = «{ODD}»\n    mma.store(m, c)"),
+        inside(
+            f"for g in parallel(1, level='group'):\n    m = «{ODD}»\n    mma.store(m, c.subspan(15, 16).at(0, 0))"
+        ),
         "tile-without-layout",
         "multiple",
     ),

@@ -196,6 +196,7 @@ __co__ void f(global f32 [16, 16] a, global f32 [16, 16] c, global f32 [16] v) {
     shared f32 [16, 16] s {{0}}; shared f16 [16, 16] t {{0}}; shared event e;
     parallel w by 1 : group {{
       mutable f32 sum = 0.0f; local f32 [16, 16] l {{0}}; frag f32[16, 16] other {{0.0}};
+      frag f32[16, 8] narrow {{0.0}}; frag f32[16] rows {{0.0}};
       frag f32[16, 16] mc {{0.0}};
       foreach n in 2 {{ {before} apply {{i, j}} in mc.span {{ {body} }} }}
       c.at(0, 0) = sum + l.at(0, 0);
@@ -223,7 +224,12 @@ REFUSED = {
         "s.at(i, j) = 1.0f; s.at(j, i) = 2.0f;", "__atomic_add(v.at(i), 1.0f); c.at(i, j) = v.at(i);",
         "if (s.at(0, 0) > 0.0f) { s.at(i, j) = 1.0f; }", "v.at(i) = 1.0f; c.at(i, j) = v.at(j);",
     ),
-    "apply-other-tile": ("other.at(i, j) = mc.at(i, j);",),
+    "not-built-yet": ("narrow.at(i, j) = mc.at(i, j);", "other.at(j, i) = mc.at(i, j);", "rows.at(j) = 1.0f;"),
+    "apply-row": (
+        "rows.at(i) = rows.at(i) + mc.at(i, j);", "rows.at(i) = j;",
+        "if (mc.at(i, j) > 1.0f) rows.at(i) = 1.0f;", "if (i > 3) { rows.at(i) = 1.0f; mc.at(i, j) = 1.0f; }",
+        "f32 x = mc.at(i, j); rows.at(i) = x;",
+    ),
     "misplaced-jump": ("break;", "if (i > 3) continue;"),
 }  # fmt: skip
 
@@ -255,6 +261,9 @@ FINE = (
     "__atomic_add(v.at(j), i); __atomic_add(c.at(0, j), 1.0f);",
     "if (i == 2 && j == 3) v.at(0) = 4.0f;",
     "if (j == 1) { v.at(i) += mc.at(i, j); } else { c.at(i, j) = 2.0f; }",
+    "rows.at(i) = v.at(i); mc.at(i, j) = mc.at(i, j) + rows.at(i); rows.at(i) = rows.at(i) * 2.0f;",
+    "if (i > j) other.at(i, j) = mc.at(i, j); mc.at(i, j) = other.at(i, j) + 1.0f; rows.at(i) = i;",
+    "f32 x = mc.at(i, j); other.at(i, j) = x + 1.0f; mc.at(i, j) = x * 2.0f; c.at(i, j) = x;",
     "if (j > 7) { } else if (j == 0) v.at(i) += 1.0f;",
 )
 

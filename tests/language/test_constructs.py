@@ -9,6 +9,7 @@ import dialects  # noqa: F401
 import epilogues  # noqa: F401
 import pipelining  # noqa: F401
 import pytest
+import reductions  # noqa: F401
 import scalars  # noqa: F401
 import spellings  # noqa: F401
 import storage  # noqa: F401

@@ -14,6 +14,7 @@ import dialects
 import epilogues
 import pipelining
 import pytest
+import reductions
 import scalars
 import spellings
 import storage
@@ -35,9 +36,21 @@ from tilemma.errors import CompileError
 from tilemma.lang.atomics import AtomicNamespace
 
 TESTS = Path(__file__).resolve().parents[1]
-MODULES = (contraction, control, copying, dialects, epilogues, pipelining, scalars, spellings, storage, views)
+MODULES = (
+    contraction,
+    control,
+    copying,
+    dialects,
+    epilogues,
+    pipelining,
+    reductions,
+    scalars,
+    spellings,
+    storage,
+    views,
+)
 # Cases that say something about Python alone.
-PYTHON_ONLY = {"names_keep_their_values", "helpers"}
+PYTHON_ONLY = {"names_keep_their_values", "helpers", "arithmetic_of_rows"}
 # Texts that are executed elsewhere: what is printed, asserted, returned, and pipelines.
 ELSEWHERE = [
     TESTS / "language/test_diagnostics.py",
@@ -52,10 +65,6 @@ REFUSED = {
     "parallel p by 2 : block { with {x, y} in [2, 2] where x <-> y {} }": "not-built-yet",
     "parallel p by 2 : block { yield; }": "not-built-yet",
     "parallel p by 2 : block { call g(p); }": "not-built-yet",
-    "parallel p by 2 : block { reduce_max(a, a, 1); }": "not-built-yet",
-    "parallel p by 2 : block { reduce_sum(a, a, 1); }": "not-built-yet",
-    "parallel p by 2 : block { all_reduce_sum(a); }": "not-built-yet",
-    "parallel p by 2 : block { copy(a, a); }": "not-built-yet",
     "parallel p by 2 : block { dma.copy.sp a => shared; }": "not-built-yet",
     "parallel p by 2 : block { sync.global; }": "not-built-yet",
     "parallel p by 2 : block { sync.local; }": "not-built-yet",
@@ -63,10 +72,10 @@ REFUSED = {
     "parallel p by 2 : block { x = nullptr; }": "wrong-value",
 }
 REFUSED_WORDS = {
-    "device", "term", "where", "yield", "call", "reduce_max", "reduce_sum", "all_reduce_sum", "copy", "nullptr", "stream",
+    "device", "term", "where", "yield", "call", "nullptr", "stream",
     "<->",
 }  # fmt: skip
-REFUSED_NODES = {"Yield", "CallStatement", "Reduce", "Nullptr", "SetRegisters"}
+REFUSED_NODES = {"Yield", "CallStatement", "Nullptr", "SetRegisters"}
 ABSTRACT = {"Node", "Expr", "Statement", "Ratio"}
 
 

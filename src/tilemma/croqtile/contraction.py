@@ -255,8 +255,8 @@ def declare_fragment(r: Reader, node: ast.DeclareFragment) -> None:
     """``frag f32[64, 128] p {0.0};``, ``frag mc[2][3] {0.0};``"""
     dtype = known_type(node.dtype, node.span) if node.dtype else None
     shape = table_operands(r, "fragment-extent", node.dims or ()) or None
-    if shape is not None and len(shape) != 2:
-        raise OPERANDS["fragment-extent"].refused(f"{len(shape)} extents", node.span, "rows and columns")
+    if shape is not None and len(shape) > 2:
+        raise OPERANDS["fragment-extent"].refused(f"{len(shape)} extents", node.span, "rows, or rows and columns")
     for item in node.items:
         r.b.span = item.span
         copies = table_operands(r, "tiles", item.sizes)

@@ -258,14 +258,15 @@ def element_of(r: Reader, value: Value, node: ast.Expr) -> Value:
     """In arithmetic on whole register tiles: the element that a tile gives for the one being computed."""
     if r.whole is None or not isinstance(value, (FragmentValue, FutureValue, Tile)):
         return value
-    (i, j), shape = r.whole
-    rows, columns = shape
+    indices, shape = r.whole
     if isinstance(value, FragmentValue):
         chosen(value, node, "arithmetic on a register tile")
         known = r.b.known.get(value.name, Known())
-        if known.shape != shape or known.dtype is None:
+        if known.shape not in (shape, shape[:1]) or known.dtype is None:
             raise _wrong_shape(node, value.name, known.shape, shape)
-        return FragmentElement(value.name, (i, j), known.dtype, value.index)
+        return FragmentElement(value.name, indices[: len(known.shape or ())], known.dtype, value.index)
+    i, j = indices if len(indices) == 2 else (indices[0], indices[0])
+    rows, columns = shape if len(shape) == 2 else (0, shape[0])
     tile = r.b.settle(as_tile(r, value, node, "arithmetic on a register tile"))
     extents = tile.view.static_shape
     choices: dict[tuple[int, ...], tuple[Expr, ...]] = {
@@ -274,14 +275,24 @@ def element_of(r: Reader, value: Value, node: ast.Expr) -> Value:
         (rows, 1): (i, const(0)),
         (rows, columns): (i, j),
     }
+    if len(shape) == 1:
+        choices = {shape: indices}
     if extents not in choices:
         raise _wrong_shape(node, source_text(node), extents, shape)
     return Element(tile.element(choices[extents], node.span))
 
 
 def _wrong_shape(node: ast.Expr, text: str, got: tuple[int, ...] | None, shape: tuple[int, ...]) -> WrongValue:
-    rows, columns = shape
     have = "of unknown shape" if got is None else f"of {list(got)}"
+    if len(shape) == 1:
+        return WrongValue(
+            node.span,
+            what="arithmetic on a vector of a register tile's rows",
+            got=f"`{text}` {have}",
+            wanted=f"[{shape[0]}]",
+            fix_text=f"cut it: `x.subspan({shape[0]}).at(...)`",
+        )
+    rows, columns = shape
     return WrongValue(
         node.span,
         what="arithmetic on a register tile",

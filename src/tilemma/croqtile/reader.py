@@ -15,7 +15,7 @@ from tilemma.croqtile.node import LEAVES, Node
 from tilemma.croqtile.scope import Scopes
 from tilemma.croqtile.values import Scalar, Value, Word
 from tilemma.errors import Note, Span
-from tilemma.ir.builder import Builder
+from tilemma.ir.builder import Builder, Visited
 from tilemma.ir.expr import Expr, Index, Var
 from tilemma.ir.refusals import OutsideParallel, SideEffect
 from tilemma.ir.types import Level
@@ -28,7 +28,7 @@ WARP_NAMES = {"MMA_M": 16, "MMA_N": 16, "MMA_K": 16}
 # Built-in function -> the function that reads a call of it.
 FUNCTIONS: dict[str, Callable[..., Value]] = {}
 # The element of operations on whole register tiles: its indices, and the extents of the tile.
-Visited = tuple[tuple[Index, ...], tuple[int, ...]]
+Whole = tuple[tuple[Index, ...], tuple[int, ...]]
 
 
 def reads(*kinds: type[Node], inside: str = "") -> Callable[[F], F]:
@@ -85,7 +85,7 @@ class Reader:
         )
         self.implicit = False
         self.visiting: Visited | None = None
-        self.whole: Visited | None = None
+        self.whole: Whole | None = None
         self.sizes: dict[int, tuple[Expr, int, int]] = {}
         # Why effects are refused, the bases of derivations, and whether `MMA_M` is known; the innermost last.
         self.pure: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import combine, converted
-from tilemma.croqtile.operands import chosen, plain, scalars_of
+from tilemma.croqtile.operands import chosen, constant, fragment_of, plain, scalars_of
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.shapes import dimension
 from tilemma.croqtile.values import SpanValue, Value
@@ -41,17 +41,17 @@ def visited(r: Reader, base: FragmentValue, node: ast.Member) -> tuple[Expr, ...
             wanted="`apply {i, j} in tile.span { ... }` around it: a thread holds only its own elements",
             fix_text="use `apply`, or store the tile to a buffer",
         )
-    indices, shape = r.visiting
     known = r.b.known.get(base.name, Known())
     found = tuple(scalar(x) for x in scalars_of(r, node.args or (), "`.at`"))
-    whole = len(base.index) == len(base.copies)
-    if not whole or known.dtype is None or known.shape != shape or found != indices:
+    if known.dtype is None:
+        raise TileShapeUnknown(node.span, name=base.name, missing="element type")
+    if len(base.index) != len(base.copies) or not r.b.is_visited(base, found, r.visiting):
         raise NotBuiltYet(
             node.span,
             what="an element of a register tile other than the one `apply` visits",
-            fix_text="use tiles of one shape and the indices of `apply`, in their order",
+            fix_text="use tiles of one shape and the indices of `apply` in order; of a vector, that of the row",
         )
-    return indices
+    return found
 
 
 @reads(ast.Apply, inside="`apply`")
@@ -69,15 +69,15 @@ def apply(r: Reader, node: ast.Apply) -> None:
         )
     chosen(base, over, "`apply`")
     shape = r.b.known.get(base.name, Known()).shape
-    if shape is None:
-        raise _shape_unknown(over, base)
+    rank = 2 if shape is None else len(shape)
     names = [n.text for n in node.names.parts] or [node.names.whole or "i"]
-    if len(names) != len(shape):
-        raise WrongArity(node.names.span, what="apply", got=len(names), want=str(len(shape)), form="apply {i, j}")
-    with r.b.apply(base, names, shape, node.span) as indices, r.scopes.block():
+    if len(names) != rank:
+        form = "apply {i, j}" if rank == 2 else "apply {i}"
+        raise WrongArity(node.names.span, what="apply", got=len(names), want=str(rank), form=form)
+    with r.b.apply(base, names, node.span) as indices, r.scopes.block():
         for n, i in zip(names, indices, strict=True):
             r.scopes.define(n, Bounded.of(i), node.names.span)
-        outer, r.visiting = r.visiting, (indices, shape)
+        outer, r.visiting = r.visiting, (indices, base.name)
         r.body(node.body)
         r.visiting = outer
 
@@ -87,9 +87,12 @@ def assign_whole(r: Reader, base: FragmentValue, node: ast.Assign) -> None:
     assert isinstance(node.value, ast.Expr)
     chosen(base, node.target, "arithmetic on a register tile")
     known = r.b.known.get(base.name, Known())
-    if known.shape is None or known.dtype is None or len(known.shape) != 2:
+    if known.shape is None or known.dtype is None:
         raise _shape_unknown(node.target, base)
-    with r.b.apply(base, ("i", "j"), known.shape, node.span) as indices, r.without_effects("tile arithmetic"):
+    with (
+        r.b.apply(base, ("i", "j")[: len(known.shape)], node.span) as indices,
+        r.without_effects("tile arithmetic"),
+    ):
         r.whole = (indices, known.shape)
         value = plain(r, node.value, "arithmetic on a register tile")
         if node.op:
@@ -102,6 +105,58 @@ def assign_whole(r: Reader, base: FragmentValue, node: ast.Assign) -> None:
 def assign_tile_element(r: Reader, base: FragmentValue, node: ast.Member, value: Expr) -> None:
     visited(r, base, node)
     r.b.emit(t.SetFragmentElement(base.ref, value))
+
+
+@reads(ast.Reduce, inside="a reduction")
+def reduce(r: Reader, node: ast.Reduce) -> None:
+    """``reduce_max(m, s, 1)``, ``reduce_sum``, ``all_reduce_sum(l)``, ``copy(dst, src)`` of register tiles."""
+    form = {"copy": "copy(dst, src)", "all_reduce_sum": "all_reduce_sum(vector)"}.get(
+        node.word, f"{node.word}(vector, tile, 1)"
+    )
+    want = form.count(",") + 1
+    if len(node.args) != want:
+        raise WrongArity(node.span, what=node.word, got=len(node.args), want=str(want), form=form)
+    tiles = [fragment_of(r, a, f"`{node.word}`") for a in node.args[:2]]
+    if node.word == "copy":
+        _copy(r, tiles[0], tiles[1], node)
+    elif node.word == "all_reduce_sum":
+        # The values of a vector are whole: `reduce_sum` adds up the parts of all lanes.
+        if len(r.b.known.get(tiles[0].name, Known()).shape or ()) != 1:
+            raise WrongValue(
+                node.span,
+                what="`all_reduce_sum`",
+                got=f"`{tiles[0].name}`, a tile",
+                wanted="a vector: a register tile of one extent",
+                fix_text="declare it with one extent, `frag f32[64] l;`",
+            )
+    else:
+        if constant(r, node.args[2], f"`{node.word}`") != 1:
+            raise NotBuiltYet(
+                node.args[2].span,
+                what="a reduction along the rows of a tile",
+                fix_text="reduce each row, along dimension 1: multiply the operands in the other order",
+            )
+        r.b.reduce("max" if node.word == "reduce_max" else "sum", tiles[0], tiles[1])
+
+
+def _copy(r: Reader, dst: FragmentValue, src: FragmentValue, node: ast.Reduce) -> None:
+    known, source = (r.b.known.get(x.name, Known()) for x in (dst, src))
+    if known.dtype is None or source.dtype is None:
+        raise TileShapeUnknown(
+            node.span, name=dst.name if known.dtype is None else src.name, missing="element type"
+        )
+    rank = len(known.shape or source.shape or (0, 0))
+    with r.b.apply(dst, ("i", "j")[:rank], node.span) as indices:
+        if not r.b.is_visited(src, indices, (indices, dst.name)):
+            raise WrongValue(
+                node.span,
+                what="`copy`",
+                got=f"`{src.name}` of {list(source.shape or ())} and `{dst.name}` of {list(known.shape or ())}",
+                wanted="two register tiles of one shape",
+                fix_text="declare both with the same extents",
+            )
+        value = FragmentElement(src.name, indices, source.dtype, src.index)
+        r.b.emit(t.SetFragmentElement(dst.ref, r.b.converted(value, known.dtype), span=node.span))
 
 
 def _shape_unknown(node: ast.Expr, base: FragmentValue) -> TileShapeUnknown:

@@ -51,8 +51,3 @@ def set_registers(r: Reader, node: ast.SetRegisters) -> None:
 @reads(ast.Yield, inside="`yield`")
 def yield_(r: Reader, node: ast.Yield) -> None:
     raise NotBuiltYet(node.span, what="`yield`", fix_text="put the rest under an `if`")
-
-
-@reads(ast.Reduce, inside="a reduction")
-def reduce_(r: Reader, node: ast.Reduce) -> None:
-    raise NotBuiltYet(node.span, what=f"`{node.word}`", fix_text="reduce through shared memory")

@@ -63,8 +63,9 @@ class CopyPlan:
 class FragmentPlan:
     """Decided: the level and the registers of a fragment.
 
-    ``role``: "A", "B" or "C" (accumulator), "E" (sparse metadata).  ``shape`` is that of the whole tile held
-    by one instance of ``level``: [M, K], [N, K] (B: CuTe's order), [M, N].  ``residence``: "registers", or
+    ``role``: "A", "B" or "C" (accumulator), "E" (sparse metadata), "R" (a vector of M values: each lane has those
+    of the rows of which it has elements in an accumulator).  ``shape`` is that of the whole tile held
+    by one instance of ``level``: [M, K], [N, K] (B: CuTe's order), [M, N], [M, 1].  ``residence``: "registers", or
     "shared" for a wgmma operand read through descriptors, whose `Load` emits nothing.  ``atom`` names the
     record whose thread-value layout gives the elements of each lane; ``repeat`` = atoms along the two axes of
     ``shape``
@@ -73,7 +74,7 @@ class FragmentPlan:
     along M and repeated along N, B the other way round.
     """
 
-    role: Literal["A", "B", "C", "E"]
+    role: Literal["A", "B", "C", "E", "R"]
     dtype: DType
     shape: tuple[int, int]
     level: Level

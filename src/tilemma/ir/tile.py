@@ -236,7 +236,7 @@ class FragmentRef:
 
 @record
 class DeclareFragment(Op):
-    """Names a register tile; ``copies`` for arrays.
+    """Names a register tile [rows, columns], or a vector [rows] with a value for each row; ``copies`` for arrays.
 
     Decided: ``plan``; ``guarded``: conditions that only a write makes true stand around what reads it, so that
     it needs no first value.
@@ -352,11 +352,26 @@ class Apply(Op):
 
 @record
 class SetFragmentElement(Op):
-    """Inside `Apply`: the element visited becomes ``value``."""
+    """Inside `Apply`: the visited element of ``fragment`` becomes ``value``.
+
+    ``fragment`` has the extents of the tile that `Apply` goes over, or is a vector with a value for each of its
+    rows: then the element is that of the visited row.
+    """
 
     syntax: ClassVar[str] = "fragment_element $fragment = $value"
     fragment: Writes[FragmentRef]
     value: Expr
+
+
+@record
+class Reduce(Op):
+    """Element i of the vector ``dst`` becomes the largest, the smallest, or the sum of the elements of row i of
+    ``src``.  f16 and bf16 are summed in f32, and rounded once."""
+
+    syntax: ClassVar[str] = "reduce.$name $dst, $src"
+    name: Literal["max", "min", "sum"]
+    dst: Writes[FragmentRef]
+    src: Reads[FragmentRef]
 
 
 # ---- events and futures ----------------------------------------------------------------------------------

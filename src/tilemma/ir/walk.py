@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilemma.ir.effects import Effect, element_reads, name_of, touches
-from tilemma.ir.expr import Element, Expr, FragmentElement, Index, field_names
+from tilemma.ir.expr import Element, Expr, FragmentElement, Index, field_names, substitute
 from tilemma.ir.tile import Apply, Body, Break, Continue, For, FragmentRef, Kernel, Op, Parallel, While
 from tilemma.ir.types import EventRef, View
 
@@ -99,6 +99,11 @@ def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:
     changes = {name: mapped(getattr(op, name)) for name in held}
     changes = {k: v for k, v in changes.items() if v is not getattr(op, k)}
     return replace(op, **changes) if changes else op
+
+
+def substituted(body: Body, table: dict[str, Expr]) -> Body:
+    """``body`` with the indices, scalars and variables named in ``table`` replaced in all its expressions."""
+    return rewrite(body, lambda op: map_expressions(op, lambda e: substitute(e, table)))
 
 
 def expressions(op: Op) -> tuple[Expr, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from tilemma.dtypes import DType
 from tilemma.ir.builder import element_type
@@ -152,11 +152,12 @@ class MmaNamespace:
     def frag(
         self, dtype: str | DType, *shape: Any, copies: int | tuple[int, ...] = (), init: Any = None
     ) -> Fragment:
-        """A register tile declared with its type and extents, filled with ``init``."""
+        """A register tile declared with its type and extents, or with one extent a vector, a value for each row of
+        a tile; filled with ``init``."""
         b = builder("mma.frag")
         kind = element_type(dtype, b.span)
-        if len(shape) != 2:
-            raise OPERANDS["fragment-extent"].refused(f"{len(shape)} extents", b.span, "rows and columns")
+        if len(shape) not in (1, 2):
+            raise OPERANDS["fragment-extent"].refused(f"{len(shape)} extents", b.span, "rows, or rows and columns")
         extents = constant_operands(shape, "fragment-extent")
         sizes = sizes_of(copies, "tiles")
         made = b.fragment((spans.bound_names() or ("acc",))[0], sizes, kind, extents)
@@ -192,6 +193,22 @@ class MmaNamespace:
         b = builder("mma.scale")
         view = b.settle(tile_of(scale_a, "mma.scale")).view
         b.emit(ScaleMma(fragment_of(acc, "mma.scale").ref, view, scalar(number(scale_b, "mma.scale"))))
+
+    def reduce_max(self, dst: Any, src: Any) -> None:
+        """Element i of the vector ``dst`` becomes the largest element of row i of ``src``."""
+        self._reduce("max", dst, src)
+
+    def reduce_min(self, dst: Any, src: Any) -> None:
+        """Element i of the vector ``dst`` becomes the smallest element of row i of ``src``."""
+        self._reduce("min", dst, src)
+
+    def reduce_sum(self, dst: Any, src: Any) -> None:
+        """Element i of the vector ``dst`` becomes the sum of row i of ``src``, of f16 and bf16 computed in f32."""
+        self._reduce("sum", dst, src)
+
+    def _reduce(self, name: Literal["max", "min", "sum"], dst: Any, src: Any) -> None:
+        what = f"mma.reduce_{name}"
+        builder(what).reduce(name, fragment_of(dst, what), fragment_of(src, what))
 
     def commit(self) -> None:
         """The multiplies above have read the buffers that the next trigger releases."""

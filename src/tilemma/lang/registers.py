@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, Known
@@ -55,6 +56,22 @@ class TileOperators(Operators):
     def __rpow__(self, n: Any) -> Any:
         return elementwise(operator.pow, Value(operand(n, "**")), self)
 
+    def astype(self, dtype: str | DType) -> Any:
+        """Every element converted to ``dtype``."""
+        return elementwise(lambda x: x.astype(dtype), self)
+
+    def max(self, axis: int) -> Fragment:
+        """The largest element of each row (``axis=1``): a vector."""
+        return _reduced("max", self, axis)
+
+    def min(self, axis: int) -> Fragment:
+        """The smallest element of each row (``axis=1``): a vector."""
+        return _reduced("min", self, axis)
+
+    def sum(self, axis: int) -> Fragment:
+        """The sum of each row (``axis=1``): a vector, of f32 for floats of fewer bits."""
+        return _reduced("sum", self, axis)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -100,7 +117,7 @@ class Fragment(TileOperators):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows and columns, if the program has specified them."""
+        """Rows and columns (of a vector, rows), if the program has specified them."""
         return _shape(self)
 
     span = shape
@@ -115,6 +132,8 @@ class Fragment(TileOperators):
         keys = i if isinstance(i, tuple) else (i,)
         if self.is_array:
             return self._chosen(keys)
+        if _is_column(i):
+            return _column(self)
         indices = self._visited(keys)
         return Value(FragmentElement(self.fragment.name, indices, _dtype(self), self.fragment.index))
 
@@ -142,19 +161,19 @@ class Fragment(TileOperators):
                 wanted="`for i, j in apply(tile):` around it: a thread holds only its own elements",
                 fix_text="use `apply`, arithmetic on the whole tile, or store the tile to a buffer",
             )
-        visited, shape = running.visiting
-        names = {x.name for x in visited}
+        visited = running.visiting[0]
         found = tuple(n.value if isinstance(n, Bounded) else n for n in (integer(k, "an element") for k in keys))
-        if found != visited or _shape(self) != shape:
+        if not running.builder.is_visited(f, found, running.visiting):
+            names = ", ".join(sorted({x.name for x in visited}))
             raise WrongValue(
                 caller_span(),
                 what=f"`{f.name}[...]`",
                 got="another element than the one visited",
-                wanted=f"the indices of `apply` in their order, `[{', '.join(sorted(names))}]`, of a tile "
-                "of the same shape",
+                wanted=f"the indices of `apply` in their order, `[{names}]`, of a tile of the same shape; of a "
+                "vector, that of the row",
                 fix_text="store the tile to a buffer and read its elements there",
             )
-        return visited
+        return found
 
     def __setitem__(self, i: Any, value: Any) -> None:
         keys = i if isinstance(i, tuple) else (i,)
@@ -186,7 +205,7 @@ class Fragment(TileOperators):
         shape, dtype = _shape(self), _dtype(self)
         b = builder(f"{self.fragment.name}.set")
         e = value.expression() if isinstance(value, Elementwise) else _part(value, shape)
-        if isinstance(value, (Elementwise, Fragment)) and _shape(value) != shape:
+        if isinstance(value, (Elementwise, Fragment)) and _common(_shape(value), shape) != shape:
             raise _shapes(_shape(value), shape)
         _check_single(self)
         for op in _applied(b, self.fragment, shape, b.stored(e, dtype)):
@@ -258,8 +277,9 @@ class Elementwise(TileOperators):
         """A new tile with these elements, made here or ``at`` an earlier point."""
         if not b.is_open(self._point):
             raise LeftItsBlock(caller_span(), text="arithmetic on a register tile")
-        name, dtype = b.fresh("elementwise"), self._expr.type
-        shape = (self.shape[0], self.shape[1])
+        name, dtype, shape = b.fresh("elementwise"), self._expr.type, self.shape
+        if shape[1:] == (1,):
+            raise _shapes(shape, shape[:1])
         value = FragmentValue(name)
         b.known[name] = Known(shape, dtype)
         zero = Const(0.0 if dtype.is_float else 0, dtype)
@@ -273,6 +293,17 @@ class Elementwise(TileOperators):
         else:
             b.insert(at, spanned)
         return Fragment(value, self._point)
+
+    def __getitem__(self, i: Any) -> Elementwise:
+        if not _is_column(i):
+            raise WrongValue(
+                caller_span(),
+                what="`[...]`",
+                got="arithmetic on a register tile",
+                wanted="`[:, None]` of a vector",
+                fix_text="put it into a tile first, and use `apply`",
+            )
+        return _column(self)
 
     def _binary(self, op: BinaryOp, other: Any, swap: bool = False) -> Any:
         return _combined(op, self, other, swap)
@@ -296,15 +327,15 @@ def _with_span(op: t.Op, span: Any) -> t.Op:
 
 def _applied(b: Builder, target: FragmentValue, shape: tuple[int, ...], e: Expr) -> list[t.Op]:
     """Operations that make ``e`` the value of each element of ``target``."""
-    indices = tuple(Index(b.fresh(n), const(x)) for n, x in zip("ij", shape, strict=True))
-    value = substitute(e, {s.name: i for s, i in zip(_INDICES, indices, strict=True)})
+    indices = tuple(Index(b.fresh(n), const(x)) for n, x in zip("ij", shape, strict=False))
+    value = substitute(e, {s.name: i for s, i in zip(_INDICES, indices, strict=False)})
     return [t.Apply(target.ref, indices, (t.SetFragmentElement(target.ref, value, span=b.span),))]
 
 
 def _combined(op: BinaryOp, one: Fragment | Elementwise, other: Any, swap: bool) -> Elementwise:
     shape = _shape(one)
-    if isinstance(other, (Fragment, Elementwise)) and _shape(other) != shape:
-        raise _shapes(_shape(other), shape)
+    if isinstance(other, (Fragment, Elementwise)):
+        shape = _common(shape, _shape(other))
     a, b = _part(one, shape), _part(other, shape)
     if swap:
         a, b = b, a
@@ -319,8 +350,7 @@ def elementwise(f: Callable[..., Any], *args: Any) -> Elementwise:
     tiles = [x for x in args if isinstance(x, (Fragment, Elementwise))]
     shape = _shape(tiles[0])
     for x in tiles[1:]:
-        if _shape(x) != shape:
-            raise _shapes(_shape(x), shape)
+        shape = _common(shape, _shape(x))
     parts = [x if python_number(x) is not None else Value(_part(x, shape)) for x in args]
     return Elementwise(operand(f(*parts), "arithmetic on a register tile"), shape)
 
@@ -347,15 +377,25 @@ def _part(x: Any, shape: tuple[int, ...]) -> Expr:
 def _broadcast(x: TileValue, shape: tuple[int, ...]) -> Expr:
     tile = builder("arithmetic on a register tile").settle(x.tile)
     extents = tile.view.static_shape
-    rows, columns = shape
+    rows, columns = shape if len(shape) == 2 else (shape[0], shape[0])
     choices: dict[tuple[int, ...], tuple[Expr, ...]] = {
         (columns,): (_COLUMN,),
         (1, columns): (const(0), _COLUMN),
         (rows, 1): (_ROW, const(0)),
         (rows, columns): (_ROW, _COLUMN),
     }
+    if len(shape) == 1:
+        choices = {shape: (_ROW,)}
     if extents not in choices:
         have = ", ".join(describe(e) for e in tile.view.shape)
+        if len(shape) == 1:
+            raise WrongValue(
+                caller_span(),
+                what="`arithmetic on a vector`",
+                got=f"`{x}`, a tile of [{have}]",
+                wanted=f"[{rows}]",
+                fix_text=f"cut it: `{x}.subspan({rows}).at(...)`",
+            )
         raise WrongValue(
             caller_span(),
             what="`arithmetic on a register tile`",
@@ -366,20 +406,68 @@ def _broadcast(x: TileValue, shape: tuple[int, ...]) -> Expr:
     return Element(Tile(tile.view).element(choices[extents]))
 
 
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of arithmetic on tiles of two shapes: a column [rows, 1] repeats along the rows."""
+    if one == other or (len(one) == 2 and other == (one[0], 1)):
+        return one
+    if len(other) == 2 and one == (other[0], 1):
+        return other
+    raise _shapes(other, one)
+
+
+def _is_column(i: Any) -> bool:
+    whole = isinstance(i, tuple) and len(i) == 2 and isinstance(i[0], slice) and i[1] is None
+    return whole and (i[0].start, i[0].stop, i[0].step) == (None, None, None)
+
+
+def _column(x: Fragment | Elementwise) -> Elementwise:
+    """``x[:, None]`` of a vector: its values as a column."""
+    shape = _shape(x)
+    if len(shape) != 1:
+        raise WrongValue(
+            caller_span(),
+            what=f"`{x}[:, None]`",
+            got=f"a tile of {list(shape)}",
+            wanted="a vector, such as `tile.max(axis=1)`",
+            fix_text="leave `[:, None]` out",
+        )
+    return Elementwise(x.expression() if isinstance(x, Elementwise) else _element(x), (shape[0], 1))
+
+
+def _reduced(name: Literal["max", "min", "sum"], x: Any, axis: Any) -> Fragment:
+    """``x.max(axis=1)`` and its siblings: a new vector."""
+    b = builder(name)
+    tile = x.as_fragment() if isinstance(x, Elementwise) else x
+    shape, dtype = _shape(tile), _dtype(tile)
+    if len(shape) != 2 or axis not in (1, -1) or isinstance(axis, bool):
+        raise WrongValue(
+            caller_span(),
+            what=f"`{x}.{name}(axis={axis!r})`",
+            got=f"a tile of {list(shape)}",
+            wanted="`axis=1` of a tile of rows and columns: a value for each row",
+            fix_text="for values of columns, multiply the operands in the other order",
+        )
+    _check_single(tile)
+    wide = dtypes.f32 if name == "sum" and dtype.is_float and dtype.bits < 32 else dtype
+    label = spans.bound_names() or (f"{name}_of_rows",)
+    made = b.fragment(label[0] if len(label) == 1 else f"{name}_of_rows", (), wide, shape[:1])
+    b.reduce(name, made, tile.fragment)
+    return Fragment(made)
+
+
 def _shapes(other: tuple[int, ...], shape: tuple[int, ...]) -> WrongValue:
     return WrongValue(
         caller_span(),
         what="`arithmetic on register tiles`",
         got=f"tiles of {list(shape)} and {list(other)}",
         wanted="one shape",
-        fix_text="use tiles of one shape, or a row or column from memory",
+        fix_text="use tiles of one shape, a row or column from memory, or a vector as a column, `v[:, None]`",
     )
 
 
 def _element(x: Fragment) -> FragmentElement:
     _check_single(x)
-    _shape(x)
-    return FragmentElement(x.fragment.name, _INDICES, _dtype(x), x.fragment.index)
+    return FragmentElement(x.fragment.name, _INDICES[: len(_shape(x))], _dtype(x), x.fragment.index)
 
 
 def _check_single(x: Fragment, what: str = "arithmetic on a register tile") -> None:
@@ -392,7 +480,7 @@ def _shape(x: Fragment | Elementwise) -> tuple[int, ...]:
     if isinstance(x, Elementwise):
         return x.shape
     shape = x.known("").shape
-    if shape is None or len(shape) != 2:
+    if shape is None:
         raise _unknown(x, "shape")
     return shape
 
@@ -419,24 +507,27 @@ def fragment_of(x: Any, what: str, whole: bool = False) -> FragmentValue:
     return x.fragment
 
 
-def apply(tile: Any) -> Iterator[tuple[Value, Value]]:
-    """``for i, j in apply(mc):`` the body once for each element of a register tile, by the thread that has it.
+def apply(tile: Any) -> Iterator[Any]:
+    """``for i, j in apply(mc):`` the body once for each element of a register tile, by the thread that has it;
+    ``for i in apply(v):`` for each element of a vector.
 
-    ``mc[i, j]`` is the element, of this and of other tiles of the same shape; assigning to it changes it.
+    ``mc[i, j]`` is the element, of this and of other tiles of the same shape, ``v[i]`` that of a vector for the
+    row; assigning to it changes it.
     """
     b = builder("apply")
     check_caller("apply", "for i, j in apply(tile):")
     fragment = fragment_of(tile, "apply")
-    shape = _shape(Fragment(fragment))
     bound = spans.bound_names()
-    names, span = bound if len(bound) == 2 else ("i", "j"), b.span
+    rank = len(b.known.get(fragment.name, Known()).shape or (0, 0))
+    names, span = bound if len(bound) == rank else ("i", "j")[:rank], b.span
     running = trace()
     assert running is not None
 
-    def run() -> Iterator[tuple[Value, Value]]:
-        with b.apply(fragment, names, shape, span=span) as indices:
-            outer, running.visiting = running.visiting, (indices, shape)
-            yield Value(Bounded.of(indices[0])), Value(Bounded.of(indices[1]))
+    def run() -> Iterator[Any]:
+        with b.apply(fragment, names, span=span) as indices:
+            outer, running.visiting = running.visiting, (indices, fragment.name)
+            found = tuple(Value(Bounded.of(i)) for i in indices)
+            yield found if rank == 2 else found[0]
             running.visiting = outer
 
     return run()

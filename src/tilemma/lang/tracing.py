@@ -9,7 +9,7 @@ from dataclasses import field
 from types import CodeType, FrameType
 
 from tilemma.errors import CompileError
-from tilemma.ir.builder import Builder
+from tilemma.ir.builder import Builder, Visited
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, walk
 from tilemma.ir.program_points import ProgramPoint, reads
 from tilemma.ir.refusals import ExpressionTooLarge
@@ -64,14 +64,14 @@ class Trace:
     """``builder`` collects the operations.  ``headers``: for each function whose text has been checked, where
     in it the calls that open traced blocks stand; ``check`` does that for another function.
 
-    ``visiting``: inside `apply`, the indices of the element visited and the extents of the tile.  ``pure``: a
+    ``visiting``: inside `apply`, the indices of the element visited and the name of the tile.  ``pure``: a
     condition is being read that the kernel evaluates again and again.
     """
 
     builder: Builder
     check: Callable[[FrameType], frozenset[Position]]
     headers: dict[CodeType, frozenset[Position]] = field(default_factory=dict)
-    visiting: tuple[tuple[Index, ...], tuple[int, ...]] | None = None
+    visiting: Visited | None = None
     pure: bool = False
 
 

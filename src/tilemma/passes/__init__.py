@@ -20,6 +20,7 @@ from tilemma.passes.check_variables import CheckVariables
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import InferLevels
 from tilemma.passes.place_fragments import PlaceFragments
+from tilemma.passes.split_applies import SplitApplies
 from tilemma.passes.split_thread_levels import SplitThreadLevels
 
 __all__ = ["FRONT_PASSES", "Decision", "Pass"]
@@ -37,6 +38,7 @@ FRONT_PASSES: tuple[Pass, ...] = (
     SplitThreadLevels(),
     CheckClusters(),
     CheckEvents(),
+    SplitApplies(),
     CheckApply(),
     PlaceFragments(),
     CheckContracts(),

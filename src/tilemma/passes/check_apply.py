@@ -25,6 +25,7 @@ from tilemma.ir.tile import (
     Break,
     Continue,
     Declare,
+    DeclareFragment,
     For,
     If,
     Kernel,
@@ -37,6 +38,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Buffer, Space, View
 from tilemma.ir.walk import bodies, walk
+from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.index_values import evaluate
 from tilemma.records import record
@@ -72,9 +74,9 @@ class ApplyOrder(CompileError):
 
 class ApplyOtherTile(CompileError):
     code = "apply-other-tile"
-    found = "`{name}` is written in an `apply` over `{visited}`"
-    expected = "an `apply` that writes the tile it goes over; it may read others of the same shape"
-    fix = "go over `{name}`, and read `{visited}` there"
+    found = "`{name}`, a tile of {have}, is used in an `apply` over `{visited}`, a tile of {shape}"
+    expected = "tiles of one shape, and vectors with a value for each row"
+    fix = "go over `{name}` in an `apply` of its own"
 
 
 @record(slots=False)
@@ -83,10 +85,24 @@ class CheckApply:
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises ApplyStatement, ApplyOtherTile, ApplyReduction or ApplyOrder."""
+        shapes = {op.name: op.shape for op in walk(kernel.body) if isinstance(op, DeclareFragment) and op.shape}
         for op in walk(kernel.body):
             if isinstance(op, Apply):
                 _check(op)
+                _check_shapes(op, shapes)
         return kernel
+
+
+def _check_shapes(op: Apply, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raises ApplyOtherTile for a tile or vector without an element for each one visited."""
+    visited = tuple(value_of(i.extent) for i in op.indices)
+    for x in walk(op.body):
+        for _, ref in fragment_uses(x):
+            have = shapes.get(ref.name, visited)
+            if have != visited and have != visited[:1]:
+                raise ApplyOtherTile(
+                    x.span, name=ref.name, have=list(have), visited=op.fragment.name, shape=list(visited)
+                )
 
 
 def _check(op: Apply) -> None:
@@ -94,8 +110,6 @@ def _check(op: Apply) -> None:
     for x in walk(op.body):
         if not isinstance(x, _FOR_ONE_ELEMENT) or (isinstance(x, Alloc) and x.buffer.space is not Space.LOCAL):
             raise ApplyStatement(x.span, what=_STATEMENTS.get(type(x).__name__, f"`{type(x).__name__.lower()}`"))
-        if isinstance(x, SetFragmentElement) and x.fragment != op.fragment:
-            raise ApplyOtherTile(x.span, name=x.fragment.name, visited=op.fragment.name)
         own |= {v.name for v in declared(x) if isinstance(v, (Var, Buffer))}
         for v in assigned(x):
             if v.name not in own:
@@ -267,6 +281,7 @@ class _Places:
 _STATEMENTS = {
     "Apply": "another `apply`, or arithmetic on a whole register tile,", "Parallel": "`parallel`",
     "InThreads": "`inthreads`", "Copy": "a copy", "Alloc": "a shared buffer", "DeclareFragment": "a register tile",
+    "Reduce": "a reduction",
     "Fill": "`mma.fill`", "Load": "`mma.load`", "Mma": "a multiply", "ScaleMma": "`mma.scale`",
     "Store": "`mma.store`", "Commit": "`mma.commit`", "MmaWait": "`mma.wait`", "DeclareEvent": "an event",
     "WaitEvent": "`wait`", "WaitFuture": "`wait`", "TriggerEvent": "`trigger`", "SwapFutures": "`swap`",

@@ -99,6 +99,13 @@ class OperandLoads(CompileError):
     fix = "use a second name for the other tile"
 
 
+class RegisterOperand(CompileError):
+    code = "register-operand"
+    found = "operand {which} of `mma.{contract}` is `{name}`, which was computed in registers"
+    expected = "operand A of `mma.row.row` or `mma.row.col`, declared with its type and extents; or a loaded tile"
+    fix = "store it to a shared buffer, and multiply that"
+
+
 class CopyTypes(CompileError):
     code = "copy-types"
     found = "a copy from {src} elements (`{src_name}`) to {dst} elements (`{dst_name}`)"
@@ -176,7 +183,10 @@ class CheckContracts:
                     return replace(op, a=a, b=b)
             return op
 
+        written = {op.name for op in fragments.declared.values() if op.shape is not None}
         for name, shape in shapes.items():
+            if name in written and name not in fragments.loads:
+                continue
             log.append(Decision("contracts", name, f"a tile of {shape_text(shape)}", {"shape": list(shape)}))
         return replace(kernel, body=rewrite(kernel.body, shaped))
 
@@ -187,7 +197,11 @@ def _tile(view: View) -> tuple[int, int] | None:
 
 
 def _operand_shapes(fragments: Fragments) -> dict[str, tuple[int, int]]:
-    shapes: dict[str, tuple[int, int]] = {}
+    shapes: dict[str, tuple[int, int]] = {
+        op.name: (op.shape[0], op.shape[1])
+        for op in fragments.declared.values()
+        if op.shape is not None and len(op.shape) == 2 and op.name not in fragments.loads
+    }
     for name, loads in fragments.loads.items():
         for load in loads:
             shape = _tile(load.src)
@@ -207,6 +221,11 @@ def _operand_shapes(fragments: Fragments) -> dict[str, tuple[int, int]]:
 
 
 def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) -> None:
+    for which, x in (("A", m.a), ("B", m.b)):
+        if not isinstance(x, FragmentRef) or x.name in fragments.loads:
+            continue
+        if which == "B" or m.contract.a_transposed or x.name not in shapes or m.meta is not None:
+            raise RegisterOperand(m.span, which=which, contract=m.contract, name=x.name)
     a, b = (_operand(m, which, x, shapes) for which, x in (("A", m.a), ("B", m.b)))
     types = fragments.dtype(m.a), fragments.dtype(m.b)
     if types[0] is not None and types[1] is not None and not _multiplies(types[0], types[1]):

@@ -15,6 +15,7 @@ from tilemma.ir.tile import (
     Mma,
     Op,
     Operand,
+    Reduce,
     ScaleMma,
     SetFragmentElement,
     Store,
@@ -135,6 +136,8 @@ def _named(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
             return (("store", f),)
         case ScaleMma(acc=f):
             return (("accumulator", f),)
+        case Reduce(dst=dst, src=src):
+            return (("read", src), ("apply", dst))
         case Apply(fragment=f) | SetFragmentElement(fragment=f):
             return (("apply", f),)
     return ()

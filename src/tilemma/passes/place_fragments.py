@@ -22,7 +22,9 @@ from tilemma.ir.tile import (
     Mma,
     Op,
     Parallel,
+    Reduce,
     ScaleMma,
+    SetFragmentElement,
     Store,
 )
 from tilemma.ir.walk import bodies, expressions, walk
@@ -94,6 +96,9 @@ class AccumulatorType(CompileError):
     python_fix = 'write `mma.fill(0.0, "{first}")`, or leave the type out'
 
 
+_WHAT = {"C": "accumulator", "A": "operand A", "B": "operand B", "E": "metadata", "R": "a value for each row"}
+
+
 @record
 class Home:
     """The instances that hold a fragment: one each for a parallel of this level and these extents."""
@@ -141,7 +146,7 @@ class PlaceFragments:
         homes = _homes(kernel)
         types = {name: _dtype(name, role, fragments, log) for name, role in roles.items()}
         for name, home in homes.items():
-            what = {"C": "accumulator", "A": "operand A", "B": "operand B", "E": "metadata"}[roles[name]]
+            what = _WHAT[roles[name]]
             text = f"{what}, {types[name]}, in the registers of each `parallel {home}`"
             log.append(Decision("fragments", name, text, {"role": roles[name], "dtype": str(types[name])}))
         fresh = _Fresh(kernel)
@@ -150,10 +155,13 @@ class PlaceFragments:
 
 
 def _roles(kernel: Kernel) -> dict[str, str]:
-    """Fragment -> "A", "B", "C" or "E"; FragmentRoles for two of them."""
-    letter = {"accumulator": "C", "fill": "C", "store": "C", "A": "A", "B": "B", "metadata": "E"}
-    words = {"C": "an accumulator", "A": "operand A", "B": "operand B", "E": "metadata"}
-    found: dict[str, tuple[str, Op]] = {}
+    """Fragment -> "A", "B", "C", "E" or "R" (a vector); FragmentRoles for two of them."""
+    letter = {"accumulator": "C", "store": "C", "A": "A", "B": "B", "metadata": "E"}
+    words = {"C": "an accumulator", "A": "operand A", "B": "operand B", "E": "metadata", "R": "a vector"}
+    declared = [op for op in walk(kernel.body) if isinstance(op, DeclareFragment)]
+    found: dict[str, tuple[str, Op]] = {
+        op.name: ("R", op) for op in declared if op.shape is not None and len(op.shape) == 1
+    }
     for op in walk(kernel.body):
         for use, ref in fragment_uses(op):
             role = letter.get(use)
@@ -171,7 +179,7 @@ def _roles(kernel: Kernel) -> dict[str, str]:
     roles = {name: role for name, (role, _) in found.items()}
     for op in walk(kernel.body):
         for use, ref in fragment_uses(op):
-            if use in ("apply", "read"):
+            if use in ("fill", "apply", "read"):
                 roles.setdefault(ref.name, "C")
     for op in walk(kernel.body):
         if isinstance(op, (DeclareFragment, Load)):
@@ -181,9 +189,14 @@ def _roles(kernel: Kernel) -> dict[str, str]:
 
 def _check_filled(body: Body, roles: dict[str, str]) -> None:
     filled: set[str] = set()
+    writing: set[str] = set()
     for op in walk(body):
-        for use, ref in fragment_uses(op):
-            if use in ("fill", "load"):
+        if isinstance(op, Apply):
+            writing = {x.fragment.name for x in op.body if isinstance(x, SetFragmentElement)}
+            continue
+        for use, ref in sorted(fragment_uses(op), key=lambda found: found[0] != "read"):
+            whole = isinstance(op, Reduce) or (isinstance(op, SetFragmentElement) and ref.name in writing)
+            if use in ("fill", "load") or (use == "apply" and whole):
                 filled.add(ref.name)
             elif ref.name not in filled:
                 operand = roles.get(ref.name) != "C"
@@ -263,7 +276,7 @@ def _mentions(e: Expr, names: set[str], dependence: Dependence) -> bool:
 def _dtype(name: str, role: str, fragments: Fragments, log: list[Decision]) -> DType | None:
     loads = fragments.loads.get(name, [])
     if role != "C":
-        return loads[0].src.dtype if loads else None
+        return loads[0].src.dtype if loads else fragments.declared[name].dtype
     multiplies = [m for m in fragments.multiplies if m.acc.name == name]
     operands = [t for m in multiplies if (t := fragments.dtype(m.a)) is not None]
     explicit = [f.dtype for f in fragments.fills.get(name, ()) if f.dtype is not None]
@@ -319,8 +332,9 @@ def _settle(
             op = replace(op, value=_converted(op.value, dtype))
         elif changes:
             op = replace(op, **changes)  # type: ignore[arg-type]
-        if not grouped and isinstance(op, (Store, Load, Apply, ScaleMma)):
-            name = op.acc.name if isinstance(op, ScaleMma) else op.fragment.name
+        if not grouped and isinstance(op, (Store, Load, Apply, Reduce, ScaleMma)):
+            ref = op.acc if isinstance(op, ScaleMma) else op.src if isinstance(op, Reduce) else op.fragment
+            name = ref.name
             op = _into(homes[name], op, fresh)
         out.append(op)
     return tuple(out)

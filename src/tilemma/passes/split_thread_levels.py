@@ -46,6 +46,7 @@ from tilemma.ir.tile import (
     Op,
     Parallel,
     Print,
+    Reduce,
     ScaleMma,
     SetElement,
     Store,
@@ -62,7 +63,7 @@ from tilemma.records import record
 _LANE = (Assert, Assign, Atomic, Break, Continue, Declare, Print, SetElement)
 _CONTROL = (For, If, InThreads, While)
 # Operations that need all lanes of a warp or warpgroup: warp-wide instructions (PTX ISA, mma, wgmma, ldmatrix).
-_WHOLE_WARP = (Apply, Fill, Load, Mma, ScaleMma, Store)
+_WHOLE_WARP = (Apply, Fill, Load, Mma, Reduce, ScaleMma, Store)
 
 
 class RoleOfLanes(CompileError):

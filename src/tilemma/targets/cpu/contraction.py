@@ -1,10 +1,8 @@
-"""Register tiles: fill, load, multiply, scale, apply, store."""
+"""Register tiles: fill, load, multiply, scale, store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,26 +12,22 @@ from tilemma.arithmetic.convert import Array, carrier, load, rounded, store
 from tilemma.dtypes import DType
 from tilemma.ir import walk
 from tilemma.ir.checks import checked_metadata, checked_scale
-from tilemma.ir.expr import Expr, FragmentElement, value_of
+from tilemma.ir.expr import Expr, value_of
 from tilemma.ir.tile import (
-    Apply,
     DeclareFragment,
     Fill,
     FragmentRef,
     Load,
     Mma,
     ScaleMma,
-    SetFragmentElement,
     Store,
 )
 from tilemma.ir.types import Contract, View
 from tilemma.passes.contraction import matrix
-from tilemma.targets.cpu import control
-from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame, merged
+from tilemma.targets.cpu.expressions import INSTANCE, Frame
 from tilemma.targets.cpu.faults import BrokenPattern, FragmentUnset, TileMismatch
 from tilemma.targets.cpu.registers import Registers, Tile, accumulate, operand, product
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
-from tilemma.targets.cpu.tasks import Instance
 
 Find = Callable[[Frame], tuple[Registers, tuple[int, ...]]]
 
@@ -44,7 +38,9 @@ def accumulator_types(c: Compiler) -> dict[str, DType]:
     loaded = {x.fragment.name: x.src.dtype for x in ops if isinstance(x, Load)}
     declared = {x.name: x.dtype for x in ops if isinstance(x, DeclareFragment) and x.dtype is not None}
     declared |= {
-        x.name: x.plan.dtype for x in ops if isinstance(x, DeclareFragment) and x.plan and x.plan.role == "C"
+        x.name: x.plan.dtype
+        for x in ops
+        if isinstance(x, DeclareFragment) and x.plan and x.plan.role in ("C", "R")
     }
     given = {x.fragment.name: x.dtype for x in ops if isinstance(x, Fill) and x.dtype is not None}
     inferred: dict[str, DType] = {}
@@ -335,75 +331,6 @@ def store_(c: Compiler, op: Store, scope: Scope) -> Step:
     return Step(run)
 
 
-# ---- element work ------------------------------------------------------------------------------------------
-
-
-def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
-    """The body for all elements at once, each a lane.  One that writes them all needs no values before."""
-    where, t = find(c, op.fragment), types_of(c).get(op.fragment.name, dtypes.f32)
-    fresh = bool(op.body) and isinstance(op.body[-1], SetFragmentElement) and not walk.reads_visited(op)
-    slots = [c.slot("scalar", i.name) for i in op.indices]
-    extents = [c.value(i.extent) for i in op.indices]
-    inner = control.body(c, op.body, replace(scope, lanes=True))
-    assert not inner.blocking, "element work cannot wait"
-
-    def run(f: Frame) -> None:
-        registers, index = where(f)
-        outer: Instance = f[INSTANCE]
-        if fresh and not registers.held.get(index):
-            registers.write(index, outer.threads, Tile(t))
-        tile = registers.update(index, outer.threads)
-        registers.readable(index, outer.threads)
-        shape = tuple(e(f) for e in extents)
-        tile.data = settled(tile, shape)
-        tile.hidden = None
-        if tile.data.shape != shape:
-            raise TileMismatch(
-                what=f"`apply` over {list(shape)} on a register tile of {list(tile.data.shape)}",
-                rule="the tile's extents",
-            )
-        g = f.copy()
-        # All lanes of a `: thread` level around it get here together (`lanes.collective`).
-        g[MASK] = None
-        g[INSTANCE] = instance = Instance(outer.block, outer.threads, outer)
-        instance.lanes = tile.data.size
-        for slot, values in zip(slots, np.unravel_index(np.arange(tile.data.size), shape), strict=True):
-            g[slot] = values.astype(np.int32)
-        inner.run(g)
-
-    return Step(run)
-
-
-def fragment_element(c: Compiler, e: FragmentElement) -> Evaluate:
-    where = find(c, FragmentRef(e.fragment, e.index))
-    indices = [c.value(i) for i in e.indices]
-
-    def read(f: Frame) -> Any:
-        registers, index = where(f)
-        instance: Instance = f[INSTANCE]
-        tile = registers.readable(index, instance.threads)
-        if tile.data is None:
-            return tile.fill
-        return tile.data[tuple(i(f) for i in indices)]
-
-    return read
-
-
-def set_fragment_element(c: Compiler, op: SetFragmentElement, scope: Scope) -> Step:
-    where, t = find(c, op.fragment), types_of(c).get(op.fragment.name, dtypes.f32)
-    value = c.expressions.stored(op.value, t)
-
-    def run(f: Frame) -> None:
-        registers, index = where(f)
-        tile = registers.update(index, f[INSTANCE].threads)
-        assert tile.data is not None, "apply has made the tile's values"
-        new = np.broadcast_to(value(f), (tile.data.size,)).reshape(tile.data.shape)
-        mask = None if f[MASK] is None else f[MASK].reshape(tile.data.shape)
-        tile.data = np.array(new) if mask is None else merged(mask, new, tile.data, t)
-
-    return Step(run)
-
-
 TABLE = {
     DeclareFragment: declare_fragment,
     Fill: fill,
@@ -411,6 +338,4 @@ TABLE = {
     Mma: mma,
     ScaleMma: scale_mma,
     Store: store_,
-    Apply: apply,
-    SetFragmentElement: set_fragment_element,
 }

@@ -34,6 +34,7 @@ from tilemma.ir.tile import (
     Mma,
     Op,
     Parallel,
+    Reduce,
     ScaleMma,
     Store,
     SwapFutures,
@@ -349,7 +350,10 @@ def each_lane(c: Compiler, op: Op, scope: Scope, step: Step) -> Step:
     return Step(run, False, op.span)
 
 
-_GROUP = (Fill, Load, Mma, ScaleMma, Store, Apply, Commit, DeclareEvent, WaitEvent, WaitFuture, SwapFutures, Sync)
+_GROUP = (
+    Fill, Load, Mma, ScaleMma, Store, Apply, Reduce, Commit, DeclareEvent, WaitEvent, WaitFuture, SwapFutures,
+    Sync,
+)  # fmt: skip
 COLLECTIVE: dict[type[Op], Callable[[Compiler, Any, Scope, Step], Step]] = {
     **dict.fromkeys(_GROUP, collective),
     Copy: each_lane,

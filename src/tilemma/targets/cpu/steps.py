@@ -83,7 +83,7 @@ class Compiler:
         return self.access(view).element
 
     def fragment_element(self, e: Any) -> Evaluate:
-        from tilemma.targets.cpu.contraction import fragment_element
+        from tilemma.targets.cpu.element_work import fragment_element
 
         return fragment_element(self, e)
 

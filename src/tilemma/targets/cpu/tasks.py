@@ -327,10 +327,11 @@ class Instance:
 
     ``siblings`` is the same object for all instances of one `Parallel` that run at the same time (None when
     there is one only); ``role`` the `InThreads` it is inside of; ``lanes`` how many lanes execute as one
-    (0: it is no `: thread` level), ``broken`` those that have left the innermost loop.
+    (0: it is no `: thread` level), ``broken`` those that have left the innermost loop, ``extents`` those of the
+    tile whose elements are the lanes of an `apply`.
     """
 
-    __slots__ = ("block", "broken", "indices", "lanes", "outer", "role", "siblings", "threads")
+    __slots__ = ("block", "broken", "extents", "indices", "lanes", "outer", "role", "siblings", "threads")
 
     def __init__(
         self,
@@ -348,6 +349,7 @@ class Instance:
             siblings,
         )
         self.lanes = 0
+        self.extents: tuple[int, ...] = ()
         self.role: list[int] = []
         self.broken: Any = None
 

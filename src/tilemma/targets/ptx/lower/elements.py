@@ -7,19 +7,23 @@ from dataclasses import replace
 from tilemma import dtypes
 from tilemma.ir import expr, tile, walk
 from tilemma.ir.expr import Element, FragmentElement
-from tilemma.ir.lane import Reg, Vec
+from tilemma.ir.lane import Imm, Reg, Vec
 from tilemma.ir.types import THREAD, Space, View
 from tilemma.targets.ptx.lower.context import Instance, Lowering, RegisterTile, Visit, lowers
 from tilemma.targets.ptx.lower.control import assign
-from tilemma.targets.ptx.lower.convert import convert, pair_rounding, register
+from tilemma.targets.ptx.lower.convert import convert, pair_rounding, register, register_type
 from tilemma.targets.ptx.lower.element_loads import load_element
 from tilemma.targets.ptx.lower.expressions import evaluates, scalar, unrounded
 from tilemma.targets.ptx.lower.fragments import (
     LaneLayout,
     acting_holder,
+    element_place,
+    element_registers,
     key,
     lane_layout,
+    owned,
     pack,
+    packed,
     registers_of,
     unpack,
 )
@@ -98,16 +102,16 @@ def lower_apply(lo: Lowering, op: tile.Apply) -> None:
 
 def _visit_all(lo: Lowering, op: tile.Apply, where: LaneLayout) -> None:
     found = registers_of(lo, op.fragment)
-    dtype, per = found.plan.dtype, where.operand.pack
+    dtype, per = found.plan.dtype, packed(found.plan)
     k = key(lo, op.fragment)
-    writes = any(isinstance(x, tile.SetFragmentElement) for x in walk.walk(op.body))
+    writes = any(isinstance(x, tile.SetFragmentElement) and x.fragment == op.fragment for x in walk.walk(op.body))
     last = _sole_write(op) if per == 2 else None
     for atom, regs in found.regs.items():
         for r, reg in enumerate(regs):
             if last is not None:
                 _write_pair(lo, op, last, where, Visit(k, atom, r * per, reg))
                 continue
-            values = _separate(lo, reg, dtype)
+            values = _separate(lo, reg, dtype) if per > 1 else [reg]
             for v, value in enumerate(values):
                 _visit(lo, op, where, Visit(k, atom, r * per + v, value))
                 lo.body(op.body)
@@ -129,7 +133,7 @@ def _sole_write(op: tile.Apply) -> tile.SetFragmentElement | None:
     """
     *before, last = op.body
     own = all(isinstance(x, tile.Declare) for x in before)
-    return last if own and isinstance(last, tile.SetFragmentElement) else None
+    return last if own and isinstance(last, tile.SetFragmentElement) and last.fragment == op.fragment else None
 
 
 def _write_pair(
@@ -166,35 +170,101 @@ def _separate(lo: Lowering, reg: Reg, dtype: dtypes.DType) -> list[Reg]:
     return list(halves)
 
 
+def _place(lo: Lowering, found: RegisterTile) -> tuple[Reg, int | None]:
+    """The register of ``found`` with the visited element, and which of the values packed in it that is.
+
+    The lane that visits an element holds it in every tile used there (passes/element_tiles.py).
+    """
+    assert lo.visiting is not None, "fragment elements are used inside apply"
+    visit = lo.visiting
+    visited = lo.fragments[visit.fragment]
+    assert isinstance(visited, RegisterTile)
+    r, c = element_place(visited.plan, visit.atom, visit.value)
+    atom, value = element_registers(found.plan)[r, 0 if found.plan.role == "R" else c]
+    per = packed(found.plan)
+    return found.regs[atom][value // per], value % per if per > 1 else None
+
+
 @evaluates(FragmentElement)
 def read_fragment_element(lo: Lowering, x: FragmentElement) -> Value:
-    """The value of ``x.fragment`` at the visited element: the same lane holds it, as both fragments have one
-    layout."""
-    assert lo.visiting is not None, "fragment elements are read inside apply"
-    visit = lo.visiting
+    """The value of ``x.fragment`` at the visited element."""
+    assert lo.visiting is not None, "fragment elements are used inside apply"
     read = key(lo, tile.FragmentRef(x.fragment, x.index))
-    if read == visit.fragment:
-        return visit.register
+    if read == lo.visiting.fragment:
+        return lo.visiting.register
     found = lo.fragments[read]
-    visited = lo.fragments[visit.fragment]
-    assert isinstance(found, RegisterTile) and isinstance(visited, RegisterTile)
-    # Tiles of different types may use different atoms with equal register layouts (passes/element_tiles.py).
-    assert (found.plan.shape, found.plan.repeat, found.plan.role) == (
-        visited.plan.shape, visited.plan.repeat, visited.plan.role,
-    ), "fragments of different layouts"  # fmt: skip
-    per = max(1, 32 // found.plan.dtype.bits)
-    reg = found.regs[visit.atom][visit.value // per]
-    return unpack(lo, reg, found.plan.dtype)[visit.value % per]
+    assert isinstance(found, RegisterTile)
+    reg, half = _place(lo, found)
+    return reg if half is None else unpack(lo, reg, found.plan.dtype)[half]
 
 
 @lowers(tile.SetFragmentElement)
 def lower_set_fragment_element(lo: Lowering, op: tile.SetFragmentElement) -> None:
     assert lo.visiting is not None
-    visit = lo.visiting
-    assert key(lo, op.fragment) == visit.fragment, (
-        "apply writes only the tile that it visits (passes/check_apply.py)"
-    )
-    dtype = registers_of(lo, op.fragment).plan.dtype
+    found, e = registers_of(lo, op.fragment), lo.e
+    dtype = found.plan.dtype
+    value = register(e, convert(e, scalar(lo, op.value), op.value.type, dtype, lo.arch), dtype)
+    if key(lo, op.fragment) == lo.visiting.fragment:
+        assign(lo, lo.visiting.register, value)
+        return
+    reg, half = _place(lo, found)
+    if half is None:
+        assign(lo, reg, value)
+        return
+    values = _separate(lo, reg, dtype)
+    assign(lo, values[half], value)
+    e.do("mov.b32", (reg,), (pack(lo, values, dtype),))
+
+
+# ---- reductions ------------------------------------------------------------------------------------------
+
+
+@lowers(tile.Reduce)
+def lower_reduce(lo: Lowering, op: tile.Reduce) -> None:
+    """Combine a lane's own elements of each row, then those of the lanes that hold the rest of the row."""
+    e, source, result = lo.e, registers_of(lo, op.src), registers_of(lo, op.dst)
+    plan = source.plan
+    assert plan.grid[1] == 1, "a row belongs to one executing unit (passes/choose_atoms.py)"
+    have = plan.dtype
+    wide = have if have.bits >= 32 else dtypes.f32
+    e.comment(f"reduce_{op.name} {op.dst.name} <= {op.src.name}")
+    per = packed(plan)
+    rows: dict[int, list[Reg]] = {}
+    for (r, _), (atom, v) in sorted(element_registers(plan).items(), key=lambda item: (item[0], item[1])):
+        reg = source.regs[atom][v // per]
+        value = reg if per == 1 else unpack(lo, reg, have)[v % per]
+        rows.setdefault(r, []).append(register(e, convert(e, value, have, wide, lo.arch), wide))
+    bits = [1 << b for d in owned(plan).digits if d.col for b in range(d.shift, d.shift + d.mask.bit_length())]
+    for r, values in rows.items():
+        total = _balanced(lo, op.name, wide, values)
+        for bit in bits:
+            total = _combined(lo, op.name, wide, total, _from_lane(lo, total, bit))
+        atom, v = element_registers(result.plan)[r, 0]
+        want = result.plan.dtype
+        assign(lo, result.regs[atom][v], register(e, convert(e, total, wide, want, lo.arch), want))
+
+
+def _balanced(lo: Lowering, name: str, t: dtypes.DType, values: list[Reg]) -> Reg:
+    """The values combined as a balanced tree: short chains of dependent instructions."""
+    while len(values) > 1:
+        pairs = [_combined(lo, name, t, a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+        values = pairs + values[len(values) // 2 * 2 :]
+    return values[0]
+
+
+def _combined(lo: Lowering, name: str, t: dtypes.DType, a: Reg, b: Reg) -> Reg:
+    kind = register_type(t)
+    mnemonic = f"{name}.{kind}" if name != "sum" else f"add.rn.{kind}" if t.is_float else f"add.s{max(t.bits, 32)}"
+    return lo.e.pure(mnemonic, kind, a, b, hint=name)
+
+
+def _from_lane(lo: Lowering, value: Reg, bit: int) -> Reg:
+    """``value`` of the lane whose number differs in ``bit``; `shfl` moves 32 bits at a time."""
     e = lo.e
-    value = convert(e, scalar(lo, op.value), op.value.type, dtype, lo.arch)
-    assign(lo, visit.register, register(e, value, dtype))
+    words = e.regs("word", "b32", 2 if value.type in ("f64", "s64", "u64") else 1, mutable=True)
+    e.do(f"mov.b{32 * len(words)}", (Vec(words),) if len(words) == 2 else words, (value,))
+    for word in words:
+        e.do("shfl.sync.bfly.b32", (word,), (word, Imm(bit), Imm(31), Imm(-1, "b32")))
+    other = e.reg("other", value.type, mutable=True)
+    e.do(f"mov.b{32 * len(words)}", (other,), (Vec(words),) if len(words) == 2 else words)
+    return other

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
 
 from tilemma.atoms import MmaAtom, Operand, catalogue
 from tilemma.dtypes import DType
@@ -12,10 +14,10 @@ from tilemma.ir.plans import FragmentPlan
 from tilemma.ir.tile import FragmentRef
 from tilemma.records import record
 from tilemma.targets.ptx.lower.context import FragmentKey, Instance, Lowering, RegisterTile, Tile, lowers
-from tilemma.targets.ptx.lower.convert import constant, convert, register
+from tilemma.targets.ptx.lower.convert import constant, convert, register, register_type
 from tilemma.targets.ptx.lower.expressions import linear, scalar
 from tilemma.targets.ptx.lower.linear import Linear
-from tilemma.targets.ptx.lower.ownership import ownership, position
+from tilemma.targets.ptx.lower.ownership import Ownership, ownership, position, row_ownership
 
 
 def atom_of(plan: FragmentPlan) -> MmaAtom:
@@ -25,8 +27,19 @@ def atom_of(plan: FragmentPlan) -> MmaAtom:
 
 
 def operand_of(plan: FragmentPlan) -> Operand:
-    """The operand of the plan's atom that the fragment holds."""
-    return atom_of(plan).operands[plan.role]
+    """The operand of the plan's atom that the fragment holds; for a vector, the one whose rows it follows."""
+    return atom_of(plan).operands["C" if plan.role == "R" else plan.role]
+
+
+def owned(plan: FragmentPlan) -> Ownership:
+    """The layout of one atom of the fragment."""
+    operand = operand_of(plan)
+    return row_ownership(operand) if plan.role == "R" else ownership(operand)
+
+
+def packed(plan: FragmentPlan) -> int:
+    """Elements in one register."""
+    return 1 if plan.role == "R" else operand_of(plan).pack
 
 
 def key(lo: Lowering, ref: FragmentRef) -> FragmentKey:
@@ -65,13 +78,16 @@ def lower_declare_fragment(lo: Lowering, op: tile.DeclareFragment) -> None:
     if plan.residence == "shared":
         return
     operand = operand_of(plan)
+    kind, count = operand.register, operand.registers
+    if plan.role == "R":
+        kind, count = register_type(plan.dtype), len(owned(plan).values)
     for sub in _subscripts(op.copies):
         regs = {}
         suffix = "".join(f"_{i}" for i in sub)
         for i in range(plan.repeat[0]):
             for j in range(plan.repeat[1]):
                 hint = f"{op.name}{suffix}_{i}_{j}_r"
-                regs[i, j] = lo.e.regs(hint, operand.register, operand.registers, mutable=True)
+                regs[i, j] = lo.e.regs(hint, kind, count, mutable=True)
         lo.fragments[op.name, sub] = RegisterTile(plan, regs)
         if op.guarded:
             lo.e.add(LaneGuarded(tuple(r for atom in regs.values() for r in atom)))
@@ -119,7 +135,7 @@ def unit_origin(lo: Lowering, plan: FragmentPlan) -> tuple[Linear, Linear]:
     rows, cols = _atom_shape(plan)
     height, width = plan.repeat[0] * rows, plan.repeat[1] * cols
     match plan.role:
-        case "A" | "E":
+        case "A" | "E" | "R":
             return m * height, Linear()
         case "B":
             return n * height, Linear()
@@ -144,11 +160,24 @@ def unit_thread(lo: Lowering, plan: FragmentPlan) -> Linear:
 
 def lane_layout(lo: Lowering, plan: FragmentPlan) -> LaneLayout:
     """The elements that each lane holds of a tile in registers."""
-    operand = operand_of(plan)
-    owned = ownership(operand)
-    row, col = position(lo, owned.digits, unit_thread(lo, plan))
+    own = owned(plan)
+    row, col = position(lo, own.digits, unit_thread(lo, plan))
     r0, c0 = unit_origin(lo, plan)
-    return LaneLayout(plan, operand, row + r0, col + c0, owned.values)
+    return LaneLayout(plan, operand_of(plan), row + r0, col + c0, own.values)
+
+
+def element_place(plan: FragmentPlan, atom: tuple[int, int], value: int) -> tuple[int, int]:
+    """(row, col) of ``value`` of atom ``atom``, relative to the lane's part of the position (`LaneLayout`)."""
+    r, c = owned(plan).values[value]
+    rows, cols = _atom_shape(plan)
+    return atom[0] * rows + r, atom[1] * cols + c
+
+
+@lru_cache(maxsize=256)
+def element_registers(plan: FragmentPlan) -> dict[tuple[int, int], tuple[tuple[int, int], int]]:
+    """Atom and value number of each element that a lane holds, by `element_place`."""
+    atoms = product(range(plan.repeat[0]), range(plan.repeat[1]))
+    return {element_place(plan, a, v): (a, v) for a in atoms for v in range(len(owned(plan).values))}
 
 
 def acting_holder(lo: Lowering, plan: FragmentPlan) -> Reg | bool:
@@ -158,11 +187,11 @@ def acting_holder(lo: Lowering, plan: FragmentPlan) -> Reg | bool:
     position does not depend.
     """
     m, n = unit_place(lo, plan)
-    repeated = {"A": n, "E": n, "B": m, "C": Linear()}[plan.role]
+    repeated = {"A": n, "E": n, "R": n, "B": m, "C": Linear()}[plan.role]
     first = lo.e.compare("eq", repeated, Linear(), hint="first_unit")
-    operand = operand_of(plan)
-    position_bits = sum(d.mask << d.shift for d in ownership(operand).digits)
-    replicated = (operand.threads - 1) & ~position_bits
+    own = owned(plan)
+    position_bits = sum(d.mask << d.shift for d in own.digits)
+    replicated = (own.threads - 1) & ~position_bits
     if not replicated:
         return first
     bits = lo.e.pure("and.b32", "s32", lo.e.register(unit_thread(lo, plan)), Imm(replicated), hint="copy_of_lane")
@@ -202,8 +231,8 @@ def lower_fill(lo: Lowering, op: tile.Fill) -> None:
             value = constant(e, value.value, dtype)
         else:
             value = convert(e, value, have, dtype, lo.arch)
-        operand = operand_of(found.plan)
-        word = pack(lo, [register(e, value, dtype)] * operand.pack, dtype) if operand.pack > 1 else value
+        per = packed(found.plan)
+        word = pack(lo, [register(e, value, dtype)] * per, dtype) if per > 1 else value
         for regs in found.regs.values():
             for reg in regs:
                 lo.e.do(f"mov.{reg.type}", (reg,), (word,))

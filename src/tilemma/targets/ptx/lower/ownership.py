@@ -78,6 +78,14 @@ def ownership(operand: Operand) -> Ownership:
     return Ownership(operand.threads, found, values)
 
 
+@lru_cache(maxsize=512)
+def row_ownership(operand: Operand) -> Ownership:
+    """The rows of which a lane holds elements of ``operand``, each once, as the layout of a single column."""
+    whole = ownership(operand)
+    rows = tuple((r, 0) for r in dict.fromkeys(r for r, _ in whole.values))
+    return Ownership(whole.threads, tuple(Digit(d.shift, d.mask, d.row, 0) for d in whole.digits if d.row), rows)
+
+
 def position(lo: Lowering, found: Sequence[Digit], lane: Linear) -> tuple[Linear, Linear]:
     """(row, col) of the lane's first element: the digits in registers."""
     row, col = Linear(), Linear()

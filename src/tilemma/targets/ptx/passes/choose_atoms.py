@@ -13,10 +13,11 @@ from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Refusal
 from tilemma.ir.builder import KTileOrder
 from tilemma.ir.plans import FragmentPlan, LoadPlan
-from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand
+from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, Reduce
 from tilemma.ir.types import Level, Space, View
-from tilemma.ir.walk import rewrite
+from tilemma.ir.walk import rewrite, walk
 from tilemma.passes import advice
+from tilemma.passes.check_element_tiles import linked
 from tilemma.passes.contraction import Fragments, Stored, stored
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import sites
@@ -54,7 +55,8 @@ MAX_REGISTERS = 1024
 
 @record
 class _Work:
-    """One multiply: M, N, K of the tile of an instance of ``level``, and the storage of its operands."""
+    """One multiply: M, N, K of the tile of an instance of ``level``, and the storage of its operands (none for an
+    A that was computed in registers)."""
 
     mma: Mma
     level: Level
@@ -64,10 +66,12 @@ class _Work:
     a: DType
     b: DType
     d: DType
-    a_stored: Stored
+    a_stored: Stored | None
     b_stored: Stored
     a_stale: Op | None
     b_stale: Op | None
+    # Each executing unit must hold whole rows: of A, which was computed in registers, or of a tile to be reduced.
+    whole_rows: bool
 
 
 @record
@@ -94,12 +98,15 @@ class ChooseAtoms:
         fragments = Fragments(kernel.body)
         stale = stale_fragments(kernel.body)
         works = [
-            _work(s.op, s.group.level, fragments, stale, self.arch)
+            _work(s.op, s.group.level, fragments, stale)
             for s in sites(kernel.body)
             if isinstance(s.op, Mma) and s.group is not None and s.group.level is not None
         ]
+        reduced = {op.src.name for op in walk(kernel.body) if isinstance(op, Reduce)}
         chosen: dict[int, _Choice] = {}
-        for component in _components(works):
+        for component, names in _components(works, kernel):
+            if reduced & names or any(w.a_stored is None for w in component):
+                component = [replace(w, whole_rows=True) for w in component]
             for work, choice in zip(component, self._choose(component, log), strict=True):
                 chosen[id(work.mma)] = choice
         named = _named_operands(works, chosen)
@@ -197,16 +204,24 @@ def _no_instruction(w: _Work, arch: str, refusals: tuple[Refusal, ...]) -> NoIns
     )
 
 
-def _work(m: Op, level: Level, fragments: Fragments, stale: dict[str, Op], arch: str) -> _Work:
-    assert isinstance(m, Mma)
-    a_view, b_view = fragments.view(m.a), fragments.view(m.b)
-    assert a_view is not None and b_view is not None
-    a, b = stored(a_view, m.contract.a_transposed), stored(b_view, m.contract.b_transposed)
-    assert a is not None and b is not None
+def _work(m: Mma, level: Level, fragments: Fragments, stale: dict[str, Op]) -> _Work:
+    b_view = fragments.view(m.b)
+    assert b_view is not None
+    b = stored(b_view, m.contract.b_transposed)
+    assert b is not None
+    a_view, a_dtype = fragments.view(m.a), fragments.dtype(m.a)
+    a = None if a_view is None else stored(a_view, m.contract.a_transposed)
     d = fragments.declared[m.acc.name].dtype
-    assert d is not None
+    assert d is not None and a_dtype is not None
+    if a is None:
+        assert isinstance(m.a, FragmentRef)
+        shape = fragments.declared[m.a.name].shape
+        assert shape is not None, m.a
+        rows = shape[0]
+    else:
+        rows = a.rows
     return _Work(
-        m, level, a.rows, b.rows, b.k, a_view.dtype, b_view.dtype, d, a, b, _stale(m.a, stale), _stale(m.b, stale)
+        m, level, rows, b.rows, b.k, a_dtype, b_view.dtype, d, a, b, _stale(m.a, stale), _stale(m.b, stale), False
     )  # fmt: skip
 
 
@@ -214,15 +229,16 @@ def _stale(x: Operand, stale: dict[str, Op]) -> Op | None:
     return stale.get(x.name) if isinstance(x, FragmentRef) else None
 
 
-def _components(works: list[_Work]) -> list[list[_Work]]:
-    """Groups of multiplies that share a fragment: each group needs one kind of instruction."""
-    groups: list[tuple[set[str], list[_Work]]] = []
+def _components(works: list[_Work], kernel: Kernel) -> list[tuple[list[_Work], set[str]]]:
+    """Groups of multiplies that share a fragment, or whose fragments element work combines, with the names of
+    these: each group needs one kind of instruction."""
+    groups: list[tuple[set[str], list[_Work]]] = [(names, []) for names in linked(kernel.body)]
     for w in works:
         names = {x.name for x in (w.mma.acc, w.mma.a, w.mma.b) if isinstance(x, FragmentRef)}
         joined = [g for g in groups if g[0] & names]
         groups = [g for g in groups if not g[0] & names]
         groups.append((names.union(*(g[0] for g in joined)), [*(x for g in joined for x in g[1]), w]))
-    return [g[1] for g in groups]
+    return [(members, names) for names, members in groups if members]
 
 
 def grids(units: int) -> list[tuple[int, int]]:
@@ -273,7 +289,7 @@ def _first_grid(
 ) -> tuple[tuple[MmaAtom, ...], tuple[int, int], list[Refusal]]:
     """The instructions for the first division of the tile among ``units`` for which there are any."""
     refusals: list[Refusal] = []
-    for gm, gn in grids(units):
+    for gm, gn in [(units, 1)] if w.whole_rows else grids(units):
         if w.m % gm or w.n % gn:
             refusals.append(Refusal(f"{gm}x{gn} units", f"do not divide a tile of {w.m}x{w.n}"))
             continue
@@ -296,7 +312,8 @@ def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
         return [Refusal(family, f"needs sm_90a, the target is {arch}", "PTX ISA, 9.7.15")]
     if w.level.warps % 4:
         return [Refusal(family, f"is executed by 4 warps, `{w.level}` has {w.level.warps}", "PTX ISA, 9.7.15")]
-    in_shared = w.a_stored.view.base.space is Space.SHARED and w.a_stale is None
+    a = w.a_stored
+    in_shared = a is not None and a.view.base.space is Space.SHARED and w.a_stale is None
     if w.b_stored.view.base.space is not Space.SHARED:
         return [Refusal(family, "reads B from shared memory, not from global", "PTX ISA, 9.7.15.5")]
     if w.b_stale is not None:
@@ -311,7 +328,7 @@ def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
             w.level.warps // 4,
             kind=kind,
             a_from=source,
-            a_major=w.a_stored.major if source == "shared" else None,
+            a_major=a.major if a is not None and source == "shared" else None,
             b_major=w.b_stored.major,
         )
         refusals += refused
@@ -326,7 +343,9 @@ def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
 def _layout_rule(w: _Work, atom: MmaAtom) -> str | None:
     """Why no shared-memory layout serves ``atom`` here, or None."""
     m, n, _ = atom.shape
-    parts = [("B", w.b_stored, n, atom.b)] + ([] if atom.a.in_registers else [("A", w.a_stored, m, atom.a)])
+    parts = [("B", w.b_stored, n, atom.b)]
+    if w.a_stored is not None and not atom.a.in_registers:
+        parts.append(("A", w.a_stored, m, atom.a))
     for letter, operand, rows, read in parts:
         if operand.major is None:
             return f"{letter} is contiguous along neither axis"

@@ -18,8 +18,11 @@ from tilemma.passes.check_element_tiles import (
     combined,
     element_division,
     fragment_dtype,
+    vector_groups,
+    vectors_of,
 )
 from tilemma.passes.contraction import Fragments, fragment_uses
+from tilemma.targets.ptx.thread_values import agree
 
 # The accumulators of all warp-wide instructions of 16 x 8 have the register layout of this one.
 _PLAIN = "SM80_16x8x16_F32F16F16F32_TN"
@@ -38,24 +41,55 @@ def element_plans(kernel: Kernel, plans: dict[str, FragmentPlan]) -> dict[str, F
     fragments = Fragments(kernel.body)
     for members, op in combined(kernel.body):
         known = [n for n in members if n in found]
+        model = _model(found, known) or _default(kernel, fragments, members)
         for name in members:
-            model = found[known[0]] if known else _default(kernel, fragments, members)
-            plan = like(model, fragment_dtype(fragments, name), name, op.span)
             if name not in found:
-                found[name] = plan
-            elif replace(found[name], atom="") != replace(plan, atom="") or not _same_layout(found[name], plan):
-                raise ElementTiles(
-                    op.span,
-                    name=known[0],
-                    other=name,
-                    first=_text(found[known[0]]),
-                    second=_text(found[name]),
-                    notes=[Note("a fragment has one layout for its whole life")],
-                )
+                found[name] = like(model, fragment_dtype(fragments, name), name, op.span)
+            elif not agree(model, found[name]):
+                raise _differ(op.span, (known[0], model), (name, found[name]))
+    for members, tiles, op in vector_groups(kernel.body):
+        for name in members:
+            found[name] = _vector(kernel, fragments, found, (name, members, tiles))
+        for tile in tiles:
+            if not agree(found[tile], found[members[0]]):
+                raise _differ(op.span, (members[0], found[members[0]]), (tile, found[tile]))
+    vectors = vectors_of(kernel.body)
     for name in fragments.declared:
         if name not in found and any(r.name == name for o in walk(kernel.body) for _, r in fragment_uses(o)):
-            found[name] = _default(kernel, fragments, (name,))
+            alone = (name, (name,), ())
+            one = name in vectors
+            found[name] = _vector(kernel, fragments, found, alone) if one else _default(kernel, fragments, (name,))
     return found
+
+
+def _model(found: dict[str, FragmentPlan], known: list[str]) -> FragmentPlan | None:
+    """The plan that tiles combined with those of ``known`` take: an accumulator's."""
+    plans = [found[n] for n in known]
+    return next((p for p in plans if p.role == "C"), plans[0] if plans else None)
+
+
+def _vector(
+    kernel: Kernel,
+    fragments: Fragments,
+    found: dict[str, FragmentPlan],
+    group: tuple[str, tuple[str, ...], tuple[str, ...]],
+) -> FragmentPlan:
+    """The plan of a vector: its values are in the lanes that hold elements of their rows."""
+    name, members, tiles = group
+    model = _model(found, list(tiles)) or _default(kernel, fragments, members)
+    dtype, rows = fragment_dtype(fragments, name), model.shape[0]
+    return replace(model, role="R", dtype=dtype, shape=(rows, 1), repeat=(model.repeat[0], 1))
+
+
+def _differ(span: Span | None, one: tuple[str, FragmentPlan], other: tuple[str, FragmentPlan]) -> ElementTiles:
+    return ElementTiles(
+        span,
+        name=one[0],
+        other=other[0],
+        first=_text(one[1]),
+        second=_text(other[1]),
+        notes=[Note("a fragment has one layout for its whole life")],
+    )
 
 
 def like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> FragmentPlan:
@@ -80,15 +114,10 @@ def like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> Frag
     )
 
 
-def _same_layout(a: FragmentPlan, b: FragmentPlan) -> bool:
-    x, y = catalogue[a.atom], catalogue[b.atom]
-    assert isinstance(x, MmaAtom) and isinstance(y, MmaAtom)
-    return x.operands[a.role].layout == y.operands[b.role].layout
-
-
 def _text(plan: FragmentPlan) -> str:
     rows, columns = plan.shape
-    return f"{'an accumulator' if plan.role == 'C' else f'operand {plan.role}'} of {rows}x{columns} ({plan.atom})"
+    what = {"C": "an accumulator", "R": "a vector"}.get(plan.role, f"operand {plan.role}")
+    return f"{what} of {rows if plan.role == 'R' else f'{rows}x{columns}'} ({plan.atom})"
 
 
 def _default(kernel: Kernel, fragments: Fragments, names: tuple[str, ...]) -> FragmentPlan:
@@ -100,4 +129,6 @@ def _default(kernel: Kernel, fragments: Fragments, names: tuple[str, ...]) -> Fr
     repeat = (rows // (ROWS * down), columns // (COLUMNS * across))
     dtype = record.operands["C"].dtype
     plan = FragmentPlan("C", dtype, divided.shape, divided.level, "registers", _PLAIN, repeat, divided.warps)
+    if names[0] in vectors_of(kernel.body):
+        return plan
     return like(plan, fragment_dtype(fragments, names[0]), names[0], divided.op.span)

@@ -46,9 +46,12 @@ class _State:
 def stale_fragments(body: Body) -> dict[str, Op]:
     """Fragment -> the operation that may write its source between a load and a multiply that uses it.
 
-    Fragments that an `Apply` changes after their load are stale too: they differ from the memory.
+    Fragments that an `Apply` reads or changes need registers too.
     """
     found: dict[str, Op] = {}
+    for op in walk(body):
+        if isinstance(op, Apply):
+            found |= {f.name: op for x in walk((op,)) for _, f in fragment_uses(x)}
     _visit(body, _State(), found)
     return found
 

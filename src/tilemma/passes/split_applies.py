@@ -1,0 +1,163 @@
+"""Splits the body of an `apply` that writes several register tiles or vectors, one `apply` for each.
+
+A statement on a vector, ``m.at(i) = ...`` inside ``apply {i, j}``, runs once for each row, before the statements
+on elements that follow it.  Each statement on elements works on the visited element alone, so that all elements
+may finish it before the next one starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilemma.errors import CompileError, Note
+from tilemma.ir.effects import assigned, element_reads, touches
+from tilemma.ir.expr import Const, Expr, FragmentElement, Index, Var, substitute
+from tilemma.ir.expr import walk as terms
+from tilemma.ir.tile import (
+    Apply,
+    Body,
+    Break,
+    Continue,
+    Declare,
+    DeclareFragment,
+    Fill,
+    FragmentRef,
+    Kernel,
+    Op,
+    SetFragmentElement,
+)
+from tilemma.ir.types import View
+from tilemma.ir.walk import expressions, map_expressions, rewrite, walk, with_bodies
+from tilemma.passes.decision import Decision
+from tilemma.records import record
+
+
+class ApplyRow(CompileError):
+    code = "apply-row"
+    found = "{what} beside a statement on `{name}`, which has one value for each row"
+    expected = "statements on rows that use the row's index and vectors alone"
+    fix = "write it in an `apply` of its own, before or after this one"
+
+
+@record(slots=False)
+class SplitApplies:
+    """One `Apply` for each tile or vector that the body of an `Apply` writes."""
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises ApplyRow."""
+        declared = {op.name: op for op in walk(kernel.body) if isinstance(op, DeclareFragment)}
+        numbers = iter(range(1 << 30))
+
+        def split(op: Op) -> Op | Body:
+            return tuple(_split(op, declared, numbers)) if isinstance(op, Apply) else op
+
+        if not declared or not any(isinstance(op, Apply) for op in walk(kernel.body)):
+            return kernel
+        return replace(kernel, body=rewrite(kernel.body, split))
+
+
+def _split(op: Apply, declared: dict[str, DeclareFragment], numbers: Iterator[int]) -> list[Op]:
+    vectors = {name for name, d in declared.items() if d.shape is not None and len(d.shape) == 1}
+    rows = op.fragment.name not in vectors and bool(_written(op.body) & vectors)
+    if not rows and _written(op.body) <= {op.fragment.name}:
+        return [op]
+    parts = _parts(op, vectors, rows)
+    if len(parts) > 1 or rows:
+        return [_over(op, part, vectors, numbers) for part in parts]
+    # Packed registers of another tile are written by halves, which needs a first value.
+    others = {x.fragment: x for x in op.body if isinstance(x, SetFragmentElement) and x.fragment != op.fragment}
+    types = {ref: d.dtype for ref in others if (d := declared.get(ref.name)) is not None}
+    zeros = [(ref, Const(0.0 if t.is_float else 0, t)) for ref, t in types.items() if t is not None]
+    if all(isinstance(x, SetFragmentElement) for x in op.body) and len(others) == 1:
+        return [_over(op, op.body, vectors, numbers)]
+    return [*(Fill(ref, zero, zero.dtype, span=op.span) for ref, zero in zeros), op]
+
+
+def _written(body: Body) -> set[str]:
+    return {x.fragment.name for x in walk(body) if isinstance(x, SetFragmentElement)}
+
+
+def _parts(op: Apply, vectors: set[str], rows: bool) -> list[Body]:
+    """The statements of the body in runs that write one tile, or vectors; all in one where variables connect
+    statements on elements."""
+    name = next(iter(sorted(_written(op.body) & vectors)), "")
+    column = op.indices[-1].name
+    changing = {v.name for x in walk(op.body) for v in assigned(x)}
+    shared: list[Declare] = []
+    parts: list[tuple[bool, set[FragmentRef], list[Op]]] = []
+    for x in op.body:
+        if any(isinstance(y, (Break, Continue)) for y in walk((x,))):
+            if rows:
+                raise ApplyRow(x.span, what="`break` or `continue`", name=name)
+            return [op.body]
+        if isinstance(x, Declare):
+            if x.var.name in changing or element_reads(x):
+                if rows:
+                    raise ApplyRow(x.span, what=f"`{x.var.name}`, a variable,", name=name)
+                return [op.body]
+            shared.append(x)
+            continue
+        written = {y.fragment for y in walk((x,)) if isinstance(y, SetFragmentElement)}
+        in_vectors = {ref for ref in written if ref.name in vectors}
+        on_rows = rows and bool(written) and written == in_vectors
+        if rows and in_vectors and not on_rows:
+            raise ApplyRow(x.span, what="a statement on elements", name=name)
+        if on_rows:
+            _check_row(x, column, vectors, [d for d in shared if _mentions(d, {column})])
+        key = set[FragmentRef]() if on_rows else written
+        last = parts[-1] if parts else None
+        if last is None or last[0] != on_rows or (key and last[1] and key != last[1]):
+            last = (on_rows, set(key), [])
+            parts.append(last)
+        last[1].update(key)
+        last[2].append(x)
+    return [(*_used(shared, body), *body) for _, _, body in parts]
+
+
+def _check_row(op: Op, column: str, vectors: set[str], by_column: list[Declare]) -> None:
+    """Raises ApplyRow where a statement on rows depends on a column."""
+    name = next(iter(_written((op,))))
+    names = {column, *(d.var.name for d in by_column)}
+    for x in walk((op,)):
+        for e in element_reads(x):
+            if isinstance(e, FragmentElement) and e.fragment not in vectors:
+                notes = [Note("`reduce_max` and `reduce_sum` work on whole rows", x.span)]
+                raise ApplyRow(x.span, what=f"an element of `{e.fragment}`", name=name, notes=notes)
+        if _mentions(x, names):
+            raise ApplyRow(x.span, what="the index of the column", name=name)
+        if any(isinstance(t.what, View) for t in touches(x)):
+            raise ApplyRow(x.span, what="an access to memory", name=name)
+
+
+def _mentions(op: Op, names: set[str]) -> bool:
+    return any(isinstance(t, (Index, Var)) and t.name in names for e in expressions(op) for t in terms(e))
+
+
+def _used(shared: list[Declare], body: list[Op]) -> list[Op]:
+    """The variables that ``body`` reads, and those that these read."""
+    wanted = {t.name for x in walk(tuple(body)) for e in expressions(x) for t in terms(e) if isinstance(t, Var)}
+    kept: list[Op] = []
+    for d in reversed(shared):
+        if d.var.name in wanted:
+            kept.insert(0, d)
+            wanted |= {t.name for t in terms(d.value) if isinstance(t, Var)}
+    return kept
+
+
+def _over(op: Apply, body: Body, vectors: set[str], numbers: Iterator[int]) -> Apply:
+    """``body`` as an `Apply` over the tile or vector that it writes, with indices and variables of its own."""
+    targets = list(dict.fromkeys(x.fragment for x in walk(body) if isinstance(x, SetFragmentElement)))
+    over = targets[0] if targets and op.fragment not in targets else op.fragment
+    n = next(numbers)
+    indices = op.indices[:1] if over.name in vectors else op.indices
+    fresh: dict[str, Expr] = {i.name: Index(f"{i.name}.part{n}", i.extent) for i in indices}
+    fresh |= {x.var.name: Var(f"{x.var.name}.part{n}", x.var.dtype) for x in walk(body) if isinstance(x, Declare)}
+
+    def renamed(x: Op) -> Op:
+        return with_bodies(
+            map_expressions(x, lambda e: substitute(e, fresh)), lambda b: tuple(renamed(y) for y in b)
+        )
+
+    made = tuple(i for i in fresh.values() if isinstance(i, Index))
+    return Apply(over, made, tuple(renamed(x) for x in body), span=op.span)
