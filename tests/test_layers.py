@@ -63,7 +63,7 @@ ALLOWED = {
 }
 ALLOWED["modules"] = ALLOWED["kernels"] | {"kernels"}
 # Inside `targets/ptx`, in the order data passes them: each may import those before it.
-PTX = ("target", "tensor_copies", "version", "passes", "lower", "printer")
+PTX = ("target", "tensor_copies", "thread_values", "version", "passes", "lower", "printer")
 TOP = {"ops", "tools", "cli", "__init__"}
 MAX_LINES = 550
 
