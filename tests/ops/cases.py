@@ -27,6 +27,8 @@ from tilemma import ops, testing
 from tilemma.ops import plans, product
 from tilemma.ops.plan import Plan
 
+# An integer that is no result.
+POISON = 113
 SMALL = (0, 1, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 72, 100, 127, 128, 129, 130)
 
 
@@ -46,14 +48,15 @@ class Case:
 
 
 def strided(values: Any, rng: random.Random, kind: str, name: str, frames: dict[str, Any]) -> Any:
-    """``values`` in larger memory full of NaN: rows or columns contiguous, padded, or every second element."""
+    """``values`` in larger memory full of NaN (integers: `POISON`): rows or columns contiguous, padded, or every second element."""
     *batch, m, n = values.shape
     if kind == "columns":
         turned = strided(np.swapaxes(values, -1, -2), rng, "rows", name, frames)
         return np.swapaxes(turned, -1, -2)
     step = 2 if kind == "neither" else 1
     before, pad = rng.choice([0, 0, 1, 8]), rng.choice([0, 0, 1, 3, 8])
-    frame = np.full((*batch, m + 2, before + n * step + pad), np.nan, values.dtype)
+    poison = POISON if values.dtype.kind in "iu" else np.nan
+    frame = np.full((*batch, m + 2, before + n * step + pad), poison, values.dtype)
     frames[name] = frame
     view = frame[..., 1 : m + 1, before : before + n * step : step]
     view[...] = values
@@ -142,9 +145,10 @@ def to_torch(x: Any, memory: dict[int, Any]) -> Any:
 
     root = root_of(x)
     if id(root) not in memory:
-        kind = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[root.dtype.name]
-        flat = torch.from_numpy(np.ascontiguousarray(root).astype(np.float32)).to(kind).cuda().reshape(-1)
-        memory[id(root)] = flat
+        kind = getattr(torch, root.dtype.name)
+        # torch does not know the element types of ml_dtypes: their bits pass as integers.
+        bits = np.ascontiguousarray(root).reshape(-1).view(f"i{root.itemsize}")
+        memory[id(root)] = torch.from_numpy(bits.copy()).cuda().view(kind)
     offset = (x.__array_interface__["data"][0] - root.__array_interface__["data"][0]) // x.itemsize
     return memory[id(root)].as_strided(x.shape, [s // x.itemsize for s in x.strides], offset)
 
@@ -177,7 +181,10 @@ def run(x: Case, device: str = "cpu", **options: Any) -> float:
 
 def host(flat: Any, like: Any) -> Any:
     """A flat CUDA tensor as a NumPy array like ``like``."""
-    return flat.float().cpu().numpy().reshape(like.shape).astype(like.dtype)
+    import torch
+
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32}[like.itemsize]
+    return flat.view(whole).cpu().numpy().view(like.dtype).reshape(like.shape)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 
 from tilemma import dtypes
 from tilemma.ops import arguments
+from tilemma.ops.arguments import Call
 from tilemma.runtime.arrays import ArrayRef
 
 
@@ -19,4 +20,4 @@ def problem(m: int, n: int, k: int, dtype: str = "f16", row_a: int = 0, row_b: i
     a = array(1, (m, k), (row_a or k, 1))
     b = array(2, (k, n), (1, row_b or k))
     out = array(3, (m, n), (row_c or n, 1))
-    return arguments.problem(a, b, out, 1.0, 0.0, None, None, None, made=True)
+    return arguments.problem(Call(a, b), out, made=True)

@@ -11,6 +11,7 @@ from products import problem
 
 from tilemma import dtypes, testing
 from tilemma.ops import arguments, product
+from tilemma.ops.arguments import Call
 from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, ranked
 from tilemma.runtime.arrays import describe
 
@@ -30,9 +31,10 @@ def multiply(plan: Plan, shape: tuple[int, int, int], layout: int, how: dict[str
         (0.5, 2.0, how.get("activation")) if c is not None else (1.0, 0.0, how.get("activation"))
     )
     refs = [None if x is None else describe(x) for x in (c, bias)]
-    p = arguments.problem(
-        describe(a), describe(b), describe(out), alpha, beta, refs[0], refs[1], activation, made=False
+    call = Call(
+        describe(a), describe(b), alpha=alpha, beta=beta, c=refs[0], bias=refs[1], activation=activation
     )
+    p = arguments.problem(call, describe(out), made=False)
     product.run(p, plan, "machine", **options)
     value = alpha * testing.reference("mk,kn->mn", a, b)
     value = value + (0 if c is None else beta * testing.to_float64(c)) + (0 if bias is None else bias)
@@ -125,7 +127,7 @@ def test_schedules(plan: Plan) -> None:
 def test_batches_share_an_operand(plan: Plan) -> None:
     a, b = testing.random_array((3, 40, 72), "f16", 0), testing.random_array((72, 48), "f16", 1)
     out = np.full((3, 40, 48), np.nan, np.float16)
-    p, _, _ = product.prepare(a, b, out)
+    p = arguments.problem(Call(describe(a), describe(b)), describe(out), made=False)
     product.run(p, plan, "machine", arch="sm_90a")
     wanted = testing.to_float64(a) @ testing.to_float64(b)
     assert testing.share_of_bound(out, wanted, testing.error_bound(a, b)) <= 1

@@ -23,12 +23,13 @@ def test_any_plan_that_could_is_within_the_bound(seed: int) -> None:
         assert run(case(seed)) <= 1
 
 
-def test_any_plan_draws_every_kind() -> None:
+def test_any_plan_draws_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "run", lambda problem, plan: None)
     drawn: list[Plan] = []
     for seed in range(9, 400, 10):
         x = case(seed)
         with any_plan(seed) as found:
-            product.choose(product.prepare(x.a, x.b, x.out, c=x.c, bias=x.bias, **x.options)[0])
+            ops.matmul(x.a, x.b, out=x.out, c=x.c, bias=x.bias, **x.options)
         drawn += found
     assert {p.kernel for p in drawn} == {"tiles", "pipelined"}
     assert any(p.split > 1 for p in drawn) and any(p.swap for p in drawn) and any(p.pack for p in drawn)

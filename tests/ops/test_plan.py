@@ -14,7 +14,10 @@ from tilemma.assemble import find_tool
 from tilemma.errors import ToolError
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments, product
+from tilemma.ops.arguments import Call
+from tilemma.ops.problem import Problem
 from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, choose, estimate, ranked, turned
+from tilemma.ops.refusals import MatmulShape
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime.arrays import describe
 
@@ -46,7 +49,7 @@ def test_the_choice_is_the_best_estimate(m: int, n: int, k: int) -> None:
     assert all(e.seconds > 0 and e.why for e in found)
 
 
-def tasks(p: arguments.Problem, plan: Plan) -> int:
+def tasks(p: Problem, plan: Plan) -> int:
     """Tiles of the result, with the padding of the last ones, times the parts of K."""
     m, n, _ = turned(p).shape if plan.swap else p.shape
     return -(-m // plan.tile[0]) * -(-n // plan.tile[1]) * plan.split
@@ -117,7 +120,7 @@ def test_the_report_names_choice_and_alternatives() -> None:
     assert "64 x 128 x 640 f16, row.col, gelu" in str(report)
     assert str(report.chosen.plan) in str(report) and len(report.alternatives) >= 2
     assert report.to_json()["chosen"]["plan"]["tile"] == report.chosen.plan.tile
-    with pytest.raises(arguments.MatmulShape):
+    with pytest.raises(MatmulShape):
         ops.plan(a, a)
 
 
@@ -146,7 +149,10 @@ def test_every_kind_of_plan_computes_the_same(name: str) -> None:
     a, b = testing.random_array((2, 70, 264), "f16", 0), testing.random_array((264, 72), "f16", 1)
     c, bias = testing.random_array((70, 72), "f16", 2), testing.random_array((70, 1), "f32", 3)
     out = np.zeros((2, 70, 72), np.float16)
-    p = arguments.problem(*map(describe, (a, b, out)), -0.5, 2.0, describe(c), describe(bias), "silu", made=False)
+    call = Call(
+        describe(a), describe(b), alpha=-0.5, beta=2.0, c=describe(c), bias=describe(bias), activation="silu"
+    )
+    p = arguments.problem(call, describe(out), made=False)
     product.run(p, plan)
     wanted = -0.5 * testing.to_float64(a) @ testing.to_float64(b) + 2 * testing.to_float64(c) + bias
     bound = testing.error_bound(a, b, alpha=-0.5, beta=2.0, c=c, bias=bias, activation="silu")
@@ -190,5 +196,5 @@ def test_kernels_keep_to_registers(index: int, activation: str | None) -> None:
 
 def test_the_cpu_gets_few_large_tiles() -> None:
     a, b = testing.random_array((700, 40), "f16", 0), testing.random_array((40, 9), "f16", 1)
-    p, _, _ = product.prepare(a, b)
+    p = arguments.problem(Call(describe(a), describe(b)), describe(np.empty((700, 9), np.float16)), made=True)
     assert tasks(p, choose(p)) <= min(tasks(p, x) for x in candidates(p, H200))

@@ -1,16 +1,20 @@
-"""Checks the arguments of a call of `matmul` and converts them to the one form that the kernels take."""
+"""Checks the arguments of the products and converts them to the one form that the kernels take."""
 
 from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tilemma import dtypes
 from tilemma.dtypes import DType
-from tilemma.errors import LaunchError, described, nearest
+from tilemma.errors import described, nearest
 from tilemma.launch import MAX_EXTENT
+from tilemma.ops.groups import check_offsets
+from tilemma.ops.problem import Epilogue, Offsets, Problem
+from tilemma.ops.refusals import MatmulAddend, MatmulScalar, MatmulShape, MatmulType, UnknownActivation
+from tilemma.ops.scales import scaling
 from tilemma.runtime.arrays import ArrayRef
 from tilemma.runtime.binding import (
     MixedDevices,
@@ -21,127 +25,87 @@ from tilemma.runtime.binding import (
 )
 from tilemma.runtime.overlap import overlap, overlaps_itself
 
-OPERANDS = ("f16", "bf16")
-RESULTS = ("f16", "bf16", "f32")
+FLOATS, INTEGERS, FLOAT8 = ("f16", "bf16"), ("s8", "u8"), ("f8_e4m3", "f8_e5m2")
+# The element types of addends and biases.
+ADDENDS = ("f16", "bf16", "f32", "s32")
 ACTIVATIONS = ("relu", "gelu", "silu")
 
 
-class MatmulShape(LaunchError):
-    code = "matmul-shape"
-    found = "matmul: {what}"
-    expected = "{wanted}"
-    fix = "{remedy}"
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The types of one function: operands that may meet, results for each kind of them, the default result
+    ("": that of ``a``)."""
+
+    function: str
+    operands: tuple[tuple[str, ...], ...]
+    results: tuple[str, ...]
+    integer_results: tuple[str, ...]
+    default: str = ""
+
+    def results_of(self, a: DType) -> tuple[str, ...]:
+        return self.integer_results if a.is_integer else self.results
+
+    def default_of(self, a: DType) -> str:
+        return self.default or ("s32" if a.is_integer else a.name)
 
 
-class MatmulType(LaunchError):
-    code = "matmul-dtype"
-    found = "matmul: `{name}` holds {type}"
-    expected = "{wanted}"
-    fix = "{remedy}"
-
-
-class MatmulScalar(LaunchError):
-    code = "matmul-scalar"
-    found = "matmul: `{name}` is {value!r}, a {type}"
-    expected = "a real number"
-    fix = "pass a Python number; arrays of scales are not supported"
-
-
-class MatmulAddend(LaunchError):
-    code = "matmul-addend"
-    found = "matmul: beta is {beta} and there is no `c`"
-    expected = "`c` wherever beta is not 0"
-    fix = "pass `c=...`, or leave beta out"
-
-
-class UnknownActivation(LaunchError):
-    code = "matmul-activation"
-    found = "matmul: {activation!r} is not an activation"
-    expected = "None or one of {known}"
-    fix = "{fix_text}"
+_INTEGER_RESULTS = ("s32", "s8", "u8", "f16", "bf16", "f32")
+PLAIN = Rules("matmul", (("f16",), ("bf16",), INTEGERS), ("f16", "bf16", "f32"), _INTEGER_RESULTS)
+SCALED = Rules("scaled_matmul", (FLOAT8, INTEGERS), ("bf16", "f16", "f32", "s8"), _INTEGER_RESULTS, "bf16")
+_ALL = (("f16",), ("bf16",), INTEGERS, FLOAT8)
+GROUPED = Rules("grouped_matmul", _ALL, ("bf16", "f16", "f32", "s8"), _INTEGER_RESULTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Epilogue:
-    """The operations on alpha * (a @ b) before it is stored, as far as code is specialised on them.
+class Call:
+    """The arguments of a call, arrays described; scales are arrays or numbers."""
 
-    ``scaled``: alpha is not 1.  ``addend``: beta * c is added, read from `c` or from the result itself.
-    ``bias``: a number for each column, or for each row.
-    """
-
-    scaled: bool = False
-    addend: Literal["", "c", "out"] = ""
-    bias: Literal["", "columns", "rows"] = ""
-    activation: str = ""
-
-    @property
-    def plain(self) -> bool:
-        return self == Epilogue()
-
-    def swapped(self) -> Epilogue:
-        """The same for the transposed product."""
-        other: dict[str, Literal["", "columns", "rows"]] = {"": "", "columns": "rows", "rows": "columns"}
-        return Epilogue(self.scaled, self.addend, other[self.bias], self.activation)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A checked call in the kernels' form: out[b] = f(lhs[b] x rhs[b]) for b < batch.
-
-    ``lhs`` is [B, M, K], or [B, K, M] where ``lhs_major`` is "col"; ``rhs`` is [B, N, K], or [B, K, N] where
-    ``rhs_major`` is "col"; ``out`` and ``c`` are [B, M, N].  A column-major result is computed as the
-    transposed product (``swapped``).  ``outer`` are further batches: byte offsets of (lhs, rhs, c, out) for
-    each launch.
-    """
-
-    lhs: ArrayRef
-    rhs: ArrayRef
-    out: ArrayRef
-    c: ArrayRef | None
-    bias: ArrayRef | None
-    lhs_major: Literal["row", "col"]
-    rhs_major: Literal["row", "col"]
-    alpha: float
-    beta: float
-    epilogue: Epilogue
-    swapped: bool
-    outer: tuple[tuple[int, int, int, int], ...]
+    a: ArrayRef
+    b: ArrayRef
+    out: ArrayRef | None = None
+    out_dtype: Any = None
+    alpha: Any = 1.0
+    beta: Any = 0.0
+    c: ArrayRef | None = None
+    bias: ArrayRef | None = None
+    activation: Any = None
+    scale_a: Any = None
+    scale_b: Any = None
+    offsets: ArrayRef | None = None
+    fast: bool = True
+    rules: Rules = PLAIN
 
     @property
-    def batch(self) -> int:
-        return self.out.shape[0]
+    def function(self) -> str:
+        return self.rules.function
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(M, N, K) of the product that is computed."""
-        k = self.lhs.shape[2 if self.lhs_major == "row" else 1]
-        return self.out.shape[1], self.out.shape[2], k
+    def bad_shape(self, what: str, wanted: str, remedy: str) -> MatmulShape:
+        return MatmulShape(function=self.function, what=what, wanted=wanted, remedy=remedy)
 
-
-def _shape_error(what: str, wanted: str, remedy: str) -> MatmulShape:
-    return MatmulShape(what=what, wanted=wanted, remedy=remedy)
+    def bad_type(self, name: str, type_: object, wanted: str, remedy: str) -> MatmulType:
+        return MatmulType(function=self.function, name=name, type=type_, wanted=wanted, remedy=remedy)
 
 
-def _check_operands(a: ArrayRef, b: ArrayRef) -> None:
-    for name, x in (("a", a), ("b", b)):
-        if x.rank < 2:
-            raise _shape_error(
-                f"`{name}` has shape {list(x.shape)}",
-                "matrices, [..., M, K] and [..., K, N]",
-                f"reshape `{name}` to two dimensions",
-            )
-        if x.dtype.name not in OPERANDS:
-            raise MatmulType(
-                name=name, type=x.dtype, wanted=f"one of {', '.join(OPERANDS)}", remedy=f"convert `{name}`"
-            )
+def _check_operands(call: Call) -> None:
+    a, b = call.a, call.b
+    for name, x, rank in (("a", a, 2), ("b", b, 2 if call.offsets is None else 3)):
+        if x.rank < rank:
+            forms = "matrices, [..., M, K] and [..., K, N]" if call.offsets is None else "a [T, K] and b [E, K, N]"
+            fix = f"reshape `{name}` to {'two' if rank == 2 else 'three'} dimensions"
+            raise call.bad_shape(f"`{name}` has shape {list(x.shape)}", forms, fix)
+        known = [t for group in call.rules.operands for t in group]
+        if x.dtype.name not in known:
+            other = "scaled_matmul takes 8-bit floats" if x.dtype.name in FLOAT8 else f"convert `{name}`"
+            raise call.bad_type(name, x.dtype, f"one of {', '.join(known)}", other)
         if max(x.shape) > MAX_EXTENT:
-            raise _shape_error(
-                f"`{name}` has shape {list(x.shape)}", f"extents of at most {MAX_EXTENT}", "split the product"
-            )
-    if a.dtype != b.dtype:
-        raise MatmulType(name="b", type=b.dtype, wanted=f"{a.dtype}, as in `a`", remedy="convert one of them")
+            limit = f"extents of at most {MAX_EXTENT}"
+            raise call.bad_shape(f"`{name}` has shape {list(x.shape)}", limit, "split the product")
+    partners = next(group for group in call.rules.operands if a.dtype.name in group)
+    if b.dtype.name not in partners:
+        also = "" if len(partners) == 1 else f", {' or '.join(p for p in partners if p != a.dtype.name)}"
+        raise call.bad_type("b", b.dtype, f"{a.dtype}{also}, as in `a`", "convert one of them")
     if a.shape[-1] != b.shape[-2]:
-        raise _shape_error(
+        raise call.bad_shape(
             f"`a` is {list(a.shape)} and `b` {list(b.shape)}: K is {a.shape[-1]} here and {b.shape[-2]} there",
             "a [..., M, K] and b [..., K, N]",
             "transpose one of them: `b.T` costs nothing",
@@ -160,12 +124,19 @@ def broadcast_batch(*shapes: Sequence[int]) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def result_shape(a: ArrayRef, b: ArrayRef) -> tuple[int, ...]:
-    """[..., M, N].  Raises MatmulShape, MatmulType."""
-    _check_operands(a, b)
+def result_shape(call: Call) -> tuple[int, ...]:
+    """[..., M, N], or [T, N] of groups.  Raises MatmulShape, MatmulType."""
+    _check_operands(call)
+    a, b = call.a, call.b
+    if call.offsets is not None:
+        if a.rank != 2 or b.rank != 3:
+            raise call.bad_shape(
+                f"`a` is {list(a.shape)} and `b` {list(b.shape)}", "a [T, K] and b [E, K, N]", "reshape them"
+            )
+        return a.shape[0], b.shape[-1]
     batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
     if batch is None:
-        raise _shape_error(
+        raise call.bad_shape(
             f"the batches of `a`, {list(a.shape[:-2])}, and `b`, {list(b.shape[:-2])}, differ",
             "batch dimensions that are equal or 1",
             "index, expand or reshape one of them",
@@ -173,51 +144,55 @@ def result_shape(a: ArrayRef, b: ArrayRef) -> tuple[int, ...]:
     return (*batch, a.shape[-2], b.shape[-1])
 
 
-def _broadcast(name: str, x: ArrayRef, shape: tuple[int, ...]) -> ArrayRef:
+def _broadcast(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> ArrayRef:
     """``x`` seen with ``shape``: dimensions that are missing or 1 get stride 0."""
     lead = len(shape) - x.rank
     extents, strides = (1,) * lead + x.shape, (0,) * lead + x.strides
     if lead < 0 or any(e not in (1, n) for e, n in zip(extents, shape, strict=True)):
-        raise _shape_error(
-            f"`{name}` has shape {list(x.shape)}",
-            f"a shape that broadcasts to that of the result, {list(shape)}",
-            f"reshape `{name}`",
-        )
+        wanted = f"a shape that broadcasts to that of the result, {list(shape)}"
+        raise call.bad_shape(f"`{name}` has shape {list(x.shape)}", wanted, f"reshape `{name}`")
     fitted = tuple(0 if e == 1 and n != 1 else s for e, n, s in zip(extents, shape, strides, strict=True))
     return x._replace(shape=shape, strides=fitted)
 
 
-def _bias(x: ArrayRef, m: int, n: int) -> tuple[ArrayRef, Literal["columns", "rows"]]:
-    """The bias as a vector, and the dimension along which it varies."""
+def _bias(call: Call, x: ArrayRef, m: int, n: int) -> tuple[ArrayRef, Literal["columns", "rows"]]:
+    """The bias as [groups or 1, extent], and the dimension along which it varies."""
+    experts = 0 if call.offsets is None else call.b.shape[0]
+    if experts and x.rank == 2 and x.shape == (experts, n) and experts != 1:
+        return x, "columns"
     plane = (1,) * (2 - x.rank) + x.shape if x.rank <= 2 else x.shape
     if plane == (m, 1) and m != 1:
-        return x._replace(shape=(m,), strides=(x.strides[-2],)), "rows"
+        return x._replace(shape=(1, m), strides=(0, x.strides[-2])), "rows"
     if plane == (1, n):
-        return x._replace(shape=(n,), strides=(x.strides[-1] if x.rank else 0,)), "columns"
+        return x._replace(shape=(1, n), strides=(0, x.strides[-1] if x.rank else 0)), "columns"
     if plane == (1, 1):
-        return x._replace(shape=(n,), strides=(0,)), "columns"
-    raise _shape_error(
+        return x._replace(shape=(1, n), strides=(0, 0)), "columns"
+    raise call.bad_shape(
         f"`bias` has shape {list(x.shape)}",
-        f"[{n}] or [1, {n}] (one for each column), or [{m}, 1] (one for each row)",
+        f"[{n}] or [1, {n}] (one for each column), or [{m}, 1] (one for each row)"
+        + (f", or [{experts}, {n}] (a row for each group)" if experts else ""),
         "reshape it; a full matrix is `c` with beta=1",
     )
 
 
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, (bool, str, bytes)) or not isinstance(value, numbers.Real):
-        raise MatmulScalar(name=name, value=value, type=type(value).__name__)
-    try:
-        return float(value)
-    except OverflowError:
-        raise MatmulScalar(name=name, value=value, type=type(value).__name__) from None
+def number(call: Call, name: str, value: Any) -> float:
+    """``value`` as a float.  Raises MatmulScalar."""
+    if not isinstance(value, (bool, str, bytes)) and isinstance(value, numbers.Real):
+        try:
+            return float(value)
+        except OverflowError:
+            pass
+    raise MatmulScalar(function=call.function, name=name, value=value, type=type(value).__name__)
 
 
-def _activation(name: Any) -> str:
+def _activation(call: Call) -> str:
+    name = call.activation
     if name is None:
         return ""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         near = nearest(name, ACTIVATIONS)
         raise UnknownActivation(
+            function=call.function,
             activation=name if isinstance(name, str) else described(name),
             known=", ".join(ACTIVATIONS),
             fix_text=f"did you mean `{near}`?" if near else "use one of these, or apply it to the result",
@@ -225,27 +200,24 @@ def _activation(name: Any) -> str:
     return str(name)
 
 
-def result_type(out: ArrayRef | None, out_dtype: Any, a: ArrayRef) -> DType:
-    """Element type of the result: that of ``out``, else ``out_dtype``, else that of ``a``.  Raises MatmulType."""
-    wanted = a.dtype if out is None else out.dtype
-    if out_dtype is not None:
+def result_type(call: Call) -> DType:
+    """Element type of the result: that of ``out``, else ``out_dtype``, else the default.  Raises MatmulType."""
+    known = call.rules.results_of(call.a.dtype)
+    default = call.rules.default_of(call.a.dtype)
+    wanted = dtypes.dtype(default if default in known else "bf16") if call.out is None else call.out.dtype
+    if call.out_dtype is not None:
         try:
-            named = dtypes.dtype(_type_name(out_dtype))
+            named = dtypes.dtype(_type_name(call.out_dtype))
         except KeyError:
-            raise MatmulType(
-                name="out_dtype", type=out_dtype, wanted=f"one of {', '.join(RESULTS)}", remedy="use one of these"
-            ) from None
-        if out is not None and named != out.dtype:
-            raise MatmulType(
-                name="out",
-                type=out.dtype,
-                wanted=f"{named}, the `out_dtype` asked for",
-                remedy="pass one of the two",
-            )
+            wants = f"one of {', '.join(known)}"
+            raise call.bad_type("out_dtype", call.out_dtype, wants, "use one of these") from None
+        if call.out is not None and named != call.out.dtype:
+            asked = f"{named}, the `out_dtype` asked for"
+            raise call.bad_type("out", call.out.dtype, asked, "pass one of the two")
         wanted = named
-    if wanted.name not in RESULTS:
-        name = "out" if out is not None else "out_dtype"
-        raise MatmulType(name=name, type=wanted, wanted=f"one of {', '.join(RESULTS)}", remedy="use one of these")
+    if wanted.name not in known:
+        name = "out" if call.out is not None else "out_dtype"
+        raise call.bad_type(name, wanted, f"one of {', '.join(known)}", "use one of these")
     return wanted
 
 
@@ -263,12 +235,12 @@ def _type_name(x: Any) -> str:
     return name if found is None else found.name
 
 
-def _check_memory(out: ArrayRef, made: bool, others: dict[str, ArrayRef], in_place: bool) -> None:
+def _check_memory(call: Call, out: ArrayRef, made: bool, others: dict[str, ArrayRef], in_place: bool) -> None:
     """Devices, and that the result has its memory for itself."""
     for name, x in others.items():
         if x.device != out.device:
             raise MixedDevices(
-                kernel="matmul",
+                kernel=call.function,
                 name=name,
                 device=device_text(x.device),
                 other="out" if not made else "a",
@@ -278,12 +250,14 @@ def _check_memory(out: ArrayRef, made: bool, others: dict[str, ArrayRef], in_pla
         return
     if not out.writable:
         remedy = "leave `out` out: JAX arrays never change" if out.library == "jax" else "pass a copy of it"
-        raise ReadOnlyArray(kernel="matmul", name="out", library=out.library, remedy=remedy)
+        raise ReadOnlyArray(kernel=call.function, name="out", library=out.library, remedy=remedy)
     if overlaps_itself(out):
-        raise SelfOverlappingArray(kernel="matmul", name="out", shape=list(out.shape), strides=list(out.strides))
+        raise SelfOverlappingArray(
+            kernel=call.function, name="out", shape=list(out.shape), strides=list(out.strides)
+        )
     for name, x in others.items():
         if not (in_place and name == "c") and overlap(out, x):
-            raise OverlappingArrays(kernel="matmul", name="out", other=name)
+            raise OverlappingArrays(kernel=call.function, name="out", other=name)
 
 
 def _same_place(x: ArrayRef, y: ArrayRef) -> bool:
@@ -292,85 +266,84 @@ def _same_place(x: ArrayRef, y: ArrayRef) -> bool:
     )
 
 
-def check(
-    a: ArrayRef,
-    b: ArrayRef,
-    out: ArrayRef | None,
-    out_dtype: Any,
-    alpha: Any,
-    beta: Any,
-    c: ArrayRef | None,
-    bias: ArrayRef | None,
-    activation: Any,
-) -> tuple[tuple[int, ...], DType]:
+def check(call: Call) -> tuple[tuple[int, ...], DType]:
     """Shape and type of the result.  Every argument error is found here, or in `problem`.
 
-    Raises MatmulShape, MatmulType, MatmulScalar, MatmulAddend, UnknownActivation.
+    Raises MatmulShape, MatmulType, MatmulScalar, MatmulScale, MatmulOffsets, MatmulAddend, UnknownActivation.
     """
-    shape = result_shape(a, b)
-    dtype = result_type(out, out_dtype, a)
-    if out is not None and out.shape != shape:
-        raise _shape_error(f"`out` has shape {list(out.shape)}", f"{list(shape)}", "leave it out, or reshape it")
-    _number("alpha", alpha)
-    if _number("beta", beta) != 0 and c is None:
-        raise MatmulAddend(beta=beta)
-    _activation(activation)
-    for name, x in (("c", c), ("bias", bias)):
-        if x is not None and x.dtype.name not in RESULTS:
-            raise MatmulType(name=name, type=x.dtype, wanted=f"one of {', '.join(RESULTS)}", remedy="convert it")
-    if c is not None:
-        _broadcast("c", c, shape)
-    if bias is not None:
-        _bias(bias, *shape[-2:])
+    shape = result_shape(call)
+    dtype = result_type(call)
+    if call.out is not None and call.out.shape != shape:
+        wanted = f"{list(shape)}"
+        raise call.bad_shape(f"`out` has shape {list(call.out.shape)}", wanted, "leave it out, or reshape it")
+    number(call, "alpha", call.alpha)
+    if number(call, "beta", call.beta) != 0 and call.c is None:
+        raise MatmulAddend(function=call.function, beta=call.beta)
+    _activation(call)
+    for name, x in (("c", call.c), ("bias", call.bias)):
+        if x is not None and x.dtype.name not in ADDENDS:
+            raise call.bad_type(name, x.dtype, f"one of {', '.join(ADDENDS)}", "convert it")
+    if call.c is not None:
+        _broadcast(call, "c", call.c, shape)
+    if call.bias is not None:
+        _bias(call, call.bias, *shape[-2:])
+    scaling(call, shape)
+    check_offsets(call)
     return shape, dtype
 
 
-def problem(
-    a: ArrayRef,
-    b: ArrayRef,
-    out: ArrayRef,
-    alpha: Any,
-    beta: Any,
-    c: ArrayRef | None,
-    bias: ArrayRef | None,
-    activation: Any,
-    *,
-    made: bool,
-) -> Problem:
-    """The call in the kernels' form, after `check`; ``made``: the result was allocated for it.
+def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
+    """The call in the kernels' form, after `check`; ``made``: ``out`` was allocated for it.
 
     Raises MixedDevices, ReadOnlyArray, SelfOverlappingArray, OverlappingArrays.
     """
-    alpha, beta = _number("alpha", alpha), _number("beta", beta)
-    if beta == 0:
-        c = None
-    if c is not None:
-        c = _broadcast("c", c, out.shape)
+    alpha, beta = number(call, "alpha", call.alpha), number(call, "beta", call.beta)
+    c = None if call.c is None or beta == 0 else _broadcast(call, "c", call.c, out.shape)
     in_place = c is not None and not made and _same_place(c, out)
-    others = {
-        "a": a,
-        "b": b,
-        **({"c": c} if c is not None else {}),
-        **({"bias": bias} if bias is not None else {}),
-    }
-    _check_memory(out, made, others, in_place)
+    left_scale, right_scale, factor = scaling(call, out.shape)
+    named = {"a": call.a, "b": call.b, "c": c, "bias": call.bias, "offsets": call.offsets}
+    named |= {"scale_a": left_scale.array, "scale_b": right_scale.array}
+    _check_memory(call, out, made, {n: x for n, x in named.items() if x is not None}, in_place)
     m, n = out.shape[-2:]
-    vector, along = (None, "") if bias is None else _bias(bias, m, n)
+    bias, along = (None, "") if call.bias is None else _bias(call, call.bias, m, n)
     addend: Literal["", "c", "out"] = "" if c is None else "out" if in_place else "c"
-    epilogue = Epilogue(alpha != 1, addend, along, _activation(activation))  # type: ignore[arg-type]
+    alpha *= factor
+    epilogue = Epilogue(alpha != 1, addend, along, _activation(call))  # type: ignore[arg-type]
+    promote = call.a.dtype.bits == 8 and call.a.dtype.is_float and not call.fast
+    promote = promote or left_scale.stepwise or right_scale.stepwise
     batch = out.shape[:-2]
-    lhs = _broadcast("a", a, (*batch, *a.shape[-2:]))
-    rhs = _broadcast("b", b, (*batch, *b.shape[-2:]))
+    grouped: Literal["", "rows", "columns"] = "" if call.offsets is None else "rows"
+    if call.offsets is not None:
+        lhs, rhs = call.a, call.b
+    else:
+        lhs = _broadcast(call, "a", call.a, (*batch, *call.a.shape[-2:]))
+        rhs = _broadcast(call, "b", call.b, (*batch, *call.b.shape[-2:]))
     swapped = n > 1 and out.strides[-1] != 1 and out.strides[-2] == 1
     if swapped:
         lhs, rhs = _transposed(rhs), _transposed(lhs)
         out, c, epilogue = _transposed(out), None if c is None else _transposed(c), epilogue.swapped()
+        left_scale, right_scale = right_scale, left_scale
+        grouped = "columns" if grouped else ""
     left, lhs_major = _stored(lhs)
     right, rhs_major = _stored(_transposed(rhs))
-    flat, outer = _flat_batch(left, right, c if addend == "c" else None, out)
+    addends = c if addend == "c" else None
+    scales = left_scale.array, right_scale.array
+    if call.offsets is not None:
+        flat: tuple[ArrayRef | None, ...] = tuple(
+            None if x is None else x if x.rank == 3 else _with_batch(x) for x in (left, right, addends, out, *scales)
+        )
+        outer: tuple[Offsets, ...] = ((0,) * 6,)
+    else:
+        flat, outer = _flat_batch((left, right, addends, out, *scales))
     left, right, result = (x for x in (flat[0], flat[1], flat[3]) if x is not None)
-    majors = lhs_major, rhs_major
-    return Problem(left, right, result, flat[2], vector, *majors, alpha, beta, epilogue, swapped, outer)
+    return Problem(
+        left, right, result, flat[2], bias, lhs_major, rhs_major, alpha, beta, epilogue, swapped, outer,
+        replace(left_scale, array=flat[4]), replace(right_scale, array=flat[5]), promote, call.offsets, grouped,
+    )  # fmt: skip
+
+
+def _with_batch(x: ArrayRef) -> ArrayRef:
+    return x._replace(shape=(1, *x.shape), strides=(0, *x.strides))
 
 
 def _transposed(x: ArrayRef) -> ArrayRef:
@@ -386,14 +359,14 @@ def _stored(x: ArrayRef) -> tuple[ArrayRef, Literal["row", "col"]]:
     return x, "row"
 
 
-def _flat_batch(
-    lhs: ArrayRef, rhs: ArrayRef, c: ArrayRef | None, out: ArrayRef
-) -> tuple[tuple[ArrayRef | None, ...], tuple[tuple[int, int, int, int], ...]]:
-    """The arrays with one batch dimension, and the byte offsets of further launches (empty batches: none).
+def _flat_batch(refs: tuple[ArrayRef | None, ...]) -> tuple[tuple[ArrayRef | None, ...], tuple[Offsets, ...]]:
+    """(lhs, rhs, c, out, scales) with one batch dimension, and the byte offsets of further launches (empty
+    batches: none).
 
     Neighbouring batch dimensions become one where every array steps through them evenly.
     """
-    refs = (lhs, rhs, c, out)
+    out = refs[3]
+    assert out is not None
     dims: list[tuple[int, tuple[int, ...]]] = []
     for d, extent in enumerate(out.shape[:-2]):
         if extent == 1:
@@ -404,26 +377,16 @@ def _flat_batch(
         else:
             dims.append((extent, steps))
     inner = max(range(len(dims)), key=lambda i: dims[i][0]) if dims else None
-    extent, steps = dims.pop(inner) if inner is not None else (1, (0,) * 4)
+    extent, steps = dims.pop(inner) if inner is not None else (1, (0,) * len(refs))
     flat = tuple(
         None if x is None else x._replace(shape=(extent, *x.shape[-2:]), strides=(step, *x.strides[-2:]))
         for x, step in zip(refs, steps, strict=True)
     )
-    offsets = [(0, 0, 0, 0)]
+    offsets: list[tuple[int, ...]] = [(0,) * len(refs)]
     for count, strides in dims:
-        bytes_ = tuple(s * (0 if x is None else x.itemsize) for s, x in zip(strides, refs, strict=True))
-        offsets = [
-            (o[0] + i * bytes_[0], o[1] + i * bytes_[1], o[2] + i * bytes_[2], o[3] + i * bytes_[3])
-            for o in offsets
-            for i in range(count)
-        ]
-    return flat, tuple(offsets)
+        sizes = [s * (0 if x is None else x.itemsize) for s, x in zip(strides, refs, strict=True)]
+        offsets = [tuple(o + i * b for o, b in zip(at, sizes, strict=True)) for at in offsets for i in range(count)]
+    return flat, tuple(offsets)  # type: ignore[arg-type]
 
 
-def flops(problem: Problem) -> float:
-    """Multiplications and additions of the product."""
-    m, n, k = problem.shape
-    return 2.0 * m * n * k * problem.batch * max(len(problem.outer), 1)
-
-
-__all__ = ["Epilogue", "Problem", "check", "flops", "problem"]
+__all__ = ["Call", "check", "problem"]

@@ -1,4 +1,4 @@
-"""The epilogue of `matmul` in the Python language: scale, addend, bias, activation."""
+"""The epilogue of the products in the Python language: scales, alpha, addend, bias, activation."""
 
 from __future__ import annotations
 
@@ -7,65 +7,132 @@ from typing import Any
 
 import tilemma as tm
 
+# Elements along K, and along N or M, that one scale of a block stands for.
+BLOCK = 128
+
 
 @dataclass(frozen=True, slots=True)
-class Addends:
-    """The values that the epilogue reads besides the accumulator: parameters of the kernel that calls it."""
+class Place:
+    """The tile that a task computes.
+
+    ``batch`` is that of the result and of the addend; ``left`` and ``right`` those of the operands and of their
+    scales, ``group`` that of the bias.  The tile is rows ``row``.. and columns ``column``.. of the result, and
+    rows from ``rows`` on or columns from ``columns`` on are not the task's (None: the edge of the array).
+    """
+
+    batch: Any
+    left: Any
+    right: Any
+    group: Any
+    row: Any
+    column: Any
+    rows: Any = None
+    columns: Any = None
+
+    def down(self, rows: Any) -> Place:
+        """The same from ``rows`` further on."""
+        left = None if self.rows is None else self.rows - rows
+        return Place(
+            self.batch, self.left, self.right, self.group, self.row + rows, self.column, left, self.columns
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The scales of one operand: an array [batch, steps, extent].
+
+    ``kind``: "tensor" (one number), "vector" (one for each row of lhs, or column of rhs), "steps" (one for each of
+    these and each `BLOCK` of K), "blocks" (one for `BLOCK` of them and `BLOCK` of K), or "" for none.
+    """
+
+    array: Any
+    kind: str
+    batched: bool
+
+    @property
+    def final(self) -> bool:
+        """Whether the scale is applied once, after the last step."""
+        return self.kind in ("tensor", "vector")
+
+    @property
+    def stepwise(self) -> bool:
+        return self.kind in ("steps", "blocks")
+
+    def at(self, batch: Any, step: Any, index: Any) -> Any:
+        """The scale of row or column ``index`` in step ``step``."""
+        batch = batch if self.batched else 0
+        if self.kind == "tensor":
+            return self.array[batch, 0, 0]
+        if self.kind == "vector":
+            return self.array[batch, 0, index]
+        return self.array[batch, step, index // BLOCK if self.kind == "blocks" else index]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """activation(alpha * left * right * x + beta * c + bias) of each element x of an accumulator.
+
+    ``scale``: alpha is not 1.  ``addend``: there is beta * c.  ``along``: the bias has an element for each of
+    "columns" or "rows".
+    """
 
     alpha: Any
     beta: Any
     c: Any
     bias: Any
+    left: Scale
+    right: Scale
+    scale: bool
+    addend: bool
+    along: str
+    activation: str
+    grouped_bias: bool = False
 
+    @property
+    def plain(self) -> bool:
+        return not (
+            self.scale or self.addend or self.along or self.activation or self.left.final or self.right.final
+        )
 
-def finish(
-    acc: Any,
-    batch: Any,
-    row: Any,
-    column: Any,
-    use: Addends,
-    scale: bool,
-    addend: bool,
-    bias: str,
-    activation: str,
-    near: Any = None,
-) -> None:
-    """acc = activation(alpha * acc + beta * c + bias), where ``acc`` lies at (row, column) of ``batch``.
+    def of(self, x: Any, at: Place, i: Any, j: Any, near: tuple[Any, Any] = (None, None)) -> Any:
+        """The value for the element ``x`` at (i, j) of the tile ``at``.
 
-    ``near``: the bias of acc's columns in shared memory.  Beyond the edges c and bias read as zero, and what comes
-    of it is never stored.
-    """
-    if not (scale or addend or bias or activation):
-        return
-    for i, j in tm.apply(acc):
-        add = None if near is None else near[j]
-        acc[i, j] = combine(acc[i, j], batch, row + i, column + j, use, scale, addend, bias, activation, add)
+        ``near``: the bias and the scale of rhs for the tile's columns in shared memory.  Beyond the edges the
+        arrays read as zero, and the result is never stored.
+        """
+        row, column = at.row + i, at.column + j
+        bias, right = near
+        x = x.astype("f32")
+        if self.right.final:
+            factor = self.right.at(at.right, 0, column) if right is None else right[j]
+            if self.left.final:
+                factor = self.left.at(at.left, 0, row) * factor
+            x = x * factor
+        elif self.left.final:
+            x = x * self.left.at(at.left, 0, row)
+        if self.scale:
+            x = x * self.alpha
+        if self.addend:
+            x = x + self.beta * self.c[at.batch, row, column].astype("f32")
+        if self.along:
+            if bias is None:
+                which = at.group if self.grouped_bias else 0
+                add = self.bias[which, column if self.along == "columns" else row]
+            else:
+                add = bias[j]
+            x = x + add.astype("f32")
+        return activate(x, self.activation)
 
-
-def combine(
-    x: Any,
-    batch: Any,
-    row: Any,
-    column: Any,
-    use: Addends,
-    scale: bool,
-    addend: bool,
-    bias: str,
-    activation: str,
-    add: Any = None,
-) -> Any:
-    """activation(alpha * x + beta * c + bias) for the element ``x`` at (row, column) of ``batch``.
-
-    ``add``: the bias, if it has already been read.
-    """
-    if scale:
-        x = x * use.alpha
-    if addend:
-        x = x + use.beta * use.c[batch, row, column].astype("f32")
-    if bias:
-        add = use.bias[column if bias == "columns" else row] if add is None else add
-        x = x + add.astype("f32")
-    return activate(x, activation)
+    def finished(self, acc: Any, at: Place, near: tuple[Any, Any] = (None, None)) -> Any:
+        """``acc`` as it is stored: the same tile of registers, or one of f32 for an accumulator of integers."""
+        if self.plain:
+            return acc
+        done = acc
+        if acc.dtype.is_integer:
+            done = tm.mma.frag("f32", *acc.shape, init=0.0)
+        for i, j in tm.apply(done):
+            done[i, j] = self.of(acc[i, j], at, i, j, near)
+        return done
 
 
 # log2 of the probability that a normal variable exceeds z >= 0, fitted so that the probability is off by less than

@@ -29,7 +29,7 @@ class LaunchTemplate:
     """The launches of one kind of call.
 
     ``launches``: each with the array parameter -> (source, byte offset) that its addresses are computed from;
-    sources are the caller's arrays ("a", "b", "c", "bias", "out") and "work.*".  ``makes``: by source, the
+    sources are the caller's arrays (`NAMES`) and "work.*".  ``makes``: by source, the
     function that allocates an array for each call.  ``stream`` returns the caller's current stream.
     """
 
@@ -88,7 +88,7 @@ def maker(like: ArrayRef, shape: tuple[int, ...], dtype: str) -> Make:
     return array
 
 
-NAMES = ("a", "b", "c", "bias", "out")
+NAMES = ("a", "b", "c", "bias", "out", "scale_a", "scale_b", "offsets")
 
 
 class WarmCalls:
@@ -130,7 +130,7 @@ def key_of(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     ``arrays`` are those of `NAMES`, None for an absent one.
     """
     probe = call_key(tuple([0 if x is None else x for x in arrays]))
-    if probe is None:
+    if probe is None or not all([k == 0 or (type(k) is tuple and type(k[0]) is int) for k in probe]):
         return None
     try:
         hash(options)

@@ -7,9 +7,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import tilemma as tm
-from tilemma import cdiv, dma, event, foreach, inthreads, mma, parallel, select, shared, tma, trigger, var, wait
-from tilemma.ops.epilogue import Addends, combine, finish
-from tilemma.ops.kernels import multiply, raster
+from tilemma import (
+    apply,
+    cdiv,
+    dma,
+    event,
+    foreach,
+    inthreads,
+    mma,
+    parallel,
+    select,
+    shared,
+    tma,
+    trigger,
+    var,
+    wait,
+    while_,
+)
+from tilemma.ops.epilogue import Ending, Place, Scale
+from tilemma.ops.kernels import group_end, multiply, promoted, raster, zero
+
+
+# Groups whose ends each block keeps in shared memory.
+MOST_SHARED = 1024
 
 
 @dataclass(frozen=True)
@@ -44,11 +64,52 @@ class Tasks:
 
 
 @dataclass(frozen=True)
+class Groups:
+    """``offsets``, the ends of ``count`` groups, divide ``tokens`` rows (or columns); each group has its own tiles.
+
+    ``each``: rows of a tile.  ``others``: tiles along the other axis.  The tasks of all groups are numbered one
+    after another.
+    """
+
+    offsets: Any
+    count: int
+    tokens: Any
+    each: int
+    others: Any
+    raster: int
+    down: bool
+
+    def visit(self, first: Any, pace: int, work: Any) -> None:
+        """Call ``work(group, begin, end, m, n)`` for every ``pace``-th task from ``first`` on.
+
+        Threads agree on the number of calls without reading the offsets: the last ones have an empty group, with
+        ``begin`` = ``end``.
+        """
+        begin, end, following, tasks = var(0), var(0), var(0), var(0)
+        base = var(0)
+        most = (self.tokens // self.each + self.count) * self.others
+        for t in foreach(most, start=first, step=pace):
+            with while_(lambda: (t >= base + tasks) & (following < self.count)):
+                base.set(base + tasks)
+                begin.set(end)
+                end.set(group_end(self.offsets, following, begin, self.tokens))
+                tasks.set(cdiv(end - begin, self.each) * self.others)
+                following.set(following + 1)
+            some = t < base + tasks
+            limit = var(select(some, end, begin))
+            mine = tm.math.max(cdiv(end - begin, self.each), 1)
+            tiles_m, tiles_n = (mine, self.others) if self.down else (self.others, mine)
+            m, n = raster(var(select(some, t - base, 0)), tiles_m, tiles_n, self.raster)
+            work(following - 1, begin, limit, var(m), var(n))
+
+
+@dataclass(frozen=True)
 class Operand:
     """One operand: tiles of ``rows`` x ``depth`` of ``array`` go through ``ring``.
 
     ``major``: "row" where the depth is contiguous.  ``batched``: there is a matrix for each batch.  ``shared``:
     the blocks of a cluster need the same tile; each loads a part of it and multicasts it to all of them.
+    ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows.
     """
 
     array: Any
@@ -58,15 +119,27 @@ class Operand:
     depth: int
     batched: bool
     shared: bool
+    scale: Scale
+    scales: Any
 
-    def bring(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any) -> None:
-        """Start to load step ``k`` of tile ``tile`` into ``slot``."""
+    def bring(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None) -> None:
+        """Start to load step ``k`` of tile ``tile`` into ``slot``; tiles are counted from row ``begin``."""
         batch = batch if self.batched else 0
-        if self.major == "row":
+        start = tile * self.rows if begin is None else begin + tile * self.rows
+        if self.major == "row" and begin is not None:
+            there = self.array.view(1, self.rows, self.depth).from_(batch, start, k * self.depth).sqz()
+        elif self.major == "row":
             there = self.array.subspan(1, self.rows, self.depth).at(batch, tile, k).sqz()
+        elif begin is not None:
+            there = self.array.view(1, self.depth, self.rows).from_(batch, k * self.depth, start).sqz()
         else:
             there = self.array.subspan(1, self.depth, self.rows).at(batch, k, tile).sqz()
         tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared)
+        if self.scale.kind == "steps":
+            which = batch if self.scale.batched else 0
+            tma.copy(
+                self.scale.array.view(1, 1, self.rows).from_(which, k, start).sqz(), self.scales[slot], async_=filled
+            )
 
     def load(self, slot: Any, part: Any, rows: int) -> Any:
         """Rows part * rows to (part + 1) * rows of the tile in ``slot``."""
@@ -80,20 +153,30 @@ def ring(dtype: str, major: str, rows: int, depth: int, stages: int) -> Any:
     return shared(dtype, *((rows, depth) if major == "row" else (depth, rows)), copies=stages)
 
 
+def numbers(scale: Scale, rows: int, stages: int) -> Any:
+    """Shared memory for the scales that come with ``stages`` tiles of an operand."""
+    return shared("f32", rows, copies=stages) if scale.kind == "steps" else None
+
+
 @tm.kernel
 def matmul_pipelined(
-    lhs: tm.Global["T", "LHS_BATCH", "LHS0", "LHS1"],
-    rhs: tm.Global["T", "RHS_BATCH", "RHS0", "RHS1"],
+    lhs: tm.Global["TL", "LHS_BATCH", "LHS0", "LHS1"],
+    rhs: tm.Global["TR", "RHS_BATCH", "RHS0", "RHS1"],
+    scale_lhs: tm.Global["f32", "SL_BATCH", "SL0", "SL1"],
+    scale_rhs: tm.Global["f32", "SR_BATCH", "SR0", "SR1"],
+    offsets: tm.Global["s32", "OFFSETS"],
     c: tm.Global["TC", "B", "C0", "C1"],
-    bias: tm.Global["TB", "BIAS"],
+    bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
     out: tm.Global["TO", "OUT", "M", "N"],
     alpha: tm.Float,
     beta: tm.Float,
     *,
-    T="f16",
+    TL="f16",
+    TR="f16",
     TC="f16",
     TB="f16",
     TO="f16",
+    ACC="f32",
     LHS_BATCH="B",
     RHS_BATCH="B",
     LHS0="M",
@@ -102,8 +185,16 @@ def matmul_pipelined(
     RHS1="K",
     LHS="row",
     RHS="row",
+    SL_BATCH=1,
+    SL0=1,
+    SL1=1,
+    SR_BATCH=1,
+    SR0=1,
+    SR1=1,
+    OFFSETS=1,
     C0="M",
     C1="N",
+    BIAS_BATCH=1,
     BIAS="N",
     OUT="B",
     WARP_M=64,
@@ -120,6 +211,10 @@ def matmul_pipelined(
     ONCE=False,
     BACK=False,
     STORE="tma",
+    SCALE_LHS="",
+    SCALE_RHS="",
+    PROMOTE=False,
+    GROUPED="",
     SCALE=False,
     ADDEND="",
     ALONG="",
@@ -145,85 +240,165 @@ def matmul_pipelined(
     if BACK:
         some = tm.math.max(count, 1)
         teams = pace = cdiv(some, cdiv(some, GRID))
+    if GROUPED:
+        teams = pace = GRID
+    left = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1)
+    right = Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
+    addend = out if ADDEND == "out" else c
+    ending = Ending(
+        alpha, beta, addend, bias, left, right, SCALE, ADDEND != "", ALONG, ACTIVATION, BIAS_BATCH != 1
+    )
 
-    def block(first: Any, down: Any, right: Any) -> None:
+    def block(first: Any, down: Any, across: Any) -> None:
         full = event(STAGES)
         empty = event(STAGES, ready=True)
-        lhs_s, rhs_s = ring(T, LHS, TILE_M, TILE_K, STAGES), ring(T, RHS, TILE_N, TILE_K, STAGES)
-        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1)
-        b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1)
+        lhs_s, rhs_s = ring(TL, LHS, TILE_M, TILE_K, STAGES), ring(TR, RHS, TILE_N, TILE_K, STAGES)
+        left_s, right_s = numbers(left, TILE_M, STAGES), numbers(right, TILE_N, STAGES)
+        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s)
+        b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s)
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
         if ALONG == "columns":
             bias_s = shared(TB, GROUPS, TILE_N)
+        if SCALE_RHS == "vector":
+            vector_s = shared("f32", GROUPS, TILE_N)
         if ONCE:
             # Found while the kernel before still runs.
             only = [x if isinstance(x, int) or x is steps else var(x) for x in tasks.task(first)]
 
-        def bring(task: Any, filled: Any, back: Any = None) -> None:
-            batch, _, m, n, begin, end = task
+        def bring(task: Any, filled: Any, back: Any = None, begins: Any = (None, None)) -> None:
+            (batch_a, batch_b), m, n, begin, end = task
             if back is not None:
                 step = var(select(back == 1, end - 1, begin))
             for k in foreach(steps, start=begin, stop=end):
                 wait(empty.at(filled))
                 slot = filled % STAGES
                 at = k if back is None else step
-                a.bring(batch, m * CLUSTER_M + down, at, slot, full.at(filled))
-                b.bring(batch, n * CLUSTER_N + right, at, slot, full.at(filled))
+                a.bring(batch_a, m, at, slot, full.at(filled), begins[0])
+                b.bring(batch_b, n, at, slot, full.at(filled), begins[1])
                 trigger(full.at(filled))
                 filled.set(filled + 1)
                 if back is not None:
                     step += 1 - 2 * back
 
-        def compute(task: Any, used: Any, part_m: Any) -> None:
-            batch, part, m, n, begin, end = task
-            m, n = m * CLUSTER_M + down, n * CLUSTER_N + right
-            near = None
+        def columns_of(array: Any, room: Any, batch: Any, part_m: Any, column: Any) -> tuple[Any, Any]:
+            """A row of numbers for the tile's columns, on its way to shared memory while the tile is multiplied."""
+            near = room.subspan(1, TILE_N).at(part_m, 0).sqz()
+            return near, dma.copy(array.view(1, TILE_N).from_(batch, column).sqz(), near, async_=True)
+
+        def compute(begin: Any, end: Any, used: Any, part_m: Any, place: Place, slice_: Any) -> None:
+            mine = place.down(part_m * WARP_M)
+            near: list[Any] = [None, None]
+            coming = []
             if ALONG == "columns":
-                # It arrives while the tile is multiplied.
-                near = bias_s.subspan(1, TILE_N).at(part_m, 0).sqz()
-                coming = dma.copy(bias.subspan(TILE_N).at(n), near, async_=True)
-            mc = mma.fill(0.0, "f32")
+                group = mine.group if BIAS_BATCH != 1 else 0
+                near[0], copied = columns_of(bias, bias_s, group, part_m, mine.column)
+                coming.append(copied)
+            if SCALE_RHS == "vector":
+                which = mine.right if right.batched else 0
+                near[1] = vector_s.subspan(1, TILE_N).at(part_m, 0).sqz()
+                source = scale_rhs.view(1, 1, TILE_N).from_(which, 0, mine.column).sqz()
+                coming.append(dma.copy(source, near[1], async_=True))
+            if PROMOTE:
+                mc = mma.frag("f32", WARP_M, TILE_N, init=0.0)
+            else:
+                mc = mma.fill(zero(ACC), ACC)
             for k in foreach(steps, start=begin, stop=end):
+                if PROMOTE:
+                    # Read while the tile is multiplied.
+                    blocks = [
+                        var(s.at(batch, k, index))
+                        for s, batch, index in ((left, mine.left, mine.row), (right, mine.right, mine.column))
+                        if s.kind == "blocks"
+                    ]
                 wait(full.at(used))
                 slot = used % STAGES
-                multiply(LHS, RHS)(mc, a.load(slot, part_m, WARP_M), b.load(slot, 0, TILE_N))
-                mma.commit()
+                if PROMOTE:
+                    part = mma.fill(zero(ACC), ACC)
+                    multiply(LHS, RHS)(part, a.load(slot, part_m, WARP_M), b.load(slot, 0, TILE_N))
+                    for i, j in apply(mc):
+                        factors = list(blocks)
+                        factors += [left_s[slot][part_m * WARP_M + i]] if SCALE_LHS == "steps" else []
+                        factors += [right_s[slot][j]] if SCALE_RHS == "steps" else []
+                        mc[i, j] = promoted(mc[i, j], part[i, j], factors)
+                else:
+                    multiply(LHS, RHS)(mc, a.load(slot, part_m, WARP_M), b.load(slot, 0, TILE_N))
+                    mma.commit()
                 trigger(empty.at(used), cluster=shares)
                 used.set(used + 1)
-            use = Addends(alpha, beta, out if ADDEND == "out" else c, bias)
-            if ALONG == "columns":
-                wait(coming)
-            row = m * TILE_M + part_m * WARP_M
-            finish(mc, batch, row, n * TILE_N, use, SCALE, ADDEND != "", ALONG, ACTIVATION, near)
-            there = out.subspan(1, WARP_M, TILE_N).at(batch * SPLIT + part, m * GROUPS + part_m, n).sqz()
-            if STORE == "tma":
+            if coming:
+                wait(*coming)
+            done = ending.finished(mc, mine, (near[0], near[1]))
+            if GROUPED:
+                there = out.view(1, WARP_M, TILE_N).from_(0, mine.row, mine.column).sqz()
+            else:
+                there = out.subspan(1, WARP_M, TILE_N).at(*slice_(part_m)).sqz()
+            if GROUPED:
+                mma.store(done, there, rows=mine.rows, columns=mine.columns)
+            elif STORE == "tma":
                 piece = out_s.subspan(WARP_M, TILE_N).at(part_m, 0)
-                mma.store(mc, piece)
+                mma.store(done, piece)
                 tma.copy(piece, there)
             else:
-                mma.store(mc, there)
+                mma.store(done, there)
+
+        def bring_tile(task: Any, filled: Any, back: Any = None) -> None:
+            batch, _, m, n, begin, end = task
+            tile = (batch, batch), m * CLUSTER_M + down, n * CLUSTER_N + across, begin, end
+            bring(tile, filled, back)
+
+        def compute_tile(task: Any, used: Any, part_m: Any) -> None:
+            batch, part, m, n, begin, end = task
+            m, n = m * CLUSTER_M + down, n * CLUSTER_N + across
+            place = Place(batch, batch, batch, batch, m * TILE_M, n * TILE_N)
+            compute(begin, end, used, part_m, place, lambda p: (batch * SPLIT + part, m * GROUPS + p, n))
+
+        by_rows = GROUPED == "rows"
+        ends = offsets
+        if GROUPED and OFFSETS <= MOST_SHARED:
+            ends = shared("s32", OFFSETS)
+            dma.copy(offsets, ends)
+        groups = Groups(
+            ends, OFFSETS, M if by_rows else N, TILE_M if by_rows else TILE_N, tiles_n if by_rows else tiles_m,
+            RASTER or 16, by_rows,
+        )  # fmt: skip
+
+        def bring_group(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
+            batches, begins = ((0, e), (begin, None)) if by_rows else ((e, 0), (None, begin))
+            bring((batches, m, n, 0, select(begin < end, steps, 0)), filled, None, begins)
+
+        def compute_group(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
+            row, column = m * TILE_M, n * TILE_N
+            if by_rows:
+                place = Place(0, 0, e, e, begin + row, column, rows=end - begin - row)
+            else:
+                place = Place(0, e, 0, e, row, begin + column, columns=end - begin - column)
+            compute(0, select(begin < end, steps, 0), used, wg - 1, place, None)
 
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
                 filled = var(0)
-                if ONCE:
-                    bring(only, filled)
+                if GROUPED:
+                    groups.visit(first, pace, bring_group)
+                elif ONCE:
+                    bring_tile(only, filled)
                 else:
                     for t in foreach(count, start=first, step=pace):
-                        bring(tasks.task(t), filled, t // teams % 2 if BACK else None)
+                        bring_tile(tasks.task(t), filled, t // teams % 2 if BACK else None)
             with inthreads(wg >= 1, async_=True):
                 used = var(0)
-                if ONCE:
-                    compute(only, used, wg - 1)
+                if GROUPED:
+                    groups.visit(first, pace, compute_group)
+                elif ONCE:
+                    compute_tile(only, used, wg - 1)
                 else:
                     for t in foreach(count, start=first, step=pace):
-                        compute(tasks.task(t), used, wg - 1)
+                        compute_tile(tasks.task(t), used, wg - 1)
 
     if CLUSTERED:
         for first in parallel(teams, level="cluster", overlap=True):
-            for down, right in parallel(CLUSTER_M, CLUSTER_N, level="block"):
-                block(first, down, right)
+            for down, across in parallel(CLUSTER_M, CLUSTER_N, level="block"):
+                block(first, down, across)
     else:
         for first in parallel(teams, level="block", overlap=True):
             block(first, 0, 0)
@@ -231,20 +406,32 @@ def matmul_pipelined(
 
 @tm.kernel
 def add_parts(
-    partial: tm.Global["f32", "PARTS", "M", "N"],
+    partial: tm.Global["ACC", "PARTS", "M", "N"],
+    scale_lhs: tm.Global["f32", "SL_BATCH", "SL0", "SL1"],
+    scale_rhs: tm.Global["f32", "SR_BATCH", "SR0", "SR1"],
     c: tm.Global["TC", "B", "C0", "C1"],
-    bias: tm.Global["TB", "BIAS"],
+    bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
     out: tm.Global["TO", "B", "M", "N"],
     alpha: tm.Float,
     beta: tm.Float,
     *,
+    ACC="f32",
     TC="f16",
     TB="f16",
     TO="f16",
+    SL_BATCH=1,
+    SL0=1,
+    SL1=1,
+    SR_BATCH=1,
+    SR0=1,
+    SR1=1,
     C0="M",
     C1="N",
+    BIAS_BATCH=1,
     BIAS="N",
     SPLIT=2,
+    SCALE_LHS="",
+    SCALE_RHS="",
     SCALE=False,
     ADDEND="",
     ALONG="",
@@ -254,6 +441,9 @@ def add_parts(
 ):
     """out[b] = activation(alpha * (partial[b * SPLIT] + partial[b * SPLIT + 1] + ..) + beta * c[b] + bias)."""
     B, M, N = out.shape
+    left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
+    addend = out if ADDEND == "out" else c
+    ending = Ending(alpha, beta, addend, bias, left, right, SCALE, ADDEND != "", ALONG, ACTIVATION)
     for batch, row, chunk in parallel(B, M, cdiv(N, THREADS * EACH), level="block", overlap=True):
         for lane in parallel(THREADS, level="thread"):
             columns = [chunk * (THREADS * EACH) + i * THREADS + lane for i in range(EACH)]
@@ -269,7 +459,7 @@ def add_parts(
             ]
             for column, total in zip(columns, totals, strict=True):
                 with tm.if_(column < N):
-                    use = Addends(alpha, beta, out if ADDEND == "out" else c, bias)
-                    out[batch, row, column] = combine(
-                        total, batch, row, column, use, SCALE, ADDEND != "", ALONG, ACTIVATION
-                    )
+                    value = total
+                    if not ending.plain:
+                        value = ending.of(total, Place(batch, batch, batch, batch, row, column), 0, 0)
+                    out[batch, row, column] = value

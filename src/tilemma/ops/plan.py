@@ -18,9 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from tilemma.ops.arguments import Problem
+from tilemma.ops.epilogue import BLOCK
+from tilemma.ops.problem import Problem
 from tilemma.runtime.arrays import ArrayRef, facts
 
 
@@ -153,7 +154,8 @@ RASTER = 16
 # A line of the L2 cache, which answers for one at a time.
 LINE = 128
 
-# (tile, warpgroups) of the pipelined kernel, and of the one for any strides.
+# (tile, warpgroups) of the pipelined kernel for 16-bit operands, and of the kernel for any strides.  Steps of 8-bit
+# operands have as many bytes along K.
 PIPELINED = (
     ((128, 256, 64), 2),
     ((256, 128, 64), 2),
@@ -168,6 +170,8 @@ PIPELINED = (
 )
 # Their registers do not hold an epilogue and the addresses of direct stores at the same time.
 SPILLING = ((256, 128, 64), (64, 256, 64))
+# Those of integers are converted to f32 for an epilogue.
+SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
 # Blocks of a cluster along M and N, and whether they share.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
@@ -211,45 +215,85 @@ def turned(problem: Problem) -> Problem:
         c=None if problem.c is None else transposed(problem.c),
         epilogue=problem.epilogue.swapped(),
         swapped=not problem.swapped,
-        outer=tuple((r, left, c, o) for left, r, c, o in problem.outer),
+        outer=tuple((r, left, c, o, sr, sl) for left, r, c, o, sl, sr in problem.outer),
+        left=problem.right,
+        right=problem.left,
+        grouped=_OTHER_AXIS[problem.grouped],
     )
+
+
+_OTHER_AXIS: dict[str, Literal["", "rows", "columns"]] = {"": "", "rows": "columns", "columns": "rows"}
+
+
+def tile_for(problem: Problem, tile: tuple[int, int, int]) -> tuple[int, int, int]:
+    """``tile``, of 16-bit elements, for the operands: as many bytes along K, or the `BLOCK` that is promoted."""
+    m, n, k = tile
+    return m, n, BLOCK if problem.promote else k * 2 // problem.lhs.dtype.bytes
+
+
+def promotable(problem: Problem, tile: tuple[int, int, int], groups: int) -> bool:
+    """Whether registers hold a tile and the products of one step, and a tile's columns share their scales."""
+    rows, columns = tile[0] // groups, tile[1]
+    return rows == 64 and columns <= 128 if problem.promote else True
+
+
+def _pack(p: Problem) -> tuple[str, ...]:
+    """The arrays that TMA or wgmma cannot read where they are."""
+    narrow = p.lhs.dtype.bits == 8
+    found = []
+    for name, x, major in (("lhs", p.lhs, p.lhs_major), ("rhs", p.rhs, p.rhs_major)):
+        if not aligned(x) or (narrow and major == "col"):
+            found.append(name)
+    for name, scale in (("scale_lhs", p.left), ("scale_rhs", p.right)):
+        if scale.kind == "steps" and scale.array is not None and not aligned(scale.array):
+            found.append(name)
+    return tuple(found)
 
 
 def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     """The plans that can compute ``problem``, good or bad."""
     m, _, k = problem.shape
     for tile, groups in TILES:
-        yield Plan("tiles", tile, groups)
+        if not problem.promote or tile[1] == 64:
+            yield Plan("tiles", tile_for(problem, tile), groups)
     if not on.pipelines or k == 0:
         return
     for swap in (False, True):
-        if swap and m > 256:
+        if swap and m > 256 and not problem.grouped:
             break
         p = turned(problem) if swap else problem
-        pack = tuple(name for name, x in (("lhs", p.lhs), ("rhs", p.rhs)) if not aligned(x))
+        pack = _pack(p)
         if pack and len(problem.outer) != 1:
             continue
         size = p.out.dtype.bytes
         # A lane's neighbouring f32 fill whole sectors: they need no detour through shared memory.
         # Tensor stores write whole 16-byte units, over the edge too.
-        whole = p.out.shape[2] * size % 16 == 0
+        whole = p.out.shape[2] * size % 16 == 0 and not p.grouped
         store = "tma" if size == 2 and whole and aligned(p.out) and not swap else "direct"
-        for tile, groups in PIPELINED:
+        for wide, groups in PIPELINED:
+            tile = tile_for(problem, wide)
+            if not promotable(problem, tile, groups):
+                continue
             stage = (tile[0] + tile[1]) * tile[2] * p.lhs.dtype.bytes
+            stage += 4 * (tile[0] * (p.left.kind == "steps") + tile[1] * (p.right.kind == "steps"))
             staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
             stages = min(LARGEST_RING, (on.shared - RESERVED - staging) // stage)
             if stages < 2 or (tile[1] % 64 and (p.rhs_major == "col" or store == "tma")):
                 continue
             for split in SPLITS:
-                if split > 1 and (cdiv(k, tile[2]) < 4 * split or len(problem.outer) != 1):
+                if split > 1 and (cdiv(k, tile[2]) < 4 * split or len(problem.outer) != 1 or p.grouped):
                     break
                 how = store if split == 1 else "direct"
-                if how == "direct" and split == 1 and not p.epilogue.plain and tile in SPILLING:
+                if how == "direct" and split == 1 and (p.grouped or not p.plain) and wide in SPILLING:
+                    continue
+                if p.acc == "s32" and split == 1 and not p.epilogue.plain and wide in SPILLING_INTEGERS:
                     continue
                 plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap, pack)
-                plan = replace(plan, back=split == 1 and _alternates(p))
+                plan = replace(plan, back=split == 1 and not p.grouped and _alternates(p))
                 for cluster, share in CLUSTERS:
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
+                    if p.grouped and cluster != (1, 1):
+                        continue
                     if grid and _fits_cluster(p, tile, cluster, share):
                         ring = min(stages, SHARED_RING) if share and cluster != (1, 1) else stages
                         rows = RASTER // cluster[0] if plan.back else RASTER
@@ -299,7 +343,10 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str
     """Clocks of one step of a block while the share ``busy`` of all SMs works, and the resource that bounds it."""
     (rows, columns, depth), size = plan.tile, p.lhs.dtype.bytes
     high, wide = plan.cluster if plan.share else (1, 1)
-    tensor = 2.0 * rows * columns * depth / on.tensor
+    tensor = 2.0 * rows * columns * depth / (on.tensor * 2 / size)
+    if p.promote:
+        # Adding a step's products: one multiply-add for each element, while the other warpgroup multiplies.
+        tensor = tensor + (rows * columns / 128) * (1.5 if plan.groups == 1 else 0.5)
     left, right = rows * depth * size, columns * depth * size
     # Every instruction of a warpgroup, 64 rows and 16 of K, reads 64 rows of A and all of B's tile; TMA writes
     # both in lines, at half the cost of reading them.
@@ -318,9 +365,9 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str
     return limits[slowest] + OVERLAP * energy, slowest
 
 
-def _moved(p: Problem, plan: Plan) -> float:
-    """Bytes of one batch between memory and the chip."""
-    (m, n, k), size = p.shape, p.lhs.dtype.bytes
+def _moved(p: Problem, plan: Plan, shape: tuple[int, int, int]) -> float:
+    """Bytes of one batch, of extents ``shape``, between memory and the chip."""
+    (m, n, k), size = shape, p.lhs.dtype.bytes
     left, right = float(m * k * size), float(n * k * size)
     if m > plan.tile[0] * plan.cluster[0] and right > CACHE:
         right *= 1 + FAR
@@ -338,6 +385,12 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     batch = p.batch * len(p.outer)
     high, wide = plan.cluster
     tasks = batch * cdiv(m, rows * high) * cdiv(n, columns * wide) * plan.split * high * wide
+    if p.offsets is not None:
+        # Groups of equal size stand for any.
+        groups = max(p.offsets.shape[0], 1)
+        m, n = (cdiv(m, groups), n) if p.grouped == "rows" else (m, cdiv(n, groups))
+        tasks = groups * cdiv(m, rows) * cdiv(n, columns)
+        batch = groups
     resident = on.resident(high * wide)
     busy = max(1, min(tasks, resident)) / on.sms
     rounds, steps = cdiv(tasks, resident), cdiv(cdiv(k, depth), plan.split)
@@ -346,7 +399,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     seconds = rounds * (steps * step / on.clock + FILL + store)
     why = f"{tasks} tasks in {rounds} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
     # Half the SMs can keep most of memory busy, fewer cannot.
-    memory = batch * _moved(p, plan) / (on.memory * min(1.0, 1.5 * busy))
+    memory = batch * _moved(p, plan, (m, n, k)) / (on.memory * min(1.0, 1.5 * busy))
     if memory > seconds:
         why = f"{tasks} tasks, bound by memory"
     seconds = max(memory, seconds) + 0.05 * min(memory, seconds)
@@ -354,7 +407,8 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     if plan.split > 1:
         seconds += LAUNCH + 2.0 * plan.split * batch * m * n * 4 / on.memory
     for name in plan.pack:
-        packed = (m if name == "lhs" else n) * k * p.lhs.dtype.bytes
+        packed = k * p.lhs.dtype.bytes if name in ("lhs", "rhs") else cdiv(k, BLOCK) * 4
+        packed *= m if name in ("lhs", "scale_lhs") else n
         seconds += LAUNCH + 2.0 * batch * packed / (on.memory * PACKING)
     return Estimate(plan, seconds, why)
 
@@ -375,5 +429,6 @@ def choose(problem: Problem) -> Plan:
     device = problem.out.device
     if device[0] == "cpu":
         # The reference works tile by tile: few large ones are fastest.
-        return Plan("tiles", (_padded(m, 512), _padded(n, 512), _padded(k, 512)), 1)
+        depth = BLOCK if problem.promote else _padded(k, 512)
+        return Plan("tiles", (_padded(m, 512), _padded(n, 512), depth), 1)
     return ranked(problem, hardware(device))[0].plan

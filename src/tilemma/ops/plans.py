@@ -17,8 +17,7 @@ from tilemma.assemble import DiskCache
 from tilemma.bounded import Bounded
 from tilemma.errors import TilemmaError
 from tilemma.fingerprint import fingerprint
-from tilemma.ops import arguments
-from tilemma.ops.arguments import Problem
+from tilemma.ops.problem import Epilogue, Problem
 from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware, ranked, turned
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime import PreparedLaunch
@@ -61,8 +60,8 @@ def kind(problem: Problem, on: Hardware) -> str:
     p = problem
     parts: list[object] = [fingerprint(), _own_sources(), repr(on), p.batch, len(p.outer), *p.shape]
     parts += [p.lhs_major, p.rhs_major]
-    parts += [repr(p.epilogue)]
-    for x in (p.lhs, p.rhs, p.out, p.c, p.bias):
+    parts += [repr(p.epilogue), p.left.kind, p.right.kind, p.promote, p.grouped]
+    for x in (p.lhs, p.rhs, p.out, p.c, p.bias, p.left.array, p.right.array, p.offsets):
         # The library decides which plans are usable: some libraries cannot allocate workspaces.
         parts.append("" if x is None else (x.library, str(x.dtype), facts(x).contiguous, facts(x).alignment))
     return DiskCache.key(*parts)
@@ -196,11 +195,12 @@ def report(problem: Problem, tune: bool = False, count: int = 6) -> Report:
     on = hardware(problem.out.device)
     m, n, k = problem.shape
     layouts = f"{problem.lhs_major}.{problem.rhs_major}"
-    text = f"{m} x {n} x {k} {problem.lhs.dtype}, {layouts}"
+    types = dict.fromkeys((str(problem.lhs.dtype), str(problem.rhs.dtype)))
+    text = f"{m} x {n} x {k} {' x '.join(types)}, {layouts}"
     text += f", batch {problem.batch * len(problem.outer)}" if problem.batch * len(problem.outer) != 1 else ""
     text += " (transposed: the result is column-major)" if problem.swapped else ""
     found = usable(problem, on)
-    if not problem.epilogue.plain:
+    if not problem.plain:
         text += f", {described(problem.epilogue)}"
     chosen = found[0]
     if tune and problem.out.device[0] == "cuda":
@@ -212,7 +212,7 @@ def report(problem: Problem, tune: bool = False, count: int = 6) -> Report:
     return Report(text, on.name, chosen, tuple(list(seen.values())[:count]), chosen is not found[0])
 
 
-def described(e: arguments.Epilogue) -> str:
+def described(e: Epilogue) -> str:
     """The epilogue in words."""
     parts = ["alpha"] * e.scaled + [f"+ beta * {e.addend}"] * bool(e.addend)
     parts += [f"+ bias along {e.bias}"] * bool(e.bias) + [e.activation] * bool(e.activation)

@@ -1,15 +1,18 @@
-"""`tilemma.ops.matmul` and `tilemma.ops.plan`."""
+"""The products of `tilemma.ops`, and `tilemma.ops.plan`."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
 from tilemma.errors import WrongArgumentType, described
 from tilemma.ops import arguments, launch_cache, plans
-from tilemma.ops.arguments import Problem
+from tilemma.ops.arguments import FLOAT8, GROUPED, PLAIN, SCALED, Call, Rules
 from tilemma.ops.plan import Plan, choose, turned
+from tilemma.ops.problem import Problem
+from tilemma.ops.refusals import MatmulGradient
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime import arrays
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, stream_source
@@ -30,29 +33,110 @@ def matmul(
     activation: str | None = None,
     tune: bool = False,
 ) -> Any:
-    """activation(alpha * (a @ b) + beta * c + bias), accumulated in f32.
+    """activation(alpha * (a @ b) + beta * c + bias), accumulated in f32, or in s32 for integers.
 
-    ``a`` is [..., M, K], ``b`` is [..., K, N], both f16 or both bf16, with any strides; batch dimensions
-    broadcast.  ``c`` broadcasts to [..., M, N] and is not read where beta is 0; ``bias`` is [N] or [1, N] (for
-    each column) or [M, 1] (for each row); ``activation`` is relu, gelu (with the error function) or silu.  ``out``
-    [..., M, N] is f16, bf16 or f32, with any strides; without it the library of ``a`` allocates it, of type
-    ``out_dtype`` (default: that of ``a``).  ``out`` may be ``c`` itself, and may share memory with nothing else.
+    ``a`` is [..., M, K], ``b`` is [..., K, N], both f16 or both bf16, or each s8 or u8, with any strides; batch
+    dimensions broadcast.  ``c`` broadcasts to [..., M, N] and is not read where beta is 0; ``bias`` is [N] or
+    [1, N] (for each column) or [M, 1] (for each row); ``activation`` is relu, gelu (with the error function) or
+    silu.  ``out`` [..., M, N] has any strides, and is f16, bf16 or f32, or for integers s32, s8, u8, f16, bf16 or
+    f32; without it the library of ``a`` allocates it, of type ``out_dtype`` (default: that of ``a``, or s32).
+    ``out`` may be ``c`` itself, and may share memory with nothing else.  Sums of integers are exact below 2^31;
+    alpha, beta, bias and activation are applied in f32, and the result is rounded and saturated.
     ``tune``: measure the plans that the model likes best, once for each kind of call, and keep the winner.
 
     Returns the result.  NumPy arrays are computed by the CPU reference, CUDA arrays on their device, on their
     library's current stream.  The same arguments give the same bits.  Raises MatmulShape, MatmulType,
-    MatmulScalar, MatmulAddend, UnknownActivation, MixedDevices, ReadOnlyArray, SelfOverlappingArray,
-    OverlappingArrays and what `runtime.describe` raises, before anything is started.
+    MatmulScalar, MatmulAddend, MatmulGradient, UnknownActivation, MixedDevices, ReadOnlyArray,
+    SelfOverlappingArray, OverlappingArrays and what `runtime.describe` raises, before anything is started.
     """
+    arrays_ = (a, b, c, bias, out, None, None, None)
+    return _computed(PLAIN, arrays_, (alpha, beta, activation, out_dtype, True), tune)
+
+
+def scaled_matmul(
+    a: Any,
+    b: Any,
+    scale_a: Any = 1.0,
+    scale_b: Any = 1.0,
+    *,
+    out: Any = None,
+    out_dtype: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
+    fast: bool = True,
+    tune: bool = False,
+) -> Any:
+    """activation(alpha * (scale_a * a) @ (scale_b * b) + beta * c + bias).
+
+    ``a`` [..., M, K] and ``b`` [..., K, N] are each f8_e4m3 or f8_e5m2, or each s8 or u8.  A scale is a number or
+    an f32 array: of one element; [..., M, 1] and [..., 1, N] (one for each row of ``a``, each column of ``b``);
+    [..., M, ceil(K/128)] and [..., ceil(K/128), N] (one for 128 elements along K); [..., ceil(M/128), ceil(K/128)]
+    and [..., ceil(K/128), ceil(N/128)] (one for each block of 128 x 128).  The two may differ in form.
+
+    Tensor cores add products of 8-bit floats with about 14 bits.  With ``fast=False``, and always where scales
+    change along K, the products of each 128 of K are summed apart, and these sums are added in f32.
+
+    ``out_dtype`` (default bf16) is bf16, f16, f32 or s8, for integers also s32 or u8.  The other arguments, the
+    result and the errors are those of `matmul`; MatmulScale besides.
+    """
+    arrays_ = (a, b, c, bias, out, scale_a, scale_b, None)
+    return _computed(SCALED, arrays_, (alpha, beta, activation, out_dtype, fast), tune)
+
+
+def grouped_matmul(
+    a: Any,
+    b: Any,
+    offsets: Any,
+    *,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
+    fast: bool = True,
+    tune: bool = False,
+) -> Any:
+    """For each group e: result[begin:end] = activation(alpha * a[begin:end] @ b[e] + beta * c[begin:end] + bias).
+
+    ``a`` is [T, K], ``b`` is [E, K, N] and ``offsets`` s32 [E], on the device of ``a``: group e has the rows from
+    offsets[e - 1] (0 for the first) to offsets[e]; groups may be empty.  The host never reads offsets on a device.
+    There a group that would end before it begins is empty, and rows beyond T do not exist; for arrays on the CPU
+    both are refused.  Rows from offsets[E - 1] on are not written: in an allocated result they are undefined.
+
+    Types and accumulation are those of `matmul` and `scaled_matmul`, the default type of the result that of ``a``
+    (8-bit floats: bf16; integers: s32).  ``scale_a`` is for the rows of ``a``, [T, 1] or [T, ceil(K/128)],
+    ``scale_b`` that of `scaled_matmul` with the groups as batch, [E, 1, N] for example; ``bias`` is [N], or [E, N]
+    with a row for each group.  Raises what `scaled_matmul` raises, and MatmulOffsets.
+    """
+    arrays_ = (a, b, c, bias, out, scale_a, scale_b, offsets)
+    return _computed(GROUPED, arrays_, (alpha, beta, activation, out_dtype, fast), tune)
+
+
+def _computed(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...], tune: Any) -> Any:
+    """The result of a call; ``arrays_`` are those of `launch_cache.NAMES`."""
     if tune is not False:
-        _check_tune("matmul", tune)
-    key = launch_cache.key_of((a, b, c, bias, out), (alpha, beta, activation, out_dtype, tune))
+        _check_flag(rules.function, "tune", tune)
+    if options[-1] is not True:
+        _check_flag(rules.function, "fast", options[-1])
+    _refuse_gradients(rules.function, arrays_)
+    a, out = arrays_[0], arrays_[4]
+    # Scales that are numbers belong to the options.
+    scales = tuple([x if type(x) is float else None for x in arrays_[5:7]])
+    keyed = (*arrays_[:5], *[None if n is not None else x for n, x in zip(scales, arrays_[5:7], strict=True)])
+    key = launch_cache.key_of((*keyed, arrays_[7]), (rules.function, *options, tune, scales))
     if key is not None:
         entry = _WARM.find(key)
         if entry is not None:
             return entry.run(a, out)
-    problem, result, made = prepare(a, b, out, out_dtype, alpha, beta, c, bias, activation)
-    if problem.out.is_empty:
+    problem, result, made = prepare(rules, arrays_, options)
+    if problem.is_empty:
         return result
     chosen = plans.best(problem, tune) if problem.out.device[0] == "cuda" else choose(problem)
     if problem.out.device[0] == "cuda":
@@ -67,27 +151,32 @@ def matmul(
     return result
 
 
-def prepare(
-    a: Any,
-    b: Any,
-    out: Any = None,
-    out_dtype: Any = None,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    c: Any = None,
-    bias: Any = None,
-    activation: Any = None,
-) -> tuple[Problem, Any, bool]:
+def prepare(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Problem, Any, bool]:
     """A call checked: the problem, the array for its result, and whether that was allocated here."""
+    a, b, c, bias, out, scale_a, scale_b, offsets = arrays_
+    alpha, beta, activation, out_dtype, fast = options
     left, right = describe(a), describe(b)
-    given = None if out is None else describe(out)
-    addend, vector = (None if x is None else describe(x) for x in (c, bias))
-    shape, dtype = arguments.check(left, right, given, out_dtype, alpha, beta, addend, vector, activation)
+    given, addend, vector, ends = (None if x is None else describe(x) for x in (out, c, bias, offsets))
+    if rules is GROUPED and ends is None:
+        describe(offsets)
+    scales = [describe(x) if arrays.is_array(x) else x for x in (scale_a, scale_b)]
+    call = Call(left, right, given, out_dtype, alpha, beta, addend, vector, activation, *scales, ends, fast, rules)
+    shape, dtype = arguments.check(call)
     made = given is None
     if given is None:
         out = empty_like_first(left, shape, dtype)
         given = describe(out)._replace(writable=True)
-    return arguments.problem(left, right, given, alpha, beta, addend, vector, activation, made=made), out, made
+    return arguments.problem(call, given, made=made), out, made
+
+
+def _refuse_gradients(function: str, arrays_: tuple[Any, ...]) -> None:
+    """Raises MatmulGradient where torch would expect the result to have a gradient."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for name, x in zip(launch_cache.NAMES, arrays_, strict=True):
+        if getattr(x, "requires_grad", False) is True and isinstance(x, torch.Tensor):
+            raise MatmulGradient(function=function, name=name)
 
 
 def run(problem: Problem, plan: Plan, target: str = "auto", **options: Any) -> None:
@@ -125,8 +214,8 @@ def _template(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_ca
 
 def _sources(problem: Problem) -> dict[str, str]:
     """The caller's name for each array of the problem."""
-    lhs, rhs = ("b", "a") if problem.swapped else ("a", "b")
-    return {"lhs": lhs, "rhs": rhs}
+    left, right = ("b", "a") if problem.swapped else ("a", "b")
+    return {"lhs": left, "rhs": right, "scale_lhs": f"scale_{left}", "scale_rhs": f"scale_{right}"}
 
 
 def problem_shape(problem: Problem) -> tuple[int, ...]:
@@ -135,20 +224,28 @@ def problem_shape(problem: Problem) -> tuple[int, ...]:
     return shape
 
 
-def _check_tune(function: str, tune: object) -> None:
-    if not isinstance(tune, (bool, np.bool_)):
-        raise WrongArgumentType(function=function, name="tune", got=described(tune), wanted="True or False")
+def _check_flag(function: str, name: str, value: object) -> None:
+    if not isinstance(value, (bool, np.bool_)):
+        raise WrongArgumentType(function=function, name=name, got=described(value), wanted="True or False")
 
 
-def plan(a: Any, b: Any, *, tune: bool = False, **keywords: Any) -> plans.Report:
-    """How `matmul` would compute a call with these arguments: print it for the choice, the alternatives and why.
+def plan(
+    a: Any, b: Any, scale_a: Any = None, scale_b: Any = None, *, offsets: Any = None, tune: bool = False,
+    out: Any = None, out_dtype: Any = None, alpha: float = 1.0, beta: float = 0.0, c: Any = None, bias: Any = None,
+    activation: str | None = None, fast: bool = True,
+) -> plans.Report:  # fmt: skip
+    """How a call with these arguments would be computed: print it for the choice, the alternatives and why.
 
-    Nothing is computed and no result is needed; keywords are those of `matmul`.  Arrays on the CPU are planned as
-    for an H200.  Raises what `matmul` raises.
+    With ``offsets`` the call is one of `grouped_matmul`, with 8-bit floats or a scale one of `scaled_matmul`, else
+    one of `matmul`.  Nothing is computed and no result is needed.  Arrays on the CPU are planned as for an H200.
+    Raises what these functions raise.
     """
-    _check_tune("plan", tune)
-    problem, _, _ = prepare(a, b, **keywords)
+    _check_flag("plan", "tune", tune)
+    scaled = scale_a is not None or scale_b is not None or describe(a).dtype.name in FLOAT8
+    rules = GROUPED if offsets is not None else SCALED if scaled else PLAIN
+    given = (a, b, c, bias, out, scale_a, scale_b, offsets)
+    problem, _, _ = prepare(rules, given, (alpha, beta, activation, out_dtype, fast))
     return plans.report(problem, tune)
 
 
-__all__ = ["matmul", "plan"]
+__all__ = ["grouped_matmul", "matmul", "plan", "scaled_matmul"]

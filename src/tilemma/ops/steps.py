@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilemma.dtypes import DType, f32, s32
 from tilemma.kernels import Kernel
-from tilemma.ops.arguments import Epilogue, Problem
 from tilemma.ops.plan import Plan, cdiv
+from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
 from tilemma.runtime.arrays import ArrayRef
 
 
@@ -32,19 +33,35 @@ def _kernel(name: str) -> Kernel:
     return {"tiles": kernels.matmul_tiles, "pipelined": pipelined.matmul_pipelined}[name]
 
 
+def _packable(problem: Problem) -> dict[str, tuple[ArrayRef, bool]]:
+    """The arrays that a plan can copy first, and whether the copy exchanges their last two axes: wgmma reads
+    8-bit operands with K contiguous only."""
+    narrow = problem.lhs.dtype.bits == 8
+    found = {
+        "lhs": (problem.lhs, narrow and problem.lhs_major == "col"),
+        "rhs": (problem.rhs, narrow and problem.rhs_major == "col"),
+    }
+    for name, scale in (("scale_lhs", problem.left), ("scale_rhs", problem.right)):
+        if scale.array is not None:
+            found[name] = scale.array, False
+    return found
+
+
 def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and element type of each array that the plan needs besides the caller's.
 
-    "partial" holds the parts of a split product, [batch * parts, M, N]; "lhs" and "rhs" are operands in rows of
-    whole cache lines.
+    "partial" holds the parts of a split product, [batch * parts, M, N]; "lhs", "rhs", "scale_lhs" and "scale_rhs"
+    are copies in rows of whole cache lines.
     """
     found: dict[str, tuple[tuple[int, ...], str]] = {}
     if plan.split > 1:
-        found["partial"] = ((problem.batch * plan.split, *problem.shape[:2]), "f32")
+        found["partial"] = ((problem.batch * plan.split, *problem.shape[:2]), problem.acc)
     for name in plan.pack:
-        x = problem.lhs if name == "lhs" else problem.rhs
+        x, transposes = _packable(problem)[name]
         batch = 1 if x.strides[0] == 0 else x.shape[0]
-        found[name] = ((batch, x.shape[1], -(-x.shape[2] // 64) * 64), x.dtype.name)
+        rows, columns = (x.shape[2], x.shape[1]) if transposes else x.shape[1:]
+        unit = 128 // x.dtype.bytes
+        found[name] = ((batch, rows, -(-columns // unit) * unit), x.dtype.name)
     return found
 
 
@@ -52,28 +69,38 @@ def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = No
     """The calls that compute ``problem`` (already transposed if the plan says so), in order; none for an
     empty result.  ``work`` has an array for each of `workspaces`.
     """
-    if problem.out.is_empty:
+    if problem.is_empty:
         return
     work = work or {}
     for name in plan.pack:
-        step, packed = _packed(problem.lhs if name == "lhs" else problem.rhs, name, work[name])
+        x, transposes = _packable(problem)[name]
+        step, packed = _packed(x, name, work[name], transposes)
         yield step
-        problem = replace(problem, lhs=packed) if name == "lhs" else replace(problem, rhs=packed)
+        if name == "lhs":
+            problem = replace(problem, lhs=packed, lhs_major="row" if transposes else problem.lhs_major)
+        elif name == "rhs":
+            problem = replace(problem, rhs=packed, rhs_major="row" if transposes else problem.rhs_major)
+        elif name == "scale_lhs":
+            problem = replace(problem, left=replace(problem.left, array=packed))
+        else:
+            problem = replace(problem, right=replace(problem.right, array=packed))
     for offsets in problem.outer:
         for step in _product(problem, plan, offsets, work.get("partial")):
             renamed = tuple((f"work.{n}" if n in plan.pack else n, at) for n, at in step.sources)
             yield replace(step, sources=renamed)
 
 
-def _packed(x: ArrayRef, name: str, work: ArrayRef) -> tuple[Step, ArrayRef]:
-    """The call that copies an operand to aligned rows, and the copied operand."""
-    from tilemma.ops.kernels import pack
+def _packed(x: ArrayRef, name: str, work: ArrayRef, transposes: bool) -> tuple[Step, ArrayRef]:
+    """The call that copies an array to aligned rows, and the copied array."""
+    from tilemma.ops.kernels import pack, pack_transposed
 
     once = x.strides[0] == 0
     source = x._replace(shape=(1, *x.shape[1:])) if once else x
-    step = Step(pack, (_part(source, 0), _part(work, 0)), {"T": x.dtype.name}, ((name, 0), (f"work.{name}", 0)))
+    kernel = pack_transposed if transposes else pack
+    step = Step(kernel, (_part(source, 0), _part(work, 0)), {"T": x.dtype.name}, ((name, 0), (f"work.{name}", 0)))
     strides = (0 if once else work.strides[0], work.strides[1], 1)
-    return step, work._replace(shape=x.shape, strides=strides)
+    shape = (x.shape[0], x.shape[2], x.shape[1]) if transposes else x.shape
+    return step, work._replace(shape=shape, strides=strides)
 
 
 def _part(x: ArrayRef, offset: int) -> ArrayRef:
@@ -86,56 +113,81 @@ def _once(x: ArrayRef) -> ArrayRef:
     return x._replace(shape=(1, *x.shape[1:])) if x.strides[0] == 0 else x
 
 
-def _absent(problem: Problem, rank: int) -> ArrayRef:
-    """A placeholder for a parameter that the kernel does not read: one element for each batch."""
+Source = tuple[str, int]
+
+
+def _absent(problem: Problem, shape: tuple[int, ...], dtype: DType | None = None) -> tuple[ArrayRef, Source]:
+    """A placeholder for a parameter that the kernel does not read."""
     x = problem.lhs
-    shape, strides = (1,) * rank, (0,) * rank
-    if rank == 3:
-        shape = (problem.batch, 1, 1)
-    return x._replace(pointer=x.pointer & -16, shape=shape, strides=strides, owner=(x.owner,))
+    kind = x.dtype if dtype is None else dtype
+    strides = (0,) * len(shape)
+    made = x._replace(pointer=x.pointer & -16, shape=shape, strides=strides, dtype=kind, owner=(x.owner,))
+    return made, ("lhs", 0)
 
 
-def _product(
-    problem: Problem, plan: Plan, offsets: tuple[int, int, int, int], partial: ArrayRef | None
-) -> Iterator[Step]:
-    lhs, rhs = (_once(_part(x, at)) for x, at in zip((problem.lhs, problem.rhs), offsets[:2], strict=True))
-    out = _part(problem.out, offsets[3])
-    absent = ("lhs", 0)
-    c, c_from = _absent(problem, 3), absent
-    if problem.c is not None:
-        c, c_from = _part(problem.c, offsets[2]), ("c", offsets[2])
-    bias, bias_from = _absent(problem, 1), absent
-    if problem.bias is not None:
-        bias, bias_from = _part(problem.bias, 0), ("bias", 0)
-    operands = (("lhs", offsets[0]), ("rhs", offsets[1]))
-    ending = _epilogue(problem, c, bias, out)
+def _scale(problem: Problem, scale: Scaling, name: str, offset: int) -> tuple[ArrayRef, Source]:
+    if scale.array is None:
+        return _absent(problem, (1, 1, 1), f32)
+    return _once(_part(scale.array, offset)), (name, offset)
+
+
+def _product(problem: Problem, plan: Plan, at: Offsets, partial: ArrayRef | None) -> Iterator[Step]:
+    lhs, rhs = (_once(_part(x, o)) for x, o in zip((problem.lhs, problem.rhs), at[:2], strict=True))
+    operands = ((lhs, ("lhs", at[0])), (rhs, ("rhs", at[1])))
+    out = (_part(problem.out, at[3]), ("out", at[3]))
+    absent = _absent(problem, (problem.batch, 1, 1)), _absent(problem, (1, 1))
+    c = absent[0] if problem.c is None else (_part(problem.c, at[2]), ("c", at[2]))
+    bias = absent[1] if problem.bias is None else (_part(problem.bias, 0), ("bias", 0))
+    scales = (
+        _scale(problem, problem.left, "scale_lhs", at[4]),
+        _scale(problem, problem.right, "scale_rhs", at[5]),
+    )
+    groups = _absent(problem, (1,), s32)
+    if problem.offsets is not None:
+        groups = _part(problem.offsets, 0), ("offsets", 0)
     product = {**_constants(problem, plan), **_storage(problem)}
     scalars = (problem.alpha, problem.beta)
-    finish = (c_from, bias_from, ("out", offsets[3]))
     if partial is None:
-        yield Step(
-            _kernel(plan.kernel), (lhs, rhs, c, bias, out, *scalars), {**product, **ending}, (*operands, *finish)
-        )
+        given = (*operands, *scales, groups, c, bias, out)
+        constants = {**product, **_epilogue(problem, c[0], bias[0], out[0])}
+        yield _step(_kernel(plan.kernel), given, scalars, constants)
         return
     from tilemma.ops.pipelined import add_parts
 
-    parts, unused, vector = _part(partial, 0), _absent(problem, 3), _absent(problem, 1)
-    plain = replace(problem, c=None, bias=None, epilogue=Epilogue())
-    constants = {**product, **_epilogue(plain, unused, vector, parts)}
-    args: tuple[Any, ...] = (lhs, rhs, unused, vector, parts, *scalars)
-    yield Step(_kernel(plan.kernel), args, constants, (*operands, absent, absent, ("work.partial", 0)))
-    args = (parts, c, bias, out, *scalars)
-    yield Step(add_parts, args, {**ending, "SPLIT": plan.split}, (("work.partial", 0), *finish))
+    # Scales of single steps belong to the parts, the others to their sum.
+    left, right = (x if x.stepwise else UNSCALED for x in (problem.left, problem.right))
+    plain = replace(problem, c=None, bias=None, epilogue=Epilogue(), left=left, right=right)
+    used = _scale(plain, left, "scale_lhs", at[4]), _scale(plain, right, "scale_rhs", at[5])
+    parts = (_part(partial, 0), ("work.partial", 0))
+    constants = {**product, **_epilogue(plain, absent[0][0], absent[1][0], parts[0])}
+    yield _step(
+        _kernel(plan.kernel), (*operands, *used, groups, *absent, parts), scalars, constants
+    )
+    left, right = (UNSCALED if x.stepwise else x for x in (problem.left, problem.right))
+    final = replace(problem, left=left, right=right)
+    used = _scale(final, left, "scale_lhs", at[4]), _scale(final, right, "scale_rhs", at[5])
+    constants = {**_epilogue(final, c[0], bias[0], out[0]), "SPLIT": plan.split, "ACC": problem.acc}
+    yield _step(add_parts, (parts, *used, c, bias, out), scalars, constants)
+
+
+def _step(
+    kernel: Kernel, given: tuple[tuple[ArrayRef, Source], ...], scalars: tuple[float, float], constants: dict[str, Any]
+) -> Step:
+    return Step(kernel, (*(x for x, _ in given), *scalars), constants, tuple(source for _, source in given))
 
 
 def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     """The kernel's compile-time values: those of the plan, and those that simplify the computation of a block's
     task."""
-    values = plan.constants
+    values = {**plan.constants, "ACC": problem.acc, "PROMOTE": problem.promote, "GROUPED": problem.grouped}
+    values["OFFSETS"] = 1 if problem.offsets is None else problem.offsets.shape[0]
     if plan.kernel == "tiles":
         return values
     (m, n, _), (high, wide) = problem.shape, plan.cluster
     tiles_m, tiles_n = cdiv(m, plan.tile[0] * high), cdiv(n, plan.tile[1] * wide)
+    if problem.grouped:
+        values["OUT"] = 1
+        return values
     if tiles_m <= plan.raster:
         values["RASTER"] = 0
     values["ONCE"] = problem.batch * tiles_m * tiles_n * plan.split <= plan.grid
@@ -144,26 +196,51 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     return values
 
 
+_EXTENTS = {"": (1, ""), "tensor": (1, ""), "vector": (1, "{}"), "steps": ("KB", "{}"), "blocks": ("KB", "{}B")}
+
+
+def _scale_constants(name: str, axis: str, scale: Scaling, groups: str | int) -> dict[str, Any]:
+    """The kind of an operand's scales, and the names of their dimensions."""
+    steps, extent = _EXTENTS[scale.kind]
+    batch = 1 if scale.array is None else _batches(scale.array, groups)
+    return {
+        f"SCALE_{name}HS": scale.kind,
+        f"S{name}_BATCH": batch,
+        f"S{name}0": steps,
+        f"S{name}1": extent.format(axis) or 1,
+    }
+
+
 def _epilogue(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> dict[str, Any]:
     """Compile-time values that describe the epilogue: its inputs and its operations."""
     e = problem.epilogue
+    batched = problem.bias is not None and problem.bias.strides[0] != 0 and problem.bias.shape[0] != 1
     return {
         "TC": c.dtype.name,
         "TB": bias.dtype.name,
         "TO": out.dtype.name,
         "C0": "M" if problem.c is not None else 1,
         "C1": "N" if problem.c is not None else 1,
+        "BIAS_BATCH": problem.bias.shape[0] if problem.bias is not None and batched else 1,
         "BIAS": {"columns": "N", "rows": "M", "": 1}[e.bias],
         "SCALE": e.scaled,
         "ADDEND": e.addend,
         "ALONG": e.bias,
         "ACTIVATION": e.activation,
+        **_scale_constants("L", "M", problem.left, _group_names(problem)[0]),
+        **_scale_constants("R", "N", problem.right, _group_names(problem)[1]),
     }
 
 
-def _batches(x: ArrayRef) -> str | int:
+def _group_names(problem: Problem) -> tuple[str | int, str | int]:
+    """The first dimensions of the parameters of lhs and of rhs."""
+    experts = "B" if problem.offsets is None else problem.offsets.shape[0]
+    return experts if problem.grouped == "columns" else "B", experts if problem.grouped == "rows" else "B"
+
+
+def _batches(x: ArrayRef, name: str | int) -> str | int:
     """The first dimension of an operand's parameter."""
-    return 1 if x.strides[0] == 0 or x.shape[0] == 1 else "B"
+    return 1 if x.strides[0] == 0 or x.shape[0] == 1 else name
 
 
 def _storage(problem: Problem) -> dict[str, Any]:
@@ -171,9 +248,10 @@ def _storage(problem: Problem) -> dict[str, Any]:
     left = ("M", "K") if problem.lhs_major == "row" else ("K", "M")
     right = ("N", "K") if problem.rhs_major == "row" else ("K", "N")
     return {
-        "T": problem.lhs.dtype.name,
-        "LHS_BATCH": _batches(problem.lhs),
-        "RHS_BATCH": _batches(problem.rhs),
+        "TL": problem.lhs.dtype.name,
+        "TR": problem.rhs.dtype.name,
+        "LHS_BATCH": _batches(problem.lhs, _group_names(problem)[0]),
+        "RHS_BATCH": _batches(problem.rhs, _group_names(problem)[1]),
         "LHS": problem.lhs_major,
         "RHS": problem.rhs_major,
         "LHS0": left[0],

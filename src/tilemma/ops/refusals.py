@@ -1,0 +1,61 @@
+"""Errors of wrong arguments of the products."""
+
+from __future__ import annotations
+
+from tilemma.errors import LaunchError
+
+
+class MatmulShape(LaunchError):
+    code = "matmul-shape"
+    found = "{function}: {what}"
+    expected = "{wanted}"
+    fix = "{remedy}"
+
+
+class MatmulType(LaunchError):
+    code = "matmul-dtype"
+    found = "{function}: `{name}` holds {type}"
+    expected = "{wanted}"
+    fix = "{remedy}"
+
+
+class MatmulScalar(LaunchError):
+    code = "matmul-scalar"
+    found = "{function}: `{name}` is {value!r}, a {type}"
+    expected = "a real number"
+    fix = "pass a Python number; `scaled_matmul` takes arrays of scales"
+
+
+class MatmulAddend(LaunchError):
+    code = "matmul-addend"
+    found = "{function}: beta is {beta} and there is no `c`"
+    expected = "`c` wherever beta is not 0"
+    fix = "pass `c=...`, or leave beta out"
+
+
+class UnknownActivation(LaunchError):
+    code = "matmul-activation"
+    found = "{function}: {activation!r} is not an activation"
+    expected = "None or one of {known}"
+    fix = "{fix_text}"
+
+
+class MatmulScale(LaunchError):
+    code = "matmul-scale"
+    found = "{function}: `{name}` {what}"
+    expected = "{wanted}"
+    fix = "{remedy}"
+
+
+class MatmulOffsets(LaunchError):
+    code = "matmul-offsets"
+    found = "{function}: `offsets` {what}"
+    expected = "{wanted}"
+    fix = "{remedy}"
+
+
+class MatmulGradient(LaunchError):
+    code = "matmul-gradient"
+    found = "{function}: `{name}` requires a gradient, and the result would have none"
+    expected = "tensors that do not require gradients, or a call under `torch.no_grad()`"
+    fix = "call it under `torch.no_grad()`, or pass `{name}.detach()`"
