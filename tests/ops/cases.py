@@ -48,7 +48,8 @@ class Case:
 
 
 def strided(values: Any, rng: random.Random, kind: str, name: str, frames: dict[str, Any]) -> Any:
-    """``values`` in larger memory full of NaN (integers: `POISON`): rows or columns contiguous, padded, or every second element."""
+    """``values`` in larger memory full of NaN (integers: `POISON`): rows or columns contiguous, padded, or every
+    second element."""
     *batch, m, n = values.shape
     if kind == "columns":
         turned = strided(np.swapaxes(values, -1, -2), rng, "rows", name, frames)

@@ -31,9 +31,7 @@ def multiply(plan: Plan, shape: tuple[int, int, int], layout: int, how: dict[str
         (0.5, 2.0, how.get("activation")) if c is not None else (1.0, 0.0, how.get("activation"))
     )
     refs = [None if x is None else describe(x) for x in (c, bias)]
-    call = Call(
-        describe(a), describe(b), alpha=alpha, beta=beta, c=refs[0], bias=refs[1], activation=activation
-    )
+    call = Call(describe(a), describe(b), alpha=alpha, beta=beta, c=refs[0], bias=refs[1], activation=activation)
     p = arguments.problem(call, describe(out), made=False)
     product.run(p, plan, "machine", **options)
     value = alpha * testing.reference("mk,kn->mn", a, b)

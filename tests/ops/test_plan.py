@@ -15,8 +15,8 @@ from tilemma.errors import ToolError
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
-from tilemma.ops.problem import Problem
 from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, choose, estimate, ranked, turned
+from tilemma.ops.problem import Problem
 from tilemma.ops.refusals import MatmulShape
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime.arrays import describe

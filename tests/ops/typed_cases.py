@@ -203,7 +203,9 @@ def run(x: TypedCase, device: str = "cpu") -> float:
         written = out if x.function != "grouped_matmul" else out[: x.arrays["offsets"][-1]]
         if not surroundings_kept(before, after, x.frames["out"], written):
             return float("inf")
-    return testing.share_of_bound(result[: len(wanted)] if x.function == "grouped_matmul" else result, wanted, bound)
+    return testing.share_of_bound(
+        result[: len(wanted)] if x.function == "grouped_matmul" else result, wanted, bound
+    )
 
 
 def outcome(seed: int, device: str, draws: bool) -> tuple[float, str]:

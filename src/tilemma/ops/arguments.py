@@ -330,7 +330,8 @@ def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
     scales = left_scale.array, right_scale.array
     if call.offsets is not None:
         flat: tuple[ArrayRef | None, ...] = tuple(
-            None if x is None else x if x.rank == 3 else _with_batch(x) for x in (left, right, addends, out, *scales)
+            None if x is None else x if x.rank == 3 else _with_batch(x)
+            for x in (left, right, addends, out, *scales)
         )
         outer: tuple[Offsets, ...] = ((0,) * 6,)
     else:
@@ -385,7 +386,9 @@ def _flat_batch(refs: tuple[ArrayRef | None, ...]) -> tuple[tuple[ArrayRef | Non
     offsets: list[tuple[int, ...]] = [(0,) * len(refs)]
     for count, strides in dims:
         sizes = [s * (0 if x is None else x.itemsize) for s, x in zip(strides, refs, strict=True)]
-        offsets = [tuple(o + i * b for o, b in zip(at, sizes, strict=True)) for at in offsets for i in range(count)]
+        offsets = [
+            tuple(o + i * b for o, b in zip(at, sizes, strict=True)) for at in offsets for i in range(count)
+        ]
     return flat, tuple(offsets)  # type: ignore[arg-type]
 
 

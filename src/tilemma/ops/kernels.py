@@ -1,4 +1,4 @@
-"""Kernels of the products that take any strides: copies by the threads themselves, one tile of the result a block."""
+"""Kernels that take any strides: the threads copy, and each block computes one tile of the result."""
 
 from __future__ import annotations
 

@@ -129,9 +129,13 @@ def key_of(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
 
     ``arrays`` are those of `NAMES`, None for an absent one.
     """
-    probe = call_key(tuple([0 if x is None else x for x in arrays]))
-    if probe is None or not all([k == 0 or (type(k) is tuple and type(k[0]) is int) for k in probe]):
+    probe: Any = call_key(tuple([0 if x is None else x for x in arrays]))
+    if probe is None:
         return None
+    for k in probe:
+        # A number has no address.
+        if k != 0 and not (type(k) is tuple and type(k[0]) is int):
+            return None
     try:
         hash(options)
     except TypeError:

@@ -27,7 +27,6 @@ from tilemma import (
 from tilemma.ops.epilogue import Ending, Place, Scale
 from tilemma.ops.kernels import group_end, multiply, promoted, raster, zero
 
-
 # Groups whose ends each block keeps in shared memory.
 MOST_SHARED = 1024
 
@@ -65,7 +64,7 @@ class Tasks:
 
 @dataclass(frozen=True)
 class Groups:
-    """``offsets``, the ends of ``count`` groups, divide ``tokens`` rows (or columns); each group has its own tiles.
+    """``offsets``, the ends of ``count`` groups, divide ``tokens`` rows or columns; each group has its own tiles.
 
     ``each``: rows of a tile.  ``others``: tiles along the other axis.  The tasks of all groups are numbered one
     after another.
@@ -89,7 +88,7 @@ class Groups:
         base = var(0)
         most = (self.tokens // self.each + self.count) * self.others
         for t in foreach(most, start=first, step=pace):
-            with while_(lambda: (t >= base + tasks) & (following < self.count)):
+            with while_(lambda t=t: (t >= base + tasks) & (following < self.count)):
                 base.set(base + tasks)
                 begin.set(end)
                 end.set(group_end(self.offsets, following, begin, self.tokens))
@@ -137,9 +136,8 @@ class Operand:
         tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared)
         if self.scale.kind == "steps":
             which = batch if self.scale.batched else 0
-            tma.copy(
-                self.scale.array.view(1, 1, self.rows).from_(which, k, start).sqz(), self.scales[slot], async_=filled
-            )
+            numbers = self.scale.array.view(1, 1, scales_of(self.rows)).from_(which, k, start).sqz()
+            tma.copy(numbers, self.scales[slot], async_=filled)
 
     def load(self, slot: Any, part: Any, rows: int) -> Any:
         """Rows part * rows to (part + 1) * rows of the tile in ``slot``."""
@@ -153,9 +151,14 @@ def ring(dtype: str, major: str, rows: int, depth: int, stages: int) -> Any:
     return shared(dtype, *((rows, depth) if major == "row" else (depth, rows)), copies=stages)
 
 
-def numbers(scale: Scale, rows: int, stages: int) -> Any:
+def scales_of(rows: int) -> int:
+    """Scales that come with a tile of ``rows``: TMA writes to multiples of 128 bytes."""
+    return max(rows, 32)
+
+
+def scale_ring(scale: Scale, rows: int, stages: int) -> Any:
     """Shared memory for the scales that come with ``stages`` tiles of an operand."""
-    return shared("f32", rows, copies=stages) if scale.kind == "steps" else None
+    return shared("f32", scales_of(rows), copies=stages) if scale.kind == "steps" else None
 
 
 @tm.kernel
@@ -253,7 +256,7 @@ def matmul_pipelined(
         full = event(STAGES)
         empty = event(STAGES, ready=True)
         lhs_s, rhs_s = ring(TL, LHS, TILE_M, TILE_K, STAGES), ring(TR, RHS, TILE_N, TILE_K, STAGES)
-        left_s, right_s = numbers(left, TILE_M, STAGES), numbers(right, TILE_N, STAGES)
+        left_s, right_s = scale_ring(left, TILE_M, STAGES), scale_ring(right, TILE_N, STAGES)
         a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s)
         b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s)
         if STORE == "tma":
@@ -282,7 +285,7 @@ def matmul_pipelined(
                     step += 1 - 2 * back
 
         def columns_of(array: Any, room: Any, batch: Any, part_m: Any, column: Any) -> tuple[Any, Any]:
-            """A row of numbers for the tile's columns, on its way to shared memory while the tile is multiplied."""
+            """Numbers for the tile's columns: a copy to shared memory that completes while it is multiplied."""
             near = room.subspan(1, TILE_N).at(part_m, 0).sqz()
             return near, dma.copy(array.view(1, TILE_N).from_(batch, column).sqz(), near, async_=True)
 

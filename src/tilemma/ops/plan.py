@@ -154,8 +154,8 @@ RASTER = 16
 # A line of the L2 cache, which answers for one at a time.
 LINE = 128
 
-# (tile, warpgroups) of the pipelined kernel for 16-bit operands, and of the kernel for any strides.  Steps of 8-bit
-# operands have as many bytes along K.
+# (tile, warpgroups) of the pipelined kernel for 16-bit operands, and of the kernel for any strides.  Steps of
+# 8-bit operands have as many bytes along K.
 PIPELINED = (
     ((128, 256, 64), 2),
     ((256, 128, 64), 2),
@@ -275,7 +275,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             if not promotable(problem, tile, groups):
                 continue
             stage = (tile[0] + tile[1]) * tile[2] * p.lhs.dtype.bytes
-            stage += 4 * (tile[0] * (p.left.kind == "steps") + tile[1] * (p.right.kind == "steps"))
+            stage += 4 * (tile[0] * (p.left.kind == "steps") + max(tile[1], 32) * (p.right.kind == "steps"))
             staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
             stages = min(LARGEST_RING, (on.shared - RESERVED - staging) // stage)
             if stages < 2 or (tile[1] % 64 and (p.rhs_major == "col" or store == "tma")):

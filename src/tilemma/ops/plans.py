@@ -17,8 +17,8 @@ from tilemma.assemble import DiskCache
 from tilemma.bounded import Bounded
 from tilemma.errors import TilemmaError
 from tilemma.fingerprint import fingerprint
-from tilemma.ops.problem import Epilogue, Problem
 from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware, ranked, turned
+from tilemma.ops.problem import Epilogue, Problem
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime import PreparedLaunch
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, facts, stream_source

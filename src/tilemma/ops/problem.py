@@ -58,11 +58,11 @@ class Problem:
 
     ``lhs`` is [B, M, K], or [B, K, M] where ``lhs_major`` is "col"; ``rhs`` is [B, N, K], or [B, K, N] where
     ``rhs_major`` is "col"; ``out`` and ``c`` are [B, M, N].  A column-major result is computed as the
-    transposed product (``swapped``).  ``outer`` are further batches: byte offsets of (lhs, rhs, c, out, scales of
-    lhs, scales of rhs) for each launch.  ``left`` and ``right`` are the scales of the operands.  ``promote``: the
-    products of each 128 of K are summed apart, and added in f32.  ``grouped``: the "rows" of lhs and out (batch 1),
-    or the "columns" of out (rows of rhs), are divided into groups at ``offsets``; group e is multiplied by matrix e
-    of the other operand.
+    transposed product (``swapped``).  ``outer`` are further batches: byte offsets of (lhs, rhs, c, out, scales
+    of lhs, scales of rhs) for each launch.  ``left`` and ``right`` are the scales of the operands.  ``promote``:
+    the products of each 128 of K are summed apart, and added in f32.  ``grouped``: the "rows" of lhs and out
+    (batch 1), or the "columns" of out (rows of rhs), are divided into groups at ``offsets``; group e is
+    multiplied by matrix e of the other operand.
     """
 
     lhs: ArrayRef

@@ -159,8 +159,12 @@ def prepare(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...]) ->
     given, addend, vector, ends = (None if x is None else describe(x) for x in (out, c, bias, offsets))
     if rules is GROUPED and ends is None:
         describe(offsets)
-    scales = [describe(x) if arrays.is_array(x) else x for x in (scale_a, scale_b)]
-    call = Call(left, right, given, out_dtype, alpha, beta, addend, vector, activation, *scales, ends, fast, rules)
+    scales = {"scale_a": scale_a, "scale_b": scale_b}
+    scales = {n: describe(x) if arrays.is_array(x) else x for n, x in scales.items()}
+    call = Call(
+        left, right, given, out_dtype, alpha, beta, addend, vector, activation,
+        offsets=ends, fast=fast, rules=rules, **scales,
+    )  # fmt: skip
     shape, dtype = arguments.check(call)
     made = given is None
     if given is None:

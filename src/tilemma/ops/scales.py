@@ -65,7 +65,11 @@ def _array(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> Scalin
         forms = [(1, 1), (extent, 1), (extent, steps), *([] if divided else [(blocks, steps)])]
         wanted = ", ".join(str(list(f if left else f[::-1])) for f in dict.fromkeys(forms))
         raise _refused(
-            call, name, f"has shape {list(x.shape)}", f"a number, or f32 of one of the shapes {wanted}", "reshape it"
+            call,
+            name,
+            f"has shape {list(x.shape)}",
+            f"a number, or f32 of one of the shapes {wanted}",
+            "reshape it",
         )
     batch, lead = _batch(call, name, x, shape)
     return Scaling(kind, x._replace(shape=(*batch, along[1], along[0]), strides=(*lead, strides[1], strides[0])))
@@ -82,11 +86,14 @@ def _batch(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> tuple[
     extents, steps = (1,) * lead + given, (0,) * lead + strides
     if lead < 0 or any(e not in (1, n) for e, n in zip(extents, wanted, strict=True)):
         raise _refused(
-            call, name, f"has shape {list(x.shape)}", f"batch dimensions that broadcast to {list(wanted)}", "reshape it"
+            call,
+            name,
+            f"has shape {list(x.shape)}",
+            f"batch dimensions that broadcast to {list(wanted)}",
+            "reshape it",
         )
     fitted = tuple(0 if e == 1 and n != 1 else s for e, n, s in zip(extents, wanted, steps, strict=True))
     return wanted, fitted
 
 
 __all__ = ["scaling"]
-

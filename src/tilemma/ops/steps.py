@@ -160,9 +160,7 @@ def _product(problem: Problem, plan: Plan, at: Offsets, partial: ArrayRef | None
     used = _scale(plain, left, "scale_lhs", at[4]), _scale(plain, right, "scale_rhs", at[5])
     parts = (_part(partial, 0), ("work.partial", 0))
     constants = {**product, **_epilogue(plain, absent[0][0], absent[1][0], parts[0])}
-    yield _step(
-        _kernel(plan.kernel), (*operands, *used, groups, *absent, parts), scalars, constants
-    )
+    yield _step(_kernel(plan.kernel), (*operands, *used, groups, *absent, parts), scalars, constants)
     left, right = (UNSCALED if x.stepwise else x for x in (problem.left, problem.right))
     final = replace(problem, left=left, right=right)
     used = _scale(final, left, "scale_lhs", at[4]), _scale(final, right, "scale_rhs", at[5])
@@ -171,7 +169,10 @@ def _product(problem: Problem, plan: Plan, at: Offsets, partial: ArrayRef | None
 
 
 def _step(
-    kernel: Kernel, given: tuple[tuple[ArrayRef, Source], ...], scalars: tuple[float, float], constants: dict[str, Any]
+    kernel: Kernel,
+    given: tuple[tuple[ArrayRef, Source], ...],
+    scalars: tuple[float, float],
+    constants: dict[str, Any],
 ) -> Step:
     return Step(kernel, (*(x for x, _ in given), *scalars), constants, tuple(source for _, source in given))
 

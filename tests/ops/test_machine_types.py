@@ -1,0 +1,128 @@
+"""The PTX machine on the kernel variants of 8-bit types, scales and groups: no hazards, and the right result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from typed_cases import TypedCase, expected
+
+from tilemma import ops, testing
+from tilemma.ops import product
+from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates
+from tilemma.ops.problem import Problem
+
+SMALL = Plan("pipelined", (64, 64, 128), 1, stages=2, grid=2)
+
+
+def call(
+    function: str, shape: tuple[int, int, int], types: tuple[str, str], out: str, scales: str = "", **options: Any
+) -> TypedCase:
+    """A call of operands with K contiguous; ``scales``: "rows" or "blocks"; groups have 0, 5, .. rows."""
+    m, n, k = shape
+    grouped = function == "grouped_matmul"
+    arrays: dict[str, Any] = {"a": testing.random_array((m, k), types[0], 0)}
+    b = testing.random_array(((3,) if grouped else ()) + (n, k), types[1], 1)
+    arrays["b"] = np.swapaxes(b, -1, -2)
+    if grouped:
+        arrays["offsets"] = np.array([0, 5, m - 2], np.int32)
+    if scales:
+        steps, blocks = -(-k // 128), -(-n // 128)
+        forms = ((m, 1), (1, n)) if scales == "rows" else ((steps, m), (steps, blocks))
+        left, right = (np.abs(testing.random_array(f, "f32", 7)) + np.float32(0.1) for f in forms)
+        arrays["scale_a"] = left if scales == "rows" else left.T
+        arrays["scale_b"] = np.broadcast_to(right, (3, *right.shape)).copy() if grouped else right
+    arrays["bias"] = testing.random_array((n,), "f32", 3)
+    options["activation"] = "relu"
+    return TypedCase(function, arrays, options, out)
+
+
+def on_machine(x: TypedCase, plan: Plan, monkeypatch: pytest.MonkeyPatch, **options: Any) -> float:
+    """The share of the bound that the machine's result with ``plan`` uses."""
+    compute = product.run
+
+    def run(problem: Problem, _: Plan) -> None:
+        pack = next(
+            c.pack for c in candidates(problem, Hardware()) if c.kernel == "pipelined" and c.swap == plan.swap
+        )
+        compute(problem, replace(plan, pack=pack) if plan.kernel == "pipelined" else plan, "machine", **options)
+
+    monkeypatch.setattr(product, "run", run)
+    given = dict(x.arrays)
+    names = ["a", "b", *(["offsets"] if "offsets" in given else [])]
+    result = getattr(ops, x.function)(*[given.pop(n) for n in names], **given, out_dtype=x.out_dtype, **x.options)
+    wanted, bound = expected(x)
+    return testing.share_of_bound(result[: len(wanted)], wanted, bound)
+
+
+E4, E5 = "f8_e4m3", "f8_e5m2"
+VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
+    "integers": (SMALL, call("matmul", (72, 80, 272), ("s8", "u8"), "s32")),
+    "integers in parts": (replace(SMALL, split=2), call("matmul", (72, 80, 272), ("u8", "s8"), "f32")),
+    "rows": (SMALL, call("scaled_matmul", (72, 80, 272), (E4, E5), "bf16", "rows")),
+    "rows of s8": (SMALL, call("scaled_matmul", (72, 80, 144), ("s8", "s8"), "s8", "rows")),
+    "stored by tma": (replace(SMALL, store="tma"), call("scaled_matmul", (72, 80, 144), (E4, E4), "f16", "rows")),
+    "promoted": (SMALL, call("scaled_matmul", (72, 80, 272), (E5, E4), "f32", "rows", fast=False)),
+    "blocks": (SMALL, call("scaled_matmul", (72, 144, 272), (E4, E4), "bf16", "blocks")),
+    "blocks swapped": (
+        replace(SMALL, tile=(64, 16, 128), swap=True),
+        call("scaled_matmul", (20, 72, 272), (E4, E4), "bf16", "blocks"),
+    ),
+    "blocks in parts": (replace(SMALL, split=2), call("scaled_matmul", (72, 80, 272), (E4, E4), "bf16", "blocks")),
+    "blocks in pairs": (
+        replace(SMALL, grid=1, cluster=(2, 1)),
+        call("scaled_matmul", (136, 72, 144), (E4, E4), "bf16", "blocks"),
+    ),
+    "blocks without rings": (
+        Plan("tiles", (64, 64, 128), 1),
+        call("scaled_matmul", (72, 80, 144), (E4, E4), "bf16", "blocks"),
+    ),
+    "groups": (replace(SMALL, tile=(64, 64, 64)), call("grouped_matmul", (80, 72, 136), ("bf16", "bf16"), "bf16")),
+    "groups of two warpgroups": (
+        replace(SMALL, tile=(128, 64, 64), groups=2),
+        call("grouped_matmul", (150, 72, 72), ("f16", "f16"), "f16"),
+    ),
+    "groups swapped": (
+        replace(SMALL, tile=(64, 16, 128), swap=True),
+        call("grouped_matmul", (30, 72, 144), ("bf16", "bf16"), "bf16"),
+    ),
+    "groups of scaled rows": (SMALL, call("grouped_matmul", (80, 72, 144), (E4, E4), "bf16", "rows")),
+    "groups of blocks": (SMALL, call("grouped_matmul", (80, 72, 144), (E4, E4), "bf16", "blocks")),
+    "groups of blocks swapped": (
+        replace(SMALL, tile=(64, 16, 128), swap=True),
+        call("grouped_matmul", (30, 72, 144), (E4, E4), "bf16", "blocks"),
+    ),
+    "groups of integers": (SMALL, call("grouped_matmul", (80, 72, 144), ("s8", "s8"), "s32")),
+    "groups without rings": (
+        Plan("tiles", (64, 64, 64), 1),
+        call("grouped_matmul", (80, 72, 72), ("bf16", "bf16"), "f32"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, x = VARIANTS[name]
+    assert on_machine(x, plan, monkeypatch, arch="sm_90a", seed=1) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_schedules_of_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, x = VARIANTS[name]
+    for seed in range(20):
+        with monkeypatch.context() as patch:
+            assert on_machine(x, plan, patch, arch="sm_90a", seed=seed) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", range(len(PIPELINED)))
+@pytest.mark.parametrize("out", ["s32", "bf16"])
+def test_every_tile_of_8_bits(index: int, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tile, groups = PIPELINED[index]
+    wide = tile[0], tile[1], tile[2] * 2
+    types = ("s8", "s8") if out == "s32" else (E4, E5)
+    x = call("scaled_matmul", (tile[0] + 8, tile[1] + 8, 2 * wide[2] + 16), types, out, "rows")
+    assert on_machine(x, Plan("pipelined", wide, groups, 2, grid=1), monkeypatch, arch="sm_90a") <= 1
