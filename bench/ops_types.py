@@ -3,10 +3,10 @@
     python bench/ops_types.py --json ops_types.json
     python bench/ops_types.py --only s8 grouped
 
-Random normal data, K contiguous.  Large products: medians of single launches, the L2 cache flushed before each.  Few
-rows: medians of CUDA-graph replays over copies of the weights that together exceed the L2 cache.  Ratios are the
-peer's time over tilemma's: above 1, tilemma is faster.  Every result is checked against float64 on a sample of rows
-before it is timed.  A case that fails is reported, and the others run.
+Random normal data, K contiguous.  Large products: medians of single launches, the L2 cache flushed before each.
+Few rows: medians of CUDA-graph replays over copies of the weights that together exceed the L2 cache.  Ratios are
+the peer's time over tilemma's: above 1, tilemma is faster.  Every result is checked against float64 on a sample of
+rows before it is timed.  A case that fails is reported, and the others run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Row:
     name: str
     flops: float
     weights: float
-    ours: float = math.nan
+    mine: float = math.nan
     peers: dict[str, float] = field(default_factory=dict)
     share: float = math.nan
     plan: str = ""
@@ -49,27 +49,27 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        return min(self.peers.values(), default=math.nan) / self.ours
+        return min(self.peers.values(), default=math.nan) / self.mine
 
     def __str__(self) -> str:
         if self.error:
             return f"{self.group:14} {self.name:34} {self.error[:300]}"
         peers = "".join(f"  {n} {x:.1f}" for n, x in self.peers.items())
-        rate = f"{self.flops / self.ours / 1e6:6.0f} TF {self.weights / self.ours / 1e6:5.2f} TB/s"
+        rate = f"{self.flops / self.mine / 1e6:6.0f} TF {self.weights / self.mine / 1e6:5.2f} TB/s"
         return (
-            f"{self.group:14} {self.name:34} {self.share:5.2f} {self.ours:9.1f} us {rate} {self.ratio:6.3f}{peers}"
+            f"{self.group:14} {self.name:34} {self.share:5.2f} {self.mine:9.1f} us {rate} {self.ratio:6.3f}{peers}"
         )
 
 
 @dataclass
 class Contest:
-    """One row: ours and the peers' calls by index of the copy of the weights, and the check of a result."""
+    """One row: mine and the peers' calls by index of the copy of the weights, and the check of a result."""
 
     group: str
     name: str
     flops: float
     weights: float
-    ours: Callable[[int], Any]
+    mine: Callable[[int], Any]
     peers: dict[str, Callable[[int], Any]]
     share: Callable[[], float]
     plan: Callable[[], Any]
@@ -280,14 +280,14 @@ def measure(c: Contest, rounds: int) -> Row:
             usable[name] = run
         except Exception as e:
             row.notes.append(f"{name}: {type(e).__name__}: {str(e)[:300]}")
-    runs = [c.ours, *usable.values()]
+    runs = [c.mine, *usable.values()]
     for run in runs * 2:
         run(0)
     if c.copies > 1:
         found = replayed(runs, c.copies, rounds)
     else:
         found = flushed([lambda r=r: r(0) for r in runs], rounds)
-    row.ours, row.peers = found[0], dict(zip(usable, found[1:], strict=True))
+    row.mine, row.peers = found[0], dict(zip(usable, found[1:], strict=True))
     return row
 
 

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from tilemma import ops, testing
-from tilemma.ops import plans, product
+from tilemma.ops import arguments, plans, product
+from tilemma.ops.arguments import Call
 from tilemma.ops.plan import PIPELINED, Plan, candidates, hardware, turned
 from tilemma.runtime import gpu_unavailable_reason
+from tilemma.runtime.arrays import describe
 
 pytestmark = pytest.mark.gpu
 MISSING = gpu_unavailable_reason()
@@ -24,6 +26,7 @@ torch = pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
 import cases  # noqa: E402
+import typed_cases  # noqa: E402
 
 SHAPES = [
     (512, 512, 512),
@@ -41,6 +44,12 @@ HOPPER = torch.cuda.get_device_capability() == (9, 0)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_products(seed: int) -> None:
     assert cases.run(cases.case(seed), "cuda") <= 1
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_random_products_of_types_and_groups(first: int) -> None:
+    for seed in range(first, first + 20):
+        assert typed_cases.outcome(seed, "cuda", seed % 4 == 1)[1] == ""
 
 
 def random(*shape: int, kind: Any = torch.float16) -> Any:
@@ -82,7 +91,7 @@ def test_every_tile(index: int, split: int) -> None:
             "pipelined", tile, groups, stages=3 if tile[0] + tile[1] < 300 else 2, grid=4, split=split, store=store
         )
         out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
-        problem, _, _ = product.prepare(a, b, out)
+        problem = arguments.problem(Call(describe(a), describe(b)), describe(out), made=False)
         product.run(problem, plan)
         check(a, b, out)
 
@@ -93,7 +102,7 @@ def test_every_candidate_agrees(layout: int) -> None:
     a = random(200, 520).contiguous() if layout % 2 else random(520, 200).t()
     b = random(520, 264) if layout < 2 else random(264, 520).t()
     out = torch.empty(200, 264, device="cuda", dtype=torch.float16)
-    problem, _, _ = product.prepare(a, b, out)
+    problem = arguments.problem(Call(describe(a), describe(b)), describe(out), made=False)
     chosen = {(p.tile, p.split > 1, p.swap, p.cluster): p for p in candidates(problem, hardware(("cuda", 0)))}
     for plan in chosen.values():
         bits = []

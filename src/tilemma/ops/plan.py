@@ -357,7 +357,7 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str
     port = (left + right) / PORT
     if plan.kernel == "tiles":
         # No overlap: the block waits for its copies, then multiplies.
-        return tensor + (cache + 1200) * (1 if aligned(p.lhs) and aligned(p.rhs) else 6), "copies"
+        return tensor + (cache + 1200) * (1 if aligned(p.lhs) and aligned(p.rhs) and not _pack(p) else 6), "copies"
     limits = {"tensor cores": tensor, "shared memory": shared, "L2 cache": cache, "the SM's port": port}
     slowest = max(limits, key=lambda x: limits[x])
     # Where every operand is read from memory repeatedly, L2 transfers cost energy too.
