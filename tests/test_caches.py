@@ -231,7 +231,7 @@ def test_launches_of_ops_are_bounded() -> None:
     calls = launch_cache.WarmCalls()
     for i in range(3000):
         one = (i * 256, (i, 4), (4, 1), "f16", 0)
-        calls.put(((one, one, 0, 0, one), ()), template)
+        calls.put(((one, one, 0, 0, one, 0, 0, 0), ()), template)
     assert len(calls._recipes) <= launch_cache.KINDS and len(calls._entries) <= launch_cache.CAPACITY
     entry = launch_cache.Entry(template, {})
     for i in range(100):
