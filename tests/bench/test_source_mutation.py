@@ -82,7 +82,7 @@ def test_a_draw_follows_from_its_seed() -> None:
 
 def test_near_and_quick_tests_come_first() -> None:
     told = {
-        "t/a.py::far": {"seconds": 0.1, "lines": {"x.py": list(range(1, 400))}},
+        "t/a.py::far": {"seconds": 0.1, "lines": {"x.py": [7], "other.py": list(range(1, 400))}},
         "t/a.py::slow": {"seconds": 9.0, "lines": {"x.py": [7]}},
         **{f"t/b.py::near[{n}]": {"seconds": 0.1, "lines": {"x.py": [7]}} for n in range(100)},
     }
@@ -90,6 +90,8 @@ def test_near_and_quick_tests_come_first() -> None:
     names = [n for n, _ in coverage.covering("x.py", 7, 20.0)]
     assert all(n.startswith("t/b.py::near") for n in names[:2])
     assert "t/a.py::far" in names and len(names) == 62
+    much = ranked(told | {"t/c.py::much": {"seconds": 0.1, "lines": {"x.py": list(range(400))}}})
+    assert much.covering("x.py", 7, 20.0)[0][0] == "t/c.py::much"
     assert coverage.covering("x.py", 500, 5.0) == [] == coverage.covering("y.py", 1, 5.0)
     assert "t/a.py::slow" not in [n for n, _ in coverage.covering("x.py", 7, 8.0)]
 

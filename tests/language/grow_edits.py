@@ -3,8 +3,7 @@
     python tests/language/grow_edits.py co
 
 A number of a kernel's text is replaced by others.  Where two neighbours differ in the error that they lead to, both
-become edits: one on each side of a limit.  A limit is kept once for each pair of errors and each spelling around
-the number.
+become edits: one on each side of a limit.  Each pair of errors is kept for at most three spellings around the number.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def spelling(line: str, found: re.Match[str]) -> str:
 def main(language: str) -> None:
     signal.signal(signal.SIGPROF, _stop)
     all_edits = edited.parse(language)
-    known: set[tuple[Kind, Kind, str]] = set()
+    known: dict[tuple[Kind, Kind], set[str]] = {}
     spellings: dict[str, int] = {}
     for name, text in edited.programs(language).items():
         if name in edited.NOT_ALONE:
@@ -98,15 +97,15 @@ def main(language: str) -> None:
                 if spellings[key] > SAME:
                     continue
                 for below, one, above, other in limits(language, text, n, found):
-                    pair = kind(one), kind(other), key
-                    if pair in known or ((*pair[:2], "") in known and spellings[key] > 1):
+                    places = known.setdefault((kind(one), kind(other)), set())
+                    if key in places or len(places) == SAME:
                         continue
-                    known |= {pair, (*pair[:2], "")}
+                    places.add(key)
                     edits = all_edits.setdefault(name, [])
                     print(name, below, one[:60], "|", above.new, other[:60], flush=True)
                     have = {str(e) for e, _ in edits}
                     edits += [x for x in ((below, one), (above, other)) if str(x[0]) not in have]
-    edited.write(language, all_edits)
+        edited.write(language, all_edits)
 
 
 if __name__ == "__main__":
