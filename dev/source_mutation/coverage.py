@@ -123,8 +123,8 @@ def digest(path: Path) -> str:
 def ranked(found: Mapping[str, Any]) -> Coverage:
     """The coverage with the tests of each line in the order in which a mutant meets them.
 
-    Tests that run much of the line's file, and little elsewhere, come first, fast ones before slow ones.  A tenth of
-    a second counts as little as none, since starting costs more.
+    Tests that run much of the line's file, and little elsewhere, come first, fast ones before slow ones.  A tenth
+    of a second counts as little as none, since starting costs more.
     """
     names = sorted(found)
     cost = [
