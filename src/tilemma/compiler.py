@@ -29,7 +29,7 @@ from tilemma.passes import Decision
 from tilemma.records import record
 from tilemma.targets.ptx import print_module
 from tilemma.targets.ptx.lower import Lowered, lower
-from tilemma.targets.ptx.passes import PASSES, TARGET_PASSES
+from tilemma.targets.ptx.passes import PASSES, TARGET_PASSES, run
 
 Facts = Mapping[str, t.ArrayFacts]
 
@@ -322,8 +322,7 @@ def decide(
     kernel = with_facts(source, {**default_facts(source), **(facts or {})})
     verify(kernel)
     with internal_error_guard(source, "deciding"):
-        for step in PASSES(arch) if front is None else TARGET_PASSES(arch):
-            kernel = step.run(kernel, log)
+        kernel = run(kernel, PASSES(arch) if front is None else TARGET_PASSES(arch), log)
     return Compiled(source, kernel, arch, tuple(log), {"passes": time.perf_counter() - start})
 
 

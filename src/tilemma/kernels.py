@@ -439,7 +439,7 @@ def facts_of(values: Mapping[str, Any]) -> dict[str, t.ArrayFacts]:
 
 def _array_facts(ref: arrays.ArrayRef) -> t.ArrayFacts:
     found = arrays.facts(ref)
-    return t.ArrayFacts(found.contiguous, found.alignment, found.nonempty)
+    return t.ArrayFacts(found.contiguous, found.alignment, found.nonempty, found.ragged)
 
 
 def _facts(bound: binding.Bound) -> dict[str, t.ArrayFacts]:

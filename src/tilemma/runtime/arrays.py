@@ -101,14 +101,15 @@ LARGEST_ALIGNMENT = 16
 
 
 class ArrayFacts(NamedTuple):
-    """Facts for specialisation: the dimension whose stride is 1, the alignment class in bytes, and that
-    there are elements."""
+    """Facts for specialisation: the dimension whose stride is 1, the alignment class in bytes, that there are
+    elements, and that an extent or unused stride is less aligned than the rest."""
 
     dtype: DType
     rank: int
     contiguous: int | None
     alignment: int
     nonempty: bool
+    ragged: bool
 
 
 def facts(ref: ArrayRef) -> ArrayFacts:
@@ -118,16 +119,27 @@ def facts(ref: ArrayRef) -> ArrayFacts:
     ``alignment`` is 16, 8, 4, 2 or 1: it divides the address and, in bytes, the stride of every other
     dimension with an extent above 1 (the stride of a dimension of one element is never used).  An array without
     elements counts as row-major and aligned: its strides are never used, and NumPy reports 0.
+    ``ragged``: the alignment is 16, and the bytes of the contiguous dimension, or a stride that is never used, are
+    no multiple of it.
     """
     last = reversed(range(ref.rank))
     if ref.is_empty:
-        return ArrayFacts(ref.dtype, ref.rank, next(last, None), LARGEST_ALIGNMENT, False)
+        row = next(last, None)
+        return ArrayFacts(ref.dtype, ref.rank, row, LARGEST_ALIGNMENT, False, _ragged(ref, row))
     contiguous = next((d for d in last if ref.shape[d] <= 1 or ref.strides[d] == 1), None)
     bits = ref.pointer | LARGEST_ALIGNMENT
     for d, (extent, stride) in enumerate(zip(ref.shape, ref.strides, strict=True)):
         if extent > 1 and d != contiguous:
             bits |= stride * ref.itemsize
-    return ArrayFacts(ref.dtype, ref.rank, contiguous, bits & -bits, True)
+    alignment = bits & -bits
+    ragged = alignment == LARGEST_ALIGNMENT and _ragged(ref, contiguous)
+    return ArrayFacts(ref.dtype, ref.rank, contiguous, alignment, True, ragged)
+
+
+def _ragged(ref: ArrayRef, contiguous: int | None) -> bool:
+    """Whether TMA refuses a stride, or a store to a row would write beyond its end."""
+    steps = [ref.shape[d] if d == contiguous else ref.strides[d] for d in range(ref.rank)]
+    return any(n * ref.itemsize % LARGEST_ALIGNMENT for n in steps)
 
 
 def _element_type(found: DType | None, library: str, type_: object) -> DType:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tilemma.errors import CompileError
 from tilemma.ir.tile import Kernel
 from tilemma.passes import FRONT_PASSES, Pass
 from tilemma.passes.decision import Decision
@@ -29,11 +32,12 @@ from tilemma.targets.ptx.passes.overlap_epilogue import OverlapEpilogue
 from tilemma.targets.ptx.passes.plan_events import PlanEvents
 from tilemma.targets.ptx.passes.report_pipelines import ReportPipelines
 from tilemma.targets.ptx.passes.share_old_values import ShareOldValues
+from tilemma.targets.ptx.passes.specialise_warps import SpecialiseWarps
 from tilemma.targets.ptx.passes.stage_through_shared import StageThroughShared
 from tilemma.targets.ptx.passes.unify_ring_parity import UnifyRingParity
 from tilemma.targets.ptx.target import Target
 
-__all__ = ["PASSES", "TARGET_PASSES", "decide"]
+__all__ = ["PASSES", "TARGET_PASSES", "decide", "run"]
 
 
 def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
@@ -42,6 +46,7 @@ def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
     return (
         ExpandCopies(),
         Simplify(),
+        SpecialiseWarps(arch),
         MergePeeledEpilogue(),
         CheckClusters(arch),
         AwaitMultiplies(),
@@ -80,6 +85,24 @@ def decide(kernel: Kernel, arch: str) -> tuple[Kernel, tuple[Decision, ...]]:
     if not Target.of(arch).seen:
         text = f"no GPU of {arch} has run generated code: only ptxas and the PTX machine have checked it"
         log.append(Decision("target", arch, text, warning=True))
-    for p in PASSES(arch):
-        kernel = p.run(kernel, log)
-    return kernel, tuple(log)
+    return run(kernel, PASSES(arch), log), tuple(log)
+
+
+def run(kernel: Kernel, steps: Sequence[Pass], log: list[Decision]) -> Kernel:
+    """``kernel`` after ``steps``.
+
+    A kernel that `SpecialiseWarps` has rewritten may break a rule of a later pass that the kernel as written
+    keeps: it is then compiled as written.
+    """
+    for i, step in enumerate(steps):
+        before, logged = kernel, len(log)
+        kernel = step.run(kernel, log)
+        if isinstance(step, SpecialiseWarps) and kernel is not before:
+            try:
+                return run(kernel, steps[i + 1 :], log)
+            except CompileError as e:
+                del log[logged:]
+                text = f"not pipelined: {e.message}"
+                log.append(Decision("pipeline", kernel.name, text, {"rule": e.code}, span=e.span))
+                kernel = before
+    return kernel

@@ -186,7 +186,7 @@ def _pieces(body: Body) -> list[Body]:
 def _multiplies(loop: For, mc: FragmentRef) -> bool:
     """Whether ``loop`` goes from 0, a step at a time, and multiplies into ``mc``."""
     counts = value_of(loop.start) == 0 and value_of(loop.step) == 1
-    return counts and any(isinstance(x, Mma) and x.acc == mc for x in loop.body)
+    return counts and any(isinstance(x, Mma) and x.acc == mc for x in walk(loop.body))
 
 
 def _uneven(found: _Tile) -> bool:

@@ -25,7 +25,7 @@ from tilemma.records import record
 from tilemma.targets.ptx.target import Target
 
 # A piece is as wide as the widest swizzle: one box of a TMA store.
-_PIECE_BYTES = 128
+PIECE_BYTES = 128
 
 
 @record
@@ -99,7 +99,7 @@ def _staged(alloc: Alloc, body: Body) -> _Staged | None:
     """``alloc`` as a staging buffer, where every use is a store followed by a TMA store of the same view."""
     b = alloc.buffer
     shape = [value_of(e) for e in b.shape]
-    width = _PIECE_BYTES * 8 // b.dtype.bits
+    width = PIECE_BYTES * 8 // b.dtype.bits
     if len(shape) != 2 or None in shape or b.copies or alloc.init is not None or alloc.swizzle not in (None, 128):
         return None
     rows, columns = (n or 0 for n in shape)

@@ -1,0 +1,106 @@
+"""Persistent blocks: a grid of tiles as a loop of fewer blocks, in an order that reuses the L2 cache.
+
+The tiles are taken in bands of rows.  Within a band consecutive tiles go down its rows, and every other band goes
+from right to left: what was read last is read again.  Blocks of a cluster take neighbouring rows, and multicast
+the tiles that they share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilemma.errors import Span
+from tilemma.ir.expr import (
+    Expr,
+    Index,
+    Select,
+    add,
+    binary,
+    cdiv,
+    const,
+    floordiv,
+    maximum,
+    mod,
+    mul,
+    sub,
+)
+from tilemma.ir.ranges import loop_index
+from tilemma.ir.tile import Body, For, Parallel
+from tilemma.ir.types import CLUSTER
+from tilemma.targets.ptx.passes.pipeline_model import MULTIPROCESSORS, RASTER
+from tilemma.targets.ptx.passes.warp_program import FreshNames
+
+
+class TileLoop:
+    """The loop of persistent blocks over the tiles of a grid with ``indices``.
+
+    ``row``: which index counts the rows of a band; blocks of a cluster of ``cluster`` differ in it.
+    """
+
+    def __init__(
+        self, indices: tuple[Index, ...], row: int, cluster: int, fresh: FreshNames, span: Span | None = None
+    ) -> None:
+        self.indices, self.row, self.cluster, self.fresh, self.span = indices, row, cluster, fresh, span
+        extents = [i.extent for i in self.indices]
+        others = [d for d in range(len(extents)) if d != self.row]
+        self.column = others[-1] if others else None
+        self.rows = cdiv(extents[self.row], self.cluster)
+        self.columns: Expr = const(1) if self.column is None else extents[self.column]
+        self.outer = [d for d in others if d != self.column]
+        total = mul(self.rows, self.columns)
+        for d in self.outer:
+            total = mul(total, extents[d])
+        self.total = total
+        some = maximum(total, 1)
+        self.teams = cdiv(some, cdiv(some, max(1, MULTIPROCESSORS // self.cluster)))
+        self.team = Index(self.fresh("team"), self.teams)
+        self.rank = Index(self.fresh("rank"), const(self.cluster))
+
+    def around(self, block: Parallel, body: Body) -> Parallel:
+        """The launch of the persistent blocks with ``body``."""
+        if self.cluster == 1:
+            return replace(block, indices=(self.team,), body=body)
+        inner = replace(block, indices=(self.rank,), body=body, overlap=False)
+        return Parallel((self.team,), (inner,), CLUSTER, overlap=block.overlap, span=block.span)
+
+    def loop(self, body: Body, t: Index) -> For:
+        return For(t, self.team, self.total, self.teams, body, span=self.span)
+
+    def index(self) -> Index:
+        """A fresh index of the loop."""
+        return loop_index(self.fresh("tile"), self.total, self.team, self.total)
+
+    def backward(self, t: Index) -> Expr:
+        """1 in every other pass over the grid, else 0."""
+        return mod(floordiv(t, self.teams), 2)
+
+    def place(self, t: Index) -> dict[str, Expr]:
+        """The indices of tile ``t``."""
+        found: dict[str, Expr] = {}
+        plane = mul(self.rows, self.columns)
+        rest: Expr = t
+        if self.outer:
+            number, rest = floordiv(t, plane), mod(t, plane)
+            for d in reversed(self.outer):
+                i = self.indices[d]
+                found[i.name] = mod(number, i.extent) if d != self.outer[0] else number
+                number = floordiv(number, i.extent)
+        row, column = self._raster(rest)
+        if self.cluster > 1:
+            row = add(mul(row, self.cluster), self.rank)
+        found[self.indices[self.row].name] = row
+        if self.column is not None:
+            found[self.indices[self.column].name] = column
+        return found
+
+    def _raster(self, t: Expr) -> tuple[Expr, Expr]:
+        if self.column is None:
+            return t, const(0)
+        size = mul(self.columns, RASTER)
+        band, at = floordiv(t, size), mod(t, size)
+        short = binary("gt", mul(add(band, 1), RASTER), self.rows)
+        rows = Select(short, mod(self.rows, RASTER), const(RASTER))
+        row = add(mul(band, RASTER), mod(at, rows))
+        column = floordiv(at, rows)
+        from_right = binary("eq", mod(band, 2), 1)
+        return row, Select(from_right, sub(sub(self.columns, 1), column), column)

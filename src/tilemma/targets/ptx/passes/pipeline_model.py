@@ -1,0 +1,35 @@
+"""The model of automatic pipelining: the stages, clusters and persistent blocks that suit a kernel on a target."""
+
+from __future__ import annotations
+
+from tilemma.records import record
+from tilemma.targets.ptx.target import Target
+
+# More stages than this hide no more latency: measured on an H200, 4 to 6 stages of 32 to 48 KB saturate it.
+_MOST_STAGES = 8
+# Bytes for events and for the alignment of swizzled tiles.
+_RESERVE = 2048
+# Blocks that work at a time: the multiprocessors of an H100 or H200 (SXM).
+MULTIPROCESSORS = 132
+# Rows of tiles in a band of the raster: neighbouring blocks share operands in the L2 cache.  At 8192^3 bands of 4
+# to 16 rows of pairs are within 1 % of each other.
+RASTER = 8
+# Pieces of a staged result that are in flight while the next one is written.
+STAGING_PIECES = 2
+
+
+@record
+class Choice:
+    """The decisions for a block: ``stages`` of each ring; ``cluster``: blocks that share tiles by multicast;
+    ``persistent``: blocks compute several tiles; ``reverse``: every other pass goes backward along K."""
+
+    stages: int
+    cluster: int
+    persistent: bool
+    reverse: bool
+
+
+def most_stages(arch: str, stage_bytes: int, other_bytes: int) -> int:
+    """The stages that fit, where one takes ``stage_bytes`` and the rest of the block ``other_bytes``."""
+    room = Target.of(arch).shared_limit - other_bytes - _RESERVE
+    return max(0, min(_MOST_STAGES, room // max(1, stage_bytes)))

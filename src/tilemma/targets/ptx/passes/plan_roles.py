@@ -1,0 +1,295 @@
+"""The analysis of a block for warp specialisation: the copies that TMA can issue ahead, and the model's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from tilemma.ir.effects import declared, name_of, written_views
+from tilemma.ir.expr import Binary, Element, Expr, Index, cdiv, const, sub, substitute, value_of
+from tilemma.ir.expr import walk as terms
+from tilemma.ir.pipeline import PipelineSettings, effective
+from tilemma.ir.ranges import interval
+from tilemma.ir.tile import (
+    Alloc,
+    ArrayFacts,
+    Copy,
+    DeclareFragment,
+    For,
+    Kernel,
+    Load,
+    Mma,
+    Op,
+    Parallel,
+    Store,
+    While,
+)
+from tilemma.ir.types import Buffer, Space, View
+from tilemma.ir.walk import expressions, jumps, touched, walk
+from tilemma.passes.decision import Decision
+from tilemma.passes.pipeline_legality import LoopCopies, loop_copies
+from tilemma.passes.scope import Dependence, control, names
+from tilemma.records import record
+from tilemma.targets.ptx.passes.pipeline_model import STAGING_PIECES, Choice, most_stages
+from tilemma.targets.ptx.passes.promote_copies import promoted
+from tilemma.targets.ptx.passes.stage_through_shared import PIECE_BYTES
+from tilemma.targets.ptx.passes.warp_program import FreshNames, NotPipelined, flattened, refuse, warpgroups
+
+
+@record(slots=False, eq=False)
+class Ring:
+    """Copies that follow each other in ``loop``, as one ring of stages holds their tiles.
+
+    ``around``: the operations from the block to the loop, the loop included.
+    """
+
+    loop: For
+    copies: tuple[Copy, ...]
+    settings: PipelineSettings
+    around: tuple[Op, ...]
+
+
+class BlockPlan:
+    """A block as the program of one of its ``groups`` warpgroups, number ``wg`` = 1, 2, ..; its rings of stages,
+    and the `Choice` of the model.  The constructor raises NotPipelined."""
+
+    def __init__(self, kernel: Kernel, block: Parallel, arch: str, log: list[Decision]) -> None:
+        self.kernel, self.block, self.arch, self.log = kernel, block, arch, log
+        self.facts = {p.buffer.name: p.facts or ArrayFacts(None, 1) for p in kernel.arrays}
+        taken = {name_of(x) for op in walk(kernel.body) for x in declared(op)}
+        taken |= {
+            x.name for op in walk(kernel.body) for e in expressions(op) for x in terms(e) if hasattr(x, "name")
+        }
+        taken |= {p.buffer.name for p in kernel.arrays} | {p.scalar.name for p in kernel.scalars}
+        self.fresh = FreshNames(taken)
+        self.groups = warpgroups(block)
+        self.wg = Index(self.fresh("wg"), const(self.groups + 1))
+        member = sub(self.wg, 1) if self.groups > 1 else const(0)
+        self.program = flattened(block.body, member, self.groups, self.fresh)
+        self.dependence = Dependence(self.program)
+        self.rings = self._rings()
+        self.row, self.choice = self._choose()
+
+    def _rings(self) -> list[Ring]:
+        """The runs of adjacent copies that TMA can bring ahead.  Raises NotPipelined if there are none."""
+        flat = replace(self.kernel, body=(replace(self.block, body=self.program),))
+        found: list[Ring] = []
+        refused: list[NotPipelined] = []
+        for loop in loop_copies(flat):
+            settings = effective(getattr(loop.loop, "pipeline", None), self.kernel.pipeline)
+            if settings is None or settings.off or settings.producer is False:
+                span = loop.loop.span
+                refused.append(refuse("off", "the program turns pipelining off", "remove the setting", span))
+                continue
+            refused += [NotPipelined(o) for o in loop.obstacles]
+            try:
+                self._check(loop)
+            except NotPipelined as e:
+                refused.append(e)
+                continue
+            assert isinstance(loop.loop, For)
+            around = (*loop.parents[1:], loop.loop)
+            found += [Ring(loop.loop, run, settings, around) for run in _runs(loop)]
+        for problem in refused:
+            if not found or problem.obstacle.rule in ("hand-written", "role"):
+                raise problem
+            self.log.append(problem.decision(self.kernel))
+        if not found:
+            raise refuse("no-copies", "no loop copies tiles into shared memory", "copy them with `dma.copy`")
+        return found
+
+    def _check(self, loop: LoopCopies) -> None:
+        for copy in loop.ahead:
+            problem = promoted(copy, self.facts)
+            if isinstance(problem, str):
+                raise refuse(
+                    "tma",
+                    f"TMA cannot copy `{copy.src.base.name}`: {problem}",
+                    "see the rules of `tma.copy`",
+                    copy.span,
+                )
+            if self.differs(copy, self.wg):
+                raise refuse(
+                    "copy-by-instances",
+                    f"each warpgroup copies another tile into `{copy.dst.base.name}`",
+                    "copy the tiles of all warpgroups at once",
+                    copy.span,
+                )
+        for around in (*loop.parents[1:], loop.loop):
+            if isinstance(around, Parallel):
+                raise refuse(
+                    "level",
+                    "each warp of a warpgroup executes the loop",
+                    "multiply at `group-4`",
+                    around.span,
+                )
+            if isinstance(around, (For, While)) and jumps(around):
+                raise refuse(
+                    "early-exit",
+                    "a `break` or `continue` may end an iteration early",
+                    "let every iteration run to its end, and put a condition around the work",
+                    around.span,
+                )
+            if self.wg.name in self.dependence.closure(control(around)):
+                raise refuse(
+                    "control-by-instances",
+                    "the warpgroups execute the loop differently",
+                    "let all warpgroups execute the same iterations",
+                    around.span,
+                )
+
+    def _choose(self) -> tuple[int, Choice]:
+        """The index of the grid that counts the rows of a band of tiles, and what suits the block."""
+        rings = self.rings
+        settings = self.kernel.pipeline or PipelineSettings()
+        persistent = settings.persistent is not False and self._may_persist(settings.persistent is True)
+        row, cluster = self._cluster(settings.cluster) if persistent else (0, 1)
+        stage = sum(size_of(c.dst.base) for ring in rings for c in ring.copies)
+        copied = {c.dst.base.name for ring in rings for c in ring.copies}
+        others = [
+            op.buffer for op in walk(self.program) if isinstance(op, Alloc) and op.buffer.space is Space.SHARED
+        ]
+        other = sum(self._least(b) for b in others if b.name not in copied)
+        stages = most_stages(self.arch, stage, other)
+        if stages < 2:
+            raise refuse(
+                "shared-memory",
+                f"one stage takes {stage} bytes of shared memory and the other buffers {other}",
+                "use smaller tiles",
+                self.block.span,
+            )
+        reverse = persistent and settings.order == "any" and len({id(ring.loop) for ring in rings}) == 1
+        reverse = reverse and _is_sum(rings[0].loop)
+        return row, Choice(stages, cluster, persistent, reverse)
+
+    def _least(self, buffer: Buffer) -> int:
+        """The least bytes of ``buffer``: a result that is stored in whole rows can be staged in pieces."""
+        whole, shape = size_of(buffer), [value_of(e) or 0 for e in buffer.shape]
+        uses = [op for op in walk(self.program) if any(v.base.name == buffer.name for v in touched(op))]
+        if len(shape) != 2 or [type(op) for op in uses] != [Store, Copy]:
+            return whole
+        store, copy = uses
+        assert isinstance(store, Store) and isinstance(copy, Copy)
+        by_rows = value_of(store.dst.axes[-1].extent) == shape[1] and store.dst.static_shape is not None
+        width = shape[0] * PIECE_BYTES
+        if not by_rows or isinstance(promoted(copy, self.facts), str) or whole % width:
+            return whole
+        return min(whole, width * STAGING_PIECES)
+
+    def _may_persist(self, asked: bool) -> bool:
+        block = self.block
+        why = ""
+        if len(self.kernel.body) and block.cooperative:
+            why = "its blocks wait for each other"
+        elif any(isinstance(op, Alloc) and op.init is not None for op in walk(self.program)):
+            why = "a buffer is initialised once in each block"
+        if why and asked:
+            self.log.append(Decision("pipeline", self.kernel.name, f"not persistent: {why}", span=block.span))
+        return not why
+
+    def _cluster(self, asked: int | None) -> tuple[int, int]:
+        """(the index of the grid in which the blocks of a cluster differ, their number)."""
+        shared = [
+            sum(size_of(c.dst.base) for c in self.copies if not self.differs(c, i)) for i in self.block.indices
+        ]
+        loops = {id(ring.loop): ring.around for ring in self.rings}.values()
+        for d, i in enumerate(self.block.indices):
+            # Blocks that share tiles need them equally often.
+            if any(i.name in self.dependence.closure(control(op)) for around in loops for op in around):
+                shared[d] = 0
+        row = max(range(len(shared)), key=lambda d: shared[d])
+        size = 2 if asked is None else asked
+        if size > 1 and (shared[row] == 0 or not self._may_exceed(row, size)):
+            if asked is not None:
+                text = "no cluster: its blocks would share no tile, or compute tiles outside the grid"
+                self.log.append(Decision("pipeline", self.kernel.name, text, span=self.block.span))
+            size = 1
+        if size == 1 and len(self.block.indices) > 1:
+            row = len(self.block.indices) - 2
+        return row, size
+
+    @property
+    def copies(self) -> list[Copy]:
+        return [c for ring in self.rings for c in ring.copies]
+
+    def differs(self, copy: Copy, index: Index) -> bool:
+        """Whether the source of ``copy`` depends on ``index``."""
+        return any(index.name in self.dependence.of(e) for e in copy.src.expressions())
+
+    def _may_exceed(self, row: int, size: int) -> bool:
+        """Whether a block beyond the grid in index ``row`` writes nothing: its results are outside the array."""
+        i = self.block.indices[row]
+        extent = value_of(i.extent)
+        if extent is not None and extent % size == 0:
+            return True
+        for op in walk(self.program):
+            reads = (x for e in expressions(op) for x in terms(e) if isinstance(x, Element))
+            writes = [v for v in written_views(op) if v.base.space is Space.GLOBAL]
+            if any(x.view.base.space is Space.GLOBAL for x in reads) or (
+                writes and not isinstance(op, (Copy, Store))
+            ):
+                return False
+            if not all(any(self._beyond(v, d, i) for d in range(len(v.offsets))) for v in writes):
+                return False
+        return True
+
+    def _beyond(self, view: View, dim: int, index: Index) -> bool:
+        """Whether ``view`` is outside its array along ``dim`` for every ``index`` not below its extent."""
+        factor = coefficient(view.offsets[dim], index.name)
+        if not factor or factor < 0 or view.reshape is not None:
+            return False
+        if cdiv(view.base.shape[dim], factor) != index.extent:
+            return False
+        rest = [
+            substitute(view.offsets[dim], {index.name: const(0), self.wg.name: const(w + 1)})
+            for w in range(self.groups)
+        ]
+        return all(interval(e)[0] >= 0 for e in rest)
+
+
+def _is_sum(loop: For) -> bool:
+    """Whether the iterations of ``loop`` only add products, in any order."""
+    plain = (DeclareFragment, Load, Mma, For, Copy, Alloc)
+    inner = list(walk(loop.body))
+    indices = {loop.index.name}
+    used = any(indices & names(e) for op in inner if not isinstance(op, Copy) for e in expressions(op))
+    counts = value_of(loop.start) == 0 and value_of(loop.step) == 1
+    floats = all(op.scale_a is None and op.scale_b is None for op in inner if isinstance(op, Mma))
+    return counts and floats and not used and all(isinstance(op, plain) for op in inner)
+
+
+def _runs(loop: LoopCopies) -> Iterator[tuple[Copy, ...]]:
+    """The copies that may be issued ahead, those in a row together."""
+    run: list[Copy] = []
+    for op in loop.loop.body:
+        if isinstance(op, Copy) and any(op is c for c in loop.ahead):
+            run.append(op)
+        elif run and not isinstance(op, (Alloc, DeclareFragment)):
+            yield tuple(run)
+            run = []
+    if run:
+        yield tuple(run)
+
+
+def size_of(b: Buffer) -> int:
+    """The bytes of one copy of ``b``."""
+    return prod(value_of(e) or 0 for e in b.shape) * b.dtype.bits // 8
+
+
+def coefficient(e: Expr, name: str) -> int | None:
+    """The factor of index ``name`` in ``e``, if ``e`` is linear in it."""
+    if name not in names(e):
+        return 0
+    match e:
+        case Index():
+            return 1
+        case Binary(op="add" | "sub" as op, a=a, b=b):
+            x, y = coefficient(a, name), coefficient(b, name)
+            return None if x is None or y is None else x + y if op == "add" else x - y
+        case Binary(op="mul", a=a, b=b):
+            for factor, by in ((a, value_of(b)), (b, value_of(a))):
+                x = coefficient(factor, name)
+                if by is not None and x is not None:
+                    return x * by
+    return None
