@@ -51,6 +51,16 @@ ELEMENTS = """
       }
     }
     dma.copy output_s => output"""
+TWO_RINGS = (
+    HEAD.replace("mc = mma", "shared f16 [COLUMNS, 64] b_s; md = mma.fill.f32 0.0f; mc = mma")
+    + "foreach k in [cdiv(K, 64)] {"
+    + COPIES
+    + MULTIPLY.replace("p by", "q by").replace("p, 0", "q, 0")
+    + "dma.copy rhs.subspan(COLUMNS, 64).at(block_n, k) => b_s;"
+    + MULTIPLY.replace("rhs_s", "b_s").replace("mc, ma", "md, ma")
+    + "}"
+    + STORE
+)
 KERNELS = {
     "listing 3": (HEAD + LOOP + STORE, 128, 64),
     "one warpgroup": (HEAD + LOOP + STORE, 64, 32),
@@ -62,14 +72,7 @@ KERNELS = {
         .replace("k) =>", "k + cdiv(K, 128)) =>").replace("rhs.chunkat", "rhs.subspan(COLUMNS, 64).at") + STORE,
         128, 32,
     ),
-    "two rings in a loop": (
-        HEAD.replace("shared f16 [COLUMNS, 64] rhs_s;", "shared f16 [COLUMNS, 64] rhs_s; shared f16 [COLUMNS, 64] b_s;")
-        + "foreach k in [cdiv(K, 64)] {" + COPIES.splitlines()[1]
-        + "dma.copy rhs.subspan(COLUMNS, 64).at(block_n, k) => rhs_s;" + MULTIPLY.replace("p by", "q by").replace("p, 0", "q, 0")
-        + "dma.copy rhs.subspan(COLUMNS, 64).at(block_n, k) => b_s;" + MULTIPLY.replace("rhs_s", "b_s").replace("mma.row.row mc, ma, mb;", "")
-        .replace("mb = mma.load b_s.chunkat(_, i);", "mb = mma.load b_s.chunkat(_, i); mz = mma.fill.f32 0.0f; mma.row.row mz, ma, mb;")
-        + "}" + STORE, 64, 32,
-    ),
+    "two rings in a loop": (TWO_RINGS, 64, 32),
     "elements of the result": (HEAD + LOOP + STORE.replace("dma.copy output_s => output", ELEMENTS), 128, 32),
     "stored directly": (
         HEAD + LOOP + """parallel p by ROWS / 64 : group-4

@@ -77,7 +77,8 @@ class BlockPlan:
         found: list[Ring] = []
         refused: list[NotPipelined] = []
         for loop in loop_copies(flat):
-            settings = effective(getattr(loop.loop, "pipeline", None), self.kernel.pipeline)
+            own = loop.loop.pipeline if isinstance(loop.loop, For) else None
+            settings = effective(own, self.kernel.pipeline)
             if settings is None or settings.off or settings.producer is False:
                 span = loop.loop.span
                 refused.append(refuse("off", "the program turns pipelining off", "remove the setting", span))

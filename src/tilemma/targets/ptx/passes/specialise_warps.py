@@ -11,7 +11,7 @@ A synchronous loop becomes what a user could have written with events and roles:
                                                slot = next
 
 Copies that follow each other in a loop share a ring of buffers and its two events.  The producer executes the
-control flow that its copies need.  With persistent blocks both roles iterate over the tiles of the grid, so that the
+control flow that its copies need.  With persistent blocks both roles iterate over the tiles of the grid: the
 producer copies the first stages of a tile while the consumers store the one before.
 """
 
@@ -81,11 +81,12 @@ class SpecialiseWarps:
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         target = Target.of(self.arch)
-        if not target.wgmma or not target.tma or kernel.pipeline is None:
+        asked = kernel.pipeline is not None or any(isinstance(x, For) and x.pipeline for x in walk(kernel.body))
+        if not target.wgmma or not target.tma or not asked:
             return kernel
         body = tuple(self._launch(op, kernel, log) for op in kernel.body)
         same = all(new is old for new, old in zip(body, kernel.body, strict=True))
-        return kernel if same else replace(kernel, body=body)
+        return kernel if same else replace(kernel, body=body, pipeline=None)
 
     def _launch(self, op: Op, kernel: Kernel, log: list[Decision]) -> Op:
         """``op`` if it is not a grid of blocks; clusters of the program stay as they are."""
@@ -178,7 +179,7 @@ class _Specialisation:
         for op in body:
             mine = self._of(op, "consumer")
             if isinstance(op, For) and mine:
-                op = replace(op, body=self._consumed(op, mine))
+                op = replace(op, body=self._consumed(op, mine), pipeline=None)
             else:
                 changes = {name: self._consume(inner) for name, inner in bodies(op)}
                 op = replace(op, **changes) if changes else op  # type: ignore[arg-type]
@@ -242,7 +243,7 @@ class _Specialisation:
             if isinstance(op, (Declare, Assign)):
                 out += (op,) if op.var.name in needed else ()
             elif isinstance(op, For) and (mine := self._of(op, "producer")):
-                out.append(replace(op, body=self._produced(op, mine, needed)))
+                out.append(replace(op, body=self._produced(op, mine, needed), pipeline=None))
             elif isinstance(op, (For, While, If)):
                 changes = {name: self._sliced(inner, needed) for name, inner in bodies(op)}
                 if any(changes.values()):
