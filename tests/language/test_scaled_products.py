@@ -104,5 +104,147 @@ def test_scales_that_are_not_one_for_each_row(form: tuple[str, str]) -> None:
         croqtile_kernel(CO.format(co=co, **facts)),
         python_kernel(PYTHON.format(python=python, **facts)),
     ):
-        with pytest.raises(ScaleShape, match=r"\[4, 4\] for an accumulator of 16 rows"):
+        with pytest.raises(ScaleShape, match=r"\[4, 4\] for 16 rows"):
             kernel.compile("sm_80")
+
+
+WIDE_CO = """
+__co__ void f(global {t} [M, K] a, global {t} [N, K] b, global f32 [M, {blocks}] v, global f32 [{down}, {across}] w,
+              global f32 [M, N] c) {{
+  parallel {{i, j}} by [cdiv(M, {m}), cdiv(N, {n})] : block {{
+    shared {t} [{m}, {k}] a_s; shared {t} [{n}, {k}] b_s;
+    mc = mma.fill.f32{fast_co} 1.0f;
+    foreach k in [cdiv(K, {k})] {{
+      dma.copy a.subspan({m}, {k}).at(i, k) => a_s;
+      dma.copy b.subspan({n}, {k}).at(j, k) => b_s;
+      parallel p by 1 : {level} {{
+        {co}
+      }}
+    }}
+    parallel p by 1 : {level} mma.store mc, c.subspan({m}, {n}).at(i, j);
+  }}
+}}
+"""
+WIDE_PYTHON = """
+@tm.kernel
+def f(a: tm.Global["{t}", "M", "K"], b: tm.Global["{t}", "N", "K"], v: tm.Global["f32", "M", {blocks}],
+      w: tm.Global["f32", {down}, {across}], c: tm.Global["f32", "M", "N"]):
+    (M, K), N = a.shape, b.shape[0]
+    for i, j in parallel(cdiv(M, {m}), cdiv(N, {n}), level="block"):
+        a_s, b_s = shared("{t}", {m}, {k}), shared("{t}", {n}, {k})
+        mc = mma.fill(1.0, "f32"{fast})
+        for k in foreach(cdiv(K, {k})):
+            dma.copy(a.subspan({m}, {k}).at(i, k), a_s)
+            dma.copy(b.subspan({n}, {k}).at(j, k), b_s)
+            for p in parallel(1, level="{level}"):
+{python}
+        for p in parallel(1, level="{level}"):
+            mma.store(mc, c.subspan({m}, {n}).at(i, j))
+"""
+WHOLE = "ma = mma.load a_s; mb = mma.load b_s; {multiply};", "ma, mb = mma.load(a_s), mma.load(b_s)\n{multiply}"
+STEPS = (
+    "foreach q in {steps} {{ ma = mma.load a_s.chunkat(_, q); mb = mma.load b_s.chunkat(_, q); {multiply}; }}",
+    "for q in foreach({steps}):\n    ma, mb = mma.load(a_s.chunkat(full, q)), mma.load(b_s.chunkat(full, q))\n"
+    "    {multiply}",
+)
+PLAIN = "mma.row.row mc, ma, mb", "mma.row.row(mc, ma, mb)"
+
+
+def _wide(form: tuple[str, str], multiply: tuple[str, str], **facts: object) -> tuple[str, str]:
+    facts = {"blocks": 1, "down": 1, "across": 1, "fast": "", "fast_co": "", "m": 64, "n": 16, "steps": 1, **facts}
+    co, python = (x.format(multiply=y.format(**facts), **facts) for x, y in zip(form, multiply, strict=True))
+    lines = "\n".join(" " * 16 + x for x in python.split("\n"))
+    return WIDE_CO.format(co=co, **facts), WIDE_PYTHON.format(python=lines, **facts)
+
+
+def _given(t: str, rows: int, n: int, depth: int, blocks: int, down: int, across: int) -> dict[str, np.ndarray]:
+    from test_element_types import numbers
+
+    from tilemma.dtypes import dtype
+
+    rng = np.random.default_rng(5)
+    x, y = numbers(dtype(t), (rows, depth), 1), numbers(dtype(t), (n, depth), 2)
+    v, w = (rng.integers(1, 4, s).astype(np.float32) for s in ((rows, blocks), (down, across)))
+    return {"a": x, "b": y, "v": v, "w": w, "c": np.zeros((rows, n), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("t", "form", "k", "depth", "level", "arch", "promotions"),
+    [
+        # A product longer than 128, tiles of 64 in a loop of unknown length, products of 32 in an inner loop.
+        ("f8_e4m3", WHOLE, 192, 192, "group-4", "sm_90a", 2),
+        ("f8_e5m2", WHOLE, 64, 256, "group-4", "sm_90a", 1),
+        ("f8_e4m3", STEPS, 128, 256, "group", "sm_89", 1),
+        pytest.param("f8_e4m3", STEPS, 64, 448, "group-4", "sm_90a", 1, marks=pytest.mark.slow),
+        ("f16", WHOLE, 256, 256, "group-4", "sm_90a", 0),
+    ],
+)
+def test_sums_of_8_bit_floats_are_promoted(
+    t: str, form: tuple[str, str], k: int, depth: int, level: str, arch: str, promotions: int
+) -> None:
+    """Exact sums agree everywhere; the plan names the promotion, and `fast` removes it."""
+    co, python = _wide(form, PLAIN, t=t, k=k, steps=k // 32, level=level)
+    given = _given(t, 72, 24, depth, 1, 1, 1)
+    found = agree(co, python, given, (arch,))
+    assert not isinstance(found, str), found
+    wanted = 1 + given["a"].astype(np.float64) @ given["b"].astype(np.float64).T
+    np.testing.assert_array_equal(found["c"], wanted.astype(np.float32))
+    compiled = croqtile_kernel(co).compile(arch)
+    assert ("promotion" in {d.pass_name for d in compiled.decisions}) == bool(promotions)
+    fast = _wide(form, PLAIN, t=t, k=k, steps=k // 32, level=level, fast=", fast=True", fast_co=".fast")
+    for kernel in (croqtile_kernel(fast[0]), python_kernel(fast[1])):
+        assert "promotion" not in {d.pass_name for d in kernel.compile(arch).decisions}
+
+
+BLOCKS = (
+    "mma.row.row.scale mc, ma, mb, v.subspan({m}, {blocks}).at(i, 0), {w}",
+    "mma.row.row.scale(mc, ma, mb, v.subspan({m}, {blocks}).at(i, 0), {w})",
+)
+LAST = (
+    "mma.row.row mc, ma, mb; mma.scale mc, {v}, {w}",
+    "mma.row.row(mc, ma, mb)\nmma.scale(mc, {v}, {w})",
+)
+
+
+@pytest.mark.parametrize(
+    ("t", "arch", "level", "n", "down", "across", "w"),
+    [
+        ("f8_e4m3", "sm_90a", "group-4", 136, 2, 2, "w"),
+        ("f16", "sm_80", "group", 16, 2, 1, "w"),
+        pytest.param("bf16", "sm_80", "group", 24, 2, 24, "w", marks=pytest.mark.slow),
+        ("f16", "sm_90a", "group-4", 16, 1, 1, "0.5"),
+    ],
+)
+def test_scales_by_blocks_of_k(t: str, arch: str, level: str, n: int, down: int, across: int, w: str) -> None:
+    m, k = (64 if level == "group-4" else 16), 192
+    facts = {"t": t, "m": m, "n": n, "k": k, "level": level, "blocks": 2, "down": down, "across": across}
+    co, python = _wide(WHOLE, BLOCKS, w=w, **facts)
+    given = _given(t, m, n, k, 2, down, across)
+    found = agree(co, python, given, (arch,))
+    assert not isinstance(found, str), found
+    x, y = (given[name].astype(np.float64) for name in "ab")
+    columns = (
+        np.full((2, n), 0.5) if w != "w" else given["w"] if across == n else np.repeat(given["w"], 128, 1)[:, :n]
+    )
+    wanted = 1 + sum(
+        (x[:, s] @ y[:, s].T) * given["v"][:, q : q + 1] * columns[q] for q, s in enumerate(_halves(k))
+    )
+    np.testing.assert_array_equal(found["c"], wanted.astype(np.float32))
+
+
+def _halves(k: int) -> tuple[slice, slice]:
+    return slice(0, 128), slice(128, k)
+
+
+@pytest.mark.parametrize("v", ["2.0", "v.subspan(64, 1).at(i, 0)"])
+@pytest.mark.parametrize("w", ["w", "0.5"])
+def test_scales_of_rows_and_columns_may_be_numbers(v: str, w: str) -> None:
+    facts = {"t": "f16", "m": 64, "n": 24, "k": 64, "level": "group-4", "down": 1, "across": 24}
+    co, python = _wide(WHOLE, tuple(x.format(v=v, w=w) for x in LAST), **facts)  # type: ignore[arg-type]
+    given = _given("f16", 64, 24, 128, 1, 1, 24)
+    found = agree(co, python, given, ("sm_90a",))
+    assert not isinstance(found, str), found
+    rows = given["v"] if v.startswith("v") else 2.0
+    columns = given["w"] if w == "w" else 0.5
+    wanted = 1 + (given["a"].astype(np.float64) @ given["b"].astype(np.float64).T) * rows * columns
+    np.testing.assert_array_equal(found["c"], wanted.astype(np.float32))

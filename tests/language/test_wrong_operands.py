@@ -48,7 +48,7 @@ OPERANDS = {
 # What stands for the operands of a kind that is right.
 RIGHT = {
     "scalar": "integer", "integer": "integer", "condition": "condition", "index": "index", "element": "element of integers",
-    "tile": "tile", "operand": "tile", "register tile": "register tile", "event": "event", "future": "future",
+    "tile": "tile", "scale": "float", "operand": "tile", "register tile": "register tile", "event": "event", "future": "future",
     "event or future": "event", "copy": "synchronous copy", "extent": "constant integer",
 }  # fmt: skip
 # Names -> what declares them in Croqtile and in Python, the futures among them awaited after the construct.

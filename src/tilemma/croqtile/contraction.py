@@ -19,12 +19,13 @@ from tilemma.croqtile.operands import (
     tile_of,
 )
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.values import Operation, TileArray, Value
+from tilemma.croqtile.values import Mutable, Operation, SpanValue, TileArray, TupleValue, Value
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_index
 from tilemma.ir.constructs import OPERANDS
+from tilemma.ir.expr import Expr
 from tilemma.ir.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
-from tilemma.ir.tiles import FragmentValue, FutureValue, Tile
+from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile
 from tilemma.ir.types import Contract
 
 FIRST = ("fill", "load", "row", "col", "store", "scale", "commit", "wait")
@@ -102,9 +103,12 @@ def _arguments(node: ast.Mma, want: int, form: str) -> tuple[ast.Expr, ...]:
 
 
 def _fill(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None) -> Value | None:
-    if len(rest) > 1:
-        raise _repeated(rest[1], "one element type")
-    dtype = known_type(rest[0].name, rest[0].span) if rest else None
+    _once(rest)
+    fast = any(s.name == "fast" for s in rest)
+    types = [s for s in rest if s.name != "fast"]
+    if len(types) > 1:
+        raise _repeated(types[1], "one element type")
+    dtype = known_type(types[0].name, types[0].span) if types else None
     if name is None:
         target_node, value_node = _arguments(node, 2, "mma.fill mc, 0.0f")
         target: FragmentValue | str = fragment_of(r, target_node, "`mma.fill`", whole=True)
@@ -112,7 +116,7 @@ def _fill(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None
         (value_node,) = _arguments(node, 1, f"{name} = mma.fill 0.0f")
         target = _target(r, name)
     value = fill_value(r, value_node, "`mma.fill`")
-    return r.b.fill(target, value, dtype)
+    return r.b.fill(target, value, dtype, fast)
 
 
 def _target(r: Reader, name: str) -> FragmentValue | str:
@@ -172,8 +176,7 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
     if sparse:
         options["meta"] = fragment_of(r, args[3], f"`{text}`").ref
     if scaled:
-        options["scale_a"] = r.b.settle(tile_of(r, args[-2], f"`{text}`")).view
-        options["scale_b"] = plain(r, args[-1], f"`{text}`")
+        options |= _scales(r, args[-2:], f"`{text}`")
     result = None
     if "async" in variants:
         future = r.b.fresh(f"{name or 'mma'}.future")
@@ -244,10 +247,20 @@ def _store(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix]) -> None:
 
 
 def _scale(r: Reader, node: ast.Mma) -> None:
-    acc, sa, sb = _arguments(node, 3, "mma.scale mc, sa, sb")
-    view = r.b.settle(tile_of(r, sa, "`mma.scale`")).view
-    factor = plain(r, sb, "`mma.scale`")
-    r.b.emit(t.ScaleMma(fragment_of(r, acc, "`mma.scale`").ref, view, factor))
+    acc, *scales = _arguments(node, 3, "mma.scale mc, sa, sb")
+    options = _scales(r, scales, "`mma.scale`")
+    r.b.emit(t.ScaleMma(fragment_of(r, acc, "`mma.scale`").ref, **options))
+
+
+def _scales(r: Reader, nodes: Sequence[ast.Expr], what: str) -> dict[str, Any]:
+    """The fields for the two scales of a multiply, each a tile or one number."""
+    found = []
+    for node in nodes:
+        value = r.value(node)
+        number = isinstance(value, (Mutable, Bounded, Expr, TupleValue, SpanValue))
+        found.append(plain(r, node, what) if number else as_tile(r, value, node, what, "scale"))
+    a, b = found
+    return r.b.scales(a, b)
 
 
 @reads(ast.DeclareFragment)

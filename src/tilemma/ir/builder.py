@@ -359,7 +359,11 @@ class Builder(ValueNumber):
         return FragmentValue(unique, copies)
 
     def fill(
-        self, fragment: FragmentValue | str, value: Scalarlike | float, dtype: DType | None = None
+        self,
+        fragment: FragmentValue | str,
+        value: Scalarlike | float,
+        dtype: DType | None = None,
+        fast: bool = False,
     ) -> FragmentValue:
         """Fill a fragment, declaring it first where a name is given; without ``dtype`` with the one it has.
 
@@ -372,7 +376,7 @@ class Builder(ValueNumber):
             v = self.stored(v, dtype)
         for rest in product(*map(range, target.copies[len(target.index) :])):
             one = FragmentValue(target.name, target.copies, (*target.index, *map(const, rest)))
-            self.emit(t.Fill(one.ref, v, dtype))
+            self.emit(t.Fill(one.ref, v, dtype, fast))
         self._learn(target.name, Known(None, dtype))
         return target
 
@@ -392,7 +396,7 @@ class Builder(ValueNumber):
         b: FragmentValue | Tile,
         **options: Any,
     ) -> None:
-        """``options`` are further fields of `Mma` (meta, scale_a, scale_b, future, k_order); KTileOrder."""
+        """``options`` are further fields of `Mma` (meta, those of `scales`, future, k_order); KTileOrder."""
         order = options.get("k_order", ())
         if sorted(order) != list(range(len(order))):
             raise KTileOrder(
@@ -411,6 +415,14 @@ class Builder(ValueNumber):
             assert a_shape.shape is not None and b_shape.shape is not None
             shape = (a_shape.shape[contract.a_transposed], b_shape.shape[contract.b_transposed])
         self._learn(acc.name, Known(shape, dtypes.dtype(legal[0]) if legal else None))
+
+    def scales(self, a: Tile | Scalarlike, b: Tile | Scalarlike) -> dict[str, Any]:
+        """The fields of `Mma` and `ScaleMma` for the scales of A and B, each a tile or one number."""
+        views = {name: self.settle(x).view for name, x in (("scale_a", a), ("scale_b", b)) if isinstance(x, Tile)}
+        numbers = [scalar(x) for x in (a, b) if not isinstance(x, Tile)]
+        if len(numbers) == 2:
+            numbers = [binary("mul", *(self.converted(x, dtypes.f32) for x in numbers))]
+        return {**views, "factor": numbers[0] if numbers else None}
 
     def _known_operand(self, x: t.Operand) -> Known:
         return Known(x.static_shape, x.dtype) if isinstance(x, View) else self.known.get(x.name, Known())

@@ -4,6 +4,7 @@ constants that fit, metadata and scales of a multiply."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tilemma.arithmetic import integers, sparsity
 from tilemma.arithmetic.integers import DIVISIONS
@@ -49,9 +50,9 @@ class SparseMetadata(CompileError):
 
 class ScaleShape(CompileError):
     code = "scale-shape"
-    found = "a scale {shape} for an accumulator of {rows} rows"
-    expected = "one number for each row: [{rows}, 1] or [1, {rows}]"
-    fix = "cut it with `subspan({rows}, 1).at(i, 0)` or `subspan(1, {rows}).at(0, i)`"
+    found = "a scale {shape} for {what}"
+    expected = "{wanted}"
+    fix = "cut it to one of these shapes, such as `subspan({first}).at(i, j)`"
 
 
 def checked_indices(count: int, span: Span | None) -> None:
@@ -208,7 +209,42 @@ def checked_metadata(
     )
 
 
-def checked_scale(shape: Sequence[int | Expr], rows: int, span: Span | None) -> None:
-    """ScaleShape unless a view of ``shape`` has one number for each of ``rows`` rows, along one axis."""
-    if [n for n in shape if n != 1] != [rows] * (rows != 1):
-        raise ScaleShape(span, shape=shape_text(shape), rows=rows)
+# Columns of K, and of N for scales by blocks, for which a scale has one number.
+SCALE_BLOCK = 128
+
+
+def scale_shapes(letter: str, extent: int, k: int) -> dict[tuple[int, ...], tuple[str, ...]]:
+    """The shapes that the scale of A ("A", ``extent`` is M) or of B (N) may have for a product over ``k`` columns,
+    each with the meaning of its axes: "each" row or column, "block" of 128 columns of N, "k" block of K, "one"."""
+    blocks, across = -(-k // SCALE_BLOCK), -(-extent // SCALE_BLOCK)
+    if letter == "A":
+        found: dict[tuple[int, ...], tuple[str, ...]] = {(extent, blocks): ("each", "k")}
+        vectors: dict[tuple[int, ...], tuple[str, ...]] = {
+            (extent, 1): ("each", "one"), (1, extent): ("one", "each"), (extent,): ("each",),
+        }  # fmt: skip
+    else:
+        found = {(blocks, extent): ("k", "each"), (blocks, across): ("k", "block")}
+        vectors = {(1, extent): ("one", "each"), (extent, 1): ("each", "one"), (extent,): ("each",)}
+    single: dict[tuple[int, ...], tuple[str, ...]] = {(1,): ("one",), (1, 1): ("one", "one")}
+    if blocks == 1:
+        found = {s: ("one" if m[0] == "k" else m[0], "one" if m[1] == "k" else m[1]) for s, m in found.items()}
+    return {**found, **vectors, **single}
+
+
+def checked_scale(
+    letter: str, shape: Sequence[int | Expr], extent: int, k: int, span: Span | None
+) -> tuple[str, ...]:
+    """The meaning of the axes of a scale of ``shape``; ScaleShape if it is none of `scale_shapes`.
+
+    Axes of one element beyond the second are left out.
+    """
+    legal = scale_shapes(letter, extent, k)
+    have: Any = tuple(shape)
+    if len(have) > 2:
+        have = tuple(n for n in have if n != 1)
+    if have not in legal:
+        wanted = [shape_text(s) for s in legal]
+        what = f"{extent} {'rows' if letter == 'A' else 'columns'} and {k} of K"
+        first = ", ".join(map(str, next(iter(legal))))
+        raise ScaleShape(span, shape=shape_text(shape), what=what, wanted=" or ".join(wanted), first=first)
+    return legal[have]

@@ -253,12 +253,16 @@ class DeclareFragment(Op):
 
 @record
 class Fill(Op):
-    """Every element of the accumulator becomes ``value``; ``dtype`` None: inferred from the operands."""
+    """Every element of the accumulator becomes ``value``; ``dtype`` None: inferred from the operands.
+
+    ``fast``: sums of products of 8-bit floats stay in the accumulator of the hardware.
+    """
 
     syntax: ClassVar[str] = "fill $fragment, $value"
     fragment: Writes[FragmentRef]
     value: Expr
     dtype: DType | None = None
+    fast: bool = False
 
 
 @record
@@ -282,7 +286,8 @@ Operand = FragmentRef | View
 class Mma(Op):
     """``acc += a x b``.  Operands are fragments, or shared views named directly.
 
-    ``meta``: 2:4 metadata of A (``.sp``).  ``scale_a`` (a view [M, 1] or [1, M]) and ``scale_b``: ``.scale``.
+    ``meta``: 2:4 metadata of A (``.sp``).  ``scale_a``, ``scale_b``, ``factor``: ``.scale``, see `ScaleMma`; the
+    views may also have a number for each 128 columns of K, [M, ceil(K/128)] and [ceil(K/128), N or ceil(N/128)].
     ``future``: asynchronous, with this handle.
     Decided: ``atom`` names the record; ``tiles`` = how many atoms along M, N, K for one instance (for one
     warp of it where the atom is a warp's).  ``accumulate``: where it does not hold, the accumulator starts from
@@ -296,7 +301,8 @@ class Mma(Op):
     b: Reads[Operand]
     meta: Reads[FragmentRef] | None = None
     scale_a: Reads[View] | None = None
-    scale_b: Expr | None = None
+    scale_b: Reads[View] | None = None
+    factor: Expr | None = None
     future: Declares[Future] | None = None
     k_order: tuple[int, ...] = ()
     atom: str | None = None
@@ -306,12 +312,18 @@ class Mma(Op):
 
 @record
 class ScaleMma(Op):
-    """Retroactive ``mma.scale``: scales the sum accumulated since the last one by ``a[row] * b``."""
+    """Retroactive ``mma.scale``: multiplies the sum accumulated since the last one, and adds it to what was scaled
+    before.
 
-    syntax: ClassVar[str] = "mma.scale $acc, $scale_a, $scale_b"
+    ``scale_a`` has a number for each row; ``scale_b`` one for each column, or for each 128 columns; ``factor`` is
+    the product of the scales that are single numbers.
+    """
+
+    syntax: ClassVar[str] = "mma.scale $acc"
     acc: Updates[FragmentRef]
-    scale_a: Reads[View]
-    scale_b: Expr
+    scale_a: Reads[View] | None = None
+    scale_b: Reads[View] | None = None
+    factor: Expr | None = None
 
 
 @record

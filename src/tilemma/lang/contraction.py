@@ -26,9 +26,12 @@ from tilemma.lang.scalars import (
     refused,
 )
 from tilemma.lang.tracing import builder
-from tilemma.lang.views import TileValue, tile_of
+from tilemma.lang.views import Subspan, TileValue, Window, tile_of
 
 _FILLS = "`mma.fill(value, dtype)`, or `mma.fill(tile, value)`"
+
+
+_TILES = (TileValue, Subspan, Window)
 
 
 class _Row:
@@ -85,10 +88,10 @@ class Multiply:
         self._emit(acc, a, b, meta=fragment_of(meta, f"{self._name}.sp").ref)
 
     def scale(self, acc: Any, a: Any, b: Any, scale_a: Any, scale_b: Any) -> None:
-        """``acc += (a x b) * scale_a[row] * scale_b``."""
-        what = f"{self._name}.scale"
-        view = builder(what).settle(tile_of(scale_a, what)).view
-        self._emit(acc, a, b, scale_a=view, scale_b=scalar(number(scale_b, what)))
+        """``acc += (a x b) * scale_a * scale_b``, each a number or a tile: ``scale_a`` of [M, 1] or [1, M],
+        ``scale_b`` of [1, N]; with a number for each 128 columns of K, [M, ceil(K/128)] and
+        [ceil(K/128), ceil(N/128)]."""
+        self._emit(acc, a, b, **_scales(f"{self._name}.scale", scale_a, scale_b))
 
     def _emit(self, acc: Any, a: Any, b: Any, **options: Any) -> None:
         if isinstance(acc, TileValue):
@@ -121,9 +124,11 @@ class MmaNamespace:
         dtype: str | DType | None = None,
         *,
         copies: int | tuple[int, ...] = (),
+        fast: bool = False,
     ) -> Fragment:
         """``mma.fill(0.0, "f32")``: an accumulator with every element 0; its type is inferred from the operands
-        without one.  ``copies=(2, 3)`` gives an array of them, ``mc[i][j]``.
+        without one.  ``copies=(2, 3)`` gives an array of them, ``mc[i][j]``.  ``fast``: sums of 8-bit floats stay
+        in the accumulator of the hardware, which keeps 13 bits; otherwise they are added to f32 every 128 of K.
 
         ``mma.fill(mc, 0.0)`` fills an existing one again.
         """
@@ -137,7 +142,7 @@ class MmaNamespace:
                 got = "no value" if second is None else "a type for a tile that has one"
                 raise WrongValue(b.span, what="`mma.fill`", got=got, wanted=_FILLS, fix_text=f"write {_FILLS}")
             target = fragment_of(first, "mma.fill", whole=True)
-            return Fragment(b.fill(target, number(second, "mma.fill")))
+            return Fragment(b.fill(target, number(second, "mma.fill"), fast=bool(fast)))
         if second is not None and dtype is not None:
             raise WrongValue(
                 b.span, what="`mma.fill`", got="two element types", wanted=_FILLS, fix_text="leave one out"
@@ -147,7 +152,7 @@ class MmaNamespace:
         value = number(first, "mma.fill")
         label = (spans.bound_names() or ("acc",))[0]
         made = b.fragment(label, sizes_of(copies, "tiles"), kind)
-        return Fragment(b.fill(made, value, kind))
+        return Fragment(b.fill(made, value, kind, bool(fast)))
 
     def frag(
         self, dtype: str | DType, *shape: Any, copies: int | tuple[int, ...] = (), init: Any = None
@@ -189,10 +194,10 @@ class MmaNamespace:
         builder(what).store(source, tile_of(dst, what), **options)
 
     def scale(self, acc: Any, scale_a: Any, scale_b: Any) -> None:
-        """Scale the sum accumulated since the last `mma.scale` by ``scale_a[row] * scale_b``."""
-        b = builder("mma.scale")
-        view = b.settle(tile_of(scale_a, "mma.scale")).view
-        b.emit(ScaleMma(fragment_of(acc, "mma.scale").ref, view, scalar(number(scale_b, "mma.scale"))))
+        """Scale the sum accumulated since the fill or the last `mma.scale` by ``scale_a * scale_b``, each a number
+        or a tile: ``scale_a`` of [M, 1] or [1, M], ``scale_b`` of [1, N] or [1, ceil(N/128)]."""
+        target = fragment_of(acc, "mma.scale").ref
+        builder("mma.scale").emit(ScaleMma(target, **_scales("mma.scale", scale_a, scale_b)))
 
     def reduce_max(self, dst: Any, src: Any) -> None:
         """Element i of the vector ``dst`` becomes the largest element of row i of ``src``."""
@@ -217,6 +222,12 @@ class MmaNamespace:
     def wait(self, pending: int) -> None:
         """All but the newest ``pending`` batches of multiplies (each ends with `commit`) have finished."""
         builder("mma.wait").emit(MmaWait(constant_operand(pending, "pending")))
+
+
+def _scales(what: str, *given: Any) -> dict[str, Any]:
+    """The fields for the two scales of a multiply."""
+    a, b = (tile_of(x, what, "scale") if isinstance(x, _TILES) else number(x, what) for x in given)
+    return builder(what).scales(a, b)
 
 
 def sizes_of(copies: Any, operand: str) -> tuple[int, ...]:

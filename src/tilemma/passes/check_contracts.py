@@ -155,8 +155,8 @@ class CheckContracts:
             match site.op:
                 case Copy() as copy:
                     _copy(copy)
-                case ScaleMma(acc=f, scale_a=rows) as scale if f.name in shapes:
-                    checked_scale(rows.static_shape or rows.shape, shapes[f.name][0], scale.span)
+                case ScaleMma(acc=f) as scale if f.name in shapes:
+                    _scales(scale, shapes[f.name], 1)
                 case Store(fragment=f, dst=dst) as store if f.name in shapes:
                     have = _tile(dst)
                     if len(matrix(dst).axes) != 2:
@@ -255,8 +255,13 @@ def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) 
         have = _operand(m, f"`{m.meta.name}`", m.meta, shapes)
         if types[0] is not None and (words := fragments.dtype(m.meta)) is not None:
             checked_metadata(m.contract, types[0], (rows, ka), words, have, m.span)
-    if m.scale_a is not None:
-        checked_scale(m.scale_a.static_shape or m.scale_a.shape, rows, m.span)
+    _scales(m, (rows, columns), ka)
+
+
+def _scales(op: Mma | ScaleMma, shape: tuple[int, int], k: int) -> None:
+    for letter, view, extent in (("A", op.scale_a, shape[0]), ("B", op.scale_b, shape[1])):
+        if view is not None:
+            checked_scale(letter, view.static_shape or view.shape, extent, k, op.span)
 
 
 def _c_loads(fragments: Fragments) -> Iterator[FragmentRef]:

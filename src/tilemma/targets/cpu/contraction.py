@@ -11,8 +11,8 @@ from tilemma.arithmetic import sparsity
 from tilemma.arithmetic.convert import Array, carrier, load, rounded, store
 from tilemma.dtypes import DType
 from tilemma.ir import walk
-from tilemma.ir.checks import checked_metadata, checked_scale
-from tilemma.ir.expr import Expr, value_of
+from tilemma.ir.checks import SCALE_BLOCK, checked_metadata, checked_scale
+from tilemma.ir.expr import value_of
 from tilemma.ir.tile import (
     DeclareFragment,
     Fill,
@@ -158,7 +158,7 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
     spread = None if op.meta is None else _spread(c, op.meta, op.contract)
     t, name = types_of(c)[op.acc.name], op.acc.name
     a_turned, b_turned = op.contract.a_transposed, op.contract.b_transposed
-    scale = _scale(c, op.scale_a, op.scale_b)
+    scale = _scale(c, op)
     future = None if op.future is None else c.slot("future", op.future)
     keeps = None if op.accumulate is None else c.value(op.accumulate)
     hides = any(isinstance(x, ScaleMma) and x.acc.name == name for x in walk.walk(c.kernel.body))
@@ -189,9 +189,15 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
             p = np.einsum("mj,mjn->mn", half, y[columns])
         else:
             p = product(x, y, t)
-        factors = None if scale is None else scale(f, p.shape[0])
-        if factors is not None:
-            p = p * factors
+        factors = None
+        if scale is not None:
+            scales = scale(f, p.shape, x.shape[1])
+            if len(scales) == 1:
+                p = p * scales[0]
+            else:
+                cuts = [slice(at, at + SCALE_BLOCK) for at in range(0, x.shape[1], SCALE_BLOCK)]
+                p = sum(product(x[:, q], y[q], t) * s for q, s in zip(cuts, scales, strict=True))
+            factors = np.abs(scales).max(0)
         registers, index = acc(f)
         if keeps is not None and not keeps(f):
             registers.write(index, f[INSTANCE].threads, Tile(t, np.zeros(p.shape, carrier(t))))
@@ -241,36 +247,45 @@ def _spread(c: Compiler, meta: FragmentRef, contract: Contract) -> Callable[[Fra
     return spread
 
 
-def _scale(c: Compiler, rows: View | None, factor: Expr | None) -> Callable[[Frame, int], Array] | None:
-    """``rows[i] * factor`` as a column of M values in f32."""
-    if rows is None and factor is None:
+def _scale(c: Compiler, op: Mma | ScaleMma) -> Callable[[Frame, tuple[int, ...], int], Array] | None:
+    """The factor of each element of a product [M, N] over ``k`` columns, in f32, for each block of K:
+    [blocks, M or 1, N or 1]."""
+    views = [(x, v) for x, v in (("A", op.scale_a), ("B", op.scale_b)) if v is not None]
+    if not views and op.factor is None:
         return None
-    access = None if rows is None else c.access(rows)
-    value = None if factor is None else c.expressions.operand(factor, dtypes.f32)
+    accesses = [(letter, v.dtype, c.access(v)) for letter, v in views]
+    value = None if op.factor is None else c.expressions.operand(op.factor, dtypes.f32)
 
-    def scale(f: Frame, m: int) -> Array:
-        column: Array = np.ones(m, np.float32)
-        if access is not None:
-            assert rows is not None
-            column = load(access.read(f), rows.dtype)
-            checked_scale(column.shape, m, None)
-            column = column.reshape(-1)
-        return (column if value is None else column * value(f)).astype(np.float32)[:, None]
+    def scale(f: Frame, shape: tuple[int, ...], k: int) -> Array:
+        """Raises ScaleShape."""
+        found: Array = np.full((-(-k // SCALE_BLOCK), 1, 1), 1 if value is None else value(f), np.float32)
+        for letter, t, access in accesses:
+            given = load(access.read(f), t).astype(np.float32)
+            extent = shape[0] if letter == "A" else shape[1]
+            axes = checked_scale(letter, given.shape, extent, k, None)
+            numbers = given.reshape([n for n in given.shape if n != 1 or len(axes) == given.ndim])
+            if "block" in axes:
+                numbers = np.repeat(numbers, SCALE_BLOCK, axes.index("block"))
+                numbers = np.take(numbers, range(extent), axes.index("block"))
+            if letter == "A":
+                found = found * (numbers.T[:, :, None] if "k" in axes else numbers.reshape(1, -1, 1))
+            else:
+                found = found * (numbers[:, None, :] if "k" in axes else numbers.reshape(1, 1, -1))
+        return found
 
     return scale
 
 
 def scale_mma(c: Compiler, op: ScaleMma, scope: Scope) -> Step:
     where, t = find(c, op.acc), types_of(c)[op.acc.name]
-    scale, perturbation = _scale(c, op.scale_a, op.scale_b), c.perturbation
-    assert scale is not None
+    scale, perturbation = _scale(c, op), c.perturbation
 
     def run(f: Frame) -> None:
         registers, index = where(f)
         tile = registers.update(index, f[INSTANCE].threads)
         if tile.hidden is None or tile.data is None:
             raise FragmentUnset(op.span, name=op.acc.name)
-        scaled = tile.hidden * scale(f, tile.data.shape[0])
+        scaled = tile.hidden if scale is None else tile.hidden * scale(f, tile.data.shape, 1)[0]
         if perturbation is not None:
             scaled = perturbation.scaling(scaled, tile.data, t)
         tile.data = accumulate(tile.data, scaled, t)

@@ -98,7 +98,7 @@ def reads_of(op: Op) -> set[str]:
         case Copy() | Load():
             found.add(op.src.base.name)
         case Mma():
-            found.update(x.base.name for x in (op.a, op.b, op.scale_a) if isinstance(x, View))
+            found.update(x.base.name for x in (op.a, op.b, op.scale_a, op.scale_b) if isinstance(x, View))
     return found
 
 

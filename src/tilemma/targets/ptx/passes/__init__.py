@@ -30,9 +30,11 @@ from tilemma.targets.ptx.passes.interleave_copy_issue import InterleaveCopyIssue
 from tilemma.targets.ptx.passes.order_event_waits import OrderEventWaits
 from tilemma.targets.ptx.passes.overlap_epilogue import OverlapEpilogue
 from tilemma.targets.ptx.passes.plan_events import PlanEvents
+from tilemma.targets.ptx.passes.promote_sums import PromoteSums
 from tilemma.targets.ptx.passes.report_pipelines import ReportPipelines
 from tilemma.targets.ptx.passes.share_old_values import ShareOldValues
 from tilemma.targets.ptx.passes.specialise_warps import SpecialiseWarps
+from tilemma.targets.ptx.passes.split_contractions import SplitContractions
 from tilemma.targets.ptx.passes.stage_through_shared import StageThroughShared
 from tilemma.targets.ptx.passes.unify_ring_parity import UnifyRingParity
 from tilemma.targets.ptx.target import Target
@@ -50,7 +52,9 @@ def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
         MergePeeledEpilogue(),
         CheckClusters(arch),
         AwaitMultiplies(),
+        SplitContractions(),
         ExpandScales(),
+        PromoteSums(),
         ShareOldValues(),
         ChooseAtoms(arch),
         StageThroughShared(arch),

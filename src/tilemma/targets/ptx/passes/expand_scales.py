@@ -2,11 +2,13 @@
 
 ::
 
-    mma.row.row.scale mc, a, b, sa, sb   =>   fill part, 0;  mma part, a, b;  mc[i, j] += part[i, j] * sa[i] * sb
+    mma.row.row.scale mc, a, b, sa, sb   =>   fill part, 0
+                                              mma part, a, b
+                                              mc[i, j] += part[i, j] * sa[i] * sb[j]
 
     fill mc, v                           =>   fill mc, v;  fill part, 0
     mma mc, a, b                              mma part, a, b
-    mma.scale mc, sa, sb                      mc[i, j] += part[i, j] * sa[i] * sb;  fill part, 0
+    mma.scale mc, sa, sb                      mc[i, j] += part[i, j] * sa[i] * sb[j];  fill part, 0
     store mc                                  mc[i, j] += part[i, j];  fill part, 0;  store mc
 """
 
@@ -16,7 +18,8 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from tilemma.dtypes import f32
-from tilemma.ir.expr import Cast, Const, Element, Expr, FragmentElement, Index, binary, const, value_of
+from tilemma.ir.checks import SCALE_BLOCK, checked_scale
+from tilemma.ir.expr import Cast, Const, Element, Expr, FragmentElement, Index, binary, const
 from tilemma.ir.tile import (
     Apply,
     Body,
@@ -53,6 +56,11 @@ class ExpandScales:
         return replace(kernel, body=rewrite(kernel.body, found.expanded))
 
 
+def is_scaled(op: Op) -> bool:
+    """Whether ``op`` is a multiply whose product is scaled before it is added."""
+    return isinstance(op, Mma) and not (op.scale_a is None and op.scale_b is None and op.factor is None)
+
+
 class _Scaled:
     """The accumulators that take scaled products, and the declarations of additional ones.
 
@@ -61,9 +69,10 @@ class _Scaled:
 
     def __init__(self, kernel: Kernel) -> None:
         operations = list(walk(kernel.body))
+        self.fast = {op.fragment.name for op in operations if isinstance(op, Fill) and op.fast}
         self.declared = {op.name: op for op in operations if isinstance(op, DeclareFragment)}
         later = [op.acc.name for op in operations if isinstance(op, ScaleMma)]
-        fused = [op.acc.name for op in operations if isinstance(op, Mma) and op.scale_a is not None]
+        fused = [op.acc.name for op in operations if isinstance(op, Mma) and is_scaled(op)]
         self.sums = {name: self._beside(name, "sum") for name in dict.fromkeys(later)}
         self.products = {name: self._beside(name, "product") for name in dict.fromkeys(fused)}
         self._index = 0
@@ -83,18 +92,16 @@ class _Scaled:
             case DeclareFragment(name=name) if name in self.sums or name in self.products:
                 return (op, *(x[name] for x in (self.sums, self.products) if name in x))
             case Fill(fragment=f) | Load(fragment=f) if f.name in self.sums:
-                return (op, _cleared(f, self.sums[f.name], op))
-            case Mma(acc=acc, scale_a=View() as rows):
+                return (op, self._cleared(f, self.sums[f.name], op))
+            case Mma(acc=acc) if is_scaled(op):
                 product = self.products[acc.name]
-                into = self._sum(acc)
-                multiply = replace(op, acc=_named(acc, product), scale_a=None, scale_b=None)
-                added = self._added(into, product, rows, op.scale_b, op)
-                return (_cleared(acc, product, op), multiply, added)
+                multiply = replace(op, acc=_named(acc, product), scale_a=None, scale_b=None, factor=None)
+                return (self._cleared(acc, product, op), multiply, self._added(self._sum(acc), product, op))
             case Mma(acc=acc) if acc.name in self.sums:
                 return replace(op, acc=self._sum(acc))
             case ScaleMma(acc=acc):
                 total = self.sums[acc.name]
-                return (self._added(acc, total, op.scale_a, op.scale_b, op), _cleared(acc, total, op))
+                return (self._added(acc, total, op), self._cleared(acc, total, op))
             case Store() | Apply():
                 read = dict.fromkeys(ref for _, ref in fragment_uses(op) if ref.name in self.sums)
                 return (*(x for r in read for x in self._settled(r, op)), op)
@@ -106,21 +113,28 @@ class _Scaled:
 
     def _settled(self, acc: FragmentRef, op: Op) -> Body:
         total = self.sums[acc.name]
-        return (self._added(acc, total, None, None, op), _cleared(acc, total, op))
+        return (self._added(acc, total, op), self._cleared(acc, total, op))
 
-    def _added(
-        self, acc: FragmentRef, part: DeclareFragment, rows: View | None, factor: Expr | None, op: Op
-    ) -> Apply:
-        """``acc[i, j] += part[i, j] * rows[i] * factor``, in the type of the part."""
+    def _cleared(self, acc: FragmentRef, part: DeclareFragment, op: Op) -> Fill:
+        assert part.dtype is not None
+        fast = acc.name in self.fast
+        return Fill(_named(acc, part), Const(0.0, part.dtype), part.dtype, fast, span=op.span)
+
+    def _added(self, acc: FragmentRef, part: DeclareFragment, op: Op) -> Apply:
+        """``acc[i, j] += part[i, j]``, times the scales of ``op`` if it has any, in the type of the part."""
         whole = self.declared[acc.name].dtype
         assert part.dtype is not None and part.shape is not None and whole is not None, part
         self._index += 1
         i, j = (Index(f"{axis}.scaled{self._index}", const(n)) for axis, n in zip("ij", part.shape, strict=True))
         value: Expr = FragmentElement(part.name, (i, j), part.dtype, acc.index)
-        scales: list[Expr] = [Cast(Element(_row(rows, i)), part.dtype)] if rows is not None else []
-        scales += [Cast(factor, part.dtype)] if factor is not None else []
-        if scales:
-            value = binary("mul", value, reduce(partial(binary, "mul"), scales))
+        if isinstance(op, (Mma, ScaleMma)):
+            given = (("A", op.scale_a, i), ("B", op.scale_b, j))
+            scales: list[Expr] = [
+                Cast(Element(_element(x, v, at)), part.dtype) for x, v, at in given if v is not None
+            ]
+            scales += [Cast(op.factor, part.dtype)] if op.factor is not None else []
+            if scales:
+                value = binary("mul", value, reduce(partial(binary, "mul"), scales))
         total = binary("add", Cast(FragmentElement(acc.name, (i, j), whole, acc.index), part.dtype), value)
         body = (SetFragmentElement(acc, Cast(total, whole), span=op.span),)
         return Apply(acc, (i, j), body, span=op.span)
@@ -130,13 +144,14 @@ def _named(acc: FragmentRef, part: DeclareFragment) -> FragmentRef:
     return replace(acc, name=part.name)
 
 
-def _cleared(acc: FragmentRef, part: DeclareFragment, op: Op) -> Fill:
-    assert part.dtype is not None
-    return Fill(_named(acc, part), Const(0.0, part.dtype), part.dtype, span=op.span)
-
-
-def _row(rows: View, i: Index) -> View:
-    """The element of a view [M, 1] or [1, M] for row ``i``."""
-    shape = [value_of(e) for e in rows.shape]
-    axis = max(range(len(shape)), key=lambda a: shape[a] or 1)
-    return rows.element(tuple(i if a == axis else const(0) for a in range(len(shape))))
+def _element(letter: str, view: View, at: Index) -> View:
+    """The number of a scale for row or column ``at``; the contracts are checked, and K has one block."""
+    assert isinstance(at.extent, Const)
+    shape = view.static_shape
+    assert shape is not None
+    axes = checked_scale(letter, shape, int(at.extent.value), 1, None)
+    found = {"each": at, "block": binary("div", at, const(SCALE_BLOCK)), "one": const(0)}
+    chosen = iter(axes)
+    return view.element(
+        tuple(const(0) if n == 1 and len(axes) < len(shape) else found[next(chosen)] for n in shape)
+    )

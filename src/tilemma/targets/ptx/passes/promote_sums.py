@@ -1,0 +1,243 @@
+"""Promotion of sums of 8-bit floats.
+
+The tensor cores keep 13 bits after the point of such a sum.  At least every 128 columns of K it is added to an
+accumulator of f32, unless the program says `fast`.
+
+::
+
+    fill mc, v                      fill mc, v;  fill part, 0
+    for k                           for k
+      mma mc, a, b (64 of K)   =>     mma part, a, b
+                                      if (k % 2 == 1) { mc[i, j] += part[i, j];  fill part, 0 }
+    store mc                        mc[i, j] += part[i, j];  fill part, 0;  store mc
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from tilemma.dtypes import DType, f32
+from tilemma.ir.checks import SCALE_BLOCK
+from tilemma.ir.expr import Const, Expr, FragmentElement, Index, binary, const, value_of
+from tilemma.ir.tile import (
+    Apply,
+    Body,
+    DeclareFragment,
+    Fill,
+    For,
+    FragmentRef,
+    If,
+    InThreads,
+    Kernel,
+    Load,
+    Mma,
+    Op,
+    Parallel,
+    SetFragmentElement,
+    Store,
+)
+from tilemma.ir.walk import bodies, rewrite, walk
+from tilemma.passes.contraction import Fragments, extents, fragment_uses
+from tilemma.passes.decision import Decision
+from tilemma.passes.scope import kind
+from tilemma.records import record
+
+
+def promoted_accumulators(kernel: Kernel) -> set[str]:
+    """The f32 accumulators of products of 8-bit floats that no fill calls fast."""
+    fragments = Fragments(kernel.body)
+    fast = {name for name, fills in fragments.fills.items() if any(f.fast for f in fills)}
+    return {
+        m.acc.name
+        for m in fragments.multiplies
+        if fragments.declared[m.acc.name].dtype == f32 and _is_float8(fragments.dtype(m.a))
+    } - fast
+
+
+def _is_float8(t: DType | None) -> bool:
+    return t is not None and t.is_float and t.bits == 8
+
+
+@record(slots=False)
+class PromoteSums:
+    """Sums products of 8-bit floats in a second accumulator, which is added to the program's every 128 of K."""
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        for name in sorted(promoted_accumulators(kernel)):
+            sums = _Sums(kernel, name)
+            if sums.longest(kernel.body, 0)[1] <= SCALE_BLOCK:
+                continue
+            text = (
+                "the tensor cores keep 13 bits after the point of a sum of 8-bit floats: it is made in "
+                f"{sums.part}, which is added every {SCALE_BLOCK} of K; `fast` in the fill leaves it there"
+            )
+            log.append(Decision("promotion", name, text))
+            kernel = replace(kernel, body=sums.promoted(kernel.body))
+        return kernel
+
+
+class _Sums:
+    """One accumulator: the columns of K that are summed in it, and their promotion."""
+
+    def __init__(self, kernel: Kernel, name: str) -> None:
+        fragments = Fragments(kernel.body)
+        self.name, self.declared = name, fragments.declared[name]
+        used = set(fragments.declared)
+        self.part = next(n for i in range(len(used) + 1) if (n := f"{name}.part{i or ''}") not in used)
+        self.depths: dict[int, int] = {}
+        for m in fragments.multiplies:
+            views = fragments.view(m.a), fragments.view(m.b)
+            shapes = [v.static_shape for v in views if v is not None]
+            if m.acc.name == name and len(shapes) == 2 and shapes[0] and shapes[1]:
+                a, b = ((s[0], s[1]) for s in shapes if s)
+                self.depths[id(m)] = extents(m.contract, a, b)[3]
+        self._index = 0
+
+    # ---- the columns of K that one sum covers -------------------------------------------------------------
+
+    def longest(self, body: Body, start: float) -> tuple[float, float]:
+        """Columns summed after ``body``, which follows ``start`` of them, and the most at any multiply."""
+        most = start
+        for op in body:
+            match op:
+                case Mma(acc=acc) if acc.name == self.name:
+                    start += self.depths[id(op)]
+                case Fill(fragment=f) | Load(fragment=f) if f.name == self.name:
+                    start = 0
+                case For(body=inner):
+                    start, peak = self._iterated(op, inner, start)
+                    most = max(most, peak)
+                case If(then=then, otherwise=otherwise):
+                    ways = [self.longest(x, start) for x in (then, otherwise)]
+                    start, most = max(w[0] for w in ways), max(most, *(w[1] for w in ways))
+                case _:
+                    for _, inner in bodies(op):
+                        start, peak = self.longest(inner, start)
+                        most = max(most, peak)
+            most = max(most, start)
+        return start, most
+
+    def _iterated(self, loop: For, body: Body, start: float) -> tuple[float, float]:
+        once, peak = self.longest(body, start)
+        twice, again = self.longest(body, once)
+        if twice <= once:
+            return once, max(peak, again)
+        count = _count(loop)
+        end = inf if count is None else start + (once - start) * count
+        return end, max(end, peak, again)
+
+    def depth(self, op: Op) -> float:
+        """The columns of K that ``op`` adds, without promotions in it."""
+        match op:
+            case Mma(acc=acc) if acc.name == self.name:
+                return self.depths[id(op)]
+            case For(body=body):
+                inside = sum(map(self.depth, body))
+                count = _count(op)
+                return inside * (inf if count is None else count) if inside else 0
+            case If(then=then, otherwise=otherwise):
+                return max(sum(map(self.depth, then)), sum(map(self.depth, otherwise)))
+        found = sum(self.depth(x) for _, body in bodies(op) for x in body)
+        return inf if found and not isinstance(op, (Parallel, InThreads)) else found
+
+    # ---- promotion ---------------------------------------------------------------------------------------
+
+    def promoted(self, body: Body) -> Body:
+        refs = dict.fromkeys(m.acc for m in walk(body) if isinstance(m, Mma) and m.acc.name == self.name)
+        placed = self._placed(body, tuple(refs))
+
+        def renamed(op: Op) -> Op | Body:
+            match op:
+                case DeclareFragment(name=name) if name == self.name:
+                    return (op, replace(op, name=self.part))
+                case Mma(acc=acc) if acc.name == self.name:
+                    return replace(op, acc=self._part(acc))
+                case Fill(fragment=f) | Load(fragment=f) if f.name == self.name:
+                    return (op, self._cleared(f, op))
+                case Store() | Apply() if not self._is_promotion(op):
+                    read = dict.fromkeys(ref for _, ref in fragment_uses(op) if ref.name == self.name)
+                    return (*(x for r in read for x in self._promotion(r, op)), op)
+            return op
+
+        return rewrite(placed, renamed)
+
+    def _placed(self, body: Body, refs: tuple[FragmentRef, ...]) -> Body:
+        """``body`` with a promotion wherever more than 128 columns would be summed."""
+        out: list[Op] = []
+        count = 0.0
+        for op in body:
+            depth = self.depth(op)
+            if depth and count and count + depth > SCALE_BLOCK:
+                out, count = list(self._appended(tuple(out), refs)), 0.0
+            if depth > SCALE_BLOCK and not isinstance(op, Mma):
+                out.append(self._inside(op, refs))
+            else:
+                out.append(op)
+                count += depth
+        return tuple(out)
+
+    def _inside(self, op: Op, refs: tuple[FragmentRef, ...]) -> Op:
+        """``op``, which sums more than 128 columns, with promotions inside it."""
+        if isinstance(op, For):
+            once = sum(map(self.depth, op.body))
+            every = int(SCALE_BLOCK // once) if once <= SCALE_BLOCK else 1
+            body = self._placed(op.body, refs)
+            if every == 1:
+                return replace(op, body=self._appended(body, refs))
+            turn = binary("mod", binary("div", binary("sub", op.index, op.start), op.step), const(every))
+            return replace(op, body=self._appended(body, refs, binary("eq", turn, const(every - 1))))
+        changed = {
+            n: self._appended(self._placed(inner, refs), refs) for n, inner in bodies(op) if self._sums(inner)
+        }
+        return replace(op, **changed)  # type: ignore[arg-type]
+
+    def _sums(self, body: Body) -> bool:
+        return any(isinstance(x, Mma) and x.acc.name == self.name for x in walk(body))
+
+    def _appended(self, body: Body, refs: tuple[FragmentRef, ...], when: Expr | None = None) -> Body:
+        """``body`` with a promotion after its last multiply, in the scope of that multiply."""
+        at = max(i for i, op in enumerate(body) if self._sums((op,)))
+        op = body[at]
+        if _opens_group(op):
+            if isinstance(op, For):
+                last = binary("sub", op.stop, binary("add", op.index, op.step))
+                done = binary("le", last, const(0))
+                when = done if when is None else binary("land", when, done)
+            inner = {n: self._appended(x, refs, when) for n, x in bodies(op) if self._sums(x)}
+            return (*body[:at], replace(op, **inner), *body[at + 1 :])  # type: ignore[arg-type]
+        added = tuple(x for r in refs for x in self._promotion(r, op))
+        if when is not None:
+            added = (If(when, added, (), span=op.span),)
+        return (*body[: at + 1], *added, *body[at + 1 :])
+
+    def _promotion(self, acc: FragmentRef, op: Op) -> Body:
+        """``acc[i, j] += part[i, j]``, and the part is zero again."""
+        assert self.declared.shape is not None
+        self._index += 1
+        i, j = (
+            Index(f"{x}.{self.part}{self._index}", const(n))
+            for x, n in zip("ij", self.declared.shape, strict=True)
+        )
+        total, part = (FragmentElement(n, (i, j), f32, acc.index) for n in (acc.name, self.part))
+        body = (SetFragmentElement(acc, binary("add", total, part), span=op.span),)
+        return (Apply(acc, (i, j), body, span=op.span), self._cleared(acc, op))
+
+    def _is_promotion(self, op: Op) -> bool:
+        return isinstance(op, Apply) and any(ref.name == self.part for _, ref in fragment_uses(op.body[-1]))
+
+    def _part(self, acc: FragmentRef) -> FragmentRef:
+        return replace(acc, name=self.part)
+
+    def _cleared(self, acc: FragmentRef, op: Op) -> Fill:
+        return Fill(self._part(acc), Const(0.0, f32), f32, span=op.span)
+
+
+def _count(loop: For) -> int | None:
+    start, stop, step = value_of(loop.start), value_of(loop.stop), value_of(loop.step)
+    return None if start is None or stop is None or not step else max(0, -(-(stop - start) // step))
+
+
+def _opens_group(op: Op) -> bool:
+    """Whether ``op`` contains the `parallel` whose instances hold the accumulator."""
+    return any(isinstance(x, Parallel) and kind(x) == "group" for x in walk((op,)))
