@@ -132,7 +132,7 @@ def matmul_tiles(
                 else:
                     ma = mma.load(lhs_s.subspan(TILE_K, WARP_M).at(0, p))
                 if PROMOTE:
-                    part = mma.fill(zero(ACC), ACC)
+                    part = mma.fill(zero(ACC), ACC, fast=True)
                     multiply(LHS, RHS)(part, ma, mma.load(rhs_s))
                     mine = at.down(p * WARP_M)
                     for i, j in apply(mc):

@@ -305,7 +305,7 @@ def matmul_pipelined(
             if PROMOTE:
                 mc = mma.frag("f32", WARP_M, TILE_N, init=0.0)
             else:
-                mc = mma.fill(zero(ACC), ACC)
+                mc = mma.fill(zero(ACC), ACC, fast=True)
             for k in foreach(steps, start=begin, stop=end):
                 if PROMOTE:
                     # Read while the tile is multiplied.
@@ -317,7 +317,7 @@ def matmul_pipelined(
                 wait(full.at(used))
                 slot = used % STAGES
                 if PROMOTE:
-                    part = mma.fill(zero(ACC), ACC)
+                    part = mma.fill(zero(ACC), ACC, fast=True)
                     multiply(LHS, RHS)(part, a.load(slot, part_m, WARP_M), b.load(slot, 0, TILE_N))
                     for i, j in apply(mc):
                         factors = list(blocks)
