@@ -116,7 +116,10 @@ def matmul_tiles(
         left_batch, right_batch = (at.left if LHS_BATCH != 1 else 0), (at.right if RHS_BATCH != 1 else 0)
         lhs_s = shared(TL, TILE_M, TILE_K) if LHS == "row" else shared(TL, TILE_K, TILE_M)
         rhs_s = shared(TR, TILE_N, TILE_K) if RHS == "row" else shared(TR, TILE_K, TILE_N)
-        mc = mma.frag("f32" if PROMOTE else ACC, WARP_M, TILE_N, init=0.0 if PROMOTE else zero(ACC))
+        if PROMOTE:
+            mc = mma.frag("f32", WARP_M, TILE_N, init=0.0)
+        else:
+            mc = mma.fill(zero(ACC), ACC, fast=True)
         for k in foreach(cdiv(K, TILE_K)):
             if LHS == "row":
                 dma.copy(lhs.view(1, TILE_M, TILE_K).from_(left_batch, lhs_row, k * TILE_K).sqz(), lhs_s)
