@@ -155,11 +155,7 @@ def load_words(
     unordered = cta is not w.cta
     now = clocks.now[row]
     if kind == "ldmatrix":
-        # A collective read: a lane that has executed the instruction knows that all rows were read.
-        column = clocks.column(("collective", row), 32)
-        if w.collective != now:
-            w.collective = now
-            clocks.seen[32 * row : 32 * row + 32, column : column + 32] = now
+        column = clocks.collective(row, w)
         event = events.new(column, now, w.access(kind, ins), unordered=unordered, alone=32 * row)
     else:
         event = events.new(32 * row, now, w.access(kind, ins), unordered=unordered)

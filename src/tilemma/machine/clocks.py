@@ -22,6 +22,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tilemma.machine.native.blocks import block
+
 Ints32 = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
 Rows: TypeAlias = slice | npt.NDArray[Any]
@@ -84,6 +86,7 @@ class Clocks:
         self.fenced: Ints32 = np.zeros((threads, capacity), np.int32)
         own = np.arange(threads)
         self.seen[own, own] = 1
+        self.block = block([self.seen.ctypes.data, capacity])
         self.now = [1] * (threads // 32)
         self.columns: dict[Hashable, int] = {}
         self.used = threads
@@ -101,7 +104,17 @@ class Clocks:
                 pad = np.zeros((self.threads, grow), np.int32)
                 self.seen = np.hstack([self.seen, pad])
                 self.fenced = np.hstack([self.fenced, pad])
+                self.block[0][:] = self.seen.ctypes.data, self.seen.shape[1]
         return found
+
+    def collective(self, row: int, w: Any) -> int:
+        """The column of the collective reads of warp ``row``: a lane that executes one knows all of it."""
+        column = self.column(("collective", row), 32)
+        now = self.now[row]
+        if w.collective != now:
+            w.collective = now
+            self.seen[32 * row : 32 * row + 32, column : column + 32] = now
+        return column
 
     def tick(self, warp: int) -> None:
         """Advance the clock of the warp: later accesses are not covered by its earlier releases."""
@@ -192,6 +205,13 @@ class Events:
         self.collective = False
         self.info: list[Any] = [None]
         self.count = 1
+        self.block = block([0] * 4)
+        self._place()
+
+    def _place(self) -> None:
+        """Tell the native library where the tables are."""
+        tables = (x.ctypes.data for x in (self.column, self.clock, self.alone))
+        self.block[0][:] = *tables, self.collective
 
     def new(self, column: int, clock: int, info: Any, *, unordered: bool = False, alone: int | None = None) -> int:
         """A packed event, lane 0; ``alone`` is the column of the warp's lane 0 where ``column`` is the warp's."""
@@ -201,12 +221,15 @@ class Events:
             self.column = np.concatenate([self.column, more])
             self.clock = np.concatenate([self.clock, more])
             self.alone = np.concatenate([self.alone, more])
+            self._place()
         self.column[n], self.clock[n] = column, clock
         if alone is None:
             self.alone[n] = column
         else:
             self.alone[n] = alone
-            self.collective = True
+            if not self.collective:
+                self.collective = True
+                self._place()
         self.info.append(info)
         self.count = n + 1
         return n << _LANE_BITS | (UNORDERED if unordered else 0)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine.isa.tensormap import TensorMapImage
+from tilemma.machine.native.blocks import block
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -80,6 +81,9 @@ class SharedMemory:
         # Global address that each byte was copied from (cp.async and tensor copies), 0 where unknown.
         self.origin: npt.NDArray[np.int64] | None = None
         self.mbarriers: dict[int, Any] = {}
+        # For the native library: the last read of each reader, and whether it is a wgmma.
+        self.lasts = np.zeros((2, 0), np.int64)
+        self.block = block([base, self.limit, self.data.ctypes.data, self.writer.ctypes.data, *[0] * 8])
 
     def write(self, width: int, index: Any, event: Any, last: int) -> None:
         """Enter a write of words; ``event`` broadcasts to [words, bytes], ``last`` is at least all of it."""
@@ -88,29 +92,43 @@ class SharedMemory:
 
     def read(self, key: Any, width: int, index: Any, event: Any, last: int) -> None:
         """Enter a read of words by the reader ``key``: a warp's row, or an asynchronous reader."""
-        reader = self._reader_of.get(key)
-        if reader is None:
-            reader = self._new_reader(key)
+        reader = self.reader_of(key)
         reader.views[width][index] = event
         reader.last = max(reader.last, last)
+        self.lasts[0, reader.number] = reader.last
         self.last_read = max(self.last_read, last)
+
+    def reader_of(self, key: Any) -> Reader:
+        """The reader ``key``, made at its first read."""
+        found = self._reader_of.get(key)
+        return self._new_reader(key) if found is None else found
+
+    def enclose(self, address: int) -> None:
+        """Extend the range of addresses that holds all mbarriers by the one at ``address``."""
+        low, high = self.block[0][-2:]
+        self.block[0][-2:] = min(low, address) if high else address, max(high, address + 8)
 
     def _new_reader(self, key: Any) -> Reader:
         number = len(self.readers)
         if number == len(self._reads):
             more = np.zeros((max(1, number), self._reads.shape[1]), np.int32)
             self._reads = np.concatenate([self._reads, more])
+            self.lasts = np.hstack([self.lasts, np.zeros((2, len(more)), np.int64)])
             for reader in self.readers:
                 reader.views = wide_views(self._reads[reader.number])
         self.reads = {w: self._reads[: number + 1].reshape(number + 1, -1, w) for w in WIDTHS}
         reader = self._reader_of[key] = Reader(key, number, wide_views(self._reads[number]))
         self.readers.append(reader)
+        self.lasts[1, number] = isinstance(key, tuple) and key[0] == "wgmma"
+        at, stride = self.lasts.ctypes.data, self.lasts.strides[0]
+        self.block[0][4:9] = self._reads.ctypes.data, number + 1, self._reads.shape[1], at, at + stride
         return reader
 
     def origins(self) -> npt.NDArray[np.int64]:
         """The provenance of each byte, made at the first use."""
         if self.origin is None:
             self.origin = np.zeros(len(self.data), np.int64)
+            self.block[0][9] = self.origin.ctypes.data
         return self.origin
 
 
@@ -140,13 +158,26 @@ class Allocation:
     _logged: int = 0
     _log_cluster: int = 0
 
+    # The entry of the native library's table.
+    entry: npt.NDArray[np.int64] | None = None
+
     def __post_init__(self) -> None:
         self.words = word_views(self.data)
+
+    def tell(self) -> None:
+        """Update the entry of the native library's table."""
+        if self.entry is not None:
+            shadows = (0 if s is None else s.ctypes.data for s in (self.writer, self.reader, self.other_reader))
+            holes = self.holes is not None
+            self.entry[:] = (
+                self.base, self.size, self.data.ctypes.data, self.writable, holes, *shadows, self._logged > 0
+            )  # fmt: skip
 
     def shadow(self) -> npt.NDArray[np.int64]:
         """The write shadow, made on demand together with the read shadows."""
         if self.writer is None:
             self.writer = np.zeros(len(self.data), np.int64)
+            self.tell()
         return self.writer
 
     @property
@@ -160,6 +191,8 @@ class Allocation:
             self.flush_reads()
         self._log_cluster = cluster
         self._logged += 1
+        if self._logged == 1:
+            self.tell()
         self._log.setdefault(width, []).append((index, events))
 
     def read_shadow(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -169,11 +202,13 @@ class Allocation:
         if self.reader is None or self.other_reader is None:
             self.reader = np.zeros(len(self.data), np.int64)
             self.other_reader = np.zeros(len(self.data), np.int64)
+            self.tell()
         return self.reader, self.other_reader
 
     def flush_reads(self) -> None:
         """Apply the deferred updates of the shadow."""
         log, self._log, self._logged = self._log, {}, 0
+        self.tell()
         for width, reads in log.items():
             last, other = (shadow.reshape(-1, width) for shadow in self.read_shadow())
             index, events = (np.concatenate(part) for part in zip(*reads, strict=True))
@@ -220,6 +255,9 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
         self.bases: list[int] = []
         self.next = GLOBAL_START
+        # Number and place of the entries of the native library's table.
+        self.block = block([0, 0])
+        self.table = np.zeros((0, 9), np.int64)
 
     def allocate(self, name: str, size: int, alignment: int = 256, phase: int = 0, **facts: Any) -> Allocation:
         """``size`` bytes at an address that is ``phase`` modulo ``alignment``, red zones on both sides."""
@@ -234,6 +272,16 @@ class GlobalMemory:
         at = bisect.bisect(self.bases, allocation.base)
         self.bases.insert(at, allocation.base)
         self.allocations.insert(at, allocation)
+        if len(self.table):
+            self.tabulate()
+
+    def tabulate(self) -> None:
+        """Make the native library's table of all allocations."""
+        self.table = np.zeros((len(self.allocations), 9), np.int64)
+        self.block[0][:] = len(self.table), self.table.ctypes.data
+        for allocation, entry in zip(self.allocations, self.table, strict=True):
+            allocation.entry = entry
+            allocation.tell()
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that holds ``address``."""

@@ -42,9 +42,14 @@ def word_registers(d: Any, operand: Any) -> list[int]:
     return [d.register_id(x) for x in items]
 
 
+def follows(w: Any, ids: list[int]) -> bool:
+    """Whether the origin of words that are loaded into the registers ``ids`` is recorded."""
+    return bool(ids) and ids[0] in w.cta.machine.program.loaded_registers
+
+
 def global_loaded(w: Any, ids: list[int], lanes: Any, base: int, offsets: Any) -> None:
     """Record the global addresses of the words that a load has read into the registers ``ids`` of ``lanes``."""
-    if not ids or ids[0] not in w.cta.machine.program.loaded_registers:
+    if not follows(w, ids):
         return
     addr = base + offsets
     for i, register in enumerate(ids):
@@ -54,10 +59,15 @@ def global_loaded(w: Any, ids: list[int], lanes: Any, base: int, offsets: Any) -
         origin[lanes] = addr[:, None] + np.array([4 * i, 4 * i + 2])
 
 
+def loaded(w: Any, ids: list[int]) -> bool:
+    """Whether the registers ``ids`` hold words as they were loaded."""
+    only = w.cta.machine.program.loaded_registers
+    return bool(ids) and all(r in only and r in w.origins for r in ids)
+
+
 def stored(w: Any, ids: list[int], lanes: Any, addr: Any) -> None:
     """Record the origins of bytes that are stored to shared memory from registers as they were loaded."""
-    only = w.cta.machine.program.loaded_registers
-    if not ids or not all(r in only and r in w.origins for r in ids):
+    if not loaded(w, ids):
         return
     origins, step = w.cta.shared.origins(), np.arange(2)
     for i, register in enumerate(ids):

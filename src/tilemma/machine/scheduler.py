@@ -22,6 +22,7 @@ from tilemma.machine import convergence, deadlock, exit_checks, limits
 from tilemma.machine.finished import Finished
 from tilemma.machine.hazards import HazardError
 from tilemma.machine.memory import GlobalMemory
+from tilemma.machine.native import library
 from tilemma.machine.performance import Performance
 from tilemma.machine.program import ALU, BRANCH, VISIBLE, Program, Step
 from tilemma.machine.reconvergence import diverge, join, leave
@@ -104,6 +105,8 @@ class Machine:
         self.trace = trace
         # A `Recording` that the stores to global memory are entered into.
         self.history = history
+        # The native library, for accesses to memory; stores that are recorded are made by the NumPy code.
+        self.native: Any = library.loaded() if history is None else None
         self.active = 0
         self.timeouts: dict[Frame, None] = {}
         # Steps that some lane has executed; a segment counts by its first step.
@@ -173,6 +176,8 @@ class Machine:
         resident = min(resident, room)
         upcoming = next(order, None)
         self.style()
+        if self.native is not None:
+            self.memory.tabulate()
         with np.errstate(all="ignore"):
             while upcoming is not None or self.active:
                 while upcoming is not None and self.active < resident:

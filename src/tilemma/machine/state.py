@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tilemma.machine.clocks import Clocks, Events
 from tilemma.machine.hazards import Place
 from tilemma.machine.memory import SharedMemory
-from tilemma.machine.native import library
+from tilemma.machine.native import blocks, library
 from tilemma.machine.special_registers import special_value
 from tilemma.machine.syntax import Instruction
 
@@ -95,6 +95,12 @@ class Warp:
             self.v.append(list(registers[cls][index].view(view)))
         # Where the native library finds the warp's registers and the parameters.
         self.registers = cta.register_table[index]
+        # The block of the native library, 0 where it makes no accesses; the warp as a reader of shared memory.
+        self.native = 0
+        self.reader: Any = None
+        if cta.machine.native is not None:
+            self.native_block = blocks.warp_block(self)
+            self.native = self.native_block[1]
         # All registers of a class, one row after the other.
         self.flat = {cls: file[index].reshape(-1) for cls, file in registers.items()}
         self.defined: dict[int, Mask] = {}

@@ -16,6 +16,8 @@ from tilemma.machine.agents import Agent
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.memory import SHIFT
+from tilemma.machine.native import blocks
+from tilemma.machine.native.blocks import AccessBlock
 from tilemma.machine.patterns import GlobalPatterns, SharedPatterns
 from tilemma.machine.state import LANES, Frame, Warp
 from tilemma.machine.syntax import Instruction, Register
@@ -53,6 +55,8 @@ class CopyAgent(Agent):
         # ``sizes`` of None: each lane copies all bytes, except those of ``zeros`` (positions), which copy none.
         self.lanes, self.to, self.sources, self.width, self.sizes = lanes, to, sources, width, sizes
         self.zeros = zeros
+        # The copy as the native library has issued it.
+        self.native: Any = None
         self.numbered = False
 
     @property
@@ -61,6 +65,9 @@ class CopyAgent(Agent):
 
     def complete(self) -> None:
         """Copy the bytes, with zeros beyond each source's size."""
+        if self.native is not None:
+            blocks.copy_complete(self.warp, self.native)
+            return
         shared, width = self.warp.cta.shared, self.width
         index = self.to >> SHIFT[width]
         step = np.arange(width)
@@ -109,12 +116,23 @@ def cp_async(d: Decoder) -> None:
         else:
             size = d.src(rest[0], "u32")
     ins = d.ins
+    to_block, source_block = (AccessBlock.of(x, width, (), 0, False) for x in (to, source))
     to_patterns, patterns = SharedPatterns(to, width), GlobalPatterns(source, width)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         some = None if m is None else np.flatnonzero(m)
         lanes = LANES if some is None else some
+        if w.native and ignore is None:
+            row = -1 if size is None else size
+            issued = blocks.copy_issue(w, ins, to_block, source_block, row, source, copies_of(w).column, m)
+            if issued is not None:
+                event, copy = issued
+                agent = CopyAgent(w, ins, lanes, None, (), width, None, ())
+                agent.event, agent.native = event + int(lanes[0]), copy
+                copies_of(w).open.append(agent)
+                w.cta.machine.issue(agent)
+                return
         reads, sizes = lanes, None
         if size is not None:
             given = w.v[3][size]

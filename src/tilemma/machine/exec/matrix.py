@@ -11,10 +11,12 @@ import numpy as np
 from tilemma.dtypes import dtype
 from tilemma.machine import access, provenance
 from tilemma.machine.catalogue import SparseMetadata
-from tilemma.machine.decode import AddressRow, Decoder, instruction
+from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.isa import forms, fragments, numerics, sparse
 from tilemma.machine.memory import SHARED_WINDOW
+from tilemma.machine.native import blocks
+from tilemma.machine.native.blocks import AccessBlock
 from tilemma.machine.patterns import SharedPatterns
 from tilemma.machine.state import LANES, Frame
 
@@ -59,11 +61,16 @@ def ldmatrix(d: Decoder) -> None:
     lanes = LANES[: 8 * num]
     ins = d.ins
     ids = [d.register_id(x) for x in d.items(d.operands[0])]
+    block = AccessBlock.of(patterns.address, 16, [(RAW["32"], int(row)) for row in rows], 4, False)
+    halves = np.ascontiguousarray(halves, np.int64)
+    place, these = halves.ctypes.data, bytes(int(lane < 8 * num) for lane in range(32))
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         if m is not None:
             aligned.whole_warp(f, ins, m)
+        if w.native and blocks.matrix_load(w, ins, block, these, place, ids):
+            return
         pattern = patterns.of(w, lanes)
         addr = pattern.addr
         if pattern.own:

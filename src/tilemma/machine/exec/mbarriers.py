@@ -282,6 +282,7 @@ def init(d: Decoder) -> None:
             cluster.clocks.learn(np.array([row]), init_column, init_clock, fenced=False)
             barrier = Mbarrier(w.cta, at, n, info, init_column, init_clock, column)
             shared.mbarriers[at] = barrier
+            shared.enclose(at)
             w.inits.append(barrier)
             # Releases of the initialising thread from here on cover the init.
 

@@ -11,6 +11,8 @@ from tilemma.machine import access, element_types, global_access, provenance, st
 from tilemma.machine.catalogue import OutOfBounds
 from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
 from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from tilemma.machine.native import blocks
+from tilemma.machine.native.blocks import AccessBlock
 from tilemma.machine.patterns import GlobalPatterns, SharedPatterns
 from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import TYPE_BYTES, Operand, Symbol
@@ -39,6 +41,12 @@ class Registers:
     rows: tuple[tuple[int, int], ...]
     size: int
     signed: bool
+
+    def block(self, address: AddressRow, width: int) -> AccessBlock | None:
+        """The access for the native library."""
+        if len(self.rows) > blocks.MOST_REGISTERS:
+            return None
+        return AccessBlock.of(address, width, self.rows, self.size, self.signed)
 
     def scatter(self, w: Any, lanes: Any, words: Any) -> None:
         """Write memory words [n(, 2)] to the registers of ``lanes`` (None: all 32)."""
@@ -183,9 +191,12 @@ def _ld_param(d: Decoder, registers: Registers, address: AddressRow, width: int)
 
 def _ld_shared(d: Decoder, registers: Registers, address: AddressRow, width: int) -> None:
     ins, patterns = d.ins, SharedPatterns(address, width)
+    block = registers.block(address, width)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
+        if w.native and block is not None and blocks.shared_load(w, ins, block, m):
+            return
         lanes = None if m is None else np.flatnonzero(m)
         some = LANES if lanes is None else lanes
         pattern = patterns.of(w, lanes)
@@ -208,11 +219,18 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
     if order != "weak":
         d.program.communicates = True
     patterns = GlobalPatterns(address, width)
+    block = registers.block(address, width) if order == "weak" and space != "shared" else None
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         lanes = None if m is None else np.flatnonzero(m)
         some = LANES if lanes is None else lanes
+        if w.native and block is not None:
+            addr = address.values(w, lanes) if provenance.follows(w, ids) else None
+            if blocks.global_access(w, ins, block, m, "ld", address, check):
+                if addr is not None:
+                    provenance.global_loaded(w, ids, some, 0, addr)
+                return
         found = patterns.of(w, lanes) if order == "weak" and space != "shared" else None
         if found is not None:
             allocation, offsets, extra = found
@@ -306,6 +324,18 @@ def st(d: Decoder) -> None:
     if order != "weak":
         d.program.communicates = True
     shared_patterns, patterns = SharedPatterns(address, width), GlobalPatterns(address, width)
+    block = registers.block(address, width) if order == "weak" else None
+
+    def native(w: Any, m: Any, lanes: Any, some: Any) -> bool:
+        """Whether the native library has made the store."""
+        assert block is not None
+        if space != "shared":
+            return blocks.global_access(w, ins, block, m, "st", address, check)
+        if not blocks.shared_store(w, ins, block, m):
+            return False
+        if ids and provenance.loaded(w, ids):
+            provenance.stored(w, ids, some, address.values(w, lanes))
+        return True
 
     def planned(w: Any, lanes: Any, some: Any, values: Any) -> bool:
         """Whether the store has been made: a weak one, all of it inside one array or the own shared memory."""
@@ -333,6 +363,9 @@ def st(d: Decoder) -> None:
         w = f.w
         lanes = None if m is None else np.flatnonzero(m)
         some = LANES if lanes is None else lanes
+        if w.native and block is not None and native(w, m, lanes, some):
+            w.cta.machine.progress += 1
+            return
         values = registers.gather(w, lanes, width)
         if order == "weak" and planned(w, lanes, some, values):
             w.cta.machine.progress += 1

@@ -1,1 +1,2 @@
-"""Inner loops of the machine in C: ``library`` compiles and loads them, ``encode`` gives them the program."""
+"""Inner loops of the machine in C: ``library`` compiles and loads them, ``encode`` gives them instructions,
+``blocks`` memory and its shadows."""

@@ -1,0 +1,218 @@
+"""The structures of ``shadow.c`` as arrays of 64-bit integers, and the accesses that it makes.
+
+Each function here returns False where the access is to be made by the NumPy code instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilemma.machine.syntax import Instruction
+
+if TYPE_CHECKING:
+    from tilemma.machine.decode import AddressRow
+    from tilemma.machine.state import Warp
+
+# Data registers of an access at most; the place of the reader in a warp's block.
+MOST_REGISTERS = 8
+_READER = 5
+_NO_SHADOW = -2
+# No lane of a cp.async reads.
+_NOTHING_READ = 1 << 62
+# As in `clocks`, which imports this file.
+UNORDERED = 1 << 30
+_NEVER = 2**31 - 1
+
+
+def block(values: Sequence[int]) -> tuple[Any, int]:
+    """An array of ``values``, and its address."""
+    array = np.array(values, np.int64)
+    return array, array.ctypes.data
+
+
+@dataclass(frozen=True, slots=True)
+class AccessBlock:
+    """An instruction's address and data registers."""
+
+    array: Any
+    address: int
+
+    @staticmethod
+    def of(
+        address: AddressRow, width: int, rows: Sequence[tuple[int, int]], size: int, signed: bool
+    ) -> AccessBlock:
+        """``rows``: unsigned view and row of each data register, ``size`` its bytes in memory."""
+        sizes = {0: 2, 3: 4, 6: 8}
+        padding = (0,) * (MOST_REGISTERS - len(rows))
+        return AccessBlock(
+            *block([
+                width, sizes[address.view], address.row, address.offset, len(rows), size, int(signed),
+                *(sizes[view] for view, _ in rows), *padding, *(row for _, row in rows), *padding,
+            ])
+        )  # fmt: skip
+
+
+def warp_block(w: Warp) -> tuple[Any, int]:
+    """What the library needs of a warp: its registers, clocks, memories and place."""
+    cta = w.cta
+    cluster, memory = cta.cluster, cta.machine.memory
+    return block([
+        w.registers, w.first, cluster.clocks.block[1], cluster.events.block[1], cta.shared.block[1], -1,
+        memory.block[1], cluster.serial + 1,
+    ])  # fmt: skip
+
+
+def _reader(w: Warp) -> Any:
+    """The warp as a reader of its CTA's shared memory."""
+    if w.reader is None:
+        w.reader = w.cta.shared.reader_of(w.row)
+        w.native_block[0][_READER] = w.reader.number
+    return w.reader
+
+
+def shared_load(w: Warp, ins: Instruction, access: AccessBlock, m: Any) -> bool:
+    """Load from the CTA's own shared memory."""
+    cluster, machine, shared = w.cta.cluster, w.cta.machine, w.cta.shared
+    reader = _reader(w)
+    events = cluster.events
+    event = events.count << 5
+    mask = None if m is None else m.tobytes()
+    extra = machine.native.shared_load(w.native, access.address, w.floor, event, mask)
+    if extra < 0:
+        return False
+    events.new(w.first, cluster.clocks.now[w.row], w.access("ld", ins))
+    reader.last = event + 31
+    shared.last_read = max(shared.last_read, event + 31)
+    machine.performance.add("bank-conflict", ins, extra)
+    return True
+
+
+def shared_store(w: Warp, ins: Instruction, access: AccessBlock, m: Any) -> bool:
+    """Store to the CTA's own shared memory."""
+    cluster, machine, shared = w.cta.cluster, w.cta.machine, w.cta.shared
+    events = cluster.events
+    event = events.count << 5
+    mask = None if m is None else m.tobytes()
+    extra = machine.native.shared_store(w.native, access.address, w.floor, event, mask)
+    if extra < 0:
+        return False
+    events.new(w.first, cluster.clocks.now[w.row], w.access("st", ins))
+    shared.last_write = max(shared.last_write, event + 31)
+    machine.performance.add("bank-conflict", ins, extra)
+    return True
+
+
+def _make_shadows(w: Warp, address: AddressRow, m: Any, kind: str) -> None:
+    """Make the shadows that the access needs: those of the arrays that its lanes name."""
+    row = w.v[address.view][address.row]
+    memory = w.cta.machine.memory
+    for array in {
+        id(a): a for a in (memory.find(int(x) + address.offset) for x in (row if m is None else row[m]))
+    }.values():
+        if array is not None:
+            if kind == "st":
+                array.shadow()
+            if kind == "ld" or array.was_read:
+                array.read_shadow()
+
+
+def global_access(
+    w: Warp, ins: Instruction, access: AccessBlock, m: Any, kind: str, address: AddressRow,
+    check: Callable[[Any, int], None] | None,
+) -> bool:  # fmt: skip
+    """Load (``kind`` "ld") or store ("st") words of one array; ``check`` sees the array's address."""
+    cluster, machine = w.cta.cluster, w.cta.machine
+    events, memory = cluster.events, machine.memory
+    call = machine.native.global_load if kind == "ld" else machine.native.global_store
+    event = (cluster.serial + 1) << 32 | events.count << 5
+    mask = None if m is None else m.tobytes()
+    found = call(w.native, access.address, event, mask)
+    if found == _NO_SHADOW:
+        _make_shadows(w, address, m, kind)
+        found = call(w.native, access.address, event, mask)
+    if found < 0:
+        return False
+    if check is not None:
+        check(machine, memory.bases[found >> 32])
+    if found & 1:
+        events.new(w.first, cluster.clocks.now[w.row], w.access(kind, ins))
+    machine.performance.add("uncoalesced", ins, (found & 0xFFFFFFFF) >> 1)
+    return True
+
+
+# Integers of a `Copy`: its number of lanes, its width, and four of each lane.
+_COPY = 2 + 4 * 32
+
+
+def copy_issue(
+    w: Warp,
+    ins: Instruction,
+    to: AccessBlock,
+    source: AccessBlock,
+    sizes: int,
+    address: AddressRow,
+    column: int,
+    m: Any,
+) -> tuple[int, Any] | None:
+    """Issue a cp.async whose lanes copy all bytes or none (``sizes``: the row of their bytes, -1 for all).
+
+    Returns the event of the copies, of ``column``, and the argument of `copy_complete`; None where the
+    NumPy code is to issue it.
+    """
+    cluster, machine, shared = w.cta.cluster, w.cta.machine, w.cta.shared
+    events = cluster.events
+    copy, passes = (ctypes.c_int64 * _COPY)(), ctypes.c_int64()
+    event = events.count << 5
+    mask = None if m is None else m.tobytes()
+    arguments = (
+        w.native, to.address, source.address, sizes, w.floor, (cluster.serial + 1) << 32 | event,
+        event | UNORDERED, mask, ctypes.addressof(copy), ctypes.addressof(passes),
+    )  # fmt: skip
+    found = machine.native.copy_issue(*arguments)
+    if found == _NO_SHADOW:
+        _make_shadows(w, address, m, "ld")
+        found = machine.native.copy_issue(*arguments)
+    if found < 0:
+        return None
+    if found != _NOTHING_READ:
+        if found & 1:
+            events.new(w.first, cluster.clocks.now[w.row], w.access("ld", ins))
+        machine.performance.add("uncoalesced", ins, (found & 0xFFFFFFFF) >> 1)
+    event = events.new(column, _NEVER, w.access("cp.async", ins), unordered=True)
+    shared.last_write = max(shared.last_write, event + 31)
+    machine.performance.add("bank-conflict", ins, passes.value)
+    return event, copy
+
+
+def copy_complete(w: Warp, copy: Any) -> None:
+    """Complete what `copy_issue` has returned."""
+    shared = w.cta.shared
+    shared.origins()
+    w.cta.machine.native.copy_complete(shared.block[1], ctypes.addressof(copy))
+
+
+def matrix_load(
+    w: Warp, ins: Instruction, access: AccessBlock, mask: bytes, halves: int, ids: Sequence[int]
+) -> bool:
+    """ldmatrix from the CTA's own shared memory; ``halves``: the address of the map from `matrix_load` in C."""
+    cluster, machine, shared, row = w.cta.cluster, w.cta.machine, w.cta.shared, w.row
+    reader = _reader(w)
+    events, clocks = cluster.events, cluster.clocks
+    event = events.count << 5
+    origins = None if shared.origin is None else np.empty((len(ids), 32, 2), np.int64)
+    place = 0 if origins is None else origins.ctypes.data
+    extra = machine.native.matrix_load(w.native, access.address, w.floor, event, mask, halves, place)
+    if extra < 0:
+        return False
+    events.new(clocks.collective(row, w), clocks.now[row], w.access("ldmatrix", ins), alone=w.first)
+    reader.last = event + 31
+    shared.last_read = max(shared.last_read, event + 31)
+    machine.performance.add("bank-conflict", ins, extra)
+    if origins is not None:
+        w.origins.update(zip(ids, origins, strict=True))
+    return True
