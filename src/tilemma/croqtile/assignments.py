@@ -5,12 +5,13 @@ from __future__ import annotations
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import combine, converted
 from tilemma.croqtile.atomics import atomic
+from tilemma.croqtile.inlining import inlined
 from tilemma.croqtile.operands import as_tile, plain, scalars_of
 from tilemma.croqtile.reader import FUNCTIONS, Reader, reads
 from tilemma.croqtile.refusals import ImmutableAssignment
 from tilemma.croqtile.registers import assign_tile_element, assign_whole
 from tilemma.croqtile.scope import Redefinition
-from tilemma.croqtile.storage import no_result, snapshot, stored
+from tilemma.croqtile.storage import called, no_result, snapshot, stored
 from tilemma.croqtile.values import Mutable, Promise, Word, kind
 from tilemma.errors import Note
 from tilemma.ir.checks import checked_element, checked_scalar
@@ -74,6 +75,8 @@ def _assign_element(r: Reader, node: ast.Assign, target: ast.Member) -> None:
 def _assign_name(r: Reader, node: ast.Assign, target: ast.Name) -> None:
     name = target.text
     binding = r.scopes.find(name)
+    if isinstance(node.value, ast.CallStatement) and node.value.function in r.device_functions:
+        node = node.evolve(value=called(r, node.value))
     if not isinstance(node.value, ast.Expr):
         if node.op:
             raise WrongValue(
@@ -167,6 +170,9 @@ def evaluate(r: Reader, node: ast.Evaluate) -> None:
         _assign_element(r, step, value.target)
         return
     name = value.function.text if isinstance(value, ast.Call) and isinstance(value.function, ast.Name) else ""
+    if isinstance(value, ast.Call) and name in r.device_functions:
+        inlined(r, name, value.args, node.span)
+        return
     if isinstance(value, ast.Call) and FUNCTIONS.get(name) is atomic:
         atomic(r, value, name, used=False)
         return

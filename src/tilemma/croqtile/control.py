@@ -11,8 +11,7 @@ from tilemma.croqtile.operands import condition_of, integer, scalars_of, table_o
 from tilemma.croqtile.pipeline import loop_settings
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.refusals import has_suffix
-from tilemma.croqtile.storage import fixed
-from tilemma.croqtile.unbuilt import refused_call
+from tilemma.croqtile.storage import called, fixed
 from tilemma.croqtile.values import Scalar, Stream, TupleValue, Value, kind
 from tilemma.errors import Span
 from tilemma.ir import tile as t
@@ -295,7 +294,7 @@ def _range(r: Reader, node: ast.Range | None, extent: Scalar) -> dict[str, Any]:
 
 def branch_condition(r: Reader, node: ast.Expr | ast.Statement, what: str) -> Expr:
     if isinstance(node, ast.CallStatement):
-        raise refused_call(node)
+        node = called(r, node)
     assert isinstance(node, ast.Expr)
     return condition_of(r, node, what)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
+from tilemma.croqtile.device_functions import MARKS
 from tilemma.croqtile.preprocess import Macro, Preprocessor
 from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError, Note, Span, register_source
@@ -23,11 +24,12 @@ class UnfinishedKernel(CompileError):
 class Extracted:
     """``kernels``: for each the expanded tokens from ``__co__`` to its closing brace.
 
-    ``templates``: the word ``template`` before a kernel, by the kernel's place.  ``constants``: the
-    object-like macros defined at the end of the file, numbers as numbers.
+    ``functions``: those of `__device__` functions.  ``templates``: the word ``template`` before a kernel, by the
+    kernel's place.  ``constants``: the object-like macros defined at the end of the file, numbers as numbers.
     """
 
     kernels: tuple[tuple[Token, ...], ...]
+    functions: tuple[tuple[Token, ...], ...]
     notes: tuple[Note, ...]
     constants: Mapping[str, object]
     templates: Mapping[int, Token]
@@ -45,11 +47,16 @@ class _Finder:
     # The tokens of host code since the end of its last statement.
     recent: list[Token] = field(default_factory=list)
     start: Token | None = None
+    # The tokens of the device function that is being read, and how many of them are expanded.
+    device: list[Token] | None = None
+    device_depth: int = 0
+    functions: list[tuple[Token, ...]] = field(default_factory=list)
     template: Token | None = None
     templates: dict[int, Token] = field(default_factory=dict)
 
     def take(self, token: Token) -> None:
         if self.current is None:
+            self.in_function(token)
             if token.text != "__co__" or token.kind != "name":
                 self.recent.append(token)
                 if token.text in (";", "{", "}"):
@@ -79,6 +86,29 @@ class _Finder:
             raise UnfinishedKernel(
                 token.span, problem="without a body", remedy="give it a body: kernels are not declared beforehand"
             )
+
+    def in_function(self, token: Token) -> None:
+        """Collect ``token`` where it belongs to a device function."""
+        if self.device is None:
+            if token.kind == "name" and token.text in MARKS and self.template is None:
+                self.device, self.device_depth = [token], 0
+            return
+        self.device.append(token)
+        self.device_depth += (token.text == "{") - (token.text == "}") if token.kind == "op" else 0
+        if token.kind != "op" or self.device_depth > 0:
+            return
+        if token.text == "}":
+            self.end_function()
+        elif token.text == ";":
+            self.device = None
+
+    def end_function(self) -> None:
+        assert self.device is not None
+        try:
+            self.functions.append(tuple(self.pre.expand(self.device)))
+        except CompileError:
+            self.functions.append(tuple(self.device))
+        self.device = None
 
     def skip(self, tokens: Sequence[Token]) -> None:
         """Count ``tokens`` as host code."""
@@ -142,7 +172,7 @@ def extract(text: str, file: str, defines: Mapping[str, object]) -> Extracted:
         lines = len(finder.host_rows)
         notes.append(Note(f"{lines} line{'s' * (lines > 1)} of host code are skipped", finder.host[0]))
     constants = {m.name: _value(m) for m in pre.macros.values() if m.params is None}
-    return Extracted(tuple(finder.kernels), tuple(notes), constants, finder.templates)
+    return Extracted(tuple(finder.kernels), tuple(finder.functions), tuple(notes), constants, finder.templates)
 
 
 def _value(macro: Macro) -> object:

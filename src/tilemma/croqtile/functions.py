@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import checked, combine, like
+from tilemma.croqtile.inlining import inlined
 from tilemma.croqtile.operands import arguments, condition_of, index_of, integer, known_type, plain, scalar_of
 from tilemma.croqtile.reader import FUNCTIONS, WARP_NAMES, Reader, defines, reads
 from tilemma.croqtile.values import TileArray, TupleValue, Value, kind
@@ -46,6 +47,11 @@ def call(r: Reader, node: ast.Call) -> Value:
     name = node.function.text if isinstance(node.function, ast.Name) else ""
     if not name or name in WARP_NAMES or r.scopes.find(name) is not None:
         return access(r, node)
+    if name in r.device_functions:
+        value = inlined(r, name, node.args, node.span)
+        if value is None:
+            raise KINDS["scalar"].refused("an operation", f"`{name}`, which has no result", node.span)
+        return value
     if name in FUNCTIONS:
         return FUNCTIONS[name](r, node, name)
     if name.startswith("__lib_") or name in ("__bar_arrive", "__bar_sync") or "::" in name:

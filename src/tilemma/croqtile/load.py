@@ -10,6 +10,12 @@ from typing import Any
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.build import kernel
+from tilemma.croqtile.device_functions import (
+    DeviceFunction,
+    NotOfTheSubset,
+    Unparsed,
+    parse_device_function,
+)
 from tilemma.croqtile.extract import extract
 from tilemma.croqtile.parse import parse
 from tilemma.croqtile.reader import Reader
@@ -20,6 +26,8 @@ from tilemma.ir import tile as t
 from tilemma.ir.expr import plain
 from tilemma.ir.refusals import NotBuiltYet
 from tilemma.records import record
+
+DeviceFunctions = Mapping[str, DeviceFunction | Unparsed]
 
 
 class BadDefine(CompileError):
@@ -72,6 +80,7 @@ class KernelSource:
 
     name: str
     function: ast.Function | Refused
+    device_functions: DeviceFunctions
     text: str = field(repr=False)
     file: str
     defines: Mapping[str, Any]
@@ -83,23 +92,26 @@ class KernelSource:
 
     def build(self, given: Mapping[str, Any] | None = None) -> t.Kernel:
         """The tile IR; ``given`` overrides definitions of the file.  Raises the front end's errors."""
-        function = self.function
+        function, device_functions = self.function, self.device_functions
         if given:
-            found = _read(self.text, self.file, {**self.defines, **given}).functions
+            read = _read(self.text, self.file, {**self.defines, **given})
+            found, device_functions = read.functions, read.device_functions
             if self.name not in found:
                 raise KernelGone(self.span, name=self.name, given=", ".join(f"{k}={v}" for k, v in given.items()))
             function = found[self.name]
-        return _built(function)[0]
+        return _built(function, device_functions)[0]
 
     def notes(self) -> tuple[Note, ...]:
         """Output of the compilation: the texts of ``print!``."""
-        return _built(self.function)[1]
+        return _built(self.function, self.device_functions)[1]
 
 
-def _built(function: ast.Function | Refused) -> tuple[t.Kernel, tuple[Note, ...]]:
+def _built(
+    function: ast.Function | Refused, device_functions: DeviceFunctions
+) -> tuple[t.Kernel, tuple[Note, ...]]:
     if isinstance(function, Refused):
         raise function.error
-    reader = Reader(function)
+    reader = Reader(function, device_functions)
     with _explained(reader):
         return kernel(reader), tuple(reader.notes)
 
@@ -135,6 +147,7 @@ class _Built(Mapping[str, t.Kernel]):
 @record(slots=False)
 class _Read:
     functions: dict[str, ast.Function | Refused]
+    device_functions: DeviceFunctions
     notes: tuple[Note, ...]
     constants: Mapping[str, Any]
 
@@ -147,15 +160,30 @@ def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
     with _explained():
         found = extract(text, file, defines)
         parsed = [_parsed(tokens, found.templates.get(i)) for i, tokens in enumerate(found.kernels)]
+        functions_read = [parse_device_function(tokens) for tokens in found.functions]
     if all(isinstance(f, Refused) for f in parsed):
-        _built(parsed[0])
+        _built(parsed[0], {})
     functions: dict[str, ast.Function | Refused] = {}
     for f in parsed:
         if f.name in functions:
             place = functions[f.name].name_span
             raise Redefinition(f.name_span, name=f.name, notes=[Note("the first kernel of that name", place)])
         functions[f.name] = f
-    return _Read(functions, found.notes, found.constants)
+    return _Read(functions, _by_name(functions_read), found.notes, found.constants)
+
+
+def _by_name(functions: Sequence[DeviceFunction | Unparsed | None]) -> DeviceFunctions:
+    """The functions by their names; overloaded ones are not called."""
+    found: dict[str, DeviceFunction | Unparsed] = {}
+    for f in functions:
+        if f is None:
+            continue
+        known = found.get(f.name)
+        overloaded = isinstance(known, DeviceFunction) and isinstance(f, DeviceFunction)
+        if overloaded and isinstance(f, DeviceFunction):
+            f = Unparsed(f.name, NotOfTheSubset(f.span, what="a second function of the same name"))
+        found[f.name] = f
+    return found
 
 
 def _parsed(tokens: Sequence[Token], template: Token | None) -> ast.Function | Refused:
@@ -180,6 +208,7 @@ def load(text: str, file: str, defines: Mapping[str, Any] | None = None) -> Modu
     given = dict(defines or {})
     read = _read(text, file, given)
     sources = {
-        name: KernelSource(name, f, text, file, given, read.constants) for name, f in read.functions.items()
+        name: KernelSource(name, f, read.device_functions, text, file, given, read.constants)
+        for name, f in read.functions.items()
     }
     return Module(file, sources, read.notes)

@@ -6,7 +6,7 @@ node; for an expression it returns its value, for a statement with a result that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -68,11 +68,13 @@ class Reader:
 
     ``afterwards``: assignments of ``i++``, which follow the statement.  ``assigned``: the names that a statement
     assigns again.  ``implicit``: the kernel has no `parallel`.  ``visiting``: inside `apply`; ``whole``: inside
-    ``mc = mc + x``.
+    ``mc = mc + x``.  ``device_functions``: the functions that can be called; ``calls``: those being inlined.
     """
 
-    def __init__(self, function: ast.Function) -> None:
+    def __init__(self, function: ast.Function, device_functions: Mapping[str, Any] | None = None) -> None:
         self.function = function
+        self.device_functions = device_functions or {}
+        self.calls: list[Any] = []
         self.here = function.name_span or function.span
         self.b = Builder(function.name, self.here)
         self.scopes = Scopes()

@@ -59,11 +59,20 @@ def _declare_scalar(r: Reader, node: ast.Declare, item: ast.Item) -> None:
         value: Scalar = const(0) if not dtype.is_float else Const(0.0, dtype)
     elif isinstance(item.value, ast.Expr):
         value = scalar_of(r, item.value, f"`{item.name}`")
+    elif isinstance(item.value, ast.CallStatement):
+        value = scalar_of(r, called(r, item.value), f"`{item.name}`")
     else:
         raise no_result(item.value, item.name)
     # `int` and `bool` are control scalars, fixed unless `mutable`; element types are storage.
     named_mutable = node.mutable or (node.type is not None and node.type.name not in ("int", "bool"))
     r.scopes.define(item.name, stored(r, item.name, value, dtype, named_mutable), item.span)
+
+
+def called(r: Reader, node: ast.CallStatement) -> ast.Expr:
+    """``call f(x)`` as an expression; NotBuiltYet for a function that the file does not have."""
+    if node.function not in r.device_functions or node.template:
+        raise refused_call(node)
+    return ast.Call(ast.Name(node.function, span=node.span), node.args, span=node.span)
 
 
 def stored(r: Reader, name: str, value: Scalar, dtype: Any, mutable: bool) -> Value:
@@ -179,7 +188,6 @@ def returned_array(r: Reader, item: ast.Item, dtype: DType, shape: Sequence[Expr
     r.scopes.define(item.name, Tile.whole(buffer), item.span)
 
 
-@reads(ast.Return)
 def returned(r: Reader, node: ast.Return) -> None:
     wanted = "an array declared at the top of the kernel (`f32 [M, N] out; ... return out;`)"
     if node.value is None:

@@ -15,7 +15,10 @@ def call_host(r: Reader, node: ast.CallStatement) -> None:
     if way in ("inc", "dec") and way != node.function and len(node.args) == 1:
         set_registers(r, ast.SetRegisters(node.args[0], (ast.Suffix(way, span=node.span),), span=node.span))
         return
-    raise refused_call(node)
+    if node.function not in r.device_functions:
+        raise refused_call(node)
+    call = ast.Call(ast.Name(node.function, span=node.span), node.args, span=node.span)
+    r.statement(ast.Evaluate(call, span=node.span))
 
 
 def refused_call(node: ast.CallStatement) -> NotBuiltYet:

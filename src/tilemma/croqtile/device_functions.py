@@ -1,0 +1,428 @@
+"""The parser of `__device__` functions: a subset of C++, as the syntax tree of kernels.
+
+Typed scalars and pointers, `if`, `for`, `while`, `return`, calls, casts, and C++'s operators with their
+precedences.  Anything else is refused with its place, where a kernel calls the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+
+from tilemma.croqtile import ast
+from tilemma.croqtile.node import Node
+from tilemma.croqtile.tokens import Token, join
+from tilemma.errors import CompileError, Span
+from tilemma.records import record
+
+MARKS = ("__device__", "__co_device__")
+_IGNORED = frozenset((
+    *MARKS, "__forceinline__", "__inline__", "__noinline__", "__host__", "inline", "static", "constexpr",
+    "const", "__restrict__", "volatile", "extern",
+))  # fmt: skip
+_TYPES = {
+    "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
+    "nv_bfloat16": "bf16",
+    "int": "s32", "unsigned": "u32", "bool": "bool", "void": "void", "auto": "auto", "uint32_t": "u32",
+    "int32_t": "s32", "int64_t": "s64", "uint64_t": "u64", "int16_t": "s16", "uint16_t": "u16", "int8_t": "s8",
+    "uint8_t": "u8", "f64": "f64", "f32": "f32", "f16": "f16", "bf16": "bf16", "s64": "s64", "u64": "u64",
+    "s32": "s32", "u32": "u32", "s16": "s16", "u16": "u16", "s8": "s8", "u8": "u8",
+}  # fmt: skip
+# Loosest first (C++ standard, [expr]).
+_PRECEDENCE = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"),
+               ("+", "-"), ("*", "/", "%"))  # fmt: skip
+# C++'s functions, as this language names them.
+_FUNCTIONS = {
+    "fmaxf": "__max", "fmax": "__max", "max": "__max", "fminf": "__min", "fmin": "__min", "min": "__min",
+    "fabsf": "__fabs", "fabs": "__fabs", "expf": "__exp", "exp": "__exp", "exp2f": "__exp2f", "logf": "__log",
+    "log": "__log", "__expf": "__exp", "__logf": "__log", "sqrtf": "__sqrt", "sqrt": "__sqrt", "rsqrtf": "__rsqrt",
+    "tanhf": "__tanh", "tanh": "__tanh", "sinf": "__sin", "cosf": "__cos", "powf": "__pow", "pow": "__pow",
+    "floorf": "__floor", "floor": "__floor", "ceilf": "__ceil", "ceil": "__ceil", "fmaf": "__fmaf",
+    "roundf": "__round", "round": "__round",
+}  # fmt: skip
+_ATOMICS = {
+    "atomicAdd": "add", "atomicSub": "sub", "atomicExch": "exch", "atomicMin": "min", "atomicMax": "max",
+    "atomicAnd": "and", "atomicOr": "or", "atomicXor": "xor", "atomicCAS": "cas",
+}  # fmt: skip
+
+
+class NotOfTheSubset(CompileError):
+    code = "device-function"
+    found = "{what} in a device function"
+    expected = "typed scalars and pointers, `if`, `for`, `while`, `return`, calls and operators"
+    fix = "write it with these, or in the kernel"
+
+
+class CCast(ast.Convert):
+    """A conversion of C++: a float becomes an integer without its fraction."""
+
+
+@record
+class DeviceFunction:
+    """``pointers``: the names of the parameters that are pointers."""
+
+    name: str
+    returns: str
+    params: tuple[tuple[str, str], ...]
+    pointers: frozenset[str]
+    body: ast.Block
+    span: Span
+
+
+@record
+class Unparsed:
+    """A function with text outside the subset: the kernels that call it are refused with ``error``."""
+
+    name: str
+    error: CompileError
+
+
+def parse_device_function(tokens: Sequence[Token]) -> DeviceFunction | Unparsed | None:
+    """The function whose tokens begin at its mark; None for a declaration of another kind."""
+    parser = _Parser(list(tokens))
+    at = next((i for i, t in enumerate(tokens) if t.text == "("), None)
+    if at is None or at == 0 or tokens[at - 1].kind != "name" or any(t.text in ("=", "{") for t in tokens[:at]):
+        return None
+    try:
+        return parser.function()
+    except CompileError as e:
+        return Unparsed(tokens[at - 1].text, e)
+
+
+@record(frozen=False, eq=False)
+class _Parser:
+    tokens: list[Token]
+    place: int = 0
+    pointers: set[str] = field(default_factory=set)
+
+    # ---- tokens ------------------------------------------------------------------------------------------
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[min(self.place, len(self.tokens) - 1)]
+
+    def next(self) -> Token:
+        found = self.token
+        self.place += 1
+        return found
+
+    def sees(self, *texts: str) -> bool:
+        return self.place < len(self.tokens) and self.token.text in texts and self.token.kind != "string"
+
+    def accept(self, text: str) -> bool:
+        if self.sees(text):
+            self.place += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> Token:
+        if not self.sees(text):
+            raise self.refused()
+        return self.next()
+
+    def name(self) -> Token:
+        if self.token.kind != "name":
+            raise self.refused()
+        return self.next()
+
+    def refused(self) -> NotOfTheSubset:
+        return NotOfTheSubset(self.token.span, what=f"`{self.token.text}`")
+
+    def since(self, start: Token) -> Span:
+        return join(start.span, self.tokens[max(self.place - 1, 0)].span)
+
+    # ---- declarations ------------------------------------------------------------------------------------
+
+    def function(self) -> DeviceFunction:
+        start = self.token
+        returns, pointer = self.type()
+        name = self.name()
+        if pointer:
+            raise NotOfTheSubset(name.span, what="a result that is a pointer")
+        self.expect("(")
+        params: list[tuple[str, str]] = []
+        while not self.accept(")"):
+            dtype, pointer = self.type()
+            if dtype == "void" and self.sees(")"):
+                continue
+            known = self.name()
+            if pointer:
+                self.pointers.add(known.text)
+            if dtype in ("void", "auto"):
+                raise NotOfTheSubset(known.span, what=f"a parameter of type `{dtype}`")
+            params.append((known.text, dtype))
+            if not self.sees(")"):
+                self.expect(",")
+        span = self.since(start)
+        body = self.block()
+        return DeviceFunction(name.text, returns, tuple(params), frozenset(self.pointers), body, span)
+
+    def is_type(self) -> bool:
+        return self.token.kind == "name" and (self.token.text in _TYPES or self.token.text in ("const", "long"))
+
+    def type(self) -> tuple[str, bool]:
+        """An element type, and whether it is a pointer to it."""
+        found = ""
+        while self.token.text in _IGNORED or self.token.kind == "string":
+            self.next()
+        if self.accept("unsigned"):
+            found = "u32"
+            if self.sees("int", "char"):
+                found = "u8" if self.next().text == "char" else "u32"
+        if self.sees("long"):
+            while self.accept("long") or self.accept("int"):
+                pass
+            found = "u64" if found == "u32" else "s64"
+        if not found:
+            word = self.name()
+            if word.text not in _TYPES:
+                raise NotOfTheSubset(word.span, what=f"the type `{word.text}`")
+            found = _TYPES[word.text]
+        pointer = False
+        while self.sees("*", "const", "__restrict__", "&"):
+            sign = self.next()
+            if sign.text == "&" or (sign.text == "*" and pointer):
+                raise NotOfTheSubset(sign.span, what="a reference, or a pointer to a pointer")
+            pointer |= sign.text == "*"
+        return found, pointer
+
+    # ---- statements --------------------------------------------------------------------------------------
+
+    def block(self) -> ast.Block:
+        start = self.expect("{")
+        body: list[ast.Statement] = []
+        while not self.accept("}"):
+            body += self.statement()
+        return ast.Block(tuple(body), span=self.since(start))
+
+    def as_block(self) -> ast.Block:
+        """One statement as a block."""
+        start = self.token
+        if self.sees("{"):
+            return self.block()
+        return ast.Block(tuple(self.statement()), span=self.since(start))
+
+    def statement(self) -> list[ast.Statement]:
+        start = self.token
+        if self.accept(";"):
+            return []
+        if self.sees("{"):
+            return [self.block()]
+        if self.accept("return"):
+            value = None if self.sees(";") else self.expression()
+            self.expect(";")
+            return [ast.Return(value, span=self.since(start))]
+        if self.accept("if"):
+            if self.sees("constexpr"):
+                raise self.refused()
+            cond = self.condition()
+            then = self.as_block()
+            otherwise = self.as_block() if self.accept("else") else None
+            return [ast.If(cond, then, otherwise, span=self.since(start))]
+        if self.accept("while"):
+            cond = self.condition()
+            return [ast.While(cond, self.as_block(), span=self.since(start))]
+        if self.accept("for"):
+            return [self.loop(start)]
+        if self.sees("break", "continue"):
+            word = self.next()
+            self.expect(";")
+            return [(ast.Break if word.text == "break" else ast.Continue)(span=word.span)]
+        found = self.simple()
+        self.expect(";")
+        return found
+
+    def condition(self) -> ast.Expr:
+        self.expect("(")
+        found = self.expression()
+        self.expect(")")
+        return found
+
+    def loop(self, start: Token) -> ast.Block:
+        """``for (a; b; c) s`` as ``{ a; while (b) { s; c; } }``."""
+        self.expect("(")
+        first = [] if self.sees(";") else self.simple()
+        self.expect(";")
+        true = ast.Bool(True, span=start.span)
+        cond = true if self.sees(";") else self.expression()
+        self.expect(";")
+        last = [] if self.sees(")") else self.simple()
+        self.expect(")")
+        body = self.as_block()
+        jump = next((s for s in _own_jumps(body) if isinstance(s, ast.Continue)), None)
+        if jump is not None and last:
+            raise NotOfTheSubset(jump.span, what="`continue` in a `for`")
+        inner = ast.Block((body, *last), span=body.span)
+        return ast.Block((*first, ast.While(cond, inner, span=self.since(start))), span=self.since(start))
+
+    def simple(self) -> list[ast.Statement]:
+        """A declaration, an assignment, a step or a call."""
+        start = self.token
+        if self.is_type():
+            return self.declaration()
+        if self.sees("++", "--"):
+            sign = self.next()
+            target = self.unary()
+            return [self.stepped(target, sign, start)]
+        target = self.expression()
+        if self.sees("++", "--"):
+            return [self.stepped(target, self.next(), start)]
+        if self.sees("=", "+=", "-=", "*=", "/=", "%="):
+            op = self.next().text[:-1]
+            return [ast.Assign(target, self.expression(), op, span=self.since(start))]
+        if not isinstance(target, ast.Call):
+            raise NotOfTheSubset(self.since(start), what="an expression without an effect")
+        return [ast.Evaluate(target, span=self.since(start))]
+
+    def stepped(self, target: ast.Expr, sign: Token, start: Token) -> ast.Statement:
+        one = ast.Int(1, span=sign.span)
+        return ast.Assign(target, one, sign.text[0], span=self.since(start))
+
+    def declaration(self) -> list[ast.Statement]:
+        start = self.token
+        dtype, pointer = self.type()
+        if pointer or dtype == "void":
+            raise NotOfTheSubset(self.since(start), what="a variable that is a pointer")
+        found: list[ast.Statement] = []
+        while True:
+            name = self.name()
+            if self.sees("["):
+                raise NotOfTheSubset(name.span, what="an array")
+            value = self.expression() if self.accept("=") else None
+            kind = None if dtype == "auto" else ast.Type(dtype, span=start.span)
+            item = ast.Item(name.text, (), value, span=self.since(name))
+            found.append(ast.Declare(kind, (item,), None, True, span=self.since(start)))
+            if not self.accept(","):
+                return found
+
+    # ---- expressions -------------------------------------------------------------------------------------
+
+    def expression(self) -> ast.Expr:
+        start = self.token
+        cond = self.binary(0)
+        if not self.accept("?"):
+            return cond
+        a = self.expression()
+        self.expect(":")
+        return ast.Ternary(cond, a, self.expression(), span=self.since(start))
+
+    def binary(self, level: int) -> ast.Expr:
+        if level == len(_PRECEDENCE):
+            return self.unary()
+        start = self.token
+        left = self.binary(level + 1)
+        while self.sees(*_PRECEDENCE[level]):
+            op = self.next().text
+            left = ast.Binary(op, left, self.binary(level + 1), span=self.since(start))
+        return left
+
+    def unary(self) -> ast.Expr:
+        start = self.token
+        if self.sees("-", "!", "~"):
+            op = self.next().text
+            return ast.Unary(op, self.unary(), span=self.since(start))
+        if self.accept("+"):
+            return self.unary()
+        if self.accept("*"):
+            return self.element(self.unary(), start)
+        if self.sees("(") and self.place + 1 < len(self.tokens) and self.tokens[self.place + 1].text in _TYPES:
+            self.next()
+            dtype, pointer = self.type()
+            self.expect(")")
+            if pointer:
+                raise NotOfTheSubset(self.since(start), what="a cast of a pointer")
+            return CCast(dtype, self.unary(), span=self.since(start))
+        return self.postfix()
+
+    def element(self, pointer: ast.Expr, start: Token) -> ast.Expr:
+        """``*p``, ``*(p + i)``, and the places of atomics: ``p + i``, ``&p[i]``."""
+        while isinstance(pointer, ast.Paren):
+            pointer = pointer.inner
+        index: ast.Expr = ast.Int(0, span=start.span)
+        if isinstance(pointer, ast.Binary) and pointer.op == "+":
+            index, pointer = pointer.b, pointer.a
+        if not isinstance(pointer, ast.Name) or pointer.text not in self.pointers:
+            raise NotOfTheSubset(self.since(start), what="an address")
+        return ast.Member(pointer, "at", (index,), span=self.since(start))
+
+    def place_of(self) -> ast.Expr:
+        """The element that an atomic changes."""
+        start = self.token
+        if self.accept("&"):
+            found = self.postfix()
+            if not isinstance(found, ast.Member):
+                raise NotOfTheSubset(self.since(start), what="an address")
+            return found
+        return self.element(self.binary(_PRECEDENCE.index(("+", "-"))), start)
+
+    def postfix(self) -> ast.Expr:
+        start = self.token
+        found = self.primary()
+        while self.sees("["):
+            self.next()
+            index = self.expression()
+            self.expect("]")
+            if not isinstance(found, ast.Name) or found.text not in self.pointers:
+                raise NotOfTheSubset(self.since(start), what="a subscript of anything but a pointer")
+            found = ast.Member(found, "at", (index,), span=self.since(start))
+        return found
+
+    def primary(self) -> ast.Expr:
+        start = self.next()
+        span = start.span
+        if start.kind == "int":
+            text = start.text.lower()
+            digits = text.rstrip("ul")
+            suffix = text[len(digits) :].replace("ll", "l")
+            return ast.Int(int(digits, 16 if digits.startswith("0x") else 10), suffix, span=span)
+        if start.kind == "float":
+            return ast.Float(float(start.text.rstrip("fF")), start.text[-1] in "fF", span=span)
+        if start.text == "(":
+            inner = self.expression()
+            self.expect(")")
+            return ast.Paren(inner, span=self.since(start))
+        if start.kind != "name":
+            self.place -= 1
+            raise self.refused()
+        if start.text in ("true", "false"):
+            return ast.Bool(start.text == "true", span=span)
+        if start.text == "INFINITY":
+            return ast.Inf(span=span)
+        if start.text == "static_cast":
+            self.expect("<")
+            dtype, _ = self.type()
+            self.expect(">")
+            return CCast(dtype, self.condition(), span=self.since(start))
+        if start.text in _TYPES and self.sees("("):
+            return CCast(_TYPES[start.text], self.condition(), span=self.since(start))
+        if self.sees("("):
+            return self.called(start)
+        if self.sees("::", "."):
+            raise self.refused()
+        return ast.Name(start.text, span=span)
+
+    def called(self, start: Token) -> ast.Expr:
+        self.expect("(")
+        args: list[ast.Expr] = []
+        atomic = _ATOMICS.get(start.text)
+        while not self.accept(")"):
+            args.append(self.place_of() if atomic and not args else self.expression())
+            if not self.sees(")"):
+                self.expect(",")
+        if start.text == "__ldg" and len(args) == 1:
+            return self.element(args[0], start)
+        name = f"__atomic_{atomic}" if atomic else _FUNCTIONS.get(start.text, start.text)
+        if name == "__max" and start.text in ("max", "min") and len(args) != 2:
+            raise NotOfTheSubset(start.span, what=f"`{start.text}` of {len(args)} values")
+        return ast.Call(ast.Name(name, span=start.span), tuple(args), span=self.since(start))
+
+
+def _own_jumps(node: Node) -> list[ast.Statement]:
+    """`break` and `continue` of the loop with this body."""
+    if isinstance(node, (ast.Break, ast.Continue)):
+        return [node]
+    if isinstance(node, ast.Block):
+        return [j for s in node.body for j in _own_jumps(s)]
+    if isinstance(node, ast.If):
+        return [j for s in (node.then, node.otherwise) if s is not None for j in _own_jumps(s)]
+    return []

@@ -1,0 +1,206 @@
+"""Inlines calls of `__device__` functions: the body is read at the call, with names of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilemma.croqtile import ast
+from tilemma.croqtile.arithmetic import converted
+from tilemma.croqtile.device_functions import CCast, DeviceFunction, Unparsed
+from tilemma.croqtile.operands import as_tile, known_type, plain
+from tilemma.croqtile.reader import Reader, nodes_in, reads
+from tilemma.croqtile.scope import Scopes
+from tilemma.croqtile.storage import fixed, returned, stored
+from tilemma.croqtile.values import Value
+from tilemma.dtypes import DType, boolean
+from tilemma.errors import Note, Span
+from tilemma.ir.expr import Call, Const, Expr, Select, Unary, Var, binary, const, mul
+from tilemma.ir.refusals import NotBuiltYet, WrongArity
+from tilemma.records import record
+
+MAX_DEPTH = 16
+
+
+@record(frozen=False, slots=False, eq=False)
+class Inlining:
+    """A call that is being read: where its result goes, and whether it has returned where that is not plain."""
+
+    function: DeviceFunction
+    result: Var | None
+    done: Var | None = None
+
+
+def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr | None:
+    """The result of a call of the device function ``name``; None of one without a result.
+
+    Raises NotBuiltYet for a body outside the language's subset, and for recursion.
+    """
+    f = r.device_functions[name]
+    if isinstance(f, Unparsed):
+        notes = [Note(f"{f.error.facts.get('what', 'text')} here", f.error.span)]
+        raise NotBuiltYet(
+            span, what=f"`{name}`, a function with text of C++", fix_text="write its statements here", notes=notes
+        )
+    if len(r.calls) >= MAX_DEPTH or any(c.function is f for c in r.calls):
+        raise NotBuiltYet(span, what=f"`{name}`, which calls itself", fix_text="write a loop")
+    if len(args) != len(f.params):
+        form = f"{name}({', '.join(n for n, _ in f.params)})"
+        raise WrongArity(span, what=name, got=len(args), want=str(len(f.params)), form=form)
+    returns = [n for n in nodes_in(f.body) if isinstance(n, ast.Return)]
+    assigned = frozenset(
+        n.target.text for n in nodes_in(f.body) if isinstance(n, ast.Assign) and isinstance(n.target, ast.Name)
+    )
+    only = f.body.body[0] if len(f.body.body) == 1 else None
+    result = only.value if isinstance(only, ast.Return) else None
+    values = [_argument(r, f, p, t, a, result is None) for (p, t), a in zip(f.params, args, strict=True)]
+    outer = r.scopes, r.assigned
+    r.scopes, r.assigned = Scopes(), assigned
+    try:
+        for (p, t), value in zip(f.params, values, strict=True):
+            changes = result is None and isinstance(value, Expr)
+            known = stored(r, p, value, known_type(t, span), True) if changes else value  # type: ignore[arg-type]
+            r.scopes.define(p, known, f.span)
+        if result is not None:
+            found = plain(r, result, f"the result of `{name}`")
+            return found if f.returns == "auto" else converted(r, found, known_type(f.returns, span), span)
+        r.effect(span, f"a call of `{name}`")
+        return _body(r, f, returns)
+    finally:
+        r.scopes, r.assigned = outer
+
+
+def _argument(r: Reader, f: DeviceFunction, name: str, dtype: str, node: ast.Expr, fix: bool) -> Value:
+    """An argument of the parameter's type; ``fix``: the body may change what its value depends on."""
+    if name not in f.pointers:
+        value = plain(r, node, f"`{f.name}`")
+        return converted(r, fixed(r, value, name) if fix else value, known_type(dtype, node.span), node.span)
+    tile = r.b.settle(as_tile(r, r.value(node), node, f"`{f.name}`"))
+    if tile.view.dtype != known_type(dtype, node.span):
+        raise NotBuiltYet(
+            node.span,
+            what=f"an array of {tile.view.dtype} where `{f.name}` takes `{dtype}*`",
+            fix_text="change the parameter's type",
+        )
+    count: Expr = const(1)
+    for extent in tile.view.shape:
+        count = mul(count, extent)
+    return r.b.span_as(tile, [count], node.span)
+
+
+def _body(r: Reader, f: DeviceFunction, returns: list[ast.Return]) -> Expr | None:
+    dtype = None if f.returns == "void" else _result_type(r, f)
+    result = None
+    if dtype is not None:
+        zero = Const(0.0, dtype) if dtype.is_float else Const(0, dtype)
+        result = r.b.declare(f"{f.name}.result", zero, dtype)
+    call = Inlining(f, result)
+    if returns and not _tail(f.body):
+        call.done = r.b.declare(f"{f.name}.done", Const(False, boolean), boolean)
+    r.calls.append(call)
+    try:
+        r.body(_ending(f.body, call))
+    finally:
+        r.calls.pop()
+    if result is not None:
+        r.b.fixed.add(result.name)
+    return result
+
+
+def _result_type(r: Reader, f: DeviceFunction) -> DType:
+    if f.returns == "auto":
+        raise NotBuiltYet(
+            f.span, what="a function whose result is `auto`", fix_text="write the type of its result"
+        )
+    return known_type(f.returns, f.span)
+
+
+def _has_return(node: ast.Statement) -> bool:
+    return any(isinstance(n, ast.Return) for n in nodes_in(node))
+
+
+def _tail(node: ast.Statement) -> bool:
+    """Whether nothing follows any `return`, so that each ends the function by its place."""
+    if isinstance(node, ast.Block):
+        return not any(_has_return(s) for s in node.body[:-1]) and (not node.body or _tail(node.body[-1]))
+    if isinstance(node, ast.If):
+        return _tail(node.then) and (node.otherwise is None or _tail(node.otherwise))
+    return isinstance(node, ast.Return) or not _has_return(node)
+
+
+def _ending(node: ast.Block, call: Inlining, loop: bool = False) -> ast.Block:
+    """``node`` where statements behind one that may have returned run only if it has not."""
+    body: list[ast.Statement] = []
+    for i, s in enumerate(node.body):
+        if call.done is None or not _has_return(s):
+            body.append(s)
+            continue
+        if isinstance(s, ast.Return):
+            body += [s, ast.Break(span=s.span)] if loop else [s]
+            break
+        body.append(_inside(s, call, loop))
+        rest = ast.Block(node.body[i + 1 :], span=s.span)
+        done = Done(call.done, span=s.span)
+        if loop:
+            left = ast.Block((ast.Break(span=s.span),), span=s.span)
+            body.append(ast.If(done, left, span=s.span))
+        if rest.body:
+            undone = Done(call.done, True, span=s.span)
+            body.append(ast.If(undone, _ending(rest, call, loop), span=s.span))
+        break
+    return ast.Block(tuple(body), span=node.span)
+
+
+def _inside(s: ast.Statement, call: Inlining, loop: bool) -> ast.Statement:
+    if isinstance(s, ast.Block):
+        return _ending(s, call, loop)
+    if isinstance(s, ast.While):
+        return s.evolve(body=_ending(_block(s.body), call, True))
+    assert isinstance(s, ast.If), s
+    otherwise = None if s.otherwise is None else _ending(_block(s.otherwise), call, loop)
+    return s.evolve(then=_ending(_block(s.then), call, loop), otherwise=otherwise)
+
+
+def _block(s: ast.Statement) -> ast.Block:
+    return s if isinstance(s, ast.Block) else ast.Block((s,), span=s.span)
+
+
+class Done(ast.Expr):
+    """Whether the call has returned, or has not."""
+
+    variable: Var
+    negated: bool = False
+
+
+@reads(Done)
+def done(r: Reader, node: Done) -> Value:
+    return Unary("lnot", node.variable) if node.negated else node.variable
+
+
+@reads(CCast)
+def cast(r: Reader, node: CCast) -> Value:
+    e, dtype = plain(r, node.operand, "a cast"), known_type(node.dtype, node.span)
+    if e.type.is_float and dtype.is_integer:
+        # This language's own conversion rounds.
+        zero = Const(0.0, e.type)
+        e = Select(binary("lt", e, zero), Call("ceil", (e,)), Call("floor", (e,)))
+    return converted(r, e, dtype, node.span)
+
+
+@reads(ast.Return)
+def return_(r: Reader, node: ast.Return) -> None:
+    """The end of a kernel, or of an inlined function."""
+    if not r.calls:
+        returned(r, node)
+        return
+    call = r.calls[-1]
+    if call.result is not None and node.value is not None:
+        value = plain(r, node.value, "`return`")
+        r.b.assign(call.result, converted(r, value, call.result.dtype, node.span))
+    elif (call.result is None) != (node.value is None):
+        raise NotBuiltYet(
+            node.span,
+            what="a `return` that does not fit the function's type",
+            fix_text="return a value of its type",
+        )
+    if call.done is not None:
+        r.b.assign(call.done, Const(True, boolean))

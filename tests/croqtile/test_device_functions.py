@@ -1,0 +1,115 @@
+"""`__device__` functions: inlined, with C++'s meaning; refused by name where their text is outside the subset."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilemma import croqtile
+from tilemma.errors import CompileError
+from tilemma.front_end_cache import File, TextSource
+from tilemma.kernels import Kernel
+
+FUNCTIONS = """
+#define LIMIT 3.0f
+__device__ __forceinline__ float clamp_to(float x, float lo, float hi) { return fminf(fmaxf(x, lo), hi); }
+__device__ float polynomial(const float* __restrict__ c, int n, float x) {
+  float y = 0.0f;
+  for (int i = 0; i < n; ++i) {
+    y = y * x + c[i];
+  }
+  return y;
+}
+__co_device__ int steps(int n) {
+  int count = 0;
+  while (true) {
+    if (n == 1) return count;
+    if (n % 2 == 0) { n /= 2; } else { n = 3 * n + 1; }
+    count++;
+    if (count > 60) return -1;
+  }
+}
+__device__ float sign(float x) {
+  if (x > 0.0f) { return 1.0f; }
+  if (x < 0.0f) return -1.0f;
+  return 0.0f;
+}
+__device__ void add_to(float* y, int i, float v) { atomicAdd(&y[i], v); }
+__device__ int bits(int a, int b) { return (a & 3 | b << 1) == 7 ? a & b : a ^ b + 1; }
+__device__ int clashing(int x) { int i = x; i += 1; return (int)(i * 0.5f); }
+template <typename T> __device__ T generic(T x) { return x; }
+__device__ float lane_of() { return threadIdx.x; }
+__device__ float twice(float x) { return x + x; }
+__device__ int twice(int x) { return x + x; }
+__device__ int endless(int n) { int m = n; return endless(m); }
+__device__ float table[4];
+"""
+KERNEL = """
+__co__ void f(global f32 [64] x, global f32 [4] c, global f32 [64] y, global s32 [64] n, global f32 [2] sums) {
+  parallel p by 2 : block, t by 32 : thread {
+    i = p # t;
+    float v = call polynomial(c, 4, x.at(i));
+    y.at(i) = clamp_to(v, -LIMIT, LIMIT) + sign(x.at(i));
+    n.at(i) = steps(i + 1) * 1000 + bits(i, 3) * 10 + clashing(t);
+    call add_to(sums, p, 1.0f);
+    if (sign(x.at(i)) > 0.5f) add_to(sums.data, 0, 0.0f);
+  }
+}
+"""
+
+
+def test_calls_mean_what_they_mean_in_c() -> None:
+    source = croqtile.load(FUNCTIONS + KERNEL, "functions.co")
+    assert set(source.sources) == {"f"}
+    kernel = Kernel(TextSource(File(FUNCTIONS + KERNEL, "functions.co", {}), "f"))
+    rng = np.random.default_rng(0)
+    x, c = rng.standard_normal(64).astype(np.float32), np.array([1, 2, -1, 0.5], np.float32)
+    for target, options in (("cpu", {}), ("machine", {"arch": "sm_80"})):
+        y, n, sums = np.zeros(64, np.float32), np.zeros(64, np.int32), np.zeros(2, np.float32)
+        kernel.on(target, **options)(x, c, y, n, sums)
+        wanted = np.clip(((x + 2) * x - 1) * x + np.float32(0.5), -3, 3) + np.sign(x)
+        np.testing.assert_allclose(y, wanted, rtol=1e-5)
+        numbers = [steps(i + 1) * 1000 + bits(i, 3) * 10 + (i % 32 + 1) // 2 for i in range(64)]
+        assert n.tolist() == numbers
+        assert sums.tolist() == [32, 32]
+
+
+def steps(n: int) -> int:
+    for count in range(61):
+        if n == 1:
+            return count
+        n = n // 2 if n % 2 == 0 else 3 * n + 1
+    return -1
+
+
+def bits(a: int, b: int) -> int:
+    return a & b if (a & 3) | (b << 1) == 7 else a ^ (b + 1)
+
+
+@pytest.mark.parametrize(
+    "statement, code, part",
+    [
+        ("x.at(t) = lane_of();", "not-built-yet", "`lane_of`"),
+        ("x.at(t) = twice(2.0f);", "not-built-yet", "`twice`"),
+        ("x.at(t) = endless(2);", "not-built-yet", "calls itself"),
+        ("x.at(t) = sign();", "wrong-arity", "`sign`"),
+        ("x.at(t) = generic(2.0f);", "unknown-name", "`generic`"),
+        ("x.at(t) = add_to(x, 0, 1.0f);", "wrong-value", "no result"),
+        ("x.at(t) = polynomial(t, 1, 1.0f);", "not-a-tile", "`polynomial`"),
+        ("x.at(t) = t > 3 ? steps(3) : 0;", "side-effect", "`steps`"),
+        ("x.at(t) = clamp_to(t, x, 1.0f);", "wrong-value", "`clamp_to`"),
+        ("call missing(t);", "not-built-yet", "`call missing`"),
+    ],
+)
+def test_refused_in_the_kernel_that_calls(statement: str, code: str, part: str) -> None:
+    text = (
+        FUNCTIONS + KERNEL + f"__co__ void g(global f32 [32] x) {{ parallel t by 32 : thread {{ {statement} }} }}"
+    )
+    sources = croqtile.load(text, "functions.co").sources
+    sources["f"].build()
+    with pytest.raises(CompileError) as refusal:
+        sources["g"].build()
+    assert refusal.value.code == code and part in str(refusal.value), refusal.value.render()
+    assert refusal.value.span is not None
+    # A call inside a function is refused there.
+    assert refusal.value.span.line == text.count("\n") + 1 or "calls itself" in part
