@@ -61,6 +61,7 @@ ALLOWED = {
         "measure",
     },
 }
+ALLOWED["c_export"] = ALLOWED["kernels"] | {"kernels"}
 ALLOWED["modules"] = ALLOWED["kernels"] | {"kernels"}
 # Inside `targets/ptx`, in the order data passes them: each may import those before it.
 PTX = ("target", "tensor_copies", "thread_values", "version", "passes", "lower", "printer")

@@ -278,6 +278,7 @@ def functions() -> list[Function]:
         Function("layouts.plain_layout", plain_layout, ("f16", 64, 64), {"major": "K", "pad": 8}),
         Function("targets.register", tm.targets.register, ("mine", _Target())),
         Function("Pipeline", tm.Pipeline, (), {"stages": 4, "producer": True, "cluster": 2, "persistent": True, "order": "any"}),
+        Function("export", tm.export, (kernel, tempfile.gettempdir() + "/tilemma-export", "sm_90a"), {"facts": None, "sizes": None, "TILE_K": 64}, (1,)),
         Function("bench", tm.bench, (lambda *_: None, 3), {"repeats": 3, "flush": True, "graph": False, "steady": 0, "flops": 1.0, "bytes": 1.0, "compute": "f16", "name": "k"}),
         Function("report", tm.report, ({"none": lambda *_: None}, [1, 2], lambda n: (n,)), {"repeats": 2, "steady": 0}),
         Function("Kernel.tune", lambda *x, **o: kernel.tune(*x, measure=lambda run: 1.0, **o), (a, b, out), {"space": [{"TILE_K": 64}], "budget_s": 1e-3, "quiet": True, "store": False}),

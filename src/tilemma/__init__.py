@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilemma import dtypes, machine, ops, sparse, targets, testing
     from tilemma.atoms import catalogue as atoms
+    from tilemma.c_export import export
     from tilemma.errors import CompileError, LaunchError, TilemmaError, ToolError
     from tilemma.kernels import Kernel, kernel
     from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64, Scalar
@@ -77,6 +78,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "sparse": ("tilemma.sparse", None),
     "autotune": ("tilemma.measure", "autotune"),
     "bench": ("tilemma.measure", "bench"),
+    "export": ("tilemma.c_export", "export"),
     "report": ("tilemma.measure", "report"),
     "dtypes": ("tilemma.dtypes", None),
 }
@@ -86,10 +88,10 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 __all__ = [
     "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Pipeline",
     "Scalar", "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "autotune", "bench", "bound",
-    "break_", "cdiv", "compose", "continue_", "dma", "dtypes", "else_", "event", "foreach", "full", "global_",
-    "if_", "inthreads", "kernel", "load", "local", "machine", "mma", "ops", "parallel", "report", "select",
-    "shared", "sparse", "swap", "sync", "targets", "testing", "tma", "trigger", "ubound", "var", "wait",
-    "while_",
+    "break_", "cdiv", "compose", "continue_", "dma", "dtypes", "else_", "event", "export", "foreach", "full",
+    "global_", "if_", "inthreads", "kernel", "load", "local", "machine", "mma", "ops", "parallel", "report",
+    "select", "shared", "sparse", "swap", "sync", "targets", "testing", "tma", "trigger", "ubound", "var",
+    "wait", "while_",
 ]  # fmt: skip
 
 

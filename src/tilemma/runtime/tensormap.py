@@ -28,7 +28,12 @@ _LARGEST_BOX = 256
 _COPY = "pass an aligned copy of `{name}`, or use `dma.copy`, which takes any strides"
 
 
-def _data_type(t: DType) -> str:
+def swizzle_code(width: int) -> int:
+    """CUtensorMapSwizzle for a swizzle of ``width`` bytes."""
+    return _SWIZZLES[width]
+
+
+def data_type(t: DType) -> str:
     """CUtensorMapDataType: copies move bytes, so that a type without a kind of its own travels as an unsigned
     integer of its width."""
     own = (t.is_float and t.bits >= 16) or (t.kind == "int" and t.bits >= 32)
@@ -67,14 +72,14 @@ def _encode(
 ) -> bytes:
     element = dtypes.dtype(argument.dtype)
     return driver.tensor_map(
-        _data_type(element),
+        data_type(element),
         address,
         extents,
         strides,
         argument.box,
         argument.element_strides,
         argument.interleave,
-        _SWIZZLES[argument.swizzle],
+        swizzle_code(argument.swizzle),
         argument.l2_promotion,
         int(argument.oob_nan and element.is_float),
     )
