@@ -88,3 +88,18 @@ def test_long(width: int, shape: Shape, causal: bool) -> None:
 def test_long_on_the_machine(width: int, shape: Shape, causal: bool, arch: str) -> None:
     kernel, constants = kernels("attention", width)["co"]
     check(kernel, constants, shape, causal, width, target="machine", arch=arch, strict=True)
+
+
+def test_roles() -> None:
+    """The form with a producer: on the reference, and as PTX for the only target that has tensor copies."""
+    for language, options in (("co", {"target": "cpu"}), ("py", {"target": "machine", "arch": "sm_90a"})):
+        kernel, constants = kernels("attention_roles", 64)[language]
+        check(kernel, constants, (1, 2, 1, 5, 140), True, 64, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape, causal", [*SHORT, *LONG[:4]])
+@pytest.mark.parametrize("width", [64, 128])
+def test_long_roles_on_the_machine(width: int, shape: Shape, causal: bool) -> None:
+    kernel, constants = kernels("attention_roles", width)["co"]
+    check(kernel, constants, shape, causal, width, target="machine", arch="sm_90a", strict=True)

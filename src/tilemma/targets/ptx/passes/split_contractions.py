@@ -89,7 +89,11 @@ class _Splits:
 
     def _shape(self, x: Operand) -> tuple[int, int]:
         view = self.fragments.view(x)
-        shape = view.static_shape if view is not None else None
+        if view is not None:
+            shape = view.static_shape
+        else:
+            assert isinstance(x, FragmentRef)
+            shape = self.fragments.declared[x.name].shape
         assert shape is not None, x
         return shape[0], shape[1]
 
