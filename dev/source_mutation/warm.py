@@ -118,11 +118,13 @@ class Forks:
         home.mkdir()
         os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(home)}
         verdict, by = "survived", ""
+        # Files that cannot be imported have been counted already.
+        failed = session.testsfailed
         try:
             self._apply(mutant, functions)
             for item, following in zip(items, (*items[1:], None), strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                if session.testsfailed:
+                if session.testsfailed > failed:
                     verdict, by = "killed", f"FAILED {item.nodeid}"
                     break
         except (RunsAtImport, ValueError):

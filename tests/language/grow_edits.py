@@ -3,7 +3,7 @@
     python tests/language/grow_edits.py co
 
 A number of a kernel's text is replaced by others.  Where two neighbours differ in the error that they lead to, both
-become edits: one on each side of a limit.  Each pair of errors is kept for at most three spellings around the number.
+become edits: one on each side of a limit.  Each pair of errors is kept for at most two spellings around the number.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from edited import Edit
 
 VALUES = (0, 1, 2, 3, 4, 6, 8, 9, 16, 17, 24, 32, 33, 64, 65, 128, 129, 256, 257, 512, 1024, 1025, 4096, 4097, 65536,
           2**20, 2**31 - 1, 2**31, 2**32, 2**53, 2**63, 2**64)  # fmt: skip
-# Numbers of one spelling that are tried, and seconds for one program.
-SAME, PATIENCE = 3, 4.0
+# Numbers of one spelling that are tried, and spellings of one limit, and seconds for one program.
+SAME, PATIENCE = 2, 4.0
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # What errors of one limit share.
@@ -35,8 +35,8 @@ def _stop(*_: object) -> None:
 
 
 def kind(told: str) -> Kind:
-    """The code and the names of the facts."""
-    return tuple(re.findall(r"^[\w-]+|[\w-]+(?= = )", told))
+    """The code, and what is wrong."""
+    return tuple(re.findall(r"^[\w-]+|(?<=: what = )[^;]*", told))
 
 
 def tried(language: str, text: str, edit: Edit) -> str | None:

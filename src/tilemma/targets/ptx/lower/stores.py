@@ -102,10 +102,10 @@ def _store_run(
     if everything is False:
         return
     if everything is True:
-        _store_words(lo, op.dst, spot.space, spot.address, words)
+        _store_words(lo, spot.space, spot.address, words)
         return
     with e.collect() as then:
-        _store_words(lo, op.dst, spot.space, spot.address, words)
+        _store_words(lo, spot.space, spot.address, words)
         whole = tuple(then)
     with e.collect() as otherwise:
         for v, at, ok in zip(values, positions, allowed, strict=True):
@@ -136,19 +136,13 @@ def _value(lo: Lowering, found: RegisterTile, atom: tuple[int, int], value: int,
     return register(lo.e, convert(lo.e, scalar_of(lo, found, atom, value), have, want, lo.arch), want)
 
 
-def _store_words(lo: Lowering, view: View, space: Space, address: Mem, words: list[Reg]) -> None:
-    wide = words[0].type in ("f64", "s64", "u64", "b64")
-    kind = "b64" if wide else "b32"
-    limit = 2 if wide else 4
-    size = 8 if wide else 4
-    for i in range(0, len(words), limit):
-        part = words[i : i + limit]
-        if len(part) == 3:
-            raise AssertionError("runs are powers of two")
-        vector = f".v{len(part)}" if len(part) > 1 else ""
-        value = Vec(tuple(part)) if len(part) > 1 else part[0]
-        here = Mem(address.base, address.offset + i * size)
-        lo.e.do(f"st.{space}{vector}.{kind}", (), (here, value))
+def _store_words(lo: Lowering, space: Space, address: Mem, words: list[Reg]) -> None:
+    """One store of a run, which has at most 16 bytes."""
+    kind = "b64" if words[0].type in ("f64", "s64", "u64", "b64") else "b32"
+    if len(words) == 1:
+        lo.e.do(f"st.{space}.{kind}", (), (address, words[0]))
+    else:
+        lo.e.do(f"st.{space}.v{len(words)}.{kind}", (), (address, Vec(tuple(words))))
 
 
 def _store_element(lo: Lowering, places: Places, index: Sequence[Linear], value: Reg, ok: Reg | bool) -> None:
