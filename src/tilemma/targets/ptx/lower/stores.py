@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilemma.dtypes import DType
 from tilemma.ir import tile
 from tilemma.ir.lane import Imm, Mem, Reg, Vec
-from tilemma.ir.types import Space, View
+from tilemma.ir.types import Space
 from tilemma.targets.ptx.lower.context import Lowering, RegisterTile, lowers
 from tilemma.targets.ptx.lower.convert import convert, register
 from tilemma.targets.ptx.lower.expressions import linear
