@@ -156,7 +156,8 @@ def _origin(view: View, index: Expr | int, extent: Expr) -> Expr:
     n = value_of(extent)
     if view.base.space is not Space.GLOBAL or n is None or not 0 < n < _FARTHEST or not wraps(product):
         return product
-    number, last = expr(index), MAX_EXTENT // n + 1
+    # Where an origin is counted in elements, the limit keeps its divisors, which decide the width of accesses.
+    number, last = expr(index), MAX_EXTENT // n + (n > 1)
     low, high = interval(number)
     if high > last:
         number = minimum(number, last)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
-from tilemma.ir.expr import Expr, binary, value_of
+from tilemma.dtypes import boolean
+from tilemma.ir.expr import Const, Expr, binary, value_of
 from tilemma.ir.ranges import Known, enters
 from tilemma.ir.tile import Body, Commit, Fill, For, FragmentRef, If, Kernel, Mma, MmaWait, Op, Parallel
 from tilemma.ir.usage import nonzero
@@ -22,7 +23,8 @@ from tilemma.records import record
 
 @record(slots=False)
 class FoldZeroFill:
-    """Drops fills with zero whose accumulator is next multiplied into by a loop, and sets `Mma.accumulate`.
+    """Drops fills with zero whose accumulator is next multiplied into, at once or by a loop, and sets
+    `Mma.accumulate`.
 
     If the trip count may be 0, the fill follows the loop under that condition.  The fact that arrays are not empty
     excludes this case if their extents determine the trip count.
@@ -53,8 +55,18 @@ def _body(body: Body, dims: frozenset[str], log: list[Decision]) -> Body:
                 text = f"the first iteration of the loop over {loop.index.name} starts it from zero (scale-d)"
                 log.append(Decision("zero", op.fragment.name, text, span=op.span))
                 continue
+            if at is not None and isinstance(loop, Mma) and _starts(loop, op.fragment):
+                ops[at] = replace(loop, accumulate=Const(False, boolean))
+                del ops[i]
+                log.append(Decision("zero", op.fragment.name, "its multiply starts it (scale-d)", span=op.span))
+                continue
         i += 1
     return tuple(ops)
+
+
+def _starts(multiply: Mma, ref: FragmentRef) -> bool:
+    """Whether a multiply can write the accumulator without reading it."""
+    return multiply.acc.name == ref.name and multiply.accumulate is None and _has_scale(multiply)
 
 
 def value_of_float(e: Expr) -> float | None:
