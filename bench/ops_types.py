@@ -87,9 +87,8 @@ def sampled(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, scale_a: Any, s
     rows = torch.linspace(0, len(a) - 1, min(len(a), 32), device="cuda").long()
     # Indexing does not know 8-bit floats.
     wide = a.double() if a.dtype.itemsize == 1 else a
-    left = wide[rows].double() * (
-        scale_a[rows] if torch.is_tensor(scale_a) and len(scale_a) == len(a) else scale_a
-    )
+    each = torch.is_tensor(scale_a) and scale_a.ndim > 0 and len(scale_a) == len(a)
+    left = wide[rows].double() * (scale_a[rows] if each else scale_a)
     right = b.double() * scale_b
     name = "s8" if a.dtype is torch.int8 else "f8_e4m3" if a.dtype is E4M3 else "bf16"
     kinds = {torch.bfloat16: "bf16", torch.float16: "f16", torch.int32: "s32", torch.float32: "f32"}

@@ -18,12 +18,18 @@ SMALL = Plan("pipelined", (64, 64, 128), 1, stages=2, grid=2)
 
 
 def call(
-    function: str, shape: tuple[int, int, int], types: tuple[str, str], out: str, scales: str = "", **options: Any
+    function: str,
+    shape: tuple[int, int, int],
+    types: tuple[str, str],
+    out: str,
+    scales: str = "",
+    order: Any = "C",
+    **options: Any,
 ) -> TypedCase:
     """A call of operands with K contiguous; ``scales``: "rows" or "blocks"; groups have 0, 5, .. rows."""
     m, n, k = shape
     grouped = function == "grouped_matmul"
-    arrays: dict[str, Any] = {"a": testing.random_array((m, k), types[0], 0)}
+    arrays: dict[str, Any] = {"a": testing.random_array((m, k), types[0], 0).copy(order=order)}
     b = testing.random_array(((3,) if grouped else ()) + (n, k), types[1], 1)
     arrays["b"] = np.swapaxes(b, -1, -2)
     if grouped:
@@ -80,6 +86,10 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
         call("scaled_matmul", (72, 80, 144), (E4, E4), "bf16", "blocks"),
     ),
     "groups": (replace(SMALL, tile=(64, 64, 64)), call("grouped_matmul", (80, 72, 136), ("bf16", "bf16"), "bf16")),
+    "groups of neighbouring rows": (
+        replace(SMALL, tile=(64, 64, 64)),
+        call("grouped_matmul", (80, 72, 136), ("f16", "f16"), "f32", order="F"),
+    ),
     "groups of two warpgroups": (
         replace(SMALL, tile=(128, 64, 64), groups=2),
         call("grouped_matmul", (150, 72, 72), ("f16", "f16"), "f16"),

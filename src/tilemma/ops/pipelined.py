@@ -29,6 +29,8 @@ from tilemma.ops.kernels import group_end, multiply, promoted, raster, zero
 
 # Groups whose ends each block keeps in shared memory.
 MOST_SHARED = 1024
+# f32 numbers in 16 bytes.
+QUAD = 4
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,11 @@ class Operand:
         tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared)
         if self.scale.kind == "steps":
             which = batch if self.scale.batched else 0
-            numbers = self.scale.array.view(1, 1, scales_of(self.rows)).from_(which, k, start).sqz()
-            tma.copy(numbers, self.scales[slot], async_=filled)
+            first = start if begin is None else start // QUAD * QUAD
+            count = scales_of(self.rows, begin is not None)
+            tma.copy(
+                self.scale.array.view(1, 1, count).from_(which, k, first).sqz(), self.scales[slot], async_=filled
+            )
 
     def load(self, slot: Any, part: Any, rows: int) -> Any:
         """Rows part * rows to (part + 1) * rows of the tile in ``slot``."""
@@ -151,14 +156,17 @@ def ring(dtype: str, major: str, rows: int, depth: int, stages: int) -> Any:
     return shared(dtype, *((rows, depth) if major == "row" else (depth, rows)), copies=stages)
 
 
-def scales_of(rows: int) -> int:
-    """Scales that come with a tile of ``rows``: TMA writes to multiples of 128 bytes."""
-    return max(rows, 32)
+def scales_of(rows: int, divided: bool) -> int:
+    """Scales that come with a tile of ``rows``, in multiples of 128 bytes: TMA writes to these.
+
+    Tiles of groups (``divided``) start anywhere, and TMA reads from multiples of 16 bytes on.
+    """
+    return cdiv(rows + (QUAD if divided else 0), 32) * 32
 
 
-def scale_ring(scale: Scale, rows: int, stages: int) -> Any:
+def scale_ring(scale: Scale, rows: int, stages: int, divided: bool) -> Any:
     """Shared memory for the scales that come with ``stages`` tiles of an operand."""
-    return shared("f32", scales_of(rows), copies=stages) if scale.kind == "steps" else None
+    return shared("f32", scales_of(rows, divided), copies=stages) if scale.kind == "steps" else None
 
 
 @tm.kernel
@@ -256,7 +264,8 @@ def matmul_pipelined(
         full = event(STAGES)
         empty = event(STAGES, ready=True)
         lhs_s, rhs_s = ring(TL, LHS, TILE_M, TILE_K, STAGES), ring(TR, RHS, TILE_N, TILE_K, STAGES)
-        left_s, right_s = scale_ring(left, TILE_M, STAGES), scale_ring(right, TILE_N, STAGES)
+        left_s = scale_ring(left, TILE_M, STAGES, GROUPED == "rows")
+        right_s = scale_ring(right, TILE_N, STAGES, GROUPED == "columns")
         a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s)
         b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s)
         if STORE == "tma":
@@ -302,18 +311,25 @@ def matmul_pipelined(
                 near[1] = vector_s.subspan(1, TILE_N).at(part_m, 0).sqz()
                 source = scale_rhs.view(1, 1, TILE_N).from_(which, 0, mine.column).sqz()
                 coming.append(dma.copy(source, near[1], async_=True))
+            # Where the tile's scales start in a slot of the ring.
+            shift_left = mine.row % QUAD if GROUPED == "rows" else 0
+            shift_right = mine.column % QUAD if GROUPED == "columns" else 0
             if PROMOTE:
+                blocked = [
+                    lambda k, s=s, batch=batch, index=index: s.at(batch, k, index)
+                    for s, batch, index in ((left, mine.left, mine.row), (right, mine.right, mine.column))
+                    if s.kind == "blocks"
+                ]
+                ahead = [var(scale(begin)) for scale in blocked]
                 mc = mma.frag("f32", WARP_M, TILE_N, init=0.0)
             else:
                 mc = mma.fill(zero(ACC), ACC, fast=True)
             for k in foreach(steps, start=begin, stop=end):
                 if PROMOTE:
-                    # Read while the tile is multiplied.
-                    blocks = [
-                        var(s.at(batch, k, index))
-                        for s, batch, index in ((left, mine.left, mine.row), (right, mine.right, mine.column))
-                        if s.kind == "blocks"
-                    ]
+                    # Those of the next step are read while this one is multiplied.
+                    blocks = [var(x) for x in ahead]
+                    for scale, x in zip(blocked, ahead, strict=True):
+                        x.set(scale(k + 1))
                 wait(full.at(used))
                 slot = used % STAGES
                 if PROMOTE:
@@ -321,8 +337,8 @@ def matmul_pipelined(
                     multiply(LHS, RHS)(part, a.load(slot, part_m, WARP_M), b.load(slot, 0, TILE_N))
                     for i, j in apply(mc):
                         factors = list(blocks)
-                        factors += [left_s[slot][part_m * WARP_M + i]] if SCALE_LHS == "steps" else []
-                        factors += [right_s[slot][j]] if SCALE_RHS == "steps" else []
+                        factors += [left_s[slot][shift_left + part_m * WARP_M + i]] if SCALE_LHS == "steps" else []
+                        factors += [right_s[slot][shift_right + j]] if SCALE_RHS == "steps" else []
                         mc[i, j] = promoted(mc[i, j], part[i, j], factors)
                 else:
                     multiply(LHS, RHS)(mc, a.load(slot, part_m, WARP_M), b.load(slot, 0, TILE_N))

@@ -237,13 +237,18 @@ def promotable(problem: Problem, tile: tuple[int, int, int], groups: int) -> boo
     return rows == 64 and columns <= 128 if problem.promote else True
 
 
+def must_transpose(p: Problem, name: str) -> bool:
+    """Whether the pipelined kernel needs K contiguous in an operand, "lhs" or "rhs", that has it otherwise.
+
+    wgmma reads 8-bit operands so only, and TMA starts at multiples of 16 bytes of a row, but groups anywhere.
+    """
+    major, divided = (p.lhs_major, "rows") if name == "lhs" else (p.rhs_major, "columns")
+    return major == "col" and (p.lhs.dtype.bits == 8 or p.grouped == divided)
+
+
 def _pack(p: Problem) -> tuple[str, ...]:
     """The arrays that TMA or wgmma cannot read where they are."""
-    narrow = p.lhs.dtype.bits == 8
-    found = []
-    for name, x, major in (("lhs", p.lhs, p.lhs_major), ("rhs", p.rhs, p.rhs_major)):
-        if not aligned(x) or (narrow and major == "col"):
-            found.append(name)
+    found = [n for n, x in (("lhs", p.lhs), ("rhs", p.rhs)) if not aligned(x) or must_transpose(p, n)]
     for name, scale in (("scale_lhs", p.left), ("scale_rhs", p.right)):
         if scale.kind == "steps" and scale.array is not None and not aligned(scale.array):
             found.append(name)
@@ -275,7 +280,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             if not promotable(problem, tile, groups):
                 continue
             stage = (tile[0] + tile[1]) * tile[2] * p.lhs.dtype.bytes
-            stage += 4 * (tile[0] * (p.left.kind == "steps") + max(tile[1], 32) * (p.right.kind == "steps"))
+            stage += 4 * ((tile[0] + 32) * (p.left.kind == "steps") + (tile[1] + 32) * (p.right.kind == "steps"))
             staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
             stages = min(LARGEST_RING, (on.shared - RESERVED - staging) // stage)
             if stages < 2 or (tile[1] % 64 and (p.rhs_major == "col" or store == "tma")):

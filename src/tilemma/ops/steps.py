@@ -8,7 +8,7 @@ from typing import Any
 
 from tilemma.dtypes import DType, f32, s32
 from tilemma.kernels import Kernel
-from tilemma.ops.plan import Plan, cdiv
+from tilemma.ops.plan import Plan, cdiv, must_transpose
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
 from tilemma.runtime.arrays import ArrayRef
 
@@ -36,11 +36,7 @@ def _kernel(name: str) -> Kernel:
 def _packable(problem: Problem) -> dict[str, tuple[ArrayRef, bool]]:
     """The arrays that a plan can copy first, and whether the copy exchanges their last two axes: wgmma reads
     8-bit operands with K contiguous only."""
-    narrow = problem.lhs.dtype.bits == 8
-    found = {
-        "lhs": (problem.lhs, narrow and problem.lhs_major == "col"),
-        "rhs": (problem.rhs, narrow and problem.rhs_major == "col"),
-    }
+    found = {name: (x, must_transpose(problem, name)) for name, x in (("lhs", problem.lhs), ("rhs", problem.rhs))}
     for name, scale in (("scale_lhs", problem.left), ("scale_rhs", problem.right)):
         if scale.array is not None:
             found[name] = scale.array, False

@@ -308,6 +308,7 @@ def load_box(
     image, allocation = bound.image, bound.allocation
     for _, offset, _ in targets:
         _complain(f, ins, tensormap.destination_problems(image, offset, rank, im2col=bool(im2col)))
+    _complain(f, ins, tensormap.corner_problems(image, corner))
     size = image.element_bytes
     offsets, _ = _transfer(image, corner, im2col, targets[0][1])
     inside = offsets >= 0
@@ -346,6 +347,7 @@ def _tensor_store(d: Decoder, rank: int, operands: Any, operation: str, *, im2co
             _, offset = shared_offset(f, ins, int(at[lane]))
             corner = [int(c[lane]) for c in coords]
             problems = tensormap.destination_problems(image, offset, rank, im2col=im2col)
+            problems = problems or tensormap.corner_problems(image, corner)
             _complain(f, ins, problems or tensormap.store_problems(image, corner))
             offsets, addresses = _transfer(image, corner, [], offset)
             inside = offsets >= 0

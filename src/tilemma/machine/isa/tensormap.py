@@ -184,6 +184,20 @@ def destination_problems(
     return out
 
 
+# Bytes that divide the place where a box starts in a row of the tensor.  Observed on an H200, as an illegal
+# instruction; Triton's TMA tutorial states it too.
+CORNER_ALIGNMENT = 16
+
+
+def corner_problems(image: TensorMapImage, coords: Sequence[int]) -> list[str]:
+    """Why no box can start at ``coords``; none if one can."""
+    first = coords[0] * image.element_bytes
+    if first % CORNER_ALIGNMENT == 0:
+        return []
+    rule = f"not a multiple of {CORNER_ALIGNMENT}: the instruction is illegal"
+    return [f"the box starts {first} bytes into a row of the tensor, {rule}"]
+
+
 # A tensor store drops bytes outside the tensor in whole units of 16 bytes along the innermost dimension: of a row
 # that ends inside a unit, the rest of the unit is written.  Observed on an H200; not in the manuals.
 STORE_UNIT = 16
