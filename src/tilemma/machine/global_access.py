@@ -102,9 +102,11 @@ def record_global_read(
     before = last_view.take(index, axis=0)
     foreign = (before >> 32 != w.cta.cluster.serial + 1) & (before != 0)
     if foreign.any():
-        events = {int(e): w.cta.machine.event_of(int(e)) for e in np.unique(before[foreign])}
-        chained = [e for e, info in events.items() if info is not None and info.instruction.parts[0] == "atom"]
-        foreign &= ~np.isin(before, chained)
+        # The lanes of one instruction have one number.
+        numbers = before >> 5
+        events = {n: w.cta.machine.event_of(n << 5) for n in set(numbers[foreign].tolist())}
+        chained = [n for n, info in events.items() if info is not None and info.instruction.parts[0] == "atom"]
+        foreign &= ~np.isin(numbers, chained)
         if foreign.any():
             other_view[index] = np.where(foreign, before, other_view[index])
     last_view[index] = (event + lanes)[:, None]
@@ -125,16 +127,14 @@ def global_ordered(
     events = shadow.reshape(-1, width).take(offsets >> SHIFT[width], axis=0)
     if not events.any():
         return
+    if kind == "atom":
+        others = _without_excused(w, ins, events)
+        if others is None:
+            return
+        events = others
     bad = unknown_global(w, events, (w.first + np.asarray(lanes))[:, None])
     if not bad.any():
         return
-    if kind == "atom":
-        # The lanes of one earlier instruction are excused together.
-        numbers = events >> 5
-        for number in np.unique(numbers[bad]):
-            event = w.cta.machine.event_of(int(number) << 5)
-            if event is None or (event.kind == "atom" and strong.morally_strong(event, w, ins)):
-                bad &= numbers != number
     for i, j in zip(*np.nonzero(bad), strict=True):
         event = w.cta.machine.event_of(int(events[i, j]))
         if event is None:
@@ -148,6 +148,20 @@ def global_ordered(
         else:
             report_conflict(w, ins, event, verb, where, (), offsets[rows] + columns)
         return
+
+
+def _without_excused(w: Warp, ins: Instruction, events: Array) -> Array | None:
+    """``events`` without atomics that are strong with one of ``w`` (0 in their place); None if none is left."""
+    first = events[:, 0]
+    # The lanes of one earlier instruction are excused together.
+    numbers = events >> 5
+    present = set((first >> 5 if (events == first[:, None]).all() else numbers).ravel().tolist()) - {0}
+    left = []
+    for number in present:
+        event = w.cta.machine.event_of(number << 5)
+        if event is not None and not (event.kind == "atom" and strong.morally_strong(event, w, ins)):
+            left.append(number)
+    return np.where(np.isin(numbers, left), events, 0) if left else None
 
 
 def unknown_global(w: Warp, events: Array, rows: Any) -> npt.NDArray[np.bool_]:

@@ -206,12 +206,14 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
     size = max((p.offset + p.size for p in entry.parameters), default=0)
     program.parameter_bytes = np.zeros(-(-size // 16) * 16 + 16, np.uint8)
     program.parameter_views = word_views(program.parameter_bytes)
+    native = library.enabled()
     for index, instruction in enumerate(entry.instructions):
         decoder = Decoder(program, instruction)
         try:
             find_decoder(decoder)(decoder)
             step = decoder.step(index)
-            step.code, step.encoded = encode.code_of(decoder), step.run
+            if native:
+                step.code, step.encoded = encode.code_of(decoder), step.run
             program.steps.append(step)
         except TilemmaError:
             raise
@@ -253,7 +255,8 @@ def build_segments(program: Program) -> None:
     program.batches = matrix_batches(program)
     program.native = library.loaded() is not None
     for start in range(len(steps)):
-        if steps[start].kind != ALU:
+        # No other step of a sequence is ever the first that a frame executes.
+        if steps[start].kind != ALU or not (start in leaders or start == 0 or steps[start - 1].kind != ALU):
             continue
         runs, at = [], start
         while at < len(steps) and steps[at].kind == ALU and (at == start or at not in leaders):

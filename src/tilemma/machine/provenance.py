@@ -81,15 +81,15 @@ def stored(w: Any, ids: list[int], lanes: Any, addr: Any) -> None:
 def _fragment_origin(w: Any, fragment: Any, size: int) -> Any:
     """Origins of a fragment's elements, as the tile: 0 where unknown."""
     only = w.cta.machine.program.matrix_registers
-    per = 4 // size
     parts = []
     for register in fragment.ids:
         halves = w.origins.get(register) if register in only else None
         if halves is None:
             return None
-        at = np.arange(per) * size
-        known = halves[:, at // 2]
-        parts.append(np.where(known > 0, known + at % 2, 0))
+        if size == 1:
+            halves = np.repeat(halves, 2, axis=1)
+            halves[:, 1::2] += halves[:, 1::2] > 0
+        parts.append(halves[:, :: max(1, size // 2)])
     tile = np.zeros(fragment.extent, np.int64)
     tile[fragment.at] = np.stack(parts, axis=1).reshape(32, -1)
     return tile

@@ -80,6 +80,19 @@ class Frame:
         self.rows: Any = self.w.rows_of(m)
 
 
+class Views(dict[int, list[npt.NDArray[Any]]]):
+    """The rows of a warp's registers by PTX type, made at the first use of the type."""
+
+    def __init__(self, registers: dict[str, npt.NDArray[Any]], index: int) -> None:
+        super().__init__()
+        self.registers, self.index = registers, index
+
+    def __missing__(self, view: int) -> list[npt.NDArray[Any]]:
+        rows = list(self.registers[VIEW_CLASS[view]][self.index].view(VIEW_DTYPES[view]))
+        self[view] = rows
+        return rows
+
+
 class Warp:
     """32 lanes: registers by class and type, and the frames that run them."""
 
@@ -90,9 +103,7 @@ class Warp:
         self.first = 32 * self.row
         self.live: Mask = np.arange(32) < live
         registers = cta.registers
-        self.v: list[list[npt.NDArray[Any]]] = []
-        for view, cls in zip(VIEW_DTYPES, VIEW_CLASS, strict=True):
-            self.v.append(list(registers[cls][index].view(view)))
+        self.v = Views(registers, index)
         # Where the native library finds the warp's registers and the parameters.
         self.registers = cta.register_table[index]
         # The block of the native library, 0 where it makes no accesses; the warp as a reader of shared memory.

@@ -84,8 +84,8 @@ def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -
     scope = scope_of(ins)
     # The addresses of one instruction may hold one release.
     takers: dict[int, tuple[Released, list[int]]] = {}
-    for lane, a in zip(lanes.tolist(), addr.tolist(), strict=True):
-        found: Released | None = table.get(_key(f, a))
+    for lane, key in zip(lanes.tolist(), _keys(f, addr), strict=True):
+        found: Released | None = table.get(key)
         if found is not None:
             takers.setdefault(id(found), (found, []))[1].append(lane)
     for found, takes in takers.values():
@@ -97,6 +97,14 @@ def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -
             if w.brought is None:
                 w.brought = []
             w.brought.append((takes, found))
+
+
+def _keys(f: Frame, addr: Any) -> list[Any]:
+    """The key of each address."""
+    if len(addr) and int(addr.min()) >= 1 << 32 and int(addr.max()) < SHARED_WINDOW:
+        keys: list[Any] = addr.tolist()
+        return keys
+    return [_key(f, a) for a in addr.tolist()]
 
 
 def _key(f: Frame, address: int) -> Any:
@@ -125,8 +133,7 @@ def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) 
     table = w.cta.machine.released
     # The same release leaves the same message.
     left: dict[int, Released] = {}
-    for a in set(addr.tolist()):
-        key = _key(f, a)
+    for key in dict.fromkeys(_keys(f, addr)):
         known: Released | None = table.get(key)
         if id(known) in left:
             table[key] = left[id(known)]

@@ -101,7 +101,7 @@ def _table() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 def code_of(d: Decoder) -> Code | None:
     """The operation of the instruction of ``d``, which its decoder has accepted; None where there is none."""
-    if d.kind != 0 or not library.enabled() or any(isinstance(x, Sink) for x in d.operands):
+    if d.kind != 0 or any(isinstance(x, Sink) for x in d.operands):
         return None
     try:
         return _encode(d)
