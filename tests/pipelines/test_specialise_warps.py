@@ -9,7 +9,7 @@ import pytest
 from pipeline_runs import check, from_co, problem
 
 from tilemma.compiler import compile_kernel
-from tilemma.ir.pipeline import PipelineSettings
+from tilemma.ir.pipeline import OFF, PipelineSettings
 from tilemma.ir.tile import ArrayFacts, Kernel
 from tilemma.kernels import facts_of
 from tilemma.targets.cpu import execute
@@ -147,3 +147,21 @@ def test_a_ragged_row_is_no_tma_store() -> None:
 def test_stages_that_do_not_fit_are_said() -> None:
     compiled = compile_kernel(kernel_of("listing 3", PipelineSettings(stages=32)), "sm_90a")
     assert said(compiled, "not pipelined")
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "expected"), [(128, None, True), (64, None, False), (128, OFF, False)]
+)
+def test_a_kernel_without_settings(columns: int, settings: PipelineSettings | None, expected: bool) -> None:
+    """Large tiles are pipelined; smaller ones, of which a multiprocessor holds several, are not."""
+    text, rows, _ = KERNELS["listing 3"]
+    kernel = replace(from_co(text, ROWS=rows, COLUMNS=columns), pipeline=settings)
+    compiled = compile_kernel(kernel, "sm_90a")
+    assert ("setmaxnreg" in compiled.ptx) == expected
+    assert not any(d.warning for d in compiled.decisions)
+
+
+def test_too_many_sums_for_the_registers() -> None:
+    text, _, _ = KERNELS["listing 3"]
+    kernel = replace(from_co(text, ROWS=192, COLUMNS=256), pipeline=PipelineSettings())
+    assert said(compile_kernel(kernel, "sm_90a"), "too few registers")

@@ -25,16 +25,19 @@ from tilemma.ir.tile import (
     Store,
     While,
 )
-from tilemma.ir.types import Buffer, Space, View
+from tilemma.ir.types import WARPGROUP, Buffer, Space, View
 from tilemma.ir.walk import expressions, jumps, touched, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.pipeline_legality import LoopCopies, loop_copies
-from tilemma.passes.scope import Dependence, control, names
+from tilemma.passes.scope import Dependence, control, count, names, sites
 from tilemma.records import record
-from tilemma.targets.ptx.passes.pipeline_model import STAGING_PIECES, Choice, most_stages
+from tilemma.targets.ptx.passes.pipeline_model import STAGING_PIECES, Choice, most_stages, registers_suffice
 from tilemma.targets.ptx.passes.promote_copies import promoted
 from tilemma.targets.ptx.passes.stage_through_shared import PIECE_BYTES
 from tilemma.targets.ptx.passes.warp_program import FreshNames, NotPipelined, flattened, refuse, warpgroups
+
+# Obstacles of kernels whose program pipelines them itself.
+BY_HAND = ("hand-written", "role")
 
 
 @record(slots=False, eq=False)
@@ -93,7 +96,7 @@ class BlockPlan:
             around = (*loop.parents[1:], loop.loop)
             found += [Ring(loop.loop, run, settings, around) for run in _runs(loop)]
         for problem in refused:
-            if not found or problem.obstacle.rule in ("hand-written", "role"):
+            if not found or problem.obstacle.rule in BY_HAND:
                 raise problem
             self.log.append(problem.decision(self.kernel))
         if not found:
@@ -160,6 +163,14 @@ class BlockPlan:
                 "use smaller tiles",
                 self.block.span,
             )
+        result = result_elements(self.block)
+        if not registers_suffice(self.arch, self.groups, result):
+            raise refuse(
+                "registers",
+                f"{self.groups} warpgroups with a producer have too few registers for {result} sums",
+                "use smaller tiles, or fewer warpgroups",
+                self.block.span,
+            )
         reverse = persistent and settings.order == "any" and len({id(ring.loop) for ring in rings}) == 1
         reverse = reverse and _is_sum(rings[0].loop)
         return row, Choice(stages, cluster, persistent, reverse)
@@ -201,14 +212,19 @@ class BlockPlan:
                 shared[d] = 0
         row = max(range(len(shared)), key=lambda d: shared[d])
         size = 2 if asked is None else asked
-        if size > 1 and (shared[row] == 0 or not self._may_exceed(row, size)):
+        if size > 1 and (shared[row] == 0 or not self._may_exceed(row, size) or not self._divides(row, size)):
             if asked is not None:
-                text = "no cluster: its blocks would share no tile, or compute tiles outside the grid"
+                text = "no cluster: its blocks share no tile in equal parts, or would write beyond the grid"
                 self.log.append(Decision("pipeline", self.kernel.name, text, span=self.block.span))
             size = 1
         if size == 1 and len(self.block.indices) > 1:
             row = len(self.block.indices) - 2
         return row, size
+
+    def _divides(self, row: int, size: int) -> bool:
+        """Whether ``size`` blocks can each load an equal part of every tile that they share."""
+        shared = (c for c in self.copies if not self.differs(c, self.block.indices[row]))
+        return not any(isinstance(promoted(c, self.facts, size), str) for c in shared)
 
     @property
     def copies(self) -> list[Copy]:
@@ -294,3 +310,17 @@ def coefficient(e: Expr, name: str) -> int | None:
                 if by is not None and x is not None:
                     return x * by
     return None
+
+
+def result_elements(block: Parallel) -> int:
+    """The elements of the accumulators of all warpgroups of ``block``; 0 where warps multiply."""
+    shapes = {op.name: op.shape for op in walk(block.body) if isinstance(op, DeclareFragment) and op.shape}
+    total: dict[str, int] = {}
+    for site in sites(block.body):
+        if not isinstance(site.op, Mma):
+            continue
+        group = site.group
+        if group is None or group.level != WARPGROUP:
+            return 0
+        total[site.op.acc.name] = prod(shapes.get(site.op.acc.name, (0,))) * (count(group) or 0)
+    return max(total.values(), default=0)

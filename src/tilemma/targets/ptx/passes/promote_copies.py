@@ -16,8 +16,8 @@ from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS
 _ALIGNMENT = 16
 
 
-def promoted(op: Copy, facts: Mapping[str, ArrayFacts]) -> Copy | str:
-    """``op`` by TMA, or the rule that it breaks.
+def promoted(op: Copy, facts: Mapping[str, ArrayFacts], shares: int = 1) -> Copy | str:
+    """``op`` by TMA, each of ``shares`` blocks an equal part of it, or the rule that it breaks.
 
     Shared layouts are assigned later: the tile has to have whole swizzle atoms, or rows without a gap.
     """
@@ -36,7 +36,7 @@ def promoted(op: Copy, facts: Mapping[str, ArrayFacts]) -> Copy | str:
     for atom in (*sorted(SWIZZLE_ATOMS, reverse=True), 0):
         layout = SharedLayoutPlan(atom, atom or row, rows, rows * row, 1024)
         try:
-            tensor_copies.boxes(op, layout, array)
+            tensor_copies.boxes(op, layout, array, shares)
         except CompileError as e:
             problem = problem or e.message
         else:

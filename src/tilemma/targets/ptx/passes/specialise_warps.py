@@ -34,6 +34,7 @@ from tilemma.ir.expr import (
     sub,
 )
 from tilemma.ir.expr import walk as terms
+from tilemma.ir.pipeline import PipelineSettings
 from tilemma.ir.substitution import Substitution
 from tilemma.ir.tile import (
     Alloc,
@@ -63,7 +64,8 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.scope import kind, names
 from tilemma.records import record
 from tilemma.targets.ptx.passes.persistent_grid import TileLoop
-from tilemma.targets.ptx.passes.plan_roles import BlockPlan, Ring
+from tilemma.targets.ptx.passes.pipeline_model import pays
+from tilemma.targets.ptx.passes.plan_roles import BY_HAND, BlockPlan, Ring, result_elements
 from tilemma.targets.ptx.passes.promote_copies import promoted
 from tilemma.targets.ptx.passes.warp_program import (
     NotPipelined,
@@ -81,8 +83,7 @@ class SpecialiseWarps:
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         target = Target.of(self.arch)
-        asked = kernel.pipeline is not None or any(isinstance(x, For) and x.pipeline for x in walk(kernel.body))
-        if not target.wgmma or not target.tma or not asked:
+        if not target.wgmma or not target.tma:
             return kernel
         body = tuple(self._launch(op, kernel, log) for op in kernel.body)
         same = all(new is old for new, old in zip(body, kernel.body, strict=True))
@@ -96,11 +97,20 @@ class SpecialiseWarps:
             or not any(isinstance(x, Mma) for x in walk(op.body))
         ):
             return op
-        try:
-            return _Specialisation(kernel, op, self.arch, log).result()
-        except NotPipelined as e:
-            log.append(e.decision(kernel))
+        asked = kernel.pipeline is not None or any(isinstance(x, For) and x.pipeline for x in walk(op.body))
+        bounded = op.cooperative or op.min_blocks is not None or op.max_registers is not None
+        if not asked and (bounded or not pays(result_elements(op))):
             return op
+        said: list[Decision] = []
+        try:
+            settings = kernel.pipeline or (None if asked else PipelineSettings())
+            new = _Specialisation(replace(kernel, pipeline=settings), op, self.arch, said).result()
+        except NotPipelined as e:
+            if asked or e.obstacle.rule not in BY_HAND:
+                log.append(e.decision(kernel))
+            return op
+        log += said
+        return new
 
 
 @record(slots=False)
