@@ -17,6 +17,7 @@ from tilemma.ir.expr import walk as terms
 from tilemma.ir.tile import (
     Alloc,
     ArrayParameter,
+    Body,
     Commit,
     Copy,
     DeclareEvent,
@@ -39,7 +40,7 @@ from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.scope import Site, sites
 from tilemma.records import record
 
-HAND_WRITTEN = (DeclareEvent, WaitEvent, TriggerEvent, WaitFuture, SwapFutures, Commit)
+_HAND_WRITTEN = (DeclareEvent, WaitEvent, TriggerEvent, WaitFuture, SwapFutures, Commit)
 
 
 @record
@@ -244,6 +245,18 @@ class _Legality:
                 return
 
 
+def by_hand(body: Body) -> tuple[Obstacle, ...]:
+    """The first operation of ``body`` with which a program pipelines or specialises by itself, as an obstacle."""
+    for op in walk(body):
+        copy = isinstance(op, Copy) and (op.asynchronous or op.event or op.future or op.after)
+        role = isinstance(op, (InThreads, Parallel)) and op.asynchronous
+        if copy or role or isinstance(op, _HAND_WRITTEN):
+            text = "the program has events, roles or asynchronous copies of its own"
+            change = "use synchronous copies and no events, or write the whole pipeline by hand"
+            return (Obstacle("hand-written", text, change, op.span),)
+    return ()
+
+
 def _of_loop(loop: For | While, parents: tuple[Op, ...]) -> Iterator[Obstacle]:
     if isinstance(loop, While):
         yield Obstacle(
@@ -256,16 +269,7 @@ def _of_loop(loop: For | While, parents: tuple[Op, ...]) -> Iterator[Obstacle]:
             "let every iteration run to its end, and put a condition around the work",
             loop.span,
         )
-    for op in walk(loop.body):
-        by_hand = isinstance(op, Copy) and (op.asynchronous or op.event or op.future or op.after)
-        if by_hand or isinstance(op, HAND_WRITTEN):
-            yield Obstacle(
-                "hand-written",
-                "the loop has events or asynchronous copies of the program",
-                "use synchronous copies and no events, or write the whole pipeline by hand",
-                op.span,
-            )
-            break
+    yield from by_hand(loop.body)
     if any(isinstance(p, InThreads) and p.asynchronous for p in parents):
         yield Obstacle(
             "role", "the loop is inside a role of the program", "write the kernel without roles", loop.span

@@ -24,7 +24,7 @@ from tilemma.ir.expr import (
     mul,
     sub,
 )
-from tilemma.ir.ranges import loop_index
+from tilemma.ir.ranges import interval, loop_index
 from tilemma.ir.tile import Body, For, Parallel
 from tilemma.ir.types import CLUSTER
 from tilemma.targets.ptx.passes.pipeline_model import MULTIPROCESSORS, RASTER
@@ -41,7 +41,8 @@ class TileLoop:
         self, indices: tuple[Index, ...], row: int, cluster: int, fresh: FreshNames, span: Span | None = None
     ) -> None:
         self.indices, self.row, self.cluster, self.fresh, self.span = indices, row, cluster, fresh, span
-        extents = [i.extent for i in self.indices]
+        # A launch of a negative extent has no blocks.
+        extents = [i.extent if interval(i.extent)[0] >= 0 else maximum(i.extent, 0) for i in self.indices]
         others = [d for d in range(len(extents)) if d != self.row]
         self.column = others[-1] if others else None
         self.rows = cdiv(extents[self.row], self.cluster)

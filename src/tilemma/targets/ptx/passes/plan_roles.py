@@ -28,7 +28,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import WARPGROUP, Buffer, Space, View
 from tilemma.ir.walk import expressions, jumps, touched, walk
 from tilemma.passes.decision import Decision
-from tilemma.passes.pipeline_legality import LoopCopies, loop_copies
+from tilemma.passes.pipeline_legality import LoopCopies, by_hand, loop_copies
 from tilemma.passes.scope import Dependence, control, count, names, sites
 from tilemma.records import record
 from tilemma.targets.ptx.passes.pipeline_model import STAGING_PIECES, Choice, most_stages, registers_suffice
@@ -66,6 +66,8 @@ class BlockPlan:
         }
         taken |= {p.buffer.name for p in kernel.arrays} | {p.scalar.name for p in kernel.scalars}
         self.fresh = FreshNames(taken)
+        for obstacle in by_hand(block.body):
+            raise NotPipelined(obstacle)
         self.groups = warpgroups(block)
         self.wg = Index(self.fresh("wg"), const(self.groups + 1))
         member = sub(self.wg, 1) if self.groups > 1 else const(0)

@@ -159,6 +159,8 @@ def divided_copies(body: Body, wg: Index, groups: int) -> Body:
     def divided(op: Op) -> Op:
         if not isinstance(op, Copy) or any(wg.name in names(e) for e in expressions(op)):
             return op
+        if Space.LOCAL in (op.src.base.space, op.dst.base.space):
+            return op  # every thread has its own
         results = (op.src.base.space, op.dst.base.space) == (Space.SHARED, Space.GLOBAL)
         part = _stored_part(op, body, wg, groups) if results else None
         if part is None and groups == 1:
