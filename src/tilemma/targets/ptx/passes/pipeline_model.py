@@ -20,8 +20,9 @@ MULTIPROCESSORS = 132
 # Rows of tiles in a band of the raster: neighbouring blocks share operands in the L2 cache.  At 8192^3 bands of 4
 # to 16 rows of pairs are within 1 % of each other.
 RASTER = 8
-# Pieces of a staged result that are in flight while the next one is written.
-STAGING_PIECES = 2
+# Pieces of a staged result in shared memory: two, so that one is in flight while the next is written, or one where
+# two would leave fewer stages than hide the latency of the copies.
+STAGING_PIECES, ENOUGH_STAGES = (2, 1), 4
 
 
 @record

@@ -31,7 +31,13 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.pipeline_legality import LoopCopies, by_hand, loop_copies
 from tilemma.passes.scope import Dependence, control, count, names, sites
 from tilemma.records import record
-from tilemma.targets.ptx.passes.pipeline_model import STAGING_PIECES, Choice, most_stages, registers_suffice
+from tilemma.targets.ptx.passes.pipeline_model import (
+    ENOUGH_STAGES,
+    STAGING_PIECES,
+    Choice,
+    most_stages,
+    registers_suffice,
+)
 from tilemma.targets.ptx.passes.promote_copies import promoted
 from tilemma.targets.ptx.passes.stage_through_shared import PIECE_BYTES
 from tilemma.targets.ptx.passes.warp_program import FreshNames, NotPipelined, flattened, refuse, warpgroups
@@ -84,9 +90,9 @@ class BlockPlan:
         for loop in loop_copies(flat):
             own = loop.loop.pipeline if isinstance(loop.loop, For) else None
             settings = effective(own, self.kernel.pipeline)
-            if settings is None or settings.off or settings.producer is False:
+            if settings is None or settings.off or settings.producer is False or settings.stages == 1:
                 span = loop.loop.span
-                refused.append(refuse("off", "the program turns pipelining off", "remove the setting", span))
+                refused.append(refuse("off", "the program asks for no producer", "remove the setting", span))
                 continue
             refused += [NotPipelined(o) for o in loop.obstacles]
             try:
@@ -156,8 +162,12 @@ class BlockPlan:
         others = [
             op.buffer for op in walk(self.program) if isinstance(op, Alloc) and op.buffer.space is Space.SHARED
         ]
-        other = sum(self._least(b) for b in others if b.name not in copied)
-        stages = most_stages(self.arch, stage, other)
+        other, stages = 0, 0
+        for pieces in STAGING_PIECES:
+            other = sum(self._least(b, pieces) for b in others if b.name not in copied)
+            stages = most_stages(self.arch, stage, other)
+            if stages >= ENOUGH_STAGES:
+                break
         if stages < 2:
             raise refuse(
                 "shared-memory",
@@ -177,8 +187,8 @@ class BlockPlan:
         reverse = reverse and _is_sum(rings[0].loop)
         return row, Choice(stages, cluster, persistent, reverse)
 
-    def _least(self, buffer: Buffer) -> int:
-        """The least bytes of ``buffer``: a result that is stored in whole rows can be staged in pieces."""
+    def _least(self, buffer: Buffer, pieces: int) -> int:
+        """The bytes of ``buffer``, or of ``pieces`` of it: a result that is stored in whole rows can be staged."""
         whole, shape = size_of(buffer), [value_of(e) or 0 for e in buffer.shape]
         uses = [op for op in walk(self.program) if any(v.base.name == buffer.name for v in touched(op))]
         if len(shape) != 2 or [type(op) for op in uses] != [Store, Copy]:
@@ -189,7 +199,7 @@ class BlockPlan:
         width = shape[0] * PIECE_BYTES
         if not by_rows or isinstance(promoted(copy, self.facts), str) or whole % width:
             return whole
-        return min(whole, width * STAGING_PIECES)
+        return width * max(1, min(pieces, whole // width - 1))
 
     def _may_persist(self, asked: bool) -> bool:
         block = self.block
@@ -243,7 +253,8 @@ class BlockPlan:
         if extent is not None and extent % size == 0:
             return True
         for op in walk(self.program):
-            reads = (x for e in expressions(op) for x in terms(e) if isinstance(x, Element))
+            reads = [x for e in expressions(op) for x in terms(e) if isinstance(x, Element)]
+            reads = [x for x in reads if i.name in self.dependence.of(x)]
             writes = [v for v in written_views(op) if v.base.space is Space.GLOBAL]
             if any(x.view.base.space is Space.GLOBAL for x in reads) or (
                 writes and not isinstance(op, (Copy, Store))
