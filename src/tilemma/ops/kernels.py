@@ -44,7 +44,7 @@ def promoted(total: Any, part: Any, factors: list[Any]) -> Any:
     return tm.math.fma(part, math.prod(factors[1:], start=factors[0]), total) if factors else total + part
 
 
-@tm.kernel
+@tm.kernel(pipeline=False)
 def matmul_tiles(
     lhs: tm.Global["TL", "LHS_BATCH", "LHS0", "LHS1"],
     rhs: tm.Global["TR", "RHS_BATCH", "RHS0", "RHS1"],
