@@ -56,8 +56,63 @@ def kernel(atom: MmaAtom, name: str) -> str:
     return kernels.entry(name, params, 128, body)
 
 
-def _start(atom: MmaAtom) -> list[str]:
-    values, element = atom.d.values, atom.d.dtype.bits // 8
+def sum_kernel(atom: MmaAtom, name: str) -> str:
+    """One warpgroup a CTA: images and registers of its experiment, the instruction, registers to d_at.
+
+    a_at and b_at: images of each experiment, of shared memory or registers.
+    e_at, c_at, d_at: [CTA][lane][register].
+    """
+    arrays = ", ".join(f"u64 {x}_at" for x in "abecd")
+    params = f"{arrays}, u64 desc_a, u64 desc_b, u32 a_bytes, u32 b_bytes"
+    d = kernels.names("d", atom.d.registers)
+    a = kernels.names("a", atom.a.registers) if atom.a.in_registers else "%desca"
+    metadata = {} if atom.e is None else {"e": "%e0"}
+
+    def held(letter: str, form: str) -> list[str]:
+        address = [f"  ld.param.u64 %gp, [{letter}_at];", f"  mad.wide.u32 %gp, %i, {4 * len(d)}, %gp;"]
+        return address + ["  " + form.format(r=r, at=f"[%gp + {4 * i}]") for i, r in enumerate(d)]
+
+    body = [
+        *_registers(atom),
+        "  mov.u32 %s, %ctaid.x;",
+        *_operands(atom, "%s"),
+        "  mad.lo.u32 %i, %s, 128, %thread;",
+        *held("c", f"ld.global.{atom.d.register} {{r}}, {{at}};"),
+        "  fence.proxy.async;",
+        "  bar.sync 0;",
+        "  wgmma.fence.sync.aligned;",
+        "  " + atom.emit(d=d, a=a, b="%descb", **metadata),
+        "  wgmma.commit_group.sync.aligned;",
+        "  wgmma.wait_group.sync.aligned 0;",
+        *held("d", f"st.global.{atom.d.register} {{at}}, {{r}};"),
+        "  ret;",
+    ]
+    return kernels.entry(name, params, 128, body)
+
+
+def sum_arguments(
+    atom: MmaAtom,
+    a: Array,
+    b: Array,
+    c: Array,
+    metadata: Array,
+    out: Array,
+    words: Callable[[Operand, Array], Array],
+    gathered: Callable[[Operand, Array], Array],
+) -> list[Any]:
+    """The arguments of `sum_kernel` for values [experiments, rows, k] and registers of C and D."""
+    b_images, desc_b = images_of(atom.b.dtype, b, ("K", 0))
+    if atom.a.in_registers:
+        a_images, desc_a, a_bytes = words(atom.a, gathered(atom.a, a)), 0, 0
+    else:
+        a_images, desc_a = images_of(atom.a.dtype, a, ("K", 0))
+        a_bytes = a_images.shape[1]
+    arrays = [np.ascontiguousarray(x) for x in (a_images, b_images, metadata, c)]
+    numbers = [("u64", desc_a), ("u64", desc_b), ("u32", a_bytes), ("u32", b_images.shape[1])]
+    return [*arrays, out, *numbers]
+
+
+def _registers(atom: MmaAtom) -> list[str]:
     return [
         "  .reg .u32 %thread, %smem, %i, %q, %s, %digit, %digits, %bytes, %variant, %scratch;",
         "  .reg .u32 %v, %place, %row, %col;",
@@ -70,6 +125,13 @@ def _start(atom: MmaAtom) -> list[str]:
         *([kernels.declare(atom.a, "a")] if atom.a.in_registers else []),
         "  mov.u32 %thread, %tid.x;",
         "  mov.u32 %smem, smem;",
+    ]
+
+
+def _start(atom: MmaAtom) -> list[str]:
+    values, element = atom.d.values, atom.d.dtype.bits // 8
+    return [
+        *_registers(atom),
         "  ld.param.u32 %digits, [digits];",
         "  ld.param.u32 %variant, [variant];",
         "  mov.u32 %i, %ctaid.x;",
@@ -100,9 +162,9 @@ def _image(letter: str, which: str, at: int) -> list[str]:
         f"  @!%more bra FILLED_{letter};",
         "  cvt.u64.u32 %at, %i;",
         "  add.u64 %at, %gp, %at;",
-        # Not a register of loads alone: the image is swizzled already, and the machine would take it for a tile of
-        # the array.
         "  ld.global.b32 %v, [%at];",
+        # Swizzled already: as a value that was computed, the machine does not take it for a tile of the array.
+        "  or.b32 %v, %v, 0;",
         "  add.u32 %q, %smem, %i;",
         f"  st.shared.b32 [%q + {at}], %v;",
         "  add.u32 %i, %i, 512;",
@@ -111,8 +173,8 @@ def _image(letter: str, which: str, at: int) -> list[str]:
     ]
 
 
-def _operands(atom: MmaAtom) -> list[str]:
-    lines = [*_image("b", "%digit", kernels.B_AT), *kernels.descriptor("b", kernels.B_AT)]
+def _operands(atom: MmaAtom, b_image: str = "%digit") -> list[str]:
+    lines = [*_image("b", b_image, kernels.B_AT), *kernels.descriptor("b", kernels.B_AT)]
     if atom.a.in_registers:
         lines += [
             "  mad.lo.u32 %i, %s, 128, %thread;",
@@ -125,7 +187,8 @@ def _operands(atom: MmaAtom) -> list[str]:
     if atom.e is not None:
         lines += [
             "  ld.param.u64 %gp, [e_at];",
-            "  mad.wide.u32 %gp, %thread, 4, %gp;",
+            "  mov.u32 %i, %thread;" if b_image == "%digit" else "  mad.lo.u32 %i, %s, 128, %thread;",
+            "  mad.wide.u32 %gp, %i, 4, %gp;",
             "  ld.global.b32 %e0, [%gp];",
         ]
     return lines

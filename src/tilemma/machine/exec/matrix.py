@@ -13,7 +13,7 @@ from tilemma.machine import access, provenance
 from tilemma.machine.catalogue import SparseMetadata
 from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
 from tilemma.machine.exec import aligned
-from tilemma.machine.isa import forms, fragments, numerics, sparse
+from tilemma.machine.isa import forms, fragments, numerics, sparse, sums
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.native import blocks
 from tilemma.machine.native.blocks import AccessBlock
@@ -282,7 +282,7 @@ class Multiply:
         self.check(w)
         _, (td, ta, tb, _), _ = self.form
         tiles = self.a.load(w), self.b.load(w), self.c.load(w)
-        self.out.store(w, numerics.product(*tiles, ta, tb, td, **self.options))
+        self.out.store(w, sums.multiply("mma", *tiles, ta, tb, td, **self.options))
 
     def together(self, all_of_them: list[Multiply]) -> Any:
         """A function that executes several multiplies of a warp at once; none reads a result of another."""
@@ -307,7 +307,7 @@ class Multiply:
             tiles = (
                 load_elements(w, cls_a, ta, a), load_elements(w, cls_b, tb, b), load_elements(w, cls_c, tc, c),
             )  # fmt: skip
-            y = numerics.product(*tiles, ta, tb, td, **self.options)
+            y = sums.multiply("mma", *tiles, ta, tb, td, **self.options)
             store_elements(w, cls_out, td, out, y)
 
         return at_once
@@ -346,7 +346,8 @@ def _sparse(d: Decoder, shape: Any, types: Any, satfinite: bool, selector: Any) 
         fields = sparse.metadata_fields(w.v[3][metadata], k, ta, selector)
         check_metadata(f, ins, fields, ta, ordered=ordered)
         columns = sparse.stored_columns(fields, ta)
-        out.store(w, sparse.sparse_mma(a.load(w), columns, b.load(w), c.load(w), ta, tb, td, satfinite=satfinite))
+        tiles = a.load(w), b.load(w), c.load(w)
+        out.store(w, sums.multiply("mma", *tiles, ta, tb, td, columns, satfinite=satfinite))
 
     d.visible(run)
 

@@ -21,7 +21,7 @@ from tilemma.machine.async_access import Knowledge
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder
 from tilemma.machine.exec.matrix import check_metadata
-from tilemma.machine.isa import descriptors, forms, fragments, numerics, sparse
+from tilemma.machine.isa import descriptors, forms, fragments, sparse, sums
 from tilemma.machine.memory import SHIFT
 from tilemma.machine.state import Cta, Frame, Warp
 from tilemma.machine.syntax import Immediate, Instruction, Register, Vector
@@ -344,17 +344,15 @@ class Operation(Agent):
         held = file[warps].reshape(-1)
         accumulators, at = held.view(dtype(form.td).numpy), form.accumulators(file.shape[1])
         total = accumulators.take(at) if self.scale else np.zeros((64, form.n))
+        columns, options = None, {} if form.sparse else {"bitop": form.bitop}
         if form.sparse:
             fields = sparse.metadata_fields(
                 file[warps, form.metadata].reshape(128), form.k, form.ta, form.selector
             )
             check_metadata(self.warp.root, self.instruction, fields, form.ta, ordered=False)
             columns = sparse.stored_columns(fields, form.ta)
-            result = sparse.sparse_mma(a, columns, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite)
-        else:
-            result = numerics.product(
-                a, b.T, total, form.ta, form.tb, form.td, satfinite=form.satfinite, bitop=form.bitop
-            )
+        types = form.ta, form.tb, form.td
+        result = sums.multiply("wgmma", a, b.T, total, *types, columns, satfinite=form.satfinite, **options)
         accumulators.put(at, result)
         group.operations.pop(self.serial, None)
 

@@ -452,10 +452,9 @@ def mma(
     Operands are as ``fragments.unpack`` gives them; the result has the NumPy type of ``d_type``.
 
     Floating point: every product of two elements is exact, the sum over k and ``c`` is taken in float64 and
-    rounded once to ``d_type``.  The ISA leaves order and intermediate rounding of the sum open (hardware
-    aligns the products of a step to the largest and truncates), so bits agree with a GPU where the sum is
-    exact, and within the accumulation bound elsewhere.  Integers wrap to 32 bits or, with ``satfinite``,
-    clamp.  b1 counts the bits of ``a ^ b`` or ``a & b``.
+    rounded once to ``d_type``.  The ISA leaves order and intermediate rounding of the sum open: `sums` has the
+    rules of the tensor cores, this is for the other instructions.  Integers wrap to 32 bits or, with
+    ``satfinite``, clamp.  b1 counts the bits of ``a ^ b`` or ``a & b``.
     """
     with np.errstate(all="ignore"):
         return product(a, b, c, a_type, b_type, d_type, satfinite=satfinite, bitop=bitop)
@@ -475,9 +474,9 @@ def product(
 ) -> Array:
     """``mma`` where floating-point warnings are off already.
 
-    A directed ``rounding`` of f64 is that of a chain of fused multiply-adds along k.
+    Products of f64 are a chain of fused multiply-adds along k, each with ``rounding``.
     """
-    if rounding != "rn":
+    if dtype(d_type).name == "f64":
         total = c
         for k in range(a.shape[-1]):
             column, row = np.broadcast_arrays(a[..., :, k, None], b[..., None, k, :])
