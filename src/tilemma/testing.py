@@ -242,7 +242,8 @@ def error_bound(
       K/n steps lose (K + K/n) u S.  Known hardware has n >= 4, so 1.25 K; scalar f32 code rounds to
       nearest, K * 2^-24 for FMA chains and less for trees.  We take 1.5 K + 16 steps of u: the rest is for
       partial sums of split-K and of several accumulators (one more addition for each).
-    - fp8 on Hopper keeps about 14 bits while adding: u = 2^-13.
+    - An H200 keeps 25 bits below the largest exponent of 16-bit operands, 13 of 8-bit ones in a wgmma (measured,
+      see docs/machine.md), where n = 16 and 32: u = 2^-13 for fp8, and the bound above holds for the others.
     - f16 accumulators round once a step to 11 bits: K/4 truncations of 2^-10 in tensor cores, or K
       roundings of 2^-11 in scalar code, so K/2 + 4 steps of u = 2^-10, besides the inner additions; near
       zero each loses at most 2^-24.  If S can pass 65504, a partial sum can be infinite: the bound is too.

@@ -119,7 +119,7 @@ def _typed(x: Array, d_type: str) -> Array:
 def _exponents(x: Array, name: str) -> Array:
     """The exponents of values for significands of 1 up to 2; those of subnormal numbers, the lowest exponent."""
     bits = np.ascontiguousarray(x).view(np.int64) >> 52 & 0x7FF
-    found = np.maximum(bits - 1023, dtype(name).floating.lowest).astype(np.int16)
+    found: Array = np.maximum(bits - 1023, dtype(name).floating.lowest).astype(np.int16)
     found[bits == 0] = _NONE
     return found
 
