@@ -6,8 +6,8 @@
 
 The operators are those of `dev/source_mutation/operators.py`.  The tests of a mutant run in one process, the quick
 and near ones first, until one fails.  A mutant survives when none does.  Forks of a process that has imported the
-package find the test that kills a mutant; a new process, with the mutant in a copy of the source, confirms it, and
-runs all the tests of a mutant that no fork killed.  The mutants that
+package come first; a mutant that no fork killed meets its tests again in a new process, with the mutant in a copy
+of the source.  In the end each test that killed must pass without a mutant.  The mutants that
 `dev/source_mutation/equivalent.json` lists were read by a person and change nothing that can be observed.  Exit
 status 1 when fewer than 90 % die.
 """
@@ -60,13 +60,10 @@ class Worker:
     place: Place | None = None
 
     @classmethod
-    def attempt(cls, work: tuple[Mutant, list[tuple[str, float]], str, Limits]) -> Tried:
-        """The tests of a mutant in new processes; the test that is expected to kill it is alone and first."""
+    def attempt(cls, work: tuple[Mutant, list[tuple[str, float]], Limits]) -> Tried:
+        """The tests of a mutant in a new process."""
         cls.place = cls.place or Place(ROOT)
-        mutant, tests, expected, limits = work
-        first = [t for t in tests if t[0] == expected]
-        found = cls.place.attempt(mutant, first, limits)
-        return found if found.verdict in DEAD else cls.place.attempt(mutant, tests, limits)
+        return cls.place.attempt(*work)
 
     @classmethod
     def failing(cls, tests: list[str]) -> list[str]:
@@ -143,6 +140,12 @@ def record(
     }  # fmt: skip
 
 
+def complain(unsound: list[str]) -> int:
+    if unsound:
+        print(f"fail without a mutant: {', '.join(unsound)}", file=sys.stderr)
+    return 2 * bool(unsound)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
@@ -191,18 +194,23 @@ def main() -> int:
             print(f"{len(tried)} of {len(drawn)}, {dead} dead, {time.monotonic() - start:.0f} s", flush=True)
 
     if options.quick:
-        run_warm(ROOT, work, limits, options.jobs, noted)
-        return 0
-    hints: dict[Mutant, str] = {}
-    existing = run_warm(ROOT, work, limits, options.jobs, lambda t: hints.update({t.mutant: test_of(t)}))
-    work = [(m, [t for t in tests if t[0] in existing]) for m, tests in work]
+        _, unsound = run_warm(ROOT, work, limits, options.jobs, noted)
+        return complain(unsound)
+    left: set[Mutant] = set()
+    existing, unsound = run_warm(
+        ROOT, work, limits, options.jobs, lambda t: noted(t) if t.verdict in DEAD else left.add(t.mutant)
+    )
+    again = [(m, [t for t in tests if t[0] in existing], limits) for m, tests in work if m in left]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        for t in pool.imap_unordered(Worker.attempt, [(m, tests, hints[m], limits) for m, tests in work]):
+        judged = []
+        for t in pool.imap_unordered(Worker.attempt, again):
             noted(t)
-        unsound = pool.apply(Worker.failing, (sorted({test_of(t) for t in tried if t.by}),))
+            judged.append(t)
+        killers = sorted({test_of(t) for t in judged if t.by})
+        parts_of_all = [killers[n :: options.jobs] for n in range(options.jobs)]
+        unsound += [x for found in pool.map(Worker.failing, parts_of_all, chunksize=1) for x in found]
         pool.map(Worker.close, range(options.jobs), chunksize=1)
-    if unsound:
-        print(f"fail without a mutant: {', '.join(unsound)}", file=sys.stderr)
+    if complain(unsound):
         return 2
     found = record(tried, reasons, options, time.monotonic() - start)
     print(f"{found['died']} of {found['drawn']} died, {len(found['equivalent'])} equivalent: {found['share']:.1%}")

@@ -137,7 +137,7 @@ def ranked(found: Mapping[str, Any]) -> Coverage:
     of_file: dict[str, dict[int, float]] = {}
     for number, name in enumerate(names):
         for file, ran in found[name]["lines"].items():
-            of_file.setdefault(file, {})[number] = cost[number] / len(ran) ** 2
+            of_file.setdefault(file, {})[number] = cost[number] / (1 + len(ran)) ** 2
             place = lines.setdefault(file, {})
             for line in ran:
                 place.setdefault(line, []).append(number)

@@ -73,6 +73,8 @@ class Forks:
     jobs: int
     note: Callable[[Tried], None]
     existing: set[str] = field(default_factory=set)
+    killers: set[str] = field(default_factory=set)
+    unsound: list[str] = field(default_factory=list)
     running: dict[int, tuple[Mutant, int, float, float, Path]] = field(default_factory=dict)
 
     def pytest_runtestloop(self, session: Any) -> bool:
@@ -100,8 +102,43 @@ class Forks:
             self.running[child] = mutant, len(known), start, start + self.limits.patience * seconds, out
         while self.running:
             self._finish_one()
+        self._run_without_mutant([items[name] for name in sorted(self.killers & items.keys())], folder)
         shutil.rmtree(folder, ignore_errors=True)
         return True
+
+    def _run_without_mutant(self, items: Sequence[Any], folder: Path) -> None:
+        """Run the tests that killed: those that fail are ``unsound``."""
+        found: dict[int, Path] = {}
+        for n in range(self.jobs):
+            out = folder / f"sound{n}"
+            child = os.fork()
+            if child == 0:
+                self._silence(out)
+                failed = []
+                for item in items[n :: self.jobs]:
+                    before = item.session.testsfailed
+                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+                    if item.session.testsfailed > before:
+                        failed.append(item.nodeid)
+                out.write_text(json.dumps(failed), encoding="utf-8")
+                os._exit(0)
+            found[child] = out
+        for child, out in found.items():
+            os.waitpid(child, 0)
+            self.unsound += (
+                json.loads(out.read_text()) if out.exists() else ["a test without a mutant ended its process"]
+            )
+
+    @staticmethod
+    def _silence(out: Path) -> Path:
+        """Discard what this process prints, and give it an empty home."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for n in (0, 1, 2):
+            os.dup2(nothing, n)
+        home = out.with_suffix(".home")
+        home.mkdir()
+        os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(home)}
+        return home
 
     def _in_child(
         self,
@@ -111,12 +148,7 @@ class Forks:
         functions: dict[Place, list[FunctionType]],
         out: Path,
     ) -> int:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for n in (0, 1, 2):
-            os.dup2(nothing, n)
-        home = out.with_suffix(".home")
-        home.mkdir()
-        os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(home)}
+        home = self._silence(out)
         verdict, by = "survived", ""
         # Files that cannot be imported have been counted already.
         failed = session.testsfailed
@@ -157,6 +189,7 @@ class Forks:
                     verdict, by = json.loads(out.read_text()) if out.exists() else ("timed out", "")
                     if not out.exists() and not os.WIFSIGNALED(status):
                         verdict = "killed"
+                    self.killers.add(by.partition(" ")[2])
                     self.note(Tried(mutant, verdict, tests, round(time.monotonic() - start, 1), by))
                     return
             time.sleep(0.01)
@@ -164,10 +197,11 @@ class Forks:
 
 def run_warm(
     root: Path, work: Sequence[Work], limits: Limits, jobs: int, note: Callable[[Tried], None]
-) -> set[str]:
+) -> tuple[set[str], list[str]]:
     """``note`` receives each mutant as soon as it is known: killed, timed out, survived or "at import".
 
-    Returns the tests that exist: those collected, of the files that have tests in ``work``.
+    Returns the tests that exist: those collected, of the files that have tests in ``work``; and those that killed
+    a mutant and fail without one.
     """
     import pytest
 
@@ -176,4 +210,4 @@ def run_warm(
     os.chdir(root)
     plugin = Forks(root / "src" / "tilemma", work, limits, jobs, note)
     pytest.main(["-q", "-s", "--no-header", "--tb=no", "-p", "no:cacheprovider", *files], plugins=[plugin])
-    return plugin.existing
+    return plugin.existing, plugin.unsound
