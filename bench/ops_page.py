@@ -1,5 +1,6 @@
 """Writes the tables of `ops.matmul` in README.md and docs/ops.md, and docs/performance/ops.svg, from
-docs/performance/ops.json (`python bench/ops.py --json docs/performance/ops.json`): python bench/ops_page.py."""
+docs/performance/ops.json (`python bench/ops.py --json docs/performance/ops.json`), and the table of the other
+products in docs/ops.md from ops_types.json (`bench/ops_types.py`): python bench/ops_page.py."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "performance" / "ops.json"
 PICTURE = DATA.with_suffix(".svg")
 PAGES = (ROOT / "README.md", ROOT / "docs" / "ops.md")
+TYPES = DATA.with_name("ops_types.json")
+TYPES_BEGIN = "<!-- bench/ops_types.py -->"
 REGIMES = ("flushed", "graph", "steady")
 BEGIN, END = "<!-- bench/ops_page.py -->", "<!-- end -->"
 
@@ -55,6 +58,26 @@ def table(data: dict[str, Any]) -> str:
     if data.get("host_us"):
         notes.append("host time of a call, us: " + ", ".join(f"{n} {t:.1f}" for n, t in data["host_us"].items()))
     return "\n".join([*lines, "", "; ".join(notes) + "."])
+
+
+def types_table(data: dict[str, Any]) -> str:
+    """Every product of `bench/ops_types.py`: the rows below 1.00 first, the slowest at the top."""
+    lines = ["| group | product | us | TFLOP/s | TB/s of weights | ratio | share of the error bound |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    rows = [r for r in data["rows"] if not r["error"]]
+    for row in sorted(rows, key=lambda r: (r["ratio"] >= 1, r["ratio"] if r["ratio"] < 1 else 0)):
+        time = row["mine"]
+        speeds = f"{row['flops'] / time / 1e6:.0f} | {row['weights'] / time / 1e6:.2f}"
+        cells = [row["group"], row["name"], f"{time:.1f}", speeds, f"{row['ratio']:.3f}", f"{row['share']:.3f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    notes = [
+        f"{data['device']}, {data['date']}, torch {data['torch']}, CUDA {data['cuda']}, ptxas {data['ptxas']}"
+    ]
+    for group in dict.fromkeys(r["group"] for r in rows):
+        found = [r["ratio"] for r in rows if r["group"] == group]
+        notes.append(f"{group}: geometric mean {geometric_mean(found):.3f}, lowest {min(found):.3f}")
+    failed = [r["name"] for r in data["rows"] if r["error"]]
+    return "\n".join([*lines, "", "; ".join(notes + [f"failed: {', '.join(failed)}"] * bool(failed)) + "."])
 
 
 def picture(data: dict[str, Any]) -> str:
@@ -103,6 +126,8 @@ def main() -> int:
     for page in PAGES:
         page.write_text(rewritten(page.read_text(encoding="utf-8"), table(data)), encoding="utf-8")
     PICTURE.write_text(picture(data))
+    page, types = PAGES[1], json.loads(TYPES.read_text())
+    page.write_text(rewritten(page.read_text(encoding="utf-8"), types_table(types), TYPES_BEGIN), encoding="utf-8")
     return 0
 
 

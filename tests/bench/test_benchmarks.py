@@ -186,6 +186,15 @@ def test_the_page_of_products_shows_what_was_measured() -> None:
     assert svg.count("<rect") == 3 and ">1.100<" in svg
 
 
+def test_the_page_of_types_shows_first_what_is_slower() -> None:
+    about = {"device": "a GPU", "date": "today", "torch": "2", "cuda": "13", "ptxas": "13.5"}
+    row = {"group": "s8", "name": "", "flops": 2e6, "weights": 1e6, "mine": 2.0, "share": 0.5, "error": ""}
+    rows = [{**row, "name": n, "ratio": r} for n, r in (("fast", 1.5), ("slow", 0.9), ("slowest", 0.8))]
+    text = ops_page.types_table({**about, "rows": [*rows, {**row, "name": "broken", "error": "why"}]})
+    assert text.index("slowest") < text.index("| slow |") < text.index("fast") < text.index("failed: broken")
+    assert "| s8 | slow | 2.0 | 1 | 0.50 | 0.900 | 0.500 |" in text and "lowest 0.800" in text
+
+
 def test_ratios_of_the_readme() -> None:
     """The table is what the recorded run says."""
     readme = (performance_page.ROOT / "README.md").read_text(encoding="utf-8")
