@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[2] / "examples"
 def read(path: Path) -> list[Kernel]:
     """The kernels of a file that multiply lhs [M, K] by rhs [N, K]."""
     found = (load_python(path) if path.suffix == ".py" else load(path)).kernels.values()
-    return [k for k in found if [p.buffer.name for p in k.build().arrays] == ["lhs", "rhs", "output"]]
+    wanted = [(name, 2) for name in ("lhs", "rhs", "output")]
+    return [k for k in found if [(p.buffer.name, len(p.buffer.shape)) for p in k.build().arrays] == wanted]
 
 
 FILES = sorted(p for folder in ("co", "py", "tutorial") for p in (ROOT / folder).glob("*.??"))
