@@ -13,8 +13,8 @@ from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Var, 
 from tilemma.ir.tile import Barrier
 from tilemma.ir.types import Axis, Buffer, Space, View
 from tilemma.launch import MAX_EXTENT
+from tilemma.passes.threads import Block, Node
 from tilemma.targets.ptx.passes.accesses import Access, overlap
-from tilemma.targets.ptx.passes.threads import Block, Node
 
 s32, s64 = dtypes.s32, dtypes.s64
 THREADS = 4

@@ -42,8 +42,8 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import Level, Space, View
 from tilemma.passes.scope import WARP
+from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct, evaluate
 from tilemma.records import record
-from tilemma.targets.ptx.passes.threads import Bools, Ints, Node, Tree, distinct, evaluate
 
 # "tma" loads into shared memory, "bulk" stores from it.
 Agent = Literal["thread", "cp.async", "wgmma", "tma", "bulk"]

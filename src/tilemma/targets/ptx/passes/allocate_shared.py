@@ -14,10 +14,10 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
 from tilemma.passes.rotations import Rotations
 from tilemma.passes.scope import Dependence, block_threads
+from tilemma.passes.threads import Node, Tree
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Accesses
 from tilemma.targets.ptx.passes.hazards import Walk
-from tilemma.targets.ptx.passes.threads import Node, Tree
 from tilemma.targets.ptx.target import Target
 
 

@@ -30,9 +30,9 @@ from tilemma.ir.types import EventRef, Space
 from tilemma.ir.walk import expressions, rewrite_blocks, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Dependence
+from tilemma.passes.threads import Node, Tree, distinct
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Accesses
-from tilemma.targets.ptx.passes.threads import Node, Tree, distinct
 from tilemma.targets.ptx.target import Target
 
 # setmaxnreg takes multiples of 8 from 24 to 256 (PTX ISA); a thread can use 255.

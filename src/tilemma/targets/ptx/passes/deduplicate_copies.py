@@ -13,9 +13,9 @@ from tilemma.ir.types import Space
 from tilemma.ir.walk import rewrite, rewrite_blocks
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Dependence
+from tilemma.passes.threads import Block, Node, Tree, distinct
 from tilemma.records import record
 from tilemma.targets.ptx import tensor_copies
-from tilemma.targets.ptx.passes.threads import Block, Node, Tree, distinct
 
 
 @record(slots=False)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from tilemma.ir.expr import binary
 from tilemma.ir.ranges import interval
 from tilemma.ir.tile import Copy, For, TriggerEvent, WaitEvent, While
+from tilemma.passes.threads import Block, Node
 from tilemma.records import record
-from tilemma.targets.ptx.passes.threads import Block, Node
 
 Relation = dict[str, frozenset[str]]
 

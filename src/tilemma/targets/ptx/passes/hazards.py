@@ -37,6 +37,7 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import Space
 from tilemma.passes.rotations import Rotations
+from tilemma.passes.threads import Block, Bools, Node, Tree
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Access, Accesses, loop_name
 from tilemma.targets.ptx.passes.ordering import (
@@ -49,7 +50,6 @@ from tilemma.targets.ptx.passes.ordering import (
     within,
 )
 from tilemma.targets.ptx.passes.pending import SYNCHRONISING, Key, Pending, State, StateInterner, synchronise
-from tilemma.targets.ptx.passes.threads import Block, Bools, Node, Tree
 
 
 @record(slots=False)

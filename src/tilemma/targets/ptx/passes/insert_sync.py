@@ -37,12 +37,12 @@ from tilemma.passes.check_futures import never_waited_for
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import Dependence
+from tilemma.passes.threads import Node, Tree, distinct
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Accesses
 from tilemma.targets.ptx.passes.deduplicate_copies import once
 from tilemma.targets.ptx.passes.hazards import Walk
 from tilemma.targets.ptx.passes.place_sync import BarrierNotUniform, pruned, resolve
-from tilemma.targets.ptx.passes.threads import Node, Tree, distinct
 from tilemma.targets.ptx.target import Target
 
 _WARP = 32

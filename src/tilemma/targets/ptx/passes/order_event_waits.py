@@ -33,13 +33,13 @@ from tilemma.ir.walk import rewrite_blocks, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import WARP, Dependence
+from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Access, Accesses, distance
 from tilemma.targets.ptx.passes.event_dependences import EventDependences
 from tilemma.targets.ptx.passes.hazards import Walk
 from tilemma.targets.ptx.passes.insert_sync import number_barriers
 from tilemma.targets.ptx.passes.place_sync import BarrierNotUniform, BarrierPartialWarp, pruned, resolve
-from tilemma.targets.ptx.passes.threads import Bools, Ints, Node, Tree, distinct
 from tilemma.targets.ptx.target import Target
 
 

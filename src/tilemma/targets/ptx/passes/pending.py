@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tilemma.ir.tile import Barrier, BulkWait, CopyCommit, CopyWait, MmaCommit, MmaWait, ProxyFence
+from tilemma.passes.threads import Block, Node
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Access
-from tilemma.targets.ptx.passes.threads import Block, Node
 
 # An access by its identity, the loops that carry it into a later iteration, and its resource.
 Key = tuple[int, frozenset[str], str]
