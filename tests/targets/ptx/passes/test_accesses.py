@@ -10,7 +10,7 @@ from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.arithmetic import integers
 from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Var, binary, const, promote, substitute
-from tilemma.ir.tile import Barrier
+from tilemma.ir.tile import Barrier, For
 from tilemma.ir.types import Axis, Buffer, Space, View
 from tilemma.launch import MAX_EXTENT
 from tilemma.passes.threads import Block, Node
@@ -62,9 +62,12 @@ def value(e: Expr, names: dict[str, int]) -> int:
     raise AssertionError(e)
 
 
-def access(view: View) -> Access:
+def access(view: View, loop: For | None = None) -> Access:
+    """``loop``: the loop around it."""
     index = {"t": np.arange(THREADS, dtype=np.int64)}
     body = Block(None, "body", (), (), index, np.ones(THREADS, dtype=bool), ())
+    if loop is not None:
+        body = Block(Node(loop, body), "body", (), (), index, body.mask, ())
     start = np.arange(THREADS, dtype=np.int64)
     return Access(Node(Barrier(0, THREADS), body), "s", view, True, "thread", start, 1)
 
@@ -106,6 +109,34 @@ def test_whoever_meets_is_found(
                 assert found[i, j] or not any(0 <= p < 2**31 for p in mine[i] & its[j]), (i, j, one, other)
 
 
+@settings(deadline=None, max_examples=examples(150))
+@given(
+    st.integers(-9, 9),
+    st.integers(-9, 9),
+    st.integers(-20, 20),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(0, 7),
+    st.sampled_from((1, 2, 3, 7, -1, -4)),
+)
+def test_iterations_meet_exactly_where_their_elements_do(
+    by_loop: int, by_lane: int, shift: int, wide: int, tall: int, start: int, step: int
+) -> None:
+    """One affine subscript in two iterations of a loop, compared with all pairs of iterations."""
+    low, size = start % abs(step), abs(step)
+    values = range(low, low + 5 * size, size)
+    index = Index("i", const(values[-1] + 1))
+    first, stop = (low, values[-1] + 1) if step > 0 else (values[-1], low - 1)
+    loop = For(index, const(first), const(stop), const(step), ())
+    offset = binary("add", binary("mul", index, const(by_loop)), binary("mul", LANE, const(by_lane)))
+    x, y = row(offset, wide, const(1)), row(binary("add", offset, const(shift)), tall, const(1))
+    found = overlap(access(x, loop), access(y, loop), frozenset("i"))
+    for t in range(THREADS):
+        for u in range(THREADS):
+            apart = {by_loop * (a - b) + by_lane * (t - u) - shift for a in values for b in values}
+            assert found[t, u] == any(-wide < d < tall for d in apart), (t, u)
+
+
 def test_offsets_that_are_far_apart_modulo_the_type() -> None:
     """An s32 that wraps comes back: lanes and iterations 2**31 or more apart may be at one element."""
     again = binary("mul", LANE, const(2**30))
@@ -126,8 +157,8 @@ def test_what_stays_apart_is_kept_apart() -> None:
     assert (overlap(x, y, frozenset()) == np.eye(THREADS, dtype=bool)).all()
     both = access(row(binary("add", binary("mul", LOOP, const(2**20)), tile), 8, const(1)))
     assert (overlap(both, both, frozenset()) == np.eye(THREADS, dtype=bool)).all()
-    # Iterations are 2**20 apart, but the bounds of the index alone do not tell that.
-    assert overlap(both, both, frozenset(("k",))).all()
+    # Iterations are 2**20 apart.
+    assert (overlap(both, both, frozenset(("k",))) == np.eye(THREADS, dtype=bool)).all()
     low, high = access(row(const(-(2**31)), 1, const(1))), access(row(const(2**31 - 2), 1, const(1)))
     assert overlap(low, high, frozenset()).all()
     moved = substitute(tile, {"t": const(3)})

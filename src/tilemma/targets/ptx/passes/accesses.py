@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import gcd
 from typing import Any, Literal
 
 import numpy as np
@@ -148,6 +149,13 @@ class Access:
         )
 
     @cached_property
+    def strides(self) -> dict[str, int]:
+        """The steps of the loops around it that start at a constant: any two values of the index are a multiple
+        apart."""
+        loops = [n.op for n in self.node.ancestors() if isinstance(n.op, For) and value_of(n.op.start) is not None]
+        return {op.index.name: abs(value_of(op.step) or 1) for op in loops}
+
+    @cached_property
     def box(self) -> list[tuple[_Offset, int]] | None:
         """(offset, elements) along each dimension, the copy number last; None for all of the buffer."""
         if self.view is None or self.view.reshape is not None:
@@ -246,14 +254,17 @@ def overlap(x: Access, y: Access, carried: frozenset[str]) -> Bools:
     if x.box is None or y.box is None or len(x.box) != len(y.box):
         return result
     for (ox, nx), (oy, ny) in zip(x.box, y.box, strict=True):
-        low, high = _difference(ox, oy, carried)
+        moved = _difference(ox, oy, carried, {n: s for n, s in x.strides.items() if y.strides.get(n) == s})
+        low, high = moved.low + moved.loose[0], moved.high + moved.loose[1]
         if low < -_HALF or high >= _HALF:
             continue
         base = (ox.base[:, None] if isinstance(ox.base, np.ndarray) else ox.base) - oy.base
-        lowest, highest = base + low, base + high
         # Offsets are s32: a difference of 2**31 or more may wrap around.
-        wraps = (lowest < -_HALF) | (highest >= _HALF)
-        result = result & (wraps | (lowest < ny) & (highest > -nx))
+        wraps = (base + low < -_HALF) | (base + high >= _HALF)
+        # The two meet if the difference is in (-nx, ny): the bounds that this sets for the moved terms.
+        first = np.maximum(moved.low, 1 - nx - moved.loose[1] - base)
+        last = np.minimum(moved.high, ny - 1 - moved.loose[0] - base)
+        result = result & (wraps | (last // moved.stride * moved.stride >= first))
     return result
 
 
@@ -262,23 +273,38 @@ def _subscripts_meet(x: Access, y: Access) -> bool:
     return all(a is None or b is None or a == b for a, b in known)
 
 
-def _difference(x: _Offset, y: _Offset, carried: frozenset[str]) -> tuple[int, int]:
-    """Bounds on offset x - offset y, bases left out."""
-    low, high = x.loose[0] - y.loose[1], x.loose[1] - y.loose[0]
+@record
+class _Moved:
+    """The moved terms of the difference of two offsets: a multiple of ``stride`` in [low, high], plus a value in
+    the bounds ``loose``."""
 
-    def note(atom: Expr, c: int) -> None:
-        nonlocal low, high
+    low: int
+    high: int
+    stride: int
+    loose: tuple[int, int]
+
+
+def _difference(x: _Offset, y: _Offset, carried: frozenset[str], strides: dict[str, int]) -> _Moved:
+    """Offset x - offset y, bases left out.  An index in ``strides`` changes by multiples of its stride."""
+    low = high = stride = 0
+
+    def add(atom: Expr, c: int, step: int = 1) -> None:
+        nonlocal low, high, stride
         a, b = interval(atom)
         low, high = low + min(a * c, b * c), high + max(a * c, b * c)
+        stride = gcd(stride, c * step)
 
     for atom in {**x.terms, **y.terms}:
         cx, cy = x.terms.get(atom, 0), y.terms.get(atom, 0)
         if any(isinstance(i, Index) and i.name in carried for i in walk(atom)):
-            note(atom, cx)
-            note(atom, -cy)
+            step = strides.get(atom.name, 1) if isinstance(atom, Index) and cx == cy else 1
+            add(atom, cx, step)
+            add(atom, -cy, step)
         elif cx != cy:
-            note(atom, cx - cy)
-    return low, high
+            add(atom, cx - cy)
+    # Without terms, or with distant values only, 0 is the only multiple that does not wrap.
+    stride = min(stride, 4 * _HALF) or 4 * _HALF
+    return _Moved(low, high, stride, (x.loose[0] - y.loose[1], x.loose[1] - y.loose[0]))
 
 
 def distance(x: Access, a: Expr, y: Access, b: Expr) -> int | None:
