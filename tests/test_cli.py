@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import tilemma as tm
 from tilemma.cli import main
 from tilemma.runtime import gpu_unavailable_reason
 
@@ -103,11 +104,24 @@ def test_a_wrong_shape_is_2(shape: str) -> None:
         ("show", "SM80_16x8x16_F32F16F16F32_TN", "--element", "99,0"),
         ("show", "SM80_16x8x16_F32F16F16F32_TN", "--lane", "x"),
         ("atoms", "--arch", "sm_1"),
+        ("run", EXAMPLE, "--arch", "sm_1", "--shape", SMALL),
     ],
     ids=" ".join,
 )
 def test_wrong_arguments_are_2(args: tuple[str, ...]) -> None:
     assert call(*args).exit_code == 2
+
+
+@pytest.mark.parametrize("suffix", [".co", ".py"])
+def test_a_file_in_another_encoding(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"kernel{suffix}"
+    path.write_bytes("# Größe".encode("latin-1"))
+    with pytest.raises(tm.CompileError) as e:
+        tm.load(path)
+    assert e.value.code == "not-utf-8" and "UTF-8" in e.value.remedy
+    for command in ("run", "check", "explain"):
+        result = call(command, str(path))
+        assert result.exit_code == 2 and "error[not-utf-8]" in result.output
 
 
 @pytest.mark.skipif(gpu_unavailable_reason() is None, reason="there is a GPU")

@@ -143,7 +143,7 @@ def texts_of(files: Sequence[Path]) -> list[str]:
 
 def mutate(text: str, others: Sequence[str], r: random.Random) -> str:
     """``text`` with a few things changed: mostly like for like, so that it still parses."""
-    ways = (_pieces, _alike, _alike, _alike, _alike, _lines, _lines)
+    ways = (_pieces, _same_kind, _same_kind, _same_kind, _same_kind, _lines, _lines)
     for _ in range(r.choice((1, 1, 1, 2, 2, 3, 5))):
         text = r.choice(ways)(text, others, r) or "x"
     return text
@@ -173,7 +173,7 @@ def _pieces(text: str, others: Sequence[str], r: random.Random) -> str:
     return "".join(pieces)
 
 
-def _alike(text: str, others: Sequence[str], r: random.Random) -> str:
+def _same_kind(text: str, others: Sequence[str], r: random.Random) -> str:
     """A piece replaced by one of its kind, so that most results parse: names, members, numbers, operators."""
     pieces = _PIECES.findall(text)
     kinds = {

@@ -90,6 +90,7 @@ class Parts:
                         told["lines"][source] = sorted({n for x in told["lines"][source] for n in to.get(x, ())})
         return tests
 
+    # The object lives as long as the process, so that the cache keeps nothing alive.
     @cache  # noqa: B019
     def _moved(self, known: str, _: str, path: Path) -> dict[int, list[int]]:
         return moved_lines((self.folder / "sources" / known).read_text("utf-8"), path.read_text("utf-8"))

@@ -22,6 +22,13 @@ class CannotRead(CompileError):
     fix = "check the path"
 
 
+class NotText(CompileError):
+    code = "not-utf-8"
+    found = "`{file}` is not a text in UTF-8: {reason}"
+    expected = "a program in UTF-8"
+    fix = "save the file with the encoding UTF-8"
+
+
 class ProgramFailed(CompileError):
     code = "program-failed"
     found = "`{file}` raised {what}"
@@ -36,14 +43,14 @@ MAX_FILE = 16 << 20
 
 
 def read_source(function: str, path: str | Path) -> bytes:
-    """The content of a regular file of UTF-8 text.  Raises CannotRead, WrongArgumentType."""
+    """The content of a regular file of UTF-8 text.  Raises CannotRead, NotText, WrongArgumentType."""
     if not isinstance(path, (str, os.PathLike)):
         raise WrongArgumentType(function=function, name="path", got=described(path), wanted="the path of a file")
     data = read_regular(path, MAX_FILE)
     try:
         data.decode("utf-8")
     except ValueError as e:
-        raise CannotRead(file=str(path), reason=str(e)) from None
+        raise NotText(file=str(path), reason=str(e)) from None
     return data
 
 

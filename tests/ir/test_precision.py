@@ -29,7 +29,7 @@ def widths(op: str) -> int:
     total = 0
     for a in LEFT:
         for b in RIGHT:
-            low, high = Known(variables={"a": a, "b": b}).interval(Binary(op, A, B))  # type: ignore[arg-type]
+            low, high = Known(variables={"a": a, "b": b}).interval(Binary(op, A, B))
             # Bounds that give up count for little more than the widest that do not.
             total += min(high - low, 5000)
     return total
@@ -48,7 +48,7 @@ def test_bounds_of_short_ranges_hold() -> None:
             for b in RIGHT:
                 if a[1] - a[0] > 4 or b[1] - b[0] > 3:
                     continue
-                low, high = Known(variables={"a": a, "b": b}).interval(Binary(op, A, B))  # type: ignore[arg-type]
+                low, high = Known(variables={"a": a, "b": b}).interval(Binary(op, A, B))
                 found = [operate(x, y) for x in range(a[0], a[1] + 1) for y in range(b[0], b[1] + 1)]
                 assert low <= min(found) and max(found) <= high, (op, a, b)
 
@@ -64,7 +64,7 @@ def test_what_a_choice_learns_of_its_variable(op: str, at: int) -> None:
         if not taken:
             continue
         other = const(taken[0])
-        choice = Select(Binary(op, A, const(at)), *((A, other) if side else (other, A)))  # type: ignore[arg-type]
+        choice = Select(Binary(op, A, const(at)), *((A, other) if side else (other, A)))
         found = Known(variables={"a": (-3, 5)}).interval(choice)
         assert found == (min(taken), max(taken)), (op, at, side)
 
@@ -83,7 +83,7 @@ def test_where_an_operation_wraps(op: str, edge: int) -> None:
     }[op]
     for (a, b), expected in zip(cases, (False, True), strict=True):
         known = Known(variables={"a": (a, a), "b": (b, b)})
-        assert wraps(Binary(op, A, B), known) == expected, (op, a, b)  # type: ignore[arg-type]
+        assert wraps(Binary(op, A, B), known) == expected, (op, a, b)
 
 
 def test_below() -> None:

@@ -63,7 +63,7 @@ def test_two_texts_of_one_name_are_told_apart() -> None:
     for text, body in zip((second, first, fourth, third), ("* 5", "* 3", "int(", "abs("), strict=True):
         scope: dict[str, object] = {}
         exec(text, scope)
-        assert body in inspect.getsource(scope["double"])  # type: ignore[arg-type]
+        assert body in inspect.getsource(scope["double"])
 
 
 def test_a_text_can_be_passed() -> None:
@@ -73,9 +73,9 @@ def test_a_text_can_be_passed() -> None:
         exec(body[0], scope)
     scope["TEXT"] = body[0]
     exec(body[0], scope)
-    assert scope["idle"].build().name == "idle"  # type: ignore[attr-defined]
+    assert scope["idle"].build().name == "idle"
     with pytest.raises(tm.LaunchError, match="the text of a program"):
-        tm.kernel(source=3)(lambda x: x)  # type: ignore[arg-type]
+        tm.kernel(source=3)(lambda x: x)
 
 
 @pytest.mark.skipif(not hasattr(os, "forkpty"), reason="needs a pseudo-terminal")
@@ -99,7 +99,7 @@ def test_a_repl(tmp_path: Path) -> None:
 
 
 @tm.kernel
-def triple(x: tm.Global["f32", "N"], n: tm.Int, *, TILE=4):  # type: ignore[no-untyped-def]
+def triple(x: tm.Global["f32", "N"], n: tm.Int, *, TILE=4):
     """Three times."""
     for i in tm.parallel(TILE, level="thread"):
         x[i] = x[i] * 3

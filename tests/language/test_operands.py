@@ -374,6 +374,8 @@ ONE_CODE = [
     ("c.at(0, 0) = __to<u8>((p * 0) + 300);", "c[0, 0] = ((p * 0) + 300).astype('u8')", "constant-overflow"),
     ("c.at(0, 0) = select(0, c.at(99, 0), 1.0f);", "c[0, 0] = select(0, c[99, 0], 1.0)", "index-out-of-range"),
     ("c.at(0, 0) = 0 ? c.at(99, 0) : 1.0f;", "c[0, 0] = c[99, 0] if 0 else 1.0", ""),
+    ('println("a\\0b", n);', 'tm.print("a\\0b", n)', "wrong-value"),
+    ('assert(n > 0, "a\\0b");', 'tm.assert_(n > 0, "a\\0b")', "wrong-value"),
     # Limits.
     (f"shared f32 [{', '.join('1' * 17)}] s;", f"s = shared('f32', {', '.join('1' * 17)})", "wrong-value"),
     (f"t = b.span_as(64, 64, {', '.join('1' * 15)});", f"t = b.span_as(64, 64, {', '.join('1' * 15)})", "wrong-value"),

@@ -140,6 +140,42 @@ def test_a_grid_inside_clusters_of_blocks(tmp_path: Path) -> None:
     assert croqtile(tmp_path, text.replace("cluster-grid", "cluster-rank")).compile("sm_90a").ptx
 
 
+def test_a_refusal_names_the_ranks_of_the_program(tmp_path: Path) -> None:
+    text = "__co__ void k(f32 [M] y) { parallel r by N : cluster { parallel b by M : block { y.at(b) = 1.0f; } } }"
+    for count, found in (("M", "`parallel r by M`: the number"), ("16", "`parallel r by 16`: it has 16 blocks")):
+        with pytest.raises(tm.CompileError) as refused:
+            croqtile(tmp_path, text.replace("by N", f"by {count}")).compile("sm_90a")
+        assert refused.value.code == "cluster-refused" and found in refused.value.message
+        assert "_cluster" not in refused.value.render().replace("test_", "")
+
+
+def test_old_values_in_surplus_blocks(tmp_path: Path) -> None:
+    """An atomic that a surplus block skips leaves its variable 0: it bounds loops and reaches shared memory."""
+    text = """
+__co__ void k(global s32 [M] y, global s32 [4] total) {
+  parallel r by 2 : cluster { parallel b by M : block {
+    shared s32 [4] s;
+    parallel w by 1 : group, t by 1 : thread {
+      int old = __atomic_add(total.at(b % 2), 3);
+      s.at(0) = old;
+      foreach i in old { s.at(1) = i; __atomic_add(total.at(2), 1); }
+      int last = __atomic_exch(s.at(0), 9);
+      y.at(b) = (b % 2 == 1 ? total.at(3) : 5) + last * 0;
+    }
+  } }
+}
+"""
+    kernel = croqtile(tmp_path, text)
+    found = []
+    for target in ("cpu", "machine"):
+        y, total = np.zeros(5, np.int32), np.array([0, 0, 0, 7], np.int32)
+        kernel.on(target)(y, total)
+        assert y.tolist() == [5, 7, 5, 7, 5] and total[:2].tolist() == [9, 6]
+        found.append(int(total[2]))
+    # Which block adds first is open, the sum of old values is not.
+    assert found == [9 + 3, 9 + 3]
+
+
 def test_asynchronous_stores_of_surplus_blocks(tmp_path: Path) -> None:
     """A copy to global memory that goes on after its block is not guarded: whole clusters are required."""
     text = BROKEN.replace(

@@ -30,7 +30,7 @@ def assign(r: Reader, node: ast.Assign) -> None:
         raise WrongValue(
             node.value.span,
             what="an assignment",
-            got="the result of an operation",
+            got=_result_of(node.value),
             wanted="a name before `=`",
             fix_text="give the result a name of its own",
         )
@@ -50,6 +50,17 @@ def assign(r: Reader, node: ast.Assign) -> None:
         wanted="a name, or an element `x.at(i, j)`",
         fix_text="copy tiles with `dma.copy a => b`",
     )
+
+
+def _result_of(node: ast.Statement) -> str:
+    match node:
+        case ast.CallStatement():
+            return f"the result of `call {node.function}`"
+        case ast.Copy():
+            return f"the future of a `{node.engine}.copy`"
+        case ast.Mma(suffixes=(ast.Suffix(name=name), *_)):
+            return f"the result of `mma.{name}`"
+    return "the result of an operation"
 
 
 def _assign_element(r: Reader, node: ast.Assign, target: ast.Member) -> None:

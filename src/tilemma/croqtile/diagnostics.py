@@ -8,6 +8,7 @@ from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.values import SpanValue, TupleValue
 from tilemma.errors import Note
 from tilemma.ir import tile as t
+from tilemma.ir.checks import checked_text
 from tilemma.ir.expr import Const, Expr
 from tilemma.ir.refusals import AssertionFails
 from tilemma.ir.tiles import describe, scalar
@@ -43,4 +44,4 @@ def assert_(r: Reader, node: ast.Assert) -> None:
         if not cond.value:
             raise AssertionFails(node.span, message=node.message or "no message")
         return
-    r.b.emit(t.Assert(cond, node.message))
+    r.b.emit(t.Assert(cond, checked_text(node.message, "`assert`", node.span)))

@@ -17,7 +17,7 @@ from tilemma.arithmetic.convert import constant, real
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span, is_text_source
 from tilemma.ir import tile as t
-from tilemma.ir.checks import checked_fit
+from tilemma.ir.checks import checked_fit, checked_text
 from tilemma.ir.constructs import LIMITS, OPERANDS, AtomicName
 from tilemma.ir.expr import (
     Cast,
@@ -153,6 +153,9 @@ class Builder(ValueNumber):
 
     def print_(self, parts: Sequence[str | Expr], newline: bool) -> None:
         """Print when this place is reached; outside every `parallel` a launch of one block prints."""
+        for p in parts:
+            if isinstance(p, str):
+                checked_text(p, "`print`", self.span)
         op = t.Print(tuple(parts), newline)
         if self.inside_parallel:
             self.emit(op)

@@ -55,6 +55,15 @@ class ScaleShape(CompileError):
     fix = "cut it to one of these shapes, such as `subspan({first}).at(i, j)`"
 
 
+def checked_text(text: str, what: str, span: Span | None) -> str:
+    """WrongValue for a text to be printed that has a NUL: `vprintf` and `__assertfail` end it there."""
+    if "\0" in text:
+        raise WrongValue(
+            span, what=what, got="a text with a NUL character", wanted="a text without it", fix_text="leave it out"
+        )
+    return text
+
+
 def checked_indices(count: int, span: Span | None) -> None:
     """WrongArity for a `parallel` of more indices than a grid has."""
     most = LIMITS["indices"].most

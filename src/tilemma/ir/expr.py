@@ -354,9 +354,9 @@ _LEAVES = (Const, Index, Dim, Scalar, Var)
 def children(e: Expr) -> Iterator[Expr]:
     """The direct operands of ``e``, those inside the view of an `Element` included."""
     kind = type(e)
-    if kind is Binary:
-        yield e.a  # type: ignore[attr-defined]
-        yield e.b  # type: ignore[attr-defined]
+    if isinstance(e, Binary):
+        yield e.a
+        yield e.b
         return
     if kind in _LEAVES:
         return

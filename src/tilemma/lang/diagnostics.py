@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilemma.ir.checks import checked_text
 from tilemma.ir.expr import Expr
 from tilemma.ir.refusals import AssertionFails, WrongValue
 from tilemma.lang.scalars import (
@@ -40,4 +41,4 @@ def assert_(cond: Any, message: str = "") -> None:
         if not known:
             raise AssertionFails(b.span, message=message or "no message")
         return
-    b.check(e, str(message))
+    b.check(e, checked_text(str(message), "`assert_`", b.span))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tilemma.errors import CompileError, spelled
 from tilemma.ir.constructs import LIMITS
+from tilemma.ir.expr import Binary
 from tilemma.ir.tile import Kernel, Op, Parallel, TriggerEvent
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
@@ -51,10 +52,14 @@ def clusters(kernel: Kernel) -> Iterator[Parallel]:
 def cluster_size(cluster: Parallel) -> int:
     """The number of blocks of each cluster; ClusterRefused where it is no constant or out of range."""
 
-    def refused(what: str, rule: str, remedy: str) -> ClusterRefused:
-        return ClusterRefused(cluster.span, names=described(cluster), what=what, rule=rule, remedy=remedy)
-
     blocks = [op for op in cluster.body if isinstance(op, Parallel) and kind(op) == "block"]
+    by_rank = len(blocks) == 1 and _by_rank(cluster, blocks[0])
+
+    def refused(what: str, rule: str, remedy: str) -> ClusterRefused:
+        # The program names the ranks of the blocks; the index of a cluster of ranks is our own.
+        names = described(blocks[0] if by_rank else cluster)
+        return ClusterRefused(cluster.span, names=names, what=what, rule=rule, remedy=remedy)
+
     if len(blocks) != 1:
         raise refused(
             f"it contains {len(blocks)} levels of blocks",
@@ -62,6 +67,9 @@ def cluster_size(cluster: Parallel) -> int:
             "give each level of blocks a cluster of its own",
         )
     n = count(blocks[0])
+    if n is None and by_rank:
+        rule = "a constant number of blocks in a cluster"
+        raise refused("the number of blocks is not known when compiled", rule, "use constants for these blocks")
     if n is None:
         rank = spelled(cluster.span, "`: cluster-rank`", '`level="cluster-rank"`')
         raise refused(
@@ -74,6 +82,14 @@ def cluster_size(cluster: Parallel) -> int:
         rule = f"1 to {most} blocks (CUDA C++ Programming Guide, Thread Block Clusters)"
         raise refused(f"it has {n} blocks", rule, "use fewer blocks, and give each more of the tile")
     return n
+
+
+def _by_rank(cluster: Parallel, blocks: Parallel) -> bool:
+    """Whether ``cluster`` is one of neighbours in a grid (`tilemma.ir.ranked_clusters`)."""
+    ranks = [i.extent for i in blocks.indices]
+    return any(
+        isinstance(i.extent, Binary) and i.extent.op == "cdiv" and i.extent.b in ranks for i in cluster.indices
+    )
 
 
 def _is_cluster(op: Op) -> bool:

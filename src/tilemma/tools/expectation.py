@@ -54,71 +54,96 @@ class Expectation:
     activation: str | None
 
 
-def read(text: str, arrays: Sequence[str], values: Arrays, scalars: Mapping[str, Any]) -> Expectation:
-    """The expectation in ``text`` for a kernel with the parameters ``arrays``.  Raises BadExpectation."""
+@record
+class _Reader:
+    """Reads one expectation ``text`` for a kernel with the parameters ``arrays``."""
 
-    def bad(problem: str, fix: str) -> BadExpectation:
+    text: str
+    arrays: Sequence[str]
+    values: Arrays
+    scalars: Mapping[str, Any]
+
+    def bad(self, problem: str, fix: str) -> BadExpectation:
         known = ", ".join(f"`{name}(...)`" for name in ACTIVATIONS)
-        return BadExpectation(text=text, problem=problem, activations=known, fix_text=fix)
+        return BadExpectation(text=self.text, problem=problem, activations=known, fix_text=fix)
 
-    def factor(word: str) -> float:
-        try:
-            return float(scalars.get(word, word))
-        except (TypeError, ValueError):
-            raise bad(f"`{word}` is no number and no scalar parameter", "multiply by a number") from None
-
-    body = text.strip()
-    activation = None
-    around = re.fullmatch(r"(\w+)\s*\((.*)\)", body, re.DOTALL)
-    if around:
-        activation, body = around[1], around[2]
-        if activation not in ACTIVATIONS:
-            near = nearest(activation, list(ACTIVATIONS))
+    def activation(self) -> tuple[str | None, str]:
+        """The activation, if any, and the text that it is applied to."""
+        body = self.text.strip()
+        around = re.fullmatch(r"(\w+)\s*\((.*)\)", body, re.DOTALL)
+        if around is None:
+            return None, body
+        if around[1] not in ACTIVATIONS:
+            near = nearest(around[1], list(ACTIVATIONS))
             fix = f"did you mean `{near}`?" if near else "compare without it, or in Python (docs/language.md)"
-            raise bad(f"no bound is known for `{activation}`", fix)
-    first, *rest = (part.strip() for part in body.split("+"))
-    *before, einsum = (part.strip() for part in first.split("*"))
-    alpha = math.prod(map(factor, before))
-    einsum = einsum.replace(" ", "")
-    addends = []
-    for part in rest:
-        *factors, name = (x.strip() for x in part.split("*"))
-        if name not in arrays:
-            near = nearest(name, arrays)
-            fix = f"did you mean `{near}`?" if near else f"name one of {', '.join(arrays)}"
-            raise bad(f"`{name}` is not an array parameter", fix)
-        addends.append((math.prod(map(factor, factors)), name))
-    left, arrow, right = einsum.partition("->")
-    groups = left.split(",")
-    if not arrow or not re.fullmatch(r"[a-zA-Z]*(,[a-zA-Z]*)*", left) or not re.fullmatch(r"[a-zA-Z]*", right):
-        raise bad(f"`{einsum}` is not an einsum", "write one group of letters for each input: mk,nk->mn")
-    names = [n for n in arrays if n not in {name for _, name in addends}]
-    if len(groups) + 1 != len(names):
-        problem = f"{len(groups)} inputs, and the kernel takes {len(names)} arrays ({', '.join(names)})"
-        raise bad(problem, "give one group of letters for each input, and name the addends: `+ bias`")
-    *inputs, output = names
-    for name, letters in zip(names, [*groups, right], strict=True):
-        if values[name].ndim != len(letters):
-            rank = values[name].ndim
-            fix = f"give {name} one letter for each of its dimensions"
-            raise bad(f"`{letters}` for {name}, which has {rank} dimension{'s' * (rank != 1)}", fix)
-    extents: dict[str, int] = {}
-    for name, letters in zip(names, [*groups, right], strict=True):
-        for letter, extent in zip(letters, values[name].shape, strict=True):
-            if extents.setdefault(letter, extent) != extent:
-                problem = f"`{letter}` is {extents[letter]} and, for {name}, {extent}"
-                raise bad(problem, "give equal letters to equal dimensions only, in the order of each array")
-    if len(set(right)) < len(right) or not set(right) <= set(left):
-        raise bad(f"the output `{right}` needs letters of the inputs, each once", "correct the output's letters")
-    for _, name in addends:
+            raise self.bad(f"no bound is known for `{around[1]}`", fix)
+        return around[1], around[2]
+
+    def factor(self, word: str) -> float:
         try:
-            fits = np.broadcast_shapes(values[name].shape, values[output].shape) == values[output].shape
+            return float(self.scalars.get(word, word))
+        except (TypeError, ValueError):
+            raise self.bad(f"`{word}` is no number and no scalar parameter", "multiply by a number") from None
+
+    def addend(self, part: str) -> tuple[float, str]:
+        """``factor * name``."""
+        *factors, name = (x.strip() for x in part.split("*"))
+        if name not in self.arrays:
+            near = nearest(name, self.arrays)
+            fix = f"did you mean `{near}`?" if near else f"name one of {', '.join(self.arrays)}"
+            raise self.bad(f"`{name}` is not an array parameter", fix)
+        return math.prod(map(self.factor, factors)), name
+
+    def check_einsum(self, einsum: str, names: Sequence[str]) -> None:
+        """``names``: the arrays of the einsum, the output last."""
+        left, arrow, right = einsum.partition("->")
+        groups = left.split(",")
+        if not arrow or not re.fullmatch(r"[a-zA-Z]*(,[a-zA-Z]*)*", left) or not re.fullmatch(r"[a-zA-Z]*", right):
+            raise self.bad(f"`{einsum}` is not an einsum", "write one group of letters for each input: mk,nk->mn")
+        if len(groups) + 1 != len(names):
+            problem = f"{len(groups)} inputs, and the kernel takes {len(names)} arrays ({', '.join(names)})"
+            raise self.bad(problem, "give one group of letters for each input, and name the addends: `+ bias`")
+        extents: dict[str, int] = {}
+        for name, letters in zip(names, [*groups, right], strict=True):
+            shape = self.values[name].shape
+            if len(shape) != len(letters):
+                problem = f"`{letters}` for {name}, which has {len(shape)} dimension{'s' * (len(shape) != 1)}"
+                raise self.bad(problem, f"give {name} one letter for each of its dimensions")
+            for letter, extent in zip(letters, shape, strict=True):
+                if extents.setdefault(letter, extent) != extent:
+                    problem = f"`{letter}` is {extents[letter]} and, for {name}, {extent}"
+                    fix = "give equal letters to equal dimensions only, in the order of each array"
+                    raise self.bad(problem, fix)
+        if len(set(right)) < len(right) or not set(right) <= set(left):
+            problem = f"the output `{right}` needs letters of the inputs, each once"
+            raise self.bad(problem, "correct the output's letters")
+
+    def check_addend(self, name: str, output: str) -> None:
+        shape, whole = self.values[name].shape, self.values[output].shape
+        try:
+            fits = np.broadcast_shapes(shape, whole) == whole
         except ValueError:
             fits = False
         if not fits:
-            problem = f"{name} is {values[name].shape}, which does not broadcast to {values[output].shape}"
-            raise bad(problem, "add arrays that broadcast to the output, as in NumPy")
-    return Expectation(einsum, tuple(inputs), output, alpha, tuple(addends), activation)
+            problem = f"{name} is {shape}, which does not broadcast to {whole}"
+            raise self.bad(problem, "add arrays that broadcast to the output, as in NumPy")
+
+
+def read(text: str, arrays: Sequence[str], values: Arrays, scalars: Mapping[str, Any]) -> Expectation:
+    """The expectation in ``text`` for a kernel with the parameters ``arrays``.  Raises BadExpectation."""
+
+    r = _Reader(text, arrays, values, scalars)
+    activation, body = r.activation()
+    first, *rest = (part.strip() for part in body.split("+"))
+    *before, einsum = (part.strip() for part in first.split("*"))
+    alpha, einsum = math.prod(map(r.factor, before)), einsum.replace(" ", "")
+    addends = tuple(map(r.addend, rest))
+    names = [n for n in arrays if n not in {name for _, name in addends}]
+    r.check_einsum(einsum, names)
+    *inputs, output = names
+    for _, name in addends:
+        r.check_addend(name, output)
+    return Expectation(einsum, tuple(inputs), output, alpha, addends, activation)
 
 
 def evaluate(

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilemma.kernels import Kernel, Runner
 from tilemma.runtime import gpu_unavailable_reason
+from tilemma.targets.ptx.target import Target
 from tilemma.tools.problem import Problem, make_problem, parse_scalars, parse_shape
 
 
@@ -67,6 +68,8 @@ def run_kernel(
 ) -> Outcome:
     """Run ``kernel`` once on random inputs.  "auto" is the GPU if there is one, else the CPU."""
     runner_for_checks = kernel.on(target)
+    if arch is not None:
+        Target.of(arch)
     traced = kernel.traced(**constants)
     scalars, dims = parse_scalars(traced, args), parse_shape(traced, shape)
     problem = make_problem(kernel.build(sizes=dims, **constants), dims, scalars, seed, expect)

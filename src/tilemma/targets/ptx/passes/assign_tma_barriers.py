@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import field, replace
 
 from tilemma.errors import CompileError
-from tilemma.ir.expr import Element, FragmentElement, Index, Var, const
+from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, const
 from tilemma.ir.expr import walk as expressions_in
 from tilemma.ir.tile import (
     Assign,
@@ -66,18 +66,21 @@ def _in_step(op: Copy) -> bool:
 
 def _check_in_step(site: Site) -> None:
     """MulticastApart unless all threads of all blocks of the cluster reach the copy equally often."""
+    assert isinstance(site.op, Copy)
     parents = site.parents[site.parents.index(site.block) + 1 :] if site.block is not None else ()
     loops = {p.index.name for p in parents if isinstance(p, For)}
+
+    def uniform(e: Expr) -> bool:
+        """Whether ``e`` has one value in all threads of the cluster."""
+        return not any(
+            isinstance(x, (Var, Element, FragmentElement)) or (isinstance(x, Index) and x.name not in loops)
+            for x in expressions_in(e)
+        )
+
     for p in parents:
-        if not isinstance(p, (For, If)):
-            raise MulticastApart(site.op.span, dst=site.op.dst.base.name if isinstance(site.op, Copy) else "")
-        for e in (p.start, p.stop, p.step) if isinstance(p, For) else (p.cond,):
-            for x in expressions_in(e):
-                alike = not isinstance(x, (Var, Element, FragmentElement))
-                if not alike or (isinstance(x, Index) and x.name not in loops):
-                    raise MulticastApart(
-                        site.op.span, dst=site.op.dst.base.name if isinstance(site.op, Copy) else ""
-                    )
+        control = (p.start, p.stop, p.step) if isinstance(p, For) else (p.cond,) if isinstance(p, If) else None
+        if control is None or not all(map(uniform, control)):
+            raise MulticastApart(site.op.span, dst=site.op.dst.base.name)
 
 
 def by_tma(op: Op) -> bool:
