@@ -116,6 +116,10 @@ CASES: list[Case] = [
 @pytest.mark.parametrize("language", [0, 1], ids=["co", "py"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0])
 def test_followed_it_compiles(case: Case, language: int) -> None:
+    check_followed(case, language)
+
+
+def check_followed(case: Case, language: int) -> None:
     code, advice, wrong, replaced = case
     old, new = replaced[language]
     assert old in wrong[language]

@@ -151,18 +151,20 @@ class CheckContracts:
         shapes = _operand_shapes(fragments)
         for m in fragments.multiplies:
             _contract(m, fragments, shapes)
+        declared = {n: d.shape for n, d in fragments.declared.items() if d.shape is not None}
+        stored = {n: (s[0], s[1]) for n, s in declared.items() if len(s) == 2} | shapes
         for site in sites(kernel.body):
             match site.op:
                 case Copy() as copy:
                     _copy(copy)
                 case ScaleMma(acc=f) as scale if f.name in shapes:
                     _scales(scale, shapes[f.name], 1)
-                case Store(fragment=f, dst=dst) as store if f.name in shapes:
+                case Store(fragment=f, dst=dst) as store if len(declared.get(f.name, ())) != 1:
                     have = _tile(dst)
                     if len(matrix(dst).axes) != 2:
                         raise StoreShape(store.span, name=f.name, shape=shape_text(dst.shape))
                     if have is not None:
-                        _same(f.name, have[::-1] if store.transpose else have, shapes, store.span)
+                        _same(f.name, have[::-1] if store.transpose else have, stored, store.span)
             for _, ref in fragment_uses(site.op):
                 _subscripts(ref, fragments.declared[ref.name], site)
         for site in sites(rewrite(kernel.body, _taken)):

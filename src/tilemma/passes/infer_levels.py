@@ -143,8 +143,10 @@ def _check(p: Parallel, around: tuple[Parallel, ...]) -> None:
         return
     smaller = level.kind == outer.kind == "group" and level.warps < outer.warps
     if level.depth <= outer.depth and not smaller:
-        inner = "thread" if outer.kind == "group" else "group"
-        fix = f"swap them, or make it {spelled(p.span, f'`: {inner}`', f'`level={chr(34)}{inner}{chr(34)}`')}"
+        fix = "write one `parallel` with the indices of both" if level == outer else "swap them"
+        inner = {"block": "group", "group": "thread"}.get(outer.kind)
+        if inner is not None:
+            fix += f", or make it {spelled(p.span, f'`: {inner}`', f'`level={chr(34)}{inner}{chr(34)}`')}"
         raise LevelNesting(p.span, names=described(p), inner=level, outer=outer, remedy=fix)
     if level.depth < 2:
         return
