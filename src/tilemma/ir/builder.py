@@ -153,9 +153,7 @@ class Builder(ValueNumber):
 
     def print_(self, parts: Sequence[str | Expr], newline: bool) -> None:
         """Print when this place is reached; outside every `parallel` a launch of one block prints."""
-        for p in parts:
-            if isinstance(p, str):
-                checked_text(p, "`print`", self.span)
+        checked_text("".join(p for p in parts if isinstance(p, str)), "`print`", self.span)
         op = t.Print(tuple(parts), newline)
         if self.inside_parallel:
             self.emit(op)
