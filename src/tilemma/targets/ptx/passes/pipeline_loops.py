@@ -1,0 +1,393 @@
+"""Software pipelining with cp.async: a loop that copies tiles into shared memory and multiplies them issues the
+copies of later iterations ahead.
+
+With S stages each copied tile has S buffers, whose names rotate.  An iteration waits for its own tiles, issues the
+copies of iteration k + S - 1, and multiplies, with one barrier::
+
+    for k in a..b:                       copy (tile a) => s0 .. copy (tile a + S - 2) => s{S-2}
+        copy (tile k) => s               for k in a..b:
+        multiply s             =>            wait s0
+                                             copy (tile k + S - 1) => s{S-1}
+                                             multiply s0
+                                             rotate s0, .., s{S-1}
+                                         wait s0, .., s{S-2}
+
+A tile after the last may lie outside its array, where copies fill with zeros; if the program does not show that
+the copy is valid there, it repeats the tile of the last iteration.  Its destination is never read.
+
+If the loop is inside a `parallel` over warps, the `parallel` is distributed over the parts of its body first, so
+that all threads of the block execute the copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tilemma.atoms import MmaAtom, catalogue
+from tilemma.ir.expr import Element, Expr, Index, Var, add, binary, const, mul, substitute, value_of
+from tilemma.ir.expr import walk as terms
+from tilemma.ir.pipeline import PipelineSettings, effective
+from tilemma.ir.ranges import interval
+from tilemma.ir.tile import (
+    Alloc,
+    Body,
+    Copy,
+    Declare,
+    DeclareFragment,
+    For,
+    If,
+    InThreads,
+    Kernel,
+    Mma,
+    Op,
+    Parallel,
+    SwapFutures,
+    WaitFuture,
+)
+from tilemma.ir.types import Space
+from tilemma.ir.walk import expressions, map_expressions, rewrite_blocks, touched, walk, with_bodies
+from tilemma.passes.decision import Decision
+from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, loop_copies
+from tilemma.passes.scope import kind, names
+from tilemma.records import record
+from tilemma.targets.ptx.passes.names import Names
+from tilemma.targets.ptx.target import Target
+
+# Stages where the program gives no number: an iteration's copies take about as long as its multiplies.
+STAGES = 2
+
+
+@record
+class _Plan:
+    """``stages`` of each buffer that ``copies`` fill; ``group``: the `parallel` to distribute; ``clamped``: the
+    copies after the last iteration repeat its tiles."""
+
+    loop: For
+    copies: tuple[Copy, ...]
+    stages: int
+    group: Parallel | None
+    clamped: bool
+
+
+@record(slots=False)
+class PipelineLoops:
+    """Pipelines the loops that the program asks for, and those that multiply by mma.sync."""
+
+    arch: str
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        if not Target.of(self.arch).has("cp.async"):
+            return kernel
+        said, before = list[Decision](), kernel
+        while plans := self._plans(kernel, said):
+            kernel = replace(kernel, body=_Rewriter(kernel, plans).body(kernel.body))
+        log.extend({(str(d), d.span): d for d in said}.values())
+        if kernel is not before:
+            kernel = rewrite_blocks(kernel, _sunk)
+        if kernel.pipeline is not None and kernel is not before:
+            kernel = replace(kernel, pipeline=replace(kernel.pipeline, stages=None))
+        return kernel
+
+    def _plans(self, kernel: Kernel, log: list[Decision]) -> dict[int, _Plan]:
+        """Plans by the identity of the operation to replace: of several loops in one `parallel` the first has one.
+        The next call finds the others in a `parallel` of their own."""
+        plans: dict[int, _Plan] = {}
+        for found in loop_copies(kernel):
+            said: list[Decision] = []
+            plan = self._plan(found, kernel, said)
+            place = None if plan is None else id(plan.group or plan.loop)
+            if place not in plans:
+                log += said
+                plans |= {} if plan is None or place is None else {place: plan}
+        return plans
+
+    def _plan(self, found: LoopCopies, kernel: Kernel, log: list[Decision]) -> _Plan | None:
+        """The plan for a loop; None, with a decision that says why, where it stays as it is."""
+        loop = found.loop
+        asked = effective(loop.pipeline if isinstance(loop, For) else None, kernel.pipeline)
+        if asked is not None and (asked.off or asked.stages == 1):
+            return None
+        wanted = asked is not None or _multiplies_by_warps(loop)
+        group = next((p for p in reversed(found.parents) if isinstance(p, Parallel)), None)
+        group = None if group is None or kind(group) == "block" else group
+        obstacles = list(found.obstacles)
+        copies, more = _block_wide(found, group)
+        obstacles += more
+        trips = _trips(loop) if isinstance(loop, For) else None
+        if isinstance(loop, For) and wanted and copies and trips not in (0, 1):
+            stages = self._stages(loop, copies, asked, found, group, trips, log)
+            if stages >= 2:
+                self._report(loop, copies, stages, obstacles, log)
+                clamped = not all(_may_overrun(c, loop.index) for c in copies)
+                return _Plan(loop, copies, stages, group, clamped)
+        elif wanted and obstacles and any(o.rule != "hand-written" for o in obstacles):
+            self._refuse(loop, obstacles, log)
+        return None
+
+    def _stages(
+        self,
+        loop: For,
+        copies: tuple[Copy, ...],
+        asked: PipelineSettings | None,
+        found: LoopCopies,
+        group: Parallel | None,
+        trips: int | None,
+        log: list[Decision],
+    ) -> int:
+        """The number of stages: what is asked for, or `STAGES`, as far as shared memory suffices."""
+        block = next(p for p in found.parents if isinstance(p, Parallel) and kind(p) == "block")
+        given = asked.stages if asked is not None else None
+        most, limit = given or STAGES, Target.of(self.arch).shared_limit
+        most = min(most, trips) if trips is not None else most
+        fixed, stage = _shared_bytes(block, group, loop, copies)
+        stages = most
+        while stages > 1 and fixed + stages * stage > limit:
+            stages -= 1
+        if stages < most:
+            have = f"{most} stages of {stage} bytes and {fixed} bytes of other buffers"
+            text = f"{stages} stage{'s' * (stages > 1)}: {have} do not fit in the {limit} bytes of {self.arch}"
+            fix = "make the tiles smaller along the loop"
+            data = {"stages": stages, "asked": most}
+            log.append(Decision("pipeline", _subject(loop), f"{text}; {fix}", data, warning=True, span=loop.span))
+        return stages
+
+    def _report(
+        self, loop: For, copies: tuple[Copy, ...], stages: int, obstacles: list[Obstacle], log: list[Decision]
+    ) -> None:
+        tiles = ", ".join(f"`{c.dst.base.name}`" for c in copies)
+        text = (
+            f"{stages} stages: the copies into {tiles} are issued {stages - 1} iteration{'s' * (stages > 2)} ahead"
+        )
+        data = {"stages": stages, "buffers": [c.dst.base.name for c in copies]}
+        log.append(Decision("pipeline", _subject(loop), text, data, span=loop.span))
+        for o in obstacles:
+            log.append(_obstacle(loop, o, "one copy stays where it is: "))
+
+    def _refuse(self, loop: Op, obstacles: list[Obstacle], log: list[Decision]) -> None:
+        log.extend(_obstacle(loop, o, "not pipelined: ") for o in dict.fromkeys(obstacles))
+
+
+def _subject(loop: Op) -> str:
+    return f"loop over `{loop.index.name}`" if isinstance(loop, For) else "loop"
+
+
+def _obstacle(loop: Op, o: Obstacle, prefix: str) -> Decision:
+    data = {"rule": o.rule, "found": o.found, "change": o.change}
+    return Decision("pipeline", _subject(loop), f"{prefix}{o}", data, warning=True, span=o.span or loop.span)
+
+
+# ---- which copies, how many stages -----------------------------------------------------------------------------
+
+
+def _multiplies_by_warps(loop: Op) -> bool:
+    """Whether ``loop`` multiplies, and no multiply reads shared memory by itself, as wgmma does."""
+    atoms = [catalogue[op.atom] for op in walk((loop,)) if isinstance(op, Mma) and op.atom is not None]
+    return bool(atoms) and not any(isinstance(a, MmaAtom) and a.asynchronous for a in atoms)
+
+
+def _block_wide(found: LoopCopies, group: Parallel | None) -> tuple[tuple[Copy, ...], list[Obstacle]]:
+    """The copies ahead that all threads of the block execute by cp.async, and what is against the others."""
+    loop, obstacles = found.loop, list[Obstacle]()
+    if not found.ahead:
+        return (), []
+    inside = [p for p in found.parents if isinstance(p, (Parallel, InThreads))]
+    while inside and isinstance(inside[0], Parallel) and kind(inside[0]) != "block":
+        inside.pop(0)  # the cluster
+    scoped = inside[1:] == ([] if group is None else [group])
+    if not scoped or (group is not None and not _distributes(group, loop)):
+        text = "the loop is inside a `parallel` or a role that cannot be split at the loop"
+        fix = "put the loop directly into the block, and the work of the warps into a `parallel` inside it"
+        return (), [Obstacle("scope", text, fix, loop.span)]
+    kept = []
+    assert isinstance(loop, For)
+    for c in found.ahead:
+        name = c.dst.base.name
+        if c.plan is None or c.engine != "dma" or c.plan.engine != "cp.async":
+            text = f"the copy into `{name}` does not use cp.async"
+            fix = "align rows to 4 bytes or more, along the contiguous dimension of the array"
+            obstacles.append(Obstacle("no-cp-async", text, fix, c.span))
+        elif c.plan.level.kind != "block":
+            text = f"each warp copies its own tile into `{name}`"
+            fix = "copy the tiles of all warps at once, before the `parallel`"
+            obstacles.append(Obstacle("copy-by-instances", text, fix, c.span))
+        elif any(isinstance(x, Var) and x.name in found.stepped for e in c.src.expressions() for x in terms(e)):
+            text = f"the place of the tile for `{name}` is a variable that the loop changes"
+            fix = "compute the place from the index of the loop"
+            obstacles.append(Obstacle("address-from-variable", text, fix, c.span))
+        else:
+            kept.append(c)
+    return tuple(kept), obstacles
+
+
+def _distributes(group: Parallel, loop: Op) -> bool:
+    """Whether ``group`` may be replaced by one `parallel` for each part of its body around ``loop``."""
+    if not isinstance(loop, For) or group.asynchronous or kind(group) != "group":
+        return False
+    if not any(op is loop for op in group.body):
+        return False
+    limits = set().union(*(names(e) for e in (loop.start, loop.stop, loop.step)))
+    if limits & {i.name for i in group.indices}:
+        return False
+    # Scalars and local buffers are private to an instance and cannot connect two parallels.
+    private = (op for op in (*group.body, *loop.body) if isinstance(op, (Declare, Alloc)))
+    return all(isinstance(op, Alloc) and op.buffer.space is Space.SHARED for op in private)
+
+
+def _trips(loop: For) -> int | None:
+    start, stop, step = (value_of(e) for e in (loop.start, loop.stop, loop.step))
+    if start is None or stop is None or step is None:
+        return None
+    return max(0, -(-(stop - start) // step))
+
+
+def _shared_bytes(block: Parallel, group: Parallel | None, loop: For, copies: tuple[Copy, ...]) -> tuple[int, int]:
+    """Bytes of shared memory that are live together with ``loop`` besides the tiles of ``copies``, and bytes of a
+    stage of these."""
+    sizes = {
+        op.buffer.name: op.layout.size * max(1, op.buffer.copies)
+        for op in walk(block.body)
+        if isinstance(op, Alloc) and op.buffer.space is Space.SHARED and op.layout is not None
+    }
+    staged = {c.dst.base.name for c in copies}
+    top = [x for op in block.body for x in (group.body if group is not None and op is group else (op,))]
+    at = next(i for i, op in enumerate(top) if any(x is loop for x in walk((op,))))
+    # Buffers that are first used after the loop share the memory of its tiles, if need be after a barrier.
+    later = {op.buffer.name for op in top if isinstance(op, Alloc) and op.init is None}
+    later -= {v.base.name for op in walk(tuple(top[: at + 1])) for v in touched(op) if not isinstance(op, Alloc)}
+    return sum(n for name, n in sizes.items() if name not in later | staged), sum(sizes[n] for n in staged)
+
+
+def _sunk(block: Parallel) -> Parallel:
+    """``block`` with the declaration of each shared buffer at its first use: buffers that are used one after the
+    other can share memory."""
+    body = list(block.body)
+    for alloc in [op for op in body if isinstance(op, Alloc) and op.init is None]:
+        name, at = alloc.buffer.name, body.index(alloc)
+        used = (
+            i
+            for i in range(at + 1, len(body))
+            if any(v.base.name == name for x in walk((body[i],)) for v in touched(x))
+        )
+        first = next(used, None)
+        if first is not None and alloc.buffer.space is Space.SHARED:
+            body.insert(first, alloc)
+            del body[at]
+    return block if tuple(body) == block.body else replace(block, body=tuple(body))
+
+
+def _may_overrun(copy: Copy, index: Index) -> bool:
+    """Whether ``copy`` is valid for iterations after the last: its tile crosses upper edges of its array only."""
+    if copy.src.static_shape is None or copy.src.reshape is not None or copy.src.base.space is not Space.GLOBAL:
+        return False
+    held = [x for e in expressions(copy) for x in terms(e)]
+    if any(isinstance(x, (Element, Var)) for x in held):
+        return False
+    axes = {a.dim for a in copy.src.axes}
+    for dim, offset in enumerate(copy.src.offsets):
+        if interval(offset)[0] < 0 or (dim not in axes and index.name in names(offset)):
+            return False
+    return True
+
+
+# ---- the transformation ------------------------------------------------------------------------------------
+
+
+class _Rewriter:
+    """Replaces the operations of ``plans``, which are keyed by the identity of the loop or of its `parallel`."""
+
+    def __init__(self, kernel: Kernel, plans: dict[int, _Plan]) -> None:
+        self.plans = plans
+        self.indices = Names.of(kernel.body)
+        self.allocs = {op.buffer.name: op for op in walk(kernel.body) if isinstance(op, Alloc)}
+        self.taken = {*self.allocs, *(p.buffer.name for p in kernel.arrays)}
+        self.taken |= {op.future for op in walk(kernel.body) if isinstance(op, Copy) and op.future is not None}
+
+    def body(self, body: Body) -> Body:
+        out: list[Op] = []
+        for op in body:
+            plan = self.plans.get(id(op))
+            if plan is None:
+                out.append(with_bodies(op, self.body))
+            elif plan.group is None:
+                out += self._pipelined(plan, plan.loop.body)
+            else:
+                out += self._distributed(plan, plan.group)
+        return tuple(out)
+
+    def _distributed(self, plan: _Plan, group: Parallel) -> Body:
+        """The parts of ``group`` before, in and after the loop, each under a `parallel` of its own."""
+        at = next(i for i, op in enumerate(group.body) if op is plan.loop)
+        parts = group.body[:at], group.body[at + 1 :]
+        outside = tuple(op for part in parts for op in part if isinstance(op, (DeclareFragment, Alloc)))
+        moved = {c.dst.base.name for c in plan.copies}
+        allocs = tuple(op for op in outside if not (isinstance(op, Alloc) and op.buffer.name in moved))
+        before, after = (tuple(op for op in part if op not in outside) for part in parts)
+        own = tuple(op for op in plan.loop.body if op not in plan.copies and not _allocates(op, moved))
+        inside = replace(group, body=own)
+        loop = self._pipelined(plan, (*plan.copies, self.indices.renamed(inside)), declare=True)
+        return (
+            *allocs,
+            *((replace(group, body=before),) if before else ()),
+            *loop,
+            *((self.indices.renamed(replace(group, body=after)),) if after else ()),
+        )
+
+    def _pipelined(self, plan: _Plan, body: Body, declare: bool = False) -> Body:
+        """The loop with ``body``, and the copies around it.  ``declare``: its buffers lose their declarations."""
+        loop, count = plan.loop, plan.stages
+        moved = [c.dst.base.name for c in plan.copies]
+        declare = declare or any(_allocates(op, moved) for op in body)
+        buffers = {name: [self.allocs[name], *(self._another(name) for _ in range(count - 1))] for name in moved}
+        futures = {name: [self._fresh(f"{a.buffer.name}.future") for a in buffers[name]] for name in moved}
+
+        def copies(stage: int, index: Expr) -> Body:
+            made = []
+            for c in plan.copies:
+                name = c.dst.base.name
+                to = replace(
+                    c, dst=buffers[name][stage].buffer.whole(), asynchronous=True, future=futures[name][stage]
+                )
+                made.append(map_expressions(to, lambda e: substitute(e, {loop.index.name: index})))
+            return tuple(made)
+
+        def wait(stage: int) -> WaitFuture:
+            return WaitFuture(tuple(futures[c.dst.base.name][stage] for c in plan.copies), span=loop.span)
+
+        def later(base: Expr, stages: int) -> Expr:
+            found = add(base, mul(loop.step, const(stages)))
+            return binary("min", found, _last(loop)) if plan.clamped else found
+
+        allocs = tuple(a for name in moved for a in buffers[name][0 if declare else 1 :])
+        first = tuple(x for s in range(count - 1) for x in copies(s, later(loop.start, s)))
+        work = tuple(op for op in body if op not in plan.copies and not _allocates(op, moved))
+        rotations = tuple(SwapFutures(tuple(futures[name]), span=loop.span) for name in futures)
+        inner = (wait(0), *copies(count - 1, later(loop.index, count - 1)), *work, *rotations)
+        left = loop.pipeline
+        if left is not None:
+            left = replace(left, stages=None)
+        run = (*first, replace(loop, body=inner, pipeline=left), *(wait(s) for s in range(count - 1)))
+        if plan.clamped and (_trips(loop) or 0) < 1:
+            run = (If(binary("lt", loop.start, loop.stop), run, span=loop.span),)
+        return (*allocs, *run)
+
+    def _another(self, name: str) -> Alloc:
+        alloc = self.allocs[name]
+        return replace(alloc, buffer=replace(alloc.buffer, name=self._fresh(name)))
+
+    def _fresh(self, stem: str) -> str:
+        name = next(n for i in range(len(self.taken) + 1) if (n := f"{stem}.{i}" if i else stem) not in self.taken)
+        self.taken.add(name)
+        return name
+
+
+def _allocates(op: Op, buffers: Iterable[str]) -> bool:
+    return isinstance(op, Alloc) and op.buffer.name in buffers
+
+
+def _last(loop: For) -> Expr:
+    """The index of the last iteration of ``loop``, which has one."""
+    if value_of(loop.step) == 1:
+        return binary("sub", loop.stop, const(1))
+    behind = binary("sub", binary("sub", loop.stop, const(1)), loop.start)
+    return add(loop.start, mul(binary("div", behind, loop.step), loop.step))
