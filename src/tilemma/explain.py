@@ -78,6 +78,8 @@ class Explanation(Displayed):
         inserted = ", ".join(f"{n} {name}" for name, n in self.synchronisation.items())
         lines.append(f"  synchronisation: {inserted or 'none needed'}")
         lines += [f"  {d.subject} {d.text}" for d in self.decisions if d.pass_name == "event simulation"]
+        planned = (d for d in self.decisions if d.pass_name == "pipeline" and not d.warning)
+        lines += [f"  pipeline: {d.subject}: {d.text}" for d in planned]
         lines += [f"  warning: {w}" for w in self.warnings]
         # An entry that occurs several times in a program, such as in a peeled iteration, is printed once.
         lines = list(dict.fromkeys(lines))

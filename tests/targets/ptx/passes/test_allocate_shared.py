@@ -14,11 +14,13 @@ from tilemma.ir.tile import Alloc, Barrier, Sync
 from tilemma.modules import load_python
 from tilemma.targets.ptx.passes import PASSES
 from tilemma.targets.ptx.passes.allocate_shared import AllocateShared, SharedMemoryLimit
+from tilemma.targets.ptx.passes.pipeline_loops import PipelineLoops
 from tilemma.targets.ptx.target import Target, targets
 
 
 def allocated(kernel, arch="sm_80", reuse=True, log=None):
-    for p in PASSES(arch):
+    """``kernel`` with its shared memory allocated; its loops stay as they are written."""
+    for p in (p for p in PASSES(arch) if not isinstance(p, PipelineLoops)):
         kernel = (AllocateShared(arch, reuse) if isinstance(p, AllocateShared) else p).run(
             kernel, [] if log is None else log
         )

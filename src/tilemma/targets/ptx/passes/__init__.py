@@ -97,13 +97,13 @@ def decide(kernel: Kernel, arch: str) -> tuple[Kernel, tuple[Decision, ...]]:
 def run(kernel: Kernel, steps: Sequence[Pass], log: list[Decision]) -> Kernel:
     """``kernel`` after ``steps``.
 
-    A kernel that `SpecialiseWarps` has rewritten may break a rule of a later pass that the kernel as written
-    keeps: it is then compiled as written.
+    A kernel that `SpecialiseWarps` or `PipelineLoops` has rewritten may break a rule of a later pass that the
+    kernel as written keeps: it is then compiled as written.
     """
     for i, step in enumerate(steps):
         before, logged = kernel, len(log)
         kernel = step.run(kernel, log)
-        if isinstance(step, SpecialiseWarps) and kernel is not before:
+        if isinstance(step, (SpecialiseWarps, PipelineLoops)) and kernel is not before:
             try:
                 return run(kernel, steps[i + 1 :], log)
             except CompileError as e:

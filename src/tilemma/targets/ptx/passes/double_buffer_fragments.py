@@ -266,13 +266,18 @@ def _varies(e: Expr) -> bool:
 def _short_of_registers(iteration: _Iteration, block: Body, target: Target) -> str:
     """The reason why registers do not suffice for two sets of operands and the accumulators; empty if they do."""
     declared = {op.name: op for op in walk(block) if isinstance(op, DeclareFragment)}
-    sums = sum(_registers(d) for d in declared.values() if d.plan is not None and d.plan.role == "C")
-    needed = sums + 2 * sum(_registers(d) for d in iteration.steps.declared) + _OTHERS
+    needed = registers_with_two_sets(declared.values(), iteration.steps.declared)
     level = iteration.group.level
     assert level is not None
     threads = prod(value_of(i.extent) or 1 for i in iteration.group.indices) * level.threads
     have = min(target.registers_per_thread, target.registers_per_sm // threads)
     return f"that takes {needed} registers of {have}" if needed > have else ""
+
+
+def registers_with_two_sets(declared: Iterable[DeclareFragment], operands: Iterable[DeclareFragment]) -> int:
+    """Registers of a thread for the accumulators among ``declared`` and two sets of ``operands``."""
+    sums = sum(_registers(d) for d in declared if d.plan is not None and d.plan.role == "C")
+    return sums + 2 * sum(_registers(d) for d in operands) + _OTHERS
 
 
 def _registers(d: DeclareFragment) -> int:

@@ -49,13 +49,12 @@ from tilemma.ir.types import Space
 from tilemma.ir.walk import expressions, map_expressions, rewrite_blocks, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, loop_copies
-from tilemma.passes.scope import kind, names
+from tilemma.passes.scope import block_threads, kind, names
 from tilemma.records import record
+from tilemma.targets.ptx.passes.double_buffer_fragments import registers_with_two_sets
 from tilemma.targets.ptx.passes.names import Names
+from tilemma.targets.ptx.passes.pipeline_model import stages_of_cp_async
 from tilemma.targets.ptx.target import Target
-
-# Stages where the program gives no number: an iteration's copies take about as long as its multiplies.
-STAGES = 2
 
 
 @record
@@ -135,16 +134,20 @@ class PipelineLoops:
         trips: int | None,
         log: list[Decision],
     ) -> int:
-        """The number of stages: what is asked for, or `STAGES`, as far as shared memory suffices."""
+        """The stages that are asked for, else those that suit the target, as far as shared memory suffices."""
         block = next(p for p in found.parents if isinstance(p, Parallel) and kind(p) == "block")
         given = asked.stages if asked is not None else None
-        most, limit = given or STAGES, Target.of(self.arch).shared_limit
+        fragments = [x for x in walk(block.body) if isinstance(x, DeclareFragment) and x.plan is not None]
+        operands = [x for x in fragments if x.plan is not None and x.plan.role in ("A", "B")]
+        registers = registers_with_two_sets(fragments, operands)
+        most = given or stages_of_cp_async(self.arch, registers, block_threads(block))
+        limit = Target.of(self.arch).shared_limit
         most = min(most, trips) if trips is not None else most
         fixed, stage = _shared_bytes(block, group, loop, copies)
         stages = most
         while stages > 1 and fixed + stages * stage > limit:
             stages -= 1
-        if stages < most:
+        if stages < most and (given or stages < 2):
             have = f"{most} stages of {stage} bytes and {fixed} bytes of other buffers"
             text = f"{stages} stage{'s' * (stages > 1)}: {have} do not fit in the {limit} bytes of {self.arch}"
             fix = "make the tiles smaller along the loop"

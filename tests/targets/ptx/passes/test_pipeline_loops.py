@@ -1,0 +1,102 @@
+"""Loops of mma.sync that the compiler pipelines with cp.async, and the reasons against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dev.fuzz import pipelined
+from tilemma import croqtile
+from tilemma.compiler import Compiled
+from tilemma.ir.tile import Barrier, Copy, For, Kernel, SwapFutures
+from tilemma.ir.walk import walk
+from tilemma.kernels import Kernel as Callable
+
+LISTING = """#define TILE 32
+{attribute} __co__ void f(global f16 [M, K] a, global f16 [N, K] b, global f16 [M, N] c) {{
+  parallel {{i, j}} by [cdiv(M, TILE), cdiv(N, TILE)] : block {{
+    shared f16 [TILE, TILE] c_s;
+    parallel {{v, w}} by [2, 2] : group {{
+      mc = mma.fill.f32 0.0;
+      foreach k in cdiv(K, TILE) {{
+        a_s = dma.copy a.subspan(TILE, TILE).at(i, k) => shared;
+        b_s = dma.copy b.subspan(TILE, TILE).at(j, k) => shared;
+        foreach s in TILE / 16 {{
+          ma = mma.load a_s.chunkat(v, s);
+          mb = mma.load b_s.chunkat(w, s);
+          mma.row.row mc, ma, mb;
+        }}
+      }}
+      mma.store mc, c_s.subspan(16, 16).at(v, w);
+    }}
+    dma.copy c_s => c.subspan(TILE, TILE).at(i, j);
+  }}
+}}
+"""
+
+
+def compiled(attribute: str = "", arch: str = "sm_80") -> Compiled:
+    return Callable(croqtile.load(LISTING.format(attribute=attribute), "f.co").sources["f"]).compile(arch)
+
+
+def main_loop(kernel: Kernel) -> For:
+    return next(op for op in walk(kernel.body) if isinstance(op, For))
+
+
+def said(c: Compiled) -> list[str]:
+    return [d.text for d in c.decisions if d.pass_name == "pipeline"]
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_listing_1_with_any_number_of_stages(stages: int) -> None:
+    """The stages rotate, and an iteration has one barrier and no copy that it waits for itself."""
+    c = compiled(f"[[pipeline(stages={stages})]]")
+    loop = main_loop(c.kernel)
+    rotations = [op for op in walk(loop.body) if isinstance(op, SwapFutures)]
+    assert [len(op.futures) for op in rotations] == [stages, stages]
+    assert sum(isinstance(op, Barrier) for op in walk(loop.body)) == 1
+    assert all(op.asynchronous for op in walk(loop.body) if isinstance(op, Copy))
+    assert any(f"{stages} stages" in text for text in said(c)) and f"{stages} stages" in c.explain().render()
+    assert not c.explain().warnings
+
+
+def test_the_model_pipelines_what_says_nothing_and_leaves_what_is_off() -> None:
+    assert any("stages" in text for text in said(compiled()))
+    for attribute in ("[[pipeline(off)]]", "[[pipeline(stages=1)]]"):
+        c = compiled(attribute)
+        assert not said(c) and not any(isinstance(op, SwapFutures) for op in walk(c.kernel.body))
+
+
+def test_a_target_without_cp_async_runs_it_as_written() -> None:
+    assert not said(compiled(arch="sm_75"))
+    assert "not pipelined as asked" in said(compiled("[[pipeline(stages=2)]]", arch="sm_75"))[0]
+
+
+def test_more_stages_than_fit_are_reduced_and_reported() -> None:
+    text = LISTING.replace("TILE 32", "TILE 128").replace("(16, 16).at", "(64, 64).at").replace("TILE / 16", "8")
+    text = text.replace("a_s.chunkat(v, s)", "a_s.subspan(64, 16).at(v, s)")
+    text = text.replace("b_s.chunkat(w, s)", "b_s.subspan(64, 16).at(w, s)").format(
+        attribute="[[pipeline(stages=4)]]"
+    )
+    c = Callable(croqtile.load(text, "f.co").sources["f"]).compile("sm_80")
+    assert any("2 stages: " in w and "do not fit" in w for w in c.explain().warnings)
+    assert c.launches[0].shared <= 163 * 1024
+
+
+def test_what_stops_it_is_named_with_its_place_and_a_change() -> None:
+    text = LISTING.replace("foreach s in", "if (k == 3) break; foreach s in").format(attribute="")
+    c = Callable(croqtile.load(text, "f.co").sources["f"]).compile("sm_80")
+    found = [d for d in c.decisions if d.pass_name == "pipeline"]
+    assert [d.data["rule"] for d in found] == ["early-exit"] and found[0].warning and found[0].span is not None
+    assert any("break" in w for w in c.explain().warnings)
+
+
+@pytest.mark.parametrize("seed", [3, 7, 11, 14])
+def test_random_kernels(seed: int) -> None:
+    assert not pipelined.check(pipelined.generate(seed), schedules=2).failure
+
+
+@pytest.mark.slow
+def test_most_random_kernels_are_pipelined() -> None:
+    results = [pipelined.check(pipelined.generate(seed), schedules=5) for seed in range(1000)]
+    assert not [r.failure for r in results if r.failure]
+    assert sum(any(r.pipelined.values()) for r in results) >= 400
