@@ -27,18 +27,19 @@ FORMS = (
     "plain", "plain", "plain", "table", "second", "chained", "condition", "exit", "read_after", "alias",
     "modified", "element", "source_written", "variable", "outer",
 )  # fmt: skip
-# The forms whose operand A is copied into a buffer that is declared outside of the loop.
+# The forms whose operand A needs a buffer that is declared before the loop.
 OWN_BUFFER = ("alias", "modified", "read_after")
 
 
 @dataclass
 class Program:
-    """The two texts; ``sizes``: M, N and K; ``arrays``: the arguments."""
+    """The two texts; ``sizes``: M, N and K; ``own``: operand A has a buffer that is declared before the loop."""
 
     seed: int
     form: str
     co: list[str] = field(default_factory=list)
     py: list[str] = field(default_factory=list)
+    own: bool = False
     depth: int = 1
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -66,6 +67,7 @@ class Program:
 def generate(seed: int) -> Program:
     r = Random(seed)
     p = Program(seed, r.choice(FORMS))
+    p.own = p.form in OWN_BUFFER or r.random() < 0.3
     warps_m, warps_n = r.choice([(1, 1), (2, 1), (1, 2), (2, 2)])
     tile_m, tile_n, tile_k = 16 * warps_m * r.choice([1, 2]), 16 * warps_n, 16 * r.choice([1, 2, 4])
     p.sizes = {"M": r.choice([tile_m, tile_m + 3]), "N": r.choice([tile_n, 2 * tile_n - 5]),
@@ -85,7 +87,7 @@ def generate(seed: int) -> Program:
            f"for i, j in parallel(cdiv(M, {tile_m}), cdiv(N, {tile_n}), level='block')", True)  # fmt: skip
     group = (f"parallel {{v, w}} by [{warps_m}, {warps_n}] : group",
              f"for v, w in parallel({warps_m}, {warps_n}, level='group')")  # fmt: skip
-    if p.form in OWN_BUFFER:
+    if p.own:
         p.line(f"shared f16 [{tile_m}, {tile_k}] sa;", f"sa = shared('f16', {tile_m}, {tile_k})")
     if inside:
         p.line(*group, True)
@@ -135,7 +137,7 @@ def _body(
         p.py.append("    " * (p.depth + 1) + "break_()")
     if p.form == "condition":
         p.line("if (k % 2 == 0)", "with if_(k % 2 == 0)", True)
-    if p.form in OWN_BUFFER:
+    if p.own:
         p.line(f"dma.copy {a}{place[0]}) => sa;", f"dma.copy({a}{place[1]}), sa)")
         sa = "sa"
     else:

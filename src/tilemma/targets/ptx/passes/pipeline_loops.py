@@ -328,7 +328,7 @@ class _Rewriter:
         before, after = (tuple(op for op in part if op not in outside) for part in parts)
         own = tuple(op for op in plan.loop.body if op not in plan.copies and not _allocates(op, moved))
         inside = replace(group, body=own)
-        loop = self._pipelined(plan, (*plan.copies, self.indices.renamed(inside)), declare=True)
+        loop = self._pipelined(plan, (*plan.copies, self.indices.renamed(inside)))
         return (
             *allocs,
             *((replace(group, body=before),) if before else ()),
@@ -336,11 +336,11 @@ class _Rewriter:
             *((self.indices.renamed(replace(group, body=after)),) if after else ()),
         )
 
-    def _pipelined(self, plan: _Plan, body: Body, declare: bool = False) -> Body:
-        """The loop with ``body``, and the copies around it.  ``declare``: its buffers lose their declarations."""
+    def _pipelined(self, plan: _Plan, body: Body) -> Body:
+        """The loop with ``body``, and the copies around it."""
         loop, count = plan.loop, plan.stages
         moved = [c.dst.base.name for c in plan.copies]
-        declare = declare or any(_allocates(op, moved) for op in body)
+        inside = {op.buffer.name for op in walk((plan.group or loop,)) if isinstance(op, Alloc)}
         buffers = {name: [self.allocs[name], *(self._another(name) for _ in range(count - 1))] for name in moved}
         futures = {name: [self._fresh(f"{a.buffer.name}.future") for a in buffers[name]] for name in moved}
 
@@ -361,7 +361,7 @@ class _Rewriter:
             found = add(base, mul(loop.step, const(stages)))
             return binary("min", found, _last(loop)) if plan.clamped else found
 
-        allocs = tuple(a for name in moved for a in buffers[name][0 if declare else 1 :])
+        allocs = tuple(a for name in moved for a in buffers[name][0 if name in inside else 1 :])
         first = tuple(x for s in range(count - 1) for x in copies(s, later(loop.start, s)))
         work = tuple(op for op in body if op not in plan.copies and not _allocates(op, moved))
         rotations = tuple(SwapFutures(tuple(futures[name]), span=loop.span) for name in futures)
