@@ -153,7 +153,7 @@ def _body(
         p.close()
     if not inside:
         p.line(*group, True)
-    for x in ("", "2")[: 2 if p.form == "chained" else 1]:
+    for x in ("", "_more")[: 2 if p.form == "chained" else 1]:
         if not whole:
             p.line(f"foreach s{x} in {steps}", f"for s{x} in foreach({steps})", True)
         at, depth = ("0", tile_k) if whole else (f"s{x}", 16)

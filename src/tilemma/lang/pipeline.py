@@ -46,7 +46,8 @@ class Pipeline:
                     fix_text=f"write `{name}=True`",
                 )
         if not isinstance(self.order, str) or self.order not in ORDERS:
-            raise CHOICES["order"].refused(described(self.order), caller_span())
+            word = self.order if isinstance(self.order, str) else described(self.order)
+            raise CHOICES["order"].refused(word, caller_span())
 
 
 def _settings(given: Pipeline | Literal[False] | None, what: str) -> PipelineSettings | None:
