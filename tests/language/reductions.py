@@ -13,13 +13,16 @@ f32, f16 = np.float32, np.float16
 
 
 @construct(
-    given={"x": small("f32", 64, 24), "c": unwritten("f32", 64, 24), "r": unwritten("f32", 64, 3)},
-    expect=lambda x, c, r: {
+    given={"x": small("f32", 64, 24), "c": unwritten("f32", 64, 24), "r": unwritten("f32", 64, 3),
+           "v": small("f32", 64), "u": unwritten("f32", 50)},
+    expect=lambda x, c, r, v, u: {
+        "v": v + 1, "u": np.where(np.arange(50) < 40, v[:50] + 1, u).astype(f32),
         "c": ((x - x.max(axis=1, keepdims=True)) * x.sum(axis=1, keepdims=True)).astype(f32),
         "r": np.stack([x.max(axis=1) * 2 + 1, x.sum(axis=1), x.max(axis=1)], axis=1).astype(f32),
     },
     co="""
-    __co__ void rows_of_a_tile(global f32 [64, 24] x, global f32 [64, 24] c, global f32 [64, 3] r) {
+    __co__ void rows_of_a_tile(global f32 [64, 24] x, global f32 [64, 24] c, global f32 [64, 3] r,
+                                global f32 [64] v, global f32 [50] u) {
       parallel p by 1 : block, g by 2 : group {
         frag f32[32, 24] t {0.0};
         frag f32[32] largest {-inf};
@@ -40,12 +43,18 @@ f32, f16 = np.float32, np.float16
           if (same.at(i) > 0.0f) r.at(g * 32 + i, 2) = same.at(i); else r.at(g * 32 + i, 2) = same.at(i);
         }
         mma.store t, c.chunkat(g, _);
+        frag f16[32] next;
+        mma.load v.chunkat(g), next;
+        next = next + 1.0f;
+        mma.store next, v.chunkat(g);
+        mma.store.mask next, u.view(32).from(32 * g), 40 - 32 * g;
       }
     }
     """,
 )  # fmt: skip
 def rows_of_a_tile(
-    x: tm.Global["f32", 64, 24], c: tm.Global["f32", 64, 24], r: tm.Global["f32", 64, 3]
+    x: tm.Global["f32", 64, 24], c: tm.Global["f32", 64, 24], r: tm.Global["f32", 64, 3], v: tm.Global["f32", 64],
+    u: tm.Global["f32", 50],
 ):  # fmt: skip
     """Reductions of rows; a vector beside a tile; an atomic order of statements on rows and on elements."""
     for p in parallel(1, level="block"):
@@ -69,6 +78,11 @@ def rows_of_a_tile(
                 with tm.else_():
                     r[g * 32 + i, 2] = same[i]
             mma.store(t, c.chunkat(g, tm.full))
+            half = mma.frag("f16", 32)
+            mma.load(v.chunkat(g), half)
+            half.set(half + 1.0)
+            mma.store(half, v.chunkat(g))
+            mma.store(half, u.view(32).from_(32 * g), rows=40 - 32 * g)
 
 
 @construct(

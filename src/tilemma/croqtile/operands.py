@@ -22,9 +22,10 @@ from tilemma.croqtile.values import (
 from tilemma.croqtile.words import FOREIGN_TYPES
 from tilemma.dtypes import DType
 from tilemma.errors import Note, Span, source_line
-from tilemma.ir.builder import Known, element_type
+from tilemma.ir.builder import element_type
 from tilemma.ir.checks import checked_index
 from tilemma.ir.constructs import KINDS, LIMITS, OPERANDS
+from tilemma.ir.element_work import Known
 from tilemma.ir.expr import Const, Element, Expr, FragmentElement, binary, const, value_of
 from tilemma.ir.refusals import NotBuiltYet, NotConstant, WrongArity, WrongValue
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, describe, scalar

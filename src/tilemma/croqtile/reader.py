@@ -15,7 +15,8 @@ from tilemma.croqtile.node import LEAVES, Node
 from tilemma.croqtile.scope import Scopes
 from tilemma.croqtile.values import Scalar, Value, Word
 from tilemma.errors import Note, Span
-from tilemma.ir.builder import Builder, Visited
+from tilemma.ir.builder import Builder
+from tilemma.ir.element_work import Visited
 from tilemma.ir.expr import Expr, Index, Var
 from tilemma.ir.refusals import OutsideParallel, SideEffect
 from tilemma.ir.types import Level

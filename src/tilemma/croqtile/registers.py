@@ -9,7 +9,7 @@ from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.shapes import dimension
 from tilemma.croqtile.values import SpanValue, Value
 from tilemma.ir import tile as t
-from tilemma.ir.builder import Known
+from tilemma.ir.element_work import Known
 from tilemma.ir.expr import Expr, FragmentElement, const
 from tilemma.ir.refusals import NotBuiltYet, TileShapeUnknown, WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, scalar

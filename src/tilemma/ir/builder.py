@@ -6,9 +6,7 @@ where operations go is settled here, so that two spellings of a kernel give the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import field, replace
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, Literal
 
@@ -19,12 +17,12 @@ from tilemma.errors import CompileError, Span, is_text_source
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_fit, checked_text
 from tilemma.ir.constructs import LIMITS, OPERANDS, AtomicName
+from tilemma.ir.element_work import ElementWork, Known
 from tilemma.ir.expr import (
     Cast,
     Const,
     Element,
     Expr,
-    Index,
     Var,
     add,
     binary,
@@ -36,12 +34,10 @@ from tilemma.ir.expr import (
     value_of,
 )
 from tilemma.ir.ranges import interval
-from tilemma.ir.refusals import TileShapeUnknown, WrongValue
+from tilemma.ir.refusals import WrongValue
 from tilemma.ir.specialise import ExtentsNotKnown, open_dimensions
-from tilemma.ir.structure import ValueNumber
 from tilemma.ir.tiles import FragmentValue, FutureValue, Scalarlike, Tile, describe, scalar
 from tilemma.ir.types import BLOCK, THREAD, Buffer, Contract, Event, EventRef, Space, View
-from tilemma.ir.walk import rewrite, substituted
 from tilemma.records import record
 
 
@@ -84,23 +80,9 @@ class AtomicType(CompileError):
 _FILLED_BY_BLOCK, _FILLING_THREADS = 2048, 256
 
 
-@record
-class Known:
-    """The state of a register tile at this point of the program."""
-
-    shape: tuple[int, ...] | None = None
-    dtype: DType | None = None
-
-
-# Inside `apply`: the indices of the visited element, and the name of the tile or vector.
-Visited = tuple[tuple[Index, ...], str]
-
-
 @record(frozen=False, slots=False)
-class Builder(ValueNumber):
+class Builder(ElementWork):
     """Collects the operations of one kernel."""
-
-    known: dict[str, Known] = field(default_factory=dict)
 
     # ---- scalars and elements ----------------------------------------------------------------------------
 
@@ -385,6 +367,9 @@ class Builder(ValueNumber):
         """Load an operand tile, declaring the fragment where a name is given."""
         settled = self.settle(src)
         target = self.fragment(fragment) if isinstance(fragment, str) else fragment
+        if self.is_vector(target):
+            self.load_vector(target, settled.view)
+            return target
         self.emit(t.Load(target.ref, settled.view, swizzle))
         self._learn(target.name, Known(settled.view.static_shape, settled.view.dtype))
         return target
@@ -437,68 +422,10 @@ class Builder(ValueNumber):
 
     def store(self, fragment: FragmentValue, dst: Tile, **options: Any) -> None:
         """``options`` are further fields of `Store` (transpose, rows, columns)."""
+        if self.is_vector(fragment):
+            self.store_vector(fragment, self.settle(dst).view, **options)
+            return
         self.emit(t.Store(fragment.ref, self.settle(dst).view, **options))
-
-    @contextmanager
-    def apply(
-        self, fragment: FragmentValue, names: Sequence[str], span: Span | None = None
-    ) -> Iterator[tuple[Index, ...]]:
-        """Element work on a register tile: the body once for each element, by its owner.
-
-        The extents of an accumulator that a later multiply determines are filled in when the kernel is complete.
-        """
-        span = span or self.span
-        shape = self.known.get(fragment.name, Known()).shape
-        later = [Var(f"{fragment.name}.{axis}", dtypes.s32) for axis in ("rows", "columns")]
-        extents = later[: len(names)] if shape is None else [const(n) for n in shape]
-        indices = tuple(Index(self.fresh(n), e) for n, e in zip(names, extents, strict=True))
-        loops, self._loops = self._loops, 0
-        try:
-            with self._body() as ops:
-                yield indices
-        finally:
-            self._loops = loops
-        self.emit(t.Apply(fragment.ref, indices, tuple(ops), span=span))
-
-    def is_visited(self, fragment: FragmentValue, indices: Sequence[Expr], visiting: Visited) -> bool:
-        """Whether ``indices`` name the element that an `apply` visits, or a vector's element of its row."""
-        own = self.known.get(fragment.name, Known()).shape
-        over = self.known.get(visiting[1], Known()).shape
-        rank = len(own) if own is not None else len(visiting[0])
-        fits = own is None or over is None or own in (over, over[:1])
-        return fits and tuple(indices) == visiting[0][:rank]
-
-    def reduce(self, name: Literal["max", "min", "sum"], dst: FragmentValue, src: FragmentValue) -> None:
-        """Row i of ``src`` to element i of the vector ``dst``; WrongValue for other ranks and extents."""
-        have, want = (self.known.get(x.name, Known()).shape for x in (src, dst))
-        if want is None or len(want) != 1 or (have is not None and have[0] != want[0]) or len(have or (0, 0)) != 2:
-            rows = "rows" if have is None else have[0]
-            raise WrongValue(
-                self.span,
-                what=f"a reduction of `{src.name}` into `{dst.name}`",
-                got=f"{'a tile' if have is None else list(have)} and {'a tile' if want is None else list(want)}",
-                wanted=f"a tile [rows, columns], and a vector [{rows}] for the results",
-                fix_text=f"declare the vector with one extent: `frag f32[{rows}] {dst.name};`"
-                if is_text_source(self.span)
-                else f'declare the vector with one extent: `mma.frag("f32", {rows})`',
-            )
-        self.emit(t.Reduce(name, dst.ref, src.ref))
-
-    def finish(self) -> t.Kernel:
-        """The kernel read so far, the extents of all element work known; TileShapeUnknown."""
-        kernel = super().finish()
-
-        def sized(op: t.Op) -> t.Op:
-            if not isinstance(op, t.Apply) or not isinstance(op.indices[0].extent, Var):
-                return op
-            shape = self.known.get(op.fragment.name, Known()).shape
-            if shape is None:
-                raise TileShapeUnknown(op.span, name=op.fragment.name, missing="shape")
-            indices = tuple(Index(i.name, const(n)) for i, n in zip(op.indices, shape, strict=True))
-            table: dict[str, Expr] = {i.name: i for i in indices}
-            return replace(op, indices=indices, body=substituted(op.body, table))
-
-        return replace(kernel, body=rewrite(kernel.body, sized))
 
     # ---- events ------------------------------------------------------------------------------------------
 

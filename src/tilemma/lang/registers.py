@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.ir import tile as t
-from tilemma.ir.builder import Builder, Known
+from tilemma.ir.builder import Builder
+from tilemma.ir.element_work import Known
 from tilemma.ir.expr import (
     BinaryOp,
     Const,

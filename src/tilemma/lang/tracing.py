@@ -9,7 +9,8 @@ from dataclasses import field
 from types import CodeType, FrameType
 
 from tilemma.errors import CompileError
-from tilemma.ir.builder import Builder, Visited
+from tilemma.ir.builder import Builder
+from tilemma.ir.element_work import Visited
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, walk
 from tilemma.ir.program_points import ProgramPoint, reads
 from tilemma.ir.refusals import ExpressionTooLarge
