@@ -264,6 +264,7 @@ FINE = (
     "rows.at(i) = v.at(i); mc.at(i, j) = mc.at(i, j) + rows.at(i); rows.at(i) = rows.at(i) * 2.0f;",
     "if (i > j) other.at(i, j) = mc.at(i, j); mc.at(i, j) = other.at(i, j) + 1.0f; rows.at(i) = i;",
     "f32 x = mc.at(i, j); other.at(i, j) = x + 1.0f; mc.at(i, j) = x * 2.0f; c.at(i, j) = x;",
+    "f32 x = other.at(i, j); other.at(i, j) = x + 1.0f; mc.at(i, j) = x; c.at(i, j) = x;",
     "if (j > 7) { } else if (j == 0) v.at(i) += 1.0f;",
 )
 

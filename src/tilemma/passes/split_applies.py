@@ -67,11 +67,22 @@ def _split(op: Apply, declared: dict[str, DeclareFragment], numbers: Iterator[in
         return [_over(op, part, vectors, numbers) for part in parts]
     # Packed registers of another tile are written by halves, which needs a first value.
     others = {x.fragment: x for x in op.body if isinstance(x, SetFragmentElement) and x.fragment != op.fragment}
-    types = {ref: d.dtype for ref in others if (d := declared.get(ref.name)) is not None}
+    read = _read_first(op.body)
+    types = {ref: d.dtype for ref in others if ref.name not in read and (d := declared.get(ref.name)) is not None}
     zeros = [(ref, Const(0.0 if t.is_float else 0, t)) for ref, t in types.items() if t is not None]
     if all(isinstance(x, SetFragmentElement) for x in op.body) and len(others) == 1:
         return [_over(op, op.body, vectors, numbers)]
     return [*(Fill(ref, zero, zero.dtype, span=op.span) for ref, zero in zeros), op]
+
+
+def _read_first(body: Body) -> set[str]:
+    """The fragments of which an element is read before the body writes it."""
+    read, written = set[str](), set[str]()
+    for x in walk(body):
+        read |= {e.fragment for e in element_reads(x) if isinstance(e, FragmentElement)} - written
+        if isinstance(x, SetFragmentElement):
+            written.add(x.fragment.name)
+    return read
 
 
 def _written(body: Body) -> set[str]:
