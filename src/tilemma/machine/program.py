@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilemma.errors import TilemmaError
-from tilemma.machine import dataflow
+from tilemma.machine import dataflow, provenance
 from tilemma.machine.catalogue import UninitialisedRegister
 from tilemma.machine.decode import Decoder, find_decoder
 from tilemma.machine.element_types import float_registers
@@ -25,6 +25,8 @@ from tilemma.machine.state import ALL_LANES, CLASS_DTYPE
 from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable, Vector
 
 ALU, VISIBLE, BRANCH, EXIT = range(4)
+# Runs of a program in which the origins of 16-bit registers are followed.
+_FOLLOWED = 2
 
 
 @dataclass(slots=True)
@@ -98,9 +100,14 @@ class Program:
     # Registers that some instruction writes.
     written: frozenset[int] = frozenset()
     wgmma_registers: frozenset[int] = frozenset()
-    # Registers that ldmatrix alone writes; with matrix instructions, those that only global loads write.
+    # Registers that ldmatrix alone writes; with matrix instructions, those that only global loads and moves write.
     matrix_registers: frozenset[int] = frozenset()
     loaded_registers: frozenset[int] = frozenset()
+    # Those of the last whose origin is recorded; moves to them: step, its wrapper and what that wraps.
+    followed: frozenset[int] = frozenset()
+    moves: list[tuple[Step, Callable[..., Any], Callable[..., Any]]] = field(default_factory=list)
+    # Runs so far.
+    runs: int = 0
     shared_offsets: dict[str, int] = field(default_factory=dict)
     static_shared: int = 0
     shared_base: int = 0
@@ -117,6 +124,17 @@ class Program:
     initial: dict[str, Any] = field(default_factory=dict)
     # For each register, the floating-point types that arithmetic uses it with.
     float_registers: dict[str, set[str]] = field(default_factory=dict)
+
+    def count_run(self) -> None:
+        """Layout errors are systematic: after the first runs, the origins of 16-bit registers are not followed."""
+        self.runs += 1
+        if self.runs == _FOLLOWED + 1 and self.followed:
+            narrow = {number for (cls, _), number in self.register_ids.items() if cls == "16"}
+            self.followed -= narrow
+            for step, moved, inner in self.moves:
+                if step.run is moved and step.writes <= narrow:
+                    step.run = inner
+            build_segments(self)
 
     # -- registers
     def new_row(self, cls: str) -> int:
@@ -239,8 +257,8 @@ def _finish(program: Program) -> None:
     program.matrix_registers = frozenset(loaded - others)
     if any(s.instruction.parts[0] in ("ldmatrix", "wgmma") for s in steps):
         globals_ = {r for s in steps if s.instruction.opcode.startswith("ld.global") for r in s.writes}
-        rest = {r for s in steps if not s.instruction.opcode.startswith("ld.global") for r in s.writes}
-        program.loaded_registers = frozenset(globals_ - rest)
+        rest = {r for s in steps if not s.instruction.opcode.startswith(("ld.global", "mov.")) for r in s.writes}
+        program.loaded_registers = program.followed = frozenset(globals_ - rest)
     program.written = frozenset(r for s in steps for r in s.writes)
     for step in steps:
         _instrument(program, step)
@@ -307,6 +325,10 @@ def guarded(step: Step) -> Callable[..., Any]:
 
 def _instrument(program: Program, step: Step) -> None:
     """Wrap a step with the register checks that static analysis could not settle."""
+    replaced = [r for r in step.writes if r in program.loaded_registers]
+    if replaced and step.kind == ALU:
+        inner, step.run = step.run, _forgetting(step.run, replaced)
+        program.moves.append((step, step.run, inner))
     guard = program.register_ids.get(("p", step.guard), -1)
     if guard in step.maybe_undefined:
         step.check_guard = _undefined_check((guard,), step.instruction, program.register_names)
@@ -344,6 +366,16 @@ def _instrument(program: Program, step: Step) -> None:
         return result
 
     step.run = checked
+
+
+def _forgetting(run: Callable[..., Any], registers: list[int]) -> Callable[..., Any]:
+    """A move to ``registers``, whose values no longer are those that a load has read."""
+
+    def moved(w: Any, m: Any) -> None:
+        run(w, m)
+        provenance.forget(w, registers, m)
+
+    return moved
 
 
 def _packs(instruction: Instruction) -> bool:

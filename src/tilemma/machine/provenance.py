@@ -1,12 +1,12 @@
 """Where the elements of a matrix operand came from: is its layout the one that the instruction reads?
 
-cp.async, tensor copies and stores of loaded 32-bit registers leave, beside each byte of shared memory, the global
+cp.async, tensor copies and stores of loaded registers leave, beside each byte of shared memory, the global
 address that it came from, and ldmatrix carries that on to registers.  An operand of a matrix instruction is a
 tile: each dimension of the array that it came from must run along one axis of the operand only, and its
 contraction indices must be distinct.  A writer and a reader that disagree on swizzle, strides or box break that,
 whatever the values are.
 
-Elements whose origin is unknown (zero fill, computed values, 16-bit registers) are passed over.  Layout errors are
+Elements of unknown origin (zero fill, computed values, single bytes) are passed over.  Layout errors are
 systematic, so only the first executions of each instruction are checked.
 """
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from tilemma.machine.catalogue import OperandLayout
 from tilemma.machine.memory import Allocation
+from tilemma.machine.syntax import TYPE_BYTES, Register
 
 # Executions of one instruction, by all warps together, that are checked.
 _LOOKS = 16
@@ -35,46 +36,56 @@ def wanted(w: Any, ins: Any) -> bool:
 
 
 def word_registers(d: Any, operand: Any) -> list[int]:
-    """The numbers of an access's 32-bit registers; none where one is of another size or no register."""
+    """The numbers of an access's registers of 16 or 32 bits that its elements fill; none where one is another."""
     items = d.items(operand)
-    if any(type(x).__name__ != "Register" or d.program.register(x)[0] != "32" for x in items):
+    cls = {2: "16", 4: "32"}.get(TYPE_BYTES.get(d.type, 0))
+    if any(not isinstance(x, Register) or d.program.register(x)[0] != cls for x in items):
         return []
     return [d.register_id(x) for x in items]
 
 
 def follows(w: Any, ids: list[int]) -> bool:
     """Whether the origin of words that are loaded into the registers ``ids`` is recorded."""
-    return bool(ids) and ids[0] in w.cta.machine.program.loaded_registers
+    return bool(ids) and not w.cta.machine.program.followed.isdisjoint(ids)
 
 
-def global_loaded(w: Any, ids: list[int], lanes: Any, base: int, offsets: Any) -> None:
-    """Record the global addresses of the words that a load has read into the registers ``ids`` of ``lanes``."""
+def global_loaded(w: Any, ids: list[int], lanes: Any, base: int, offsets: Any, size: int) -> None:
+    """Record the addresses of the words of ``size`` bytes that a load has read into the registers ``ids``."""
     if not follows(w, ids):
         return
     addr = base + offsets
     for i, register in enumerate(ids):
         origin = w.origins.get(register)
         if origin is None:
-            origin = w.origins[register] = np.zeros((32, 2), np.int64)
-        origin[lanes] = addr[:, None] + np.array([4 * i, 4 * i + 2])
+            origin = w.origins[register] = np.zeros((32, size // 2), np.int64)
+        origin[lanes] = addr[:, None] + np.arange(size * i, size * (i + 1), 2)
+
+
+def forget(w: Any, registers: list[int], m: Any) -> None:
+    """The lanes of ``m`` (None: all) have moved something else to ``registers``."""
+    for register in registers:
+        if m is None:
+            w.origins.pop(register, None)
+        elif register in w.origins:
+            w.origins[register][m] = 0
 
 
 def loaded(w: Any, ids: list[int]) -> bool:
     """Whether the registers ``ids`` hold words as they were loaded."""
-    only = w.cta.machine.program.loaded_registers
+    only = w.cta.machine.program.followed
     return bool(ids) and all(r in only and r in w.origins for r in ids)
 
 
-def stored(w: Any, ids: list[int], lanes: Any, addr: Any) -> None:
-    """Record the origins of bytes that are stored to shared memory from registers as they were loaded."""
+def stored(w: Any, ids: list[int], lanes: Any, addr: Any, size: int) -> None:
+    """Record the origins of bytes that are stored to shared memory from registers of ``size`` bytes as loaded."""
     if not loaded(w, ids):
         return
     origins, step = w.cta.shared.origins(), np.arange(2)
     for i, register in enumerate(ids):
         halves = w.origins[register][lanes]
         known = halves > 0
-        for half in range(2):
-            at = addr[:, None] + 4 * i + 2 * half + step
+        for half in range(size // 2):
+            at = addr[:, None] + size * i + 2 * half + step
             origins[at] = np.where(known[:, half, None], halves[:, half, None] + step, 0)
 
 

@@ -209,6 +209,7 @@ class Job:
         b = self.binding
         if not self.program.native and library.loaded() is not None:
             build_segments(self.program)
+        self.program.count_run()
         timeline = Timeline() if trace else None
         machine, self.placed = self.machine(trace=timeline, **options)
         machine.tick = tick

@@ -34,6 +34,12 @@ PLANTED = {
     "shuffle down after lanes left": ("basics-shuffle_sum", r"shfl\.", rf"{EXIT}\g<0>", "shuffle-inactive-lane"),
     "butterfly after lanes left": ("library-tile_reduce", r"shfl\.", rf"{EXIT}\g<0>", "shuffle-inactive-lane"),
     "ldmatrix without .trans": (ONE_STAGE, r"\.trans", "", "operand-layout"),
+    "ldmatrix without .trans of single halves": (
+        "triton_matmul_f16_sm80_1-matmul",
+        r"(ldmatrix\S*)\.trans",
+        r"\1",
+        "operand-layout",
+    ),
     "registers of A swapped": (ONE_STAGE, *SWAPPED_A, "operand-layout"),
     "registers of B swapped": (ONE_STAGE, *SWAPPED_B, "operand-layout"),
     "descriptor in the next tile": (

@@ -229,7 +229,7 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
             addr = address.values(w, lanes) if provenance.follows(w, ids) else None
             if blocks.global_access(w, ins, block, m, "ld", address, check):
                 if addr is not None:
-                    provenance.global_loaded(w, ids, some, 0, addr)
+                    provenance.global_loaded(w, ids, some, 0, addr, registers.size)
                 return
         found = patterns.of(w, lanes) if order == "weak" and space != "shared" else None
         if found is not None:
@@ -238,7 +238,7 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
                 check(w.cta.machine, allocation.base + int(offsets[0]))
             words = global_access.load_words(w, ins, allocation, some, offsets, width, kind)
             w.cta.machine.performance.add("uncoalesced", ins, extra)
-            provenance.global_loaded(w, ids, some, allocation.base, offsets)
+            provenance.global_loaded(w, ids, some, allocation.base, offsets, registers.size)
             registers.scatter(w, lanes, words)
             return
         addr = address.values(w, lanes)
@@ -249,7 +249,7 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
                 strong.before_read(f, some, addr, order, ins)
             words = global_access.global_load(f, ins, some, addr, width, kind)
             w.cta.machine.performance.global_(ins, addr, width)
-            provenance.global_loaded(w, ids, some, 0, addr)
+            provenance.global_loaded(w, ids, some, 0, addr, registers.size)
         elif space == "shared":
             strong.before_read(f, some, addr, order, ins)
             words = access.shared_load(f, ins, some, addr, width, kind)
@@ -334,7 +334,7 @@ def st(d: Decoder) -> None:
         if not blocks.shared_store(w, ins, block, m):
             return False
         if ids and provenance.loaded(w, ids):
-            provenance.stored(w, ids, some, address.values(w, lanes))
+            provenance.stored(w, ids, some, address.values(w, lanes), registers.size)
         return True
 
     def planned(w: Any, lanes: Any, some: Any, values: Any) -> bool:
@@ -347,7 +347,7 @@ def st(d: Decoder) -> None:
             access.store_words(w, ins, w.cta, some, pattern.addr, width, values, how, distinct=pattern.distinct)
             machine.performance.add("bank-conflict", ins, pattern.extra)
             if ids:
-                provenance.stored(w, ids, some, pattern.addr)
+                provenance.stored(w, ids, some, pattern.addr, registers.size)
             return True
         found = patterns.of(w, lanes)
         if found is None:
@@ -377,7 +377,7 @@ def st(d: Decoder) -> None:
             access.shared_store(f, ins, some, addr, width, values, how)
             w.cta.machine.performance.shared(ins, addr, width)
             if ids and how == "st" and int(addr.max()) <= access.OFFSET_MASK:
-                provenance.stored(w, ids, some, addr)
+                provenance.stored(w, ids, some, addr, registers.size)
         elif space == "global" or int(addr.max()) < SHARED_WINDOW:
             if check is not None:
                 check(w.cta.machine, int(addr[0]))
