@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilemma import dtypes
 from tilemma.croqtile import ast
 from tilemma.croqtile.copies import swizzle_of
 from tilemma.croqtile.operands import (
@@ -128,11 +129,13 @@ def _target(r: Reader, name: str) -> FragmentValue | str:
 
 
 def _load(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None) -> Value:
-    swizzle = None
+    swizzle = dtype = None
     _once(rest)
     for s in rest:
         if s.name in ("swiz", "swizzle"):
             swizzle = swizzle_of(r, s)
+        elif s.name in dtypes.BY_NAME and dtype is None:
+            dtype = known_type(s.name, s.span)
         elif s.name not in ("frag", "async"):
             raise wrong_member(s.span, "`mma`", s.name, ("swiz", "frag", "async"))
     if name is None:
@@ -142,7 +145,7 @@ def _load(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None
         (src_node,) = _arguments(node, 1, f"{name} = mma.load src")
         target = _target(r, name)
     src = tile_of(r, src_node, "`mma.load`")
-    return r.b.load(target, src, swizzle)
+    return r.b.load(target, src, swizzle, dtype)
 
 
 def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:

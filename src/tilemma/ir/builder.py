@@ -363,15 +363,26 @@ class Builder(ElementWork):
         self._learn(target.name, Known(None, dtype))
         return target
 
-    def load(self, fragment: FragmentValue | str, src: Tile, swizzle: int | None = None) -> FragmentValue:
-        """Load an operand tile, declaring the fragment where a name is given."""
+    def load(
+        self, fragment: FragmentValue | str, src: Tile, swizzle: int | None = None, dtype: DType | None = None
+    ) -> FragmentValue:
+        """Load an operand tile, as ``dtype``, declaring the fragment where a name is given."""
         settled = self.settle(src)
         target = self.fragment(fragment) if isinstance(fragment, str) else fragment
         if self.is_vector(target):
+            if dtype is not None:
+                raise WrongValue(
+                    self.span,
+                    what="`mma.load` of a vector",
+                    got=f"the type {dtype}",
+                    wanted="no type: the elements become those of the register vector",
+                    fix_text="leave the type out",
+                )
             self.load_vector(target, settled.view)
             return target
-        self.emit(t.Load(target.ref, settled.view, swizzle))
-        self._learn(target.name, Known(settled.view.static_shape, settled.view.dtype))
+        op = t.Load(target.ref, settled.view, swizzle, dtype if dtype != settled.view.dtype else None)
+        self.emit(op)
+        self._learn(target.name, Known(settled.view.static_shape, op.element))
         return target
 
     def mma(

@@ -269,14 +269,20 @@ class Fill(Op):
 class Load(Op):
     """Snapshot of ``src`` as an operand tile (or as an accumulator, when a store or `Mma` uses it as one).
 
-    Decided: ``plan``.
+    ``dtype``: the type to which the elements are converted; None: they stay as they are.  Decided: ``plan``.
     """
 
     syntax: ClassVar[str] = "load $fragment, $src"
     fragment: Writes[FragmentRef]
     src: Reads[View]
     swizzle: int | None = None
+    dtype: DType | None = None
     plan: LoadPlan | None = None
+
+    @property
+    def element(self) -> DType:
+        """The type of the tile's elements."""
+        return self.dtype or self.src.dtype
 
 
 Operand = FragmentRef | View

@@ -170,14 +170,17 @@ class MmaNamespace:
             b.fill(made, number(init, "mma.frag"), kind)
         return Fragment(made)
 
-    def load(self, src: Any, into: Any = None, *, swizzle: int | None = None) -> Fragment:
+    def load(
+        self, src: Any, into: Any = None, *, swizzle: int | None = None, dtype: str | DType | None = None
+    ) -> Fragment:
         """A snapshot of ``src`` as a register tile (``into`` one that is declared): an operand, or an accumulator
-        where it is used as one."""
+        where it is used as one.  ``dtype``: the elements are converted to this type."""
         b = builder("mma.load")
+        kind = None if dtype is None else element_type(dtype, b.span)
         name: FragmentValue | str = (spans.bound_names() or ("operand",))[0]
         if into is not None:
             name = fragment_of(into, "mma.load(into=)")
-        return Fragment(b.load(name, tile_of(src, "mma.load"), swizzle_of(swizzle)))
+        return Fragment(b.load(name, tile_of(src, "mma.load"), swizzle_of(swizzle), kind))
 
     def store(
         self, fragment: Any, dst: Any, *, transp: bool = False, rows: Any = None, columns: Any = None

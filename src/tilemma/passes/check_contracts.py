@@ -210,13 +210,12 @@ def _operand_shapes(fragments: Fragments) -> dict[str, tuple[int, int]]:
             if shape is None:
                 text = shape_text(load.src.shape)
                 raise OperandShape(load.span, which=f"`{name}`", contract="load", shape=text)
-            first = loads[0].src
-            if shapes.setdefault(name, shape) != shape or load.src.dtype is not first.dtype:
+            if shapes.setdefault(name, shape) != shape or load.element is not loads[0].element:
                 raise OperandLoads(
                     load.span,
                     name=name,
-                    have=f"{load.src.dtype} {shape_text(shape)}",
-                    other=f"{first.dtype} {shape_text(shapes[name])}",
+                    have=f"{load.element} {shape_text(shape)}",
+                    other=f"{loads[0].element} {shape_text(shapes[name])}",
                     notes=[Note("first loaded here", loads[0].span)],
                 )
     return shapes

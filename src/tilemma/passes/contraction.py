@@ -106,10 +106,12 @@ class Fragments:
         return loads[0].src if loads else None
 
     def dtype(self, operand: Operand) -> DType | None:
-        v = self.view(operand)
-        if v is not None:
-            return v.dtype
-        declared = self.declared.get(operand.name) if isinstance(operand, FragmentRef) else None
+        if isinstance(operand, View):
+            return operand.dtype
+        loads = self.loads.get(operand.name)
+        if loads:
+            return loads[0].element
+        declared = self.declared.get(operand.name)
         return declared.dtype if declared is not None else None
 
 

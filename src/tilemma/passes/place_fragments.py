@@ -276,7 +276,7 @@ def _mentions(e: Expr, names: set[str], dependence: Dependence) -> bool:
 def _dtype(name: str, role: str, fragments: Fragments, log: list[Decision]) -> DType | None:
     loads = fragments.loads.get(name, [])
     if role != "C":
-        return loads[0].src.dtype if loads else fragments.declared[name].dtype
+        return loads[0].element if loads else fragments.declared[name].dtype
     multiplies = [m for m in fragments.multiplies if m.acc.name == name]
     operands = [t for m in multiplies if (t := fragments.dtype(m.a)) is not None]
     explicit = [f.dtype for f in fragments.fills.get(name, ()) if f.dtype is not None]
@@ -291,8 +291,8 @@ def _dtype(name: str, role: str, fragments: Fragments, log: list[Decision]) -> D
             raise AccumulatorType(
                 where.span, name=name, have=chosen, operand=operands[0], legal=", ".join(legal), first=legal[0]
             )
-    elif loads and (not legal or loads[0].src.dtype.name in legal):
-        chosen, how = loads[0].src.dtype, "as loaded"
+    elif loads and (not legal or loads[0].element.name in legal):
+        chosen, how = loads[0].element, "as loaded"
     elif legal:
         chosen, how = dtypes.dtype(legal[0]), f"inferred from operands of {operands[0]}"
     else:

@@ -35,7 +35,7 @@ Find = Callable[[Frame], tuple[Registers, tuple[int, ...]]]
 def accumulator_types(c: Compiler) -> dict[str, DType]:
     """The type of each accumulator: declared, given by a fill, or inferred from the operands."""
     ops = list(walk.walk(c.kernel.body))
-    loaded = {x.fragment.name: x.src.dtype for x in ops if isinstance(x, Load)}
+    loaded = {x.fragment.name: x.element for x in ops if isinstance(x, Load)}
     declared = {x.name: x.dtype for x in ops if isinstance(x, DeclareFragment) and x.dtype is not None}
     declared |= {
         x.name: x.plan.dtype
@@ -125,7 +125,7 @@ def _indices(c: Compiler, ref: FragmentRef) -> tuple[tuple[int, ...], ...]:
 def load_(c: Compiler, op: Load, scope: Scope) -> Step:
     """A snapshot: values, converted where the tile is an accumulator of another type."""
     where, access, source = find(c, op.fragment), c.access(matrix(op.src)), op.src.dtype
-    target = types_of(c).get(op.fragment.name, source)
+    target = types_of(c).get(op.fragment.name, op.element)
 
     def run(f: Frame) -> None:
         registers, index = where(f)

@@ -211,8 +211,8 @@ def _work(m: Mma, level: Level, fragments: Fragments, stale: dict[str, Op]) -> _
     assert b is not None
     a_view, a_dtype = fragments.view(m.a), fragments.dtype(m.a)
     a = None if a_view is None else stored(a_view, m.contract.a_transposed)
-    d = fragments.declared[m.acc.name].dtype
-    assert d is not None and a_dtype is not None
+    d, b_dtype = fragments.declared[m.acc.name].dtype, fragments.dtype(m.b)
+    assert d is not None and a_dtype is not None and b_dtype is not None
     if a is None:
         assert isinstance(m.a, FragmentRef)
         shape = fragments.declared[m.a.name].shape
@@ -221,7 +221,7 @@ def _work(m: Mma, level: Level, fragments: Fragments, stale: dict[str, Op]) -> _
     else:
         rows = a.rows
     return _Work(
-        m, level, rows, b.rows, b.k, a_dtype, b_view.dtype, d, a, b, _stale(m.a, stale), _stale(m.b, stale), False
+        m, level, rows, b.rows, b.k, a_dtype, b_dtype, d, a, b, _stale(m.a, stale), _stale(m.b, stale), False
     )  # fmt: skip
 
 
@@ -314,6 +314,10 @@ def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
         return [Refusal(family, f"is executed by 4 warps, `{w.level}` has {w.level.warps}", "PTX ISA, 9.7.15")]
     a = w.a_stored
     in_shared = a is not None and a.view.base.space is Space.SHARED and w.a_stale is None
+    in_shared = in_shared and a is not None and a.view.dtype is w.a
+    if w.b_stored.view.dtype is not w.b:
+        rule = f"reads B from shared memory, where it is {w.b_stored.view.dtype} and not {w.b}"
+        return [Refusal(family, rule, "PTX ISA, 9.7.15.5")]
     if w.b_stored.view.base.space is not Space.SHARED:
         return [Refusal(family, "reads B from shared memory, not from global", "PTX ISA, 9.7.15.5")]
     if w.b_stale is not None:
@@ -429,6 +433,8 @@ def _load_plan(load: Load, plan: FragmentPlan, transposed: bool) -> LoadPlan:
         return LoadPlan("metadata")
     if load.src.base.space is Space.GLOBAL:
         return LoadPlan("global")
+    if load.element is not load.src.dtype:
+        return LoadPlan("shared")
     operand = stored(load.src, transposed)
     atom = catalogue[plan.atom]
     assert isinstance(atom, MmaAtom)

@@ -33,6 +33,7 @@ from tilemma.ir.tile import (
     Load,
     Mma,
     Op,
+    Operand,
     Parallel,
     SetFragmentElement,
     Store,
@@ -87,10 +88,8 @@ class _Sums:
         self.part = next(n for i in range(len(used) + 1) if (n := f"{name}.part{i or ''}") not in used)
         self.depths: dict[int, int] = {}
         for m in fragments.multiplies:
-            views = fragments.view(m.a), fragments.view(m.b)
-            shapes = [v.static_shape for v in views if v is not None]
-            if m.acc.name == name and len(shapes) == 2 and shapes[0] and shapes[1]:
-                a, b = ((s[0], s[1]) for s in shapes if s)
+            if m.acc.name == name:
+                a, b = (operand_shape(fragments, x) for x in (m.a, m.b))
                 self.depths[id(m)] = extents(m.contract, a, b)[3]
         self._index = 0
 
@@ -231,6 +230,18 @@ class _Sums:
 
     def _cleared(self, acc: FragmentRef, op: Op) -> Fill:
         return Fill(self._part(acc), Const(0.0, f32), f32, span=op.span)
+
+
+def operand_shape(fragments: Fragments, x: Operand) -> tuple[int, int]:
+    """The extents of an operand as it is stored."""
+    view = fragments.view(x)
+    if view is not None:
+        shape = view.static_shape
+    else:
+        assert isinstance(x, FragmentRef)
+        shape = fragments.declared[x.name].shape
+    assert shape is not None, x
+    return shape[0], shape[1]
 
 
 def _count(loop: For) -> int | None:

@@ -21,7 +21,7 @@ from tilemma.ir.walk import rewrite, walk
 from tilemma.passes.contraction import Fragments, extents, fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.records import record
-from tilemma.targets.ptx.passes.promote_sums import promoted_accumulators
+from tilemma.targets.ptx.passes.promote_sums import operand_shape, promoted_accumulators
 
 
 @record(slots=False)
@@ -88,14 +88,7 @@ class _Splits:
         return rows, columns, k
 
     def _shape(self, x: Operand) -> tuple[int, int]:
-        view = self.fragments.view(x)
-        if view is not None:
-            shape = view.static_shape
-        else:
-            assert isinstance(x, FragmentRef)
-            shape = self.fragments.declared[x.name].shape
-        assert shape is not None, x
-        return shape[0], shape[1]
+        return operand_shape(self.fragments, x)
 
     def _operands(self, m: Mma) -> list[tuple[Operand, int, int]]:
         """Each operand with its axis of K and the extent of a part along it."""
