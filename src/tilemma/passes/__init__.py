@@ -36,10 +36,10 @@ class Pass(Protocol):
 FRONT_PASSES: tuple[Pass, ...] = (
     InferLevels(),
     SplitThreadLevels(),
-    CheckClusters(),
-    CheckEvents(),
     SplitApplies(),
     CheckApply(),
+    CheckClusters(),
+    CheckEvents(),
     PlaceFragments(),
     CheckContracts(),
     CheckElementTiles(),
