@@ -364,6 +364,7 @@ def test_files_without_kernels() -> None:
     with pytest.raises(CompileError) as e:
         croqtile.load("int main() {}", "t.co")
     assert e.value.code == "no-kernel"
+    assert e.value.remedy.count("check the conditions") == 1
 
 
 def test_definitions_must_be_values() -> None:

@@ -156,9 +156,7 @@ def extract(text: str, file: str, defines: Mapping[str, object]) -> Extracted:
             finder.start.span, problem="whose `{` is never closed", remedy="add the missing `}`"
         )
     if not finder.kernels:
-        fix = "write `__co__ void name(...) { ... }`" + (
-            "; check the conditions around it" if text.strip() else ""
-        )
+        fix = "write `__co__ void name(...) { ... }`"
         raise NoKernel(
             Span(file, 1, 1, 1, 1),
             file=file,
