@@ -35,7 +35,7 @@ REGIMES = ("flushed", "steady")
 RERUN = """\
 ```sh
 pip install -e ".[cuda,dev]" torch                     # one Hopper GPU; nothing else on it
-python bench/gemm.py examples/py/persistent.py --dtypes f16,bf16 \\
+python bench/gemm.py examples/py/persistent.py examples/py/plain.py --dtypes f16,bf16 \\
     --shapes 4096,8192,16384x16384x8192,4096x14336x4096,4096x4096x14336,8192x28672x8192 \\
     --json docs/performance/gemm.json --svg docs/performance/roofline.svg
 python bench/mma_ceiling.py --shapes 4096,8192 --json docs/performance/mma_sync.json

@@ -15,6 +15,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import tilemma as tm
@@ -238,6 +239,7 @@ def functions() -> list[Function]:
     kernel = tm.load(co).only()
     t, m = tm.testing, tm.machine
     a, b, out = half(64, 64), half(64, 64), half(64, 64)
+    small = np.ones((64, 64), ml_dtypes.float8_e4m3fn)
     simple = {"out": np.zeros(64, np.uint32), "n": 3}
     return [
         Function("load", tm.load, (co,), {"defines": {}}),
@@ -271,6 +273,8 @@ def functions() -> list[Function]:
         Function("ops.matmul", tm.ops.matmul, (a, b), {"out": None, "alpha": 1.0, "beta": 0.0, "c": None, "bias": None, "activation": None, "out_dtype": None, "tune": False}),
         Function("ops.plan", tm.ops.plan, (a, b), {"tune": False}),
         Function("ops.plan(keywords)", tm.ops.plan, (a, b), {"tune": False, "out": None, "alpha": 1.0, "bias": None, "activation": None, "out_dtype": None}),
+        Function("ops.scaled_matmul", tm.ops.scaled_matmul, (small, small, 1.0, 0.5), {"out": None, "out_dtype": "bf16", "bias": None, "activation": None, "fast": True}),
+        Function("ops.grouped_matmul", tm.ops.grouped_matmul, (a, half(2, 64, 64), np.array([32, 64], np.int32)), {"scale_a": None, "scale_b": None, "out": None, "out_dtype": None}),
         Function("testing.differential(results)", lambda r: t.differential({"f": lambda *_: r}, (a, b), a, a), (a,)),
         Function("assemble", assemble, (PTX, "sm_80"), {"options": (), "cache": None}),
         Function("disassemble", disassemble, (b"x",)),
