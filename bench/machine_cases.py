@@ -93,8 +93,8 @@ def _of_ops(case: Case, plan: Plan, arch: str) -> Program:
         np.array(rng.integers(-2, 3, shape), np.float16, order=order)  # type: ignore[call-overload]
         for shape, order in zip(((m, k), (k, n)), case.orders, strict=True)
     )
-    operands = (describe(x) for x in (a, b, np.zeros((m, n), np.float16)))
-    problem = arguments.problem(*operands, 1.0, 0.0, None, None, None, made=False)
+    call = arguments.Call(describe(a), describe(b))
+    problem = arguments.problem(call, describe(np.zeros((m, n), np.float16)), made=False)
     calls: list[Program] = []
     with mock.patch.object(
         machine, "run", lambda ptx, launch, values, **_: calls.append(Program(ptx, launch, values))

@@ -360,7 +360,7 @@ def test_contraction() -> None:
         mma.row.row %mc, %ma, %mb
         mma.row.row %mc, s, u
         mma.row.row %mc, %ma, u
-        mma.row.row %mc, %ma, %mb {scale_a = sa, scale_b = 2.0}
+        mma.row.row %mc, %ma, %mb {scale_a = sa, factor = 2.0}
         load %ma, u
         mma.row.row %mc, %ma, %mb {k_order = (1, 0)}
         mma.row.row %mc, %ma, %mb {future = f.future}

@@ -210,7 +210,6 @@ ARRANGED = [
     ("f = dma.transp<0> b => shared;", "f = dma.copy(b, to='shared', transp=(0,))", "wrong-value"),
     ("f = dma.transp<1, -1> b => shared;", "f = dma.copy(b, to='shared', transp=(1, -1))", "wrong-value"),
     ("f = dma.pad<{1}, {0}, {0}, 0> b => shared;", "f = dma.copy(b, to='shared', pad=((1, 0),))", "wrong-value"),
-    ("frag f32[16] mc;", "mc = mma.frag('f32', 16)", "wrong-value"),
     ("frag f32[16, 16, 16] mc;", "mc = mma.frag('f32', 16, 16, 16)", "wrong-value"),
     ("with i in 8 { foreach i(:1) { c.at(0, i) = 1.0f; } }", "for i in foreach(8, stop=9):\n    c[0, i] = 1.0", "wrong-value"),
     ("f = dma.copy.async b => shared; g = dma.copy.async b.subspan(32, 64).at(0, 0) => shared; swap(f, g); wait f, g;",

@@ -192,7 +192,7 @@ def test_metadata_of_another_shape_or_type(shape: tuple[int, ...], words: str) -
 def test_scales_of_another_shape(shape: tuple[int, ...], fused: bool) -> None:
     def body(b: Builder, x: Tile, y: Tile, v: Tile) -> None:
         mc, view = b.fill("mc", 0.0, f32), b.settle(v).view
-        scales = {"scale_a": view, "scale_b": const(2.0)}
+        scales = {"scale_a": view, "factor": const(2.0)}
         b.mma(Contract.ROW_ROW, mc, x, y, **(scales if fused else {}))
         if not fused:
             b.emit(t.ScaleMma(mc.ref, **scales))
@@ -269,14 +269,14 @@ def test_accumulator_loaded_from_memory() -> None:
 
 def test_scaled_multiplies() -> None:
     def body(b: Builder, x: Tile, s: Tile, y: Tile, z: Tile) -> None:
-        plain = {"scale_a": s.view, "scale_b": Const(2.0, f32)}
+        plain = {"scale_a": s.view, "factor": Const(2.0, f32)}
         mc = b.fill("mc", 1.0, f32)
         b.mma(Contract.ROW_ROW, mc, x, x, **plain)
         b.store(mc, y)
         md = b.fill("md", 1.0, f32)
         for _ in range(2):
             b.mma(Contract.ROW_ROW, md, x, x)
-        b.emit(t.ScaleMma(md.ref, s.view, Const(2.0, f32)))
+        b.emit(t.ScaleMma(md.ref, s.view, factor=Const(2.0, f32)))
         b.mma(Contract.ROW_ROW, md, x, x)
         b.store(md, z)
 
