@@ -30,8 +30,15 @@ def atomic(operation: str, place: str) -> str:
     return f"atomic.{operation}({place}, {arguments.replace('wanted', 'v[1]')})"
 
 
-@pytest.mark.parametrize("t", TYPES, ids=str)
-@pytest.mark.parametrize("operation", OPERATIONS)
+# Every run takes every second case: each operation on half of the types, each type with half of the operations.
+CASES = [
+    pytest.param(operation, t, marks=[pytest.mark.slow] * ((i + j) % 2), id=f"{operation}-{t}")
+    for i, operation in enumerate(OPERATIONS)
+    for j, t in enumerate(TYPES)
+]
+
+
+@pytest.mark.parametrize(("operation", "t"), CASES)
 def test_an_operation_on_a_type(operation: str, t: dtypes.DType) -> None:
     parts = {"block": "a[3, 3]", "group": "a[g, 0]", "thread": "a[2, t]"}
     body = BODY.format(**{k: atomic(operation, place) for k, place in parts.items()})

@@ -22,6 +22,7 @@ from pass_kernels import (
 from test_insert_sync import LISTINGS, sync_ops, without
 from test_meaning import arrays_for
 
+from tests.sampling import pairwise
 from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import Dim, add, binary, mod, mul
@@ -63,9 +64,10 @@ def test_the_machine_misses_whatever_is_left_out(make, arch):
         assert verdict.hazards or verdict.letter, f"{name} ({i}) is superfluous"
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("contract", Contract)
-@pytest.mark.parametrize("level", [Level("group"), Level("group", 2), WARPGROUP, Level("group", 8)])
+@pytest.mark.parametrize(
+    ("level", "contract", "arch"),
+    pairwise([Level("group"), Level("group", 2), WARPGROUP, Level("group", 8)], Contract, ARCHS),
+)
 def test_contracts_at_every_level(contract, level, arch):
     a = (32, 128) if contract.a_transposed else (128, 32)
     b = (32, 96) if contract.b_transposed else (96, 32)
