@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,3 +135,20 @@ def test_a_result_with_a_nan_is_left_to_numpy(native: Any) -> None:
     runs = [lambda *_: called.append("add.f32"), lambda *_: called.append("add.s32")]
     encode._chunk(native, list(steps), runs)(w, None)  # type: ignore[arg-type]
     assert called == ["add.f32", "add.s32"]
+
+
+def test_no_compiler_of_the_working_folder_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "bin" / "cc"
+    own.parent.mkdir()
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    monkeypatch.chdir(own.parent)
+    for path, cc, wanted in (
+        (":.", "cc", None),
+        ("../bin:", "cc", None),
+        (str(own.parent), "./cc", None),
+        (f".:{own.parent}", "cc", str(own)),
+    ):
+        monkeypatch.setenv("PATH", path)
+        monkeypatch.setenv("CC", cc)
+        assert library._compiler() == wanted

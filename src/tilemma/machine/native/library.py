@@ -68,7 +68,7 @@ def executed(instructions: int) -> None:
 def compile_now() -> None:
     """Compile the library, keep it on disk and load it; without a compiler that does it, nothing changes."""
     _state.tried = True
-    compiler = shutil.which(os.environ.get("CC", "cc"))
+    compiler = _compiler()
     if compiler is None:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -83,6 +83,15 @@ def compile_now() -> None:
     if data is not None:
         DiskCache("native").put(_key(), data)
         _load(data)
+
+
+def _compiler() -> str | None:
+    """``CC``, or cc, in the absolute folders of PATH: nothing in the working folder is run."""
+    name = os.environ.get("CC", "cc")
+    if os.path.dirname(name) and not os.path.isabs(name):
+        return None
+    folders = [f for f in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(f)]
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def lanes() -> Any:
