@@ -1,13 +1,30 @@
-"""Property tests draw the same examples in every run; HYPOTHESIS_PROFILE=explore draws new ones."""
+"""Property tests draw the same examples in every run; HYPOTHESIS_PROFILE=explore draws new ones.
+
+Of the families of cases in `sampling.EVERY`, a run takes every second, third, .. case; the others are slow.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 
+import pytest
 from hypothesis import settings
+
+from tests.sampling import EVERY
 
 # A change must not fail for an example that the change has nothing to do with: new examples belong to the
 # nightly run.  Deadlines measure the machine, not the code.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seen: Counter[str] = Counter()
+    for item in items:
+        family = item.nodeid.partition("[")[0]
+        if seen[family] % EVERY.get(family, 1):
+            item.add_marker(pytest.mark.slow)
+        seen[family] += family in EVERY

@@ -9,6 +9,35 @@ from typing import Any
 
 import pytest
 
+# Families whose cases resemble each other and take long together: every run takes each n-th case (conftest.py).
+EVERY = {
+    "tests/arithmetic/test_convert.py::test_constants": 2,
+    "tests/arithmetic/test_floats.py::test_exact_functions": 2,
+    "tests/arithmetic/test_floats.py::test_operations_in_kernels": 2,
+    "tests/atoms/test_emit.py::test_ptxas_refuses_it_on_an_older_target": 4,
+    "tests/atoms/test_emit.py::test_ptxas_takes_every_statement": 4,
+    "tests/croqtile/test_hostile.py::test_hostile_input": 2,
+    "tests/croqtile/test_hostile.py::test_hostile_kernels_compiled": 3,
+    "tests/ir/test_text.py::test_every_tile_operation_round_trips": 2,
+    "tests/lang/test_texts.py::test_programs_without_a_file": 2,
+    "tests/language/test_apply_bodies.py::test_bodies_mean_the_same_everywhere": 2,
+    "tests/language/test_constructs.py::test_on_the_machine": 2,
+    "tests/language/test_jumps.py::test_no_multiply_is_lost": 2,
+    "tests/language/test_recorded.py::test_random_programs": 3,
+    "tests/language/test_wrapping_subscripts.py::test_sums_that_wrap_or_are_negative": 2,
+    "tests/ops/test_machine_types.py::test_variants": 2,
+    "tests/passes/test_decided_on_machine.py::test_the_machine_misses_whatever_is_left_out": 2,
+    "tests/passes/test_meaning.py::test_the_listings": 2,
+    "tests/pipelines/test_examples_configured.py::test_configuration": 2,
+    "tests/pipelines/test_lagging_warps.py::test_no_warp_misses_a_generation": 2,
+    "tests/pipelines/test_signals.py::test_a_slot_is_released_when_all_have_read_it": 2,
+    "tests/targets/ptx/lower/test_matmul_listings.py::test_results_on_the_machine": 2,
+    "tests/targets/ptx/lower/test_types_of_results.py::test_an_accumulator_is_stored_as_every_type": 2,
+    "tests/targets/ptx/passes/test_insert_sync.py::test_the_listings_are_ordered_and_nothing_can_be_left_out": 2,
+    "tests/targets/ptx/passes/test_sync_jumps.py::test_jumps_are_ordered_and_nothing_can_be_left_out": 2,
+    "tests/tools/test_check.py::test_no_false_alarm_on_the_constructs": 2,
+}
+
 
 def pairwise(*axes: Iterable[Any]) -> list[Any]:
     """The product of ``axes`` for `parametrize`, in which any two values of different axes meet in a case of every

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
-from tests.sampling import pairwise
+from tests.sampling import EVERY, pairwise
 
 
 def test_any_two_values_meet_and_no_case_is_lost() -> None:
@@ -21,3 +22,10 @@ def test_any_two_values_meet_and_no_case_is_lost() -> None:
 
 def test_one_axis_is_taken_whole() -> None:
     assert not any(p.marks for p in pairwise("abc"))
+
+
+def test_sampled_families_exist() -> None:
+    root = Path(__file__).parents[1]
+    for family in EVERY:
+        file, _, name = family.partition("::")
+        assert f"def {name}(" in (root / file).read_text(encoding="utf-8"), family

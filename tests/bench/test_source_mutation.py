@@ -197,6 +197,7 @@ def test_lines_of_the_statements_that_ran(argument: int, result: int | None, lin
     assert found == set(map(int, lines.split()))
 
 
+@pytest.mark.slow
 def test_coverage_is_collected(tmp_path: Path) -> None:
     """In an interpreter of its own, which has not imported the package."""
     command = [sys.executable, "bench/mutate_source.py", "--collect", "--tests", "ir/test_program_points",
