@@ -317,3 +317,29 @@ def direct_operands(a: tm.Global["f16", 64, 64], b: tm.Global["f16", 64, 64], c:
             mc = mma.fill(0.0, "f32")
             mma.row.row(mc, a_s, b_s)
             mma.store(mc, c)
+
+
+@construct(
+    given={"a": small("f16", 64, 32), "b": small("f16", 16, 32, seed=1), "c": unwritten("f32", 64, 16)},
+    expect=lambda a, b, c: {"c": product(a, b).astype(f32)},
+    co="""
+    __co__ void named_instruction(global f16 [64, 32] a, global f16 [16, 32] b, global f32 [64, 16] c) {
+      parallel p by 1 : block {
+        a_s = dma.copy a => shared;
+        b_s = dma.copy b => shared;
+        parallel g by 1 : group-4 {
+          mc = mma.fill.f32 0.0f;
+          [[atom(SM80_16x8x8_F32F16F16F32_TN)]] [[schedule(k_tiles(1, 0, 3, 2))]] mma.row.row mc, a_s.data, b_s.data;
+          mma.store mc, c;
+        }
+      }
+    }
+    """,
+)
+def named_instruction(a: tm.Global["f16", 64, 32], b: tm.Global["f16", 16, 32], c: tm.Global["f32", 64, 16]):
+    for p in parallel(1, level="block"):
+        a_s, b_s = dma.copy(a, to="shared"), dma.copy(b, to="shared")
+        for g in parallel(1, level="group-4"):
+            mc = mma.fill(0.0, "f32")
+            mma.row.row(mc, a_s, b_s, atom="SM80_16x8x8_F32F16F16F32_TN", k_tiles=(1, 0, 3, 2))
+            mma.store(mc, c)

@@ -55,12 +55,13 @@ def select_from(
     a_major: Major | None = None,
     b_major: Major | None = None,
     sparse: bool = False,
+    named: bool = False,
 ) -> Selection:
     """Multiplying records for a request; arguments of None match any record.
 
     ``tile`` is (M, N, K) of the work of one executing unit, which the instruction has to divide.  A majorness
     is only required of an operand in shared memory: in registers the loader arranges the elements.
-    ``sparse``: whether A is stored by half.
+    ``sparse``: whether A is stored by half.  ``named``: records that are taken by name only match too.
     """
     types = [(letter, dtype(t)) for letter, t in (("a", a), ("b", b), ("d", d)) if t is not None]
     good: list[MmaAtom] = []
@@ -68,7 +69,9 @@ def select_from(
     for atom in atoms:
         if not isinstance(atom, MmaAtom):
             continue
-        rule = _kind_rule(atom, sparse) or _rule(atom, arch, kind, threads, types, tile, a_from, a_major, b_major)
+        rule = _kind_rule(atom, sparse, named) or _rule(
+            atom, arch, kind, threads, types, tile, a_from, a_major, b_major
+        )
         if rule is None:
             good.append(atom)
             continue
@@ -82,10 +85,10 @@ def _family(name: str) -> str:
     return re.sub(r"^(SM90_(?:SPARSE_)?64)x\d+x", r"\1xNx", name)
 
 
-def _kind_rule(atom: MmaAtom, sparse: bool) -> str | None:
+def _kind_rule(atom: MmaAtom, sparse: bool, named: bool) -> str | None:
     if (atom.e is not None) != sparse:
         return "has a dense A" if sparse else "has a sparse A"
-    return "is taken by name only" if atom.rank < 0 else None
+    return "is taken by name only" if atom.rank < 0 and not named else None
 
 
 def _rule(

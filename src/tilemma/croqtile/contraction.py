@@ -162,7 +162,16 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
         if s.name == "order":
             options["k_order"] = tuple(constant(r, a, "`.order`") for a in s.args)
     for attribute in node.attributes:
-        options["k_order"] = _schedule(r, attribute)
+        name_of, value = _attribute(r, attribute)
+        if name_of in options:
+            raise WrongValue(
+                attribute.span,
+                what="`[[...]]` before a multiplication",
+                got="an attribute that was said before",
+                wanted="each attribute once",
+                fix_text="leave one out",
+            )
+        options[name_of] = value
     sparse, scaled = "sp" in variants, "scale" in variants
     text = "mma." + ".".join(s.name for s in node.suffixes)
     form = f"{text} mc, a, b" + ", meta" * sparse + ", sa, sb" * scaled
@@ -197,25 +206,21 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
     return result
 
 
-def _schedule(r: Reader, node: ast.Expr) -> tuple[int, ...]:
-    """``schedule(k_tiles(3, 2, 1, 0))``."""
-    inner = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else None
-    outer = node.function if isinstance(node, ast.Call) else None
-    if (
-        not isinstance(outer, ast.Name)
-        or outer.text != "schedule"
-        or not isinstance(inner, ast.Call)
-        or not isinstance(inner.function, ast.Name)
-        or inner.function.text != "k_tiles"
-    ):
-        raise WrongValue(
-            node.span,
-            what="`[[...]]` before a multiplication",
-            got="another attribute",
-            wanted="`schedule(k_tiles(...))`",
-            fix_text="write `[[schedule(k_tiles(3, 2, 1, 0))]] mma.row.row ...`",
-        )
-    return tuple(constant(r, a, "`k_tiles`") for a in inner.args)
+def _attribute(r: Reader, node: ast.Expr) -> tuple[str, Any]:
+    """``schedule(k_tiles(3, 2, 1, 0))`` or ``atom(NAME)``: the field of `Mma`, and its value."""
+    match node:
+        case ast.Call(function=ast.Name(text="schedule"), args=(ast.Call() as inner,)):
+            if isinstance(inner.function, ast.Name) and inner.function.text == "k_tiles":
+                return "k_order", tuple(constant(r, a, "`k_tiles`") for a in inner.args)
+        case ast.Call(function=ast.Name(text="atom"), args=(ast.Name(text=name),)):
+            return "wanted", name
+    raise WrongValue(
+        node.span,
+        what="`[[...]]` before a multiplication",
+        got="another attribute",
+        wanted="`schedule(k_tiles(...))`, or `atom(NAME)`",
+        fix_text="write `[[schedule(k_tiles(3, 2, 1, 0))]] mma.row.row ...`, or the name of an instruction",
+    )
 
 
 def _operand(r: Reader, node: ast.Expr, text: str) -> FragmentValue | Tile:

@@ -33,6 +33,7 @@ from tilemma.ir.expr import (
     sub,
     value_of,
 )
+from tilemma.ir.named_atoms import multiplying
 from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import WrongValue
 from tilemma.ir.specialise import ExtentsNotKnown, open_dimensions
@@ -393,7 +394,8 @@ class Builder(ElementWork):
         b: FragmentValue | Tile,
         **options: Any,
     ) -> None:
-        """``options`` are further fields of `Mma` (meta, those of `scales`, future, k_order); KTileOrder."""
+        """``options`` are further fields of `Mma` (meta, those of `scales`, future, k_order, wanted); KTileOrder,
+        NoSuchAtom."""
         order = options.get("k_order", ())
         if sorted(order) != list(range(len(order))):
             raise KTileOrder(
@@ -403,6 +405,8 @@ class Builder(ElementWork):
                 wanted=f"0 to {len(order) - 1}",
                 fix_text="name every tile of K once: 3, 2, 1, 0",
             )
+        if options.get("wanted") is not None:
+            options["wanted"] = multiplying(options["wanted"], self.span).name
         op = t.Mma(contract, acc.ref, self._operand(a), self._operand(b), **options)
         self.emit(op)
         a_shape, b_shape = self._known_operand(op.a), self._known_operand(op.b)

@@ -294,7 +294,7 @@ class Mma(Op):
 
     ``meta``: 2:4 metadata of A (``.sp``).  ``scale_a``, ``scale_b``, ``factor``: ``.scale``, see `ScaleMma`; the
     views may also have a number for each 128 columns of K, [M, ceil(K/128)] and [ceil(K/128), N or ceil(N/128)].
-    ``future``: asynchronous, with this handle.
+    ``future``: asynchronous, with this handle.  ``wanted``: the record that the program names.
     Decided: ``atom`` names the record; ``tiles`` = how many atoms along M, N, K for one instance (for one
     warp of it where the atom is a warp's).  ``accumulate``: where it does not hold, the accumulator starts from
     zero, whatever its registers held (wgmma's scale-d).
@@ -311,6 +311,7 @@ class Mma(Op):
     factor: Expr | None = None
     future: Declares[Future] | None = None
     k_order: tuple[int, ...] = ()
+    wanted: str | None = None
     atom: str | None = None
     tiles: tuple[int, int, int] | None = None
     accumulate: Expr | None = None

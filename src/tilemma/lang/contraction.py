@@ -60,12 +60,19 @@ class Multiply:
         self._name = f"mma.{contract.value}"
 
     def __call__(
-        self, acc: Any, a: Any, b: Any, *, async_: bool = False, k_tiles: Sequence[int] = ()
+        self,
+        acc: Any,
+        a: Any,
+        b: Any,
+        *,
+        async_: bool = False,
+        k_tiles: Sequence[int] = (),
+        atom: str | None = None,
     ) -> MultiplyHandle | None:
         """``acc += a x b``: operands are register tiles, or shared tiles named directly.
 
         With ``async_`` it gives a future: `wait` for it before ``acc`` is read.  ``k_tiles``: the order in which
-        the instruction's tiles along K are multiplied, ``(3, 2, 1, 0)``.
+        the instruction's tiles along K are multiplied, ``(3, 2, 1, 0)``.  ``atom``: the name of the instruction.
         """
         if not isinstance(k_tiles, (tuple, list)):
             raise WrongValue(
@@ -77,21 +84,21 @@ class Multiply:
             )
         order = tuple(python_int(k, f"{self._name}(k_tiles=)") for k in k_tiles)
         if not async_:
-            self._emit(acc, a, b, k_order=order)
+            self._emit(acc, a, b, k_order=order, wanted=atom)
             return None
         future = builder(self._name).fresh(f"{(spans.bound_names() or ('mma',))[0]}.future")
-        self._emit(acc, a, b, future=future, k_order=order)
+        self._emit(acc, a, b, future=future, k_order=order, wanted=atom)
         return MultiplyHandle(future)
 
-    def sp(self, acc: Any, a: Any, b: Any, meta: Any) -> None:
+    def sp(self, acc: Any, a: Any, b: Any, meta: Any, *, atom: str | None = None) -> None:
         """2:4 sparse A: ``a`` holds K/2 columns, ``meta`` their positions."""
-        self._emit(acc, a, b, meta=fragment_of(meta, f"{self._name}.sp").ref)
+        self._emit(acc, a, b, meta=fragment_of(meta, f"{self._name}.sp").ref, wanted=atom)
 
-    def scale(self, acc: Any, a: Any, b: Any, scale_a: Any, scale_b: Any) -> None:
+    def scale(self, acc: Any, a: Any, b: Any, scale_a: Any, scale_b: Any, *, atom: str | None = None) -> None:
         """``acc += (a x b) * scale_a * scale_b``, each a number or a tile: ``scale_a`` of [M, 1] or [1, M],
         ``scale_b`` of [1, N]; with a number for each 128 columns of K, [M, ceil(K/128)] and
         [ceil(K/128), ceil(N/128)]."""
-        self._emit(acc, a, b, **_scales(f"{self._name}.scale", scale_a, scale_b))
+        self._emit(acc, a, b, wanted=atom, **_scales(f"{self._name}.scale", scale_a, scale_b))
 
     def _emit(self, acc: Any, a: Any, b: Any, **options: Any) -> None:
         if isinstance(acc, TileValue):

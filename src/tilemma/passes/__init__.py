@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tilemma.ir.tile import Kernel
 from tilemma.passes.check_apply import CheckApply
+from tilemma.passes.check_atoms import CheckAtoms
 from tilemma.passes.check_buffers import CheckBuffers
 from tilemma.passes.check_clusters import CheckClusters
 from tilemma.passes.check_contracts import CheckContracts
@@ -42,6 +43,7 @@ FRONT_PASSES: tuple[Pass, ...] = (
     CheckEvents(),
     PlaceFragments(),
     CheckContracts(),
+    CheckAtoms(),
     CheckElementTiles(),
     CheckNames(),
     CheckBuffers(),

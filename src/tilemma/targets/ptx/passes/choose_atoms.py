@@ -170,6 +170,8 @@ def _decision(w: _Work, c: _Choice, refusals: list[Refusal]) -> Decision:
     wide = [r for r in refusals if r.candidate.startswith("SM90")]
     if wide and w.level.warps % 4 == 0 and not c.atom.asynchronous:
         instead = f"; not wgmma: {wide[0].rule}"
+    if w.mma.wanted is not None:
+        instead = "; the program names it"
     text = f"{c.atom.name}, {'x'.join(map(str, c.tiles))} of it a unit (MxNxK){how}{instead}"
     data = {
         "atom": c.atom.name,
@@ -248,6 +250,17 @@ def grids(units: int) -> list[tuple[int, int]]:
 
 def _select(w: _Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom, ...], list[Refusal]]:
     types: dict[str, Any] = {"a": w.a, "b": w.b, "d": w.d}
+    if w.mma.wanted is not None:
+        only = select_from(
+            (catalogue[w.mma.wanted],),
+            arch=arch,
+            kind=kind,
+            sparse=kind.endswith(".sp"),
+            named=True,
+            **types,
+            **wanted,
+        )
+        return only.candidates, list(only.refusals)
     near = select_from(
         catalogue.mma(kind, **types, a_from=wanted.get("a_from")),
         arch=arch,
