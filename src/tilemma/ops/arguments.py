@@ -13,7 +13,14 @@ from tilemma.errors import described, nearest
 from tilemma.launch import MAX_EXTENT
 from tilemma.ops.groups import check_offsets
 from tilemma.ops.problem import Epilogue, Offsets, Problem
-from tilemma.ops.refusals import MatmulAddend, MatmulScalar, MatmulShape, MatmulType, UnknownActivation
+from tilemma.ops.refusals import (
+    MatmulAddend,
+    MatmulCompute,
+    MatmulScalar,
+    MatmulShape,
+    MatmulType,
+    UnknownActivation,
+)
 from tilemma.ops.scales import scaling
 from tilemma.runtime.arrays import ArrayRef
 from tilemma.runtime.binding import (
@@ -25,8 +32,8 @@ from tilemma.runtime.binding import (
 )
 from tilemma.runtime.overlap import overlap, overlaps_itself
 
-FLOATS, INTEGERS, FLOAT8 = ("f16", "bf16"), ("s8", "u8"), ("f8_e4m3", "f8_e5m2")
-# The element types of addends and biases.
+INTEGERS, FLOAT8 = ("s8", "u8"), ("f8_e4m3", "f8_e5m2")
+# The element types of addends and biases; f64 with products of f64.
 ADDENDS = ("f16", "bf16", "f32", "s32")
 ACTIVATIONS = ("relu", "gelu", "silu")
 
@@ -43,6 +50,8 @@ class Rules:
     default: str = ""
 
     def results_of(self, a: DType) -> tuple[str, ...]:
+        if a.name == "f64":
+            return "f64", "f32"
         return self.integer_results if a.is_integer else self.results
 
     def default_of(self, a: DType) -> str:
@@ -50,7 +59,8 @@ class Rules:
 
 
 _INTEGER_RESULTS = ("s32", "s8", "u8", "f16", "bf16", "f32")
-PLAIN = Rules("matmul", (("f16",), ("bf16",), INTEGERS), ("f16", "bf16", "f32"), _INTEGER_RESULTS)
+_PLAIN = (("f16",), ("bf16",), INTEGERS, ("f32",), ("f64",))
+PLAIN = Rules("matmul", _PLAIN, ("f16", "bf16", "f32"), _INTEGER_RESULTS)
 SCALED = Rules("scaled_matmul", (FLOAT8, INTEGERS), ("bf16", "f16", "f32", "s8"), _INTEGER_RESULTS, "bf16")
 _ALL = (("f16",), ("bf16",), INTEGERS, FLOAT8)
 GROUPED = Rules("grouped_matmul", _ALL, ("bf16", "f16", "f32", "s8"), _INTEGER_RESULTS)
@@ -74,6 +84,7 @@ class Call:
     offsets: ArrayRef | None = None
     fast: bool = True
     rules: Rules = PLAIN
+    compute: Any = None
 
     @property
     def function(self) -> str:
@@ -280,16 +291,27 @@ def check(call: Call) -> tuple[tuple[int, ...], DType]:
     if number(call, "beta", call.beta) != 0 and call.c is None:
         raise MatmulAddend(function=call.function, beta=call.beta)
     _activation(call)
+    addends = (*ADDENDS, "f64") if call.a.dtype.name == "f64" else ADDENDS
     for name, x in (("c", call.c), ("bias", call.bias)):
-        if x is not None and x.dtype.name not in ADDENDS:
-            raise call.bad_type(name, x.dtype, f"one of {', '.join(ADDENDS)}", "convert it")
+        if x is not None and x.dtype.name not in addends:
+            raise call.bad_type(name, x.dtype, f"one of {', '.join(addends)}", "convert it")
     if call.c is not None:
         _broadcast(call, "c", call.c, shape)
     if call.bias is not None:
         _bias(call, call.bias, *shape[-2:])
     scaling(call, shape)
     check_offsets(call)
+    _compute(call)
     return shape, dtype
+
+
+def _compute(call: Call) -> DType:
+    """The type that the operands are multiplied as.  Raises MatmulCompute."""
+    if call.compute is None:
+        return call.a.dtype
+    if not isinstance(call.compute, str) or call.compute != "tf32" or call.a.dtype.name != "f32":
+        raise MatmulCompute(function=call.function, compute=described(call.compute), type=call.a.dtype)
+    return dtypes.dtype("tf32")
 
 
 def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
@@ -316,8 +338,10 @@ def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
     if call.offsets is not None:
         lhs, rhs = call.a, call.b
     else:
-        lhs = _broadcast(call, "a", call.a, (*batch, *call.a.shape[-2:]))
-        rhs = _broadcast(call, "b", call.b, (*batch, *call.b.shape[-2:]))
+        multiplied = _compute(call)
+        lhs = _broadcast(call, "a", call.a._replace(dtype=multiplied), (*batch, *call.a.shape[-2:]))
+        right_type = multiplied if call.compute is not None else call.b.dtype
+        rhs = _broadcast(call, "b", call.b._replace(dtype=right_type), (*batch, *call.b.shape[-2:]))
     swapped = n > 1 and out.strides[-1] != 1 and out.strides[-2] == 1
     if swapped:
         lhs, rhs = _transposed(rhs), _transposed(lhs)

@@ -102,7 +102,8 @@ class Ending:
         """
         row, column = at.row + i, at.column + j
         bias, right = near
-        x = x.astype("f32")
+        work = "f64" if str(x.dtype) == "f64" else "f32"
+        x = x.astype(work)
         if self.right.final:
             factor = self.right.at(at.right, 0, column) if right is None else right[j]
             if self.left.final:
@@ -113,14 +114,14 @@ class Ending:
         if self.scale:
             x = x * self.alpha
         if self.addend:
-            x = x + self.beta * self.c[at.batch, row, column].astype("f32")
+            x = x + self.beta * self.c[at.batch, row, column].astype(work)
         if self.along:
             if bias is None:
                 which = at.group if self.grouped_bias else 0
                 add = self.bias[which, column if self.along == "columns" else row]
             else:
                 add = bias[j]
-            x = x + add.astype("f32")
+            x = x + add.astype(work)
         return activate(x, self.activation)
 
     def finished(self, acc: Any, at: Place, near: tuple[Any, Any] = (None, None)) -> Any:
@@ -143,10 +144,18 @@ _TAIL = (-1.0000008345, -1.1510831118, -0.45927667618, -0.052538018674, 0.007387
 def _gelu(x: Any) -> Any:
     """x / 2 + |x| * (1 / 2 - the probability that a normal variable exceeds |x|)."""
     size = tm.math.fabs(x)
-    power = _TAIL[-1]
+    if str(x.dtype) == "f64":
+        # The factor of |x| lies between 0 and 1 / 2 and is good to f32; |x| can exceed f32's range.
+        return size * (0.5 - _tail(size.astype("f32")).astype("f64")) + 0.5 * x
+    return tm.math.fma(size, 0.5 - _tail(size), 0.5 * x)
+
+
+def _tail(size: Any) -> Any:
+    """The probability that a normal variable exceeds ``size``, of f32."""
+    power: Any = _TAIL[-1]
     for coefficient in reversed(_TAIL[:-1]):
         power = tm.math.fma(power, size, coefficient)
-    return tm.math.fma(size, 0.5 - tm.math.exp2_ftz(power), 0.5 * x)
+    return tm.math.exp2_ftz(power)
 
 
 def activate(x: Any, activation: str) -> Any:
@@ -159,5 +168,7 @@ def activate(x: Any, activation: str) -> Any:
     if activation == "gelu":
         return _gelu(x)
     if activation == "silu":
+        if str(x.dtype) == "f64":
+            return x * tm.math.sigmoid(x.astype("f32")).astype("f64")
         return x * tm.math.sigmoid(x)
     return x

@@ -44,8 +44,7 @@ def promoted(total: Any, part: Any, factors: list[Any]) -> Any:
     return tm.math.fma(part, math.prod(factors[1:], start=factors[0]), total) if factors else total + part
 
 
-@tm.kernel(pipeline=False)
-def matmul_tiles(
+def product_of_tiles(
     lhs: tm.Global["TL", "LHS_BATCH", "LHS0", "LHS1"],
     rhs: tm.Global["TR", "RHS_BATCH", "RHS0", "RHS1"],
     scale_lhs: tm.Global["f32", "SL_BATCH", "SL0", "SL1"],
@@ -54,8 +53,8 @@ def matmul_tiles(
     c: tm.Global["TC", "B", "C0", "C1"],
     bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
     out: tm.Global["TO", "B", "M", "N"],
-    alpha: tm.Float,
-    beta: tm.Float,
+    alpha: tm.Scalar["TS"],
+    beta: tm.Scalar["TS"],
     *,
     TL="f16",
     TR="f16",
@@ -63,6 +62,7 @@ def matmul_tiles(
     TB="f16",
     TO="f16",
     ACC="f32",
+    TS="f32",
     LHS_BATCH="B",
     RHS_BATCH="B",
     LHS0="M",
@@ -183,6 +183,11 @@ def matmul_tiles(
                 else:
                     place = Place(0, group, 0, group, other * TILE_M, start, columns=end - start)
                     tile(place, other * TILE_M, start)
+
+
+matmul_tiles = tm.kernel(pipeline=False)(product_of_tiles)
+# The compiler copies tiles ahead.
+matmul_ahead = tm.kernel(product_of_tiles)
 
 
 @tm.kernel

@@ -127,6 +127,8 @@ def hardware(device: tuple[str, int]) -> Hardware:
     return Hardware(d.name, d.compute_capability, d.sm_count, d.shared_per_block, tensor=tensor)
 
 
+# Operations a clock and SM of exact f32, and of f64.
+SCALAR = 256.0
 # The cost of launching clusters: their blocks start together, and none ends before the others.
 CLUSTER = 0.5e-6
 # A launch, filling the ring once, and a store of one byte of the result by one block.
@@ -240,10 +242,11 @@ def promotable(problem: Problem, tile: tuple[int, int, int], groups: int) -> boo
 def must_transpose(p: Problem, name: str) -> bool:
     """Whether the pipelined kernel needs K contiguous in an operand, "lhs" or "rhs", that has it otherwise.
 
-    wgmma reads 8-bit operands so only, and TMA starts at multiples of 16 bytes of a row, but groups anywhere.
+    wgmma reads all but 16-bit operands so only, and TMA starts at multiples of 16 bytes of a row, but groups
+    anywhere.
     """
     major, divided = (p.lhs_major, "rows") if name == "lhs" else (p.rhs_major, "columns")
-    return major == "col" and (p.lhs.dtype.bits == 8 or p.grouped == divided)
+    return major == "col" and (p.lhs.dtype.bits != 16 or p.grouped == divided)
 
 
 def _pack(p: Problem) -> tuple[str, ...]:
@@ -261,7 +264,9 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     for tile, groups in TILES:
         if not problem.promote or tile[1] == 64:
             yield Plan("tiles", tile_for(problem, tile), groups)
-    if not on.pipelines or k == 0:
+        if not problem.on_tensor_cores:
+            yield Plan("ahead", tile_for(problem, tile), groups)
+    if not on.pipelines or k == 0 or not problem.on_tensor_cores:
         return
     for swap in (False, True):
         if swap and m > 256 and not problem.grouped:
@@ -348,7 +353,7 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str
     """Clocks of one step of a block while the share ``busy`` of all SMs works, and the resource that bounds it."""
     (rows, columns, depth), size = plan.tile, p.lhs.dtype.bytes
     high, wide = plan.cluster if plan.share else (1, 1)
-    tensor = 2.0 * rows * columns * depth / (on.tensor * 2 / size)
+    tensor = 2.0 * rows * columns * depth / (on.tensor * 2 / size if p.on_tensor_cores else SCALAR)
     if p.promote:
         # Adding a step's products: one multiply-add for each element, while the other warpgroup multiplies.
         tensor = tensor + (rows * columns / 128) * (1.5 if plan.groups == 1 else 0.5)
@@ -360,7 +365,9 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str
     lines += right / high * _straddling(p.rhs, "rhs" in plan.pack)
     cache = lines / on.cache * busy
     port = (left + right) / PORT
-    if plan.kernel == "tiles":
+    if plan.kernel == "ahead" and aligned(p.lhs) and aligned(p.rhs):
+        return max(tensor, cache), "arithmetic"
+    if plan.kernel != "pipelined":
         # No overlap: the block waits for its copies, then multiplies.
         return tensor + (cache + 1200) * (1 if aligned(p.lhs) and aligned(p.rhs) and not _pack(p) else 6), "copies"
     limits = {"tensor cores": tensor, "shared memory": shared, "L2 cache": cache, "the SM's port": port}

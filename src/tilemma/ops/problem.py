@@ -86,7 +86,14 @@ class Problem:
     @property
     def acc(self) -> str:
         """The accumulator's type."""
+        if self.lhs.dtype.name == "f64":
+            return "f64"
         return "s32" if self.lhs.dtype.is_integer else "f32"
+
+    @property
+    def on_tensor_cores(self) -> bool:
+        """Whether wgmma multiplies the type: it does not for exact f32 and for f64."""
+        return self.lhs.dtype.name not in ("f32", "f64")
 
     @property
     def is_empty(self) -> bool:

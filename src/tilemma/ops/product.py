@@ -31,26 +31,30 @@ def matmul(
     c: Any = None,
     bias: Any = None,
     activation: str | None = None,
+    compute: str | None = None,
     tune: bool = False,
 ) -> Any:
-    """activation(alpha * (a @ b) + beta * c + bias), accumulated in f32, or in s32 for integers.
+    """activation(alpha * (a @ b) + beta * c + bias), accumulated in f32, in s32 for integers, in f64 for f64.
 
-    ``a`` is [..., M, K], ``b`` is [..., K, N], both f16 or both bf16, or each s8 or u8, with any strides; batch
-    dimensions broadcast.  ``c`` broadcasts to [..., M, N] and is not read where beta is 0; ``bias`` is [N] or
+    ``a`` is [..., M, K], ``b`` is [..., K, N], both f16, bf16, f32 or f64, or each s8 or u8, with any strides;
+    batch dimensions broadcast.  f32 is multiplied exactly on the CUDA cores, or with ``compute="tf32"`` as tf32 on
+    the tensor cores.  ``c`` broadcasts to [..., M, N] and is not read where beta is 0; ``bias`` is [N] or
     [1, N] (for each column) or [M, 1] (for each row); ``activation`` is relu, gelu (with the error function) or
     silu.  ``out`` [..., M, N] has any strides, and is f16, bf16 or f32, or for integers s32, s8, u8, f16, bf16 or
-    f32; without it the library of ``a`` allocates it, of type ``out_dtype`` (default: that of ``a``, or s32).
+    f32, or for f64 f64 or f32; without it the library of ``a`` allocates it, of type ``out_dtype`` (default: that
+    of ``a``, or s32).
     ``out`` may be ``c`` itself, and may share memory with nothing else.  Sums of integers are exact below 2^31;
-    alpha, beta, bias and activation are applied in f32, and the result is rounded and saturated.
+    alpha, beta, bias and activation are applied in f32 (f64 for f64, but gelu's and silu's factor of x has the
+    precision of f32), and the result is rounded and saturated.
     ``tune``: measure the plans that the model likes best, once for each kind of call, and keep the winner.
 
     Returns the result.  NumPy arrays are computed by the CPU reference, CUDA arrays on their device, on their
     library's current stream.  The same arguments give the same bits.  Raises MatmulShape, MatmulType,
-    MatmulScalar, MatmulAddend, MatmulGradient, UnknownActivation, MixedDevices, ReadOnlyArray,
+    MatmulScalar, MatmulAddend, MatmulCompute, MatmulGradient, UnknownActivation, MixedDevices, ReadOnlyArray,
     SelfOverlappingArray, OverlappingArrays and what `runtime.describe` raises, before anything is started.
     """
     arrays_ = (a, b, c, bias, out, None, None, None)
-    return _computed(PLAIN, arrays_, (alpha, beta, activation, out_dtype, True), tune)
+    return _computed(PLAIN, arrays_, (alpha, beta, activation, out_dtype, compute, True), tune)
 
 
 def scaled_matmul(
@@ -83,7 +87,7 @@ def scaled_matmul(
     result and the errors are those of `matmul`; MatmulScale besides.
     """
     arrays_ = (a, b, c, bias, out, scale_a, scale_b, None)
-    return _computed(SCALED, arrays_, (alpha, beta, activation, out_dtype, fast), tune)
+    return _computed(SCALED, arrays_, (alpha, beta, activation, out_dtype, None, fast), tune)
 
 
 def grouped_matmul(
@@ -116,7 +120,7 @@ def grouped_matmul(
     with a row for each group.  Raises what `scaled_matmul` raises, and MatmulOffsets.
     """
     arrays_ = (a, b, c, bias, out, scale_a, scale_b, offsets)
-    return _computed(GROUPED, arrays_, (alpha, beta, activation, out_dtype, fast), tune)
+    return _computed(GROUPED, arrays_, (alpha, beta, activation, out_dtype, None, fast), tune)
 
 
 def _computed(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...], tune: Any) -> Any:
@@ -154,7 +158,7 @@ def _computed(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...], 
 def prepare(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Problem, Any, bool]:
     """A call checked: the problem, the array for its result, and whether that was allocated here."""
     a, b, c, bias, out, scale_a, scale_b, offsets = arrays_
-    alpha, beta, activation, out_dtype, fast = options
+    alpha, beta, activation, out_dtype, compute, fast = options
     left, right = describe(a), describe(b)
     given, addend, vector, ends = (None if x is None else describe(x) for x in (out, c, bias, offsets))
     if rules is GROUPED and ends is None:
@@ -163,7 +167,7 @@ def prepare(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...]) ->
     scales = {n: describe(x) if arrays.is_array(x) else x for n, x in scales.items()}
     call = Call(
         left, right, given, out_dtype, alpha, beta, addend, vector, activation,
-        offsets=ends, fast=fast, rules=rules, **scales,
+        offsets=ends, fast=fast, rules=rules, compute=compute, **scales,
     )  # fmt: skip
     shape, dtype = arguments.check(call)
     made = given is None
@@ -236,7 +240,7 @@ def _check_flag(function: str, name: str, value: object) -> None:
 def plan(
     a: Any, b: Any, scale_a: Any = None, scale_b: Any = None, *, offsets: Any = None, tune: bool = False,
     out: Any = None, out_dtype: Any = None, alpha: float = 1.0, beta: float = 0.0, c: Any = None, bias: Any = None,
-    activation: str | None = None, fast: bool = True,
+    activation: str | None = None, compute: str | None = None, fast: bool = True,
 ) -> plans.Report:  # fmt: skip
     """How a call with these arguments would be computed: print it for the choice, the alternatives and why.
 
@@ -248,7 +252,7 @@ def plan(
     scaled = scale_a is not None or scale_b is not None or describe(a).dtype.name in FLOAT8
     rules = GROUPED if offsets is not None else SCALED if scaled else PLAIN
     given = (a, b, c, bias, out, scale_a, scale_b, offsets)
-    problem, _, _ = prepare(rules, given, (alpha, beta, activation, out_dtype, fast))
+    problem, _, _ = prepare(rules, given, (alpha, beta, activation, out_dtype, compute, fast))
     return plans.report(problem, tune)
 
 

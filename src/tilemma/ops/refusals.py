@@ -54,6 +54,13 @@ class MatmulOffsets(LaunchError):
     fix = "{remedy}"
 
 
+class MatmulCompute(LaunchError):
+    code = "matmul-compute"
+    found = "{function}: `compute` is {compute}, with operands of {type}"
+    expected = "None, or 'tf32' with operands of f32"
+    fix = "leave `compute` out, or convert the operands to f32"
+
+
 class MatmulGradient(LaunchError):
     code = "matmul-gradient"
     found = "{function}: `{name}` requires a gradient, and the result would have none"

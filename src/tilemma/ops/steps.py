@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilemma import dtypes
 from tilemma.dtypes import DType, f32, s32
 from tilemma.kernels import Kernel
 from tilemma.ops.plan import Plan, cdiv, must_transpose
@@ -30,7 +31,8 @@ class Step:
 def _kernel(name: str) -> Kernel:
     from tilemma.ops import kernels, pipelined
 
-    return {"tiles": kernels.matmul_tiles, "pipelined": pipelined.matmul_pipelined}[name]
+    known = {"tiles": kernels.matmul_tiles, "ahead": kernels.matmul_ahead}
+    return {**known, "pipelined": pipelined.matmul_pipelined}[name]
 
 
 def _packable(problem: Problem) -> dict[str, tuple[ArrayRef, bool]]:
@@ -57,7 +59,7 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
         batch = 1 if x.strides[0] == 0 else x.shape[0]
         rows, columns = (x.shape[2], x.shape[1]) if transposes else x.shape[1:]
         unit = 128 // x.dtype.bytes
-        found[name] = ((batch, rows, -(-columns // unit) * unit), x.dtype.name)
+        found[name] = ((batch, rows, -(-columns // unit) * unit), _stored(x))
     return found
 
 
@@ -86,6 +88,11 @@ def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = No
             yield replace(step, sources=renamed)
 
 
+def _stored(x: ArrayRef) -> str:
+    """The type of the elements in memory."""
+    return x.dtype.stored or x.dtype.name
+
+
 def _packed(x: ArrayRef, name: str, work: ArrayRef, transposes: bool) -> tuple[Step, ArrayRef]:
     """The call that copies an array to aligned rows, and the copied array."""
     from tilemma.ops.kernels import pack, pack_transposed
@@ -93,10 +100,15 @@ def _packed(x: ArrayRef, name: str, work: ArrayRef, transposes: bool) -> tuple[S
     once = x.strides[0] == 0
     source = x._replace(shape=(1, *x.shape[1:])) if once else x
     kernel = pack_transposed if transposes else pack
-    step = Step(kernel, (_part(source, 0), _part(work, 0)), {"T": x.dtype.name}, ((name, 0), (f"work.{name}", 0)))
+    given = (_in_memory(_part(source, 0)), _part(work, 0))
+    step = Step(kernel, given, {"T": _stored(x)}, ((name, 0), (f"work.{name}", 0)))
     strides = (0 if once else work.strides[0], work.strides[1], 1)
     shape = (x.shape[0], x.shape[2], x.shape[1]) if transposes else x.shape
-    return step, work._replace(shape=shape, strides=strides)
+    return step, work._replace(shape=shape, strides=strides, dtype=x.dtype)
+
+
+def _in_memory(x: ArrayRef) -> ArrayRef:
+    return x._replace(dtype=dtypes.dtype(_stored(x)))
 
 
 def _part(x: ArrayRef, offset: int) -> ArrayRef:
@@ -161,6 +173,7 @@ def _product(problem: Problem, plan: Plan, at: Offsets, partial: ArrayRef | None
     final = replace(problem, left=left, right=right)
     used = _scale(final, left, "scale_lhs", at[4]), _scale(final, right, "scale_rhs", at[5])
     constants = {**_epilogue(final, c[0], bias[0], out[0]), "SPLIT": plan.split, "ACC": problem.acc}
+    constants["TS"] = product["TS"]
     yield _step(add_parts, (parts, *used, c, bias, out), scalars, constants)
 
 
@@ -177,8 +190,9 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     """The kernel's compile-time values: those of the plan, and those that simplify the computation of a block's
     task."""
     values = {**plan.constants, "ACC": problem.acc, "PROMOTE": problem.promote, "GROUPED": problem.grouped}
+    values["TS"] = "f64" if problem.acc == "f64" else "f32"
     values["OFFSETS"] = 1 if problem.offsets is None else problem.offsets.shape[0]
-    if plan.kernel == "tiles":
+    if plan.kernel != "pipelined":
         return values
     (m, n, _), (high, wide) = problem.shape, plan.cluster
     tiles_m, tiles_n = cdiv(m, plan.tile[0] * high), cdiv(n, plan.tile[1] * wide)
