@@ -9,6 +9,7 @@ C[M, N] = A[M, K] x B[N, K]^T, f32 sums, random normal data.  Two regimes, each 
 * steady: launches back to back for some seconds each, with the mean SM clock and power.
 
 A kernel is FILE[:NAME][@KEY=VALUE,..]; `GRID` is set to the number of multiprocessors where a kernel has it.
+`tilelang[@tile=128x256x64,stages=3,threads=256]` is TileLang's plain kernel (`bench/tilelang_plain.py`).
 """
 
 from __future__ import annotations
@@ -84,6 +85,10 @@ def parse_shape(text: str) -> tuple[int, int, int]:
 def parse_kernel(text: str, dtype: str, processors: int, arch: str | None = None) -> Contestant:
     """FILE[:NAME][@KEY=VALUE,..] as a contestant, compiled for ``arch`` where one is given."""
     place, _, settings = text.partition("@")
+    if place == "tilelang":
+        import tilelang_plain
+
+        return Contestant(text, tilelang_plain.run(dict(s.split("=", 1) for s in settings.split(",") if s), dtype))
     file, _, name = place.partition(":")
     module = tm.load(file) if file.endswith(".co") else load_python(file)
     kernel: Kernel = module[name] if name else module.only()
