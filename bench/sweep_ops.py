@@ -11,6 +11,7 @@ torch's product beside it.  ``--judge`` prints, by kind, the time of the model's
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -92,17 +93,15 @@ def call_of(s: Shape, make: Any) -> tuple[Call, ArrayRef]:
     return Call(a, b, rules=PLAIN if s.kind not in TYPES or s.kind == "s8" else SCALED, **scales), out
 
 
+PLACES = itertools.count(1)
+
+
 def imagined(shape: tuple[int, int], dtype: str, transposed: bool) -> ArrayRef:
     """An array on a GPU that is never accessed."""
-    imagined.count += 1  # type: ignore[attr-defined]
     strides = row_major(shape)
     if transposed:
         shape, strides = shape[::-1], strides[::-1]
-    where = imagined.count << 40  # type: ignore[attr-defined]
-    return ArrayRef(where, shape, strides, dtypes.dtype(dtype), ("cuda", 0), None, "torch")
-
-
-imagined.count = 0  # type: ignore[attr-defined]
+    return ArrayRef(next(PLACES) << 40, shape, strides, dtypes.dtype(dtype), ("cuda", 0), None, "torch")
 
 
 def measure(s: Shape, most: int, rounds: int) -> dict[str, Any]:

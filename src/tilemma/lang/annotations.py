@@ -6,6 +6,9 @@ from typing import Any
 
 from tilemma.dtypes import DType
 from tilemma.errors import described
+from tilemma.ir.builder import element_type
+from tilemma.lang.scalars import Value, operand_as
+from tilemma.lang.tracing import builder
 from tilemma.records import record
 
 Dimension = str | int | None
@@ -25,6 +28,15 @@ class ScalarType:
     """A scalar passed by value: element type, or the name of a compile-time parameter that holds it."""
 
     dtype: str
+
+    def __call__(self, value: Any) -> Value:
+        """``value`` converted to the type in a kernel, with the conversion of a store: `tm.Float(a[i])`.
+
+        Raises ConstantOverflow for a constant beyond the type, WrongValue for what is no scalar.
+        """
+        b = builder(f"Scalar[{self.dtype!r}]")
+        kind = element_type(self.dtype, b.span)
+        return Value(b.stored(operand_as(value, kind, f"Scalar[{self.dtype!r}]"), kind))
 
 
 def _name(item: Any) -> str:

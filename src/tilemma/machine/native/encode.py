@@ -284,13 +284,12 @@ def _chunk(native: Any, steps: list[Step], runs: list[Callable[..., Any]]) -> Ca
         assert step.code is not None
         numbers += (*step.code, -1 if step.guard < 0 else step.guard << 1 | step.negated)
     table = (ctypes.c_int32 * len(numbers))(*numbers)
-    address, count = ctypes.addressof(table), len(steps)
+    count = len(steps)
 
     def run(w: Any, m: Any) -> None:
-        done = native(w.registers, address, count, None if m is None else m.tobytes())
+        done = native(w.registers, ctypes.addressof(table), count, None if m is None else m.tobytes())
         if done != count:
             for left in runs[done:]:
                 left(w, m)
 
-    run.table = table  # type: ignore[attr-defined]
     return run
