@@ -27,8 +27,9 @@ LONG: list[tuple[Shape, bool]] = [
 
 def kernels(name: str, width: int) -> dict[str, tuple[Kernel, dict[str, Any]]]:
     """The kernel of both languages, with its constants."""
-    co = load(EXAMPLES / "co" / f"{name}.co", {"DIM": width}).kernels[name]
-    return {"co": (co, {}), "py": (load_python(EXAMPLES / "py" / f"{name}.py").kernels[name], {"DIM": width})}
+    co, py = ("gallery", "gallery") if name == "attention" else ("co", "py")
+    text = load(EXAMPLES / co / f"{name}.co", {"DIM": width}).kernels[name]
+    return {"co": (text, {}), "py": (load_python(EXAMPLES / py / f"{name}.py").kernels[name], {"DIM": width})}
 
 
 def attention(q: Any, k: Any, v: Any, scale: float, causal: bool) -> Any:

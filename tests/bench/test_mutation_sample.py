@@ -55,8 +55,7 @@ def test_every_example_has_a_case() -> None:
     """Those that multiply two matrices and say how they are pipelined; of the others, some have nothing to
     synchronise, and the operands of some have other shapes."""
     files = {p.stem for p in (Path(mutate.__file__).parents[1] / "examples" / "py").glob("*.py")}
-    others = {"hello_mma", "fragment_walk", "attention", "attention_roles", "batched", "plain"}
-    assert files - set(EXAMPLES) <= others | {"convolution", "dequantized", "experts", "sparse"}
+    assert files - set(EXAMPLES) <= {"hello_mma", "fragment_walk", "attention_roles", "plain"}
 
 
 def test_the_recorded_surveys_found_nothing() -> None:

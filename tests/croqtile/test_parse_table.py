@@ -21,7 +21,8 @@ from tilemma.croqtile.parse import _fuse
 from tilemma.croqtile.tables import StaleParseTable, tables
 from tilemma.croqtile.tree import _Build
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "co").glob("*.co"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.co"))
+PLAIN = next(p for p in EXAMPLES if p.stem == "plain")
 STATEMENTS = """
 __co__ auto f(global f16 [M, ?] a, mdspan<2> s, stream q, int n) {
   ; mutable int x = 1, y{2}; shared event e[2] = ready; frag.f32 c[2]; mdspan<2> t: [n, |a|]; x += #n * -2 # 3;
@@ -123,7 +124,7 @@ def test_files_are_read_without_lark(tmp_path: Path) -> None:
 import sys
 sys.modules["lark"] = None
 import tilemma as tm
-print(tm.load({str(EXAMPLES[0])!r}).only().compile("sm_80").ptx[:8])
+print(tm.load({str(PLAIN)!r}).only().compile("sm_80").ptx[:8])
 """
     environment = {**os.environ, "TILEMMA_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)

@@ -11,6 +11,7 @@ import pytest
 from configurations import CONFIGURATIONS, EXAMPLES
 from pipeline_runs import from_co
 
+from dev.gallery import ENTRIES, FOLDER
 from tilemma.compiler import compile_kernel
 from tilemma.errors import CompileError
 from tilemma.ir.tile import Kernel
@@ -24,11 +25,21 @@ FILES = sorted(p for p in EXAMPLES.rglob("*.*") if p.suffix in (".co", ".py") an
 
 def kernels(path) -> list[Kernel]:
     module = load(path) if path.suffix == ".co" else load_python(path)
-    return [k.build() for k in module.kernels.values()]
+    sizes = ENTRIES[path.stem].example if path.parent == FOLDER else None
+    return [k.build(sizes=sizes) for k in module.kernels.values()]
 
 
 # Examples whose events, or whose legal extents, the arguments of a call decide.
-DECIDED_BY_A_CALL = {"attention", "attention_roles", "convolution", "dequantized", "experts", "sparse"}
+DECIDED_BY_A_CALL = {
+    "attention",
+    "attention_roles",
+    "convolution",
+    "dequantized",
+    "experts",
+    "scan",
+    "sparse",
+    "w4a16",
+}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.name}")

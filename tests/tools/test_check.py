@@ -28,8 +28,8 @@ sys.path.append(str(ROOT / "tests" / "language"))
 import test_constructs  # noqa: E402
 from construct import Case  # noqa: E402
 
-# Examples whose scalars and extents have to fit each other; tests/test_example_uses.py runs them.
-OWN = ("attention", "attention_roles", "batched", "convolution", "dequantized", "experts", "sparse")
+# Examples whose scalars and extents have to fit each other; tests/test_attention.py runs it.
+OWN = ("attention_roles",)
 EXAMPLES = {f.stem: f for f in sorted((ROOT / "examples" / "co").glob("*.co")) if f.stem not in OWN}
 SMALL = {"M": 24, "N": 16, "K": 40}
 

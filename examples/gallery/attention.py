@@ -1,4 +1,4 @@
-"""Attention with one pass over the keys, the twin of examples/co/attention.co."""
+"""Attention with one pass over the keys, the twin of attention.co."""
 
 import tilemma as tm
 from tilemma import apply, cdiv, compose, dma, foreach, if_, mma, parallel, select, shared
