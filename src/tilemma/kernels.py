@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
 from tilemma.bounded import Bounded
+from tilemma.atoms import catalogue
 from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollected
 from tilemma.display import Displayed
 from tilemma.environment import Environment, content
@@ -70,10 +71,11 @@ class Source(Protocol):
 
 
 class Results:
-    """The results for one kernel in one environment, by compile-time values and the rest of each key."""
+    """The results for one kernel in one environment, with one set of declared instructions, by compile-time values
+    and the rest of each key."""
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    def __init__(self, version: int, declared: str = "") -> None:
+        self.version, self.declared = version, declared
         self.traced: Bounded[Any, t.Kernel] = Bounded(KEPT)
         # After the front passes, with their decisions.
         self.built: Bounded[Any, tuple[t.Kernel, list[Decision]]] = Bounded(KEPT)
@@ -105,7 +107,7 @@ class Kernel(Displayed):
         # The outside values that a function reads; None for a `.co` kernel, which reads none.
         self._environment: Environment | None = getattr(source, "environment", None)
         self._results = Results(0)
-        self._by_environment: Bounded[int, Results] = Bounded(ENVIRONMENTS)
+        self._by_environment: Bounded[tuple[int, str], Results] = Bounded(ENVIRONMENTS)
 
     @property
     def name(self) -> str:
@@ -129,15 +131,18 @@ class Kernel(Displayed):
 
     @property
     def _known(self) -> Results:
-        """The results for the present outside values of the function."""
+        """The results for the present outside values of the function, and the present declared instructions."""
         environment, results = self._environment, self._results
-        if environment is None or (environment.unchanged() and results.version == environment.version):
+        declared = catalogue.declared_key
+        if results.declared == declared and (
+            environment is None or (environment.unchanged() and results.version == environment.version)
+        ):
             return results
         with self._lock:
-            version = environment.key()
-            found = self._by_environment.get(version)
+            version = 0 if environment is None else environment.key()
+            found = self._by_environment.get((version, declared))
             if found is None:
-                found = self._by_environment[version] = Results(version)
+                found = self._by_environment[version, declared] = Results(version, declared)
             self._results = found
             return found
 

@@ -7,6 +7,7 @@ one file.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import pkgutil
 import re
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from tilemma.atoms.atom import Atom, CopyAtom, Family, Immediate, MmaAtom, Operand, Rate, contract
+from tilemma.atoms.atom import DECLARED, Atom, CopyAtom, Family, Immediate, MmaAtom, Operand, Rate, contract
 from tilemma.atoms.choose import Selection, select_from
 from tilemma.atoms.descriptors import Descriptor, tensor_map_swizzle
 from tilemma.checked import checked, instance
@@ -24,6 +25,7 @@ from tilemma.dtypes import BY_NAME, DType
 from tilemma.errors import ToolError, nearest
 
 __all__ = [
+    "DECLARED",
     "Atom",
     "Catalogue",
     "CopyAtom",
@@ -50,9 +52,15 @@ class UnknownAtom(ToolError, KeyError):
 
 
 class Catalogue(Mapping[str, Atom]):
-    """All records by name; those of a module, or of a family, are created at the first access."""
+    """All records by name; those of a module, or of a family, are created at the first access.
+
+    Besides the records of this folder it has those that a program has declared (`tilemma.instruction`).
+    """
 
     def __init__(self) -> None:
+        self._declared: dict[str, MmaAtom] = {}
+        # A key of all declared records, for caches of what the compiler makes of the catalogue; empty for none.
+        self.declared_key = ""
         self._made: dict[str, Atom] = {}
         self._parts: dict[str, list[tuple[Family | None, tuple[Atom, ...] | None]]] = {}
 
@@ -95,10 +103,10 @@ class Catalogue(Mapping[str, Atom]):
 
     def _find(self, name: object) -> Atom | None:
         # Chosen names have been created already; only a name from outside is searched for in all modules.
-        if isinstance(name, str) and name in self._made:
-            return self._made[name]
         if not isinstance(name, str):
             return None
+        if (known := self._made.get(name) or self._declared.get(name)) is not None:
+            return known
         names = {name, *_other_names(name)}
         return next((a for module in self._modules for a in self._of(module) if a.name in names), None)
 
@@ -106,10 +114,32 @@ class Catalogue(Mapping[str, Atom]):
         return self._find(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._atoms)
+        return iter((*self._atoms, *self._declared))
 
     def __len__(self) -> int:
-        return len(self._atoms)
+        return len(self._atoms) + len(self._declared)
+
+    def declare(self, atom: MmaAtom) -> None:
+        """Add a record from outside of the package; one declared under the same name before is replaced."""
+        assert atom.kind == DECLARED and atom.name not in self._atoms, atom.name
+        self._declared[atom.name] = atom
+        self._renew()
+
+    def withdraw(self, name: str) -> MmaAtom:
+        """Remove a declared record; UnknownAtom where none has that name."""
+        found = self._declared.pop(name, None) if isinstance(name, str) else None
+        if found is None:
+            raise UnknownAtom(name=name, suggestion=_suggest(name, tuple(self._declared)))
+        self._renew()
+        return found
+
+    def declared(self) -> tuple[MmaAtom, ...]:
+        """The declared records, those of the highest rank first."""
+        return tuple(sorted(self._declared.values(), key=lambda atom: -atom.rank))
+
+    def _renew(self) -> None:
+        state = [(x.name, x.fingerprint, x.rank, x.archs) for x in self._declared.values()]
+        self.declared_key = hashlib.sha256(repr(sorted(state)).encode()).hexdigest()[:16] if state else ""
 
     @checked(kind=instance("the start of a kind, such as 'wgmma'", str))
     def mma(self, kind: str = "", **wanted: object) -> Iterator[MmaAtom]:
@@ -117,6 +147,8 @@ class Catalogue(Mapping[str, Atom]):
 
         Families without a property that is ``wanted`` (`Family.has`) are left out.
         """
+        if kind == DECLARED:
+            return iter(self.declared())
         operand = wanted.get("a")
         names = (m for m in self._named(kind) if _may_multiply(m, operand))
         found = (a for m in names for a in self._of(m, lambda family: family.has(**wanted)))

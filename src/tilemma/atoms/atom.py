@@ -27,7 +27,9 @@ from tilemma.records import record
 
 TARGET: Final = instance("a PTX target such as 'sm_90a'", str)
 _TEXT: Final = instance("an operand as text", str)
-_NOT_PROVABLE: Final = ("section", "rates", "ptx_version", "emulated", "rank", "meaning")
+_NOT_PROVABLE: Final = ("section", "rates", "ptx_version", "emulated", "rank", "meaning", "archs")
+# The kind of records that a program declares.
+DECLARED: Final = "declared"
 # PTX register classes, and a CPU's tile registers: an AMX tile is 16 rows of 64 bytes.
 REGISTER_BITS: Final = {"b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64, "tmm": 8192}
 
@@ -264,6 +266,15 @@ def arch_number(arch: str) -> tuple[int, str]:
     return int(digits), suffix
 
 
+def _allows(arch: str, target: str) -> bool:
+    """Whether PTX for ``target`` may contain an instruction that ``arch`` introduced."""
+    if not isinstance(target, str):
+        TARGET.check("runs_on", "target", target)
+    need, suffix = arch_number(arch)
+    have, have_suffix = arch_number(target)
+    return (have, have_suffix) == (need, suffix) if suffix else have >= need
+
+
 @record(slots=False)
 class _Instruction(Displayed):
     """The common part of every record: name, threads, architecture, and the PTX as a template."""
@@ -282,11 +293,7 @@ class _Instruction(Displayed):
 
         Code for a plain target runs on any later GPU; one with a suffix (`sm_90a`) only on that one.
         """
-        if not isinstance(target, str):
-            TARGET.check("runs_on", "target", target)
-        need, suffix = arch_number(self.arch)
-        have, have_suffix = arch_number(target)
-        return (have, have_suffix) == (need, suffix) if suffix else have >= need
+        return _allows(self.arch, target)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -314,7 +321,8 @@ class MmaAtom(_Instruction):
     registers.  ``effects`` of an asynchronous record end with its wait, not with the statement.
     ``meaning``: the function if it is not the product and sum, else None.  ``rank``: the compiler prefers a
     higher one, and never chooses a record below 0, which programs use by name.  ``emulated``: the
-    targets on which ptxas makes several instructions of it (seen in SASS).
+    targets on which ptxas makes several instructions of it (seen in SASS).  ``archs``: further targets that have
+    it, besides ``arch``.  A record without ``ptx`` is one for the reference executor only.
     """
 
     shape: tuple[int, int, int] = (0, 0, 0)
@@ -329,6 +337,7 @@ class MmaAtom(_Instruction):
     rank: int = 0
     meaning: Meaning | None = None
     emulated: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         m, n, k = self.shape
@@ -341,7 +350,11 @@ class MmaAtom(_Instruction):
             assert operand.layout is None or operand.threads == self.threads, f"{self.name}.{operand.name}"
         given = {i.name for i in self.immediates}
         holes = {n.lower() for n in self.operands} - ({"c"} if self.in_place else set())
-        assert set(self.holes) == holes | given, f"{self.name}: holes {self.holes}"
+        assert not self.ptx or set(self.holes) == holes | given, f"{self.name}: holes {self.holes}"
+
+    def runs_on(self, target: str) -> bool:
+        """Whether PTX for ``target`` may contain it: see `_Instruction`; one without PTX runs on none."""
+        return bool(self.ptx) and any(_allows(arch, target) for arch in (self.arch, *self.archs))
 
     @property
     def operands(self) -> dict[str, Operand]:

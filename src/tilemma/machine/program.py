@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from tilemma.errors import TilemmaError
-from tilemma.machine import dataflow, provenance
-from tilemma.machine.catalogue import UninitialisedRegister
+from tilemma.machine import dataflow, declared, provenance
+from tilemma.machine.catalogue import NoSuchForm, UninitialisedRegister
 from tilemma.machine.decode import Decoder, find_decoder
 from tilemma.machine.element_types import float_registers
 from tilemma.machine.inlining import inlined
 from tilemma.machine.memory import word_views
 from tilemma.machine.native import encode, library
-from tilemma.machine.problems import BadOperand
+from tilemma.machine.problems import BadOperand, UnsupportedInstruction
 from tilemma.machine.state import ALL_LANES, CLASS_DTYPE
 from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable, Vector
 
@@ -226,9 +226,8 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
     program.parameter_views = word_views(program.parameter_bytes)
     native = library.enabled()
     for index, instruction in enumerate(entry.instructions):
-        decoder = Decoder(program, instruction)
         try:
-            find_decoder(decoder)(decoder)
+            decoder = _decoded(program, instruction)
             step = decoder.step(index)
             if native:
                 step.code, step.encoded = encode.code_of(decoder), step.run
@@ -238,9 +237,24 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
         except (IndexError, KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             # A decoder found too few operands, or operands of another kind.
             what = "its operands are not those it takes"
-            raise BadOperand(decoder.span, opcode=instruction.opcode, what=what) from error
+            raise BadOperand(Decoder(program, instruction).span, opcode=instruction.opcode, what=what) from error
     _finish(program)
     return program
+
+
+def _decoded(program: Program, instruction: Instruction) -> Decoder:
+    """The decoder of ``instruction`` after its work; a declared one is executed as declared where the machine has
+    no rule for it."""
+    decoder = Decoder(program, instruction)
+    try:
+        find_decoder(decoder)(decoder)
+    except (UnsupportedInstruction, BadOperand, NoSuchForm):
+        known = declared.find(instruction.opcode)
+        if known is None:
+            raise
+        decoder = Decoder(program, instruction)
+        declared.decode(decoder, known)
+    return decoder
 
 
 def _finish(program: Program) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 from tilemma import dtypes
 from tilemma.arithmetic import sparsity
 from tilemma.arithmetic.convert import Array, carrier, load, rounded, store
+from tilemma.arithmetic.issues import tiled
+from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.dtypes import DType
 from tilemma.ir import walk
 from tilemma.ir.checks import SCALE_BLOCK, checked_metadata, checked_scale
@@ -153,6 +155,15 @@ def _operand(c: Compiler, x: FragmentRef | View) -> Callable[[Frame], tuple[Arra
     return read
 
 
+def _instruction(op: Mma) -> MmaAtom | None:
+    """The record to be executed issue by issue: one that the program declares, or one with a function of its own."""
+    name = op.atom or op.wanted
+    atom = None if name is None else catalogue[name]
+    if not isinstance(atom, MmaAtom) or (atom.kind != DECLARED and atom.meaning is None):
+        return None
+    return atom
+
+
 def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
     acc, a, b = find(c, op.acc), _operand(c, op.a), _operand(c, op.b)
     spread = None if op.meta is None else _spread(c, op.meta, op.contract)
@@ -163,6 +174,7 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
     keeps = None if op.accumulate is None else c.value(op.accumulate)
     hides = any(isinstance(x, ScaleMma) and x.acc.name == name for x in walk.walk(c.kernel.body))
     perturbation = c.perturbation
+    issued = _instruction(op)
 
     def run(f: Frame) -> None:
         (x, kind), (y, _) = a(f), b(f)
@@ -184,6 +196,15 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
                 what=f"`mma.{op.contract.value}` of A [M, K] = {list(x.shape)} and B [K, N] = {list(y.shape)}",
                 rule="the same K on both sides",
             )
+        if issued is not None:
+            # What the function adds to the accumulator; its own rounding is part of it.
+            registers, index = acc(f)
+            if keeps is not None and not keeps(f):
+                shape = x.shape[0], y.shape[1]
+                registers.write(index, f[INSTANCE].threads, Tile(t, np.zeros(shape, carrier(t))))
+            tile = registers.update(index, f[INSTANCE].threads)
+            tile.data = tiled(issued.meaning, issued.shape, x, y.T, tile.values((x.shape[0], y.shape[1])), t, op.k_order)
+            return
         if spread is not None and not np.isfinite(y).all():
             # An element of B whose column has no stored element is not used.
             p = np.einsum("mj,mjn->mn", half, y[columns])

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from tilemma.atoms import MmaAtom, catalogue
+from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.atoms import Operand as AtomOperand
 from tilemma.atoms.choose import select_from
 from tilemma.dtypes import DType
@@ -116,7 +116,7 @@ class ChooseAtoms:
 
     def _choose(self, works: list[_Work], log: list[Decision]) -> list[_Choice]:
         refusals: list[Refusal] = []
-        for attempt in (_wgmma, _mma_sync, _fma):
+        for attempt in (_preferred, _wgmma, _mma_sync, _fma, _declared):
             choices: list[_Choice] = []
             for w in works:
                 got = attempt(w, self.arch)
@@ -276,6 +276,8 @@ def _select(w: _Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAto
     if found.candidates or others:
         # The instructions of these types and sources come first: their rules are nearest to the program.
         return found.candidates, list(dict.fromkeys((*near.refusals, *found.refusals)))
+    if kind == DECLARED:
+        return (), []
     every = {f"{t.a} x {t.b}": None for t in catalogue.families(kind)}
     rule = f"does not multiply {w.a} by {w.b}; it takes {', '.join(every)}"
     return (), [Refusal(_FAMILIES[kind], rule, _SECTIONS[kind])]
@@ -287,6 +289,7 @@ _FAMILIES = {
     "fma": "fma, mad",
     "wgmma.sp": "SM90_SPARSE_64xNx.. (wgmma.sp)",
     "mma.sp": "SM80_SPARSE_16x8x.. (mma.sp)",
+    DECLARED: "declared instructions",
 }
 _SECTIONS = {
     "wgmma": "PTX ISA, 9.7.15.5",
@@ -294,6 +297,7 @@ _SECTIONS = {
     "fma": "PTX ISA, 9.7.3.6",
     "wgmma.sp": "PTX ISA, 9.7.15.6",
     "mma.sp": "PTX ISA, 9.7.14.6",
+    DECLARED: "tilemma.instruction",
 }
 
 
@@ -318,13 +322,44 @@ def _tiles(w: _Work, atom: MmaAtom, grid: tuple[int, int]) -> tuple[int, int, in
     return w.m // grid[0] // m, w.n // grid[1] // n, w.k // k
 
 
+def _preferred(w: _Work, arch: str) -> _Choice | list[Refusal]:
+    """A declared instruction that its rank puts before those of the catalogue."""
+    if not any(atom.rank > 0 for atom in catalogue.declared()):
+        return []
+    found = _declared(w, arch)
+    return found if isinstance(found, list) or found.atom.rank > 0 else []
+
+
+def _declared(w: _Work, arch: str) -> _Choice | list[Refusal]:
+    """An instruction that the program declares."""
+    declared = catalogue.declared()
+    refusals: list[Refusal] = []
+    if w.mma.meta is None and any(atom.asynchronous for atom in declared) and w.level.warps % 4 == 0:
+        found = _by_descriptors(w, arch, DECLARED)
+        if not isinstance(found, list):
+            return found
+        refusals += found
+    for threads in sorted({atom.threads for atom in declared if not atom.asynchronous}, reverse=True):
+        if w.level.threads % threads == 0:
+            found = _in_registers(w, arch, DECLARED, threads)
+            if not isinstance(found, list):
+                return found
+            refusals += found
+    return refusals
+
+
 def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
     family = _FAMILIES["wgmma"]
-    kind = "wgmma" if w.mma.meta is None else "wgmma.sp"
     if not Target.of(arch).wgmma:
         return [Refusal(family, f"needs sm_90a, the target is {arch}", "PTX ISA, 9.7.15")]
     if w.level.warps % 4:
         return [Refusal(family, f"is executed by 4 warps, `{w.level}` has {w.level.warps}", "PTX ISA, 9.7.15")]
+    return _by_descriptors(w, arch, "wgmma" if w.mma.meta is None else "wgmma.sp")
+
+
+def _by_descriptors(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
+    """An instruction of a warpgroup that reads B, and A where it can, through matrix descriptors."""
+    family = _FAMILIES["wgmma"] if kind != DECLARED else "declared, asynchronous"
     a = w.a_stored
     in_shared = a is not None and a.view.base.space is Space.SHARED and w.a_stale is None
     in_shared = in_shared and a is not None and a.view.dtype is w.a
@@ -384,10 +419,17 @@ def _fma(w: _Work, arch: str) -> _Choice | list[Refusal]:
 
 
 def _by_warps(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
-    found, grid, refusals = _first_grid(w, arch, w.level.warps, kind=kind, threads=32)
-    if not found:
+    return _in_registers(w, arch, kind, 32)
+
+
+def _in_registers(w: _Work, arch: str, kind: str, threads: int) -> _Choice | list[Refusal]:
+    """An instruction of ``threads`` threads that reads both operands from registers."""
+    units = w.level.threads // threads
+    found, grid, refusals = _first_grid(w, arch, units, kind=kind, threads=threads)
+    held = [atom for atom in found if not atom.asynchronous]
+    if not held:
         return refusals
-    return _Choice(found[0], grid, _tiles(w, found[0], grid))
+    return _Choice(held[0], grid, _tiles(w, held[0], grid))
 
 
 def _plans(works: list[_Work], chosen: dict[int, _Choice], named: dict[int, Mma]) -> dict[str, FragmentPlan]:
