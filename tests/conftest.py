@@ -6,7 +6,9 @@ Of the families of cases in `sampling.EVERY`, a run takes every second, third, .
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -18,6 +20,15 @@ from tests.sampling import EVERY
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def undeclared() -> Iterator[None]:
+    """Instructions that a test declares, or a program that it loads, are gone for the next file."""
+    yield
+    atoms = sys.modules.get("tilemma.atoms")
+    for atom in atoms.catalogue.declared() if atoms is not None else ():
+        atoms.catalogue.withdraw(atom.name)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -44,6 +44,7 @@ ALLOWED = {
     "machine": BASE | {"assemble"},
     "measure": IR | {"assemble", "bounded", "fingerprint", "runtime"},
     "explain": IR | {"passes"},
+    "instructions": IR | {"machine"},
     "compiler": COMPILER - {"compiler"},
     "front_end_cache": COMPILER | {"croqtile"},
     "sources": {"errors"},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilemma.atoms import catalogue as atoms
     from tilemma.c_export import export
     from tilemma.errors import CompileError, LaunchError, TilemmaError, ToolError
+    from tilemma.instructions import instruction
     from tilemma.kernels import Kernel, kernel
     from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64, Scalar
     from tilemma.lang.atomics import atomic
@@ -71,6 +72,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     **{n: ("tilemma.kernels", n) for n in ("Kernel", "kernel")},
     "load": ("tilemma.modules", "load"),
     "atoms": ("tilemma.atoms", "catalogue"),
+    "instruction": ("tilemma.instructions", "instruction"),
     "ops": ("tilemma.ops", None),
     "targets": ("tilemma.targets", None),
     "testing": ("tilemma.testing", None),
@@ -89,7 +91,8 @@ __all__ = [
     "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Pipeline",
     "Scalar", "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "autotune", "bench", "bound",
     "break_", "cdiv", "compose", "continue_", "dma", "dtypes", "else_", "event", "export", "foreach", "full",
-    "global_", "if_", "inthreads", "kernel", "load", "local", "machine", "mma", "ops", "parallel", "report",
+    "global_", "if_", "instruction",
+    "inthreads", "kernel", "load", "local", "machine", "mma", "ops", "parallel", "report",
     "select", "shared", "sparse", "swap", "sync", "targets", "testing", "tma", "trigger", "ubound", "var",
     "wait", "while_",
 ]  # fmt: skip

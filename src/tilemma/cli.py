@@ -426,6 +426,7 @@ def _assembler() -> Any:
 )
 @click.option("--tile", metavar="MxNxK", help="the instruction repeated over a block tile (text or svg)")
 @click.option("--units", metavar="MxNxK", default="1x1x1", help="with --tile: warps or warpgroups along each axis")
+@click.option("--declared-in", metavar="FILE.py", help="a program that declares instructions (tm.instruction)")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @guarded
 def show(
@@ -436,6 +437,7 @@ def show(
     lane: str | None,
     tile: str | None,
     units: str,
+    declared_in: str | None,
     as_json: bool,
 ) -> int:
     """Who owns what: which lane and register holds which element of an instruction's operands.
@@ -447,6 +449,7 @@ def show(
     from tilemma.tools.output import say
     from tilemma.tools.show_tile import show_shared, show_tile
 
+    _declare(declared_in)
     if "," in atom:
         say(show_shared(atom, format_))
         return 0
@@ -466,6 +469,14 @@ def show(
     return 0
 
 
+def _declare(path: str | None) -> None:
+    """Run the Python file that declares instructions, if there is one."""
+    if path is not None:
+        from tilemma.modules import load_python
+
+        load_python(path)
+
+
 def _numbers(option: str, text: str, least: int, most: int) -> list[int]:
     """``text`` as comma-separated numbers; BadArgument otherwise."""
     from tilemma.tools.problem import BadArgument, whole_number
@@ -482,14 +493,16 @@ def _numbers(option: str, text: str, least: int, most: int) -> list[int]:
 
 @main.command()
 @click.option("--arch", help="only what runs on this target")
+@click.option("--declared-in", metavar="FILE.py", help="a program that declares instructions (tm.instruction)")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @guarded
-def atoms(arch: str | None, as_json: bool) -> int:
+def atoms(arch: str | None, declared_in: str | None, as_json: bool) -> int:
     """The catalogue of instructions."""
     from tilemma.targets.ptx.target import Target
     from tilemma.tools.output import say
     from tilemma.tools.show_atoms import list_atoms
 
+    _declare(declared_in)
     say(list_atoms(Target.of(arch).arch if arch else None, as_json))
     return 0
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
-from tilemma.bounded import Bounded
 from tilemma.atoms import catalogue
+from tilemma.bounded import Bounded
 from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollected
 from tilemma.display import Displayed
 from tilemma.environment import Environment, content

@@ -1,4 +1,4 @@
-"""One issue of a multiplying instruction: its function on matrices of values, rounded to the accumulator's type."""
+"""One issue of a multiplying instruction: its function on matrices of values, rounded to the type of D."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def product_and_sum(a: Array, b: Array, c: Array) -> Array:
 def issue(function: Function | None, a: Array, b: Array, c: Array, t: DType) -> Array:
     """D [M, N], values of ``t``, from values of A [M, K], B [N, K] and C [M, N].
 
-    ``function`` (None: `product_and_sum`) gets floats as float64 and integers as int64.  Its result is rounded once
-    to nearest even; integers wrap.
+    ``function`` (None: `product_and_sum`) gets floats as float64 and integers as int64.  Its result is rounded
+    once, to nearest even; integers wrap.
     """
     wide = [np.ascontiguousarray(x, np.float64 if x.dtype.kind == "f" else np.int64) for x in (a, b, c)]
     if t.is_float:

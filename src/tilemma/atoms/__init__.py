@@ -239,7 +239,7 @@ class _CatalogueModule(types.ModuleType):
         return len(catalogue)
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"get", "items", "keys", "values", "mma", "copies"}:
+        if name in {"get", "items", "keys", "values", "mma", "copies", "declared", "withdraw"}:
             return getattr(catalogue, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

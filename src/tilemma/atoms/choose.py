@@ -103,8 +103,10 @@ def _rule(
     b_major: Major | None,
 ) -> str | None:
     """The first rule that ``atom`` breaks, or None.  Without N in it, so that a family shares one line."""
+    if arch is not None and not atom.ptx:
+        return f"has no PTX: it exists on the reference executor only, not on {arch}"
     if arch is not None and not atom.runs_on(arch):
-        return f"needs {atom.arch}, the target is {arch}"
+        return f"needs {' or '.join((atom.arch, *atom.archs))}, the target is {arch}"
     if kind is not None and atom.kind != kind:
         return f"is {atom.kind}, not {kind}"
     if threads is not None and atom.threads != threads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tensor_layouts import Layout
 
 from tilemma.atoms import DECLARED, catalogue
-from tilemma.atoms.atom import REGISTER_BITS, Immediate, Meaning, MmaAtom, NoTarget, Operand, arch_number
+from tilemma.atoms.atom import REGISTER_BITS, Meaning, MmaAtom, NoTarget, Operand, arch_number
 from tilemma.checked import is_integer
 from tilemma.dtypes import DType, UnknownDtype, dtype
 from tilemma.errors import CompileError, described
@@ -39,7 +39,7 @@ class Declaration:
     def __init__(self, name: object, shape: object, types: object, layouts: object) -> None:
         self.name = name if isinstance(name, str) else described(name)
         if not isinstance(name, str) or not _NAME.match(name):
-            self._wrong(f"the name is {described(name)}", "letters, digits and `_`, as in SM80_16x8x16_F16F16F16F16_TN")
+            self._wrong(f"the name is {described(name)}", "letters, digits and `_`, as in MY_16x8x16_F16")
         known = catalogue.get(name)
         if known is not None and known.kind != DECLARED:
             self._wrong("an instruction of the catalogue has this name", "a name of its own")
@@ -106,7 +106,8 @@ class Declaration:
         table = offsets(layout)
         outside = table[(table < 0) | (table >= rows * cols)]
         if outside.size:
-            self._wrong(f"{letter} reaches offset {outside[0]}", f"offsets below {rows * cols}: {letter} is {rows}x{cols}")
+            wanted = f"offsets below {rows * cols}: {letter} is {rows}x{cols}"
+            self._wrong(f"{letter} reaches offset {outside[0]}", wanted)
         counts = np.bincount(table.reshape(-1), minlength=rows * cols)
         if not counts.all():
             at = int(np.flatnonzero(counts == 0)[0])
@@ -158,9 +159,7 @@ class Declaration:
             self._wrong(f"it is executed by {threads} threads", "32 (a warp) or 128 (a warpgroup)")
         return threads
 
-    def record(
-        self, ptx: object, effects: object, meaning: object, archs: object, rank: object
-    ) -> MmaAtom:
+    def record(self, ptx: object, effects: object, meaning: object, archs: object, rank: object) -> MmaAtom:
         if meaning is not None and not callable(meaning):
             self._wrong(f"its meaning is {described(meaning)}", "a function of A [M, K], B [N, K] and C [M, N]")
         if not is_integer(rank):
@@ -211,7 +210,9 @@ class Declaration:
         return text, "c" not in holes
 
     def _archs(self, given: object) -> tuple[str, ...]:
-        wanted = "PTX targets that have it, such as ('sm_80',); later ones have it too, unless they end in a letter"
+        wanted = (
+            "PTX targets that have it, such as ('sm_80',); later ones have it too, unless they end in a letter"
+        )
         if not isinstance(given, (tuple, list)) or not all(isinstance(a, str) for a in given):
             self._wrong(f"its archs are {described(given)}", wanted)
         for arch in given:
@@ -222,15 +223,19 @@ class Declaration:
         return tuple(given) or (_FIRST_ARCH,)
 
     def _asynchronous(self, given: object) -> bool:
-        wanted = f"() or ({ASYNC!r},): it ends with the wait for its group, and may read shared memory, as wgmma"
+        wanted = f"() or ({ASYNC!r},): it reads shared memory, and ends with the wait for its group, as wgmma"
         if not isinstance(given, (tuple, list)) or not set(given) <= {ASYNC}:
             self._wrong(f"its effects are {described(given)}", wanted)
         shared = [letter for letter, o in self.operands.items() if not o.in_registers]
         if shared and not given:
-            self._wrong(f"{shared[0]} has no layout, as if read from shared memory, and its effects are ()", wanted)
+            self._wrong(f"{shared[0]} has no layout (shared memory), and its effects are ()", wanted)
         if given and (self.threads != 128 or not shared):
-            why = "A and B are in registers" if self.threads == 128 else f"it is executed by {self.threads} threads"
-            self._wrong(f"its effects are ({ASYNC!r},), and {why}", "a warpgroup, and B (or A and B) in shared memory")
+            why = (
+                "A and B are in registers" if self.threads == 128 else f"it is executed by {self.threads} threads"
+            )
+            self._wrong(
+                f"its effects are ({ASYNC!r},), and {why}", "a warpgroup, and B (or both) in shared memory"
+            )
         return bool(given)
 
 
@@ -242,7 +247,8 @@ def _checked(name: str, meaning: Any, shape: tuple[int, int, int]) -> Meaning:
         result = np.asarray(meaning(a, b, c))
         if result.shape != (m, n) or result.dtype.kind not in "fiub":
             got = f"an array of {result.dtype} and shape {list(result.shape)}"
-            raise WrongInstruction(name=name, what=f"its meaning returned {got}", wanted=f"numbers of shape [{m}, {n}]")
+            wanted = f"numbers of shape [{m}, {n}]"
+            raise WrongInstruction(name=name, what=f"its meaning returned {got}", wanted=wanted)
         return result
 
     return checked

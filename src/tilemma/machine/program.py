@@ -252,8 +252,10 @@ def _decoded(program: Program, instruction: Instruction) -> Decoder:
         known = declared.find(instruction.opcode)
         if known is None:
             raise
+        from tilemma.machine.exec.declared import decode
+
         decoder = Decoder(program, instruction)
-        declared.decode(decoder, known)
+        decode(decoder, known)
     return decoder
 
 

@@ -14,13 +14,15 @@ _WHO = {1: "one lane", 32: "32 lanes, a warp", 128: "128 lanes, a warpgroup"}
 
 def runs_on(atom: Atom) -> str:
     """Where the instruction runs, in words."""
+    if not atom.ptx:
+        return "the reference executor only"
     return f"{atom.arch} only" if atom.arch[-1] == "a" else f"{atom.arch} and later"
 
 
 def facts(atom: Atom) -> Iterator[str]:
     """The facts before the maps, a line each."""
     yield f"{atom.kind}, {_WHO.get(atom.threads, f'{atom.threads} lanes')}, {runs_on(atom)}"
-    yield atom.ptx
+    yield atom.ptx or "no PTX"
     if isinstance(atom, MmaAtom):
         m, n, k = atom.shape
         yield (

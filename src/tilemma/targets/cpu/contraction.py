@@ -156,7 +156,7 @@ def _operand(c: Compiler, x: FragmentRef | View) -> Callable[[Frame], tuple[Arra
 
 
 def _instruction(op: Mma) -> MmaAtom | None:
-    """The record to be executed issue by issue: one that the program declares, or one with a function of its own."""
+    """The record to execute issue by issue: one that the program declares, or that has a function of its own."""
     name = op.atom or op.wanted
     atom = None if name is None else catalogue[name]
     if not isinstance(atom, MmaAtom) or (atom.kind != DECLARED and atom.meaning is None):
@@ -197,13 +197,15 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
                 rule="the same K on both sides",
             )
         if issued is not None:
-            # What the function adds to the accumulator; its own rounding is part of it.
+            extents = x.shape[0], y.shape[1]
             registers, index = acc(f)
             if keeps is not None and not keeps(f):
-                shape = x.shape[0], y.shape[1]
-                registers.write(index, f[INSTANCE].threads, Tile(t, np.zeros(shape, carrier(t))))
+                registers.write(index, f[INSTANCE].threads, Tile(t, np.zeros(extents, carrier(t))))
             tile = registers.update(index, f[INSTANCE].threads)
-            tile.data = tiled(issued.meaning, issued.shape, x, y.T, tile.values((x.shape[0], y.shape[1])), t, op.k_order)
+            tile.data = tiled(issued.meaning, issued.shape, x, y.T, tile.values(extents), t, op.k_order)
+            if future is not None:
+                tile.pending = op.future
+                f[future] = tile
             return
         if spread is not None and not np.isfinite(y).all():
             # An element of B whose column has no stored element is not used.
