@@ -357,7 +357,15 @@ class Runner:
         passed = self.kernel.signature(**constants)
         order = passed.order
         values, created = _with_result(passed, args, named)
-        bound = binding.bind(passed.plan, values, named, order=order, kernel=self.kernel.name, created=created)
+        bound = binding.bind(
+            passed.plan,
+            values,
+            named,
+            order=order,
+            kernel=self.kernel.name,
+            created=created,
+            constants=tuple(self.kernel.source.constants),
+        )
         values = [*values, *(named[n] for n in order[len(values) :])]
         return constants, bound, _Call(values, order, created)
 

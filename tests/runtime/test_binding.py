@@ -67,13 +67,15 @@ def test_arguments_by_name_and_in_the_kernels_order() -> None:
         ([0, 1, 2, 3], {}, "4 arguments were passed, it takes 3"),
         ([], {"lhs": 0, "rhs": 0}, "no value for `out`"),
         ([0], {"lhs": 0}, "`lhs` was passed twice"),
-        ([0], {"lsh": 0}, "no parameter `lsh`"),
+        ([0], {"lsh": 0}, "no parameter `lsh` (did you mean `lhs`?)"),
+        ([0], {"tile_m": 0}, "no parameter `tile_m` (did you mean `TILE_M`?)"),
+        ([0], {"zzzzzz": 0}, "no parameter `zzzzzz`"),
     ],
 )
 def test_a_wrong_call_shows_the_signature(args: list[Any], kwargs: dict[str, Any], says: str) -> None:
     with pytest.raises(b.WrongCall) as caught:
-        bind(plan(), args, kwargs, kernel="f")
-    assert says in caught.value.message and caught.value.expectation == "f(lhs, rhs, out)"
+        bind(plan(), args, kwargs, kernel="f", constants=("TILE_M", "TILE_K"))
+    assert says in caught.value.message and caught.value.expectation == "f(lhs, rhs, out, *, TILE_M, TILE_K)"
 
 
 def refused(error: type[LaunchError], *args: Any, launch: Launch | None = None) -> LaunchError:

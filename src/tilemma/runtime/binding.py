@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import dtypes
 from ..arithmetic.convert import constant
-from ..errors import LaunchError, Note
+from ..errors import LaunchError, Note, nearest
 from ..launch import MAX_EXTENT, ArrayParam, Launch, Size, evaluate
 from ..records import record
 from .arrays import CPU, ArrayRef, describe
@@ -188,16 +188,18 @@ class Bound:
 
 
 def _collect(
-    launch: Launch, kernel: str, order: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    kernel: str, order: Sequence[str], constants: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    signature = ", ".join(order)
+    signature = ", ".join([*order, *(["*", *constants] if constants else [])])
     if len(args) > len(order):
         what = f"{len(args)} arguments were passed, it takes {len(order)}"
         raise WrongCall(kernel=kernel, what=what, signature=signature)
     given = dict(zip(order, args, strict=False))
     for name, value in kwargs.items():
         if name not in order or name in given:
+            close = nearest(name, [*order, *constants])
             what = f"`{name}` was passed twice" if name in given else f"there is no parameter `{name}`"
+            what += f" (did you mean `{close}`?)" if close is not None and name not in given else ""
             raise WrongCall(kernel=kernel, what=what, signature=signature)
         given[name] = value
     if missing := [n for n in order if n not in given]:
@@ -421,18 +423,20 @@ def bind(
     order: Sequence[str] | None = None,
     kernel: str | None = None,
     created: frozenset[str] = frozenset(),
+    constants: Sequence[str] = (),
 ) -> Bound:
     """Check a call against its launch plan and name its sizes; nothing is run or copied.
 
     ``args`` and ``kwargs`` are what the user passed; ``order`` is the order of the parameters (default: the
     plan's arrays, then its scalars); ``kernel`` the name used in errors (default: the entry).  ``created``
-    names arrays allocated for this call, which may be written even if their library calls them immutable.
+    names arrays allocated for this call, which may be written even if their library calls them immutable;
+    ``constants`` the kernel's compile-time parameters, which a call names.
     Raises a LaunchError that names the kernel, the parameter, and what was found and expected.
     """
     kernel = kernel or launch.entry
     if order is None:
         order = [*(a.name for a in launch.arrays), *(s.name for s in launch.scalars)]
-    given = _collect(launch, kernel, order, args, kwargs or {})
+    given = _collect(kernel, order, constants, args, kwargs or {})
     refs = {p.name: _describe(kernel, p.name, given[p.name]) for p in launch.arrays}
     refs |= {name: refs[name]._replace(writable=True) for name in created & refs.keys()}
     for param in launch.arrays:
