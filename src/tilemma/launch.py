@@ -143,6 +143,20 @@ class TensorMapArgument:
     kind: str = "tensormap"
 
 
+@record
+class SharedName:
+    """An object of the program in a CTA's dynamic shared memory, from byte ``offset``; ``kind``: buffer or event.
+
+    A ring has ``copies`` slots of ``bytes`` each; 0: the object is no ring, and its name takes no index.
+    """
+
+    name: str
+    kind: str
+    offset: int
+    bytes: int
+    copies: int = 0
+
+
 Argument: TypeAlias = PointerArgument | ValueArgument | TensorMapArgument
 _ARGUMENTS: dict[str, type[Any]] = {
     "pointer": PointerArgument,
@@ -172,6 +186,8 @@ class Launch:
     overlap: bool = False
     # (condition, message): checked before the launch; the condition is a Size that must not be 0.
     checks: tuple[tuple[Size, str], ...] = field(default=())
+    # For reports: the program's names of places in shared memory.
+    shared_names: tuple[SharedName, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -275,7 +291,7 @@ _SIMPLE: dict[str, Reader] = {
     "Size": _size,
     "Argument": _argument,
 }
-_RECORDS: dict[str, type[Any]] = {"ArrayParam": ArrayParam, "ScalarParam": ScalarParam}
+_RECORDS: dict[str, type[Any]] = {x.__name__: x for x in (ArrayParam, ScalarParam, SharedName)}
 
 
 def _is_size(x: Any, depth: int = 0) -> bool:

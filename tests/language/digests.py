@@ -61,7 +61,7 @@ class Traced:
         self.compiled = Compiled(source, tile, arch, tuple(log))
         self.stages["decisions"] = "\n".join(f"{d} {json.dumps(d.data)}" for d in log)
         moving = _PLACES if source.span and source.span.file.endswith(".py") else _FILE
-        launch = _PATH.sub("", json.dumps(self.compiled.launch))
+        launch = _PATH.sub("", json.dumps(edited.without_names(self.compiled)))
         self.stages["ptx"] = moving.sub("", self.compiled.ptx) + launch
 
     def __str__(self) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import json
 import linecache
 import re
 import sys
@@ -40,6 +41,7 @@ from construct import CASES
 from dev.fuzz import mutate_croqtile
 from dev.fuzz.mutate_python import HEADER
 from tilemma import croqtile
+from tilemma.compiler import Compiled
 from tilemma.errors import Span, TilemmaError
 from tilemma.kernels import Kernel
 
@@ -96,13 +98,20 @@ def outcome(language: str, text: str) -> str:
             warnings.simplefilter("ignore")
             for kernel in read(language, text):
                 compiled = kernel.compile(ARCH)
-                found += [compiled.ir, _FILE.sub("", compiled.ptx), str(compiled.launch)]
+                found += [compiled.ir, _FILE.sub("", compiled.ptx), str(without_names(compiled))]
                 found += [f"{d} {d.data}" for d in compiled.decisions]
     except TilemmaError as e:
         return told(e)
     except Exception as e:
         return type(e).__name__
     return f"compiled {digest(' '.join(found))}"
+
+
+def without_names(compiled: Compiled) -> dict[str, Any]:
+    """The launch plans without their names of places in shared memory, which are for reports alone."""
+    plans = [{k: v for k, v in plan.to_json().items() if k != "shared_names"} for plan in compiled.launches]
+    found: dict[str, Any] = json.loads(json.dumps(plans[0] if len(plans) == 1 else {"launches": plans}))
+    return found
 
 
 def digest(text: str) -> str:

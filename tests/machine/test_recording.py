@@ -97,9 +97,9 @@ def test_tensor_stores_and_the_timeline_of_warps_waits_and_copies() -> None:
     assert len(warps) == 8
     for bar in timeline.bars:
         if bar.what == "wait":
-            (own,) = [w for w in warps if w.actor == bar.actor]
+            (own,) = [w for w in warps if w.row == bar.row]
             assert own.start <= bar.start <= bar.end <= own.end and bar.line > 0
-    assert "CTA 0,0,0 warp 7" in timeline.text() and timeline.svg().count("<rect") == len(timeline.bars)
+    assert "CTA 0,0,0 warp 7" in timeline.text() and timeline.svg().count("<title>") == len(timeline.bars)
 
 
 def test_a_deadlock_shows_the_wait_to_the_end() -> None:

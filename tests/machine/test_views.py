@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from test_kernels import hopper
 
+import tilemma as tm
 from dev.pages import hazards as hazards_page
 from tilemma import machine
 from tilemma.machine.problems import BadMachineCall
+from tilemma.machine.timeline import Bar, Timeline
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +61,7 @@ def test_timeline() -> None:
     assert all(actor in text for actor in timeline.actors)
     assert max(map(len, text.split("\n"))) <= 80 + 2 + max(map(len, timeline.actors))
     picture = timeline.svg()
-    assert picture.startswith("<svg") and picture.count("<rect") == len(timeline.bars)
+    assert picture.startswith("<svg") and picture.count("<title>") == len(timeline.bars)
 
 
 def test_the_page_of_hazards_is_current() -> None:
@@ -79,3 +82,21 @@ def test_the_example_finds_its_bug(capsys: pytest.CaptureFixture[str], monkeypat
     said = capsys.readouterr().out
     assert "error[race]" in said and "no hazard in 20 schedules" in said
     del sys.modules["find_the_bug"]
+
+
+def test_a_timeline_has_the_program_s_names() -> None:
+    kernel = tm.load(ROOT / "examples" / "co" / "tma_pipeline.co").tma_pipeline
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((64, 128), (64, 128)))
+    report = kernel.on("machine", trace=True)(a, b, np.zeros((64, 64), np.float16))
+    rows = {b.actor for b in report.timeline.bars}
+    assert {"full[0]", "full[1]", "copies into lhs_s[0]", "copies into rhs_s[1]", "warpgroup 1"} <= rows
+    about = {(b.what, b.about) for b in report.timeline.bars}
+    assert {("wgmma", "lhs_s[1] x rhs_s[1]"), ("bulk-store", "output_s")} <= about
+    waited = {b.about for b in report.timeline.bars if b.what == "wait"}
+    assert {"full[0]", "barrier 0"} <= waited and not any("mbarrier" in name for name in waited)
+
+
+def test_hostile_names_are_escaped_in_the_picture() -> None:
+    bars = [Bar("<script>\x1b", "wait", 0, 3, 1, (0, 0, 0), "</svg>&\uffff")]
+    ElementTree.fromstring(Timeline(bars).svg())

@@ -12,8 +12,6 @@ from tilemma.machine.syntax import Instruction
 class Agent:
     """One operation in flight.  ``complete`` performs it; subclasses need to define no other method."""
 
-    """One operation in flight.  ``complete`` does its work; a kind of agent needs no more than that."""
-
     kind = "agent"
 
     def __init__(self, warp: Warp, instruction: Instruction) -> None:
@@ -26,8 +24,13 @@ class Agent:
 
     @property
     def actor(self) -> str:
-        """The name of its row in a timeline."""
+        """The name of its row in a timeline, within its CTA."""
         return self.kind
+
+    @property
+    def about(self) -> str:
+        """The objects of the program that it works on, for a timeline."""
+        return ""
 
     def before(self) -> Sequence[Agent]:
         """Agents that must complete before this one."""

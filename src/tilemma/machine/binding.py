@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilemma.dtypes import dtype
-from tilemma.launch import MAX_EXTENT, Launch, PointerArgument, TensorMapArgument, ValueArgument, evaluate
+from tilemma.launch import (
+    MAX_EXTENT,
+    Launch,
+    PointerArgument,
+    SharedName,
+    TensorMapArgument,
+    ValueArgument,
+    evaluate,
+)
 from tilemma.machine import placement
 from tilemma.machine.arguments import array_argument, bind_argument, described, refuse, scalar_bytes
 from tilemma.machine.call import simple_launch, triple
@@ -37,6 +45,7 @@ class Binding:
     written: dict[str, bool]
     # For each parameter of the entry, the result of ``bind_argument``.
     parameters: list[tuple[str, Any]] = field(default_factory=list)
+    shared_names: Sequence[SharedName] = ()
 
 
 def bind(launch: Launch | Mapping[str, Any], entry: Entry, args: Mapping[str, Any], target: str) -> Binding:
@@ -165,6 +174,7 @@ def _bind_plan(launch: Launch, entry: Entry, args: Mapping[str, Any]) -> Binding
     return Binding(
         launch.entry, launch.arch, (grid[0], grid[1], grid[2]), launch.block, launch.cluster or (1, 1, 1),
         launch.shared, arrays, {a.name: a.written for a in launch.arrays}, parameters,
+        launch.shared_names,
     )  # fmt: skip
 
 

@@ -56,7 +56,9 @@ def must_wait(machine: Machine, f: Frame, step: Step, m: Any) -> bool:
     if not (missing & coming(machine, f)).any():
         return False
     w.gathered.append((f, step, active))
-    machine.suspend(f, f"lanes {ranges(np.flatnonzero(missing))} of its warp at `{step.instruction.opcode}`")
+    machine.suspend(
+        f, f"lanes {ranges(np.flatnonzero(missing))} of its warp at `{step.instruction.opcode}`", "its lanes"
+    )
     return True
 
 

@@ -19,6 +19,7 @@ from tilemma.machine.placement import Placed
 from tilemma.machine.problems import MachineFailure
 from tilemma.machine.program import Program, build_segments, decode_program
 from tilemma.machine.scheduler import Machine, Stop
+from tilemma.machine.shared_names import SharedNames
 from tilemma.machine.syntax import Entry, Module
 from tilemma.machine.timeline import Timeline
 from tilemma.machine.traced import TracedMachine
@@ -192,6 +193,7 @@ class Job:
         b = self.binding
         kind = TracedMachine if options.get("trace") is not None else Machine
         machine = kind(self.program, b.grid, b.block, b.cluster, b.shared, **options)
+        machine.names = SharedNames(b.shared_names, self.program.shared_base + self.program.static_shared)
         placed, maps = binding.fill_parameters(b, self.entry, self.program, machine.memory)
         machine.tensor_maps = maps
         place_variables(self.program, machine.memory)

@@ -26,7 +26,9 @@ from tilemma.machine.native import library
 from tilemma.machine.performance import Performance
 from tilemma.machine.program import ALU, BRANCH, VISIBLE, Program, Step
 from tilemma.machine.reconvergence import diverge, join, leave
+from tilemma.machine.shared_names import SharedNames
 from tilemma.machine.state import Cluster, Frame, Warp
+from tilemma.machine.timeline import Bar
 
 # Results of a step: the frame waits and executes the same step again, or continues after it.
 AGAIN, AFTER = object(), object()
@@ -83,6 +85,7 @@ class Machine:
         # How many CTAs, in whole clusters, are run of the grid; None: all.
         self.ctas = ctas
         self.memory = GlobalMemory()
+        self.names = SharedNames()
         self.tensor_maps: dict[int, Any] = {}
         self.performance = Performance()
         self.released: dict[Any, Any] = {}
@@ -147,10 +150,10 @@ class Machine:
         """The access of a global event."""
         return self.clusters[(packed >> 32) - 1].events.of(packed & 0xFFFFFFFF)
 
-    def note_time(self, what: str, actor: str, start: int, end: int, line: int) -> None:
+    def note_time(self, what: str, cta: Any, actor: str, start: int, end: int, line: int, about: str = "") -> None:
         """Enter something into the timeline, if one is kept."""
         if self.trace is not None:
-            self.trace.add(what, actor, start, end, line)
+            self.trace.add(Bar(actor, what, start, end, line, cta, about))
 
     def leader(self, mask: int) -> int:
         """Which of the lanes in ``mask`` is elected: the same for the same mask throughout a run."""
@@ -322,7 +325,9 @@ class Machine:
                 self.complete(earlier)
         if agent in self.pending:
             self.pending.remove(agent)
-            self.note_time(agent.kind, agent.actor, agent.issued, self.steps, agent.instruction.line)
+            if self.trace is not None:
+                where, line = agent.ctas()[0].index, agent.instruction.line
+                self.note_time(agent.kind, where, agent.actor, agent.issued, self.steps, line, agent.about)
             agent.complete()
             if not agent.waited:
                 exit_checks.completed(agent)
@@ -334,8 +339,8 @@ class Machine:
         agent.issued = self.steps
         self.pending.append(agent)
 
-    def suspend(self, frame: Frame, why: Any) -> None:
-        """The frame waits until ``wake``."""
+    def suspend(self, frame: Frame, why: Any, on: int | str = "") -> None:
+        """The frame waits until ``wake``; ``on``: an mbarrier's address, or a name, for the timeline."""
         frame.blocked = why
         self.waiting.add(frame)
 

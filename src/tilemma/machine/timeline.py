@@ -1,33 +1,57 @@
-"""The timeline of a run, as text and as SVG.
+"""The timeline of a run: what each warp, asynchronous operation and mbarrier did when.
 
 Time is the number of warp instructions that the grid has executed.  A warp is a bar from its start to its exit,
 with its waits on it; an asynchronous operation is a bar from its issue to its completion; the completion of an
-mbarrier phase is a mark.
+mbarrier phase is a mark.  Names are those of the program where the launch plan has them (`SharedNames`).
 """
 
 from __future__ import annotations
 
-import html
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-_COLOURS = {
-    "tma": "#3b7dd8", "cp.async": "#5fa8d3", "wgmma": "#d1495b", "bulk-store": "#66a182", "phase": "#333333",
-    "cp.async.arrive": "#8d96a3", "warp": "#c9d3c0", "wait": "#e9a03b",
-}  # fmt: skip
+Cta = tuple[int, int, int]
 # In text, above the bar of the warp.
 _MARKS = {"phase": "|", "wait": "."}
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One stretch of an actor's time, in steps of the grid; ``line`` is the PTX line that began it, 0 for none."""
+    """One stretch of an actor's time, in steps of the grid; ``line`` is the PTX line that began it, 0 for none.
+
+    ``actor`` is unique within ``cta``.  ``about`` names what it works on or waits for: `lhs_s[1]`, `full[1]`.
+    """
 
     actor: str
     what: str
     start: int
     end: int
     line: int
+    cta: Cta = (0, 0, 0)
+    about: str = ""
+
+    @property
+    def row(self) -> str:
+        """The actor with its CTA."""
+        return f"CTA {','.join(map(str, self.cta))} {self.actor}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "actor": self.actor, "what": self.what, "start": self.start, "end": self.end,
+            "ptx_line": self.line, "cta": list(self.cta), "about": self.about,
+        }  # fmt: skip
+
+
+# The order of an actor's kind within a CTA.
+_KINDS = ("warp", "wait", "tma", "cp.async", "cp.async.arrive", "phase", "wgmma", "bulk-store")
+
+
+def _order(actor: str, kinds: set[str]) -> tuple[Any, ...]:
+    kind = min((_KINDS.index(k) if k in _KINDS else len(_KINDS) for k in kinds), default=0)
+    # Numbers within a name as numbers: warp 10 after warp 9.
+    return (kind, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", actor)])
 
 
 @dataclass
@@ -36,58 +60,54 @@ class Timeline:
 
     bars: list[Bar] = field(default_factory=list)
 
-    def add(self, what: str, actor: str, start: int, end: int, line: int) -> None:
-        self.bars.append(Bar(actor, what, start, end, line))
+    def add(self, bar: Bar) -> None:
+        self.bars.append(bar)
+
+    @property
+    def ctas(self) -> list[Cta]:
+        """The CTAs in the order of their first bars."""
+        return list(dict.fromkeys(b.cta for b in sorted(self.bars, key=lambda b: b.start)))
 
     @property
     def actors(self) -> list[str]:
-        """The warps in order, then the other actors in the order of their first bars."""
-        warps = {b.actor for b in self.bars if b.what == "warp"}
-        others = dict.fromkeys(b.actor for b in sorted(self.bars, key=lambda b: b.start) if b.actor not in warps)
-        return [*sorted(warps, key=lambda a: [int(n) for n in re.findall(r"\d+", a)]), *others]
+        """The rows: CTA by CTA its warps, copies, mbarriers, wgmma and stores."""
+        found: list[str] = []
+        for cta in sorted(self.ctas):
+            found += [f"CTA {','.join(map(str, cta))} {a}" for a in self.of_cta(cta)]
+        return found
 
-    def of(self, actor: str) -> list[Bar]:
-        """The bars of an actor, a warp's own before those of its waits."""
-        return sorted((b for b in self.bars if b.actor == actor), key=lambda b: (b.what != "warp", b.start))
+    def of_cta(self, cta: Cta) -> dict[str, list[Bar]]:
+        """The bars of each actor of a CTA, actors in order; a warp's own bar comes before those of its waits."""
+        rows: dict[str, list[Bar]] = {}
+        for b in self.bars:
+            if b.cta == cta:
+                rows.setdefault(b.actor, []).append(b)
+        ordered = sorted(rows, key=lambda a: _order(a, {b.what for b in rows[a]}))
+        return {a: sorted(rows[a], key=lambda b: (b.what != "warp", b.start)) for a in ordered}
 
     @property
     def length(self) -> int:
         return max((b.end for b in self.bars), default=0) + 1
 
-    def text(self, width: int = 100) -> str:
-        """One row for each actor: ``=`` a warp, or an operation in flight; ``.`` a wait; ``#`` several operations;
-        ``|`` the completion of a phase."""
-        label = max((len(a) for a in self.actors), default=0)
+    def text(self, width: int = 100, ctas: Iterable[Cta] | None = None) -> str:
+        """One row for each actor (of ``ctas``, default: all): ``=`` a warp, or an operation in flight; ``.`` a
+        wait; ``#`` several operations; ``|`` the completion of a phase."""
+        chosen = sorted(self.ctas if ctas is None else ctas)
+        rows = {bars[0].row: bars for cta in chosen for bars in self.of_cta(cta).values()}
+        label = max((len(a) for a in rows), default=0)
         scale = width / self.length
         lines = [f"{'':<{label}}  0 .. {self.length - 1} warp instructions"]
-        for actor in self.actors:
+        for actor, bars in rows.items():
             cells = [" "] * width
-            for b in self.of(actor):
+            for b in bars:
                 first, last = int(b.start * scale), min(width - 1, int(b.end * scale))
                 for i in range(first, last + 1):
                     cells[i] = _MARKS.get(b.what) or ("=" if cells[i] == " " else "#")
             lines.append(f"{actor:<{label}}  {''.join(cells).rstrip()}")
         return "\n".join(lines)
 
-    def svg(self, width: int = 1200, row: int = 22) -> str:
-        """The same as a picture; the title of a bar names its operation, PTX line and time."""
-        actors = self.actors
-        left = 8 * max((len(a) for a in actors), default=0) + 16
-        scale = (width - left - 10) / self.length
-        parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{row * (len(actors) + 1) + 8}" '
-            'font-family="monospace" font-size="12">',
-            f'<text x="{left}" y="14">0 .. {self.length - 1} warp instructions</text>',
-        ]
-        for i, actor in enumerate(actors):
-            top = row * (i + 1)
-            parts.append(f'<text x="8" y="{top + 14}">{html.escape(actor)}</text>')
-            for b in self.of(actor):
-                x, length = left + b.start * scale, max(1.5, (b.end - b.start) * scale)
-                colour = _COLOURS.get(b.what, "#999999")
-                title = html.escape(f"{b.what}, PTX line {b.line}, {b.start} to {b.end}")
-                parts.append(
-                    f'<rect x="{x:.1f}" y="{top + 2}" width="{length:.1f}" height="{row - 6}" fill="{colour}" '
-                    f'fill-opacity="0.55"><title>{title}</title></rect>'
-                )
-        return "\n".join([*parts, "</svg>"])
+    def svg(self, width: int = 1200, ctas: Iterable[Cta] | None = None) -> str:
+        """The same as a picture (`timeline_svg`)."""
+        from tilemma.machine.timeline_svg import timeline_svg
+
+        return timeline_svg(self, width, ctas)

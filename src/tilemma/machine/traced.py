@@ -8,26 +8,23 @@ from tilemma.machine.scheduler import Machine
 from tilemma.machine.state import Frame, Warp
 
 
-def _actor(w: Warp) -> str:
-    return f"CTA {','.join(map(str, w.cta.index))} warp {w.index}"
-
-
 class TracedMachine(Machine):
     """Times are numbers of warp instructions that the grid has executed."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.begun: dict[Warp, int] = {}
-        self.since: dict[Frame, int] = {}
+        # The start of each wait, and the mbarrier's address or the name of what is waited for.
+        self.since: dict[Frame, tuple[int, int | str]] = {}
 
     def start(self, number: int, counts: list[int]) -> None:
         super().start(number, counts)
         for cta in self.clusters[self.started - 1].ctas:
             self.begun.update(dict.fromkeys(cta.warps, self.steps))
 
-    def suspend(self, frame: Frame, why: Any) -> None:
-        self.since[frame] = self.steps
-        super().suspend(frame, why)
+    def suspend(self, frame: Frame, why: Any, on: int | str = "") -> None:
+        self.since[frame] = self.steps, on
+        super().suspend(frame, why, on)
 
     def wake(self, frame: Frame) -> None:
         if frame in self.waiting:
@@ -35,7 +32,7 @@ class TracedMachine(Machine):
         super().wake(frame)
 
     def warp_done(self, w: Warp) -> None:
-        self.note_time("warp", _actor(w), self.begun.pop(w), self.steps, 0)
+        self._ended(w)
         super().warp_done(w)
 
     def run(self) -> None:
@@ -46,8 +43,14 @@ class TracedMachine(Machine):
             for frame in sorted(self.waiting, key=lambda f: (f.w.cta.index, f.w.row, f.pc)):
                 self._waited(frame)
             for w in list(self.begun):
-                self.note_time("warp", _actor(w), self.begun.pop(w), self.steps, 0)
+                self._ended(w)
+
+    def _ended(self, w: Warp) -> None:
+        self.note_time("warp", w.cta.index, f"warp {w.index}", self.begun.pop(w), self.steps, 0)
 
     def _waited(self, frame: Frame) -> None:
         line = self.program.steps[min(frame.pc, len(self.program.steps) - 1)].instruction.line
-        self.note_time("wait", _actor(frame.w), self.since[frame], self.steps, line)
+        start, on = self.since[frame]
+        name = self.names.event(on) if isinstance(on, int) else on
+        w = frame.w
+        self.note_time("wait", w.cta.index, f"warp {w.index}", start, self.steps, line, name)

@@ -84,6 +84,6 @@ def _issue(f: Frame, ins: Any, lane: int, to: int, on: int, word: Any, width: in
         else:
             cells[index] = combine(int(cells[index[0]]), int(word[0]), 0)
 
-    agent = LoadAgent(w, ins, cta, target, move, width)
+    agent = LoadAgent(w, ins, cta, target, move, width, int(index[0]) * width)
     agent.event = event
     w.cta.machine.issue(agent)

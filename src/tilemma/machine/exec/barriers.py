@@ -108,7 +108,7 @@ def arrive(f: Frame, ins: Instruction, m: Any, name: int, threads: int, waits: b
     if waits:
         b.rows.append(rows)
         b.waiting.append(f)
-        machine.suspend(f, "")
+        machine.suspend(f, "", f"barrier {name}")
     else:
         message = cta.cluster.clocks.release(rows, w.row)
         if b.message is None:
@@ -221,7 +221,7 @@ def cluster_barrier(d: Decoder) -> None:
             return None
         cluster.barrier_waiting.append(f)
         missing = cluster.live_warps - len(cluster.barrier_arrived)
-        w.cta.machine.suspend(f, f"the cluster barrier ({missing} warps have not arrived)")
+        w.cta.machine.suspend(f, f"the cluster barrier ({missing} warps have not arrived)", "cluster barrier")
         return AGAIN
 
     d.visible(arrive_there if action == "arrive" else wait_there)

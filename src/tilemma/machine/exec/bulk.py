@@ -49,14 +49,18 @@ class LoadAgent(Agent):
     kind = "tma"
 
     def __init__(
-        self, w: Warp, ins: Instruction, cta: Cta, barrier: mbarriers.Mbarrier, move: Any, size: int
+        self, w: Warp, ins: Instruction, cta: Cta, barrier: mbarriers.Mbarrier, move: Any, size: int, to: int
     ) -> None:
         super().__init__(w, ins)
-        self.cta, self.barrier, self.move, self.size = cta, barrier, move, size
+        self.cta, self.barrier, self.move, self.size, self.to = cta, barrier, move, size, to
 
     @property
     def actor(self) -> str:
-        return f"copies into CTA {self.cta.index}"
+        return f"copies into {self.about}" if self.about else "copies"
+
+    @property
+    def about(self) -> str:
+        return self.cta.machine.names.buffer(self.to)
 
     def ctas(self) -> Any:
         return (self.cta,)
@@ -71,13 +75,19 @@ class StoreAgent(Agent):
 
     kind = "bulk-store"
 
-    def __init__(self, w: Warp, ins: Instruction, move: Any, read_event: int, write_event: int) -> None:
+    def __init__(
+        self, w: Warp, ins: Instruction, move: Any, read_event: int, write_event: int, source: int
+    ) -> None:
         super().__init__(w, ins)
-        self.move, self.event, self.write_event = move, read_event, write_event
+        self.move, self.event, self.write_event, self.source = move, read_event, write_event, source
 
     @property
     def actor(self) -> str:
         return f"stores of warp {self.warp.index}"
+
+    @property
+    def about(self) -> str:
+        return self.warp.cta.machine.names.buffer(self.source)
 
     def complete(self) -> None:
         self.move()
@@ -180,7 +190,7 @@ def issue_load(
         async_access.async_write(
             w, ins, cta, units, width, knowledge, event, f"`{ins.opcode.split('.mbarrier')[0]}`"
         )
-        agent = LoadAgent(w, ins, cta, barrier, _mover(cta, addresses, element, source), size)
+        agent = LoadAgent(w, ins, cta, barrier, _mover(cta, addresses, element, source), size, offset)
         agent.event = event
         machine.issue(agent)
 
@@ -406,7 +416,7 @@ def issue_store(
         if w.cta.machine.history is not None:
             w.cta.machine.history.stored(w, ins, allocation, np.full(len(to), lane), to, size, target[index])
 
-    agent = StoreAgent(w, ins, move, read_event, write_event)
+    agent = StoreAgent(w, ins, move, read_event, write_event, int(read[0]) if len(read) else 0)
     bulk.open.append(agent)
     w.cta.machine.issue(agent)
 

@@ -63,6 +63,10 @@ class CopyAgent(Agent):
     def actor(self) -> str:
         return f"cp.async of warp {self.warp.index}"
 
+    @property
+    def about(self) -> str:
+        return "" if self.to is None else self.warp.cta.machine.names.buffer(int(self.to[0]))
+
     def complete(self) -> None:
         """Copy the bytes, with zeros beyond each source's size."""
         if self.native is not None:

@@ -135,7 +135,9 @@ class Mbarrier:
         for f in waiters:
             self.machine.wake(f)
         self.machine.progress += 1
-        self.machine.note_time("phase", f"mbarrier {self.address:#x}", self.machine.steps, self.machine.steps, 0)
+        if self.machine.trace is not None:
+            now, name = self.machine.steps, self.machine.names.event(self.address)
+            self.machine.note_time("phase", self.cta.index, name, now, now, 0, f"{name}, phase {self.phase}")
 
     def awaited(self, w: Any, parity: int) -> int:
         """The phases that a wait of warp ``w`` for ``parity`` wants complete: as its last wait, or one more."""
@@ -419,7 +421,7 @@ def wait(d: Decoder) -> None:
             if blocks and not given_up and not done.all() and machine.random.random() >= machine.impatience:
                 barrier.waiters.append(f)
                 parity = int(want[0] & 1) if by_parity else None
-                machine.suspend(f, lambda b=barrier, q=parity: b.describe(q))
+                machine.suspend(f, lambda b=barrier, q=parity: b.describe(q), barrier.address)
                 machine.timeouts[f] = None
                 return AGAIN
             results.append((barrier, lanes, done))

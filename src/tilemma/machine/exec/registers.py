@@ -69,7 +69,9 @@ def setmaxnreg(d: Decoder) -> None:
             return None
         if change > cta.register_pool:
             cta.pool_waiters.append(f)
-            cta.machine.suspend(f, f"{change} registers of the CTA's pool, which has {cta.register_pool}")
+            cta.machine.suspend(
+                f, f"{change} registers of the CTA's pool, which has {cta.register_pool}", "registers"
+            )
             return AGAIN
         cta.register_pool -= change
         w.register_count = count

@@ -129,7 +129,9 @@ def wait(d: Decoder) -> None:
         end = group.ends[number]
         if group.started < end:
             group.waiters.append(f)
-            machine.suspend(f, f"the other warps of warpgroup {group.number} to issue the same wgmma")
+            machine.suspend(
+                f, f"the other warps of warpgroup {group.number} to issue the same wgmma", "its warpgroup"
+            )
             return AGAIN
         for serial in [s for s in group.operations if s < end]:
             operation = group.operations.get(serial)

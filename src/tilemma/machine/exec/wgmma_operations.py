@@ -195,7 +195,13 @@ class Operation(Agent):
 
     @property
     def actor(self) -> str:
-        return f"warpgroup {self.group.number} of CTA {self.group.cta.index}"
+        return f"warpgroup {self.group.number}"
+
+    @property
+    def about(self) -> str:
+        names = self.group.cta.machine.names
+        starts = [(d & 0x3FFF) << 4 for d in self.descriptors if d]
+        return " x ".join(n for n in map(names.buffer, starts) if n)
 
     def _descriptors(self, w: Warp) -> tuple[int, int]:
         u64 = w.v[6]

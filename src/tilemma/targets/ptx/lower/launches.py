@@ -15,7 +15,7 @@ from tilemma.targets.ptx.lower import tma
 from tilemma.targets.ptx.lower.clusters import bind_cluster, cluster_barrier, leave_cluster
 from tilemma.targets.ptx.lower.context import Lowering
 from tilemma.targets.ptx.lower.control import GRID_LIMIT, bind_blocks, block_instance, launch_threads, may_exceed
-from tilemma.targets.ptx.lower.events import initialise
+from tilemma.targets.ptx.lower.events import MBARRIER, initialise
 from tilemma.targets.ptx.lower.futures import place_rotating
 from tilemma.targets.ptx.lower.memory import copy_stride, default_plan
 from tilemma.targets.ptx.lower.optimization import optimization
@@ -118,8 +118,23 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         shared=shared,
         overlap=overlap,
         checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body)),
+        shared_names=_shared_names(op),
     )
     return Lowered(lane, plan)
+
+
+def _shared_names(op: Parallel) -> tuple[launch.SharedName, ...]:
+    """The buffers and events in shared memory, by their offsets."""
+    found = []
+    for inner in walk.walk(op.body):
+        if isinstance(inner, tile.Alloc) and inner.offset is not None and inner.layout is not None:
+            buffer = inner.buffer
+            stride = copy_stride(inner.layout)
+            found.append(launch.SharedName(buffer.name, "buffer", inner.offset, stride, buffer.copies))
+        elif isinstance(inner, tile.DeclareEvent) and inner.offset is not None:
+            event = inner.event
+            found.append(launch.SharedName(event.name, "event", inner.offset, MBARRIER, event.slots))
+    return tuple(sorted(found, key=lambda s: (s.offset, s.name)))
 
 
 def _fills_multiprocessor(shared: int, arch: str) -> bool:
