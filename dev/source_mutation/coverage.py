@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
@@ -40,11 +40,11 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Parts:
-    """The coverage of each test file, kept in ``folder`` with the hash of the test and the sources that it ran.
+    """The coverage of each test file, kept in ``folder`` with the hash of the tests and the sources that it ran.
 
-    `collect` runs a test file that changed again; until then its tests meet the mutants of the lines that they ran
-    before.  Where a source changed, the lines move with its text: a mutant of
-    a new line meets the tests of the lines that were there before.
+    `collect` runs a test file again when it, a source that it ran or a module that tests share has changed.  Until
+    then the lines move with the text of a source: a mutant of a new line meets the tests of the lines that were
+    there before.
     """
 
     root: Path
@@ -56,7 +56,7 @@ class Parts:
     def save(self, file: str, tests: dict[str, Any]) -> None:
         package = self.root / "src" / "tilemma"
         sources = {f: digest(package / f) for f in sorted({f for x in tests.values() for f in x["lines"]})}
-        part = {"file": file, "test": digest(self.root / file), "tests": tests, "sources": sources}
+        part = {"file": file, "test": self._test(file, digest), "tests": tests, "sources": sources}
         (self.folder / "sources").mkdir(parents=True, exist_ok=True)
         for f, known in sources.items():
             (self.folder / "sources" / known).write_bytes((package / f).read_bytes())
@@ -70,10 +70,24 @@ class Parts:
             part: dict[str, Any] = json.load(f)
         return part
 
-    def is_current(self, file: str) -> bool:
-        """Whether the tests of ``file`` are known as the file has them."""
-        part = self._part(file)
-        return part is not None and digest(self.root / file) == part["test"]
+    def stale(self, files: Iterable[str]) -> list[str]:
+        """Those of ``files`` that are not known, or that a change may have made run other lines."""
+        digest_once = cache(digest)
+
+        def is_current(file: str) -> bool:
+            part = self._part(file)
+            if part is None or self._test(file, digest_once) != part["test"]:
+                return False
+            paths = {self.root / "src" / "tilemma" / source: known for source, known in part["sources"].items()}
+            return all(path.exists() and digest_once(path) == known for path, known in paths.items())
+
+        return [file for file in files if not is_current(file)]
+
+    def _test(self, file: str, digest_of: Callable[[Path], str]) -> str:
+        """The hash of a test file with the modules that tests share."""
+        shared = (p for p in sorted((self.root / "tests").rglob("*.py")) if not p.name.startswith("test_"))
+        digests = " ".join(digest_of(p) for p in (*shared, self.root / file))
+        return hashlib.sha256(digests.encode()).hexdigest()[:16]
 
     def load(self, file: str) -> dict[str, Any] | None:
         """The tests of ``file`` with their lines; None where they are not known."""
@@ -96,8 +110,8 @@ class Parts:
         return moved_lines((self.folder / "sources" / known).read_text("utf-8"), path.read_text("utf-8"))
 
     def collect(self, files: Iterable[str], jobs: int) -> None:
-        """Run the tests of those ``files`` whose coverage is not known or that have changed."""
-        collect_files(self.root, [f for f in files if not self.is_current(f)], jobs, self.save)
+        """Run the tests of those ``files`` that are `stale`."""
+        collect_files(self.root, self.stale(files), jobs, self.save)
 
     def merged(self, files: Iterable[str]) -> Coverage:
         return ranked({n: x for file in files for n, x in (self.load(file) or {}).items()})

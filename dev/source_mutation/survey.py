@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from math import ceil
@@ -83,9 +83,11 @@ class Place:
         for name in PRELOADED:
             importlib.import_module(name)
         self.log = self.folder / "log"
+        self.sound: set[str] = set()
+        self.unsound: set[str] = set()
 
     def attempt(self, mutant: Mutant, tests: Sequence[tuple[str, float]], limits: Limits) -> Tried:
-        """Run the tests on the mutant until one fails."""
+        """Run the tests on the mutant until one fails that passes without the mutant."""
         if not tests:
             return Tried(mutant, "uncovered", 0, 0.0)
         path = self.root / "src" / "tilemma" / mutant.file
@@ -97,7 +99,16 @@ class Place:
                                    limits.patience)  # fmt: skip
         finally:
             path.write_text(sound, encoding="utf-8")
+        if test_of(by) and self.fails_without_mutant(test_of(by)):
+            return self.attempt(mutant, [t for t in tests if not _is_of(t[0], self.unsound)], limits)
         return Tried(mutant, verdict, len(tests), round(time.monotonic() - start, 1), by)
+
+    def fails_without_mutant(self, test: str) -> bool:
+        """Whether ``test``, or the file of that name, fails on the source as it is: it would kill any mutant."""
+        if test not in self.sound | self.unsound:
+            passed = self.run([test], 600, 10)[0] == "survived"
+            (self.sound if passed else self.unsound).add(test)
+        return test in self.unsound
 
     def run(self, tests: Sequence[str], seconds: float, patience: float) -> tuple[str, str]:
         """The verdict of ``tests`` on the present source, and the first that failed."""
@@ -151,6 +162,15 @@ class Place:
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def test_of(by: str) -> str:
+    """The test of a line of pytest's summary; its file, where the file cannot be imported."""
+    return by.partition(" ")[2].partition(" - ")[0] if by.startswith(("FAILED ", "ERROR tests/")) else ""
+
+
+def _is_of(test: str, names: Collection[str]) -> bool:
+    return test in names or test.partition("::")[0] in names
 
 
 def chosen_tests(coverage: Coverage, mutant: Mutant, limits: Limits) -> list[tuple[str, float]]:

@@ -16,6 +16,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -25,10 +26,21 @@ from typing import Any
 
 from dev.source_mutation.collect import import_package
 from dev.source_mutation.operators import Mutant
-from dev.source_mutation.survey import Limits, Tried
+from dev.source_mutation.survey import Limits, Tried, test_of
 
 Place = tuple[str, str, int]
 Work = tuple[Mutant, Sequence[tuple[str, float]]]
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A child process, with one mutant and its tests; ``killed``: with no mutant, the test that killed it."""
+
+    work: Work
+    deadline: float
+    out: Path
+    start: float
+    killed: Tried | None = None
 
 
 class RunsAtImport(Exception):
@@ -73,61 +85,44 @@ class Forks:
     jobs: int
     note: Callable[[Tried], None]
     existing: set[str] = field(default_factory=set)
-    killers: set[str] = field(default_factory=set)
-    unsound: list[str] = field(default_factory=list)
-    running: dict[int, tuple[Mutant, int, float, float, Path]] = field(default_factory=dict)
+    sound: set[str] = field(default_factory=set)
+    unsound: set[str] = field(default_factory=set)
+    running: dict[int, Fork] = field(default_factory=dict)
+    started: int = 0
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        items = {item.nodeid: item for item in session.items}
-        self.existing |= items.keys()
-        functions: dict[Place, list[FunctionType]] = {}
+        self.items = {item.nodeid: item for item in session.items}
+        self.existing |= self.items.keys()
+        self.functions: dict[Place, list[FunctionType]] = {}
         for f in gc.get_objects():
             if isinstance(f, FunctionType) and f.__code__.co_filename.startswith(str(self.package)):
-                functions.setdefault(_place(f.__code__), []).append(f)
+                self.functions.setdefault(_place(f.__code__), []).append(f)
         gc.collect()
         gc.freeze()
-        folder = Path(tempfile.mkdtemp(prefix="warm"))
-        for n, (mutant, tests) in enumerate(self.work):
-            while len(self.running) >= self.jobs:
-                self._finish_one()
-            known = [items[name] for name, _ in tests if name in items]
-            seconds = self.limits.factor * sum(s for _, s in tests) + self.limits.more
-            out = folder / str(n)
-            child = os.fork()
-            if child == 0:
-                os.setsid()
-                resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds), ceil(seconds) + 1))
-                os._exit(self._in_child(session, mutant, known, functions, out))
-            start = time.monotonic()
-            self.running[child] = mutant, len(known), start, start + self.limits.patience * seconds, out
-        while self.running:
-            self._finish_one()
-        self._run_without_mutant([items[name] for name in sorted(self.killers & items.keys())], folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        left = deque(self.work)
+        with tempfile.TemporaryDirectory(prefix="warm") as folder:
+            self.folder = Path(folder)
+            while left or self.running:
+                if left and len(self.running) < self.jobs:
+                    self._start(left.popleft())
+                else:
+                    left.extend(self._finish_one())
         return True
 
-    def _run_without_mutant(self, items: Sequence[Any], folder: Path) -> None:
-        """Run the tests that killed: those that fail are ``unsound``."""
-        found: dict[int, Path] = {}
-        for n in range(self.jobs):
-            out = folder / f"sound{n}"
-            child = os.fork()
-            if child == 0:
-                self._silence(out)
-                failed = []
-                for item in items[n :: self.jobs]:
-                    before = item.session.testsfailed
-                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-                    if item.session.testsfailed > before:
-                        failed.append(item.nodeid)
-                out.write_text(json.dumps(failed), encoding="utf-8")
-                os._exit(0)
-            found[child] = out
-        for child, out in found.items():
-            os.waitpid(child, 0)
-            self.unsound += (
-                json.loads(out.read_text()) if out.exists() else ["a test without a mutant ended its process"]
-            )
+    def _start(self, work: Work, killed: Tried | None = None) -> None:
+        """Fork: the mutant of ``work`` with its tests, or the test that ``killed`` it without the mutant."""
+        names = [test_of(killed.by)] if killed else [x for x, _ in work[1] if x not in self.unsound]
+        items = [self.items[x] for x in names if x in self.items]
+        seconds = self.limits.factor * sum(s for _, s in work[1]) + self.limits.more
+        start = time.monotonic()
+        self.started += 1
+        out = self.folder / str(self.started)
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds), ceil(seconds) + 1))
+            os._exit(self._in_child(None if killed else work[0], items, out))
+        self.running[child] = Fork(work, start + self.limits.patience * seconds, out, start, killed)
 
     @staticmethod
     def _silence(out: Path) -> Path:
@@ -140,23 +135,17 @@ class Forks:
         os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(home)}
         return home
 
-    def _in_child(
-        self,
-        session: Any,
-        mutant: Mutant,
-        items: Sequence[Any],
-        functions: dict[Place, list[FunctionType]],
-        out: Path,
-    ) -> int:
+    def _in_child(self, mutant: Mutant | None, items: Sequence[Any], out: Path) -> int:
         home = self._silence(out)
         verdict, by = "survived", ""
-        # Files that cannot be imported have been counted already.
-        failed = session.testsfailed
         try:
-            self._apply(mutant, functions)
+            if mutant:
+                self._apply(mutant)
             for item, following in zip(items, (*items[1:], None), strict=True):
+                # Files that cannot be imported have been counted already.
+                failed = item.session.testsfailed
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                if session.testsfailed > failed:
+                if item.session.testsfailed > failed:
                     verdict, by = "killed", f"FAILED {item.nodeid}"
                     break
         except (RunsAtImport, ValueError):
@@ -167,41 +156,59 @@ class Forks:
         shutil.rmtree(home, ignore_errors=True)
         return 0
 
-    def _apply(self, mutant: Mutant, functions: dict[Place, list[FunctionType]]) -> None:
+    def _apply(self, mutant: Mutant) -> None:
         path = self.package / mutant.file
         source = path.read_text(encoding="utf-8")
         old, new = (compile(x, str(path), "exec", dont_inherit=True) for x in (source, mutant.applied(source)))
-        found = [(f, code) for code in changed_functions(old, new) for f in functions.get(_place(code), [])]
+        found = [(f, code) for code in changed_functions(old, new) for f in self.functions.get(_place(code), [])]
         if not found:
             raise RunsAtImport
         for f, code in found:
             f.__code__ = code
 
-    def _finish_one(self) -> None:
+    def _finish_one(self) -> list[Work]:
+        """Wait for a fork; returns its work if that has to be done again, without a test that is unsound."""
+        child, status = self._wait()
+        fork = self.running.pop(child)
+        verdict, by = json.loads(fork.out.read_text()) if fork.out.exists() else ("timed out", "")
+        if not fork.out.exists() and not os.WIFSIGNALED(status):
+            verdict = "killed"
+        if fork.killed:
+            test = test_of(fork.killed.by)
+            (self.sound if verdict == "survived" else self.unsound).add(test)
+            killed = fork.killed
+        else:
+            mutant, tests = fork.work
+            killed = Tried(mutant, verdict, len(tests), round(time.monotonic() - fork.start, 1), by)
+            test = test_of(by)
+        if test in self.unsound:
+            return [fork.work]
+        if test and test not in self.sound:
+            self._start(fork.work, killed)
+        else:
+            self.note(killed)
+        return []
+
+    def _wait(self) -> tuple[int, int]:
+        """A child that ended, or was stopped after its time, with its status."""
         while True:
-            for child, (mutant, tests, start, deadline, out) in self.running.items():
+            for child, fork in self.running.items():
                 done, status = os.waitpid(child, os.WNOHANG)
-                if not done and time.monotonic() > deadline:
+                if not done and time.monotonic() > fork.deadline:
                     os.killpg(child, signal.SIGKILL)
                     done, status = os.waitpid(child, 0)
                 if done:
-                    del self.running[child]
-                    verdict, by = json.loads(out.read_text()) if out.exists() else ("timed out", "")
-                    if not out.exists() and not os.WIFSIGNALED(status):
-                        verdict = "killed"
-                    self.killers.add(by.partition(" ")[2])
-                    self.note(Tried(mutant, verdict, tests, round(time.monotonic() - start, 1), by))
-                    return
+                    return child, status
             time.sleep(0.01)
 
 
 def run_warm(
     root: Path, work: Sequence[Work], limits: Limits, jobs: int, note: Callable[[Tried], None]
-) -> tuple[set[str], list[str]]:
+) -> tuple[set[str], set[str]]:
     """``note`` receives each mutant as soon as it is known: killed, timed out, survived or "at import".
 
-    Returns the tests that exist: those collected, of the files that have tests in ``work``; and those that killed
-    a mutant and fail without one.
+    Returns the tests that exist: those collected, of the files that have tests in ``work``; and those that fail
+    without a mutant, which kill none.
     """
     import pytest
 

@@ -97,7 +97,7 @@ def test_near_and_quick_tests_come_first() -> None:
 
 
 def test_coverage_follows_the_source(tmp_path: Path) -> None:
-    """Lines move with the text of a source; a test that changed is collected again."""
+    """Lines move with the text of a source; a test whose file, source or shared module changed is stale."""
     test, source = tmp_path / "test_x.py", tmp_path / "src" / "tilemma" / "ir" / "m.py"
     source.parent.mkdir(parents=True)
     told = {"test_x.py::a": {"seconds": 0.5, "lines": {"ir/m.py": [5, 6]}}}
@@ -106,12 +106,21 @@ def test_coverage_follows_the_source(tmp_path: Path) -> None:
     parts = Parts(tmp_path, tmp_path / "coverage")
     assert parts.load("test_y.py") is None
     parts.save("test_x.py", told)
-    assert parts.load("test_x.py") == told and parts.is_current("test_x.py")
+    assert parts.load("test_x.py") == told and parts.stale(["test_x.py"]) == []
+    shared = tmp_path / "tests" / "shared.py"
+    shared.parent.mkdir()
+    shared.write_text("n = 1\n")
+    assert parts.stale(["test_x.py"]) == ["test_x.py"]
+    parts.save("test_x.py", told)
+    assert parts.stale(["test_x.py"]) == []
     assert parts.merged(["test_x.py"]).covering("ir/m.py", 6, 1.0) == [("test_x.py::a", 0.5)]
     source.write_text("# One line more.\n" + SOURCE)
     assert Parts(tmp_path, tmp_path / "coverage").load("test_x.py")["test_x.py::a"]["lines"] == {"ir/m.py": [6, 7]}
+    assert parts.stale(["test_x.py"]) == ["test_x.py"]
+    source.write_text(SOURCE)
+    assert parts.stale(["test_x.py", "test_y.py"]) == ["test_y.py"]
     test.write_text("def test_b(): pass\n")
-    assert not parts.is_current("test_x.py") and not parts.is_current("test_y.py")
+    assert parts.stale(["test_x.py", "test_y.py"]) == ["test_x.py", "test_y.py"]
     assert parts.merged(["test_x.py"]).tests == [("test_x.py::a", 0.5)]
 
 
@@ -237,6 +246,10 @@ try:
         tried = place.attempt(Mutant(**mutant), tests, Limits(1, 1, 2) if quick else Limits())
         print(json.dumps([tried.verdict, tried.by]))
     print(json.dumps([place.attempt(Mutant(**mutant), [], Limits()).verdict, ""]))
+    (place.root / "tests" / "test_wrong.py").write_text("def test_it():\n    assert False\n")
+    harmless, _ = json.loads(sys.argv[2])[0]
+    tried = place.attempt(Mutant(**harmless), [("tests/test_wrong.py::test_it", 1.0), *tests], Limits())
+    print(json.dumps([tried.verdict, " ".join(place.unsound)]))
 finally:
     place.close()
 """
@@ -258,9 +271,10 @@ def test_a_mutant_dies_of_its_test() -> None:
     command = [sys.executable, "-c", TRIALS, str(ROOT), json.dumps(trials)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
-    (survived, _), (killed, by), (timed_out, _), (uncovered, _) = map(json.loads, ran.stdout.splitlines())
+    (survived, _), (killed, by), (timed_out, _), (uncovered, _), unsound = map(json.loads, ran.stdout.splitlines())
     assert (survived, killed, timed_out, uncovered) == ("survived", "killed", "timed out", "uncovered")
     assert "ZeroDivisionError" in by
+    assert unsound == ["survived", "tests/test_wrong.py::test_it"]
     assert file.read_text(encoding="utf-8") == before
 
 
