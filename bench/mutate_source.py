@@ -4,12 +4,13 @@
     python bench/mutate_source.py --seed 1 --count 20 --only passes/simplify.py --quick
     python bench/mutate_source.py --collect --jobs 2       # which test runs which line: kept in build/
 
-The operators are those of `dev/source_mutation/operators.py`.  The tests of a mutant run in one process, the quick
-and near ones first, until one fails.  A mutant survives when none does.  Forks of a process that has imported the
-package come first; a mutant that no fork killed meets its tests again in a new process, with the mutant in a copy
-of the source.  A test that fails without a mutant kills none.  Coverage is collected again where a source or a
-test has changed, unless `--quick` asks for a figure at once.  The mutants that `dev/source_mutation/equivalent.json`
-lists were read by a person and change nothing that can be observed.  Exit status 1 when fewer than 90 % die.
+The operators are those of `dev/source_mutation/operators.py`.  The tests of a mutant run in one process, the
+quick and near ones first, until one fails.  A mutant survives when none does.  Forks of a process that has
+imported the package come first; a mutant that no fork killed meets its tests again in a new process, with the
+mutant in a copy of the source.  A test that fails without a mutant kills none.  Coverage is collected again where
+a source or a test has changed, unless `--quick` asks for a figure at once.  The mutants that
+`dev/source_mutation/equivalent.json` lists were read by a person and change nothing that can be observed.  Exit
+status 1 when fewer than 90 % die.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ try:
         tried = place.attempt(Mutant(**mutant), tests, Limits(1, 1, 2) if quick else Limits())
         print(json.dumps([tried.verdict, tried.by]))
     print(json.dumps([place.attempt(Mutant(**mutant), [], Limits()).verdict, ""]))
-    (place.root / "tests" / "test_wrong.py").write_text("def test_it():\n    assert False\n")
+    (place.root / "tests" / "test_wrong.py").write_text("def test_it(): assert False")
     harmless, _ = json.loads(sys.argv[2])[0]
     tried = place.attempt(Mutant(**harmless), [("tests/test_wrong.py::test_it", 1.0), *tests], Limits())
     print(json.dumps([tried.verdict, " ".join(place.unsound)]))
