@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dev.source_mutation.coverage import Parts
 from dev.source_mutation.operators import OPERATORS, Mutant
 from dev.source_mutation.probes import FOLDERS
-from dev.source_mutation.survey import Limits, Place, Tried, all_mutants, chosen_tests, draw
+from dev.source_mutation.survey import Limits, Repository, Tried, all_mutants, chosen_tests, draw
 from dev.source_mutation.warm import run_warm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,12 +59,12 @@ def folder_of(m: Mutant) -> str:
 class Worker:
     """One process: its place is made once."""
 
-    place: Place | None = None
+    place: Repository | None = None
 
     @classmethod
     def attempt(cls, work: tuple[Mutant, list[tuple[str, float]], Limits]) -> Tried:
         """The tests of a mutant in a new process."""
-        cls.place = cls.place or Place(ROOT)
+        cls.place = cls.place or Repository(ROOT)
         return cls.place.attempt(*work)
 
     @classmethod

@@ -6,36 +6,77 @@ import gzip
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dev.source_mutation.collect import collect_files
 
-# Tests kept for a line, and at most so many of one function.
-KEPT, OF_ONE_FUNCTION = 120, 60
+# Tests kept for a mutant, and at most so many of one function.
+KEPT, OF_ONE_FUNCTION = 160, 60
 # These compare all that a program becomes with a file: they kill more for their time than their lines say.
 RECORDED, FAVOUR = ("tests/language/test_recorded.py", "tests/language/test_edited.py"), 20
+# A line of the mutant's function counts as much as so many of other lines of its file.
+NEAR = 8.0
+
+Place = tuple[str, int]
+Lines = np.ndarray[tuple[int], np.dtype[np.uint16]]
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """``tests``: node ids with seconds; ``lines``: file -> line -> tests by number, the most useful first."""
+    """``tests``: node ids with seconds; ``ran``: file -> number of a test -> lines; ``total``: how many."""
 
     tests: list[tuple[str, float]]
-    lines: dict[str, dict[str, list[int]]]
+    ran: dict[str, dict[int, Lines]]
+    total: list[int]
 
-    def covering(self, file: str, line: int, seconds: float) -> list[tuple[str, float]]:
-        """Tests of a line, as many as run in ``seconds``."""
-        found, left = [], seconds
-        for n in self.lines.get(file, {}).get(str(line), []):
-            if self.tests[n][1] <= left:
-                found.append(self.tests[n])
+    def covering(self, places: Sequence[Place], seconds: float, near: range = range(0)) -> list[tuple[str, float]]:
+        """Tests that run one of ``places``, as many as run in ``seconds``; ``near``: the lines of the function.
+
+        By turns a test from each of two orders.  In one come first those that run much of the file and little
+        elsewhere, fast ones before slow ones; in the other those that run lines which few before them do.
+        """
+        files = {file for file, _ in places}
+        found = {n for file, line in places for n in self._of_line(file).get(line, ())}
+        ran = {n: np.concatenate([self.ran[f][n] for f in sorted(files) if n in self.ran[f]]) for n in found}
+        cost = {n: self._cost(n) / (1 + len(lines)) ** 2 for n, lines in ran.items()}
+        names = {n: self.tests[n][0].partition("[")[0] for n in found}
+        orders = (_varied(names, cost), _spread(ran, {n: self._cost(n) for n in found}, near))
+        chosen: list[tuple[str, float]] = []
+        left = seconds
+        for n in dict.fromkeys(n for pair in zip_longest(*orders) for n in pair if n is not None):
+            if self.tests[n][1] <= left and len(chosen) < KEPT:
+                chosen.append(self.tests[n])
                 left -= self.tests[n][1]
+        return chosen
+
+    def nearest(self, file: str, line: int) -> int | None:
+        """The line of ``file`` next to ``line`` that some test runs."""
+        return min(self._of_line(file), key=lambda n: abs(n - line), default=None)
+
+    def _cost(self, n: int) -> float:
+        """A tenth of a second counts as little as none, since starting costs more."""
+        name, seconds = self.tests[n]
+        return max(0.1, seconds) * (50 + self.total[n]) / (FAVOUR if name.startswith(RECORDED) else 1)
+
+    # The object lives as long as the process, so that the cache keeps nothing alive.
+    @cache  # noqa: B019
+    def _of_line(self, file: str) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for n, lines in self.ran.get(file, {}).items():
+            for line in lines.tolist():
+                found.setdefault(line, []).append(n)
         return found
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 @dataclass(frozen=True)
@@ -114,7 +155,14 @@ class Parts:
         collect_files(self.root, self.stale(files), jobs, self.save)
 
     def merged(self, files: Iterable[str]) -> Coverage:
-        return ranked({n: x for file in files for n, x in (self.load(file) or {}).items()})
+        return ranked({n: x for file in files for n, x in _small(self.load(file) or {}).items()})
+
+
+def _small(tests: dict[str, Any]) -> dict[str, Any]:
+    """The same, with arrays for lists: all tests together have many lines."""
+    for told in tests.values():
+        told["lines"] = {file: np.array(lines, np.uint16) for file, lines in told["lines"].items()}
+    return tests
 
 
 def moved_lines(before: str, after: str) -> dict[int, list[int]]:
@@ -136,42 +184,44 @@ def digest(path: Path) -> str:
 
 
 def ranked(found: Mapping[str, Any]) -> Coverage:
-    """The coverage with the tests of each line in the order in which a mutant meets them.
-
-    Tests that run much of the line's file, and little elsewhere, come first, fast ones before slow ones.  A tenth
-    of a second counts as little as none, since starting costs more.
-    """
+    """``found``: node id of each test -> its seconds and lines."""
     names = sorted(found)
-    cost = [
-        max(0.1, found[n]["seconds"])
-        * (50 + sum(map(len, found[n]["lines"].values())))
-        / (FAVOUR if n.startswith(RECORDED) else 1)
-        for n in names
-    ]
-    lines: dict[str, dict[int, list[int]]] = {}
-    of_file: dict[str, dict[int, float]] = {}
+    ran: dict[str, dict[int, Lines]] = {}
     for number, name in enumerate(names):
-        for file, ran in found[name]["lines"].items():
-            of_file.setdefault(file, {})[number] = cost[number] / (1 + len(ran)) ** 2
-            place = lines.setdefault(file, {})
-            for line in ran:
-                place.setdefault(line, []).append(number)
-    functions = [n.partition("[")[0] for n in names]
-    return Coverage(
-        [(n, found[n]["seconds"]) for n in names],
-        {
-            file: {str(line): _varied(tests, functions, of_file[file]) for line, tests in place.items()}
-            for file, place in lines.items()
-        },
-    )
+        for file, lines in found[name]["lines"].items():
+            ran.setdefault(file, {})[number] = np.array(lines, np.uint16)
+    total = [sum(map(len, found[n]["lines"].values())) for n in names]
+    return Coverage([(n, found[n]["seconds"]) for n in names], ran, total)
 
 
-def _varied(tests: list[int], functions: list[str], cost: Mapping[int, float]) -> list[int]:
-    """The first of ``tests``, of many functions: cases of one function tell much the same."""
+def _varied(names: Mapping[int, str], cost: Mapping[int, float]) -> list[int]:
+    """The tests by ``cost``, of many functions: cases of one function tell much the same."""
     counted: Counter[str] = Counter()
     order = {}
-    for n in sorted(tests, key=cost.__getitem__):
-        counted[functions[n]] += 1
-        if counted[functions[n]] <= OF_ONE_FUNCTION:
-            order[n] = cost[n] * counted[functions[n]]
+    for n in sorted(cost, key=lambda n: (cost[n], n)):
+        counted[names[n]] += 1
+        if counted[names[n]] <= OF_ONE_FUNCTION:
+            order[n] = cost[n] * counted[names[n]]
     return sorted(order, key=order.__getitem__)[:KEPT]
+
+
+def _spread(ran: Mapping[int, Lines], cost: Mapping[int, float], near: range) -> list[int]:
+    """Tests such that each runs lines that few before it ran, for little ``cost``; one of each set of lines."""
+    cheapest: dict[bytes, int] = {}
+    for n in sorted(ran, key=lambda n: (-cost[n], -n)):
+        cheapest[ran[n].tobytes()] = n
+    tests = sorted(cheapest.values())
+    if not tests:
+        return []
+    lines = np.unique(np.concatenate([ran[n] for n in tests]))
+    runs = np.stack([np.isin(lines, ran[n]) for n in tests]).astype(np.float64)
+    price = np.sqrt([cost[n] for n in tests])
+    value = np.where((lines >= near.start) & (lines < near.stop), NEAR, 1.0)
+    times = np.zeros(len(lines))
+    order = []
+    for _ in range(min(KEPT, len(tests))):
+        best = int(np.argmax(runs @ (value / (1 + times) ** 2) / price))
+        order.append(tests[best])
+        times += runs[best]
+        price[best] = np.inf
+    return order

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import compileall
 import importlib
 import io
 import os
 import py_compile
 import random
+import re
 import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from pathlib import Path
 
+import pytest
+
 from dev.source_mutation.collect import PRELOADED
-from dev.source_mutation.coverage import Coverage
+from dev.source_mutation.coverage import Coverage, Place
 from dev.source_mutation.operators import Mutant, mutants
 from dev.source_mutation.probes import FOLDERS
 
@@ -35,10 +40,24 @@ class Limits:
     All are processor time.  A mutant that waits for ever ends after ``patience`` times the limit on the clock.
     """
 
-    tests: float = 20.0
+    tests: float = 30.0
     factor: float = 4.0
     more: float = 15.0
     patience: float = 10.0
+
+
+class _Chosen:
+    """A plugin of pytest: the tests of these names, or all of a file, in this order.
+
+    As arguments of pytest, names with `::` in their brackets would not be found.
+    """
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self.order = {name: n for n, name in enumerate(tests)}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        place = {x: self.order.get(x.nodeid, self.order.get(x.nodeid.partition("::")[0])) for x in items}
+        items[:] = sorted((x for x in items if place[x] is not None), key=lambda x: place[x] or 0)
 
 
 @dataclass(frozen=True)
@@ -64,7 +83,7 @@ def draw(found: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
     return random.Random(seed).sample(found, min(count, len(found)))
 
 
-class Place:
+class Repository:
     """A copy of the repository that contains one mutant at a time."""
 
     def __init__(self, root: Path) -> None:
@@ -133,15 +152,13 @@ class Place:
         failed = [
             x for x in self.log.read_text(errors="replace").splitlines() if x.startswith(("FAILED", "ERROR"))
         ]
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 4:
-            # pytest's usage error: a test of that name is not there, which no mutant has done.
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) in (4, 5):
+            # pytest's usage error, or no test: none of these names is there, which no mutant has done.
             return "not run", failed[0][:300] if failed else ""
         return ("survived", "") if status == 0 else ("killed", failed[0][:300] if failed else "")
 
     def _in_child(self, tests: Sequence[str]) -> int:
         """The exit status of pytest, run in a process that has not imported the package."""
-        import pytest
-
         os.chdir(self.root)
         # A mutant must not read the cache entries of another one.
         home = tempfile.mkdtemp(dir=self.folder)
@@ -152,7 +169,9 @@ class Place:
         text = io.StringIO()
         try:
             with redirect_stdout(text), redirect_stderr(text):
-                code = int(pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=no", *tests]))
+                files = dict.fromkeys(x.partition("::")[0] for x in tests)
+                options = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=no")
+                code = int(pytest.main([*options, *files], plugins=[_Chosen(tests)]))
         except BaseException as e:
             text.write(f"\nERROR {type(e).__name__}: {e}\n")
             code = 1
@@ -174,29 +193,75 @@ def _is_of(test: str, names: Collection[str]) -> bool:
 
 
 def chosen_tests(coverage: Coverage, mutant: Mutant, limits: Limits) -> list[tuple[str, float]]:
-    """Tests that run the mutant's line; of a line that runs at import, those that run its file."""
-    found = coverage.covering(mutant.file, mutant.line, limits.tests)
-    if found:
+    """Tests that run the mutant's line; of a line that runs at import, those of the lines that use its names."""
+    near = _function_around(mutant.file, mutant.line)
+    if near is not None and mutant.line >= near.start:
+        return coverage.covering([(mutant.file, mutant.line)], limits.tests, near)
+    if near is not None:
+        # A default of a parameter: the tests that run the function.
+        places = [(mutant.file, near.start)]
+    else:
+        places = list(_uses(mutant.file, mutant.line))
+    found = coverage.covering(places, limits.tests, near or range(0))
+    nearest = coverage.nearest(mutant.file, mutant.line)
+    if found or nearest is None:
         return found
-    lines = coverage.lines.get(mutant.file, {})
-    if not lines:
-        return []
-    nearest = min(lines, key=lambda n: abs(int(n) - mutant.line))
-    return coverage.covering(mutant.file, int(nearest), limits.tests) if _at_import(mutant) else []
+    return coverage.covering([(mutant.file, nearest)], limits.tests)
 
 
-def _at_import(mutant: Mutant) -> bool:
-    """Whether the mutant's text is outside of functions."""
-    import ast
-
+@cache
+def _source(file: str) -> str:
     import tilemma
 
-    source = (Path(tilemma.__file__).resolve().parent / mutant.file).read_text(encoding="utf-8")
-    inside = (
-        n
-        for n in ast.walk(ast.parse(source))
-        if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-    )
-    return not any(
-        n.body[0].lineno <= mutant.line <= (n.end_lineno or 0) for n in inside if isinstance(n.body, list)
-    )
+    return (Path(tilemma.__file__).resolve().parent / file).read_text(encoding="utf-8")
+
+
+@cache
+def _tree(file: str) -> ast.Module:
+    return ast.parse(_source(file))
+
+
+def _function_around(file: str, line: int) -> range | None:
+    """The lines of the body of the innermost function around ``line``; they are below it for a default value."""
+    found = None
+    for n in ast.walk(_tree(file)):
+        if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.lineno <= line <= (n.end_lineno or 0):
+            body = n.body[1:] if ast.get_docstring(n) and n.body[1:] else n.body
+            if found is None or n.lineno > found[0]:
+                found = n.lineno, range(body[0].lineno, (n.end_lineno or 0) + 1)
+    return found[1] if found else None
+
+
+def _uses(file: str, line: int) -> Iterator[Place]:
+    """The lines that name the constant which the statement at ``line`` of a module or class assigns.
+
+    Those of its file; of other files where its own has none.
+    """
+    names = {
+        x.id
+        for n in ast.walk(_tree(file))
+        if isinstance(n, (ast.Assign, ast.AnnAssign)) and n.lineno <= line <= (n.end_lineno or 0)
+        for target in (n.targets if isinstance(n, ast.Assign) else [n.target])
+        for x in ast.walk(target)
+        if isinstance(x, ast.Name)
+    }
+    if not names:
+        return
+    word = re.compile(rf"\b({'|'.join(sorted(map(re.escape, names)))})\b")
+
+    def found(other: str) -> list[Place]:
+        texts = enumerate(_source(other).splitlines(), 1)
+        return [
+            (other, n) for n, text in texts if n != line and word.search(text) and not text.startswith("from ")
+        ]
+
+    own = [place for place in found(file) if _function_around(*place)]
+    if own:
+        yield from own
+        return
+    import tilemma
+
+    package = Path(tilemma.__file__).resolve().parent
+    for folder in FOLDERS:
+        for path in sorted((package / folder).rglob("*.py")):
+            yield from found(path.relative_to(package).as_posix())

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dev.source_mutation.collect import spread_first
-from dev.source_mutation.coverage import Coverage, Parts, moved_lines, ranked
-from dev.source_mutation.operators import OPERATORS, mutants
+from dev.source_mutation.coverage import Parts, moved_lines, ranked
+from dev.source_mutation.operators import OPERATORS, Mutant, mutants
 from dev.source_mutation.probes import STORE, instrument
 from dev.source_mutation.survey import Limits, all_mutants, chosen_tests, draw
 from dev.source_mutation.warm import RunsAtImport, changed_functions
@@ -87,13 +87,40 @@ def test_near_and_quick_tests_come_first() -> None:
         **{f"t/b.py::near[{n}]": {"seconds": 0.1, "lines": {"x.py": [7]}} for n in range(100)},
     }
     coverage = ranked(told)
-    names = [n for n, _ in coverage.covering("x.py", 7, 20.0)]
-    assert all(n.startswith("t/b.py::near") for n in names[:2])
+    names = [n for n, _ in coverage.covering([("x.py", 7)], 20.0)]
+    assert names[0].startswith("t/b.py::near")
     assert "t/a.py::far" in names and len(names) == 62
     much = ranked(told | {"t/c.py::much": {"seconds": 0.1, "lines": {"x.py": list(range(400))}}})
-    assert much.covering("x.py", 7, 20.0)[0][0] == "t/c.py::much"
-    assert coverage.covering("x.py", 500, 5.0) == [] == coverage.covering("y.py", 1, 5.0)
-    assert "t/a.py::slow" not in [n for n, _ in coverage.covering("x.py", 7, 8.0)]
+    assert much.covering([("x.py", 7)], 20.0)[0][0] == "t/c.py::much"
+    assert coverage.covering([("x.py", 500)], 5.0) == [] == coverage.covering([("y.py", 1)], 5.0)
+    assert "t/a.py::slow" not in [n for n, _ in coverage.covering([("x.py", 7)], 8.0)]
+
+
+def test_tests_that_run_other_lines_come_early() -> None:
+    """Many run the same lines; the one that goes another way through the function is among the first."""
+    same = {f"t/a.py::f{n}": {"seconds": 0.1, "lines": {"x.py": [7, 8, 9, *range(20, 60)]}} for n in range(90)}
+    rare = {"t/b.py::rare": {"seconds": 0.5, "lines": {"x.py": [7, 8, 10], "y.py": list(range(3000))}}}
+    names = [n for n, _ in ranked(same | rare).covering([("x.py", 7)], 20.0, range(7, 11))]
+    assert names.index("t/b.py::rare") < 5
+    both = ranked({"a": {"seconds": 1.0, "lines": {"x.py": [7]}}, "b": {"seconds": 1.0, "lines": {"y.py": [3]}}})
+    assert {n for n, _ in both.covering([("x.py", 7), ("y.py", 3)], 20.0)} == {"a", "b"}
+    assert both.nearest("x.py", 400) == 7 and both.nearest("z.py", 400) is None
+
+
+def test_lines_that_run_at_import_meet_the_tests_of_their_uses() -> None:
+    """A default value those that run the function, a constant those that run a line with its name."""
+    source = (ROOT / "src" / "tilemma" / "runtime" / "binding.py").read_text(encoding="utf-8").splitlines()
+
+    def tests_of(text: str, runs: str) -> list[str]:
+        line, ran = (next(n for n, x in enumerate(source, 1) if t in x) for t in (text, runs))
+        told = {"one": {"seconds": 0.1, "lines": {"runtime/binding.py": [ran]}},
+                "two": {"seconds": 0.1, "lines": {"runtime/binding.py": [1 + ran]}}}  # fmt: skip
+        mutant = Mutant("runtime/binding.py", line, "off by one", 0, 0, "", "")
+        return [name for name, _ in chosen_tests(ranked(told), mutant, Limits())]
+
+    assert tests_of("_GRID_LIMIT = ", "strict=True)):") == ["one"]
+    assert tests_of("created: frozenset[str] = frozenset()", "kernel = kernel or launch.entry") == ["one"]
+    assert tests_of('code = "wrong-call"', "signature = ") == ["one"]
 
 
 def test_coverage_follows_the_source(tmp_path: Path) -> None:
@@ -113,7 +140,7 @@ def test_coverage_follows_the_source(tmp_path: Path) -> None:
     assert parts.stale(["test_x.py"]) == ["test_x.py"]
     parts.save("test_x.py", told)
     assert parts.stale(["test_x.py"]) == []
-    assert parts.merged(["test_x.py"]).covering("ir/m.py", 6, 1.0) == [("test_x.py::a", 0.5)]
+    assert parts.merged(["test_x.py"]).covering([("ir/m.py", 6)], 1.0) == [("test_x.py::a", 0.5)]
     source.write_text("# One line more.\n" + SOURCE)
     assert Parts(tmp_path, tmp_path / "coverage").load("test_x.py")["test_x.py::a"]["lines"] == {"ir/m.py": [6, 7]}
     assert parts.stale(["test_x.py"]) == ["test_x.py"]
@@ -237,9 +264,9 @@ import json, sys
 from pathlib import Path
 from dev.source_mutation.operators import Mutant
 from dev.source_mutation.probes import STORE, instrument
-from dev.source_mutation.survey import Limits, Place
+from dev.source_mutation.survey import Limits, Repository
 
-place = Place(Path(sys.argv[1]))
+place = Repository(Path(sys.argv[1]))
 tests = [("tests/ir/test_canonical.py", 1.0)]
 try:
     for mutant, quick in json.loads(sys.argv[2]):
@@ -261,7 +288,7 @@ def test_a_mutant_dies_of_its_test() -> None:
     file = package / "ir" / "expr.py"
     before = file.read_text(encoding="utf-8")
     target = next(m for m in mutants(package, "ir/expr.py") if m.operator == "comparison")
-    coverage = Coverage([("tests/ir/test_canonical.py", 1.0)], {"ir/expr.py": {str(target.line): [0]}})
+    coverage = ranked({"tests/ir/test_canonical.py": {"seconds": 1.0, "lines": {"ir/expr.py": [target.line]}}})
     assert chosen_tests(coverage, target, Limits()) == [("tests/ir/test_canonical.py", 1.0)]
     end = len(before)
     harmless = replace(target, text=f"({target.old})")
