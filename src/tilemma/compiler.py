@@ -16,6 +16,7 @@ from typing import Any
 from tilemma.assemble import Assembly, Cubin, DiskCache, NoPtxas, Stored, assemble, begin, disassemble, seek
 from tilemma.atoms import catalogue
 from tilemma.display import Displayed
+from tilemma.dtypes import registered_key
 from tilemma.errors import CompileError, TilemmaError, ToolError
 from tilemma.explain import Explanation, explain
 from tilemma.fingerprint import fingerprint
@@ -273,7 +274,7 @@ def ready(
     fingerprint in it.  With ``assemble_for``, the architecture of the present GPU, ptxas starts as soon as the
     PTX is printed, and the checks run at the same time.
     """
-    key = DiskCache.key(identity, arch, repr(sorted(facts.items())), catalogue.declared_key)
+    key = DiskCache.key(identity, arch, repr(sorted(facts.items())), registered_key(), catalogue.declared_key)
     store = DiskCache("ptx")
     found = store.read(key, _read_ready)
     if found is not None:

@@ -6,6 +6,8 @@ in array libraries, its DLPack code, the data type of a tensor map, the rounding
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import fields
 from math import ldexp
 from typing import Any, Literal
 
@@ -40,11 +42,15 @@ class Format:
         return 1 - self.bias
 
     @property
+    def top(self) -> int:
+        """The exponent of the largest numbers."""
+        return (1 << self.exponent) - (2 if self.infinite else 1) - self.bias
+
+    @property
     def largest(self) -> float:
         """The largest finite number.  Without infinities only the mantissa of all ones is NaN (OCP's E4M3)."""
-        top = (1 << self.exponent) - (2 if self.infinite else 1) - self.bias
         steps = (2 << self.mantissa) - (1 if self.infinite else 2)
-        return ldexp(steps, top - self.mantissa)
+        return ldexp(steps, self.top - self.mantissa)
 
     def holds(self, other: Format) -> bool:
         """Whether every finite number of ``other`` is one of this format."""
@@ -61,7 +67,8 @@ class DType:
     ``accumulators`` lists the accumulator types an instruction may have for this operand type, the one
     inferred for a fill without a suffix first.  ``format``: of floats.  ``stored``: the name of the type whose
     elements it shares, where arrays have none of its own.  ``dlpack``: the code in dlpack.h, None where DLPack has
-    no such type.
+    no such type.  ``cvt``: the number of the first target that converts an 8-bit float by itself, 0 for none; code
+    for other targets converts by integer arithmetic on the bits.
     """
 
     name: str
@@ -74,6 +81,7 @@ class DType:
     format: Format | None = None
     stored: str = ""
     dlpack: int | None = None
+    cvt: int = 0
 
     def __post_init__(self) -> None:
         assert self.bits in (1, 4, 6, 8, 16, 32, 64), self
@@ -132,11 +140,11 @@ _TABLE = (
     DType("bf16", 16, "float", _np(ml_dtypes.bfloat16), "bf16", "b16", ("f32",), Format(8, 7), dlpack=_BFLOAT),
     DType(
         "f8_e4m3", 8, "float", _np(ml_dtypes.float8_e4m3fn), "e4m3", "b8", ("f32", "f16"),
-        Format(4, 3, infinite=False, saturates=True), dlpack=_E4M3FN,
+        Format(4, 3, infinite=False, saturates=True), dlpack=_E4M3FN, cvt=89,
     ),
     DType(
         "f8_e5m2", 8, "float", _np(ml_dtypes.float8_e5m2), "e5m2", "b8", ("f32", "f16"),
-        Format(5, 2, saturates=True), dlpack=_E5M2,
+        Format(5, 2, saturates=True), dlpack=_E5M2, cvt=89,
     ),
     DType("u64", 64, "uint", _np(np.uint64), "u64", "u64", dlpack=_UINT),
     DType("s64", 64, "int", _np(np.int64), "s64", "s64", dlpack=_INT),
@@ -165,6 +173,40 @@ _ALIASES = {
     "bin1": "b1",
     "u1": "b1",
 }
+
+
+class TypeNotRegistered(LaunchError, ValueError):
+    code = "type-not-registered"
+    found = "`tm.dtypes.register` got {what}"
+    expected = "a `DType` with a name of its own; a name keeps its first meaning"
+    fix = "{fix_text}"
+
+
+def register(entry: DType) -> DType:
+    """Make an element type known by its name, in both languages; returns the type.
+
+    Everything else that the package knows of a type derives from its entry.  The same entry may be registered
+    again.  Raises TypeNotRegistered for an entry whose name another type has.
+    """
+    if not isinstance(entry, DType):
+        raise TypeNotRegistered(what=described(entry), fix_text="pass `DType(name, bits, kind, ...)`")
+    if not entry.name.isidentifier() or entry.name in _ALIASES:
+        raise TypeNotRegistered(what=f"the name `{entry.name}`", fix_text="use another name")
+    known = BY_NAME.get(entry.name)
+    if known is not None and _properties(known) != _properties(entry):
+        raise TypeNotRegistered(what=f"another type called `{entry.name}`", fix_text="use another name")
+    return BY_NAME.setdefault(entry.name, entry)
+
+
+def registered_key() -> str:
+    """A key of all registered types, for caches of what the compiler makes of them; empty for none."""
+    ours = {t.name for t in _TABLE}
+    added = sorted(repr(_properties(t)) for t in BY_NAME.values() if t.name not in ours)
+    return hashlib.sha256("\n".join(added).encode()).hexdigest()[:16] if added else ""
+
+
+def _properties(t: DType) -> tuple[object, ...]:
+    return tuple(getattr(t, f.name) for f in fields(t))
 
 
 class UnknownDtype(LaunchError, KeyError, TypeError):
@@ -201,22 +243,22 @@ def from_numpy(t: Any) -> DType | None:
         t = np.dtype(t)
     except (TypeError, ValueError):
         raise UnknownDtype(got=described(t), known=", ".join(BY_NAME)) from None
-    return next((d for d in _TABLE if d.numpy == t and not d.stored), None)
+    return next((d for d in BY_NAME.values() if d.numpy == t and not d.stored), None)
 
 
 def from_library(name: str) -> DType | None:
     """The type that array libraries call ``name`` (``float16``, ``bfloat16``), or None."""
-    return next((d for d in _TABLE if d.library_name == name and not d.stored), None)
+    return next((d for d in BY_NAME.values() if d.library_name == name and not d.stored), None)
 
 
 def library_names() -> tuple[str, ...]:
     """The names that `from_library` knows."""
-    return tuple(d.library_name for d in _TABLE if not d.stored)
+    return tuple(d.library_name for d in BY_NAME.values() if not d.stored)
 
 
 def from_dlpack(code: int, bits: int) -> DType | None:
     """The type with that code and width in dlpack.h, or None."""
-    return next((d for d in _TABLE if d.dlpack == code and d.bits == bits), None)
+    return next((d for d in BY_NAME.values() if d.dlpack == code and d.bits == bits), None)
 
 
 def promote(a: DType, b: DType) -> DType:

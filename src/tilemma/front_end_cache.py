@@ -15,6 +15,7 @@ from typing import Any
 
 from tilemma.assemble import DiskCache
 from tilemma.compiler import uncollected
+from tilemma.dtypes import registered_key
 from tilemma.errors import Note, Span, register_source
 from tilemma.fingerprint import fingerprint
 from tilemma.ir import tile as t
@@ -83,7 +84,8 @@ class File:
 
     @cached_property
     def identity(self) -> str:
-        return DiskCache.key(fingerprint(), self.text, self.name, repr(sorted(self.defines.items(), key=repr)))
+        defines = repr(sorted(self.defines.items(), key=repr))
+        return DiskCache.key(fingerprint(), registered_key(), self.text, self.name, defines)
 
     @cached_property
     def module(self) -> Any:

@@ -100,7 +100,7 @@ def _to_float(x: Array, source: DType, target: DType) -> Array:
         if target.name in ("f32", "f64"):
             return x.astype(target.numpy)
         x = _integers_as_doubles(x, source)
-    if target.bits == 8:
+    if target.floating.saturates:
         limit = target.floating.largest
         x = np.clip(x, -limit, limit)
     if target.name in ("f32", "f16"):  # NumPy rounds doubles to these itself, once

@@ -10,7 +10,7 @@ from tilemma.croqtile.lr import Unexpected, recognise
 from tilemma.croqtile.tables import tables
 from tilemma.croqtile.tokens import Token
 from tilemma.croqtile.tree import build_tree
-from tilemma.croqtile.words import FOREIGN, NAMES, OPERATORS, WORDS
+from tilemma.croqtile.words import FOREIGN, NAMES, OPERATORS, WORDS, terminal_of
 from tilemma.errors import CompileError, Note, Span, nearest
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import CHOICES
@@ -96,7 +96,7 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
             while i + 2 < len(tokens) and tokens[i + 1].text == "::" and tokens[i + 2].kind == "name":
                 t = _joined(t, tokens[i + 2], t.text + "::")
                 i += 2
-            terminal = "LEVEL" if "-" in t.text else WORDS.get(t.text, "NAME")
+            terminal = "LEVEL" if "-" in t.text else terminal_of(t.text)
             # `pipeline(cluster=2)`: the name of an argument.
             named = terminal == "LEVEL" and i and tokens[i - 1].text in ("(", ",")
             if named and i + 1 < len(tokens) and tokens[i + 1].text == "=":

@@ -30,6 +30,12 @@ WORDS: dict[str, str] = {w: w.upper() for w in _SELF}
 WORDS |= {w: terminal for terminal, ws in _GROUPS.items() for w in ws}
 WORDS |= dict.fromkeys(TYPES, "TYPE")
 
+
+def terminal_of(text: str) -> str:
+    """The terminal of a word: types that a program has registered are types too."""
+    return WORDS.get(text) or ("TYPE" if text in dtypes.BY_NAME else "NAME")
+
+
 OPERATORS: dict[str, str] = {
     "=": "ASSIGN", "+=": "ASSIGN", "-=": "ASSIGN", "*=": "ASSIGN", "/=": "ASSIGN", "%=": "ASSIGN",
     "++": "STEP", "--": "STEP", "||": "OROR", "&&": "ANDAND", "==": "EQUALITY", "!=": "EQUALITY",

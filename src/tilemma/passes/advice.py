@@ -11,8 +11,6 @@ from tilemma.ir.tile import Copy
 from tilemma.ir.tiles import describe, written
 from tilemma.ir.types import Level
 
-# Types that hold every value of an operand's type, and are multiplied; the first that the target has is advised.
-_WIDER = dict.fromkeys(("s8", "u8", "s4", "u4", "f8_e4m3", "f8_e5m2"), ("f16",))
 # Types that lose bits, as substitutes for types without a wider substitute.
 _NARROWER = {"f32": ("tf32", "bf16"), "tf32": ("bf16",)}
 
@@ -54,8 +52,9 @@ def _rounded(tile: tuple[int, int, int], atom: tuple[int, int, int], warps: int)
 
 
 def _other_operands(have: set[str], a: DType, span: Span | None) -> str:
-    convert = next((t for t in _WIDER.get(a.name, ()) if t in have), None)
-    if convert is not None:
+    # f16 holds every value of the types of 8 bits and fewer.
+    convert = "f16" if a.bits <= 8 and (a.is_float or a.is_integer) else None
+    if convert in have:
         every = f"{convert}, which holds every {a.name}"
         return f"convert both operands to {every}, element by element, and accumulate in f32"
     narrow = next((t for t in _NARROWER.get(a.name, ()) if t in have), None)

@@ -270,7 +270,8 @@ def _c_loads(fragments: Fragments) -> Iterator[FragmentRef]:
 
 
 def _multiplies(a: DType, b: DType) -> bool:
-    return a is b or {a.name, b.name} == {"f8_e4m3", "f8_e5m2"} or {a.name, b.name} in ({"s8", "u8"}, {"s4", "u4"})
+    """Whether there may be instructions for both: of 8 bits and fewer, they mix formats and signs."""
+    return a is b or (a.bits == b.bits <= 8 and a.is_float == b.is_float and a.is_integer == b.is_integer)
 
 
 def _operand(m: Mma, which: str, x: Operand, shapes: dict[str, tuple[int, int]]) -> tuple[int, int]:

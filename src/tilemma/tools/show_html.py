@@ -49,8 +49,6 @@ const remember = (lane, cell) => {
 let lit = [];
 const clear = () => { for (const c of lit) c.classList.remove('hit', 'lane'); lit = []; };
 const mark = (cell, css) => { cell.classList.add(css); lit.push(cell); };
-const bits = {f64: 64, f32: 32, tf32: 32, s32: 32, f16: 16, bf16: 16, u16: 16, f8_e4m3: 8, f8_e5m2: 8, s8: 8,
-  u8: 8, s4: 4, u4: 4, b1: 1};
 function light(name, row, col, lane, value) {
   clear();
   const op = data.operands[name];
@@ -61,7 +59,7 @@ function light(name, row, col, lane, value) {
   }
   mark(elements[name][`${row},${col}`], 'hit');
   const [l, v] = owners[0];
-  const width = bits[data.types[name]], low = v % op.pack * width;
+  const width = data.bits[name], low = v % op.pack * width;
   answer.textContent = `${name}(${row}, ${col}) is ${name.toLowerCase()}${v} of lane ${l}: register ` +
     `${Math.floor(v / op.pack)}` + (op.pack > 1 ? `, bits ${low}-${low + width - 1}` : '');
 }
@@ -122,7 +120,10 @@ follow();
 
 def page(atom: Atom, operands: Mapping[str, Operand]) -> str:
     """The page as HTML text: no network, no library."""
-    data = to_json(atom, operands) | {"axes": {letter: AXES[letter] for letter in operands}}
+    data = to_json(atom, operands) | {
+        "axes": {letter: AXES[letter] for letter in operands},
+        "bits": {letter: o.dtype.bits for letter, o in operands.items()},
+    }
     # "</" would end the script element early.
     payload = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     sections = []

@@ -158,7 +158,8 @@ def _zero16(e: Emitter) -> Reg:
 
 def _float8(e: Emitter, v: Reg, have: DType, want: DType, arch: str) -> Reg:
     """Between f32 and an 8-bit float."""
-    if arch_number(arch)[0] < 89:
+    first = (have if want == dtypes.f32 else want).cvt
+    if not first or arch_number(arch)[0] < first:
         return from_float8(e, v, have) if want == dtypes.f32 else to_float8(e, v, want)
     if want == dtypes.f32:
         pair = e.pure(f"cvt.rn.f16x2.{have.ptx}x2", "b32", v)

@@ -1,6 +1,7 @@
-"""8-bit floats below sm_89, where the hardware has no conversions for them: integer arithmetic on the bits.
+"""8-bit floats on targets that have no conversions for them (below sm_89): integer arithmetic on the bits.
 
-e5m2 is the upper byte of an f16.  e4m3 (no infinities, S.1111.111 is NaN) has exponent bias 7.
+e5m2 is the upper byte of an f16.  Other formats derive from their entry; without infinities, as in e4m3, only the
+bits of all ones are NaN.
 """
 
 from __future__ import annotations
@@ -18,18 +19,25 @@ def from_float8(e: Emitter, v: Reg, have: DType) -> Reg:
     if have == dtypes.e5m2:
         half = e.pure("cvt.u16.u32", "b16", e.pure("shl.b32", "b32", byte, Imm(8)))
         return e.pure("cvt.f32.f16", "f32", half, hint="f32")
-    # Exponent and mantissa under f32's, scaled by 2**(127 - 7): exact, subnormals included.
+    form = have.floating
+    # Exponent and mantissa under f32's, scaled by 2**(127 - bias): exact, subnormals included.
     sign = e.pure("shl.b32", "b32", e.pure("and.b32", "b32", byte, Imm(0x80, "b32")), Imm(24))
     size = e.pure("and.b32", "b32", byte, Imm(0x7F, "b32"))
-    raised = e.pure("mov.b32", "f32", e.pure("shl.b32", "b32", size, Imm(20)))
-    scaled = e.pure("mov.b32", "b32", e.pure("mul.rn.f32", "f32", raised, Imm(2.0**120, "f32")))
-    nan = e.pure("setp.eq.s32", "pred", size, Imm(0x7F), hint="p")
+    raised = e.pure("mov.b32", "f32", e.pure("shl.b32", "b32", size, Imm(23 - form.mantissa)))
+    scale = Imm(2.0 ** (127 - form.bias), "f32")
+    scaled = e.pure("mov.b32", "b32", e.pure("mul.rn.f32", "f32", raised, scale))
+    infinity = 0x80 - (1 << form.mantissa)
+    nan = e.pure("setp.gt.s32", "pred", size, Imm(infinity if form.infinite else 0x7E), hint="p")
     bits = e.pure("selp.b32", "b32", Imm(0x7FC00000, "b32"), scaled, nan)
+    if form.infinite:
+        limit = e.pure("setp.eq.s32", "pred", size, Imm(infinity), hint="p")
+        bits = e.pure("selp.b32", "b32", Imm(0x7F800000, "b32"), bits, limit)
     return e.pure("mov.b32", "f32", e.pure("or.b32", "b32", bits, sign), hint="f32")
 
 
 def to_float8(e: Emitter, v: Reg, want: DType) -> Reg:
-    """``v``, an f32, rounded to nearest even and saturated, in the low byte of a b16 register."""
+    """``v``, an f32, rounded to nearest even and saturated (or infinite, by the entry), in the low byte of a b16
+    register."""
     mantissa, bias, top = want.floating.mantissa, want.floating.bias, want.floating.largest
     bits = e.pure("mov.b32", "b32", v)
     sign = e.pure("and.b32", "b32", e.pure("shr.u32", "b32", bits, Imm(24)), Imm(0x80, "b32"))
@@ -46,6 +54,11 @@ def to_float8(e: Emitter, v: Reg, want: DType) -> Reg:
     subnormal = e.pure("cvt.rni.u32.f32", "b32", units)
     small = e.pure("setp.lt.f32", "pred", clamped, Imm(2.0 ** (1 - bias), "f32"), hint="p")
     result = e.pure("selp.b32", "b32", subnormal, normal, small)
+    if not want.floating.saturates:
+        # From half a unit above the largest number on, rounding to even gives infinity.
+        limit = top + 2.0 ** (want.floating.top - mantissa - 1)
+        beyond = e.pure("setp.ge.f32", "pred", size, Imm(limit, "f32"), hint="p")
+        result = e.pure("selp.b32", "b32", Imm(0x80 - (1 << mantissa), "b32"), result, beyond)
     nan = e.pure("setp.nan.f32", "pred", v, v, hint="p")
     result = e.pure("selp.b32", "b32", Imm(0x7F, "b32"), result, nan)
     return e.pure("cvt.u16.u32", "b16", e.pure("or.b32", "b32", result, sign), hint=want.name)
