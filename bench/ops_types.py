@@ -290,8 +290,12 @@ def measure(c: Contest, rounds: int) -> Row:
     return row
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+Table = Callable[[list[str]], Iterator[tuple[str, str, Callable[[], Contest]]]]
+
+
+def main(contests: Table, description: str) -> int:
+    """Measure the rows of ``contests`` that the command line selects."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0, help="start no row after so many, if not 0")
@@ -320,4 +324,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(contests, __doc__.splitlines()[0]))
