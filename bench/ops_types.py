@@ -62,6 +62,14 @@ class Row:
 
 
 @dataclass
+class Estimate:
+    """The plan of a product that has no choice of plans, in the place of `ops.plan`'s."""
+
+    plan: str
+    seconds: float
+
+
+@dataclass
 class Contest:
     """One row: mine and the peers' calls by index of the copy of the weights, and the check of a result."""
 

@@ -34,6 +34,7 @@ ALLOWED = {
     "cute": BASE | {"layouts", "atoms"},
     "testing": BASE | {"runtime"},
     "sparse": BASE | {"arithmetic", "runtime"},
+    "quantized": BASE | {"runtime"},
     "ir": IR - {"ir"},
     "lang": IR | {"environment"},
     "croqtile": IR,

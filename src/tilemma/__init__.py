@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tilemma.lang.views import full
     from tilemma.measure import autotune, bench, report
     from tilemma.modules import load
+    from tilemma.quantized import Quantized, quantize
 
 __version__ = "0.1.0"
 
@@ -82,6 +83,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "bench": ("tilemma.measure", "bench"),
     "export": ("tilemma.c_export", "export"),
     "report": ("tilemma.measure", "report"),
+    **{n: ("tilemma.quantized", n) for n in ("Quantized", "quantize")},
     "dtypes": ("tilemma.dtypes", None),
 }
 
@@ -89,12 +91,11 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 # `print` and `math` stay out of `from tilemma import *`: they would hide Python's.
 __all__ = [
     "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Pipeline",
-    "Scalar", "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "autotune", "bench", "bound",
-    "break_", "cdiv", "compose", "continue_", "dma", "dtypes", "else_", "event", "export", "foreach", "full",
-    "global_", "if_", "instruction",
-    "inthreads", "kernel", "load", "local", "machine", "mma", "ops", "parallel", "report",
-    "select", "shared", "sparse", "swap", "sync", "targets", "testing", "tma", "trigger", "ubound", "var",
-    "wait", "while_",
+    "Quantized", "Scalar", "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "autotune",
+    "bench", "bound", "break_", "cdiv", "compose", "continue_", "dma", "dtypes", "else_", "event", "export",
+    "foreach", "full", "global_", "if_", "instruction", "inthreads", "kernel", "load", "local", "machine",
+    "mma", "ops", "parallel", "quantize", "report", "select", "shared", "sparse", "swap", "sync", "targets",
+    "testing", "tma", "trigger", "ubound", "var", "wait", "while_",
 ]  # fmt: skip
 
 

@@ -8,7 +8,6 @@ library on the same device.
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ from tilemma.arithmetic import sparsity
 from tilemma.dtypes import BY_NAME, DType, dtype
 from tilemma.errors import WrongArgument, described
 from tilemma.records import record
-from tilemma.runtime.arrays import describe, host_view, library_of
+from tilemma.runtime.arrays import describe
+from tilemma.runtime.host import host_copy, like
 
 _WORDS = ("u8", "u16", "u32")
 
@@ -37,7 +37,7 @@ class Sparse:
 
         Raises WrongArgument where values, metadata and shape do not belong together.
         """
-        values, words, t = _host(self.values), _host(self.metadata), _type(self.values)
+        values, words, t = host_copy(self.values), host_copy(self.metadata), _type(self.values)
         bits = 8 * words.dtype.itemsize
         width = sparsity.pattern(t).width * bits // 4
         sizes = isinstance(self.shape, tuple) and all(isinstance(n, int) for n in self.shape)
@@ -56,18 +56,18 @@ class Sparse:
         fields = sparsity.fields_of(words, 8 * words.dtype.itemsize)
         columns = sparsity.columns_of(fields, _type(self.values))
         whole = sparsity.expand(values.astype(np.float64), columns).astype(values.dtype)
-        return _like(self.values, whole)
+        return like(self.values, whole)
 
 
 def prune(x: Any) -> Any:
     """``x`` [..., K] with the smaller half of each chunk set to 0.  Raises WrongArgument where chunks do not
     divide K."""
-    t, values = _type(x), _host(x)
+    t, values = _type(x), host_copy(x)
     width = _width("prune", t, values)
     rows = values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
     assert rows.shape[1] % width == 0
     kept = np.where(sparsity.kept(rows, t), rows, np.zeros((), rows.dtype))
-    return _like(x, kept.reshape(values.shape))
+    return like(x, kept.reshape(values.shape))
 
 
 def compress(x: Any, metadata: str = "u32") -> Sparse:
@@ -80,7 +80,7 @@ def compress(x: Any, metadata: str = "u32") -> Sparse:
         raise WrongArgument(
             function="compress", name="metadata", got=described(metadata), wanted="'u8', 'u16' or 'u32'"
         )
-    t, values = _type(x), _host(x)
+    t, values = _type(x), host_copy(x)
     if values.ndim != 2:
         raise WrongArgument(function="compress", name="x", got=f"shape {list(values.shape)}", wanted="[M, K]")
     _width("compress", t, values, sparsity.unit(t, dtype(metadata)))
@@ -97,7 +97,7 @@ def compress(x: Any, metadata: str = "u32") -> Sparse:
     fields = sparsity.fields_from(mask, t)
     stored = np.take_along_axis(values, sparsity.columns_of(fields, t), axis=1)
     words = sparsity.words_of(fields, dtype(metadata))
-    return Sparse(_like(x, stored), _like(x, words), (values.shape[0], values.shape[1]))
+    return Sparse(like(x, stored), like(x, words), (values.shape[0], values.shape[1]))
 
 
 def _width(function: str, t: DType, values: NDArray[Any], unit: int = 0) -> int:
@@ -112,26 +112,3 @@ def _width(function: str, t: DType, values: NDArray[Any], unit: int = 0) -> int:
 def _type(x: Any) -> DType:
     t = describe(x).dtype
     return BY_NAME["tf32"] if t.name == "f32" else t
-
-
-def _host(x: Any) -> NDArray[Any]:
-    """A host copy of ``x``, in the NumPy type of its elements."""
-    if library_of(x) == "torch":
-        x = x.detach().cpu().contiguous()
-    elif library_of(x) == "cupy":
-        x = x.get()
-    found: NDArray[Any] = np.array(host_view(describe(x)))
-    return found
-
-
-def _like(x: Any, values: NDArray[Any]) -> Any:
-    """``values`` in the library and on the device of ``x``."""
-    library = library_of(x)
-    if library == "cupy":
-        return sys.modules["cupy"].asarray(values)
-    if library != "torch":
-        return values
-    torch = sys.modules["torch"]
-    bits = torch.from_numpy(np.ascontiguousarray(values).view(f"i{values.dtype.itemsize}"))
-    own = {"float8_e4m3fn": "float8_e4m3fn", "bfloat16": "bfloat16"}.get(values.dtype.name, values.dtype.name)
-    return bits.view(getattr(torch, own)).to(x.device)

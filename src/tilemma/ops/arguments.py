@@ -58,12 +58,12 @@ class Rules:
         return self.default or ("s32" if a.is_integer else a.name)
 
 
-_INTEGER_RESULTS = ("s32", "s8", "u8", "f16", "bf16", "f32")
+INTEGER_RESULTS = ("s32", "s8", "u8", "f16", "bf16", "f32")
 _PLAIN = (("f16",), ("bf16",), INTEGERS, ("f32",), ("f64",))
-PLAIN = Rules("matmul", _PLAIN, ("f16", "bf16", "f32"), _INTEGER_RESULTS)
-SCALED = Rules("scaled_matmul", (FLOAT8, INTEGERS), ("bf16", "f16", "f32", "s8"), _INTEGER_RESULTS, "bf16")
+PLAIN = Rules("matmul", _PLAIN, ("f16", "bf16", "f32"), INTEGER_RESULTS)
+SCALED = Rules("scaled_matmul", (FLOAT8, INTEGERS), ("bf16", "f16", "f32", "s8"), INTEGER_RESULTS, "bf16")
 _ALL = (("f16",), ("bf16",), INTEGERS, FLOAT8)
-GROUPED = Rules("grouped_matmul", _ALL, ("bf16", "f16", "f32", "s8"), _INTEGER_RESULTS)
+GROUPED = Rules("grouped_matmul", _ALL, ("bf16", "f16", "f32", "s8"), INTEGER_RESULTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def result_shape(call: Call) -> tuple[int, ...]:
     return (*batch, a.shape[-2], b.shape[-1])
 
 
-def _broadcast(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> ArrayRef:
+def broadcast(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> ArrayRef:
     """``x`` seen with ``shape``: dimensions that are missing or 1 get stride 0."""
     lead = len(shape) - x.rank
     extents, strides = (1,) * lead + x.shape, (0,) * lead + x.strides
@@ -196,7 +196,8 @@ def number(call: Call, name: str, value: Any) -> float:
     raise MatmulScalar(function=call.function, name=name, value=value, type=type(value).__name__)
 
 
-def _activation(call: Call) -> str:
+def activation_of(call: Call) -> str:
+    """The name of the activation, "" for none.  Raises UnknownActivation."""
     name = call.activation
     if name is None:
         return ""
@@ -283,6 +284,18 @@ def check(call: Call) -> tuple[tuple[int, ...], DType]:
     Raises MatmulShape, MatmulType, MatmulScalar, MatmulScale, MatmulOffsets, MatmulAddend, UnknownActivation.
     """
     shape = result_shape(call)
+    dtype = check_epilogue(call, shape)
+    scaling(call, shape)
+    check_offsets(call)
+    _compute(call)
+    return shape, dtype
+
+
+def check_epilogue(call: Call, shape: tuple[int, ...]) -> DType:
+    """The type of the result, of ``shape``, after a check of all that is applied to the product.
+
+    Raises MatmulShape, MatmulType, MatmulScalar, MatmulAddend, UnknownActivation.
+    """
     dtype = result_type(call)
     if call.out is not None and call.out.shape != shape:
         wanted = f"{list(shape)}"
@@ -290,19 +303,16 @@ def check(call: Call) -> tuple[tuple[int, ...], DType]:
     number(call, "alpha", call.alpha)
     if number(call, "beta", call.beta) != 0 and call.c is None:
         raise MatmulAddend(function=call.function, beta=call.beta)
-    _activation(call)
+    activation_of(call)
     addends = (*ADDENDS, "f64") if call.a.dtype.name == "f64" else ADDENDS
     for name, x in (("c", call.c), ("bias", call.bias)):
         if x is not None and x.dtype.name not in addends:
             raise call.bad_type(name, x.dtype, f"one of {', '.join(addends)}", "convert it")
     if call.c is not None:
-        _broadcast(call, "c", call.c, shape)
+        broadcast(call, "c", call.c, shape)
     if call.bias is not None:
         _bias(call, call.bias, *shape[-2:])
-    scaling(call, shape)
-    check_offsets(call)
-    _compute(call)
-    return shape, dtype
+    return dtype
 
 
 def _compute(call: Call) -> DType:
@@ -314,23 +324,35 @@ def _compute(call: Call) -> DType:
     return dtypes.dtype("tf32")
 
 
+def ending(
+    call: Call, out: ArrayRef, made: bool, operands: dict[str, ArrayRef | None], factor: float = 1.0
+) -> tuple[ArrayRef | None, ArrayRef | None, float, float, Epilogue]:
+    """(c as broadcast to ``out``, the bias as [.., extent], alpha times ``factor``, beta, epilogue), after
+    `check_epilogue`; also checks devices and memory of all arrays.
+
+    Raises MixedDevices, ReadOnlyArray, SelfOverlappingArray, OverlappingArrays.
+    """
+    alpha, beta = number(call, "alpha", call.alpha), number(call, "beta", call.beta)
+    c = None if call.c is None or beta == 0 else broadcast(call, "c", call.c, out.shape)
+    in_place = c is not None and not made and _same_place(c, out)
+    named = {**operands, "c": c, "bias": call.bias}
+    _check_memory(call, out, made, {n: x for n, x in named.items() if x is not None}, in_place)
+    bias, along = (None, "") if call.bias is None else _bias(call, call.bias, *out.shape[-2:])
+    addend: Literal["", "c", "out"] = "" if c is None else "out" if in_place else "c"
+    alpha *= factor
+    return c, bias, alpha, beta, Epilogue(alpha != 1, addend, along, activation_of(call))  # type: ignore[arg-type]
+
+
 def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
     """The call in the kernels' form, after `check`; ``made``: ``out`` was allocated for it.
 
     Raises MixedDevices, ReadOnlyArray, SelfOverlappingArray, OverlappingArrays.
     """
-    alpha, beta = number(call, "alpha", call.alpha), number(call, "beta", call.beta)
-    c = None if call.c is None or beta == 0 else _broadcast(call, "c", call.c, out.shape)
-    in_place = c is not None and not made and _same_place(c, out)
     left_scale, right_scale, factor = scaling(call, out.shape)
-    named = {"a": call.a, "b": call.b, "c": c, "bias": call.bias, "offsets": call.offsets}
+    named = {"a": call.a, "b": call.b, "offsets": call.offsets}
     named |= {"scale_a": left_scale.array, "scale_b": right_scale.array}
-    _check_memory(call, out, made, {n: x for n, x in named.items() if x is not None}, in_place)
-    m, n = out.shape[-2:]
-    bias, along = (None, "") if call.bias is None else _bias(call, call.bias, m, n)
-    addend: Literal["", "c", "out"] = "" if c is None else "out" if in_place else "c"
-    alpha *= factor
-    epilogue = Epilogue(alpha != 1, addend, along, _activation(call))  # type: ignore[arg-type]
+    c, bias, alpha, beta, epilogue = ending(call, out, made, named, factor)
+    addend, n = epilogue.addend, out.shape[-1]
     promote = call.a.dtype.bits == 8 and call.a.dtype.is_float and not call.fast
     promote = promote or left_scale.stepwise or right_scale.stepwise
     batch = out.shape[:-2]
@@ -339,17 +361,17 @@ def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
         lhs, rhs = call.a, call.b
     else:
         multiplied = _compute(call)
-        lhs = _broadcast(call, "a", call.a._replace(dtype=multiplied), (*batch, *call.a.shape[-2:]))
+        lhs = broadcast(call, "a", call.a._replace(dtype=multiplied), (*batch, *call.a.shape[-2:]))
         right_type = multiplied if call.compute is not None else call.b.dtype
-        rhs = _broadcast(call, "b", call.b._replace(dtype=right_type), (*batch, *call.b.shape[-2:]))
+        rhs = broadcast(call, "b", call.b._replace(dtype=right_type), (*batch, *call.b.shape[-2:]))
     swapped = n > 1 and out.strides[-1] != 1 and out.strides[-2] == 1
     if swapped:
-        lhs, rhs = _transposed(rhs), _transposed(lhs)
-        out, c, epilogue = _transposed(out), None if c is None else _transposed(c), epilogue.swapped()
+        lhs, rhs = transposed(rhs), transposed(lhs)
+        out, c, epilogue = transposed(out), None if c is None else transposed(c), epilogue.swapped()
         left_scale, right_scale = right_scale, left_scale
         grouped = "columns" if grouped else ""
-    left, lhs_major = _stored(lhs)
-    right, rhs_major = _stored(_transposed(rhs))
+    left, lhs_major = stored(lhs)
+    right, rhs_major = stored(transposed(rhs))
     addends = c if addend == "c" else None
     scales = left_scale.array, right_scale.array
     if call.offsets is not None:
@@ -359,7 +381,7 @@ def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
         )
         outer: tuple[Offsets, ...] = ((0,) * 6,)
     else:
-        flat, outer = _flat_batch((left, right, addends, out, *scales))
+        flat, outer = flat_batch((left, right, addends, out, *scales))
     left, right, result = (x for x in (flat[0], flat[1], flat[3]) if x is not None)
     return Problem(
         left, right, result, flat[2], bias, lhs_major, rhs_major, alpha, beta, epilogue, swapped, outer,
@@ -371,20 +393,20 @@ def _with_batch(x: ArrayRef) -> ArrayRef:
     return x._replace(shape=(1, *x.shape), strides=(0, *x.strides))
 
 
-def _transposed(x: ArrayRef) -> ArrayRef:
+def transposed(x: ArrayRef) -> ArrayRef:
     shape, strides = x.shape, x.strides
     return x._replace(shape=(*shape[:-2], shape[-1], shape[-2]), strides=(*strides[:-2], strides[-1], strides[-2]))
 
 
-def _stored(x: ArrayRef) -> tuple[ArrayRef, Literal["row", "col"]]:
+def stored(x: ArrayRef) -> tuple[ArrayRef, Literal["row", "col"]]:
     """An operand [.., rows, K] as its memory has it: transposed where the rows are neighbours and K is not."""
     (rows, depth), (along_rows, along_depth) = x.shape[-2:], x.strides[-2:]
     if along_depth != 1 and along_rows == 1 and rows > 1 and depth > 1:
-        return _transposed(x), "col"
+        return transposed(x), "col"
     return x, "row"
 
 
-def _flat_batch(refs: tuple[ArrayRef | None, ...]) -> tuple[tuple[ArrayRef | None, ...], tuple[Offsets, ...]]:
+def flat_batch(refs: tuple[ArrayRef | None, ...]) -> tuple[tuple[ArrayRef | None, ...], tuple[Offsets, ...]]:
     """(lhs, rhs, c, out, scales) with one batch dimension, and the byte offsets of further launches (empty
     batches: none).
 

@@ -66,3 +66,10 @@ class MatmulGradient(LaunchError):
     found = "{function}: `{name}` requires a gradient, and the result would have none"
     expected = "tensors that do not require gradients, or a call under `torch.no_grad()`"
     fix = "call it under `torch.no_grad()`, or pass `{name}.detach()`"
+
+
+class ConvolutionExtent(LaunchError):
+    code = "convolution-extent"
+    found = "conv2d: `{name}` is {value}"
+    expected = "{wanted}"
+    fix = "{remedy}"

@@ -97,12 +97,12 @@ def _packed(x: ArrayRef, name: str, work: ArrayRef, transposes: bool) -> tuple[S
     """The call that copies an array to aligned rows, and the copied array."""
     from tilemma.ops.kernels import pack, pack_transposed
 
-    once = x.strides[0] == 0
-    source = x._replace(shape=(1, *x.shape[1:])) if once else x
+    single = x.strides[0] == 0
+    source = once(x)
     kernel = pack_transposed if transposes else pack
-    given = (_in_memory(_part(source, 0)), _part(work, 0))
+    given = (_in_memory(part(source, 0)), part(work, 0))
     step = Step(kernel, given, {"T": _stored(x)}, ((name, 0), (f"work.{name}", 0)))
-    strides = (0 if once else work.strides[0], work.strides[1], 1)
+    strides = (0 if single else work.strides[0], work.strides[1], 1)
     shape = (x.shape[0], x.shape[2], x.shape[1]) if transposes else x.shape
     return step, work._replace(shape=shape, strides=strides, dtype=x.dtype)
 
@@ -111,12 +111,12 @@ def _in_memory(x: ArrayRef) -> ArrayRef:
     return x._replace(dtype=dtypes.dtype(_stored(x)))
 
 
-def _part(x: ArrayRef, offset: int) -> ArrayRef:
+def part(x: ArrayRef, offset: int) -> ArrayRef:
     # The owner is wrapped: the kernel's view has another shape than its owner.
     return x._replace(pointer=x.pointer + offset, owner=(x.owner,))
 
 
-def _once(x: ArrayRef) -> ArrayRef:
+def once(x: ArrayRef) -> ArrayRef:
     """An operand that all batches share, as a single matrix: tensor maps have no stride 0."""
     return x._replace(shape=(1, *x.shape[1:])) if x.strides[0] == 0 else x
 
@@ -124,7 +124,7 @@ def _once(x: ArrayRef) -> ArrayRef:
 Source = tuple[str, int]
 
 
-def _absent(problem: Problem, shape: tuple[int, ...], dtype: DType | None = None) -> tuple[ArrayRef, Source]:
+def absent(problem: Problem, shape: tuple[int, ...], dtype: DType | None = None) -> tuple[ArrayRef, Source]:
     """A placeholder for a parameter that the kernel does not read."""
     x = problem.lhs
     kind = x.dtype if dtype is None else dtype
@@ -135,24 +135,24 @@ def _absent(problem: Problem, shape: tuple[int, ...], dtype: DType | None = None
 
 def _scale(problem: Problem, scale: Scaling, name: str, offset: int) -> tuple[ArrayRef, Source]:
     if scale.array is None:
-        return _absent(problem, (1, 1, 1), f32)
-    return _once(_part(scale.array, offset)), (name, offset)
+        return absent(problem, (1, 1, 1), f32)
+    return once(part(scale.array, offset)), (name, offset)
 
 
 def _product(problem: Problem, plan: Plan, at: Offsets, partial: ArrayRef | None) -> Iterator[Step]:
-    lhs, rhs = (_once(_part(x, o)) for x, o in zip((problem.lhs, problem.rhs), at[:2], strict=True))
+    lhs, rhs = (once(part(x, o)) for x, o in zip((problem.lhs, problem.rhs), at[:2], strict=True))
     operands = ((lhs, ("lhs", at[0])), (rhs, ("rhs", at[1])))
-    out = (_part(problem.out, at[3]), ("out", at[3]))
-    absent = _absent(problem, (problem.batch, 1, 1)), _absent(problem, (1, 1))
-    c = absent[0] if problem.c is None else (_part(problem.c, at[2]), ("c", at[2]))
-    bias = absent[1] if problem.bias is None else (_part(problem.bias, 0), ("bias", 0))
+    out = (part(problem.out, at[3]), ("out", at[3]))
+    missing = absent(problem, (problem.batch, 1, 1)), absent(problem, (1, 1))
+    c = missing[0] if problem.c is None else (part(problem.c, at[2]), ("c", at[2]))
+    bias = missing[1] if problem.bias is None else (part(problem.bias, 0), ("bias", 0))
     scales = (
         _scale(problem, problem.left, "scale_lhs", at[4]),
         _scale(problem, problem.right, "scale_rhs", at[5]),
     )
-    groups = _absent(problem, (1,), s32)
+    groups = absent(problem, (1,), s32)
     if problem.offsets is not None:
-        groups = _part(problem.offsets, 0), ("offsets", 0)
+        groups = part(problem.offsets, 0), ("offsets", 0)
     product = {**_constants(problem, plan), **_storage(problem)}
     scalars = (problem.alpha, problem.beta)
     if partial is None:
@@ -166,9 +166,9 @@ def _product(problem: Problem, plan: Plan, at: Offsets, partial: ArrayRef | None
     left, right = (x if x.stepwise else UNSCALED for x in (problem.left, problem.right))
     plain = replace(problem, c=None, bias=None, epilogue=Epilogue(), left=left, right=right)
     used = _scale(plain, left, "scale_lhs", at[4]), _scale(plain, right, "scale_rhs", at[5])
-    parts = (_part(partial, 0), ("work.partial", 0))
-    constants = {**product, **_epilogue(plain, absent[0][0], absent[1][0], parts[0])}
-    yield _step(_kernel(plan.kernel), (*operands, *used, groups, *absent, parts), scalars, constants)
+    parts = (part(partial, 0), ("work.partial", 0))
+    constants = {**product, **_epilogue(plain, missing[0][0], missing[1][0], parts[0])}
+    yield _step(_kernel(plan.kernel), (*operands, *used, groups, *missing, parts), scalars, constants)
     left, right = (UNSCALED if x.stepwise else x for x in (problem.left, problem.right))
     final = replace(problem, left=left, right=right)
     used = _scale(final, left, "scale_lhs", at[4]), _scale(final, right, "scale_rhs", at[5])
@@ -213,7 +213,7 @@ _EXTENTS = {"": (1, ""), "tensor": (1, ""), "vector": (1, "{}"), "steps": ("KB",
 def _scale_constants(name: str, axis: str, scale: Scaling, groups: str | int) -> dict[str, Any]:
     """The kind of an operand's scales, and the names of their dimensions."""
     steps, extent = _EXTENTS[scale.kind]
-    batch = 1 if scale.array is None else _batches(scale.array, groups)
+    batch = 1 if scale.array is None else batches(scale.array, groups)
     return {
         f"SCALE_{name}HS": scale.kind,
         f"S{name}_BATCH": batch,
@@ -224,6 +224,15 @@ def _scale_constants(name: str, axis: str, scale: Scaling, groups: str | int) ->
 
 def _epilogue(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> dict[str, Any]:
     """Compile-time values that describe the epilogue: its inputs and its operations."""
+    return {
+        **epilogue_constants(problem, c, bias, out),
+        **_scale_constants("L", "M", problem.left, _group_names(problem)[0]),
+        **_scale_constants("R", "N", problem.right, _group_names(problem)[1]),
+    }
+
+
+def epilogue_constants(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> dict[str, Any]:
+    """Those of alpha, addend, bias and activation, without scales."""
     e = problem.epilogue
     batched = problem.bias is not None and problem.bias.strides[0] != 0 and problem.bias.shape[0] != 1
     return {
@@ -238,8 +247,6 @@ def _epilogue(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> d
         "ADDEND": e.addend,
         "ALONG": e.bias,
         "ACTIVATION": e.activation,
-        **_scale_constants("L", "M", problem.left, _group_names(problem)[0]),
-        **_scale_constants("R", "N", problem.right, _group_names(problem)[1]),
     }
 
 
@@ -249,7 +256,7 @@ def _group_names(problem: Problem) -> tuple[str | int, str | int]:
     return experts if problem.grouped == "columns" else "B", experts if problem.grouped == "rows" else "B"
 
 
-def _batches(x: ArrayRef, name: str | int) -> str | int:
+def batches(x: ArrayRef, name: str | int) -> str | int:
     """The first dimension of an operand's parameter."""
     return 1 if x.strides[0] == 0 or x.shape[0] == 1 else name
 
@@ -261,8 +268,8 @@ def _storage(problem: Problem) -> dict[str, Any]:
     return {
         "TL": problem.lhs.dtype.name,
         "TR": problem.rhs.dtype.name,
-        "LHS_BATCH": _batches(problem.lhs, _group_names(problem)[0]),
-        "RHS_BATCH": _batches(problem.rhs, _group_names(problem)[1]),
+        "LHS_BATCH": batches(problem.lhs, _group_names(problem)[0]),
+        "RHS_BATCH": batches(problem.rhs, _group_names(problem)[1]),
         "LHS": problem.lhs_major,
         "RHS": problem.rhs_major,
         "LHS0": left[0],

@@ -1,0 +1,183 @@
+"""`conv2d`: a convolution as a product whose left operand is gathered from the image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilemma.errors import described
+from tilemma.ops import forms
+from tilemma.ops.arguments import Call, Rules, ending
+from tilemma.ops.form_kernels import convolution_tiles
+from tilemma.ops.forms import Prepared, padded
+from tilemma.ops.forms import cdiv as ceil
+from tilemma.ops.plan import hardware
+from tilemma.ops.problem import Problem
+from tilemma.ops.product import matmul
+from tilemma.ops.refusals import ConvolutionExtent
+from tilemma.ops.steps import Step, absent, epilogue_constants, part
+from tilemma.runtime.arrays import ArrayRef, describe, row_major
+
+RULES = Rules("conv2d", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
+
+
+def conv2d(
+    x: Any,
+    w: Any,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    bias: Any = None,
+    activation: str | None = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
+) -> Any:
+    """activation(alpha * conv(x, w) + beta * c + bias): a cross-correlation, as in the layers of networks.
+
+    ``x`` is [B, H, W, C], ``w`` is [O, R, S, C], both f16 or both bf16, with any strides.  The result is
+    [B, P, Q, O], P = (H + 2 * padding - dilation * (R - 1) - 1) // stride + 1, and Q the same of W and S.
+    ``stride``, ``padding`` and ``dilation`` are a number, or one for each of H and W.  ``bias`` is [O], ``c``
+    broadcasts to the result.  ``groups`` other than 1 are not built.  The other arguments and the errors are as of
+    `matmul`; ConvolutionExtent besides.
+    """
+    steps = [
+        _pair(n, v, least)
+        for n, v, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
+    ]
+    if isinstance(groups, bool) or groups != 1:
+        raise ConvolutionExtent(
+            name="groups", value=described(groups), wanted="1: grouped convolutions are not built",
+            remedy="convolve each group by a call of its own",
+        )  # fmt: skip
+    arrays = (x, w, c, bias, out, None, None, None)
+    options = (*steps, out_dtype, alpha, beta, activation)
+    if _pointwise(arrays, steps):
+        return _product(arrays, options)
+    return forms.compute("conv2d", arrays, options, lambda: prepare(arrays, options))
+
+
+def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
+    """A call of `conv2d`, checked."""
+    x, w, c, bias, out, *_ = arrays
+    stride, padding, dilation, out_dtype, alpha, beta, activation = options
+    given = [None if y is None else describe(y) for y in (c, bias, out)]
+    call = Call(
+        describe(x), describe(w), given[2], out_dtype, alpha, beta, given[0], given[1], activation, rules=RULES
+    )
+    shape = _result_shape(call, stride, padding, dilation)
+    out, result, made = forms.allocated(call, shape, out)
+    c_, bias_, alpha, beta, epilogue = ending(call, result, made, {"a": call.a, "b": call.b})
+    if epilogue.bias == "rows":
+        raise call.bad_shape(f"`bias` has shape {list(call.bias.shape)}", f"[{shape[3]}]", "reshape it")  # type: ignore[union-attr]
+    if result.is_empty:
+        return Prepared((), out, made, result)
+    problem = Problem(
+        call.a, call.b, result, c_ if epilogue.addend == "c" else None, bias_, "row", "row", alpha, beta, epilogue,
+        swapped=False, outer=(),
+    )  # fmt: skip
+    addend = absent(problem, (1, 1, 1, 1)) if problem.c is None else (part(problem.c, 0), ("c", 0))
+    biases = absent(problem, (1, 1)) if bias_ is None else (part(bias_, 0), ("bias", 0))
+    values = epilogue_constants(problem, addend[0], biases[0], result)
+    values |= {"BIAS": "O" if bias_ is not None else 1}
+    for name in ("C0", "C1"):
+        del values[name]
+    if problem.c is None:
+        values |= dict.fromkeys(("C_IMAGES", "C_P", "C_Q", "C_O"), 1)
+    for name, pair in (("STRIDE", stride), ("PADDING", padding), ("DILATION", dilation)):
+        values |= {f"{name}_H": pair[0], f"{name}_W": pair[1]}
+    values |= {"T": call.a.dtype.name, **_tile(result, call.a.shape[3])}
+    taken = [
+        (part(call.a, 0), ("a", 0)),
+        (part(call.b, 0), ("b", 0)),
+        addend,
+        biases,
+        (part(result, 0), ("out", 0)),
+    ]
+    step = Step(convolution_tiles, (*(y for y, _ in taken), alpha, beta), values, tuple(s for _, s in taken))
+    return Prepared((step,), out, made, result)
+
+
+def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
+    """A number for H and one for W.  Raises ConvolutionExtent."""
+    both = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    if len(both) != 2 or any(isinstance(v, bool) or not hasattr(v, "__index__") or v < least for v in both):
+        wanted = f"an integer of at least {least}, or two"
+        raise ConvolutionExtent(name=name, value=described(value), wanted=wanted, remedy="pass such a number")
+    return both[0].__index__(), both[1].__index__()
+
+
+def _result_shape(
+    call: Call, stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+) -> tuple[int, ...]:
+    """Raises MatmulShape, MatmulType, ConvolutionExtent."""
+    x, w = call.a, call.b
+    for name, y in (("x", x), ("w", w)):
+        if y.dtype.name not in ("f16", "bf16"):
+            raise call.bad_type(name, y.dtype, "f16 or bf16", f"convert `{name}`")
+    if w.dtype is not x.dtype:
+        raise call.bad_type("w", w.dtype, f"{x.dtype}, as in `x`", "convert one of them")
+    if x.rank != 4 or w.rank != 4 or x.shape[3] != w.shape[3]:
+        what = f"`x` is {list(x.shape)} and `w` {list(w.shape)}"
+        remedy = "permute them: channels come last"
+        raise call.bad_shape(what, "x [B, H, W, C] and w [O, R, S, C] of one C", remedy)
+    extents = []
+    for axis in (0, 1):
+        room = x.shape[1 + axis] + 2 * padding[axis] - dilation[axis] * (w.shape[1 + axis] - 1) - 1
+        if room < 0 or w.shape[1 + axis] < 1:
+            raise call.bad_shape(
+                f"`x` is {list(x.shape)} and `w` {list(w.shape)}, with padding {list(padding)}",
+                "a filter of at least one element that is no larger than the padded image",
+                "pad more, or use a smaller filter",
+            )
+        extents.append(room // stride[axis] + 1)
+    return x.shape[0], *extents, w.shape[0]
+
+
+def _tile(result: ArrayRef, channels: int) -> dict[str, int]:
+    """The pixels and channels of a block: a shape that wastes little of the image's edge."""
+    images, p, q, o = result.shape
+    wide = next((n for n in (4, 8, 16, 32) if n >= q), 32)
+    rows, groups = (128, 2) if result.device[0] != "cpu" else (64, 1)
+    columns = padded(o, 64, 128)
+    if result.device[0] != "cpu" and ceil(images * p * q, rows) * ceil(o, columns) < hardware(result.device).sms:
+        rows, groups, columns = 64, 1, 64
+    high = next(n for n in (1, 2, 4, 8, 16, 32) if n >= min(p, rows // wide))
+    return {
+        "TILE_B": rows // (wide * high), "TILE_P": high, "TILE_Q": wide, "TILE_O": columns,
+        "TILE_C": padded(channels, 16, 64), "GROUPS": groups,
+    }  # fmt: skip
+
+
+def _pointwise(arrays: tuple[Any, ...], steps: list[tuple[int, int]]) -> bool:
+    """Whether the call is a product of matrices [B * H * W, C] and [C, O] that are views of its arrays."""
+    x, w, c, bias, out, *_ = arrays
+    if steps != [(1, 1), (0, 0), (1, 1)] and steps[:2] != [(1, 1), (0, 0)]:
+        return False
+    given = [describe(y) for y in (x, w, c, out) if y is not None]
+    filters = given[1]
+    if given[0].dtype is not filters.dtype or filters.dtype.name not in RULES.results:
+        return False
+    return (
+        all(y.rank == 4 and y.strides == row_major(y.shape) and hasattr(y.owner, "reshape") for y in given)
+        and filters.shape[1:] == (1, 1, given[0].shape[3])
+        and (bias is None or describe(bias).rank == 1)
+        and (c is None or given[2].shape == (*given[0].shape[:3], filters.shape[0]))
+        and not any(y.is_empty for y in given)
+    )
+
+
+def _product(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """A convolution with filters of one element, as a product."""
+    x, w, c, bias, out, *_ = arrays
+    _, _, _, out_dtype, alpha, beta, activation = options
+    outputs = describe(w).shape[0]
+    flat = [None if y is None else y.reshape(-1, y.shape[-1]) for y in (x, w, c, out)]
+    found = matmul(
+        flat[0], w.reshape(outputs, -1).T, out=flat[3], out_dtype=out_dtype, alpha=alpha, beta=beta, c=flat[2],
+        bias=bias, activation=activation,
+    )  # fmt: skip
+    return out if out is not None else found.reshape(*x.shape[:3], outputs)

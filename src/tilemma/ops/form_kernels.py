@@ -1,0 +1,347 @@
+"""The kernels of the products in forms of their own: `gated`, `sparse`, `mixed`, `convolution`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tilemma as tm
+from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared
+from tilemma.ops.epilogue import Ending, Place, Scale, activate
+from tilemma.ops.kernels import multiply, zero
+
+# Weights that a warpgroup of `mixed_tiles` multiplies: its rows of the transposed product.
+ROWS = 64
+
+
+def finish(
+    alpha: Any, beta: Any, c: Any, bias: Any, out: Any, scale: bool, addend: str, along: str, activation: str
+) -> Ending:
+    """The epilogue, from the compile-time values of `steps.epilogue_constants`."""
+    none = Scale(None, "", False)
+    return Ending(
+        alpha, beta, out if addend == "out" else c, bias, none, none, scale, addend != "", along, activation
+    )
+
+
+@tm.kernel
+def gated_tiles(
+    x: tm.Global["T", "XB", "X0", "X1"],
+    gate: tm.Global["T", "GB", "G0", "G1"],
+    up: tm.Global["T", "UB", "U0", "U1"],
+    c: tm.Global["TC", "B", "C0", "C1"],
+    bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
+    out: tm.Global["TO", "B", "M", "N"],
+    alpha: tm.Float,
+    beta: tm.Float,
+    *,
+    T="f16",
+    TC="f16",
+    TB="f16",
+    TO="f16",
+    XB="B",
+    GB="B",
+    UB="B",
+    X0="M",
+    X1="K",
+    G0="N",
+    G1="K",
+    U0="N",
+    U1="K",
+    X="row",
+    GATE="row",
+    UP="row",
+    C0="M",
+    C1="N",
+    BIAS_BATCH=1,
+    BIAS="N",
+    TILE_M=128,
+    TILE_N=128,
+    TILE_K=64,
+    GROUPS=2,
+    GATED="silu",
+    SCALE=False,
+    ADDEND="",
+    ALONG="",
+    ACTIVATION="",
+):
+    """out[b] = alpha * GATED(x[b] x gate[b]) * (x[b] x up[b]) + beta * c[b] + bias; "row": K is contiguous."""
+    M, N = out.shape[1], out.shape[2]
+    K = x.shape[2 if X == "row" else 1]
+    WARP_M = TILE_M // GROUPS
+    ending = finish(alpha, beta, c, bias, out, SCALE, ADDEND, ALONG, ACTIVATION)
+    for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
+        x_s = shared(T, TILE_M, TILE_K) if X == "row" else shared(T, TILE_K, TILE_M)
+        gate_s = shared(T, TILE_N, TILE_K) if GATE == "row" else shared(T, TILE_K, TILE_N)
+        up_s = shared(T, TILE_N, TILE_K) if UP == "row" else shared(T, TILE_K, TILE_N)
+        left, right = mma.fill(0.0, "f32"), mma.fill(0.0, "f32")
+        for k in foreach(cdiv(K, TILE_K)):
+            for array, room, size, major, several, tile in (
+                (x, x_s, TILE_M, X, XB, m),
+                (gate, gate_s, TILE_N, GATE, GB, n),
+                (up, up_s, TILE_N, UP, UB, n),
+            ):
+                which = batch if several != 1 else 0
+                if major == "row":
+                    dma.copy(array.subspan(1, size, TILE_K).at(which, tile, k).sqz(), room)
+                else:
+                    dma.copy(array.subspan(1, TILE_K, size).at(which, k, tile).sqz(), room)
+            for p in parallel(GROUPS, level="group-4"):
+                if X == "row":
+                    mine = mma.load(x_s.subspan(WARP_M, TILE_K).at(p, 0))
+                else:
+                    mine = mma.load(x_s.subspan(TILE_K, WARP_M).at(0, p))
+                multiply(X, GATE)(left, mine, mma.load(gate_s))
+                multiply(X, UP)(right, mine, mma.load(up_s))
+        for p in parallel(GROUPS, level="group-4"):
+            at = Place(batch, batch, batch, batch, m * TILE_M + p * WARP_M, n * TILE_N)
+            for i, j in apply(left):
+                value = activate(left[i, j], GATED) * right[i, j]
+                left[i, j] = value if ending.plain else ending.of(value, at, i, j)
+            mma.store(left, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
+
+
+@tm.kernel
+def sparse_tiles(
+    a: tm.Global["TA", "AB", "M", "HALF"],
+    b: tm.Global["TB_", "BB", "B0", "B1"],
+    metadata: tm.Global["TE", "EB", "M", "WORDS"],
+    c: tm.Global["TC", "B", "C0", "C1"],
+    bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
+    out: tm.Global["TO", "B", "M", "N"],
+    alpha: tm.Float,
+    beta: tm.Float,
+    *,
+    TA="f16",
+    TB_="f16",
+    TE="u32",
+    TC="f16",
+    TB="f16",
+    TO="f16",
+    ACC="f32",
+    AB=1,
+    BB="B",
+    EB=1,
+    B0="N",
+    B1="K",
+    RHS="row",
+    C0="M",
+    C1="N",
+    BIAS_BATCH=1,
+    BIAS="N",
+    TILE_M=128,
+    TILE_N=256,
+    TILE_K=128,
+    WORD=32,
+    GROUPS=2,
+    FAST=True,
+    SCALE=False,
+    ADDEND="",
+    ALONG="",
+    ACTIVATION="",
+):
+    """out[b] = activation(alpha * a x b[b] + beta * c[b] + bias); WORD columns of ``a`` are described
+    by one element of ``metadata``."""
+    M, N = out.shape[1], out.shape[2]
+    K = b.shape[2 if RHS == "row" else 1]
+    WARP_M = TILE_M // GROUPS
+    ending = finish(alpha, beta, c, bias, out, SCALE, ADDEND, ALONG, ACTIVATION)
+    for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
+        a_s, e_s = shared(TA, TILE_M, TILE_K // 2), shared(TE, TILE_M, TILE_K // WORD)
+        b_s = shared(TB_, TILE_N, TILE_K) if RHS == "row" else shared(TB_, TILE_K, TILE_N)
+        which = batch if BB != 1 else 0
+        mc = mma.fill(zero(ACC), ACC, fast=FAST)
+        for k in foreach(cdiv(K, TILE_K)):
+            dma.copy(a.subspan(1, TILE_M, TILE_K // 2).at(0, m, k).sqz(), a_s)
+            dma.copy(metadata.subspan(1, TILE_M, TILE_K // WORD).at(0, m, k).sqz(), e_s)
+            if RHS == "row":
+                dma.copy(b.subspan(1, TILE_N, TILE_K).at(which, n, k).sqz(), b_s)
+            else:
+                dma.copy(b.subspan(1, TILE_K, TILE_N).at(which, k, n).sqz(), b_s)
+            for p in parallel(GROUPS, level="group-4"):
+                mine = mma.load(a_s.subspan(WARP_M, TILE_K // 2).at(p, 0))
+                kept = mma.load(e_s.subspan(WARP_M, TILE_K // WORD).at(p, 0))
+                if RHS == "row":
+                    mma.row.row.sp(mc, mine, mma.load(b_s), kept)
+                else:
+                    mma.row.col.sp(mc, mine, mma.load(b_s), kept)
+        for p in parallel(GROUPS, level="group-4"):
+            at = Place(batch, batch, batch, batch, m * TILE_M + p * WARP_M, n * TILE_N)
+            done = ending.finished(mc, at)
+            mma.store(done, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
+
+
+@tm.kernel(pipeline=tm.Pipeline(producer=True))
+def mixed_tiles(
+    a: tm.Global["T", "AB", "M", "K"],
+    values: tm.Global["TV", "VB", "N", "STORED"],
+    scales: tm.Global["TS", "SB", "GROUP_COUNT", "N"],
+    zeros: tm.Global["TZ", "ZB", "ZERO_COUNT", "ZN"],
+    c: tm.Global["TC", "B", "C0", "C1"],
+    bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
+    out: tm.Global["TO", "B", "M", "N"],
+    alpha: tm.Float,
+    beta: tm.Float,
+    *,
+    T="f16",
+    TV="s8",
+    TS="f32",
+    TZ="f32",
+    TC="f16",
+    TB="f16",
+    TO="f16",
+    AB="B",
+    VB=1,
+    SB=1,
+    ZB=1,
+    ZERO_COUNT="GROUP_COUNT",
+    ZN="N",
+    C0="M",
+    C1="N",
+    BIAS_BATCH=1,
+    BIAS="N",
+    PACKED=False,
+    ZEROS=False,
+    GROUP=128,
+    TILE_M=16,
+    TILE_K=64,
+    GROUPS=1,
+    SCALE=False,
+    ADDEND="",
+    ALONG="",
+    ACTIVATION="",
+):
+    """out[b] = activation(alpha * a[b] x w + beta * c[b] + bias), w = (values - zeros) * scales in type T.
+
+    The transposed product is computed: the weights are its left operand, made in registers.
+    """
+    M, N, K = out.shape[1], out.shape[2], a.shape[2]
+    EACH = 2 if PACKED else 1
+    ending = finish(alpha, beta, c, bias, out, SCALE, ADDEND, ALONG, ACTIVATION)
+    for batch, n, m in parallel(out.shape[0], cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M), level="block"):
+        a_s, w_s = shared(T, TILE_M, TILE_K), shared(TV, GROUPS * ROWS, TILE_K // EACH)
+        mc = mma.fill(0.0, "f32")
+        for k in foreach(cdiv(K, TILE_K)):
+            dma.copy(a.subspan(1, TILE_M, TILE_K).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
+            dma.copy(values.subspan(1, GROUPS * ROWS, TILE_K // EACH).at(0, n, k).sqz(), w_s)
+            for p in parallel(GROUPS, level="group-4"):
+                weights = mma.frag(T, ROWS, TILE_K)
+                first = (n * GROUPS + p) * ROWS
+                if GROUP % TILE_K == 0:
+                    step, shift = mma.frag(TS, ROWS), mma.frag(TZ, ROWS)
+                    which = k // (GROUP // TILE_K)
+                    mma.load(scales.view(1, 1, ROWS).from_(0, which, first).sqz(), step)
+                    if ZEROS:
+                        mma.load(zeros.view(1, 1, ROWS).from_(0, which, first).sqz(), shift)
+                for i, j in apply(weights):
+                    if PACKED:
+                        both = w_s[p * ROWS + i, j // 2].astype("s32")
+                        value = ((both >> (j % 2 * 4)) & 15 ^ 8) - 8
+                    else:
+                        value = w_s[p * ROWS + i, j]
+                    value = value.astype("f32")
+                    if GROUP % TILE_K == 0:
+                        factor, away = step[i], shift[i] if ZEROS else None
+                    else:
+                        which = (k * TILE_K + j) // GROUP
+                        factor = scales[0, which, first + i]
+                        away = zeros[0, which, first + i] if ZEROS else None
+                    if away is not None:
+                        value = value - away.astype("f32")
+                    weights[i, j] = (value * factor.astype("f32")).astype(T)
+                mma.row.row(mc, weights, mma.load(a_s))
+        for p in parallel(GROUPS, level="group-4"):
+            at = Place(batch, batch, batch, batch, m * TILE_M, (n * GROUPS + p) * ROWS)
+            if not ending.plain:
+                for i, j in apply(mc):
+                    mc[i, j] = ending.of(mc[i, j], at, j, i)
+            mma.store(mc, out.subspan(1, TILE_M, ROWS).at(batch, m, n * GROUPS + p).sqz(), transp=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Addend:
+    """An array [images, P, Q, O] read by the row of a tile and the channel."""
+
+    array: Any
+    image: Any
+    row: Any
+    column: Any
+    height: int
+    width: int
+
+    def __getitem__(self, index: tuple[Any, Any, Any]) -> Any:
+        _, i, channel = index
+        image, inside = self.image + i // (self.height * self.width), i % (self.height * self.width)
+        return self.array[image, self.row + inside // self.width, self.column + inside % self.width, channel]
+
+
+@tm.kernel
+def convolution_tiles(
+    x: tm.Global["T", "IMAGES", "H", "W", "C"],
+    w: tm.Global["T", "O", "R", "S", "C"],
+    c: tm.Global["TC", "C_IMAGES", "C_P", "C_Q", "C_O"],
+    bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
+    out: tm.Global["TO", "IMAGES", "P", "Q", "O"],
+    alpha: tm.Float,
+    beta: tm.Float,
+    *,
+    T="f16",
+    TC="f16",
+    TB="f16",
+    TO="f16",
+    C_IMAGES="IMAGES",
+    C_P="P",
+    C_Q="Q",
+    C_O="O",
+    BIAS_BATCH=1,
+    BIAS="O",
+    TILE_B=1,
+    TILE_P=8,
+    TILE_Q=16,
+    TILE_O=128,
+    TILE_C=64,
+    GROUPS=2,
+    STRIDE_H=1,
+    STRIDE_W=1,
+    PADDING_H=0,
+    PADDING_W=0,
+    DILATION_H=1,
+    DILATION_W=1,
+    SCALE=False,
+    ADDEND="",
+    ALONG="",
+    ACTIVATION="",
+):
+    """A block computes TILE_O channels of TILE_P x TILE_Q pixels of TILE_B images; each step multiplies TILE_C
+    channels of one element of the filter."""
+    images, channels = x.shape[0], x.shape[3]
+    outputs, R, S = w.shape[0], w.shape[1], w.shape[2]
+    P, Q = out.shape[1], out.shape[2]
+    ROWS = TILE_B * TILE_P * TILE_Q
+    WARP_M = ROWS // GROUPS
+    down, across, chunks = cdiv(P, TILE_P), cdiv(Q, TILE_Q), cdiv(channels, TILE_C)
+    for m, o in parallel(cdiv(images, TILE_B) * down * across, cdiv(outputs, TILE_O), level="block"):
+        image, row, column = m // (down * across) * TILE_B, m // across % down * TILE_P, m % across * TILE_Q
+        x_s, w_s = shared(T, TILE_B, TILE_P, TILE_Q, TILE_C), shared(T, TILE_O, TILE_C)
+        pixels = x_s.span_as(ROWS, TILE_C)
+        mc = mma.fill(0.0, "f32")
+        for k in foreach(R * S * chunks):
+            r, s, channel = k // (S * chunks), k // chunks % S, k % chunks * TILE_C
+            above = row * STRIDE_H + r * DILATION_H - PADDING_H
+            left = column * STRIDE_W + s * DILATION_W - PADDING_W
+            taps = x.view(TILE_B, TILE_P, TILE_Q, TILE_C, strides=(1, STRIDE_H, STRIDE_W, 1))
+            dma.copy(taps.from_(image, above, left, channel), x_s)
+            dma.copy(w.view(TILE_O, 1, 1, TILE_C).from_(o * TILE_O, r, s, channel).sqz(), w_s)
+            for p in parallel(GROUPS, level="group-4"):
+                mma.row.row(mc, mma.load(pixels.subspan(WARP_M, TILE_C).at(p, 0)), mma.load(w_s))
+        out_s = shared(TO, TILE_B, TILE_P, TILE_Q, TILE_O)
+        flat = out_s.span_as(ROWS, TILE_O)
+        for p in parallel(GROUPS, level="group-4"):
+            array = _Addend(out if ADDEND == "out" else c, image, row, column, TILE_P, TILE_Q)
+            end = finish(alpha, beta, array, bias, array, SCALE, ADDEND, ALONG, ACTIVATION)
+            at = Place(0, 0, 0, 0, p * WARP_M, o * TILE_O)
+            if not end.plain:
+                for i, j in apply(mc):
+                    mc[i, j] = end.of(mc[i, j], at, i, j)
+            mma.store(mc, flat.subspan(WARP_M, TILE_O).at(p, 0))
+        dma.copy(out_s, out.view(TILE_B, TILE_P, TILE_Q, TILE_O).from_(image, row, column, o * TILE_O))

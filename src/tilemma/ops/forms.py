@@ -1,0 +1,180 @@
+"""Products whose operands have forms of their own: from a checked call to launches, and to the result.
+
+`sparse`, `mixed`, `gated` and `convolution` have one kernel each.  A kernel takes its operands, then the addend
+[B, M, N], the bias [1, N or M], the result [B, M, N], alpha and beta; `Finish` names the compile-time values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilemma.kernels import Kernel
+from tilemma.ops import arguments, launch_cache
+from tilemma.ops.arguments import Call
+from tilemma.ops.plan import hardware
+from tilemma.ops.problem import Problem
+from tilemma.ops.steps import Step, absent, epilogue_constants, once, part
+from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, stream_source
+
+_WARM = launch_cache.WarmCalls()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked call: its kernel calls, the array for the result, and whether that was allocated for it."""
+
+    steps: tuple[Step, ...]
+    out: Any
+    made: bool
+    result: ArrayRef
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand [.., rows, columns] with the batch of the result, and its name in `launch_cache.NAMES`."""
+
+    array: ArrayRef
+    source: str
+
+
+def compute(
+    function: str,
+    arrays: tuple[Any, ...],
+    options: tuple[Any, ...],
+    prepare: Callable[[], Prepared],
+) -> Any:
+    """The result of a call; ``arrays`` are those of `launch_cache.NAMES`, `prepare` checks and prepares it."""
+    key = launch_cache.key_of(arrays, (function, *options))
+    if key is not None:
+        entry = _WARM.find(key)
+        if entry is not None:
+            return entry.run(arrays[0], arrays[4])
+    ready = prepare()
+    if ready.result.is_empty:
+        return ready.out
+    if ready.result.device[0] != "cuda":
+        run(ready)
+        return ready.out
+    template = _template(ready, arrays[0])
+    if key is not None:
+        return _WARM.put(key, template).run(arrays[0], arrays[4])
+    for launch, _ in template.launches:
+        launch.start(template.stream())
+    return ready.out
+
+
+def run(ready: Prepared, target: str = "auto", **options: Any) -> None:
+    """Run the kernels of a call on ``target`` (as `Kernel.on`)."""
+    for step in ready.steps:
+        step.kernel.on(target, **options)(*step.args, **step.constants)
+
+
+def _template(ready: Prepared, first: Any) -> launch_cache.LaunchTemplate:
+    like = describe(first)
+    launches = []
+    for step in ready.steps:
+        args = tuple(x._replace(writable=True) if isinstance(x, ArrayRef) else x for x in step.args)
+        names = [p.buffer.name for p in step.kernel.build(**step.constants).arrays]
+        places = dict(zip(names, step.sources, strict=True))
+        launches += [(launch, places) for launch in step.kernel.on("cuda").prepare(*args, **step.constants)]
+    needs = {"out": (describe(ready.out).shape, ready.result.dtype.name)} if ready.made else {}
+    makes = [(source, launch_cache.maker(like, *spec)) for source, spec in needs.items()]
+    return launch_cache.LaunchTemplate(tuple(launches), tuple(makes), stream_source(like))
+
+
+def allocated(call: Call, shape: tuple[int, ...], out: Any) -> tuple[Any, ArrayRef, bool]:
+    """(the array for the result, the same described, whether it was allocated here)."""
+    dtype = arguments.check_epilogue(call, shape)
+    if call.out is not None:
+        return out, call.out, False
+    made = empty_like_first(call.a, shape, dtype)
+    return made, describe(made)._replace(writable=True), True
+
+
+def prepared(
+    call: Call,
+    out: Any,
+    result: ArrayRef,
+    made: bool,
+    kernel: Kernel,
+    operands: Sequence[Operand],
+    named: Mapping[str, ArrayRef | None],
+    constants: Mapping[str, Any],
+) -> Prepared:
+    """The kernel calls for at most four ``operands``; ``named`` are the caller's arrays, for the checks of memory.
+
+    Raises MixedDevices, ReadOnlyArray, SelfOverlappingArray, OverlappingArrays.
+    """
+    c, bias, alpha, beta, epilogue = arguments.ending(call, result, made, dict(named))
+    given = [*operands, *[None] * (4 - len(operands))]
+    arrays = [None if x is None else x.array for x in given]
+    addend = c if epilogue.addend == "c" else None
+    flat, outer = arguments.flat_batch((arrays[0], arrays[1], addend, result, arrays[2], arrays[3]))
+    lhs, target = flat[0], flat[3]
+    assert lhs is not None and target is not None
+    problem = Problem(
+        lhs, lhs, target, flat[2], bias, "row", "row", alpha, beta, epilogue, swapped=False, outer=outer
+    )
+    steps = []
+    for at in () if problem.is_empty else outer:
+        places = [(flat[i], at[i], x.source) for i, x in zip((0, 1, 4, 5), given, strict=True) if x is not None]
+        taken = [(once(part(x, o)), (source, o)) for x, o, source in places if x is not None]
+        addends = absent(problem, (problem.batch, 1, 1))
+        if flat[2] is not None:
+            addends = part(flat[2], at[2]), ("c", at[2])
+        biases = absent(problem, (1, 1)) if bias is None else (part(bias, 0), ("bias", 0))
+        taken += [addends, biases, (part(target, at[3]), ("out", at[3]))]
+        values = epilogue_constants(problem, addends[0], biases[0], target)
+        steps.append(
+            Step(
+                kernel, (*(x for x, _ in taken), alpha, beta), {**values, **constants}, tuple(s for _, s in taken)
+            )
+        )
+    return Prepared(tuple(steps), out, made, result)
+
+
+def widened(x: ArrayRef, shape: tuple[int, ...]) -> ArrayRef:
+    """An operand with the batch dimensions of ``shape``, which it broadcasts to."""
+    lead, own = shape[:-2], x.shape[:-2]
+    strides = (0,) * (len(lead) - len(own)) + x.strides[:-2]
+    own = (1,) * (len(lead) - len(own)) + own
+    steps = tuple(0 if e == 1 and n != 1 else s for e, n, s in zip(own, lead, strides, strict=True))
+    return x._replace(shape=(*lead, *x.shape[-2:]), strides=(*steps, *x.strides[-2:]))
+
+
+def tile(result: ArrayRef, m: int, n: int, columns: int = 256, depth: int = 64) -> dict[str, int]:
+    """The tile of a block: the largest of 128 x ``columns`` that leaves no SM idle, or on the CPU one as large as
+    the result."""
+    if result.device[0] == "cpu":
+        return {"TILE_M": padded(m, 64, 512), "TILE_N": padded(n, 64, 512), "TILE_K": depth, "GROUPS": 1}
+    sms = hardware(result.device).sms
+    batch = math.prod(result.shape[:-2])
+    sizes = ((128, columns), (128, 128), (128, 64), (64, 64))
+    fitting = (s for s in sizes if s[1] <= columns and batch * cdiv(m, s[0]) * cdiv(n, s[1]) >= sms)
+    rows, wide = next(fitting, sizes[-1])
+    return {"TILE_M": rows, "TILE_N": wide, "TILE_K": depth, "GROUPS": rows // 64}
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def padded(extent: int, unit: int, largest: int) -> int:
+    """The smallest multiple of ``unit`` that holds ``extent``, up to ``largest``."""
+    return min(cdiv(max(extent, 1), unit) * unit, largest)
+
+
+__all__ = [
+    "Operand",
+    "Prepared",
+    "allocated",
+    "compute",
+    "prepared",
+    "replace",
+    "run",
+    "tile",
+    "widened",
+]

@@ -1,0 +1,118 @@
+"""`mixed_matmul`: activations of 16 bits times weights of 8 or 4 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilemma.errors import WrongArgumentType, described
+from tilemma.ops import forms
+from tilemma.ops.arguments import Call, Rules
+from tilemma.ops.form_kernels import ROWS, mixed_tiles
+from tilemma.ops.forms import Operand, Prepared, padded
+from tilemma.ops.forms import cdiv as ceil
+from tilemma.ops.plan import hardware
+from tilemma.ops.steps import batches
+from tilemma.quantized import TYPES, Quantized
+from tilemma.runtime.arrays import ArrayRef, describe
+
+RULES = Rules("mixed_matmul", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
+
+
+def mixed_matmul(
+    a: Any,
+    b: Quantized,
+    *,
+    out: Any = None,
+    out_dtype: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
+) -> Any:
+    """activation(alpha * (a @ w) + beta * c + bias), with w = (values - zeros) * scales of ``b``.
+
+    ``a`` is [..., M, K] of f16 or bf16, ``b`` what `tilemma.quantize` makes of weights [K, N].  Each weight is
+    computed in f32 and rounded to the type of ``a``; the products are summed in f32.  The other arguments, the
+    result and the errors are those of `matmul`.
+    """
+    if not isinstance(b, Quantized):
+        wanted = "what `tilemma.quantize` makes"
+        raise WrongArgumentType(function="mixed_matmul", name="b", got=described(b), wanted=wanted)
+    arrays = (a, b.values, c, bias, out, b.scales, b.zeros, None)
+    options = (b.type, b.group, b.shape, out_dtype, alpha, beta, activation)
+    return forms.compute("mixed_matmul", arrays, options, lambda: prepare(arrays, options))
+
+
+def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
+    """A call of `mixed_matmul`, checked."""
+    a, values, c, bias, out, scales, zeros, _ = arrays
+    kind, group, extents, out_dtype, alpha, beta, activation = options
+    given = [None if x is None else describe(x) for x in (c, bias, out)]
+    weights, steps = describe(values), describe(scales)
+    call = Call(
+        describe(a), weights, given[2], out_dtype, alpha, beta, given[0], given[1], activation, rules=RULES
+    )
+    away = None if zeros is None else describe(zeros)
+    shape = _result_shape(call, kind, group, extents, steps, away)
+    out, result, made = forms.allocated(call, shape, out)
+    left = forms.widened(call.a, shape)
+    operands = [
+        Operand(left, "a"),
+        *(Operand(forms.widened(x, shape), s) for x, s in ((weights, "b"), (steps, "scale_a"))),
+    ]
+    operands.append(
+        Operand(forms.widened(steps if away is None else away, shape), "scale_a" if away is None else "scale_b")
+    )
+    constants = {
+        "T": call.a.dtype.name, "TV": weights.dtype.name, "TS": steps.dtype.name,
+        "TZ": (steps if away is None else away).dtype.name, "AB": batches(left, "B"),
+        "PACKED": kind == "s4", "ZEROS": away is not None, "GROUP": group,
+        **_tile(result, shape[-2], shape[-1], group),
+    }  # fmt: skip
+    named = {"a": call.a, "b": weights, "scales": steps, "zeros": away}
+    return forms.prepared(call, out, result, made, mixed_tiles, operands, named, constants)
+
+
+def _tile(result: ArrayRef, m: int, n: int, group: int) -> dict[str, int]:
+    """Few rows: one warpgroup a block, so that more blocks read weights; many: two, on as many rows as registers
+    hold."""
+    depth = 64 if group % 128 else 128
+    if result.device[0] == "cpu":
+        return {"TILE_M": padded(m, 8, 256), "TILE_K": depth, "GROUPS": min(ceil(n, ROWS), 4)}
+    rows = padded(m, 8, 64) if m <= 64 else 128
+    return {
+        "TILE_M": rows,
+        "TILE_K": depth,
+        "GROUPS": 2 if n >= 128 * hardware(result.device).sms or m > 64 else 1,
+    }
+
+
+def _result_shape(
+    call: Call, kind: str, group: int, extents: tuple[int, int], scales: ArrayRef, zeros: ArrayRef | None
+) -> tuple[int, ...]:
+    """Raises MatmulShape, MatmulType."""
+    a, values = call.a, call.b
+    if a.dtype.name not in ("f16", "bf16"):
+        raise call.bad_type("a", a.dtype, "f16 or bf16", "convert `a`")
+    stored = {"s8": "s8", "s4": "u8", "f8_e4m3": "f8_e4m3"}.get(kind) if kind in TYPES else None
+    if values.dtype.name != stored:
+        raise call.bad_type("b", values.dtype, f"{stored or ', '.join(TYPES)}", "use `tilemma.quantize`")
+    depth, columns = extents
+    wanted = [columns, depth // 2 if kind == "s4" else depth]
+    lists = [("scales", scales)] + ([] if zeros is None else [("zeros", zeros)])
+    for name, x in lists:
+        if x.dtype.name not in ("f32", "f16", "bf16"):
+            raise call.bad_type(name, x.dtype, "f32, f16 or bf16", "convert them")
+    right = all(list(x.shape) == [depth // max(group, 1), columns] for _, x in lists)
+    if list(values.shape) != wanted or not right or group < 1 or depth % group or (kind == "s4" and depth % 2):
+        raise call.bad_shape(
+            f"`b` of shape {[depth, columns]} in groups of {group} has values {list(values.shape)} and scales "
+            f"{list(scales.shape)}",
+            f"values {wanted} and scales {[depth // max(group, 1), columns]}",
+            "use `tilemma.quantize`",
+        )
+    if a.rank < 2 or a.shape[-1] != depth:
+        what = f"`a` is {list(a.shape)} and `b` {[depth, columns]}"
+        raise call.bad_shape(what, f"a [..., M, {depth}]", "transpose or reshape `a`")
+    return (*a.shape[:-1], columns)

@@ -1,0 +1,108 @@
+"""`sparse_matmul`: a matrix of which half is stored, times a dense one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilemma.arithmetic import sparsity
+from tilemma.errors import WrongArgumentType, described
+from tilemma.ops import forms
+from tilemma.ops.arguments import INTEGER_RESULTS, INTEGERS, Call, Rules, stored, transposed
+from tilemma.ops.form_kernels import sparse_tiles
+from tilemma.ops.forms import Operand, Prepared
+from tilemma.ops.steps import batches
+from tilemma.runtime.arrays import ArrayRef, describe
+from tilemma.sparse import Sparse
+
+E4M3 = ("f8_e4m3",)
+RULES = Rules("sparse_matmul", (("f16",), ("bf16",), E4M3, INTEGERS), ("f16", "bf16", "f32"), INTEGER_RESULTS)
+# Elements of K in 128 bytes of the stored half.
+_LINE = 256
+
+
+def sparse_matmul(
+    a: Sparse,
+    b: Any,
+    *,
+    out: Any = None,
+    out_dtype: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
+    fast: bool = True,
+) -> Any:
+    """activation(alpha * (a @ b) + beta * c + bias) of ``a`` with the 2:4 pattern, stored by half.
+
+    ``a`` is what `tilemma.sparse.compress` makes of a matrix [M, K], ``b`` is [..., K, N], any strides: both f16,
+    bf16 or f8_e4m3, or each s8 or u8.  8-bit floats give bf16 unless ``out_dtype`` says otherwise, and are summed
+    with about 14 bits where ``fast``.  The other arguments, the result and the errors are those of `matmul`.
+    """
+    if not isinstance(a, Sparse):
+        wanted = "what `tilemma.sparse.compress` makes"
+        raise WrongArgumentType(function="sparse_matmul", name="a", got=described(a), wanted=wanted)
+    if fast is not True and fast is not False:
+        raise WrongArgumentType(function="sparse_matmul", name="fast", got=described(fast), wanted="True or False")
+    arrays = (a.values, b, c, bias, out, a.metadata, None, None)
+    options = (a.shape, out_dtype, alpha, beta, activation, fast)
+    return forms.compute("sparse_matmul", arrays, options, lambda: prepare(arrays, options))
+
+
+def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
+    """A call of `sparse_matmul`, checked."""
+    values, b, c, bias, out, metadata, _, _ = arrays
+    extents, out_dtype, alpha, beta, activation, fast = options
+    given = [None if x is None else describe(x) for x in (c, bias, out)]
+    call = Call(
+        describe(values), describe(b), given[2], out_dtype, alpha, beta, given[0], given[1], activation,
+        fast=fast, rules=RULES,
+    )  # fmt: skip
+    words = describe(metadata)
+    shape = _result_shape(call, words, extents)
+    out, result, made = forms.allocated(call, shape, out)
+    right, major = stored(transposed(forms.widened(call.b, shape)))
+    right_axes = ("N", "K") if major == "row" else ("K", "N")
+    operands = [
+        Operand(forms.widened(call.a, shape), "a"),
+        Operand(right, "b"),
+        Operand(forms.widened(words, shape), "scale_a"),
+    ]
+    acc = "s32" if call.a.dtype.is_integer else "f32"
+    columns = 128 if result.dtype.name != acc and acc == "s32" else 256
+    constants = {
+        "TA": call.a.dtype.name, "TB_": call.b.dtype.name, "TE": words.dtype.name, "ACC": acc, "RHS": major,
+        "B0": right_axes[0], "B1": right_axes[1], "BB": batches(right, "B"),
+        "WORD": sparsity.unit(call.a.dtype, words.dtype),
+        **forms.tile(result, shape[-2], shape[-1], columns=columns, depth=_LINE // call.a.dtype.bytes),
+        "FAST": fast,
+    }  # fmt: skip
+    named = {"a": call.a, "b": call.b, "metadata": words}
+    return forms.prepared(call, out, result, made, sparse_tiles, operands, named, constants)
+
+
+def _result_shape(call: Call, words: ArrayRef, extents: tuple[int, int]) -> tuple[int, ...]:
+    """Raises MatmulShape, MatmulType."""
+    a, b = call.a, call.b
+    known = [t for group in RULES.operands for t in group]
+    for name, x in (("a", a), ("b", b)):
+        if x.dtype.name not in known:
+            raise call.bad_type(name, x.dtype, f"one of {', '.join(known)}", f"convert `{name}`")
+    partners = next(group for group in RULES.operands if a.dtype.name in group)
+    if b.dtype.name not in partners:
+        raise call.bad_type("b", b.dtype, f"{' or '.join(partners)}, as in `a`", "convert one of them")
+    if words.dtype.name not in ("u8", "u16", "u32"):
+        raise call.bad_type("metadata", words.dtype, "u8, u16 or u32", "use `tilemma.sparse.compress`")
+    rows, depth = extents
+    width = sparsity.unit(a.dtype, words.dtype)
+    wanted = (rows, depth // width)
+    if a.shape != (rows, depth // 2) or words.shape != wanted or depth % width:
+        raise call.bad_shape(
+            f"`a` of shape {[rows, depth]} has values {list(a.shape)} and metadata {list(words.shape)}",
+            f"values {[rows, depth // 2]} and metadata {list(wanted)}",
+            "use `tilemma.sparse.compress`",
+        )
+    if b.rank < 2 or b.shape[-2] != depth:
+        what = f"`a` is {[rows, depth]} and `b` {list(b.shape)}"
+        raise call.bad_shape(what, f"b [..., {depth}, N]", "transpose or reshape `b`")
+    return (*b.shape[:-2], rows, b.shape[-1])

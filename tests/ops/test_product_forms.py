@@ -1,0 +1,283 @@
+"""`gated_matmul`, `sparse_matmul`, `mixed_matmul`, `conv2d`: the CPU reference, the PTX machine, and refusals."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import strided
+
+import tilemma as tm
+from tests.sampling import examples, pairwise
+from tilemma import ops, testing
+from tilemma.errors import TilemmaError
+from tilemma.ops import forms
+
+SIZES = (1, 3, 8, 17, 64, 72, 130)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A call: the function with its operands, and the product in float64 with the bound before the epilogue."""
+
+    run: Callable[..., Any]
+    product: Any
+    bound: Callable[..., Any]
+    acc: str
+    results: tuple[str, ...]
+
+
+def wide(x: Any) -> Any:
+    return testing.to_float64(x)
+
+
+def operand(rng: random.Random, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+    values = testing.random_array(shape, dtype, seed)
+    return strided(values, rng, rng.choice(["rows", "columns", "neither"]), str(seed), {})
+
+
+def gated(rng: random.Random, seed: int) -> Form:
+    m, n, k, dtype = rng.choice(SIZES), rng.choice(SIZES), rng.choice(SIZES), rng.choice(("f16", "bf16"))
+    x = operand(rng, (*rng.choice([(), (2,)]), m, k), dtype, 4 * seed)
+    gate, up = operand(rng, (k, n), dtype, 4 * seed + 1), operand(rng, (k, n), dtype, 4 * seed + 2)
+    silu = testing.ACTIVATIONS["silu"].value(wide(x) @ wide(gate))
+    second = wide(x) @ wide(up)
+    errors = [testing.error_bound(x, w, "f32", "f32", activation=a) for w, a in ((gate, "silu"), (up, None))]
+    error = errors[0] * np.abs(second) + errors[1] * np.abs(silu) + errors[0] * errors[1]
+    error = error + 2.0**-22 * np.abs(silu * second)
+    options = {"x": x, "gate": gate, "up": up}
+    return Form(
+        lambda **k: ops.gated_matmul(**options, **k), silu * second, lambda: error, "f32", ("f16", "bf16", "f32")
+    )
+
+
+def sparse(rng: random.Random, seed: int) -> Form:
+    m, n, k = rng.choice(SIZES), rng.choice(SIZES), rng.choice((32, 64, 160, 320))
+    dtype = rng.choice(("f16", "bf16", "f8_e4m3", "s8"))
+    whole = tm.sparse.prune(testing.random_array((m, k), dtype, 4 * seed))
+    a = tm.sparse.compress(whole, rng.choice(("u8", "u16", "u32")))
+    b = operand(rng, (*rng.choice([(), (2,)]), k, n), dtype, 4 * seed + 1)
+    acc = "s32" if dtype == "s8" else "f32"
+    left = np.broadcast_to(whole, (*b.shape[:-2], m, k))
+    results = ("s32", "s8", "f16") if acc == "s32" else ("f16", "bf16", "f32")
+    return Form(
+        lambda **k: ops.sparse_matmul(a, b, **k), wide(whole) @ wide(b),
+        lambda: testing.error_bound(left, b, acc, acc), acc, results,
+    )  # fmt: skip
+
+
+def mixed(rng: random.Random, seed: int) -> Form:
+    m, n, k = rng.choice(SIZES), rng.choice(SIZES), rng.choice((32, 64, 192, 384))
+    dtype, kind = rng.choice(("f16", "bf16")), rng.choice(("s8", "s4", "f8_e4m3"))
+    group = rng.choice([None, 32, k // 2])
+    zeros = kind != "f8_e4m3" and rng.random() < 0.5
+    b = tm.quantize(
+        testing.random_array((k, n), "f32", 4 * seed), kind, group, zeros=zeros, scales=rng.choice(("f32", "f16"))
+    )
+    a = operand(rng, (*rng.choice([(), (2,)]), m, k), dtype, 4 * seed + 1)
+    weights = b.dequantize().astype(a.dtype)
+    right = np.broadcast_to(weights, (*a.shape[:-2], k, n))
+    return Form(
+        lambda **k: ops.mixed_matmul(a, b, **k), wide(a) @ wide(weights),
+        lambda: testing.error_bound(a, right, "f32", "f32"), "f32", ("f16", "bf16", "f32"),
+    )  # fmt: skip
+
+
+def convolved(x: Any, w: Any, stride: Any, padding: Any, dilation: Any) -> Any:
+    """The convolution in float64, an element of the filter at a time."""
+    (images, _, _, _), (_, r, s, _) = x.shape, w.shape
+    x = np.pad(wide(x), ((0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)))
+    high = (x.shape[1] - dilation[0] * (r - 1) - 1) // stride[0] + 1
+    broad = (x.shape[2] - dilation[1] * (s - 1) - 1) // stride[1] + 1
+    total = np.zeros((images, high, broad, w.shape[0]))
+    for i in range(r):
+        for j in range(s):
+            rows = slice(i * dilation[0], i * dilation[0] + (high - 1) * stride[0] + 1, stride[0])
+            columns = slice(j * dilation[1], j * dilation[1] + (broad - 1) * stride[1] + 1, stride[1])
+            total += x[:, rows, columns] @ wide(w)[:, i, j].T
+    return total
+
+
+def convolution(rng: random.Random, seed: int) -> Form:
+    dtype = rng.choice(("f16", "bf16"))
+    r, s = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 3))
+    stride, padding = [tuple(rng.choice(v) for _ in range(2)) for v in ((1, 1, 2), (0, 0, 1, 2))]
+    dilation = tuple(rng.choice((1, 1, 2)) for _ in range(2))
+    h, w_, c, o = rng.choice((6, 9)), rng.choice((5, 14)), rng.choice((3, 16, 72)), rng.choice((4, 40))
+    x = operand(rng, (2, h, w_, c), dtype, 4 * seed)
+    w = testing.random_array((o, r, s, c), dtype, 4 * seed + 1)
+    product = convolved(x, w, stride, padding, dilation)
+    # The bound is of sums of |products|: the same convolution of magnitudes.
+    total = convolved(abs(x.astype(np.float32)), abs(w.astype(np.float32)), stride, padding, dilation)
+    error = testing.accumulation_bound(total, r * s * c, tm.dtypes.dtype("f32"), dtype, 0.0)
+    options = {"x": x, "w": w, "stride": stride, "padding": padding, "dilation": dilation}
+    return Form(lambda **k: ops.conv2d(**options, **k), product, lambda: error, "f32", ("f16", "bf16", "f32"))
+
+
+FORMS = {"gated": gated, "sparse": sparse, "mixed": mixed, "convolution": convolution}
+
+
+def share(name: str, seed: int) -> float:
+    """The share of the bound that a random call with a random epilogue uses."""
+    rng = random.Random(seed)
+    form = FORMS[name](rng, seed)
+    shape = form.product.shape
+    given: dict[str, Any] = {"alpha": rng.choice([1.0, -0.5]), "out_dtype": rng.choice(form.results)}
+    value, terms = given["alpha"] * form.product, np.abs(given["alpha"] * form.product)
+    if rng.random() < 0.5:
+        given |= {"c": testing.random_array(shape, "f32", 4 * seed + 3), "beta": 2.0}
+        value, terms = value + 2 * wide(given["c"]), terms + 2 * np.abs(wide(given["c"]))
+    if rng.random() < 0.5:
+        given["bias"] = testing.random_array(shape[-1:], "f16", 4 * seed + 3)
+        value, terms = value + wide(given["bias"]), terms + np.abs(wide(given["bias"]))
+    error = abs(given["alpha"]) * form.bound() + 6 * 2.0**-24 * terms
+    if name != "gated" and rng.random() < 0.5:
+        given["activation"] = "relu"
+        value = np.maximum(value, 0)
+    out = tm.dtypes.dtype(given["out_dtype"])
+    if rng.random() < 0.5:
+        kind = rng.choice(["rows", "columns", "neither"])
+        given["out"] = strided(np.zeros(shape, out.numpy), rng, kind, "out", {})
+    result = form.run(**given)
+    plain = given["alpha"] == 1 and not {"c", "bias", "activation"} & set(given)
+    bound = testing._stored(value, error, tm.dtypes.dtype(form.acc), out, plain)
+    return testing.share_of_bound(result, value, bound)
+
+
+@pytest.mark.parametrize("seed", range(examples(12)))
+@pytest.mark.parametrize("name", FORMS)
+def test_random_calls_are_within_the_bound(name: str, seed: int) -> None:
+    assert share(name, seed) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("first", range(100, 600, 25))
+def test_many_random_calls_are_within_the_bound(name: str, first: int) -> None:
+    for seed in range(first, first + 25):
+        assert share(name, seed) <= 1, seed
+
+
+# Tiles of the size that a GPU gets, one and two warpgroups.
+SMALL = {"TILE_M": 64, "TILE_N": 64, "GROUPS": 1}
+LARGE = {"TILE_M": 128, "TILE_N": 128, "GROUPS": 2}
+TILES: dict[str, tuple[dict[str, int], ...]] = {
+    "gated": ({**SMALL, "TILE_K": 32}, {**LARGE, "TILE_K": 64}),
+    "sparse": (SMALL, LARGE),
+    "mixed": ({"TILE_M": 16, "TILE_K": 64, "GROUPS": 1}, {"TILE_M": 24, "TILE_K": 128, "GROUPS": 2}),
+    "convolution": (
+        {"TILE_B": 1, "TILE_P": 8, "TILE_Q": 8, "GROUPS": 1},
+        {"TILE_B": 2, "TILE_P": 8, "TILE_Q": 8, "GROUPS": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name, tile, arch, seed", pairwise(FORMS, (0, 1), ("sm_90a", "sm_80"), range(examples(24)))
+)
+def test_calls_on_the_machine(name: str, tile: int, arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = forms.run
+
+    def run(ready: forms.Prepared) -> None:
+        changed = [replace(s, constants={**s.constants, **TILES[name][tile]}) for s in ready.steps]
+        compute(replace(ready, steps=tuple(changed)), "machine", arch=arch, seed=seed)
+
+    monkeypatch.setattr(forms, "run", run)
+    if name == "sparse" and arch == "sm_80":
+        # e4m3 has no sparse instruction before sm_89.
+        seed = next(s for s in range(seed, 100) if "f8" not in str(sparse_type(s)))
+    assert share(name, 1000 + seed) <= 1
+
+
+def sparse_type(seed: int) -> str:
+    rng = random.Random(1000 + seed)
+    for _ in range(2):
+        rng.choice(SIZES)
+    rng.choice((32, 64, 160, 320))
+    return rng.choice(("f16", "bf16", "f8_e4m3", "s8"))
+
+
+def test_the_gate_is_not_rounded() -> None:
+    x, gate = np.full((8, 8), 3, np.float16), np.full((8, 8), 1000, np.float16)
+    up = np.full((8, 8), 2.0**-10, np.float16)
+    assert np.all(ops.gated_matmul(x, gate, up) == 24000 * 24 * 2.0**-10)
+
+
+def test_quantized_weights_come_back() -> None:
+    w = testing.random_array((128, 24), "f32", 0)
+    for kind, steps in (("s8", 127), ("s4", 7)):
+        for zeros in (False, True):
+            for group in (None, 64, 2):
+                q = tm.quantize(w, kind, group, zeros=zeros)
+                size = group or 128
+                reach = np.abs(w.reshape(-1, size, 24)).max(1) / steps
+                error = np.abs(q.dequantize() - w).reshape(-1, size, 24)
+                assert np.all(error <= reach[:, None] * (1.02 if zeros else 0.51)), (kind, zeros, group)
+    whole = np.arange(-7, 9, dtype=np.float32).reshape(16, 1).clip(-7, 7)
+    q = tm.quantize(whole, "s4")
+    assert q.values.shape == (1, 8) and q.values.dtype == np.uint8 and np.array_equal(q.dequantize(), whole)
+    # Even k in the low four bits.
+    assert q.values[0, 0] == (-7 & 15) | (-6 & 15) << 4
+
+
+F16 = np.ones((16, 32), np.float16)
+W16 = np.ones((32, 16), np.float16)
+SPARSE = tm.sparse.compress(tm.sparse.prune(F16))
+S4 = tm.quantize(np.ones((32, 16), np.float32), "s4", 16)
+IMAGE, FILTER = np.ones((1, 4, 4, 8), np.float16), np.ones((8, 3, 3, 8), np.float16)
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "another shape of up": (lambda: ops.gated_matmul(F16, W16, W16[:, :8]), "matmul-shape"),
+    "another type of up": (lambda: ops.gated_matmul(F16, W16, W16.astype(np.float32)), "matmul-dtype"),
+    "gate": (lambda: ops.gated_matmul(F16, W16, W16, activation="tanh"), "matmul-activation"),
+    "f32 gate": (lambda: ops.gated_matmul(*(np.ones((8, 8), np.float32),) * 3), "matmul-dtype"),
+    "dense a": (lambda: ops.sparse_matmul(F16, W16), "wrong-type"),
+    "K of sparse": (lambda: ops.sparse_matmul(SPARSE, W16[:16]), "matmul-shape"),
+    "type of sparse": (lambda: ops.sparse_matmul(SPARSE, W16.astype(np.float32)), "matmul-dtype"),
+    "types of sparse": (lambda: ops.sparse_matmul(SPARSE, W16.astype(np.int8)), "matmul-dtype"),
+    "metadata": (
+        lambda: ops.sparse_matmul(tm.sparse.Sparse(SPARSE.values, SPARSE.metadata[:8], (16, 32)), W16),
+        "matmul-shape",
+    ),
+    "fast": (lambda: ops.sparse_matmul(SPARSE, W16, fast=1), "wrong-type"),
+    "dense weights": (lambda: ops.mixed_matmul(F16, W16), "wrong-type"),
+    "f32 activations": (lambda: ops.mixed_matmul(F16.astype(np.float32), S4), "matmul-dtype"),
+    "K of weights": (lambda: ops.mixed_matmul(F16[:, :16], S4), "matmul-shape"),
+    "values": (lambda: ops.mixed_matmul(F16, replace(S4, values=S4.values[:8])), "matmul-shape"),
+    "scales": (lambda: ops.mixed_matmul(F16, replace(S4, scales=S4.scales[:1])), "matmul-shape"),
+    "type of weights": (lambda: ops.mixed_matmul(F16, replace(S4, type="s8")), "matmul-dtype"),
+    "group": (lambda: tm.quantize(W16, "s4", 5), "wrong-argument"),
+    "zeros of floats": (lambda: tm.quantize(W16, "f8_e4m3", zeros=True), "wrong-argument"),
+    "type": (lambda: tm.quantize(W16, "s3"), "wrong-argument"),
+    "integers": (lambda: tm.quantize(np.ones((4, 4), np.int8)), "wrong-argument"),
+    "groups": (lambda: ops.conv2d(IMAGE, FILTER, groups=2), "convolution-extent"),
+    "stride": (lambda: ops.conv2d(IMAGE, FILTER, stride=0), "convolution-extent"),
+    "padding": (lambda: ops.conv2d(IMAGE, FILTER, padding=(1, -1)), "convolution-extent"),
+    "dilation": (lambda: ops.conv2d(IMAGE, FILTER, dilation=1.5), "convolution-extent"),
+    "channels": (lambda: ops.conv2d(IMAGE[..., :4], FILTER), "matmul-shape"),
+    "filter": (lambda: ops.conv2d(IMAGE[:, :2], FILTER), "matmul-shape"),
+    "rank": (lambda: ops.conv2d(IMAGE[0], FILTER), "matmul-shape"),
+    "type of filter": (lambda: ops.conv2d(IMAGE, FILTER.astype(np.float32)), "matmul-dtype"),
+    "bias of convolution": (lambda: ops.conv2d(IMAGE, FILTER, bias=np.ones((2, 1), np.float16)), "matmul-shape"),
+    "out of convolution": (lambda: ops.conv2d(IMAGE, FILTER, out=IMAGE), "matmul-shape"),
+    "beta": (lambda: ops.gated_matmul(F16, W16, W16, beta=1.0), "matmul-addend"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_refused_before_anything_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call, code = WRONG[name]
+    monkeypatch.setattr(forms, "run", lambda *a, **k: pytest.fail("it ran"))
+    with pytest.raises(TilemmaError) as error:
+        call()
+    assert error.value.code == code and error.value.remedy
+
+
+def test_results_without_elements() -> None:
+    assert ops.gated_matmul(F16[:0], W16, W16).shape == (0, 16)
+    assert ops.mixed_matmul(F16[:0], S4).shape == (0, 16)
+    assert ops.sparse_matmul(SPARSE, W16[:, :0]).shape == (16, 0)
+    assert ops.conv2d(IMAGE[:0], FILTER).shape == (0, 2, 2, 8)
