@@ -103,7 +103,8 @@ def explain(
         kernel.name,
         arch,
         launches,
-        [_multiply(op, table, loads) for op in ops if isinstance(op, t.Mma)],
+        [_multiply(op, table, loads) for op in ops if isinstance(op, t.Mma)]
+        + [_lane_multiply(op) for op in ops if isinstance(op, t.LaneMma)],
         [_fragment(op) for op in ops if isinstance(op, t.DeclareFragment) and op.plan is not None],
         [_buffer(op) for op in ops if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED],
         [_copy(op) for op in ops if isinstance(op, t.Copy)],
@@ -143,6 +144,22 @@ def _multiply(op: t.Mma, table: dict[str, t.Op], loads: dict[str, View]) -> dict
             if found is not None:
                 data.setdefault("descriptors", {})[name.upper()] = found
     return data
+
+
+def _lane_multiply(op: t.LaneMma) -> dict[str, Any]:
+    """The multiply of one lane's registers: one instruction of its warp."""
+    atom = catalogue[op.atom]
+    assert isinstance(atom, MmaAtom)
+    shape = "x".join(map(str, atom.shape))
+    return {
+        "atom": op.atom,
+        "tiles": [1, 1, 1],
+        "unit": "warp",
+        "tile": f"{shape} by the registers of each lane",
+        "ptx": atom.ptx,
+        "a": "registers",
+        "b": "registers",
+    }
 
 
 def _descriptor(

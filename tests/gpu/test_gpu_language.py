@@ -6,6 +6,7 @@ import contraction  # noqa: F401
 import control  # noqa: F401
 import copying  # noqa: F401
 import dialects  # noqa: F401
+import lane_work  # noqa: F401
 import pytest
 import scalars  # noqa: F401
 import spellings  # noqa: F401

@@ -7,6 +7,7 @@ import control  # noqa: F401
 import copying  # noqa: F401
 import dialects  # noqa: F401
 import epilogues  # noqa: F401
+import lane_work  # noqa: F401
 import pipelining  # noqa: F401
 import pytest
 import reductions  # noqa: F401

@@ -12,6 +12,7 @@ import control
 import copying
 import dialects
 import epilogues
+import lane_work
 import pipelining
 import pytest
 import reductions
@@ -42,6 +43,7 @@ MODULES = (
     copying,
     dialects,
     epilogues,
+    lane_work,
     pipelining,
     reductions,
     scalars,

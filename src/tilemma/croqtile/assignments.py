@@ -6,6 +6,7 @@ from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import combine, converted
 from tilemma.croqtile.atomics import atomic
 from tilemma.croqtile.inlining import inlined
+from tilemma.croqtile.lanes import lane_matrix, lane_store
 from tilemma.croqtile.operands import as_tile, plain, scalars_of
 from tilemma.croqtile.reader import FUNCTIONS, Reader, reads
 from tilemma.croqtile.refusals import ImmutableAssignment
@@ -16,7 +17,7 @@ from tilemma.croqtile.values import Mutable, Promise, Word, kind
 from tilemma.errors import Note
 from tilemma.ir.checks import checked_element, checked_scalar
 from tilemma.ir.constructs import KINDS
-from tilemma.ir.expr import Expr
+from tilemma.ir.expr import Element, Expr
 from tilemma.ir.refusals import NotBuiltYet, OutsideParallel, SideEffect, WrongValue
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue
 
@@ -42,6 +43,9 @@ def assign(r: Reader, node: ast.Assign) -> None:
         value = r.value(target)
         if isinstance(value, FragmentValue):
             assign_whole(r, value, node)
+            return
+        if isinstance(value, Element):
+            _assign_value(r, node, target, value)
             return
     raise WrongValue(
         target.span,
@@ -81,6 +85,15 @@ def _assign_element(r: Reader, node: ast.Assign, target: ast.Member) -> None:
     if not r.b.unreachable:
         checked_element(tile, indices, target.span)
     r.b.set_element(tile, indices, converted(r, value, view.dtype, node.span))
+
+
+def _assign_value(r: Reader, node: ast.Assign, target: ast.Subscript, element: Element) -> None:
+    """``d[i] = e`` of one lane's values."""
+    assert isinstance(node.value, ast.Expr)
+    value = plain(r, node.value, "an assignment")
+    if node.op:
+        value = combine(r, node.op, element, value, node.span)
+    r.b.set_value(element.view, converted(r, value, element.type, node.span))
 
 
 def _assign_name(r: Reader, node: ast.Assign, target: ast.Name) -> None:
@@ -133,7 +146,7 @@ def _define(r: Reader, target: ast.Name, node: ast.Expr) -> None:
             wanted="`:` before a shape, braces for a tuple",
             fix_text=f"write `{target.text} : [...]` for a shape, `{target.text} = {{...}}` for a tuple",
         )
-    value = r.value(node)
+    value = lane_matrix(r, node, target.text) if isinstance(node, ast.LaneMatrix) else r.value(node)
     if isinstance(value, Word):
         raise KINDS["scalar"].refused(f"`{target.text} =`", kind(value), node.span)
     if isinstance(value, (Bounded, Expr, Mutable)):
@@ -181,6 +194,9 @@ def evaluate(r: Reader, node: ast.Evaluate) -> None:
         _assign_element(r, step, value.target)
         return
     name = value.function.text if isinstance(value, ast.Call) and isinstance(value.function, ast.Name) else ""
+    if isinstance(value, ast.LaneMatrix) and value.name == "store_matrix_d":
+        lane_store(r, value)
+        return
     if isinstance(value, ast.Call) and name in r.device_functions:
         inlined(r, name, value.args, node.span)
         return

@@ -123,6 +123,14 @@ class Call(Expr):
     args: tuple[Expr, ...]
 
 
+class LaneMatrix(Expr):
+    """``load_matrix_a<16, 8, 16>(x, row, col)``: one lane's values of an operand of an instruction."""
+
+    name: str
+    shape: tuple[Expr, ...]
+    args: tuple[Expr, ...]
+
+
 class NamedArgument(Expr):
     """``stages = 4`` among the operands of an attribute."""
 

@@ -25,6 +25,7 @@ from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_index
 from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.expr import Expr
+from tilemma.ir.lane_registers import is_lane_values, multiply
 from tilemma.ir.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile
 from tilemma.ir.types import Contract
@@ -177,6 +178,9 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
     form = f"{text} mc, a, b" + ", meta" * sparse + ", sa, sb" * scaled
     args = _arguments(node, 3 + sparse + 2 * scaled, form)
     acc_value = r.value(args[0])
+    if isinstance(acc_value, Tile) and is_lane_values(acc_value):
+        _of_lane(r, contract, acc_value, args, options, text)
+        return None
     if isinstance(acc_value, (Tile, TileArray, FutureValue)):
         raise NotBuiltYet(
             args[0].span,
@@ -204,6 +208,23 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
             fix_text=f"remove `{name} =`: the product is accumulated into the first operand",
         )
     return result
+
+
+def _of_lane(
+    r: Reader, contract: Contract, acc: Tile, args: Sequence[ast.Expr], options: dict[str, Any], text: str
+) -> None:
+    """The multiply of one lane's registers."""
+    named = options.pop("wanted", None)
+    if options or len(args) != 3 or text.endswith(".async"):
+        raise WrongValue(
+            args[0].span,
+            what=f"`{text}` of one lane's registers",
+            got="an option",
+            wanted="`[[atom(NAME)]]` alone",
+            fix_text="leave it out, or multiply register tiles at the level of the group",
+        )
+    a, b = (tile_of(r, x, f"`{text}`") for x in args[1:])
+    multiply(r.b, contract, acc, a, b, named)
 
 
 def _attribute(r: Reader, node: ast.Expr) -> tuple[str, Any]:

@@ -78,7 +78,8 @@ def called(r: Reader, node: ast.CallStatement) -> ast.Expr:
 def stored(r: Reader, name: str, value: Scalar, dtype: Any, mutable: bool) -> Value:
     """Storage for a scalar, or the expression itself if it is constant."""
     e = scalar(value)
-    if not (mutable and name in r.assigned) and not depends_on_memory(e):
+    unchanging = isinstance(e, Var) and e.name in r.b.fixed
+    if not (mutable and name in r.assigned) and (unchanging or not depends_on_memory(e)):
         if dtype is None or dtype == e.type:
             return value
         return converted(r, e, dtype, r.b.span or r.here)

@@ -480,6 +480,12 @@ class _Build:
     def convert(self, covered: TokenRange, c: list[Any]) -> ast.Convert:
         return ast.Convert(str(c[1]), c[2], span=self.at(covered))
 
+    def lane_matrix(self, covered: TokenRange, c: list[Any]) -> ast.LaneMatrix:
+        args, strides = c[2]
+        if strides:
+            raise MisplacedColon(strides[0].span)
+        return ast.LaneMatrix(str(c[0]), tuple(c[1]), args, span=self.at(covered))
+
     def tuple(self, covered: TokenRange, c: list[Any]) -> ast.Tuple:
         return ast.Tuple(tuple(c[0]), span=self.at(covered))
 

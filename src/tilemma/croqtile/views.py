@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import checked
 from tilemma.croqtile.events import event_member
+from tilemma.croqtile.lanes import lane_element
 from tilemma.croqtile.operands import as_tile, constant, first_tile, indices_of, integer, scalars_of
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.registers import fragment_member
@@ -214,6 +215,8 @@ def subscript(r: Reader, node: ast.Subscript) -> Value:
         return TupleValue(derived(r, base.items, node.indices, "a tuple"))
     if len(node.indices) != 1:
         raise WrongArity(node.span, what="[]", got=len(node.indices), want="one", form="x[i]")
+    if isinstance(base, Tile) and (element := lane_element(r, base, node)) is not None:
+        return element
     i = integer(r, node.indices[0], "a subscript")
     if isinstance(base, TileArray):
         _within(r, i, base.sizes[len(base.index)], base.buffer.name, node.indices[0])

@@ -111,7 +111,9 @@ class Builder(ElementWork):
         return Element(self.settle(tile).element(indices, span))
 
     def set_element(self, tile: Tile, indices: Sequence[Scalarlike], value: Scalarlike | float) -> None:
-        view = self.settle(tile).element(indices)
+        self.set_value(self.settle(tile).element(indices), value)
+
+    def set_value(self, view: View, value: Scalarlike | float) -> None:
         self.emit(t.SetElement(view, self.stored(scalar(value), view.dtype)))
 
     def atomic(

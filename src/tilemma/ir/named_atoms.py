@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilemma.atoms import MmaAtom, UnknownAtom, catalogue
+from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span, described
 
 
@@ -33,3 +34,105 @@ def multiplying(name: object, span: Span | None) -> MmaAtom:
     if not isinstance(atom, MmaAtom):
         raise NoSuchAtom(span, name=atom.name, problem=f"is {atom.kind}: it copies", suggestion=listed)
     return atom
+
+
+class NoFragment(CompileError):
+    code = "no-fragment"
+    found = "`{what}[{shape}]` of {dtype}"
+    expected = "M, N, K and the element type of an instruction of a warp: {shapes}"
+    fix = "{remedy}"
+
+
+WARP = 32
+# The values of one lane are elements of a local buffer, of which none is smaller than a byte.
+_SMALLEST = 8
+
+
+def of_lanes(atom: MmaAtom) -> bool:
+    """Whether a warp executes ``atom`` with all operands in registers, of whole bytes each."""
+    operands = (atom.a, atom.b, atom.c, atom.d)
+    whole = all(x.in_registers and x.dtype.bits >= _SMALLEST for x in operands)
+    return atom.threads == WARP and atom.e is None and whole
+
+
+def fragment_atom(
+    letter: str, shape: tuple[int, int, int], dtype: DType, named: object, what: str, span: Span | None
+) -> MmaAtom:
+    """The record whose operand ``letter`` a lane loads or stores: the one called ``named``, else that of this
+    shape and type.  NoSuchAtom, AtomMismatch, NoFragment."""
+    if named is not None:
+        atom = multiplying(named, span)
+        check_lanes(atom, span)
+        if atom.shape != shape:
+            raise AtomMismatch(
+                span,
+                atom=atom.name,
+                problem=f"is {_by(atom.shape)}, not {_by(shape)}",
+                rule="the M, N and K of the instruction",
+                remedy=f"write `{what}[{', '.join(map(str, atom.shape))}]`, or name another instruction",
+            )
+        return atom
+    known = [x for x in catalogue.mma("mma.sync") if of_lanes(x) and x.operands[letter].dtype is dtype]
+    found = sorted((x for x in known if x.shape == shape), key=lambda x: (-x.rank, x.name))
+    if not found:
+        shapes = ", ".join(sorted({_by(x.shape) for x in known})) or f"none has {letter} of {dtype}"
+        have = ", ".join(map(str, shape))
+        remedy = "use one of these shapes, or name the instruction: `atom=NAME`"
+        raise NoFragment(span, what=what, shape=have, dtype=dtype, shapes=shapes, remedy=remedy)
+    layouts = {(x.operands[letter].layout, x.operands[letter].values) for x in found}
+    assert len(layouts) == 1, f"{shape} {letter} of {dtype} has several layouts"
+    return found[0]
+
+
+def lane_multiply_atom(
+    named: object, types: tuple[DType, DType, DType], counts: tuple[int, int, int], span: Span | None
+) -> MmaAtom:
+    """The record that multiplies a lane's values of these ``types`` and ``counts`` (A, B, C): the one called
+    ``named``, else the only one that fits.  NoSuchAtom, AtomMismatch, NoFragment."""
+    if named is not None:
+        atom = multiplying(named, span)
+        check_lanes(atom, span)
+        for letter, t, n in zip("ABC", types, counts, strict=True):
+            operand = atom.operands[letter]
+            if operand.dtype is not t or operand.values != n:
+                raise AtomMismatch(
+                    span,
+                    atom=atom.name,
+                    problem=f"got {n} values of {t} as {letter}",
+                    rule=f"{operand.values} values of {operand.dtype} of each lane",
+                    remedy=f"load {letter} with `{'load_matrix_' + letter.lower()}`, or name another instruction",
+                )
+        return atom
+    every = [x for x in catalogue.mma("mma.sync", a=types[0]) if of_lanes(x) and x.rank >= 0]
+    fitting = [
+        x
+        for x in every
+        if tuple(x.operands[i].dtype for i in "ABC") == types
+        and tuple(x.operands[i].values for i in "ABC") == counts
+    ]
+    if len(fitting) != 1:
+        have = ", ".join(f"{n} of {t}" for n, t in zip(counts, types, strict=True))
+        names = ", ".join(x.name for x in fitting[:4]) or "none fits"
+        remedy = "name the instruction: `atom=NAME`"
+        raise NoFragment(span, what="mma", shape=have, dtype="one lane's values", shapes=names, remedy=remedy)
+    return fitting[0]
+
+
+def check_lanes(atom: MmaAtom, span: Span | None) -> None:
+    """AtomMismatch for a record whose operands are not all values of a warp's lanes."""
+    if of_lanes(atom):
+        return
+    problem = f"is executed by {atom.threads} threads"
+    if atom.threads == WARP:
+        problem = "has a sparse A" if atom.e is not None else "has elements of less than a byte"
+    raise AtomMismatch(
+        span,
+        atom=atom.name,
+        problem=problem,
+        rule="a dense instruction of a warp, with operands in registers and elements of whole bytes",
+        remedy="multiply register tiles at the level of the group instead",
+    )
+
+
+def _by(shape: tuple[int, int, int]) -> str:
+    return "x".join(map(str, shape))

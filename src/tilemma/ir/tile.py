@@ -17,6 +17,10 @@ from tilemma.dtypes import DType
 from tilemma.errors import Span
 from tilemma.ir.effects import Acquires, Declares, Order, Reads, Releases, Updates, Writes
 from tilemma.ir.expr import Expr, Index, Scalar, Var, add, mul, sub, value_of
+from tilemma.ir.lane_work import Exchange as Exchange
+from tilemma.ir.lane_work import LaneLoad as LaneLoad
+from tilemma.ir.lane_work import LaneMma as LaneMma
+from tilemma.ir.lane_work import LaneStore as LaneStore
 from tilemma.ir.operation import Body as Body
 from tilemma.ir.operation import FragmentName as FragmentName
 from tilemma.ir.operation import Future as Future

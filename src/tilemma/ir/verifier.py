@@ -314,6 +314,11 @@ class Verifier:
         found = self.known("scalar", op.var.name)
         self.require(isinstance(found, e.Var), f"`{op.var.name}` cannot be assigned", "a variable")
 
+    def assign_result(self, op: tile.Exchange) -> None:
+        self.collective(op)
+        found = self.known("scalar", op.result.name)
+        self.require(isinstance(found, e.Var), f"`{op.result.name}` cannot be assigned", "a variable")
+
     def element(self, op: tile.SetElement | tile.Atomic) -> None:
         self.require(not op.view.axes, "an element's view has axes left", "a view without axes")
 
@@ -372,6 +377,10 @@ CHECKS: dict[type, Callable[[Verifier, Any], None]] = {
     tile.Load: Verifier.collective,
     tile.Mma: Verifier.collective,
     tile.Store: Verifier.collective,
+    tile.LaneLoad: Verifier.collective,
+    tile.LaneStore: Verifier.collective,
+    tile.LaneMma: Verifier.collective,
+    tile.Exchange: Verifier.assign_result,
     tile.TriggerEvent: Verifier.after,
     tile.WaitFuture: Verifier.uses_futures,
     tile.SwapFutures: Verifier.uses_futures,

@@ -8,12 +8,14 @@ from typing import Any, ClassVar, Literal
 from tilemma.dtypes import DType
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import OPERANDS
+from tilemma.ir.lane_registers import multiply
 from tilemma.ir.refusals import NotBuiltYet, WrongValue
 from tilemma.ir.tile import Commit, MmaWait, ScaleMma
 from tilemma.ir.tiles import FragmentValue, Tile, scalar
 from tilemma.ir.types import Contract
 from tilemma.lang import spans
 from tilemma.lang.copies import swizzle_of
+from tilemma.lang.lanes import local_tile
 from tilemma.lang.registers import Elementwise, Fragment, fragment_of
 from tilemma.lang.scalars import (
     Value,
@@ -101,6 +103,10 @@ class Multiply:
         self._emit(acc, a, b, wanted=atom, **_scales(f"{self._name}.scale", scale_a, scale_b))
 
     def _emit(self, acc: Any, a: Any, b: Any, **options: Any) -> None:
+        held = local_tile(acc)
+        if held is not None:
+            self._of_lane(held, a, b, options)
+            return
         if isinstance(acc, TileValue):
             raise NotBuiltYet(
                 builder(self._name).span,
@@ -110,6 +116,20 @@ class Multiply:
         target = fragment_of(acc, self._name)
         operands = [self._operand(x) for x in (a, b)]
         builder(self._name).mma(self._contract, target, operands[0], operands[1], **options)
+
+    def _of_lane(self, acc: Tile, a: Any, b: Any, options: dict[str, Any]) -> None:
+        """The multiply of one lane's registers."""
+        found = builder(self._name)
+        named = options.pop("wanted", None)
+        if any(v not in (None, ()) for v in options.values()):
+            raise WrongValue(
+                found.span,
+                what=f"`{self._name}` of one lane's registers",
+                got="an option",
+                wanted="`atom=NAME` alone",
+                fix_text="leave it out, or multiply register tiles at the level of the group",
+            )
+        multiply(found, self._contract, acc, tile_of(a, self._name), tile_of(b, self._name), named)
 
     def _operand(self, x: Any) -> FragmentValue | Tile:
         if isinstance(x, (Fragment, Elementwise)):

@@ -19,6 +19,7 @@ from tilemma.passes.check_futures import CheckFutures
 from tilemma.passes.check_names import CheckNames
 from tilemma.passes.check_variables import CheckVariables
 from tilemma.passes.decision import Decision
+from tilemma.passes.expand_lane_work import ExpandLaneWork
 from tilemma.passes.infer_levels import InferLevels
 from tilemma.passes.place_fragments import PlaceFragments
 from tilemma.passes.split_applies import SplitApplies
@@ -36,6 +37,7 @@ class Pass(Protocol):
 # The passes that do not depend on the target: run on a kernel before any execution; idempotent.
 FRONT_PASSES: tuple[Pass, ...] = (
     InferLevels(),
+    ExpandLaneWork(),
     SplitThreadLevels(),
     SplitApplies(),
     CheckApply(),

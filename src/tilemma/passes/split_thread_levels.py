@@ -36,11 +36,13 @@ from tilemma.ir.tile import (
     Continue,
     Copy,
     Declare,
+    Exchange,
     Fill,
     For,
     If,
     InThreads,
     Kernel,
+    LaneMma,
     Load,
     Mma,
     Op,
@@ -60,7 +62,7 @@ from tilemma.passes.scope import WARP, Dependence, control, count, kind, names
 from tilemma.records import record
 
 # Operations that one lane executes by itself.
-_LANE = (Assert, Assign, Atomic, Break, Continue, Declare, Print, SetElement)
+_LANE = (Assert, Assign, Atomic, Break, Continue, Declare, Exchange, LaneMma, Print, SetElement)
 _CONTROL = (For, If, InThreads, While)
 # Operations that need all lanes of a warp or warpgroup: warp-wide instructions (PTX ISA, mma, wgmma, ldmatrix).
 _WHOLE_WARP = (Apply, Fill, Load, Mma, Reduce, ScaleMma, Store)

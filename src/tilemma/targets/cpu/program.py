@@ -12,7 +12,7 @@ from tilemma.ir.operation import require_all
 from tilemma.ir.tile import OPERATIONS, Copy, Kernel, Op
 from tilemma.ir.types import Buffer
 from tilemma.ir.usage import written
-from tilemma.targets.cpu import contraction, control, element_work, elements, lanes, moves, sync
+from tilemma.targets.cpu import contraction, control, element_work, elements, lane_work, lanes, moves, sync
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
 from tilemma.targets.cpu.faults import ArgumentMisfit
 from tilemma.targets.cpu.perturbation import Perturbation
@@ -26,6 +26,7 @@ TABLE: dict[type[Op], Any] = {
     **elements.TABLE,
     **contraction.TABLE,
     **element_work.TABLE,
+    **lane_work.TABLE,
     **sync.TABLE,
     Copy: moves.copy,
 }

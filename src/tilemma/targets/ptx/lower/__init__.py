@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilemma.ir.expr import Call, Element, FragmentElement
 from tilemma.ir.operation import require_all
-from tilemma.ir.tile import OPERATIONS, ScaleMma, WaitFuture
+from tilemma.ir.tile import OPERATIONS, LaneLoad, LaneStore, ScaleMma, WaitFuture
 from tilemma.targets.ptx.lower import (
     atomics,
     control,
@@ -18,6 +18,7 @@ from tilemma.targets.ptx.lower import (
     events,
     fragments,
     futures,
+    lane_work,
     loads,
     mathlib,
     mma,
@@ -31,8 +32,8 @@ from tilemma.targets.ptx.lower.expressions import EVALUATORS
 from tilemma.targets.ptx.lower.launches import GridNotComputable, Lowered, lower
 from tilemma.targets.ptx.lower.refusals import NotLowered
 
-# An earlier pass refuses scaled multiplies by name, and InsertSync turns waits for futures into waits for groups.
-_NOT_LOWERED = (ScaleMma, WaitFuture)
+# Earlier passes make other operations of these: a scaled multiply, waits for groups, statements on elements.
+_NOT_LOWERED = (LaneLoad, LaneStore, ScaleMma, WaitFuture)
 require_all(HANDLERS, (op for op in OPERATIONS if op not in _NOT_LOWERED), "lowering")
 require_all(EVALUATORS, (Element, FragmentElement, Call), "the lowering of expressions")
 
@@ -48,6 +49,7 @@ __all__ = [
     "events",
     "fragments",
     "futures",
+    "lane_work",
     "loads",
     "lower",
     "mathlib",

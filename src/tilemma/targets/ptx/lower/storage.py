@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from tilemma.ir import tile
 from tilemma.ir.expr import const, value_of
 from tilemma.ir.lane import Imm, LaneLocal
@@ -13,6 +15,9 @@ from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.memory import place, storage_bytes
 from tilemma.targets.ptx.lower.params import symbol
 from tilemma.targets.ptx.lower.stores import store_scalar
+
+# With constant addresses ptxas keeps a local buffer in registers.
+_UNROLLED = 64
 
 
 @lowers(tile.Alloc)
@@ -40,6 +45,12 @@ def _initialise(lo: Lowering, op: tile.Alloc, shape: list[int]) -> None:
     count = 1
     for s in shape:
         count *= s
+    if b.space is Space.LOCAL and count * max(1, b.copies) <= _UNROLLED:
+        for copy, at in product(range(max(1, b.copies)), product(*map(range, shape))):
+            view = b.whole(const(copy) if b.copies else None)
+            spot = place(lo, view, [Linear(const=i) for i in at])
+            store_scalar(lo, spot.space, spot.address, value, b.dtype, True)
+        return
     for copy in range(max(1, b.copies)):
         view = b.whole(const(copy) if b.copies else None)
         with e.loop("init", e.value(thread), Imm(count), Imm(threads), unroll=None) as i:

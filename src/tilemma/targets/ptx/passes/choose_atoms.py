@@ -12,8 +12,9 @@ from tilemma.atoms.choose import select_from
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Refusal
 from tilemma.ir.builder import KTileOrder
+from tilemma.ir.named_atoms import AtomMismatch
 from tilemma.ir.plans import FragmentPlan, LoadPlan
-from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, Reduce
+from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, LaneMma, Load, Mma, Op, Operand, Reduce
 from tilemma.ir.types import Level, Space, View
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes import advice
@@ -93,8 +94,11 @@ class ChooseAtoms:
     arch: str
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises NoInstruction with the table of refusals, FragmentLayouts, ElementTiles or
+        """Raises NoInstruction with the table of refusals, AtomMismatch, FragmentLayouts, ElementTiles or
         TileWithoutLayout."""
+        for op in walk(kernel.body):
+            if isinstance(op, LaneMma):
+                _check_target(op, self.arch)
         fragments = Fragments(kernel.body)
         stale = stale_fragments(kernel.body)
         works = [
@@ -130,6 +134,19 @@ class ChooseAtoms:
                     log.append(_decision(w, c, refusals))
                 return choices
         raise _no_instruction(works[0], self.arch, tuple(dict.fromkeys(refusals)))
+
+
+def _check_target(op: LaneMma, arch: str) -> None:
+    """AtomMismatch where the target lacks the instruction of single lanes' registers."""
+    atom = catalogue[op.atom]
+    if not atom.runs_on(arch):
+        raise AtomMismatch(
+            op.span,
+            atom=atom.name,
+            problem=f"is no instruction of {arch}",
+            rule=f"a target that has it, from {atom.arch} on",
+            remedy=f"name an instruction of the target: `tilemma atoms --arch {arch}` lists them",
+        )
 
 
 def _check_registers(fragments: Fragments, plans: dict[str, FragmentPlan]) -> None:

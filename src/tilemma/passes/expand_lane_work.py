@@ -1,0 +1,269 @@
+"""The registers of single lanes: loads and stores of fragments become element statements, and every warp-wide
+operation is checked to be executed by whole warps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilemma.atoms import MmaAtom, catalogue
+from tilemma.atoms.atom import Operand
+from tilemma.errors import CompileError
+from tilemma.ir.effects import variables_set
+from tilemma.ir.expr import (
+    Binary,
+    Cast,
+    Element,
+    Expr,
+    FragmentElement,
+    Index,
+    Var,
+    add,
+    children,
+    const,
+    floordiv,
+    mod,
+    mul,
+    value_of,
+)
+from tilemma.ir.tile import (
+    Atomic,
+    Body,
+    Break,
+    Continue,
+    Exchange,
+    For,
+    If,
+    InThreads,
+    Kernel,
+    LaneLoad,
+    LaneMma,
+    LaneStore,
+    Op,
+    Parallel,
+    SetElement,
+    While,
+)
+from tilemma.ir.types import THREAD, Space, View
+from tilemma.ir.walk import expressions, walk, with_bodies
+from tilemma.passes.decision import Decision
+from tilemma.passes.scope import WARP, count
+from tilemma.records import record
+
+_WARP_WIDE = (LaneMma, Exchange)
+_LANE_WORK = (LaneLoad, LaneStore, *_WARP_WIDE)
+
+
+class LaneScope(CompileError):
+    code = "lane-scope"
+    found = "`{what}` at {where}"
+    expected = (
+        "a `: thread` level of a multiple of 32 threads: the instruction has registers of all lanes of a warp"
+    )
+    fix = "put it in `parallel t by 32 : thread`"
+    python_fix = 'put it in `for t in parallel(32, level="thread")`'
+
+
+class LaneDivergence(CompileError):
+    code = "lane-divergence"
+    found = "`{what}` under a condition that depends on the lane"
+    expected = "all lanes of a warp together: {rule}"
+    fix = "move it out of the condition, and choose between results afterwards"
+
+
+@record(slots=False)
+class ExpandLaneWork:
+    """Writes `LaneLoad` and `LaneStore` as element statements, and checks `LaneMma` and `Exchange`."""
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises LaneScope or LaneDivergence."""
+        if not any(isinstance(op, _LANE_WORK) for op in walk(kernel.body)):
+            return kernel
+        return replace(kernel, body=_expanded(kernel.body, None))
+
+
+def _expanded(body: Body, level: Parallel | None) -> Body:
+    out: list[Op] = []
+    for op in body:
+        if isinstance(op, Parallel):
+            if op.level == THREAD:
+                _check_converged(op)
+            out.append(replace(op, body=_expanded(op.body, op)))
+        elif isinstance(op, _LANE_WORK):
+            lane = _lane(op, level)
+            out += _statements(op, lane)
+        else:
+            out.append(with_bodies(op, lambda inner: _expanded(inner, level)))
+    return tuple(out)
+
+
+def _lane(op: Op, level: Parallel | None) -> Expr:
+    """The lane of the thread in its warp; LaneScope outside a level of whole warps."""
+    if level is None or level.level != THREAD:
+        where = "no level" if level is None or level.level is None else f"level `{level.level}`"
+        raise LaneScope(op.span, what=spelled(op), where=where)
+    threads = count(level)
+    if threads is None or threads % WARP:
+        raise LaneScope(op.span, what=spelled(op), where=f"a level of {threads} threads")
+    thread: Expr = const(0)
+    for i in level.indices:
+        thread = add(mul(thread, i.extent), i)
+    return thread if threads == WARP else mod(thread, WARP)
+
+
+def _statements(op: Op, lane: Expr) -> Iterator[Op]:
+    match op:
+        case LaneLoad(operand=letter, dst=dst, src=src):
+            operand, turned = _operand(op.atom, letter), letter == "B"
+            for v in range(operand.values):
+                value: Expr = Element(_at(src, operand, lane, v, turned))
+                value = value if src.dtype == dst.dtype else Cast(value, dst.dtype)
+                yield SetElement(dst.element((const(v),)), value, span=op.span)
+        case LaneStore(src=src, dst=dst):
+            operand = _operand(op.atom, "D")
+            for v in range(operand.values):
+                value = Element(src.element((const(v),)))
+                value = value if src.dtype == dst.dtype else Cast(value, dst.dtype)
+                yield SetElement(_at(dst, operand, lane, v, False), value, span=op.span)
+        case _:
+            yield op
+
+
+def _operand(atom: str, letter: str) -> Operand:
+    found = catalogue[atom]
+    assert isinstance(found, MmaAtom)
+    return found.operands[letter]
+
+
+def _at(view: View, operand: Operand, lane: Expr, value: int, turned: bool) -> View:
+    """The element of ``view`` that is ``value`` of ``lane``."""
+    row, col = position(operand, lane, value)
+    return view.element((col, row) if turned else (row, col))
+
+
+def position(operand: Operand, lane: Expr, value: int) -> tuple[Expr, Expr]:
+    """(row, col) of ``value`` of ``lane``: sums of digits of the lane's number, as the layout has them."""
+    return tuple(_coordinate(operand, lane, value, axis) for axis in (0, 1))  # type: ignore[return-value]
+
+
+def _coordinate(operand: Operand, lane: Expr, value: int, axis: int) -> Expr:
+    """The coordinate as a constant plus a multiple of each digit (a run of bits) of the lane's number."""
+    places = [operand.coordinates(x, value)[axis] for x in range(operand.threads)]
+    steps = [places[1 << bit] - places[0] for bit in range((operand.threads - 1).bit_length())]
+    total: Expr = const(places[0])
+    low = 0
+    while low < len(steps):
+        high = low + 1
+        while high < len(steps) and steps[high] == steps[low] << (high - low):
+            high += 1
+        if steps[low]:
+            digit = floordiv(lane, 1 << low) if low else lane
+            digit = digit if high == len(steps) else mod(digit, 1 << (high - low))
+            total = add(mul(digit, steps[low]), total)
+        low = high
+    assert all(p == places[0] + sum(s for b, s in enumerate(steps) if x >> b & 1) for x, p in enumerate(places)), (
+        operand
+    )
+    return total
+
+
+# ---- convergence -----------------------------------------------------------------------------------------
+
+
+def _check_converged(level: Parallel) -> None:
+    """LaneDivergence where lanes of one warp may not all reach a warp-wide operation."""
+    if any(isinstance(op, _WARP_WIDE) for op in walk(level.body)):
+        varying = _Varying(level)
+        _visit(level.body, varying)
+
+
+def _visit(body: Body, varying: _Varying) -> None:
+    for op in body:
+        if isinstance(op, (If, InThreads, For, While)) and varying.control(op):
+            for x in walk((op,)):
+                if isinstance(x, _WARP_WIDE):
+                    raise LaneDivergence(x.span, what=spelled(x), rule=_RULES[type(x)])
+        else:
+            _visit(tuple(_inner(op)), varying)
+
+
+def _inner(op: Op) -> Iterator[Op]:
+    for name in type(op).body_fields:
+        yield from getattr(op, name)
+
+
+_RULES: dict[type[Op], str] = {
+    LaneMma: "each holds a part of the operands (PTX ISA, mma)",
+    Exchange: "each reads a register of another (PTX ISA, shfl.sync, vote.sync)",
+}
+
+
+class _Varying:
+    """Which values may differ between the lanes of a warp."""
+
+    def __init__(self, level: Parallel) -> None:
+        self.level = level
+        self.names = {i.name for i in level.indices}
+        while True:
+            before = len(self.names)
+            self._collect(level.body, False)
+            if len(self.names) == before:
+                return
+
+    def _collect(self, body: Body, divergent: bool) -> None:
+        for op in body:
+            for v in variables_set(op):
+                if divergent or self._sets(op):
+                    self.names.add(v.name)
+            inside = divergent or (isinstance(op, (If, InThreads, For, While)) and self.control(op))
+            if isinstance(op, For) and inside:
+                self.names.add(op.index.name)
+            self._collect(tuple(_inner(op)), inside)
+
+    def _sets(self, op: Op) -> bool:
+        match op:
+            case Exchange(name="ballot"):
+                return False
+            case Exchange(name="shfl_idx", lane=lane):
+                return lane is not None and self.of(lane)
+            case Atomic():
+                return True
+        return any(self.of(e) for e in expressions(op))
+
+    def control(self, op: If | InThreads | For | While) -> bool:
+        """Whether lanes of a warp may decide differently about the body of ``op``."""
+        if isinstance(op, (If, InThreads)):
+            return self.of(op.cond)
+        bounds = (op.cond,) if isinstance(op, While) else (op.start, op.stop, op.step)
+        return any(self.of(e) for e in bounds) or any(
+            isinstance(x, (If, InThreads)) and self.of(x.cond) and _leaves(x) for x in walk(op.body)
+        )
+
+    def of(self, e: Expr) -> bool:
+        match e:
+            case Index() | Var():
+                return e.name in self.names
+            case FragmentElement():
+                return True
+            case Element(view=view) if view.base.space is Space.LOCAL:
+                return True
+            case Binary(op="floordiv" | "div", a=Index() as i, b=b) if self.level.indices == (i,):
+                # The number of the warp.
+                return (value_of(b) or 1) % WARP != 0
+        return any(self.of(x) for x in children(e))
+
+
+def _leaves(op: Op) -> bool:
+    return any(isinstance(x, (Break, Continue)) for x in walk((op,)))
+
+
+def spelled(op: Op) -> str:
+    """The operation as the program names it."""
+    match op:
+        case LaneLoad(operand=letter):
+            return f"load_matrix_{letter.lower()}"
+        case LaneStore():
+            return "store_matrix_d"
+        case Exchange(name=name):
+            return name
+    return "mma"

@@ -1,0 +1,107 @@
+"""Warp-wide operations on the registers of single lanes: the multiply of fragments, exchange of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tilemma.arithmetic.convert import Array, carrier, load, store
+from tilemma.atoms import MmaAtom, catalogue
+from tilemma.ir.tile import Exchange, LaneLoad, LaneMma, LaneStore, Op
+from tilemma.ir.types import View
+from tilemma.passes.scope import WARP
+from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
+from tilemma.targets.cpu.faults import LaneDependent
+from tilemma.targets.cpu.registers import accumulate, operand, product
+from tilemma.targets.cpu.steps import Compiler, Scope, Step
+from tilemma.targets.cpu.storage import Storage
+
+
+def _warps(f: Frame, op: Op) -> Iterator[slice]:
+    """The lanes of each warp that executes ``op``; LaneDependent where a part of one does."""
+    mask = f[MASK]
+    for first in range(0, f[INSTANCE].lanes, WARP):
+        lanes = slice(first, first + WARP)
+        if mask is None or mask[lanes].all():
+            yield lanes
+        elif mask[lanes].any():
+            raise LaneDependent(op.span, through="the control around it")
+
+
+def lane_mma(c: Compiler, op: LaneMma, scope: Scope) -> Step:
+    """The fragments of each warp as matrices, multiplied as the multiply of register tiles does it."""
+    atom = catalogue[op.atom]
+    assert isinstance(atom, MmaAtom) and scope.lanes, op
+    read = {letter: _values(c, view) for letter, view in (("A", op.a), ("B", op.b), ("C", op.c))}
+    write, t, perturbation = _values(c, op.d), atom.d.dtype, c.perturbation
+
+    def run(f: Frame) -> None:
+        for lanes in _warps(f, op):
+            held = {letter: _fragments(find(f), lanes) for letter, find in read.items()}
+            a, b, before = (atom.operands[x].scatter(load(held[x], atom.operands[x].dtype)) for x in "ABC")
+            if atom.meaning is not None:
+                result = atom.meaning(a, b, before)
+            else:
+                x, y = operand(a, atom.a.dtype), operand(b, atom.b.dtype).T
+                p = product(x, y, t)
+                if perturbation is not None:
+                    p = perturbation.contraction(p, before, x, y, None, t, atom.a.dtype)
+                result = accumulate(before.copy(), p, t)
+            storage, region = write(f)
+            storage.data[(lanes, *region)] = store(atom.d.gather(np.asarray(result)), t, t)
+            storage.mark((lanes, *region))
+
+    return Step(run)
+
+
+def _values(c: Compiler, view: View) -> Any:
+    """The storage of a lane's values, and the subscripts of its buffer after the lane."""
+    slot = c.slot("buffer", view.base.name)
+    copy = None if view.slot is None else c.value(view.slot)
+
+    def find(f: Frame) -> tuple[Storage, tuple[Any, ...]]:
+        return f[slot], () if copy is None else (copy(f),)
+
+    return find
+
+
+def _fragments(found: tuple[Storage, tuple[Any, ...]], lanes: slice) -> Array:
+    storage, region = found
+    storage.check_written((lanes, *region))
+    values: Array = storage.data[(lanes, *region)]
+    return values
+
+
+def exchange(c: Compiler, op: Exchange, scope: Scope) -> Step:
+    value = c.value(op.value)
+    lane: Evaluate = (lambda f: 0) if op.lane is None else c.value(op.lane)
+    slot, kind = c.slot("scalar", op.result.name), carrier(op.result.dtype)
+
+    def run(f: Frame) -> None:
+        count = f[INSTANCE].lanes
+        values = np.broadcast_to(np.asarray(value(f)), (count,))
+        others = np.broadcast_to(np.asarray(lane(f)), (count,)) & (WARP - 1)
+        old = f[slot]
+        result = np.array(np.broadcast_to(np.asarray(0 if old is None else old, kind), (count,)))
+        for lanes in _warps(f, op):
+            result[lanes] = _exchanged(op.name, values[lanes], others[lanes], kind)
+        f[slot] = result
+
+    return Step(run)
+
+
+def _exchanged(name: str, values: Array, other: Array, kind: Any) -> Array:
+    own = np.arange(WARP)
+    if name == "ballot":
+        return np.full(WARP, sum(1 << int(i) for i in np.flatnonzero(values)), kind)
+    source = {"shfl_xor": own ^ other, "shfl_up": own - other, "shfl_down": own + other, "shfl_idx": other}[name]
+    return values[np.where((source < 0) | (source >= WARP), own, source)].astype(kind)
+
+
+def expanded(c: Compiler, op: LaneLoad | LaneStore, scope: Scope) -> Step:
+    raise AssertionError(f"{type(op).__name__} is expanded by ExpandLaneWork before any execution")
+
+
+TABLE = {LaneMma: lane_mma, Exchange: exchange, LaneLoad: expanded, LaneStore: expanded}
