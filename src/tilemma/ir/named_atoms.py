@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilemma.atoms import MmaAtom, UnknownAtom, catalogue
+from collections.abc import Iterator
+
+from tilemma.atoms import DECLARED, MmaAtom, UnknownAtom, catalogue
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span, described
 
@@ -72,16 +74,26 @@ def fragment_atom(
                 remedy=f"write `{what}[{', '.join(map(str, atom.shape))}]`, or name another instruction",
             )
         return atom
-    known = [x for x in catalogue.mma("mma.sync") if of_lanes(x) and x.operands[letter].dtype is dtype]
-    found = sorted((x for x in known if x.shape == shape), key=lambda x: (-x.rank, x.name))
+    known = [x for x in _candidates() if x.operands[letter].dtype is dtype]
+    found = sorted((x for x in known if x.shape == shape), key=lambda x: (x.kind == DECLARED, -x.rank, x.name))
     if not found:
         shapes = ", ".join(sorted({_by(x.shape) for x in known})) or f"none has {letter} of {dtype}"
         have = ", ".join(map(str, shape))
         remedy = "use one of these shapes, or name the instruction: `atom=NAME`"
         raise NoFragment(span, what=what, shape=have, dtype=dtype, shapes=shapes, remedy=remedy)
-    layouts = {(x.operands[letter].layout, x.operands[letter].values) for x in found}
-    assert len(layouts) == 1, f"{shape} {letter} of {dtype} has several layouts"
+    layouts = {(x.operands[letter].layout, x.operands[letter].values) for x in found if x.kind == found[0].kind}
+    if len(layouts) > 1:
+        several = ", ".join(x.name for x in found[:4])
+        remedy = "name the instruction: `atom=NAME`"
+        raise NoFragment(
+            span, what=what, shape=", ".join(map(str, shape)), dtype=dtype, shapes=several, remedy=remedy
+        )
     return found[0]
+
+
+def _candidates() -> Iterator[MmaAtom]:
+    """The instructions of a warp with all operands in registers, those that programs declare last."""
+    return (x for kind in ("mma.sync", DECLARED) for x in catalogue.mma(kind) if of_lanes(x))
 
 
 def lane_multiply_atom(
@@ -103,7 +115,7 @@ def lane_multiply_atom(
                     remedy=f"load {letter} with `{'load_matrix_' + letter.lower()}`, or name another instruction",
                 )
         return atom
-    every = [x for x in catalogue.mma("mma.sync", a=types[0]) if of_lanes(x) and x.rank >= 0]
+    every = [x for x in _candidates() if x.rank >= 0]
     fitting = [
         x
         for x in every

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tilemma.arithmetic.convert import Array, carrier, load, store
-from tilemma.atoms import MmaAtom, catalogue
+from tilemma.arithmetic.issues import issue
+from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.ir.tile import Exchange, LaneLoad, LaneMma, LaneStore, Op
 from tilemma.ir.types import View
 from tilemma.passes.scope import WARP
@@ -41,8 +42,8 @@ def lane_mma(c: Compiler, op: LaneMma, scope: Scope) -> Step:
         for lanes in _warps(f, op):
             held = {letter: _fragments(find(f), lanes) for letter, find in read.items()}
             a, b, before = (atom.operands[x].scatter(load(held[x], atom.operands[x].dtype)) for x in "ABC")
-            if atom.meaning is not None:
-                result = atom.meaning(a, b, before)
+            if atom.kind == DECLARED or atom.meaning is not None:
+                result = issue(atom.meaning, a, b, before, t)
             else:
                 x, y = operand(a, atom.a.dtype), operand(b, atom.b.dtype).T
                 p = product(x, y, t)
