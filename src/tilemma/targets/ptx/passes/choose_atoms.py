@@ -12,9 +12,8 @@ from tilemma.atoms.choose import select_from
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Refusal
 from tilemma.ir.builder import KTileOrder
-from tilemma.ir.named_atoms import AtomMismatch
-from tilemma.ir.plans import FragmentPlan, LoadPlan
-from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, LaneMma, Load, Mma, Op, Operand, Reduce
+from tilemma.ir.plans import FragmentPlan
+from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, Reduce
 from tilemma.ir.types import Level, Space, View
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes import advice
@@ -24,7 +23,9 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.scope import sites
 from tilemma.records import record
 from tilemma.targets.ptx.passes.element_tiles import element_plans
-from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, ldmatrix_rule, wgmma_rule
+from tilemma.targets.ptx.passes.lane_targets import check_lane_targets
+from tilemma.targets.ptx.passes.load_plans import load_plan
+from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, wgmma_rule
 from tilemma.targets.ptx.passes.snapshot import stale_fragments
 from tilemma.targets.ptx.target import Target
 
@@ -96,9 +97,7 @@ class ChooseAtoms:
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises NoInstruction with the table of refusals, AtomMismatch, FragmentLayouts, ElementTiles or
         TileWithoutLayout."""
-        for op in walk(kernel.body):
-            if isinstance(op, LaneMma):
-                _check_target(op, self.arch)
+        check_lane_targets(kernel, self.arch)
         fragments = Fragments(kernel.body)
         stale = stale_fragments(kernel.body)
         works = [
@@ -134,19 +133,6 @@ class ChooseAtoms:
                     log.append(_decision(w, c, refusals))
                 return choices
         raise _no_instruction(works[0], self.arch, tuple(dict.fromkeys(refusals)))
-
-
-def _check_target(op: LaneMma, arch: str) -> None:
-    """AtomMismatch where the target lacks the instruction of single lanes' registers."""
-    atom = catalogue[op.atom]
-    if not atom.runs_on(arch):
-        raise AtomMismatch(
-            op.span,
-            atom=atom.name,
-            problem=f"is no instruction of {arch}",
-            rule=f"a target that has it, from {atom.arch} on",
-            remedy=f"name an instruction of the target: `tilemma atoms --arch {arch}` lists them",
-        )
 
 
 def _check_registers(fragments: Fragments, plans: dict[str, FragmentPlan]) -> None:
@@ -497,30 +483,6 @@ def _interchangeable(x: FragmentPlan, y: FragmentPlan) -> bool:
     return x.repeat == y.repeat and p.operands[x.role].layout == q.operands[y.role].layout
 
 
-def _load_plan(load: Load, plan: FragmentPlan, transposed: bool) -> LoadPlan:
-    """How ``load`` fills its fragment; ``transposed``: its K axis comes first."""
-    if plan.residence == "shared":
-        return LoadPlan("descriptor")
-    if plan.role == "E":
-        return LoadPlan("metadata")
-    if load.src.base.space is Space.GLOBAL:
-        return LoadPlan("global")
-    if load.element is not load.src.dtype:
-        return LoadPlan("shared")
-    operand = stored(load.src, transposed)
-    atom = catalogue[plan.atom]
-    assert isinstance(atom, MmaAtom)
-    matrices = atom.operands[plan.role].matrices() if plan.role in ("A", "B") else None
-    if operand is None or operand.major is None or matrices is None:
-        return LoadPlan("shared")
-    trans = operand.major == "MN"
-    if ldmatrix_rule(operand.view, trans) is not None:
-        return LoadPlan("shared")
-    total = len(matrices) * plan.repeat[0] * plan.repeat[1]
-    width = next(n for n in (4, 2, 1) if total % n == 0)
-    return LoadPlan("ldmatrix", f"SM75_U16x{2 * width}_LDSM_T" if trans else f"SM75_U32x{width}_LDSM_N")
-
-
 def _named_operands(works: list[_Work], chosen: dict[int, _Choice]) -> dict[int, Mma]:
     """The multiplies, with a fragment in place of each memory view that the instruction reads from registers."""
     named: dict[int, Mma] = {}
@@ -544,7 +506,7 @@ def _decided(
 
     def load(op: Load) -> Load:
         name = op.fragment.name
-        return replace(op, plan=_load_plan(op, plans[name], transposed.get(name, False)))
+        return replace(op, plan=load_plan(op, plans[name], transposed.get(name, False)))
 
     def decide(op: Op) -> Op | tuple[Op, ...]:
         match op:
