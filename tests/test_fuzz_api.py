@@ -36,7 +36,7 @@ def test_a_sample(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 NOT_CALLED = {
     "tilemma": (
         "Bool", "Double", "Float", "Int", "Int64", "full", "break_", "continue_", "else_", "sync", "targets",
-        "layouts", "sparse",
+        "layouts", "sparse", "Tile", "Value",
     ),
     "tilemma.layouts": ("BankReport", "Major", "SWIZZLES", "SharedLayout"),
     "tilemma.cute": ("ThrMMA",),

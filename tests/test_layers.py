@@ -49,10 +49,12 @@ ALLOWED = {
     "compiler": COMPILER - {"compiler"},
     "front_end_cache": COMPILER | {"croqtile"},
     "sources": {"errors"},
+    "call_signature": {"errors", "lang"},
     "kernels": COMPILER
     | {
         "sources",
         "bounded",
+        "call_signature",
         "forking",
         "environment",
         "front_end_cache",

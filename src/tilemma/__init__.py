@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tilemma.errors import CompileError, LaunchError, TilemmaError, ToolError
     from tilemma.instructions import instruction
     from tilemma.kernels import Kernel, kernel
-    from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64, Scalar
+    from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64, Scalar, Tile, Value
     from tilemma.lang.atomics import atomic
     from tilemma.lang.contraction import mma
     from tilemma.lang.control import (
@@ -51,7 +51,7 @@ __version__ = "0.1.0"
 
 # Public name -> (module, name there).  Looked up on first use: importing tilemma stays cheap.
 _LANGUAGE = {
-    "annotations": ("Bool", "Double", "Float", "Global", "Int", "Int64", "Scalar"),
+    "annotations": ("Bool", "Double", "Float", "Global", "Int", "Int64", "Scalar", "Tile", "Value"),
     "atomics": ("atomic",),
     "contraction": ("mma",),
     "control": (
@@ -93,12 +93,12 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 # `print` and `math` stay out of `from tilemma import *`: they would hide Python's.
 __all__ = [
     "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Pipeline",
-    "Quantized", "Scalar", "TilemmaError", "ToolError", "apply", "assert_", "atomic", "atoms", "autotune",
-    "bench", "bound", "break_", "cdiv", "compose", "continue_", "dma", "dtypes", "else_", "event", "export",
-    "foreach", "full", "global_", "if_", "instruction", "inthreads", "kernel", "lane", "load", "load_matrix_a",
-    "load_matrix_b", "load_matrix_c", "local", "machine", "mma", "ops", "parallel", "quantize", "report",
-    "select", "shared", "sparse", "store_matrix_d", "swap", "sync", "targets", "testing", "tma", "trigger",
-    "ubound", "var", "wait", "while_",
+    "Quantized", "Scalar", "Tile", "TilemmaError", "ToolError", "Value", "apply", "assert_", "atomic", "atoms",
+    "autotune", "bench", "bound", "break_", "cdiv", "compose", "continue_", "dma", "dtypes", "else_", "event",
+    "export", "foreach", "full", "global_", "if_", "instruction", "inthreads", "kernel", "lane", "load",
+    "load_matrix_a", "load_matrix_b", "load_matrix_c", "local", "machine", "mma", "ops", "parallel", "quantize",
+    "report", "select", "shared", "sparse", "store_matrix_d", "swap", "sync", "targets", "testing", "tma",
+    "trigger", "ubound", "var", "wait", "while_",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
 from tilemma.atoms import catalogue
 from tilemma.bounded import Bounded
+from tilemma.call_signature import CallSignature
 from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollected
 from tilemma.display import Displayed
 from tilemma.environment import Environment, content
@@ -93,6 +94,8 @@ class Kernel(Displayed):
     current stream.  Keywords that are not parameters are compile-time values.
     """
 
+    __signature__ = CallSignature()
+
     def __init__(self, source: Source) -> None:
         self.source = source
         self.__name__ = source.name
@@ -115,6 +118,10 @@ class Kernel(Displayed):
 
     def __repr__(self) -> str:
         return f"<tilemma kernel {self.name}>"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Kernel:
+        """Itself, as the attribute of a class too.  With this method, `help` shows a kernel as a function."""
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
         """Itself: a kernel does not change."""

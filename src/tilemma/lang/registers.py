@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tilemma import dtypes
 from tilemma.dtypes import DType
@@ -73,17 +73,18 @@ class TileOperators(Operators):
         """The sum of each row (``axis=1``): a vector, of f32 for floats of fewer bits."""
         return _reduced("sum", self, axis)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        from tilemma.lang.math import elsewhere
+    if not TYPE_CHECKING:  # a type checker knows the members itself
 
-        hint = (
-            elsewhere(name).partition("; ")[2].replace("(a", f"({self}", 1).replace("condition, a", f"c, {self}")
-        )
-        known = [n for n in dir(type(self)) if not n.startswith("_") and n != "article"]
-        e = wrong_member(caller_span(), f"`{self}`, {self.article},", name, known)
-        raise NoSuchMember(e.span, **{**e.facts, "suggestion": hint or e.facts["suggestion"]})
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            from tilemma.lang.math import elsewhere
+
+            called = elsewhere(name).partition("; ")[2]
+            hint = called.replace("(a", f"({self}", 1).replace("condition, a", f"c, {self}")
+            known = [n for n in dir(type(self)) if not n.startswith("_") and n != "article"]
+            e = wrong_member(caller_span(), f"`{self}`, {self.article},", name, known)
+            raise NoSuchMember(e.span, **{**e.facts, "suggestion": hint or e.facts["suggestion"]})
 
 
 class Fragment(TileOperators):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from tilemma.dtypes import DType
 from tilemma.ir.checks import checked_element, checked_subscript
@@ -233,12 +233,14 @@ class TileValue(Operators):
         shape = ", ".join(describe(e) for e in self._tile.view.shape)
         return f"<tile {self._tile.view.base.name}[{shape}]: {self.dtype}>"
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        known = [n for n in dir(type(self)) if not n.startswith("_") and n != "slots"]
-        e = wrong_member(caller_span(), f"`{self}`, a tile,", name, known)
-        raise NoSuchMember(e.span, **e.facts)
+    if not TYPE_CHECKING:  # a type checker knows the members itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            known = [n for n in dir(type(self)) if not n.startswith("_") and n != "slots"]
+            e = wrong_member(caller_span(), f"`{self}`, a tile,", name, known)
+            raise NoSuchMember(e.span, **e.facts)
 
 
 def _expressions(tile: Tile) -> list[Expr]:
