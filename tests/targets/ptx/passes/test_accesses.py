@@ -14,7 +14,7 @@ from tilemma.ir.tile import Barrier, For
 from tilemma.ir.types import Axis, Buffer, Space, View
 from tilemma.launch import MAX_EXTENT
 from tilemma.passes.threads import Block, Node
-from tilemma.targets.ptx.passes.accesses import Access, overlap
+from tilemma.targets.ptx.passes.aliasing import Access, overlap
 
 s32, s64 = dtypes.s32, dtypes.s64
 THREADS = 4
@@ -122,7 +122,8 @@ def test_whoever_meets_is_found(
 def test_iterations_meet_exactly_where_their_elements_do(
     by_loop: int, by_lane: int, shift: int, wide: int, tall: int, start: int, step: int
 ) -> None:
-    """One affine subscript in two iterations of a loop, compared with all pairs of iterations."""
+    """One affine subscript in two iterations of a loop, compared with all pairs of iterations, and of different
+    ones."""
     low, size = start % abs(step), abs(step)
     values = range(low, low + 5 * size, size)
     index = Index("i", const(values[-1] + 1))
@@ -130,11 +131,13 @@ def test_iterations_meet_exactly_where_their_elements_do(
     loop = For(index, const(first), const(stop), const(step), ())
     offset = binary("add", binary("mul", index, const(by_loop)), binary("mul", LANE, const(by_lane)))
     x, y = row(offset, wide, const(1)), row(binary("add", offset, const(shift)), tall, const(1))
-    found = overlap(access(x, loop), access(y, loop), frozenset("i"))
-    for t in range(THREADS):
-        for u in range(THREADS):
-            apart = {by_loop * (a - b) + by_lane * (t - u) - shift for a in values for b in values}
-            assert found[t, u] == any(-wide < d < tall for d in apart), (t, u)
+    for advanced in (frozenset[str](), frozenset("i")):
+        found = overlap(access(x, loop), access(y, loop), frozenset("i"), advanced)
+        for t in range(THREADS):
+            for u in range(THREADS):
+                pairs = [(a, b) for a in values for b in values if not advanced or a != b]
+                apart = {by_loop * (a - b) + by_lane * (t - u) - shift for a, b in pairs}
+                assert found[t, u] == any(-wide < d < tall for d in apart), (t, u, advanced)
 
 
 def test_offsets_that_are_far_apart_modulo_the_type() -> None:

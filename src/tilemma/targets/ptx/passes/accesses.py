@@ -1,35 +1,19 @@
-"""Dependence analysis: the memory and register accesses of each operation, the threads that make them, and whether
-two accesses may overlap (alias analysis)."""
+"""Dependence analysis: the memory and register accesses of each operation, and the threads that make them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass, field
-from functools import cached_property
-from math import gcd
-from typing import Any, Literal
 
 import numpy as np
 
 from tilemma.atoms import catalogue
-from tilemma.ir.effects import Effect, element_reads, touches
-from tilemma.ir.expr import (
-    Binary,
-    Const,
-    Dim,
-    Element,
-    Expr,
-    Index,
-    Scalar,
-    value_of,
-    walk,
-)
-from tilemma.ir.ranges import interval
+from tilemma.ir.effects import Effect, element_reads, touches, variables_set, written_views
+from tilemma.ir.expr import Element
 from tilemma.ir.tile import (
     Alloc,
-    Apply,
     Copy,
+    Declare,
     DeclareEvent,
     DeclareFragment,
     For,
@@ -40,290 +24,40 @@ from tilemma.ir.tile import (
     Store,
     TriggerEvent,
     WaitEvent,
+    While,
 )
 from tilemma.ir.types import Level, Space, View
-from tilemma.passes.scope import WARP
-from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct, evaluate
-from tilemma.records import record
-
-# "tma" loads into shared memory, "bulk" stores from it.
-Agent = Literal["thread", "cp.async", "wgmma", "tma", "bulk"]
-_HALF = 2**31
+from tilemma.passes.scope import WARP, Dependence
+from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct
+from tilemma.targets.ptx.passes.aliasing import Access, Agent, advanced_loops, loop_name, overlap, same_mapping
 
 
-@record(slots=False)
-class _Offset:
-    """An affine offset modulo 2**32: base[instance] + sum of coefficient * atom + a value in the bounds ``loose``.
-
-    ``base`` is a number if it is the same for all instances, and an s32.  An atom is uniform in the block.
-    """
-
-    base: Any
-    terms: dict[Expr, int]
-    loose: tuple[int, int] = (0, 0)
-
-    def plus(self, other: _Offset, sign: int = 1) -> _Offset:
-        terms = dict(self.terms)
-        for atom, c in other.terms.items():
-            terms[atom] = terms.get(atom, 0) + sign * c
-        low, high = other.loose if sign > 0 else (-other.loose[1], -other.loose[0])
-        base = _wrapped(self.base + sign * other.base)
-        return _Offset(base, terms, (self.loose[0] + low, self.loose[1] + high))
-
-    def times(self, c: int) -> _Offset:
-        ends = sorted((self.loose[0] * c, self.loose[1] * c))
-        terms = {atom: n * c for atom, n in self.terms.items()}
-        return _Offset(_wrapped(self.base * _wrapped(c)), terms, (ends[0], ends[1]))
-
-
-def _wrapped(x: Any) -> Any:
-    """``x`` modulo 2**32, as an s32: a number, or an array that is wide enough to compute with."""
-    x = x.astype(np.int64) if isinstance(x, np.ndarray) else int(x)
-    return (x + _HALF) % (2 * _HALF) - _HALF
-
-
-@dataclass(eq=False)
-class Access:
-    """One operation's access to one buffer or register tile (``%name``, private to each instance).
-
-    Threads [start[i], start[i] + threads) execute instance i together; it is not known which of them accesses
-    which element.  ``agent``: the hardware unit that executes it; an access by any but "thread" completes at a
-    wait.
-
-    ``event``: the event that the bytes of a load by TMA complete; ``future``: the handle of a copy by cp.async.
-    ``release``: not an access, but a trigger that lets the waiting threads access the buffer: "elected", one
-    thread arrives for its instance; "warp", one for its warp; "each", every thread for itself.  ``waiters_proxy``:
-    the proxy (generic or async) through which the waiting threads access it.
-    """
-
-    node: Node
-    resource: str
-    view: View | None
-    write: bool
-    agent: Agent
-    start: Ints
-    threads: int
-    atomic: bool = False
-    subscript: tuple[Expr, ...] = ()
-    event: str | None = None
-    future: str | None = None
-    release: Literal["", "elected", "warp", "each"] = ""
-    waiters_proxy: str = ""
-    # Of bodies, by id: whether all threads that execute the access get there.
-    reached: dict[int, bool] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def private(self) -> bool:
-        return self.resource.startswith("%")
-
-    @cached_property
-    def role(self) -> Node | None:
-        """The asynchronous role that contains it."""
-        return self.node.role
-
-    @cached_property
-    def executing(self) -> Bools:
-        """The threads that execute it, as a mask."""
-        here = self.node.parent.mask
-        inside = np.zeros_like(here)
-        for first in self.start.tolist():
-            inside[first : first + self.threads] = True
-        return inside & here
-
-    @cached_property
-    def around(self) -> frozenset[Node]:
-        """Its operation and the enclosing ones."""
-        return frozenset(self.node.ancestors())
-
-    @cached_property
-    def proxy(self) -> str:
-        return self.waiters_proxy or ("async" if self.agent in ("wgmma", "tma", "bulk") else "generic")
-
-    @cached_property
-    def loops(self) -> frozenset[str]:
-        """The indices of the loops around it."""
-        return frozenset(
-            n.op.index.name
-            for n in self.node.ancestors()
-            if hasattr(n.op, "index") and isinstance(n.op.index, Index)
-        )
-
-    @cached_property
-    def strides(self) -> dict[str, int]:
-        """The steps of the loops around it that start at a constant: any two values of the index are a multiple
-        apart."""
-        loops = [n.op for n in self.node.ancestors() if isinstance(n.op, For) and value_of(n.op.start) is not None]
-        return {op.index.name: abs(value_of(op.step) or 1) for op in loops}
-
-    @cached_property
-    def box(self) -> list[tuple[_Offset, int]] | None:
-        """(offset, elements) along each dimension, the copy number last; None for all of the buffer."""
-        if self.view is None or self.view.reshape is not None:
-            return None
-        found = []
-        for d, offset in enumerate(self.view.offsets):
-            reach = 1
-            for a in self.view.axes:
-                if a.dim == d:
-                    extent, (least, step) = interval(a.extent)[1], interval(a.step)
-                    if least < 0:
-                        return None
-                    reach += max(0, extent - 1) * step
-            found.append((self._offset(offset), reach))
-        if self.view.slot is not None:
-            found.append((self._offset(self.view.slot), 1))
-        return found
-
-    @cached_property
-    def visit(self) -> Node | None:
-        """The enclosing `Apply`, in whose body each lane visits its own elements."""
-        return next((n for n in self.node.ancestors() if isinstance(n.op, Apply) and n is not self.node), None)
-
-    @cached_property
-    def visited(self) -> frozenset[str]:
-        """The indices of the visited element, which differ in each lane."""
-        op = self.visit.op if self.visit is not None else None
-        return frozenset(i.name for i in op.indices) if isinstance(op, Apply) else frozenset()
-
-    def same_visit(self, other: Access, carried: frozenset[str]) -> bool:
-        """Whether ``other``, a later access with changed indices in ``carried``, visits the same element.
-
-        The body of an `Apply` does not access data that its body writes for another element
-        (passes/check_apply.py).
-        """
-        if self.visit is None or self.visit is not other.visit:
-            return False
-        return not any(loop_name(n) in carried for n in self.visit.ancestors())
-
-    @cached_property
-    def moving(self) -> frozenset[str]:
-        """The loop indices on which its offsets depend."""
-        atoms = (a for offset, _ in self.box or () for a in offset.terms)
-        return frozenset(x.name for a in atoms for x in walk(a) if isinstance(x, Index))
-
-    @cached_property
-    def executors(self) -> tuple[bytes, int]:
-        """A key of the threads of its instances."""
-        return self.start.tobytes(), self.threads
-
-    @cached_property
-    def fixed(self) -> tuple[int | None, ...]:
-        """Constant subscripts, None along the other dimensions."""
-        if self.view is None or self.view.reshape is not None:
-            return ()
-        wide = {a.dim for a in self.view.axes}
-        return tuple(None if d in wide else value_of(o) for d, o in enumerate(self.view.offsets))
-
-    def disjoint(self, other: Access) -> bool:
-        """Whether constant subscripts prove it disjoint from ``other``, an access to the same buffer."""
-        mine, its = self.fixed, other.fixed
-        return any(a is not None and b is not None and a != b for a, b in zip(mine, its, strict=False))
-
-    def _offset(self, e: Expr) -> _Offset:
-        index = self.node.parent.index
-        value = evaluate(e, index)
-        if value is not None:
-            return _Offset(_wrapped(value[self.start] if isinstance(value, np.ndarray) else value), {})
-        if isinstance(e, Binary) and e.op in ("add", "sub"):
-            return self._offset(e.a).plus(self._offset(e.b), 1 if e.op == "add" else -1)
-        if isinstance(e, Binary) and e.op == "mul":
-            for x, c in ((e.a, value_of(e.b)), (e.b, value_of(e.a))):
-                if c is not None:
-                    return self._offset(x).times(c)
-        steady = all(isinstance(x, (Index, Dim, Scalar, Const, Binary)) for x in walk(e))
-        if steady and not any(isinstance(x, Index) and x.name in index for x in walk(e)):
-            return _Offset(0, {e: 1})
-        return _Offset(0, {}, interval(e))
-
-
-def loop_name(n: Node) -> str:
-    """The name of the loop ``n``: its index, or a unique name for a `While`."""
-    return n.op.index.name if isinstance(n.op, For) else f"while {id(n)}"
-
-
-def overlap(x: Access, y: Access, carried: frozenset[str]) -> Bools:
-    """The pairs of instances of ``x`` (rows) and ``y`` (columns) that may access one element.
-
-    Loop indices in ``carried`` may have changed from ``x`` to ``y``; other enclosing loops are in one iteration.
-    """
-    shape = (len(x.start), len(y.start))
-    if x.private:
-        a, b = x.start[:, None], y.start[None, :]
-        return (a < b + y.threads) & (b < a + x.threads) & _subscripts_meet(x, y)
-    result: Bools = np.ones(shape, dtype=bool)
-    if x.box is None or y.box is None or len(x.box) != len(y.box):
-        return result
-    for (ox, nx), (oy, ny) in zip(x.box, y.box, strict=True):
-        moved = _difference(ox, oy, carried, {n: s for n, s in x.strides.items() if y.strides.get(n) == s})
-        low, high = moved.low + moved.loose[0], moved.high + moved.loose[1]
-        if low < -_HALF or high >= _HALF:
+def steady_variables(tree: Tree, nodes: list[Node]) -> dict[str, frozenset[str]]:
+    """The variables that keep the value of their declaration, which is one for all threads of the block; and the
+    loops in which each is declared."""
+    setters: dict[str, list[Node]] = {}
+    written: set[str] = set()
+    inner: set[str] = {Dependence.MEMORY}
+    for n in nodes:
+        for v in variables_set(n.op):
+            setters.setdefault(v.name, []).append(n)
+        written.update(v.base.name for v in written_views(n.op))
+        if isinstance(n.op, Parallel):
+            inner.update(i.name for i in n.op.indices)
+    found = {}
+    for name, (first, *others) in setters.items():
+        op = first.op
+        if others or not isinstance(op, Declare) or not inner.isdisjoint(tree.dependence.closure({name})):
             continue
-        base = (ox.base[:, None] if isinstance(ox.base, np.ndarray) else ox.base) - oy.base
-        # Offsets are s32: a difference of 2**31 or more may wrap around.
-        wraps = (base + low < -_HALF) | (base + high >= _HALF)
-        # The two meet if the difference is in (-nx, ny): the bounds that this sets for the moved terms.
-        first = np.maximum(moved.low, 1 - nx - moved.loose[1] - base)
-        last = np.minimum(moved.high, ny - 1 - moved.loose[0] - base)
-        result = result & (wraps | (last // moved.stride * moved.stride >= first))
-    return result
+        if all(isinstance(x, Element) and _constant(x.view, written) for x in element_reads(op)):
+            loops = (n for n in first.ancestors() if isinstance(n.op, (For, While)))
+            found[name] = frozenset(loop_name(n) for n in loops)
+    return found
 
 
-def _subscripts_meet(x: Access, y: Access) -> bool:
-    known = [(value_of(a), value_of(b)) for a, b in zip(x.subscript, y.subscript, strict=False)]
-    return all(a is None or b is None or a == b for a, b in known)
-
-
-@record
-class _Moved:
-    """The moved terms of the difference of two offsets: a multiple of ``stride`` in [low, high], plus a value in
-    the bounds ``loose``."""
-
-    low: int
-    high: int
-    stride: int
-    loose: tuple[int, int]
-
-
-def _difference(x: _Offset, y: _Offset, carried: frozenset[str], strides: dict[str, int]) -> _Moved:
-    """Offset x - offset y, bases left out.  An index in ``strides`` changes by multiples of its stride."""
-    low = high = stride = 0
-
-    def add(atom: Expr, c: int, step: int = 1) -> None:
-        nonlocal low, high, stride
-        a, b = interval(atom)
-        low, high = low + min(a * c, b * c), high + max(a * c, b * c)
-        stride = gcd(stride, c * step)
-
-    for atom in {**x.terms, **y.terms}:
-        cx, cy = x.terms.get(atom, 0), y.terms.get(atom, 0)
-        if any(isinstance(i, Index) and i.name in carried for i in walk(atom)):
-            step = strides.get(atom.name, 1) if isinstance(atom, Index) and cx == cy else 1
-            add(atom, cx, step)
-            add(atom, -cy, step)
-        elif cx != cy:
-            add(atom, cx - cy)
-    # Without terms, or with distant values only, 0 is the only multiple that does not wrap.
-    stride = min(stride, 4 * _HALF) or 4 * _HALF
-    return _Moved(low, high, stride, (x.loose[0] - y.loose[1], x.loose[1] - y.loose[0]))
-
-
-def distance(x: Access, a: Expr, y: Access, b: Expr) -> int | None:
-    """``b`` at ``y`` minus ``a`` at ``x``, no loop having gone on in between; None where it is not one number."""
-    found = y._offset(b).plus(x._offset(a), -1)
-    if any(found.terms.values()) or found.loose != (0, 0) or not isinstance(found.base, int):
-        return None
-    return found.base
-
-
-def same_mapping(x: Access, y: Access, carried: frozenset[str]) -> bool:
-    """Whether each thread accesses the same elements in ``x`` and in ``y``.
-
-    True for one operation whose view is invariant in the ``carried`` loops.
-    """
-    return x.node is y.node and x.view is y.view and x.box is not None and all(
-        not o.loose[1] and not any(isinstance(i, Index) and i.name in carried for a in o.terms for i in walk(a))
-        for o, _ in x.box
-    )  # fmt: skip
+def _constant(view: View, written: set[str]) -> bool:
+    """Whether ``view`` is global memory that the block does not write."""
+    return view.base.space is Space.GLOBAL and view.base.name not in written
 
 
 class Accesses:
@@ -340,6 +74,7 @@ class Accesses:
             elif isinstance(n.op, DeclareFragment):
                 self._plans[n.op.name] = n.op
         self._arrive = {n.op.event.name: n.op.by for n in nodes if isinstance(n.op, DeclareEvent)}
+        self._steady = steady_variables(tree, nodes)
         found = {id(n): list(self._of(n)) for n in nodes}
         for n in nodes:
             if isinstance(n.op, TriggerEvent) and not n.op.ordered:
@@ -348,9 +83,11 @@ class Accesses:
         for accesses in found.values():
             for a in accesses:
                 used.setdefault(a.resource, []).append(a)
+        for a in (a for accesses in found.values() for a in accesses):
+            a.steady = self._steady
         quiet = {name for name, accesses in used.items() if not any(a.write for a in accesses)}
         self._found = {key: [a for a in accesses if a.resource not in quiet] for key, accesses in found.items()}
-        self._overlaps: dict[tuple[int, int, frozenset[str]], tuple[Bools, bool]] = {}
+        self._overlaps: dict[tuple[int, int, frozenset[str], frozenset[str]], tuple[Bools, bool]] = {}
 
     def of(self, node: Node) -> list[Access]:
         return self._found.get(id(node), [])
@@ -363,10 +100,11 @@ class Accesses:
 
     def overlap(self, x: Access, y: Access, carried: frozenset[str]) -> tuple[Bools, bool]:
         """`overlap` and `same_mapping` of two accesses, memoised for all walks."""
+        advanced = advanced_loops(x, y, carried)
         carried = carried & (x.moving | y.moving)
-        key = id(x), id(y), carried
+        key = id(x), id(y), carried, advanced
         if key not in self._overlaps:
-            self._overlaps[key] = overlap(x, y, carried | x.visited), same_mapping(x, y, carried)
+            self._overlaps[key] = overlap(x, y, carried | x.visited, advanced), same_mapping(x, y, carried)
         return self._overlaps[key]
 
     def _of(self, node: Node) -> Iterator[Access]:

@@ -39,7 +39,8 @@ from tilemma.ir.types import Space
 from tilemma.passes.rotations import Rotations
 from tilemma.passes.threads import Block, Bools, Node, Tree
 from tilemma.records import record
-from tilemma.targets.ptx.passes.accesses import Access, Accesses, loop_name
+from tilemma.targets.ptx.passes.accesses import Accesses
+from tilemma.targets.ptx.passes.aliasing import Access, loop_name
 from tilemma.targets.ptx.passes.ordering import (
     arriving,
     by_ldmatrix,

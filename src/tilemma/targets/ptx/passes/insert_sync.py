@@ -41,6 +41,7 @@ from tilemma.passes.threads import Node, Tree, distinct
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Accesses
 from tilemma.targets.ptx.passes.deduplicate_copies import once
+from tilemma.targets.ptx.passes.groups_in_flight import superfluous_waits
 from tilemma.targets.ptx.passes.hazards import Walk
 from tilemma.targets.ptx.passes.place_sync import BarrierNotUniform, pruned, resolve
 from tilemma.targets.ptx.target import Target
@@ -83,6 +84,8 @@ def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[
     walker = Walk(tree, accesses)
     kept = _merged(walker, pruned(walker, resolve(walker))) + _last_stores(tree)
     kept += _last_waits(tree, walker)
+    for node in superfluous_waits(tree):
+        node.parent.nodes.remove(node)
     number_barriers(tree, Target.of(arch))
     counts: dict[str, int] = {}
     for n in kept:

@@ -35,7 +35,8 @@ from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import WARP, Dependence
 from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct
 from tilemma.records import record
-from tilemma.targets.ptx.passes.accesses import Access, Accesses, distance
+from tilemma.targets.ptx.passes.accesses import Accesses
+from tilemma.targets.ptx.passes.aliasing import Access, distance
 from tilemma.targets.ptx.passes.event_dependences import EventDependences
 from tilemma.targets.ptx.passes.hazards import Walk
 from tilemma.targets.ptx.passes.insert_sync import number_barriers

@@ -8,7 +8,7 @@ from tilemma.ir.tile import Load, WaitEvent
 from tilemma.ir.types import Space
 from tilemma.passes.scope import WARP
 from tilemma.passes.threads import Bools, Ints, Node
-from tilemma.targets.ptx.passes.accesses import Access
+from tilemma.targets.ptx.passes.aliasing import Access
 
 
 def in_different_roles(x: Access, y: Access) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from tilemma.ir.tile import Barrier, BulkWait, CopyCommit, CopyWait, MmaCommit, MmaWait, ProxyFence
 from tilemma.passes.threads import Block, Node
 from tilemma.records import record
-from tilemma.targets.ptx.passes.accesses import Access
+from tilemma.targets.ptx.passes.aliasing import Access
 
 # An access by its identity, the loops that carry it into a later iteration, and its resource.
 Key = tuple[int, frozenset[str], str]

@@ -354,8 +354,10 @@ class _Rewriter:
                 made.append(map_expressions(to, lambda e: substitute(e, {loop.index.name: index})))
             return tuple(made)
 
-        def wait(stage: int) -> WaitFuture:
-            return WaitFuture(tuple(futures[c.dst.base.name][stage] for c in plan.copies), span=loop.span)
+        def wait(*stages: int) -> WaitFuture:
+            return WaitFuture(
+                tuple(futures[c.dst.base.name][s] for s in stages for c in plan.copies), span=loop.span
+            )
 
         def later(base: Expr, stages: int) -> Expr:
             found = add(base, mul(loop.step, const(stages)))
@@ -369,7 +371,7 @@ class _Rewriter:
         left = loop.pipeline
         if left is not None:
             left = replace(left, stages=None)
-        run = (*first, replace(loop, body=inner, pipeline=left), *(wait(s) for s in range(count - 1)))
+        run = (*first, replace(loop, body=inner, pipeline=left), wait(*range(count - 1)))
         if plan.clamped and (_trips(loop) or 0) < 1:
             run = (If(binary("lt", loop.start, loop.stop), run, span=loop.span),)
         return (*allocs, *run)

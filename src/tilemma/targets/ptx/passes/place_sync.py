@@ -38,7 +38,7 @@ from tilemma.ir.tile import (
 from tilemma.passes.check_futures import not_waited_for
 from tilemma.passes.threads import Block, Ints, Node, distinct
 from tilemma.records import record
-from tilemma.targets.ptx.passes.accesses import loop_name
+from tilemma.targets.ptx.passes.aliasing import loop_name
 from tilemma.targets.ptx.passes.hazards import Hazard, Walk
 from tilemma.targets.ptx.passes.ordering import joined, shares
 
