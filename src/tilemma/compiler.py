@@ -32,6 +32,7 @@ from tilemma.records import record
 from tilemma.targets.ptx import print_module
 from tilemma.targets.ptx.lower import Lowered, lower
 from tilemma.targets.ptx.passes import PASSES, TARGET_PASSES, run
+from tilemma.targets.ptx.passes.insertions import insertions
 
 Facts = Mapping[str, t.ArrayFacts]
 
@@ -225,7 +226,8 @@ class Compiled(Displayed):
             registers = self.assembled().registers
         except ToolError:
             registers = None
-        return explain(self.kernel, self.arch, (*self.decisions, *self._seen), launches, registers)
+        inserted = [{"text": str(x), **x.to_json()} for x in insertions(self.kernel, self.source)]
+        return explain(self.kernel, self.arch, (*self.decisions, *self._seen), launches, inserted, registers)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

@@ -22,7 +22,12 @@ from tilemma.records import record
 
 @record(frozen=False, slots=False)
 class Explanation(Displayed):
-    """A kernel's plan as data (`to_json`) and as a short text (`render`)."""
+    """A kernel's plan as data (`to_json`) and as a short text (`render`).
+
+    ``synchronisation`` counts the decided operations; ``inserted`` has an entry for each that the compiler inserted,
+    with the dependences that it serves: "earlier" has to be over before "later", "proxy" where the data passes
+    from the generic to the async proxy.
+    """
 
     kernel: str
     arch: str
@@ -33,6 +38,7 @@ class Explanation(Displayed):
     copies: list[dict[str, Any]]
     stores: list[dict[str, Any]]
     synchronisation: dict[str, int]
+    inserted: list[dict[str, Any]]
     decisions: list[Decision]
     registers: int | None = None
     seconds: float | None = None
@@ -77,6 +83,8 @@ class Explanation(Displayed):
             lines.append(f"  store {s['fragment']} => {s['to']}: {s['method']}")
         inserted = ", ".join(f"{n} {name}" for name, n in self.synchronisation.items())
         lines.append(f"  synchronisation: {inserted or 'none needed'}")
+        # A group of copies or multiplies serves the wait that counts it.
+        lines += [f"    {x['text']}" for x in self.inserted if not x["operation"].endswith(" group")]
         lines += [f"  {d.subject} {d.text}" for d in self.decisions if d.pass_name == "event simulation"]
         planned = (d for d in self.decisions if d.pass_name == "pipeline" and not d.warning)
         lines += [f"  pipeline: {d.subject}: {d.text}" for d in planned]
@@ -93,9 +101,11 @@ def explain(
     arch: str,
     decisions: tuple[Decision, ...],
     launches: list[dict[str, Any]],
+    inserted: list[dict[str, Any]],
     registers: int | None = None,
 ) -> Explanation:
-    """The plan of a decided kernel.  ``launches``: entry, threads, shared bytes, ptxas's level of each launch."""
+    """The plan of a decided kernel.  ``launches``: entry, threads, shared bytes, ptxas's level of each launch;
+    ``inserted``: the inserted synchronisation."""
     table = declarations(kernel)
     ops = list(walk(kernel.body))
     loads = {op.fragment.name: op.src for op in ops if isinstance(op, t.Load)}
@@ -110,6 +120,7 @@ def explain(
         [_copy(op) for op in ops if isinstance(op, t.Copy)],
         [_store(op) for op in ops if isinstance(op, t.Store)],
         _synchronisation(ops),
+        inserted,
         list(decisions),
         registers,
         warnings=[f"{d.subject}: {d.text}" for d in decisions if d.warning],
@@ -256,6 +267,8 @@ _SYNC = {
     t.MmaFence: "wgmma fences",
     t.MmaCommit: "wgmma groups",
     t.MmaWait: "wgmma waits",
+    t.BulkWait: "store waits",
+    t.WaitEvent: "event waits",
 }
 
 

@@ -89,7 +89,26 @@ def _(value: Explanation) -> str:
     )
     head = "<tr><th>pass</th><th>subject</th><th>decision</th></tr>"
     decisions = _folded("decisions", f"<table>{head}{rows}</table>") if rows else ""
-    return f"<div>{_block(value.render())}{decisions}</div>"
+    return f"<div>{_block(value.render())}{_inserted(value)}{decisions}</div>"
+
+
+def _inserted(value: Explanation) -> str:
+    """The inserted waits, fences and barriers: a row for each dependence."""
+    rows = []
+    for x in value.inserted:
+        name = _text(f"{x['operation']} {x['detail']}".rstrip())
+        for s in x["serves"]:
+            sides = (
+                f"{y['access']} of {y['buffer']} by {y['agent']}, {y['at']}" for y in (s["earlier"], s["later"])
+            )
+            cells = "".join(f"<td>{_text(side)}</td>" for side in sides)
+            rows.append(f"<tr><td>{name}</td>{cells}<td>{'async' if s['proxy'] else ''}</td></tr>")
+        if not x["serves"]:
+            rows.append(f'<tr><td>{name}</td><td colspan="3">{_text(x["reason"])}</td></tr>')
+    if not rows:
+        return ""
+    head = "<tr><th>inserted</th><th>earlier</th><th>later</th><th>proxy</th></tr>"
+    return _folded("waits, fences and barriers", f"<table>{head}{''.join(dict.fromkeys(rows))}</table>")
 
 
 @html.register
