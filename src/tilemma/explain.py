@@ -24,9 +24,9 @@ from tilemma.records import record
 class Explanation(Displayed):
     """A kernel's plan as data (`to_json`) and as a short text (`render`).
 
-    ``synchronisation`` counts the decided operations; ``inserted`` has an entry for each that the compiler inserted,
-    with the dependences that it serves: "earlier" has to be over before "later", "proxy" where the data passes
-    from the generic to the async proxy.
+    ``synchronisation`` counts the decided operations; ``inserted`` has an entry for each that the compiler
+    inserted, with the dependences that it serves: "earlier" has to be over before "later", "proxy" where the data
+    passes from the generic to the async proxy.
     """
 
     kernel: str
