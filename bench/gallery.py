@@ -79,7 +79,7 @@ def reduction() -> Race:
 def scan() -> Race:
     n = 1 << 26
     x, y = torch.rand(n, device="cuda"), empty(n, dtype=torch.float32)
-    sums = empty(-(-n // 2048), dtype=torch.float32)
+    sums = empty(-(-n // (256 * 31)), dtype=torch.float32)
     return Race(
         "2^26, f32", [x, sums, y], 2, lambda: x.cumsum(0), "torch cumsum", bytes=moved(x, y), tolerance=1e-2
     )

@@ -82,8 +82,8 @@ ENTRIES = {
             "Running sums",
             "Three launches, and an array between them. A loop over powers of two is unrolled, so "
             "that its shifts are constants.",
-            {"n": 2048},
-            {"n": 5001},
+            {"n": 2 * 256 * 31},
+            {"n": 20_001},
             {"n": 3_000_017},
         ),
         Entry(

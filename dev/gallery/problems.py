@@ -78,7 +78,7 @@ def reduction(n: int, blocks: int) -> Problem:
 
 def scan(n: int) -> Problem:
     x = whole(0, n, dtype=np.float32)
-    sums = unset(-(-n // 2048), dtype=np.float32)
+    sums = unset(-(-n // (256 * 31)), dtype=np.float32)
     return Problem((x, sums, unset(n, dtype=np.float32)), {2: np.cumsum(wide(x))})
 
 

@@ -1,11 +1,12 @@
-"""A mixture of experts: a product for each group of rows, scaled by a number for each row; the twin of experts.co.
+"""A mixture of experts: a product for each group of rows, scaled by a number for each row; the twin of
+experts.co.
 
 The tokens x are sorted by expert: those of expert e are the rows first[e] to first[e + 1] - 1, and are
 multiplied by w[e].T. The groups have any number of rows, and none is a special case.
 """
 
 import tilemma as tm
-from tilemma import apply, assert_, cdiv, compose, dma, foreach, mma, parallel, shared, var
+from tilemma import apply, assert_, cdiv, dma, foreach, if_, mma, parallel, select, shared, var
 
 
 @tm.kernel
@@ -21,21 +22,22 @@ def experts(
     TILE_K=64,
     WARP_M=64,
 ):
-    K, (E, N, _), BOUNDS = x.shape[1], w.shape, first.shape[0]
+    (T, K), (E, N, _), BOUNDS = x.shape, w.shape, first.shape[0]
     assert_(BOUNDS == E + 1, "first has the number of tokens behind the last expert")
-    for e, n in parallel(E, cdiv(N, TILE_N), level="block"):
+    for e, m, n in parallel(E, cdiv(T, TILE_M), cdiv(N, TILE_N), level="block"):
         x_s = shared("f16", TILE_M, TILE_K)
         w_s = shared("f16", TILE_N, TILE_K)
-        begin, end = var(first[e]), var(first[e + 1])
-        for m in foreach(cdiv(end - begin, TILE_M)):
-            mc = mma.fill(0.0, "f32")
-            for k in foreach(cdiv(K, TILE_K)):
-                dma.copy(x.view(TILE_M, TILE_K).from_(begin + m * TILE_M, k * TILE_K), x_s)
-                dma.copy(w.subspan(1, TILE_N, TILE_K).at(e, n, k).sqz(), w_s)
-                for wg in parallel(TILE_M // WARP_M, level="group-4"):
-                    mma.row.row(mc, x_s.subspan(WARP_M, TILE_K).at(wg, 0), w_s)
+        row = var(first[e] + m * TILE_M)
+        left = var(tm.math.max(first[e + 1] - row, 0))
+        mc = mma.fill(0.0, "f32")
+        for k in foreach(select(left > 0, cdiv(K, TILE_K), 0)):
+            dma.copy(x.view(TILE_M, TILE_K).from_(row, k * TILE_K), x_s)
+            dma.copy(w.subspan(1, TILE_N, TILE_K).at(e, n, k).sqz(), w_s)
             for wg in parallel(TILE_M // WARP_M, level="group-4"):
-                row = var(begin + compose(m, wg) * WARP_M)
-                for i, j in apply(mc):
-                    mc[i, j] = mc[i, j] * gate[row + i]
-                mma.store(mc, output.view(WARP_M, TILE_N).from_(row, n * TILE_N), rows=end - row)
+                mma.row.row(mc, x_s.subspan(WARP_M, TILE_K).at(wg, 0), w_s)
+        for wg in parallel(TILE_M // WARP_M, level="group-4"):
+            mine = output.view(WARP_M, TILE_N).from_(row + wg * WARP_M, n * TILE_N)
+            for i, j in apply(mc):
+                with if_(wg * WARP_M + i < left):
+                    mc[i, j] = mc[i, j] * gate[row + wg * WARP_M + i]
+            mma.store(mc, mine, rows=left - wg * WARP_M)

@@ -1,28 +1,36 @@
-"""A matrix times a vector: a warp multiplies a row, its lanes stride over the row; the twin of gemv.co."""
+"""A matrix times a vector: a warp for each row; the twin of gemv.co.
+
+The block copies tiles of its rows and of x; beyond the edges they are zero, so that no element is a special case.
+The lanes of a warp stride over its row, and at the end add up their sums by exchange.
+"""
 
 import tilemma as tm
-from tilemma import cdiv, compose, foreach, if_, parallel, shared, var
+from tilemma import cdiv, compose, dma, foreach, if_, parallel, shared, var
 
 
 @tm.kernel
-def gemv(a: tm.Global["f16", "M", "K"], x: tm.Global["f16", "K"], y: tm.Global["f32", "M"], *, WARPS=8):
+def gemv(
+    a: tm.Global["f16", "M", "K"],
+    x: tm.Global["f16", "K"],
+    y: tm.Global["f32", "M"],
+    *,
+    WARPS=8,
+    TILE_K=1024,
+):
     M, K = a.shape
     for cta in parallel(cdiv(M, WARPS), level="block"):
-        part = shared("f32", WARPS, 32)
+        a_s = shared("f16", WARPS, TILE_K)
+        x_s = shared("f16", TILE_K)
         for w in parallel(WARPS, level="group"):
-            row = compose(cta, w)
-            for lane in parallel(32, level="thread"):
-                sum = var(0.0, "f32")
-                with if_(row < M):
-                    for step in foreach(cdiv(K, 32), unroll=8):
-                        k = compose(step, lane)
-                        with if_(k < K):
-                            sum += a[row, k].astype("f32") * x[k].astype("f32")
-                part[w, lane] = sum
-        for w in parallel(WARPS, level="group"):
-            row = compose(cta, w)
-            total = var(0.0, "f32")
-            for i in foreach(32):
-                total += part[w, i]
-            with if_(row < M):
-                y[row] = total
+            for t in parallel(32, level="thread"):
+                total = var(0.0, "f32")
+                for k in foreach(cdiv(K, TILE_K)):
+                    dma.copy(a.subspan(WARPS, TILE_K).at(cta, k), a_s)
+                    dma.copy(x.subspan(TILE_K).at(k), x_s)
+                    for step in foreach(TILE_K // 32, unroll=8):
+                        i = compose(step, t)
+                        total += a_s[w, i].astype("f32") * x_s[i].astype("f32")
+                for h in foreach(5, unroll=True):
+                    total += tm.lane.shfl_xor(total, 16 >> h)
+                with if_((t == 0) & (compose(cta, w) < M)):
+                    y[compose(cta, w)] = total

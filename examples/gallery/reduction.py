@@ -1,11 +1,12 @@
 """The sum of all elements, in a fixed order; the twin of reduction.co.
 
-Two launches. In the first one each block sums a part of x, each thread a column of the part; in the second one a
-block sums the sums of the blocks. Unlike atomics, this adds in the same order in each run.
+Two launches. In the first one each block sums every BLOCKS-th tile of x; in the second one a block sums the
+sums of the blocks. Tiles are zero beyond the end of x. Unlike atomics, this adds in the same order in each
+run.
 """
 
 import tilemma as tm
-from tilemma import cdiv, compose, foreach, if_, parallel, shared, var
+from tilemma import cdiv, compose, dma, foreach, if_, parallel, shared, var
 
 
 def tree(part, t, halvings):
@@ -18,18 +19,24 @@ def tree(part, t, halvings):
 
 @tm.kernel
 def reduction(
-    x: tm.Global["f32", "N"], sums: tm.Global["f32", "BLOCKS"], output: tm.Global["f32", 1], *, HALVINGS=8
+    x: tm.Global["f32", "N"],
+    sums: tm.Global["f32", "BLOCKS"],
+    output: tm.Global["f32", 1],
+    *,
+    HALVINGS=8,
+    TILE=4096,
 ):
     (N,), (BLOCKS,) = x.shape, sums.shape
     threads = 1 << HALVINGS
     for cta in parallel(BLOCKS, level="block"):
+        x_s = shared("f32", TILE)
         part = shared("f32", threads)
         for t in parallel(threads, level="thread"):
             sum = var(0.0, "f32")
-            for step in foreach(cdiv(N, threads * BLOCKS)):
-                i = (step * BLOCKS + cta) * threads + t
-                with if_(i < N):
-                    sum += x[i]
+            for n in foreach(cdiv(N, TILE * BLOCKS)):
+                dma.copy(x.subspan(TILE).at(n * BLOCKS + cta), x_s)
+                for step in foreach(TILE // threads, unroll=True):
+                    sum += x_s[compose(step, t)]
             part[t] = sum
             tree(part, t, HALVINGS)
             with if_(t == 0):

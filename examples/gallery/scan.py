@@ -2,7 +2,7 @@
 
 Three launches: the sum of each tile of x, the running sums of these, and the running sums of each tile, which
 start at the sum of the tiles before it. A thread adds EACH neighbours by itself; the threads then add up their
-sums.
+sums. EACH is odd: at each step the threads read different banks of shared memory.
 """
 
 import tilemma as tm
@@ -25,7 +25,7 @@ def scan(
     y: tm.Global["f32", "N"],
     *,
     HALVINGS=8,
-    EACH=8,
+    EACH=31,
 ):
     (N,), (TILES,) = x.shape, sums.shape
     threads = 1 << HALVINGS

@@ -16,7 +16,7 @@ def sparse(
     output: tm.Global["f16", "M", "N"],
     *,
     TILE_M=128,
-    TILE_N=128,
+    TILE_N=256,
     TILE_K=64,
     WARP_M=64,
 ):

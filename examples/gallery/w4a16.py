@@ -1,7 +1,8 @@
 """A product of f16 activations with 4-bit weights, x @ w.T; the twin of w4a16.co.
 
-A byte of `weights` holds two signed numbers, that of the even k in its lower half; `scales` has a factor for each
-128 numbers of a row of w. The kernel unpacks the weights to registers as operand A, and stores the transpose.
+A byte of `weights` holds two signed numbers, that of the even k in its lower half; `scales` has a factor for
+each 128 numbers of a row of w. The kernel unpacks the weights to registers as operand A, and stores the
+transpose. A setting asks the compiler to copy tiles ahead, which a tile of this size does not get by itself.
 """
 
 import tilemma as tm
@@ -16,8 +17,8 @@ def w4a16(
     y: tm.Global["f16", "M", "N"],
     *,
     TILE_M=64,
-    TILE_N=128,
-    TILE_K=64,
+    TILE_N=64,
+    TILE_K=128,
     WARP_N=64,
 ):
     (M, K), (N, K2), (GROUPS, _) = x.shape, weights.shape, scales.shape
@@ -29,7 +30,7 @@ def w4a16(
             mc = mma.fill(0.0, "f32")
             w = mma.frag("f16", WARP_N, TILE_K)
             scale = mma.frag("f32", WARP_N)
-            for k in foreach(cdiv(K, TILE_K)):
+            for k in foreach(cdiv(K, TILE_K), pipeline=tm.Pipeline(stages=4)):
                 dma.copy(weights.subspan(TILE_N, TILE_K // 2).at(n, k), w_s)
                 dma.copy(x.subspan(TILE_M, TILE_K).at(m, k), x_s)
                 mma.load(scales.subspan(1, WARP_N).at(k // (128 // TILE_K), compose(n, wg)).sqz(), scale)
