@@ -226,7 +226,7 @@ def _buffer(op: t.Alloc) -> dict[str, Any]:
     data: dict[str, Any] = {"name": b.name, "dtype": b.dtype.name, "shape": shape, "offset": op.offset}
     if plan is None:
         return {**data, "layout": "not laid out", "bytes": None}
-    data |= {"bytes": plan.size * max(1, b.copies), "slab": plan.swizzle_atom}
+    data |= {"bytes": plan.total(b.copies), "slab": plan.swizzle_atom}
     if plan.swizzle_atom:
         columns = value_of(b.shape[-1])
         assert columns is not None

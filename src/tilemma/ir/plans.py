@@ -28,6 +28,15 @@ class SharedLayoutPlan:
     size: int
     alignment: int
 
+    @property
+    def stride(self) -> int:
+        """Bytes from one copy of the buffer to the next: its size, on its alignment."""
+        return -(-self.size // self.alignment) * self.alignment
+
+    def total(self, copies: int) -> int:
+        """Bytes of a buffer of so many copies; 0 stands for one, without a subscript."""
+        return self.stride * (max(1, copies) - 1) + self.size
+
 
 @record
 class CopyPlan:

@@ -8,16 +8,21 @@ no wider than the swizzle.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
 from tilemma.errors import CompileError, spelled
-from tilemma.ir.expr import value_of
+from tilemma.ir.expr import Binary, Const, Expr, Index, value_of
 from tilemma.ir.plans import SharedLayoutPlan
 from tilemma.ir.tile import ArrayFacts, Copy
+from tilemma.ir.tiles import describe
 from tilemma.ir.types import Axis, Space, View
-from tilemma.passes.contraction import divides
+from tilemma.passes.contraction import divides, divisor
 from tilemma.records import record
 
 LARGEST_BOX = 256
+# What divides the address of a box in shared memory (PTX ISA, cp.async.bulk.tensor), and the place in bytes where
+# it starts in a row of the array (observed on an H200: at another place the instruction is illegal).
+SHARED_ALIGNMENT, CORNER_ALIGNMENT = 128, 16
 LARGEST_RANK = 5
 _MANUAL = "CUDA driver API, cuTensorMapEncodeTiled"
 
@@ -85,6 +90,8 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: 
         )
     assert layout is not None, here.base.name
     width = _inner_extent(here, inner, size, layout, refuse)
+    _check_corner(there.offsets[inner.dim], size, refuse)
+    _check_address(here, layout, refuse)
     extents = [1] * there.base.rank
     total = 1
     for axis in outer:
@@ -95,7 +102,7 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: 
                 "whole swizzle atoms (8 rows) for each block of the cluster",
                 f"leave {spelled(op.span, '`.multicast`', '`multicast=True`')} out, or use a taller tile",
             )
-        extents[axis.dim] = _split(n // shares)
+        extents[axis.dim] = _split(n // shares, width * size, refuse)
         total *= n // extents[axis.dim]
     extents[inner.dim] = width
     total *= (value_of(inner.extent) or 1) // width
@@ -171,8 +178,7 @@ def _inner_extent(here: View, inner: Axis, size: int, layout: SharedLayoutPlan, 
                 f"{n} elements along the innermost axis of `{here.base.name}` are no whole atoms of {atom}",
                 f"a tile of whole swizzle atoms ({layout.swizzle_atom} bytes)",
             )
-        rows = here.offsets[-2] if here.base.rank > 1 else None
-        if layout.swizzle_atom > 16 and rows is not None and not divides(8, rows):
+        if layout.swizzle_atom > 16 and any(divisor(e) * n % 8 for e, n in _rows_before(here)):
             raise refuse(
                 "it does not start on a multiple of 8 rows", "a tile that starts with a whole swizzle atom"
             )
@@ -191,12 +197,70 @@ def _inner_extent(here: View, inner: Axis, size: int, layout: SharedLayoutPlan, 
     return n
 
 
-def _split(n: int) -> int:
-    """The largest box extent up to 256 that divides ``n``: a multiple of 8 rows if there is one."""
+def _rows_before(v: View) -> list[tuple[Expr, int]]:
+    """The rows of a shared buffer before the view, as a sum: expressions, each times a number."""
+    out, rows = [], 1
+    for offset, extent in zip(reversed(v.offsets[:-1]), reversed(v.base.shape[:-1]), strict=True):
+        out.append((offset, rows))
+        rows *= value_of(extent) or 1
+    return out
+
+
+def _check_corner(offset: Expr, size: int, refuse: Refuse) -> None:
+    """A box starts on a multiple of 16 bytes of its row.  A place known only at run time passes: the instruction
+    traps there."""
+    step = CORNER_ALIGNMENT // gcd(CORNER_ALIGNMENT, size)
+    if _affine(offset) and divisor(offset) % step:
+        raise refuse(
+            f"its tile starts at element {describe(offset)} of a row",
+            f"a start on a multiple of {step} elements ({CORNER_ALIGNMENT} bytes)",
+        )
+
+
+def _check_address(here: View, layout: SharedLayoutPlan, refuse: Refuse) -> None:
+    """A box of plain rows, or of core matrices, starts on a multiple of 128 bytes of shared memory."""
+    if layout.swizzle_atom > 16:
+        return
+    for offset, rows in _rows_before(here):
+        if _affine(offset) and divisor(offset) * rows * layout.pitch % SHARED_ALIGNMENT:
+            raise refuse(
+                f"it starts {describe(offset)} rows of {rows * layout.pitch} bytes into `{here.base.name}`",
+                f"a tile that starts on a multiple of {SHARED_ALIGNMENT} bytes (PTX ISA, cp.async.bulk.tensor)",
+            )
+
+
+def starts_on_unit(there: View, contiguous: int) -> bool:
+    """Whether every launch's boxes start on a multiple of 16 bytes of their rows."""
+    size = there.dtype.bits // 8
+    return divides(CORNER_ALIGNMENT // gcd(CORNER_ALIGNMENT, size), there.offsets[contiguous])
+
+
+def _affine(e: Expr) -> bool:
+    """Whether ``e`` is a sum of constants and of indices times constants."""
+    match e:
+        case Const() | Index():
+            return True
+        case Binary(op="add" | "sub", a=a, b=b):
+            return _affine(a) and _affine(b)
+        case Binary(op="mul", a=a, b=b):
+            return (value_of(a) is not None and _affine(b)) or (value_of(b) is not None and _affine(a))
+    return False
+
+
+def _split(n: int, row_bytes: int, refuse: Refuse) -> int:
+    """The largest box extent up to 256 that divides ``n`` rows: a multiple of 8 rows if there is one.
+
+    Each box but the first starts where another ends, on a multiple of 128 bytes.
+    """
     if n <= LARGEST_BOX:
         return n
-    found = [b for b in range(LARGEST_BOX, 0, -1) if n % b == 0]
+    found = [b for b in range(LARGEST_BOX, 0, -1) if n % b == 0 and b * row_bytes % SHARED_ALIGNMENT == 0]
+    if not found:
+        raise refuse(
+            f"its {n} rows of {row_bytes} bytes are no equal boxes of at most {LARGEST_BOX} rows",
+            f"boxes of a multiple of {SHARED_ALIGNMENT} bytes (PTX ISA, cp.async.bulk.tensor)",
+        )
     return next((b for b in found if b % 8 == 0), found[0])
 
 
-__all__ = ["Boxes", "TmaRefused", "boxes", "dimension_order", "is_load", "sides"]
+__all__ = ["Boxes", "TmaRefused", "boxes", "dimension_order", "is_load", "sides", "starts_on_unit"]

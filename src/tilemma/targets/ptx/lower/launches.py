@@ -17,7 +17,7 @@ from tilemma.targets.ptx.lower.context import Lowering
 from tilemma.targets.ptx.lower.control import GRID_LIMIT, bind_blocks, block_instance, launch_threads, may_exceed
 from tilemma.targets.ptx.lower.events import MBARRIER, initialise
 from tilemma.targets.ptx.lower.futures import place_rotating
-from tilemma.targets.ptx.lower.memory import copy_stride, default_plan
+from tilemma.targets.ptx.lower.memory import default_plan
 from tilemma.targets.ptx.lower.optimization import optimization
 from tilemma.targets.ptx.lower.params import size, symbol
 from tilemma.targets.ptx.target import Target
@@ -215,7 +215,7 @@ def _shared_bytes(op: Parallel) -> int:
         match inner:
             case Alloc() if inner.buffer.space is Space.SHARED and inner.offset is not None:
                 plan = inner.layout or default_plan(inner.buffer)
-                end = max(end, inner.offset + copy_stride(plan) * (max(1, inner.buffer.copies) - 1) + plan.size)
+                end = max(end, inner.offset + plan.total(inner.buffer.copies))
             case tile.DeclareEvent() if inner.offset is not None:
                 end = max(end, inner.offset + 8 * max(1, inner.event.slots))
     return end

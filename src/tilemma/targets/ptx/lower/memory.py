@@ -189,13 +189,8 @@ def _placed(lo: Lowering, view: View) -> tuple[SharedLayoutPlan, Linear]:
     if view.base.name in lo.rotating:
         base = Linear.of(lo.rotating[view.base.name])
     if view.slot is not None:
-        base = base + linear(lo, view.slot) * copy_stride(plan)
+        base = base + linear(lo, view.slot) * plan.stride
     return plan, base
-
-
-def copy_stride(plan: SharedLayoutPlan) -> int:
-    """Bytes from one copy of a buffer to the next: its size, on its alignment."""
-    return -(-plan.size // plan.alignment) * plan.alignment
 
 
 def shared_address(lo: Lowering, plan: SharedLayoutPlan, base: Linear, row: Linear, col_bytes: Linear) -> Mem:

@@ -188,7 +188,7 @@ def _barrier(block: Parallel, where: Op) -> Barrier:
 
 def _size(op: Op) -> int:
     assert isinstance(op, Alloc) and op.layout is not None, op
-    return op.layout.size * max(1, op.buffer.copies)
+    return op.layout.total(op.buffer.copies)
 
 
 def _live_ranges(allocs: list[Node], nodes: list[Node], accesses: Accesses) -> dict[str, tuple[int, int]]:

@@ -17,6 +17,7 @@ from tilemma.passes.contraction import stored
 from tilemma.passes.decision import Decision
 from tilemma.passes.rotations import Rotations
 from tilemma.records import record
+from tilemma.targets.ptx import tensor_copies
 from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, geometry, ldmatrix_rule, wgmma_rule
 
 
@@ -79,6 +80,8 @@ class AssignLayouts:
             plan, why = _plan(
                 op.buffer, readers.get(name, []), want, where or op.span, name in staged, name in boxed
             )
+            if name in boxed and plan.alignment < tensor_copies.SHARED_ALIGNMENT:
+                plan = replace(plan, alignment=tensor_copies.SHARED_ALIGNMENT)
             data = {"slab": plan.swizzle_atom, "pitch": plan.pitch, "rows": plan.rows, "size": plan.size}
             log.append(Decision("layouts", name, why, data, span=op.span))
             return replace(op, layout=plan)

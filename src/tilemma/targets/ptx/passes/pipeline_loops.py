@@ -248,7 +248,7 @@ def _shared_bytes(block: Parallel, group: Parallel | None, loop: For, copies: tu
     """Bytes of shared memory that are live together with ``loop`` besides the tiles of ``copies``, and bytes of a
     stage of these."""
     sizes = {
-        op.buffer.name: op.layout.size * max(1, op.buffer.copies)
+        op.buffer.name: op.layout.total(op.buffer.copies)
         for op in walk(block.body)
         if isinstance(op, Alloc) and op.buffer.space is Space.SHARED and op.layout is not None
     }

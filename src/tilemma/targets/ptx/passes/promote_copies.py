@@ -27,6 +27,8 @@ def promoted(op: Copy, facts: Mapping[str, ArrayFacts], shares: int = 1) -> Copy
         return "it transposes or pads its tile"
     if array.ragged:
         return f"an extent or a stride of `{there.base.name}` is no multiple of {_ALIGNMENT} bytes"
+    if array.contiguous is not None and not tensor_copies.starts_on_unit(there, array.contiguous):
+        return f"its tile may start elsewhere than on a multiple of {_ALIGNMENT} bytes of a row"
     shape = [value_of(e) for e in here.base.shape]
     if None in shape:
         return f"the extents of `{here.base.name}` are not known at compile time"
