@@ -129,7 +129,7 @@ def _shared_names(op: Parallel) -> tuple[launch.SharedName, ...]:
     for inner in walk.walk(op.body):
         if isinstance(inner, tile.Alloc) and inner.offset is not None and inner.layout is not None:
             buffer = inner.buffer
-            stride = copy_stride(inner.layout)
+            stride = inner.layout.stride
             found.append(launch.SharedName(buffer.name, "buffer", inner.offset, stride, buffer.copies))
         elif isinstance(inner, tile.DeclareEvent) and inner.offset is not None:
             event = inner.event
