@@ -440,7 +440,11 @@ def _python_counts(function: Callable[..., Any], args: Sequence[Any], keywords: 
     try:
         function(*args, **keywords)
     except TypeError as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.endswith(("/checked.py", "/sources.py"))]
+        frames = [
+            f
+            for f in traceback.extract_tb(error.__traceback__)
+            if not f.filename.endswith(("/checked.py", "/sources.py"))
+        ]
         if isinstance(error, TilemmaError) or len(frames) > 2:
             raise
 
