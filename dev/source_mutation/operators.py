@@ -1,7 +1,8 @@
 """The mutation operators: the changes of one place of a source file.
 
-Not mutated: assertions (they guard against our own mistakes, and users never meet one), annotations, decorators,
-text, what a class shows as `repr`, and code for type checkers alone.
+Not mutated: assertions and `raise AssertionError` (they guard against our own mistakes, and users never meet
+one), `raise NotImplementedError` of methods that every subclass has, annotations, decorators, text, what a class
+shows as `repr`, and code for type checkers alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 OPERATORS = {
     "comparison": "< with <=, > with >=, == with !=, in with not in, is with is not, each both ways",
-    "off by one": "an integer literal plus 1, or minus 1",
+    "off by one": "an integer literal plus 1, or minus 1; a subscript 0 becomes 1, and -1 becomes -2",
     "dropped update": "an augmented assignment, or one to an element or an attribute, left out",
     "swapped operands": "a - b, a / b, a // b, a % b, a << b, a >> b, a < b and the like become b - a and so on",
     "removed statement": "a call, `raise`, `break` or `continue` left out",
@@ -26,6 +27,7 @@ _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }  # fmt: skip
 _ORDERED = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift)
 _SKIPPED = ("__repr__", "__str__")
+_OWN_MISTAKES = ("AssertionError", "NotImplementedError")
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,19 @@ def mutants(root: Path, file: str) -> list[Mutant]:
 
 def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
     """(operator, the node that is replaced, its new text)."""
+    subscripts = set(_ends(tree))
     for node in _walk(tree):
         match node:
             case ast.Compare(ops=[op], left=left, comparators=[right]):
                 yield "comparison", node, _operand(ast.Compare(left, [_COMPARISONS[type(op)]()], [right]))
                 if isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
                     yield "swapped operands", node, _operand(ast.Compare(right, [op], [left]))
-            case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            case ast.Subscript(slice=ast.Constant(value=0) as at):
+                # The last element, at -1, is the same one where there are no others.
+                yield "off by one", at, "1"
+            case ast.Subscript(slice=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1) as at)):
+                yield "off by one", at, "2"
+            case ast.Constant(value=int() as value) if not isinstance(value, bool) and node not in subscripts:
                 # One is enough at a place.  The column decides which, since lines above it come and go.
                 yield "off by one", node, str(value + 1) if node.col_offset % 2 else _less(value)
             case ast.BinOp(op=op, left=left, right=right) if isinstance(op, _ORDERED) and not _is_text(left):
@@ -101,6 +109,16 @@ def _changes(tree: ast.Module) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]
                 yield "removed statement", node, "pass"
         for test in _conditions(node):
             yield "negated condition", test, f"(not {_operand(test)})"
+
+
+def _ends(tree: ast.Module) -> Iterator[ast.AST]:
+    """The numbers 0 and 1 of the subscripts 0 and -1."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(slice=ast.Constant(value=0) as at):
+                yield at
+            case ast.Subscript(slice=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1) as at)):
+                yield at
 
 
 def _less(value: int) -> str:
@@ -158,6 +176,8 @@ def _is_skipped(node: ast.AST) -> bool:
     match node:
         case ast.Assert() | ast.Import() | ast.ImportFrom():
             return True
+        case ast.Raise(exc=ast.Call(func=ast.Name(id=name)) | ast.Name(id=name)):
+            return name in _OWN_MISTAKES
         case ast.FunctionDef(name=name):
             return name in _SKIPPED
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):

@@ -32,6 +32,8 @@ def f(a: int, b: list[int]) -> int:
     for x in (y for y in b if y in (1, 2)):
         if x is None:
             raise ValueError(f"{a}")
+    if b[0] == b[-1]:
+        raise AssertionError(b)
     return a // 2 if a == 1 else (a
         % 4)
 '''
@@ -58,7 +60,9 @@ def test_the_operators(written: Path) -> None:
         ("removed statement", 'raise ValueError(f"{a}")', "pass"),
         ("negated condition", "a == 1", "(not (a == 1))"),
     }
+    expected |= {("off by one", "0", "1"), ("off by one", "1", "2")}
     assert expected <= found
+    assert not any("AssertionError" in old or (old, text) == ("0", "(-1)") for _, old, text in found)
     assert not any("assert" in old or "Text" in old or old == "a > 0" or old == "int" for _, old, _ in found)
 
 

@@ -113,3 +113,83 @@ def test_refused_in_the_kernel_that_calls(statement: str, code: str, part: str) 
     assert refusal.value.span is not None
     # A call inside a function is refused there.
     assert refusal.value.span.line == text.count("\n") + 1 or "calls itself" in part
+
+
+REFUSED = {
+    "float f(int x) { return 1 }": "`}`",
+    "float* f(int x) { return x; }": "a result that is a pointer",
+    "float f(void x) { return 1; }": "a parameter of type `void`",
+    "float f(auto x) { return 1; }": "a parameter of type `auto`",
+    "float f(vector x) { return 1; }": "the type `vector`",
+    "float f(int& x) { return 1; }": "a reference, or a pointer to a pointer",
+    "float f(int** x) { return 1; }": "a reference, or a pointer to a pointer",
+    "float f(int x) { if constexpr (x) return 1; }": "`constexpr`",
+    "float f(int x) { for (int i = 0; i < x; i++) { if (x) continue; } return 1; }": "`continue` in a `for`",
+    "float f(int x) { for (; x; x++) { if (x) { x = 1; } else continue; } return 1; }": "`continue` in a `for`",
+    "float f(int x) { x + 1; return 1; }": "an expression without an effect",
+    "float f(int x) { float* p; return 1; }": "a variable that is a pointer",
+    "float f(int x) { void y; return 1; }": "a variable that is a pointer",
+    "float f(int x) { int y[3]; return 1; }": "an array",
+    "float f(int* x) { return (int*)x; }": "a cast of a pointer",
+    "float f(int x) { return *x; }": "an address",
+    "float f(int* x) { return *(x - 1); }": "an address",
+    "float f(int x) { atomicAdd(&x, 1); return 1; }": "an address",
+    "float f(int x) { return x[0]; }": "a subscript of anything but a pointer",
+    "float f(int x) { return x * ; }": "`;`",
+    "float f(int x) { return max(x); }": "`max` of 1 values",
+    "float f(int x) { return a::b; }": "`::`",
+    "float f(int x) { return g(x; }": "`;`",
+    "float f(int x) { return static_cast(x); }": "`(`",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_outside_of_the_subset(text: str) -> None:
+    """The refusal says what, and stands at it in the function."""
+    whole = f"__device__ {text}\n__co__ void g(global f32 [2] y, global s32 [4] n) {{ y.at(0) = f(1); }}"
+    with pytest.raises(CompileError) as refusal:
+        croqtile.load(whole, "outside.co").sources["g"].build()
+    assert REFUSED[text] in str(refusal.value), refusal.value.render()
+    places = [refusal.value.span, *(n.span for n in refusal.value.notes)]
+    assert any(x is not None and x.line == 1 for x in places), refusal.value.render()
+
+
+ACCEPTED = """
+__device__ unsigned char low(unsigned int x) { return (unsigned char)(x); }
+__device__ unsigned wide(unsigned x) { unsigned int y = x; return y; }
+__device__ long long big(int x) { long long y = 1LL; long int z = 2; return y + z + x; }
+__device__ unsigned long long huge(int x) { return (unsigned long long)x + 0x10ULL; }
+__device__ int first(const int* __restrict__ p) {
+  return *p + __ldg(p + 1) * 10 + *(p + 2) * 100 + p[3] * 1000;
+}
+__device__ int nothing(void) { ; return +5; }
+__device__ int jumps(int n) {
+  int count = 0, other = 7;
+  while (true) { n = n - 1; if (n < 0) break; if (n % 2) { continue; } else { ++count; } --other; }
+  for (;;) { { count += 10; } if (count > 30) break; }
+  return count * 100 + other;
+}
+__device__ int chosen(int x) { return x > 1 ? x > 2 ? 3 : 2 : !x && true || false ? 1 : ~x; }
+__device__ float casts(float x) { return static_cast<int>(x) + int(x) + (float)(x) - (1.5f - INFINITY > 0.0f); }
+__device__ int last(int a, int b) { a -= b; a *= 3; a /= 2; a %= 5; return max(a, b) * 10 + min(a, b); }
+"""
+
+
+def test_the_subset() -> None:
+    body = """
+__co__ void f(global s32 [4] p, global s64 [8] y, global f32 [1] z) {
+  parallel t by 1 : thread {
+    y.at(0) = low(p.at(3) * 50); y.at(1) = wide(7); y.at(2) = big(4); y.at(3) = huge(5);
+    y.at(4) = first(p) + nothing();
+    y.at(5) = jumps(5); y.at(6) = chosen(0) * 1000 + chosen(1) * 100 + chosen(2) * 10 + chosen(3);
+    y.at(7) = last(9, 2); z.at(0) = casts(2.5f);
+  }
+}
+"""
+    kernel = Kernel(TextSource(File(ACCEPTED + body, "subset.co", {}), "f"))
+    for target, options in (("cpu", {}), ("machine", {"arch": "sm_80"})):
+        p, y, z = np.array([1, 2, 3, 4], np.int32), np.zeros(8, np.int64), np.zeros(1, np.float32)
+        kernel.on(target, **options)(p, y, z)
+        wanted = [200, 7, 7, 21, 4326, 3304, 1000 - 200 + 20 + 3, 20]
+        assert y.tolist() == wanted, (target, y)
+        assert z.tolist() == [6.5]
