@@ -48,6 +48,10 @@ def element_plans(kernel: Kernel, plans: dict[str, FragmentPlan]) -> dict[str, F
             elif not agree(model, found[name]):
                 raise _differ(op.span, (known[0], model), (name, found[name]))
     for members, tiles, op in vector_groups(kernel.body):
+        for tile in tiles:
+            if tile not in found:
+                # Neither multiplied nor in an `apply`: it is only reduced.
+                found[tile] = _default(kernel, fragments, (tile,))
         for name in members:
             found[name] = _vector(kernel, fragments, found, (name, members, tiles))
         for tile in tiles:
