@@ -417,7 +417,8 @@ def _assembler() -> Any:
 
 
 @main.command()
-@click.argument("atom")
+@click.argument("atom", metavar="ATOM|TILE|FILE")
+@click.argument("kernel", required=False)
 @click.option("--operand", metavar="A|B|C|E", help="one operand only")
 @click.option("--format", "format_", default="text", show_default=True, help="text, json, csv, md, svg or html")
 @click.option("--element", metavar="ROW,COL", help="who holds this element of the operand")
@@ -427,10 +428,19 @@ def _assembler() -> Any:
 @click.option("--tile", metavar="MxNxK", help="the instruction repeated over a block tile (text or svg)")
 @click.option("--units", metavar="MxNxK", default="1x1x1", help="with --tile: warps or warpgroups along each axis")
 @click.option("--declared-in", metavar="FILE.py", help="a program that declares instructions (tm.instruction)")
+@click.option("--html", "as_html", is_flag=True, help="a page, as --format html; FILE: the picture of a kernel")
+@click.option("-o", "output", metavar="PATH", help="FILE: the page [default: KERNEL.html; `-`: print]")
+@click.option("--force", is_flag=True, help="FILE: let -o replace a file that tilemma did not write")
+@click.option("--arch", default="sm_90a", show_default=True, help="FILE: target")
+@click.option("--define", "defines", multiple=True, metavar="NAME=VALUE", help="FILE: compile-time value or macro")
+@click.option("--shape", metavar="M=..,N=..", help="FILE: all dimensions [default: the smallest]")
+@click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="FILE: value of a scalar parameter")
+@click.option("--seed", default=0, show_default=True, help="FILE: of inputs and schedule")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @guarded
 def show(
     atom: str,
+    kernel: str | None,
     operand: str | None,
     format_: str,
     element: str | None,
@@ -438,18 +448,37 @@ def show(
     tile: str | None,
     units: str,
     declared_in: str | None,
+    as_html: bool,
+    output: str | None,
+    force: bool,
     as_json: bool,
+    **drawing: Any,
 ) -> int:
     """Who owns what: which lane and register holds which element of an instruction's operands.
 
     ATOM is a name of the catalogue, or a tile in shared memory as DTYPE,ROWSxCOLS,MAJOR,SWIZZLE
     (f16,128x64,K,128): its swizzle, banks and conflicts.
+
+    FILE [KERNEL] --html draws a kernel of a `.co` or `.py` file: grid, warps and roles, shared memory, fragments,
+    and the timeline of a run on the PTX machine, linked to source, PTX and SASS.
     """
     from tilemma.tools import show as tool
     from tilemma.tools.output import say
     from tilemma.tools.show_tile import show_shared, show_tile
 
     _declare(declared_in)
+    format_ = "html" if as_html else format_
+    if Path(atom).suffix in (".co", ".py"):
+        if format_ != "html":
+            raise click.UsageError("the picture of a kernel is a page: add `--html`")
+        from tilemma.tools.picture import draw
+
+        chosen, constants = _load(atom, kernel, drawing.pop("defines"))
+        picture = draw(chosen, constants, **drawing)
+        said = picture.save(f"{chosen.name}.html" if output is None else output, force=force, source=atom)
+        if said:
+            say(said)
+        return 0
     if "," in atom:
         say(show_shared(atom, format_))
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
@@ -232,6 +233,15 @@ class Kernel(Displayed):
         compiled = self._decided(arch, facts, constants, self._sizes(sizes, constants))
         _ = compiled.kernel  # verified
         return compiled
+
+    @shows_user_frames
+    def show(self, arch: str = "sm_90a", **options: Any) -> Any:
+        """The kernel as a page: a notebook displays it, ``.save("kernel.html")`` writes it.
+
+        ``options``: ``shape`` (all dimensions, `{"M": 144, ...}`; default: the smallest that reach every path),
+        ``scalars`` (by name), ``seed``, and compile-time values.
+        """
+        return importlib.import_module("tilemma.tools.picture").show(self, arch, **options)
 
     def _decided(
         self, arch: str, facts: Mapping[str, t.ArrayFacts] | None, constants: Mapping[str, Any], sizes: Sizes

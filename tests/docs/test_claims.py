@@ -30,11 +30,13 @@ def commands() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "command"), commands(), ids=lambda x: x.split()[1] if " " in x else x)
-def test_commands_run(page: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_run(page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
     words = shlex.split(command, comments=True)[1:]
     if words[0] == "check":
         words += ["--schedules", "2"]
+    if "--html" in words:
+        words += ["-o", str(tmp_path / "page.html")]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
     assert result.output.strip()

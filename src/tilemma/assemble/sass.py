@@ -20,13 +20,16 @@ class DisassemblyFailed(ToolError):
 
 
 @checked(cubin=instance("a cubin: what `assemble` returns, or its bytes", Cubin, bytes))
-def disassemble(cubin: Cubin | bytes) -> str:
-    """The SASS of ``cubin``, code sections only.  Raises NoDisassembler, DisassemblyFailed."""
+def disassemble(cubin: Cubin | bytes, *, lines: bool = False) -> str:
+    """The SASS of ``cubin``, code sections only.  Raises NoDisassembler, DisassemblyFailed.
+
+    ``lines``: with the source positions that `assemble(..., options=("-lineinfo",))` puts into it.
+    """
     tool = find_tool("nvdisasm")
     path = temporary_file(".cubin")
     try:
         path.write_bytes(cubin.bytes if isinstance(cubin, Cubin) else cubin)
-        status, said, complaints = output_of([tool.path, "-c", str(path)])
+        status, said, complaints = output_of([tool.path, "-c", *(("-g",) if lines else ()), str(path)])
     except (OSError, ValueError, Stopped) as error:
         raise DisassemblyFailed(version=tool.release, text=str(error)) from None
     finally:

@@ -25,7 +25,7 @@ KINDS = {
     "phase": ("#cc79a7", "an mbarrier completes a phase"),
 }
 _OTHER = ("#777777", "")
-ROW, HEAD = 20, 64
+ROW = 20
 _STYLE = (
     # A page sets --ink, --muted and --ground; a file follows the viewer's preference.
     ".tl{--i:var(--ink,#1f2933);--m:var(--muted,#52606d);--b:var(--ground,#fff)}"
@@ -75,7 +75,8 @@ def timeline_svg(
     left = 7.4 * max((len(a) for _, of in rows for a in of), default=0) + 22
     scale = (width - left - 12) / (end - start)
     kinds = [k for k in KINDS if any(b.what == k for b in bars)]
-    height = HEAD + sum(ROW * len(of) + 24 for _, of in rows)
+    legend, head = _legend(kinds, width)
+    height = head + sum(ROW * len(of) + 24 for _, of in rows)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="tl" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img" aria-label="timeline of a run on the PTX machine"><style>{_STYLE}</style>'
@@ -84,19 +85,13 @@ def timeline_svg(
         'stroke-opacity=".55"/></pattern></defs>'
         f'<path class="bg" d="M0 0H{width}V{height}H0Z"/>'
     ]
-    x = 8.0
-    for k in kinds:
-        out.append(
-            f'<path d="M{x:g} 8h14v12h-14z" {_paint(k)}/>'
-            f'<text class="t" x="{x + 19:g}" y="18">{KINDS[k][1]}</text>'
-        )
-        x += 19 + 6.9 * len(KINDS[k][1]) + 22
+    out += legend
     for tick in _ticks(end - start):
         at = left + tick * scale
-        out.append(f'<path class="g" d="M{at:.1f} {HEAD - 12}V{height}"/>')
-        out.append(f'<text class="t" x="{at + 3:.1f}" y="{HEAD - 14}">{start + tick}</text>')
-    out.append(f'<text class="t" x="8" y="{HEAD - 14}">warp instructions</text>')
-    top = HEAD
+        out.append(f'<path class="g" d="M{at:.1f} {head - 12}V{height}"/>')
+        out.append(f'<text class="t" x="{at + 3:.1f}" y="{head - 14}">{start + tick}</text>')
+    out.append(f'<text class="t" x="8" y="{head - 14}">warp instructions</text>')
+    top = head
     for cta, of in rows:
         out.append(f'<text x="8" y="{top + 12}" font-weight="bold">block {",".join(map(str, cta))}</text>')
         top += 20
@@ -110,6 +105,21 @@ def timeline_svg(
             top += ROW
         top += 4
     return "\n".join([*out, "</svg>\n"])
+
+
+def _legend(kinds: Iterable[str], width: int) -> tuple[list[str], int]:
+    """The names of the kinds, in as many lines as they need, and the y of the first row below them."""
+    out, x, y = [], 8.0, 8
+    for k in kinds:
+        wide = 19 + 6.9 * len(KINDS[k][1]) + 22
+        if x > 8 and x + wide > width:
+            x, y = 8.0, y + 20
+        out.append(
+            f'<path d="M{x:g} {y}h14v12h-14z" {_paint(k)}/>'
+            f'<text class="t k" x="{x + 19:g}" y="{y + 10}">{KINDS[k][1]}</text>'
+        )
+        x += wide
+    return out, y + 56
 
 
 def _paint(kind: str) -> str:

@@ -15,17 +15,24 @@ from tilemma.atoms.atom import Atom
 from tilemma.tools.show import AXES, to_json
 from tilemma.tools.show_text import facts, memory_layouts, operand_facts
 
+_HEAD = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
 _CSS = """
-body{font:14px/1.4 system-ui,sans-serif;margin:1.5em;color:#222}
+:root{--ink:#222;--ground:#fff;color-scheme:light dark}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e7eb;--ground:#12181f}}
+*{box-sizing:border-box}
+body{font:14px/1.4 system-ui,sans-serif;margin:1.5em;color:var(--ink);background:var(--ground)}
+h1,h2,div>code{overflow-wrap:anywhere}h1{font-size:1.3em}h2{font-size:1.1em}
 code,td,th,#answer{font-family:ui-monospace,Menlo,Consolas,monospace}
-#answer{position:sticky;top:0;background:#fff;padding:.5em 0;border-bottom:1px solid #ccc;min-height:1.4em}
+#answer{position:sticky;top:0;background:var(--ground);padding:.5em 0;border-bottom:1px solid #8888;
+min-height:1.4em}
 .pair{display:flex;flex-wrap:wrap;gap:2em;align-items:flex-start;overflow-x:auto}
 table{border-collapse:collapse;font-size:11px}
-th{color:#777;font-weight:normal;padding:1px 4px}
-td{padding:1px 4px;border:1px solid #fff;text-align:center;cursor:default}
+th{color:#888;font-weight:normal;padding:1px 4px}
+td{padding:1px 4px;border:1px solid var(--ground);color:#222;text-align:center;cursor:default}
 td.lane{outline:2px solid #888;outline-offset:-2px}
 td.hit{background:#222!important;color:#fff}
-caption{text-align:left;padding:.3em 0;color:#555}
+caption{text-align:left;padding:.3em 0}
+@media print{#answer{position:static}.pair{overflow:visible}}
 """
 
 _SCRIPT = """
@@ -118,6 +125,15 @@ follow();
 """
 
 
+def picture_page(title: str, svg: str) -> str:
+    """A picture as a page: a large one scrolls inside the page, and keeps its paper in the dark."""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head>{_HEAD}<title>{escape(title)}</title>'
+        f"<style>{_CSS}.paper{{background:#fff;overflow:auto}}</style></head><body>"
+        f'<h1>{escape(title)}</h1><div class="paper" tabindex="0">{svg}</div></body></html>\n'
+    )
+
+
 def page(atom: Atom, operands: Mapping[str, Operand]) -> str:
     """The page as HTML text: no network, no library."""
     data = to_json(atom, operands) | {
@@ -134,7 +150,7 @@ def page(atom: Atom, operands: Mapping[str, Operand]) -> str:
         sections.append(f'<h2>{escape(first)}</h2>{lines}<div class="pair" id="op-{letter}"></div>')
     about = "".join(f"<div><code>{escape(line)}</code></div>" for line in facts(atom))
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(atom.name)}</title>'
+        f'<!DOCTYPE html>\n<html lang="en"><head>{_HEAD}<title>{escape(atom.name)}</title>'
         f"<style>{_CSS}</style></head><body>\n<h1>{escape(atom.name)}</h1>{about}\n"
         '<div id="answer">Point at an element or a register.</div>\n'
         + "\n".join(sections)

@@ -11,15 +11,18 @@ from tilemma.atoms.atom import Atom
 from tilemma.cute import TiledMMA
 from tilemma.layouts import SharedLayout, bank_conflicts, cute_str
 from tilemma.layouts.banks import BANK_BYTES, BANKS
+from tilemma.tools.palette import colour, tint
 from tilemma.tools.show import AXES
 
 # Lines of a tile in shared memory that its picture has.
 SHOWN_LINES = 32
 CELL_W, CELL_H, MARGIN, LABEL = 30, 26, 16, 34
+# Every rule names the class of these pictures: a style sheet inside a page holds for the whole page.
 _STYLE = (
-    "text{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:9px;text-anchor:middle;fill:#222}"
-    ".h{font-size:14px;text-anchor:start}.n{font-size:11px;text-anchor:start;fill:#555}.e{font-size:8px;fill:#444}"
-    "rect{stroke:#fff;stroke-width:1}.o{fill:none;stroke:#222;stroke-width:1.5}.s{fill:#eee;stroke:#888}.x{fill:#c00}"
+    ".tm text{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:9px;text-anchor:middle;fill:#222}"
+    ".tm .h{font-size:14px;text-anchor:start}.tm .n{font-size:11px;text-anchor:start;fill:#555}"
+    ".tm .e{font-size:8px;fill:#444}.tm rect{stroke:#fff;stroke-width:1}"
+    ".tm .o{fill:none;stroke:#222;stroke-width:1.5}.tm .s{fill:#eee;stroke:#888}.tm .x{fill:#c00}"
 )
 
 
@@ -49,8 +52,9 @@ class Svg:
     def render(self, title: str) -> str:
         w, h = self.width + MARGIN, self.height + MARGIN
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w:g} {h:g}" width="{w:g}" height="{h:g}" '
-            f'role="img" aria-label="{escape(title)}"><title>{escape(title)}</title><style>{_STYLE}</style>'
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="tm" viewBox="0 0 {w:g} {h:g}" '
+            f'width="{w:g}" height="{h:g}" role="img" aria-label="{escape(title)}">'
+            f"<title>{escape(title)}</title><style>{_STYLE}</style>"
             f'<rect width="{w:g}" height="{h:g}" fill="#fff"/>\n' + "\n".join(self.parts) + "\n</svg>\n"
         )
 
@@ -120,8 +124,9 @@ def bank_colour(bank: int) -> str:
     return f"hsl({bank // 4 * 45},70%,78%)"
 
 
-def shared_svg(tile: SharedLayout, title: str = "") -> str:
-    """A tile in shared memory as it is addressed: 16-byte pieces coloured by their banks.
+def shared_svg(tile: SharedLayout, title: str = "", most: int = SHOWN_LINES) -> str:
+    """A tile in shared memory as it is addressed: 16-byte pieces coloured by their banks, at most ``most`` lines;
+    the picture says how many it leaves out.
 
     Below each 8 lines, for every column of pieces, is the number of passes of an 8x8 matrix of ldmatrix (8 lines
     of 16 bytes) through the banks: 1 is free of conflicts, 8 the worst.
@@ -129,7 +134,7 @@ def shared_svg(tile: SharedLayout, title: str = "") -> str:
     svg = Svg()
     across, down = ("k", "mn") if tile.major == "K" else ("mn", "k")
     step = 128 // tile.dtype.bits
-    pieces, shown = tile.extent // step, min(SHOWN_LINES, tile.lines)
+    pieces, shown = tile.extent // step, min(most, tile.lines)
     width, height = 58, 16
     svg.text(MARGIN, 24, title or f"{tile.shape[0]}x{tile.shape[1]} {tile.dtype}, {tile.major}-major", "h")
     svg.text(MARGIN, 42, cute_str(tile.layout, tile.dtype.bits), "n")
@@ -151,6 +156,9 @@ def shared_svg(tile: SharedLayout, title: str = "") -> str:
             svg.text(left + j * width + width / 2, y + 11, f"{passes}x", "x" if passes > 1 else "e")
         svg.text(left + pieces * width + 6, y + 11, "passes", "n")
         y += height + 6
+    if shown < tile.lines:
+        left_out = f"lines 0 to {shown - 1} of {tile.lines}: {tile.lines - shown} more, not shown"
+        svg.text(MARGIN, y + 11, left_out, "n")
     return svg.render(title or "a tile in shared memory and its banks")
 
 
@@ -178,8 +186,9 @@ def tiled_svg(mma: TiledMMA, tile: tuple[int, int, int]) -> str:
             svg.text(left - 16, top + i * size + 12, f"m={8 * i}", "e")
         for j in range(cols // 8):
             warp = int(owners[i, j])
-            hue, shade = warp // 4 * 67 + warp % 4 * 14, 84 - warp % 4 * 5
-            svg.rect(left + j * size, top + i * size, size, size, f"hsl({hue % 360},65%,{shade}%)")
+            svg.rect(
+                left + j * size, top + i * size, size, size, tint(colour(warp), 0.35 if warp // 8 % 2 else 0.75)
+            )
             svg.text(left + j * size + size / 2, top + i * size + 13, f"w{warp}", "e")
     m, n = mma.atom.shape[:2]
     for r in range(rows // m):

@@ -8,9 +8,10 @@ from tilemma.dtypes import names
 from tilemma.errors import ToolError
 from tilemma.layouts import SharedLayout, bank_conflicts, cute_str, plain_layout, shared_layout
 from tilemma.tools.show import NoSuchFormat
-from tilemma.tools.show_svg import shared_svg, tiled_svg
+from tilemma.tools.show_html import picture_page
+from tilemma.tools.show_svg import SHOWN_LINES, shared_svg, tiled_svg
 
-_FORMATS = ("text", "svg")
+_FORMATS = ("text", "svg", "html")
 # Rows or columns of a tile: more than shared memory and registers hold.
 MOST = 1024
 
@@ -45,8 +46,9 @@ def show_tile(name: str, tile: str, units: str = "1x1x1", format: str = "text") 
     m, n, k = extents(tile, 3, "block tile M x N x K")
     um, un, uk = extents(units, 3, "number of units along M, N, K")
     mma = TiledMMA(atom, (um, un, uk))
-    if format == "svg":
-        return tiled_svg(mma, (m, n, k))
+    if format != "text":
+        drawn = tiled_svg(mma, (m, n, k))
+        return drawn if format == "svg" else picture_page(f"{name} over {tile}", drawn)
     counts = mma.repetitions((m, n, k))
     warps = mma.owners("C", (m, n, k))[::8, ::8, 0] // 32
     lines = [
@@ -91,8 +93,9 @@ def show_shared(spec: str, format: str = "text") -> str:
     if format not in _FORMATS:
         raise NoSuchFormat(format=format, known=", ".join(_FORMATS))
     tile = shared_tile(spec)
-    if format == "svg":
-        return shared_svg(tile, f"{spec}: banks")
+    if format != "text":
+        drawn = shared_svg(tile, f"{spec}: banks", tile.lines if format == "html" else SHOWN_LINES)
+        return drawn if format == "svg" else picture_page(f"{spec}: banks", drawn)
     step = 128 // tile.dtype.bits
     pieces = range(0, tile.extent - step + 1, step)
     across, down = ("k", "mn") if tile.major == "K" else ("mn", "k")
