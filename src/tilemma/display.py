@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 
 class Displayed:
@@ -16,3 +17,17 @@ class Displayed:
     def _repr_html_(self) -> str:
         html: str = importlib.import_module("tilemma.tools.notebook").html(self)
         return html
+
+
+class Drawn(Displayed):
+    """A displayed class, a kernel, that has a picture of its own."""
+
+    __slots__ = ()
+
+    def show(self, arch: str = "sm_90a", **options: Any) -> Any:
+        """The kernel as a page: a notebook displays it, ``.save("kernel.html")`` writes it.
+
+        ``options``: ``shape`` (all dimensions, `{"M": 144, ...}`; default: the smallest that reach every path),
+        ``scalars`` (by name), ``seed``, and compile-time values.
+        """
+        return importlib.import_module("tilemma.tools.picture").show(self, arch, **options)

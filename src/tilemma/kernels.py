@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
@@ -13,7 +12,7 @@ from tilemma.atoms import catalogue
 from tilemma.bounded import Bounded
 from tilemma.call_signature import CallSignature
 from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollected
-from tilemma.display import Displayed
+from tilemma.display import Drawn
 from tilemma.environment import Environment, content
 from tilemma.errors import (
     LaunchError,
@@ -88,7 +87,7 @@ class Results:
         self.warm: Bounded[Any, runtime.CallCache] = Bounded(KEPT)
 
 
-class Kernel(Displayed):
+class Kernel(Drawn):
     """A kernel of either front end.  Calling it runs it where its arrays are.
 
     NumPy arrays (and CPU tensors) run on the CPU reference, CUDA arrays on their GPU, on their library's
@@ -233,15 +232,6 @@ class Kernel(Displayed):
         compiled = self._decided(arch, facts, constants, self._sizes(sizes, constants))
         _ = compiled.kernel  # verified
         return compiled
-
-    @shows_user_frames
-    def show(self, arch: str = "sm_90a", **options: Any) -> Any:
-        """The kernel as a page: a notebook displays it, ``.save("kernel.html")`` writes it.
-
-        ``options``: ``shape`` (all dimensions, `{"M": 144, ...}`; default: the smallest that reach every path),
-        ``scalars`` (by name), ``seed``, and compile-time values.
-        """
-        return importlib.import_module("tilemma.tools.picture").show(self, arch, **options)
 
     def _decided(
         self, arch: str, facts: Mapping[str, t.ArrayFacts] | None, constants: Mapping[str, Any], sizes: Sizes

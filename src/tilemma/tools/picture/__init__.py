@@ -11,6 +11,7 @@ from tilemma.checked import Condition, checked, instance, integer
 from tilemma.errors import ToolError
 from tilemma.kernels import Kernel
 from tilemma.records import record
+from tilemma.sources import shows_user_frames
 from tilemma.tools.output import write_file
 
 # Characters of a page; lines of each listing in it.
@@ -81,6 +82,7 @@ def draw(
     return Picture(kernel.name, text)
 
 
+@shows_user_frames
 @checked(
     arch=instance("the name of a target, such as 'sm_90a'", str),
     shape=Condition("None, or all dimensions by name: {'M': 144, 'N': 80}", _sizes),
