@@ -69,7 +69,7 @@ ALLOWED["c_export"] = ALLOWED["kernels"] | {"kernels"}
 ALLOWED["modules"] = ALLOWED["kernels"] | {"kernels"}
 # Inside `targets/ptx`, in the order data passes them: each may import those before it.
 PTX = ("target", "tensor_copies", "thread_values", "version", "passes", "lower", "printer")
-TOP = {"ops", "tools", "cli", "__init__"}
+TOP = {"ops", "torch", "tools", "cli", "__init__"}
 MAX_LINES = 550
 
 

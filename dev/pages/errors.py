@@ -50,9 +50,12 @@ The message replaces the words in *italics*. `python -m dev.pages.errors` genera
 
 
 def import_everything() -> None:
-    """Import every module of the package, so that every class of error is known."""
+    """Import every module of the package, so that every class of error is known.
+
+    `tilemma.torch` has none, and needs torch.
+    """
     for module in pkgutil.walk_packages(tilemma.__path__, "tilemma."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__") and not module.name.startswith("tilemma.torch"):
             importlib.import_module(module.name)
 
 

@@ -15,7 +15,7 @@ import tilemma as tm
 from tests.sampling import examples, pairwise
 from tilemma import ops, testing
 from tilemma.errors import TilemmaError
-from tilemma.ops import forms
+from tilemma.ops import forms, launch_cache
 
 SIZES = (1, 3, 8, 17, 64, 72, 130)
 
@@ -274,6 +274,26 @@ def test_wrong_arguments_are_refused_before_anything_runs(name: str, monkeypatch
     with pytest.raises(TilemmaError) as error:
         call()
     assert error.value.code == code and error.value.remedy
+
+
+def test_launches_take_their_addresses_from_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU a repeated call finds the addresses of its launches by these names."""
+    seen: list[str] = []
+
+    def run(ready: forms.Prepared) -> None:
+        for step in ready.steps:
+            arrays = step.kernel.build(**step.constants).arrays
+            assert len(step.sources) == len(arrays)
+            seen.extend(name for name, _ in step.sources)
+
+    monkeypatch.setattr(forms, "run", run)
+    ops.gated_matmul(F16, W16, W16, bias=W16[0])
+    ops.mixed_matmul(F16, S4)
+    ops.sparse_matmul(SPARSE, W16, c=np.ones((16, 16), np.float16), beta=1.0)
+    ops.conv2d(IMAGE, FILTER)
+    ops.conv2d(IMAGE, FILTER[:, :1, :1])
+    ops.conv2d(IMAGE, np.ascontiguousarray(FILTER[:, :1, :1]))
+    assert set(seen) <= set(launch_cache.NAMES) and {"a", "b", "scale_a", "c", "bias", "out"} <= set(seen)
 
 
 def test_results_without_elements() -> None:

@@ -219,7 +219,7 @@ def result_type(call: Call) -> DType:
     wanted = dtypes.dtype(default if default in known else "bf16") if call.out is None else call.out.dtype
     if call.out_dtype is not None:
         try:
-            named = dtypes.dtype(_type_name(call.out_dtype))
+            named = dtypes.dtype(type_name(call.out_dtype))
         except KeyError:
             wants = f"one of {', '.join(known)}"
             raise call.bad_type("out_dtype", call.out_dtype, wants, "use one of these") from None
@@ -233,7 +233,7 @@ def result_type(call: Call) -> DType:
     return wanted
 
 
-def _type_name(x: Any) -> str:
+def type_name(x: Any) -> str:
     """The name of an element type given as tilemma's, NumPy's, torch's or a string."""
     if isinstance(x, DType):
         return x.name

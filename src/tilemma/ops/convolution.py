@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from tilemma.errors import described
-from tilemma.ops import forms
-from tilemma.ops.arguments import Call, Rules, ending
+from tilemma.ops import arguments, forms, plans
+from tilemma.ops.arguments import Call, Rules, ending, transposed
 from tilemma.ops.form_kernels import convolution_tiles
 from tilemma.ops.forms import Prepared, padded
 from tilemma.ops.forms import cdiv as ceil
-from tilemma.ops.plan import hardware
+from tilemma.ops.gradients import differentiable
+from tilemma.ops.plan import choose, hardware, turned
 from tilemma.ops.problem import Problem
-from tilemma.ops.product import matmul
+from tilemma.ops.product import allocate, caller_names
 from tilemma.ops.refusals import ConvolutionExtent
-from tilemma.ops.steps import Step, absent, epilogue_constants, part
+from tilemma.ops.steps import Step, epilogue_constants, part, workspaces
+from tilemma.ops.steps import steps as product_steps
 from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 RULES = Rules("conv2d", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
@@ -53,10 +57,14 @@ def conv2d(
             name="groups", value=described(groups), wanted="1: grouped convolutions are not built",
             remedy="convolve each group by a call of its own",
         )  # fmt: skip
+    named = {"x": x, "w": w, "c": c, "bias": bias, "out": out}
+    recorded = differentiable("conv2d", named)
+    if recorded is not None:
+        how = dict(zip(("stride", "padding", "dilation"), steps, strict=True))
+        end = {"out_dtype": out_dtype, "alpha": alpha, "beta": beta, "activation": activation}
+        return recorded(**named, **how, **end)
     arrays = (x, w, c, bias, out, None, None, None)
     options = (*steps, out_dtype, alpha, beta, activation)
-    if _pointwise(arrays, steps):
-        return _product(arrays, options)
     return forms.compute("conv2d", arrays, options, lambda: prepare(arrays, options))
 
 
@@ -75,12 +83,14 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         raise call.bad_shape(f"`bias` has shape {list(call.bias.shape)}", f"[{shape[3]}]", "reshape it")  # type: ignore[union-attr]
     if result.is_empty:
         return Prepared((), out, made, result)
+    if _pointwise(call, (stride, padding, dilation), result, c_):
+        return _product(call, out, result, made)
     problem = Problem(
         call.a, call.b, result, c_ if epilogue.addend == "c" else None, bias_, "row", "row", alpha, beta, epilogue,
         swapped=False, outer=(),
     )  # fmt: skip
-    addend = absent(problem, (1, 1, 1, 1)) if problem.c is None else (part(problem.c, 0), ("c", 0))
-    biases = absent(problem, (1, 1)) if bias_ is None else (part(bias_, 0), ("bias", 0))
+    addend = forms.nothing(problem, (1, 1, 1, 1)) if problem.c is None else (part(problem.c, 0), ("c", 0))
+    biases = forms.nothing(problem, (1, 1)) if bias_ is None else (part(bias_, 0), ("bias", 0))
     values = epilogue_constants(problem, addend[0], biases[0], result)
     values |= {"BIAS": "O" if bias_ is not None else 1}
     for name in ("C0", "C1"):
@@ -152,32 +162,34 @@ def _tile(result: ArrayRef, channels: int) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _pointwise(arrays: tuple[Any, ...], steps: list[tuple[int, int]]) -> bool:
-    """Whether the call is a product of matrices [B * H * W, C] and [C, O] that are views of its arrays."""
-    x, w, c, bias, out, *_ = arrays
-    if steps != [(1, 1), (0, 0), (1, 1)] and steps[:2] != [(1, 1), (0, 0)]:
-        return False
-    given = [describe(y) for y in (x, w, c, out) if y is not None]
-    filters = given[1]
-    if given[0].dtype is not filters.dtype or filters.dtype.name not in RULES.results:
-        return False
+def _pointwise(call: Call, steps: tuple[tuple[int, int], ...], result: ArrayRef, c: ArrayRef | None) -> bool:
+    """Whether it is a product of the matrices [B * H * W, C] and [C, O], which are views of its arrays."""
+    arrays = [call.a, call.b, result] + ([] if c is None else [c])
     return (
-        all(y.rank == 4 and y.strides == row_major(y.shape) and hasattr(y.owner, "reshape") for y in given)
-        and filters.shape[1:] == (1, 1, given[0].shape[3])
-        and (bias is None or describe(bias).rank == 1)
-        and (c is None or given[2].shape == (*given[0].shape[:3], filters.shape[0]))
-        and not any(y.is_empty for y in given)
+        steps[:2] == ((1, 1), (0, 0))
+        and call.b.shape[1:3] == (1, 1)
+        and all(x.strides == row_major(x.shape) for x in arrays)
     )
 
 
-def _product(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """A convolution with filters of one element, as a product."""
-    x, w, c, bias, out, *_ = arrays
-    _, _, _, out_dtype, alpha, beta, activation = options
-    outputs = describe(w).shape[0]
-    flat = [None if y is None else y.reshape(-1, y.shape[-1]) for y in (x, w, c, out)]
-    found = matmul(
-        flat[0], w.reshape(outputs, -1).T, out=flat[3], out_dtype=out_dtype, alpha=alpha, beta=beta, c=flat[2],
-        bias=bias, activation=activation,
+def _rows(x: ArrayRef) -> ArrayRef:
+    """A contiguous array as a matrix of its pixels."""
+    shape = math.prod(x.shape[:-1]), x.shape[-1]
+    return x._replace(shape=shape, strides=(x.shape[-1], 1), owner=(x.owner,))
+
+
+def _product(call: Call, out: Any, result: ArrayRef, made: bool) -> Prepared:
+    """A convolution with filters of one element, as a product of matrices."""
+    matrices = replace(
+        call, a=_rows(call.a), b=transposed(_rows(call.b)), out=None, c=None if call.c is None else _rows(call.c),
     )  # fmt: skip
-    return out if out is not None else found.reshape(*x.shape[:3], outputs)
+    problem = arguments.problem(matrices, _rows(result), made=made)
+    plan = plans.best(problem) if result.device[0] == "cuda" else choose(problem)
+    planned = turned(problem) if plan.swap else problem
+    work = {n: describe(x) for n, x in allocate(planned, plan, call.a).items()}
+    names = caller_names(planned)
+    found = [
+        replace(s, sources=tuple((names.get(n, n), at) for n, at in s.sources))
+        for s in product_steps(planned, plan, work)
+    ]
+    return Prepared(tuple(found), out, made, result, workspaces(planned, plan))

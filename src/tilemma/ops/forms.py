@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilemma.kernels import Kernel
@@ -16,7 +16,7 @@ from tilemma.ops import arguments, launch_cache
 from tilemma.ops.arguments import Call
 from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Problem
-from tilemma.ops.steps import Step, absent, epilogue_constants, once, part
+from tilemma.ops.steps import Source, Step, absent, epilogue_constants, once, part
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, stream_source
 
 _WARM = launch_cache.WarmCalls()
@@ -30,6 +30,7 @@ class Prepared:
     out: Any
     made: bool
     result: ArrayRef
+    work: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ def _template(ready: Prepared, first: Any) -> launch_cache.LaunchTemplate:
         places = dict(zip(names, step.sources, strict=True))
         launches += [(launch, places) for launch in step.kernel.on("cuda").prepare(*args, **step.constants)]
     needs = {"out": (describe(ready.out).shape, ready.result.dtype.name)} if ready.made else {}
+    needs |= {f"work.{n}": spec for n, spec in ready.work.items()}
     makes = [(source, launch_cache.maker(like, *spec)) for source, spec in needs.items()]
     return launch_cache.LaunchTemplate(tuple(launches), tuple(makes), stream_source(like))
 
@@ -122,10 +124,10 @@ def prepared(
     for at in () if problem.is_empty else outer:
         places = [(flat[i], at[i], x.source) for i, x in zip((0, 1, 4, 5), given, strict=True) if x is not None]
         taken = [(once(part(x, o)), (source, o)) for x, o, source in places if x is not None]
-        addends = absent(problem, (problem.batch, 1, 1))
+        addends = nothing(problem, (problem.batch, 1, 1))
         if flat[2] is not None:
             addends = part(flat[2], at[2]), ("c", at[2])
-        biases = absent(problem, (1, 1)) if bias is None else (part(bias, 0), ("bias", 0))
+        biases = nothing(problem, (1, 1)) if bias is None else (part(bias, 0), ("bias", 0))
         taken += [addends, biases, (part(target, at[3]), ("out", at[3]))]
         values = epilogue_constants(problem, addends[0], biases[0], target)
         steps.append(
@@ -134,6 +136,11 @@ def prepared(
             )
         )
     return Prepared(tuple(steps), out, made, result)
+
+
+def nothing(problem: Problem, shape: tuple[int, ...]) -> tuple[ArrayRef, Source]:
+    """A placeholder for a parameter that the kernel does not read."""
+    return absent(problem, shape)[0], ("a", 0)
 
 
 def widened(x: ArrayRef, shape: tuple[int, ...]) -> ArrayRef:
@@ -172,6 +179,7 @@ __all__ = [
     "Prepared",
     "allocated",
     "compute",
+    "nothing",
     "prepared",
     "replace",
     "run",

@@ -8,6 +8,7 @@ from tilemma.ops import forms
 from tilemma.ops.arguments import Call, Rules, activation_of, result_shape, stored, transposed
 from tilemma.ops.form_kernels import gated_tiles
 from tilemma.ops.forms import Operand, Prepared
+from tilemma.ops.gradients import differentiable
 from tilemma.ops.steps import batches
 from tilemma.runtime.arrays import describe
 
@@ -33,6 +34,10 @@ def gated_matmul(
     batch dimensions broadcast.  Both products are summed in f32 and not rounded before they are multiplied.  The
     other arguments, the result and the errors are those of `matmul`.
     """
+    named = {"x": x, "gate": gate, "up": up, "c": c, "bias": bias, "out": out}
+    recorded = differentiable("gated_matmul", named)
+    if recorded is not None:
+        return recorded(**named, activation=activation, out_dtype=out_dtype, alpha=alpha, beta=beta)
     arrays = (x, gate, c, bias, out, up, None, None)
     options = (activation, out_dtype, alpha, beta)
     return forms.compute("gated_matmul", arrays, options, lambda: prepare(arrays, options))

@@ -10,6 +10,7 @@ from tilemma.ops.arguments import Call, Rules
 from tilemma.ops.form_kernels import ROWS, mixed_tiles
 from tilemma.ops.forms import Operand, Prepared, padded
 from tilemma.ops.forms import cdiv as ceil
+from tilemma.ops.gradients import differentiable
 from tilemma.ops.plan import hardware
 from tilemma.ops.steps import batches
 from tilemma.quantized import TYPES, Quantized
@@ -39,6 +40,11 @@ def mixed_matmul(
     if not isinstance(b, Quantized):
         wanted = "what `tilemma.quantize` makes"
         raise WrongArgumentType(function="mixed_matmul", name="b", got=described(b), wanted=wanted)
+    named = {"a": a, "values": b.values, "scales": b.scales, "zeros": b.zeros, "c": c, "bias": bias, "out": out}
+    recorded = differentiable("mixed_matmul", named)
+    if recorded is not None:
+        end = {"out_dtype": out_dtype, "alpha": alpha, "beta": beta, "activation": activation}
+        return recorded(**named, type=b.type, group=b.group, **end)
     arrays = (a, b.values, c, bias, out, b.scales, b.zeros, None)
     options = (b.type, b.group, b.shape, out_dtype, alpha, beta, activation)
     return forms.compute("mixed_matmul", arrays, options, lambda: prepare(arrays, options))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
 from tilemma.errors import WrongArgumentType, described
-from tilemma.ops import arguments, launch_cache, plans
+from tilemma.ops import arguments, gradients, launch_cache, plans
 from tilemma.ops.arguments import FLOAT8, GROUPED, PLAIN, SCALED, Call, Rules
 from tilemma.ops.plan import Plan, choose, turned
 from tilemma.ops.problem import Problem
-from tilemma.ops.refusals import MatmulGradient
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime import arrays
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, stream_source
 
 _WARM = launch_cache.WarmCalls()
+_OPTIONS = ("alpha", "beta", "activation", "out_dtype", "compute", "fast")
 
 
 def matmul(
@@ -129,7 +128,10 @@ def _computed(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...], 
         _check_flag(rules.function, "tune", tune)
     if options[-1] is not True:
         _check_flag(rules.function, "fast", options[-1])
-    _refuse_gradients(rules.function, arrays_)
+    named = dict(zip(launch_cache.NAMES, arrays_, strict=True))
+    recorded = gradients.differentiable(rules.function, named)
+    if recorded is not None:
+        return recorded(**named, **dict(zip(_OPTIONS, options, strict=True)))
     a, out = arrays_[0], arrays_[4]
     # Scales that are numbers belong to the options.
     scales = tuple([x if type(x) is float else None for x in arrays_[5:7]])
@@ -177,16 +179,6 @@ def prepare(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...]) ->
     return arguments.problem(call, given, made=made), out, made
 
 
-def _refuse_gradients(function: str, arrays_: tuple[Any, ...]) -> None:
-    """Raises MatmulGradient where torch would expect the result to have a gradient."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
-        return
-    for name, x in zip(launch_cache.NAMES, arrays_, strict=True):
-        if getattr(x, "requires_grad", False) is True and isinstance(x, torch.Tensor):
-            raise MatmulGradient(function=function, name=name)
-
-
 def run(problem: Problem, plan: Plan, target: str = "auto", **options: Any) -> None:
     """Compute ``problem`` as ``plan`` says, on ``target`` (as `Kernel.on`)."""
     planned = turned(problem) if plan.swap else problem
@@ -205,7 +197,7 @@ def _template(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_ca
     planned = turned(problem) if plan.swap else problem
     like = describe(first)
     work = allocate(planned, plan, like)
-    sources = _sources(planned)
+    sources = caller_names(planned)
     launches = []
     for step in steps(planned, plan, {n: describe(x) for n, x in work.items()}):
         # Results of libraries with immutable arrays are written before the caller receives them.
@@ -220,7 +212,7 @@ def _template(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_ca
     return launch_cache.LaunchTemplate(tuple(launches), tuple(makes), stream_source(like))
 
 
-def _sources(problem: Problem) -> dict[str, str]:
+def caller_names(problem: Problem) -> dict[str, str]:
     """The caller's name for each array of the problem."""
     left, right = ("b", "a") if problem.swapped else ("a", "b")
     return {"lhs": left, "rhs": right, "scale_lhs": f"scale_{left}", "scale_rhs": f"scale_{right}"}

@@ -1,8 +1,8 @@
-"""Errors of wrong arguments of the products."""
+"""Errors of wrong arguments of the products, and of the layers of `tilemma.torch`."""
 
 from __future__ import annotations
 
-from tilemma.errors import LaunchError
+from tilemma.errors import LaunchError, ToolError
 
 
 class MatmulShape(LaunchError):
@@ -73,3 +73,24 @@ class ConvolutionExtent(LaunchError):
     found = "conv2d: `{name}` is {value}"
     expected = "{wanted}"
     fix = "{remedy}"
+
+
+class TorchMissing(ToolError, ImportError):
+    code = "torch-missing"
+    found = "`tilemma.torch` needs torch, which cannot be imported: {why}"
+    expected = "torch 2.6 or later in this environment"
+    fix = "install it: pip install torch"
+
+
+class UnknownKind(LaunchError, ValueError):
+    code = "layer-kind"
+    found = "{function}: {kind} is no kind of layer"
+    expected = "one of {known}"
+    fix = "{fix_text}"
+
+
+class UnfitLayer(LaunchError, ValueError):
+    code = "layer-extent"
+    found = "a layer of kind {kind} has {features} input features"
+    expected = "{wanted}"
+    fix = "use the kind `bf16` for this layer"

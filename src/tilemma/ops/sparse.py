@@ -10,6 +10,7 @@ from tilemma.ops import forms
 from tilemma.ops.arguments import INTEGER_RESULTS, INTEGERS, Call, Rules, stored, transposed
 from tilemma.ops.form_kernels import sparse_tiles
 from tilemma.ops.forms import Operand, Prepared
+from tilemma.ops.gradients import differentiable
 from tilemma.ops.steps import batches
 from tilemma.runtime.arrays import ArrayRef, describe
 from tilemma.sparse import Sparse
@@ -44,6 +45,11 @@ def sparse_matmul(
         raise WrongArgumentType(function="sparse_matmul", name="a", got=described(a), wanted=wanted)
     if fast is not True and fast is not False:
         raise WrongArgumentType(function="sparse_matmul", name="fast", got=described(fast), wanted="True or False")
+    named = {"values": a.values, "metadata": a.metadata, "b": b, "c": c, "bias": bias, "out": out}
+    recorded = differentiable("sparse_matmul", named)
+    if recorded is not None:
+        end = {"out_dtype": out_dtype, "alpha": alpha, "beta": beta, "activation": activation}
+        return recorded(**named, K=a.shape[1], **end)
     arrays = (a.values, b, c, bias, out, a.metadata, None, None)
     options = (a.shape, out_dtype, alpha, beta, activation, fast)
     return forms.compute("sparse_matmul", arrays, options, lambda: prepare(arrays, options))

@@ -1,0 +1,183 @@
+"""Layers: `Linear` in five kinds of storage and arithmetic, and the conversion of a model's layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import tilemma
+from tilemma.errors import described, nearest
+from tilemma.ops.refusals import UnfitLayer, UnknownKind
+from tilemma.torch import registration  # noqa: F401  (registers the operators that the layers call)
+
+KINDS = ("bf16", "fp8", "int8", "s4", "2:4")
+GROUPS = (128, 64, 32, 16, 8, 4, 2)
+
+
+def _checked(function: str, kind: Any) -> str:
+    if not isinstance(kind, str) or kind not in KINDS:
+        near = nearest(kind, KINDS) if isinstance(kind, str) else None
+        fix = f"did you mean `{near}`?" if near else "use one of these"
+        raise UnknownKind(function=function, kind=described(kind), known=", ".join(KINDS), fix_text=fix)
+    return kind
+
+
+class Linear(nn.Module):
+    """y = x @ weight.T + bias, as `torch.nn.Linear`, whose state dicts it loads and writes.
+
+    ``kind``: "bf16" multiplies the weight as it is (f16, bf16, f32 or f64).  "fp8" and "int8" keep it too, and
+    multiply rows of x and of the weight rounded to 8 bits, with a scale for each row; gradients are computed in
+    the weight's own type.  "s4" stores 4 bits and a scale for each group of 128 inputs (or fewer, where 128 does
+    not divide them), "2:4" the two largest of each four inputs: both are not trained.  Their state dicts have the
+    weight that the layer multiplies.
+
+    Raises UnknownKind, and UnfitLayer for an odd number of inputs in "s4" and one that 8 does not divide in "2:4".
+    """
+
+    in_features: int
+    out_features: int
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, kind: str = "bf16", device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        _checked("Linear", kind)
+        model = nn.Linear(in_features, out_features, bias=bias, device=device, dtype=dtype)
+        self._take(model, kind)
+
+    @classmethod
+    def of(cls, model: nn.Linear, kind: str = "bf16") -> Linear:
+        """A layer with the parameters of ``model``."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made._take(model, _checked("Linear.of", kind))
+        made.train(model.training)
+        return made
+
+    def _take(self, model: nn.Linear, kind: str) -> None:
+        self.in_features, self.out_features, self.kind = model.in_features, model.out_features, kind
+        self.dtype = model.weight.dtype
+        self.register_parameter("bias", model.bias)
+        if kind not in ("s4", "2:4"):
+            self.register_parameter("weight", model.weight)
+            return
+        unit = 2 if kind == "s4" else 8
+        if self.in_features % unit or not self.in_features:
+            wanted = f"a number that {unit} divides"
+            raise UnfitLayer(kind=kind, features=self.in_features, wanted=wanted)
+        for name, x in self._stored(model.weight).items():
+            self.register_buffer(name, x, persistent=False)
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return next(n for n in GROUPS if self.in_features % n == 0)
+
+    def _stored(self, weight: Tensor) -> dict[str, Tensor]:
+        """The buffers of a weight [out, in] that is not kept."""
+        weight = weight.detach()
+        if self.kind == "s4":
+            q = tilemma.quantize(weight.t(), "s4", self.group)
+            return {"values": q.values, "scales": q.scales}
+        bits = next(n for n in (32, 16, 8) if self.in_features % n == 0)
+        s = tilemma.sparse.compress(tilemma.sparse.prune(weight), f"u{bits}")
+        # Few operators of torch know unsigned words.
+        signed = {8: torch.int8, 16: torch.int16, 32: torch.int32}[bits]
+        metadata = (
+            torch.from_numpy(s.metadata.view(f"i{bits // 8}")) if not torch.is_tensor(s.metadata) else s.metadata
+        )
+        return {"values": s.values, "metadata": metadata.view(signed).to(weight.device)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[.., out_features] of [.., in_features]."""
+        product = torch.ops.tilemma
+        if self.kind == "s4":
+            return product.mixed_matmul(x, self.values, self.scales, None, "s4", self.group, self.bias)
+        if self.kind == "2:4":
+            column = None if self.bias is None else self.bias[:, None]
+            rows = x.reshape(-1, self.in_features)
+            found = product.sparse_matmul(self.values, self.metadata, self.in_features, rows.t(), column)
+            return found.t().reshape(*x.shape[:-1], self.out_features)
+        if self.kind in ("fp8", "int8"):
+            type_ = {"fp8": "f8_e4m3", "int8": "s8"}[self.kind]
+            return product.quantized_matmul(x, self.weight.t(), type_, self.bias)
+        tf32 = x.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
+        vector = x[None] if x.dim() == 1 else x
+        compute = "tf32" if tf32 else None
+        found = product.matmul(vector, self.weight.t(), bias=self.bias, compute=compute)
+        return found[0] if x.dim() == 1 else found
+
+    def dense(self) -> Tensor:
+        """The weight [out, in] that the layer multiplies."""
+        if self.kind == "s4":
+            q = tilemma.Quantized(
+                self.values, self.scales, None, "s4", self.group, (self.in_features, self.out_features)
+            )
+            return torch.as_tensor(q.dequantize()).t().contiguous()
+        if self.kind == "2:4":
+            from tilemma.torch.derivatives import columns_of
+
+            whole = torch.zeros(
+                self.out_features, self.in_features, dtype=self.values.dtype, device=self.values.device
+            )
+            return whole.scatter_add(1, columns_of(self.values, self.metadata), self.values)
+        return self.weight
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.kind in ("s4", "2:4"):
+            destination[prefix + "weight"] = self.dense()
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *args: Any) -> None:
+        if self.kind not in ("s4", "2:4"):
+            super()._load_from_state_dict(state, prefix, *args)
+            return
+        missing, _, errors = args[2:5]
+        name = prefix + "weight"
+        rest = {n: x for n, x in state.items() if n != name}
+        super()._load_from_state_dict(rest, prefix, *args)
+        weight = state.get(name)
+        if weight is None:
+            missing.append(name)
+        elif tuple(weight.shape) != (self.out_features, self.in_features):
+            errors.append(
+                f"{name} has shape {list(weight.shape)}, {[self.out_features, self.in_features]} is needed"
+            )
+        else:
+            kept = weight if self.kind == "s4" else weight.to(self.values.dtype)
+            for n, x in self._stored(kept.to(self.values.device)).items():
+                getattr(self, n).copy_(x)
+
+    def extra_repr(self) -> str:
+        """Extents and kind, for `print`."""
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, kind={self.kind!r}"
+
+
+def convert(model: nn.Module, kind: str = "bf16") -> nn.Module:
+    """Replace every `nn.Linear` in ``model`` by a `Linear` of ``kind``, in place, and return the model.
+
+    Modules of subclasses stay as they are, as do layers whose inputs the kind cannot divide.  A module that occurs
+    twice is replaced by one layer.  An `nn.Linear` itself gives a new layer.  Raises UnknownKind.
+    """
+    _checked("convert", kind)
+    if not isinstance(model, nn.Module):
+        raise UnknownKind(
+            function="convert", kind=described(model), known="torch.nn.Module", fix_text="pass the model first"
+        )
+    if type(model) is nn.Linear:
+        return Linear.of(model, kind)
+    made: dict[nn.Module, Linear] = {}
+    unit = {"s4": 2, "2:4": 8}.get(kind, 1)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear and child.in_features % unit == 0:
+                if child not in made:
+                    made[child] = Linear.of(child, kind)
+                setattr(module, name, made[child])
+    return model
+
+
+__all__ = ["Linear", "convert"]

@@ -1,0 +1,184 @@
+"""Registers `torch.ops.tilemma.*`: computation, fake tensors, gradients, autocast and vmap."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilemma import dtypes
+from tilemma.ops import gradients
+from tilemma.ops.arguments import type_name
+from tilemma.ops.refusals import MatmulGradient
+from tilemma.torch.operators import TABLE
+
+# The namespace's definitions live as long as this object.
+LIBRARY = torch.library.Library("tilemma", "DEF")
+# Floating types that autocast converts.
+_CAST = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def parameters(name: str) -> list[Any]:
+    """The parameters of an operator's schema, in order."""
+    return list(getattr(torch.ops.tilemma, name).default._schema.arguments)
+
+
+def bound(name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included."""
+    known = parameters(name)
+    positional = [p.name for p in known if not p.kwarg_only]
+    given = dict(zip(positional, args, strict=False)) | keywords
+    return {p.name: given.get(p.name, p.default_value) for p in known}
+
+
+def call(name: str, given: dict[str, Any]) -> Tensor:
+    """The operator on arguments by name."""
+    positional = [p.name for p in parameters(name) if not p.kwarg_only]
+    rest = {n: x for n, x in given.items() if n not in positional}
+    return getattr(torch.ops.tilemma, name)(*(given[n] for n in positional), **rest)
+
+
+def _computed(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(*args: Any, **keywords: Any) -> Tensor:
+        # Autograd has recorded the call already.
+        with torch.no_grad():
+            return compute(*args, **keywords)
+
+    return run
+
+
+def _define(name: str, schema: str, compute: Callable[..., Tensor], fake: Callable[..., Tensor]) -> None:
+    # Results have the strides that the operator gives them: no layout of the compiler's choice.
+    LIBRARY.define(f"{name}({schema}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    for device in ("CPU", "CUDA"):
+        LIBRARY.impl(name, _computed(compute), device)
+    torch.library.register_fake(f"tilemma::{name}", fake, lib=LIBRARY)
+
+
+def _differentiate(name: str) -> None:
+    """Gradients by `derivatives`; positional arguments alone may require one, and keywords that are tensors."""
+
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, given: dict[str, Any], names: tuple[str, ...], *tensors: Any) -> Tensor:
+            given = {**given, **dict(zip(names, tensors, strict=True))}
+            with torch._C._AutoDispatchBelowAutograd():
+                found = call(name, given)
+            ctx.given, ctx.names = {n: x for n, x in given.items() if n not in names}, names
+            ctx.save_for_backward(*tensors)
+            return found
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            from tilemma.torch.derivatives import DERIVATIVES
+
+            given = {**ctx.given, **dict(zip(ctx.names, ctx.saved_tensors, strict=True))}
+            needed = [n for n, need in zip(ctx.names, ctx.needs_input_grad[2:], strict=True) if need]
+            found = DERIVATIVES[name](given, grads[0], needed)
+            return None, None, *(found.get(n) for n in ctx.names)
+
+    def run(*args: Any, **keywords: Any) -> Tensor:
+        given = bound(name, args, keywords)
+        tensors = {n: x for n, x in given.items() if isinstance(x, Tensor)}
+        if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors.values()):
+            with torch._C._AutoDispatchBelowAutograd():
+                return call(name, given)
+        rest = {n: x for n, x in given.items() if n not in tensors}
+        return Recorded.apply(rest, tuple(tensors), *tensors.values())
+
+    LIBRARY.impl(name, run, "Autograd", with_keyset=False)
+
+
+def _autocast(name: str, device: str) -> None:
+    """Floating operands of at most 32 bits take the type of `torch.autocast`, as those of torch.mm."""
+    key = f"Autocast{device}"
+    others = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+        torch._C.DispatchKey.AutocastCUDA
+    )
+
+    def run(*args: Any, **keywords: Any) -> Tensor:
+        kind = torch.get_autocast_dtype(device.lower())
+        given = bound(name, args, keywords)
+        for n, x in given.items():
+            if isinstance(x, Tensor) and x.dtype in _CAST and "scale" not in n and n != "zeros":
+                given[n] = x.to(kind)
+        with torch._C._ExcludeDispatchKeyGuard(others):
+            return call(name, given)
+
+    LIBRARY.impl(name, run, key)
+
+
+def _batched(name: str) -> None:
+    """vmap: `matmul` of operands with a further batch dimension, and every other call by a loop."""
+
+    def run(info: Any, in_dims: tuple[Any, ...], *args: Any, **keywords: Any) -> tuple[Tensor, int]:
+        given = bound(name, args, keywords)
+        positional = [p.name for p in parameters(name) if not p.kwarg_only]
+        dims = dict(zip(positional, in_dims, strict=False))
+        if name == "matmul" and not any(given[n] is not None for n in ("c", "bias")):
+            moved = {n: given[n] if dims[n] is None else given[n].movedim(dims[n], 0) for n in "ab"}
+            rank = max(x.dim() - (dims[n] is not None) for n, x in moved.items())
+            for n, x in moved.items():
+                if dims[n] is not None:
+                    given[n] = x.reshape(x.shape[0], *[1] * (rank + 1 - x.dim()), *x.shape[1:])
+            return call(name, given), 0
+        results = []
+        for i in range(info.batch_size):
+            picked = {
+                n: x.select(dims[n], i) if isinstance(x, Tensor) and dims.get(n) is not None else x
+                for n, x in given.items()
+            }
+            results.append(call(name, picked))
+        return torch.stack(results), 0
+
+    torch.library.register_vmap(f"tilemma::{name}", run, lib=LIBRARY)
+
+
+for _name, (_schema, _compute, _fake) in TABLE.items():
+    _define(_name, _schema, _compute, _fake)
+    if _name != "grouped_outer":
+        _differentiate(_name)
+        _autocast(_name, "CPU")
+        _autocast(_name, "CUDA")
+        _batched(_name)
+
+
+# Arguments of `tilemma.ops` that some operators do not have, where they have no effect.
+_NOTHING = {"alpha": 1.0, "beta": 0.0, "fast": True}
+
+# ---- tilemma.ops on tensors that require gradients -----------------------------------------------------------
+
+
+def _with_gradients(name: str) -> Callable[..., Any]:
+    known = inspect.signature(TABLE[name][1]).parameters
+
+    def run(**keywords: Any) -> Any:
+        for n, x in keywords.items():
+            if n not in known and not (x is None or _NOTHING.get(n) == x):
+                # The operator has no such argument.
+                raise MatmulGradient(function=name, name=n)
+        given = {n: x for n, x in keywords.items() if n in known}
+        if given["out_dtype"] is not None:
+            given["out_dtype"] = getattr(torch, dtypes.dtype(type_name(given["out_dtype"])).library_name)
+        like = next(x for x in given.values() if isinstance(x, Tensor))
+        for n in ("scale_a", "scale_b"):
+            if isinstance(given.get(n), (int, float)):
+                given[n] = torch.full((), given[n], dtype=torch.float32, device=like.device)
+        return call(name, bound(name, (), given))
+
+    return run
+
+
+for _name in (
+    "matmul",
+    "scaled_matmul",
+    "sparse_matmul",
+    "mixed_matmul",
+    "grouped_matmul",
+    "gated_matmul",
+    "conv2d",
+):
+    gradients.register(_name, _with_gradients(_name))
