@@ -172,7 +172,7 @@ def convert(model: nn.Module, kind: str = "bf16") -> nn.Module:
     made: dict[nn.Module, Linear] = {}
     unit = {"s4": 2, "2:4": 8}.get(kind, 1)
     for module in list(model.modules()):
-        for name, child in list(module.named_children()):
+        for name, child in list(module._modules.items()):
             if type(child) is nn.Linear and child.in_features % unit == 0:
                 if child not in made:
                     made[child] = Linear.of(child, kind)

@@ -13,6 +13,7 @@ from tilemma import dtypes
 from tilemma.ops import gradients
 from tilemma.ops.arguments import type_name
 from tilemma.ops.refusals import MatmulGradient
+from tilemma.runtime.binding import MixedDevices
 from tilemma.torch.operators import TABLE
 
 # The namespace's definitions live as long as this object.
@@ -55,7 +56,22 @@ def _define(name: str, schema: str, compute: Callable[..., Tensor], fake: Callab
     LIBRARY.define(f"{name}({schema}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, _computed(compute), device)
-    torch.library.register_fake(f"tilemma::{name}", fake, lib=LIBRARY)
+    torch.library.register_fake(f"tilemma::{name}", _on_one_device(name, fake), lib=LIBRARY)
+
+
+def _on_one_device(name: str, fake: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``fake`` after a check that meta tensors meet no others; compiled code is refused when it runs."""
+
+    def run(*args: Any, **keywords: Any) -> Tensor:
+        if torch._guards.TracingContext.try_get() is None:
+            tensors = {n: x for n, x in bound(name, args, keywords).items() if isinstance(x, Tensor)}
+            first, place = next((n, str(x.device)) for n, x in tensors.items())
+            for n, x in tensors.items():
+                if str(x.device) != place:
+                    raise MixedDevices(kernel=name, name=n, device=str(x.device), other=first, other_device=place)
+        return fake(*args, **keywords)
+
+    return run
 
 
 def _differentiate(name: str) -> None:

@@ -1,0 +1,113 @@
+"""`tilemma.torch.Linear` and `convert` on CPU tensors."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from torch import nn  # noqa: E402
+
+from tilemma.errors import LaunchError  # noqa: E402
+from tilemma.torch.layers import KINDS, Linear, convert  # noqa: E402
+
+# The largest error beside the layers as they were, as a share of the largest result.
+NEAR = {"bf16": 0.02, "fp8": 0.15, "int8": 0.05, "s4": 0.4, "2:4": 1.0}
+
+
+def network(dtype: torch.dtype = torch.bfloat16) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 48), nn.GELU(), nn.Sequential(nn.Linear(48, 16, bias=False))).to(dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_converted_models(kind: str) -> None:
+    before = network()
+    after = convert(copy.deepcopy(before), kind)
+    assert [type(m) for m in (after[0], after[2][0])] == [Linear, Linear] and f"kind='{kind}'" in repr(after)
+    x = torch.randn(2, 3, 64, dtype=torch.bfloat16, requires_grad=True)
+    wanted = before(x)
+    found = after(x)
+    assert found.shape == wanted.shape
+    assert (found - wanted).abs().max() <= NEAR[kind] * wanted.abs().max()
+    found.float().pow(2).sum().backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0
+    trained = [n for n, p in after.named_parameters() if n.endswith("weight") and p.grad is not None]
+    assert len(trained) == (0 if kind in ("s4", "2:4") else 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_dicts_load_both_ways(kind: str) -> None:
+    before = network()
+    after = convert(copy.deepcopy(before), kind)
+    x = torch.randn(3, 64, dtype=torch.bfloat16)
+    state = after.state_dict()
+    assert set(state) == set(before.state_dict())
+    other = convert(network(), kind)
+    for p in other.parameters():
+        nn.init.zeros_(p)
+    other.load_state_dict(state)
+    assert torch.equal(other(x), after(x))
+    dense = network()
+    dense.load_state_dict(state)
+    near = 0.02 if kind in ("bf16", "s4", "2:4") else NEAR[kind]
+    assert (dense(x) - after(x)).abs().max() <= near * after(x).abs().max()
+    again = convert(network(), kind)
+    again.load_state_dict(before.state_dict())
+    assert torch.equal(again(x), after(x))
+    with pytest.raises(RuntimeError, match="weight"):
+        again.load_state_dict({n: v for n, v in state.items() if n != "0.weight"})
+    with pytest.raises(RuntimeError, match=r"0\.weight"):
+        again.load_state_dict({**state, "0.weight": torch.zeros(3, 3)})
+
+
+@pytest.mark.parametrize("kind", ["bf16", "fp8"])
+def test_training_reaches_the_loss_of_torch(kind: str) -> None:
+    """Two layers learn a function of two others; `tests/gpu` runs more and larger steps."""
+    torch.manual_seed(0)
+    teacher = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 8))
+    x = torch.randn(64, 32)
+    with torch.no_grad():
+        wanted = teacher(x)
+    losses = []
+    for converted in (False, True):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 8)).to(torch.bfloat16)
+        if converted:
+            convert(model, kind)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+        for _ in range(30):
+            loss = (model(x.bfloat16()).float() - wanted).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.item())
+    assert losses[1] <= 1.2 * losses[0]
+
+
+def test_what_convert_leaves_and_refuses() -> None:
+    class Own(nn.Linear):
+        pass
+
+    model = nn.ModuleDict({"own": Own(4, 4), "odd": nn.Linear(7, 4), "fit": nn.Linear(8, 4)})
+    model["twice"] = model["fit"]
+    convert(model, "2:4")
+    assert [type(model[n]) for n in ("own", "odd", "fit")] == [Own, nn.Linear, Linear]
+    assert model["twice"] is model["fit"]
+    assert isinstance(convert(nn.Linear(4, 4)), Linear)
+    for call in (lambda: convert(model, "fp4"), lambda: Linear(4, 4, kind=3), lambda: convert(3)):
+        with pytest.raises(LaunchError, match="layer-kind"):
+            call()
+    with pytest.raises(LaunchError, match="layer-extent"):
+        Linear(7, 4, kind="2:4")
+    layer = Linear(64, 8, kind="s4")
+    assert layer(torch.ones(2, 64, dtype=torch.bfloat16)).shape == (2, 8)
+
+
+def test_a_layer_is_compiled_whole() -> None:
+    model = convert(network(), "fp8")
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (3, 5):
+        x = torch.randn(rows, 64, dtype=torch.bfloat16)
+        assert torch.equal(compiled(x), model(x))
