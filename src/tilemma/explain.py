@@ -10,6 +10,7 @@ from typing import Any
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.display import Displayed
+from tilemma.errors import Span
 from tilemma.ir import tile as t
 from tilemma.ir.expr import value_of
 from tilemma.ir.tiles import describe
@@ -64,7 +65,9 @@ class Explanation(Displayed):
             lines.append(f"  launch {x['entry']}: {size}{registers}{level}")
         for m in self.multiplies:
             counts = "x".join(str(n) for n in m["tiles"])
-            lines.append(f"  multiply {m['atom']}, {counts} of them (M x N x K) for each {m['unit']}: {m['tile']}")
+            reason = f"; {m['reason']}" if m.get("reason") else ""
+            text = f"{counts} of them (M x N x K) for each {m['unit']}: {m['tile']}{reason}"
+            lines.append(f"  multiply {m['atom']}, {text}")
             for name, d in m.get("descriptors", {}).items():
                 fields = f"LBO {d['lbo']}, SBO {d['sbo']} bytes, {d['swizzle']}-byte swizzle, {d['bits']}"
                 lines.append(f"  descriptor {name} ({d['buffer']}, {d['major']}-major): {fields}")
@@ -109,11 +112,12 @@ def explain(
     table = declarations(kernel)
     ops = list(walk(kernel.body))
     loads = {op.fragment.name: op.src for op in ops if isinstance(op, t.Load)}
+    reasons = {d.span: str(d.data.get("reason", "")) for d in decisions if d.pass_name == "atoms"}
     return Explanation(
         kernel.name,
         arch,
         launches,
-        [_multiply(op, table, loads) for op in ops if isinstance(op, t.Mma)]
+        [_multiply(op, table, loads, reasons) for op in ops if isinstance(op, t.Mma)]
         + [_lane_multiply(op) for op in ops if isinstance(op, t.LaneMma)],
         [_fragment(op) for op in ops if isinstance(op, t.DeclareFragment) and op.plan is not None],
         [_buffer(op) for op in ops if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED],
@@ -127,7 +131,9 @@ def explain(
     )
 
 
-def _multiply(op: t.Mma, table: dict[str, t.Op], loads: dict[str, View]) -> dict[str, Any]:
+def _multiply(
+    op: t.Mma, table: dict[str, t.Op], loads: dict[str, View], reasons: dict[Span | None, str]
+) -> dict[str, Any]:
     assert op.atom is not None and op.tiles is not None
     atom = catalogue[op.atom]
     assert isinstance(atom, MmaAtom)
@@ -142,6 +148,10 @@ def _multiply(op: t.Mma, table: dict[str, t.Op], loads: dict[str, View]) -> dict
         "tile": f"{m}x{n}x{op.tiles[2] * atom.shape[2]} by {acc.plan.level}",
         "ptx": atom.ptx,
     }
+    # That the target has no wgmma goes without saying.
+    reason = reasons.get(op.span, "")
+    if reason and "the target is" not in reason:
+        data["reason"] = reason
     for name, operand in (("a", op.a), ("b", op.b)):
         declared = table.get(operand.name) if isinstance(operand, t.FragmentRef) else None
         if isinstance(declared, t.DeclareFragment) and declared.plan is not None:

@@ -343,3 +343,111 @@ def named_instruction(a: tm.Global["f16", 64, 32], b: tm.Global["f16", 16, 32], 
             mc = mma.fill(0.0, "f32")
             mma.row.row(mc, a_s, b_s, atom="SM80_16x8x8_F32F16F16F32_TN", k_tiles=(1, 0, 3, 2))
             mma.store(mc, c)
+
+
+def both_products(a, b, c, d):
+    return {"c": product(a, b).astype(f32), "d": product(b, a).astype(f32)}
+
+
+@construct(
+    given={
+        "a": small("f16", 64, 128),
+        "b": small("f16", 64, 128, seed=1),
+        "c": unwritten("f32", 64, 64),
+        "d": unwritten("f32", 64, 64),
+    },
+    expect=both_products,
+    co="""
+    __co__ void groups_in_flight(global f16 [64, 128] a, global f16 [64, 128] b, global f32 [64, 64] c,
+                                 global f32 [64, 64] d) {
+      parallel p by 1 : block {
+        a_s = dma.copy a => shared;
+        b_s = dma.copy b => shared;
+        parallel g by 1 : group-4 {
+          m = mma.fill.f32 0.0f;
+          n = mma.fill.f32 0.0f;
+          foreach k in 2 {
+            mma.row.row m, a_s.data.chunkat(_, k), b_s.data.chunkat(_, k);
+            mma.commit;
+            mma.row.row n, b_s.data.chunkat(_, k), a_s.data.chunkat(_, k);
+            mma.commit;
+            mma.wait<1>;
+          }
+          mma.store m, c;
+          mma.wait<0>;
+          mma.store n, d;
+        }
+      }
+    }
+    """,
+)
+def groups_in_flight(
+    a: tm.Global["f16", 64, 128],
+    b: tm.Global["f16", 64, 128],
+    c: tm.Global["f32", 64, 64],
+    d: tm.Global["f32", 64, 64],
+):
+    """The second product is under way while the first is stored."""
+    for p in parallel(1, level="block"):
+        a_s, b_s = dma.copy(a, to="shared"), dma.copy(b, to="shared")
+        for g in parallel(1, level="group-4"):
+            m, n = mma.fill(0.0, "f32"), mma.fill(0.0, "f32")
+            for k in foreach(2):
+                mma.row.row(m, a_s.chunkat(full, k), b_s.chunkat(full, k))
+                mma.commit()
+                mma.row.row(n, b_s.chunkat(full, k), a_s.chunkat(full, k))
+                mma.commit()
+                mma.wait(1)
+            mma.store(m, c)
+            mma.wait(0)
+            mma.store(n, d)
+
+
+@construct(
+    given={
+        "a": small("f16", 64, 64),
+        "b": small("f16", 64, 64, seed=1),
+        "c": unwritten("f32", 64, 64),
+        "d": unwritten("f32", 64, 64),
+    },
+    expect=both_products,
+    co="""
+    __co__ void futures_in_flight(global f16 [64, 64] a, global f16 [64, 64] b, global f32 [64, 64] c,
+                                  global f32 [64, 64] d) {
+      parallel p by 1 : block {
+        a_s = dma.copy a => shared;
+        b_s = dma.copy b => shared;
+        parallel g by 1 : group-4 {
+          m = mma.fill.f32 0.0f;
+          n = mma.fill.f32 0.0f;
+          f = mma.row.row.async m, a_s.data, b_s.data;
+          h = mma.row.row.async n, b_s.data, a_s.data;
+          wait f;
+          m = m * 2.0f;
+          wait h;
+          m = m * 0.5f;
+          mma.store m, c;
+          mma.store n, d;
+        }
+      }
+    }
+    """,
+)
+def futures_in_flight(
+    a: tm.Global["f16", 64, 64],
+    b: tm.Global["f16", 64, 64],
+    c: tm.Global["f32", 64, 64],
+    d: tm.Global["f32", 64, 64],
+):
+    for p in parallel(1, level="block"):
+        a_s, b_s = dma.copy(a, to="shared"), dma.copy(b, to="shared")
+        for g in parallel(1, level="group-4"):
+            m, n = mma.fill(0.0, "f32"), mma.fill(0.0, "f32")
+            f = mma.row.row(m, a_s, b_s, async_=True)
+            h = mma.row.row(n, b_s, a_s, async_=True)
+            tm.wait(f)
+            m.set(m * 2.0)
+            tm.wait(h)
+            m.set(m * 0.5)
+            mma.store(m, c)
+            mma.store(n, d)

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from tilemma.errors import CompileError, Note
 from tilemma.ir.effects import element_reads
 from tilemma.ir.expr import FragmentElement
-from tilemma.ir.tile import Apply, Body, For, If, Kernel, Mma, Op, ScaleMma, Store, WaitFuture, While
+from tilemma.ir.tile import Apply, Body, Commit, For, If, Kernel, Mma, Op, ScaleMma, Store, WaitFuture, While
 from tilemma.ir.tiles import written
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.advice import for_wait
@@ -97,7 +97,8 @@ class AwaitMultiplies:
 
         def strip(op: Op) -> Op | Body:
             if isinstance(op, Mma) and op.future is not None:
-                return replace(op, future=None)
+                # A group of its own: a wait for an older multiply leaves this one under way.
+                return replace(op, future=None), Commit(span=op.span)
             if isinstance(op, WaitFuture):
                 rest = tuple(f for f in op.futures if f not in futures)
                 return replace(op, futures=rest) if rest else ()

@@ -172,16 +172,18 @@ def _decision(w: _Work, c: _Choice, refusals: list[Refusal]) -> Decision:
     instead = ""
     wide = [r for r in refusals if r.candidate.startswith("SM90")]
     if wide and w.level.warps % 4 == 0 and not c.atom.asynchronous:
-        instead = f"; not wgmma: {wide[0].rule}"
+        instead = f"not wgmma: {wide[0].rule}"
     if w.mma.wanted is not None:
-        instead = "; the program names it"
-    text = f"{c.atom.name}, {'x'.join(map(str, c.tiles))} of it a unit (MxNxK){how}{instead}"
+        instead = "the program names it"
+    text = f"{c.atom.name}, {'x'.join(map(str, c.tiles))} of it a unit (MxNxK){how}"
+    text += f"; {instead}" if instead else ""
     data = {
         "atom": c.atom.name,
         "tile": [w.m, w.n, w.k],
         "tiles": list(c.tiles),
         "grid": list(c.grid),
         "level": str(w.level),
+        "reason": instead,
         "refused": [r.to_json() for r in refusals],
     }
     return Decision(

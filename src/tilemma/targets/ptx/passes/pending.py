@@ -23,8 +23,9 @@ class Pending:
     with them as keys.
 
     ``resource`` and ``future``: the present names of its buffer and its handle, after the rotations since.
-    ``newer``: how many groups of the same kind (of cp.async, of TMA stores) the same threads have certainly
-    closed since its own.  ``ended``: the wait that ended it, ``ended_in``: the loops it had been carried by then.
+    ``newer``: how many groups of the same kind (of cp.async, of TMA stores, of wgmma) the same threads have
+    certainly closed since its own.  ``ended``: the wait that ended it, ``ended_in``: the loops it had been carried
+    by then.
     ``carried``: the loops (by index name) that carry it into a later iteration.  ``barriers``: those crossed since
     it finished; ``fenced_barriers``: those crossed since its writer's proxy fence; ``barriers_crossed``:
     those crossed before its completion.  ``signalled_writers`` and ``signalled_readers``: its threads have since
@@ -191,11 +192,11 @@ def _after(p: Pending, node: Node) -> Pending:
             return p.evolve(fenced=True)
         case CopyCommit():
             return p.evolve(committed=True, newer=p.newer + p.committed)
-        case MmaCommit() if not p.committed:
-            return p.evolve(committed=True)
+        case MmaCommit() if not p.done:
+            return p.evolve(committed=True, newer=p.newer + p.committed)
         case CopyWait(pending=n) if p.committed and p.newer >= n and not p.done:
             return p.end(node)
-        case MmaWait(pending=0) if p.committed and not p.done:
+        case MmaWait(pending=n) if p.committed and p.newer >= n and not p.done:
             return p.end(node)
         case BulkWait(pending=n, complete=complete) if p.newer >= n and not p.done:
             return p.end(node) if complete or not p.access.write else p

@@ -249,7 +249,7 @@ def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None, every
         ops += [] if p.committed else [CopyCommit(span=span)]
         ops.append(CopyWait(open_groups if p.committed else 0, span=span))
     if hazard.wait and p.access.agent == "wgmma":
-        ops.append(MmaWait(0, span=span))
+        ops.append(MmaWait(open_groups if p.committed else 0, span=span))
     if hazard.wait and p.access.agent == "bulk":
         ops.append(BulkWait(open_groups, p.access.write, span=span))
     if hazard.fence:
