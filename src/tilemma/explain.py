@@ -148,10 +148,8 @@ def _multiply(
         "tile": f"{m}x{n}x{op.tiles[2] * atom.shape[2]} by {acc.plan.level}",
         "ptx": atom.ptx,
     }
-    # That the target has no wgmma goes without saying.
-    reason = reasons.get(op.span, "")
-    if reason and "the target is" not in reason:
-        data["reason"] = reason
+    if reasons.get(op.span):
+        data["reason"] = reasons[op.span]
     for name, operand in (("a", op.a), ("b", op.b)):
         declared = table.get(operand.name) if isinstance(operand, t.FragmentRef) else None
         if isinstance(declared, t.DeclareFragment) and declared.plan is not None:

@@ -183,9 +183,11 @@ def _decision(w: _Work, c: _Choice, refusals: list[Refusal]) -> Decision:
         "tiles": list(c.tiles),
         "grid": list(c.grid),
         "level": str(w.level),
-        "reason": instead,
         "refused": [r.to_json() for r in refusals],
     }
+    # That the target has no wgmma goes without saying.
+    if instead and "the target is" not in instead:
+        data["reason"] = instead
     return Decision(
         "atoms", f"{w.mma.acc.name} += {_name(w.mma.a)} x {_name(w.mma.b)}", text, data, span=w.mma.span
     )
