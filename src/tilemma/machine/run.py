@@ -28,7 +28,7 @@ from tilemma.machine.variables import place_variables
 MAX_STEPS = 20_000_000
 
 
-@dataclass
+@dataclass(repr=False)
 class Report(Displayed):
     """The result of one run.
 
@@ -48,6 +48,10 @@ class Report(Displayed):
     lines: frozenset[int] = frozenset()
     # The output of the kernel's vprintf.
     printed: str = ""
+
+    def __repr__(self) -> str:
+        found = ", ".join(sorted({h.code for h in self.hazards})) or "no hazard"
+        return f"<report of {self.entry}: {found}; {self.instructions} warp instructions>"
 
     @property
     def ok(self) -> bool:
@@ -71,7 +75,7 @@ class Report(Displayed):
         }
 
 
-@dataclass
+@dataclass(repr=False)
 class Verdict(Displayed):
     """The result of ``check`` over all schedules."""
 
@@ -92,6 +96,9 @@ class Verdict(Displayed):
     repaired: str = ""
     # The instructions that ran in some schedule.
     coverage: Coverage | None = None
+
+    def __repr__(self) -> str:
+        return f"<verdict on {self.entry}: {self}>"
 
     @property
     def ok(self) -> bool:
