@@ -33,7 +33,7 @@ class WrongElementType(LaunchError):
     code = "array-dtype"
     found = "{kernel}: `{name}` holds {type}"
     expected = "an array of {expected_type}"
-    fix = "convert it ({conversion}), or compile the kernel for {type}"
+    fix = "pass `{conversion}`, or declare `{name}` with elements of {type} in the kernel"
 
 
 class WrongRank(LaunchError):
@@ -110,7 +110,7 @@ class WrongScalar(LaunchError):
     code = "scalar-type"
     found = "{kernel}: `{name}` is {value!r}, a {type}"
     expected = "{wanted}"
-    fix = "convert it before the call"
+    fix = "{remedy}"
 
 
 class LaunchCheckFailed(LaunchError):
@@ -238,7 +238,8 @@ def _check_type(kernel: str, param: ArrayParam, ref: ArrayRef) -> None:
     wanted = dtypes.dtype(param.dtype)
     if ref.dtype.name not in (wanted.name, wanted.stored):
         theirs = wanted.numpy.name
-        conversion = f"{param.name}.to(torch.{theirs})" if ref.library == "torch" else f"astype({theirs!r})"
+        method = f"to(torch.{theirs})" if ref.library == "torch" else f"astype({theirs!r})"
+        conversion = f"{param.name}.{method}"
         raise WrongElementType(
             kernel=kernel, name=param.name, type=ref.dtype, expected_type=wanted, conversion=conversion
         )
@@ -390,29 +391,35 @@ def _check_overlap(launch: Launch, kernel: str, refs: Mapping[str, ArrayRef]) ->
 def _scalar(kernel: str, name: str, type_name: str, value: Any) -> int | float:
     element = dtypes.dtype(type_name)
 
-    def refuse(wanted: str) -> WrongScalar:
-        return WrongScalar(kernel=kernel, name=name, value=value, type=type(value).__name__, wanted=wanted)
+    def refuse(wanted: str, remedy: str) -> WrongScalar:
+        kind = type(value).__name__
+        return WrongScalar(kernel=kernel, name=name, value=value, type=kind, wanted=wanted, remedy=remedy)
 
     if element.kind == "bool":
         if not isinstance(value, (bool, np.bool_)):
-            raise refuse("a bool")
+            raise refuse("a bool", f"pass `bool({name})`")
         return int(value)
     if element.is_integer:
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
-            raise refuse(f"an integer ({element})")
+            is_number = isinstance(value, (bool, np.bool_, numbers.Real, np.floating))
+            remedy = f"pass `int({name})`" if is_number else "pass a Python or NumPy integer"
+            raise refuse(f"an integer ({element})", remedy)
         low = -(2 ** (element.bits - 1)) if element.kind == "int" else 0
         high = 2 ** (element.bits - (element.kind == "int")) - 1
         if not low <= int(value) <= high:
-            raise refuse(f"an integer of {element}: {low} to {high}")
+            wider = f", or declare `{name}` as a 64-bit integer" if element.bits < 64 else ""
+            raise refuse(f"an integer of {element}: {low} to {high}", f"pass a number of this range{wider}")
         return int(value)
+    number = f"a number ({element})", "pass a Python or NumPy number"
     # ml_dtypes' scalars are no numbers.Real.
-    if isinstance(value, (bool, np.bool_, str, bytes)) or not isinstance(value, (numbers.Real, np.generic)):
-        raise refuse(f"a number ({element})")
+    other = (bool, np.bool_, np.complexfloating, str, bytes)
+    if isinstance(value, other) or not isinstance(value, (numbers.Real, np.generic)):
+        raise refuse(*number)
     try:
         # Rounded here, so that every target is given the same number.
         return float(constant(int(value) if isinstance(value, numbers.Integral) else float(value), element))
     except (TypeError, ValueError, OverflowError):
-        raise refuse(f"a number ({element})") from None
+        raise refuse(*number) from None
 
 
 def bind(
