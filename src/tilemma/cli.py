@@ -374,9 +374,10 @@ def check(
         outcome = check_ptx(file, launch, args=args, expect=expect, arch=arch, ctas=ctas, advice=advice, **options)
     else:
         from tilemma.tools.check import check_kernel
-        from tilemma.tools.check_ptx import whole_grid
+        from tilemma.tools.check_ptx import not_of_a_program, whole_grid
 
         whole_grid(ctas)
+        not_of_a_program(entry=entry, grid=grid, block=block, cluster=cluster, shared=shared, expect=expect)
         chosen, constants = _load(file, kernel, defines)
         outcome = check_kernel(chosen, constants, arch=arch or "sm_90a", shape=shape, args=args, **options)
     _show(outcome, as_json)

@@ -295,6 +295,14 @@ def whole_grid(ctas: str) -> None:
         )  # fmt: skip
 
 
+def not_of_a_program(**options: Any) -> None:
+    """Refuse options that say how to launch PTX: a program of this language says it itself."""
+    for option, value in options.items():
+        if value:
+            text = " ".join(value) if isinstance(value, tuple) else str(value)
+            raise bad(text, "this is no file of PTX", "leave it out", option=option, wanted="a `.ptx` file")
+
+
 @dataclass(frozen=True)
 class PtxLaunch:
     """The options of `tilemma check k.ptx` about the launch."""

@@ -120,7 +120,7 @@ def aligned(alignment: int, offset: int = 0) -> np.ndarray[Any, Any]:
 
 
 Facts = dict[str, Any]
-# code, part of the advice, facts of the parameter, a wrong array, an array that the advice makes of it, facts then.
+# code, part of the advice, facts of the parameter, a wrong array, what the advice makes of it, facts then.
 VARIANTS: dict[str, tuple[str, str, Facts, Callable[[], Any], Callable[[Any], Any], Facts]] = {
     "stride": ("array-strides", "pass a contiguous copy", {"contiguous": 0}, lambda: single(32)[::2], np.copy, {}),
     "other strides": ("array-strides", "compile the kernel for these strides", {"contiguous": 0},
