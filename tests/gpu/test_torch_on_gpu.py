@@ -1,4 +1,4 @@
-"""`tilemma.torch` on a GPU: products in other forms, CUDA graphs, compilation, training, a model of Llama's shape."""
+"""`tilemma.torch` on a GPU: products in other forms, graphs, compilation, training, a model of Llama's shape."""
 
 from __future__ import annotations
 
