@@ -19,6 +19,8 @@ DOCUMENTS = sorted(p for p in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_code_blocks_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path.name == "torch.md":
+        pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.chdir(ROOT)
     scope: dict[str, object] = {"__name__": "document"}
     for block in filter(lambda b: b.runs, python_blocks(path)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,8 +63,10 @@ def plain(args: Any) -> tuple[Any, ...]:
     return tuple(x.detach() if torch.is_tensor(x) else x for x in args)
 
 
-def test_every_operator_has_a_case() -> None:
+def test_every_operator_has_a_case_and_is_described() -> None:
     assert set(calls()) == set(TABLE)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "torch.md").read_text(encoding="utf-8")
+    assert all(f"| `{name}` |" in page for name in TABLE if name != "grouped_outer")
 
 
 @pytest.mark.parametrize("name", TABLE)

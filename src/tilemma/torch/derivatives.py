@@ -1,4 +1,4 @@
-"""The derivatives of the operators: products of ours, in the layouts that they need.
+"""The derivatives of the operators: products in the layouts that they need.
 
 Each function gets the arguments of a call by name, the gradient of its result, and the names of the arguments
 whose gradients are needed.  It is written in differentiable operators, so that its own derivative exists.
@@ -159,7 +159,7 @@ def grouped_matmul(given: Given, g: Tensor, needed: Collection[str]) -> Gradient
     refuse(
         "grouped_matmul", needed, {"a", "b"} if given["scale_a"] is None and given["scale_b"] is None else set()
     )
-    # Rows of no group have no result, and memory that nobody wrote.
+    # Rows of no group have no result, and memory that was never written.
     inside = torch.arange(a.shape[0], device=a.device)[:, None] < offsets[-1:]
     if given["activation"] is not None:
         z = _OPS.grouped_matmul(a, b, offsets, bias=given["bias"], out_dtype=torch.float32)
