@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from tilemma.errors import TilemmaError, ToolError, debugging, visible
+from tilemma.tools.options import kernel_arguments, problem_arguments
 
 F = Callable[..., Any]
 INTERRUPTED = 130
@@ -131,47 +132,6 @@ class Commands(Command, click.Group):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _remember_kernel(context: click.Context, _: click.Parameter, name: str | None) -> None:
-    """`--kernel NAME` stands for the argument."""
-    context.meta["tilemma.kernel"] = name
-
-
-def kernel_arguments(function: F) -> F:
-    for option in (
-        click.option(
-            "--define", "defines", multiple=True, metavar="NAME=VALUE", help="compile-time value or macro"
-        ),
-        click.argument("kernel", required=False, callback=lambda c, _, name: name or c.meta.get("tilemma.kernel")),
-        click.option(
-            "--kernel",
-            "named",
-            metavar="NAME",
-            is_eager=True,
-            expose_value=False,
-            callback=_remember_kernel,
-            help="the kernel, as KERNEL",
-        ),
-        click.argument("file"),
-    ):
-        function = option(function)
-    return function
-
-
-def problem_arguments(function: F) -> F:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="print JSON"),
-        click.option("--seed", default=0, show_default=True, help="of the random inputs"),
-        click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="value of a scalar parameter"),
-        click.option(
-            "--shape",
-            metavar="M=..,N=..",
-            help="all dimensions (default: 1024 each; check: the smallest that reach every path)",
-        ),
-    ):
-        function = option(function)
-    return function
 
 
 def _print_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -387,13 +347,45 @@ def check(
 @main.command()
 @kernel_arguments
 @click.option("--arch", default="sm_90a", show_default=True)
+@click.option(
+    "--timeline",
+    metavar="PATH",
+    help="which agent copies, multiplies, stores when: .svg, .html, or text (`-`: print)",
+)
+@click.option(
+    "--shape", metavar="M=..,N=..", help="of the timeline (default: a tile, and enough to fill each ring)"
+)
+@click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="of the timeline: a scalar parameter")
+@click.option("--force", is_flag=True, help="let --timeline replace a file that tilemma did not write")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @guarded
-def explain(file: str, kernel: str | None, defines: tuple[str, ...], arch: str, as_json: bool) -> int:
-    """The plan: atoms, tiling, layouts, descriptors, copies, synchronisation, shared memory."""
+def explain(
+    file: str,
+    kernel: str | None,
+    defines: tuple[str, ...],
+    arch: str,
+    timeline: str | None,
+    shape: str | None,
+    args: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+) -> int:
+    """The plan: atoms, tiling, layouts, descriptors, copies, synchronisation, shared memory.
+
+    With --timeline the schedule, from a run on the PTX machine.
+    """
     from tilemma.tools.output import say, say_json
 
     chosen, constants = _load(file, kernel, defines)
+    if timeline is not None:
+        from tilemma.tools.schedule import schedule, write_schedule
+
+        found = schedule(chosen, constants, arch=arch, shape=shape, args=args)
+        if as_json:
+            say_json(found.to_json())
+        else:
+            write_schedule(found, timeline, source=file, force=force)
+        return 0
     start = time.perf_counter()
     explanation = chosen.compile(arch, **constants).explain()
     explanation.seconds = time.perf_counter() - start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
@@ -272,6 +273,11 @@ class Kernel(Drawn):
                     name, arch, facts, lambda: self._decided(arch, facts, constants, chosen), assemble_for
                 )
             return found
+
+    def schedule(self, arch: str = "sm_90a", **options: Any) -> Any:
+        """The schedule on the PTX machine as a timeline: see `tilemma.tools.schedule.of_kernel`."""
+        # The tools stand above the kernels that they show.
+        return importlib.import_module("tilemma.tools.schedule").of_kernel(self, arch, **options)
 
     def on(self, target: str, **options: Any) -> Runner:
         """The kernel bound to a target: "cpu", "machine", "cuda", "auto" (the arrays decide), or the name of one

@@ -150,6 +150,9 @@ class Machine:
         """The access of a global event."""
         return self.clusters[(packed >> 32) - 1].events.of(packed & 0xFFFFFFFF)
 
+    def note_work(self, w: Warp, what: str, line: int) -> None:
+        """A warp multiplies or stores; `TracedMachine` enters it into the timeline."""
+
     def note_time(self, what: str, cta: Any, actor: str, start: int, end: int, line: int, about: str = "") -> None:
         """Enter something into the timeline, if one is kept."""
         if self.trace is not None:

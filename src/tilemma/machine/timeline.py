@@ -14,7 +14,7 @@ from typing import Any
 
 Cta = tuple[int, int, int]
 # In text, above the bar of the warp.
-_MARKS = {"phase": "|", "wait": "."}
+_MARKS = {"phase": "|", "wait": ".", "mma": "M", "store": "S"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Bar:
 
 
 # The order of an actor's kind within a CTA.
-_KINDS = ("warp", "wait", "tma", "cp.async", "cp.async.arrive", "phase", "wgmma", "bulk-store")
+_KINDS = ("warp", "wait", "mma", "store", "tma", "cp.async", "cp.async.arrive", "phase", "wgmma", "bulk-store")
 
 
 def _order(actor: str, kinds: set[str]) -> tuple[Any, ...]:

@@ -21,6 +21,8 @@ KINDS = {
     "cp.async": ("#56b4e9", "cp.async in flight"),
     "cp.async.arrive": ("#56b4e9", "arrival after cp.async"),
     "wgmma": ("#d55e00", "wgmma in flight"),
+    "mma": ("#d55e00", "a warp multiplies (mma.sync)"),
+    "store": ("#009e73", "a warp stores to global memory"),
     "bulk-store": ("#009e73", "TMA store in flight"),
     "phase": ("#cc79a7", "an mbarrier completes a phase"),
 }

@@ -1,4 +1,4 @@
-"""A machine that enters each warp's time and waits into the timeline of the run."""
+"""A machine that enters each warp's time, waits, multiplies and stores into the timeline of the run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class TracedMachine(Machine):
         self.begun: dict[Warp, int] = {}
         # The start of each wait, and the mbarrier's address or the name of what is waited for.
         self.since: dict[Frame, tuple[int, int | str]] = {}
+        # Of each warp, the work since its last wait: by kind its start, its end and the PTX line that began it.
+        self.working: dict[Warp, dict[str, tuple[int, int, int]]] = {}
 
     def start(self, number: int, counts: list[int]) -> None:
         super().start(number, counts)
@@ -24,6 +26,7 @@ class TracedMachine(Machine):
 
     def suspend(self, frame: Frame, why: Any, on: int | str = "") -> None:
         self.since[frame] = self.steps, on
+        self._worked(frame.w)
         super().suspend(frame, why, on)
 
     def wake(self, frame: Frame) -> None:
@@ -45,7 +48,18 @@ class TracedMachine(Machine):
             for w in list(self.begun):
                 self._ended(w)
 
+    def note_work(self, w: Warp, what: str, line: int) -> None:
+        """Several multiplies, or stores, between two waits are one bar."""
+        kinds = self.working.setdefault(w, {})
+        start, _, first = kinds.get(what, (self.steps, self.steps, line))
+        kinds[what] = start, self.steps, first
+
+    def _worked(self, w: Warp) -> None:
+        for what, (start, end, line) in self.working.pop(w, {}).items():
+            self.note_time(what, w.cta.index, f"warp {w.index}", start, end, line)
+
     def _ended(self, w: Warp) -> None:
+        self._worked(w)
         self.note_time("warp", w.cta.index, f"warp {w.index}", self.begun.pop(w), self.steps, 0)
 
     def _waited(self, frame: Frame) -> None:

@@ -20,6 +20,7 @@ from tilemma.front_end_cache import TextSource
 from tilemma.kernels import Kernel
 from tilemma.layouts import SharedLayout
 from tilemma.machine.run import Report, Verdict
+from tilemma.tools.schedule import Schedule
 from tilemma.tools.show import operands_of
 from tilemma.tools.show_svg import SHOWN_LINES, atom_svg, shared_svg
 from tilemma.tools.show_text import facts, memory_layouts, operand_facts
@@ -109,6 +110,13 @@ def _inserted(value: Explanation) -> str:
         return ""
     head = "<tr><th>inserted</th><th>earlier</th><th>later</th><th>proxy</th></tr>"
     return _folded("waits, fences and barriers", f"<table>{head}{''.join(dict.fromkeys(rows))}</table>")
+
+
+@html.register
+def _(value: Schedule) -> str:
+    pictures = "".join(_image(x.svg(), value.title) for x in value.timelines.values())
+    notes = _block("\n".join(value.notes)) if value.notes else ""
+    return f"<div><b>{_text(value.title)}</b>{pictures}{notes}</div>"
 
 
 @html.register

@@ -119,17 +119,27 @@ def _step(kernel: t.Kernel) -> int:
     return NARROW_STEP if any(p.buffer.dtype.bits < 8 for p in kernel.arrays) else STEP
 
 
+def _most_slots(kernel: t.Kernel) -> int:
+    """The slots of the largest ring of buffers or events."""
+    rings = [op.buffer.copies or 1 for op in walk(kernel.body) if isinstance(op, t.Alloc)]
+    rings += [op.event.slots or 1 for op in walk(kernel.body) if isinstance(op, t.DeclareEvent)]
+    rings += [len(op.futures) for op in walk(kernel.body) if isinstance(op, t.SwapFutures)]
+    return max(rings, default=1)
+
+
+def _looped(kernel: t.Kernel) -> set[str]:
+    """The dimensions that bound a loop alone: a loop over the tiles of several dimensions (a persistent kernel)
+    would need many tiles of each."""
+    bounds = [e for op in walk(kernel.body) if isinstance(op, t.For) for e in (op.start, op.stop)]
+    named = [{x.name for x in parts(e) if isinstance(x, Dim)} for e in bounds]
+    return {name for names in named if len(names) == 1 for name in names}
+
+
 def _candidates(kernel: t.Kernel, ragged: bool) -> Iterator[Sizes]:
     """Sizes from small to large."""
     names = dimensions(kernel)
     tiles = _tiles(kernel, names)
-    rings = [op.buffer.copies or 1 for op in walk(kernel.body) if isinstance(op, t.Alloc)]
-    rings += [op.event.slots or 1 for op in walk(kernel.body) if isinstance(op, t.DeclareEvent)]
-    slots = max(rings, default=1)
-    bounds = [e for op in walk(kernel.body) if isinstance(op, t.For) for e in (op.start, op.stop)]
-    named = [{x.name for x in parts(e) if isinstance(x, Dim)} for e in bounds]
-    # A loop over the tiles of several dimensions (a persistent kernel) would need many tiles of each.
-    looped = {name for names in named if len(names) == 1 for name in names}
+    slots, looped = _most_slots(kernel), _looped(kernel)
     for once, around in ((1, slots), (2, 2 * slots + 1)):
         counts = {name: around if name in looped else once for name in names}
         if ragged:
@@ -138,4 +148,12 @@ def _candidates(kernel: t.Kernel, ragged: bool) -> Iterator[Sizes]:
             yield {name: (counts[name] + 1) * tiles[name] for name in names}
 
 
-__all__ = ["smallest_sizes"]
+def filling_sizes(kernel: t.Kernel, decided: t.Kernel) -> Sizes:
+    """One tile of each dimension, and along one that bounds a loop as many as fill each ring of the decided kernel
+    twice and begin again."""
+    names = dimensions(kernel)
+    tiles, slots = _tiles(kernel, names), _most_slots(decided)
+    return {name: tiles[name] * (2 * slots + 1 if name in _looped(kernel) else 1) for name in names}
+
+
+__all__ = ["filling_sizes", "smallest_sizes"]

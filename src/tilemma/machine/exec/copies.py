@@ -132,7 +132,9 @@ def cp_async(d: Decoder) -> None:
             issued = blocks.copy_issue(w, ins, to_block, source_block, row, source, copies_of(w).column, m)
             if issued is not None:
                 event, copy = issued
-                agent = CopyAgent(w, ins, lanes, None, (), width, None, ())
+                # The timeline names the buffer.
+                where = None if w.cta.machine.trace is None else to_patterns.of(w, some).addr
+                agent = CopyAgent(w, ins, lanes, where, (), width, None, ())
                 agent.event, agent.native = event + int(lanes[0]), copy
                 copies_of(w).open.append(agent)
                 w.cta.machine.issue(agent)

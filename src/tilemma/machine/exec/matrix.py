@@ -272,6 +272,7 @@ class Multiply:
 
     def check(self, w: Any) -> None:
         """Check the origins of the operands."""
+        w.cta.machine.note_work(w, "mma", self.ins.line)
         if provenance.wanted(w, self.ins):
             provenance.check_mma(w, self.ins, self.a, self.b, self.bits)
 
@@ -343,6 +344,7 @@ def _sparse(d: Decoder, shape: Any, types: Any, satfinite: bool, selector: Any) 
     def run(f: Frame, mask: Any) -> None:
         w = f.w
         aligned.whole_warp(f, ins, mask)
+        w.cta.machine.note_work(w, "mma", ins.line)
         fields = sparse.metadata_fields(w.v[3][metadata], k, ta, selector)
         check_metadata(f, ins, fields, ta, ordered=ordered)
         columns = sparse.stored_columns(fields, ta)

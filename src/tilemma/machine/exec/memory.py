@@ -361,6 +361,8 @@ def st(d: Decoder) -> None:
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
+        if space == "global":
+            w.cta.machine.note_work(w, "store", ins.line)
         lanes = None if m is None else np.flatnonzero(m)
         some = LANES if lanes is None else lanes
         if w.native and block is not None and native(w, m, lanes, some):
