@@ -53,10 +53,16 @@ def test_tiles(arch: str, layout: int) -> None:
 def test_every_tile(index: int) -> None:
     """Each tile with a ragged edge, three steps through two slots, one block for two tiles."""
     tile, groups = PIPELINED[index]
-    store = "tma" if tile[1] % 64 == 0 else "direct"
+    store = "tma" if tile[1] % 64 == 0 or tile[1] > 64 else "direct"
     plan = Plan("pipelined", tile, groups, stages=2, grid=1, store=store)
     shape = (tile[0] + 8, tile[1] - 8, 2 * tile[2] + 8)
     assert multiply(plan, shape, 0, {}, arch="sm_90a") <= 1
+
+
+def test_a_tile_is_stored_in_pieces_of_half_a_swizzle() -> None:
+    """With four stages there is no room for all of it, and 64 does not divide its columns."""
+    plan = Plan("pipelined", (128, 224, 64), 2, stages=4, grid=1, store="tma")
+    assert multiply(plan, (136, 240, 72), 0, {}, arch="sm_90a") <= 1
 
 
 @pytest.mark.parametrize("layout", range(4))

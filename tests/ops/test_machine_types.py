@@ -36,8 +36,9 @@ def call(
         arrays["offsets"] = np.array([0, 5, m - 2], np.int32)
     if scales:
         steps, blocks = -(-k // 128), -(-n // 128)
-        forms = ((m, 1), (1, n)) if scales == "rows" else ((steps, m), (steps, blocks))
-        left, right = (np.abs(testing.random_array(f, "f32", 7)) + np.float32(0.1) for f in forms)
+        forms = {"rows": ((m, 1), (1, n)), "blocks": ((steps, m), (steps, blocks))}
+        forms["blocks of lhs"] = (steps, -(-m // 128)), (steps, n)
+        left, right = (np.abs(testing.random_array(f, "f32", 7)) + np.float32(0.1) for f in forms[scales])
         arrays["scale_a"] = left if scales == "rows" else left.T
         arrays["scale_b"] = np.broadcast_to(right, (3, *right.shape)).copy() if grouped else right
     arrays["bias"] = testing.random_array((n,), "f32", 3)
@@ -76,10 +77,20 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
         replace(SMALL, tile=(64, 16, 128), swap=True),
         call("scaled_matmul", (20, 72, 272), (E4, E4), "bf16", "blocks"),
     ),
-    "blocks in parts": (replace(SMALL, split=2), call("scaled_matmul", (72, 80, 272), (E4, E4), "bf16", "blocks")),
+    "blocks in parts": (replace(SMALL, split=2), call("scaled_matmul", (72, 80, 592), (E4, E4), "bf16", "blocks")),
     "blocks in pairs": (
         replace(SMALL, grid=1, cluster=(2, 1)),
         call("scaled_matmul", (136, 72, 144), (E4, E4), "bf16", "blocks"),
+    ),
+    "blocks there and back": (
+        replace(SMALL, grid=3, raster=1, back=True),
+        call("scaled_matmul", (136, 200, 656), (E4, E4), "bf16", "blocks"),
+    ),
+    "blocks of an odd step": (SMALL, call("scaled_matmul", (72, 80, 384), (E4, E4), "f32", "blocks")),
+    "blocks of lhs": (SMALL, call("scaled_matmul", (72, 144, 272), (E4, E4), "bf16", "blocks of lhs")),
+    "blocks of two warpgroups": (
+        replace(SMALL, tile=(128, 128, 128), groups=2, grid=1, store="tma"),
+        call("scaled_matmul", (136, 136, 400), (E4, E4), "bf16", "blocks"),
     ),
     "blocks without rings": (
         Plan("tiles", (64, 64, 128), 1),

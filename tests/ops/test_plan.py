@@ -66,9 +66,10 @@ def test_small_products_run_in_one_round_of_blocks(size: int) -> None:
 
 
 def test_tiles_grow_with_the_product_up_to_the_largest() -> None:
+    """Up to tiles of 7/8 of that size, where their number divides better."""
     areas = [area(ranked(problem(size, size, size), H200)[0].plan) for size in (512, 1024, 2048, 4096, 8192)]
-    assert areas == sorted(areas)
-    assert areas[-1] == max(area(x) for x in candidates(problem(8192, 8192, 8192), H200))
+    assert areas[:-1] == sorted(areas[:-1])
+    assert areas[-1] >= 7 / 8 * max(area(x) for x in candidates(problem(8192, 8192, 8192), H200))
 
 
 @pytest.mark.parametrize("rows", [1, 16, 64, 128])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,16 @@ class Scale:
         return self.array[batch, step, index // BLOCK if self.kind == "blocks" else index]
 
 
+@dataclass(slots=True)
+class Near:
+    """Inputs of the epilogue that are read before it: functions of the row (``left``, the scale of lhs) or the
+    column (``right``, the scale of rhs, and ``bias``) of the tile."""
+
+    left: Any = None
+    right: Any = None
+    bias: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """activation(alpha * left * right * x + beta * c + bias) of each element x of an accumulator.
@@ -94,37 +105,37 @@ class Ending:
             self.scale or self.addend or self.along or self.activation or self.left.final or self.right.final
         )
 
-    def of(self, x: Any, at: Place, i: Any, j: Any, near: tuple[Any, Any] = (None, None)) -> Any:
+    def of(self, x: Any, at: Place, i: Any, j: Any, near: Near | None = None) -> Any:
         """The value for the element ``x`` at (i, j) of the tile ``at``.
 
-        ``near``: the bias and the scale of rhs for the tile's columns in shared memory.  Beyond the edges the
-        arrays read as zero, and the result is never stored.
+        ``near``: what has been read already.  Beyond the edges the arrays read as zero, and the result is never
+        stored.
         """
         row, column = at.row + i, at.column + j
-        bias, right = near
         work = "f64" if str(x.dtype) == "f64" else "f32"
         x = x.astype(work)
+        near = near or Near()
+        factors = []
+        if self.left.final:
+            factors.append(self.left.at(at.left, 0, row) if near.left is None else near.left(i))
         if self.right.final:
-            factor = self.right.at(at.right, 0, column) if right is None else right[j]
-            if self.left.final:
-                factor = self.left.at(at.left, 0, row) * factor
-            x = x * factor
-        elif self.left.final:
-            x = x * self.left.at(at.left, 0, row)
+            factors.append(self.right.at(at.right, 0, column) if near.right is None else near.right(j))
+        if factors:
+            x = x * math.prod(factors[1:], start=factors[0])
         if self.scale:
             x = x * self.alpha
         if self.addend:
             x = x + self.beta * self.c[at.batch, row, column].astype(work)
         if self.along:
-            if bias is None:
+            if near.bias is None:
                 which = at.group if self.grouped_bias else 0
                 add = self.bias[which, column if self.along == "columns" else row]
             else:
-                add = bias[j]
+                add = near.bias(j)
             x = x + add.astype(work)
         return activate(x, self.activation)
 
-    def finished(self, acc: Any, at: Place, near: tuple[Any, Any] = (None, None)) -> Any:
+    def finished(self, acc: Any, at: Place, near: Near | None = None) -> Any:
         """``acc`` as it is stored: the same tile of registers, or one of f32 for an accumulator of integers."""
         if self.plain:
             return acc
@@ -134,6 +145,20 @@ class Ending:
         for i, j in tm.apply(done):
             done[i, j] = self.of(acc[i, j], at, i, j, near)
         return done
+
+
+def ending_of(
+    numbers: tuple[Any, Any],
+    arrays: tuple[Any, Any, Any],
+    scales: tuple[Scale, Scale],
+    flags: tuple[bool, str, str, str],
+    grouped_bias: bool = False,
+) -> Ending:
+    """The epilogue of a kernel: of (alpha, beta), (c, bias, out), the scales of lhs and rhs, and its compile-time
+    values (SCALE, ADDEND, ALONG, ACTIVATION)."""
+    (alpha, beta), (c, bias, out), (scaled, addend, along, activation) = numbers, arrays, flags
+    added = out if addend == "out" else c
+    return Ending(alpha, beta, added, bias, *scales, scaled, addend != "", along, activation, grouped_bias)
 
 
 # log2 of the probability that a normal variable exceeds z >= 0, fitted so that the probability is off by less than

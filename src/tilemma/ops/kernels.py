@@ -7,7 +7,7 @@ from typing import Any
 
 import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, if_, mma, parallel, select, shared, var
-from tilemma.ops.epilogue import Ending, Place, Scale
+from tilemma.ops.epilogue import Place, Scale, ending_of
 
 
 def raster(t: Any, tiles_m: Any, tiles_n: Any, rows: int, back: bool = False) -> tuple[Any, Any]:
@@ -105,12 +105,9 @@ def product_of_tiles(
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
-    left = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1)
-    right = Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
-    addend = out if ADDEND == "out" else c
-    ending = Ending(
-        alpha, beta, addend, bias, left, right, SCALE, ADDEND != "", ALONG, ACTIVATION, BIAS_BATCH != 1
-    )
+    left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
+    flags = SCALE, ADDEND, ALONG, ACTIVATION
+    ending = ending_of((alpha, beta), (c, bias, out), (left, right), flags, BIAS_BATCH != 1)
 
     def tile(at: Place, lhs_row: Any, rhs_row: Any) -> None:
         left_batch, right_batch = (at.left if LHS_BATCH != 1 else 0), (at.right if RHS_BATCH != 1 else 0)

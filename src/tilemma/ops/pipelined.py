@@ -8,7 +8,6 @@ from typing import Any
 
 import tilemma as tm
 from tilemma import (
-    apply,
     cdiv,
     dma,
     event,
@@ -24,21 +23,21 @@ from tilemma import (
     wait,
     while_,
 )
-from tilemma.ops.epilogue import Ending, Place, Scale
-from tilemma.ops.kernels import group_end, multiply, promoted, raster, zero
+from tilemma.ops.epilogue import Near, Place, Scale, ending_of
+from tilemma.ops.kernels import group_end, multiply, raster, zero
+from tilemma.ops.main_loop import MainLoop
+from tilemma.ops.ring import QUAD, Operand, Turn, ring, scale_ring
 
 # Groups whose ends each block keeps in shared memory.
 MOST_SHARED = 1024
-# f32 numbers in 16 bytes.
-QUAD = 4
 
 
 @dataclass(frozen=True)
 class Tasks:
     """``batches`` of ``tiles_m`` x ``tiles_n`` tiles in groups of ``raster`` rows (0: one group).
 
-    ``steps`` along K make a tile, in ``split`` parts.  With ``back`` every other group is traversed from right to
-    left.
+    ``steps`` along K make a tile, in ``split`` parts of a multiple of ``unit``.  With ``back`` every other group
+    is traversed from right to left.
     """
 
     batches: Any
@@ -47,6 +46,7 @@ class Tasks:
     raster: int
     split: int
     steps: Any
+    unit: int
     back: bool
 
     def task(self, t: Any) -> tuple[Any, ...]:
@@ -61,7 +61,9 @@ class Tasks:
             m, n = tile % self.tiles_m, tile // self.tiles_m
         if self.split == 1:
             return batch, part, m, n, 0, self.steps
-        return batch, part, m, n, part * self.steps // self.split, (part + 1) * self.steps // self.split
+        units = self.steps // self.unit
+        first, end = (x * units // self.split * self.unit for x in (part, part + 1))
+        return batch, part, m, n, first, end
 
 
 @dataclass(frozen=True)
@@ -102,71 +104,6 @@ class Groups:
             tiles_m, tiles_n = (mine, self.others) if self.down else (self.others, mine)
             m, n = raster(var(select(some, t - base, 0)), tiles_m, tiles_n, self.raster)
             work(following - 1, begin, limit, var(m), var(n))
-
-
-@dataclass(frozen=True)
-class Operand:
-    """One operand: tiles of ``rows`` x ``depth`` of ``array`` go through ``ring``.
-
-    ``major``: "row" where the depth is contiguous.  ``batched``: there is a matrix for each batch.  ``shared``:
-    the blocks of a cluster need the same tile; each loads a part of it and multicasts it to all of them.
-    ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows.
-    """
-
-    array: Any
-    ring: Any
-    major: str
-    rows: int
-    depth: int
-    batched: bool
-    shared: bool
-    scale: Scale
-    scales: Any
-
-    def bring(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None) -> None:
-        """Start to load step ``k`` of tile ``tile`` into ``slot``; tiles are counted from row ``begin``."""
-        batch = batch if self.batched else 0
-        start = tile * self.rows if begin is None else begin + tile * self.rows
-        if self.major == "row" and begin is not None:
-            there = self.array.view(1, self.rows, self.depth).from_(batch, start, k * self.depth).sqz()
-        elif self.major == "row":
-            there = self.array.subspan(1, self.rows, self.depth).at(batch, tile, k).sqz()
-        elif begin is not None:
-            there = self.array.view(1, self.depth, self.rows).from_(batch, k * self.depth, start).sqz()
-        else:
-            there = self.array.subspan(1, self.depth, self.rows).at(batch, k, tile).sqz()
-        tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared)
-        if self.scale.kind == "steps":
-            which = batch if self.scale.batched else 0
-            first = start if begin is None else start // QUAD * QUAD
-            count = scales_of(self.rows, begin is not None)
-            tma.copy(
-                self.scale.array.view(1, 1, count).from_(which, k, first).sqz(), self.scales[slot], async_=filled
-            )
-
-    def load(self, slot: Any, part: Any, rows: int) -> Any:
-        """Rows part * rows to (part + 1) * rows of the tile in ``slot``."""
-        if self.major == "row":
-            return mma.load(self.ring[slot].subspan(rows, self.depth).at(part, 0))
-        return mma.load(self.ring[slot].subspan(self.depth, rows).at(0, part))
-
-
-def ring(dtype: str, major: str, rows: int, depth: int, stages: int) -> Any:
-    """Shared memory for ``stages`` tiles of an operand."""
-    return shared(dtype, *((rows, depth) if major == "row" else (depth, rows)), copies=stages)
-
-
-def scales_of(rows: int, divided: bool) -> int:
-    """Scales that come with a tile of ``rows``, in multiples of 128 bytes: TMA writes to these.
-
-    Tiles of groups (``divided``) start anywhere, and TMA reads from multiples of 16 bytes on.
-    """
-    return cdiv(rows + (QUAD if divided else 0), 32) * 32
-
-
-def scale_ring(scale: Scale, rows: int, stages: int, divided: bool) -> Any:
-    """Shared memory for the scales that come with ``stages`` tiles of an operand."""
-    return shared("f32", scales_of(rows, divided), copies=stages) if scale.kind == "steps" else None
 
 
 @tm.kernel
@@ -226,6 +163,7 @@ def matmul_pipelined(
     SCALE_LHS="",
     SCALE_RHS="",
     PROMOTE=False,
+    PAIRS=False,
     GROUPED="",
     SCALE=False,
     ADDEND="",
@@ -236,17 +174,21 @@ def matmul_pipelined(
 
     CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles.  With SHARE, the blocks of a row multicast the tiles
     of lhs to each other, those of a column the tiles of rhs; without it, they only read the same part of the L2
-    cache.  ONCE: there are no more tasks than GRID.  BACK: the number of working blocks is chosen such that every
-    pass over the grid has the same number of tasks; every other group of tiles is traversed from right to left,
-    and every other pass from the end of K, so that the data read last are read again while the L2 cache has them.
+    cache.  PAIRS: promoted products of one step are added while the next is multiplied, in pairs of steps; beyond
+    the end of K they are zero.  ONCE: there are no more tasks than GRID.  BACK: the number of working blocks is
+    chosen such that every pass over the grid has the same number of tasks; every other group of tiles is traversed
+    from right to left, and every other pass from the end of K, so that the data read last are read again while the
+    L2 cache has them.
     """
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
     CLUSTERED = CLUSTER_M * CLUSTER_N > 1
     tiles_m, tiles_n, steps = cdiv(M, CLUSTER_M * TILE_M), cdiv(N, CLUSTER_N * TILE_N), cdiv(K, TILE_K)
+    UNIT = 2 if PAIRS else 1
+    steps = cdiv(steps, UNIT) * UNIT
     count = out.shape[0] * tiles_m * tiles_n
-    tasks = Tasks(out.shape[0] // SPLIT, tiles_m, tiles_n, RASTER, SPLIT, steps, BACK)
+    tasks = Tasks(out.shape[0] // SPLIT, tiles_m, tiles_n, RASTER, SPLIT, steps, UNIT, BACK)
     shares = CLUSTERED and SHARE
     teams, pace = count if ONCE else select(count < GRID, count, GRID), GRID
     if BACK:
@@ -254,20 +196,16 @@ def matmul_pipelined(
         teams = pace = cdiv(some, cdiv(some, GRID))
     if GROUPED:
         teams = pace = GRID
-    left = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1)
-    right = Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
-    addend = out if ADDEND == "out" else c
-    ending = Ending(
-        alpha, beta, addend, bias, left, right, SCALE, ADDEND != "", ALONG, ACTIVATION, BIAS_BATCH != 1
-    )
+    left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
+    flags = SCALE, ADDEND, ALONG, ACTIVATION
+    ending = ending_of((alpha, beta), (c, bias, out), (left, right), flags, BIAS_BATCH != 1)
 
     def block(first: Any, down: Any, across: Any) -> None:
         full = event(STAGES)
         empty = event(STAGES, ready=True)
         lhs_s, rhs_s = ring(TL, LHS, TILE_M, TILE_K, STAGES), ring(TR, RHS, TILE_N, TILE_K, STAGES)
-        left_s = scale_ring(left, TILE_M, STAGES, GROUPED == "rows")
         right_s = scale_ring(right, TILE_N, STAGES, GROUPED == "columns")
-        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s)
+        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, None)
         b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s)
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
@@ -284,13 +222,13 @@ def matmul_pipelined(
             if back is not None:
                 step = var(select(back == 1, end - 1, begin))
             for k in foreach(steps, start=begin, stop=end):
-                wait(empty.at(filled))
-                slot = filled % STAGES
+                wait(empty[filled.slot])
+                slot = filled.slot
                 at = k if back is None else step
-                a.bring(batch_a, m, at, slot, full.at(filled), begins[0])
-                b.bring(batch_b, n, at, slot, full.at(filled), begins[1])
-                trigger(full.at(filled))
-                filled.set(filled + 1)
+                a.bring(batch_a, m, at, slot, full[filled.slot], begins[0])
+                b.bring(batch_b, n, at, slot, full[filled.slot], begins[1])
+                trigger(full[filled.slot])
+                filled.advance()
                 if back is not None:
                     step += 1 - 2 * back
 
@@ -299,56 +237,47 @@ def matmul_pipelined(
             near = room.subspan(1, TILE_N).at(part_m, 0).sqz()
             return near, dma.copy(array.view(1, TILE_N).from_(batch, column).sqz(), near, async_=True)
 
-        def compute(begin: Any, end: Any, used: Any, part_m: Any, place: Place, slice_: Any) -> None:
+        def compute(
+            begin: Any, end: Any, used: Any, part_m: Any, place: Place, slice_: Any, back: Any = None
+        ) -> None:
             mine = place.down(part_m * WARP_M)
-            near: list[Any] = [None, None]
-            coming = []
+            near, coming = Near(), []
             if ALONG == "columns":
                 group = mine.group if BIAS_BATCH != 1 else 0
-                near[0], copied = columns_of(bias, bias_s, group, part_m, mine.column)
+                biases, copied = columns_of(bias, bias_s, group, part_m, mine.column)
+                near.bias = biases.__getitem__
                 coming.append(copied)
             if SCALE_RHS == "vector":
                 which = mine.right if right.batched else 0
-                near[1] = vector_s.subspan(1, TILE_N).at(part_m, 0).sqz()
+                factors = vector_s.subspan(1, TILE_N).at(part_m, 0).sqz()
                 source = scale_rhs.view(1, 1, TILE_N).from_(which, 0, mine.column).sqz()
-                coming.append(dma.copy(source, near[1], async_=True))
-            # Where the tile's scales start in a slot of the ring.
-            shift_left = mine.row % QUAD if GROUPED == "rows" else 0
-            shift_right = mine.column % QUAD if GROUPED == "columns" else 0
-            if PROMOTE:
-                blocked = [
-                    lambda k, s=s, batch=batch, index=index: s.at(batch, k, index)
-                    for s, batch, index in ((left, mine.left, mine.row), (right, mine.right, mine.column))
-                    if s.kind == "blocks"
-                ]
-                ahead = [var(scale(begin)) for scale in blocked]
-                mc = mma.frag("f32", WARP_M, TILE_N, init=0.0)
+                near.right = factors.__getitem__
+                coming.append(dma.copy(source, factors, async_=True))
+            elif SCALE_RHS == "tensor":
+                number = var(right.at(mine.right, 0, 0))
+                near.right = lambda _: number
+            if SCALE_LHS == "vector":
+                which = mine.left if left.batched else 0
+                scales = mma.load(
+                    scale_lhs.view(1, 1, WARP_M).from_(which, 0, mine.row).sqz(), into=mma.frag("f32", WARP_M)
+                )
+                near.left = scales.__getitem__
+            elif SCALE_LHS == "tensor":
+                once = var(left.at(mine.left, 0, 0))
+                near.left = lambda _: once
+            main_loop = MainLoop(
+                a, b, full, empty, used, part_m, mine, ACC, zero(ACC), multiply(LHS, RHS), WARP_M, TILE_N, shares,
+                mine.column % QUAD if GROUPED == "columns" else 0, back,
+            )  # fmt: skip
+            if PAIRS:
+                mc = main_loop.overlapped(begin, end)
+            elif PROMOTE:
+                mc = main_loop.promoted(steps, begin, end)
             else:
-                mc = mma.fill(zero(ACC), ACC, fast=True)
-            for k in foreach(steps, start=begin, stop=end):
-                if PROMOTE:
-                    # Those of the next step are read while this one is multiplied.
-                    blocks = [var(x) for x in ahead]
-                    for scale, x in zip(blocked, ahead, strict=True):
-                        x.set(scale(k + 1))
-                wait(full.at(used))
-                slot = used % STAGES
-                if PROMOTE:
-                    part = mma.fill(zero(ACC), ACC, fast=True)
-                    multiply(LHS, RHS)(part, a.load(slot, part_m, WARP_M), b.load(slot, 0, TILE_N))
-                    for i, j in apply(mc):
-                        factors = list(blocks)
-                        factors += [left_s[slot][shift_left + part_m * WARP_M + i]] if SCALE_LHS == "steps" else []
-                        factors += [right_s[slot][shift_right + j]] if SCALE_RHS == "steps" else []
-                        mc[i, j] = promoted(mc[i, j], part[i, j], factors)
-                else:
-                    multiply(LHS, RHS)(mc, a.load(slot, part_m, WARP_M), b.load(slot, 0, TILE_N))
-                    mma.commit()
-                trigger(empty.at(used), cluster=shares)
-                used.set(used + 1)
+                mc = main_loop.plain(steps, begin, end)
             if coming:
                 wait(*coming)
-            done = ending.finished(mc, mine, (near[0], near[1]))
+            done = ending.finished(mc, mine, near)
             if GROUPED:
                 there = out.view(1, WARP_M, TILE_N).from_(0, mine.row, mine.column).sqz()
             else:
@@ -362,16 +291,21 @@ def matmul_pipelined(
             else:
                 mma.store(done, there)
 
+        def turned(t: Any) -> Any:
+            """Whether task ``t`` goes from the last step to the first."""
+            return t // teams % 2 if BACK else None
+
         def bring_tile(task: Any, filled: Any, back: Any = None) -> None:
             batch, _, m, n, begin, end = task
             tile = (batch, batch), m * CLUSTER_M + down, n * CLUSTER_N + across, begin, end
             bring(tile, filled, back)
 
-        def compute_tile(task: Any, used: Any, part_m: Any) -> None:
+        def compute_tile(task: Any, used: Any, part_m: Any, back: Any = None) -> None:
             batch, part, m, n, begin, end = task
             m, n = m * CLUSTER_M + down, n * CLUSTER_N + across
             place = Place(batch, batch, batch, batch, m * TILE_M, n * TILE_N)
-            compute(begin, end, used, part_m, place, lambda p: (batch * SPLIT + part, m * GROUPS + p, n))
+            slices = lambda p: (batch * SPLIT + part, m * GROUPS + p, n)  # noqa: E731
+            compute(begin, end, used, part_m, place, slices, back)
 
         by_rows = GROUPED == "rows"
         ends = offsets
@@ -397,23 +331,23 @@ def matmul_pipelined(
 
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
-                filled = var(0)
+                filled = Turn(var(0), STAGES)
                 if GROUPED:
                     groups.visit(first, pace, bring_group)
                 elif ONCE:
                     bring_tile(only, filled)
                 else:
                     for t in foreach(count, start=first, step=pace):
-                        bring_tile(tasks.task(t), filled, t // teams % 2 if BACK else None)
+                        bring_tile(tasks.task(t), filled, turned(t))
             with inthreads(wg >= 1, async_=True):
-                used = var(0)
+                used = Turn(var(0), STAGES)
                 if GROUPED:
                     groups.visit(first, pace, compute_group)
                 elif ONCE:
                     compute_tile(only, used, wg - 1)
                 else:
                     for t in foreach(count, start=first, step=pace):
-                        compute_tile(tasks.task(t), used, wg - 1)
+                        compute_tile(tasks.task(t), used, wg - 1, turned(t))
 
     if CLUSTERED:
         for first in parallel(teams, level="cluster", overlap=True):
@@ -463,11 +397,13 @@ def add_parts(
     """out[b] = activation(alpha * (partial[b * SPLIT] + partial[b * SPLIT + 1] + ..) + beta * c[b] + bias)."""
     B, M, N = out.shape
     left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
-    addend = out if ADDEND == "out" else c
-    ending = Ending(alpha, beta, addend, bias, left, right, SCALE, ADDEND != "", ALONG, ACTIVATION)
-    for batch, row, chunk in parallel(B, M, cdiv(N, THREADS * EACH), level="block", overlap=True):
+    flags = SCALE, ADDEND, ALONG, ACTIVATION
+    ending = ending_of((alpha, beta), (c, bias, out), (left, right), flags)
+    # Rows are short: a block takes several of them.
+    for batch, chunk in parallel(B, cdiv(M * N, THREADS * EACH), level="block", overlap=True):
         for lane in parallel(THREADS, level="thread"):
-            columns = [chunk * (THREADS * EACH) + i * THREADS + lane for i in range(EACH)]
+            numbers = [var(chunk * (THREADS * EACH) + i * THREADS + lane) for i in range(EACH)]
+            places = [(var(x // N), var(x % N)) for x in numbers]
             # All are read before the first is written: reads wait for memory together.
             totals = [
                 var(
@@ -476,10 +412,10 @@ def add_parts(
                         partial[batch * SPLIT, row, x],
                     )
                 )
-                for x in columns
+                for row, x in places
             ]
-            for column, total in zip(columns, totals, strict=True):
-                with tm.if_(column < N):
+            for (row, column), total in zip(places, totals, strict=True):
+                with tm.if_(row < M):
                     value = total
                     if not ending.plain:
                         value = ending.of(total, Place(batch, batch, batch, batch, row, column), 0, 0)

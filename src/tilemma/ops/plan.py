@@ -149,6 +149,8 @@ LARGE = 400 << 20
 # Copying to aligned memory reads and writes at this share of the memory's rate.
 PACKING = 0.5
 LARGEST_RING = 8
+# Five were 1 to 3 % slower than four.
+PROMOTED_RING = 4
 # Blocks of a cluster wait for each other's slots: at 1000^3, 5 were 1 % faster than 8, in a graph and alone.
 SHARED_RING = 5
 # Tile rows that blocks walk together.
@@ -161,9 +163,14 @@ LINE = 128
 PIPELINED = (
     ((128, 256, 64), 2),
     ((256, 128, 64), 2),
+    ((128, 224, 64), 2),
     ((128, 192, 64), 2),
+    ((128, 160, 64), 2),
     ((128, 128, 64), 2),
     ((64, 256, 64), 1),
+    ((64, 224, 64), 1),
+    ((64, 192, 64), 1),
+    ((64, 160, 64), 1),
     ((64, 128, 64), 1),
     ((64, 64, 64), 1),
     ((128, 64, 64), 2),
@@ -234,9 +241,14 @@ def tile_for(problem: Problem, tile: tuple[int, int, int]) -> tuple[int, int, in
 
 
 def promotable(problem: Problem, tile: tuple[int, int, int], groups: int) -> bool:
-    """Whether registers hold a tile and the products of one step, and a tile's columns share their scales."""
+    """Whether registers hold a tile and the products of two steps, and a tile's columns share their scales."""
     rows, columns = tile[0] // groups, tile[1]
     return rows == 64 and columns <= 128 if problem.promote else True
+
+
+def in_pairs(problem: Problem) -> bool:
+    """Whether the products of a step are added while the next step is multiplied, two steps at a time."""
+    return problem.promote and problem.right.kind != "steps"
 
 
 def must_transpose(p: Problem, name: str) -> bool:
@@ -252,9 +264,9 @@ def must_transpose(p: Problem, name: str) -> bool:
 def _pack(p: Problem) -> tuple[str, ...]:
     """The arrays that TMA or wgmma cannot read where they are."""
     found = [n for n, x in (("lhs", p.lhs), ("rhs", p.rhs)) if not aligned(x) or must_transpose(p, n)]
-    for name, scale in (("scale_lhs", p.left), ("scale_rhs", p.right)):
-        if scale.kind == "steps" and scale.array is not None and not aligned(scale.array):
-            found.append(name)
+    # The scales of the columns go through the ring, those of the rows are read from memory.
+    if p.right.kind == "steps" and p.right.array is not None and not aligned(p.right.array):
+        found.append("scale_rhs")
     return tuple(found)
 
 
@@ -285,10 +297,12 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             if not promotable(problem, tile, groups):
                 continue
             stage = (tile[0] + tile[1]) * tile[2] * p.lhs.dtype.bytes
-            stage += 4 * ((tile[0] + 32) * (p.left.kind == "steps") + (tile[1] + 32) * (p.right.kind == "steps"))
+            stage += 4 * (tile[1] + 32) * (p.right.kind == "steps")
             staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
-            stages = min(LARGEST_RING, (on.shared - RESERVED - staging) // stage)
-            if stages < 2 or (tile[1] % 64 and (p.rhs_major == "col" or store == "tma")):
+            most = PROMOTED_RING if p.promote else LARGEST_RING
+            stages = min(most, (on.shared - RESERVED - staging) // stage)
+            whole_boxes = tile[1] % 64 == 0 or (p.rhs_major == "row" and (store == "direct" or tile[1] > 64))
+            if stages < 2 or not whole_boxes:
                 continue
             for split in SPLITS:
                 if split > 1 and (cdiv(k, tile[2]) < 4 * split or len(problem.outer) != 1 or p.grouped):
@@ -355,8 +369,8 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str
     high, wide = plan.cluster if plan.share else (1, 1)
     tensor = 2.0 * rows * columns * depth / (on.tensor * 2 / size if p.on_tensor_cores else SCALAR)
     if p.promote:
-        # Adding a step's products: one multiply-add for each element, while the other warpgroup multiplies.
-        tensor = tensor + (rows * columns / 128) * (1.5 if plan.groups == 1 else 0.5)
+        # Adding a step's products takes issue slots and energy: by so much 4096^3 and 8192^3 were slower.
+        tensor += rows * columns / 128 * (1.5 if plan.groups == 1 else 1.0)
     left, right = rows * depth * size, columns * depth * size
     # Every instruction of a warpgroup, 64 rows and 16 of K, reads 64 rows of A and all of B's tile; TMA writes
     # both in lines, at half the cost of reading them.
@@ -397,19 +411,22 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     batch = p.batch * len(p.outer)
     high, wide = plan.cluster
     tasks = batch * cdiv(m, rows * high) * cdiv(n, columns * wide) * plan.split * high * wide
-    if p.offsets is not None:
-        # Groups of equal size stand for any.
-        groups = max(p.offsets.shape[0], 1)
-        m, n = (cdiv(m, groups), n) if p.grouped == "rows" else (m, cdiv(n, groups))
-        tasks = groups * cdiv(m, rows) * cdiv(n, columns)
-        batch = groups
     resident = on.resident(high * wide)
+    rounds: float = cdiv(tasks, resident)
+    if p.offsets is not None:
+        groups = max(p.offsets.shape[0], 1)
+        # A group ends anywhere in its last tile; a group that is not empty has one.
+        divided, each = (m, rows) if p.grouped == "rows" else (n, columns)
+        tiles = groups * max(1.0, divided / groups / each + 0.5)
+        tasks = math.ceil(tiles * (cdiv(n, columns) if p.grouped == "rows" else cdiv(m, rows)))
+        m, n = (cdiv(m, groups), n) if p.grouped == "rows" else (m, cdiv(n, groups))
+        batch, rounds = groups, max(1.0, tasks / resident + 0.5)
     busy = max(1, min(tasks, resident)) / on.sms
-    rounds, steps = cdiv(tasks, resident), cdiv(cdiv(k, depth), plan.split)
+    steps = cdiv(cdiv(k, depth), plan.split)
     step, bound_by = _step(p, plan, on, busy)
     store = rows * columns * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
     seconds = rounds * (steps * step / on.clock + FILL + store)
-    why = f"{tasks} tasks in {rounds} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
+    why = f"{tasks} tasks in {rounds:.3g} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
     # Half the SMs can keep most of memory busy, fewer cannot.
     memory = batch * _moved(p, plan, (m, n, k)) / (on.memory * min(1.0, 1.5 * busy))
     if memory > seconds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from tilemma import dtypes
 from tilemma.dtypes import DType, f32, s32
 from tilemma.kernels import Kernel
-from tilemma.ops.plan import Plan, cdiv, must_transpose
+from tilemma.ops.plan import Plan, cdiv, in_pairs, must_transpose
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
 from tilemma.runtime.arrays import ArrayRef
 
@@ -122,6 +123,8 @@ def once(x: ArrayRef) -> ArrayRef:
 
 
 Source = tuple[str, int]
+# From so many elements of a result on, a thread adds the parts of several: there are enough threads.
+MANY = 1 << 19
 
 
 def absent(problem: Problem, shape: tuple[int, ...], dtype: DType | None = None) -> tuple[ArrayRef, Source]:
@@ -174,6 +177,7 @@ def _product(problem: Problem, plan: Plan, at: Offsets, partial: ArrayRef | None
     used = _scale(final, left, "scale_lhs", at[4]), _scale(final, right, "scale_rhs", at[5])
     constants = {**_epilogue(final, c[0], bias[0], out[0]), "SPLIT": plan.split, "ACC": problem.acc}
     constants["TS"] = product["TS"]
+    constants["EACH"] = 4 if math.prod(problem.out.shape) >= MANY else 1
     yield _step(add_parts, (parts, *used, c, bias, out), scalars, constants)
 
 
@@ -196,6 +200,7 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         return values
     (m, n, _), (high, wide) = problem.shape, plan.cluster
     tiles_m, tiles_n = cdiv(m, plan.tile[0] * high), cdiv(n, plan.tile[1] * wide)
+    values["PAIRS"] = in_pairs(problem)
     if problem.grouped:
         values["OUT"] = 1
         return values

@@ -24,8 +24,9 @@ from tilemma.passes.decision import Decision
 from tilemma.records import record
 from tilemma.targets.ptx.target import Target
 
-# A piece is as wide as the widest swizzle: one box of a TMA store.
+# A piece is as wide as the widest swizzle, or a narrower one that divides the tile: one box of a TMA store.
 PIECE_BYTES = 128
+NARROWER = (64, 32)
 
 
 @record
@@ -40,6 +41,10 @@ class _Staged:
     @property
     def pieces(self) -> int:
         return self.columns // self.width
+
+    @property
+    def swizzle(self) -> int:
+        return self.width * self.alloc.buffer.dtype.bits // 8
 
     @property
     def piece_bytes(self) -> int:
@@ -99,11 +104,13 @@ def _staged(alloc: Alloc, body: Body) -> _Staged | None:
     """``alloc`` as a staging buffer, where every use is a store followed by a TMA store of the same view."""
     b = alloc.buffer
     shape = [value_of(e) for e in b.shape]
-    width = PIECE_BYTES * 8 // b.dtype.bits
-    if len(shape) != 2 or None in shape or b.copies or alloc.init is not None or alloc.swizzle not in (None, 128):
+    if len(shape) != 2 or None in shape or b.copies or alloc.init is not None:
         return None
     rows, columns = (n or 0 for n in shape)
-    if columns % width or columns == width:
+    found = [
+        n for n in (PIECE_BYTES, *NARROWER) if columns * b.dtype.bits // 8 % n == 0 and alloc.swizzle in (None, n)
+    ]
+    if not found or columns == (width := found[0] * 8 // b.dtype.bits):
         return None
     plans = {op.name: op.plan for op in walk(body) if isinstance(op, DeclareFragment)}
     pairs = _pairs(body, b.name)
@@ -160,7 +167,7 @@ def _cut(body: Body, staged: _Staged, ring: Buffer) -> Body:
         if skip:
             skip = False
         elif isinstance(op, Alloc) and op.buffer.name == name:
-            out.append(replace(op, buffer=ring, swizzle=128))
+            out.append(replace(op, buffer=ring, swizzle=staged.swizzle))
         elif _is_pair(op, after, name):
             assert isinstance(op, Store) and isinstance(after, Copy)
             for j in range(staged.pieces):

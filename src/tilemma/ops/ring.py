@@ -1,0 +1,94 @@
+"""The ring of stages through which the operands of the pipelined kernel go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilemma import mma, select, shared, tma
+from tilemma.ops.epilogue import Scale
+
+# f32 numbers in 16 bytes.
+QUAD = 4
+
+
+@dataclass(frozen=True)
+class Turn:
+    """``slot``, a variable: the next of the ring's ``stages``."""
+
+    slot: Any
+    stages: int
+
+    @property
+    def before(self) -> Any:
+        """The slot before."""
+        return select(self.slot == 0, self.stages - 1, self.slot - 1)
+
+    def advance(self) -> None:
+        # A remainder by a number that is no power of two takes a hundred cycles.
+        self.slot.set(select(self.slot == self.stages - 1, 0, self.slot + 1))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand: tiles of ``rows`` x ``depth`` of ``array`` go through ``ring``.
+
+    ``major``: "row" where the depth is contiguous.  ``batched``: there is a matrix for each batch.  ``shared``:
+    the blocks of a cluster need the same tile; each loads a part of it and multicasts it to all of them.
+    ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows.
+    """
+
+    array: Any
+    ring: Any
+    major: str
+    rows: int
+    depth: int
+    batched: bool
+    shared: bool
+    scale: Scale
+    scales: Any
+
+    def bring(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None) -> None:
+        """Start to load step ``k`` of tile ``tile`` into ``slot``; tiles are counted from row ``begin``."""
+        batch = batch if self.batched else 0
+        start = tile * self.rows if begin is None else begin + tile * self.rows
+        if self.major == "row" and begin is not None:
+            there = self.array.view(1, self.rows, self.depth).from_(batch, start, k * self.depth).sqz()
+        elif self.major == "row":
+            there = self.array.subspan(1, self.rows, self.depth).at(batch, tile, k).sqz()
+        elif begin is not None:
+            there = self.array.view(1, self.depth, self.rows).from_(batch, k * self.depth, start).sqz()
+        else:
+            there = self.array.subspan(1, self.depth, self.rows).at(batch, k, tile).sqz()
+        tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared)
+        if self.scales is not None:
+            which = batch if self.scale.batched else 0
+            first = start if begin is None else start // QUAD * QUAD
+            count = scales_of(self.rows, begin is not None)
+            tma.copy(
+                self.scale.array.view(1, 1, count).from_(which, k, first).sqz(), self.scales[slot], async_=filled
+            )
+
+    def load(self, slot: Any, part: Any, rows: int) -> Any:
+        """Rows part * rows to (part + 1) * rows of the tile in ``slot``."""
+        if self.major == "row":
+            return mma.load(self.ring[slot].subspan(rows, self.depth).at(part, 0))
+        return mma.load(self.ring[slot].subspan(self.depth, rows).at(0, part))
+
+
+def ring(dtype: str, major: str, rows: int, depth: int, stages: int) -> Any:
+    """Shared memory for ``stages`` tiles of an operand."""
+    return shared(dtype, *((rows, depth) if major == "row" else (depth, rows)), copies=stages)
+
+
+def scales_of(rows: int, divided: bool) -> int:
+    """Scales that come with a tile of ``rows``, in multiples of 128 bytes: TMA writes to these.
+
+    Tiles of groups (``divided``) start anywhere, and TMA reads from multiples of 16 bytes on.
+    """
+    return -(-(rows + (QUAD if divided else 0)) // 32) * 32
+
+
+def scale_ring(scale: Scale, rows: int, stages: int, divided: bool) -> Any:
+    """Shared memory for the scales that come with ``stages`` tiles of an operand."""
+    return shared("f32", scales_of(rows, divided), copies=stages) if scale.kind == "steps" else None
