@@ -449,8 +449,9 @@ def show(
 ) -> int:
     """Who owns what: which lane and register holds which element of an instruction's operands.
 
-    ATOM is a name of the catalogue, or a tile in shared memory as DTYPE,ROWSxCOLS,MAJOR,SWIZZLE
-    (f16,128x64,K,128): its swizzle, banks and conflicts.
+    ATOM is a name of the catalogue, its PTX mnemonic (mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32), or a
+    tile in shared memory as DTYPE,ROWSxCOLS,MAJOR,SWIZZLE (f16,128x64,K,128): its swizzle, banks, conflicts and
+    core matrices.
 
     FILE [KERNEL] --html draws a kernel of a `.co` or `.py` file: grid, warps and roles, shared memory, fragments,
     and the timeline of a run on the PTX machine, linked to source, PTX and SASS.
@@ -472,7 +473,7 @@ def show(
         if said:
             say(said)
         return 0
-    if "," in atom:
+    if "," in atom and "." not in atom.split(",")[0]:
         say(show_shared(atom, format_))
         return 0
     if tile is not None:

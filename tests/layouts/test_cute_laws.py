@@ -13,7 +13,7 @@ from tensor_layouts import ComposedLayout, Layout, size
 from tilemma.atoms import catalogue
 from tilemma.cute import TiledMMA
 from tilemma.errors import WrongArgument
-from tilemma.layouts import SwizzleAtomMisfit, canonical_atom, shared_layout, tile_to_shape
+from tilemma.layouts import SwizzleAtomMisfit, canonical_atom, cute_str, shared_layout, tile_to_shape
 
 NAMES = ["SM80_16x8x8_F32F16F16F32_TN", "SM80_16x8x16_F16F16F16F16_TN", "SM90_64x8x16_F32F16F16_RS"]
 
@@ -101,3 +101,15 @@ def test_a_bad_atom_layout_is_refused() -> None:
     for bad in ((0, 1, 1), (1, 1)):
         with pytest.raises(WrongArgument):
             TiledMMA(catalogue[NAMES[0]], bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("thread", [0, 1, 7, 31])
+def test_the_part_of_any_thread_is_printed(thread: int) -> None:
+    mma = TiledMMA(catalogue["SM80_16x8x16_F32F16F16F32_TN"])
+    plain = cute_str(mma.thr_slice(thread).partition_C(Layout((16, 8))))
+    start = thread // 4 + 16 * 2 * (thread % 4)
+    assert plain == ("" if thread == 0 else f"_{start} o ") + "((_2,_2),_1,_1):((_16,_8),_0,_0)"
+    swizzled = mma.thr_slice(thread).partition_A(tile_to_shape(canonical_atom(16, "K", 128), (128, 64)))
+    assert cute_str(swizzled).startswith("Sw<3,3,3> o _") and cute_str(swizzled).endswith(
+        ":((_1,_512,_8),_1024,_16)"
+    )

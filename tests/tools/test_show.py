@@ -10,17 +10,19 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tilemma.atoms import CopyAtom, UnknownAtom, catalogue
+from tilemma.atoms import CopyAtom, MmaAtom, UnknownAtom, catalogue
 from tilemma.atoms.atom import Atom
 from tilemma.tools.show import (
     FORMATS,
     NoSuchFormat,
     NoSuchOperand,
     NotInFragment,
+    SeveralRecords,
     describe_element,
     describe_lane,
     holds,
     operands_of,
+    record,
     show,
     where,
 )
@@ -156,3 +158,25 @@ def test_list_of_atoms() -> None:
     assert "wgmma" not in list_atoms("sm_90")
     with pytest.raises(NoSuchArch):
         list_atoms("hopper")
+
+
+@pytest.mark.parametrize(
+    "atom", [x for x in catalogue.values() if isinstance(x, MmaAtom)][::9], ids=lambda x: x.name
+)
+def test_a_mnemonic_finds_its_record(atom: MmaAtom) -> None:
+    mnemonic = atom.ptx.split(" ")[0]
+    try:
+        found = record(f"{mnemonic} {{%r1}}, ...;")
+    except SeveralRecords as e:
+        assert atom.ptx.startswith("wgmma") and atom.name.removesuffix("_TN")[:-2] in str(e)
+    else:
+        assert found.ptx.split(" ")[0] == mnemonic
+
+
+def test_the_beginning_of_a_mnemonic() -> None:
+    assert record("mma.sync.aligned.m16n8k16.row.col.f32.bf16...").name == "SM80_16x8x16_F32BF16BF16F32_TN"
+    with pytest.raises(SeveralRecords, match="SM80_16x8x16_F16F16F16F16_TN"):
+        record("mma.sync.aligned.m16n8k16...")
+    with pytest.raises(UnknownAtom, match="did you mean"):
+        record("mma.sync.aligned.m16n8k17.row.col.f32.f16.f16.f32")
+    assert show("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") == show("SM80_16x8x16_F32F16F16F32_TN")

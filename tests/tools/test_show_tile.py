@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tilemma.layouts import InstructionMisfit, SwizzleAtomMisfit, plain_layout, shared_layout
 from tilemma.tools.show import NoSuchFormat
-from tilemma.tools.show_tile import BadTile, shared_tile, show_shared, show_tile
+from tilemma.tools.show_tile import BadTile, core_matrices, shared_tile, show_shared, show_tile
 
 SS = "SM90_64x64x16_F16F16F16_SS"
 
@@ -61,3 +63,25 @@ class TestBadInput:
             show_tile("SM75_U32x4_LDSM_N", "128x128x64")
         with pytest.raises(NoSuchFormat):
             show_tile(SS, "64x64x16", format="csv")
+
+
+@pytest.mark.parametrize(
+    "spec", ["f16,64x128,K,128", "f16,128x16,MN,64", "bf16,16x32,K,0", "f8_e4m3,64x64,K,32", "tf32,8x64,K,128"]
+)
+def test_core_matrices_lie_in_their_atoms(spec: str) -> None:
+    tile = shared_tile(spec)
+    width = max(tile.swizzle, 16)
+    found = core_matrices(tile)
+    step = 128 // tile.dtype.bits
+    for i, row in enumerate(found):
+        for j, (atom, matrix) in enumerate(row):
+            for line, x in itertools.product(range(8 * i, 8 * i + 8), range(step * j, step * j + step)):
+                at = tile.offset(line, x) if tile.major == "K" else tile.offset(x, line)
+                assert at // (8 * width) == atom and 0 <= matrix < width // 16
+    every = [place for row in found for place in row]
+    assert len(set(every)) == len(every)
+    assert "core matrices" in show_shared(spec)
+
+
+def test_a_padded_tile_has_no_core_matrices() -> None:
+    assert "core matrices" not in show_shared("f16,64x64,K,pad=8")

@@ -145,13 +145,28 @@ def tile_to_shape(atom: LayoutLike, shape: Sequence[int], order: Sequence[int] |
     return join(swizzle, tiled)
 
 
-@checked(layout=LAYOUT, bits=optional(integer(1, 128)))
+def _is_view(value: object) -> bool:
+    """Whether ``value`` is a layout, or one thread's part of it: a layout that starts at an offset."""
+    return _is_layout(value) or (isinstance(value, ComposedLayout) and isinstance(value.inner, Layout))
+
+
+VIEW = Condition(f"{LAYOUT.wanted}, or a thread's part of one", _is_view)
+
+
+@checked(layout=VIEW, bits=optional(integer(1, 128)))
 def cute_str(layout: LayoutLike, bits: int | None = None) -> str:
     """``layout`` as CuTe prints a static layout: `((_64,_2),_8):((_1,_512),_64)`.
 
     With ``bits`` it is a shared-memory layout of elements of that width: a swizzle then shows as it acts on
-    byte addresses, `Sw<3,4,3> o smem_ptr[16b](unset) o ...`.
+    byte addresses, `Sw<3,4,3> o smem_ptr[16b](unset) o ...`.  A thread's part that starts at an offset is printed
+    with it, `_32 o ((_2,_2),_1,_1):((_16,_8),_0,_0)`.
     """
+    if isinstance(layout, ComposedLayout) and layout.offset:
+        text = f"_{layout.offset} o {_static(layout.inner.shape)}:{_static(layout.inner.stride)}"
+        swizzle = layout.outer if isinstance(layout.outer, Swizzle) else None
+        if swizzle is None:
+            return text
+        return f"Sw<{swizzle.bits},{swizzle.base},{swizzle.shift}> o {text}"
     swizzle, affine = split(layout)
     text = f"{_static(affine.shape)}:{_static(affine.stride)}"
     if swizzle is None:

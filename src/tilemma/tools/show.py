@@ -9,10 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
-from tilemma.atoms import CopyAtom, MmaAtom, Operand, catalogue
+from tilemma.atoms import CopyAtom, MmaAtom, Operand, UnknownAtom, catalogue
 from tilemma.atoms.atom import Atom
 from tilemma.errors import ToolError
 from tilemma.layouts import cute_str
@@ -43,6 +45,51 @@ class NoSuchFormat(ToolError):
     fix = "give one of these after --format"
 
 
+class SeveralRecords(ToolError):
+    code = "several-records"
+    found = "{count} instructions begin with {mnemonic!r}"
+    expected = "the whole mnemonic, or a name: {names}"
+    fix = "write one of these names"
+
+
+_MNEMONIC = re.compile(r"[a-z]+\.[\w.:]+")
+# Names that an error lists.
+_LISTED = 6
+
+
+def record(name: str) -> Atom:
+    """The record called ``name``, or the one of this PTX mnemonic (its beginning, if no other begins so).
+
+    Raises UnknownAtom with the nearest names, SeveralRecords.
+    """
+    text = name.strip() if isinstance(name, str) else ""
+    found = _MNEMONIC.match(text)
+    if found is None or name in catalogue:
+        return catalogue[name]
+    begun = text.split(" ")[0].rstrip(". ;") if text.split(" ")[0].endswith(".") else found[0]
+    every = {x.name: _mnemonic(x.ptx) for x in catalogue.values()}
+    same = [n for n, m in every.items() if m == begun] or [n for n, m in every.items() if m.startswith(begun)]
+    if len({_maps(catalogue[n]) for n in same}) == 1:
+        return catalogue[same[0]]
+    if not same:
+        near = get_close_matches(begun, sorted(set(every.values())), n=3)
+        close = [n for m in near for n, have in every.items() if have == m][:3]
+        suggestion = "did you mean " + " or ".join(close) + "?" if close else "`tilemma atoms` lists all names"
+        raise UnknownAtom(name=begun, suggestion=suggestion)
+    names = ", ".join(same[:_LISTED]) + (", .." if len(same) > _LISTED else "")
+    raise SeveralRecords(mnemonic=begun, count=len(same), names=names)
+
+
+def _maps(atom: Atom) -> str:
+    """What tells records of one mnemonic apart: the places of their operands."""
+    return ", ".join(f"{letter} {o.shape} {o.layout}" for letter, o in operands_of(atom).items())
+
+
+def _mnemonic(ptx: str) -> str:
+    """The opcode with its qualifiers, as the record's statement has it."""
+    return ptx.split(" ", 1)[0]
+
+
 def operands_of(atom: Atom) -> dict[str, Operand]:
     """The operands to show: A, B, C (and E); the accumulator going in and coming out has one map."""
     if isinstance(atom, CopyAtom):
@@ -67,11 +114,12 @@ def pick_operands(atom: Atom, operand: str | None) -> dict[str, Operand]:
 def show(name: str, operand: str | None = None, format: str = "text") -> str:
     """The map of instruction ``name``, or of one operand of it, in one of `FORMATS`.
 
-    Raises UnknownAtom (with the nearest names), NoSuchOperand, NoSuchFormat.
+    ``name`` may be the PTX mnemonic.  Raises UnknownAtom (with the nearest names), SeveralRecords, NoSuchOperand,
+    NoSuchFormat.
     """
     from tilemma.tools import show_html, show_svg, show_text
 
-    atom = catalogue[name]
+    atom = record(name)
     chosen = pick_operands(atom, operand)
     renderers = {
         "text": show_text.text,
@@ -154,7 +202,7 @@ def where(name: str, operand: str, row: int, col: int) -> list[dict[str, int]]:
 
     Raises UnknownAtom, NoSuchOperand, NotInFragment.
     """
-    atom = catalogue[name]
+    atom = record(name)
     letter, found = _register_operand(atom, operand)
     rows, cols = found.shape
     if not (0 <= row < rows and 0 <= col < cols):
@@ -177,7 +225,7 @@ def holds(name: str, operand: str, lane: int, register: int | None = None) -> li
 
     Raises UnknownAtom, NoSuchOperand, NotInFragment.
     """
-    atom = catalogue[name]
+    atom = record(name)
     letter, found = _register_operand(atom, operand)
     last = found.registers - 1
     if not 0 <= lane < found.threads or (register is not None and not 0 <= register <= last):
@@ -199,7 +247,7 @@ def holds(name: str, operand: str, lane: int, register: int | None = None) -> li
 
 def describe_element(name: str, operand: str, row: int, col: int) -> str:
     """`where` as a sentence a line."""
-    letter, found = _register_operand(catalogue[name], operand)
+    letter, found = _register_operand(record(name), operand)
     return "\n".join(
         f"{letter}({row}, {col}) is {letter.lower()}{p['value']} of lane {p['lane']}: "
         f"register {p['register']}{_bits(found, p['bit'])}"
@@ -209,7 +257,7 @@ def describe_element(name: str, operand: str, row: int, col: int) -> str:
 
 def describe_lane(name: str, operand: str, lane: int, register: int | None = None) -> str:
     """`holds` as a sentence a line."""
-    letter, found = _register_operand(catalogue[name], operand)
+    letter, found = _register_operand(record(name), operand)
     return "\n".join(
         f"lane {lane}, register {h['register']}{_bits(found, h['bit'])}: "
         f"{letter.lower()}{h['value']} is {letter}({h['row']}, {h['col']})"

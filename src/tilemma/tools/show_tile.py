@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tilemma.atoms import MmaAtom, catalogue
+from tilemma.atoms import MmaAtom
 from tilemma.cute import TiledMMA
 from tilemma.dtypes import names
 from tilemma.errors import ToolError
 from tilemma.layouts import SharedLayout, bank_conflicts, cute_str, plain_layout, shared_layout
-from tilemma.tools.show import NoSuchFormat
+from tilemma.tools.show import NoSuchFormat, record
 from tilemma.tools.show_html import picture_page
 from tilemma.tools.show_svg import SHOWN_LINES, shared_svg, tiled_svg
 
@@ -40,7 +40,7 @@ def show_tile(name: str, tile: str, units: str = "1x1x1", format: str = "text") 
     """
     if format not in _FORMATS:
         raise NoSuchFormat(format=format, known=", ".join(_FORMATS))
-    atom = catalogue[name]
+    atom = record(name)
     if not isinstance(atom, MmaAtom):
         raise BadTile(text=name, what="multiplying instruction", form="mma.sync or wgmma", example="its name")
     m, n, k = extents(tile, 3, "block tile M x N x K")
@@ -117,4 +117,46 @@ def show_shared(spec: str, format: str = "text") -> str:
             lines.append(f"  {down}={line:<6}" + " ".join(f"{b:<{5 + len(across)}}" for b in banks).rstrip())
         passes = (bank_conflicts([address(line, x) for line in group], 16).wavefronts for x in pieces)
         lines.append("  passes  " + " ".join(f"{p}x".ljust(5 + len(across)) for p in passes).rstrip())
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_core_matrices(tile)]) + "\n"
+
+
+def core_matrices(tile: SharedLayout) -> list[list[tuple[int, int]]]:
+    """(swizzle atom, core matrix in it) of each 8 lines and 16 bytes of a canonical layout of wgmma.
+
+    Atoms count in the order of memory, core matrices (8 lines of 16 bytes, PTX ISA, wgmma) along the contiguous
+    dimension.  The 16-byte pieces of an atom's core matrices are interleaved by the swizzle.
+    """
+    width = max(tile.swizzle, 16)
+    step = 128 // tile.dtype.bits
+
+    def atom(line: int, x: int) -> int:
+        found = (tile.offset(i, x) if tile.major == "K" else tile.offset(x, i) for i in range(line, line + 8))
+        return min(found) // (8 * width)
+
+    columns = range(0, tile.extent, step)
+    return [
+        [(atom(line, x), x * tile.dtype.bits // 8 % width // 16) for x in columns]
+        for line in range(0, tile.lines, 8)
+    ]
+
+
+def _core_matrices(tile: SharedLayout) -> list[str]:
+    """The map of `core_matrices`, for the layouts that wgmma reads."""
+    width = max(tile.swizzle, 16)
+    canonical = tile.line_bytes == width and tile.lines % 8 == 0 and tile.extent * tile.dtype.bits % 128 == 0
+    if not canonical:
+        return []
+    across, down = ("k", "mn") if tile.major == "K" else ("mn", "k")
+    step = 128 // tile.dtype.bits
+    found = core_matrices(tile)
+    cell = max(len(f"{a}.{c}") for row in found for a, c in row)
+    cell = max(cell, len(f"{across}={tile.extent - step}"))
+    head = " ".join(f"{across}={step * i}".ljust(cell) for i in range(len(found[0])))
+    return [
+        f"  core matrices of 8 lines and 16 bytes, as atom.matrix; an atom is 8 lines of {width} bytes:",
+        "          " + head.rstrip(),
+        *(
+            f"  {down}={8 * i:<6}" + " ".join(f"{a}.{c}".ljust(cell) for a, c in row).rstrip()
+            for i, row in enumerate(found)
+        ),
+    ]
