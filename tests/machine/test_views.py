@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -100,3 +101,16 @@ def test_a_timeline_has_the_program_s_names() -> None:
 def test_hostile_names_are_escaped_in_the_picture() -> None:
     bars = [Bar("<script>\x1b", "wait", 0, 3, 1, (0, 0, 0), "</svg>&\uffff")]
     ElementTree.fromstring(Timeline(bars).svg())
+
+
+def test_hazards_name_the_program_s_buffers_and_events() -> None:
+    compiled = tm.load(ROOT / "examples" / "co" / "tma_pipeline.co").tma_pipeline.compile("sm_90a")
+    expected = ", 32768;"
+    assert expected in compiled.ptx
+    arrays = {n: np.zeros((128, 128), np.float16) for n in ("lhs", "rhs", "output")}
+    early = machine.check(compiled.ptx.replace(expected, ", 16384;"), compiled.launches[0], arrays, schedules=3)
+    notes = [note.text for h in early.hazards for note in h.notes]
+    assert any(re.fullmatch(r"0x\w+ is byte \d+ of `[lr]hs_s\[[0-2]\]`", text) for text in notes), notes
+    late = machine.check(compiled.ptx.replace(expected, ", 65536;"), compiled.launches[0], arrays, schedules=3)
+    (deadlock,) = late.hazards
+    assert deadlock.code == "deadlock" and "is `full[0]`" in deadlock.notes[-1].text

@@ -132,9 +132,11 @@ class Machine:
         if hazard.strict_only and not self.strict:
             if key not in self._reported:
                 self._reported.add(key)
+                self.names.annotate(hazard)
                 self.letter.append(hazard)
             return
         if not self.collect:
+            self.names.annotate(hazard)
             self.hazards.append(hazard)
             raise hazard
         if not self.hazards:
@@ -142,6 +144,7 @@ class Machine:
             self.max_steps = min(self.max_steps, 2 * self.steps + 50_000)
         if key not in self._reported and sum(h.code == hazard.code for h in self.hazards) < _EACH:
             self._reported.add(key)
+            self.names.annotate(hazard)
             self.hazards.append(hazard)
         if fatal or hazard.code in self.enough:
             raise Stop
@@ -363,6 +366,7 @@ class Machine:
 
     def stop(self, hazard: HazardError) -> NoReturn:
         """Report a hazard after which nothing can go on."""
+        self.names.annotate(hazard)
         self.hazards.append(hazard)
         if not self.collect:
             raise hazard
