@@ -223,16 +223,17 @@ def mixed_tiles(
         mc = mma.fill(0.0, "f32")
         for k in foreach(cdiv(K, TILE_K)):
             dma.copy(a.subspan(1, TILE_M, TILE_K).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
-            dma.copy(values.subspan(1, GROUPS * ROWS, TILE_K // EACH).at(0, n, k).sqz(), w_s)
+            own = batch if VB != 1 else 0
+            dma.copy(values.subspan(1, GROUPS * ROWS, TILE_K // EACH).at(own, n, k).sqz(), w_s)
             for p in parallel(GROUPS, level="group-4"):
                 weights = mma.frag(T, ROWS, TILE_K)
                 first = (n * GROUPS + p) * ROWS
                 if GROUP % TILE_K == 0:
                     step, shift = mma.frag(TS, ROWS), mma.frag(TZ, ROWS)
                     which = k // (GROUP // TILE_K)
-                    mma.load(scales.view(1, 1, ROWS).from_(0, which, first).sqz(), step)
+                    mma.load(scales.view(1, 1, ROWS).from_(own, which, first).sqz(), step)
                     if ZEROS:
-                        mma.load(zeros.view(1, 1, ROWS).from_(0, which, first).sqz(), shift)
+                        mma.load(zeros.view(1, 1, ROWS).from_(own, which, first).sqz(), shift)
                 for i, j in apply(weights):
                     if PACKED:
                         both = w_s[p * ROWS + i, j // 2].astype("s32")
@@ -244,8 +245,8 @@ def mixed_tiles(
                         factor, away = step[i], shift[i] if ZEROS else None
                     else:
                         which = (k * TILE_K + j) // GROUP
-                        factor = scales[0, which, first + i]
-                        away = zeros[0, which, first + i] if ZEROS else None
+                        factor = scales[own, which, first + i]
+                        away = zeros[own, which, first + i] if ZEROS else None
                     if away is not None:
                         value = value - away.astype("f32")
                     weights[i, j] = (value * factor.astype("f32")).astype(T)

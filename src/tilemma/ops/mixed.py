@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from tilemma import dtypes
 from tilemma.errors import WrongArgumentType, described
 from tilemma.ops import forms
-from tilemma.ops.arguments import Call, Rules
+from tilemma.ops.arguments import Call, Rules, ending
 from tilemma.ops.form_kernels import ROWS, mixed_tiles
 from tilemma.ops.forms import Operand, Prepared, padded
 from tilemma.ops.forms import cdiv as ceil
 from tilemma.ops.gradients import differentiable
+from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import hardware
-from tilemma.ops.steps import batches
+from tilemma.ops.problem import Problem
+from tilemma.ops.steps import Step, absent, batches, epilogue_constants, part
 from tilemma.quantized import TYPES, Quantized
-from tilemma.runtime.arrays import ArrayRef, describe
+from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
 
 RULES = Rules("mixed_matmul", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
 
@@ -70,28 +76,76 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
     operands.append(
         Operand(forms.widened(steps if away is None else away, shape), "scale_a" if away is None else "scale_b")
     )
+    tile = _tile(result, shape[-2], shape[-1], group)
+    parts = _parts(result, call.a, group, tile)
     constants = {
         "T": call.a.dtype.name, "TV": weights.dtype.name, "TS": steps.dtype.name,
         "TZ": (steps if away is None else away).dtype.name, "AB": batches(left, "B"),
         "PACKED": kind == "s4", "ZEROS": away is not None, "GROUP": group,
-        **_tile(result, shape[-2], shape[-1], group),
+        **tile,
     }  # fmt: skip
     named = {"a": call.a, "b": weights, "scales": steps, "zeros": away}
+    if parts > 1:
+        return _in_parts(call, out, result, made, operands, named, constants, parts)
     return forms.prepared(call, out, result, made, mixed_tiles, operands, named, constants)
 
 
+def _parts(result: ArrayRef, a: ArrayRef, group: int, tile: Mapping[str, int]) -> int:
+    """Parts of K that are summed apart: enough that few rows keep all SMs busy."""
+    unit = math.lcm(group, tile["TILE_K"])
+    if result.device[0] == "cpu" or a.rank != 2 or a.shape[0] > 64 or a.shape[1] % unit or result.is_empty:
+        return 1
+    most = 4 * hardware(result.device).sms // ceil(result.shape[1], ROWS * tile["GROUPS"])
+    return max((n for n in (1, 2, 4, 8) if a.shape[1] // unit % n == 0 and n <= most), default=1)
+
+
+def _divided(x: ArrayRef, axis: int, parts: int) -> ArrayRef:
+    """A matrix as [parts, ..], with ``axis`` divided."""
+    shape = [n // parts if i == axis else n for i, n in enumerate(x.shape)]
+    step = shape[axis] * x.strides[axis]
+    return x._replace(shape=(parts, *shape), strides=(step, *x.strides), owner=(x.owner,))
+
+
+def _in_parts(
+    call: Call, out: Any, result: ArrayRef, made: bool, operands: list[Operand],
+    named: Mapping[str, ArrayRef | None], constants: Mapping[str, Any], parts: int,
+) -> Prepared:  # fmt: skip
+    """Products of ``parts`` parts of K in f32, and the call that adds them in order and applies the epilogue."""
+    shape = (parts, *result.shape)
+    room = empty_like_first(call.a, shape, "f32")
+    work = describe(room)._replace(writable=True)
+    # K is the columns of the activations and of the values, and the rows of scales and zeros.
+    pieces = [replace(x, array=_divided(x.array, a, parts)) for x, a in zip(operands, (1, 1, 0, 0), strict=True)]
+    plain = replace(call, c=None, bias=None, alpha=1.0, beta=0.0, activation=None, out=None, out_dtype="f32")
+    batch = dict.fromkeys(("AB", "VB", "SB", "ZB"), "B")
+    first = forms.prepared(plain, room, work, True, mixed_tiles, pieces, {}, {**constants, **batch}).steps[0]
+    renamed = tuple(("work.partial" if name == "out" else name, at) for name, at in first.sources)
+    c, bias, alpha, beta, epilogue = ending(call, result, made, dict(named))
+    added = None if c is None or epilogue.addend != "c" else _wide(c)
+    problem = Problem(
+        _wide(call.a), _wide(call.a), _wide(result), added, bias, "row", "row", alpha, beta, epilogue,
+        swapped=False, outer=(),
+    )  # fmt: skip
+    addend = forms.nothing(problem, (1, 1, 1)) if added is None else (part(added, 0), ("c", 0))
+    biases = forms.nothing(problem, (1, 1)) if bias is None else (part(bias, 0), ("bias", 0))
+    scale = absent(problem, (1, 1, 1), dtypes.dtype("f32"))[0], ("a", 0)
+    taken = [(part(work, 0), ("work.partial", 0)), scale, scale, addend, biases]
+    taken.append((part(problem.out, 0), ("out", 0)))
+    values = {**epilogue_constants(problem, addend[0], biases[0], problem.out), "SPLIT": parts, "ACC": "f32"}
+    last = Step(add_parts, (*(x for x, _ in taken), alpha, beta), values, tuple(s for _, s in taken))
+    return Prepared((replace(first, sources=renamed), last), out, made, result, {"partial": (shape, "f32")})
+
+
+def _wide(x: ArrayRef) -> ArrayRef:
+    return x._replace(shape=(1, *x.shape), strides=(0, *x.strides), owner=(x.owner,))
+
+
 def _tile(result: ArrayRef, m: int, n: int, group: int) -> dict[str, int]:
-    """Few rows: one warpgroup a block, so that more blocks read weights; many: two, on as many rows as registers
-    hold."""
+    """Two warpgroups convert weights, for as many rows of activations as their registers hold."""
     depth = 64 if group % 128 else 128
     if result.device[0] == "cpu":
         return {"TILE_M": padded(m, 8, 256), "TILE_K": depth, "GROUPS": min(ceil(n, ROWS), 4)}
-    rows = padded(m, 8, 64) if m <= 64 else 128
-    return {
-        "TILE_M": rows,
-        "TILE_K": depth,
-        "GROUPS": 2 if n >= 128 * hardware(result.device).sms or m > 64 else 1,
-    }
+    return {"TILE_M": padded(m, 8, 64) if m <= 64 else 128, "TILE_K": depth, "GROUPS": 2}
 
 
 def _result_shape(
