@@ -173,8 +173,11 @@ def test_logits_of_a_llama() -> None:
 def test_every_kind_of_a_llama(kind: str) -> None:
     model = llama().to(BF16)
     tokens = torch.randint(0, 2048, (1, 64), device="cuda")
-    wanted = model(tokens).logits.float()
-    found = convert(copy.deepcopy(model), kind)(tokens).logits.float()
+    converted = convert(copy.deepcopy(model), kind)
+    if kind in ("s4", "2:4"):
+        # torch with the same rounded or pruned weights.
+        model.load_state_dict(converted.state_dict())
+    found, wanted = converted(tokens).logits.float(), model(tokens).logits.float()
     assert torch.isfinite(found).all()
-    least = {"bf16": 0.999, "fp8": 0.98, "int8": 0.99, "s4": 0.9, "2:4": 0.5}[kind]
+    least = {"fp8": 0.98, "int8": 0.99}.get(kind, 0.999)
     assert torch.nn.functional.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) >= least

@@ -276,6 +276,24 @@ def test_wrong_arguments_are_refused_before_anything_runs(name: str, monkeypatch
     assert error.value.code == code and error.value.remedy
 
 
+@pytest.mark.parametrize("kind, zeros", [("s4", True), ("s8", False)])
+@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("target", ["cpu", "machine"])
+def test_parts_of_k(target: str, parts: int, kind: str, zeros: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU sums parts of K apart where there are few rows."""
+    compute, options = forms.run, {"arch": "sm_90a"} if target == "machine" else {}
+    monkeypatch.setattr(forms, "run", lambda ready: compute(ready, target, **options))
+    monkeypatch.setattr("tilemma.ops.mixed._parts", lambda *a: parts)
+    b = tm.quantize(testing.random_array((512, 136), "f32", 0), kind, 64, zeros=zeros)
+    a, bias = testing.random_array((20, 512), "f16", 1), testing.random_array((136,), "f32", 2)
+    c = testing.random_array((20, 136), "f16", 3)
+    found = ops.mixed_matmul(a, b, bias=bias, alpha=0.5, c=c, beta=2.0, activation="silu")
+    weights = b.dequantize().astype(np.float16)
+    value = testing.ACTIVATIONS["silu"].value(0.5 * (wide(a) @ wide(weights)) + 2 * wide(c) + wide(bias))
+    bound = testing.error_bound(a, weights, "f32", "f16", 0.5, 2.0, c, bias, "silu")
+    assert testing.share_of_bound(found, value, bound) <= 1
+
+
 def test_launches_take_their_addresses_from_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU a repeated call finds the addresses of its launches by these names."""
     seen: list[str] = []
@@ -293,7 +311,11 @@ def test_launches_take_their_addresses_from_the_arguments(monkeypatch: pytest.Mo
     ops.conv2d(IMAGE, FILTER)
     ops.conv2d(IMAGE, FILTER[:, :1, :1])
     ops.conv2d(IMAGE, np.ascontiguousarray(FILTER[:, :1, :1]))
-    assert set(seen) <= set(launch_cache.NAMES) and {"a", "b", "scale_a", "c", "bias", "out"} <= set(seen)
+    monkeypatch.setattr("tilemma.ops.mixed._parts", lambda *a: 2)
+    ops.mixed_matmul(F16, S4)
+    assert set(seen) <= {*launch_cache.NAMES, "work.partial"} and {"a", "b", "scale_a", "c", "bias", "out"} <= set(
+        seen
+    )
 
 
 def test_results_without_elements() -> None:
