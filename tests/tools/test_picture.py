@@ -212,3 +212,18 @@ def test_search_theme_zoom_and_lanes_by_keyboard(page: str, tmp_path: Path) -> N
 
 def test_an_address_opens_with_its_line_pinned(page: str, tmp_path: Path) -> None:
     assert ask(tmp_path, page, "return pinned", fragment="#line-18") == 18
+
+
+def test_each_block_s_timeline_is_complete_when_it_is_shown(kernel: Any, tmp_path: Path) -> None:
+    page = draw(kernel, {}, shape="M=256,N=256,K=64").html
+    ids = re.findall(r'<pattern id="([^"]+)"', page)
+    assert len(ids) == len(set(ids)) == 2
+    shown = ask(
+        tmp_path,
+        page,
+        "document.body.dispatchEvent(new KeyboardEvent('keydown', {key: ']', bubbles: true}));"
+        "const strips = all('.strip').filter(s => !s.hidden), bar = strips[0].querySelector('rect[fill^=url]');"
+        "return [strips.length, strips[0].dataset.block,"
+        " !!strips[0].querySelector(bar.getAttribute('fill').slice(4, -1))]",
+    )
+    assert shown == [1, "0,1,0", True]

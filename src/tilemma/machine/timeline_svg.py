@@ -7,7 +7,7 @@ its own too (full, striped, outlined), and the legend names all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from tilemma.errors import visible
@@ -31,7 +31,8 @@ ROW = 20
 _STYLE = (
     # A page sets --ink, --muted and --ground; a file follows the viewer's preference.
     ".tl{--i:var(--ink,#1f2933);--m:var(--muted,#52606d);--b:var(--ground,#fff)}"
-    "@media(prefers-color-scheme:dark){.tl{--i:var(--ink,#e4e7eb);--m:var(--muted,#9aa5b1);--b:var(--ground,#12181f)}}"
+    "@media(prefers-color-scheme:dark){"
+    ".tl{--i:var(--ink,#e4e7eb);--m:var(--muted,#9aa5b1);--b:var(--ground,#12181f)}}"
     ".tl text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:var(--i)}"
     ".tl .t{font-size:11px;fill:var(--m)}.tl .g{stroke:var(--m);stroke-opacity:.22}"
     ".tl .band{fill:var(--m);fill-opacity:.07}.tl .phase{stroke-width:2}.tl .bg{fill:var(--b)}"
@@ -77,12 +78,13 @@ def timeline_svg(
     left = 7.4 * max((len(a) for _, of in rows for a in of), default=0) + 22
     scale = (width - left - 12) / (end - start)
     kinds = [k for k in KINDS if any(b.what == k for b in bars)]
-    legend, head = _legend(kinds, width)
+    hatching = _hatching(bars)
+    legend, head = _legend(kinds, width, hatching)
     height = head + sum(ROW * len(of) + 24 for _, of in rows)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="tl" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img" aria-label="timeline of a run on the PTX machine"><style>{_STYLE}</style>'
-        '<defs><pattern id="tl-wait" width="5" height="5" patternUnits="userSpaceOnUse" '
+        f'<defs><pattern id="{hatching}" width="5" height="5" patternUnits="userSpaceOnUse" '
         'patternTransform="rotate(45)"><path class="h" d="M0 0V5" stroke="#e69f00" stroke-width="5" '
         'stroke-opacity=".55"/></pattern></defs>'
         f'<path class="bg" d="M0 0H{width}V{height}H0Z"/>'
@@ -103,13 +105,15 @@ def timeline_svg(
             out.append(f'<text x="16" y="{top + 14}">{_text(actor)}</text>')
             for b in each:
                 more = " " + attributes(b) if attributes is not None else ""
-                out.append(_bar(b, left + (b.start - start) * scale, (b.end - b.start) * scale, top, more))
+                out.append(
+                    _bar(b, left + (b.start - start) * scale, (b.end - b.start) * scale, top, more, hatching)
+                )
             top += ROW
         top += 4
     return "\n".join([*out, "</svg>\n"])
 
 
-def _legend(kinds: Iterable[str], width: int) -> tuple[list[str], int]:
+def _legend(kinds: Iterable[str], width: int, hatching: str) -> tuple[list[str], int]:
     """The names of the kinds, in as many lines as they need, and the y of the first row below them."""
     out, x, y = [], 8.0, 8
     for k in kinds:
@@ -117,29 +121,35 @@ def _legend(kinds: Iterable[str], width: int) -> tuple[list[str], int]:
         if x > 8 and x + wide > width:
             x, y = 8.0, y + 20
         out.append(
-            f'<path d="M{x:g} {y}h14v12h-14z" {_paint(k)}/>'
+            f'<path d="M{x:g} {y}h14v12h-14z" {_paint(k, hatching)}/>'
             f'<text class="t k" x="{x + 19:g}" y="{y + 10}">{KINDS[k][1]}</text>'
         )
         x += wide
     return out, y + 56
 
 
-def _paint(kind: str) -> str:
+def _hatching(bars: Sequence[Bar]) -> str:
+    """The id of the pattern of waits: a page with several timelines, of which one is visible, needs several."""
+    first = min((b.start for b in bars), default=0)
+    return "wait-" + "-".join(map(str, [*(bars[0].cta if bars else ()), first, len(bars)]))
+
+
+def _paint(kind: str, hatching: str) -> str:
     colour = KINDS.get(kind, _OTHER)[0]
     if kind == "wait":
-        return 'fill="url(#tl-wait)" stroke="#e69f00" stroke-width=".6"'
+        return f'fill="url(#{hatching})" stroke="#e69f00" stroke-width=".6"'
     if kind == "phase":
         return f'class="phase" stroke="{colour}" fill="{colour}"'
     opacity = {"warp": ".45", "cp.async.arrive": ".4"}.get(kind, ".8")
     return f'fill="{colour}" fill-opacity="{opacity}"'
 
 
-def _bar(b: Bar, x: float, length: float, top: float, more: str) -> str:
+def _bar(b: Bar, x: float, length: float, top: float, more: str, hatching: str) -> str:
     title = f"<title>{_text(describe(b))}</title>"
     if b.what == "phase":
-        return f'<path d="M{x:.1f} {top + 2}v{ROW - 4}" {_paint(b.what)}{more}>{title}</path>'
+        return f'<path d="M{x:.1f} {top + 2}v{ROW - 4}" {_paint(b.what, hatching)}{more}>{title}</path>'
     inset = 6 if b.what == "warp" else 3
     return (
         f'<rect x="{x:.1f}" y="{top + inset}" width="{max(1.5, length):.1f}" height="{ROW - 2 * inset}" '
-        f"{_paint(b.what)}{more}>{title}</rect>"
+        f"{_paint(b.what, hatching)}{more}>{title}</rect>"
     )
