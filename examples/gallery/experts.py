@@ -36,8 +36,9 @@ def experts(
             for wg in parallel(TILE_M // WARP_M, level="group-4"):
                 mma.row.row(mc, x_s.subspan(WARP_M, TILE_K).at(wg, 0), w_s)
         for wg in parallel(TILE_M // WARP_M, level="group-4"):
-            mine = output.view(WARP_M, TILE_N).from_(row + wg * WARP_M, n * TILE_N)
             for i, j in apply(mc):
-                with if_(wg * WARP_M + i < left):
+                with if_(left > wg * WARP_M + i):
                     mc[i, j] = mc[i, j] * gate[row + wg * WARP_M + i]
-            mma.store(mc, mine, rows=left - wg * WARP_M)
+            mma.store(
+                mc, output.view(WARP_M, TILE_N).from_(row + wg * WARP_M, n * TILE_N), rows=left - wg * WARP_M
+            )
