@@ -7,7 +7,7 @@ WITH_CUDA := [cuda,dev]
 CORE_EXTRAS := $(if $(GPU),$(WITH_CUDA),)
 DEV_EXTRAS := $(if $(GPU),$(WITH_CUDA),[dev])
 
-.PHONY: demo test quick check lint types format mutate memcheck lowest newest clean
+.PHONY: demo test quick check lint types format mutate memcheck lowest newest site clean
 
 demo: $(VENV)/.core
 	@$(VENV)/bin/tilemma run examples/co/matmul_wgmma_2group.co --shape M=1024,N=1024,K=1024 --expect "mk,nk->mn" --plan
@@ -34,6 +34,10 @@ memcheck: $(VENV)/.dev
 lowest newest: $(VENV)/.dev
 	$(PY) bench/dependencies.py $@ $(TESTS)
 
+# Pages of the docs, the gallery, the notebooks and the references in build/site/html; the build needs no network.
+site: $(VENV)/.site
+	NO_MKDOCS_2_WARNING=1 $(PY) -m dev.site
+
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check src dev tests examples bench
 	$(VENV)/bin/ruff format --check src dev tests examples bench
@@ -57,6 +61,11 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(PY) -e ".$(DEV_EXTRAS)"; \
 	else $(PY) -m pip install --quiet --disable-pip-version-check -e ".$(DEV_EXTRAS)"; fi
 	@touch $@ $(VENV)/.core
+
+$(VENV)/.site: pyproject.toml | $(VENV)/bin/python
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(PY) -e ".[site]"; \
+	else $(PY) -m pip install --quiet --disable-pip-version-check -e ".[site]"; fi
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -103,10 +103,11 @@ def experts(rows: tuple[int, ...], n: int, k: int) -> Problem:
     first = np.concatenate([[0], np.cumsum(rows)]).astype(np.int32)
     tokens, expert = int(first[-1]), np.repeat(np.arange(len(rows)), rows)
     x, w, gate = whole(0, tokens, k), whole(1, len(rows), n, k), whole(2, tokens, dtype=np.float32)
+    tiles = np.array([(e, r) for e in range(len(rows)) for r in range(first[e], first[e + 1], 128)], np.int32)
     wanted = np.zeros((tokens, n))
     for e in range(len(rows)):
         wanted[expert == e] = wide(x)[expert == e] @ wide(w)[e].T
-    return Problem((x, w, first, gate, unset(tokens, n)), {4: wanted * wide(gate)[:, None]})
+    return Problem((x, w, first, tiles, gate, unset(tokens, n)), {5: wanted * wide(gate)[:, None]})
 
 
 def gated_mlp(m: int, n: int, k: int) -> Problem:

@@ -1,4 +1,8 @@
-"""Attention with one pass over the keys, the twin of attention.co."""
+"""Attention with one pass over the keys; the twin of attention.co.
+
+`largest` and `total` are vectors, a number for each row. When a row's largest score rises, what was summed before
+shrinks. The weights p are an operand computed in registers. HQ heads of queries share HKV heads of keys.
+"""
 
 import tilemma as tm
 from tilemma import apply, cdiv, compose, dma, foreach, if_, mma, parallel, select, shared
@@ -39,7 +43,7 @@ def attention(
             part = mma.frag("f32", WG_M)
             total = mma.frag("f32", WG_M, init=0.0)
             acc = mma.fill(0.0, "f32")
-            for n in foreach(cdiv(keys, BLOCK_N)):
+            for n in foreach(cdiv(keys, BLOCK_N), pipeline=tm.Pipeline(stages=2)):
                 dma.copy(k_head.subspan(BLOCK_N, DIM).at(n, 0), k_s)
                 dma.copy(v_head.subspan(BLOCK_N, DIM).at(n, 0), v_s)
                 s = mma.fill(0.0, "f32")
