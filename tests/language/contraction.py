@@ -451,3 +451,58 @@ def futures_in_flight(
             m.set(m * 0.5)
             mma.store(m, c)
             mma.store(n, d)
+
+
+@construct(
+    given={
+        "a": small("f16", 50, 64),
+        "b": small("f16", 40, 64, seed=1),
+        "v": small("f16", 40, seed=2),
+        "w": small("f32", 50, 1, seed=3),
+        "c": unwritten("f32", 50, 40),
+        "d": unwritten("f32", 50, 40),
+    },
+    expect=lambda a, b, v, w, c, d: {
+        "c": (product(a, b) + v.astype(f32)).astype(f32),
+        "d": (product(a, b) + w).astype(f32),
+    },
+    co="""
+    __co__ void fills_of_rows(global f16 [M, K] a, global f16 [N, K] b, global f16 [N] v, global f32 [M, 1] w,
+                              global f32 [M, N] c, global f32 [M, N] d) {
+      parallel {i, j} by [cdiv(M, 64), cdiv(N, 64)] : block {
+        a_s = dma.copy a.subspan(64, 64).at(i, 0) => shared;
+        b_s = dma.copy b.subspan(64, 64).at(j, 0) => shared;
+        parallel g by 1 : group-4 {
+          m = mma.fill.f32 v.subspan(64).at(j);
+          n = mma.fill.f32 0.0f;
+          mma.fill n, w.subspan(64, 1).at(i, 0);
+          mma.row.row m, a_s.data, b_s.data;
+          mma.row.row n, a_s.data, b_s.data;
+          mma.store m, c.subspan(64, 64).at(i, j);
+          mma.store n, d.subspan(64, 64).at(i, j);
+        }
+      }
+    }
+    """,
+)
+def fills_of_rows(
+    a: tm.Global["f16", "M", "K"],
+    b: tm.Global["f16", "N", "K"],
+    v: tm.Global["f16", "N"],
+    w: tm.Global["f32", "M", 1],
+    c: tm.Global["f32", "M", "N"],
+    d: tm.Global["f32", "M", "N"],
+):
+    """Accumulators that start from a row (a bias) or a column."""
+    M, N = c.shape
+    for i, j in parallel(cdiv(M, 64), cdiv(N, 64), level="block"):
+        a_s = dma.copy(a.subspan(64, 64).at(i, 0), to="shared")
+        b_s = dma.copy(b.subspan(64, 64).at(j, 0), to="shared")
+        for g in parallel(1, level="group-4"):
+            m = mma.fill(v.subspan(64).at(j), "f32")
+            n = mma.fill(0.0, "f32")
+            mma.fill(n, w.subspan(64, 1).at(i, 0))
+            mma.row.row(m, a_s, b_s)
+            mma.row.row(n, a_s, b_s)
+            mma.store(m, c.subspan(64, 64).at(i, j))
+            mma.store(n, d.subspan(64, 64).at(i, j))

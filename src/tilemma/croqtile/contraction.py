@@ -20,7 +20,7 @@ from tilemma.croqtile.operands import (
     tile_of,
 )
 from tilemma.croqtile.reader import Reader, reads
-from tilemma.croqtile.values import Mutable, Operation, SpanValue, TileArray, TupleValue, Value
+from tilemma.croqtile.values import Cut, Mutable, Operation, SpanValue, TileArray, TupleValue, Value
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_index
 from tilemma.ir.constructs import OPERANDS
@@ -117,7 +117,11 @@ def _fill(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None
     else:
         (value_node,) = _arguments(node, 1, f"{name} = mma.fill 0.0f")
         target = _target(r, name)
-    value = fill_value(r, value_node, "`mma.fill`")
+    given = r.value(value_node)
+    if isinstance(given, (Tile, FutureValue, TileArray, Cut)):
+        value: Any = as_tile(r, given, value_node, "`mma.fill`")
+    else:
+        value = fill_value(r, value_node, "`mma.fill`")
     return r.b.fill(target, value, dtype, fast)
 
 

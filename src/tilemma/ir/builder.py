@@ -347,14 +347,16 @@ class Builder(ElementWork):
     def fill(
         self,
         fragment: FragmentValue | str,
-        value: Scalarlike | float,
+        value: Scalarlike | float | Tile,
         dtype: DType | None = None,
         fast: bool = False,
     ) -> FragmentValue:
         """Fill a fragment, declaring it first where a name is given; without ``dtype`` with the one it has.
 
-        Of an array, each tile that its index does not choose between.
+        Of an array, each tile that its index does not choose between.  A tile is a row or column to repeat.
         """
+        if isinstance(value, Tile):
+            return self._filled_from(fragment, value, dtype, fast)
         target = self.fragment(fragment, dtype=dtype) if isinstance(fragment, str) else fragment
         dtype = dtype or self.known.get(target.name, Known()).dtype
         v = scalar(value)
@@ -364,6 +366,24 @@ class Builder(ElementWork):
             one = FragmentValue(target.name, target.copies, (*target.index, *map(const, rest)))
             self.emit(t.Fill(one.ref, v, dtype, fast))
         self._learn(target.name, Known(None, dtype))
+        return target
+
+    def _filled_from(
+        self, fragment: FragmentValue | str, value: Tile, dtype: DType | None, fast: bool
+    ) -> FragmentValue:
+        src = self.settle(value).view
+        known = None if isinstance(fragment, str) else self.known.get(fragment.name, Known()).dtype
+        dtype = dtype or known or src.dtype
+        target = self.fill(fragment, 0.0 if dtype.is_float else 0, dtype, fast)
+        if len(target.index) < len(target.copies):
+            raise WrongValue(
+                self.span,
+                what="`mma.fill`",
+                got=f"`{target.name}`, an array of register tiles, and a row or column",
+                wanted="one register tile",
+                fix_text=f"choose one: `{target.name}[i]`",
+            )
+        self.fill_from(target, src)
         return target
 
     def load(

@@ -34,9 +34,11 @@ Visited = tuple[tuple[Index, ...], str]
 
 @record(frozen=False, slots=False)
 class ElementWork(ValueNumber):
-    """`apply`, reductions of rows, and loads and stores of vectors.  ``known``: by the fragment's name."""
+    """`apply`, reductions of rows, and loads and stores of vectors.  ``known``: by the fragment's name;
+    ``fills``: those from a row or column, each with the fragment, its axis and the extent of the source."""
 
     known: dict[str, Known] = field(default_factory=dict)
+    fills: list[tuple[str, int, View, Span | None]] = field(default_factory=list)
 
     @contextmanager
     def apply(
@@ -86,6 +88,7 @@ class ElementWork(ValueNumber):
     def finish(self) -> t.Kernel:
         """The kernel read so far, the extents of all element work known; TileShapeUnknown."""
         kernel = super().finish()
+        self._check_repeated()
 
         def sized(op: t.Op) -> t.Op:
             if not isinstance(op, t.Apply) or not isinstance(op.indices[0].extent, Var):
@@ -98,6 +101,39 @@ class ElementWork(ValueNumber):
             return replace(op, indices=indices, body=substituted(op.body, table))
 
         return replace(kernel, body=rewrite(kernel.body, sized))
+
+    def fill_from(self, fragment: FragmentValue, src: View) -> None:
+        """Every row becomes ``src``, a row [N] or [1, N]; or every column, [M, 1].  Raises WrongValue."""
+        dtype = self.known.get(fragment.name, Known()).dtype
+        ones = [value_of(e) == 1 for e in src.shape]
+        if len(ones) not in (1, 2) or (len(ones) == 2 and not any(ones)):
+            raise WrongValue(
+                self.span,
+                what="`mma.fill`",
+                got=f"`{src.base.name}`, a tile of {shape_text(src.shape)}",
+                wanted="a number, a row [N] or [1, N], or a column [M, 1]; `mma.load` takes a whole tile",
+                fix_text="cut it: `x.subspan(1, n).at(i, 0)`",
+            )
+        column = len(ones) == 2 and ones[1] and not ones[0]
+        self.fills.append((fragment.name, 0 if column else 1, src, self.span))
+        with self.apply(fragment, ("i", "j")) as (i, j):
+            at = (j,) if len(ones) == 1 else (i, const(0)) if column else (const(0), j)
+            self.emit(t.SetFragmentElement(fragment.ref, _as(Element(src.element(at)), dtype)))
+
+    def _check_repeated(self) -> None:
+        """WrongValue for a fill from a row or column of another extent than the accumulator's."""
+        for name, axis, src, span in self.fills:
+            shape = self.known.get(name, Known()).shape
+            have = value_of(src.shape[-1] if axis else src.shape[0])
+            if shape is not None and have is not None and have != shape[axis]:
+                kind = "row" if axis else "column"
+                raise WrongValue(
+                    span,
+                    what="`mma.fill`",
+                    got=f"`{src.base.name}`, a {kind} of {have}",
+                    wanted=f"a {kind} of {shape[axis]}, the extent of `{name}`",
+                    fix_text=f"cut it: `x.subspan({shape[axis]}).at(i)`",
+                )
 
     # ---- vectors -----------------------------------------------------------------------------------------
 

@@ -157,26 +157,27 @@ class MmaNamespace:
         without one.  ``copies=(2, 3)`` gives an array of them, ``mc[i][j]``.  ``fast``: sums of 8-bit floats stay
         in the accumulator of the hardware, which keeps 13 bits; otherwise they are added to f32 every 128 of K.
 
-        ``mma.fill(mc, 0.0)`` fills an existing one again.
+        ``mma.fill(mc, 0.0)`` fills an existing one again.  In place of the number a row, [N] or [1, N], is what
+        each row of the accumulator becomes, or a column, [M, 1], each column.
         """
         b = builder("mma.fill")
         if (
             isinstance(first, (Fragment, Elementwise))
             or python_number(second) is not None
-            or isinstance(second, Value)
+            or isinstance(second, (Value, *_TILES))
         ):
             if dtype is not None or copies != () or second is None:
                 got = "no value" if second is None else "a type for a tile that has one"
                 raise WrongValue(b.span, what="`mma.fill`", got=got, wanted=_FILLS, fix_text=f"write {_FILLS}")
             target = fragment_of(first, "mma.fill", whole=True)
-            return Fragment(b.fill(target, number(second, "mma.fill"), fast=bool(fast)))
+            return Fragment(b.fill(target, _filling(second), fast=bool(fast)))
         if second is not None and dtype is not None:
             raise WrongValue(
                 b.span, what="`mma.fill`", got="two element types", wanted=_FILLS, fix_text="leave one out"
             )
         name = second if second is not None else dtype
         kind = None if name is None else element_type(name, b.span)
-        value = number(first, "mma.fill")
+        value = _filling(first)
         label = (spans.bound_names() or ("acc",))[0]
         made = b.fragment(label, sizes_of(copies, "tiles"), kind)
         return Fragment(b.fill(made, value, kind, bool(fast)))
@@ -252,6 +253,11 @@ class MmaNamespace:
     def wait(self, pending: int) -> None:
         """All but the newest ``pending`` batches of multiplies (each ends with `commit`) have finished."""
         builder("mma.wait").emit(MmaWait(constant_operand(pending, "pending")))
+
+
+def _filling(x: Any) -> Any:
+    """The value of a fill: a number, or a tile to repeat."""
+    return tile_of(x, "mma.fill") if isinstance(x, _TILES) else number(x, "mma.fill")
 
 
 def _scales(what: str, *given: Any) -> dict[str, Any]:
