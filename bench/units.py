@@ -1,5 +1,7 @@
 """The FP32 units against the tensor cores: one product, by FMA and by each type that tensor cores multiply.
 
+FMA is that of cuBLAS (torch, tf32 off) and that of tilemma; factors are relative to the faster one.
+
     python bench/units.py --json docs/performance/units.json --svg docs/performance/units.svg
 
 Where `ops` takes the type it computes the product; for the others it is the kernel below, which the compiler
@@ -19,6 +21,7 @@ from typing import Any
 
 import tilemma as tm
 from tilemma import cdiv, dma, foreach, mma, ops, parallel, shared
+from tilemma.arithmetic.packing import unpack
 
 SIZE = 4096
 
@@ -52,8 +55,8 @@ def product(
 
 @dataclass
 class Unit:
-    """One way to compute the product: ``by`` "FMA" or "tensor cores", ``type`` of the operands, ``sum`` of the
-    accumulator.  ``kernel``: compile-time values of `product`, None for `ops`."""
+    """One way to compute the product: ``by`` "FMA", "FMA, cuBLAS" or "tensor cores", ``type`` of the operands,
+    ``sum`` of the accumulator.  ``kernel``: compile-time values of `product`, None for `ops`."""
 
     by: str
     type: str
@@ -72,6 +75,7 @@ class Unit:
 
 UNITS = (
     Unit("FMA", "f32", "f32", "f32"),
+    Unit("FMA, cuBLAS", "f32", "f32", "f32"),
     Unit("tensor cores", "f64", "f64", "f64"),
     Unit("tensor cores", "tf32", "f32", "f32"),
     Unit("tensor cores", "bf16", "f32", "bf16"),
@@ -84,6 +88,8 @@ UNITS = (
     ),
     Unit("tensor cores", "s8", "s32", "s32"),
     Unit("tensor cores", "u8", "s32", "s32", {"T": "u8", "ACC": "s32", "OUT": "s32", "TILE_K": 128}),
+    Unit("tensor cores", "s4", "s32", "s32", {"T": "s4", "ACC": "s32", "OUT": "s32", "TILE_K": 128}),
+    Unit("tensor cores", "b1", "s32", "s32", {"T": "b1", "ACC": "s32", "OUT": "s32", "TILE_K": 512}),
 )  # fmt: skip
 
 
@@ -93,14 +99,20 @@ def contestant(unit: Unit, size: int) -> tuple[Callable[[], Any], Callable[[], f
 
     names = {"tf32": "float32", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
     names |= {t: tm.dtypes.dtype(t).library_name for t in ("f64", "f32", "f16", "bf16", "s8", "u8", "s32")}
-    kind, out_kind = getattr(torch, names[unit.type]), getattr(torch, names[unit.out])
-    if tm.dtypes.dtype(unit.type).is_integer:
+    kind, out_kind = getattr(torch, names.get(unit.type, "uint8")), getattr(torch, names[unit.out])
+    per_byte = tm.dtypes.dtype(unit.type).per_byte
+    if per_byte > 1:
+        a, b = (torch.randint(0, 256, (size, size // per_byte), device="cuda", dtype=kind) for _ in "ab")
+    elif tm.dtypes.dtype(unit.type).is_integer:
         low = 0 if unit.type == "u8" else -100
         a, b = (torch.randint(low, 101, (size, size), device="cuda", dtype=kind) for _ in "ab")
     else:
         a, b = (torch.randn(size, size, device="cuda", dtype=torch.float32).to(kind) for _ in "ab")
     out = torch.empty(size, size, device="cuda", dtype=out_kind)
-    if unit.kernel is not None:
+    if unit.by == "FMA, cuBLAS":
+        torch.backends.cuda.matmul.allow_tf32 = False
+        run = lambda: torch.mm(a, b.t(), out=out)  # noqa: E731
+    elif unit.kernel is not None:
         run = lambda: product(a, b, out, **unit.kernel)  # noqa: E731
     elif unit.type == "f8_e4m3":
         run = lambda: ops.scaled_matmul(a, b.t(), 1.0, 1.0, out=out, out_dtype=out_kind)  # noqa: E731
@@ -111,12 +123,20 @@ def contestant(unit: Unit, size: int) -> tuple[Callable[[], Any], Callable[[], f
     def share() -> float:
         run()
         rows = torch.linspace(0, size - 1, 32, device="cuda").long()
-        left, right = a.double()[rows], b.double().t()
+        left, right = (x.double() if per_byte == 1 else unpacked(x, unit.type) for x in (a, b))
+        left, right = left[rows], right.t()
         bound = tm.testing.error_bound(left, right, unit.sum, unit.out, operands=unit.type)
         exact = tm.testing.reference("mk,kn->mn", left, right)
         return float(tm.testing.share_of_bound(out[rows].double(), exact, 1.001 * bound))
 
     return run, share
+
+
+def unpacked(x: Any, name: str) -> Any:
+    """Packed elements as float64."""
+    import torch
+
+    return torch.from_numpy(unpack(x.cpu().numpy(), tm.dtypes.dtype(name)).astype("float64")).cuda()
 
 
 def measured(size: int, rounds: int) -> list[Unit]:
@@ -130,7 +150,9 @@ def measured(size: int, rounds: int) -> list[Unit]:
         calls.append(run)
     for unit, us in zip(UNITS, flushed(calls, rounds), strict=True):
         unit.us, unit.tflops = us, 2.0 * size**3 / us / 1e6
-        unit.times_fma = UNITS[0].us / us
+    fma = min(unit.us for unit in UNITS if unit.by.startswith("FMA"))
+    for unit in UNITS:
+        unit.times_fma = fma / unit.us
         print(
             f"{unit.name:40} {unit.us:9.1f} us {unit.tflops:7.1f} TFLOP/s {unit.times_fma:6.2f} x FMA", flush=True
         )
@@ -147,11 +169,11 @@ def picture(data: dict[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{left}" y="18">{data["size"]}^3, {data["versions"]["device"]}: TFLOP/s (integers: TOP/s)</text>',
+        f'<text x="{left}" y="18">{data["size"]}^3, {data["versions"]["device"]}, TFLOP/s or TOP/s</text>',
     ]
     for i, r in enumerate(rows):
         y, size = top + high * i, right * r["tflops"] / most
-        color = "#b80" if r["by"] == "FMA" else "#26c"
+        color = "#b80" if r["by"].startswith("FMA") else "#26c"
         lines += [
             f'<text x="{left - 6}" y="{y + 13}" text-anchor="end">{r["type"]} into {r["sum"]}, {r["by"]}</text>',
             f'<rect x="{left}" y="{y + 3}" width="{size:.1f}" height="{high - 6}" fill="{color}"/>',

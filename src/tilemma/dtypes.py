@@ -98,6 +98,11 @@ class DType:
         return self.bits // 8
 
     @property
+    def per_byte(self) -> int:
+        """How many elements a byte of a GPU's memory holds; 1 for types of 8 bits and more."""
+        return max(1, 8 // self.bits)
+
+    @property
     def is_float(self) -> bool:
         return self.kind == "float"
 

@@ -29,7 +29,7 @@ from tilemma.launch import evaluate
 from tilemma.measure.tuning import Tuned, tune
 from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
-from tilemma.runtime import arrays, binding
+from tilemma.runtime import arrays, binding, packed
 from tilemma.sources import shows_user_frames
 from tilemma.targets import BUILT_IN, registered
 from tilemma.targets.ptx.target import Target, targets
@@ -332,11 +332,13 @@ def _unpickled(source: TextSource) -> Kernel:
 
 @record(slots=False)
 class _Call:
-    """The arguments of a call in the kernel's order; ``created`` names those allocated for it."""
+    """The arguments of a call in the kernel's order; ``created`` names those allocated for it.  ``given``: what
+    the caller passed, where arrays of elements narrower than a byte may have been converted."""
 
     args: Sequence[Any]
     order: Sequence[str]
     created: frozenset[str]
+    given: Sequence[Any] | None = None
 
 
 class Runner:
@@ -355,6 +357,8 @@ class Runner:
             target = "cuda" if bound.device[0] == "cuda" else "cpu"
         run = {"cpu": _run_cpu, "machine": _run_machine, "cuda": _run_cuda}.get(target, _run_registered)
         outcome = run(self, constants, bound, call)
+        if call.given is not None:
+            packed.copy_back(self.kernel.signature(**constants).plan.arrays, call.order, call.given, call.args)
         returns = self.kernel.signature(**constants).returns
         return outcome if returns is None else call.args[call.order.index(returns)]
 
@@ -368,10 +372,13 @@ class Runner:
         named = {k: v for k, v in kwargs.items() if k not in constants}
         # Only the reference executor needs the checked IR here; compiling checks by itself, or did before.
         passed = self.kernel.signature(**constants)
-        order = passed.order
+        order, plan, given = passed.order, passed.plan, None
         values, created = _with_result(passed, args, named)
+        if any(packed.is_packed(a) for a in plan.arrays):
+            given = [*values, *(named.pop(n) for n in order[len(values) :] if n in named)]
+            plan, values = packed.stored(plan, order, given, self.target)
         bound = binding.bind(
-            passed.plan,
+            plan,
             values,
             named,
             order=order,
@@ -380,7 +387,7 @@ class Runner:
             constants=tuple(self.kernel.source.constants),
         )
         values = [*values, *(named[n] for n in order[len(values) :])]
-        return constants, bound, _Call(values, order, created)
+        return constants, bound, _Call(values, order, created, given)
 
 
 def _run_cpu(runner: Runner, constants: Mapping[str, Any], bound: binding.Bound, call: _Call) -> None:

@@ -77,6 +77,18 @@ def evaluate(size: Size, names: Mapping[str, int]) -> int:
     return SIZE_OPS[op](*(evaluate(x, names) for x in operands))
 
 
+def divided_dimension(size: Size) -> tuple[str, int] | None:
+    """Name and divisor of an extent ``name // divisor``, as arrays of packed elements have; None for others.
+
+    The name is then the extent times the divisor.
+    """
+    if isinstance(size, tuple) and len(size) == 3 and size[0] == "floordiv":
+        _, name, divisor = size
+        if isinstance(name, str) and isinstance(divisor, int):
+            return name, divisor
+    return None
+
+
 def _freeze(x: Any) -> Any:
     return tuple(_freeze(e) for e in x) if isinstance(x, (list, tuple)) else x
 

@@ -14,6 +14,7 @@ import numpy as np
 
 import tilemma as tm
 from tilemma import croqtile, dtypes
+from tilemma.arithmetic.packing import pack
 from tilemma.ir import tile as t
 from tilemma.ir.canonical import canonical
 from tilemma.ir.expr import Dim
@@ -109,6 +110,12 @@ def run_ir(kernel: t.Kernel, arguments: Arrays) -> None:
         for extent, n in zip(p.buffer.shape, arrays[p.buffer.name].shape, strict=True):
             if hasattr(extent, "name"):
                 dims[extent.name] = n
+    for p in kernel.arrays:
+        given = arrays[p.buffer.name]
+        if p.buffer.dtype is dtypes.u8 and given.dtype != np.uint8:  # decided: elements are packed
+            narrow = dtypes.from_numpy(given.dtype)
+            assert narrow is not None
+            arrays[p.buffer.name] = pack(given, narrow)
     execute(kernel, arrays, scalars, dims=dims)
 
 

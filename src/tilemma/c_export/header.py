@@ -18,6 +18,7 @@ from tilemma.launch import (
     Size,
     TensorMapArgument,
     ValueArgument,
+    divided_dimension,
 )
 from tilemma.records import record
 from tilemma.runtime.tensormap import data_type, swizzle_code
@@ -276,6 +277,13 @@ def _one_launch(launch: Launch, index: int, scalars: dict[str, ScalarParam]) -> 
             if isinstance(dim, str) and dim not in names:
                 names[dim] = f"d_{dim}"
                 yield f"const int64_t d_{dim} = {x}.shape[{axis}];"
+    for a in launch.arrays:
+        x = c_name(a.name)
+        for axis, dim in enumerate(a.dims):
+            divided = divided_dimension(dim)
+            if divided is not None and divided[0] not in names:
+                names[divided[0]] = f"d_{divided[0]}"
+                yield f"const int64_t d_{divided[0]} = {x}.shape[{axis}] * {divided[1]};"
     for a in launch.arrays:
         x = c_name(a.name)
         for axis, dim in enumerate(a.dims):

@@ -9,7 +9,7 @@ import numpy as np
 from tilemma.c_export.header import Exported, c_name, c_scalar
 from tilemma.c_export.sizes import c_size
 from tilemma.dtypes import dtype
-from tilemma.launch import ArrayParam
+from tilemma.launch import ArrayParam, divided_dimension
 
 # The numbers that the arrays hold; unsigned types hold the first four of 0, 1, 2, 3.
 VALUES = (-1, 0, 1, 2)
@@ -39,7 +39,8 @@ def program(k: Exported) -> str:
 def dimensions(k: Exported) -> list[str]:
     """The dimensions that the program takes, in order of first use."""
     names = {s.name for s in k.scalars}
-    return list(dict.fromkeys(d for a in k.arrays for d in a.dims if isinstance(d, str) and d not in names))
+    found = [(divided_dimension(d) or (d, 1))[0] for a in k.arrays for d in a.dims]
+    return list(dict.fromkeys(d for d in found if isinstance(d, str) and d not in names))
 
 
 def _head(k: Exported) -> Iterator[str]:

@@ -288,6 +288,11 @@ class Load(Op):
         """The type of the tile's elements."""
         return self.dtype or self.src.dtype
 
+    @property
+    def packed(self) -> int:
+        """Elements of the tile in an element of memory: above 1 where bytes hold narrower ones."""
+        return self.element.per_byte if self.src.dtype.bits == 8 else 1
+
 
 Operand = FragmentRef | View
 

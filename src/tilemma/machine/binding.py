@@ -16,6 +16,7 @@ from tilemma.launch import (
     SharedName,
     TensorMapArgument,
     ValueArgument,
+    divided_dimension,
     evaluate,
 )
 from tilemma.machine import placement
@@ -89,6 +90,10 @@ def names_of(launch: Launch, args: Mapping[str, Any]) -> tuple[dict[str, int], d
                     "make them agree",
                 )
         _facts(a, array)
+    for a in launch.arrays:
+        for extent, dim in zip(arrays[a.name].shape, a.dims, strict=True):
+            if (divided := divided_dimension(dim)) is not None:
+                names.setdefault(divided[0], extent * divided[1])
     for a in launch.arrays:
         for extent, dim in zip(arrays[a.name].shape, a.dims, strict=True):
             value = _evaluate(dim, names)

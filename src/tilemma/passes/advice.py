@@ -26,8 +26,12 @@ def for_multiply(
     ``tile``,
     (M, N, K), that an instance of ``level`` holds."""
     a, b, d = types
-    plain = [x for x in catalogue.mma("mma.sync") if x.runs_on(arch)]
+    runs = [x for x in catalogue.mma("mma.sync") if x.runs_on(arch)]
+    plain = [x for x in runs if x.rank >= 0]
+    named = next((x for x in runs if x.rank < 0 and x.a.dtype is a and x.b.dtype is b), None)
     operands = [x for x in plain if x.a.dtype is a and x.b.dtype is b]
+    if not operands and named is not None:
+        return f"compile for a later target, or name {named.name}, whose result is another (`tilemma show`)"
     if not operands:
         return _other_operands({x.a.dtype.name for x in plain}, a, span)
     fitting = [x for x in operands if x.operands["D"].dtype is d]

@@ -16,7 +16,7 @@ import numpy as np
 from .. import dtypes
 from ..arithmetic.convert import constant
 from ..errors import LaunchError, Note, nearest
-from ..launch import MAX_EXTENT, ArrayParam, Launch, Size, evaluate
+from ..launch import MAX_EXTENT, ArrayParam, Launch, Size, divided_dimension, evaluate
 from ..records import record
 from .arrays import CPU, ArrayRef, describe
 from .overlap import overlap, overlaps_itself
@@ -97,13 +97,6 @@ class SelfOverlappingArray(LaunchError):
     found = "{kernel}: several elements of `{name}` share an address (shape {shape}, strides {strides})"
     expected = "one address for each element of an array that is written"
     fix = "pass a contiguous array for `{name}`"
-
-
-class SubByteArray(LaunchError):
-    code = "array-sub-byte"
-    found = "{kernel}: `{name}` holds {type}, one element a byte, on a CUDA device"
-    expected = "packed elements there"
-    fix = "run it on the CPU, or use an 8-bit type"
 
 
 class WrongScalar(LaunchError):
@@ -243,8 +236,6 @@ def _check_type(kernel: str, param: ArrayParam, ref: ArrayRef) -> None:
         raise WrongElementType(
             kernel=kernel, name=param.name, type=ref.dtype, expected_type=wanted, conversion=conversion
         )
-    if wanted.bits < 8 and ref.device != CPU:
-        raise SubByteArray(kernel=kernel, name=param.name, type=wanted)
     if ref.rank != len(param.dims):
         raise WrongRank(
             kernel=kernel,
@@ -267,6 +258,12 @@ def _bind_dimensions(
             if isinstance(dim, str) and dim not in names:
                 names[dim] = refs[param.name].shape[axis]
                 first[dim] = f", by dimension {axis} of `{param.name}`"
+    for param in launch.arrays:
+        for axis, dim in enumerate(param.dims):
+            divided = divided_dimension(dim)
+            if divided is not None and divided[0] not in names:
+                names[divided[0]] = refs[param.name].shape[axis] * divided[1]
+                first[divided[0]] = f", by dimension {axis} of `{param.name}`"
     for param in launch.arrays:
         shape = refs[param.name].shape
         for axis, dim in enumerate(param.dims):

@@ -10,6 +10,7 @@ from tilemma import dtypes
 from tilemma.arithmetic import sparsity
 from tilemma.arithmetic.convert import Array, carrier, load, rounded, store
 from tilemma.arithmetic.issues import tiled
+from tilemma.arithmetic.packing import unpack
 from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.dtypes import DType
 from tilemma.ir import walk
@@ -131,6 +132,9 @@ def load_(c: Compiler, op: Load, scope: Scope) -> Step:
 
     def run(f: Frame) -> None:
         registers, index = where(f)
+        if op.packed > 1:
+            registers.write(index, f[INSTANCE].threads, Tile(target, load(unpack(access.read(f), target), target)))
+            return
         values = np.array(load(access.read(f), source))
         registers.write(index, f[INSTANCE].threads, Tile(target, rounded(values, source, target)))
 

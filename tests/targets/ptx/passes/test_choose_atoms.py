@@ -21,7 +21,8 @@ from tilemma.atoms import catalogue
 from tilemma.ir.tile import DeclareFragment, Load, Mma
 from tilemma.ir.types import Level
 from tilemma.passes import FRONT_PASSES
-from tilemma.targets.ptx.passes.choose_atoms import ChooseAtoms, NoInstruction
+from tilemma.targets.ptx.passes.atom_refusals import NoInstruction
+from tilemma.targets.ptx.passes.choose_atoms import ChooseAtoms
 
 
 def chosen(kernel, arch, log=None):

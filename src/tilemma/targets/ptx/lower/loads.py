@@ -59,10 +59,12 @@ def lower_load(lo: Lowering, op: tile.Load) -> None:
 def _ldmatrix(lo: Lowering, found: RegisterTile, src: Matrix, transposed: bool) -> None:
     operand = operand_of(found.plan)
     first_row, first_col = warp_origin(lo, found.plan)
-    size = operand.dtype.bytes
+    # Bytes of an element of the memory, and how many elements of the tile are in it.
+    size, packed = max(1, operand.dtype.bits // 8), operand.dtype.per_byte
     for load in matrix_loads(operand, found.plan.repeat, transposed):
         row, col = position(lo, load.digits, lo.lane)
         row, col = row + first_row + load.origin[0], col + first_col + load.origin[1]
+        col = col.divided(packed)
         at = src.position((col, row) if transposed else (row, col))
         address = shared_address(lo, src.plan, src.base, at[0], at[1] * size)
         regs = tuple(found.regs[atom][r] for atom, r in load.targets)
@@ -78,17 +80,22 @@ def _by_lane(lo: Lowering, found: RegisterTile, src: View, transposed: bool) -> 
     where = lane_layout(lo, found.plan)
     operand = where.operand
     have, want = src.dtype, found.plan.dtype
+    # A register of packed elements is one of bytes.
+    step = want.per_byte
+    want = have if step > 1 else want
+    pack_of = operand.pack // step
     together = _contiguous(lo, src) and have == want
     for atom, regs in found.regs.items():
         for r, reg in enumerate(regs):
             first = r * operand.pack
-            index = [_stored_order(where.at(atom, first + v), transposed) for v in range(operand.pack)]
-            if together and operand.pack > 1 and src.base.space is Space.SHARED and _run(index):
+            places = [where.at(atom, first + v * step) for v in range(pack_of)]
+            index = [_stored_order((row, col.divided(step)), transposed) for row, col in places]
+            if together and pack_of > 1 and src.base.space is Space.SHARED and _run(index):
                 spot = place(lo, src, index[0])
                 e.do(f"ld.{spot.space}.b32", (reg,), (spot.address,))
                 continue
             values = [register(e, convert(e, v, have, want, lo.arch), want) for v in _elements(lo, src, index)]
-            if operand.pack == 1:
+            if pack_of == 1:
                 assign(lo, reg, values[0])
             else:
                 e.do("mov.b32", (reg,), (pack(lo, values, want),))

@@ -29,6 +29,7 @@ from tilemma.targets.ptx.passes.insert_sync import InsertSync
 from tilemma.targets.ptx.passes.interleave_copy_issue import InterleaveCopyIssue
 from tilemma.targets.ptx.passes.order_event_waits import OrderEventWaits
 from tilemma.targets.ptx.passes.overlap_epilogue import OverlapEpilogue
+from tilemma.targets.ptx.passes.pack_elements import PackElements
 from tilemma.targets.ptx.passes.pipeline_loops import PipelineLoops
 from tilemma.targets.ptx.passes.plan_events import PlanEvents
 from tilemma.targets.ptx.passes.promote_sums import PromoteSums
@@ -48,6 +49,7 @@ def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
     Target.of(arch)
     return (
         ExpandCopies(),
+        PackElements(),
         Simplify(),
         SpecialiseWarps(arch),
         MergePeeledEpilogue(),

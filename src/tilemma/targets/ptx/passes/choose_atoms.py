@@ -10,7 +10,7 @@ from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.atoms import Operand as AtomOperand
 from tilemma.atoms.choose import select_from
 from tilemma.dtypes import DType
-from tilemma.errors import CompileError, Note, Refusal
+from tilemma.errors import Note, Refusal
 from tilemma.ir.builder import KTileOrder
 from tilemma.ir.plans import FragmentPlan
 from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, Reduce
@@ -22,34 +22,13 @@ from tilemma.passes.contraction import Fragments, Stored, stored
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import sites
 from tilemma.records import record
+from tilemma.targets.ptx.passes.atom_refusals import FragmentLayouts, NoInstruction, TileTooLarge
 from tilemma.targets.ptx.passes.element_tiles import element_plans
 from tilemma.targets.ptx.passes.lane_targets import check_lane_targets
 from tilemma.targets.ptx.passes.load_plans import load_plan
 from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, wgmma_rule
 from tilemma.targets.ptx.passes.snapshot import stale_fragments
 from tilemma.targets.ptx.target import Target
-
-
-class NoInstruction(CompileError):
-    code = "no-instruction"
-    found = "no instruction of {arch} multiplies {a} by {b} into {d} for a tile of {m}x{n}x{k} held by `{level}`"
-    expected = "types and a tile that one of the instructions below takes"
-    fix = "{remedy}"
-
-
-class FragmentLayouts(CompileError):
-    code = "fragment-layouts"
-    found = "`{name}` is needed in two register layouts: {first}, and {second}"
-    expected = "multiplies of one shape for all uses of a fragment"
-    fix = "load it a second time under another name for the other use"
-
-
-class TileTooLarge(CompileError):
-    code = "tile-too-large"
-    found = "`{name}`, {shape} of {dtype}, takes {registers} registers of each thread of `{level}`"
-    expected = "at most {limit} for one tile: a thread has 255"
-    fix = "distribute it over more threads, or process it in smaller tiles"
-
 
 # A tile of more registers cannot be held in registers: refuse it early, because compiling it would take long.
 MAX_REGISTERS = 1024
@@ -229,6 +208,10 @@ def _work(m: Mma, level: Level, fragments: Fragments, stale: dict[str, Op]) -> _
         rows = shape[0]
     else:
         rows = a.rows
+    if b_dtype.bits < 8:
+        # Memory holds packed elements: K counts those of the instruction.
+        b = replace(b, k=b.k * b_dtype.per_byte)
+        a = None if a is None else replace(a, k=a.k * a_dtype.per_byte)
     return _Work(
         m, level, rows, b.rows, b.k, a_dtype, b_dtype, d, a, b, _stale(m.a, stale), _stale(m.b, stale), False
     )  # fmt: skip
@@ -370,6 +353,9 @@ def _by_descriptors(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
     a = w.a_stored
     in_shared = a is not None and a.view.base.space is Space.SHARED and w.a_stale is None
     in_shared = in_shared and a is not None and a.view.dtype is w.a
+    if w.b.bits < 8:
+        rule = f"reads B through a descriptor; packed elements, of {w.b}, are multiplied from registers"
+        return [Refusal(family, rule, "PTX ISA, 9.7.15.5")]
     if w.b_stored.view.dtype is not w.b:
         rule = f"reads B from shared memory, where it is {w.b_stored.view.dtype} and not {w.b}"
         return [Refusal(family, rule, "PTX ISA, 9.7.15.5")]

@@ -18,7 +18,7 @@ def load_plan(load: Load, plan: FragmentPlan, transposed: bool) -> LoadPlan:
         return LoadPlan("metadata")
     if load.src.base.space is Space.GLOBAL:
         return LoadPlan("global")
-    if load.element is not load.src.dtype:
+    if load.element is not load.src.dtype and load.packed == 1:
         return LoadPlan("shared")
     operand = stored(load.src, transposed)
     atom = catalogue[plan.atom]

@@ -1,0 +1,267 @@
+"""Elements of less than a byte, packed: arrays and buffers of s4, u4 and b1 become arrays of bytes.
+
+A byte holds two elements of 4 bits or eight single bits along the last dimension, the first in the lowest bits.
+Copies then move bytes, and a `Load` of such elements reads packed bytes (`Load.dtype` is their type), as the
+registers of the multiplying instructions hold.  A program can read single elements; it cannot write them, because
+several share a byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tilemma import dtypes
+from tilemma.dtypes import DType
+from tilemma.errors import CompileError, Span
+from tilemma.ir.expr import Binary, Cast, Const, Dim, Element, Expr, Select, binary, const, value_of, with_operands
+from tilemma.ir.tile import (
+    Alloc,
+    ArrayParameter,
+    Assert,
+    Atomic,
+    DeclareFragment,
+    FragmentRef,
+    Kernel,
+    Load,
+    Mma,
+    Op,
+    SetElement,
+    Store,
+)
+from tilemma.ir.tiles import describe
+from tilemma.ir.types import Axis, Buffer, View
+from tilemma.ir.walk import map_expressions, rewrite, walk
+from tilemma.passes.decision import Decision
+from tilemma.records import record
+
+
+class PackedWidth(CompileError):
+    code = "packed-width"
+    found = "{what} of `{name}`, of {dtype}, is {value}"
+    expected = "a multiple of {per}: a byte holds {per} elements along the last dimension"
+    fix = "use a multiple of {per} there"
+
+
+class PackedStep(CompileError):
+    code = "packed-step"
+    found = "a view of `{name}`, of {dtype}, {what}"
+    expected = "a view whose last dimension runs along that of the array: bytes hold {per} neighbours of it"
+    fix = "keep the last dimension whole, or use elements of 8 bits"
+
+
+class PackedWrite(CompileError):
+    code = "packed-write"
+    found = "{what} writes elements of `{name}`, of {dtype}"
+    expected = "copies, which move whole bytes: {per} elements share one, and would be written together"
+    fix = "write a u8 array, with the elements in its bits"
+
+
+class PackedLoad(CompileError):
+    code = "packed-load"
+    found = "`mma.load` of {source} as {target}"
+    expected = "elements of less than a byte in their own type"
+    fix = "convert them with an element loop"
+
+
+class PackedMajor(CompileError):
+    code = "packed-major"
+    found = "`mma.{contract}` reads {letter} of {dtype} across its bytes"
+    expected = "K along the last dimension of operands of less than a byte: A[M, K], B[N, K] (mma.row.row)"
+    fix = "store the operand with K last, and write `mma.row.row`"
+
+
+@record
+class PackElements:
+    """Rewrites buffers, views, loads and element reads of types narrower than a byte."""
+
+    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+        """Raises PackedWidth, PackedStep, PackedWrite, PackedLoad, PackedMajor."""
+        narrow = {p.buffer.name for p in kernel.arrays if p.buffer.dtype.bits < 8}
+        work = _Packing(kernel)
+        body = rewrite(kernel.body, work.operation)
+        if not narrow and not work.found:
+            return kernel
+        params = tuple(work.parameter(p) if isinstance(p, ArrayParameter) else p for p in kernel.params)
+        for name, t in sorted(work.found.items()):
+            text = f"{t}, {t.per_byte} elements a byte"
+            log.append(Decision("packing", name, text, {"dtype": t.name}, span=kernel.span))
+        if kernel.returns is not None and kernel.returns.dtype.bits < 8:
+            raise work.write(kernel.returns, "`return`")
+        return replace(kernel, params=params, body=(*work.conditions(), *body))
+
+
+class _Packing:
+    def __init__(self, kernel: Kernel) -> None:
+        self.found: dict[str, DType] = {}
+        self.loads = 0
+        self.loaded = {op.fragment.name: op.element for op in walk(kernel.body) if isinstance(op, Load)}
+        self.span: Span | None = kernel.span
+        self.start = kernel.span
+        # Dimensions that are the last of a packed array: the launch requires multiples.
+        self.dims: dict[str, int] = {}
+        for p in kernel.arrays:
+            last = p.buffer.shape[-1] if p.buffer.shape else None
+            if isinstance(last, Dim) and p.buffer.dtype.bits < 8:
+                self.dims[last.name] = max(self.dims.get(last.name, 1), p.buffer.dtype.per_byte)
+
+    def parameter(self, p: ArrayParameter) -> ArrayParameter:
+        if p.buffer.dtype.bits >= 8:
+            return p
+        if p.facts is not None and p.facts.contiguous != p.buffer.rank - 1:
+            raise self._step(p.buffer, "does not have its last dimension contiguous in memory", p.span)
+        return replace(p, buffer=self.buffer(p.buffer, p.span))
+
+    def conditions(self) -> Iterator[Assert]:
+        """What a call must fulfil: rows of whole bytes."""
+        for name, per in self.dims.items():
+            whole = binary("eq", binary("mod", Dim(name), const(per)), const(0))
+            yield Assert(whole, f"{name} is a multiple of {per}: a byte holds {per} elements", span=self.start)
+
+    def operation(self, op: Op) -> Op | tuple[Op, ...]:
+        self.span = op.span or self.span
+        self._refuse_writes(op)
+        op = map_expressions(op, self.expression)
+        if isinstance(op, Mma):
+            return self._multiply(op)
+        if isinstance(op, Load):
+            return self._load(op)
+        if isinstance(op, Alloc) and op.buffer.dtype.bits < 8:
+            init = op.init
+            if init is not None and value_of(init) != 0:
+                raise self.write(op.buffer, "an initial value other than 0")
+            zero = None if init is None else const(0, dtypes.u8)
+            return replace(op, buffer=self.buffer(op.buffer, op.span), init=zero)
+        changes: dict[str, Any] = {}
+        for name, _ in type(op).fields_touched:
+            value = getattr(op, name)
+            if isinstance(value, View) and value.dtype.bits < 8:
+                changes[name] = self.view(value)
+        return replace(op, **changes) if changes else op
+
+    # ---- operations
+
+    def _refuse_writes(self, op: Op) -> None:
+        what = {SetElement: "an assignment", Store: "`mma.store`", Atomic: "an atomic"}.get(type(op))
+        view = op.dst if isinstance(op, Store) else getattr(op, "view", None)
+        if what is not None and isinstance(view, View) and view.dtype.bits < 8:
+            raise self.write(view.base, what)
+
+    def _load(self, op: Load) -> Load:
+        source, element = op.src.dtype, op.element
+        if min(source.bits, element.bits) >= 8:
+            return op
+        if source is not element:
+            raise PackedLoad(op.span, source=source, target=element)
+        return replace(op, src=self.view(op.src), dtype=element)
+
+    def _multiply(self, op: Mma) -> Op | tuple[Op, ...]:
+        before: list[Op] = []
+        changes: dict[str, Any] = {}
+        for name, turned in (("a", op.contract.a_transposed), ("b", op.contract.b_transposed)):
+            x = getattr(op, name)
+            t = x.dtype if isinstance(x, View) else self.loaded.get(x.name)
+            if t is not None and t.bits < 8 and turned:
+                raise PackedMajor(op.span, contract=op.contract.value, letter=name.upper(), dtype=t)
+            if isinstance(x, View) and x.dtype.bits < 8:
+                self.loads += 1
+                ref = FragmentRef(f"{x.base.name}.{name}.packed{self.loads}")
+                before += [
+                    DeclareFragment(ref.name, (), x.dtype, x.static_shape, span=op.span),
+                    self._load(Load(ref, x, span=op.span)),
+                ]
+                changes[name] = ref
+        return (*before, replace(op, **changes)) if before else op
+
+    # ---- storage
+
+    def buffer(self, b: Buffer, span: Span | None) -> Buffer:
+        if b.dtype.bits >= 8:
+            return b
+        self.found[b.name] = b.dtype
+        if not b.shape:
+            raise self._step(b, "has no dimensions", span)
+        last = self._exact(b.shape[-1], b, "the last extent", span)
+        return replace(b, dtype=dtypes.u8, shape=(*b.shape[:-1], last))
+
+    def view(self, v: View) -> View:
+        b, last = v.base, len(v.offsets) - 1
+        axes: list[Axis] = []
+        for axis in v.axes:
+            if axis.dim != last:
+                axes.append(axis)
+                continue
+            if value_of(axis.step) != 1:
+                raise self._step(b, "has steps along its last dimension", self.span)
+            axes.append(replace(axis, extent=self._exact(axis.extent, b, "the width of a view", self.span)))
+        if not any(axis.dim == last for axis in v.axes):
+            raise self._step(b, "fixes the last dimension", self.span)
+        offsets = (*v.offsets[:-1], self._exact(v.offsets[-1], b, "the first column of a view", self.span))
+        reshape = v.reshape
+        if reshape is not None:
+            reshape = (*reshape[:-1], self._exact(reshape[-1], b, "the last extent of `span_as`", self.span))
+        return View(self.buffer(b, self.span), offsets, tuple(axes), v.slot, reshape)
+
+    # ---- single elements
+
+    def expression(self, e: Expr) -> Expr:
+        if isinstance(e, Element) and e.view.dtype.bits < 8:
+            return self._element(e.view.map(self.expression))
+        return with_operands(e, self.expression)
+
+    def _element(self, v: View) -> Expr:
+        """The element from its byte: shifted, masked, and extended by its sign."""
+        t, per = v.dtype, v.dtype.per_byte
+        column = v.offsets[-1]
+        offsets = (*v.offsets[:-1], binary("floordiv", column, const(per)))
+        reshape = v.reshape
+        if reshape is not None:
+            reshape = (*reshape[:-1], self._exact(reshape[-1], v.base, "the last extent of `span_as`", self.span))
+        byte = Element(View(self.buffer(v.base, self.span), offsets, v.axes, v.slot, reshape))
+        place = binary("mul", binary("mod", column, const(per)), const(t.bits))
+        field = binary("and", binary("shr", Cast(byte, dtypes.s32), place), const((1 << t.bits) - 1))
+        if t.kind == "bits":
+            return binary("ne", field, const(0))
+        if t.kind == "uint":
+            return field
+        sign = 1 << t.bits - 1
+        return binary("sub", binary("xor", field, const(sign)), const(sign))
+
+    # ---- exact quotients
+
+    def _exact(self, e: Expr, b: Buffer, what: str, span: Span | None) -> Expr:
+        per = b.dtype.per_byte
+        found = self._divided(e, per)
+        if found is None:
+            raise PackedWidth(span, what=what, name=b.name, dtype=b.dtype, value=describe(e), per=per)
+        return found
+
+    def _divided(self, e: Expr, by: int) -> Expr | None:
+        """``e`` / ``by`` where it is a whole number for all values that ``e`` may have, else None."""
+        match e:
+            case Const(value=int(v)):
+                return const(v // by) if v % by == 0 else None
+            case Dim(name=name):
+                return binary("floordiv", e, const(by)) if self.dims.get(name, 1) % by == 0 else None
+            case Binary(op="add" | "sub" | "min" | "max", a=a, b=c):
+                left, right = self._divided(a, by), self._divided(c, by)
+                return None if left is None or right is None else binary(e.op, left, right)
+            case Binary(op="mul", a=a, b=c):
+                left = self._divided(a, by)
+                if left is not None:
+                    return binary("mul", left, c)
+                right = self._divided(c, by)
+                return None if right is None else binary("mul", a, right)
+            case Select(cond=cond, a=a, b=c):
+                left, right = self._divided(a, by), self._divided(c, by)
+                return None if left is None or right is None else Select(cond, left, right)
+        return None
+
+    # ---- refusals
+
+    def _step(self, b: Buffer, what: str, span: Span | None) -> PackedStep:
+        return PackedStep(span, name=b.name, dtype=b.dtype, what=what, per=b.dtype.per_byte)
+
+    def write(self, b: Buffer, what: str) -> PackedWrite:
+        return PackedWrite(self.span, what=what, name=b.name, dtype=b.dtype, per=b.dtype.per_byte)
