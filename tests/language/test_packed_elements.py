@@ -225,6 +225,11 @@ REFUSED = {
         LOADS.format("ma = mma.load s.data; mb = mma.load s.data; mma.row.col mc, ma, mb; mma.store mc, c;"),
         "packed-major",
     ),
+    "a scale": (
+        "parallel g by 1 : group { mc = mma.fill.s32 0; ma = mma.load a; mb = mma.load a; "
+        "mma.row.row.scale mc, ma, mb, a.view(64, 1).from(0, 0), 1; mma.store mc, c; }",
+        "packed-use",
+    ),
     "another accumulator": (
         "s = dma.copy a => shared; parallel g by 1 : group { mc = mma.fill.f32 0.0f; ma = mma.load s.data; "
         "mb = mma.load s.data; mma.row.row mc, ma, mb; mma.store mc, c; }",

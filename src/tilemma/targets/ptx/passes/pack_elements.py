@@ -21,6 +21,7 @@ from tilemma.ir.tile import (
     ArrayParameter,
     Assert,
     Atomic,
+    Copy,
     DeclareFragment,
     FragmentRef,
     Kernel,
@@ -65,6 +66,13 @@ class PackedLoad(CompileError):
     fix = "convert them with an element loop"
 
 
+class PackedUse(CompileError):
+    code = "packed-use"
+    found = "a statement that reads elements of `{name}`, of {dtype}, and knows no packed ones"
+    expected = "copies, `mma.load` of operands, and single elements in expressions"
+    fix = "read them by one of these"
+
+
 class PackedMajor(CompileError):
     code = "packed-major"
     found = "`mma.{contract}` reads {letter} of {dtype} across its bytes"
@@ -77,7 +85,7 @@ class PackElements:
     """Rewrites buffers, views, loads and element reads of types narrower than a byte."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises PackedWidth, PackedStep, PackedWrite, PackedLoad, PackedMajor."""
+        """Raises PackedWidth, PackedStep, PackedWrite, PackedLoad, PackedUse, PackedMajor."""
         narrow = {p.buffer.name for p in kernel.arrays if p.buffer.dtype.bits < 8}
         work = _Packing(kernel)
         body = rewrite(kernel.body, work.operation)
@@ -137,6 +145,8 @@ class _Packing:
         for name, _ in type(op).fields_touched:
             value = getattr(op, name)
             if isinstance(value, View) and value.dtype.bits < 8:
+                if not isinstance(op, Copy):
+                    raise PackedUse(op.span, name=value.base.name, dtype=value.dtype)
                 changes[name] = self.view(value)
         return replace(op, **changes) if changes else op
 
@@ -159,6 +169,9 @@ class _Packing:
     def _multiply(self, op: Mma) -> Op | tuple[Op, ...]:
         before: list[Op] = []
         changes: dict[str, Any] = {}
+        for view in (op.scale_a, op.scale_b):
+            if view is not None and view.dtype.bits < 8:
+                raise PackedUse(op.span, name=view.base.name, dtype=view.dtype)
         for name, turned in (("a", op.contract.a_transposed), ("b", op.contract.b_transposed)):
             x = getattr(op, name)
             t = x.dtype if isinstance(x, View) else self.loaded.get(x.name)
