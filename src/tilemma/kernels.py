@@ -73,8 +73,7 @@ class Source(Protocol):
 
 
 class Results:
-    """The results for one kernel in one environment, with one set of declared instructions, by compile-time values
-    and the rest of each key."""
+    """The results for one kernel in one environment, with one set of declared instructions, by key."""
 
     def __init__(self, version: int, declared: str = "") -> None:
         self.version, self.declared = version, declared
@@ -332,8 +331,9 @@ def _unpickled(source: TextSource) -> Kernel:
 
 @record(slots=False)
 class _Call:
-    """The arguments of a call in the kernel's order; ``created`` names those allocated for it.  ``given``: what
-    the caller passed, where arrays of elements narrower than a byte may have been converted."""
+    """The arguments of a call in the kernel's order; ``created`` names those allocated for it.
+
+    ``given``: what the caller passed, if arrays of elements narrower than a byte may have been converted."""
 
     args: Sequence[Any]
     order: Sequence[str]
@@ -377,14 +377,9 @@ class Runner:
         if any(packed.is_packed(a) for a in plan.arrays):
             given = [*values, *(named.pop(n) for n in order[len(values) :] if n in named)]
             plan, values = packed.stored(plan, order, given, self.target)
+        names = tuple(self.kernel.source.constants)
         bound = binding.bind(
-            plan,
-            values,
-            named,
-            order=order,
-            kernel=self.kernel.name,
-            created=created,
-            constants=tuple(self.kernel.source.constants),
+            plan, values, named, order=order, kernel=self.kernel.name, created=created, constants=names
         )
         values = [*values, *(named[n] for n in order[len(values) :])]
         return constants, bound, _Call(values, order, created, given)
