@@ -352,9 +352,7 @@ class Runner:
     @shows_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         constants, bound, call = self._bind(args, kwargs)
-        target = self.target
-        if target == "auto":
-            target = "cuda" if bound.device[0] == "cuda" else "cpu"
+        target = bound.device[0] if self.target == "auto" else self.target
         run = {"cpu": _run_cpu, "machine": _run_machine, "cuda": _run_cuda}.get(target, _run_registered)
         outcome = run(self, constants, bound, call)
         if call.given is not None:
