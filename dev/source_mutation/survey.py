@@ -185,7 +185,7 @@ class Repository:
 
 def test_of(by: str) -> str:
     """The test of a line of pytest's summary; its file, where the file cannot be imported."""
-    return by.partition(" ")[2].partition(" - ")[0] if by.startswith(("FAILED ", "ERROR tests/")) else ""
+    return by.partition(" ")[2].partition(" - ")[0] if by.startswith(("FAILED tests/", "ERROR tests/")) else ""
 
 
 def _is_of(test: str, names: Collection[str]) -> bool:

@@ -142,6 +142,7 @@ class Forks:
             if mutant:
                 self._apply(mutant)
             for item, following in zip(items, (*items[1:], None), strict=True):
+                _begun(out).write_text(item.nodeid, encoding="utf-8")
                 # Files that cannot be imported have been counted already.
                 failed = item.session.testsfailed
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -170,9 +171,16 @@ class Forks:
         """Wait for a fork; returns its work if that has to be done again, without a test that is unsound."""
         child, status = self._wait()
         fork = self.running.pop(child)
-        verdict, by = json.loads(fork.out.read_text()) if fork.out.exists() else ("timed out", "")
-        if not fork.out.exists() and not os.WIFSIGNALED(status):
-            verdict = "killed"
+        if fork.out.exists():
+            verdict, by = json.loads(fork.out.read_text())
+        elif time.monotonic() > fork.deadline or (
+            os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU
+        ):
+            verdict, by = "timed out", ""
+        else:
+            # A test ended the process: with the mutant, or without it too.
+            test = _begun(fork.out).read_text(encoding="utf-8") if _begun(fork.out).exists() else ""
+            verdict, by = "killed", f"FAILED {test}"
         if fork.killed:
             test = test_of(fork.killed.by)
             (self.sound if verdict == "survived" else self.unsound).add(test)
@@ -200,6 +208,11 @@ class Forks:
                 if done:
                     return child, status
             time.sleep(0.01)
+
+
+def _begun(out: Path) -> Path:
+    """The file with the name of the test that runs."""
+    return out.with_suffix(".test")
 
 
 def run_warm(

@@ -17,7 +17,6 @@ from tilemma.ir.tile import ArrayFacts, Copy
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Axis, Space, View
 from tilemma.passes.contraction import divides, divisor
-from tilemma.records import record
 
 LARGEST_BOX = 256
 # What divides the address of a box in shared memory (PTX ISA, cp.async.bulk.tensor), and the place in bytes where
@@ -37,15 +36,6 @@ class TmaRefused(CompileError):
 Refuse = Callable[..., TmaRefused]
 
 
-@record
-class Boxes:
-    """How a copy is cut: the extents of one ``box`` in elements, innermost dimension first; ``count``: boxes."""
-
-    box: tuple[int, ...]
-    count: int
-    bytes: int
-
-
 def is_load(op: Copy) -> bool:
     """Whether the copy goes into shared memory."""
     return op.dst.base.space is Space.SHARED
@@ -56,8 +46,11 @@ def sides(op: Copy) -> tuple[View, View]:
     return (op.src, op.dst) if is_load(op) else (op.dst, op.src)
 
 
-def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: int = 1) -> Boxes:
-    """The boxes of ``op``; each of ``shares`` blocks loads an equal part.  TmaRefused names the broken rule."""
+def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: int = 1) -> tuple[int, ...]:
+    """The extents of the boxes of ``op`` in elements, innermost dimension first; TmaRefused names the broken rule.
+
+    Each of ``shares`` blocks loads an equal part.
+    """
 
     def refuse(
         what: str, rule: str, remedy: str = "use `dma` in place of `tma`: it copies any tile"
@@ -93,7 +86,6 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: 
     _check_corner(there.offsets[inner.dim], size, refuse)
     _check_address(here, layout, refuse)
     extents = [1] * there.base.rank
-    total = 1
     for axis in outer:
         n = value_of(axis.extent) or 1
         if shares > 1 and n % (8 * shares):
@@ -103,14 +95,8 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: 
                 f"leave {spelled(op.span, '`.multicast`', '`multicast=True`')} out, or use a taller tile",
             )
         extents[axis.dim] = _split(n // shares, width * size, refuse)
-        total *= n // extents[axis.dim]
     extents[inner.dim] = width
-    total *= (value_of(inner.extent) or 1) // width
-    box = tuple(extents[d] for d in dimension_order(there.base.rank, facts.contiguous))
-    elements = 1
-    for e in box:
-        elements *= e
-    return Boxes(box, total, total * elements * size)
+    return tuple(extents[d] for d in dimension_order(there.base.rank, facts.contiguous))
 
 
 def dimension_order(rank: int, contiguous: int) -> tuple[int, ...]:
@@ -263,4 +249,4 @@ def _split(n: int, row_bytes: int, refuse: Refuse) -> int:
     return next((b for b in found if b % 8 == 0), found[0])
 
 
-__all__ = ["Boxes", "TmaRefused", "boxes", "dimension_order", "is_load", "sides", "starts_on_unit"]
+__all__ = ["TmaRefused", "boxes", "dimension_order", "is_load", "sides", "starts_on_unit"]

@@ -16,12 +16,10 @@ def words_of(
     not fill whole registers."""
     regs, have = found.regs[atom], found.plan.dtype
     bits = want.bits * len(values)
-    if have == want and have.bits < 32:
-        per = 32 // have.bits
+    if have == want:
+        per = max(1, 32 // have.bits)
         if values.start % per == 0 and len(values) % per == 0:
             return [regs[v // per] for v in range(values.start, values.stop, per)]
-    if have == want and have.bits >= 32:
-        return [regs[v] for v in values]
     if bits % 32:
         return None
     scalars = [scalar_of(lo, found, atom, v) for v in values]

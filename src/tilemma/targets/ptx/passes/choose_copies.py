@@ -145,8 +145,8 @@ def _by_tma(
         )
     facts = memory.facts.get(there.base.name) or default_facts(there.base)
     shares = prod(value_of(i.extent) or 1 for i in peers)
-    found = tensor_copies.boxes(op, memory.layouts.get(here.base.name), facts, shares)
-    return CopyPlan("tma", 16, level, threads, found.box, peers=tuple(i.name for i in peers))
+    box = tensor_copies.boxes(op, memory.layouts.get(here.base.name), facts, shares)
+    return CopyPlan("tma", 16, level, threads, box, peers=tuple(i.name for i in peers))
 
 
 def _store_plan(
