@@ -10,7 +10,8 @@ part of the shared tiles; up to twice as many where rows do not start on cache l
 - the port through which those elements enter an SM.
 
 A task adds filling the ring and storing the tile.  A product takes ceil(tasks / resident blocks) rounds, and at
-least the time that memory needs to read each operand and write the result once.
+least the time that memory needs to read each operand and write the result once.  Rounds that do not fill the SMs
+leave memory idle.  Where K is by far the longest, the blocks of a split product wait for memory and for the cache.
 """
 
 from __future__ import annotations
@@ -131,6 +132,12 @@ def hardware(device: tuple[str, int]) -> Hardware:
 SCALAR = 256.0
 # The cost of launching clusters: their blocks start together, and none ends before the others.
 CLUSTER = 0.5e-6
+# K is by far the longest extent: so many times the others.
+LONG = 16
+# What idle blocks of the last round cost, as a share of the time of memory: measured with 138 to 224 tasks.
+IDLE = 0.8
+# What a split product costs the next kernel if its blocks occupy more than half of the SMs.
+FOLLOWING = 1.5e-6
 # A launch, filling the ring once, and a store of one byte of the result by one block.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
 # Shared memory: bytes a clock.  Reserved besides the ring: the staging buffers of the result, a bias and the
@@ -184,7 +191,7 @@ SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
 # Blocks of a cluster along M and N, and whether they share.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,10 +370,17 @@ def _straddling(x: ArrayRef, packed: bool) -> float:
     return 2.0 - math.gcd(x.strides[1] * x.dtype.bytes, x.pointer, LINE) / LINE
 
 
+def _read(p: Problem, plan: Plan) -> float:
+    """Bytes that a step of a block reads from the L2 cache."""
+    (rows, columns, depth), size = plan.tile, p.lhs.dtype.bytes
+    high, wide = plan.cluster if plan.share else (1, 1)
+    left = rows * depth * size / wide * _straddling(p.lhs, "lhs" in plan.pack)
+    return left + columns * depth * size / high * _straddling(p.rhs, "rhs" in plan.pack)
+
+
 def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str]:
     """Clocks of one step of a block while the share ``busy`` of all SMs works, and the resource that bounds it."""
     (rows, columns, depth), size = plan.tile, p.lhs.dtype.bytes
-    high, wide = plan.cluster if plan.share else (1, 1)
     tensor = 2.0 * rows * columns * depth / (on.tensor * 2 / size if p.on_tensor_cores else SCALAR)
     if p.promote:
         # Adding a step's products takes issue slots and energy: by so much 4096^3 and 8192^3 were slower.
@@ -375,9 +389,7 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str
     # Every instruction of a warpgroup, 64 rows and 16 of K, reads 64 rows of A and all of B's tile; TMA writes
     # both in lines, at half the cost of reading them.
     shared = ((rows // 64) * (64 + columns) * depth * size + (left + right) / 2) / SHARED_RATE
-    lines = left / wide * _straddling(p.lhs, "lhs" in plan.pack)
-    lines += right / high * _straddling(p.rhs, "rhs" in plan.pack)
-    cache = lines / on.cache * busy
+    cache = _read(p, plan) / on.cache * busy
     port = (left + right) / PORT
     if plan.kernel == "ahead" and aligned(p.lhs) and aligned(p.rhs):
         return max(tensor, cache), "arithmetic"
@@ -412,7 +424,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     high, wide = plan.cluster
     tasks = batch * cdiv(m, rows * high) * cdiv(n, columns * wide) * plan.split * high * wide
     resident = on.resident(high * wide)
-    rounds: float = cdiv(tasks, resident)
+    rounds: float = max(1, cdiv(tasks, resident))
     if p.offsets is not None:
         groups = max(p.offsets.shape[0], 1)
         # A group ends anywhere in its last tile; a group that is not empty has one.
@@ -429,12 +441,22 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     why = f"{tasks} tasks in {rounds:.3g} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
     # Half the SMs can keep most of memory busy, fewer cannot.
     memory = batch * _moved(p, plan, (m, n, k)) / (on.memory * min(1.0, 1.5 * busy))
+    # Where K is by far the longest, all blocks of a part read the same lines as these arrive from memory, and wait
+    # for both.  Those of a cluster read them together, whether or not they multicast.
+    long = plan.split > 1 and k >= LONG * max(m, n)
+    if long:
+        memory += tasks * steps * _read(p, replace(plan, share=True)) / (on.cache * on.clock * on.sms)
     if memory > seconds:
         why = f"{tasks} tasks, bound by memory"
+        # Blocks that start and end together leave memory idle, and so do those without a task in the last round.
+        idle = 1 - (tasks - (cdiv(tasks, resident) - 1) * resident) / resident if rounds > 1 else 0.0
+        memory += 0.5 * (FILL + store) / rounds + IDLE * memory * idle / rounds**2
     seconds = max(memory, seconds) + 0.05 * min(memory, seconds)
     seconds += (LAUNCH + CLUSTER * (high * wide > 1 and plan.share)) * len(p.outer)
     if plan.split > 1:
         seconds += LAUNCH + 2.0 * plan.split * batch * m * n * 4 / on.memory
+        # Where half the SMs are free, the next kernel's blocks start meanwhile.
+        seconds += FOLLOWING * (long and busy > 0.5)
     for name in plan.pack:
         packed = k * p.lhs.dtype.bytes if name in ("lhs", "rhs") else cdiv(k, BLOCK) * 4
         packed *= m if name in ("lhs", "scale_lhs") else n
