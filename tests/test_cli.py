@@ -41,8 +41,15 @@ def test_run_compares_with_float64() -> None:
 
 def test_the_demo_prints_at_most_15_lines_of_plan() -> None:
     result = call("run", EXAMPLE, "--target", "cpu", "--shape", SMALL, "--plan")
-    plan = result.output[result.output.index("plan for") :]
+    plan, _, rest = result.output[result.output.index("plan for") :].partition("\nin words\n")
     assert len(plan.strip().splitlines()) <= 15
+    words, _, steps = rest.partition("\nnext\n")
+    assert "lhs[128 x 128]" in words and "SM90_64x64x16_F32F16F16_SS" in words and "32 registers" in words
+    commands = [line.strip().partition("   ")[0].split() for line in steps.strip().splitlines()]
+    assert [c[:2] for c in commands] == [["tilemma", x] for x in ("explain", "check", "compile")]
+    for command in commands:
+        schedules = ["--schedules", "2"] if command[1] == "check" else []
+        assert call(*command[1:], *schedules).exit_code == 0
 
 
 def test_a_wrong_kernel_is_1(tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ def run(
         expect=expect,
         seed=seed,
         plan=plan,
+        file=file,
     )
     _show(outcome, as_json)
     return 0 if outcome.ok else 1

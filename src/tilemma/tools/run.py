@@ -25,6 +25,9 @@ class Outcome:
     share: float | None
     expect: str | None
     plan: str | None = None
+    # The plan in sentences, and commands to go on with.
+    in_words: list[str] = field(default_factory=list)
+    next_steps: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -44,7 +47,8 @@ class Outcome:
         lines.append(f"  time: {_time(self.seconds)}")
         lines += [f"  {n}" for n in self.notes]
         if self.plan:
-            lines.append(self.plan)
+            lines += [self.plan, "in words", *(f"  {x}" for x in self.in_words)]
+            lines += ["next", *(f"  {x}" for x in self.next_steps)]
         return "\n".join(lines)
 
 
@@ -65,8 +69,12 @@ def run_kernel(
     expect: str | None = None,
     seed: int = 0,
     plan: bool = False,
+    file: str = "FILE",
 ) -> Outcome:
-    """Run ``kernel`` once on random inputs.  "auto" is the GPU if there is one, else the CPU."""
+    """Run ``kernel`` once on random inputs.  "auto" is the GPU if there is one, else the CPU.
+
+    ``plan``: the outcome has the plan too, in words, and commands on ``file`` to go on with.
+    """
     runner_for_checks = kernel.on(target)
     if arch is not None:
         Target.of(arch)
@@ -79,13 +87,16 @@ def run_kernel(
     if arch is not None and target in ("machine", "cuda"):
         runner_for_checks.options["arch"] = arch
     seconds = _run_on(target, runner_for_checks, problem, constants)
-    text = None
+    text, words, steps = None, [], []
     if plan:
+        from tilemma.tools.plan_words import in_words, next_steps
+
         planned = arch or runner_for_checks.options.get("arch") or "sm_90a"
-        text = kernel.compile(planned, sizes=dims, **constants).explain().render(limit=15)
+        explained = kernel.compile(planned, sizes=dims, **constants).explain()
+        text, words, steps = explained.render(limit=15), in_words(explained), next_steps(file, planned, dims)
     share = problem.share() if expect is not None else None
     shown = runner_for_checks.options.get("arch") if target != "cpu" else None
-    return Outcome(kernel.name, target, shown, problem.dims, seconds, share, expect, text)
+    return Outcome(kernel.name, target, shown, problem.dims, seconds, share, expect, text, words, steps)
 
 
 def _run_on(target: str, runner: Runner, problem: Problem, constants: dict[str, Any]) -> float:
