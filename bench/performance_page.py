@@ -40,6 +40,7 @@ python bench/gemm.py examples/py/persistent.py examples/py/plain.py --dtypes f16
     --json docs/performance/gemm.json --svg docs/performance/roofline.svg
 python bench/mma_ceiling.py --shapes 4096,8192 --json docs/performance/mma_sync.json
 python bench/mma_energy.py --json docs/performance/mma_energy.json
+python bench/units.py --json docs/performance/units.json --svg docs/performance/units.svg
 python bench/levers.py --json docs/performance/levers.json
 python bench/compile_time.py --json docs/performance/compile.json   # without a GPU: no warm calls
 python bench/machine_speed.py --json docs/performance/machine.json  # no GPU
@@ -256,6 +257,27 @@ def energy(data: Mapping[str, Any] | None) -> Iterator[str]:
     yield from rows(head, body())
 
 
+def units(data: Mapping[str, Any] | None) -> Iterator[str]:
+    """The results of bench/units.py."""
+    if data is None:
+        yield f"One product by each type: {MISSING}."
+        return
+    yield f"`bench/units.py`: {data['size']}^3 on an {data['versions']['device']}, flushed. Factors are relative"
+    yield 'to the FMA of cuBLAS; "FMA" alone is that of `ops.matmul`. From sm_90 on ptxas makes 8-bit products'
+    yield "of the 4-bit ones."
+    yield ""
+    head = ("operands", "sum", "by", "us", "TFLOP/s or TOP/s", "x FMA")
+
+    def body() -> Iterator[Sequence[str]]:
+        for r in data["units"]:
+            figures = (number(r["us"], ".1f"), number(r["tflops"], ".1f"), number(r["times_fma"], ".2f"))
+            yield (r["type"], r["sum"], r["by"], *figures)
+
+    yield from rows(head, body())
+    yield ""
+    yield "![FP32 units against tensor cores](performance/units.svg)"
+
+
 def page() -> str:
     mma_sync = load("mma_sync")
     parts = [
@@ -288,6 +310,10 @@ def page() -> str:
         "",
         *rests(mma_sync),
         *energy(load("mma_energy")),
+        "",
+        "## FP32 units against tensor cores",
+        "",
+        *units(load("units")),
         "",
         "## Optimizations, predicted and measured",
         "",
