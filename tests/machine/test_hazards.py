@@ -191,7 +191,12 @@ def test_every_hazard_has_a_case() -> None:
         for c in vars(catalogue).values()
         if isinstance(c, type) and issubclass(c, HazardError) and c is not HazardError
     }
-    elsewhere = {"no-such-form": "matrix", "sparse-metadata": "matrix", "missing-tensor-map-fence": "instructions"}
+    elsewhere = {
+        "no-such-form": "matrix",
+        "sparse-metadata": "matrix",
+        "missing-tensor-map-fence": "instructions",
+        "missing-proxy-fence-global": "proxied_litmus",
+    }
     for code, name in elsewhere.items():
         text = Path(__file__).with_name(f"test_{name}.py").read_text(encoding="utf-8")
         assert f'"{code}"' in text

@@ -119,6 +119,18 @@ class MissingProxyFence(HazardError):
     )
 
 
+class MissingProxyFenceGlobal(MissingProxyFence):
+    code = "missing-proxy-fence-global"
+    fix = (
+        "add `fence.proxy.async.global;` after the write of PTX line {other_line} and before the release that "
+        "hands the data over, or before the copy"
+    )
+    why = (
+        "The copy engine reads global memory through the async proxy, stores write it through the generic proxy. "
+        "A copy that runs soon after the store may read what was there before."
+    )
+
+
 class MissingProxyFenceAfterCopy(MissingProxyFence):
     code = "missing-proxy-fence-cp-async"
     found = "{access} through the async proxy {space} that the cp.async of PTX line {other_line} wrote"

@@ -14,9 +14,10 @@ import numpy.typing as npt
 from tilemma.machine import catalogue as hz
 from tilemma.machine import strong
 from tilemma.machine.access import gathered, misaligned
+from tilemma.machine.clocks import event_numbers
 from tilemma.machine.conflicts import report_conflict, report_same_instruction
 from tilemma.machine.memory import SHIFT, Allocation
-from tilemma.machine.state import Frame, Warp
+from tilemma.machine.state import Access, Frame, Warp
 from tilemma.machine.syntax import Instruction
 
 Array = npt.NDArray[Any]
@@ -162,6 +163,52 @@ def _without_excused(w: Warp, ins: Instruction, events: Array) -> Array | None:
         if event is not None and not (event.kind == "atom" and strong.morally_strong(event, w, ins)):
             left.append(number)
     return np.where(np.isin(numbers, left), events, 0) if left else None
+
+
+def fence_global(w: Warp, rows: Any) -> None:
+    """`fence.proxy.async` of global memory: later copies of the warp see the writes that it knows of now, and
+    those of any warp that learns of its CTA's writes see these."""
+    clocks = w.cta.cluster.clocks
+    w.global_fence = clocks.foreign[w.row], clocks.seen[rows, : clocks.used].max(axis=0)
+    w.cta.globally_fenced = w.cta.cluster.events.count
+
+
+def check_fenced(w: Warp, ins: Instruction, allocation: Allocation, offsets: Array, width: int) -> None:
+    """Check that a proxy fence stands between the generic-proxy writes of the bytes and a copy that reads them.
+
+    It may stand in the writer's CTA after the write, or in the copying warp after it has learned of the write: the
+    ISA does not say in which thread of the path.  Which thread of the CTA executed it is not followed.
+    """
+    events = allocation.writer.reshape(-1, width).take(offsets >> SHIFT[width], axis=0)
+    for number in np.unique(events >> 5).tolist():
+        event = w.cta.machine.event_of(number << 5) if number else None
+        if event is None or event.kind not in ("st", "atom") or _fenced(w, event, number):
+            continue
+        rows, columns = np.nonzero(events >> 5 == number)
+        w.cta.machine.report(
+            hz.MissingProxyFenceGlobal.at(
+                w.place(ins),
+                at_bytes=offsets[rows] + columns,
+                other=event.place,
+                access="the copy reads",
+                space=allocation.describe(int(offsets[rows[0]] + columns[0])),
+            )
+        )
+        return
+
+
+def _fenced(w: Warp, event: Access, number: int) -> bool:
+    """Whether the write of ``event`` is fenced in its CTA, or by the copying warp."""
+    packed = number << 5 & 0xFFFFFFFF
+    if event_numbers(packed) < event.warp.cta.globally_fenced:
+        return True
+    if w.global_fence is None:
+        return False
+    foreign, own = w.global_fence
+    cluster = event.warp.cta.cluster
+    table = own if cluster is w.cta.cluster else foreign.get(cluster.serial)
+    column, clock = cluster.events.stand(np.asarray(packed))
+    return table is not None and int(column) < len(table) and int(table[int(column)]) >= int(clock)
 
 
 def unknown_global(w: Warp, events: Array, rows: Any) -> npt.NDArray[np.bool_]:

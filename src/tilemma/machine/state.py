@@ -127,9 +127,10 @@ class Warp:
         self.done = False
         self.accesses: dict[tuple[str, int], Access] = {}
         self.priority = 0.0
-        # mbarriers initialised and not yet fenced; whether global writes are fenced for the async proxy.
+        # mbarriers initialised and not yet fenced.
         self.inits: list[Any] = []
-        self.global_fenced = False
+        # What the warp knew at its last proxy fence of global memory: other clusters' clocks, its cluster's.
+        self.global_fence: Any = None
         # The last phase of the cluster barrier that the warp arrived at.
         self.cluster_phase = -1
         # wgmma: registers an unfinished group uses -> its issue; registers touched since the last fence.
@@ -204,6 +205,8 @@ class Cta:
         self.live_warps = warps
         self.warpgroups: dict[int, Any] = {}
         self.exited = False
+        # The events of its cluster before its last proxy fence of global memory.
+        self.globally_fenced = 0
         # Asynchronous operations on it that completed before any thread waited for them.
         self.unawaited: list[Any] = []
         self.register_pool = -1
@@ -247,7 +250,7 @@ class Cluster:
         for cta in self.ctas:
             for warp in cta.warps:
                 _keep(warp, "cta", "index", "row", "first", "done")
-            _keep(cta, "machine", "cluster", "rank", "index", "exited", "live_warps")
+            _keep(cta, "machine", "cluster", "rank", "index", "exited", "live_warps", "globally_fenced")
         self.events.trim()
         _keep(self, "machine", "index", "serial", "events", "live_warps")
 

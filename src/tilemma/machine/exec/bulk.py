@@ -231,6 +231,7 @@ def check_source(w: Warp, ins: Instruction, lane: int, allocation: Any, offsets:
         global_access.global_ordered(
             w, ins, allocation, lanes, offsets, element, allocation.writer, "ld", "the copy reads"
         )
+        global_access.check_fenced(w, ins, allocation, offsets, element)
     event = global_access.global_event(w, ins, "ld")
     global_access.record_global_read(w, allocation, lanes, offsets >> SHIFT[element], element, event)
 

@@ -10,6 +10,7 @@ from tilemma.machine import strong
 from tilemma.machine.clocks import Message
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import tensormaps
+from tilemma.machine.global_access import fence_global
 from tilemma.machine.state import Frame
 
 _SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
@@ -40,16 +41,17 @@ def proxy(d: Decoder) -> None:
     if kind == "tensormap::generic":
         _tensormap(d)
         return
-    # Restricted to global memory, the fence does nothing for shared memory.
+    # Restricted to one memory, the fence does nothing for the other.
     counts = kind.startswith("async") and "global" not in d.mods
+    reaches_global = kind.startswith("async") and not any(x.startswith("shared") for x in d.mods)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
+        if reaches_global:
+            fence_global(w, w.rows_of(m))
         if counts:
             w.cta.cluster.clocks.fence_proxy(w.rows_of(m), w.row)
             fence_inits(f)
-        elif kind == "async":
-            w.global_fenced = True
 
     d.visible(run)
 

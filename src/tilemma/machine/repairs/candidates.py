@@ -28,6 +28,7 @@ _FIRST: dict[str, tuple[_Maker, ...]] = {
     "overwrite-in-flight-store": (*_WAITS, ordering.barriers),
     "missing-proxy-fence": (ordering.proxy_fences,),
     "missing-proxy-fence-cp-async": (ordering.proxy_fences,),
+    "missing-proxy-fence-global": (ordering.proxy_fences,),
     "missing-proxy-fence-read": (ordering.proxy_fences,),
     "mbarrier-init-not-visible": (ordering.proxy_fences,),
     "mbarrier-init-not-visible-cta": (ordering.proxy_fences,),

@@ -15,6 +15,7 @@ _CLUSTER = (
     "barrier.cluster.arrive; barrier.cluster.wait;",
 )
 _PROXY = ("fence.proxy.async.shared::cta;", "fence.proxy.async;")
+_PROXY_GLOBAL = ("fence.proxy.async.global;",)
 _WAITS = {
     "cp.async": "cp.async.wait_group",
     "bulk": "cp.async.bulk.wait_group",
@@ -199,7 +200,7 @@ def proxy_fences(p: Problem) -> Iterator[Repair]:
     if p.first is not None:
         own = p.listing.flow(p.first)
         writer = [own.block_end(own.index[p.first]), after(p.first)]
-    for text in _PROXY:
+    for text in _PROXY_GLOBAL if p.hazard.code.endswith("-global") else _PROXY:
         for place in unique([*around[:4], *writer, *p.places()[:6], *around[4:10]]):
             yield insertion(place, text)
     for ins in p.having("mbarrier.init"):
