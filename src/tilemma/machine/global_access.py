@@ -179,7 +179,7 @@ def check_fenced(w: Warp, ins: Instruction, allocation: Allocation, offsets: Arr
     It may stand in the writer's CTA after the write, or in the copying warp after it has learned of the write: the
     ISA does not say in which thread of the path.  Which thread of the CTA executed it is not followed.
     """
-    events = allocation.writer.reshape(-1, width).take(offsets >> SHIFT[width], axis=0)
+    events = allocation.shadow().reshape(-1, width).take(offsets >> SHIFT[width], axis=0)
     for number in np.unique(events >> 5).tolist():
         event = w.cta.machine.event_of(number << 5) if number else None
         if event is None or event.kind not in ("st", "atom") or _fenced(w, event, number):
