@@ -120,6 +120,11 @@ def test_a_kernel_without_its_scalars_says_why_it_has_no_run() -> None:
     Elements(page)
 
 
+def test_a_kernel_that_is_compiled_for_its_sizes_needs_no_scalars_to_be_drawn() -> None:
+    page = draw(tm.load(ROOT / "examples" / "gallery" / "layer_norm.co").layer_norm, {}).html
+    assert "There is no run on the PTX machine" in page and "no value for" in page
+
+
 def test_sizes_have_a_limit_that_the_error_names(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picture, "MAX_PAGE", 1000)
     with pytest.raises(PictureTooLarge, match=r"at most 1000 characters"):

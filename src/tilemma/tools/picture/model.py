@@ -93,7 +93,8 @@ def model(
             why_not = "no small sizes were found that the kernel accepts: give --shape"
         dims, chosen = smallest or dims, smallest is not None
     if why_not:
-        compiled = kernel.compile(arch, **constants)
+        # Some kernels are compiled for the extents of their buffers.
+        compiled = kernel.compile(arch, sizes=dims or None, **constants)
     else:
         built = kernel.build(sizes=dims, **constants)
         problem = make_problem(built, dims, scalars, seed)
