@@ -20,7 +20,9 @@ from tilemma.modules import load, load_python
 from tilemma.targets.cpu import execute
 from tilemma.targets.cpu.event_simulation import EventSimulation, simulate_events
 
-FILES = sorted(p for p in EXAMPLES.rglob("*.*") if p.suffix in (".co", ".py") and p.parent.name != "ptx")
+FILES = sorted(
+    p for p in EXAMPLES.rglob("*.*") if p.suffix in (".co", ".py") and p.parent.name not in ("notebooks", "ptx")
+)
 
 
 def kernels(path) -> list[Kernel]:
