@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +85,16 @@ def test_training_reaches_the_loss_of_torch(kind: str) -> None:
             optimizer.step()
         losses.append(loss.item())
     assert losses[1] <= 1.2 * losses[0]
+
+
+def test_distributed_data_parallel(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(convert(network(), "fp8"))
+        model(torch.randn(2, 64, dtype=torch.bfloat16)).sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_what_convert_leaves_and_refuses() -> None:

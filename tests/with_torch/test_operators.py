@@ -214,6 +214,30 @@ def test_autocast_and_vmap() -> None:
     assert rows.shape == (3, 4, 5)
 
 
+def test_transforms_of_torch_func_are_refused() -> None:
+    b = normal(3, 5)
+    for transform in (torch.func.grad, torch.func.jacrev):
+        with pytest.raises(LaunchError, match="torch-transform"):
+            transform(lambda a: T.matmul(a, b).sum())(normal(4, 3))
+    x = normal(2, 4, 3, grad=True)
+    torch.vmap(T.matmul, (0, None))(x, b).sum().backward()
+    assert torch.allclose(x.grad, b.sum(1).expand(2, 4, 3))
+
+
+def test_a_forked_worker_leaves_its_parent_intact() -> None:
+    class Products(torch.utils.data.Dataset):  # type: ignore[type-arg, misc]
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, i: int) -> Any:
+            return T.matmul(torch.full((2, 2), float(i)), torch.ones(2, 2))
+
+    before = T.matmul(torch.ones(2, 2), torch.ones(2, 2))
+    found = list(torch.utils.data.DataLoader(Products(), num_workers=1, multiprocessing_context="fork"))
+    assert [float(x[0, 0, 0]) for x in found] == [0, 2, 4, 6]
+    assert torch.equal(T.matmul(torch.ones(2, 2), torch.ones(2, 2)), before)
+
+
 def test_meta_and_empty_tensors_and_mixed_devices() -> None:
     a, b = torch.empty(4, 3, device="meta"), torch.empty(3, 5, device="meta")
     assert T.matmul(a, b).shape == (4, 5) and T.matmul(a, b).device.type == "meta"

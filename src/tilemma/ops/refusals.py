@@ -82,6 +82,13 @@ class TorchMissing(ToolError, ImportError):
     fix = "install it: pip install torch"
 
 
+class TorchTransform(LaunchError):
+    code = "torch-transform"
+    found = "`torch.ops.tilemma.{function}` is differentiated inside a transform of torch.func"
+    expected = "`torch.autograd.grad` or `backward`"
+    fix = "compute the gradient by `torch.autograd.grad(f(x), x)`"
+
+
 class UnknownKind(LaunchError, ValueError):
     code = "layer-kind"
     found = "{function}: {kind} is no kind of layer"

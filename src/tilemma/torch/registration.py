@@ -12,7 +12,7 @@ from torch import Tensor
 from tilemma import dtypes
 from tilemma.ops import gradients
 from tilemma.ops.arguments import type_name
-from tilemma.ops.refusals import MatmulGradient
+from tilemma.ops.refusals import MatmulGradient, TorchTransform
 from tilemma.runtime.binding import MixedDevices
 from tilemma.torch.operators import TABLE
 
@@ -102,6 +102,8 @@ def _differentiate(name: str) -> None:
         if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors.values()):
             with torch._C._AutoDispatchBelowAutograd():
                 return call(name, given)
+        if torch._C._are_functorch_transforms_active():
+            raise TorchTransform(function=name)
         rest = {n: x for n, x in given.items() if n not in tensors}
         return Recorded.apply(rest, tuple(tensors), *tensors.values())
 
