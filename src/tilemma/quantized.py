@@ -5,18 +5,21 @@ Arrays may be NumPy's or on a GPU (torch, CuPy); results are of the same library
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilemma.dtypes import BY_NAME, dtype, from_library
+from tilemma.dtypes import BY_NAME, dtype
 from tilemma.errors import WrongArgument, described
 from tilemma.records import record
 from tilemma.runtime.arrays import describe
 from tilemma.runtime.host import host_copy, like
 
 TYPES = ("s8", "s4", "f8_e4m3")
+# The types of scales and zeros.
+SCALES = ("f32", "f16", "bf16")
 # The largest magnitude of each type on both sides of zero, and the span of its integers.
 _LARGEST = {"s8": 127.0, "s4": 7.0, "f8_e4m3": 448.0}
 _LOWEST, _LEVELS = {"s8": -128, "s4": -8}, {"s8": 255, "s4": 15}
@@ -38,12 +41,42 @@ class Quantized:
     shape: tuple[int, int]
 
     def dequantize(self) -> Any:
-        """The matrix in f32 [K, N], of the library of the values."""
+        """The matrix in f32 [K, N], of the library of the values.
+
+        Raises WrongArgument where the fields do not belong together.
+        """
+        check_fields("dequantize", self)
         whole = unpacked(host_copy(self.values), self.type)
         wide = np.repeat(host_copy(self.scales).astype(np.float32), self.group, axis=0)
         if self.zeros is not None:
             whole = whole - np.repeat(host_copy(self.zeros).astype(np.float32), self.group, axis=0).T
         return like(self.values, np.ascontiguousarray((whole * wide.T).T))
+
+
+def check_fields(function: str, q: Quantized) -> None:
+    """Raises WrongArgument where type, group, shape and arrays do not belong together."""
+    if not isinstance(q.type, str) or q.type not in TYPES:
+        raise WrongArgument(function=function, name="type", got=described(q.type), wanted=", ".join(TYPES))
+    sizes = (q.group, *q.shape) if isinstance(q.shape, tuple) and len(q.shape) == 2 else (q.group, None)
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in sizes)
+    if not whole or q.group < 1 or min(q.shape) < 0 or q.shape[0] % q.group or (q.type == "s4" and q.shape[0] % 2):
+        got = f"{described(q.group)} and shape {described(q.shape)}"
+        raise WrongArgument(function=function, name="group", got=got, wanted="a number that divides K of (K, N)")
+    depth, columns = q.shape
+    stored = {"s4": "u8"}.get(q.type, q.type)
+    width = depth // 2 if q.type == "s4" else depth
+    wanted = {"values": ((columns, width), (stored,)), "scales": ((depth // q.group, columns), SCALES)}
+    wanted["zeros"] = wanted["scales"]
+    for name, (shape, types) in wanted.items():
+        x = getattr(q, name)
+        if x is None and name == "zeros":
+            continue
+        found = describe(x)
+        if found.shape != shape or found.dtype.name not in types:
+            got = f"shape {list(found.shape)} of {found.dtype}"
+            raise WrongArgument(
+                function=function, name=name, got=got, wanted=f"{list(shape)} of {' or '.join(types)}"
+            )
 
 
 def unpacked(values: NDArray[Any], kind: str) -> NDArray[np.float32]:
@@ -64,7 +97,7 @@ def quantize(
     scales, f32, f16 or bf16.  Raises WrongArgument.
     """
     kind = _named(type, TYPES, "type", "'s8', 's4' or 'f8_e4m3'")
-    stored_scales = _named(scales, ("f32", "f16", "bf16"), "scales", "'f32', 'f16' or 'bf16'")
+    stored_scales = _named(scales, SCALES, "scales", "'f32', 'f16' or 'bf16'")
     values = host_copy(w)
     if values.ndim != 2 or not describe(w).dtype.is_float:
         got = f"shape {list(values.shape)} of {describe(w).dtype}"
@@ -81,6 +114,8 @@ def quantize(
         even = ", even," if kind == "s4" else ""
         wanted = f"a number{even} that divides K = {depth}"
         raise WrongArgument(function="quantize", name="group", got=described(group), wanted=wanted)
+    if not isinstance(zeros, bool):
+        raise WrongArgument(function="quantize", name="zeros", got=described(zeros), wanted="True or False")
     if zeros and kind not in _LEVELS:
         raise WrongArgument(function="quantize", name="zeros", got="True with f8_e4m3", wanted="an integer type")
     whole = values.astype(np.float32).reshape(depth // size, size, columns)
@@ -108,10 +143,10 @@ def quantize(
 
 
 def _named(given: Any, known: tuple[str, ...], name: str, wanted: str) -> str:
-    try:
-        found = dtype(given).name if isinstance(given, str) else from_library(str(given).rpartition(".")[2]).name  # type: ignore[union-attr]
-    except (KeyError, AttributeError):
-        found = ""
+    found = ""
+    if isinstance(given, str):
+        with contextlib.suppress(KeyError):
+            found = dtype(given).name
     if found not in known:
         raise WrongArgument(function="quantize", name=name, got=described(given), wanted=wanted)
     return found

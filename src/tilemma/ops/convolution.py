@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,8 @@ from tilemma.ops.steps import Step, epilogue_constants, part, workspaces
 from tilemma.ops.steps import steps as product_steps
 from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
+# The largest stride, padding and dilation.
+MOST = 1024
 RULES = Rules("conv2d", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
 
 
@@ -52,7 +55,7 @@ def conv2d(
         _pair(n, v, least)
         for n, v, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
     ]
-    if isinstance(groups, bool) or groups != 1:
+    if _integer(groups) != 1:
         raise ConvolutionExtent(
             name="groups", value=described(groups), wanted="1: grouped convolutions are not built",
             remedy="convolve each group by a call of its own",
@@ -113,11 +116,19 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
 
 def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
     """A number for H and one for W.  Raises ConvolutionExtent."""
-    both = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(both) != 2 or any(isinstance(v, bool) or not hasattr(v, "__index__") or v < least for v in both):
-        wanted = f"an integer of at least {least}, or two"
+    both = value if isinstance(value, (tuple, list)) else (value, value)
+    found = [n for n in map(_integer, both) if n is not None and least <= n <= MOST]
+    if len(both) != 2 or len(found) != 2:
+        wanted = f"an integer from {least} to {MOST}, or two"
         raise ConvolutionExtent(name=name, value=described(value), wanted=wanted, remedy="pass such a number")
-    return both[0].__index__(), both[1].__index__()
+    return found[0], found[1]
+
+
+def _integer(value: Any) -> int | None:
+    """``value`` as an integer, None if it is none."""
+    if isinstance(value, (bool, str, bytes)) or not isinstance(value, numbers.Integral):
+        return None
+    return int(value)
 
 
 def _result_shape(

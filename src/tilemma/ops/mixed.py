@@ -19,7 +19,7 @@ from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import Step, absent, batches, epilogue_constants, part
-from tilemma.quantized import TYPES, Quantized
+from tilemma.quantized import TYPES, Quantized, check_fields
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
 
 RULES = Rules("mixed_matmul", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
@@ -46,6 +46,7 @@ def mixed_matmul(
     if not isinstance(b, Quantized):
         wanted = "what `tilemma.quantize` makes"
         raise WrongArgumentType(function="mixed_matmul", name="b", got=described(b), wanted=wanted)
+    check_fields("mixed_matmul", b)
     named = {"a": a, "values": b.values, "scales": b.scales, "zeros": b.zeros, "c": c, "bias": bias, "out": out}
     recorded = differentiable("mixed_matmul", named)
     if recorded is not None:
