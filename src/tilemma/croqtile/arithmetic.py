@@ -6,11 +6,11 @@ from tilemma import dtypes
 from tilemma.arithmetic import integers
 from tilemma.arithmetic.convert import real
 from tilemma.croqtile.reader import Reader
-from tilemma.dtypes import DType
+from tilemma.dtypes import DType, boolean
 from tilemma.errors import Span
 from tilemma.ir.builder import Builder
 from tilemma.ir.checks import checked_division, checked_fit
-from tilemma.ir.expr import BinaryOp, Const, Expr, binary, children, promote
+from tilemma.ir.expr import BinaryOp, Call, Cast, Const, Expr, Select, binary, children, promote
 from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import ExpressionTooLarge, WrongValue
 
@@ -53,9 +53,52 @@ def checked(r: Reader, e: Expr, span: Span) -> Expr:
 
 
 def converted(r: Reader, e: Expr, dtype: DType, span: Span) -> Expr:
-    """``e`` as ``dtype``; ConstantOverflow for an integer constant that does not fit."""
+    """``e`` as ``dtype``, in a C++ function by C++'s rules; ConstantOverflow for an integer constant that does not
+    fit."""
+    if r.calls:
+        return as_cpp(r, e, dtype, span)
     checked_fit(e, dtype, span)
     return checked(r, Builder.converted(e, dtype), span)
+
+
+def as_cpp(r: Reader, e: Expr, dtype: DType, span: Span) -> Expr:
+    """``e`` as ``dtype`` by C++'s rules: an integer modulo 2 to the width, a float cut towards zero.
+
+    This language's own conversion stops at the limits of an integer type, and rounds.
+    """
+    if e.type.is_float and dtype.is_integer:
+        e = Select(binary("lt", e, Const(0.0, e.type)), Call("ceil", (e,)), Call("floor", (e,)))
+    elif e.type.is_integer and dtype.is_integer and dtype != boolean:
+        e = _wrapped(e, dtype)
+    checked_fit(e, dtype, span)
+    return checked(r, Builder.converted(e, dtype), span)
+
+
+def _wrapped(e: Expr, dtype: DType) -> Expr:
+    """The integer ``e`` modulo 2 to the width of ``dtype``."""
+    low, high = interval(e)
+    least, most = integers.bounds(dtype)
+    if isinstance(e, Const) and isinstance(e.value, int):
+        return Const(integers.wrap(e.value, dtype), dtype)
+    if least <= low and high <= most:
+        return e
+    wide = e if e.type.bits == 64 else Cast(e, dtypes.s64)
+    if dtype.bits == 64:
+        return _other_sign(wide, dtype)
+    part: Expr = binary("and", wide, Const((1 << dtype.bits) - 1, wide.type))
+    if dtype.kind == "int":
+        sign = Const(1 << (dtype.bits - 1), dtypes.s64)
+        part = binary("sub", binary("xor", Builder.converted(part, dtypes.s64), sign), sign)
+    return Cast(part, dtype)
+
+
+def _other_sign(e: Expr, dtype: DType) -> Expr:
+    """The 64 bits of ``e`` as the 64-bit type of the other sign."""
+    top, rest = integers.bounds(dtypes.s64)[0], integers.bounds(dtypes.s64)[1]
+    below = Cast(binary("and", e, Const(rest, e.type)), dtype)
+    if dtype == dtypes.s64:
+        return Select(binary("gt", e, Const(rest, e.type)), binary("add", below, Const(top, dtype)), below)
+    return Select(binary("lt", e, Const(0, e.type)), binary("or", below, Const(-top, dtype)), below)
 
 
 def like(literal: Expr, beside: Expr) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.arithmetic import converted
+from tilemma.croqtile.arithmetic import as_cpp
 from tilemma.croqtile.device_functions import CCast, DeviceFunction, Unparsed
 from tilemma.croqtile.operands import as_tile, known_type, plain
 from tilemma.croqtile.reader import Reader, nodes_in, reads
@@ -14,7 +14,7 @@ from tilemma.croqtile.storage import fixed, returned, stored
 from tilemma.croqtile.values import Value
 from tilemma.dtypes import DType, boolean
 from tilemma.errors import Note, Span
-from tilemma.ir.expr import Call, Const, Expr, Select, Unary, Var, binary, const, mul
+from tilemma.ir.expr import Const, Expr, Unary, Var, const, mul
 from tilemma.ir.refusals import NotBuiltYet, WrongArity
 from tilemma.records import record
 
@@ -62,7 +62,7 @@ def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr 
             r.scopes.define(p, known, f.span)
         if result is not None:
             found = plain(r, result, f"the result of `{name}`")
-            return found if f.returns == "auto" else converted(r, found, known_type(f.returns, span), span)
+            return found if f.returns == "auto" else as_cpp(r, found, known_type(f.returns, span), span)
         r.effect(span, f"a call of `{name}`")
         return _body(r, f, returns)
     finally:
@@ -73,7 +73,7 @@ def _argument(r: Reader, f: DeviceFunction, name: str, dtype: str, node: ast.Exp
     """An argument of the parameter's type; ``fix``: the body may change what its value depends on."""
     if name not in f.pointers:
         value = plain(r, node, f"`{f.name}`")
-        return converted(r, fixed(r, value, name) if fix else value, known_type(dtype, node.span), node.span)
+        return as_cpp(r, fixed(r, value, name) if fix else value, known_type(dtype, node.span), node.span)
     tile = r.b.settle(as_tile(r, r.value(node), node, f"`{f.name}`"))
     if tile.view.dtype != known_type(dtype, node.span):
         raise NotBuiltYet(
@@ -179,11 +179,7 @@ def done(r: Reader, node: Done) -> Value:
 @reads(CCast)
 def cast(r: Reader, node: CCast) -> Value:
     e, dtype = plain(r, node.operand, "a cast"), known_type(node.dtype, node.span)
-    if e.type.is_float and dtype.is_integer:
-        # This language's own conversion rounds.
-        zero = Const(0.0, e.type)
-        e = Select(binary("lt", e, zero), Call("ceil", (e,)), Call("floor", (e,)))
-    return converted(r, e, dtype, node.span)
+    return as_cpp(r, e, dtype, node.span)
 
 
 @reads(ast.Return)
@@ -195,7 +191,7 @@ def return_(r: Reader, node: ast.Return) -> None:
     call = r.calls[-1]
     if call.result is not None and node.value is not None:
         value = plain(r, node.value, "`return`")
-        r.b.assign(call.result, converted(r, value, call.result.dtype, node.span))
+        r.b.assign(call.result, as_cpp(r, value, call.result.dtype, node.span))
     elif (call.result is None) != (node.value is None):
         raise NotBuiltYet(
             node.span,
