@@ -17,12 +17,16 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from tensor_layouts import Layout
 
 import tilemma as tm
 from tilemma.assemble import assemble, disassemble
 from tilemma.errors import TilemmaError
 from tilemma.lang import diagnostics
 from tilemma.layouts import plain_layout, shared_layout
+
+# Fragments of an instruction of 8 x 8 x 32 on bytes.
+BYTES, SUMS = Layout(((4, 8), 8), ((64, 1), 8)), Layout(((4, 8), 2), ((16, 1), 8))
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -284,6 +288,7 @@ def functions() -> list[Function]:
         Function("Pipeline", tm.Pipeline, (), {"stages": 4, "producer": True, "cluster": 2, "persistent": True, "order": "any"}),
         Function("export", tm.export, (kernel, tempfile.gettempdir() + "/tilemma-export", "sm_90a"), {"facts": None, "sizes": None, "TILE_K": 64}, (1,)),
         Function("bench", tm.bench, (lambda *_: None, 3), {"repeats": 3, "flush": True, "graph": False, "steady": 0, "flops": 1.0, "bytes": 1.0, "compute": "f16", "name": "k"}),
+        Function("instruction", _declared, ("MY_8x8x32", (8, 8, 32), {"D": "s32", "A": "s8", "B": "u8"}, {"A": BYTES, "B": BYTES, "C": SUMS}), {"ptx": None, "effects": (), "meaning": None, "archs": (), "rank": -1}),
         Function("report", tm.report, ({"none": lambda *_: None}, [1, 2], lambda n: (n,)), {"repeats": 2, "steady": 0}),
         Function("Kernel.tune", lambda *x, **o: kernel.tune(*x, measure=lambda run: 1.0, **o), (a, b, out), {"space": [{"TILE_K": 64}], "budget_s": 1e-3, "quiet": True, "store": False}),
         Function("autotune", lambda space, **o: tm.autotune(space, measure=lambda run: 1.0, **o)(kernel)(a, b, out), ([{"TILE_K": 64}],), {"budget_s": 1e-3, "quiet": True, "store": False}),
@@ -325,6 +330,11 @@ def _holder() -> Any:
         path = Path(folder, "holder.py")
         path.write_text(_HOLDER)
         return load_python(path).only()
+
+
+def _declared(*args: Any, **keywords: Any) -> None:
+    """A declaration, which is taken back: no later case shall use the instruction."""
+    tm.atoms.withdraw(tm.instruction(*args, **keywords).name)
 
 
 def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -393,6 +403,10 @@ def language() -> list[Function]:
         ("view", lambda a, *x: a.view(4, 4).from_(*x), (tile, 0, 0), {}),
         ("span_as", lambda a, *x: a.span_as(*x), (tile, [4, 4]), {}),
         ("tile[]", lambda a, *x: a[x], (tile, 0, 0), {}),
+        ("load_matrix_a", tm.load_matrix_a[16, 8, 16], (tile, 0, 0), {}),
+        ("load_matrix_b", tm.load_matrix_b[16, 8, 16], (tile, 0, 0), {}),
+        ("load_matrix_c", tm.load_matrix_c[16, 8, 16], (tile, 0, 0), {}),
+        ("store_matrix_d", tm.store_matrix_d[16, 8, 16], (tile, 1, 0, 0), {}),
         ("tile[]=", lambda a, x: a.__setitem__((0, 0), x), (tile, 1.0), {}),
     ]
     # A method is called on the tile that it belongs to.

@@ -94,7 +94,7 @@ class Module:
 
 
 # The attributes that a module of one kernel forwards to it.
-_METHODS = tuple(name for name in (*vars(Kernel), "source") if not name.startswith("_"))
+_METHODS = tuple(name for name in (*dir(Kernel), "source") if not name.startswith("_"))
 
 
 @shows_user_frames

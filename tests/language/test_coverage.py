@@ -161,7 +161,7 @@ def test_every_public_name_is_used() -> None:
     """Of the kernel language in Python."""
     public = {n for n in tm.__all__ if n[0].islower()}
     tools = {"atoms", "dtypes", "kernel", "load", "machine", "ops", "sparse", "targets", "testing"}
-    tools |= {"autotune", "bench", "export", "instruction", "report"}
+    tools |= {"autotune", "bench", "export", "instruction", "quantize", "report"}
     source = "".join(inspect.getsource(m) for m in MODULES)
     source += "".join(p.read_text(encoding="utf-8") for p in (TESTS / "pipelines").glob("*.py"))
     source += "".join(p.read_text(encoding="utf-8") for p in (TESTS.parent / "examples/py").glob("*.py"))

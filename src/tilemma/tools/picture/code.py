@@ -13,15 +13,15 @@ from tilemma.records import record
 
 # Lines of a listing.
 MAX_LINES = 60_000
-_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
-_FILE = re.compile(r'\s*\.file\s+(\d+)\s+"(.*)"')
-_SASS_LINE = re.compile(r'\s*//## File "(.*)", line (\d+)')
-_SASS_CODE = re.compile(r"\s*/\*[0-9a-f]{4,}\*/")
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r'\.file\s+(\d+)\s+"(.*)"')
+_SASS_LINE = re.compile(r'//## File "(.*)", line (\d+)')
+_SASS_CODE = re.compile(r"/\*[0-9a-f]{4,}\*/")
 
 
 @record
 class Listing:
-    """``lines``: (text, source line or 0); the first has number ``first``.  ``note``: why it is empty."""
+    """``lines``: (text, source line or 0); the first has number ``first``.  ``note``: why it is empty or cut."""
 
     title: str
     lines: tuple[tuple[str, int], ...] = ()
@@ -53,14 +53,14 @@ def ptx(text: str, file: str) -> Listing:
     """PTX with the positions of its `.loc` directives, which are left out of none of its line numbers."""
     number, current, lines = "", 0, []
     for line in text.splitlines()[:MAX_LINES]:
-        if found := _FILE.match(line):
+        if found := _FILE.match(line.lstrip()):
             number = found[1] if found[2] == file else number
-        if found := _LOC.match(line):
+        if found := _LOC.match(line.lstrip()):
             current = int(found[2]) if found[1] == number else 0
         elif line.startswith((".visible", "}", "{", ".entry")):
             current = 0
         lines.append((line, current))
-    return Listing("PTX", tuple(lines))
+    return Listing("PTX", tuple(lines), note=_cut(len(text.splitlines())))
 
 
 def sass(compiled: Compiled, file: str) -> Listing:
@@ -73,10 +73,12 @@ def sass(compiled: Compiled, file: str) -> Listing:
         return Listing("SASS", note=str(error).split("\n")[0])
     current, lines = 0, []
     for line in text.splitlines():
-        if found := _SASS_LINE.match(line):
+        if found := _SASS_LINE.match(line.lstrip()):
             current = int(found[2]) if found[1] == file else 0
-        elif _SASS_CODE.match(line) or re.match(r"[.\w$]+:$", line):
+        elif _SASS_CODE.match(line.lstrip()) or re.match(r"[.\w$]+:$", line):
             lines.append((line.strip("\t ").rstrip(), current))
-        if len(lines) == MAX_LINES:
-            break
-    return Listing("SASS", tuple(lines))
+    return Listing("SASS", tuple(lines[:MAX_LINES]), note=_cut(len(lines)))
+
+
+def _cut(lines: int) -> str:
+    return f"the first {MAX_LINES} of {lines} lines" if lines > MAX_LINES else ""
