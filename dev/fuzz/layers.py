@@ -10,7 +10,8 @@ import numpy as np
 from tensor_layouts import ComposedLayout, Layout, Swizzle
 
 import tilemma as tm
-from dev.fuzz.api import EXAMPLES, LAUNCH, PTX, Function, half
+from dev.fuzz.api import EXAMPLES, LAUNCH, PTX, half
+from dev.fuzz.language_calls import Function
 from tilemma import assemble, cute, layouts
 from tilemma.atoms import MmaAtom, contract, select, tensor_map_swizzle
 from tilemma.dtypes import from_numpy, promote

@@ -316,4 +316,5 @@ def _listing(i: int, x: Listing) -> str:
         f"<div{f' data-l={line}' if line else ''}><i>{x.first + n}</i>{text(line_text) or ' '}</div>"
         for n, (line_text, line) in enumerate(x.lines)
     )
-    return f'<div class="code" data-code="{i}" tabindex="0" aria-label="{text(x.title)}"{hidden}>{rows}</div>'
+    cut = f"<p>{text(x.note)}</p>" if x.note else ""
+    return f'<div class="code" data-code="{i}" tabindex="0" aria-label="{text(x.title)}"{hidden}>{rows}{cut}</div>'
