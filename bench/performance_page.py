@@ -38,6 +38,8 @@ pip install -e ".[cuda,dev]" torch                     # one Hopper GPU; nothing
 python bench/gemm.py examples/py/persistent.py examples/py/plain.py --dtypes f16,bf16 \\
     --shapes 4096,8192,16384x16384x8192,4096x14336x4096,4096x4096x14336,8192x28672x8192 \\
     --json docs/performance/gemm.json --svg docs/performance/roofline.svg
+python bench/gemm.py examples/py/plain.py examples/py/persistent.py tilelang tilelang@stages=4 --dtypes f16,bf16 \\
+    --shapes 4096,8192,8192x28672x8192,4096x4096x14336 --json docs/performance/tilelang.json
 python bench/mma_ceiling.py --shapes 4096,8192 --json docs/performance/mma_sync.json
 python bench/mma_energy.py --json docs/performance/mma_energy.json
 python bench/units.py --json docs/performance/units.json --svg docs/performance/units.svg
@@ -90,6 +92,18 @@ def speed(data: Mapping[str, Any] | None) -> list[str]:
     if (DATA / "roofline.svg").is_file():
         lines += ["", "![The products under the card's roof](performance/roofline.svg)"]
     return lines
+
+
+def beside_tilelang(data: Mapping[str, Any] | None) -> list[str]:
+    """The plain kernel beside TileLang's, of the same tile and in the same process."""
+    if data is None:
+        return [f"Beside TileLang: {MISSING}."]
+    return [
+        "TileLang 0.1.15's plain pipelined kernel (`bench/tilelang_plain.py`) has the same tile, 128x256x64, and 3",
+        "or 4 stages. All ran in one process, in turns; other work ran on other cores of the host.",
+        "",
+        *products(data["results"]),
+    ]
 
 
 def remark(data: Mapping[str, Any]) -> list[str]:
@@ -293,6 +307,10 @@ def page() -> str:
         "## Speed",
         "",
         *speed(load("gemm")),
+        "",
+        "### Beside TileLang",
+        "",
+        *beside_tilelang(load("tilelang")),
         "",
         "## On mma.sync",
         "",
