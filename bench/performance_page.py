@@ -99,8 +99,8 @@ def beside_tilelang(data: Mapping[str, Any] | None) -> list[str]:
     if data is None:
         return [f"Beside TileLang: {MISSING}."]
     return [
-        "TileLang 0.1.15's plain pipelined kernel (`bench/tilelang_plain.py`) has the same tile, 128x256x64, and 3",
-        "or 4 stages. All ran in one process, in turns; other work ran on other cores of the host.",
+        "TileLang 0.1.15's plain pipelined kernel (`bench/tilelang_plain.py`) has the same tile, 128x256x64, and",
+        "3 or 4 stages. All ran in one process, in turns; other work ran on other cores of the host.",
         "",
         *products(data["results"]),
     ]
