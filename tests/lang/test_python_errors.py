@@ -77,6 +77,9 @@ STATEMENTS = [
     ("x = «b[full, 0]»", "wrong-value", "subspan(h, w)"),
     ("x = «b[0.5, 0]»", "wrong-value", "an integer"),
     ("«b[0, 0]» = a", "wrong-value", "dma.copy"),
+    ("«b[0, 0][1]» = 1.0", "wrong-value", "x[i, j] = value"),
+    ("x = «a.chunkat(None, 0)»", "wrong-value", "write `full`"),
+    ("«tm.sync('shared')»", "wrong-value", "sync.shared()"),
     ("«b[0, 0]» = 'x'", "wrong-value", "a Python str"),
     ("x = «b.chunkt»(p, full)", "wrong-member", "did you mean `.chunk"),
     # views

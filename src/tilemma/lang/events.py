@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
+from tilemma.ir.refusals import WrongValue
 from tilemma.ir.tile import SwapFutures, Sync, TriggerEvent, WaitEvent, WaitFuture
 from tilemma.ir.types import BLOCK
 from tilemma.lang import spans
@@ -73,6 +74,15 @@ class SyncNamespace:
         """This thread's earlier writes are visible before its later writes, to the threads of ``level``."""
         b = builder("sync.fence")
         b.emit(Sync("fence", level_of(level, b.span, "fence")))
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise WrongValue(
+            builder("sync").span,
+            what="`sync`",
+            got="a call",
+            wanted="one of its functions",
+            fix_text='write `sync.shared()`, `sync.barrier("block")` or `sync.fence("block")`',
+        )
 
     def shared(self) -> None:
         """The barrier of the block."""

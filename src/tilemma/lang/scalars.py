@@ -140,6 +140,15 @@ class Value(Operators):
             caller_span(), what="`[...]`", got="a scalar", wanted="a tile", fix_text="index the tile it came from"
         )
 
+    def __setitem__(self, i: Any, value: Any) -> NoReturn:
+        raise WrongValue(
+            caller_span(),
+            what="`[...] =`",
+            got="a scalar",
+            wanted="a tile",
+            fix_text="assign the element of the tile: `x[i, j] = value`",
+        )
+
     def __str__(self) -> str:
         return describe(self._expr)
 
