@@ -340,6 +340,12 @@ def test_the_version_says_which_tools_and_why(tmp_path: Path, monkeypatch: pytes
 # -- interrupts
 
 
+def default_signals() -> None:
+    """A shell starts what runs in the background with SIGINT ignored, and `nohup` with SIGHUP."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("sent, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupt_has_its_own_status_and_leaves_no_file(
     sent: signal.Signals, status: int, kernel: str, tmp_path: Path
@@ -352,6 +358,7 @@ def test_an_interrupt_has_its_own_status_and_leaves_no_file(
         [sys.executable, "-m", "tilemma.cli", "compile", kernel, "--arch", "sm_80", "--emit", "cubin"],
         env=environment,
         stderr=subprocess.PIPE,
+        preexec_fn=default_signals,
     )
     deadline = time.monotonic() + 60
     while not (seen.exists() and seen.read_text()):

@@ -114,7 +114,7 @@ def pairs() -> Iterator[Any]:
             yield pytest.param(case, arch, id=f"{case}-{arch}", marks=() if day else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("case, arch", pairs())
+@pytest.mark.parametrize("case, arch", list(pairs()))
 def test_nothing_can_be_left_out(case: Case, arch: str, request: pytest.FixtureRequest) -> None:
     if arch == "sm_90a" and case.file in SYNCHRONOUS:
         pytest.skip("persistent: a block would compute one tile only")
