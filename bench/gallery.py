@@ -63,7 +63,10 @@ def softmax() -> Race:
 
 def layer_norm() -> Race:
     x, g, b, y = normal(8192, 8192), normal(8192), normal(8192), empty(8192, 8192)
-    peer = lambda: F.layer_norm(x, (8192,), g, b)  # noqa: E731
+
+    def peer():
+        return F.layer_norm(x, (8192,), g, b)
+
     return Race("8192 x 8192, f16", [x, g, b, y, 1e-5], 3, peer, "torch layer_norm", bytes=moved(x, y))
 
 
@@ -97,7 +100,10 @@ def gemv() -> Race:
 
 def batched() -> Race:
     a, b, c = normal(16, 2048, 2048), normal(16, 2048, 2048), empty(16, 2048, 2048)
-    peer = lambda: torch.bmm(a, b.mT)  # noqa: E731
+
+    def peer():
+        return torch.bmm(a, b.mT)
+
     return Race("16 x 2048^3, f16", [a, b, c], 2, peer, "torch bmm (cuBLAS)", flops=2 * 16 * 2048.0**3)
 
 
@@ -110,8 +116,11 @@ def experts() -> Race:
     tiles = torch.stack([starts // rows, starts], 1).contiguous()
     ends = first[1:].contiguous()
     bx, bw = x.bfloat16(), w.bfloat16()
+
     # torch has it for bf16 alone: the work is the same.
-    peer = lambda: torch._grouped_mm(bx, bw.mT, ends)  # noqa: E731
+    def peer():
+        return torch._grouped_mm(bx, bw.mT, ends)
+
     name = "torch _grouped_mm of bf16"
     return Race(
         "16 of 1024 x 4096 x 4096, f16", [x, w, first, tiles, gate, y], 5, peer, name, flops=2.0 * e * rows * n * k
@@ -121,14 +130,20 @@ def experts() -> Race:
 def gated_mlp() -> Race:
     m, n, k = 4096, 14336, 4096
     x, g, u, y = normal(m, k), normal(n, k) / 64, normal(n, k) / 64, empty(m, n)
-    peer = lambda: F.silu(x @ g.T) * (x @ u.T)  # noqa: E731
+
+    def peer():
+        return F.silu(x @ g.T) * (x @ u.T)
+
     return Race("4096 x 14336 x 4096, f16", [x, g, u, y], 3, peer, "torch, two products", flops=4.0 * m * n * k)
 
 
 def convolution() -> Race:
     x, w, y = normal(32, 58, 130, 256), normal(256, 3, 3, 256) / 48, empty(32, 56, 128, 256)
     xt, wt = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
-    peer = lambda: F.conv2d(xt, wt).permute(0, 2, 3, 1)  # noqa: E731
+
+    def peer():
+        return F.conv2d(xt, wt).permute(0, 2, 3, 1)
+
     flops = 2.0 * 32 * 56 * 128 * 256 * 256 * 9
     return Race("32 x 56 x 128 x 256, 3 x 3 x 256, f16", [x, w, y], 2, peer, "torch conv2d (cuDNN)", flops=flops)
 
@@ -137,7 +152,10 @@ def attention() -> Race:
     b, h, s, d = 4, 32, 4096, 64
     q, k, v, o = (normal(b, h, s, d) for _ in range(4))
     scale = 1.4426950408889634 / d**0.5
-    peer = lambda: F.scaled_dot_product_attention(q, k, v)  # noqa: E731
+
+    def peer():
+        return F.scaled_dot_product_attention(q, k, v)
+
     flops = 4.0 * b * h * s * s * d
     return Race("4 x 32 x 4096 x 64, f16", [q, k, v, o, scale, False], 3, peer, "torch attention", flops=flops)
 
@@ -148,11 +166,19 @@ def dequantized() -> Race:
     rows, tiles = torch.rand(k // 128, m, device="cuda"), torch.rand(k // 128, n // 128, device="cuda")
     y = empty(m, n, dtype=torch.bfloat16)
     one = torch.ones((), device="cuda")
+
     # The same product with one scale for each operand.
-    peer = lambda: torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16)  # noqa: E731
-    wide = lambda x: x.float()  # noqa: E731
+    def peer():
+        return torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16)
+
+    def wide(x):
+        return x.float()
+
     columns = tiles.repeat_interleave(128, 1).repeat_interleave(128, 0)
-    wanted = lambda: (wide(a) * rows.T.repeat_interleave(128, 1)) @ (wide(b).T * columns)  # noqa: E731
+
+    def wanted():
+        return (wide(a) * rows.T.repeat_interleave(128, 1)) @ (wide(b).T * columns)
+
     name = "torch _scaled_mm, one scale"
     return Race("4096^3, e4m3", [a, b, rows, tiles, y], 4, peer, name, flops=2.0 * m * n * k, wanted=wanted)
 
@@ -180,7 +206,10 @@ def w4a16() -> Race:
     scales = (torch.rand(k // 128, n, device="cuda") / 64).half()
     packed = ((w[:, ::2] & 15) | ((w[:, 1::2] & 15) << 4)).to(torch.uint8)
     dense = (w * scales.T.repeat_interleave(128, 1)).half()
-    peer = lambda: x @ dense.T  # noqa: E731
+
+    def peer():
+        return x @ dense.T
+
     return Race(
         "64 x 8192 x 8192, f16", [x, packed, scales, y], 3, peer, "torch mm, f16 weights", flops=2.0 * m * n * k
     )
@@ -188,14 +217,20 @@ def w4a16() -> Race:
 
 def histogram() -> Race:
     x, y = torch.randint(0, 256, (1 << 26,), device="cuda", dtype=torch.uint8), empty(256, dtype=torch.int32)
-    peer = lambda: torch.bincount(x, minlength=256)  # noqa: E731
+
+    def peer():
+        return torch.bincount(x, minlength=256)
+
     return Race("2^26, u8", [x, y], 1, peer, "torch bincount", bytes=moved(x))
 
 
 def stencil() -> Race:
     x, y = normal(8192, 8192, dtype=torch.float32), empty(8192, 8192, dtype=torch.float32)
     w = torch.tensor([[0.0, 0.25, 0.0], [0.25, 0.0, 0.25], [0.0, 0.25, 0.0]], device="cuda")[None, None]
-    peer = lambda: F.conv2d(x[None, None], w, padding=1)[0, 0]  # noqa: E731
+
+    def peer():
+        return F.conv2d(x[None, None], w, padding=1)[0, 0]
+
     return Race("8192 x 8192, f32", [x, y, 0.25], 1, peer, "torch conv2d", bytes=moved(x, y))
 
 
@@ -203,7 +238,10 @@ def triangular_solve() -> Race:
     n, r = 2048, 8192
     a = torch.tril(normal(n, n, dtype=torch.float32), -1) / n**0.5 + 2 * torch.eye(n, device="cuda")
     b, x = normal(n, r, dtype=torch.float32), empty(n, r, dtype=torch.float32)
-    peer = lambda: torch.linalg.solve_triangular(a, b, upper=False)  # noqa: E731
+
+    def peer():
+        return torch.linalg.solve_triangular(a, b, upper=False)
+
     name = "torch solve_triangular (cuBLAS)"
     return Race("2048 x 2048, 8192 columns, f32", [a, b, x], 2, peer, name, flops=float(n) * n * r)
 
@@ -212,7 +250,10 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     """Check the kernel against its peer, then time both."""
     race: Race = globals()[name]()
     run = kernel(name)
-    call = lambda: run(*race.arguments, **race.constants)  # noqa: E731
+
+    def call():
+        return run(*race.arguments, **race.constants)
+
     call()
     torch.cuda.synchronize()
     got, expected = race.arguments[race.output].float(), (race.wanted or race.peer)().float()

@@ -24,9 +24,9 @@ def product(
 
     @T.prim_func
     def main(
-        a: T.Tensor((m, k), name),  # type: ignore[valid-type]
-        b: T.Tensor((n, k), name),  # type: ignore[valid-type]
-        c: T.Tensor((m, n), name),  # type: ignore[valid-type]
+        a: T.Tensor((m, k), name),
+        b: T.Tensor((n, k), name),
+        c: T.Tensor((m, n), name),
     ):
         with T.Kernel(T.ceildiv(n, columns), T.ceildiv(m, rows), threads=threads) as (bx, by):
             a_shared = T.alloc_shared((rows, depth), name)

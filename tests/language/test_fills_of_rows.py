@@ -1,4 +1,4 @@
-"""Fills from a row or column: extents that do not fit are refused, alike in both languages."""
+"""Fills from a row or column: extents that do not fit are refused with one error in both languages."""
 
 from __future__ import annotations
 

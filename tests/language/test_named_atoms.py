@@ -1,4 +1,4 @@
-"""Instructions that a multiply names: used as they are named, or refused with the rule, alike in both languages."""
+"""Instructions that a multiply names: used, or refused with one rule in both languages."""
 
 from __future__ import annotations
 

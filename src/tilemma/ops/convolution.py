@@ -7,12 +7,12 @@ import numbers
 from dataclasses import replace
 from typing import Any
 
+from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import described
 from tilemma.ops import arguments, forms, plans
 from tilemma.ops.arguments import Call, Rules, ending, transposed
 from tilemma.ops.form_kernels import convolution_tiles
 from tilemma.ops.forms import Prepared, padded
-from tilemma.ops.forms import cdiv as ceil
 from tilemma.ops.gradients import differentiable
 from tilemma.ops.plan import choose, hardware, turned
 from tilemma.ops.problem import Problem
@@ -164,7 +164,7 @@ def _tile(result: ArrayRef, channels: int) -> dict[str, int]:
     wide = next((n for n in (4, 8, 16, 32) if n >= q), 32)
     rows, groups = (128, 2) if result.device[0] != "cpu" else (64, 1)
     columns = padded(o, 64, 128)
-    if result.device[0] != "cpu" and ceil(images * p * q, rows) * ceil(o, columns) < hardware(result.device).sms:
+    if result.device[0] != "cpu" and cdiv(images * p * q, rows) * cdiv(o, columns) < hardware(result.device).sms:
         rows, groups, columns = 64, 1, 64
     high = next(n for n in (1, 2, 4, 8, 16, 32) if n >= min(p, rows // wide))
     return {

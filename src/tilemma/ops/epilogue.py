@@ -147,15 +147,18 @@ class Ending:
         return done
 
 
+NO_SCALE = Scale(None, "", False)
+
+
 def ending_of(
     numbers: tuple[Any, Any],
     arrays: tuple[Any, Any, Any],
-    scales: tuple[Scale, Scale],
     flags: tuple[bool, str, str, str],
+    scales: tuple[Scale, Scale] = (NO_SCALE, NO_SCALE),
     grouped_bias: bool = False,
 ) -> Ending:
-    """The epilogue of a kernel: of (alpha, beta), (c, bias, out), the scales of lhs and rhs, and its compile-time
-    values (SCALE, ADDEND, ALONG, ACTIVATION)."""
+    """The epilogue of a kernel: of (alpha, beta), (c, bias, out), its compile-time values (SCALE, ADDEND, ALONG,
+    ACTIVATION), and the scales of lhs and rhs."""
     (alpha, beta), (c, bias, out), (scaled, addend, along, activation) = numbers, arrays, flags
     added = out if addend == "out" else c
     return Ending(alpha, beta, added, bias, *scales, scaled, addend != "", along, activation, grouped_bias)

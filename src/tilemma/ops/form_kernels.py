@@ -7,21 +7,11 @@ from typing import Any
 
 import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared
-from tilemma.ops.epilogue import Ending, Place, Scale, activate
+from tilemma.ops.epilogue import Place, activate, ending_of
 from tilemma.ops.kernels import multiply, zero
 
 # Weights that a warpgroup of `mixed_tiles` multiplies: its rows of the transposed product.
 ROWS = 64
-
-
-def finish(
-    alpha: Any, beta: Any, c: Any, bias: Any, out: Any, scale: bool, addend: str, along: str, activation: str
-) -> Ending:
-    """The epilogue, from the compile-time values of `steps.epilogue_constants`."""
-    none = Scale(None, "", False)
-    return Ending(
-        alpha, beta, out if addend == "out" else c, bias, none, none, scale, addend != "", along, activation
-    )
 
 
 @tm.kernel
@@ -69,23 +59,23 @@ def gated_tiles(
     M, N = out.shape[1], out.shape[2]
     K = x.shape[2 if X == "row" else 1]
     WARP_M = TILE_M // GROUPS
-    ending = finish(alpha, beta, c, bias, out, SCALE, ADDEND, ALONG, ACTIVATION)
+    ending = ending_of((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
     for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
         x_s = shared(T, TILE_M, TILE_K) if X == "row" else shared(T, TILE_K, TILE_M)
         gate_s = shared(T, TILE_N, TILE_K) if GATE == "row" else shared(T, TILE_K, TILE_N)
         up_s = shared(T, TILE_N, TILE_K) if UP == "row" else shared(T, TILE_K, TILE_N)
         left, right = mma.fill(0.0, "f32"), mma.fill(0.0, "f32")
         for k in foreach(cdiv(K, TILE_K)):
-            for array, room, size, major, several, tile in (
+            for array, buffer, size, major, several, tile in (
                 (x, x_s, TILE_M, X, XB, m),
                 (gate, gate_s, TILE_N, GATE, GB, n),
                 (up, up_s, TILE_N, UP, UB, n),
             ):
                 which = batch if several != 1 else 0
                 if major == "row":
-                    dma.copy(array.subspan(1, size, TILE_K).at(which, tile, k).sqz(), room)
+                    dma.copy(array.subspan(1, size, TILE_K).at(which, tile, k).sqz(), buffer)
                 else:
-                    dma.copy(array.subspan(1, TILE_K, size).at(which, k, tile).sqz(), room)
+                    dma.copy(array.subspan(1, TILE_K, size).at(which, k, tile).sqz(), buffer)
             for p in parallel(GROUPS, level="group-4"):
                 if X == "row":
                     mine = mma.load(x_s.subspan(WARP_M, TILE_K).at(p, 0))
@@ -145,7 +135,7 @@ def sparse_tiles(
     M, N = out.shape[1], out.shape[2]
     K = b.shape[2 if RHS == "row" else 1]
     WARP_M = TILE_M // GROUPS
-    ending = finish(alpha, beta, c, bias, out, SCALE, ADDEND, ALONG, ACTIVATION)
+    ending = ending_of((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
     for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
         a_s, e_s = shared(TA, TILE_M, TILE_K // 2), shared(TE, TILE_M, TILE_K // WORD)
         b_s = shared(TB_, TILE_N, TILE_K) if RHS == "row" else shared(TB_, TILE_K, TILE_N)
@@ -217,7 +207,7 @@ def mixed_tiles(
     """
     M, N, K = out.shape[1], out.shape[2], a.shape[2]
     EACH = 2 if PACKED else 1
-    ending = finish(alpha, beta, c, bias, out, SCALE, ADDEND, ALONG, ACTIVATION)
+    ending = ending_of((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
     for batch, n, m in parallel(out.shape[0], cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M), level="block"):
         a_s, w_s = shared(T, TILE_M, TILE_K), shared(TV, GROUPS * ROWS, TILE_K // EACH)
         mc = mma.fill(0.0, "f32")
@@ -339,7 +329,7 @@ def convolution_tiles(
         flat = out_s.span_as(ROWS, TILE_O)
         for p in parallel(GROUPS, level="group-4"):
             array = _Addend(out if ADDEND == "out" else c, image, row, column, TILE_P, TILE_Q)
-            end = finish(alpha, beta, array, bias, array, SCALE, ADDEND, ALONG, ACTIVATION)
+            end = ending_of((alpha, beta), (array, bias, array), (SCALE, ADDEND, ALONG, ACTIVATION))
             at = Place(0, 0, 0, 0, p * WARP_M, o * TILE_O)
             if not end.plain:
                 for i, j in apply(mc):

@@ -1,16 +1,18 @@
 """Products whose operands have forms of their own: from a checked call to launches, and to the result.
 
 `sparse`, `mixed`, `gated` and `convolution` have one kernel each.  A kernel takes its operands, then the addend
-[B, M, N], the bias [1, N or M], the result [B, M, N], alpha and beta; `Finish` names the compile-time values.
+[B, M, N], the bias [1, N or M], the result [B, M, N], alpha and beta; `steps.epilogue_constants` names the
+compile-time values.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from tilemma.arithmetic.integers import cdiv
 from tilemma.kernels import Kernel
 from tilemma.ops import arguments, launch_cache
 from tilemma.ops.arguments import Call
@@ -165,10 +167,6 @@ def tile(result: ArrayRef, m: int, n: int, columns: int = 256, depth: int = 64) 
     return {"TILE_M": rows, "TILE_N": wide, "TILE_K": depth, "GROUPS": rows // 64}
 
 
-def cdiv(a: int, b: int) -> int:
-    return -(-a // b)
-
-
 def padded(extent: int, unit: int, largest: int) -> int:
     """The smallest multiple of ``unit`` that holds ``extent``, up to ``largest``."""
     return min(cdiv(max(extent, 1), unit) * unit, largest)
@@ -181,7 +179,6 @@ __all__ = [
     "compute",
     "nothing",
     "prepared",
-    "replace",
     "run",
     "tile",
     "widened",

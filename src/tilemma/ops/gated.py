@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tilemma.ops import forms
@@ -55,11 +56,11 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
     second = describe(up)
     if second.shape != call.b.shape:
         wanted = f"that of `gate`, {list(call.b.shape)}"
-        raise call.bad_shape(f"`up` has shape {list(second.shape)}", wanted, "reshape it")
+        raise call.bad_shape(f"`up` has shape {list(second.shape)}", wanted, "pass weights of one shape")
     if second.dtype is not call.b.dtype:
         raise call.bad_type("up", second.dtype, f"{call.b.dtype}, as in `gate`", "convert one of them")
     gating = activation_of(call)
-    call = forms.replace(call, activation=None)
+    call = replace(call, activation=None)
     out, result, made = forms.allocated(call, shape, out)
     operands: list[Operand] = []
     values: dict[str, Any] = {}

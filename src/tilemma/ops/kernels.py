@@ -107,7 +107,7 @@ def product_of_tiles(
     TILE_M = GROUPS * WARP_M
     left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
     flags = SCALE, ADDEND, ALONG, ACTIVATION
-    ending = ending_of((alpha, beta), (c, bias, out), (left, right), flags, BIAS_BATCH != 1)
+    ending = ending_of((alpha, beta), (c, bias, out), flags, (left, right), BIAS_BATCH != 1)
 
     def tile(at: Place, lhs_row: Any, rhs_row: Any) -> None:
         left_batch, right_batch = (at.left if LHS_BATCH != 1 else 0), (at.right if RHS_BATCH != 1 else 0)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from tilemma import dtypes
+from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import WrongArgumentType, described
 from tilemma.ops import forms
 from tilemma.ops.arguments import Call, Rules, ending
 from tilemma.ops.form_kernels import ROWS, mixed_tiles
 from tilemma.ops.forms import Operand, Prepared, padded
-from tilemma.ops.forms import cdiv as ceil
 from tilemma.ops.gradients import differentiable
 from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import hardware
@@ -96,7 +96,7 @@ def _parts(result: ArrayRef, a: ArrayRef, group: int, tile: Mapping[str, int]) -
     unit = math.lcm(group, tile["TILE_K"])
     if result.device[0] == "cpu" or a.rank != 2 or a.shape[0] > 64 or a.shape[1] % unit or result.is_empty:
         return 1
-    most = 4 * hardware(result.device).sms // ceil(result.shape[1], ROWS * tile["GROUPS"])
+    most = 4 * hardware(result.device).sms // cdiv(result.shape[1], ROWS * tile["GROUPS"])
     return max((n for n in (1, 2, 4, 8) if a.shape[1] // unit % n == 0 and n <= most), default=1)
 
 
@@ -145,7 +145,7 @@ def _tile(result: ArrayRef, m: int, n: int, group: int) -> dict[str, int]:
     """Two warpgroups convert weights, for as many rows of activations as their registers hold."""
     depth = 64 if group % 128 else 128
     if result.device[0] == "cpu":
-        return {"TILE_M": padded(m, 8, 256), "TILE_K": depth, "GROUPS": min(ceil(n, ROWS), 4)}
+        return {"TILE_M": padded(m, 8, 256), "TILE_K": depth, "GROUPS": min(cdiv(n, ROWS), 4)}
     return {"TILE_M": padded(m, 8, 64) if m <= 64 else 128, "TILE_K": depth, "GROUPS": 2}
 
 

@@ -198,7 +198,7 @@ def matmul_pipelined(
         teams = pace = GRID
     left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
     flags = SCALE, ADDEND, ALONG, ACTIVATION
-    ending = ending_of((alpha, beta), (c, bias, out), (left, right), flags, BIAS_BATCH != 1)
+    ending = ending_of((alpha, beta), (c, bias, out), flags, (left, right), BIAS_BATCH != 1)
 
     def block(first: Any, down: Any, across: Any) -> None:
         full = event(STAGES)
@@ -398,7 +398,7 @@ def add_parts(
     B, M, N = out.shape
     left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
     flags = SCALE, ADDEND, ALONG, ACTIVATION
-    ending = ending_of((alpha, beta), (c, bias, out), (left, right), flags)
+    ending = ending_of((alpha, beta), (c, bias, out), flags, (left, right))
     # Rows are short: a block takes several of them.
     for batch, chunk in parallel(B, cdiv(M * N, THREADS * EACH), level="block", overlap=True):
         for lane in parallel(THREADS, level="thread"):

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.problem import Problem
 from tilemma.runtime.arrays import ArrayRef, facts
@@ -201,10 +202,6 @@ class Estimate:
     plan: Plan
     seconds: float
     why: str
-
-
-def cdiv(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 def aligned(x: ArrayRef) -> bool:

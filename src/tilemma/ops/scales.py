@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.problem import UNSCALED, Scaling
 from tilemma.ops.refusals import MatmulScale
@@ -11,10 +12,6 @@ from tilemma.runtime.arrays import ArrayRef
 
 if TYPE_CHECKING:
     from tilemma.ops.arguments import Call
-
-
-def cdiv(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 def scaling(call: Call, shape: tuple[int, ...]) -> tuple[Scaling, Scaling, float]:

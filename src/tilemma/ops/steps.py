@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilemma import dtypes
+from tilemma.arithmetic.integers import cdiv
 from tilemma.dtypes import DType, f32, s32
 from tilemma.kernels import Kernel
-from tilemma.ops.plan import Plan, cdiv, in_pairs, must_transpose
+from tilemma.ops.plan import Plan, in_pairs, must_transpose
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
 from tilemma.runtime.arrays import ArrayRef
 
