@@ -103,9 +103,64 @@ REFUSED = {
         "rebound-in-traced-block",
         (8, 9),
     ),
+    "a name that was mutable on one path only": (
+        """
+        x = var(0)
+        if T:
+            x = a[0, 0]
+        for i in foreach(4):
+            x += 1
+        """,
+        "rebound-in-traced-block",
+        (9, 9),
+    ),
+    "a name that is no longer mutable when the Python loop comes back": (
+        """
+        x = var(0)
+        for j in range(2):
+            for i in foreach(4):
+                x += 1
+            x = a[0, 0]
+        """,
+        "rebound-in-traced-block",
+        (8, 13),
+    ),
+    "a name that becomes mutable later": (
+        """
+        x = 0
+        for i in foreach(4):
+            x += 1
+        x = var(0)
+        """,
+        "rebound-in-traced-block",
+        (7, 9),
+    ),
 }
 
 ACCEPTED = {
+    "a mutable name bound anew afterwards": """
+        x = var(0)
+        for i in foreach(4):
+            x += i
+        x = a[0, 0]
+        for i in foreach(4):
+            b[i, 0] = x
+        """,
+    "a mutable name made in the loop, and a plain one afterwards": """
+        for i in foreach(4):
+            x: object = var(0)
+            x += i
+        x = a[0, 0]
+        b[0, 0] = x
+        """,
+    "a mutable name on both paths": """
+        if T:
+            x = var(0)
+        else:
+            y, x = 1, var(1)
+        for i in foreach(4):
+            x += i
+        """,
     "var": """
         x = var(0)
         for i in foreach(4):

@@ -90,7 +90,7 @@ SNIPPETS = (
 
 @pytest.mark.parametrize("text", SNIPPETS)
 def test_in_the_order_of_execution(text: str) -> None:
-    found = Evaluation(lambda name: False)
+    found = Evaluation(lambda value: False)
     found.statements(ast.parse(text).body)
     names = Names()
     exec(compile(text, "snippet", "exec"), {"__annotations__": {}}, names)
@@ -103,7 +103,7 @@ def test_in_the_order_of_execution(text: str) -> None:
 
 def test_loops_and_what_their_bodies_are() -> None:
     text = "for i, j in a:\n    x = i\nelse:\n    y = b\nwhile c:\n    z = d\nelse:\n    w = e\n"
-    found = Evaluation(lambda name: False)
+    found = Evaluation(lambda value: False)
     module = ast.parse(text)
     found.statements(module.body)
     assert [(e.name, e.bound, e.target) for e in found.events] == [
@@ -119,7 +119,7 @@ def test_names_that_are_a_comprehension_s_or_a_function_s_own() -> None:
         "x = [a + i for i in b for j in i if c]\ny = lambda p, q=d: p + e\n"
         "def f(u, v=g):\n    global s\n    s = t = u + h\n    return t\n"
     )
-    found = Evaluation(lambda name: False)
+    found = Evaluation(lambda value: False)
     found.statements(ast.parse(text).body)
     assert [(e.name, e.bound) for e in found.events] == [
         ("b", False), ("c", False), ("a", False), ("x", True), ("d", False), ("e", False), ("y", True),
@@ -128,8 +128,8 @@ def test_names_that_are_a_comprehension_s_or_a_function_s_own() -> None:
 
 
 def test_an_update_in_place_binds_nothing() -> None:
-    found = Evaluation(lambda name: name == "x")
-    found.statements(ast.parse("x += y\nz += y").body)
+    found = Evaluation(lambda value: isinstance(value, ast.List))
+    found.statements(ast.parse("x = []\nx += y\nz += y").body)
     assert [(e.name, e.bound) for e in found.events] == [
-        ("x", False), ("y", False), ("z", False), ("y", False), ("z", True),
+        ("x", True), ("x", False), ("y", False), ("z", False), ("y", False), ("z", True),
     ]  # fmt: skip

@@ -62,6 +62,18 @@ STATEMENTS = [
         "fragment, dst, and the keywords transp=, rows=, columns=",
     ),
     ("x = «tm.math.exp(a)»", "wrong-value", "a tile"),
+    ("«tm.math.maximum»(n, p)", "wrong-member", "write `tm.math.max(a, b)`"),
+    ("«tm.math(n)»", "wrong-value", "`tm.math.exp(x)`"),
+    # objects that hold functions
+    ("«mma(a, a, a)»", "wrong-value", "`mma.row.row(acc, a, b)`"),
+    ("«mma.row(a, a, a)»", "wrong-value", "`mma.row.col(acc, a, b)`"),
+    ("«mma.mul»(a, a)", "wrong-member", "`mma.row.row(acc, a, b)`"),
+    ("«dma(a, b)»", "wrong-value", "`dma.copy(a, b)`"),
+    ("«dma.load»(a)", "wrong-member", '`dma.copy(a, to="shared")`'),
+    ("«tma.store»(a, b)", "wrong-member", "`tma.copy(a, b)`"),
+    ("«atomic(a[0, 0], 1)»", "wrong-value", "`atomic.add(x[i, j], v)`"),
+    ("«sync.threads»()", "wrong-member", "`.shared`"),
+    ("«tm.lane(n)»", "wrong-value", "`lane.shfl_xor(v, m)`"),
     ("x = «tm.math.alignup(1.5, n)»", "wrong-value", "an integer"),
     # variables
     ("x = «var('s')»", "wrong-value", "a Python str"),

@@ -236,6 +236,33 @@ def test_misuse_is_refused(what: str) -> None:
             assert e.value.span is not None and e.value.remedy
 
 
+def test_a_shape_that_the_target_lacks() -> None:
+    """The product names no instruction, and neither does the advice; followed, it compiles."""
+    one = (
+        "x = load_matrix_a<16, 8, 16>(b, 0, 0); y = load_matrix_b<16, 8, 16>(b, 0, 0); local f32 [4] d{0.0}; "
+        "mma.row.col d, x, y;"
+    )
+    other = (
+        "x, y = load_matrix_a[16, 8, 16](b, 0, 0), load_matrix_b[16, 8, 16](b, 0, 0)\n"
+        "        d = local('f32', 4, init=0.0)\n        mma.row.col(d, x, y)"
+    )
+    kernels = {
+        "`load_matrix_a<16, 8, 8>(...)`": lambda text: co(
+            f"parallel p by 1 : block, t by 32 : thread {{ {text} c.at(0, t) = d[0]; }}"
+        ),
+        "`load_matrix_a[16, 8, 8](...)`": lambda text: py(
+            f"for p in parallel(1, level='block'):\n    for t in parallel(32, level='thread'):\n        {text}\n"
+            "        c[0, t] = d[0]"
+        ),
+    }
+    for text, (advised, make) in zip((one, other), kernels.items(), strict=True):
+        with pytest.raises(CompileError) as e:
+            make(text).compile("sm_75")
+        assert e.value.code == "atom-mismatch" and advised in e.value.remedy
+        make(text).compile("sm_80")
+        make(text.replace("16, 8, 16", "16, 8, 8")).compile("sm_75")
+
+
 @pytest.mark.parametrize(("level", "count"), [("group", 2), ("block", 2), ("thread", 48)])
 def test_whole_warps_of_lanes(level: str, count: int) -> None:
     one = f"parallel p by 1 : block, t by {count} : {level} {{ c.at(0, t) = __shfl_xor(1.0f, 1); }}"

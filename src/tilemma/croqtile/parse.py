@@ -19,6 +19,18 @@ from tilemma.ir.constructs import CHOICES
 MAX_NESTING = 80
 MAX_TOKENS = 200_000
 
+# How the statements are written that have a head of their own, by the terminal of their first word.
+_FORMS = {
+    "PARALLEL": "`parallel p by 4 : block { ... }` or `parallel {i, j} by [4, 8] : thread { ... }`",
+    "FOREACH": "`foreach k in 4 { ... }`; after `with k in 8`, for a part of its values, `foreach k(1:) { ... }`",
+    "WITH": "`with k in 8 { ... }` or `with {i, j} in [8, 4] { ... }`",
+    "INTHREADS": "`inthreads (p == 0) { ... }` or `inthreads.async (p == 0) { ... }`",
+    "WHILE": "`while (x < 4) { ... }`",
+    "IF": "`if (x < 4) { ... } else { ... }`",
+    "APPLY": "`apply {i, j} in c.span { ... }`",
+}
+_PARENTHESISED = ("INTHREADS", "WHILE", "IF")
+_STATEMENT_WORDS = ("DMA", "TMA", "MMA", "WAIT", "TRIGGER", "ASSERT", "RETURN", "FRAG", "STORAGE", "MUTABLE")
 # Terminals that together mean that a statement, or an expression, may begin.
 _STATEMENT = {"PARALLEL", "FOREACH", "MUTABLE"}
 _EXPRESSION = {"NAME", "INT", "FLOAT", "WHOLE"}
@@ -226,11 +238,32 @@ def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> 
             notes=notes,
         )
     else:
-        text, remedy = f"`{token.text}` cannot stand here", f"put {wanted} here"
+        text = f"`{token.text}` cannot stand here"
+        remedy = f"write {_FORMS[head]}" if (head := _head(fused, at)) is not None else f"put {wanted} here"
         if "NAME" in accepts and not accepts >= _STATEMENT and token.kind == "name" and terminal != "NAME":
             text = f"`{token.text}` is a word of the language and cannot be a name"
             remedy = f"choose another name, `{token.text}_` for instance"
     return SyntaxProblem(token.span, found_text=text, expected_text=wanted, remedy=remedy, notes=notes)
+
+
+def _head(fused: Sequence[tuple[str, Token]], at: int) -> str | None:
+    """The first word of the statement in whose head token number ``at`` is, if that is in `_FORMS`."""
+    depth = 0
+    for i in range(min(at, len(fused)) - 1, -1, -1):
+        terminal, token = fused[i]
+        if at < len(fused) and token.span.line < fused[at][1].span.line:
+            return None  # a body without braces
+        if terminal in _FORMS:
+            inside = depth < 0 or i + 1 == at
+            return terminal if inside or terminal not in _PARENTHESISED else None
+        if terminal in _STATEMENT_WORDS or (terminal == "ASSIGN" and fused[i - 2][0] not in _FORMS):
+            return None
+        if token.kind == "op":
+            depth += (token.text in _CLOSES) - (token.text in _CLOSES.values())
+            body = token.text == "{" and depth < 0 and fused[i - 1][0] not in (*_FORMS, "ASSIGN")
+            if token.text == ";" or body or (token.text == "}" and fused[i + 1][0] not in ("IN", "BY")):
+                return None
+    return None
 
 
 def _meant(fused: Sequence[tuple[str, Token]], at: int) -> tuple[Token, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilemma.atoms import DECLARED, MmaAtom, UnknownAtom, catalogue
+from tilemma.atoms.atom import arch_number
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span, described
 
@@ -100,7 +101,7 @@ def lane_multiply_atom(
     named: object, types: tuple[DType, DType, DType], counts: tuple[int, int, int], span: Span | None
 ) -> MmaAtom:
     """The record that multiplies a lane's values of these ``types`` and ``counts`` (A, B, C): the one called
-    ``named``, else the only one that fits.  NoSuchAtom, AtomMismatch, NoFragment."""
+    ``named``, else the only instruction that fits.  NoSuchAtom, AtomMismatch, NoFragment."""
     if named is not None:
         atom = multiplying(named, span)
         check_lanes(atom, span)
@@ -122,12 +123,13 @@ def lane_multiply_atom(
         if tuple(x.operands[i].dtype for i in "ABC") == types
         and tuple(x.operands[i].values for i in "ABC") == counts
     ]
-    if len(fitting) != 1:
+    if len({x.ptx for x in fitting}) != 1:
         have = ", ".join(f"{n} of {t}" for n, t in zip(counts, types, strict=True))
         names = ", ".join(x.name for x in fitting[:4]) or "none fits"
         remedy = "name the instruction: `atom=NAME`"
         raise NoFragment(span, what="mma", shape=have, dtype="one lane's values", shapes=names, remedy=remedy)
-    return fitting[0]
+    # Of the records of one text, the one that the most targets have.
+    return min(fitting, key=lambda x: arch_number(x.arch))
 
 
 def check_lanes(atom: MmaAtom, span: Span | None) -> None:

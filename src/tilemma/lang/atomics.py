@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilemma.ir.constructs import AtomicName
+from tilemma.lang.namespaces import Namespace
 from tilemma.lang.scalars import Value, article, operand_as, refuse_effect, refused
 from tilemma.lang.tracing import builder, trace
 
@@ -30,8 +31,11 @@ def _atomic(name: AtomicName, place: Any, value: Any, compare: Any = None) -> Va
     return Value(old)
 
 
-class AtomicNamespace:
+class AtomicNamespace(Namespace):
     """`atomic.add(x[i, j], v)` and its siblings; each gives the old value."""
+
+    _spelled = "atomic"
+    _forms = "`atomic.add(x[i, j], v)`, or another of its functions"
 
     def add(self, place: Any, value: Any) -> Value:
         return _atomic("add", place, value)

@@ -55,13 +55,7 @@ class Checker:
         self.file = file
         self.function = function
         self.resolve = resolve
-        fresh: dict[str, bool] = {}
-        for node in statements(function):
-            if not isinstance(node, ast.Assign):
-                continue
-            for name, value in (pair for target in node.targets for pair in _pairs(target, node.value)):
-                fresh[name] = fresh.get(name, True) and _calls(value, resolve, _FRESH)
-        self.evaluation = Evaluation(lambda name: fresh.get(name, False))
+        self.evaluation = Evaluation(lambda value: _calls(value, resolve, _FRESH))
         self.evaluation.statements(function.body)
 
     def check(self) -> frozenset[Position]:
@@ -140,17 +134,6 @@ class Checker:
         raise ReboundInTracedBlock(
             node_span(self.file, store), notes=notes, name=name, block=self._kind(block), where=where
         )
-
-
-def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """Names with their assigned values."""
-    if isinstance(target, ast.Name):
-        yield target.id, value
-    elif isinstance(target, (ast.Tuple, ast.List)):
-        same = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
-        values = value.elts if same else [value] * len(target.elts)  # type: ignore[attr-defined]
-        for t, v in zip(target.elts, values, strict=True):
-            yield from _pairs(t, v)
 
 
 def _calls(node: ast.AST, resolve: Callable[[ast.expr], Any], functions: tuple[Any, ...]) -> bool:

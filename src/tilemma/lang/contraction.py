@@ -16,6 +16,7 @@ from tilemma.ir.types import Contract
 from tilemma.lang import spans
 from tilemma.lang.copies import swizzle_of
 from tilemma.lang.lanes import local_tile
+from tilemma.lang.namespaces import Namespace
 from tilemma.lang.registers import Elementwise, Fragment, fragment_of
 from tilemma.lang.scalars import (
     Value,
@@ -36,10 +37,13 @@ _FILLS = "`mma.fill(value, dtype)`, or `mma.fill(tile, value)`"
 _TILES = (TileValue, Subspan, Window)
 
 
-class _Row:
+class _Row(Namespace):
     """`mma.row` / `mma.col`: the second axis of the contract follows."""
 
+    _forms = "`mma.row.row(acc, a, b)`, `mma.row.col(acc, a, b)`, or the same after `mma.col`"
+
     def __init__(self, first: str) -> None:
+        self._spelled = f"mma.{first}"
         self.row = Multiply(Contract(f"{first}.row"))
         self.col = Multiply(Contract(f"{first}.col"))
 
@@ -137,8 +141,13 @@ class Multiply:
         return tile_of(x, self._name, "operand")
 
 
-class MmaNamespace:
+class MmaNamespace(Namespace):
     """`mma`: fill, load, multiply, store."""
+
+    _spelled = "mma"
+    _forms = (
+        '`mma.row.row(acc, a, b)`, `mma.row.col(acc, a, b)`, `mma.fill(0.0, "f32")` or another of its functions'
+    )
 
     def __init__(self) -> None:
         self.row = _Row("row")

@@ -10,6 +10,7 @@ from tilemma.ir.constructs import CHOICES, SWIZZLES
 from tilemma.ir.refusals import WrongValue
 from tilemma.ir.types import Space
 from tilemma.lang import spans
+from tilemma.lang.namespaces import Namespace
 from tilemma.lang.scalars import (
     article,
     constant_operand,
@@ -34,10 +35,13 @@ def _one_of(what: str, option: str, got: Any, wanted: str, fix: str) -> WrongVal
     )
 
 
-class CopyNamespace:
+class CopyNamespace(Namespace):
     """`dma` and `tma`."""
 
+    _forms = '`dma.copy(a, b)`, `tma.copy(a, b)`, or `dma.copy(a, to="shared")`'
+
     def __init__(self, engine: str) -> None:
+        self._spelled = engine
         self._engine = engine
 
     def copy(

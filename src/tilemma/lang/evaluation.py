@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 
 from tilemma.records import record
@@ -23,14 +23,16 @@ class Event:
 class Evaluation:
     """``events`` of a function; ``ranges`` gives for each compound statement the events of its body.
 
-    ``in_place``: names whose ``+=`` changes the object in place.
+    ``mutable``: whether an expression makes an object that ``+=`` changes in place.
     """
 
-    in_place: Callable[[str], bool]
+    mutable: Callable[[ast.expr], bool]
     events: list[Event] = field(default_factory=list)
     ranges: dict[ast.stmt, tuple[int, int]] = field(default_factory=dict)
     # Names of comprehensions and lambdas, which are their own.
     _hidden: list[set[str]] = field(default_factory=list)
+    # Whether every binding of a name that may reach this place gave it a mutable object.
+    _in_place: dict[str, bool] = field(default_factory=dict)
 
     def statements(self, body: Iterable[ast.stmt]) -> None:
         for s in body:
@@ -42,23 +44,40 @@ class Evaluation:
                 self.visit(node.value)
                 for target in node.targets:
                     self.visit(target)
+                self._in_place.update(self._assigned(node))
             case ast.AnnAssign():
                 if node.value is not None:
                     self.visit(node.value)
                     self.visit(node.target)
+                self._in_place.update(self._assigned(node))
+            case ast.If():
+                self.visit(node.test)
+                before = dict(self._in_place)
+                self.statements(node.body)
+                after, self._in_place = self._in_place, before
+                self.statements(node.orelse)
+                self._join(after)
             case ast.AugAssign():
                 self._augmented(node)
             case ast.For() | ast.AsyncFor():
                 self.visit(node.iter)
                 self._targets(node.target)
+                before = self._reached_again(node)
                 self._block(node, node.body)
+                self._join(before)
                 self.statements(node.orelse)
             case ast.While():
                 start = len(self.events)
+                before = self._reached_again(node)
                 self.visit(node.test)
                 self.statements(node.body)
                 self.ranges[node] = (start, len(self.events))
+                self._join(before)
                 self.statements(node.orelse)
+            case ast.Try() | ast.Match():
+                before = self._reached_again(node)
+                self._children(node)
+                self._join(before)
             case ast.With() | ast.AsyncWith():
                 for item in node.items:
                     self.visit(item.context_expr)
@@ -69,6 +88,25 @@ class Evaluation:
                 self._function(node.args, node.body)
             case _:
                 self._children(node)
+
+    def _assigned(self, node: ast.Assign | ast.AnnAssign) -> Iterator[tuple[str, bool]]:
+        """The names that ``node`` binds; whether to a mutable object."""
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if node.value is not None:
+            for target in targets:
+                yield from ((name, self.mutable(value)) for name, value in _pairs(target, node.value))
+
+    def _reached_again(self, node: ast.stmt) -> dict[str, bool]:
+        """Joins to the bindings here those of the statement ``node``, which may come before any part of it;
+        returns the result."""
+        for inner in ast.walk(node):
+            if isinstance(inner, (ast.Assign, ast.AnnAssign)):
+                self._join(dict(self._assigned(inner)))
+        return dict(self._in_place)
+
+    def _join(self, other: dict[str, bool]) -> None:
+        for name, mutable in other.items():
+            self._in_place[name] = mutable and self._in_place.get(name, True)
 
     def _block(self, node: ast.stmt, body: list[ast.stmt]) -> None:
         start = len(self.events)
@@ -86,7 +124,7 @@ class Evaluation:
         if isinstance(node.target, ast.Name):
             self._note(node.target, False)
             self.visit(node.value)
-            if not self.in_place(node.target.id):
+            if not self._in_place.get(node.target.id, False):
                 self._note(node.target, True)
             return
         self.visit(node.target)
@@ -96,6 +134,7 @@ class Evaluation:
         for n in ast.walk(node):
             if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
                 self.events.append(Event(n.id, n, True, True))
+                self._in_place[n.id] = False
 
     def _function(self, args: ast.arguments, body: list[ast.stmt] | ast.expr) -> None:
         """A nested function: its reads count at its definition."""
@@ -111,10 +150,12 @@ class Evaluation:
             }
             own |= bound - shared
         self._hidden.append(own)
+        before = dict(self._in_place)
         if isinstance(body, list):
             self.statements(body)
         else:
             self.visit(body)
+        self._join(before)
         self._hidden.pop()
 
     def visit(self, node: ast.AST) -> None:
@@ -145,3 +186,16 @@ class Evaluation:
     def _note(self, node: ast.Name, bound: bool) -> None:
         if not any(node.id in names for names in self._hidden):
             self.events.append(Event(node.id, node, bound))
+            if bound:
+                self._in_place[node.id] = False
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Names with their assigned values."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        same = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
+        values = value.elts if same else [value] * len(target.elts)  # type: ignore[attr-defined]
+        for t, v in zip(target.elts, values, strict=True):
+            yield from _pairs(t, v)

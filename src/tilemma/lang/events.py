@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
-from tilemma.ir.refusals import WrongValue
 from tilemma.ir.tile import SwapFutures, Sync, TriggerEvent, WaitEvent, WaitFuture
 from tilemma.ir.types import BLOCK
 from tilemma.lang import spans
 from tilemma.lang.contraction import MultiplyHandle
 from tilemma.lang.control import level_of
 from tilemma.lang.copies import futures_of, handles_of
+from tilemma.lang.namespaces import Namespace
 from tilemma.lang.scalars import article, constant_operand, refused
 from tilemma.lang.tracing import builder
 from tilemma.lang.views import EventHandle, FutureHandle, event_of
@@ -62,8 +62,11 @@ def swap(*futures: Any) -> None:
 rotate = swap
 
 
-class SyncNamespace:
+class SyncNamespace(Namespace):
     """`sync.barrier("block")`, `sync.fence("block")`, `sync.shared()`."""
+
+    _spelled = "sync"
+    _forms = '`sync.shared()`, `sync.barrier("block")` or `sync.fence("block")`'
 
     def barrier(self, level: str = "block") -> None:
         """Every thread of the instance waits for the others, and sees their earlier writes."""
@@ -74,15 +77,6 @@ class SyncNamespace:
         """This thread's earlier writes are visible before its later writes, to the threads of ``level``."""
         b = builder("sync.fence")
         b.emit(Sync("fence", level_of(level, b.span, "fence")))
-
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        raise WrongValue(
-            builder("sync").span,
-            what="`sync`",
-            got="a call",
-            wanted="one of its functions",
-            fix_text='write `sync.shared()`, `sync.barrier("block")` or `sync.fence("block")`',
-        )
 
     def shared(self) -> None:
         """The barrier of the block."""

@@ -9,6 +9,7 @@ from tilemma.ir.lane_work import ExchangeName
 from tilemma.ir.refusals import WrongValue
 from tilemma.ir.tiles import Tile, scalar
 from tilemma.lang import spans
+from tilemma.lang.namespaces import Namespace
 from tilemma.lang.scalars import Value, boolean, integer, operand, python_int, refuse_effect
 from tilemma.lang.tracing import builder, trace
 from tilemma.lang.views import TileValue, tile_of
@@ -84,8 +85,11 @@ load_matrix_a, load_matrix_b, load_matrix_c = LoadMatrix("A"), LoadMatrix("B"), 
 store_matrix_d = StoreMatrix()
 
 
-class LaneNamespace:
+class LaneNamespace(Namespace):
     """`tm.lane`: values of other lanes of the warp."""
+
+    _spelled = "lane"
+    _forms = "`lane.shfl_xor(v, m)`, or another of its functions"
 
     def shfl_xor(self, value: Any, mask: Any) -> Value:
         """``value`` of the lane whose number is this one's XOR ``mask``."""

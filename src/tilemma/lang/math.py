@@ -5,7 +5,7 @@ Arguments are floats; integers count as f32.  16- and 8-bit floats are computed 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilemma.dtypes import DType, promote
 from tilemma.ir import constructs
@@ -14,6 +14,7 @@ from tilemma.ir.checks import checked_division
 from tilemma.ir.expr import Call, Const, Expr, binary
 from tilemma.ir.mathematics import COMPOSED, composed
 from tilemma.ir.refusals import WrongArity
+from tilemma.lang.namespaces import Namespace, NoSuchMember
 from tilemma.lang.registers import Elementwise, Fragment, elementwise
 from tilemma.lang.scalars import Value, as_float, operand, refused
 from tilemma.lang.spans import caller_span
@@ -107,15 +108,28 @@ def elsewhere(name: str) -> str:
     return "; write `tm.select(condition, a, b)`" if name in _CHOICES else ""
 
 
-class MathNamespace:
+class MathNamespace(Namespace):
     """The functions of the table in `ir.constructs`."""
+
+    _spelled = "tm.math"
+    _forms = "`tm.math.exp(x)`, or another function of docs/language.md"
 
     def __init__(self) -> None:
         table = constructs.FUNCTIONS.items()
         self.__dict__.update({name: _CLASSES.get(name, Function)(name, row) for name, row in table})
 
-    def __getattr__(self, name: str) -> Function:
-        raise AttributeError(f"`tm.math` has no function {name!r}{elsewhere(name)}", name=name, obj=self)
+    if TYPE_CHECKING:  # the functions are entries of a table
+
+        def __getattr__(self, name: str) -> Function: ...
+
+    else:
+
+        def __getattr__(self, name):
+            try:
+                super().__getattr__(name)
+            except NoSuchMember as e:
+                called = elsewhere(name).removeprefix("; ")
+                raise NoSuchMember(e.span, **(e.facts | ({"suggestion": called} if called else {}))) from None
 
 
 math = MathNamespace()

@@ -26,11 +26,12 @@ from tilemma.ir.program_points import ProgramPoint, reads
 from tilemma.ir.refusals import TileShapeUnknown, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe, scalar
 from tilemma.lang import spans
+from tilemma.lang.namespaces import NoSuchMember
 from tilemma.lang.operators import Operators
 from tilemma.lang.scalars import Value, article, combine, integer, operand, operand_as, python_number, refused
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import LeftItsBlock, builder, check_caller, trace
-from tilemma.lang.views import NoSuchMember, TileValue, within
+from tilemma.lang.views import TileValue, within
 
 # Placeholders for the element's row and column until `apply` creates indices.
 _ROW, _COLUMN = Index("row", const(0)), Index("column", const(0))

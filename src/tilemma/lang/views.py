@@ -10,9 +10,10 @@ from tilemma.dtypes import DType
 from tilemma.ir.checks import checked_element, checked_subscript
 from tilemma.ir.expr import Expr, binary, value_of
 from tilemma.ir.program_points import leaves, replaced
-from tilemma.ir.refusals import WrongArity, WrongMember, WrongValue, wrong_member
+from tilemma.ir.refusals import WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FutureValue, Tile, describe, scalar
 from tilemma.ir.types import Event, EventRef
+from tilemma.lang.namespaces import NoSuchMember
 from tilemma.lang.operators import Operators
 from tilemma.lang.scalars import Value, article, integer, operand_as, refuse_effect, refused, unwrap
 from tilemma.lang.spans import caller_span
@@ -29,10 +30,6 @@ class Full:
 
 
 full = Full()
-
-
-class NoSuchMember(WrongMember, AttributeError):
-    """`hasattr` of a member that a tile has not is False."""
 
 
 def maybe_index(x: Any, what: str) -> Bounded | Expr | None:

@@ -140,6 +140,55 @@ def test_iterations_meet_exactly_where_their_elements_do(
                 assert found[t, u] == any(-wide < d < tall for d in apart), (t, u, advanced)
 
 
+@settings(deadline=None, max_examples=examples(150))
+@given(
+    st.integers(-9, 9),
+    st.integers(-9, 9),
+    st.integers(-20, 20),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.sampled_from((LANE, binary("mul", LANE, const(3)), binary("sub", const(THREADS - 1), LANE), PARAMETER)),
+    st.sampled_from((1, 3, THREADS, 7)),
+)
+def test_iterations_of_a_loop_in_which_each_lane_starts_at_its_own_index(
+    by_loop: int, by_lane: int, shift: int, wide: int, tall: int, start: Expr, step: int
+) -> None:
+    """All elements that meet are found, in one iteration and in different ones."""
+    trips = 4
+    index = Index("i", const(3 * THREADS + trips * step))
+    loop = For(index, start, index.extent, const(step), ())
+    offset = binary("add", binary("mul", index, const(by_loop)), binary("mul", LANE, const(by_lane)))
+    x, y = row(offset, wide, const(1)), row(binary("add", offset, const(shift)), tall, const(1))
+    first = [value(start, {"t": t, "n": 2}) for t in range(THREADS)]
+    for carried in (frozenset[str](), frozenset("i")):
+        for advanced in {frozenset[str](), carried}:
+            found = overlap(access(x, loop), access(y, loop), carried, advanced)
+            for t in range(THREADS):
+                for u in range(THREADS):
+                    pairs = [
+                        (a, b)
+                        for a in range(trips)
+                        for b in range(trips)
+                        if (a != b if advanced else carried or a == b)
+                    ]
+                    apart = {
+                        by_loop * (first[t] + a * step - first[u] - b * step) + by_lane * (t - u) - shift
+                        for a, b in pairs
+                    }
+                    assert found[t, u] or not any(-wide < d < tall for d in apart), (t, u, advanced)
+
+
+def test_lanes_that_stride_over_a_row_stay_apart() -> None:
+    """The lanes start at their own element and go on by their number."""
+    index = Index("i", const(64))
+    for step in (THREADS, 2 * THREADS):
+        loop = For(index, LANE, index.extent, const(step), ())
+        x = access(row(index, 1, const(1)), loop)
+        for carried in (frozenset[str](), frozenset("i")):
+            assert (overlap(x, x, carried) == np.eye(THREADS, dtype=bool)).all()
+        assert not overlap(x, x, frozenset("i"), frozenset("i")).any()
+
+
 def test_offsets_that_are_far_apart_modulo_the_type() -> None:
     """An s32 that wraps comes back: lanes and iterations 2**31 or more apart may be at one element."""
     again = binary("mul", LANE, const(2**30))

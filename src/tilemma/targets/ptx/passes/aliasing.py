@@ -123,10 +123,31 @@ class Access:
 
     @cached_property
     def strides(self) -> dict[str, int]:
-        """The steps of the loops around it that start at a constant: any two values of the index are a multiple
-        apart."""
-        loops = [n.op for n in self.node.ancestors() if isinstance(n.op, For) and value_of(n.op.start) is not None]
+        """The steps of the loops around it that start at a constant, or where each thread starts at its own value:
+        any two values of the term that `_offset` takes for the index are a multiple apart."""
+        loops = [n.op for n in self.node.ancestors() if isinstance(n.op, For)]
+        loops = [op for op in loops if value_of(op.start) is not None or self._first(op.index) is not None]
         return {op.index.name: abs(value_of(op.step) or 1) for op in loops}
+
+    @cached_property
+    def _ranges(self) -> dict[str, For]:
+        """The loops around it whose start or step is not constant, by index."""
+        loops = (n.op for n in self.node.ancestors() if isinstance(n.op, For))
+        return {op.index.name: op for op in loops if value_of(op.start) is None or value_of(op.step) is None}
+
+    def _is_uniform(self, index: Index) -> bool:
+        """Whether all threads of the block have the same ``index`` in one iteration of its loop."""
+        op = self._ranges.get(index.name)
+        found = (self._offset(e) for e in (op.start, op.step)) if op is not None else ()
+        return all(isinstance(o.base, int) and o.loose == (0, 0) for o in found)
+
+    def _first(self, index: Index) -> _Offset | None:
+        """The first ``index`` of each thread in a loop where that differs, and the distance to it does not."""
+        op = self._ranges.get(index.name)
+        if op is None or value_of(op.step) is None or interval(op.start)[0] < 0:
+            return None
+        start = self._offset(op.start)
+        return start if isinstance(start.base, np.ndarray) and start.loose == (0, 0) else None
 
     @cached_property
     def box(self) -> list[tuple[_Offset, int]] | None:
@@ -208,11 +229,14 @@ class Access:
             for x, c in ((e.a, value_of(e.b)), (e.b, value_of(e.a))):
                 if c is not None:
                     return self._offset(x).times(c)
+        if isinstance(e, Index) and (start := self._first(e)) is not None:
+            return start.plus(_Offset(0, {e: 1}))
         steady = all(
             isinstance(x, (Index, Dim, Scalar, Const, Binary)) or (isinstance(x, Var) and x.name in self.steady)
             for x in walk(e)
         )
-        if steady and not any(isinstance(x, Index) and x.name in index for x in walk(e)):
+        indices = [x for x in walk(e) if isinstance(x, Index)] if steady else []
+        if steady and all(x.name not in index and self._is_uniform(x) for x in indices):
             return _Offset(0, {e: 1})
         return _Offset(0, {}, interval(e))
 
