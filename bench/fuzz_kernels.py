@@ -4,6 +4,8 @@
     python bench/fuzz_kernels.py --count 2000 --resume --json docs/proofs/fuzz.json    # further seeds
     python bench/fuzz_kernels.py --device --seconds 60 --jobs 14 --json docs/proofs/fuzz.json
     python bench/fuzz_kernels.py --family narrow --count 1000      # larger programs, with multiplies and pipelines
+    python bench/fuzz_kernels.py --family products --count 5000    # products of every type and layout
+    python bench/fuzz_kernels.py --family lanes --count 1000       # one lane's registers: fragments, shuffles
 
 Each kernel runs for sm_80 and sm_90a.  A difference, a crash, or a refusal that the CPU reference and PTX do not
 share is a failure; the first of each kind are made smaller and kept with their message.  Exit status 1 when there
@@ -35,11 +37,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tilemma
-from dev.fuzz.check import ARCHS, GENERATORS, Failure, examine
-from dev.fuzz.features import features
-from dev.fuzz.programs import Program
-from dev.fuzz.shrink import shrink
-from dev.fuzz.text import croqtile_text, python_text
+from dev.fuzz.check import Failure
+from dev.fuzz.families import FAMILIES
 from tilemma.assemble import find_tool
 from tilemma.errors import ToolError
 
@@ -73,11 +72,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise _TooLong
 
 
-def _checked(p: Program, task: Task) -> tuple[Failure | None, str]:
+def _checked(p: Any, task: Task) -> tuple[Failure | None, str]:
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(PATIENCE)
     try:
-        outcome = examine(p, device=task.device)
+        outcome = FAMILIES[task.family].examine(p, task.device)
         return outcome.failure, outcome.refused
     except _TooLong:
         return Failure(p.seed, "time", f"more than {PATIENCE} s", "too-long"), ""
@@ -93,17 +92,17 @@ def run(task: Task) -> Result:
 
     After a failure on a GPU its context may be lost: nothing is made smaller there.
     """
-    p = GENERATORS[task.family](task.seed)
+    family = FAMILIES[task.family]
+    p = family.make(task.seed)
     failure, refused = _checked(p, task)
     report = ""
     if failure is not None:
         kind, small = failure.kind, p
         if task.smaller and not task.device:
-            small = shrink(p, lambda q: (again := _checked(q, task)[0]) is not None and again.kind == kind, 250)
+            small = family.smaller(p, lambda q: (again := _checked(q, task)[0]) is not None and again.kind == kind)
         told = failure if small is p else _checked(small, task)[0]
-        report = f"{told}\n\nsizes {small.sizes}, scalars {small.scalars}, in memory {small.hosted}\n\n"
-        report += python_text(small) + "\n" + croqtile_text(small)
-    return Result(task, frozenset(features(p)), refused, failure, report)
+        report = f"{told}\n\n{family.texts(small)}"
+    return Result(task, frozenset(family.features(p)), refused, failure, report)
 
 
 def until(seeds: range, options: argparse.Namespace, deadline: float | None) -> Iterator[Task]:
@@ -234,7 +233,7 @@ class Survey:
             "date": f"{datetime.date.today():%Y-%m-%d}",
             "seeds": ranges(self.seeds),
             "kernels": self.done,
-            "archs": list(ARCHS),
+            "archs": list(FAMILIES[options.family].archs),
             "failures": sorted(r.task.seed for r in self.failed),
             "refused_by_all": dict(sorted(self.refused.items())),
             "programs_with": dict(sorted(self.features.items())),
@@ -255,7 +254,7 @@ def main() -> int:
     arguments.add_argument(
         "--seed", type=int, default=int(time.time()) // 86400 * 1_000_000, help="the first seed"
     )
-    arguments.add_argument("--family", choices=sorted(GENERATORS), default="wide")
+    arguments.add_argument("--family", choices=sorted(FAMILIES), default="wide")
     arguments.add_argument("--jobs", type=int, default=2)
     arguments.add_argument("--keep", type=Path, default=Path("build/fuzz"), help="where failures are written")
     arguments.add_argument("--device", action="store_true", help="run on this machine's GPU")

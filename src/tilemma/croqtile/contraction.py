@@ -192,7 +192,8 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
             fix_text="accumulate in registers (`mc = mma.fill.f32 0.0f`) and `mma.store mc, buffer`",
         )
     acc = fragment_of(r, args[0], f"`{text}`")
-    a, b = _operand(r, args[1], text), _operand(r, args[2], text)
+    (a, left), (b, right) = _operand(r, args[1], text), _operand(r, args[2], text)
+    options["negated"] = left != right
     if sparse:
         options["meta"] = fragment_of(r, args[3], f"`{text}`").ref
     if scaled:
@@ -248,11 +249,16 @@ def _attribute(r: Reader, node: ast.Expr) -> tuple[str, Any]:
     )
 
 
-def _operand(r: Reader, node: ast.Expr, text: str) -> FragmentValue | Tile:
+def _operand(r: Reader, node: ast.Expr, text: str) -> tuple[FragmentValue | Tile, bool]:
+    """The operand, and whether it is taken with its sign reversed: ``-ma``."""
+    match node:
+        case ast.Unary(op="-", operand=ast.Name() | ast.Subscript() as x) if isinstance(r.value(x), FragmentValue):
+            operand, negative = _operand(r, x, text)
+            return operand, not negative
     value = r.value(node)
     if isinstance(value, FragmentValue):
-        return fragment_of(r, node, f"`{text}`")
-    return as_tile(r, value, node, f"`{text}`", "operand")
+        return fragment_of(r, node, f"`{text}`"), False
+    return as_tile(r, value, node, f"`{text}`", "operand"), False
 
 
 def _store(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix]) -> None:

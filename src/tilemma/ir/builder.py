@@ -416,8 +416,8 @@ class Builder(ElementWork):
         b: FragmentValue | Tile,
         **options: Any,
     ) -> None:
-        """``options`` are further fields of `Mma` (meta, those of `scales`, future, k_order, wanted); KTileOrder,
-        NoSuchAtom."""
+        """``options`` are further fields of `Mma` (meta, those of `scales`, negated, future, k_order, wanted);
+        KTileOrder, NoSuchAtom."""
         order = options.get("k_order", ())
         if sorted(order) != list(range(len(order))):
             raise KTileOrder(

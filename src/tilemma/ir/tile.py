@@ -299,7 +299,7 @@ Operand = FragmentRef | View
 
 @record
 class Mma(Op):
-    """``acc += a x b``.  Operands are fragments, or shared views named directly.
+    """``acc += a x b``; ``negated``: ``acc -= a x b``.  Operands are fragments, or shared views named directly.
 
     ``meta``: 2:4 metadata of A (``.sp``).  ``scale_a``, ``scale_b``, ``factor``: ``.scale``, see `ScaleMma`; the
     views may also have a number for each 128 columns of K, [M, ceil(K/128)] and [ceil(K/128), N or ceil(N/128)].
@@ -319,6 +319,7 @@ class Mma(Op):
     scale_b: Reads[View] | None = None
     factor: Expr | None = None
     future: Declares[Future] | None = None
+    negated: bool = False
     k_order: tuple[int, ...] = ()
     wanted: str | None = None
     atom: str | None = None
@@ -344,7 +345,8 @@ class ScaleMma(Op):
 
 @record
 class Store(Op):
-    """Write the accumulator to ``dst``, converting; ``rows``/``columns`` limit the written part (``.mask``).
+    """Write the accumulator to ``dst``, converting; ``rows``/``columns`` limit the written part of the tile
+    (``.mask``).
 
     Decided: ``plan``; ``part``, the first column and the number of columns of the tile that this store writes,
     where it is one of several.

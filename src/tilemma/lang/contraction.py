@@ -118,8 +118,8 @@ class Multiply:
                 fix_text='accumulate in registers (`mc = mma.fill(0.0, "f32")`) and `mma.store(mc, buffer)`',
             )
         target = fragment_of(acc, self._name)
-        operands = [self._operand(x) for x in (a, b)]
-        builder(self._name).mma(self._contract, target, operands[0], operands[1], **options)
+        (x, left), (y, right) = self._operand(a), self._operand(b)
+        builder(self._name).mma(self._contract, target, x, y, negated=left != right, **options)
 
     def _of_lane(self, acc: Tile, a: Any, b: Any, options: dict[str, Any]) -> None:
         """The multiply of one lane's registers."""
@@ -135,10 +135,14 @@ class Multiply:
             )
         multiply(found, self._contract, acc, tile_of(a, self._name), tile_of(b, self._name), named)
 
-    def _operand(self, x: Any) -> FragmentValue | Tile:
+    def _operand(self, x: Any) -> tuple[FragmentValue | Tile, bool]:
+        """The operand, and whether it is taken with its sign reversed: ``-ma``."""
+        negative = isinstance(x, Elementwise) and x.negative_of is not None
+        if negative:
+            x = x.negative_of
         if isinstance(x, (Fragment, Elementwise)):
-            return fragment_of(x, self._name)
-        return tile_of(x, self._name, "operand")
+            return fragment_of(x, self._name), negative
+        return tile_of(x, self._name, "operand"), False
 
 
 class MmaNamespace(Namespace):

@@ -270,6 +270,14 @@ class Elementwise(TileOperators):
             self._made = self._materialised(b, self._point)
         return self._expr if self._made is None else _element(self._made)
 
+    @property
+    def negative_of(self) -> Fragment | None:
+        """The register tile of which this is the negative, ``-tile``, if its elements are the same still."""
+        match self.expression():
+            case Unary(op="neg", a=FragmentElement() as element) if self._made is None:
+                return Fragment(FragmentValue(element.fragment, index=element.index), self._point)
+        return None
+
     def as_fragment(self) -> Fragment:
         self.expression()
         if self._made is None:

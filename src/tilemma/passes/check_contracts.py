@@ -85,6 +85,16 @@ class OperandTypes(CompileError):
     fix = "convert one of them with an element loop, or declare both tiles with one type"
 
 
+class NegatedOperand(CompileError):
+    code = "negated-operand"
+    found = "`mma.{contract}` with the sign of an operand of {a} reversed"
+    expected = (
+        "operands that hold the negative of each of their values: integers narrower than 32 bits do not, and no "
+        "instruction negates them (PTX ISA, 9.7.15.5.2: imm-scale-a, imm-scale-b)"
+    )
+    fix = "multiply into an accumulator of its own, and subtract it: `mc -= md`"
+
+
 class AccumulatorShape(CompileError):
     code = "accumulator-shape"
     found = "accumulator `{name}` is {have} here and {other} elsewhere"
@@ -231,6 +241,8 @@ def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) 
     types = fragments.dtype(m.a), fragments.dtype(m.b)
     if types[0] is not None and types[1] is not None and not _multiplies(types[0], types[1]):
         raise OperandTypes(m.span, contract=m.contract, a=types[0], b=types[1])
+    if m.negated and types[0] is not None and not types[0].is_float and types[0].bits < 32:
+        raise NegatedOperand(m.span, contract=m.contract, a=types[0])
     rows, columns, ka, kb = extents(m.contract, a, b)
     if m.meta is not None:
         ka *= 2

@@ -178,7 +178,7 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
     keeps = None if op.accumulate is None else c.value(op.accumulate)
     hides = any(isinstance(x, ScaleMma) and x.acc.name == name for x in walk.walk(c.kernel.body))
     perturbation = c.perturbation
-    issued = _instruction(op)
+    issued, negated = _instruction(op), op.negated
 
     def run(f: Frame) -> None:
         (x, kind), (y, _) = a(f), b(f)
@@ -188,6 +188,8 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
                     what=f"operand {which} of `mma.{op.contract.value}` of extents {list(values.shape)}",
                     rule="two dimensions",
                 )
+        if negated:
+            x = -x
         if a_turned:
             x = x.T
         if not b_turned:
@@ -361,10 +363,8 @@ def store_(c: Compiler, op: Store, scope: Scope) -> Step:
             changed = perturbation.conversion(values, load(elements, target), tile.dtype, target)
             elements = store(changed, target, target)
         if rows is not None or columns is not None:
-            limit = (
-                values.shape[0] if rows is None else max(0, rows(f)),
-                values.shape[1] if columns is None else max(0, columns(f)),
-            )
+            given = (rows, columns)[:: -1 if op.transpose else 1]
+            limit = [n if x is None else max(0, x(f)) for n, x in zip(values.shape, given, strict=True)]
             kept = access.fetch(q).copy()
             kept[: limit[0], : limit[1]] = elements[: limit[0], : limit[1]]
             elements = kept

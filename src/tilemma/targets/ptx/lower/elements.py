@@ -165,6 +165,11 @@ def _separate(lo: Lowering, reg: Reg, dtype: dtypes.DType) -> list[Reg]:
     """The values in ``reg`` as registers that the body may assign to."""
     if dtype.bits >= 32:
         return [reg]
+    if dtype.bits == 8:
+        values = lo.e.regs("value", register_type(dtype), 4, mutable=True)
+        for value, byte in zip(values, unpack(lo, reg, dtype), strict=True):
+            assign(lo, value, byte)
+        return list(values)
     halves = lo.e.regs("half", "b16", 2, mutable=True)
     lo.e.do("mov.b32", (Vec(halves),), (reg,))
     return list(halves)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import product
 
 from tilemma.atoms import MmaAtom, Operand, catalogue
-from tilemma.dtypes import DType
+from tilemma.dtypes import DType, f32
 from tilemma.ir import tile
 from tilemma.ir.lane import Imm, LaneGuarded, Reg, Vec
 from tilemma.ir.plans import FragmentPlan
@@ -79,6 +79,8 @@ def lower_declare_fragment(lo: Lowering, op: tile.DeclareFragment) -> None:
         return
     operand = operand_of(plan)
     kind, count = operand.register, operand.registers
+    if plan.role == "C" and operand.dtype is not plan.dtype and operand.pack == 1:
+        kind = "f32" if plan.dtype is f32 else "b32"
     if plan.role == "R":
         kind, count = register_type(plan.dtype), len(owned(plan).values)
     for sub in _subscripts(op.copies):
@@ -268,7 +270,16 @@ def unpack(lo: Lowering, word: Reg, dtype: DType) -> list[Reg]:
     e = lo.e
     if dtype.bits >= 32:
         return [word]
-    assert dtype.bits == 16, dtype
+    if dtype.bits == 8:
+        return [_byte(lo, word, v, dtype) for v in range(4)]
     low, high = e.reg("low", "b16"), e.reg("high", "b16")
     e.do("mov.b32", (Vec((low, high)),), (word,))
     return [low, high]
+
+
+def _byte(lo: Lowering, word: Reg, value: int, dtype: DType) -> Reg:
+    """Byte ``value`` of ``word`` as a scalar of ``dtype``, extended by its sign where it has one."""
+    e = lo.e
+    sign = "s32" if dtype.kind == "int" else "u32"
+    wide = e.pure(f"bfe.{sign}", "s32", word, Imm(8 * value), Imm(8), hint="byte")
+    return e.pure("cvt.u16.u32", "b16", wide) if dtype.is_float else wide

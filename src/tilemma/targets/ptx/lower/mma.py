@@ -27,6 +27,10 @@ def lower_mma(lo: Lowering, op: tile.Mma) -> None:
     b = _operand(lo, op.b, atom.b, acc, "B", op.contract.b_transposed)
     meta = None if op.meta is None else registers_of(lo, op.meta)
     m, n, k = op.tiles
+    signs = {i.name for i in atom.immediates} & {"scale_a"} if op.negated else set()
+    if op.negated and not signs:
+        assert isinstance(a, RegisterTile), f"{atom.name} cannot change the sign of an operand"
+        a = _negative(lo, a, atom.a)
     lo.e.comment(f"mma.{op.contract} {op.acc.name}: {m}x{n}x{k} of {atom.name}")
     order = op.k_order or tuple(range(k))
     accumulate = True if op.accumulate is None else predicate(lo, op.accumulate)
@@ -38,12 +42,29 @@ def lower_mma(lo: Lowering, op: tile.Mma) -> None:
                     immediates.append(("trans_a", 1))
                 if isinstance(b, Descriptors) and b.major == "MN":
                     immediates.append(("trans_b", 1))
+                immediates += [(name, -1) for name in signs]
                 if accumulate is not True and kk == order[0]:
                     immediates.append(("scale_d", accumulate if isinstance(accumulate, Reg) else 0))
                 d = acc.regs[i, j]
                 regs = d, _regs(a, i, kk), _regs(b, j, kk), d
                 e = meta.regs[i, kk] if meta is not None else ()
                 lo.e.add(AtomInstr(atom.name, *regs, tuple(immediates), e, span=lo.e.span))
+
+
+def _negative(lo: Lowering, found: RegisterTile, operand: Operand) -> RegisterTile:
+    """The negative of operand A: of floats with the sign bits reversed."""
+    bits = operand.dtype.bits
+    mask = sum(1 << at for at in range(bits - 1, 32, bits))
+
+    def reverse(r: Reg) -> Reg:
+        kind = r.type
+        if operand.dtype.is_integer:
+            return lo.e.pure("neg.s32", kind, r, hint="negative")
+        if kind in ("f32", "f64"):
+            return lo.e.pure(f"neg.{kind}", kind, r, hint="negative")
+        return lo.e.pure("xor.b32", kind, r, Imm(mask, "b32"), hint="negative")
+
+    return RegisterTile(found.plan, {at: tuple(map(reverse, regs)) for at, regs in found.regs.items()})
 
 
 def _regs(operand: RegisterTile | Descriptors, i: int, k: int) -> tuple[Reg, ...]:

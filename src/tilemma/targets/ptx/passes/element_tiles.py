@@ -109,6 +109,8 @@ def like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> Frag
             c = atom.operands["C"]
             if c.dtype is stands_in and atom.threads == model.threads and c.layout == model.operands["C"].layout:
                 return replace(plan, dtype=dtype, atom=atom.name)
+    if dtype.bits == model.c.dtype.bits == 32:
+        return replace(plan, dtype=dtype)
     raise TileWithoutLayout(
         span,
         name=name,
