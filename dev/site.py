@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 # Published path -> title, in the order of the menu.
 MENU: Mapping[str, Mapping[str, str]] = {
-    "": {"index.md": "tilemma", "tutorial.md": "Tutorial"},
+    "": {"index.md": "tilemma", "installing.md": "Installing", "tutorial.md": "Tutorial"},
     "Language": {"language.md": "Language", "errors.md": "Errors", "instructions.md": "Instructions"},
     "Use": {
         "ops.md": "Operations",

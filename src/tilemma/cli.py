@@ -5,141 +5,18 @@ Exit status: 0 good, 1 the kernel is wrong, 2 anything else (program, arguments,
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tilemma.errors import TilemmaError, ToolError, debugging, visible
+from tilemma.errors import TilemmaError
+from tilemma.tools.commands import Commands, guarded
 from tilemma.tools.options import kernel_arguments, problem_arguments
-
-F = Callable[..., Any]
-INTERRUPTED = 130
-
-
-class TooLarge(ToolError):
-    code = "too-large"
-    found = "this computer's memory, or Python's stack, is too small: {what}"
-    expected = "a problem that this computer can hold"
-    fix = "give smaller sizes, or a program with less nesting"
-
-
-class CommandFailure(TilemmaError):
-    code = "command-failure"
-    found = "tilemma failed: {what}"
-    expected = "a result, or an error that says what is wrong with the program or the arguments"
-    fix = "this is a mistake in tilemma: please report it with the command; `TILEMMA_DEBUG=1` shows the traceback"
-
-
-def _report(error: TilemmaError, as_json: bool = False) -> int:
-    """Print ``error``; its exit status."""
-    from tilemma.tools.output import complain, say_json
-
-    if as_json:
-        try:
-            say_json({"ok": False, "error": error.to_json()})
-            return error.exit_status
-        except ToolError as unwritten:
-            error = unwritten
-    complain(error.render())
-    return error.exit_status
-
-
-def guarded(function: F) -> F:
-    """Print errors of the family (as JSON with --json) and convert them to the exit status; print warnings too."""
-
-    @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> None:
-        from tilemma.tools.output import complain
-
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=DeprecationWarning)
-            warnings.showwarning = lambda message, *_, **__: complain(f"warning: {visible(str(message))}")
-            try:
-                status = function(*args, **kwargs)
-            except (click.ClickException, click.Abort):
-                raise
-            except Exception as e:  # the border to the user: `_unexpected` reports our own mistakes as such
-                if debugging():
-                    raise
-                error = e if isinstance(e, TilemmaError) else _unexpected(e)
-                status = _report(error, kwargs.get("as_json", False))
-        sys.exit(status or 0)
-
-    return run
-
-
-def _unexpected(error: Exception) -> TilemmaError:
-    """The error for a limit of this computer, or an exception of the user's program or of this package."""
-    from tilemma.sources import program_failed
-
-    if (failed := program_failed(error)) is not None:
-        return failed
-    kind = TooLarge if isinstance(error, (RecursionError, MemoryError)) else CommandFailure
-    return kind(what=f"{type(error).__name__}: {error}".rstrip(": "))
-
-
-class Command(click.Command):
-    """A command whose help, too, is printed by `say`."""
-
-    def get_help_option(self, context: click.Context) -> click.Option | None:
-        option = super().get_help_option(context)
-        if option is not None:
-            option.callback = _print_help
-        return option
-
-
-# Signals that end a command: a request, and the end of the terminal.
-_ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-
-
-class Commands(Command, click.Group):
-    """The commands; an interrupt ends them with its own status, and takes their temporary files along."""
-
-    command_class = Command
-
-    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
-        run: F = super().main
-        if not standalone_mode:
-            return run(*args, standalone_mode=False, **kwargs)
-        before = {}
-        with contextlib.suppress(ValueError):  # not in the main thread
-            for number in _ENDS:
-                if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
-                    before[number] = signal.signal(number, lambda number, _: sys.exit(128 + number))
-        try:
-            sys.exit(run(*args, standalone_mode=False, **kwargs) or 0)
-        except click.ClickException as error:
-            from tilemma.tools.output import complain
-
-            text = io.StringIO()
-            error.show(text)
-            complain(visible(text.getvalue().rstrip("\n")))
-            sys.exit(error.exit_code)
-        except TilemmaError as error:  # of --version and --help
-            sys.exit(_report(error))
-        except (click.Abort, KeyboardInterrupt):
-            sys.exit(INTERRUPTED)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _print_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    from tilemma.tools.output import say
-
-    if wanted and not context.resilient_parsing:
-        say(context.get_help())
-        context.exit()
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -340,7 +217,9 @@ def check(
         whole_grid(ctas)
         not_of_a_program(entry=entry, grid=grid, block=block, cluster=cluster, shared=shared, expect=expect)
         chosen, constants = _load(file, kernel, defines)
-        outcome = check_kernel(chosen, constants, arch=arch or "sm_90a", shape=shape, args=args, **options)
+        outcome = check_kernel(
+            chosen, constants, arch="sm_90a" if arch is None else arch, shape=shape, args=args, **options
+        )
     _show(outcome, as_json)
     return 0 if outcome.ok else 1
 
@@ -528,6 +407,38 @@ def atoms(arch: str | None, declared_in: str | None, as_json: bool) -> int:
 
     _declare(declared_in)
     say(list_atoms(Target.of(arch).arch if arch else None, as_json))
+    return 0
+
+
+@main.command()
+@click.option("--clear", is_flag=True, help="remove the entries")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="entries of this kind only")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@guarded
+def cache(clear: bool, kinds: tuple[str, ...], as_json: bool) -> int:
+    """What the cache on disk holds, and clearing it.
+
+    Anything in it is made again when needed; of `plans` and `tuned` that takes a GPU's time.
+    """
+    from tilemma.tools.cache import report
+
+    _show(report(clear=clear, kinds=kinds), as_json)
+    return 0
+
+
+@main.command()
+@click.argument("folder", required=False)
+@click.option("--force", is_flag=True, help="replace files that tilemma did not write")
+@guarded
+def examples(folder: str | None, force: bool) -> int:
+    """List the example kernels, or write them into FOLDER."""
+    from tilemma.tools import examples
+    from tilemma.tools.output import say
+
+    if folder is None:
+        say("\n".join([str(examples.folder()), *("  " + name for name in examples.names())]))
+    else:
+        say("\n".join(examples.write(folder, force=force)))
     return 0
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +25,8 @@ _FOLDER = optional(instance("the path of a folder", Path))
 
 _MAGIC = b"tilemma\x02"
 _DIGEST = 32
+# An entry's place below its kind: two digits of its key, then the others.
+_PLACE, _ENTRY = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 # Names of files that are being written, and of the file whose modification time is the time of the last eviction.
 _NEW = ".new-"
 _SWEPT = ".swept"
@@ -169,12 +173,15 @@ class DiskCache:
             _write(path, self._head(key, content) + content)
             _evict_when_due(self.root, len(content))
 
-    def clear(self) -> None:
-        """Remove every entry of this kind; links are removed, their targets stay."""
+    def clear(self) -> int:
+        """Remove every entry of this kind (links are removed, their targets stay); how many there were."""
+        removed = 0
         if self.folder is not None and self.root is not None and is_private(self.folder):
             for entry in _files(self.folder):
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
+                    removed += 1
+        return removed
 
 
 def _read(path: Path) -> bytes | None:
@@ -213,10 +220,40 @@ def _folders(folder: Path | str) -> Iterator[os.DirEntry[str]]:
 
 
 def _files(kind: Path | str) -> Iterator[os.DirEntry[str]]:
-    """All files of one kind (and links, which are not followed)."""
+    """All entries and unfinished entries of one kind (and links in their place, which are not followed).
+
+    A file of another name was not made here: TILEMMA_CACHE may name a folder that has other content.
+    """
     for folder in _folders(kind):
-        with contextlib.suppress(OSError), os.scandir(folder.path) as entries:
-            yield from (e for e in entries if not e.is_dir(follow_symlinks=False))
+        if _PLACE.fullmatch(folder.name):
+            with contextlib.suppress(OSError), os.scandir(folder.path) as entries:
+                ours = (e for e in entries if e.name.startswith(_NEW) or _ENTRY.fullmatch(e.name))
+                yield from (e for e in ours if not e.is_dir(follow_symlinks=False))
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The entries of one kind, their bytes in all, and when the one not used for longest was last used (seconds
+    since the epoch, up to an hour early)."""
+
+    kind: str
+    entries: int
+    size: int
+    oldest: float
+
+
+def usage(root: Path) -> list[Usage]:
+    """The kinds below ``root`` that have entries, by name."""
+    found = []
+    for kind in sorted(_folders(root), key=lambda e: e.name):
+        states = []
+        for entry in _files(kind.path):
+            with contextlib.suppress(OSError):
+                states.append(entry.stat(follow_symlinks=False))
+        if states:
+            size, oldest = sum(s.st_size for s in states), min(s.st_mtime for s in states)
+            found.append(Usage(kind.name, len(states), size, oldest))
+    return found
 
 
 # Bytes that this process has written since it last evicted, for each root.

@@ -91,7 +91,7 @@ def write_file(name: str, data: bytes, *, source: str, force: bool = False) -> N
     except FileNotFoundError:
         state = None
     except (OSError, ValueError) as error:
-        raise _cannot(name, error) from None
+        raise cannot_write(name, error) from None
     if state is not None and _is_standard_output(state):
         write_standard(data)
         return
@@ -105,7 +105,7 @@ def write_file(name: str, data: bytes, *, source: str, force: bool = False) -> N
             _check_replaceable(name, target, source, force)
         _replace(target, data, None if state is None else stat.S_IMODE(state.st_mode))
     except OSError as error:
-        raise _cannot(name, error) from None
+        raise cannot_write(name, error) from None
     _records().put(_record_key(target), _record(len(data), hashlib.sha256(data).hexdigest()))
 
 
@@ -117,7 +117,8 @@ def _is_standard_output(state: os.stat_result) -> bool:
         return False
 
 
-def _cannot(name: str, error: Exception) -> CannotWrite:
+def cannot_write(name: str, error: Exception) -> CannotWrite:
+    """The error for the file ``name``, which the operating system or Python refused to write."""
     reason = getattr(error, "strerror", None) or str(error)
     folder = os.path.dirname(name)
     fix = "check the path, the rights and the room there"
