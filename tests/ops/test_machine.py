@@ -79,6 +79,9 @@ def test_layouts_and_stores(layout: int, store: str) -> None:
 
 OTHERS = {
     "split": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=2),
+    "fused": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=2, fused=True),
+    "fused, all at once": Plan("pipelined", (128, 64, 64), 2, stages=2, grid=8, split=3, fused=True),
+    "fused pairs": Plan("pipelined", (64, 64, 64), 1, 2, grid=8, cluster=(1, 2), split=2, fused=True),
     "swapped": Plan("pipelined", (64, 16, 128), 1, stages=3, grid=2, swap=True),
     "packed": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=2, pack=("lhs", "rhs")),
     "there and back": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True),
@@ -89,7 +92,11 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_split_swapped_packed_and_clustered(name: str) -> None:
-    shape = (72, 67, 133) if name == "packed" else (72, 64 if name in ("split", "swapped") else 200, 264)
+    shape = (
+        (72, 67, 133)
+        if name == "packed"
+        else (72, 64 if name in ("split", "swapped") else 200, 776 if OTHERS[name].fused else 264)
+    )
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
 
 
@@ -103,7 +110,8 @@ def choosable() -> list[Plan]:
     for x in yielded:
         plan = replace(x, stages=min(x.stages, 2), grid=min(x.grid, 1), split=min(x.split, 2), pack=())
         plan = replace(plan, raster=1 if plan.back else plan.raster)
-        kind = plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, plan.split > 1, plan.back
+        split = plan.split > 1, plan.fused
+        kind = plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, split, plan.back
         found.setdefault(kind, plan)
     return list(found.values())
 

@@ -19,7 +19,7 @@ from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, choose, esti
 from tilemma.ops.problem import Problem
 from tilemma.ops.refusals import MatmulShape
 from tilemma.ops.steps import steps, workspaces
-from tilemma.runtime.arrays import describe
+from tilemma.runtime.arrays import describe, row_major
 
 H200 = Hardware()
 
@@ -140,6 +140,9 @@ PLANS = {
     "swapped and split": Plan("pipelined", (64, 16, 64), 1, stages=3, grid=2, swap=True, split=2),
     "packed": Plan("pipelined", (128, 64, 64), 2, stages=2, grid=2, pack=("lhs", "rhs")),
     "there and back": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, raster=1, back=True),
+    "fused": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=3, fused=True),
+    "fused, all at once": Plan("pipelined", (128, 64, 64), 2, stages=2, grid=64, split=3, fused=True),
+    "fused and swapped": Plan("pipelined", (64, 16, 64), 1, stages=3, grid=64, swap=True, split=4, fused=True),
 }
 
 
@@ -168,8 +171,7 @@ def test_steps_use_the_workspaces_they_ask_for(name: str) -> None:
     asked = workspaces(p, plan)
     work = {}
     for i, (n, (s, t)) in enumerate(asked.items()):
-        strides = (s[1] * s[2], s[2], 1)
-        work[n] = p.out._replace(pointer=(9 + i) << 40, shape=s, strides=strides, dtype=dtypes.dtype(t))
+        work[n] = p.out._replace(pointer=(9 + i) << 40, shape=s, strides=row_major(s), dtype=dtypes.dtype(t))
     used = {s for step in steps(p, plan, work) for s, _ in step.sources if s.startswith("work.")}
     assert used == {f"work.{n}" for n in asked}
 

@@ -18,6 +18,7 @@ class FakeDriver:
         self.static_shared = 0
         self.required_cluster = 0
         self.memory: dict[int, Any] = {}
+        self.capturing: set[int] = set()
         self._numbers = itertools.count(100)
 
     def count(self, name: str) -> int:
@@ -99,6 +100,10 @@ class FakeDriver:
         self.memory[ctypes.addressof(room)] = room
         return ctypes.addressof(room)
 
+    def allocate_zeroed(self, size: int) -> int:
+        self.calls.append(("allocate_zeroed", size))
+        return self.allocate(size)
+
     def free(self, pointer: int) -> None:
         del self.memory[pointer]
 
@@ -126,6 +131,12 @@ class FakeDriver:
 
     def synchronize(self, stream: int) -> None:
         self.calls.append(("synchronize", stream))
+
+    def is_capturing(self, stream: int) -> bool:
+        return stream in self.capturing
+
+    def stream_number(self, stream: int) -> int:
+        return stream
 
     def pointer_device(self, pointer: int) -> int:
         return 0

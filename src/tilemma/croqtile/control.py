@@ -92,7 +92,7 @@ def _open_parallel(r: Reader, stack: ExitStack, spec: ast.ParallelSpec, options:
 def level_of(r: Reader, spec: ast.LevelSpec | None, operand: str = "level") -> tuple[Level | None, dict[str, Any]]:
     if spec is None:
         return None, {}
-    if spec.name in ("device", "term"):
+    if spec.name == "term" or (spec.name == "device" and operand != "fence"):
         raise NotBuiltYet(spec.span, what=f"the level `{spec.name}`", fix_text="use `block`, `group`, `thread`")
     options: dict[str, Any] = {}
     for a in spec.args:

@@ -208,7 +208,7 @@ CHOICES = {
             "whose threads see what was written before",
             "sync.fence : W",
             'sync.fence("W")',
-            ("cluster", "block", "group-N", "group-4", "group", "thread"),
+            ("device", "cluster", "block", "group-N", "group-4", "group", "thread"),
         ),
         Choice("evict", "what the cache gives up", ".evict_W", 'evict="W"', ("first", "last")),
         Choice(

@@ -46,20 +46,20 @@ class Level:
     """The threads that execute a statement together.
 
     ``kind`` is "cluster", "block", "group" or "thread"; a group has ``warps`` warps (1: a warp, 4: a
-    warpgroup).
+    warpgroup).  "device" is all threads of the device, whom a fence can address.
     """
 
     kind: str
     warps: int = 1
 
     def __post_init__(self) -> None:
-        assert self.kind in ("cluster", "block", "group", "thread"), self
+        assert self.kind in ("device", "cluster", "block", "group", "thread"), self
         assert self.warps >= 1 and (self.kind == "group" or self.warps == 1), self
 
     @property
     def depth(self) -> int:
-        """0 for the outermost kind."""
-        return ("cluster", "block", "group", "thread").index(self.kind)
+        """0 for the outermost kind that a program opens."""
+        return ("device", "cluster", "block", "group", "thread").index(self.kind) - 1
 
     @property
     def threads(self) -> int:
@@ -73,7 +73,7 @@ class Level:
     @staticmethod
     def parse(text: str) -> Level:
         """Inverse of ``str``; ValueError for other texts."""
-        if text in ("cluster", "block", "group", "thread"):
+        if text in ("device", "cluster", "block", "group", "thread"):
             return Level(text)
         kind, _, n = text.partition("-")
         if kind == "group" and n.isdecimal() and int(n) >= 1:

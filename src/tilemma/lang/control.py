@@ -26,9 +26,12 @@ from tilemma.lang.views import TileValue
 def level_of(name: Any, span: Span | None, operand: str) -> Level:
     """The level called ``name``, which stands for the ``operand`` of the table in `ir.constructs`."""
     try:
-        return Level.parse(str(name))
+        level = Level.parse(str(name))
     except ValueError:
         raise CHOICES[operand].refused(str(name), span) from None
+    if level.kind == "device" and operand != "fence":
+        raise CHOICES[operand].refused(str(name), span)
+    return level
 
 
 def names_of(count: int, prefix: str) -> tuple[str, ...]:

@@ -143,13 +143,13 @@ class Clocks:
                 mine[rows, : len(theirs)] = part
 
     def _acquire_foreign(self, rows: Rows, message: Message) -> None:
-        first = rows.start if isinstance(rows, slice) else int(rows[0])
-        last = rows.stop - 1 if isinstance(rows, slice) else int(rows[-1])
         news = dict(message.foreign or {})
         own = news.pop(self.cluster, None)
         if message.cluster != self.cluster:
             news = _merge_foreign(news, {message.cluster: message.seen})
-        for warp in range(first // 32, last // 32 + 1):
+        # The rows of a barrier are in the order in which its warps arrived.
+        each = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else np.asarray(rows)
+        for warp in np.unique(each // 32).tolist():
             self.foreign[warp] = _merge_foreign(self.foreign[warp], news)
         if own is not None:
             self.acquire(rows, Message(own, own[:0], self.cluster))

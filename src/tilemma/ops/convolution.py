@@ -16,10 +16,11 @@ from tilemma.ops.forms import Prepared, padded
 from tilemma.ops.gradients import differentiable
 from tilemma.ops.plan import choose, hardware, turned
 from tilemma.ops.problem import Problem
-from tilemma.ops.product import allocate, caller_names
+from tilemma.ops.product import caller_names
 from tilemma.ops.refusals import ConvolutionExtent
 from tilemma.ops.steps import Step, epilogue_constants, part, workspaces
 from tilemma.ops.steps import steps as product_steps
+from tilemma.ops.workspace import allocate
 from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 # The largest stride, padding and dilation.

@@ -37,6 +37,13 @@ class Place:
             self.batch, self.left, self.right, self.group, self.row + rows, self.column, left, self.columns
         )
 
+    def right_by(self, columns: Any) -> Place:
+        """The same from ``columns`` further on."""
+        left = None if self.columns is None else self.columns - columns
+        return Place(
+            self.batch, self.left, self.right, self.group, self.row, self.column + columns, self.rows, left
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:

@@ -19,6 +19,7 @@ from tilemma.ops.arguments import Call
 from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import Source, Step, absent, epilogue_constants, once, part
+from tilemma.ops.workspace import maker
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, stream_source
 
 _WARM = launch_cache.WarmCalls()
@@ -85,7 +86,7 @@ def _template(ready: Prepared, first: Any) -> launch_cache.LaunchTemplate:
         launches += [(launch, places) for launch in step.kernel.on("cuda").prepare(*args, **step.constants)]
     needs = {"out": (describe(ready.out).shape, ready.result.dtype.name)} if ready.made else {}
     needs |= {f"work.{n}": spec for n, spec in ready.work.items()}
-    makes = [(source, launch_cache.maker(like, *spec)) for source, spec in needs.items()]
+    makes = [(source, maker(source, like, spec)) for source, spec in needs.items()]
     return launch_cache.LaunchTemplate(tuple(launches), tuple(makes), stream_source(like))
 
 

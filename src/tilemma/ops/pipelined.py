@@ -26,6 +26,7 @@ from tilemma import (
 from tilemma.ops.epilogue import Near, Place, Scale, ending_of
 from tilemma.ops.kernels import group_end, multiply, raster, zero
 from tilemma.ops.main_loop import MainLoop
+from tilemma.ops.parts import Parts
 from tilemma.ops.ring import QUAD, Operand, Turn, ring, scale_ring
 
 # Groups whose ends each block keeps in shared memory.
@@ -116,6 +117,8 @@ def matmul_pipelined(
     c: tm.Global["TC", "B", "C0", "C1"],
     bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
     out: tm.Global["TO", "OUT", "M", "N"],
+    parts: tm.Global["ACC", "PARTS", "PART0", "PART1"],
+    words: tm.Global["s64", "WORDS", "WORD1"],
     alpha: tm.Scalar["TS"],
     beta: tm.Scalar["TS"],
     *,
@@ -146,6 +149,11 @@ def matmul_pipelined(
     BIAS_BATCH=1,
     BIAS="N",
     OUT="B",
+    PARTS=1,
+    PART0=1,
+    PART1=1,
+    WORDS=1,
+    WORD1=1,
     WARP_M=64,
     TILE_N=256,
     TILE_K=64,
@@ -154,6 +162,8 @@ def matmul_pipelined(
     RASTER=8,
     GRID=132,
     SPLIT=1,
+    FUSED=False,
+    LOOKS=0,
     CLUSTER_M=1,
     CLUSTER_N=1,
     SHARE=True,
@@ -187,8 +197,9 @@ def matmul_pipelined(
     tiles_m, tiles_n, steps = cdiv(M, CLUSTER_M * TILE_M), cdiv(N, CLUSTER_N * TILE_N), cdiv(K, TILE_K)
     UNIT = 2 if PAIRS else 1
     steps = cdiv(steps, UNIT) * UNIT
-    count = out.shape[0] * tiles_m * tiles_n
-    tasks = Tasks(out.shape[0] // SPLIT, tiles_m, tiles_n, RASTER, SPLIT, steps, UNIT, BACK)
+    count = out.shape[0] * (SPLIT if FUSED else 1) * tiles_m * tiles_n
+    batches = out.shape[0] if FUSED else out.shape[0] // SPLIT
+    tasks = Tasks(batches, tiles_m, tiles_n, RASTER, SPLIT, steps, UNIT, BACK)
     shares = CLUSTERED and SHARE
     teams, pace = count if ONCE else select(count < GRID, count, GRID), GRID
     if BACK:
@@ -209,9 +220,9 @@ def matmul_pipelined(
         b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s)
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
-        if ALONG == "columns":
+        if ALONG == "columns" and not FUSED:
             bias_s = shared(TB, GROUPS, TILE_N)
-        if SCALE_RHS == "vector":
+        if SCALE_RHS == "vector" and not FUSED:
             vector_s = shared("f32", GROUPS, TILE_N)
         if ONCE:
             # Found while the kernel before still runs.
@@ -242,27 +253,27 @@ def matmul_pipelined(
         ) -> None:
             mine = place.down(part_m * WARP_M)
             near, coming = Near(), []
-            if ALONG == "columns":
+            if ALONG == "columns" and not FUSED:
                 group = mine.group if BIAS_BATCH != 1 else 0
                 biases, copied = columns_of(bias, bias_s, group, part_m, mine.column)
                 near.bias = biases.__getitem__
                 coming.append(copied)
-            if SCALE_RHS == "vector":
+            if SCALE_RHS == "vector" and not FUSED:
                 which = mine.right if right.batched else 0
                 factors = vector_s.subspan(1, TILE_N).at(part_m, 0).sqz()
                 source = scale_rhs.view(1, 1, TILE_N).from_(which, 0, mine.column).sqz()
                 near.right = factors.__getitem__
                 coming.append(dma.copy(source, factors, async_=True))
-            elif SCALE_RHS == "tensor":
+            elif SCALE_RHS == "tensor" and not FUSED:
                 number = var(right.at(mine.right, 0, 0))
                 near.right = lambda _: number
-            if SCALE_LHS == "vector":
+            if SCALE_LHS == "vector" and not FUSED:
                 which = mine.left if left.batched else 0
                 scales = mma.load(
                     scale_lhs.view(1, 1, WARP_M).from_(which, 0, mine.row).sqz(), into=mma.frag("f32", WARP_M)
                 )
                 near.left = scales.__getitem__
-            elif SCALE_LHS == "tensor":
+            elif SCALE_LHS == "tensor" and not FUSED:
                 once = var(left.at(mine.left, 0, 0))
                 near.left = lambda _: once
             main_loop = MainLoop(
@@ -277,6 +288,9 @@ def matmul_pipelined(
                 mc = main_loop.plain(steps, begin, end)
             if coming:
                 wait(*coming)
+            if FUSED:
+                join(mc, slice_, part_m, mine)
+                return
             done = ending.finished(mc, mine, near)
             if GROUPED:
                 there = out.view(1, WARP_M, TILE_N).from_(0, mine.row, mine.column).sqz()
@@ -291,6 +305,20 @@ def matmul_pipelined(
             else:
                 mma.store(done, there)
 
+        def join(mc: Any, task: Any, part_m: Any, mine: Place) -> None:
+            """Add the parts of a tile's rows, and finish those columns of their sum that fall to this one."""
+            batch, part, m, n = task
+            whole = batch * (tiles_m * CLUSTER_M) + (m * CLUSTER_M + down)
+            tile = var(whole * (tiles_n * CLUSTER_N) + (n * CLUSTER_N + across))
+
+            def finish(total: Any, share: Any, width: int) -> None:
+                done = ending.finished(total, mine.right_by(share * width))
+                row, column = m * CLUSTER_M + down, n * CLUSTER_N + across
+                there = out.subspan(1, WARP_M, width)
+                mma.store(done, there.at(batch, row * GROUPS + part_m, column * (TILE_N // width) + share).sqz())
+
+            Parts(parts, words, part_m, SPLIT, WARP_M, TILE_N, LOOKS).add(mc, tile, part, finish)
+
         def turned(t: Any) -> Any:
             """Whether task ``t`` goes from the last step to the first."""
             return t // teams % 2 if BACK else None
@@ -301,10 +329,12 @@ def matmul_pipelined(
             bring(tile, filled, back)
 
         def compute_tile(task: Any, used: Any, part_m: Any, back: Any = None) -> None:
-            batch, part, m, n, begin, end = task
-            m, n = m * CLUSTER_M + down, n * CLUSTER_N + across
+            batch, part, m_, n_, begin, end = task
+            m, n = m_ * CLUSTER_M + down, n_ * CLUSTER_N + across
             place = Place(batch, batch, batch, batch, m * TILE_M, n * TILE_N)
-            slices = lambda p: (batch * SPLIT + part, m * GROUPS + p, n)  # noqa: E731
+            slices: Any = (batch, part, m_, n_)
+            if not FUSED:
+                slices = lambda p: (batch * SPLIT + part, m * GROUPS + p, n)  # noqa: E731
             compute(begin, end, used, part_m, place, slices, back)
 
         by_rows = GROUPED == "rows"

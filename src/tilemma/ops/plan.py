@@ -39,6 +39,7 @@ class Plan:
     that are first copied to aligned memory.  ``cluster`` blocks (along M, along N) take neighbouring tiles; each
     loads a part of a shared tile for all of them, or without ``share`` they only run at the same time.  ``back``:
     groups of tiles and K are traversed in alternating directions, in rounds of equal numbers of tiles.
+    ``fused``: the blocks that compute the parts of K add them, in the same kernel.
     """
 
     kernel: str
@@ -54,6 +55,7 @@ class Plan:
     cluster: tuple[int, int] = (1, 1)
     share: bool = True
     back: bool = False
+    fused: bool = False
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -73,6 +75,7 @@ class Plan:
                 "CLUSTER_N": self.cluster[1],
                 "SHARE": self.share,
                 "BACK": self.back,
+                "FUSED": self.fused,
             }
         return values
 
@@ -87,7 +90,8 @@ class Plan:
         parts += [f"clusters of {'x'.join(map(str, self.cluster))}"] * (self.cluster != (1, 1))
         parts += ["not shared"] * (not self.share)
         parts += ["there and back"] * self.back
-        parts += [f"split {self.split}"] * (self.split > 1) + ["swapped"] * self.swap
+        parts += [f"split {self.split}" + " in one kernel" * self.fused] * (self.split > 1)
+        parts += ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)
         return ", ".join(parts)
 

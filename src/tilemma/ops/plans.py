@@ -19,9 +19,10 @@ from tilemma.errors import TilemmaError
 from tilemma.fingerprint import fingerprint
 from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware, ranked, turned
 from tilemma.ops.problem import Epilogue, Problem
-from tilemma.ops.steps import steps, workspaces
+from tilemma.ops.steps import steps
+from tilemma.ops.workspace import allocate
 from tilemma.runtime import PreparedLaunch
-from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, facts, stream_source
+from tilemma.runtime.arrays import ArrayRef, describe, facts, stream_source
 
 # Libraries that allocate what a plan needs besides the caller's arrays.
 ALLOCATE = ("torch", "cupy", "jax", "tilemma", "numpy")
@@ -155,7 +156,7 @@ def _seconds(launches: Sequence[PreparedLaunch], count: int, stream: int) -> flo
 def prepared(problem: Problem, plan: Plan) -> tuple[list[PreparedLaunch], Any]:
     """The launches of a plan for the problem's own arrays, and the arrays it works in, to be kept alive."""
     planned = turned(problem) if plan.swap else problem
-    work = {n: empty_like_first(problem.lhs, *spec) for n, spec in workspaces(planned, plan).items()}
+    work = allocate(planned, plan, problem.lhs)
     launches: list[PreparedLaunch] = []
     for step in steps(planned, plan, {n: describe(x) for n, x in work.items()}):
         args = tuple(x._replace(writable=True) if isinstance(x, ArrayRef) else x for x in step.args)

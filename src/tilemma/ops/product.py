@@ -12,6 +12,7 @@ from tilemma.ops.arguments import FLOAT8, GROUPED, PLAIN, SCALED, Call, Rules
 from tilemma.ops.plan import Plan, choose, turned
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import steps, workspaces
+from tilemma.ops.workspace import allocate, maker
 from tilemma.runtime import arrays
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, stream_source
 
@@ -187,11 +188,6 @@ def run(problem: Problem, plan: Plan, target: str = "auto", **options: Any) -> N
         step.kernel.on(target, **options)(*step.args, **step.constants)
 
 
-def allocate(problem: Problem, plan: Plan, like: ArrayRef) -> dict[str, Any]:
-    """The arrays that ``plan`` needs, by the library of ``like``."""
-    return {n: empty_like_first(like, shape, dtype) for n, (shape, dtype) in workspaces(problem, plan).items()}
-
-
 def _template(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_cache.LaunchTemplate:
     """The launches of ``problem``, prepared for its arrays."""
     planned = turned(problem) if plan.swap else problem
@@ -208,7 +204,7 @@ def _template(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_ca
         launches += [(launch, places) for launch in prepared]
     needs = {"out": (problem_shape(problem), problem.out.dtype.name)} if made else {}
     needs |= {f"work.{n}": spec for n, spec in workspaces(planned, plan).items()}
-    makes = [(source, launch_cache.maker(like, *spec)) for source, spec in needs.items()]
+    makes = [(source, maker(source, like, spec)) for source, spec in needs.items()]
     return launch_cache.LaunchTemplate(tuple(launches), tuple(makes), stream_source(like))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilemma import dtypes
 from tilemma.arithmetic.integers import cdiv
-from tilemma.dtypes import DType, f32, s32
+from tilemma.dtypes import DType, f32, s32, s64
 from tilemma.kernels import Kernel
 from tilemma.ops.plan import Plan, in_pairs, must_transpose
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
@@ -54,7 +54,11 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
     are copies in rows of whole cache lines.
     """
     found: dict[str, tuple[tuple[int, ...], str]] = {}
-    if plan.split > 1:
+    if plan.fused:
+        tiles = problem.batch * _tiles(problem, plan)
+        found["parts"] = ((tiles * plan.split, plan.tile[0], plan.tile[1]), problem.acc)
+        found["words"] = ((tiles, plan.groups), "s64")
+    elif plan.split > 1:
         found["partial"] = ((problem.batch * plan.split, *problem.shape[:2]), problem.acc)
     for name in plan.pack:
         x, transposes = _packable(problem)[name]
@@ -63,6 +67,13 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
         unit = 128 // x.dtype.bytes
         found[name] = ((batch, rows, -(-columns // unit) * unit), _stored(x))
     return found
+
+
+def _tiles(problem: Problem, plan: Plan) -> int:
+    """The tiles of a matrix of the result, with those of the last cluster beyond its edges."""
+    (m, n, _), (high, wide) = problem.shape, plan.cluster
+    down, across = cdiv(m, plan.tile[0] * high) * high, cdiv(n, plan.tile[1] * wide) * wide
+    return down * across
 
 
 def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = None) -> Iterator[Step]:
@@ -85,7 +96,7 @@ def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = No
         else:
             problem = replace(problem, right=replace(problem.right, array=packed))
     for offsets in problem.outer:
-        for step in _product(problem, plan, offsets, work.get("partial")):
+        for step in _product(problem, plan, offsets, work):
             renamed = tuple((f"work.{n}" if n in plan.pack else n, at) for n, at in step.sources)
             yield replace(step, sources=renamed)
 
@@ -124,6 +135,8 @@ def once(x: ArrayRef) -> ArrayRef:
 
 
 Source = tuple[str, int]
+# How often a warpgroup looks whether the other parts of its tile have arrived, about a microsecond each time.
+LOOKS = 32
 # From so many elements of a result on, a thread adds the parts of several: there are enough threads.
 MANY = 1 << 19
 
@@ -143,7 +156,7 @@ def _scale(problem: Problem, scale: Scaling, name: str, offset: int) -> tuple[Ar
     return once(part(scale.array, offset)), (name, offset)
 
 
-def _product(problem: Problem, plan: Plan, at: Offsets, partial: ArrayRef | None) -> Iterator[Step]:
+def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, ArrayRef]) -> Iterator[Step]:
     lhs, rhs = (once(part(x, o)) for x, o in zip((problem.lhs, problem.rhs), at[:2], strict=True))
     operands = ((lhs, ("lhs", at[0])), (rhs, ("rhs", at[1])))
     out = (part(problem.out, at[3]), ("out", at[3]))
@@ -159,8 +172,13 @@ def _product(problem: Problem, plan: Plan, at: Offsets, partial: ArrayRef | None
         groups = part(problem.offsets, 0), ("offsets", 0)
     product = {**_constants(problem, plan), **_storage(problem)}
     scalars = (problem.alpha, problem.beta)
-    if partial is None:
-        given = (*operands, *scales, groups, c, bias, out)
+    room: tuple[tuple[ArrayRef, Source], ...] = ()
+    if plan.kernel == "pipelined":
+        room = absent(problem, (1, 1, 1), dtypes.dtype(problem.acc)), absent(problem, (1, 1), s64)
+    if plan.fused:
+        room = tuple((part(work[n], 0), (f"work.{n}", 0)) for n in ("parts", "words"))
+    if "partial" not in work:
+        given = (*operands, *scales, groups, c, bias, out, *room)
         constants = {**product, **_epilogue(problem, c[0], bias[0], out[0])}
         yield _step(_kernel(plan.kernel), given, scalars, constants)
         return
@@ -170,9 +188,9 @@ def _product(problem: Problem, plan: Plan, at: Offsets, partial: ArrayRef | None
     left, right = (x if x.stepwise else UNSCALED for x in (problem.left, problem.right))
     plain = replace(problem, c=None, bias=None, epilogue=Epilogue(), left=left, right=right)
     used = _scale(plain, left, "scale_lhs", at[4]), _scale(plain, right, "scale_rhs", at[5])
-    parts = (part(partial, 0), ("work.partial", 0))
+    parts = (part(work["partial"], 0), ("work.partial", 0))
     constants = {**product, **_epilogue(plain, missing[0][0], missing[1][0], parts[0])}
-    yield _step(_kernel(plan.kernel), (*operands, *used, groups, *missing, parts), scalars, constants)
+    yield _step(_kernel(plan.kernel), (*operands, *used, groups, *missing, parts, *room), scalars, constants)
     left, right = (UNSCALED if x.stepwise else x for x in (problem.left, problem.right))
     final = replace(problem, left=left, right=right)
     used = _scale(final, left, "scale_lhs", at[4]), _scale(final, right, "scale_rhs", at[5])
@@ -209,6 +227,10 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         values["RASTER"] = 0
     values["ONCE"] = problem.batch * tiles_m * tiles_n * plan.split <= plan.grid
     values["BACK"] = plan.back and not values["ONCE"]
+    if plan.fused:
+        values |= {"LOOKS": LOOKS if values["ONCE"] else 0, "PARTS": "PARTS", "WORDS": "WORDS"}
+        values |= {"PART0": plan.tile[0], "PART1": plan.tile[1], "WORD1": plan.groups, "OUT": "B"}
+        return values
     values["OUT"] = plan.split if problem.batch == 1 else "B" if plan.split == 1 else "PARTS"
     return values
 

@@ -15,6 +15,7 @@ from .arrays import (
     is_array,
 )
 from .binding import Bound, bind
+from .counters import zeroed
 from .cudadriver import DriverError, NoCudaPackage, NoGPU, driver, gpu_unavailable_reason
 from .device import Device, assembly_arch, cuda_device, runs_on
 from .dispatch import CallCache, call_key
@@ -49,4 +50,5 @@ __all__ = [
     "runs_on",
     "stream_handle",
     "to_device",
+    "zeroed",
 ]

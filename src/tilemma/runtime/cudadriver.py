@@ -39,6 +39,9 @@ class DriverError(ToolError):
     fix = "{remedy}"
 
 
+# The handle of the default stream of each thread.
+PER_THREAD = 2
+
 REMEDIES = {
     "CUDA_ERROR_OUT_OF_MEMORY": "free memory on the device, or use smaller arrays",
     "CUDA_ERROR_ILLEGAL_ADDRESS": (
@@ -102,6 +105,7 @@ class Driver(Protocol):
         ...
 
     def allocate(self, size: int) -> int: ...
+    def allocate_zeroed(self, size: int) -> int: ...
     def free(self, pointer: int) -> None: ...
     def copy_to_device(self, target: int, source: int, size: int) -> None: ...
     def copy_to_host(self, target: int, source: int, size: int) -> None: ...
@@ -111,6 +115,8 @@ class Driver(Protocol):
     def record(self, event: Any, stream: int) -> None: ...
     def elapsed(self, start: Any, stop: Any) -> float: ...
     def synchronize(self, stream: int) -> None: ...
+    def is_capturing(self, stream: int) -> bool: ...
+    def stream_number(self, stream: int) -> int: ...
     def pointer_device(self, pointer: int) -> int: ...
 
 
@@ -222,11 +228,16 @@ class CudaDriver:
         self._call("cuCtxPopCurrent")
 
     def load_module(self, image: bytes) -> Any:
-        # Loading allocates, which a CUDA graph being captured by this thread would otherwise forbid.
+        with self._beside_captures():
+            return self._call("cuModuleLoadData", image)
+
+    @contextlib.contextmanager
+    def _beside_captures(self) -> Iterator[None]:
+        """Allows allocations, which a CUDA graph being captured by this thread would otherwise forbid."""
         relaxed = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         before = self._call("cuThreadExchangeStreamCaptureMode", relaxed)
         try:
-            return self._call("cuModuleLoadData", image)
+            yield
         finally:
             self._call("cuThreadExchangeStreamCaptureMode", before)
 
@@ -343,6 +354,15 @@ class CudaDriver:
     def allocate(self, size: int) -> int:
         return int(self._call("cuMemAlloc", size))
 
+    def allocate_zeroed(self, size: int) -> int:
+        """Allowed while a graph is captured; zero for all streams when it returns."""
+        with self._beside_captures():
+            pointer = self.allocate(size)
+            # The default stream of the thread: no graph is captured on it, or waits for it.
+            self.fill_async(pointer, 0, size, PER_THREAD)
+            self.synchronize(PER_THREAD)
+            return pointer
+
     def free(self, pointer: int) -> None:
         self._call("cuMemFree", pointer)
 
@@ -372,6 +392,14 @@ class CudaDriver:
     def synchronize(self, stream: int) -> None:
         self._call("cuStreamSynchronize", self._streams.get(stream) or self._stream(stream))
 
+    def is_capturing(self, stream: int) -> bool:
+        status = self._call("cuStreamIsCapturing", self._streams.get(stream) or self._stream(stream))
+        return bool(status != self._cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    def stream_number(self, stream: int) -> int:
+        """A number that no other stream of the process has or had."""
+        return int(self._call("cuStreamGetId", self._streams.get(stream) or self._stream(stream)))
+
     def pointer_device(self, pointer: int) -> int:
         attribute = self._cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self._call("cuPointerGetAttribute", attribute, pointer))
@@ -395,15 +423,17 @@ def driver() -> Driver:
 def using(replacement: Driver) -> Iterator[None]:
     """Run a block with another driver: for tests."""
     global _current
-    from . import device
+    from . import counters, device
 
     before, _current = _current, replacement
     device.forget()
+    counters.forget()
     try:
         yield
     finally:
         _current = before
         device.forget()
+        counters.forget()
 
 
 def gpu_unavailable_reason() -> str | None:

@@ -14,6 +14,7 @@ from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Var, const,
 from tilemma.ir.ranges import interval
 from tilemma.ir.tile import Apply, For, While
 from tilemma.ir.types import View
+from tilemma.launch import MAX_EXTENT
 from tilemma.passes.threads import Bools, Ints, Node, evaluate
 from tilemma.records import record
 
@@ -219,6 +220,7 @@ class Access:
         return any(a is not None and b is not None and a != b for a, b in zip(mine, its, strict=False))
 
     def _offset(self, e: Expr) -> _Offset:
+        e = _unlimited(e, 1)
         index = self.node.parent.index
         value = evaluate(e, index)
         if value is not None:
@@ -228,7 +230,7 @@ class Access:
         if isinstance(e, Binary) and e.op == "mul":
             for x, c in ((e.a, value_of(e.b)), (e.b, value_of(e.a))):
                 if c is not None:
-                    return self._offset(x).times(c)
+                    return self._offset(_unlimited(x, c)).times(c)
         if isinstance(e, Index) and (start := self._first(e)) is not None:
             return start.plus(_Offset(0, {e: 1}))
         steady = all(
@@ -239,6 +241,17 @@ class Access:
         if steady and all(x.name not in index and self._is_uniform(x) for x in indices):
             return _Offset(0, {e: 1})
         return _Offset(0, {}, interval(e))
+
+
+def _unlimited(e: Expr, step: int) -> Expr:
+    """``e``, the number of a tile of ``step`` elements, without the limits that `ir/tiles.py` sets to keep its
+    origin from wrapping: a tile beyond them has no elements."""
+    for name, sign in (("max", -1), ("min", 1)):
+        if isinstance(e, Binary) and e.op == name:
+            limit = value_of(e.b)
+            if limit is not None and limit * step * sign >= MAX_EXTENT:
+                e = e.a
+    return e
 
 
 def advanced_loops(x: Access, y: Access, carried: frozenset[str]) -> frozenset[str]:

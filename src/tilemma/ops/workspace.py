@@ -1,0 +1,53 @@
+"""The arrays that a plan needs besides the caller's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilemma.dtypes import s64
+from tilemma.ops import launch_cache
+from tilemma.ops.plan import Plan
+from tilemma.ops.problem import Problem
+from tilemma.ops.steps import workspaces
+from tilemma.runtime import cuda_device, zeroed
+from tilemma.runtime.arrays import ArrayRef, empty_like_first, row_major, stream_source
+
+# The workspace of counters, which are zero between calls.
+COUNTERS = "words"
+
+
+def allocate(problem: Problem, plan: Plan, like: ArrayRef) -> dict[str, Any]:
+    """The arrays that ``plan`` needs: those by the library of ``like``, and the counters of its device and current
+    stream."""
+    found = {}
+    for name, (shape, dtype) in workspaces(problem, plan).items():
+        if name != COUNTERS:
+            found[name] = empty_like_first(like, shape, dtype)
+        elif like.device[0] == "cpu":
+            found[name] = np.zeros(shape, np.int64)
+        else:
+            pointer = counters(like, shape)()
+            found[name] = like._replace(
+                pointer=pointer, shape=shape, strides=row_major(shape), dtype=s64, owner=None, writable=True
+            )
+    return found
+
+
+def maker(source: str, like: ArrayRef, spec: tuple[tuple[int, ...], str]) -> launch_cache.Make:
+    """What makes the array ``source`` of the shape and type ``spec`` for each call, for a first argument like
+    ``like``."""
+    if source != f"work.{COUNTERS}":
+        return launch_cache.maker(like, *spec)
+    address = counters(like, spec[0])
+    return lambda _: (None, address())
+
+
+def counters(like: ArrayRef, shape: tuple[int, ...]) -> Callable[[], int]:
+    """A function that gives the address of counters for a launch on the current stream of the library of
+    ``like``."""
+    device, stream, size = cuda_device(like.device[1]), stream_source(like), 8 * math.prod(shape)
+    return lambda: zeroed(device, stream(), size)
