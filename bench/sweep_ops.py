@@ -1,11 +1,15 @@
 """Times the plans that the model of `ops.plan` likes best, over many shapes and types, and stores them.
 
     python bench/sweep_ops.py --json sweep.json --count 300            # on a GPU
+    python bench/sweep_ops.py --fused --kinds "long K" "few rows" --json fused.json   # split-K in one kernel too
     python bench/sweep_ops.py --judge sweep.json                       # anywhere: the model against a stored sweep
 
 The shapes are random, the same for the same seed, and spread over the kinds of products: large, few rows, long K,
 small, 8-bit.  For each the best candidate of every tile, split and cluster is timed with a flushed L2 cache, and
-torch's product beside it.  ``--judge`` prints, by kind, the time of the model's choice over that of the fastest.
+torch's product beside it.  Few rows and long K are timed by replays of CUDA graphs over copies of the operands.
+``--fused`` adds each split plan with its parts added in the same kernel, and checks that the result of these is
+right, is the same each time, and leaves the counters zero.  ``--judge`` prints, by kind, the time of the model's
+choice over that of the fastest.
 """
 
 from __future__ import annotations
@@ -19,15 +23,20 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tilemma import dtypes
+from tilemma.kernels import facts_of
 from tilemma.ops import arguments
 from tilemma.ops.arguments import PLAIN, SCALED, Call
-from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, ranked
+from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, fused, ranked, turned
 from tilemma.ops.problem import Problem
+from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 KINDS = ("large", "few rows", "long K", "small", "e4m3", "e4m3 blocks", "e4m3 few rows", "s8")
@@ -72,13 +81,49 @@ def shapes(count: int, seed: int) -> list[Shape]:
     return found
 
 
-def choices(problem: Problem, on: Hardware, most: int) -> list[Estimate]:
-    """The best estimate of each tile, split, swap and cluster, up to ``most``, the model's choice first."""
+# The kinds that are timed by graph replay, over copies of the operands of so many bytes in sum.
+REPLAYED, COLD = ("few rows", "long K", "e4m3 few rows"), 120e6
+
+
+def choices(problem: Problem, on: Hardware, most: int, in_one: bool = False) -> list[Estimate]:
+    """The best estimate of each tile, split, swap and cluster, up to ``most``, the model's choice first.
+
+    ``in_one``: besides, as many split plans with their parts added in the same kernel, with the split of the
+    candidate and with the one that gives each SM a part.
+    """
     seen: dict[Any, Estimate] = {}
+    split: dict[Any, Estimate] = {}
     for e in ranked(problem, on):
         p = e.plan
-        seen.setdefault((p.kernel, p.tile, p.split, p.swap, p.cluster, p.share), e)
-    return list(seen.values())[:most]
+        key = p.kernel, p.tile, p.split, p.swap, p.cluster, p.share
+        seen.setdefault(key, e)
+        for parts in {p.split, filling(problem, p, on)} if in_one and p.split > 1 else ():
+            plan = fused(replace(p, split=parts), problem)
+            if plan is not None:
+                split.setdefault((*key[:2], parts, *key[3:]), Estimate(plan, e.seconds, e.why))
+    return [*list(seen.values())[:most], *list(split.values())[:most]]
+
+
+def filling(problem: Problem, plan: Plan, on: Hardware) -> int:
+    """The parts of K that give each SM one."""
+    p = turned(problem) if plan.swap else problem
+    return on.sms // max(1, p.batch * -(-p.shape[0] // plan.tile[0]) * -(-p.shape[1] // plan.tile[1]))
+
+
+def compiled(s: Shape, most: int, in_one: bool) -> list[str]:
+    """Compile the plans of ``choices`` into the cache, in a process of its own; what went wrong."""
+    call, out = call_of(s, imagined)
+    problem, wrong = arguments.problem(call, out, made=True), []
+    for e in choices(problem, Hardware(), most, in_one):
+        p = turned(problem) if e.plan.swap else problem
+        work = {n: imagined(shape, dtype, False) for n, (shape, dtype) in workspaces(p, e.plan).items()}
+        for step in steps(p, e.plan, work):
+            names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
+            facts = facts_of(dict(zip(names, step.args, strict=False)))
+            cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
+            if cubin.spills or cubin.warnings:
+                wrong.append(f"{s}: {e.plan}: spills or warnings {cubin.warnings}")
+    return wrong
 
 
 def call_of(s: Shape, make: Any) -> tuple[Call, ArrayRef]:
@@ -96,7 +141,7 @@ def call_of(s: Shape, make: Any) -> tuple[Call, ArrayRef]:
 PLACES = itertools.count(1)
 
 
-def imagined(shape: tuple[int, int], dtype: str, transposed: bool) -> ArrayRef:
+def imagined(shape: tuple[int, ...], dtype: str, transposed: bool) -> ArrayRef:
     """An array on a GPU that is never accessed."""
     strides = row_major(shape)
     if transposed:
@@ -104,14 +149,45 @@ def imagined(shape: tuple[int, int], dtype: str, transposed: bool) -> ArrayRef:
     return ArrayRef(next(PLACES) << 40, shape, strides, dtypes.dtype(dtype), ("cuda", 0), None, "torch")
 
 
-def measure(s: Shape, most: int, rounds: int) -> dict[str, Any]:
+def check(run: Callable[[], Any], out: Any, wanted: Any, words: Any, name: object) -> None:
+    """Print if a plan's result is wrong, is not the same each time, or leaves counters behind.
+
+    ``words``: the counters' address and number, or None.
+    """
+    import ctypes
+
     import torch
+
+    from tilemma.runtime import driver
+
+    out.fill_(math.nan)
+    run()
+    first = out.clone()
+    off = (first.double() - wanted).abs().max() / wanted.abs().max()
+    if not off < 0.01:
+        print(f"WRONG by {off:.3g}: {name}", flush=True)
+    if words is None:
+        return
+    for _ in range(20):
+        run()
+        if not torch.equal(out, first):
+            print(f"NOT THE SAME: {name}", flush=True)
+    torch.cuda.synchronize()
+    found = (ctypes.c_int64 * words[1])()
+    driver().copy_to_host(ctypes.addressof(found), words[0], 8 * words[1])
+    if any(found):
+        print(f"COUNTERS LEFT: {name}", flush=True)
+
+
+def measure(s: Shape, most: int, rounds: int, in_one: bool) -> dict[str, Any]:
+    import torch
+    from ops_types import replayed
     from timing import flushed
 
     from tilemma.ops.plan import hardware
     from tilemma.ops.plans import prepared
 
-    kept = []
+    kept: list[Any] = []
 
     def make(shape: tuple[int, int], dtype: str, transposed: bool) -> ArrayRef:
         kind = getattr(torch, dtypes.dtype(dtype).library_name)
@@ -121,21 +197,41 @@ def measure(s: Shape, most: int, rounds: int) -> dict[str, Any]:
         kept.append(x)
         return describe(x)
 
-    call, out = call_of(s, make)
-    problem = arguments.problem(call, out, made=True)
-    runs, names, alive = [], [], []
-    stream = torch.cuda.current_stream().cuda_stream
-    for e in choices(problem, hardware(("cuda", 0)), most):
-        launches, work = prepared(problem, e.plan)
-        alive.append((launches, work))
-        runs.append(lambda launches=launches: [x.start(stream) for x in launches])
-        names.append(e)
-    if s.kind not in TYPES:
+    size = dtypes.dtype(s.dtype).bytes
+    copies = max(2, min(16, math.ceil(COLD / ((s.m + s.n) * s.k * size)))) if s.kind in REPLAYED else 1
+    problems, torches = [], []
+    for _ in range(copies):
+        kept.clear()
+        call, out = call_of(s, make)
+        problems.append(arguments.problem(call, out, made=True))
         other = torch.empty(s.m, s.n, device="cuda", dtype=torch.bfloat16)
-        runs.append(lambda: torch.mm(kept[0], kept[1], out=other))
+        torches.append(partial(torch.mm, kept[0], kept[1], out=other))
+    a, b, result = torches[-1].args[0], torches[-1].args[1], problems[-1].out.owner
+    wanted = a.double() @ b.double() if s.kind not in TYPES else None
+    runs, names, alive = [], [], []
+
+    def start(launches: Any) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        for x in launches:
+            x.start(stream)
+
+    for e in choices(problems[0], hardware(("cuda", 0)), most, in_one):
+        found = [prepared(p, e.plan) for p in problems]
+        alive.append(found)
+        runs.append(lambda i, found=found: start(found[i][0]))
+        names.append(e)
+        words = found[-1][1].get("words")
+        place = None if words is None else (words.pointer, math.prod(words.shape))
+        if wanted is not None:
+            check(partial(start, found[-1][0]), result, wanted, place, f"{s}: {e.plan}")
+    if s.kind not in TYPES:
+        runs.append(lambda i: torches[i]())
     for run in runs * 2:
-        run()
-    times = flushed(runs, rounds)
+        run(0)
+    if s.kind in REPLAYED:
+        times = replayed(runs, copies, rounds)
+    else:
+        times = flushed([partial(run, 0) for run in runs], rounds)
     rows = [
         {"plan": asdict(e.plan), "us": t, "model_us": e.seconds * 1e6} for e, t in zip(names, times, strict=False)
     ]
@@ -172,6 +268,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--fused", action="store_true", help="time split-K in one kernel too")
+    parser.add_argument("--jobs", type=int, default=16, help="processes that compile")
     parser.add_argument("--plans", type=int, default=12, help="at most so many for each shape")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0, help="start no shape after so many, if not 0")
@@ -184,11 +283,16 @@ def main() -> int:
     from timing import facts
 
     begin, rows = time.time(), []
-    for s in shapes(options.count, options.seed):
+    wanted = [s for s in shapes(options.count, options.seed) if s.kind in options.kinds]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for wrong in pool.map(partial(compiled, most=options.plans, in_one=options.fused), wanted):
+            print(*wrong, sep="\n", end="\n" * bool(wrong), flush=True)
+    print(f"compiled in {time.time() - begin:.0f} s", flush=True)
+    for s in wanted:
         if options.seconds and time.time() - begin > options.seconds:
             break
         try:
-            rows.append(measure(s, options.plans, options.rounds))
+            rows.append(measure(s, options.plans, options.rounds, options.fused))
         except Exception as e:
             print(f"{s}: {type(e).__name__}: {str(e)[:300]}", flush=True)
             continue

@@ -12,7 +12,7 @@ from products import problem
 from tilemma import dtypes, testing
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
-from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, ranked
+from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, fused, ranked
 from tilemma.runtime.arrays import describe
 
 LAYOUTS = (("C", "F"), ("C", "C"), ("F", "F"), ("F", "C"))
@@ -92,11 +92,8 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_split_swapped_packed_and_clustered(name: str) -> None:
-    shape = (
-        (72, 67, 133)
-        if name == "packed"
-        else (72, 64 if name in ("split", "swapped") else 200, 776 if OTHERS[name].fused else 264)
-    )
+    k = 776 if OTHERS[name].fused else 264
+    shape = (72, 67, 133) if name == "packed" else (72, 64 if name in ("split", "swapped") else 200, k)
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
 
 
@@ -105,6 +102,7 @@ def choosable() -> list[Plan]:
     found: dict[Any, Plan] = {}
     shapes = ((4096, 4096, 4096), (4095, 4097, 4104), (16, 8192, 8192), (64, 8192, 8192), (128, 8192, 8192))
     yielded = [x for shape in shapes for x in candidates(problem(*shape), Hardware())]
+    yielded += [x for plan in yielded if (x := fused(plan, problem(4096, 4096, 4096))) is not None]
     # A plan of large products, with alternating directions.
     yielded += [e.plan for e in ranked(problem(16384, 16384, 8192), Hardware())[:6]]
     for x in yielded:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.epilogue import BLOCK
+from tilemma.ops.parts import MOST_PARTS
 from tilemma.ops.problem import Problem
 from tilemma.runtime.arrays import ArrayRef, facts
 
@@ -39,7 +40,8 @@ class Plan:
     that are first copied to aligned memory.  ``cluster`` blocks (along M, along N) take neighbouring tiles; each
     loads a part of a shared tile for all of them, or without ``share`` they only run at the same time.  ``back``:
     groups of tiles and K are traversed in alternating directions, in rounds of equal numbers of tiles.
-    ``fused``: the blocks that compute the parts of K add them, in the same kernel.
+    ``fused``: the blocks that compute the parts of K add them, in the same kernel (`fused`; `candidates` has none,
+    because they have not been timed).
     """
 
     kernel: str
@@ -196,6 +198,8 @@ SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
 # Blocks of a cluster along M and N, and whether they share.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
+# Its registers do not hold the sum of the parts.
+SPILLING_PARTS = ((64, 256, 64),)
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
 
@@ -330,6 +334,12 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                         ring = min(stages, SHARED_RING) if share and cluster != (1, 1) else stages
                         rows = RASTER // cluster[0] if plan.back else RASTER
                         yield replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
+
+
+def fused(plan: Plan, problem: Problem) -> Plan | None:
+    """``plan``, a split product, with its parts added in the same kernel; None where it cannot."""
+    tiles = (tile_for(problem, tile) for tile in SPILLING_PARTS)
+    return replace(plan, fused=True) if 1 < plan.split <= MOST_PARTS and plan.tile not in tiles else None
 
 
 def _alternates(p: Problem) -> bool:
