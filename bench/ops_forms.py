@@ -133,7 +133,7 @@ def mixed(rows: int, n: int, k: int, copies: int) -> Contest:
 
     def share() -> float:
         ops.mixed_matmul(a, weights[0], out=out)
-        right = torch.as_tensor(weights[0].dequantize(), device="cuda").to(kind)
+        right = torch.as_tensor(weights[0].dequantize(), device="cuda")
         some = rows_of(a)
         return shared(out[some], a[some], right, "f32", "bf16")
 
@@ -141,7 +141,7 @@ def mixed(rows: int, n: int, k: int, copies: int) -> Contest:
         "mixed", f"{rows}x{n}x{k}", 2.0 * rows * n * k, n * k / 2.0,
         lambda i: ops.mixed_matmul(a, weights[i], out=out),
         {"torch.mm": lambda i: torch.mm(a, dense[i], out=other)}, share,
-        lambda: kernel("mixed_tiles"), copies,
+        lambda: kernel("mixed_sums"), copies,
     )  # fmt: skip
 
 

@@ -79,11 +79,14 @@ def mixed(rng: random.Random, seed: int) -> Form:
         testing.random_array((k, n), "f32", 4 * seed), kind, group, zeros=zeros, scales=rng.choice(("f32", "f16"))
     )
     a = operand(rng, (*rng.choice([(), (2,)]), m, k), dtype, 4 * seed + 1)
-    weights = b.dequantize().astype(a.dtype)
-    right = np.broadcast_to(weights, (*a.shape[:-2], k, n))
+    weights = b.dequantize()
+    # Each weight may be rounded to the type of ``a``: half of its last bit, and of the smallest number.
+    lost = {"f16": 2.0**-11, "bf16": 2.0**-8}[dtype] * np.abs(wide(weights)) + 2.0**-25
+    right = np.broadcast_to(np.abs(weights), (*a.shape[:-2], k, n)).astype(a.dtype)
     return Form(
         lambda **k: ops.mixed_matmul(a, b, **k), wide(a) @ wide(weights),
-        lambda: testing.error_bound(a, right, "f32", "f32"), "f32", ("f16", "bf16", "f32"),
+        lambda: 1.01 * testing.error_bound(a, right, "f32", "f32") + np.abs(wide(a)) @ lost, "f32",
+        ("f16", "bf16", "f32"),
     )  # fmt: skip
 
 

@@ -96,9 +96,11 @@ class FragmentPlan:
 @record
 class LoadPlan:
     """Decided way of a `Load`: "ldmatrix" (``atom`` names the record), "descriptor" (nothing to do), "shared"
-    or "global" (scalar or vector loads of each lane's own elements), "metadata" (each lane its words of it)."""
+    or "global" (scalar or vector loads of each lane's own elements), "metadata" (each lane its words of it),
+    "widened" (vector loads of narrow elements, which are converted in pairs), "vectors" (each lane 16 bytes of its
+    rows)."""
 
-    method: Literal["ldmatrix", "descriptor", "shared", "global", "metadata"]
+    method: Literal["ldmatrix", "descriptor", "shared", "global", "metadata", "widened", "vectors"]
     atom: str = ""
 
 

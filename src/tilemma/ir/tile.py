@@ -273,7 +273,7 @@ class Fill(Op):
 class Load(Op):
     """Snapshot of ``src`` as an operand tile (or as an accumulator, when a store or `Mma` uses it as one).
 
-    ``dtype``: the type to which the elements are converted; None: they stay as they are.  Decided: ``plan``.
+    ``dtype``, ``packed_dtype``: of the tile, and of elements packed in bytes, if not that of ``src``.
     """
 
     syntax: ClassVar[str] = "load $fragment, $src"
@@ -281,17 +281,22 @@ class Load(Op):
     src: Reads[View]
     swizzle: int | None = None
     dtype: DType | None = None
-    plan: LoadPlan | None = None
+    packed_dtype: DType | None = None
+    plan: LoadPlan | None = None  # decided
 
     @property
     def element(self) -> DType:
-        """The type of the tile's elements."""
         return self.dtype or self.src.dtype
 
     @property
     def packed(self) -> int:
         """Elements of the tile in an element of memory: above 1 where bytes hold narrower ones."""
-        return self.element.per_byte if self.src.dtype.bits == 8 else 1
+        return self.stored.per_byte if self.src.dtype.bits == 8 else 1
+
+    @property
+    def stored(self) -> DType:
+        """The type of the elements in memory, of which bytes may hold several."""
+        return self.packed_dtype or (self.element if self.element.bits < 8 else self.src.dtype)
 
 
 Operand = FragmentRef | View

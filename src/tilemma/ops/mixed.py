@@ -10,11 +10,12 @@ from typing import Any
 from tilemma import dtypes
 from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import WrongArgumentType, described
+from tilemma.kernels import Kernel
 from tilemma.ops import forms
 from tilemma.ops.arguments import Call, Rules, ending
-from tilemma.ops.form_kernels import ROWS, mixed_tiles
 from tilemma.ops.forms import Operand, Prepared, padded
 from tilemma.ops.gradients import differentiable
+from tilemma.ops.mixed_kernels import ROWS, mixed_sums, mixed_tiles
 from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Problem
@@ -39,8 +40,9 @@ def mixed_matmul(
 ) -> Any:
     """activation(alpha * (a @ w) + beta * c + bias), with w = (values - zeros) * scales of ``b``.
 
-    ``a`` is [..., M, K] of f16 or bf16, ``b`` what `tilemma.quantize` makes of weights [K, N].  Each weight is
-    computed in f32 and rounded to the type of ``a``; the products are summed in f32.  The other arguments, the
+    ``a`` is [..., M, K] of f16 or bf16, ``b`` what `tilemma.quantize` makes of weights [K, N].  Products are added
+    in f32, and the sum of each group is multiplied by its scale in f32.  With ``zeros``, and where groups are not
+    multiples of 32, each weight is computed in f32 and rounded to the type of ``a``.  The other arguments, the
     result and the errors are those of `matmul`.
     """
     if not isinstance(b, Quantized):
@@ -74,21 +76,29 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         Operand(left, "a"),
         *(Operand(forms.widened(x, shape), s) for x, s in ((weights, "b"), (steps, "scale_a"))),
     ]
-    operands.append(
-        Operand(forms.widened(steps if away is None else away, shape), "scale_a" if away is None else "scale_b")
-    )
     tile = _tile(result, shape[-2], shape[-1], group)
-    parts = _parts(result, call.a, group, tile)
     constants = {
-        "T": call.a.dtype.name, "TV": weights.dtype.name, "TS": steps.dtype.name,
-        "TZ": (steps if away is None else away).dtype.name, "AB": batches(left, "B"),
-        "PACKED": kind == "s4", "ZEROS": away is not None, "GROUP": group,
-        **tile,
+        "T": call.a.dtype.name, "TV": weights.dtype.name, "TS": steps.dtype.name, "AB": batches(left, "B"),
+        "GROUP": group, **tile,
     }  # fmt: skip
+    kernel = mixed_sums
+    if away is None and _summed(weights, kind, group):
+        constants["TV"] = kind
+    else:
+        kernel, shift = mixed_tiles, steps if away is None else away
+        operands.append(Operand(forms.widened(shift, shape), "scale_a" if away is None else "scale_b"))
+        constants |= {"TZ": shift.dtype.name, "PACKED": kind == "s4", "ZEROS": away is not None}
+    parts = _parts(result, call.a, group, tile)
     named = {"a": call.a, "b": weights, "scales": steps, "zeros": away}
     if parts > 1:
-        return _in_parts(call, out, result, made, operands, named, constants, parts)
-    return forms.prepared(call, out, result, made, mixed_tiles, operands, named, constants)
+        return _in_parts(call, kernel, out, result, made, operands, named, constants, parts)
+    return forms.prepared(call, out, result, made, kernel, operands, named, constants)
+
+
+def _summed(values: ArrayRef, kind: str, group: int) -> bool:
+    """Whether the sums of groups are scaled: groups are made of whole instructions, and packed weights lie one
+    after another."""
+    return group % 32 == 0 and (kind != "s4" or values.strides[-1] == 1)
 
 
 def _parts(result: ArrayRef, a: ArrayRef, group: int, tile: Mapping[str, int]) -> int:
@@ -108,7 +118,7 @@ def _divided(x: ArrayRef, axis: int, parts: int) -> ArrayRef:
 
 
 def _in_parts(
-    call: Call, out: Any, result: ArrayRef, made: bool, operands: list[Operand],
+    call: Call, kernel: Kernel, out: Any, result: ArrayRef, made: bool, operands: list[Operand],
     named: Mapping[str, ArrayRef | None], constants: Mapping[str, Any], parts: int,
 ) -> Prepared:  # fmt: skip
     """Products of ``parts`` parts of K in f32, and the call that adds them in order and applies the epilogue."""
@@ -116,10 +126,10 @@ def _in_parts(
     room = empty_like_first(call.a, shape, "f32")
     work = describe(room)._replace(writable=True)
     # K is the columns of the activations and of the values, and the rows of scales and zeros.
-    pieces = [replace(x, array=_divided(x.array, a, parts)) for x, a in zip(operands, (1, 1, 0, 0), strict=True)]
+    pieces = [replace(x, array=_divided(x.array, a, parts)) for x, a in zip(operands, (1, 1, 0, 0), strict=False)]
     plain = replace(call, c=None, bias=None, alpha=1.0, beta=0.0, activation=None, out=None, out_dtype="f32")
-    batch = dict.fromkeys(("AB", "VB", "SB", "ZB"), "B")
-    first = forms.prepared(plain, room, work, True, mixed_tiles, pieces, {}, {**constants, **batch}).steps[0]
+    batch = dict.fromkeys(("AB", "VB", "SB", "ZB")[: len(pieces)], "B")
+    first = forms.prepared(plain, room, work, True, kernel, pieces, {}, {**constants, **batch}).steps[0]
     renamed = tuple(("work.partial" if name == "out" else name, at) for name, at in first.sources)
     c, bias, alpha, beta, epilogue = ending(call, result, made, dict(named))
     added = None if c is None or epilogue.addend != "c" else _wide(c)
@@ -143,7 +153,7 @@ def _wide(x: ArrayRef) -> ArrayRef:
 
 def _tile(result: ArrayRef, m: int, n: int, group: int) -> dict[str, int]:
     """Two warpgroups convert weights, for as many rows of activations as their registers hold."""
-    depth = 64 if group % 128 else 128
+    depth = next((n for n in (128, 64, 32) if group % n == 0 or (group % 32 == 0 and n % group == 0)), 64)
     if result.device[0] == "cpu":
         return {"TILE_M": padded(m, 8, 256), "TILE_K": depth, "GROUPS": min(cdiv(n, ROWS), 4)}
     return {"TILE_M": padded(m, 8, 64) if m <= 64 else 128, "TILE_K": depth, "GROUPS": 2}

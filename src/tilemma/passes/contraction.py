@@ -105,6 +105,11 @@ class Fragments:
         loads = self.loads.get(operand.name)
         return loads[0].src if loads else None
 
+    def packed(self, operand: Operand) -> int:
+        """Elements of the operand in an element of its memory."""
+        loads = [] if isinstance(operand, View) else self.loads.get(operand.name, [])
+        return loads[0].packed if loads else 1
+
     def dtype(self, operand: Operand) -> DType | None:
         if isinstance(operand, View):
             return operand.dtype

@@ -133,7 +133,8 @@ def load_(c: Compiler, op: Load, scope: Scope) -> Step:
     def run(f: Frame) -> None:
         registers, index = where(f)
         if op.packed > 1:
-            registers.write(index, f[INSTANCE].threads, Tile(target, load(unpack(access.read(f), target), target)))
+            narrow = load(unpack(access.read(f), op.stored), op.stored)
+            registers.write(index, f[INSTANCE].threads, Tile(target, rounded(narrow, op.stored, target)))
             return
         values = np.array(load(access.read(f), source))
         registers.write(index, f[INSTANCE].threads, Tile(target, rounded(values, source, target)))

@@ -6,21 +6,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from tilemma import dtypes
+from tilemma.dtypes import DType
 from tilemma.ir import tile
-from tilemma.ir.lane import CopyInstr, Reg
+from tilemma.ir.lane import CopyInstr, Imm, Reg, Vec
 from tilemma.ir.types import Space, View
 from tilemma.targets.ptx.lower.context import Lowering, RegisterTile, SharedTile, lowers
 from tilemma.targets.ptx.lower.control import assign
 from tilemma.targets.ptx.lower.convert import convert, register
 from tilemma.targets.ptx.lower.element_loads import load_element
+from tilemma.targets.ptx.lower.emitter import Emitter
 from tilemma.targets.ptx.lower.expressions import linear
-from tilemma.targets.ptx.lower.fragments import key, lane_layout, operand_of, pack, warp_origin
+from tilemma.targets.ptx.lower.fragments import (
+    atom_of,
+    element_place,
+    key,
+    lane_layout,
+    operand_of,
+    pack,
+    warp_origin,
+)
 from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.matrices import matrix_atom, matrix_loads
 from tilemma.targets.ptx.lower.matrix import Matrix
 from tilemma.targets.ptx.lower.memory import matrix, place, shared_address
 from tilemma.targets.ptx.lower.metadata import load_metadata
 from tilemma.targets.ptx.lower.ownership import position
+from tilemma.targets.ptx.lower.widen import load_widened
 
 
 def is_transposed(lo: Lowering, name: str) -> bool:
@@ -49,8 +61,12 @@ def lower_load(lo: Lowering, op: tile.Load) -> None:
     lo.e.comment(f"load {op.fragment.name} <= {op.src.base.space} {op.src.base.name}, {how.method}")
     if how.method == "ldmatrix":
         _ldmatrix(lo, found, matrix(lo, op.src), transposed)
+    elif how.method == "vectors":
+        _vectors(lo, found, op.src)
+    elif how.method == "widened":
+        load_widened(lo, found, op.src, op.stored)
     else:
-        _by_lane(lo, found, op.src, transposed)
+        _by_lane(lo, found, op.src, transposed, op.stored)
 
 
 # ---- ldmatrix --------------------------------------------------------------------------------------------
@@ -74,12 +90,15 @@ def _ldmatrix(lo: Lowering, found: RegisterTile, src: Matrix, transposed: bool) 
 # ---- lane by lane ----------------------------------------------------------------------------------------
 
 
-def _by_lane(lo: Lowering, found: RegisterTile, src: View, transposed: bool) -> None:
+def _by_lane(lo: Lowering, found: RegisterTile, src: View, transposed: bool, stored: DType) -> None:
     """Each lane loads its own elements; elements outside a parameter's bounds are zero."""
     e = lo.e
     where = lane_layout(lo, found.plan)
     operand = where.operand
     have, want = src.dtype, found.plan.dtype
+    if stored.bits < 8 and stored != want:
+        _by_fields(lo, found, src, stored)
+        return
     # A register of packed elements is one of bytes.
     step = want.per_byte
     want = have if step > 1 else want
@@ -99,6 +118,60 @@ def _by_lane(lo: Lowering, found: RegisterTile, src: View, transposed: bool) -> 
                 assign(lo, reg, values[0])
             else:
                 e.do("mov.b32", (reg,), (pack(lo, values, want),))
+
+
+def _vectors(lo: Lowering, found: RegisterTile, src: View) -> None:
+    """Each lane loads 16 bytes along K of its rows at a time; a register holds one element.
+
+    In the f64 instructions lane l has columns l % 4 + 4 * n of an operand.  Here it takes columns 2 * (l % 4) and
+    2 * (l % 4) + 1 of each eight as its next two values of n: the same order of K for both operands.
+    """
+    where, size = lane_layout(lo, found.plan), src.dtype.bytes
+    strided = size == 8 and atom_of(found.plan).kind != "fma"
+    rows: dict[int, dict[int, Reg]] = {}
+    for atom, regs in found.regs.items():
+        for value, reg in enumerate(regs):
+            row, col = element_place(found.plan, atom, value)
+            rows.setdefault(row, {})[col // 4 if strided else col] = reg
+    for down, held in rows.items():
+        columns = sorted(held)
+        assert columns == list(range(len(columns)))
+        count = next(n for n in (16 // size, 2, 1) if len(columns) % n == 0)
+        for first in range(0, len(columns), count):
+            # The lane's own column, of which there are four, counts twice.
+            right = where.col * 2 + 4 * first if strided else where.col + first
+            spot = place(lo, src, (where.row + down, right))
+            regs = tuple(held[first + i] for i in range(count))
+            vector = f"v{count}." if count > 1 else ""
+            lo.e.do(f"ld.shared.{vector}b{8 * size}", (Vec(regs),) if count > 1 else regs, (spot.address,))
+
+
+def _by_fields(lo: Lowering, found: RegisterTile, src: View, stored: DType) -> None:
+    """Each lane loads the byte of each of its elements, which are converted; K comes last in memory."""
+    e, where, want = lo.e, lane_layout(lo, found.plan), found.plan.dtype
+    for atom, regs in found.regs.items():
+        for r, reg in enumerate(regs):
+            values = []
+            for v in range(where.operand.pack):
+                row, col = where.at(atom, r * where.operand.pack + v)
+                column, field = e.divide(col, stored.per_byte, hint="byte")
+                byte = register(e, load_element(lo, src, (row, column)), dtypes.s32)
+                number = _field(e, byte, field * stored.bits, stored)
+                values.append(register(e, convert(e, number, dtypes.s32, want, lo.arch), want))
+            if len(values) == 1:
+                assign(lo, reg, values[0])
+            else:
+                e.do("mov.b32", (reg,), (pack(lo, values, want),))
+
+
+def _field(e: Emitter, byte: Reg, first: Linear, t: DType) -> Reg:
+    """The element of ``t`` at bit ``first`` of ``byte``, as s32."""
+    at = e.pure("shr.u32", "s32", byte, e.value(first))
+    bits = e.pure("and.b32", "s32", at, Imm((1 << t.bits) - 1, "b32"))
+    if t.kind == "uint":
+        return bits
+    sign = 1 << t.bits - 1
+    return e.pure("sub.s32", "s32", e.pure("xor.b32", "s32", bits, Imm(sign, "b32")), Imm(sign))
 
 
 def _stored_order(at: tuple[Linear, Linear], transposed: bool) -> tuple[Linear, Linear]:

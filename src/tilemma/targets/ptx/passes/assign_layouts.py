@@ -18,7 +18,10 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.rotations import Rotations
 from tilemma.records import record
 from tilemma.targets.ptx import tensor_copies
-from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, geometry, ldmatrix_rule, wgmma_rule
+from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, geometry, ldmatrix_rule, vector_rule, wgmma_rule
+
+# Ways of loading that read 16 bytes of several rows at a time, with the rule for their layout.
+_BY_16_BYTES = {"ldmatrix": "ldmatrix", "widened": "ldmatrix", "vectors": "vectors"}
 
 
 class SwizzleRefused(CompileError):
@@ -44,6 +47,10 @@ class _Reader:
         if self.method == "ldmatrix":
             operand = stored(self.view, self.transposed)
             return ldmatrix_rule(self.view, operand is not None and operand.major == "MN")
+        if self.method == "vectors":
+            # Of f64, a quad of lanes reads 64 bytes of a row: the next row has to be in other banks.
+            wide = self.view.dtype.bits == 64 and atom > 64
+            return "a row of it fills all banks" if wide else vector_rule(self.view)
         operand = stored(self.view, self.transposed)
         assert operand is not None
         return wgmma_rule(operand, atom, self.rows, self.depth)
@@ -94,8 +101,8 @@ def _readers(kernel: Kernel) -> Iterator[tuple[str, _Reader]]:
     for op in walk(kernel.body):
         if isinstance(op, Load):
             loads.setdefault(op.fragment.name, []).append(op)
-            if op.plan is not None and op.plan.method == "ldmatrix":
-                yield op.src.base.name, _Reader(op.src, "ldmatrix", False, 8, 0, op.span)
+            if op.plan is not None and op.plan.method in _BY_16_BYTES:
+                yield op.src.base.name, _Reader(op.src, _BY_16_BYTES[op.plan.method], False, 8, 0, op.span)
     for op in walk(kernel.body):
         if not isinstance(op, Mma) or op.atom is None:
             continue
@@ -142,7 +149,7 @@ def _plan(
         return _plain(rows, row_bytes), "plain rows, as the program asks"
     if readers:
         assert legal, (buffer, rules)
-        reader = "wgmma" if descriptors else "ldmatrix"
+        reader = "wgmma" if descriptors else readers[0].method
         how = f"{legal[0]}-byte swizzle" if legal[0] > 16 else "core matrices of 16-byte rows"
         return _tiled(rows, row_bytes, legal[0]), f"{how}, for {reader}"
     # TMA cannot read padded rows, so that only buffers that it does not access are padded.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
+from tilemma.arithmetic.integers import cdiv
 from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.atoms import Operand as AtomOperand
 from tilemma.atoms.choose import select_from
@@ -25,7 +26,7 @@ from tilemma.records import record
 from tilemma.targets.ptx.passes.atom_refusals import FragmentLayouts, NoInstruction, TileTooLarge
 from tilemma.targets.ptx.passes.element_tiles import element_plans
 from tilemma.targets.ptx.passes.lane_targets import check_lane_targets
-from tilemma.targets.ptx.passes.load_plans import load_plan
+from tilemma.targets.ptx.passes.load_plans import in_vectors, load_plan
 from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, wgmma_rule
 from tilemma.targets.ptx.passes.snapshot import stale_fragments
 from tilemma.targets.ptx.target import Target
@@ -94,7 +95,7 @@ class ChooseAtoms:
         named = _named_operands(works, chosen)
         plans = element_plans(kernel, _plans(works, chosen, named))
         _check_registers(fragments, plans)
-        return _decided(kernel, chosen, named, plans)
+        return _decided(kernel, chosen, named, plans, self.arch)
 
     def _choose(self, works: list[_Work], log: list[Decision]) -> list[_Choice]:
         refusals: list[Refusal] = []
@@ -208,10 +209,9 @@ def _work(m: Mma, level: Level, fragments: Fragments, stale: dict[str, Op]) -> _
         rows = shape[0]
     else:
         rows = a.rows
-    if b_dtype.bits < 8:
-        # Memory holds packed elements: K counts those of the instruction.
-        b = replace(b, k=b.k * b_dtype.per_byte)
-        a = None if a is None else replace(a, k=a.k * a_dtype.per_byte)
+    # Where memory holds packed elements, K counts those of the instruction.
+    b = replace(b, k=b.k * fragments.packed(m.b))
+    a = None if a is None else replace(a, k=a.k * fragments.packed(m.a))
     return _Work(
         m, level, rows, b.rows, b.k, a_dtype, b_dtype, d, a, b, _stale(m.a, stale), _stale(m.b, stale), False
     )  # fmt: skip
@@ -296,7 +296,13 @@ def _first_grid(
 ) -> tuple[tuple[MmaAtom, ...], tuple[int, int], list[Refusal]]:
     """The instructions for the first division of the tile among ``units`` for which there are any."""
     refusals: list[Refusal] = []
-    for gm, gn in [(units, 1)] if w.whole_rows else grids(units):
+    order = [(units, 1)] if w.whole_rows else grids(units)
+    if wanted["kind"] == "fma" or w.a.bits == 64:
+        # The division that loads the fewest elements. On the CUDA cores, a lane has every eighth row and every
+        # fourth column.
+        high, wide = (8, 4) if wanted["kind"] == "fma" else (1, 1)
+        order.sort(key=lambda g: cdiv(w.m, high * g[0]) + cdiv(w.n, wide * g[1]))
+    for gm, gn in order:
         if w.m % gm or w.n % gn:
             refusals.append(Refusal(f"{gm}x{gn} units", f"do not divide a tile of {w.m}x{w.n}"))
             continue
@@ -485,9 +491,39 @@ def _named_operands(works: list[_Work], chosen: dict[int, _Choice]) -> dict[int,
     return named
 
 
+def _in_vectors(kernel: Kernel, chosen: dict[int, _Choice], named: dict[int, Mma]) -> set[str]:
+    """The operands whose lanes load 16 bytes along K at a time: of multiplies on the CUDA cores, and of f64.
+
+    A lane of the f64 instructions has every fourth element along K.  A sum over K may be taken in any order: where
+    both operands are loaded so, it takes neighbours instead.
+    """
+    views: dict[str, list[View]] = {}
+    for op in walk(kernel.body):
+        if isinstance(op, Load):
+            views.setdefault(op.fragment.name, []).append(op.src)
+    pairs: list[tuple[bool, tuple[str, str]]] = []
+    for op in walk(kernel.body):
+        if not isinstance(op, Mma) or id(op) not in chosen:
+            continue
+        choice, m = chosen[id(op)], named[id(op)]
+        names, fits = [], choice.atom.kind == "fma"
+        if choice.atom.a.dtype.bits == 64 and choice.atom.kind == "mma.sync":
+            fits = choice.tiles[2] * choice.atom.shape[2] % 8 == 0
+        for x, ref, t in ((op.a, m.a, m.contract.a_transposed), (op.b, m.b, m.contract.b_transposed)):
+            sources = [x] if isinstance(x, View) else views.get(x.name, [])
+            fits = fits and bool(sources) and all(in_vectors(v, t) for v in sources)
+            names.append(ref.name if isinstance(ref, FragmentRef) else "")
+        pairs.append((fits, (names[0], names[1])))
+    refused = {n for fits, names in pairs if not fits for n in names}
+    while any(refused & set(names) and not refused >= set(names) for _, names in pairs):
+        refused |= {n for _, names in pairs if refused & set(names) for n in names}
+    return {n for _, names in pairs for n in names} - refused
+
+
 def _decided(
-    kernel: Kernel, chosen: dict[int, _Choice], named: dict[int, Mma], plans: dict[str, FragmentPlan]
+    kernel: Kernel, chosen: dict[int, _Choice], named: dict[int, Mma], plans: dict[str, FragmentPlan], arch: str
 ) -> Kernel:
+    vectors = _in_vectors(kernel, chosen, named)
     transposed: dict[str, bool] = {}
     for m in named.values():
         for x, t in ((m.a, m.contract.a_transposed), (m.b, m.contract.b_transposed)):
@@ -496,7 +532,7 @@ def _decided(
 
     def load(op: Load) -> Load:
         name = op.fragment.name
-        return replace(op, plan=load_plan(op, plans[name], transposed.get(name, False)))
+        return replace(op, plan=load_plan(op, plans[name], transposed.get(name, False), arch, name in vectors))
 
     def decide(op: Op) -> Op | tuple[Op, ...]:
         match op:

@@ -62,7 +62,7 @@ class PackedWrite(CompileError):
 class PackedLoad(CompileError):
     code = "packed-load"
     found = "`mma.load` of {source} as {target}"
-    expected = "elements of less than a byte in their own type"
+    expected = "elements of less than a byte in their own type, or s4 and u4 as f16 or bf16"
     fix = "convert them with an element loop"
 
 
@@ -104,7 +104,7 @@ class _Packing:
     def __init__(self, kernel: Kernel) -> None:
         self.found: dict[str, DType] = {}
         self.loads = 0
-        self.loaded = {op.fragment.name: op.element for op in walk(kernel.body) if isinstance(op, Load)}
+        self.loaded = {op.fragment.name: op.src.dtype for op in walk(kernel.body) if isinstance(op, Load)}
         self.span: Span | None = kernel.span
         self.start = kernel.span
         # Dimensions that are the last of a packed array: the launch requires multiples.
@@ -162,9 +162,11 @@ class _Packing:
         source, element = op.src.dtype, op.element
         if min(source.bits, element.bits) >= 8:
             return op
-        if source is not element:
+        if source is element:
+            return replace(op, src=self.view(op.src), dtype=element)
+        if source.bits != 4 or element not in (dtypes.f16, dtypes.bf16):
             raise PackedLoad(op.span, source=source, target=element)
-        return replace(op, src=self.view(op.src), dtype=element)
+        return replace(op, src=self.view(op.src), dtype=element, packed_dtype=source)
 
     def _multiply(self, op: Mma) -> Op | tuple[Op, ...]:
         before: list[Op] = []

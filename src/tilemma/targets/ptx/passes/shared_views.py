@@ -71,11 +71,16 @@ def ldmatrix_rule(view: View, transposed: bool = False) -> str | None:
 
     Rows of 16 bytes may hold any type.  ``transposed``: the instruction transposes elements of 16 bits.
     """
-    _, row_bytes = geometry(view.base)
     if transposed and view.dtype.bits != 16:
         return f"it transposes elements of 16 bits, not {view.dtype}"
     if view.dtype.bits > 32:
         return f"a register of 32 bits holds no {view.dtype}"
+    return vector_rule(view)
+
+
+def vector_rule(view: View) -> str | None:
+    """The rule that keeps lanes from reading 16 bytes of a row of ``view`` at once, or None."""
+    _, row_bytes = geometry(view.base)
     if not rows_consecutive(view):
         return "its rows are not consecutive in shared memory"
     if row_bytes % 16:

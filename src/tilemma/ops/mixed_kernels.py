@@ -1,0 +1,166 @@
+"""The kernels of `mixed_matmul`: weights of 8 and 4 bits become operands of 16 bits in registers."""
+
+from __future__ import annotations
+
+import tilemma as tm
+from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared
+from tilemma.ops.epilogue import Place, ending_of
+
+# Weights that a warpgroup multiplies: its rows of the transposed product.
+ROWS = 64
+
+
+@tm.kernel(pipeline=tm.Pipeline(producer=True))
+def mixed_sums(
+    a: tm.Global["T", "AB", "M", "K"],
+    values: tm.Global["TV", "VB", "N", "K"],
+    scales: tm.Global["TS", "SB", "GROUP_COUNT", "N"],
+    c: tm.Global["TC", "B", "C0", "C1"],
+    bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
+    out: tm.Global["TO", "B", "M", "N"],
+    alpha: tm.Float,
+    beta: tm.Float,
+    *,
+    T="f16",
+    TV="s8",
+    TS="f32",
+    TC="f16",
+    TB="f16",
+    TO="f16",
+    AB="B",
+    VB=1,
+    SB=1,
+    C0="M",
+    C1="N",
+    BIAS_BATCH=1,
+    BIAS="N",
+    GROUP=128,
+    TILE_M=16,
+    TILE_K=64,
+    GROUPS=1,
+    SCALE=False,
+    ADDEND="",
+    ALONG="",
+    ACTIVATION="",
+):
+    """out[b] = activation(alpha * a[b] x (values * scales) + beta * c[b] + bias).
+
+    The transposed product is computed: the weights are its left operand.  Their values are exact in T.  The
+    products of each group are summed apart, and this sum is scaled in f32.
+    """
+    M, N, K = out.shape[1], out.shape[2], a.shape[2]
+    UNIT, EACH = min(GROUP, TILE_K), max(TILE_K // GROUP, 1)
+    ending = ending_of((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
+    for batch, n, m in parallel(out.shape[0], cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M), level="block"):
+        a_s, w_s = shared(T, TILE_M, TILE_K), shared(TV, GROUPS * ROWS, TILE_K)
+        s_s = shared(TS, 1, EACH, GROUPS * ROWS)
+        mc = mma.frag("f32", ROWS, TILE_M, init=0.0)
+        for k in foreach(cdiv(K, TILE_K)):
+            dma.copy(values.subspan(1, GROUPS * ROWS, TILE_K).at(batch if VB != 1 else 0, n, k).sqz(), w_s)
+            dma.copy(a.subspan(1, TILE_M, TILE_K).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
+            which = k * TILE_K // GROUP
+            first = n * GROUPS * ROWS
+            dma.copy(scales.view(1, EACH, GROUPS * ROWS).from_(batch if SB != 1 else 0, which, first), s_s)
+            for p in parallel(GROUPS, level="group-4"):
+                for g in range(EACH):
+                    part = mma.fill(0.0, "f32")
+                    weights = mma.load(w_s.subspan(ROWS, UNIT).at(p, g), dtype=T)
+                    mma.row.row(part, weights, mma.load(a_s.subspan(TILE_M, UNIT).at(0, g)))
+                    step = mma.frag(TS, ROWS)
+                    mma.load(s_s.subspan(1, 1, ROWS).at(0, g, p).sqz(), step)
+                    for i, j in apply(mc):
+                        mc[i, j] = tm.math.fma(part[i, j], step[i].astype("f32"), mc[i, j])
+        for p in parallel(GROUPS, level="group-4"):
+            at = Place(batch, batch, batch, batch, m * TILE_M, (n * GROUPS + p) * ROWS)
+            if not ending.plain:
+                for i, j in apply(mc):
+                    mc[i, j] = ending.of(mc[i, j], at, j, i)
+            mma.store(mc, out.subspan(1, TILE_M, ROWS).at(batch, m, n * GROUPS + p).sqz(), transp=True)
+
+
+@tm.kernel(pipeline=tm.Pipeline(producer=True))
+def mixed_tiles(
+    a: tm.Global["T", "AB", "M", "K"],
+    values: tm.Global["TV", "VB", "N", "STORED"],
+    scales: tm.Global["TS", "SB", "GROUP_COUNT", "N"],
+    zeros: tm.Global["TZ", "ZB", "ZERO_COUNT", "ZN"],
+    c: tm.Global["TC", "B", "C0", "C1"],
+    bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
+    out: tm.Global["TO", "B", "M", "N"],
+    alpha: tm.Float,
+    beta: tm.Float,
+    *,
+    T="f16",
+    TV="s8",
+    TS="f32",
+    TZ="f32",
+    TC="f16",
+    TB="f16",
+    TO="f16",
+    AB="B",
+    VB=1,
+    SB=1,
+    ZB=1,
+    ZERO_COUNT="GROUP_COUNT",
+    ZN="N",
+    C0="M",
+    C1="N",
+    BIAS_BATCH=1,
+    BIAS="N",
+    PACKED=False,
+    ZEROS=False,
+    GROUP=128,
+    TILE_M=16,
+    TILE_K=64,
+    GROUPS=1,
+    SCALE=False,
+    ADDEND="",
+    ALONG="",
+    ACTIVATION="",
+):
+    """out[b] = activation(alpha * a[b] x w + beta * c[b] + bias), w = (values - zeros) * scales in type T.
+
+    The transposed product is computed: the weights are its left operand, made in registers.
+    """
+    M, N, K = out.shape[1], out.shape[2], a.shape[2]
+    EACH = 2 if PACKED else 1
+    ending = ending_of((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
+    for batch, n, m in parallel(out.shape[0], cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M), level="block"):
+        a_s, w_s = shared(T, TILE_M, TILE_K), shared(TV, GROUPS * ROWS, TILE_K // EACH)
+        mc = mma.fill(0.0, "f32")
+        for k in foreach(cdiv(K, TILE_K)):
+            dma.copy(a.subspan(1, TILE_M, TILE_K).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
+            own = batch if VB != 1 else 0
+            dma.copy(values.subspan(1, GROUPS * ROWS, TILE_K // EACH).at(own, n, k).sqz(), w_s)
+            for p in parallel(GROUPS, level="group-4"):
+                weights = mma.frag(T, ROWS, TILE_K)
+                first = (n * GROUPS + p) * ROWS
+                if GROUP % TILE_K == 0:
+                    step, shift = mma.frag(TS, ROWS), mma.frag(TZ, ROWS)
+                    which = k // (GROUP // TILE_K)
+                    mma.load(scales.view(1, 1, ROWS).from_(own, which, first).sqz(), step)
+                    if ZEROS:
+                        mma.load(zeros.view(1, 1, ROWS).from_(own, which, first).sqz(), shift)
+                for i, j in apply(weights):
+                    if PACKED:
+                        both = w_s[p * ROWS + i, j // 2].astype("s32")
+                        value = ((both >> (j % 2 * 4)) & 15 ^ 8) - 8
+                    else:
+                        value = w_s[p * ROWS + i, j]
+                    value = value.astype("f32")
+                    if GROUP % TILE_K == 0:
+                        factor, away = step[i], shift[i] if ZEROS else None
+                    else:
+                        which = (k * TILE_K + j) // GROUP
+                        factor = scales[own, which, first + i]
+                        away = zeros[own, which, first + i] if ZEROS else None
+                    if away is not None:
+                        value = value - away.astype("f32")
+                    weights[i, j] = (value * factor.astype("f32")).astype(T)
+                mma.row.row(mc, weights, mma.load(a_s))
+        for p in parallel(GROUPS, level="group-4"):
+            at = Place(batch, batch, batch, batch, m * TILE_M, (n * GROUPS + p) * ROWS)
+            if not ending.plain:
+                for i, j in apply(mc):
+                    mc[i, j] = ending.of(mc[i, j], at, j, i)
+            mma.store(mc, out.subspan(1, TILE_M, ROWS).at(batch, m, n * GROUPS + p).sqz(), transp=True)
