@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome-headless-shell")
+# Pixels: the narrowest window that Chromium opens is 500 wide.
+NARROW = 520
 BROWSER = os.environ.get("TILEMMA_CHROMIUM") or next((p for n in NAMES if (p := shutil.which(n))), None)
 
 

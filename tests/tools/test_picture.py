@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import ask
+from browser import NARROW, ask
 from click.testing import CliRunner
 
 import tilemma as tm
@@ -161,7 +161,7 @@ def test_the_script_is_javascript() -> None:
     subprocess.run([node, "--check", str(path)], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("width", [480, 1500])
+@pytest.mark.parametrize("width", [NARROW, 1500])
 def test_nothing_overflows_sideways(page: str, tmp_path: Path, width: int) -> None:
     wide, room, columns = ask(
         tmp_path,
@@ -171,7 +171,7 @@ def test_nothing_overflows_sideways(page: str, tmp_path: Path, width: int) -> No
         width,
     )
     assert wide <= room == width
-    assert columns == (1 if width == 480 else 2)
+    assert columns == (1 if width == NARROW else 2)
 
 
 def test_a_click_pins_a_line_everywhere_and_escape_unpins_it(page: str, tmp_path: Path) -> None:

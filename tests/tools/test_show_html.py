@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from browser import ask, dom
+from browser import NARROW, ask, dom
 
 from tilemma.tools.show import show
 from tilemma.tools.show_tile import show_shared, show_tile
@@ -64,7 +64,7 @@ def test_a_warpgroup_s_accumulator(tmp_path: Path) -> None:
     assert "A: 64x16 f16, read from shared memory" in document
 
 
-@pytest.mark.parametrize("width", [480, 1500])
+@pytest.mark.parametrize("width", [NARROW, 1500])
 @pytest.mark.parametrize("name", ["SM90_64x64x16_F32F16F16_RS", "SM90_64x256x16_F32F16F16_SS"])
 def test_wide_instructions_scroll_inside_the_page(tmp_path: Path, name: str, width: int) -> None:
     wide, room = ask(
