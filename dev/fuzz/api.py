@@ -20,6 +20,7 @@ import numpy as np
 from tensor_layouts import Layout
 
 import tilemma as tm
+from dev.fuzz.command_lines import CommandLines
 from dev.fuzz.language_calls import Function, language
 from tilemma.assemble import assemble, disassemble
 from tilemma.errors import TilemmaError
@@ -347,85 +348,25 @@ def _python_counts(function: Callable[..., Any], args: Sequence[Any], keywords: 
 # -- command lines
 
 
-_OPTIONS: dict[str, tuple[str, ...]] = {
-    "run": ("--shape", "--arg", "--define", "--target", "--arch", "--expect", "--seed", "--json", "--plan"),
-    "compile": ("--arch", "--emit", "-o", "--force", "--define"),
-    "check": ("--arch", "--shape", "--schedules", "--arg", "--seed", "--json", "--strict", "--define", "--grid", "--block", "--entry", "--cluster", "--shared", "--ctas", "--writer", "--lane", "--timeline", "--force", "--no-advice", "--expect", "--kernel"),
-    "show": ("--operand", "--format", "--element", "--lane", "--tile", "--units", "--json"),
-    "atoms": ("--arch", "--json"),
-    "explain": ("--arch", "--json", "--define"),
-}  # fmt: skip
-_FLAGS = {"--json", "--plan", "--force", "--strict", "--no-advice"}
-_WORDS = (
-    "", "0", "-1", "1", "2", "64", "99999999999999999999", "9" * 5000, "1e9", "nan", "x", "\0", "\ud800", "é", "\x1b[31m",
-    "M=2,N=2,K=2", "M=64,N=64,K=64", "M=-1", "M=0,N=0,K=0", "M", "=", "=1", "n=1", "M=1,M=2", "a=b=c", "TILE_K=64", "TILE_K=0",
-    "TILE_K=-1", "TILE_K=x", "TILE_K=99999999999", "WARP_N=7", "sm_80", "sm_86", "sm_90a", "sm_1", "sm_", "cpu", "machine",
-    "cuda", "auto", "ir", "lane", "ptx", "cubin", "sass", "launch", "-", "/", "/dev/null", "/dev/full", "nowhere/x", "mk,nk->mn",
-    "mk,nk", "->", "mk,nk->m n", "ab,cd->ef", "mm,nn->mn", "A", "B", "C", "E", "Q", "text", "json", "csv", "md", "svg", "html",
-    "0,0", "99,99", "-1,0", "1,2,3", "128x128x64", "0x0x0", "16x8x16", "1x1x1", "99999x99999x99999", "f16,64x64,K,128",
-    "f16,0x0", "f32,128x64,MN,32", "u4,8x8,K,64", "f16,8x8,K,pad=3", "f16,8x8,K,pad=99999999", "--", "--help", "--json",
-    "f32[64]=random", "f32[64]=out", "s32=7", "tma(a0, box=64x64)", "f32[99999999999999]=zeros", "f32[4]=__import__('os')",
-    "f32[4]=x.npy", "f32[-1]=out", "f32[]=out", "f32[4]=" + "(" * 300, "f32[4]=np.zeros(10**12)", "s32=10**10**10", "4x2", "²", "٣",
-    "u32=-1", "u32[]=out", "sample:1", "sample:0", "a0[0]", "a0[²]", "%r1@9", "%r1@" + "9" * 5000, "0,0,0:0,0", "a0=a0+1",
-)  # fmt: skip
-
-
-class CommandLines:
-    """Command lines of real commands with odd options."""
+class Commands:
+    """Command lines of all commands with odd options."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "f.ptx").write_text(PTX)
-        (folder / "broken.co").write_text("__co__ void f(global f16 [M, K] a) { a.at(0")
-        (folder / "broken.py").write_text("import tilemma as tm\nx = (\n")
-        (folder / "raises.py").write_text("raise SystemExit(5)\n")
-        (folder / "empty.co").write_text("")
-        (folder / "bytes.co").write_bytes(bytes(range(256)))
-        self.files = [
-            *map(str, sorted((EXAMPLES / "co").glob("*.co"))[:6]), *map(str, sorted((EXAMPLES / "py").glob("*.py"))[:3]),
-            *(str(folder / n) for n in ("f.ptx", "broken.co", "broken.py", "raises.py", "empty.co", "bytes.co", "none.co")),
-        ]  # fmt: skip
+        self.lines = CommandLines(folder, PTX)
 
     def case(self, r: random.Random) -> Case:
-        command = r.choice(list(_OPTIONS))
-        line = [command]
-        if command == "show":
-            line.append(r.choice(("SM80_16x8x16_F32F16F16F32_TN", "SM90_64x64x16_F32F16F16_SS", *_WORDS)))
-        elif command != "atoms":
-            line.append(r.choice(self.files))
-        for option in r.sample(_OPTIONS[command], r.randrange(min(4, len(_OPTIONS[command])) + 1)):
-            line += [option] if option in _FLAGS else [option, r.choice(_WORDS)]
-        if command in ("run", "check") and "--shape" not in line:
-            line += ["--shape", "M=64,N=64,K=64"]
-        if command == "check" and "--schedules" not in line:
-            line += ["--schedules", "1"]
-        if command == "compile" and "--arch" not in line:
-            line += ["--arch", "sm_80", "--emit", r.choice(("ir", "ptx", "launch"))]
-        for option in ("-o", "--timeline"):
-            if option in line and line[line.index(option) + 1] not in (
-                "-",
-                "/",
-                "/dev/null",
-                "/dev/full",
-                "nowhere/x",
-            ):
-                line[line.index(option) + 1] = str(self.folder / "out")
+        line = self.lines.draw(r)
         return Case(" ".join(line)[:300], lambda: self.call(line))
 
     def call(self, line: list[str]) -> None:
-        from click.testing import CliRunner
-
-        from tilemma.cli import main
-
-        result = CliRunner().invoke(main, line, catch_exceptions=False)
-        said = result.output
-        assert result.exit_code in (0, 1, 2), f"status {result.exit_code}"
+        status, said = self.lines.run(line)
+        assert status in (0, 1, 2), f"status {status}"
         assert "Traceback" not in said or "program-failed" in said, said[-500:]
         ours = re.search(rf"error\[({'|'.join(OURS)})\]|\"code\": \"({'|'.join(OURS)})\"", said)
         assert ours is None, said[-1500:]
-        assert (
-            result.exit_code != 1 or "--json" in line or "HAZARD" in said or "WRONG" in said or "DIFF" in said
-        ), said[-500:]
+        assert status != 1 or "--json" in line or "HAZARD" in said or "WRONG" in said or "DIFF" in said, said[
+            -500:
+        ]
 
 
 def _texts(folder: Path) -> Any:
@@ -436,7 +377,7 @@ def _texts(folder: Path) -> Any:
 
 KINDS: dict[str, Callable[[Path], Any]] = {
     "calls": lambda folder: Calls(),
-    "command lines": CommandLines,
+    "command lines": Commands,
     "PTX": _texts,
 }
 # The share of each kind in a run: a text of PTX takes some three times as long as a call, a command line ten times.
