@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from dev.source_mutation.coverage import Parts
+from dev.source_mutation.coverage import Coverage, Parts
 from dev.source_mutation.operators import OPERATORS, Mutant
 from dev.source_mutation.probes import FOLDERS
 from dev.source_mutation.survey import Limits, Repository, Tried, all_mutants, chosen_tests, draw
@@ -76,6 +76,17 @@ class Worker:
     def close(cls, _: int) -> None:
         if cls.place is not None:
             cls.place.close()
+
+
+class Choice:
+    """What each process that chooses tests has from the one it is forked from."""
+
+    coverage: Coverage
+    limits: Limits
+
+    @classmethod
+    def of(cls, mutant: Mutant) -> tuple[Mutant, list[tuple[str, float]]]:
+        return mutant, chosen_tests(cls.coverage, mutant, cls.limits)
 
 
 def earlier(log: Path | None, drawn: list[Mutant]) -> list[Tried]:
@@ -177,7 +188,9 @@ def main() -> int:
     reasons = {e["mutant"]: e["why"] for e in json.loads(EQUIVALENT.read_text(encoding="utf-8"))}
     tried = earlier(options.log, drawn)
     done = {t.mutant for t in tried}
-    work = [(m, chosen_tests(coverage, m, limits)) for m in drawn if m not in done]
+    Choice.coverage, Choice.limits = coverage, limits
+    with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
+        work = pool.map(Choice.of, [m for m in drawn if m not in done], chunksize=1)
 
     def noted(t: Tried) -> None:
         tried.append(t)
