@@ -21,6 +21,7 @@ from dev.fuzz.arguments import arguments, in_memory
 from tilemma.compiler import Compiled, Facts, default_facts, with_facts
 from tilemma.errors import TilemmaError
 from tilemma.ir.printer import print_kernel
+from tilemma.ir.specialise import specialise
 from tilemma.ir.verifier import verify
 from tilemma.kernels import Kernel, facts_of
 from tilemma.passes.decision import Decision
@@ -47,8 +48,15 @@ _PATH = re.compile(r"[^\s(\"]+\.py:\d+:\d+")
 class Traced:
     """A kernel compiled pass by pass; ``stages``: the text after each pass that changed it."""
 
-    def __init__(self, kernel: Kernel, arch: str, facts: Facts, constants: Mapping[str, Any]) -> None:
-        source = kernel.traced(**constants)
+    def __init__(
+        self,
+        kernel: Kernel,
+        arch: str,
+        facts: Facts,
+        constants: Mapping[str, Any],
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        source = specialise(kernel.traced(**constants), sizes or {})
         tile, log = with_facts(source, {**default_facts(source), **facts}), list[Decision]()
         verify(tile)
         text = print_kernel(tile)

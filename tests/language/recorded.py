@@ -5,7 +5,7 @@ its source.  ``recorded/instructions.txt``: the memory accesses, barriers and mu
 order, how often each other instruction stands there, how many decisions each pass took, and the threads, bytes and
 optimisation level of each launch.  What the instructions compute is tested by running them; here a change of their
 number or order, which no result shows, becomes visible in a review.  ``recorded/digests.txt`` and
-``recorded/random.txt``: see `digests`.  ``python tests/language/recorded.py`` writes the files: read the difference.
+``recorded/random.txt``: see `digests`; ``recorded/library.txt``: see `library`.  ``python tests/language/recorded.py`` writes the files: read the difference.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from itertools import groupby
 from pathlib import Path
 
 import edited
+import library
 from construct import CASES
 from digests import Traced, random_digests, random_entries
+from library import library_digests
 
 from tilemma.ir.walk import walk
 from tilemma.modules import load_python
@@ -109,6 +111,7 @@ def update() -> None:
     tables = {f"positions_{language}": dict(_positions(language)) for language in ("co", "py")}
     tables["instructions"], tables["digests"] = _instructions_and_digests()
     tables["random"] = {entry: random_digests(entry) for entry in random_entries()}
+    tables["library"] = {entry: library_digests(entry) for entry in library.entries()}
     for table, found in tables.items():
         entries = (
             f"== {name}\n{textwrap.fill(x, 115, break_long_words=False, break_on_hyphens=False)}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from digests import random_digests, random_entries
 from edited import programs
+from library import entries, library_digests
 from recorded import instructions, positions, recorded, traced
 
 AGAIN = "python tests/language/recorded.py writes the files: read the difference"
@@ -34,3 +35,8 @@ def test_instructions_and_digests(entry: str) -> None:
 @pytest.mark.parametrize("entry", random_entries())
 def test_random_programs(entry: str) -> None:
     assert random_digests(entry) == recorded("random")[entry], AGAIN
+
+
+@pytest.mark.parametrize("entry", entries())
+def test_library(entry: str) -> None:
+    assert library_digests(entry) == recorded("library")[entry], AGAIN
