@@ -81,6 +81,16 @@ def test_operations_are_what_the_language_says(op: str, t: DType) -> None:
     assert got.dtype == (np.bool_ if op in COMPARISON else lanes.numpy_type(t))
 
 
+@pytest.mark.parametrize("op", [*BITWISE[:3], *COMPARISON, "min", "max"])
+def test_operations_on_conditions(op: str) -> None:
+    """As on the integers 0 and 1, alone and as lanes."""
+    pairs = [(a, b) for a in (False, True) for b in (False, True)]
+    wanted = [bool(defined(op, int(a), int(b), dtypes.s32)) for a, b in pairs]
+    first, second = (np.array(x) for x in zip(*pairs, strict=True))
+    got = lanes.binary(op, dtypes.boolean)(first, second)
+    assert got.dtype == np.bool_ and got.tolist() == wanted
+
+
 @settings(deadline=None, max_examples=examples(300))
 @given(st.data(), st.sampled_from(OPERATIONS), st.sampled_from(INTEGERS), st.sampled_from(INTEGERS))
 def test_folding_is_the_operation(data: st.DataObject, op: str, s: DType, t: DType) -> None:

@@ -126,6 +126,7 @@ REFUSED = {
     "float f(int x) { if constexpr (x) return 1; }": "`constexpr`",
     "float f(int x) { for (int i = 0; i < x; i++) { if (x) continue; } return 1; }": "`continue` in a `for`",
     "float f(int x) { for (; x; x++) { if (x) { x = 1; } else continue; } return 1; }": "`continue` in a `for`",
+    "float f(int x) { if (x) return; return 1; }": "a `return` that does not fit the function's type",
     "float f(int x) { x + 1; return 1; }": "an expression without an effect",
     "float f(int x) { float* p; return 1; }": "a variable that is a pointer",
     "float f(int x) { void y; return 1; }": "a variable that is a pointer",

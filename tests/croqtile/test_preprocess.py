@@ -135,27 +135,44 @@ def holds(text: str) -> bool:
     return evaluate(list(tokens(text, "t.co")), Preprocessor("t.co"))
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["+", "-", "*", "<", "==", "&&", "||", "&", "|", "^"]), st.integers(0, 9)))
-)
+def in_c(op: str, a: int, b: int) -> int:
+    """``a op b`` in C, of small numbers."""
+    whole = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
+    return int({"&&": bool(a and b), "||": bool(a or b), "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b,
+                "==": a == b, "!=": a != b, "+": a + b, "-": a - b, "*": a * b, "/": whole, "%": a - b * whole,
+                "&": a & b, "|": a | b, "^": a ^ b, "<<": a << b, ">>": a >> b}[op])  # fmt: skip
+
+
+OPERATIONS = ("+", "-", "*", "/", "%", "<", "<=", ">", ">=", "==", "!=", "&&", "||", "&", "|", "^", "<<", ">>")
+
+
+@given(st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 9)), max_size=12))
 def test_conditions_agree_with_c(parts: list[tuple[str, int]]) -> None:
-    """Python agrees with C here once comparisons and logic give integers, each operation in parentheses."""
+    """Each operation in parentheses; results that leave 64 bits are left out."""
     text, value = "7", 7
-    python = {"&&": lambda a, b: int(bool(a and b)), "||": lambda a, b: int(bool(a or b)),
-              "<": lambda a, b: int(a < b), "==": lambda a, b: int(a == b), "+": lambda a, b: a + b,
-              "-": lambda a, b: a - b, "*": lambda a, b: a * b, "&": lambda a, b: a & b,
-              "|": lambda a, b: a | b, "^": lambda a, b: a ^ b}  # fmt: skip
-    for op, operand in parts[:20]:
-        text, value = f"({text} {op} {operand})", python[op](value, operand)
+    for op, operand in parts:
+        if (operand == 0 and op in "/%") or abs(in_c(op, value, operand)) >= 2**62:
+            continue
+        text, value = f"({text} {op} {operand})", in_c(op, value, operand)
     assert holds(f"{text} == {value}" if value >= 0 else f"{text} == 0 - {-value}")
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_each_operation_agrees_with_c(op: str) -> None:
+    for a in (-9, -4, -1, 0, 1, 4, 9):
+        for b in (0, 1, 2, 3, 9):
+            if b or op not in "/%":
+                assert holds(f"({a} {op} {b}) - ({in_c(op, a, b)}) == 0"), (a, b)
 
 
 def test_precedence_and_short_circuit() -> None:
     assert holds("1 + 2 * 3 == 7 && (1 | 2 ^ 2 & 3) == 1 + 0")
     assert holds("1 || 1 / 0") and not holds("0 && 1 / 0")
     assert holds("1 ? 2 : 1 / 0") and holds("-7 / 2 == -3") and holds("~0 == -1") and holds("0x10 == 16")
-    with pytest.raises(BadCondition):
-        holds("1 << 64")
+    assert holds("1 << 63 != 0") and holds("1 << 63 >> 63 == -1")
+    for shift in ("1 << 64", "1 >> 64", "1 << -1", "1 >> -1"):
+        with pytest.raises(BadCondition):
+            holds(shift)
 
 
 def test_a_lone_sign_and_the_operator_are_no_directives() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tilemma.ir import types as ty
 from tilemma.ir.lane_verifier import InvalidLaneIR, fits
 from tilemma.ir.parser import parse_kernel, parse_lane
 from tilemma.ir.verifier import InvalidIR, verify, verify_lane
@@ -71,6 +72,14 @@ def test_a_good_kernel() -> None:
         ("if v > 3", "if x", "a condition of f32"),
         ("to cdiv(K, 16) step", "to x step", "a stop of f32"),
         ("%many[0, 1]", "%many[0]", "1 subscripts of `%many`"),
+        ("%many[0, 1]", "%many[0, x]", "a subscript is f32"),
+        ("wait e[k % 2]", "wait e[x]", "a slot of an event is f32"),
+        ("wait e at (k)", "wait e at (x)", "a slot of an event is f32"),
+        ("= 0 to cdiv", "= x to cdiv", "a start of f32"),
+        ("step 1", "step x", "a step of f32"),
+        ("parallel (p: 1)", "parallel (p: x)", "an extent is f32"),
+        ("for k: cdiv(K, 16)", "for k: x", "an extent is f32"),
+        ("(r: 16, q: 16)", "(r: 16, q: x)", "an extent is f32"),
         ("store %mc,", "store %many,", "0 subscripts of `%many`"),
         ("wait one", "wait one[0]", "with 1 subscripts"),
         ("wait e at (k)", "wait e", "with 0 subscripts"),
@@ -111,6 +120,22 @@ def test_broken_kernels(old: str, new: str, what: str | None) -> None:
         verify(kernel)
     assert what in str(caught.value)
     assert caught.value.span is not None
+
+
+LEVELS = (ty.CLUSTER, ty.BLOCK, ty.Level("group", 8), ty.WARPGROUP, ty.Level("group", 2), ty.GROUP, ty.THREAD)
+
+
+def test_levels_go_inwards() -> None:
+    """A level stands only inside outer ones, and `thread` also inside `thread`."""
+    for a, outer in enumerate(LEVELS):
+        for b, inner in enumerate(LEVELS):
+            inside = f"    parallel (j: 1) : {inner} {{\n    }}\n"
+            text = f"kernel f() {{\n  parallel (i: 1) : {outer} {{\n{inside}  }}\n}}\n"
+            if a < b or outer == inner == ty.THREAD:
+                verify(parse_kernel(text))
+            else:
+                with pytest.raises(InvalidIR, match=f"`{inner}` inside `{outer}`"):
+                    verify(parse_kernel(text))
 
 
 def test_names_go_out_of_scope() -> None:

@@ -106,6 +106,13 @@ STATEMENTS = [
     ("t = «b.subspan(16, 16, strides=(1,)).at(0, 0)»", "wrong-arity", "2, as extents"),
     ("t = «b.subspan(16, 16).step(1).at(0, 0)»", "wrong-arity", "2, as extents"),
     ("t = «b.chunkat(0.5, full)»", "wrong-value", "an integer"),
+    # events
+    ("e = event(2)\nwait(«e[0].at(1)»)", "wrong-value", "take one subscript"),
+    ("e = event(2)\nwait(«e.at(n)[1]»)", "wrong-value", "take one subscript"),
+    ("e = event(2)\nwait(«e[0][1]»)", "wrong-value", "take one subscript"),
+    ("e = event()\nwait(«e.at(0)»)", "wrong-value", "declare it with a size"),
+    ("e = event()\nwait(«e[0]»)", "wrong-value", "declare it with a size"),
+    ("e = event(2)\nwait(«e[2]»)", "index-out-of-range", "0 to 1"),
     # storage
     ("s = «shared('f99', 4)»", "unknown-dtype", "is not an element type"),
     ("s = «shared('f16')»", "wrong-value", "no extents"),

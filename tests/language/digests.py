@@ -1,4 +1,5 @@
-"""Digests of programs: of the tile IR after each pass that changed it, of the decisions, and of the PTX.
+"""Digests of programs: of the tile IR after each pass that changed it, of the decisions, of the PTX, and of the
+reasons for each synchronising operation.
 
 ``recorded/digests.txt`` has them for the kernels of the language's tests and the examples; ``recorded/random.txt``
 for random programs of the fuzzer, whose arrays have various strides; of a program that is refused the error.  The
@@ -26,6 +27,7 @@ from tilemma.ir.verifier import verify
 from tilemma.kernels import Kernel, facts_of
 from tilemma.passes.decision import Decision
 from tilemma.targets.ptx.passes import PASSES
+from tilemma.targets.ptx.passes.insertions import Insertion, insertions
 
 # Seeds of the fuzzer's generators: of the first 420, some that together run each line that any of them runs twice.
 RANDOM = {
@@ -71,9 +73,17 @@ class Traced:
         moving = _PLACES if source.span and source.span.file.endswith(".py") else _FILE
         launch = _PATH.sub("", json.dumps(edited.without_names(self.compiled)))
         self.stages["ptx"] = moving.sub("", self.compiled.ptx) + launch
+        self.stages["insertions"] = "\n".join(map(_insertion, insertions(self.compiled.kernel, source)))
 
     def __str__(self) -> str:
         return " ".join(f"{name}:{edited.digest(text)}" for name, text in self.stages.items())
+
+
+def _insertion(x: Insertion) -> str:
+    """An inserted operation with its reasons, without source positions."""
+    serves = (f"{a.access} {a.resource} {a.agent}" for s in x.serves for a in (s.earlier, s.later))
+    proxies = sum(s.proxy for s in x.serves)
+    return f"{x.number} {x.name}{x.detail}, {proxies} across proxies: {'; '.join(serves)} {x.reason}".rstrip()
 
 
 def random_entries() -> list[str]:

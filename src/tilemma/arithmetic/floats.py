@@ -35,7 +35,7 @@ BINARY = ("add", "sub", "mul", "div", "floordiv", "cdiv", "mod", "min", "max")
 EXACT_FUNCTIONS = frozenset(
     {
         *("fabs", "abs", "ceil", "floor", "round", "sign", "isfinite", "min", "max"),
-        *("sqrt", "frcp_rn", "fmaf", "alignup", "aligndown"),
+        *("sqrt", "frcp_rn", "fmaf"),
     }
 )
 LARGEST = float(np.finfo(np.float64).max)
@@ -215,16 +215,11 @@ LIBRARY: dict[str, tuple[int, Function]] = {
     "sqrt": (1, np.sqrt),
     "tan": (1, np.tan),
     "tanh": (1, np.tanh),
-    "alignup": (2, lambda a, b: ceil_quotient(a, b) * b),
-    "aligndown": (2, lambda a, b: floor_quotient(a, b) * b),
 }
 
 
 def call(name: str, t: DType) -> Function:
     """The library's ``name`` on carriers of ``t``; the result is one."""
-    if name in ("alignup", "aligndown"):
-        quotient, product = binary("cdiv" if name == "alignup" else "floordiv", t), binary("mul", t)
-        return lambda a, b: product(quotient(a, b), b)
     f = fused(t) if name == "fmaf" else LIBRARY[name][1]
 
     def evaluate(*args: Any) -> Any:

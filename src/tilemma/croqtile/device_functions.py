@@ -129,7 +129,7 @@ class _Parser:
         return NotOfTheSubset(self.token.span, what=f"`{self.token.text}`")
 
     def since(self, start: Token) -> Span:
-        return join(start.span, self.tokens[max(self.place - 1, 0)].span)
+        return join(start.span, self.tokens[self.place - 1].span)
 
     # ---- declarations ------------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ def _numbered(op: Parallel, number: Expr) -> dict[str, Expr]:
     rest = prod(_extents(op))
     for i, extent in zip(op.indices, _extents(op), strict=True):
         rest //= extent
-        outer = floordiv(number, rest) if rest > 1 else number
+        outer = floordiv(number, rest)
         found[i.name] = outer if i is op.indices[0] else mod(outer, extent)
     return found
 

@@ -83,9 +83,6 @@ def call(name: str, t: DType) -> Callable[..., Value]:
 def _integer_call(name: str, f: Function, t: DType) -> Callable[..., Value]:
     if name in ("min", "max"):
         return _either(name, t)
-    if name in ("alignup", "aligndown"):
-        quotient, product = _either("cdiv" if name == "alignup" else "floordiv", t), _either("mul", t)
-        return lambda a, b: product(quotient(a, b), b)
 
     def evaluate(*args: Any) -> Value:
         y = f(*(np.asarray(a, np.float64) for a in args))

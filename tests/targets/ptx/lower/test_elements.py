@@ -437,6 +437,38 @@ def test_prints_and_assertions_assemble(tmp_path: Path) -> None:
         pytest.skip("no ptxas")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "text"),
+    [("s8", "%d"), ("u8", "%u"), ("s16", "%d"), ("u16", "%u"), ("s32", "%d"), ("u32", "%u"), ("s64", "%lld"),
+     ("u64", "%llu"), ("f16", "%.9g"), ("bf16", "%.9g"), ("f32", "%.9g"), ("f64", "%.9g")],
+)  # fmt: skip
+def test_types_that_are_printed(dtype: str, text: str, tmp_path: Path) -> None:
+    """Values of up to 32 bits as int, wider ones as long long, all floats as double."""
+    file = tmp_path / "kernel.co"
+    file.write_text(lanes("println(a.at(i));", f"global {dtype} [M] a"))
+    ptx = tm.load(str(file)).only().compile(arch="sm_90a").ptx
+    texts = [bytes(map(int, data.split(","))).decode() for data in re.findall(r"\{(\d+(?:, \d+)*)\};", ptx)]
+    assert texts == [f"{text}\n\0"]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64", "f16", "bf16", "f32", "f64"]
+)
+def test_elements_as_conditions(dtype: str, tmp_path: Path) -> None:
+    """Any number but 0 holds, also the smallest one, one whose lower half is 0, and NaN."""
+    t = tm.dtypes.dtype(dtype)
+    wide = [2.0**-14, -0.0, np.nan, np.inf] if t.is_float else [2 ** (t.bits - 1 - (t.kind == "int"))]
+    x = np.zeros(8, t.numpy)
+    x[: len(wide) + 2] = np.array([0, 1, *wide], t.numpy)
+    arrays = f"global {dtype} [8] a, global s32 [8] c"
+    text = f"__co__ void k({arrays}) {{ parallel i by 8 : thread {{ if (a.at(i)) c.at(i) = 1; }} }}"
+    found = np.zeros(8, np.int32)
+    file = tmp_path / "kernel.co"
+    file.write_text(text)
+    tm.load(str(file)).only().on("machine", arch="sm_90a")(x, found)
+    assert found.tolist() == [int(bool(v)) for v in x.astype(np.float64 if t.is_float else x.dtype)]
+
+
 def test_a_loop_too_long_to_write_out_stays_a_loop(tmp_path: Path) -> None:
     body = "mutable int s = 0; foreach j in [1000000] : unroll { s = s + j; } a.at(i) = s;"
     file = tmp_path / "kernel.co"

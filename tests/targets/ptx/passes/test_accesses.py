@@ -14,7 +14,7 @@ from tilemma.ir.tile import Barrier, For
 from tilemma.ir.types import Axis, Buffer, Space, View
 from tilemma.launch import MAX_EXTENT
 from tilemma.passes.threads import Block, Node
-from tilemma.targets.ptx.passes.aliasing import Access, overlap
+from tilemma.targets.ptx.passes.aliasing import Access, _Offset, overlap
 
 s32, s64 = dtypes.s32, dtypes.s64
 THREADS = 4
@@ -215,3 +215,17 @@ def test_what_stays_apart_is_kept_apart() -> None:
     assert overlap(low, high, frozenset()).all()
     moved = substitute(tile, {"t": const(3)})
     assert overlap(access(row(moved, 8, const(1))), x, frozenset()).sum() == THREADS
+
+
+def test_bounds_of_sums_and_products_are_exact() -> None:
+    """The loose part of an offset: all that the operands allow, and no more."""
+    ends = [(low, high) for low in range(-3, 4) for high in range(low, 4)]
+    for x in ends:
+        for y in ends:
+            for sign in (1, -1):
+                found = _Offset(5, {}, x).plus(_Offset(2, {}, y), sign)
+                sums = [a + sign * b for a in range(x[0], x[1] + 1) for b in range(y[0], y[1] + 1)]
+                assert (found.base, found.loose) == (5 + sign * 2, (min(sums), max(sums)))
+        for c in range(-3, 4):
+            found = _Offset(5, {}, x).times(c)
+            assert (found.base, found.loose) == (5 * c, (min(c * x[0], c * x[1]), max(c * x[0], c * x[1])))

@@ -48,9 +48,6 @@ def call(lo: Lowering, x: Call) -> Value:
     """The call's value in its type's register.  Raises NotLowered for functions without code for the type."""
     e, t = lo.e, x.type
     name = {"exp2f": "exp2", "abs": "fabs"}.get(x.name, x.name)
-    if name in ("alignup", "aligndown"):
-        quotient = binary("cdiv" if name == "alignup" else "floordiv", x.args[0], x.args[1])
-        return scalar(lo, binary("mul", quotient, x.args[1]))
     if t.is_integer or t.kind == "bool":
         return _integer(lo, x, name)
     if name == "fmaf" and t not in (dtypes.f32, dtypes.f64):
@@ -96,7 +93,7 @@ def _integer(lo: Lowering, x: Call, name: str) -> Value:
         lo.e.span,
         what=f"`{x.name}` on {t}",
         arch=lo.arch,
-        expected_what="a float: among integers only min, max, abs, alignup and aligndown are defined",
+        expected_what="a float: among integers only min, max and abs are defined",
         remedy="convert the argument to f32",
     )
 

@@ -61,12 +61,7 @@ def _possible_bits(e: Emitter, x: Linear) -> int:
         if bottom < 0 or factor < 0:
             return -1
         shift = (factor & -factor).bit_length() - 1
-        width_mask = (
-            (1 << top.bit_length()) - 1
-            if factor == 1 << shift
-            else (1 << (top * factor >> shift).bit_length()) - 1
-        )
-        mask = width_mask << shift
+        mask = (1 << (top * factor >> shift).bit_length()) - 1 << shift
         exact = exact and not bits & mask
         bits |= mask
     if not exact and bits:
