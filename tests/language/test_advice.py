@@ -173,6 +173,7 @@ PY_CASES = {
     ),
 }
 ALL = [(co, n, *c) for n, c in CO_CASES.items()] + [(py, n, *c) for n, c in PY_CASES.items()]
+FOLLOWED = frozenset(c[2] for c in ALL) | {"no-instruction"}
 
 
 @pytest.mark.parametrize(("make", "name", "code", "advice", "wrong", "right"), ALL)

@@ -136,6 +136,8 @@ def block(language: int, statements: str) -> Any:
     return py(f"for p in parallel(1, level='block'):\n{body}", PARAMS[1])
 
 
+FOLLOWED = frozenset(c[0] for c in CASES) | {"tma-refused"}
+
 # Tiles that the tensor memory accelerator cannot copy: (Croqtile, Python).
 TMA = [
     ("tma.copy b.view(n, 64).from(0, 0) => s;", "tma.copy(b.view(n, 64).from_(0, 0), s)"),

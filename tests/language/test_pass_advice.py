@@ -147,6 +147,7 @@ CASES: list[Case] = [
       GROUP[1] + "    m = mma.frag('f32', 64, 64, copies=2, init=0.0)\n    mma.store(m[n], c)"),
      (("m[n]", "m[1]"),) * 2),
 ]  # fmt: skip
+FOLLOWED = frozenset(c[0] for c in CASES)
 
 
 @pytest.mark.parametrize("language", [0, 1], ids=["co", "py"])

@@ -125,6 +125,7 @@ class Tensor(np.ndarray):  # type: ignore[type-arg]
 
 @pytest.mark.parametrize("name", ["a", "b", "c", "bias", "out"])
 def test_a_gradient_that_would_be_lost_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call works as the error advises."""
     enabled = [True]
     torch = types.SimpleNamespace(Tensor=Tensor, is_grad_enabled=lambda: enabled[0])
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -134,8 +135,14 @@ def test_a_gradient_that_would_be_lost_is_refused(name: str, monkeypatch: pytest
     with pytest.raises(LaunchError) as error:
         ops.matmul(given["a"], given["b"], **{n: x for n, x in given.items() if n not in "ab"})
     assert error.value.code == "matmul-gradient" and f"`{name}`" in error.value.message
+    assert error.value.remedy == f"call it under `torch.no_grad()`, or pass `{name}.detach()`"
     enabled[0] = False
     ops.matmul(given["a"], given["b"], **{n: x for n, x in given.items() if n not in "ab"})
+    enabled[0], given[name] = True, given[name].view(np.ndarray)
+    ops.matmul(given["a"], given["b"], **{n: x for n, x in given.items() if n not in "ab"})
+
+
+FOLLOWED = frozenset({"matmul-gradient"})
 
 
 def test_plans_of_8_bit_types_read_what_tma_and_wgmma_can() -> None:

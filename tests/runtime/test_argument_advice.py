@@ -1,10 +1,13 @@
 """Advice about the arguments of a call works: followed word by word, the call runs, or is bound, and is right."""
 
+# A case is easier to read on one line.
+# ruff: noqa: E501
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -198,6 +201,8 @@ def test_limits_of_the_grid(axis: int) -> None:
 
 
 B = half(4, 4)
+F8 = np.ones((4, 4), ml_dtypes.float8_e4m3fn)
+SCALE = np.ones((4, 1), np.float32)
 # Products: code, part of the advice, the wrong call, the call with the advice followed.
 PRODUCTS: dict[str, tuple[str, str, Callable[[], Any], Callable[[], Any]]] = {
     "no addend": ("matmul-addend", "leave beta out", lambda: ops.matmul(A, B, beta=2.0), lambda: ops.matmul(A, B)),
@@ -212,6 +217,30 @@ PRODUCTS: dict[str, tuple[str, str, Callable[[], Any], Callable[[], Any]]] = {
     "compute, converted": ("matmul-compute", "convert the operands to f32",
                            lambda: ops.matmul(A, B, compute="tf32"),
                            lambda: ops.matmul(A.astype("f4"), B.astype("f4"), compute="tf32")),
+    "type": ("matmul-dtype", "convert `a`", lambda: ops.matmul(A.astype("i4"), B), lambda: ops.matmul(A.astype("i4").astype("f2"), B)),
+    "types": ("matmul-dtype", "convert one of them", lambda: ops.matmul(A.astype("f4"), B), lambda: ops.matmul(A.astype("f4"), B.astype("f4"))),
+    "inner extent": ("matmul-shape", "transpose one of them", lambda: ops.matmul(half(4, 8), half(4, 8)), lambda: ops.matmul(half(4, 8), half(4, 8).T)),
+    "scales of a type": ("matmul-scale", "convert `scale_a` to f32", lambda: ops.scaled_matmul(F8, F8, SCALE.astype("f2"), 1.0),
+                         lambda: ops.scaled_matmul(F8, F8, SCALE.astype("f2").astype("f4"), 1.0)),
+    "scales of a shape": ("matmul-scale", "reshape `scale_a` to one of these shapes", lambda: ops.scaled_matmul(F8, F8, SCALE.reshape(2, 2), 1.0),
+                          lambda: ops.scaled_matmul(F8, F8, SCALE.reshape(2, 2).reshape(4, 1), 1.0)),
+    "a number as scale": ("matmul-scale", "or pass a number", lambda: ops.scaled_matmul(F8, F8, SCALE.reshape(2, 2), 1.0),
+                          lambda: ops.scaled_matmul(F8, F8, 0.5, 1.0)),
+    "batch of scales": ("matmul-scale", "leave its batch dimensions out", lambda: ops.scaled_matmul(F8, F8, SCALE.reshape(1, 4, 1).repeat(3, 0), 1.0),
+                        lambda: ops.scaled_matmul(F8, F8, SCALE, 1.0)),
+    "offsets of a type": ("matmul-offsets", "convert `offsets` to s32", lambda: ops.grouped_matmul(A, np.stack([B, B]), np.array([1, 4])),
+                          lambda: ops.grouped_matmul(A, np.stack([B, B]), np.array([1, 4]).astype(np.int32))),
+    "offsets of a shape": ("matmul-offsets", "pass the cumulative sum of the rows of each group",
+                           lambda: ops.grouped_matmul(A, np.stack([B, B]), np.int32([1, 1, 4])),
+                           lambda: ops.grouped_matmul(A, np.stack([B, B]), np.cumsum(np.int32([1, 3]), dtype=np.int32))),
+    "offsets that decrease": ("matmul-offsets", "pass the cumulative sum of the rows of each group",
+                              lambda: ops.grouped_matmul(A, np.stack([B, B]), np.int32([3, 1])),
+                              lambda: ops.grouped_matmul(A, np.stack([B, B]), np.cumsum(np.int32([3, 1]), dtype=np.int32))),
+    "groups": ("convolution-extent", "convolve each group by a call of its own",
+               lambda: ops.conv2d(half(1, 2, 2, 8), half(4, 1, 1, 4), groups=2),
+               lambda: np.concatenate([ops.conv2d(half(1, 2, 2, 4), half(2, 1, 1, 4)).reshape(4, 2)] * 2, 1)),
+    "stride": ("convolution-extent", "pass such a number", lambda: ops.conv2d(half(1, 2, 2, 4), half(4, 1, 1, 4), stride=0),
+               lambda: ops.conv2d(half(1, 2, 2, 4), half(4, 1, 1, 4), stride=1).reshape(4, 4)),
     "rank": ("matmul-shape", "reshape `a`", lambda: ops.matmul(A.reshape(16), B),
              lambda: ops.matmul(A.reshape(16).reshape(4, 4), B)),
 }  # fmt: skip
@@ -224,3 +253,9 @@ def test_a_product(name: str) -> None:
         wrong()
     assert caught.value.code == code and advice in caught.value.remedy, caught.value.render()
     assert right().shape == (4, 4)
+
+
+FOLLOWED = frozenset(c[0] for table in (CALLS, VARIANTS, PRODUCTS) for c in table.values()) | {
+    "scalar-type",
+    "grid-too-large",
+}

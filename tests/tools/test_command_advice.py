@@ -1,5 +1,7 @@
 """Advice of the command line works: followed word by word, the command succeeds."""
 
+# A case is easier to read on one line.
+# ruff: noqa: E501
 from __future__ import annotations
 
 from pathlib import Path
@@ -27,6 +29,20 @@ def f(x: tm.Global["f32", "N"]):
     "none.py": "import tilemma as tm\n\ndef f(x):\n    pass\n",
     "latin.co": "// \xe9\n__co__ void f(global f32 [N] x) { parallel i by N : block { x.at(i) = 1.0f; } }\n",
 }
+FILES["prod.co"] = """
+__co__ void f(global f16 [16, 16] a, global f16 [16, 16] b, global f32 [16, 16] c) {
+  parallel p by 1 : block, w by 1 : group { m = mma.fill.f32 0.0f; mma.row.row m, a, b; mma.store m, c; }
+}
+"""
+FILES["added.co"] = """
+__co__ void f(global f32 [8, 4] a, global f32 [16, 4] b, global f32 [16] d, global f32 [8, 16] c) {
+  parallel {i, j} by [8, 16] : block {
+    mutable f32 sum = 0.0f;
+    foreach k in 4 { sum += a.at(i, k) * b.at(j, k); }
+    c.at(i, j) = sum + 2.0f * d.at(j);
+  }
+}
+"""
 RUN = "check two.co f --schedules 1 --shape N=4"
 ATOM = "SM80_16x8x16_F32F16F16F32_TN"
 # code, part of the advice, the wrong command, the command with the advice followed.
@@ -61,10 +77,35 @@ CASES = [
     ("bad-argument", "write --element 0,1", f"show {ATOM} --operand A --element x,y",
      f"show {ATOM} --operand A --element 0,1"),
     ("unknown-arch", "such as `sm_80`", "atoms --arch volta", "atoms --arch sm_80"),
+    ("not-in-fragment", "write --element ROW,COLUMN in this range, such as 15,0", f"show {ATOM} --operand A --element 99,0",
+     f"show {ATOM} --operand A --element 15,0"),
+    ("not-in-fragment", "N comes first", f"show {ATOM} --operand B --element 15,7", f"show {ATOM} --operand B --element 7,15"),
+    ("not-in-fragment", "write --lane LANE,REGISTER in these ranges, such as 31,3",
+     f"show {ATOM} --operand A --lane 32,4", f"show {ATOM} --operand A --lane 31,3"),
+    ("not-in-fragment", "name an operand in registers: --operand C",
+     "show SM90_64x64x16_F32F16F16_SS --operand A --element 0,0", "show SM90_64x64x16_F32F16F16_SS --operand C --element 0,0"),
+    ("bad-tile", "write for instance 128x128x64", f"show {ATOM} --tile 3x4", f"show {ATOM} --tile 128x128x64"),
+    ("bad-tile", "write for instance 128x128", "show f16,12", "show f16,128x128"),
+    ("bad-tile", f"write for instance {ATOM}", "show SM75_U32x4_LDSM_N --tile 16x8x16", f"show {ATOM} --tile 16x8x16"),
+    ("tile-instruction", "", f"show {ATOM} --tile 3x4x5", f"show {ATOM} --tile 16x8x16"),
+    ("several-records", "write one of these names", "show mma.sync.aligned", f"show {ATOM}"),
+    ("bad-expectation", "write one group of letters for each input: mk,nk->mn", "run prod.co --target cpu --expect mknk",
+     "run prod.co --target cpu --expect mk,nk->mn"),
+    ("bad-expectation", "give one group of letters for each input", "run prod.co --target cpu --expect mk->mn",
+     "run prod.co --target cpu --expect mk,nk->mn"),
+    ("bad-expectation", "multiply by a number", "run added.co --target cpu --expect mk,nk->mn+x*d",
+     "run added.co --target cpu --expect mk,nk->mn+2*d"),
+    ("bad-expectation", "did you mean `d`?", "run added.co --target cpu --expect mk,nk->mn+2*D",
+     "run added.co --target cpu --expect mk,nk->mn+2*d"),
+    ("bad-expectation", "and name the addends: `+ bias`", "run added.co --target cpu --expect mk,nk->mn",
+     "run added.co --target cpu --expect mk,nk->mn+2*d"),
+    ("bad-expectation", "correct the output's letters", "run prod.co --target cpu --expect mk,nk->mm",
+     "run prod.co --target cpu --expect mk,nk->mn"),
     ("cannot-write-file", "create the folder `built` first",
      "compile good.py --arch sm_80 --emit ptx -o built/k.ptx",
      "compile good.py --arch sm_80 --emit ptx -o built/k.ptx"),
 ]  # fmt: skip
+FOLLOWED = frozenset(c[0] for c in CASES)
 
 
 @pytest.mark.parametrize("n", range(len(CASES)), ids=lambda n: f"{CASES[n][0]}-{n}")

@@ -42,6 +42,11 @@ def _measured(known: dict[int, tuple[Expr, int, int]], e: Expr) -> tuple[int, in
     return known[id(e)][1:]
 
 
+def is_large(r: Reader, e: Expr) -> bool:
+    """Whether ``e`` has so many operations that a `mutable` scalar keeps its value, even if it never changes."""
+    return _measured(r.sizes, e)[0] > MAX_OPERATIONS // 10
+
+
 def checked(r: Reader, e: Expr, span: Span) -> Expr:
     """``e`` when its constants fit and it is not too large."""
     checked_fit(e, e.type if isinstance(e, Const) else dtypes.s32, span)

@@ -152,9 +152,10 @@ def extract(text: str, file: str, defines: Mapping[str, object]) -> Extracted:
     finder.skip(finder.recent)
     if finder.current is not None:
         assert finder.start is not None
-        raise UnfinishedKernel(
-            finder.start.span, problem="whose `{` is never closed", remedy="add the missing `}`"
-        )
+        problem, remedy = "whose `{` is never closed", "add the missing `}`"
+        if not finder.depth:
+            problem, remedy = "without a body", "give it one: `{ ... }` after the parameters"
+        raise UnfinishedKernel(finder.start.span, problem=problem, remedy=remedy)
     if not finder.kernels:
         fix = "write `__co__ void name(...) { ... }`"
         raise NoKernel(

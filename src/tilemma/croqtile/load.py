@@ -167,7 +167,8 @@ def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
     for f in parsed:
         if f.name in functions:
             place = functions[f.name].name_span
-            raise Redefinition(f.name_span, name=f.name, notes=[Note("the first kernel of that name", place)])
+            notes = [Note("the first kernel of that name", place)]
+            raise Redefinition(f.name_span, where="file", name=f.name, notes=notes)
         functions[f.name] = f
     return _Read(functions, _by_name(functions_read), found.notes, found.constants)
 

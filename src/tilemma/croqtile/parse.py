@@ -226,6 +226,9 @@ def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> 
             remedy=f"did you mean `{word}`?",
             notes=notes,
         )
+    elif terminal == "ELSE":
+        text, wanted = "`else` does not follow an `if`", "`else` directly after the body of its `if`"
+        remedy = "move it there, without a `;` after the closing `}`, or remove it"
     elif terminal == "MEMBER" or terminal == "MAPPED":
         text, remedy = f"`.{token.text}` cannot stand here", "remove it, or complete what stands before it"
     elif at and fused[at - 1][0] == "TYPE" and token.text in (":", "=", ".", "+=", "-=", ")", ",", ";"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import field
+from typing import Any
 
 from tilemma.croqtile.values import Value
 from tilemma.errors import CompileError, Note, Span, nearest
@@ -20,9 +21,15 @@ class UnknownName(CompileError):
 
 class Redefinition(CompileError):
     code = "redefinition"
-    found = "`{name}` is defined twice in the same block"
-    expected = "one definition of a name in a block"
-    fix = "choose another name, or assign to the one that is there (declared `mutable`)"
+    found = "`{name}` is defined twice in the same {where}"
+    expected = "one definition of a name in a {where}"
+    fix = "{remedy}"
+
+    def __init__(self, span: Span | None = None, *, where: str = "block", **facts: Any) -> None:
+        remedy = "choose another name"
+        if where == "block":
+            remedy += ", or assign to the one that is there (declared `mutable`)"
+        super().__init__(span, **{"where": where, "remedy": remedy, **facts})
 
 
 @record

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.arithmetic import converted
+from tilemma.croqtile.arithmetic import converted, is_large
 from tilemma.croqtile.operands import fill_value, known_type, scalar_of, scalars_of, table_operands
 from tilemma.croqtile.reader import Reader, nodes_in, reads
 from tilemma.croqtile.unbuilt import refused_call
@@ -79,7 +79,8 @@ def stored(r: Reader, name: str, value: Scalar, dtype: Any, mutable: bool) -> Va
     """Storage for a scalar, or the expression itself if it is constant."""
     e = scalar(value)
     unchanging = isinstance(e, Var) and e.name in r.b.fixed
-    if not (mutable and name in r.assigned) and (unchanging or not depends_on_memory(e)):
+    kept = mutable and (name in r.assigned or (r.inside_parallel and is_large(r, e)))
+    if not kept and (unchanging or not depends_on_memory(e)):
         if dtype is None or dtype == e.type:
             return value
         return converted(r, e, dtype, r.b.span or r.here)

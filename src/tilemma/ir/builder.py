@@ -13,7 +13,7 @@ from typing import Any, Literal
 from tilemma import dtypes
 from tilemma.arithmetic.convert import constant, real
 from tilemma.dtypes import DType
-from tilemma.errors import CompileError, Span, is_text_source
+from tilemma.errors import CompileError, Span, is_text_source, spelled
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_fit, checked_text
 from tilemma.ir.constructs import LIMITS, OPERANDS, AtomicName
@@ -187,21 +187,28 @@ class Builder(ElementWork):
         init: Scalarlike | float | None = None,
         swizzle: int | None = None,
         span: Span | None = None,
+        copied: bool = False,
     ) -> Buffer:
-        """A shared or local buffer; extents must be compile-time constants (ExtentsNotKnown)."""
+        """A shared or local buffer; extents must be compile-time constants (ExtentsNotKnown).  ``copied``: a copy
+        makes it, with the extents of its source."""
         LIMITS["rank"].checked(len(shape), f"`{name}`", span or self.span)
         extents = tuple(scalar(s) for s in shape)
-        self._check_known(name, extents, span)
+        self._check_known(name, extents, span, declared=not copied)
         buffer = Buffer(self.fresh(name), dtype, extents, space, copies)
         value = None if init is None else self.stored(scalar(init), dtype)
         self.emit(t.Alloc(buffer, value, swizzle, span=span))
         return buffer
 
-    def _check_known(self, what: str, extents: Sequence[Expr], span: Span | None) -> None:
+    def _check_known(self, what: str, extents: Sequence[Expr], span: Span | None, declared: bool = False) -> None:
         # Run-time dimensions are known when it is compiled (`ir.specialise`).
         if open_dimensions(tuple(extents)) is None:
             shape = "[" + ", ".join(describe(e) for e in extents) + "]"
-            raise ExtentsNotKnown(span or self.span, what=what, shape=shape)
+            place = span or self.span
+            remedy = "cut the tile with `subspan(h, w).at(i, j)`, with constants for h and w"
+            if declared:
+                constants = spelled(place, "numbers or `#define`s", "numbers or compile-time keywords")
+                remedy = f"use constants as extents: {constants}"
+            raise ExtentsNotKnown(place, what=what, shape=shape, remedy=remedy)
 
     def settle(self, tile: Tile, other: Sequence[Expr] | None = None) -> Tile:
         """`Tile.settle`; conditions that depend on the launch become an `Assert`."""
@@ -272,6 +279,7 @@ class Builder(ElementWork):
                 extents,
                 swizzle=options.get("swizzle"),
                 span=span,
+                copied=True,
             )
             dst = Tile.whole(buffer)
         elif src.chunks is not None and shaped:

@@ -29,7 +29,7 @@ class ConstantOverflow(CompileError):
     code = "constant-overflow"
     found = "the constant {value} does not fit in {dtype}"
     expected = "constants within the range of their type"
-    fix = "use smaller numbers, or 64-bit ones (suffix `ll`)"
+    fix = "use smaller numbers, or a wider type: `s64`, for a number the suffix `ll`"
     python_fix = "use smaller numbers, or a wider element type"
 
 

@@ -21,7 +21,7 @@ class ExtentsNotKnown(CompileError):
     code = "extents-not-known"
     found = "`{what}` makes a buffer of {shape}, whose extents are not known when compiled"
     expected = "a tile of known extents: registers and shared memory are laid out by the compiler"
-    fix = "cut the tile with `subspan(h, w).at(i, j)`, with constants for h and w"
+    fix = "{remedy}"
 
 
 class SizesWanted(CompileError):

@@ -41,7 +41,8 @@ class LoopsTooDeep(CompileError):
     code = "loops-too-deep"
     found = "more than {limit} loops in one another"
     expected = "at most {limit}: dependences on the previous iteration are followed through all of them"
-    fix = "join loops: one over the product of their extents, `i // n` and `i % n` in place of two indices"
+    fix = "join loops: one over the product of their extents, `i / n` and `i % n` in place of two indices"
+    python_fix = "join loops: one over the product of their extents, `i // n` and `i % n` in place of two indices"
 
 
 @record(frozen=False, slots=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Value(Operators):
 
     It keeps the value that it had when Python evaluated it, even if the variable or element is written later.
     """
+
+    article: ClassVar[str] = "a value that is only known when the kernel runs"
 
     __slots__ = ("_bounded", "_expr", "_moment")
 

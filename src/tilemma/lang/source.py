@@ -211,6 +211,8 @@ def read_kernel(
     forget_sources()
     if not isinstance(function, FunctionType):
         raise NotAKernel(name=getattr(function, "__name__", described(function)), what="is no function")
+    if function.__name__ == "<lambda>":
+        raise NotAKernel(name="lambda", what="has no statements")
     if text is not None and not isinstance(text, str):
         wanted = "the text of a program"
         raise WrongArgumentType(function="kernel", name="source", got=described(text), wanted=wanted)
@@ -249,8 +251,12 @@ def read_kernel(
             raise _bad(place, p.name, name, "collects a varying number of arguments", "name each parameter")
         kind = annotations.get(p.name)
         if not isinstance(kind, (ArrayType, ScalarType)):
-            problem = "has no type" if kind is None else f"has the type {kind!r}, which is not a kernel type"
-            raise _bad(place, p.name, name, problem, f'write `{p.name}: tm.Global["f16", "M", "K"]`')
+            shown = f"`{kind.__name__}`" if isinstance(kind, type) else described(kind)
+            problem = "has no type" if kind is None else f"has the type {shown}, which is not a kernel type"
+            fix = f'write `{p.name}: tm.Global["f16", "M", "K"]`'
+            if kind in (int, float, bool):
+                fix = f"write `{p.name}: tm.{kind.__name__.capitalize()}`"
+            raise _bad(place, p.name, name, problem, fix)
         parameters[p.name] = kind
     arrays = tuple(n for n, k in parameters.items() if isinstance(k, ArrayType))
     return KernelSource(

@@ -20,7 +20,7 @@ def check_offsets(call: Call) -> None:
         return
     experts, tokens = call.b.shape[0], call.a.shape[0]
     if x.dtype.name != "s32":
-        raise _refused(call, f"holds {x.dtype}", "s32", "convert it")
+        raise _refused(call, f"holds {x.dtype}", "s32", "convert `offsets` to s32")
     if x.shape != (experts,):
         raise _refused(
             call,

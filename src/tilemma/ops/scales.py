@@ -37,7 +37,7 @@ def _refused(call: Call, name: str, what: str, wanted: str, remedy: str) -> Matm
 
 def _array(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> Scaling:
     if x.dtype.name != "f32":
-        raise _refused(call, name, f"holds {x.dtype}", "f32", "convert it")
+        raise _refused(call, name, f"holds {x.dtype}", "f32", f"convert `{name}` to f32")
     left = name == "scale_a"
     depth = call.a.shape[-1]
     extent = call.a.shape[-2] if left else call.b.shape[-1]
@@ -66,7 +66,7 @@ def _array(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> Scalin
             name,
             f"has shape {list(x.shape)}",
             f"a number, or f32 of one of the shapes {wanted}",
-            "reshape it",
+            f"reshape `{name}` to one of these shapes, or pass a number",
         )
     batch, lead = _batch(call, name, x, shape)
     return Scaling(kind, x._replace(shape=(*batch, along[1], along[0]), strides=(*lead, strides[1], strides[0])))
@@ -87,7 +87,7 @@ def _batch(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> tuple[
             name,
             f"has shape {list(x.shape)}",
             f"batch dimensions that broadcast to {list(wanted)}",
-            "reshape it",
+            f"reshape `{name}`, or leave its batch dimensions out",
         )
     fitted = tuple(0 if e == 1 and n != 1 else s for e, n, s in zip(extents, wanted, steps, strict=True))
     return wanted, fitted

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilemma.errors import CompileError, spelled
 from tilemma.ir.constructs import LIMITS
-from tilemma.ir.expr import Binary
+from tilemma.ir.expr import Binary, value_of
 from tilemma.ir.tile import Kernel, Op, Parallel, TriggerEvent
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
@@ -56,15 +56,19 @@ def cluster_size(cluster: Parallel) -> int:
     by_rank = len(blocks) == 1 and _by_rank(cluster, blocks[0])
 
     def refused(what: str, rule: str, remedy: str) -> ClusterRefused:
-        # The program names the ranks of the blocks; the index of a cluster of ranks is our own.
-        names = described(blocks[0] if by_rank else cluster)
-        return ClusterRefused(cluster.span, names=names, what=what, rule=rule, remedy=remedy)
+        return ClusterRefused(cluster.span, names=cluster_names(cluster), what=what, rule=rule, remedy=remedy)
 
     if len(blocks) != 1:
         raise refused(
             f"it contains {len(blocks)} levels of blocks",
             "exactly one: the blocks of a cluster start together",
-            "give each level of blocks a cluster of its own",
+            "give each level of blocks a cluster of its own"
+            if blocks
+            else spelled(
+                cluster.span,
+                "put the blocks inside: `parallel p by 2 : block { ... }`",
+                'put the blocks inside: `for p in parallel(2, level="block"):`',
+            ),
         )
     n = count(blocks[0])
     if n is None and by_rank:
@@ -84,11 +88,20 @@ def cluster_size(cluster: Parallel) -> int:
     return n
 
 
+def cluster_names(cluster: Parallel) -> str:
+    """The level of ``cluster`` as the program has it: the index of a cluster of ranks is our own."""
+    blocks = [op for op in cluster.body if isinstance(op, Parallel) and kind(op) == "block"]
+    return described(blocks[0] if len(blocks) == 1 and _by_rank(cluster, blocks[0]) else cluster)
+
+
 def _by_rank(cluster: Parallel, blocks: Parallel) -> bool:
     """Whether ``cluster`` is one of neighbours in a grid (`tilemma.ir.ranked_clusters`)."""
     ranks = [i.extent for i in blocks.indices]
     return any(
-        isinstance(i.extent, Binary) and i.extent.op == "cdiv" and i.extent.b in ranks for i in cluster.indices
+        (isinstance(i.extent, Binary) and i.extent.op == "cdiv" and i.extent.b in ranks)
+        # Of a constant number of clusters only the name of the index is left (`ir.structure`).
+        or (value_of(i.extent) is not None and i.name.split(".")[0].endswith("_cluster"))
+        for i in cluster.indices
     )
 
 

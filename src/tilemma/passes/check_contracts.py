@@ -261,7 +261,7 @@ def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) 
             disagreement=wrong,
             wants_a=_WANTS[m.contract.a_transposed][0],
             wants_b=_WANTS[m.contract.b_transposed][1],
-            remedy=_other_contract(m.contract, a, b, acc),
+            remedy=_other_contract(m.contract, a, b, acc, 2 if m.meta is not None else 1),
         )
     _same(m.acc.name, (rows, columns), shapes, m.span)
     if m.meta is not None:
@@ -295,12 +295,13 @@ def _operand(m: Mma, which: str, x: Operand, shapes: dict[str, tuple[int, int]])
 
 
 def _other_contract(
-    contract: Contract, a: tuple[int, int], b: tuple[int, int], acc: tuple[int, int] | None
+    contract: Contract, a: tuple[int, int], b: tuple[int, int], acc: tuple[int, int] | None, stored: int
 ) -> str:
+    """Which contract fits the tiles; ``stored``: columns of K for each that A stores."""
     fits = []
     for other in Contract:
         m, n, ka, kb = extents(other, a, b)
-        if ka == kb and (acc is None or acc == (m, n)):
+        if ka * stored == kb and (acc is None or acc == (m, n)):
             fits.append(other)
     if not fits:
         return "cut both tiles so that their K extents agree"

@@ -101,7 +101,8 @@ class _Reader:
         if not arrow or not re.fullmatch(r"[a-zA-Z]*(,[a-zA-Z]*)*", left) or not re.fullmatch(r"[a-zA-Z]*", right):
             raise self.bad(f"`{einsum}` is not an einsum", "write one group of letters for each input: mk,nk->mn")
         if len(groups) + 1 != len(names):
-            problem = f"{len(groups)} inputs, and the kernel takes {len(names)} arrays ({', '.join(names)})"
+            rest = " besides the addends" if len(names) < len(self.arrays) else ""
+            problem = f"{len(groups)} inputs and an output, for the arrays {', '.join(names)}{rest}"
             raise self.bad(problem, "give one group of letters for each input, and name the addends: `+ bias`")
         extents: dict[str, int] = {}
         for name, letters in zip(names, [*groups, right], strict=True):

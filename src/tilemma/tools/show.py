@@ -192,7 +192,8 @@ def _register_operand(atom: Atom, operand: str) -> tuple[str, Operand]:
             operand=letter,
             what="owners: it is read from shared memory",
             rule="an operand in registers",
-            remedy="an RS record has A in registers",
+            remedy="name an operand in registers: --operand "
+            + " or ".join(n for n, o in operands_of(atom).items() if o.in_registers),
         )
     return letter, found
 
@@ -211,7 +212,9 @@ def where(name: str, operand: str, row: int, col: int) -> list[dict[str, int]]:
             operand=letter,
             what=f"element ({row}, {col})",
             rule=f"rows 0 to {rows - 1}, columns 0 to {cols - 1}",
-            remedy="B is N x K: give N first" if letter == "B" else "give the row first",
+            remedy="write --element ROW,COLUMN in this range, such as "
+            f"{max(0, min(row, rows - 1))},{max(0, min(col, cols - 1))}"
+            + ("; B is N x K: N comes first" if letter == "B" else ""),
         )
     places = []
     for lane, value in found.owners()[row][col]:
@@ -234,7 +237,8 @@ def holds(name: str, operand: str, lane: int, register: int | None = None) -> li
             operand=letter,
             what=f"lane {lane}" + ("" if register is None else f", register {register}"),
             rule=f"lanes 0 to {found.threads - 1}, registers 0 to {last}",
-            remedy="lanes count within the warp or warpgroup that executes the instruction",
+            remedy=f"write --lane LANE,REGISTER in these ranges, such as {found.threads - 1},{last}: lanes count "
+            "within the warp or warpgroup that executes the instruction",
         )
     held = []
     for value in range(found.values):

@@ -42,7 +42,8 @@ def show_tile(name: str, tile: str, units: str = "1x1x1", format: str = "text") 
         raise NoSuchFormat(format=format, known=", ".join(_FORMATS))
     atom = record(name)
     if not isinstance(atom, MmaAtom):
-        raise BadTile(text=name, what="multiplying instruction", form="mma.sync or wgmma", example="its name")
+        example = "SM80_16x8x16_F32F16F16F32_TN"
+        raise BadTile(text=name, what="multiplying instruction", form="mma.sync or wgmma", example=example)
     m, n, k = extents(tile, 3, "block tile M x N x K")
     um, un, uk = extents(units, 3, "number of units along M, N, K")
     mma = TiledMMA(atom, (um, un, uk))

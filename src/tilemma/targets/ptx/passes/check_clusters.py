@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilemma.ir.expr import Expr, const
 from tilemma.ir.tile import Copy, Kernel, Op, Parallel, TriggerEvent
 from tilemma.ir.walk import rewrite
-from tilemma.passes.check_clusters import ClusterRefused, cluster_size, clusters
+from tilemma.passes.check_clusters import ClusterRefused, cluster_names, cluster_size, clusters
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import count, kind
@@ -28,7 +28,8 @@ class CheckClusters:
             if not Target.of(self.arch).has("cluster"):
                 remedy = "compile for sm_90a, or remove the level of the cluster: the blocks alone"
                 what, rule = f"{self.arch} has no clusters", "sm_90 or later"
-                raise ClusterRefused(cluster.span, names=described(cluster), what=what, rule=rule, remedy=remedy)
+                names = cluster_names(cluster)
+                raise ClusterRefused(cluster.span, names=names, what=what, rule=rule, remedy=remedy)
             n = cluster_size(cluster)
             log.append(
                 Decision("clusters", described(cluster), f"{n} blocks each", {"blocks": n}, span=cluster.span)
