@@ -171,9 +171,8 @@ class Atomic(Op):
 class Alloc(Op):
     """A shared or local buffer.
 
-    ``swizzle``: bytes requested by the program (0: none), None: the compiler chooses.
-    Decided: ``layout``, the byte layout of one copy; ``offset``, bytes from the start of the CTA's dynamic
-    shared memory.
+    ``swizzle``: bytes requested by the program (0: none), None: the compiler chooses.  Decided: ``layout``, the
+    byte layout of one copy; ``offset``, bytes from the start of the CTA's dynamic shared memory.
     """
 
     syntax: ClassVar[str] = "alloc $buffer"
@@ -257,10 +256,8 @@ class DeclareFragment(Op):
 
 @record
 class Fill(Op):
-    """Every element of the accumulator becomes ``value``; ``dtype`` None: inferred from the operands.
-
-    ``fast``: sums of products of 8-bit floats stay in the accumulator of the hardware.
-    """
+    """Every element of the accumulator becomes ``value``; ``dtype`` None: inferred from the operands.  ``fast``:
+    sums of products of 8-bit floats stay in the accumulator of the hardware."""
 
     syntax: ClassVar[str] = "fill $fragment, $value"
     fragment: Writes[FragmentRef]

@@ -492,11 +492,8 @@ def _named_operands(works: list[_Work], chosen: dict[int, _Choice]) -> dict[int,
 
 
 def _in_vectors(kernel: Kernel, chosen: dict[int, _Choice], named: dict[int, Mma]) -> set[str]:
-    """The operands whose lanes load 16 bytes along K at a time: of multiplies on the CUDA cores, and of f64.
-
-    A lane of the f64 instructions has every fourth element along K.  A sum over K may be taken in any order: where
-    both operands are loaded so, it takes neighbours instead.
-    """
+    """The operands whose lanes load 16 bytes along K at a time: of multiplies on the CUDA cores, and of f64, whose
+    lanes take neighbours in place of every fourth element where both operands are loaded so."""
     views: dict[str, list[View]] = {}
     for op in walk(kernel.body):
         if isinstance(op, Load):
@@ -524,11 +521,10 @@ def _decided(
     kernel: Kernel, chosen: dict[int, _Choice], named: dict[int, Mma], plans: dict[str, FragmentPlan], arch: str
 ) -> Kernel:
     vectors = _in_vectors(kernel, chosen, named)
-    transposed: dict[str, bool] = {}
-    for m in named.values():
-        for x, t in ((m.a, m.contract.a_transposed), (m.b, m.contract.b_transposed)):
-            if isinstance(x, FragmentRef):
-                transposed[x.name] = t
+    operands = ((x, m.contract, i) for m in named.values() for i, x in enumerate((m.a, m.b)))
+    transposed = {
+        x.name: (c.a_transposed, c.b_transposed)[i] for x, c, i in operands if isinstance(x, FragmentRef)
+    }
 
     def load(op: Load) -> Load:
         name = op.fragment.name
