@@ -14,7 +14,8 @@ from tilemma import ops
 from tilemma.errors import LaunchError
 from tilemma.ops import plans, product
 from tilemma.ops.plan import Plan
-from tilemma.runtime import DeviceArray, cuda_device, cudadriver
+from tilemma.runtime import DeviceArray, cuda_device, cudadriver, zeroed
+from tilemma.runtime.counters import CHUNK, SMALLEST
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from fake_driver import FakeDriver, argument
@@ -168,3 +169,28 @@ def test_numpy_arrays_are_never_kept() -> None:
     a = np.ones((3, 3), np.float16)
     ops.matmul(a, a)
     assert not product._WARM._entries
+
+
+def test_counters_belong_to_the_stream_or_to_the_launch_in_a_graph(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A split product in one kernel: one launch, with counters that no launch beside it has."""
+    force(monkeypatch, Plan("pipelined", (64, 64, 64), 1, stages=2, grid=4, split=2, fused=True))
+    a, b, out = array(64, 512), array(512, 64), array(64, 64)
+    mine = zeroed(cuda_device(0), 0, 8)
+
+    def counters() -> list[int]:
+        found = [{pointer(x, i) for i in range(24)} for x in fake.launches]
+        places = range(mine, mine + CHUNK, SMALLEST)
+        return [p for pointers in found for p in pointers if p in places]
+
+    for _ in range(2):
+        ops.matmul(a, b, out=out)
+    assert len(fake.launches) == 2 and counters() == [mine, mine]
+    fake.capturing.add(0)
+    for _ in range(2):
+        ops.matmul(a, b, out=out)
+    fake.capturing.clear()
+    ops.matmul(a, b, out=out)
+    assert [p == mine for p in counters()] == [True, True, False, False, True]
+    assert len(set(counters())) == 3 and fake.count("allocate_zeroed") == 1

@@ -49,8 +49,11 @@ def lower_sync(lo: Lowering, op: tile.Sync) -> None:
     e = lo.e
     level = op.level
     if op.what == "fence":
-        wide = level is None or level.kind == "block"
-        e.do("membar.cta" if wide else "membar.gl")
+        if level is not None and level.kind == "device":
+            # Ordering writes needs no order among fences, which `membar` has as well (PTX ISA, membar/fence).
+            e.do("fence.acq_rel.gpu")
+        else:
+            e.do("membar.cta" if level is None or level.kind == "block" else "membar.gl")
         return
     instance = lo.collective if level is None else lo.enclosing(level)
     if instance.threads <= 32:
