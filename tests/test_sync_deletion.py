@@ -7,7 +7,7 @@ The Python examples have the tile IR of their `.co` twins (tests/test_examples.p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,31 @@ TILES = {"M": 264, "N": 136, "K": 328}
 GALLERY: dict[str, dict[str, Any]] = {
     "attention": {"b": 1, "heads": 1, "groups": 1, "queries": 300, "keys": 130, "causal": True},
     "batched": {"b": 2, "m": 16, "n": 16, "k": 328},
+    "convolution": {"images": 1, "height": 4, "width": 70, "c": 72, "f": 40, "r": 3, "s": 2},
     "dequantized": {"m": 70, "n": 72, "k": 200},
     "experts": {"rows": (70, 0, 5), "n": 40, "k": 328},
     "gated_mlp": {"m": 70, "n": 40, "k": 328},
+    "gemv": {"m": 19, "k": 3001},
+    "histogram": {"n": 13008},
+    "layer_norm": {"m": 3, "n": 336},
+    "reduction": {"n": 25001, "blocks": 3},
+    "scan": {"n": 20001},
+    "softmax": {"m": 3, "n": 336},
     "sparse": {"m": 70, "n": 40, "k": 96},
     "stencil": {"m": 21, "n": 150},
+    "transpose": {"m": 40, "n": 72},
+    "triangular_solve": {"n": 75, "r": 40},
     "w4a16": {"m": 33, "n": 70, "k": 201},
 }
-# On sm_90a their blocks are persistent, and these sizes are one tile for each.
-SYNCHRONOUS = ("batched", "experts", "gated_mlp")
+# Where blocks are persistent: enough tiles that each block computes three.
+PERSISTENT: dict[str, dict[str, Any]] = {
+    "attention": {"b": 1, "heads": 140, "groups": 1, "queries": 300, "keys": 130, "causal": True},
+    "batched": {"b": 400, "m": 16, "n": 16, "k": 328},
+    "convolution": {"images": 4, "height": 102, "width": 70, "c": 136, "f": 40, "r": 3, "s": 2},
+    "experts": {"rows": (5,) * 280, "n": 40, "k": 328},
+    "gated_mlp": {"m": 2560, "n": 2560, "k": 328},
+    "sparse": {"m": 2560, "n": 5120, "k": 160},
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +74,15 @@ class Case:
     kernel: str = ""
     # Blocks of the grid that run; 0: all.
     blocks: int = 0
+    # The arguments of the problem, of a kernel of the gallery; further problems reach further operations.
+    problem: Mapping[str, Any] = field(default_factory=dict)
+    others: tuple[Case, ...] = ()
+
+    def on(self, arch: str) -> Case:
+        """The case with a problem for ``arch``."""
+        if arch == "sm_90a" and self.file in PERSISTENT:
+            return replace(self, problem=PERSISTENT[self.file], blocks=2)
+        return self
 
     def __str__(self) -> str:
         return "-".join([self.file, self.kernel, *(f"{k}{v}".lower() for k, v in self.defines.items())])
@@ -65,11 +90,11 @@ class Case:
     def compiled(self, arch: str) -> tuple[Compiled, dict[str, Any]]:
         """The kernel and its arguments; TilemmaError where the target does not have it."""
         if self.file == "attention_roles":
-            problem = problems.attention(**GALLERY["attention"])
+            problem = problems.attention(**self.problem)
             kernel = load(ROOT / "co" / "attention_roles.co", self.defines).only()
             values = dict(zip(_names(kernel.build()), problem.arguments, strict=True))
         elif self.file in GALLERY:
-            problem = getattr(problems, self.file)(**GALLERY[self.file])
+            problem = getattr(problems, self.file)(**self.problem)
             kernel = gallery_kernel(self.file, "co", **problem.constants)
             values = dict(zip(_names(kernel.traced()), problem.arguments, strict=True))
         else:
@@ -87,11 +112,17 @@ def _names(kernel: Any) -> Iterator[str]:
         yield p.buffer.name if hasattr(p, "buffer") else p.scalar.name
 
 
+OTHERS = {
+    # A block without a tile.
+    "histogram": (Case("histogram", problem={"n": 4000}),),
+    # Sums of more tiles than threads.
+    "scan": (Case("scan", problem={"n": 2_100_000}, blocks=1),),
+}
 CASES = [
     Case("1_scalar", sizes={"M": 6, "N": 5, "K": 9}),
     *(Case(f) for f in ("2_tiles", "3_warps", "4_ahead", "5_warpgroups")),
-    *(Case(name) for name in GALLERY),
-    Case("attention_roles", {"DIM": 64}),
+    *(Case(name, problem=sizes, others=OTHERS.get(name, ())) for name, sizes in GALLERY.items()),
+    Case("attention_roles", {"DIM": 64}, problem=GALLERY["attention"] | {"queries": 140, "keys": 330}),
     Case("double_buffer"),
     Case("event_pipeline", {"STAGES": 2}),
     Case("hello_mma", kernel="micro_gemm"),
@@ -116,17 +147,19 @@ def pairs() -> Iterator[Any]:
 
 @pytest.mark.parametrize("case, arch", list(pairs()))
 def test_nothing_can_be_left_out(case: Case, arch: str, request: pytest.FixtureRequest) -> None:
-    if arch == "sm_90a" and case.file in SYNCHRONOUS:
-        pytest.skip("persistent: a block would compute one tile only")
     by_night = "slow" in str(request.config.getoption("-m"))
-    try:
-        compiled, values = case.compiled(arch)
-    except TilemmaError as e:
-        pytest.skip(f"{arch} does not have it: {e.code}")
+    case = case.on(arch)
+    superfluous: set[str] | None = None
+    for problem in (case, *case.others):
+        try:
+            compiled, values = problem.compiled(arch)
+        except TilemmaError as e:
+            pytest.skip(f"{arch} does not have it: {e.code}")
 
-    def arguments() -> dict[str, Any]:
-        return {n: a.copy() if isinstance(a, np.ndarray) else a for n, a in values.items()}
+        def arguments(values: Mapping[str, Any] = values) -> dict[str, Any]:
+            return {n: a.copy() if isinstance(a, np.ndarray) else a for n, a in values.items()}
 
-    found = list(survey(compiled, arguments, every=1 if by_night else DAILY, blocks=case.blocks))
-    superfluous = [x.insertion for x in found if not x.found]
-    assert not superfluous, "\n".join(superfluous)
+        found = list(survey(compiled, arguments, every=1 if by_night else DAILY, blocks=problem.blocks))
+        nothing = {x.insertion for x in found if not x.found}
+        superfluous = nothing if superfluous is None else superfluous & nothing
+    assert not superfluous, "\n".join(sorted(superfluous))

@@ -2,8 +2,9 @@
 vector clock for every thread.
 
 Nothing of the pass is used: regions are sets of elements, loops run with numbers, every barrier joins clocks.
-Which thread of an instance touches which element is not known, so all pairs of its threads must be ordered;
-one statement repeated on the same view keeps its threads to their elements.
+Which thread of an instance touches which element is known of copies alone: thread t moves the chunks t,
+t + threads, .. of the tile.  Elsewhere all pairs of threads must be ordered; one statement repeated on the same
+view keeps its threads to their elements.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Access:
     over: np.ndarray = field(default=None)
     passed: np.ndarray = field(default=None)
     committed: bool = False
+    # For each of the elements of a copy: the number of its thread.
+    owners: np.ndarray | None = None
 
 
 class Oracle:
@@ -218,8 +221,12 @@ class Oracle:
             yield what, view.base.name, view, write, agent
 
     def access(self, op, what, resource, view, write, agent, members, env):
-        elements, seen = (None, ()) if view is None else self.elements(view, env)
-        return Access(op, what, resource, elements, write, agent, members, self.turn, seen)
+        elements, owners, seen = (None, None, ()) if view is None else self.elements(view, env)
+        if not isinstance(op, t.Copy) or view.static_shape != (op.dst.static_shape or op.src.static_shape):
+            owners = None
+        else:
+            owners = owners * view.base.dtype.bits // 8 // op.plan.vector % op.plan.threads
+        return Access(op, what, resource, elements, write, agent, members, self.turn, seen, owners=owners)
 
     def elements(self, view, env):
         v = view.map(lambda x: e.const(self.value(x, env)))
@@ -234,7 +241,8 @@ class Oracle:
             shape = [-1 if m == n else 1 for m in range(len(axes))]
             step = e.value_of(a.step) * 2 ** (16 * (len(origin) - 1 - a.dim))
             number = number + (np.arange(len(axes[n])) * step).reshape(shape)
-        return np.unique(number), (tuple(origin), slot)
+        found, first = np.unique(number, return_index=True)
+        return found, first, (tuple(origin), slot)
 
     def check(self, y):
         for x in self.history:
@@ -252,6 +260,9 @@ class Oracle:
             own = y.threads[:, None] == x.threads[None, :]
             if same_statement:
                 ok = bool((~own | (seen & own)).all())
+            elif x.owners is not None and y.owners is not None:
+                _, of_x, of_y = np.intersect1d(x.elements, y.elements, True, return_indices=True)
+                ok = bool(seen[y.owners[of_y], x.owners[of_x]].all())
             elif len(y.threads) == len(x.threads) == 1:
                 ok = bool(seen.all())
             else:

@@ -67,7 +67,8 @@ class Parallel(Op):
 class For(Op):
     """``body`` for index = start, start + step, ... while index < stop.  index.extent bounds the index.
 
-    ``pipeline``: what the program asks of automatic pipelining (see `ir.pipeline.effective`).
+    ``pipeline``: what the program asks of automatic pipelining (see `ir.pipeline.effective`).  ``blocks``: the
+    iterations are blocks of the program's grid, whose accesses to global memory have no order.
     """
 
     syntax: ClassVar[str] = "for $index = $start to $stop step $step $body"
@@ -79,6 +80,7 @@ class For(Op):
     unroll: int | None = None
     vectorize: int | None = None
     pipeline: PipelineSettings | None = None
+    blocks: bool = False
 
 
 @record

@@ -57,7 +57,12 @@ def jumping(level: str, jump: type[Break] | type[Continue], place: str, backward
             return tile.subspan([1, 64], [i, 0])
 
         if level == "block":
-            turns(lambda j: b.copy(row(x, j), row(s, 0)), lambda j: b.copy(row(s, 0), row(y, add(j.value, 100))))
+            # Half a row: other threads read than have written.
+            half = s.subspan([1, 32], [0, 1])
+            turns(
+                lambda j: b.copy(row(x, j), row(s, 0)),
+                lambda j: b.copy(half, y.subspan([1, 32], [add(j.value, 100), 0])),
+            )
         elif level == "group":
             with b.parallel(["w"], [4], GROUP) as (w,):
                 other = binary("sub", 3, w.value)

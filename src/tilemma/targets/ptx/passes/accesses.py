@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
+from math import prod
 
 import numpy as np
 
 from tilemma.atoms import catalogue
 from tilemma.ir.effects import Effect, element_reads, touches, variables_set, written_views
-from tilemma.ir.expr import Element
+from tilemma.ir.expr import Element, value_of
 from tilemma.ir.tile import (
     Alloc,
     Copy,
@@ -26,7 +27,7 @@ from tilemma.ir.tile import (
     WaitEvent,
     While,
 )
-from tilemma.ir.types import Level, Space, View
+from tilemma.ir.types import Buffer, Level, Space, View
 from tilemma.passes.scope import WARP, Dependence
 from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct
 from tilemma.targets.ptx.passes.aliasing import Access, Agent, advanced_loops, loop_name, overlap, same_mapping
@@ -119,7 +120,7 @@ class Accesses:
                 yield from self._wgmma(node, op)
         elif isinstance(op, Alloc):
             if op.init is not None:
-                yield from self._memory(node, op.buffer.whole(), True)
+                yield from self._initialisation(node, op.buffer)
         else:
             yield from self._synchronous(node)
         for x in element_reads(op):
@@ -214,6 +215,14 @@ class Accesses:
         else:
             start, threads = self._scope(node)
         yield Access(node, view.base.name, view, write, "thread", start, threads, atomic)
+
+    def _initialisation(self, node: Node, buffer: Buffer) -> Iterator[Access]:
+        """Thread t initialises the elements t, t + threads, .. (lower/storage.py)."""
+        count = prod(value_of(n) or 0 for n in buffer.shape)
+        if node.parent.chain or buffer.space is Space.LOCAL or buffer.copies or count > self.tree.threads:
+            yield from self._memory(node, buffer.whole(), True)
+            return
+        yield Access(node, buffer.name, buffer.whole(), True, "thread", np.arange(count), 1, each=True)
 
     def _registers(self, node: Node, f: FragmentRef, write: bool) -> Access:
         start, threads = self._collective(node)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Var, const, value_of, walk
 from tilemma.ir.ranges import interval
-from tilemma.ir.tile import Apply, For, While
+from tilemma.ir.tile import Apply, Copy, For, While
 from tilemma.ir.types import View
 from tilemma.launch import MAX_EXTENT
 from tilemma.passes.threads import Bools, Ints, Node, evaluate
@@ -81,6 +81,8 @@ class Access:
     future: str | None = None
     release: Literal["", "elected", "warp", "each"] = ""
     waiters_proxy: str = ""
+    # Instance i, one thread, accesses element i of the whole buffer alone.
+    each: bool = False
     # The variables with one value for all threads of the block, and the loops in which each is declared.
     steady: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
     # Of bodies, by id: whether all threads that execute the access get there.
@@ -155,6 +157,9 @@ class Access:
         """(offset, elements) along each dimension, the copy number last; None for all of the buffer."""
         if self.view is None or self.view.reshape is not None:
             return None
+        if self.each:
+            shape = [value_of(n) or 0 for n in self.view.base.shape]
+            return [(_Offset(digit.astype(np.int64), {}), 1) for digit in np.unravel_index(self.start, shape)]
         found = []
         for d, offset in enumerate(self.view.offsets):
             reach = 1
@@ -362,9 +367,41 @@ def distance(x: Access, a: Expr, y: Access, b: Expr) -> int | None:
 def same_mapping(x: Access, y: Access, carried: frozenset[str]) -> bool:
     """Whether each thread accesses the same elements in ``x`` and in ``y``.
 
-    True for one operation whose view is invariant in the ``carried`` loops.
+    True for one operation whose view is invariant in the ``carried`` loops, and for copies that divide a tile
+    among their threads in one way.
     """
-    return x.node is y.node and x.view is y.view and x.box is not None and all(
-        not o.loose[1] and not any(isinstance(i, Index) and i.name in carried for a in o.terms for i in walk(a))
-        for o, _ in x.box
-    )  # fmt: skip
+    if x.box is None or y.box is None:
+        return False
+    if x.node is y.node and x.view is y.view and not any(_varies(o, carried) for o, _ in x.box):
+        return True
+    division = _division(x)
+    if division is None or division != _division(y):
+        return False
+    return all(_same_place(x, ox, oy, n, carried) for (ox, n), (oy, _) in zip(x.box, y.box, strict=True))
+
+
+def _varies(o: _Offset, carried: frozenset[str]) -> bool:
+    """Whether ``o`` may differ between iterations of the ``carried`` loops."""
+    return bool(o.loose[1]) or any(isinstance(i, Index) and i.name in carried for a in o.terms for i in walk(a))
+
+
+def _division(x: Access) -> Any:
+    """The division of a copied tile: thread t moves the chunks t, t + threads, .. (lower/copies.py)."""
+    op, view = x.node.op, x.view
+    if not isinstance(op, Copy) or op.plan is None or op.plan.engine == "tma" or view is None or len(x.start) != 1:
+        return None
+    shape = op.dst.static_shape or op.src.static_shape
+    strides = tuple((a.dim, value_of(a.step)) for a in view.axes)
+    reach = tuple(n for _, n in x.box or ())
+    return shape, strides, reach, view.base.dtype, op.plan.vector, op.plan.threads, int(x.start[0])
+
+
+def _same_place(x: Access, ox: _Offset, oy: _Offset, n: int, carried: frozenset[str]) -> bool:
+    """Whether two intervals of ``n`` elements are one if they meet: their distance is a multiple of ``n``."""
+    moved = _difference(x, ox, oy, carried, {})
+    base = ox.base - oy.base
+    if isinstance(base, np.ndarray) or moved.loose != (0, 0):
+        return False
+    near = base + moved.low >= -_HALF and base + moved.high < _HALF
+    still = moved.low == moved.high == 0 or moved.stride % n == 0
+    return near and still and base % n == 0

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from tilemma.ir.tile import Break, Continue, For, If, InThreads, MmaCommit, MmaWait, Sync, TriggerEvent, While
+from tilemma.ir.tile import (
+    Barrier,
+    Break,
+    Continue,
+    For,
+    If,
+    InThreads,
+    MmaCommit,
+    MmaWait,
+    Sync,
+    TriggerEvent,
+    While,
+)
 from tilemma.ir.walk import walk
 from tilemma.passes.threads import Block, Node, Tree
 from tilemma.records import record
@@ -34,8 +46,8 @@ def _before_release(wait: Node) -> bool:
     """Whether ``wait`` belongs to the release behind it: it has the place of the release's trigger."""
     around = wait.parent.nodes
     behind = around[around.index(wait) + 1 :]
-    after = next((n for n in behind if not isinstance(n.op, Sync)), None)
-    if after is None or not isinstance(after.op, (If, TriggerEvent)) or _pending(wait) == 0:
+    after = next((n for n in behind if not isinstance(n.op, (Barrier, Sync))), None)
+    if after is None or not isinstance(after.op, (If, TriggerEvent)):
         return False
     return any(isinstance(x, TriggerEvent) and x.span == wait.op.span for x in walk((after.op,)))
 

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 
-from tilemma.ir.expr import Var, trips, value_of
+from tilemma.ir.expr import Index, Var, trips, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Barrier,
@@ -99,6 +99,8 @@ class Walk:
         self._aliases = aliases
         self._rotations = Rotations(tree.block.body)
         nodes = list(tree.walk())
+        # The loops over tiles of the grid.
+        self._grid = {loop_name(n) for n in nodes if isinstance(n.op, For) and n.op.blocks}
         # Events and the roles that wait for them: which slot a wait is for is the program's business.
         self._waited_for = {(n.op.event.event.name, id(n.role)) for n in nodes if isinstance(n.op, WaitEvent)}
         self._triggered_by: dict[str, set[int]] = {}
@@ -317,7 +319,7 @@ class Walk:
             return self._joined([last, *left])
         count = _trips(node.op)
         out = ends[-1:] if count is not None and count >= len(ends) else ends
-        return self._joined([*out, *left, *([] if count else [state])])
+        return self._joined([*out, *left, *([] if count else [_skipping(node, state)])])
 
     def _head(self, node: Node, state: State) -> Generator[Hazard, None, State]:
         """The accesses of a loop's condition or bounds."""
@@ -377,6 +379,8 @@ class Walk:
             return None
         if x.same_visit(y, pending.carried):
             return None
+        if self._of_another_block(pending):
+            return None
         if self._aliases is not None:
             pairs, mapped = np.ones((len(x.start), len(y.start)), dtype=bool), False
         else:
@@ -403,6 +407,11 @@ class Walk:
             # ldmatrix is `.sync`: after it, a thread is ordered after the reads of its whole warp.
             pairs = pairs & ~(within(y, x) & (y.threads <= 32))
         return pairs, fence
+
+    def _of_another_block(self, pending: Pending) -> bool:
+        """Whether it is an access to global memory by an iteration that was a block of its own in the program."""
+        view = pending.access.view
+        return view is not None and view.base.space is Space.GLOBAL and not self._grid.isdisjoint(pending.carried)
 
     def _answers_for_itself(self, x: Access, release: Access) -> Bools:
         """Of each instance of ``x``: whether all its threads arrive somewhere to release the buffer."""
@@ -471,6 +480,28 @@ def _same_slot(pending: Pending, y: Access) -> bool:
 
 def _carried(p: Pending, name: str, loop: Node) -> Pending:
     return p.carry(name) if name not in p.carried and loop in p.access.around else p
+
+
+def _skipping(node: Node, state: State) -> State:
+    """The state behind a loop that runs no iteration.
+
+    A loop up to the index of an enclosing one runs in each but the first iteration of that: no access of an
+    earlier iteration gets past it.
+    """
+    op = node.op
+    stop = op.stop.name if isinstance(op, For) and isinstance(op.stop, Index) else None
+    around = next((n for n in node.ancestors() if isinstance(n.op, For) and n.op.index.name == stop), None)
+    if around is None or not isinstance(op, For) or not isinstance(around.op, For):
+        return state
+    start, first, step = value_of(op.start), value_of(around.op.start), value_of(around.op.step)
+    if start is None or first is None or first < start or (step or 0) < 1:
+        return state
+
+    def outermost(p: Pending) -> Node | None:
+        loops = (n for n in p.access.node.ancestors() if isinstance(n.op, (For, While)))
+        return next((n for n in reversed(list(loops)) if loop_name(n) in p.carried), None)
+
+    return {key: p for key, p in state.items() if outermost(p) is not around}
 
 
 def _one_newer(p: Pending, store: Node) -> Pending:

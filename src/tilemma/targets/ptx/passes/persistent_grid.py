@@ -65,7 +65,7 @@ class TileLoop:
         return Parallel((self.team,), (inner,), CLUSTER, overlap=block.overlap, span=block.span)
 
     def loop(self, body: Body, t: Index) -> For:
-        return For(t, self.team, self.total, self.teams, body, span=self.span)
+        return For(t, self.team, self.total, self.teams, body, blocks=True, span=self.span)
 
     def index(self) -> Index:
         """A fresh index of the loop."""

@@ -21,7 +21,7 @@ that all threads of the block execute the copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
@@ -46,7 +46,7 @@ from tilemma.ir.tile import (
     WaitFuture,
 )
 from tilemma.ir.types import Space
-from tilemma.ir.walk import expressions, map_expressions, rewrite_blocks, touched, walk, with_bodies
+from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite_blocks, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, loop_copies
 from tilemma.passes.scope import block_threads, kind, names
@@ -113,6 +113,8 @@ class PipelineLoops:
         obstacles = list(found.obstacles)
         copies, more = _block_wide(found, group)
         obstacles += more
+        if copies and asked is None and (blocking := _blocking(loop, copies)) is not None:
+            copies, obstacles = (), [*obstacles, blocking]
         trips = _trips(loop) if isinstance(loop, For) else None
         if isinstance(loop, For) and wanted and copies and trips not in (0, 1):
             stages = self._stages(loop, copies, asked, found, group, trips, log)
@@ -221,6 +223,25 @@ def _block_wide(found: LoopCopies, group: Parallel | None) -> tuple[tuple[Copy, 
         else:
             kept.append(c)
     return tuple(kept), obstacles
+
+
+def _blocking(loop: Op, ahead: tuple[Copy, ...]) -> Obstacle | None:
+    """A copy by cp.async that every iteration waits for, and with it for all copies that were issued before."""
+
+    def every(body: Body) -> Iterator[Op]:
+        for op in body:
+            yield op
+            if not isinstance(op, (If, InThreads)):
+                for _, inner in bodies(op):
+                    yield from every(inner)
+
+    for op in every((loop,)):
+        if isinstance(op, Copy) and op.plan is not None and op.plan.engine == "cp.async" and op not in ahead:
+            text = f"every iteration waits for the copy into `{op.dst.base.name}`, which stays where it is"
+            return Obstacle(
+                "waits-anyway", text, "make all copies of the loop such that they can be ahead", op.span
+            )
+    return None
 
 
 def _distributes(group: Parallel, loop: Op) -> bool:
