@@ -1,16 +1,26 @@
 """Random kernels with synchronous loops that can be pipelined, and loops that only look so.
 
-``python -m dev.fuzz.pipelined 0 1000`` checks the kernels of these seeds and counts those that are pipelined.
-Each is written in both languages; the CPU reference executes it before and after the passes, and the PTX machine
-under several schedules.  All data are small integers, so that the results are equal bits.
+``python -m dev.fuzz.pipelined 0 1000 --jobs 2 --json docs/proofs/pipelined.json`` checks the kernels of these
+seeds and counts those that are pipelined; with ``--device`` on the GPU.  Each is written in both languages.  The
+CPU reference executes it before and after the passes; the PTX machine under several schedules, or the GPU, as
+well.  All data are small integers, so that the results are equal bits.  Blocks of persistent kernels compute
+several tiles.
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import json
 import linecache
+import multiprocessing
+import os
 import sys
+import tempfile
+import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -18,8 +28,9 @@ import numpy as np
 
 from tilemma import croqtile
 from tilemma.ir.canonical import canonical
-from tilemma.kernels import Kernel
+from tilemma.kernels import Kernel, facts_of
 from tilemma.targets.cpu import execute
+from tilemma.targets.ptx.passes import persistent_grid
 
 ARCHS = ("sm_80", "sm_90a")
 # How a loop looks.  After `plain`: what may prevent pipelining, in part or as a whole.
@@ -27,6 +38,8 @@ FORMS = (
     "plain", "plain", "plain", "table", "second", "chained", "condition", "exit", "read_after", "alias",
     "modified", "element", "source_written", "variable", "outer",
 )  # fmt: skip
+# Settings of kernels whose warpgroups multiply.
+GRIDS = ("", "", "persistent=true", "persistent=false", 'order="keep"', "cluster=2", "producer=true")
 # The forms whose operand A needs a buffer that is declared before the loop.
 OWN_BUFFER = ("alias", "modified", "read_after")
 
@@ -68,25 +81,38 @@ def generate(seed: int) -> Program:
     r = Random(seed)
     p = Program(seed, r.choice(FORMS))
     p.own = p.form in OWN_BUFFER or r.random() < 0.3
-    warps_m, warps_n = r.choice([(1, 1), (2, 1), (1, 2), (2, 2)])
-    tile_m, tile_n, tile_k = 16 * warps_m * r.choice([1, 2]), 16 * warps_n, 16 * r.choice([1, 2, 4])
-    p.sizes = {"M": r.choice([tile_m, tile_m + 3]), "N": r.choice([tile_n, 2 * tile_n - 5]),
-               "K": r.choice([0, 8, tile_k, 3 * tile_k, 4 * tile_k + 8, 5 * tile_k - 3, 7 * tile_k])}  # fmt: skip
+    warpgroups = r.random() < 0.4
+    if warpgroups:
+        warps_m, warps_n = r.choice([1, 2]), 1
+        tile_m, tile_n, tile_k = 64 * warps_m, r.choice([16, 32, 64]), 16 * r.choice([1, 2, 4])
+        aligned = [8, tile_k, 3 * tile_k, 4 * tile_k + 8, 7 * tile_k]
+    else:
+        warps_m, warps_n = r.choice([(1, 1), (2, 1), (1, 2), (2, 2)])
+        tile_m, tile_n, tile_k = 16 * warps_m * r.choice([1, 2]), 16 * warps_n, 16 * r.choice([1, 2, 4])
+        aligned = []
+    depths = [*aligned, 0, 8, tile_k, 3 * tile_k, 4 * tile_k + 8, 5 * tile_k - 3, 7 * tile_k]
+    p.sizes = {"M": r.choice([tile_m, tile_m + 3]), "N": r.choice([tile_n, 2 * tile_n - 5, 3 * tile_n]),
+               "K": r.choice(depths)}  # fmt: skip
+    level = "group-4" if warpgroups else "group"
+    grid = r.choice(GRIDS) if warpgroups else ""
     stages = r.choice([None, 2, 3, 4])
     attribute = "" if stages is None else f"[[pipeline(stages={stages})]] "
     option = "" if stages is None else f", pipeline=tm.Pipeline(stages={stages})"
     inside = p.form not in ("modified", "element") and r.random() < 0.4
     steps, whole = tile_k // 16, r.random() < 0.2
     arrays = "global f16 [M, K] a, global f16 [N, K] b, global f32 [M, N] c, global s32 [64] order"
-    p.co = [f"__co__ void k({arrays}) {{"]
-    p.py = ["import tilemma as tm", "from tilemma import *", "@tm.kernel",
+    unquoted = grid.replace('"', "")
+    before = f"[[pipeline({unquoted})]] " if grid else ""
+    p.co = [f"{before}__co__ void k({arrays}) {{"]
+    settings = f"(pipeline=tm.Pipeline({grid.replace('true', 'True').replace('false', 'False')}))" if grid else ""
+    p.py = ["import tilemma as tm", "from tilemma import *", f"@tm.kernel{settings}",
             "def k(a: tm.Global['f16', 'M', 'K'], b: tm.Global['f16', 'N', 'K'], c: tm.Global['f32', 'M', 'N'],"
             " order: tm.Global['s32', 64]):",
             "    (M, K), N = a.shape, b.shape[0]"]  # fmt: skip
     p.line(f"parallel {{i, j}} by [cdiv(M, {tile_m}), cdiv(N, {tile_n})] : block",
            f"for i, j in parallel(cdiv(M, {tile_m}), cdiv(N, {tile_n}), level='block')", True)  # fmt: skip
-    group = (f"parallel {{v, w}} by [{warps_m}, {warps_n}] : group",
-             f"for v, w in parallel({warps_m}, {warps_n}, level='group')")  # fmt: skip
+    group = (f"parallel {{v, w}} by [{warps_m}, {warps_n}] : {level}",
+             f"for v, w in parallel({warps_m}, {warps_n}, level='{level}')")  # fmt: skip
     if p.own:
         p.line(f"shared f16 [{tile_m}, {tile_k}] sa;", f"sa = shared('f16', {tile_m}, {tile_k})")
     if inside:
@@ -178,14 +204,15 @@ def _body(
 
 @dataclass(frozen=True)
 class Result:
-    """``pipelined``: the loops that the passes pipelined for each architecture."""
+    """``pipelined``: the loops that the passes pipelined for each architecture; ``producer``: with a producer."""
 
     pipelined: dict[str, int]
     failure: str = ""
+    producer: bool = False
 
 
-def check(p: Program, schedules: int = 5) -> Result:
-    """Run ``p``: reference before and after the passes, and the machine under ``schedules``."""
+def check(p: Program, schedules: int = 5, device: bool = False) -> Result:
+    """Run ``p``: reference before and after the passes, and the machine under ``schedules``, or the GPU."""
     kernel = Kernel(croqtile.load(p.croqtile, f"pipelined {p.seed}.co").sources["k"])
     if canonical(kernel.build()) != canonical(_python(p).build()):
         return Result({}, "the two languages differ")
@@ -193,21 +220,29 @@ def check(p: Program, schedules: int = 5) -> Result:
     kernel.on("cpu")(**wanted)
     if p.form in ("plain", "source_written") and (wanted["c"] != _product(p, wanted)).any():
         return Result({}, "the reference differs from NumPy")
-    found = {}
+    found: dict[str, int] = {}
+    producer = False
     for arch in ARCHS:
-        compiled = kernel.compile(arch)
+        compiled = kernel.compile(arch, facts=facts_of(wanted))
         said = [d for d in compiled.decisions if d.pass_name == "pipeline" and "stages" in d.data]
         found[arch] = sum(not d.warning for d in said)
+        producer = producer or any("full" in d.data for d in said)
         again = _arrays(p)
         execute(compiled.kernel, again, {}, dims=p.sizes)
         if not np.array_equal(again["c"], wanted["c"]):
-            return Result(found, f"after the passes for {arch} the reference differs")
-        for schedule in range(schedules):
+            return Result(found, f"after the passes for {arch} the reference differs", producer)
+        for schedule in range(1 if device else schedules):
             run = _arrays(p)
-            kernel.on("machine", arch=arch, seed=schedule)(**run)
+            on = (
+                kernel.on("cuda", arch=arch)
+                if device
+                else kernel.on("machine", arch=arch, seed=schedule, strict=True)
+            )
+            on(**run)
             if not np.array_equal(run["c"], wanted["c"]):
-                return Result(found, f"the machine differs on {arch}, schedule {schedule}")
-    return Result(found)
+                where = "GPU" if device else f"machine, schedule {schedule},"
+                return Result(found, f"the {where} differs on {arch}", producer)
+    return Result(found, producer=producer)
 
 
 def _python(p: Program) -> Kernel:
@@ -231,22 +266,73 @@ def _product(p: Program, arrays: dict[str, Any]) -> Any:
     return arrays["a"].astype(np.float32) @ arrays["b"].astype(np.float32).T
 
 
-def main(first: int, count: int) -> int:
-    """Check ``count`` seeds from ``first``; print failures, and how many kernels of each form are pipelined."""
-    forms, failed = Counter[str](), 0
-    for seed in range(first, first + count):
-        p = generate(seed)
-        try:
-            result = check(p)
-        except Exception as e:
-            result = Result({}, f"{type(e).__name__}: {e}")
-        if result.failure:
-            failed += 1
-            print(f"seed {seed} ({p.form}): {result.failure}", flush=True)
-        forms[p.form] += any(result.pipelined.values())
-    print(f"{count} kernels, {sum(forms.values())} pipelined, {failed} failed: {dict(forms)}")
+def _checked(task: tuple[int, bool]) -> tuple[str, Result]:
+    seed, device = task
+    p = generate(seed)
+    try:
+        return p.form, check(p, device=device)
+    except Exception as e:
+        return p.form, Result({}, f"{type(e).__name__}: {e}")
+
+
+def main(first: int, count: int, jobs: int, device: bool, path: Path | None) -> int:
+    """Check ``count`` seeds from ``first``; print failures, and how many kernels of each form are pipelined.
+
+    ``path``: the record of the runs.  This run takes the place of the last on its target, or continues it.
+    """
+    start, seeds = time.monotonic(), range(first, first + count)
+    forms, failed, producers = Counter[str](), list[int](), 0
+    with multiprocessing.get_context("spawn").Pool(jobs, _setup) as pool:
+        tasks = [(seed, device) for seed in seeds]
+        for seed, (form, result) in zip(seeds, pool.imap(_checked, tasks, chunksize=4), strict=True):
+            if result.failure:
+                failed.append(seed)
+                print(f"seed {seed} ({form}): {result.failure}", flush=True)
+            forms[form] += any(result.pipelined.values())
+            producers += result.producer
+    print(f"{count} kernels, {forms.total()} pipelined, {len(failed)} failed: {dict(forms)}")
+    if path is not None:
+        target = "GPU" if device else "CPU reference and PTX machine, 5 schedules"
+        date = f"{datetime.date.today():%Y-%m-%d}"
+        entry = {"target": target, "date": date, "first_seed": first, "kernels": count,
+                 "archs": list(ARCHS), "pipelined": forms.total(), "with_a_producer": producers,
+                 "pipelined_by_form": dict(sorted(forms.items())), "failures": failed,
+                 "seconds": round(time.monotonic() - start), "jobs": jobs}  # fmt: skip
+        runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+        before = next((r for r in runs if r["target"] == target), None)
+        if before is not None and before["first_seed"] + before["kernels"] == first:
+            entry = _added(before, entry)
+        runs = [*(r for r in runs if r["target"] != target), entry]
+        text = json.dumps({"runs": sorted(runs, key=lambda r: r["target"])}, indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
     return 1 if failed else 0
 
 
+def _added(before: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """The record of two runs, of which the second continues the first."""
+    numbers = ("kernels", "pipelined", "with_a_producer", "seconds")
+    forms = Counter(before["pipelined_by_form"]) + Counter(entry["pipelined_by_form"])
+    return {
+        **entry,
+        **{n: before[n] + entry[n] for n in numbers},
+        "first_seed": before["first_seed"],
+        "failures": before["failures"] + entry["failures"],
+        "pipelined_by_form": dict(sorted(forms.items())),
+    }
+
+
+def _setup() -> None:
+    """Two blocks at a time, so that a persistent block computes several tiles; in a cache of its own."""
+    os.environ["TILEMMA_CACHE"] = tempfile.mkdtemp()
+    setattr(persistent_grid, "MULTIPROCESSORS", 2)  # noqa: B010 (a constant to the type checker)
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    options.add_argument("first", type=int)
+    options.add_argument("count", type=int)
+    options.add_argument("--jobs", type=int, default=2)
+    options.add_argument("--device", action="store_true")
+    options.add_argument("--json", type=Path)
+    given = options.parse_args()
+    sys.exit(main(given.first, given.count, given.jobs, given.device, given.json))

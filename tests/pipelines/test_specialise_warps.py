@@ -13,6 +13,7 @@ from tilemma.ir.pipeline import OFF, PipelineSettings
 from tilemma.ir.tile import ArrayFacts, Kernel
 from tilemma.kernels import facts_of
 from tilemma.targets.cpu import execute
+from tilemma.targets.ptx.passes import persistent_grid
 
 HEAD = """
 __co__ void kernel(global f16 [M, K] lhs, global f16 [N, K] rhs, global f16 [M, N] output) {
@@ -165,3 +166,12 @@ def test_too_many_sums_for_the_registers() -> None:
     text, _, _ = KERNELS["listing 3"]
     kernel = replace(from_co(text, ROWS=192, COLUMNS=256), pipeline=PipelineSettings())
     assert said(compile_kernel(kernel, "sm_90a"), "too few registers")
+
+
+def test_a_loop_with_another_copy_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producer may go backward along K only if it issues all copies of the loop."""
+    monkeypatch.setattr(persistent_grid, "MULTIPROCESSORS", 1)
+    text = HEAD + LOOP[:-1] + "dma.copy lhs.subspan(ROWS, 64).at(block_m, 0) => lhs_s; }" + STORE
+    kernel = replace(from_co(text, ROWS=64, COLUMNS=32), pipeline=PipelineSettings(cluster=1))
+    compiled = check(kernel, "sm_90a", (64, 96, 200), seeds=(0,))
+    assert said(compiled, "persistent") and said(compiled, "copied ahead by TMA")

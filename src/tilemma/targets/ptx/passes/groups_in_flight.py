@@ -46,7 +46,7 @@ def _before_release(wait: Node) -> bool:
     """Whether ``wait`` belongs to the release behind it: it has the place of the release's trigger."""
     around = wait.parent.nodes
     behind = around[around.index(wait) + 1 :]
-    after = next((n for n in behind if not isinstance(n.op, (Barrier, Sync))), None)
+    after = next((n for n in behind if not isinstance(n.op, (Barrier, MmaWait, Sync))), None)
     if after is None or not isinstance(after.op, (If, TriggerEvent)):
         return False
     return any(isinstance(x, TriggerEvent) and x.span == wait.op.span for x in walk((after.op,)))

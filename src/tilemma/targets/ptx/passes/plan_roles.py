@@ -184,7 +184,7 @@ class BlockPlan:
                 self.block.span,
             )
         reverse = persistent and settings.order == "any" and len({id(ring.loop) for ring in rings}) == 1
-        reverse = reverse and _is_sum(rings[0].loop)
+        reverse = reverse and _is_sum(rings[0].loop, self.copies)
         return row, Choice(stages, cluster, persistent, reverse)
 
     def _least(self, buffer: Buffer, pieces: int) -> int:
@@ -278,12 +278,13 @@ class BlockPlan:
         return all(interval(e)[0] >= 0 for e in rest)
 
 
-def _is_sum(loop: For) -> bool:
-    """Whether the iterations of ``loop`` only add products, in any order."""
+def _is_sum(loop: For, ahead: list[Copy]) -> bool:
+    """Whether the iterations of ``loop`` only add products of the tiles that ``ahead`` copies, in any order."""
     plain = (DeclareFragment, Load, Mma, For, Copy, Alloc)
     inner = list(walk(loop.body))
     indices = {loop.index.name}
-    used = any(indices & names(e) for op in inner if not isinstance(op, Copy) for e in expressions(op))
+    others = (op for op in inner if not any(op is c for c in ahead))
+    used = any(indices & names(e) for op in others for e in expressions(op))
     counts = value_of(loop.start) == 0 and value_of(loop.step) == 1
     floats = all(op.scale_a is None and op.scale_b is None for op in inner if isinstance(op, Mma))
     return counts and floats and not used and all(isinstance(op, plain) for op in inner)
