@@ -44,6 +44,7 @@ from tilemma.ir.tile import (
     Parallel,
     SwapFutures,
     WaitFuture,
+    While,
 )
 from tilemma.ir.types import Space
 from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite_blocks, touched, walk, with_bodies
@@ -225,17 +226,17 @@ def _block_wide(found: LoopCopies, group: Parallel | None) -> tuple[tuple[Copy, 
     return tuple(kept), obstacles
 
 
-def _blocking(loop: Op, ahead: tuple[Copy, ...]) -> Obstacle | None:
-    """A copy by cp.async that every iteration waits for, and with it for all copies that were issued before."""
+def _blocking(loop: For | While, ahead: tuple[Copy, ...]) -> Obstacle | None:
+    """A copy by cp.async of ``loop`` itself that every iteration waits for, and for all issued before it."""
 
     def every(body: Body) -> Iterator[Op]:
         for op in body:
             yield op
-            if not isinstance(op, (If, InThreads)):
+            if not isinstance(op, (If, InThreads, For, While)):
                 for _, inner in bodies(op):
                     yield from every(inner)
 
-    for op in every((loop,)):
+    for op in every(loop.body):
         if isinstance(op, Copy) and op.plan is not None and op.plan.engine == "cp.async" and op not in ahead:
             text = f"every iteration waits for the copy into `{op.dst.base.name}`, which stays where it is"
             return Obstacle(
