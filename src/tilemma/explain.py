@@ -194,7 +194,7 @@ def _descriptor(
     major: Major
     shape, major = ((columns, rows), "MN") if transposed else ((rows, columns), "K")
     tile = shared_layout(view.dtype, *shape, major, swizzle)
-    extent, depth = atom.operands[name.upper()].shape
+    extent, depth = atom.operands[name.upper()].memory_shape
     d = tile.descriptor(0, 0, extent, depth)
     return {
         "buffer": view.base.name,

@@ -14,6 +14,7 @@ from tilemma import (
     load_matrix_a,
     load_matrix_b,
     load_matrix_c,
+    load_matrix_e,
     mma,
     parallel,
     store_matrix_d,
@@ -26,6 +27,7 @@ from tilemma.passes.expand_lane_work import position
 from tilemma.testing import random_array
 
 ATOMS = [x for x in catalogue.mma("mma.sync") if of_lanes(x)]
+SPARSE = [x for x in catalogue.mma("mma.sp") if of_lanes(x)]
 TARGETS = ("sm_75", "sm_80", "sm_89", "sm_90a")
 
 
@@ -51,15 +53,82 @@ def by_lanes(
             store_matrix_d[SHAPE](d, z, 0, 0, atom=NAME)
 
 
-@pytest.mark.parametrize("atom", ATOMS, ids=lambda x: x.name)
+@tm.kernel
+def sparse_by_lanes(
+    a: tm.Global["TA", "M", "H"],
+    e: tm.Global["TE", "M", "E"],
+    b: tm.Global["TB", "K", "N"],
+    d: tm.Global["TC", "M", "N"],
+    *,
+    SHAPE=(16, 8, 32),
+    NAME="",
+    TA="f16",
+    TB="f16",
+    TC="f32",
+    TE="u8",
+):
+    for p in parallel(1, level="block"):
+        for t in parallel(32, level="thread"):
+            x, y = load_matrix_a[SHAPE](a, 0, 0, atom=NAME), load_matrix_b[SHAPE](b, 0, 0, atom=NAME)
+            w, z = load_matrix_e[SHAPE](e, 0, 0, atom=NAME), load_matrix_c[SHAPE](d, 0, 0, atom=NAME)
+            mma.row.col.sp(z, x, y, w, atom=NAME)
+            store_matrix_d[SHAPE](d, z, 0, 0, atom=NAME)
+
+
+def kinds_of(atom: MmaAtom) -> dict[str, str]:
+    return {"TA": atom.a.dtype.name, "TB": atom.b.dtype.name, "TC": atom.c.dtype.name}
+
+
+def operands(atom: MmaAtom) -> tuple[Any, Any, Any, Any]:
+    """A, B, C, and the result of the instruction."""
+    m, n, k = atom.shape
+    a, b, c = (
+        random_array(shape, x.dtype.name, i, "small_integers")
+        for i, (shape, x) in enumerate((((m, k), atom.a), ((k, n), atom.b), ((m, n), atom.c)))
+    )
+    wide = a.astype(np.float64), b.astype(np.float64)
+    product = wide[0] @ wide[1] if "XOR" not in atom.name else (a[:, None] != b.T[None]).sum(-1)
+    return a, b, c, product + c.astype(np.float64)
+
+
+def sparse_cases() -> list[Any]:
+    """Every fifteenth by day, so that each type of elements and of words is among them."""
+    cases = [(x, words) for words in ("u8", "u16", "u32") for x in SPARSE]
+    return [
+        pytest.param(*case, marks=[] if i % 15 == 0 else pytest.mark.slow, id=f"{case[0].name}-{case[1]}")
+        for i, case in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize(("atom", "words"), sparse_cases())
+def test_every_sparse_instruction_multiplies_its_fragments(atom: MmaAtom, words: str) -> None:
+    a, b, c, _ = operands(atom)
+    assert atom.e is not None
+    if atom.e.shape[1] % (tm.dtypes.dtype(words).bits // 4):
+        with pytest.raises(CompileError, match="fields of 4 bits"):
+            sparse_by_lanes.compile("sm_90a", SHAPE=atom.shape, NAME=atom.name, TE=words, **kinds_of(atom))
+        return
+    whole = tm.sparse.prune(a)
+    stored = tm.sparse.compress(whole, words)
+    want = whole.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)
+    arch = next(x for x in TARGETS if atom.runs_on(x))
+    for run in (sparse_by_lanes, sparse_by_lanes.on("machine", arch=arch)):
+        d = c.copy()
+        run(stored.values, stored.metadata, b, d, SHAPE=atom.shape, NAME=atom.name, TE=words, **kinds_of(atom))
+        np.testing.assert_array_equal(d.astype(np.float64), want)
+
+
+def dense_cases() -> list[Any]:
+    """Instructions of packed elements: those of signed 4-bit ones and of bits by day."""
+    packed = [x for x in ATOMS if x.a.dtype.bits < 8 and not ("S4S4S32_TN" in x.name[-11:] or "U1" in x.name)]
+    return [pytest.param(x, marks=pytest.mark.slow if x in packed else [], id=x.name) for x in ATOMS]
+
+
+@pytest.mark.parametrize("atom", dense_cases())
 def test_every_instruction_multiplies_its_fragments(atom: MmaAtom) -> None:
     """Reference and machine, on the first target that has it."""
-    m, n, k = atom.shape
-    kinds = {"TA": atom.a.dtype.name, "TB": atom.b.dtype.name, "TC": atom.c.dtype.name}
-    a = random_array((m, k), kinds["TA"], 0, "small_integers")
-    b = random_array((k, n), kinds["TB"], 1, "small_integers")
-    c = random_array((m, n), kinds["TC"], 2, "small_integers")
-    want = a.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)
+    kinds = kinds_of(atom)
+    a, b, c, want = operands(atom)
     arch = next(x for x in TARGETS if atom.runs_on(x))
     for run in (by_lanes, by_lanes.on("machine", arch=arch)):
         d = np.zeros_like(c)

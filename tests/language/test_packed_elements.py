@@ -88,6 +88,7 @@ CASES = [
     ("b1", "b1", "load", "group", "sm_80"),
     ("b1", "b1", "global", "group-4", "sm_90a"),
     ("b1", "b1", "view", "group", "sm_90a"),
+    ("b1", "b1", "tma", "group-4", "sm_90a"),
 ]
 
 
@@ -97,6 +98,19 @@ def test_products(ta: str, tb: str, way: str, level: str, arch: str) -> None:
     a, b = values(ta, (70, 3 * depth)), values(tb, (20, 3 * depth), 1)
     want = a.astype(np.int64) @ b.astype(np.int64).T
     check(product(ta, tb, (64, 16, 2 * depth), level=level, way=way), a, b, want, arch)
+
+
+@pytest.mark.parametrize("depth", [512, *(pytest.param(n, marks=pytest.mark.slow) for n in (256, 1024))])
+def test_a_warpgroup_multiplies_bits_by_wgmma(depth: int) -> None:
+    """From every swizzle that a row of so many bits has; with A from registers by name."""
+    n = 24 if depth == 256 else 48
+    a, b = values("b1", (70, depth + 256)), values("b1", (n + 2, depth + 256), 1)
+    want = a.astype(np.int64) @ b.astype(np.int64).T
+    for way, atom in (("load", None), ("view", f"SM90_64x{n}x256_S32U1U1_RS_TN")):
+        kernel = product("b1", "b1", (64, n, depth), level="group-4", way=way, atom=atom)
+        check(kernel, a, b, want, "sm_90a")
+        assert f"wgmma.mma_async.sync.aligned.m64n{n}k256.s32.b1.b1.and.popc" in kernel.compile("sm_90a").ptx
+        kernel.compile("sm_90a").explain()
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
@@ -146,6 +160,32 @@ def test_single_elements_are_read_and_converted(t: str) -> None:
         y = np.zeros((5, 64), np.float32)
         run(x, y, T=t)
         np.testing.assert_array_equal(y, 3 * x.astype(np.float32))
+
+
+@tm.kernel
+def assigned(x: tm.Global["f32", 32, 8], y: tm.Global["s32", 32, 8], *, T="s4"):
+    for _ in tm.parallel(1, level="block"):
+        for t in tm.parallel(32, level="thread"):
+            v = tm.local(T, 8, init=1)
+            for j in tm.foreach(3):
+                v[2 * j] = x[t, 2 * j]
+            v[7] = v[0]
+            for j in tm.foreach(8):
+                y[t, j] = v[j]
+
+
+@pytest.mark.parametrize("t", NARROW)
+def test_elements_of_one_lane_are_written(t: str) -> None:
+    """Converted as by a store: rounded to even, stopped at the limits; the byte's other elements stay."""
+    x = np.random.default_rng(0).integers(-40, 41, (32, 8)).astype(np.float32) / 2
+    low, high = {"s4": (-8, 7), "u4": (0, 15), "b1": (0, 1)}[t]
+    held = (x != 0) if t == "b1" else np.clip(np.rint(x), low, high)
+    want = np.ones((32, 8), np.int32)
+    want[:, :6:2], want[:, 7] = held[:, :6:2], held[:, 0]
+    for run in (assigned, assigned.on("machine", arch="sm_80")):
+        y = np.zeros((32, 8), np.int32)
+        run(x, y, T=t)
+        np.testing.assert_array_equal(y, want)
 
 
 @tm.kernel
@@ -216,7 +256,6 @@ REFUSED = {
         LOADS.format("ma = mma.load s.data; mb = mma.load s.data; mma.row.row mc, ma, mb; mma.store mc, a;"),
         "packed-write",
     ),
-    "a buffer's value": ("shared s4 [4, 8] x {{3}};", "packed-write"),
     "a conversion": (
         LOADS.format("ma = mma.load.s8 s.data; mb = mma.load.s8 s.data; mma.row.row mc, ma, mb; mma.store mc, c;"),
         "packed-load",

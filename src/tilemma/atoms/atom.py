@@ -137,6 +137,11 @@ class Operand:
         return self.layout is not None
 
     @property
+    def memory_shape(self) -> tuple[int, int]:
+        """``shape`` in elements of memory, which for types of less than a byte are bytes."""
+        return self.shape[0], self.shape[1] // self.dtype.per_byte
+
+    @property
     def values(self) -> int:
         """Elements that one lane holds; 0 for an operand in shared memory."""
         return _extents(self.layout)[1] if self.layout is not None else 0

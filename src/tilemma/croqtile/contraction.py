@@ -220,7 +220,8 @@ def _of_lane(
 ) -> None:
     """The multiply of one lane's registers."""
     named = options.pop("wanted", None)
-    if options or len(args) != 3 or text.endswith(".async"):
+    sparse = text.endswith(".sp")
+    if options or len(args) != 3 + sparse or text.endswith(".async"):
         raise WrongValue(
             args[0].span,
             what=f"`{text}` of one lane's registers",
@@ -228,8 +229,8 @@ def _of_lane(
             wanted="`[[atom(NAME)]]` alone",
             fix_text="leave it out, or multiply register tiles at the level of the group",
         )
-    a, b = (tile_of(r, x, f"`{text}`") for x in args[1:])
-    multiply(r.b, contract, acc, a, b, named)
+    a, b, *meta = (tile_of(r, x, f"`{text}`") for x in args[1:])
+    multiply(r.b, contract, acc, a, b, named, meta[0] if meta else None)
 
 
 def _attribute(r: Reader, node: ast.Expr) -> tuple[str, Any]:

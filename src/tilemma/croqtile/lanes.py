@@ -19,10 +19,11 @@ _EXCHANGES: dict[str, ExchangeName] = {
     "__shfl_down": "shfl_down",
     "__shfl_idx": "shfl_idx",
 }
-_LETTERS: dict[str, Literal["A", "B", "C"]] = {
+_LETTERS: dict[str, Literal["A", "B", "C", "E"]] = {
     "load_matrix_a": "A",
     "load_matrix_b": "B",
     "load_matrix_c": "C",
+    "load_matrix_e": "E",
 }
 
 

@@ -15,7 +15,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "EXCHANGE": ("swap", "rotate"),
     "PRINT": ("print", "println", "print!", "println!"),
     "REDUCE": ("reduce_max", "reduce_sum", "all_reduce_sum", "copy"),
-    "MATRIX": ("load_matrix_a", "load_matrix_b", "load_matrix_c", "store_matrix_d"),
+    "MATRIX": ("load_matrix_a", "load_matrix_b", "load_matrix_c", "load_matrix_e", "store_matrix_d"),
     "WHOLE": ("_",),
     "CO": ("__co__",),
     "TO": ("__to",),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from tilemma import dtypes
+from tilemma.atoms import MmaAtom
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Const, Expr, Var, const, value_of
 from tilemma.ir.lane_work import ExchangeName
@@ -23,7 +24,7 @@ Shape = tuple[int, int, int]
 
 def load_matrix(
     b: Builder,
-    letter: Literal["A", "B", "C"],
+    letter: Literal["A", "B", "C", "E"],
     name: str,
     shape: Shape,
     src: Tile,
@@ -36,10 +37,33 @@ def load_matrix(
     view = _matrix(b, src, what)
     atom = fragment_atom(letter, shape, view.dtype, named, what, b.span)
     operand = atom.operands[letter]
-    buffer = b.alloc(name, Space.LOCAL, operand.dtype, [operand.values])
-    extents = operand.shape[::-1] if letter == "B" else operand.shape
+    if letter == "E":
+        buffer = b.alloc(name, Space.LOCAL, dtypes.u32, [1])
+        extents = _metadata_extents(b, atom, view)
+    else:
+        # Packed elements are put into their bytes one after another.
+        first = 0 if operand.dtype.bits < 8 else None
+        buffer = b.alloc(name, Space.LOCAL, operand.dtype, [operand.values], init=first)
+        extents = operand.shape[::-1] if letter == "B" else operand.shape
     b.emit(t.LaneLoad(letter, buffer.whole(), _tile(b, view, at, extents, what), atom.name))
     return Tile.whole(buffer)
+
+
+def _metadata_extents(b: Builder, atom: MmaAtom, view: View) -> tuple[int, int]:
+    """Rows and elements of the metadata of one instruction; WrongValue."""
+    assert atom.e is not None
+    rows, fields = atom.e.shape
+    per = view.dtype.bits // 4
+    if view.dtype.name not in ("u8", "u16", "u32") or fields % per:
+        raise WrongValue(
+            b.span,
+            what="`load_matrix_e`",
+            got=f"metadata of {view.dtype}",
+            wanted=f"u8, u16 or u32 of at most {fields} fields of 4 bits: so many has a row for K = "
+            f"{atom.shape[2]} of {atom.name} (PTX ISA, 9.7.14.6)",
+            fix_text="use a narrower type, or an instruction with a larger K",
+        )
+    return rows, fields // per
 
 
 def store_matrix(
@@ -61,8 +85,10 @@ def store_matrix(
     b.emit(t.LaneStore(held, _tile(b, view, at, atom.d.shape, what), atom.name))
 
 
-def multiply(b: Builder, contract: Contract, acc: Tile, a: Tile, bb: Tile, named: object = None) -> None:
-    """``acc += a x bb`` on the lane's values."""
+def multiply(
+    b: Builder, contract: Contract, acc: Tile, a: Tile, bb: Tile, named: object = None, meta: Tile | None = None
+) -> None:
+    """``acc += a x b`` on the lane's values; ``meta``: the metadata of a sparse A, one u32."""
     what = f"mma.{contract}"
     if contract.a_transposed:
         raise WrongValue(
@@ -75,8 +101,18 @@ def multiply(b: Builder, contract: Contract, acc: Tile, a: Tile, bb: Tile, named
     views = [lane_values(b, x, what) for x in (a, bb, acc)]
     counts = [value_of(v.shape[0]) or 0 for v in views]
     types = [v.dtype for v in views]
-    atom = lane_multiply_atom(named, (types[0], types[1], types[2]), (counts[0], counts[1], counts[2]), b.span)
-    b.emit(t.LaneMma(views[2], views[0], views[1], views[2], atom.name))
+    e = None if meta is None else lane_values(b, meta, what)
+    if e is not None and (e.dtype is not dtypes.u32 or value_of(e.shape[0]) != 1):
+        raise WrongValue(
+            b.span,
+            what=f"the metadata of `{what}.sp`",
+            got=_described(e),
+            wanted="one u32 of each lane",
+            fix_text="load it with `load_matrix_e`",
+        )
+    kinds, held = (types[0], types[1], types[2]), (counts[0], counts[1], counts[2])
+    atom = lane_multiply_atom(named, kinds, held, b.span, e is not None)
+    b.emit(t.LaneMma(views[2], views[0], views[1], views[2], atom.name, e))
 
 
 def is_lane_values(x: Tile) -> bool:
@@ -94,7 +130,7 @@ def lane_values(b: Builder, x: Tile, what: str) -> View:
             got=_described(view),
             wanted="one lane's values: the result of `load_matrix_a` and its siblings, or a local buffer of one "
             "dimension",
-            fix_text="load it with `load_matrix_a`, `load_matrix_b` or `load_matrix_c`",
+            fix_text="load it with `load_matrix_a`, `load_matrix_b`, `load_matrix_c` or `load_matrix_e`",
         )
     return view
 

@@ -18,11 +18,12 @@ from tilemma.records import record
 class LaneLoad(Op):
     """``dst``: the lane's values of operand ``operand`` of ``atom``, of the tile that ``src`` starts with.
 
-    B's ``src`` has K along its first dimension.  `ExpandLaneWork` makes element statements of it.
+    B's ``src`` has K along its first dimension; E is the metadata of a sparse A, one word.  `ExpandLaneWork` makes
+    element statements of it.
     """
 
     syntax: ClassVar[str] = "lane_load.$operand $dst, $src"
-    operand: Literal["A", "B", "C"]
+    operand: Literal["A", "B", "C", "E"]
     dst: Writes[View]
     src: Reads[View]
     atom: str
@@ -40,7 +41,7 @@ class LaneStore(Op):
 
 @record
 class LaneMma(Op):
-    """``d = a x b + c`` by the lanes of each warp; ``atom`` names the record."""
+    """``d = a x b + c`` by the lanes of each warp; ``atom`` names the record, ``e``: metadata of a sparse A."""
 
     syntax: ClassVar[str] = "lane_mma $d, $a, $b, $c"
     d: Writes[View]
@@ -48,6 +49,7 @@ class LaneMma(Op):
     b: Reads[View]
     c: Reads[View]
     atom: str
+    e: Reads[View] | None = None
 
 
 ExchangeName = Literal["shfl_xor", "shfl_up", "shfl_down", "shfl_idx", "ballot"]

@@ -47,15 +47,11 @@ class NoFragment(CompileError):
 
 
 WARP = 32
-# The values of one lane are elements of a local buffer, of which none is smaller than a byte.
-_SMALLEST = 8
 
 
 def of_lanes(atom: MmaAtom) -> bool:
-    """Whether a warp executes ``atom`` with all operands in registers, of whole bytes each."""
-    operands = (atom.a, atom.b, atom.c, atom.d)
-    whole = all(x.in_registers and x.dtype.bits >= _SMALLEST for x in operands)
-    return atom.threads == WARP and atom.e is None and whole
+    """Whether a warp executes ``atom`` with all operands in registers."""
+    return atom.threads == WARP and all(x.in_registers for x in (atom.a, atom.b, atom.c, atom.d))
 
 
 def fragment_atom(
@@ -66,6 +62,14 @@ def fragment_atom(
     if named is not None:
         atom = multiplying(named, span)
         check_lanes(atom, span)
+        if letter not in atom.operands:
+            raise AtomMismatch(
+                span,
+                atom=atom.name,
+                problem="has a dense A, without metadata",
+                rule="an instruction with a sparse A",
+                remedy="name an instruction with SPARSE in its name",
+            )
         if atom.shape != shape:
             raise AtomMismatch(
                 span,
@@ -75,8 +79,10 @@ def fragment_atom(
                 remedy=f"write `{what}[{', '.join(map(str, atom.shape))}]`, or name another instruction",
             )
         return atom
-    known = [x for x in _candidates() if x.operands[letter].dtype is dtype]
-    found = sorted((x for x in known if x.shape == shape), key=lambda x: (x.kind == DECLARED, -x.rank, x.name))
+    known = [
+        x for x in _candidates() if letter in x.operands and (letter == "E" or x.operands[letter].dtype is dtype)
+    ]
+    found = sorted((x for x in known if x.shape == shape), key=_preference)
     if not found:
         shapes = ", ".join(sorted({_by(x.shape) for x in known})) or f"none has {letter} of {dtype}"
         have = ", ".join(map(str, shape))
@@ -92,19 +98,36 @@ def fragment_atom(
     return found[0]
 
 
+def _preference(x: MmaAtom) -> tuple[bool, bool, int, str]:
+    """The order of records for a fragment: dense ones first, those that programs declare last."""
+    return x.kind == DECLARED, x.e is not None, -x.rank, x.name
+
+
 def _candidates() -> Iterator[MmaAtom]:
     """The instructions of a warp with all operands in registers, those that programs declare last."""
-    return (x for kind in ("mma.sync", DECLARED) for x in catalogue.mma(kind) if of_lanes(x))
+    return (x for kind in ("mma.sync", "mma.sp", DECLARED) for x in catalogue.mma(kind) if of_lanes(x))
 
 
 def lane_multiply_atom(
-    named: object, types: tuple[DType, DType, DType], counts: tuple[int, int, int], span: Span | None
+    named: object,
+    types: tuple[DType, DType, DType],
+    counts: tuple[int, int, int],
+    span: Span | None,
+    sparse: bool = False,
 ) -> MmaAtom:
     """The record that multiplies a lane's values of these ``types`` and ``counts`` (A, B, C): the one called
     ``named``, else the only instruction that fits.  NoSuchAtom, AtomMismatch, NoFragment."""
     if named is not None:
         atom = multiplying(named, span)
         check_lanes(atom, span)
+        if sparse != (atom.e is not None):
+            raise AtomMismatch(
+                span,
+                atom=atom.name,
+                problem=f"has a {'dense' if sparse else 'sparse'} A",
+                rule="metadata for a sparse A, and none for a dense one",
+                remedy="write `mma.row.col(d, a, b)`" if sparse else "write `mma.row.col.sp(d, a, b, e)`",
+            )
         for letter, t, n in zip("ABC", types, counts, strict=True):
             operand = atom.operands[letter]
             if operand.dtype is not t or operand.values != n:
@@ -116,7 +139,7 @@ def lane_multiply_atom(
                     remedy=f"load {letter} with `{'load_matrix_' + letter.lower()}`, or name another instruction",
                 )
         return atom
-    every = [x for x in _candidates() if x.rank >= 0]
+    every = [x for x in _candidates() if x.rank >= 0 and sparse == (x.e is not None)]
     fitting = [
         x
         for x in every
@@ -136,14 +159,11 @@ def check_lanes(atom: MmaAtom, span: Span | None) -> None:
     """AtomMismatch for a record whose operands are not all values of a warp's lanes."""
     if of_lanes(atom):
         return
-    problem = f"is executed by {atom.threads} threads"
-    if atom.threads == WARP:
-        problem = "has a sparse A" if atom.e is not None else "has elements of less than a byte"
     raise AtomMismatch(
         span,
         atom=atom.name,
-        problem=problem,
-        rule="a dense instruction of a warp, with operands in registers and elements of whole bytes",
+        problem=f"is executed by {atom.threads} threads",
+        rule="an instruction of a warp, with operands in registers",
         remedy="multiply register tiles at the level of the group instead",
     )
 

@@ -98,6 +98,12 @@ class Multiply:
 
     def sp(self, acc: Any, a: Any, b: Any, meta: Any, *, atom: str | None = None) -> None:
         """2:4 sparse A: ``a`` holds K/2 columns, ``meta`` their positions."""
+        held = local_tile(acc)
+        if held is not None:
+            found = builder(self._name)
+            a, b, e = (tile_of(x, self._name) for x in (a, b, meta))
+            multiply(found, self._contract, held, a, b, atom, e)
+            return
         self._emit(acc, a, b, meta=fragment_of(meta, f"{self._name}.sp").ref, wanted=atom)
 
     def scale(self, acc: Any, a: Any, b: Any, scale_a: Any, scale_b: Any, *, atom: str | None = None) -> None:

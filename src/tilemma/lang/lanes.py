@@ -46,12 +46,13 @@ class _Shaped:
 
 class LoadMatrix(_Shaped):
     """``a = load_matrix_a[M, N, K](x, row, col)``: the values that this lane holds of operand A of the instruction
-    of that shape, whose tile starts at element (row, col) of ``x``.  B's tile is [K, N].
+    of that shape, whose tile starts at element (row, col) of ``x``.  B's tile is [K, N]; E is the metadata of a
+    sparse A, one u32.
 
     ``a[i]`` is value i.  ``atom``: the name of the instruction, where its shape and type do not determine it.
     """
 
-    def __init__(self, letter: Literal["A", "B", "C"]) -> None:
+    def __init__(self, letter: Literal["A", "B", "C", "E"]) -> None:
         super().__init__(f"load_matrix_{letter.lower()}")
         self._letter = letter
 
@@ -82,6 +83,7 @@ class StoreMatrix(_Shaped):
 
 
 load_matrix_a, load_matrix_b, load_matrix_c = LoadMatrix("A"), LoadMatrix("B"), LoadMatrix("C")
+load_matrix_e = LoadMatrix("E")
 store_matrix_d = StoreMatrix()
 
 

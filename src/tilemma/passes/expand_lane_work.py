@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms.atom import Operand
+from tilemma.dtypes import u32
 from tilemma.errors import CompileError
 from tilemma.ir.effects import variables_set
 from tilemma.ir.expr import (
@@ -17,8 +18,10 @@ from tilemma.ir.expr import (
     Expr,
     FragmentElement,
     Index,
+    Unary,
     Var,
     add,
+    binary,
     children,
     const,
     floordiv,
@@ -113,6 +116,8 @@ def _lane(op: Op, level: Parallel | None) -> Expr:
 
 def _statements(op: Op, lane: Expr) -> Iterator[Op]:
     match op:
+        case LaneLoad(operand="E", dst=dst, src=src):
+            yield from _metadata(op, dst, src, lane)
         case LaneLoad(operand=letter, dst=dst, src=src):
             operand, turned = _operand(op.atom, letter), letter == "B"
             for v in range(operand.values):
@@ -127,6 +132,29 @@ def _statements(op: Op, lane: Expr) -> Iterator[Op]:
                 yield SetElement(_at(dst, operand, lane, v, False), value, span=op.span)
         case _:
             yield op
+
+
+def _metadata(op: LaneLoad, dst: View, src: View, lane: Expr) -> Iterator[Op]:
+    """The lane's word of metadata: eight fields of 4 bits.
+
+    A field of 0, which stands for a chunk of zeros, becomes one that the hardware takes (0b0100).
+    """
+    operand, per = _operand(op.atom, "E"), src.dtype.bits // 4
+    assert operand.values == 8, operand
+    word: Expr = const(0, u32)
+    for v in range(operand.values):
+        row, chunk = position(operand, lane, v)
+        element: Expr = Cast(Element(src.element((row, floordiv(chunk, per)))), u32)
+        shift = Cast(mul(mod(chunk, per), 4), u32)
+        field = binary("and", binary("shr", element, shift), const(15, u32))
+        word = binary("or", word, binary("shl", field, const(4 * v, u32)))
+    target = dst.element((const(0),))
+    yield SetElement(target, word, span=op.span)
+    held: Expr = Element(target)
+    some = binary("or", held, binary("shr", held, const(1, u32)))
+    some = binary("or", some, binary("shr", some, const(2, u32)))
+    none = binary("and", Unary("not", some), const(0x11111111, u32))
+    yield SetElement(target, binary("or", held, binary("shl", none, const(2, u32))), span=op.span)
 
 
 def _operand(atom: str, letter: str) -> Operand:

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.arithmetic import sparsity
 from tilemma.arithmetic.convert import Array, carrier, load, store
 from tilemma.arithmetic.issues import issue
+from tilemma.arithmetic.packing import unpack
 from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.ir.tile import Exchange, LaneLoad, LaneMma, LaneStore, Op
 from tilemma.ir.types import View
 from tilemma.passes.scope import WARP
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
-from tilemma.targets.cpu.faults import LaneDependent
+from tilemma.targets.cpu.faults import BrokenPattern, LaneDependent
 from tilemma.targets.cpu.registers import accumulate, operand, product
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.storage import Storage
@@ -35,17 +37,23 @@ def lane_mma(c: Compiler, op: LaneMma, scope: Scope) -> Step:
     """The fragments of each warp as matrices, multiplied as the multiply of register tiles does it."""
     atom = catalogue[op.atom]
     assert isinstance(atom, MmaAtom) and scope.lanes, op
-    read = {letter: _values(c, view) for letter, view in (("A", op.a), ("B", op.b), ("C", op.c))}
+    views = {"A": op.a, "B": op.b, "C": op.c}
+    read = {letter: _values(c, view) for letter, view in views.items()}
+    packed = {letter for letter, view in views.items() if view.dtype is not atom.operands[letter].dtype}
+    meta = None if op.e is None else _values(c, op.e)
     write, t, perturbation = _values(c, op.d), atom.d.dtype, c.perturbation
 
     def run(f: Frame) -> None:
         for lanes in _warps(f, op):
             held = {letter: _fragments(find(f), lanes) for letter, find in read.items()}
+            held |= {letter: unpack(held[letter], atom.operands[letter].dtype) for letter in packed}
             a, b, before = (atom.operands[x].scatter(load(held[x], atom.operands[x].dtype)) for x in "ABC")
             if atom.kind == DECLARED or atom.meaning is not None:
                 result = issue(atom.meaning, a, b, before, t)
             else:
                 x, y = operand(a, atom.a.dtype), operand(b, atom.b.dtype).T
+                if meta is not None:
+                    x = _expanded(atom, x, _fragments(meta(f), lanes), op)
                 p = product(x, y, t)
                 if perturbation is not None:
                     p = perturbation.contraction(p, before, x, y, None, t, atom.a.dtype)
@@ -55,6 +63,25 @@ def lane_mma(c: Compiler, op: LaneMma, scope: Scope) -> Step:
             storage.mark((lanes, *region))
 
     return Step(run)
+
+
+def _expanded(atom: MmaAtom, half: Array, words: Array, op: LaneMma) -> Array:
+    """The whole A [M, K] of its stored half, by the words of metadata [32, 1] of the lanes; BrokenPattern.
+
+    The instruction reads the words of the first lanes that have each field (sparsity selector 0).
+    """
+    e, t = atom.operands["E"], atom.a.dtype
+    table, found = e.coordinates_table[::-1], np.zeros(e.shape[0] * e.shape[1], np.int64)
+    found[table.reshape(-1)] = sparsity.fields_of(words, 32)[::-1].reshape(-1)
+    fields = found.reshape(e.shape, order="F")
+    wrong = sparsity.broken(fields, half, t)
+    if wrong is not None:
+        row, chunk = wrong
+        name = op.e.base.name if op.e is not None else ""
+        raise BrokenPattern(
+            op.span, name=name, row=row, chunk=chunk, bits=int(fields[row, chunk]), rule=sparsity.rule_of(t)
+        )
+    return sparsity.expand(half, sparsity.columns_of(fields, t))
 
 
 def _values(c: Compiler, view: View) -> Any:

@@ -23,7 +23,11 @@ def lower_lane_mma(lo: Lowering, op: tile.LaneMma) -> None:
     e = lo.e
     a, b, c = (_loaded(lo, view, atom.operands[x]) for x, view in (("A", op.a), ("B", op.b), ("C", op.c)))
     d = c if atom.in_place else e.regs("d", atom.d.register, atom.d.registers, mutable=True)
-    e.add(AtomInstr(atom.name, d, a, b, c, span=e.span))
+    meta: tuple[Reg, ...] = ()
+    if op.e is not None:
+        meta = (e.reg("metadata", "b32", mutable=True),)
+        e.do("ld.local.b32", meta, (_element(lo, op.e, 0),))
+    e.add(AtomInstr(atom.name, d, a, b, c, e=meta, span=e.span))
     for r, reg in enumerate(d):
         for v, value in enumerate(_separate(lo, reg, atom.d)):
             bits = atom.d.dtype.bits
@@ -31,20 +35,17 @@ def lower_lane_mma(lo: Lowering, op: tile.LaneMma) -> None:
 
 
 def _loaded(lo: Lowering, view: View, operand: Operand) -> tuple[Reg, ...]:
-    """The lane's values in registers of the instruction, the first in the lowest bits."""
+    """The lane's values in registers of the instruction, the first in the lowest bits; packed ones by bytes."""
     e, found = lo.e, []
-    kind = operand.register if operand.pack == 1 else "b16" if operand.dtype.bits == 16 else "s32"
+    dtype, count = view.dtype, operand.pack // operand.dtype.per_byte
+    kind = operand.register if count == 1 else "b16" if dtype.bits == 16 else "s32"
+    load = f"ld.local.u{dtype.bits}" if dtype.bits == 8 else f"ld.local.b{dtype.bits}"
     for r in range(operand.registers):
-        parts = e.regs("held", kind, operand.pack, mutable=True)
+        parts = e.regs("held", kind, count, mutable=True)
         for v, part in enumerate(parts):
-            e.do(_load(operand), (part,), (_element(lo, view, r * operand.pack + v),))
-        found.append(parts[0] if operand.pack == 1 else pack(lo, list(parts), operand.dtype))
+            e.do(load, (part,), (_element(lo, view, r * count + v),))
+        found.append(parts[0] if count == 1 else pack(lo, list(parts), dtype))
     return tuple(found)
-
-
-def _load(operand: Operand) -> str:
-    bits = operand.dtype.bits
-    return f"ld.local.u{bits}" if bits == 8 else f"ld.local.b{bits}"
 
 
 def _separate(lo: Lowering, reg: Reg, operand: Operand) -> list[Reg]:

@@ -4,6 +4,7 @@ memory through matrix descriptors, which are built here."""
 from __future__ import annotations
 
 from tilemma.atoms import MmaAtom, Operand, catalogue
+from tilemma.dtypes import u8
 from tilemma.ir import tile
 from tilemma.ir.lane import AtomInstr, Imm, Reg
 from tilemma.ir.types import View
@@ -91,24 +92,24 @@ class Descriptors:
     units."""
 
     def __init__(self, lo: Lowering, placed: Matrix, operand: Operand, major: Major, unit: Linear) -> None:
-        self.lo, self.placed, self.operand, self.major = lo, placed, operand, major
+        self.lo, self.placed, self.major = lo, placed, major
         plan = placed.plan
         assert plan.swizzle_atom, f"{placed.buffer.name} has no layout that wgmma reads"
-        self.size = operand.dtype.bytes
+        stored = u8 if operand.dtype.bits < 8 else operand.dtype
+        self.size, self.shape = stored.bytes, operand.memory_shape
         columns = plan.size // plan.rows // self.size
         lines, extent = (plan.rows, columns) if major == "K" else (columns, plan.rows)
         self.layout: SharedLayout = shared_layout(
-            operand.dtype, lines, extent, major, 0 if plan.swizzle_atom == 16 else plan.swizzle_atom
+            stored, lines, extent, major, 0 if plan.swizzle_atom == 16 else plan.swizzle_atom
         )
         self.row, self.col = placed.position((unit, Linear()) if major == "K" else (Linear(), unit))
-        rows, k = operand.shape
-        fixed = self.layout.descriptor(0, 0, rows, k)
+        fixed = self.layout.descriptor(0, 0, *self.shape)
         self.encoded = fixed.encode()
 
     def at(self, i: int, k: int) -> Reg:
         """The descriptor of atom ``i`` along M or N, ``k`` along K."""
         e = self.lo.e
-        rows, depth = self.operand.shape
+        rows, depth = self.shape
         mn, kk = i * rows, k * depth
         first, second = (mn, kk) if self.major == "K" else (kk, mn)
         row, col = Linear(), Linear()

@@ -117,7 +117,7 @@ def _readers(kernel: Kernel) -> Iterator[tuple[str, _Reader]]:
                 continue
             views = [load.src for load in loads.get(x.name, ())] if isinstance(x, FragmentRef) else [x]
             for v in views:
-                yield v.base.name, _Reader(v, "wgmma", transposed, rows, operand.shape[1], op.span)
+                yield v.base.name, _Reader(v, "wgmma", transposed, rows, operand.memory_shape[1], op.span)
 
 
 def _asking(span: Span | None, width: int) -> str:

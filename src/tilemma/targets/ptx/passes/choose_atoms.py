@@ -10,7 +10,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.atoms import Operand as AtomOperand
 from tilemma.atoms.choose import select_from
-from tilemma.dtypes import DType
+from tilemma.dtypes import DType, u8
 from tilemma.errors import Note, Refusal
 from tilemma.ir.builder import KTileOrder
 from tilemma.ir.plans import FragmentPlan
@@ -358,11 +358,8 @@ def _by_descriptors(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
     family = _FAMILIES["wgmma"] if kind != DECLARED else "declared, asynchronous"
     a = w.a_stored
     in_shared = a is not None and a.view.base.space is Space.SHARED and w.a_stale is None
-    in_shared = in_shared and a is not None and a.view.dtype is w.a
-    if w.b.bits < 8:
-        rule = f"reads B through a descriptor; packed elements, of {w.b}, are multiplied from registers"
-        return [Refusal(family, rule, "PTX ISA, 9.7.15.5")]
-    if w.b_stored.view.dtype is not w.b:
+    in_shared = in_shared and a is not None and _holds(a.view.dtype, w.a)
+    if not _holds(w.b_stored.view.dtype, w.b):
         rule = f"reads B from shared memory, where it is {w.b_stored.view.dtype} and not {w.b}"
         return [Refusal(family, rule, "PTX ISA, 9.7.15.5")]
     if w.b_stored.view.base.space is not Space.SHARED:
@@ -391,6 +388,11 @@ def _by_descriptors(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
     return list(dict.fromkeys(refusals))
 
 
+def _holds(memory: DType, t: DType) -> bool:
+    """Whether memory of ``memory`` holds elements of ``t`` as instructions read them: bytes hold packed ones."""
+    return memory is t or (t.bits < 8 and memory is u8)
+
+
 def _layout_rule(w: _Work, atom: MmaAtom) -> str | None:
     """Why no shared-memory layout serves ``atom`` here, or None."""
     m, n, _ = atom.shape
@@ -400,7 +402,8 @@ def _layout_rule(w: _Work, atom: MmaAtom) -> str | None:
     for letter, operand, rows, read in parts:
         if operand.major is None:
             return f"{letter} is contiguous along neither axis"
-        rules = [wgmma_rule(operand, atom_bytes, rows, read.shape[1]) for atom_bytes in SWIZZLE_ATOMS]
+        depth = read.memory_shape[1]
+        rules = [wgmma_rule(operand, atom_bytes, rows, depth) for atom_bytes in SWIZZLE_ATOMS]
         if all(r is not None for r in rules):
             return f"{letter}: {rules[-1]}"
     return None

@@ -2,8 +2,8 @@
 
 A byte holds two elements of 4 bits or eight single bits along the last dimension, the first in the lowest bits.
 Copies then move bytes, and a `Load` of such elements reads packed bytes (`Load.dtype` is their type), as the
-registers of the multiplying instructions hold.  A program can read single elements; it cannot write them, because
-several share a byte.
+registers of the multiplying instructions hold.  A program can read single elements.  It can write those of local
+buffers, which one lane alone accesses; elsewhere it cannot, because several elements share a byte.
 """
 
 from __future__ import annotations
@@ -15,7 +15,20 @@ from typing import Any
 from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span
-from tilemma.ir.expr import Binary, Cast, Const, Dim, Element, Expr, Select, binary, const, value_of, with_operands
+from tilemma.ir.expr import (
+    Binary,
+    Cast,
+    Const,
+    Dim,
+    Element,
+    Expr,
+    Select,
+    Unary,
+    binary,
+    const,
+    value_of,
+    with_operands,
+)
 from tilemma.ir.tile import (
     Alloc,
     ArrayParameter,
@@ -25,6 +38,7 @@ from tilemma.ir.tile import (
     DeclareFragment,
     FragmentRef,
     Kernel,
+    LaneMma,
     Load,
     Mma,
     Op,
@@ -32,7 +46,7 @@ from tilemma.ir.tile import (
     Store,
 )
 from tilemma.ir.tiles import describe
-from tilemma.ir.types import Axis, Buffer, View
+from tilemma.ir.types import Axis, Buffer, Space, View
 from tilemma.ir.walk import map_expressions, rewrite, walk
 from tilemma.passes.decision import Decision
 from tilemma.records import record
@@ -130,22 +144,20 @@ class _Packing:
     def operation(self, op: Op) -> Op | tuple[Op, ...]:
         self.span = op.span or self.span
         self._refuse_writes(op)
+        if isinstance(op, SetElement) and op.view.dtype.bits < 8:
+            return self._set(op)
         op = map_expressions(op, self.expression)
         if isinstance(op, Mma):
             return self._multiply(op)
         if isinstance(op, Load):
             return self._load(op)
         if isinstance(op, Alloc) and op.buffer.dtype.bits < 8:
-            init = op.init
-            if init is not None and value_of(init) != 0:
-                raise self.write(op.buffer, "an initial value other than 0")
-            zero = None if init is None else const(0, dtypes.u8)
-            return replace(op, buffer=self.buffer(op.buffer, op.span), init=zero)
+            return replace(op, buffer=self.buffer(op.buffer, op.span), init=self._initial(op))
         changes: dict[str, Any] = {}
         for name, _ in type(op).fields_touched:
             value = getattr(op, name)
             if isinstance(value, View) and value.dtype.bits < 8:
-                if not isinstance(op, Copy):
+                if not isinstance(op, (Copy, LaneMma)):
                     raise PackedUse(op.span, name=value.base.name, dtype=value.dtype)
                 changes[name] = self.view(value)
         return replace(op, **changes) if changes else op
@@ -156,7 +168,43 @@ class _Packing:
         what = {SetElement: "an assignment", Store: "`mma.store`", Atomic: "an atomic"}.get(type(op))
         view = op.dst if isinstance(op, Store) else getattr(op, "view", None)
         if what is not None and isinstance(view, View) and view.dtype.bits < 8:
+            if isinstance(op, SetElement) and view.base.space is Space.LOCAL:
+                return
             raise self.write(view.base, what)
+
+    def _initial(self, op: Alloc) -> Expr | None:
+        """The value of each byte of a buffer with a first value."""
+        t, init = op.buffer.dtype, op.init
+        value = None if init is None else value_of(init)
+        if init is None or value is None:
+            if init is not None:
+                raise self.write(op.buffer, "an initial value that is not constant")
+            return None
+        field = int(value) & ((1 << t.bits) - 1)
+        return const(sum(field << t.bits * i for i in range(t.per_byte)), dtypes.u8)
+
+    def _set(self, op: SetElement) -> Op:
+        """The element's bits in its byte, whose other elements stay."""
+        t, view = op.view.dtype, op.view.map(self.expression)
+        byte, place = self._place(view)
+        mask = const((1 << t.bits) - 1)
+        value = binary("and", Cast(self._narrowed(op.value, t), dtypes.s32), mask)
+        others = binary("and", Cast(Element(byte), dtypes.s32), Unary("not", binary("shl", mask, place)))
+        joined = binary("or", others, binary("shl", value, place))
+        return replace(op, view=byte, value=Cast(joined, dtypes.u8))
+
+    def _narrowed(self, e: Expr, t: DType) -> Expr:
+        """``e`` converted to ``t``, which it stops at the limits of."""
+        exact = e.type is t
+        value = self.expression(e)
+        if t.kind == "bits":
+            return value if value.type.kind == "bool" else binary("ne", value, Const(0, value.type))
+        if exact:
+            return value
+        wide = dtypes.s8 if t.kind == "int" else dtypes.u8
+        low, high = (-(1 << t.bits - 1), (1 << t.bits - 1) - 1) if t.kind == "int" else (0, (1 << t.bits) - 1)
+        found = Cast(Cast(value, wide), dtypes.s32)
+        return binary("min", binary("max", found, const(low)), const(high))
 
     def _load(self, op: Load) -> Load:
         source, element = op.src.dtype, op.element
@@ -223,25 +271,31 @@ class _Packing:
     def expression(self, e: Expr) -> Expr:
         if isinstance(e, Element) and e.view.dtype.bits < 8:
             return self._element(e.view.map(self.expression))
+        if isinstance(e, Cast) and e.dtype.bits < 8:
+            return self._narrowed(e.a, e.dtype)
         return with_operands(e, self.expression)
 
     def _element(self, v: View) -> Expr:
         """The element from its byte: shifted, masked, and extended by its sign."""
-        t, per = v.dtype, v.dtype.per_byte
-        column = v.offsets[-1]
-        offsets = (*v.offsets[:-1], binary("floordiv", column, const(per)))
-        reshape = v.reshape
-        if reshape is not None:
-            reshape = (*reshape[:-1], self._exact(reshape[-1], v.base, "the last extent of `span_as`", self.span))
-        byte = Element(View(self.buffer(v.base, self.span), offsets, v.axes, v.slot, reshape))
-        place = binary("mul", binary("mod", column, const(per)), const(t.bits))
-        field = binary("and", binary("shr", Cast(byte, dtypes.s32), place), const((1 << t.bits) - 1))
+        t = v.dtype
+        byte, place = self._place(v)
+        field = binary("and", binary("shr", Cast(Element(byte), dtypes.s32), place), const((1 << t.bits) - 1))
         if t.kind == "bits":
             return binary("ne", field, const(0))
         if t.kind == "uint":
             return field
         sign = 1 << t.bits - 1
         return binary("sub", binary("xor", field, const(sign)), const(sign))
+
+    def _place(self, v: View) -> tuple[View, Expr]:
+        """The byte with the element that ``v`` names, and the lowest bit of the element in it."""
+        per, column = v.dtype.per_byte, v.offsets[-1]
+        offsets = (*v.offsets[:-1], binary("floordiv", column, const(per)))
+        reshape = v.reshape
+        if reshape is not None:
+            reshape = (*reshape[:-1], self._exact(reshape[-1], v.base, "the last extent of `span_as`", self.span))
+        byte = View(self.buffer(v.base, self.span), offsets, v.axes, v.slot, reshape)
+        return byte, binary("mul", binary("mod", column, const(per)), const(v.dtype.bits))
 
     # ---- exact quotients
 
