@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dev.fuzz import check, generate, lanes, products, wide
+from dev.fuzz import check, fragments, generate, lanes, products, wide
 from dev.fuzz.arguments import hosted
 from dev.fuzz.check import Failure, Outcome
 from dev.fuzz.features import features
@@ -154,5 +154,7 @@ FAMILIES = {
     "wide": _built(wide.generate),
     "narrow": _built(generate.generate),
     "products": _described(products.generate, products.ARCHS),
-    "lanes": _described(lanes.generate, lanes.ARCHS),
+    "lanes": _described(
+        lambda seed: fragments.generate(seed) if seed % 4 else lanes.generate(seed), products.ARCHS
+    ),
 }

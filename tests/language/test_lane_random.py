@@ -7,8 +7,8 @@ import pytest
 from dev.fuzz.families import FAMILIES
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_random_exchanges(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_random_exchanges_and_fragments(seed: int) -> None:
     family = FAMILIES["lanes"]
     failure = family.examine(family.make(seed), False).failure
     assert failure is None, str(failure)
