@@ -70,7 +70,8 @@ class FragmentProgram:
         """The catalogue's name of the instruction."""
         a, b, d = (dtype(t) for t in (*self.types, self.d))
         found = catalogue.mma("mma.sp" if self.words else "mma.sync", a=a, b=b, d=d)
-        return next(x.name for x in found if x.shape == self.shape and x.rank >= 0 and "XOR" not in x.name)
+        fits = [x for x in found if x.shape == self.shape and x.rank >= 0 and x.runs_on(self.archs[0])]
+        return next(x.name for x in fits if "XOR" not in x.name)
 
     def features(self) -> set[str]:
         kind = "sparse" if self.words else "dense"

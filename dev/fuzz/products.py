@@ -260,6 +260,7 @@ def generate(seed: int) -> Product:
         m = -(-m // whole) * whole if first == "col" else m
         n = -(-n // whole) * whole if second == "col" else n
         k = -(-k // (2 * unit * whole)) * 2 * unit * whole
+        n_tile = -(-n_tile // whole) * whole
     if stored != operands and source == "view":
         source = "copy"
     start: int | str = r.choice((0, 0, 1, 3))

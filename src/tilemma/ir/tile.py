@@ -308,9 +308,8 @@ class Mma(Op):
     ``meta``: 2:4 metadata of A (``.sp``).  ``scale_a``, ``scale_b``, ``factor``: ``.scale``, see `ScaleMma`; the
     views may also have a number for each 128 columns of K, [M, ceil(K/128)] and [ceil(K/128), N or ceil(N/128)].
     ``future``: asynchronous, with this handle.  ``wanted``: the record that the program names.
-    Decided: ``atom`` names the record; ``tiles`` = how many atoms along M, N, K for one instance (for one
-    warp of it where the atom is a warp's).  ``accumulate``: where it does not hold, the accumulator starts from
-    zero, whatever its registers held (wgmma's scale-d).
+    Decided: ``atom`` names the record; ``tiles``: atoms along M, N, K for one instance (one warp of it where the
+    atom is a warp's).  ``accumulate``: unless it holds, the accumulator starts from zero (wgmma's scale-d).
     """
 
     syntax: ClassVar[str] = "mma.$contract $acc, $a, $b"
@@ -349,8 +348,7 @@ class ScaleMma(Op):
 
 @record
 class Store(Op):
-    """Write the accumulator to ``dst``, converting; ``rows``/``columns`` limit the written part of the tile
-    (``.mask``).
+    """Write the accumulator to ``dst``, converting; ``rows``/``columns`` of it are written (``.mask``).
 
     Decided: ``plan``; ``part``, the first column and the number of columns of the tile that this store writes,
     where it is one of several.

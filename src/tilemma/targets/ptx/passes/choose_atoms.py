@@ -10,7 +10,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.atoms import Operand as AtomOperand
 from tilemma.atoms.choose import select_from
-from tilemma.dtypes import DType, u8
+from tilemma.dtypes import DType
 from tilemma.errors import Note, Refusal
 from tilemma.ir.builder import KTileOrder
 from tilemma.ir.plans import FragmentPlan
@@ -27,7 +27,7 @@ from tilemma.targets.ptx.passes.atom_refusals import FragmentLayouts, NoInstruct
 from tilemma.targets.ptx.passes.element_tiles import element_plans
 from tilemma.targets.ptx.passes.lane_targets import check_lane_targets
 from tilemma.targets.ptx.passes.load_plans import in_vectors, load_plan
-from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, wgmma_rule
+from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, holds, wgmma_rule
 from tilemma.targets.ptx.passes.snapshot import stale_fragments
 from tilemma.targets.ptx.target import Target
 
@@ -357,9 +357,8 @@ def _by_descriptors(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
     """An instruction of a warpgroup that reads B, and A where it can, through matrix descriptors."""
     family = _FAMILIES["wgmma"] if kind != DECLARED else "declared, asynchronous"
     a = w.a_stored
-    in_shared = a is not None and a.view.base.space is Space.SHARED and w.a_stale is None
-    in_shared = in_shared and a is not None and _holds(a.view.dtype, w.a)
-    if not _holds(w.b_stored.view.dtype, w.b):
+    placed = a is not None and a.view.base.space is Space.SHARED and holds(a.view.dtype, w.a)
+    if not holds(w.b_stored.view.dtype, w.b):
         rule = f"reads B from shared memory, where it is {w.b_stored.view.dtype} and not {w.b}"
         return [Refusal(family, rule, "PTX ISA, 9.7.15.5")]
     if w.b_stored.view.base.space is not Space.SHARED:
@@ -369,7 +368,7 @@ def _by_descriptors(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
         rule = f"reads B from shared memory, which is written{where} between the load and the multiply"
         return [Refusal(family, rule, "PTX ISA, 9.7.15.5")]
     refusals: list[Refusal] = []
-    for source in ("shared", "registers") if in_shared else ("registers",):
+    for source in ("shared", "registers") if placed and w.a_stale is None else ("registers",):
         found, grid, refused = _first_grid(
             w,
             arch,
@@ -388,11 +387,6 @@ def _by_descriptors(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
     return list(dict.fromkeys(refusals))
 
 
-def _holds(memory: DType, t: DType) -> bool:
-    """Whether memory of ``memory`` holds elements of ``t`` as instructions read them: bytes hold packed ones."""
-    return memory is t or (t.bits < 8 and memory is u8)
-
-
 def _layout_rule(w: _Work, atom: MmaAtom) -> str | None:
     """Why no shared-memory layout serves ``atom`` here, or None."""
     m, n, _ = atom.shape
@@ -402,8 +396,7 @@ def _layout_rule(w: _Work, atom: MmaAtom) -> str | None:
     for letter, operand, rows, read in parts:
         if operand.major is None:
             return f"{letter} is contiguous along neither axis"
-        depth = read.memory_shape[1]
-        rules = [wgmma_rule(operand, atom_bytes, rows, depth) for atom_bytes in SWIZZLE_ATOMS]
+        rules = [wgmma_rule(operand, atom_bytes, rows, read.memory_shape[1]) for atom_bytes in SWIZZLE_ATOMS]
         if all(r is not None for r in rules):
             return f"{letter}: {rules[-1]}"
     return None

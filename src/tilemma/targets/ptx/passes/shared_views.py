@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tilemma.dtypes import DType, u8
 from tilemma.ir.expr import Expr, add, const, mul, value_of
 from tilemma.ir.types import Buffer, View
 from tilemma.passes.contraction import Stored, divides, divisor
@@ -26,6 +27,11 @@ def row_offset(view: View) -> Expr:
         pace = prod(value_of(e) or 1 for e in view.base_shape[d + 1 : -1])
         total = add(total, mul(view.offsets[d], pace))
     return total
+
+
+def holds(memory: DType, t: DType) -> bool:
+    """Whether memory of ``memory`` holds elements of ``t`` as instructions read them: bytes hold packed ones."""
+    return memory is t or (t.bits < 8 and memory is u8)
 
 
 def rows_consecutive(view: View) -> bool:
