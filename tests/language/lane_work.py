@@ -14,6 +14,7 @@ from tilemma import (
     load_matrix_a,
     load_matrix_b,
     load_matrix_c,
+    load_matrix_e,
     local,
     mma,
     parallel,
@@ -65,6 +66,42 @@ def lane_product(a: tm.Global["bf16", "M", "K"], b: tm.Global["bf16", "K", "N"],
                     x[v] = x[v] * 2.0
                     x[v] += 1.0
                 store_matrix_d[16, 8, 16](d, x, i * 32 + g * 16, j * 8)
+
+
+@construct(
+    given={
+        "a": small("f16", 16, 16),
+        "e": np.full((16, 2), 0x4444, np.uint16),
+        "b": small("f16", 32, 8, seed=1),
+        "d": unwritten("f32", 16, 8),
+    },
+    expect=lambda a, e, b, d: {"d": a.astype(f32) @ b.astype(f32).reshape(8, 4, 8)[:, :2].reshape(16, 8)},
+    co="""
+    __co__ void sparse_fragments(global f16 [16, 16] a, global u16 [16, 2] e, global f16 [32, 8] b,
+                                 global f32 [16, 8] d) {
+      parallel p by 1 : block, t by 32 : thread {
+        local f32 [4] z{0.0};
+        x = load_matrix_a<16, 8, 32>(a, 0, 0);
+        w = load_matrix_e<16, 8, 32>(e, 0, 0, atom = SM80_SPARSE_16x8x32_F32F16F16F32_TN);
+        y = load_matrix_b<16, 8, 32>(b, 0, 0);
+        mma.row.col.sp z, x, y, w;
+        store_matrix_d<16, 8, 32>(d, z, 0, 0);
+      }
+    }
+    """,
+)
+def sparse_fragments(
+    a: tm.Global["f16", 16, 16], e: tm.Global["u16", 16, 2], b: tm.Global["f16", 32, 8], d: tm.Global["f32", 16, 8]
+):
+    """The lanes hold the stored half of A, and words of its metadata."""
+    for p in parallel(1, level="block"):
+        for t in parallel(32, level="thread"):
+            z = local("f32", 4, init=0.0)
+            x = load_matrix_a[16, 8, 32](a, 0, 0)
+            w = load_matrix_e[16, 8, 32](e, 0, 0, atom="SM80_SPARSE_16x8x32_F32F16F16F32_TN")
+            y = load_matrix_b[16, 8, 32](b, 0, 0)
+            mma.row.col.sp(z, x, y, w)
+            store_matrix_d[16, 8, 32](d, z, 0, 0)
 
 
 @construct(
