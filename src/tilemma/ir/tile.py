@@ -67,8 +67,7 @@ class Parallel(Op):
 class For(Op):
     """``body`` for index = start, start + step, ... while index < stop.  index.extent bounds the index.
 
-    ``pipeline``: what the program asks of automatic pipelining (see `ir.pipeline.effective`).  ``blocks``: the
-    iterations are blocks of the program's grid, whose accesses to global memory have no order.
+    ``pipeline``: see `ir.pipeline.effective`.  ``blocks``: the iterations were blocks of a grid, without an order.
     """
 
     syntax: ClassVar[str] = "for $index = $start to $stop step $step $body"
