@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilemma.dtypes import dtype
+from tilemma.machine.isa import sums
 from tilemma.machine.native import encode, library
 from tilemma.machine.parser import parse
 from tilemma.machine.program import Step, decode_program, guarded
@@ -135,6 +137,40 @@ def test_a_result_with_a_nan_is_left_to_numpy(native: Any) -> None:
     runs = [lambda *_: called.append("add.f32"), lambda *_: called.append("add.s32")]
     encode._chunk(native, list(steps), runs)(w, None)  # type: ignore[arg-type]
     assert called == ["add.f32", "add.s32"]
+
+
+@pytest.mark.parametrize("kind", ["mma", "wgmma"])
+@pytest.mark.parametrize("t", ["f16", "bf16", "tf32", "f8_e4m3", "f8_e5m2"])
+@pytest.mark.parametrize("acc", ["f32", "f16"])
+def test_sums_of_products_have_the_bits_of_the_numpy_code(
+    native: Any, kind: sums.Kind, t: str, acc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exponents near and far, subnormal numbers, overflow, zeros of both signs, infinities and NaN; sparse A."""
+    rng = np.random.default_rng(7)
+    with np.errstate(all="ignore"):
+        for trial in range(12):
+            depth, spread = 32 if dtype(t).bits == 8 else 16, (0, 3, 9, 40)[trial % 4]
+
+            def draw(*shape: int, of: str = t, spread: int = spread, trial: int = trial) -> Any:
+                x = rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread + 1, shape)
+                x = np.rint(x) if trial == 3 else x
+                x[rng.random(shape) < 0.1] = -0.0
+                if trial % 3 == 2:
+                    odd = rng.choice([np.inf, -np.inf, np.nan, 6e4, 1e-40, -1e-7], shape)
+                    x = np.where(rng.random(shape) < 0.02, odd, x)
+                return x.astype(dtype(of).numpy)
+
+            columns = None
+            a, b, c = draw(3, 16, depth), draw(3, depth, 8), draw(3, 16, 8, of=acc)
+            if trial % 4 == 3:
+                a, b, c = a[0], draw(2 * depth, 8), c[0]
+                columns = np.sort(rng.permuted(np.tile(np.arange(2 * depth), (16, 1)), axis=1)[:, :depth])
+            ours = sums.multiply(kind, a, b, c, t, t, acc, columns)
+            with monkeypatch.context() as patch:
+                patch.setattr(library, "loaded", lambda: None)
+                theirs = sums.multiply(kind, a, b, c, t, t, acc, columns)
+            assert ours.dtype == theirs.dtype
+            assert ours.tobytes() == theirs.tobytes(), trial
 
 
 def test_no_compiler_of_the_working_folder_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,14 @@ multiply-adds along K.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ...dtypes import dtype
+from ..native import library
 from . import numerics, sparse
 
 Array = npt.NDArray[Any]
@@ -88,6 +90,8 @@ def product(
     """As `multiply`, by one rule."""
     with np.errstate(all="ignore"):
         x, y, held = (v.astype(np.float64) for v in (a, b, c))
+        if _compiled(x, y, held, a_type, b_type, d_type, r, columns):
+            return _typed(held, d_type)
         if columns is None and _is_exact(x, y, held, r):
             return _typed(x @ y + held, d_type)
         # The axis of the products comes first: [terms, ..., m, n].
@@ -110,6 +114,51 @@ def product(
         if r.apart:
             total = _rounded(total + held, d_type, None)
         return _typed(total, d_type)
+
+
+# Columns of B, and stored columns of A, that ``sums.c`` has room for.
+_MOST_N, _MOST_DEPTH = 256, 1024
+
+
+def _compiled(
+    x: Array, y: Array, held: Array, a_type: str, b_type: str, d_type: str, r: Rule, columns: Array | None
+) -> bool:
+    """Whether the compiled library has put the result into ``held``, as `product` computes it otherwise."""
+    native = library.loaded()
+    (m, depth), (height, n), batch = x.shape[-2:], y.shape[-2:], held.shape[:-2]
+    if native is None or n > _MOST_N or depth > _MOST_DEPTH or not held.flags.c_contiguous or not held.size:
+        return False
+    x, y = (
+        np.ascontiguousarray(v if v.shape[:-2] == batch else np.broadcast_to(v, (*batch, *v.shape[-2:])))
+        for v in (x, y)
+    )
+    rows = 0
+    if columns is not None:
+        columns = np.ascontiguousarray(np.broadcast_to(columns, x.shape), np.int64)
+        rows = columns.ctypes.data
+    shape, order, largest = _shape(
+        held.size // (m * n), m, n, depth, height, r, *(dtype(t).name for t in (a_type, b_type, d_type))
+    )
+    scratch = np.empty(depth + height * n, np.int32)
+    native.sum_products(
+        shape.ctypes.data, x.ctypes.data, y.ctypes.data, held.ctypes.data, rows, order.ctypes.data,
+        scratch.ctypes.data, largest,
+    )  # fmt: skip
+    return True
+
+
+@cache
+def _shape(
+    batch: int, m: int, n: int, depth: int, height: int, r: Rule, a: str, b: str, d: str
+) -> tuple[Array, Array, float]:
+    """The ``Product`` of ``sums.c``, the order of the columns, and the largest number of D."""
+    kept = -1 if r.kept is None else r.kept
+    lowest = [dtype(t).floating.lowest for t in (a, b, d)]
+    shape = [batch, m, n, depth, height, r.terms, r.fraction, kept, r.apart, d == "f16", *lowest]
+    order = np.arange(depth, dtype=np.int32)
+    if r.apart:
+        order = np.concatenate([order[order % 4 < 2], order[order % 4 >= 2]])
+    return np.array(shape, np.int64), order, dtype(d).floating.largest
 
 
 def _typed(x: Array, d_type: str) -> Array:

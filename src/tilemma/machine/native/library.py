@@ -20,7 +20,7 @@ import numpy as np
 
 from tilemma.assemble.cache import DiskCache
 
-_SOURCES = ("lanes.c", "shadow.c")
+_SOURCES = ("lanes.c", "shadow.c", "sums.c")
 _HEADER = "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
 # No flag may change a result: no fused multiply-add where the program has none, integers that wrap.
 _FLAGS = ("-O2", "-shared", "-fPIC", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w")
@@ -120,6 +120,8 @@ def _load(data: bytes) -> None:
     library.matrix_load.argtypes = (pointer, pointer, number, number, mask, pointer, pointer)
     library.copy_issue.restype = library.matrix_load.restype = number
     library.copy_complete.argtypes, library.copy_complete.restype = (pointer, pointer), None
+    library.sum_products.argtypes = (*(pointer,) * 7, ctypes.c_double)
+    library.sum_products.restype = None
     _state.library = library
 
 
