@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from tilemma.machine.isa import sums
 from tilemma.machine.native import encode, library
 from tilemma.machine.parser import parse
 from tilemma.machine.program import Step, decode_program, guarded
+from tilemma.machine.run import Job
 from tilemma.machine.state import VIEW_CLASS, VIEW_DTYPES
+
+CORPUS = Path(__file__).parent / "corpus"
+sys.path.insert(0, str(CORPUS))
+from triton_cases import CASES  # noqa: E402
 
 _LETTER = {"16": "h", "32": "r", "64": "d"}
 _FLOAT = {"f16": "h", "bf16": "h", "f32": "r", "f16x2": "r", "bf16x2": "r", "f64": "d"}
@@ -103,6 +109,7 @@ def native() -> Any:
     if library.loaded() is None:
         library.compile_now()
     if library.loaded() is None:
+        assert library._compiler() is None, "the library does not compile"
         pytest.skip("no C compiler here")
     return library.lanes()
 
@@ -171,6 +178,32 @@ def test_sums_of_products_have_the_bits_of_the_numpy_code(
                 theirs = sums.multiply(kind, a, b, c, t, t, acc, columns)
             assert ours.dtype == theirs.dtype
             assert ours.tobytes() == theirs.tobytes(), trial
+
+
+@pytest.mark.parametrize("name", ["triton_softmax_wide-softmax", "triton_matmul_f16_sm80_1-matmul", "bug"])
+def test_runs_in_the_library_are_those_of_the_numpy_code(
+    native: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes, hazards, notes, numbers of instructions and executed lines; "bug": a barrier is missing."""
+    case = next(c for c in CASES if c.name == ("triton_softmax_wide-softmax" if name == "bug" else name))
+    ptx = (CORPUS / "ptx" / f"{case.file}.ptx").read_text(encoding="utf-8")
+    if name == "bug":
+        ptx = "\n".join(line for line in ptx.splitlines() if "bar.sync" not in line)
+    launch = {"entry": case.entry, "grid": case.grid, "block": case.block, **case.launch}
+    found = []
+    for compiled in (True, False):
+        with monkeypatch.context() as patch:
+            if not compiled:
+                patch.setattr(library, "loaded", lambda: None)
+            args = case.build()[0]
+            job = Job(ptx, launch, args)
+            for i, how in enumerate(("late", "starve", "random")):
+                report = job.run(seed=i, schedule=how, collect=True)
+                arrays = [x.tobytes() for x in args.values() if isinstance(x, np.ndarray)]
+                found.append((compiled, report.to_json(), report.lines, arrays))
+    ours, theirs = ([x[1:] for x in found if x[0] == compiled] for compiled in (True, False))
+    assert ours == theirs
+    assert any(x[0]["hazards"] for x in ours) == (name == "bug")
 
 
 def test_no_compiler_of_the_working_folder_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

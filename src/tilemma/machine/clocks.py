@@ -217,11 +217,7 @@ class Events:
         """A packed event, lane 0; ``alone`` is the column of the warp's lane 0 where ``column`` is the warp's."""
         n = self.count
         if n == len(self.column):
-            more = np.zeros(max(64, n), np.int32)
-            self.column = np.concatenate([self.column, more])
-            self.clock = np.concatenate([self.clock, more])
-            self.alone = np.concatenate([self.alone, more])
-            self._place()
+            self.grow()
         self.column[n], self.clock[n] = column, clock
         if alone is None:
             self.alone[n] = column
@@ -233,6 +229,14 @@ class Events:
         self.info.append(info)
         self.count = n + 1
         return n << _LANE_BITS | (UNORDERED if unordered else 0)
+
+    def grow(self) -> None:
+        """Make room for further events."""
+        more = np.zeros(max(256, len(self.column)), np.int32)
+        self.column = np.concatenate([self.column, more])
+        self.clock = np.concatenate([self.clock, more])
+        self.alone = np.concatenate([self.alone, more])
+        self._place()
 
     @property
     def empty(self) -> bool:

@@ -36,6 +36,7 @@ from tilemma.machine.syntax import (
 )
 
 if TYPE_CHECKING:
+    from tilemma.machine.native.blocks import PlainAccess
     from tilemma.machine.program import Program, Step
 
 VIEW = {
@@ -129,6 +130,8 @@ class Decoder:
         self.run: Callable[..., Any] = _nothing
         self.target, self.targets = -1, ()
         self.used: set[str] = set()
+        # A plain access to memory, which the compiled library can make without leaving the frame.
+        self.plain: PlainAccess | None = None
         # The lanes that must execute it together: see ``convergence``.
         self.membership = -2
 
@@ -340,6 +343,7 @@ class Decoder:
         return Step(
             index, self.ins, self.kind, self.run, guard, negated, self.target, self.targets, self.membership,
             frozenset(self.reads), frozenset(self.writes), conditional, frozenset(), self.async_registers,
+            plain=self.plain,
         )  # fmt: skip
 
 

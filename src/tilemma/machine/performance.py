@@ -7,6 +7,7 @@ Global memory moves in sectors of 32 bytes (CUDA C++ Programming Guide, "Device 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ class Performance:
     def __init__(self) -> None:
         self.notes: dict[tuple[str, int], PerformanceNote] = {}
         self._known: dict[Any, int] = {}
+        # What else has counted: kind, instruction, and executions, surplus and worst.
+        self.counted: Callable[[], list[tuple[str, Instruction, tuple[int, int, int]]]] | None = None
 
     def shared(self, ins: Instruction, addr: Any, width: int) -> None:
         """Count the extra passes of one warp's shared access at ``addr``."""
@@ -40,16 +43,25 @@ class Performance:
 
     def add(self, kind: str, ins: Instruction, extra: int) -> None:
         """Count one execution of ``ins`` with ``extra`` surplus passes or sectors."""
-        note = self.notes.get((kind, id(ins)))
-        if note is None:
-            note = self.notes[kind, id(ins)] = PerformanceNote(kind, ins.line, ins.text)
+        note = self._note(kind, ins)
         note.executions += 1
         if extra:
             note.count += extra
             note.worst = max(note.worst, extra)
 
+    def _note(self, kind: str, ins: Instruction) -> PerformanceNote:
+        note = self.notes.get((kind, id(ins)))
+        if note is None:
+            note = self.notes[kind, id(ins)] = PerformanceNote(kind, ins.line, ins.text)
+        return note
+
     def found(self) -> list[PerformanceNote]:
         """The notes, by line."""
+        for kind, ins, (executions, count, worst) in () if self.counted is None else self.counted():
+            note = self._note(kind, ins)
+            note.executions += executions
+            note.count += count
+            note.worst = max(note.worst, worst)
         return sorted((n for n in self.notes.values() if n.count), key=lambda n: n.line)
 
 

@@ -19,7 +19,8 @@ from tilemma.machine.decode import Decoder, find_decoder
 from tilemma.machine.element_types import float_registers
 from tilemma.machine.inlining import inlined
 from tilemma.machine.memory import word_views
-from tilemma.machine.native import encode, library
+from tilemma.machine.native import encode, frames, library
+from tilemma.machine.native.blocks import PlainAccess
 from tilemma.machine.problems import BadOperand, UnsupportedInstruction
 from tilemma.machine.state import ALL_LANES, CLASS_DTYPE
 from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable, Vector
@@ -57,6 +58,8 @@ class Step:
     # The operation of the native library that stands for ``encoded``, the step without checks around it.
     code: tuple[int, ...] | None = None
     encoded: Callable[..., Any] | None = None
+    # An access that the native library makes within a frame; None for other steps.
+    plain: PlainAccess | None = None
 
 
 @dataclass(slots=True)
@@ -66,6 +69,9 @@ class Segment:
     runs: list[Callable[..., Any]]
     next: int
     count: int
+    # One closure a step; the operations of the native library, if it has all of them.
+    each: list[Callable[..., Any]] = field(default_factory=list)
+    operations: Any = None
 
 
 @dataclass(slots=True)
@@ -118,8 +124,9 @@ class Program:
     parameter_bytes: Any = None
     parameter_views: dict[int, Any] = field(default_factory=dict)
     communicates: bool = False
-    # Whether the segments call the native library.
+    # Whether the segments call the native library; the steps as it reads them.
     native: bool = False
+    table: frames.Table | None = None
     # Register files of one warp at its start, by class; made when the first CTA starts.
     initial: dict[str, Any] = field(default_factory=dict)
     # For each register, the floating-point types that arithmetic uses it with.
@@ -296,7 +303,10 @@ def build_segments(program: Program) -> None:
         while at < len(steps) and steps[at].kind == ALU and (at == start or at not in leaders):
             runs.append(guarded(steps[at]))
             at += 1
-        program.segments[start] = Segment(encode.fused(steps[start:at], runs), at, at - start)
+        fused = encode.fused(steps[start:at], runs)
+        operations = getattr(fused[0], "operations", None) if len(fused) == 1 else None
+        program.segments[start] = Segment(fused, at, at - start, runs, operations)
+    program.table = frames.Table(program) if program.native else None
 
 
 def matrix_batches(program: Program) -> dict[int, Batch]:

@@ -22,7 +22,7 @@ from tilemma.machine import convergence, deadlock, exit_checks, limits
 from tilemma.machine.finished import Finished
 from tilemma.machine.hazards import HazardError
 from tilemma.machine.memory import GlobalMemory
-from tilemma.machine.native import library
+from tilemma.machine.native import frames, library
 from tilemma.machine.performance import Performance
 from tilemma.machine.program import ALU, BRANCH, VISIBLE, Program, Step
 from tilemma.machine.reconvergence import diverge, join, leave
@@ -110,6 +110,8 @@ class Machine:
         self.history = history
         # The native library, for accesses to memory; stores that are recorded are made by the NumPy code.
         self.native: Any = library.loaded() if history is None else None
+        # What runs frames in that library; a timeline needs each store.
+        self.runner: frames.Runner | None = None
         self.active = 0
         self.timeouts: dict[Frame, None] = {}
         # Steps that some lane has executed; a segment counts by its first step.
@@ -187,6 +189,9 @@ class Machine:
         self.style()
         if self.native is not None:
             self.memory.tabulate()
+            if self.program.table is not None and self.trace is None:
+                self.runner = frames.Runner(self, self.program.table)
+                self.performance.counted = self.runner.counts
         with np.errstate(all="ignore"):
             while upcoming is not None or self.active:
                 while upcoming is not None and self.active < resident:
@@ -391,7 +396,24 @@ class Machine:
         w = f.w
         pc = f.pc
         count = len(steps)
+        runner = self.runner if not self.followers else None
         while True:
+            if runner is not None and runner.kinds[pc]:
+                how, pc, budget, done = runner.run(f, pc, budget)
+                if how == frames.SPENT:
+                    f.pc = pc
+                    self.ready.append(f)
+                    return
+                if how == frames.PARTLY:
+                    segment = segments[pc]
+                    assert segment is not None
+                    for run in segment.each[done:]:
+                        run(w, f.m)
+                    self.steps += segment.count
+                    pc = segment.next
+                    continue
+                if how == frames.FULL:
+                    continue
             if pc == f.rpc:
                 f.pc = pc
                 join(self, f)

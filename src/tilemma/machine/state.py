@@ -126,6 +126,8 @@ class Warp:
         self.root = Frame(self, 0, None if self.full else self.live.copy(), -1, None)
         self.done = False
         self.accesses: dict[tuple[str, int], Access] = {}
+        # Those of `native.frames`, by step.
+        self.by_step: dict[int, Access] = {}
         self.priority = 0.0
         # mbarriers initialised and not yet fenced.
         self.inits: list[Any] = []

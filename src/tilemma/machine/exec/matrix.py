@@ -16,7 +16,7 @@ from tilemma.machine.exec import aligned
 from tilemma.machine.isa import forms, fragments, numerics, sparse, sums
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.native import blocks
-from tilemma.machine.native.blocks import AccessBlock
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess
 from tilemma.machine.patterns import SharedPatterns
 from tilemma.machine.state import LANES, Frame
 
@@ -64,6 +64,9 @@ def ldmatrix(d: Decoder) -> None:
     block = AccessBlock.of(patterns.address, 16, [(RAW["32"], int(row)) for row in rows], 4, False)
     halves = np.ascontiguousarray(halves, np.int64)
     place, these = halves.ctypes.data, bytes(int(lane < 8 * num) for lane in range(32))
+    d.plain = PlainAccess(
+        "MATRIX_LOAD", block, registers=tuple(ids), lanes=np.frombuffer(these, np.uint8), halves=halves
+    )
 
     def run(f: Frame, m: Any) -> None:
         w = f.w

@@ -12,7 +12,7 @@ from tilemma.machine.catalogue import OutOfBounds
 from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
 from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from tilemma.machine.native import blocks
-from tilemma.machine.native.blocks import AccessBlock
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess
 from tilemma.machine.patterns import GlobalPatterns, SharedPatterns
 from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import TYPE_BYTES, Operand, Symbol
@@ -42,11 +42,11 @@ class Registers:
     size: int
     signed: bool
 
-    def block(self, address: AddressRow, width: int) -> AccessBlock | None:
-        """The access for the native library."""
+    def block(self, address: AddressRow, width: int, *, watched: bool = False) -> AccessBlock | None:
+        """The access for the native library; ``watched``: the array's type is compared with the registers'."""
         if len(self.rows) > blocks.MOST_REGISTERS:
             return None
-        return AccessBlock.of(address, width, self.rows, self.size, self.signed)
+        return AccessBlock.of(address, width, self.rows, self.size, self.signed, watched)
 
     def scatter(self, w: Any, lanes: Any, words: Any) -> None:
         """Write memory words [n(, 2)] to the registers of ``lanes`` (None: all 32)."""
@@ -192,6 +192,8 @@ def _ld_param(d: Decoder, registers: Registers, address: AddressRow, width: int)
 def _ld_shared(d: Decoder, registers: Registers, address: AddressRow, width: int) -> None:
     ins, patterns = d.ins, SharedPatterns(address, width)
     block = registers.block(address, width)
+    if block is not None:
+        d.plain = PlainAccess("SHARED_LOAD", block)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
@@ -219,7 +221,11 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
     if order != "weak":
         d.program.communicates = True
     patterns = GlobalPatterns(address, width)
-    block = registers.block(address, width) if order == "weak" and space != "shared" else None
+    block = None
+    if order == "weak" and space != "shared":
+        block = registers.block(address, width, watched=check is not None)
+    if block is not None:
+        d.plain = PlainAccess("GLOBAL_LOAD", block, frozenset(ids))
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
@@ -324,7 +330,9 @@ def st(d: Decoder) -> None:
     if order != "weak":
         d.program.communicates = True
     shared_patterns, patterns = SharedPatterns(address, width), GlobalPatterns(address, width)
-    block = registers.block(address, width) if order == "weak" else None
+    block = registers.block(address, width, watched=check is not None) if order == "weak" else None
+    if block is not None:
+        d.plain = PlainAccess("SHARED_STORE" if space == "shared" else "GLOBAL_STORE", block, frozenset(ids))
 
     def native(w: Any, m: Any, lanes: Any, some: Any) -> bool:
         """Whether the native library has made the store."""

@@ -42,19 +42,44 @@ class AccessBlock:
     array: Any
     address: int
 
+    def approve(self, base: int) -> None:
+        """The type of the array at ``base`` fits the registers."""
+        self.array[-1] = base
+
     @staticmethod
     def of(
-        address: AddressRow, width: int, rows: Sequence[tuple[int, int]], size: int, signed: bool
+        address: AddressRow,
+        width: int,
+        rows: Sequence[tuple[int, int]],
+        size: int,
+        signed: bool,
+        watched: bool = False,
     ) -> AccessBlock:
-        """``rows``: unsigned view and row of each data register, ``size`` its bytes in memory."""
+        """``rows``: unsigned view and row of each data register, ``size`` its bytes in memory; ``watched``: the
+        array's type is compared with theirs."""
         sizes = {0: 2, 3: 4, 6: 8}
         padding = (0,) * (MOST_REGISTERS - len(rows))
         return AccessBlock(
             *block([
                 width, sizes[address.view], address.row, address.offset, len(rows), size, int(signed),
                 *(sizes[view] for view, _ in rows), *padding, *(row for _, row in rows), *padding,
+                0 if watched else -1,
             ])
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAccess:
+    """An access that ``frame.c`` makes.  ``words``: the registers that its elements fill, where they may carry an
+    origin; of an ldmatrix, ``registers`` are those loaded, ``lanes`` those that give addresses, and ``halves`` is
+    its map."""
+
+    kind: str
+    block: AccessBlock
+    words: frozenset[int] = frozenset()
+    registers: tuple[int, ...] = ()
+    lanes: Any = None
+    halves: Any = None
 
 
 def warp_block(w: Warp) -> tuple[Any, int]:
@@ -131,14 +156,15 @@ def global_access(
     call = machine.native.global_load if kind == "ld" else machine.native.global_store
     event = (cluster.serial + 1) << 32 | events.count << 5
     mask = None if m is None else m.tobytes()
-    found = call(w.native, access.address, event, mask)
+    found = call(w.native, access.address, event, mask, 0)
     if found == _NO_SHADOW:
         _make_shadows(w, address, m, kind)
-        found = call(w.native, access.address, event, mask)
+        found = call(w.native, access.address, event, mask, 0)
     if found < 0:
         return False
     if check is not None:
         check(machine, memory.bases[found >> 32])
+        access.approve(memory.bases[found >> 32])
     if found & 1:
         events.new(w.first, cluster.clocks.now[w.row], w.access(kind, ins))
     machine.performance.add("uncoalesced", ins, (found & 0xFFFFFFFF) >> 1)

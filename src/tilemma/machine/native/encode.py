@@ -292,4 +292,5 @@ def _chunk(native: Any, steps: list[Step], runs: list[Callable[..., Any]]) -> Ca
             for left in runs[done:]:
                 left(w, m)
 
+    run.operations = table  # type: ignore[attr-defined]
     return run

@@ -20,7 +20,7 @@ import numpy as np
 
 from tilemma.assemble.cache import DiskCache
 
-_SOURCES = ("lanes.c", "shadow.c", "sums.c")
+_SOURCES = ("lanes.c", "shadow.c", "frame.c", "sums.c")
 _HEADER = "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
 # No flag may change a result: no fused multiply-add where the program has none, integers that wrap.
 _FLAGS = ("-O2", "-shared", "-fPIC", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w")
@@ -111,11 +111,12 @@ def _load(data: bytes) -> None:
     pointer, integer = ctypes.c_void_p, ctypes.c_int
     library.run_lanes.argtypes = (pointer, pointer, integer, ctypes.c_char_p)
     library.run_lanes.restype = integer
-    for name, numbers in (("shared_load", 2), ("shared_store", 2), ("global_load", 1), ("global_store", 1)):
-        function = getattr(library, name)
-        function.argtypes = (pointer, pointer, *(ctypes.c_int64,) * numbers, ctypes.c_char_p)
-        function.restype = ctypes.c_int64
     number, mask = ctypes.c_int64, ctypes.c_char_p
+    library.shared_load.argtypes = library.shared_store.argtypes = (pointer, pointer, number, number, mask)
+    library.global_load.argtypes = library.global_store.argtypes = (pointer, pointer, number, mask, number)
+    library.run_frame.argtypes = (pointer, mask)
+    library.shared_load.restype = library.shared_store.restype = number
+    library.global_load.restype = library.global_store.restype = library.run_frame.restype = number
     library.copy_issue.argtypes = (pointer, pointer, pointer, *(number,) * 4, mask, pointer, pointer)
     library.matrix_load.argtypes = (pointer, pointer, number, number, mask, pointer, pointer)
     library.copy_issue.restype = library.matrix_load.restype = number

@@ -22,9 +22,10 @@ typedef struct {
   int64_t serial;
 } Warp;
 /* Bytes a lane; the address: its register's bytes, row and offset; the data registers: their number, bytes of each in
- * memory, whether these have a sign, and for each its bytes and its row. */
+ * memory, whether these have a sign, and for each its bytes and its row.  `approved`: the base of the array whose type
+ * has been compared with the registers' last, -1 where they have none. */
 typedef struct {
-  int64_t width, address_bytes, address_row, offset, count, size, is_signed, bytes[8], rows[8];
+  int64_t width, address_bytes, address_row, offset, count, size, is_signed, bytes[8], rows[8], approved;
 } Access;
 
 typedef struct { int n, lane[32]; int64_t address[32]; } Lanes;
@@ -266,12 +267,13 @@ static void record_reads(const Warp *w, const Lanes *l, Allocation *a, int64_t e
   }
 }
 
-/* Load from one array in global memory; `event` has the cluster above the access's number. */
-int64_t global_load(const Warp *w, const Access *x, int64_t event, const uint8_t *m) {
+/* Load from one array in global memory; `event` has the cluster above the access's number.  With `approved`, only from
+ * an array whose type is known to fit. */
+int64_t global_load(const Warp *w, const Access *x, int64_t event, const uint8_t *m, int64_t approved) {
   Lanes l;
   addresses(w, x, m, &l);
   Allocation *a = l.n ? find(w->memory, &l, x->width) : 0;
-  if (!a) return SLOW;
+  if (!a || (approved && x->approved >= 0 && x->approved != a->base)) return SLOW;
   uint8_t *from[32];
   for (int i = 0; i < l.n; i++) from[i] = a->data + (l.address[i] - a->base);
   if (a->writable) {
@@ -284,11 +286,12 @@ int64_t global_load(const Warp *w, const Access *x, int64_t event, const uint8_t
 }
 
 /* Store to one array in global memory. */
-int64_t global_store(const Warp *w, const Access *x, int64_t event, const uint8_t *m) {
+int64_t global_store(const Warp *w, const Access *x, int64_t event, const uint8_t *m, int64_t approved) {
   Lanes l;
   addresses(w, x, m, &l);
   Allocation *a = l.n ? find(w->memory, &l, x->width) : 0;
   if (!a || !a->writable || a->holes || !distinct(&l)) return SLOW;
+  if (approved && x->approved >= 0 && x->approved != a->base) return SLOW;
   if (!a->writer || a->logged) return NO_SHADOW;
   if (!global_known(w, &l, a, a->writer, x->width)) return SLOW;
   if (a->reader && !(global_known(w, &l, a, a->reader, x->width) && global_known(w, &l, a, a->other, x->width)))
