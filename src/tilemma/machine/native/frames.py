@@ -96,8 +96,8 @@ class Runner:
     def run(self, f: Frame, pc: int, budget: int) -> tuple[int, int, int, int]:
         """Run ``f`` from ``pc`` on.
 
-        Returns how the call ended, the step reached, the budget left, and how many operations of the sequence there
-        have been executed.
+        Returns how the call ended, the step reached, the budget left, and how many operations of the sequence
+        there have been executed.
         """
         w, machine = f.w, self.machine
         cluster, shared = w.cta.cluster, w.cta.shared
