@@ -1,4 +1,4 @@
-"""Do two source trees run programs alike?  python bench/machine_digest.py --against SRC
+"""Do two source trees run programs in the same way?  python bench/machine_digest.py --against SRC
 
 Both trees run the programs of `machine_speed.py`, and mutants of them that a seed draws, each under a few seeds
 and kinds of schedules.  Bytes of the results, hazards, notes, numbers of instructions and executed lines must be

@@ -1,4 +1,4 @@
-/* Runs a frame: registers, plain accesses and branches that all lanes take alike, until something else comes.
+/* Runs a frame: registers, plain accesses and branches of all its lanes, until something else comes.
  *
  * The structures are arrays of 64-bit integers on the Python side (`frames.py`).  What `step_of` says of a step is what
  * `Machine.execute` does with it; the step at which a call stops has not begun, except where a sequence on registers
