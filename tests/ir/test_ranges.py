@@ -27,7 +27,7 @@ from tilemma.ir.expr import (
     promote,
     substitute,
 )
-from tilemma.ir.ranges import Known, below, enters, factors, interval, loop_index, wraps
+from tilemma.ir.ranges import Known, below, count_check, enters, factors, interval, loop_index, wraps
 from tilemma.ir.tile import Assign, Declare
 from tilemma.ir.variables import variable_ranges
 from tilemma.launch import MAX_EXTENT
@@ -296,3 +296,93 @@ def test_bounds_are_as_narrow_as_they_were(op: str) -> None:
             assert low <= min(found) and max(found) <= high, (op, a, b)
             excess += min(found) - low + high - max(found)
     assert excess <= EXCESS[op]
+
+
+EDGES = [
+    (low + n, low + n + size) for t in WIDE for low in integers.bounds(t) for n in (-3, -1, 0) for size in (0, 2)
+]
+SHORT = sorted({(max(low, -(2**63)), high) for low, high in [*EDGES, (-2, 2), (0, 3), (1, 1), (2**30, 2**30 + 1)]})
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "floordiv"])
+def test_what_may_wrap_wraps_for_some_values(op: str) -> None:
+    """Also where an operand is converted, and changes by that."""
+    for s in WIDE:
+        for t in WIDE:
+            both = promote(s, t)
+            e = Binary(op, Var("a", s), Var("b", t))  # type: ignore[arg-type]
+            inside = [[r for r in SHORT if integers.fits(r[0], u) and integers.fits(r[1], u)] for u in (s, t)]
+            for a in inside[0]:
+                for b in inside[1]:
+                    if op == "floordiv" and b[0] <= 0 <= b[1]:
+                        continue
+                    ends = [(x, y) for x in a for y in b]
+                    operate, exact = integers.binary(op, both), integers.exact(op, both)
+                    wrong = any(
+                        operate(integers.wrap(x, both), integers.wrap(y, both)) != exact(x, y)
+                        or not integers.fits(x, both)
+                        or not integers.fits(y, both)
+                        for x, y in ends
+                    )
+                    assert wraps(e, Known(variables={"a": a, "b": b})) == wrong, (e, a, b)
+
+
+@pytest.mark.parametrize("op", COMPARISON)
+def test_a_choice_knows_its_condition(op: str) -> None:
+    """Bounds on a variable, chosen where it compares with a constant: those of the values that remain."""
+    x = Var("x", dtypes.s32)
+    for low, high in ((0, 0), (0, 1), (2, 6), (-3, 3)):
+        for at in range(low - 2, high + 3):
+            holds = integers.binary(op, dtypes.s32)
+            sides = [[v for v in range(low, high + 1) if bool(holds(v, at)) == side] for side in (True, False)]
+            for n, values in enumerate(sides):
+                chosen = (x, Const(values[0])) if n == 0 and values else (Const(values[0]), x) if values else None
+                if chosen is None:
+                    continue
+                e = Select(Binary(op, x, Const(at)), *chosen)  # type: ignore[arg-type]
+                found = Known(variables={"x": (low, high)}).interval(e)
+                assert found == (values[0], values[-1]), (op, at, low, high)
+
+
+def test_loops_that_stay_inside_their_extent() -> None:
+    """Only they have no limits of their own."""
+    n, m, zero = Dim("N"), Dim("M"), Const(0)
+    for c in (-2, -1, 0, 1, 2):
+        for stop, inside in (
+            (Binary("add", n, Const(c)), c <= 0),
+            (Binary("sub", n, Const(c)), c >= 0),
+            (Binary("min", n, Const(c)), True),
+            (Binary("min", Const(c), n), True),
+            (Binary("max", n, Const(c)), False),
+            (Binary("add", m, Const(c)), False),
+        ):
+            assert (loop_index("i", n, zero, stop).limits is None) == inside, stop
+            assert loop_index("i", n, Const(-1), stop).limits == (Const(-1), stop)
+            assert (loop_index("i", n, Const(-1), stop, checked=True).limits is None) == inside
+    assert loop_index("i", n, zero, n).limits is None
+    for last, inside in ((7, True), (8, True), (9, False)):
+        assert (loop_index("i", Const(8), zero, Const(last)).limits is None) == inside
+    start = Index("k", Const(4))
+    assert loop_index("i", n, start, n).start == start and loop_index("i", n, zero, n).start is None
+
+
+def test_conditions_on_the_count_of_a_loop() -> None:
+    """`start + count` may wrap for some sizes only where a condition says for which."""
+    n, m, i = Dim("N"), Dim("M"), Index("i", Dim("M"))
+    for start, stop in (
+        (n, Binary("add", n, m)), (i, Binary("add", i, n)), (i, Binary("add", n, i)),
+        (n, Binary("add", n, Const(5))), (n, Binary("add", n, Binary("mul", m, Const(1000)))),
+        (n, Binary("add", n, Binary("cdiv", m, Const(7)))), (n, Binary("add", n, Binary("floordiv", m, Const(2)))),
+    ):  # fmt: skip
+        condition = count_check(start, stop)
+        assert condition is not None or not wraps(stop)
+        for names in (
+            {"N": a, "M": b} for a in (0, 1, 2**30, MAX_EXTENT) for b in (0, 1, 6, 2**21, 2**30, MAX_EXTENT)
+        ):
+            last = {**names, "i": max(0, names["M"] - 1)}
+            operands = [value(x, last) for x in (stop.a, stop.b)]
+            if condition is not None and value(condition, names):
+                assert sum(operands) < 2**31, (stop, names)
+            if sum(operands) + 1 < 2**31 and condition is not None and "mul" not in str(stop):
+                assert value(condition, names), (stop, names)
+    assert count_check(n, Binary("add", m, Const(5))) is None and count_check(n, Binary("sub", n, m)) is None
