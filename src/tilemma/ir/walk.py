@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilemma.ir.effects import Effect, element_reads, name_of, touches
-from tilemma.ir.expr import Element, Expr, FragmentElement, Index, field_names, substitute
+from tilemma.ir.expr import Element, Expr, FragmentElement, Index, field_names, substitute, trips, value_of
 from tilemma.ir.tile import Apply, Body, Break, Continue, For, FragmentRef, Kernel, Op, Parallel, While
 from tilemma.ir.types import EventRef, View
 
@@ -38,6 +38,12 @@ def jumps(loop: For | While) -> bool:
         if not isinstance(op, (For, While)):
             waiting += (x for _, inner in bodies(op) for x in inner)
     return False
+
+
+def trip_count(loop: For) -> int | None:
+    """How often ``loop`` runs; None where its bounds are not constants."""
+    start, stop, step = value_of(loop.start), value_of(loop.stop), value_of(loop.step)
+    return None if start is None or stop is None or not step else trips(start, stop, step)
 
 
 def with_bodies(op: Op, f: Callable[[Body], Body]) -> Op:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tilemma.ir.expr import Const, Expr, Var, substitute, trips, value_of, with_bounds
+from tilemma.ir.expr import Const, Expr, Var, substitute, value_of, with_bounds
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Alloc,
@@ -26,7 +26,7 @@ from tilemma.ir.tile import (
     Op,
     Parallel,
 )
-from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, touched, walk, with_bodies
+from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, touched, trip_count, walk, with_bodies
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.records import record
@@ -158,10 +158,7 @@ def _empty(start: Expr, stop: Expr) -> bool:
 
 def _single(op: For) -> Expr | None:
     """The index of a loop that runs exactly once."""
-    start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
-    if start is None or stop is None or step is None or trips(start, stop, max(step, 1)) != 1:
-        return None
-    if any(isinstance(x, (Break, Continue)) for x in walk(op.body)):
+    if trip_count(op) != 1 or any(isinstance(x, (Break, Continue)) for x in walk(op.body)):
         return None
     return op.start
 
@@ -172,11 +169,8 @@ def _unroll(op: Op) -> Op:
     inside = [type(x) for x in walk(op.body)]
     if Mma not in inside or For in inside:
         return op
-    start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
-    if start is None or stop is None or not step:
-        return op
-    count = trips(start, stop, step)
-    return replace(op, unroll=count) if count <= _UNROLL else op
+    count = trip_count(op)
+    return replace(op, unroll=count) if count is not None and count <= _UNROLL else op
 
 
 def _used(body: Body) -> set[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tilemma.ir.expr import Binary, Const, Expr, Select, Var, const, substitute, trips, value_of
+from tilemma.ir.expr import Binary, Const, Expr, Select, Var, const, substitute, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import Assign, Atomic, Body, Break, Continue, Declare, For, If, While
-from tilemma.ir.walk import bodies, walk
+from tilemma.ir.walk import bodies, trip_count, walk
 
 
 def grows_for_good(slot: Expr, body: Body) -> bool:
@@ -71,10 +71,8 @@ def _steadily(slot: Var, body: Body, count: int | None) -> Iterator[tuple[Expr, 
             continue
         often = count
         if isinstance(op, For):
-            start, stop, step = (value_of(e) for e in (op.start, op.stop, op.step))
-            often = None
-            if count is not None and start is not None and stop is not None and step:
-                often = count * trips(start, stop, step)
+            inner_count = trip_count(op)
+            often = None if count is None or inner_count is None else count * inner_count
         for _, inner in bodies(op):
             yield from _steadily(slot, inner, often)
 

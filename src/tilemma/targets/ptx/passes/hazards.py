@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 
-from tilemma.ir.expr import Index, Var, trips, value_of
+from tilemma.ir.expr import Index, Var, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Barrier,
@@ -36,6 +36,7 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import Space
+from tilemma.ir.walk import trip_count
 from tilemma.passes.rotations import Rotations
 from tilemma.passes.threads import Block, Bools, Node, Tree
 from tilemma.records import record
@@ -317,7 +318,7 @@ class Walk:
             # It ends at its condition, which is evaluated once more than its body.
             last = None if pending is None else (yield from self._head(node, pending))
             return self._joined([last, *left])
-        count = _trips(node.op)
+        count = trip_count(node.op) if isinstance(node.op, For) else None
         out = ends[-1:] if count is not None and count >= len(ends) else ends
         return self._joined([*out, *left, *([] if count else [_skipping(node, state)])])
 
@@ -507,13 +508,6 @@ def _skipping(node: Node, state: State) -> State:
 def _one_newer(p: Pending, store: Node) -> Pending:
     """After another store by TMA."""
     return p.evolve(newer=p.newer + 1) if p.access.agent == "bulk" and p.reaches(store.parent) else p
-
-
-def _trips(op: For | While | object) -> int | None:
-    if not isinstance(op, For):
-        return None
-    start, stop, step = value_of(op.start), value_of(op.stop), value_of(op.step)
-    return None if start is None or stop is None or not step else trips(start, stop, step)
 
 
 def _stores_by_tma(node: Node) -> bool:

@@ -47,7 +47,16 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import Space
-from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite_blocks, touched, walk, with_bodies
+from tilemma.ir.walk import (
+    bodies,
+    expressions,
+    map_expressions,
+    rewrite_blocks,
+    touched,
+    trip_count,
+    walk,
+    with_bodies,
+)
 from tilemma.passes.decision import Decision
 from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, loop_copies
 from tilemma.passes.scope import block_threads, kind, names
@@ -116,7 +125,7 @@ class PipelineLoops:
         obstacles += more
         if copies and asked is None and (blocking := _blocking(loop, copies)) is not None:
             copies, obstacles = (), [*obstacles, blocking]
-        trips = _trips(loop) if isinstance(loop, For) else None
+        trips = trip_count(loop) if isinstance(loop, For) else None
         if isinstance(loop, For) and wanted and copies and trips not in (0, 1):
             stages = self._stages(loop, copies, asked, found, group, trips, log)
             if stages >= 2:
@@ -259,13 +268,6 @@ def _distributes(group: Parallel, loop: Op) -> bool:
     return all(isinstance(op, Alloc) and op.buffer.space is Space.SHARED for op in private)
 
 
-def _trips(loop: For) -> int | None:
-    start, stop, step = (value_of(e) for e in (loop.start, loop.stop, loop.step))
-    if start is None or stop is None or step is None:
-        return None
-    return max(0, -(-(stop - start) // step))
-
-
 def _shared_bytes(block: Parallel, group: Parallel | None, loop: For, copies: tuple[Copy, ...]) -> tuple[int, int]:
     """Bytes of shared memory that are live together with ``loop`` besides the tiles of ``copies``, and bytes of a
     stage of these."""
@@ -394,7 +396,7 @@ class _Rewriter:
         if left is not None:
             left = replace(left, stages=None)
         run = (*first, replace(loop, body=inner, pipeline=left), wait(*range(count - 1)))
-        if plan.clamped and (_trips(loop) or 0) < 1:
+        if plan.clamped and (trip_count(loop) or 0) < 1:
             run = (If(binary("lt", loop.start, loop.stop), run, span=loop.span),)
         return (*allocs, *run)
 

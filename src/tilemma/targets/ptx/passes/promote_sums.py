@@ -19,7 +19,7 @@ from math import inf
 
 from tilemma.dtypes import DType, f32
 from tilemma.ir.checks import SCALE_BLOCK
-from tilemma.ir.expr import Const, Expr, FragmentElement, Index, binary, const, value_of
+from tilemma.ir.expr import Const, Expr, FragmentElement, Index, binary, const
 from tilemma.ir.tile import (
     Apply,
     Body,
@@ -38,7 +38,7 @@ from tilemma.ir.tile import (
     SetFragmentElement,
     Store,
 )
-from tilemma.ir.walk import bodies, rewrite, walk
+from tilemma.ir.walk import bodies, rewrite, trip_count, walk
 from tilemma.passes.contraction import Fragments, extents, fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import kind
@@ -122,7 +122,7 @@ class _Sums:
         twice, again = self.longest(body, once)
         if twice <= once:
             return once, max(peak, again)
-        count = _count(loop)
+        count = trip_count(loop)
         end = inf if count is None else start + (once - start) * count
         return end, max(end, peak, again)
 
@@ -133,7 +133,7 @@ class _Sums:
                 return self.depths[id(op)]
             case For(body=body):
                 inside = sum(map(self.depth, body))
-                count = _count(op)
+                count = trip_count(op)
                 return inside * (inf if count is None else count) if inside else 0
             case If(then=then, otherwise=otherwise):
                 return max(sum(map(self.depth, then)), sum(map(self.depth, otherwise)))
@@ -242,11 +242,6 @@ def operand_shape(fragments: Fragments, x: Operand) -> tuple[int, int]:
         shape = fragments.declared[x.name].shape
     assert shape is not None, x
     return shape[0], shape[1]
-
-
-def _count(loop: For) -> int | None:
-    start, stop, step = value_of(loop.start), value_of(loop.stop), value_of(loop.step)
-    return None if start is None or stop is None or not step else max(0, -(-(stop - start) // step))
 
 
 def _opens_group(op: Op) -> bool:

@@ -17,7 +17,6 @@ from tilemma.ir.tile import (
     Load,
     Mma,
     Op,
-    Parallel,
     SetFragmentElement,
     While,
 )
@@ -84,8 +83,8 @@ def _visit(body: Body, state: _State, found: dict[str, Op]) -> None:
             continue
         skipped = state.copy() if isinstance(op, (For, While)) else None
         for _, inner in bodies(op):
-            # Visit loops, and bodies that several instances run at the same time, twice.
-            for _ in range(2 if isinstance(op, (For, While, Parallel)) else 1):
-                _visit(inner, state, found)
+            # A loop, and instances that run at the same time, come to a statement again.
+            _visit(inner, state, found)
+            _visit(inner, state, found)
         if skipped is not None:
             state.join(skipped)
