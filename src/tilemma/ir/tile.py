@@ -190,8 +190,7 @@ class Copy(Op):
 
     ``engine`` is the program's choice.  ``event``: the copy's bytes complete a generation of it;
     ``future``: the name of the handle to wait for; neither: synchronous.  ``after``: futures to wait for first.
-    ``transpose``: permutation of the source's axes; ``pad``: (low, high, inner) elements for each axis.
-    Decided: ``plan``.
+    ``transpose``: permutation of the source's axes; ``pad``: (low, high, inner) of each.  Decided: ``plan``.
     """
 
     syntax: ClassVar[str] = "copy.$engine $src => $dst"
