@@ -150,7 +150,7 @@ def parse_scalars(kernel: t.Kernel, args: Sequence[str]) -> dict[str, Any]:
         values[name] = value
     missing = [name for name in known if name not in values]
     if missing:
-        raise bad("", f"no value for {', '.join(missing)}", f"add --arg {missing[0]}=...")
+        raise bad(missing[0], f"no value for {', '.join(missing)}", f"add --arg {missing[0]}=...")
     return values
 
 

@@ -1,5 +1,7 @@
 """Loops of mma.sync that the compiler pipelines with cp.async, and the reasons against it."""
 
+# A case is easier to read on one line.
+# ruff: noqa: E501
 from __future__ import annotations
 
 import pytest
@@ -88,6 +90,49 @@ def test_what_stops_it_is_named_with_its_place_and_a_change() -> None:
     found = [d for d in c.decisions if d.pass_name == "pipeline"]
     assert [d.data["rule"] for d in found] == ["early-exit"] and found[0].warning and found[0].span is not None
     assert any("break" in w for w in c.explain().warnings)
+
+
+DECLARED = LISTING.replace(
+    "shared f16 [TILE, TILE] c_s;", "shared f16 [TILE, TILE] c_s; shared f16 [TILE, TILE] a_s;"
+).replace(
+    "a_s = dma.copy a.subspan(TILE, TILE).at(i, k) => shared;", "dma.copy a.subspan(TILE, TILE).at(i, k) => a_s;"
+)
+COPY, WORK = "dma.copy a.subspan(TILE, TILE).at(i, k) => a_s;", "foreach s in TILE"
+AFTER = "dma.copy c_s => c"
+# The rule, part of the change that is advised, what of `DECLARED` makes the wrong program, and what the right one.
+Edit = tuple[str, str]
+FOLLOWED_RULES: list[tuple[str, str, Edit, Edit]] = [
+    ("early-exit", "put a condition around the work", (WORK, f"if (k == 3) break; {WORK}"), (WORK, f"if (k != 3) {WORK}")),
+    ("conditional-copy", "put the condition around the use of the tile", (COPY, f"if (k < 3) {{{{ {COPY} }}}}"), (WORK, f"if (k < 3) {WORK}")),
+    ("initialised-buffer", "leave the initial value out", ("TILE] a_s;", "TILE] a_s {{0.0f}};"), ("", "")),
+    ("written-elsewhere", "give the other data a shared buffer of its own", (COPY, f"{COPY} a_s.at(0, 0) = 0.0f;"),
+     (COPY, f"{COPY} z_s.at(0, 0) = 0.0f;")),
+    ("source-written", "write the results to another array", (AFTER, f"a.at(0, 0) = 0.0f; {AFTER}"), (AFTER, f"c.at(0, 0) = 0.0f; {AFTER}")),
+    ("read-outside-loop", "copy the tile again where it is needed, into a buffer of its own", (AFTER, f"c.at(0, 0) = a_s.at(0, 0); {AFTER}"),
+     (AFTER, f"d = dma.copy a.subspan(TILE, TILE).at(i, 0) => shared; c.at(0, 0) = d.data.at(0, 0); {AFTER}")),
+    ("part-of-a-buffer", "give the copied tile a shared buffer of its own", (COPY, COPY.replace("a_s;", "a_s.subspan(TILE, TILE).at(0, 0);")), ("", "")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOLLOWED_RULES, ids=lambda c: c[0])
+def test_followed_the_change_lets_it_be_pipelined(case: tuple[str, str, Edit, Edit]) -> None:
+    rule, change, wrong, right = case
+    found = []
+    for old, new in (wrong, right):
+        text = DECLARED.replace(
+            "shared f16 [TILE, TILE] c_s;", "shared f16 [TILE, TILE] c_s; shared f16 [1, 1] z_s;"
+        )
+        if rule == "part-of-a-buffer" and old:
+            text = text.replace("[TILE, TILE] a_s;", "[TILE, 64] a_s;").replace(
+                "a_s.chunkat(v, s)", "a_s.subspan(16, 16).at(v, s)"
+            )
+        text = text.replace(old, new, 1).format(attribute="[[pipeline(stages=2)]]")
+        c = Callable(croqtile.load(text, "f.co").sources["f"]).compile("sm_80")
+        found.append([d for d in c.decisions if d.pass_name == "pipeline"])
+    stopped = [d for d in found[0] if d.data.get("rule") == rule]
+    assert stopped and any(change in d.text for d in stopped), [d.text for d in found[0]]
+    assert not [d for d in found[1] if d.data.get("rule") == rule], [d.text for d in found[1]]
+    assert any("stages" in d.text for d in found[1]), [d.text for d in found[1]]
 
 
 @pytest.mark.parametrize("seed", [3, 7, 11, 14])
