@@ -269,9 +269,7 @@ class Fill(Op):
 @record
 class Load(Op):
     """Snapshot of ``src`` as an operand tile (or as an accumulator, when a store or `Mma` uses it as one).
-
-    ``dtype``, ``packed_dtype``: of the tile, and of elements packed in bytes, if not that of ``src``.
-    """
+    ``dtype``, ``packed_dtype``: of the tile, and of elements packed in bytes, if not that of ``src``."""
 
     syntax: ClassVar[str] = "load $fragment, $src"
     fragment: Writes[FragmentRef]
