@@ -275,7 +275,7 @@ def functions() -> list[Function]:
         Function("layouts.shared_layout", shared_layout, ("f16", 64, 64), {"major": "K", "swizzle": 128}),
         Function("layouts.plain_layout", plain_layout, ("f16", 64, 64), {"major": "K", "pad": 8}),
         Function("targets.register", tm.targets.register, ("mine", _Target())),
-        Function("Pipeline", tm.Pipeline, (), {"stages": 4, "producer": True, "cluster": 2, "persistent": True, "order": "any"}),
+        Function("Pipeline", tm.Pipeline, (), {"stages": 4, "producer": True, "cluster": 2, "persistent": True, "blocks": 3, "order": "any"}),
         Function("export", tm.export, (kernel, tempfile.gettempdir() + "/tilemma-export", "sm_90a"), {"facts": None, "sizes": None, "TILE_K": 64}, (1,)),
         Function("bench", tm.bench, (lambda *_: None, 3), {"repeats": 3, "flush": True, "graph": False, "steady": 0, "flops": 1.0, "bytes": 1.0, "compute": "f16", "name": "k"}),
         Function("instruction", _declared, ("MY_8x8x32", (8, 8, 32), {"D": "s32", "A": "s8", "B": "u8"}, {"A": BYTES, "B": BYTES, "C": SUMS}), {"ptx": None, "effects": (), "meaning": None, "archs": (), "rank": -1}),

@@ -51,6 +51,7 @@ PLACES: dict[str, list[tuple[str | None, str | None]]] = {
          "for i in foreach(8, pipeline=tm.Pipeline(stages=§)):\n    c[0, i] = 1.0"),
     ],
     "cluster": [("[[pipeline(cluster=§)]] __co__ c.at(0, 0) = 1.0f;", "p = tm.Pipeline(cluster=§)\nc[0, 0] = 1.0")],
+    "blocks": [("[[pipeline(blocks=§)]] __co__ c.at(0, 0) = 1.0f;", "p = tm.Pipeline(blocks=§)\nc[0, 0] = 1.0")],
     "vectorize": [("foreach i in 8 : vectorize(i, §) { c.at(0, i) = 1.0f; }", None)],
     "max-threads": [("[[launch_bounds(§)]] parallel g by 1 : group { c.at(0, 0) = 1.0f; }", None)],
     "min-blocks": [

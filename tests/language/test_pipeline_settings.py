@@ -29,6 +29,7 @@ LOOPS = {
 # Wrong in both, with words of both errors.
 WRONG = [
     ("pipeline(cluster=2)", "tm.Pipeline(cluster=2)", "`cluster`, which belongs to the kernel"),
+    ("pipeline(blocks=2)", "tm.Pipeline(blocks=2)", "`blocks`, which belongs to the kernel"),
     ("pipeline(persistent=true)", "tm.Pipeline(persistent=True)", "`persistent`, which belongs to the kernel"),
     ("pipeline(order=keeps)", 'tm.Pipeline(order="keeps")', "did you mean `keep`?"),
     ("pipeline(producer=1)", "tm.Pipeline(producer=1)", "pipeline(producer=)"),

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from pipeline_runs import check, from_co, problem
 
-from tilemma.compiler import compile_kernel
+import tilemma as tm
+from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared, var
+from tilemma.compiler import compile_kernel, default_facts, with_facts
 from tilemma.ir.pipeline import OFF, PipelineSettings
 from tilemma.ir.tile import ArrayFacts, Kernel
 from tilemma.kernels import facts_of
+from tilemma.launch import evaluate
 from tilemma.targets.cpu import execute
-from tilemma.targets.ptx.passes import persistent_grid
 
 HEAD = """
 __co__ void kernel(global f16 [M, K] lhs, global f16 [N, K] rhs, global f16 [M, N] output) {
@@ -168,10 +170,105 @@ def test_too_many_sums_for_the_registers() -> None:
     assert said(compile_kernel(kernel, "sm_90a"), "too few registers")
 
 
-def test_a_loop_with_another_copy_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_with_another_copy_keeps_its_order() -> None:
     """The producer may go backward along K only if it issues all copies of the loop."""
-    monkeypatch.setattr(persistent_grid, "MULTIPROCESSORS", 1)
     text = HEAD + LOOP[:-1] + "dma.copy lhs.subspan(ROWS, 64).at(block_m, 0) => lhs_s; }" + STORE
-    kernel = replace(from_co(text, ROWS=64, COLUMNS=32), pipeline=PipelineSettings(cluster=1))
+    kernel = replace(from_co(text, ROWS=64, COLUMNS=32), pipeline=PipelineSettings(cluster=1, blocks=1))
     compiled = check(kernel, "sm_90a", (64, 96, 200), seeds=(0,))
     assert said(compiled, "persistent") and said(compiled, "copied ahead by TMA")
+
+
+def launch_of(compiled) -> tuple[tuple[int, ...], int]:
+    """(the grid, blocks of a cluster) of the launch for M = 264, N = 72."""
+    (launch,) = compiled.launches
+    sizes = {"M": 264, "N": 72, "K": 200}
+    cluster = launch.cluster or (1, 1, 1)
+    return tuple(evaluate(x, sizes) for x in launch.grid), int(np.prod(cluster))
+
+
+def test_the_program_says_how_many_blocks_are_persistent() -> None:
+    kernel = kernel_of("one warpgroup", PipelineSettings(stages=2, cluster=2, blocks=4))
+    compiled = check(kernel, "sm_90a", (264, 72, 200), seeds=(0, 1))
+    # 5 x 2 pairs of tiles, which share the tile of lhs.
+    assert launch_of(compiled) == ((4, 1, 1), 2)
+
+
+def test_clusters_of_blocks_that_compute_one_tile() -> None:
+    kernel = kernel_of("one warpgroup", PipelineSettings(stages=2, cluster=2, persistent=False))
+    compiled = check(kernel, "sm_90a", (264, 72, 200), seeds=(0, 1))
+    grid, cluster = launch_of(compiled)
+    assert np.prod(grid) == 20 and cluster == 2 and ".multicast::cluster" in compiled.ptx
+
+
+def test_no_cluster_along_an_index_of_one() -> None:
+    """All tiles are equal for blocks that differ in it, but there is one such block."""
+    text, rows, columns = KERNELS["one warpgroup"]
+    text = text.replace("{block_m, block_n} by [", "{z, block_m, block_n} by [1, ")
+    kernel = replace(
+        from_co(text, ROWS=rows, COLUMNS=columns), pipeline=PipelineSettings(stages=2, cluster=2, blocks=64)
+    )
+    grid, cluster = launch_of(check(kernel, "sm_90a", (264, 72, 200), seeds=(0,)))
+    assert (np.prod(grid), cluster) == (20, 2)
+
+
+def test_the_producer_knows_the_bounds_of_its_loops() -> None:
+    """A trip count in a variable, and one in another variable that only bounds the index."""
+
+    @tm.kernel(pipeline=tm.Pipeline(stages=2, producer=True, persistent=False))
+    def kernel(
+        lhs: tm.Global["f16", "M", "K"], rhs: tm.Global["f16", "N", "K"], output: tm.Global["f16", "M", "N"]
+    ):
+        (M, K), N = lhs.shape, rhs.shape[0]
+        for i, j in parallel(cdiv(M, 64), cdiv(N, 32), level="block"):
+            a, b = shared("f16", 64, 64), shared("f16", 32, 64)
+            mc = mma.fill(0.0, "f32")
+            most, end = var(cdiv(K, 64)), var(cdiv(K, 64))
+            for k in foreach(most, start=0, stop=end):
+                dma.copy(lhs.subspan(64, 64).at(i, k), a)
+                dma.copy(rhs.subspan(32, 64).at(j, k), b)
+                for _ in parallel(1, level="group-4"):
+                    mma.row.row(mc, mma.load(a), mma.load(b))
+            for _ in parallel(1, level="group-4"):
+                mma.store(mc, output.subspan(64, 32).at(i, j))
+
+    compiled = check(
+        with_facts(kernel.build(), default_facts(kernel.build())), "sm_90a", (72, 40, 200), seeds=(0,)
+    )
+    assert said(compiled, "copied ahead by TMA")
+
+
+def test_a_slot_is_released_where_the_program_waits_for_its_multiplies() -> None:
+    """Two sums in turns: each is added while the other is multiplied, and no wait follows a multiply at once."""
+
+    @tm.kernel(pipeline=tm.Pipeline(stages=2, producer=True, blocks=2))
+    def kernel(
+        lhs: tm.Global["f16", "M", "K"], rhs: tm.Global["f16", "N", "K"], output: tm.Global["f16", "M", "N"]
+    ):
+        (M, K), N = lhs.shape, rhs.shape[0]
+        for i, j in parallel(cdiv(M, 64), cdiv(N, 32), level="block"):
+            stages = [(shared("f16", 64, 64), shared("f16", 32, 64)) for _ in range(2)]
+            total = mma.frag("f32", 64, 32, init=0.0)
+            sums = [mma.frag("f32", 64, 32) for _ in range(2)]
+            for _ in parallel(1, level="group-4"):
+                mma.fill(sums[1], 0.0)
+            for pair in foreach(cdiv(K, 128)):
+                for now in range(2):
+                    a, b = stages[now]
+                    dma.copy(lhs.subspan(64, 64).at(i, 2 * pair + now), a)
+                    dma.copy(rhs.subspan(32, 64).at(j, 2 * pair + now), b)
+                    for _ in parallel(1, level="group-4"):
+                        mma.wait(0)
+                        mma.fill(sums[now], 0.0)
+                        mma.row.row(sums[now], mma.load(a), mma.load(b))
+                        for x, y in apply(total):
+                            total[x, y] += sums[1 - now][x, y]
+            for _ in parallel(1, level="group-4"):
+                for x, y in apply(total):
+                    total[x, y] += sums[1][x, y]
+                mma.store(total, output.subspan(64, 32).at(i, j))
+
+    built = kernel.build()
+    compiled = check(with_facts(built, default_facts(built)), "sm_90a", (136, 40, 456), seeds=(0, 1))
+    lines = [x.strip() for x in compiled.ptx.splitlines()]
+    ends = [i for i, x in enumerate(lines) if x.startswith("wgmma.commit_group")]
+    assert len(ends) == 2 and not any(lines[i + 1].startswith("wgmma.wait_group") for i in ends)

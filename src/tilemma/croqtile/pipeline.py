@@ -13,7 +13,7 @@ from tilemma.ir.constructs import CHOICES
 from tilemma.ir.pipeline import KERNEL_ONLY, OFF, ORDERS, PipelineSettings, kernel_setting_on_loop
 from tilemma.ir.refusals import WrongValue
 
-_SETTINGS = ("stages", "producer", "cluster", "persistent", "order")
+_SETTINGS = ("stages", "producer", "cluster", "persistent", "blocks", "order")
 
 
 @reads(ast.NamedArgument)
@@ -54,7 +54,7 @@ def _refused(node: ast.Expr, got: str) -> WrongValue:
 
 
 def _setting(r: Reader, a: ast.NamedArgument) -> Any:
-    if a.name in ("stages", "cluster"):
+    if a.name in ("stages", "cluster", "blocks"):
         return table_operand(r, a.name, a.value)
     if a.name == "order":
         word = a.value.text if isinstance(a.value, ast.Name) else "..."

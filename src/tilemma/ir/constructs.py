@@ -300,6 +300,15 @@ OPERANDS = {
             choices=(1, 2, 4, 8),
             usual=2,
         ),
+        Operand(
+            "blocks",
+            "persistent blocks, at most",
+            "pipeline(blocks=N)",
+            "Pipeline(blocks=N)",
+            1,
+            65535,
+            usual=132,
+        ),
         Operand("unroll", "copies of the loop's body", "unroll(N)", "unroll=N", 1, 4096, usual=4),
         Operand("vectorize", "elements that an iteration handles", "vectorize(i, N)", "", 1, 4096, usual=4),
         Operand(

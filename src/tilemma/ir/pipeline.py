@@ -16,7 +16,7 @@ from tilemma.records import record
 SumOrder = Literal["any", "keep"]
 ORDERS: tuple[SumOrder, ...] = get_args(SumOrder)
 # The settings that describe the whole grid: a loop cannot have its own.
-KERNEL_ONLY = ("cluster", "persistent")
+KERNEL_ONLY = ("cluster", "persistent", "blocks")
 
 
 @record
@@ -24,8 +24,9 @@ class PipelineSettings:
     """The program's choices; None where the compiler chooses.
 
     ``stages``: buffers of each tile.  ``producer``: warps of their own copy.  ``cluster``: blocks that share
-    tiles by multicast.  ``persistent``: each block computes several tiles of the grid.  ``order``: "keep" forbids
-    changes of the order in which products are added.  ``off``: the loop, or each of the kernel, stays as written.
+    tiles by multicast.  ``persistent``: each block computes several tiles of the grid.  ``blocks``: how many
+    persistent blocks there are at most.  ``order``: "keep" forbids changes of the order in which products are
+    added.  ``off``: the loop, or each of the kernel, stays as written.
     """
 
     stages: int | None = None
@@ -33,6 +34,7 @@ class PipelineSettings:
     cluster: int | None = None
     persistent: bool | None = None
     order: Literal["any", "keep"] = "any"
+    blocks: int | None = None
     off: bool = False
 
     def __str__(self) -> str:
@@ -51,6 +53,7 @@ class PipelineSettings:
             outer.cluster,
             outer.persistent,
             "keep" if "keep" in (self.order, outer.order) else "any",
+            outer.blocks,
         )
 
 
@@ -68,7 +71,8 @@ def kernel_setting_on_loop(name: str, span: Span | None) -> WrongValue:
     place = spelled(
         span, "before `__co__`: `[[pipeline({})]]`", "to the kernel: `@tm.kernel(pipeline=tm.Pipeline({}))`"
     )
-    usual = {"cluster": "cluster=2", "persistent": spelled(span, "persistent=true", "persistent=True")}[name]
+    usual = spelled(span, "persistent=true", "persistent=True")
+    usual = {"cluster": "cluster=2", "blocks": "blocks=132", "persistent": usual}[name]
     return WrongValue(
         span,
         what=f"`{form}` of a loop",

@@ -20,8 +20,9 @@ class Pipeline:
 
     ``stages``: buffers of each copied tile, 1 to 16.  ``producer``: warps of their own copy.  ``cluster``: 1, 2, 4
     or 8 blocks that share tiles by multicast.  ``persistent``: each block computes several tiles of the grid.
-    ``order``: "keep" forbids the compiler to add products in another order.  ``cluster`` and ``persistent`` are
-    settings of kernels.  Raises WrongValue, NotConstant.
+    ``blocks``: how many persistent blocks there are at most.  ``order``: "keep" forbids the compiler to add
+    products in another order.  ``cluster``, ``persistent`` and ``blocks`` are settings of kernels.
+    Raises WrongValue, NotConstant.
     """
 
     stages: int | None = None
@@ -29,9 +30,10 @@ class Pipeline:
     cluster: int | None = None
     persistent: bool | None = None
     order: SumOrder = "any"
+    blocks: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("stages", "cluster"):
+        for name in ("stages", "cluster", "blocks"):
             given = getattr(self, name)
             if given is not None:
                 object.__setattr__(self, name, constant_operand(given, name))

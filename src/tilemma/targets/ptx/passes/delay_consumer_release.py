@@ -191,6 +191,7 @@ def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], num
     before: list[Op] = []
     after: list[Op] = [MmaWait(0, span=span)]
     delayed: list[Op] = [MmaWait(1, span=span)]
+    assigned: list[Op] = []
     if any(t.cluster for t in triggers):
         # One thread arrives on the other blocks' events for all warps of the group, which therefore have to
         # synchronise first.
@@ -205,10 +206,16 @@ def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], num
         held = EventRef(ref.event, slot=prev)
         release = If(binary("ge", prev, 0), (replace(t, event=held, ordered=True),), span=t.span)
         before.append(Declare(prev, const(-1), span=t.span))
-        delayed += [release, Assign(prev, now, span=t.span)]
+        delayed.append(release)
+        assigned.append(Assign(prev, now, span=t.span))
         after.append(release)
     kept = [op for op in loop.body[last + 1 : end] if op not in triggers]
-    body = (*loop.body[: last + 1], *kept, *delayed, *loop.body[end:])
+    body = (*loop.body[: last + 1], *kept, *delayed, *assigned, *loop.body[end:])
+    waited = next((i for i, op in enumerate(loop.body[:last]) if isinstance(op, MmaWait) and not op.pending), None)
+    if waited is not None:
+        # The program waits for the multiplies of the iteration before.
+        early = (*loop.body[: waited + 1], *delayed[1:], *loop.body[waited + 1 : last + 1])
+        body = (*early, *kept, *assigned, *loop.body[end:])
     return (*before, replace(loop, body=body), *after)
 
 

@@ -25,20 +25,39 @@ from tilemma.ir.expr import (
     sub,
 )
 from tilemma.ir.ranges import interval, loop_index
+from tilemma.ir.substitution import Substitution
 from tilemma.ir.tile import Body, For, Parallel
 from tilemma.ir.types import CLUSTER
-from tilemma.targets.ptx.passes.pipeline_model import MULTIPROCESSORS, RASTER
+from tilemma.targets.ptx.passes.pipeline_model import RASTER
 from tilemma.targets.ptx.passes.warp_program import FreshNames
+
+
+def clustered(block: Parallel, row: int, cluster: int, fresh: FreshNames, body: Body) -> Parallel:
+    """The launch of ``block`` with ``body`` in clusters of ``cluster`` blocks, which differ in index ``row``."""
+    index = block.indices[row]
+    team = Index(fresh(index.name), cdiv(index.extent, cluster))
+    rank = Index(fresh("rank"), const(cluster))
+    teams = tuple(team if i is index else i for i in block.indices)
+    body = Substitution({index.name: add(mul(team, cluster), rank)}).body(body)
+    inner = replace(block, indices=(rank,), body=body, overlap=False)
+    return Parallel(teams, (inner,), CLUSTER, overlap=block.overlap, span=block.span)
 
 
 class TileLoop:
     """The loop of persistent blocks over the tiles of a grid with ``indices``.
 
-    ``row``: which index counts the rows of a band; blocks of a cluster of ``cluster`` differ in it.
+    ``blocks``: how many there are at most.  ``row``: which index counts the rows of a band; blocks of a cluster of
+    ``cluster`` differ in it.
     """
 
     def __init__(
-        self, indices: tuple[Index, ...], row: int, cluster: int, fresh: FreshNames, span: Span | None = None
+        self,
+        indices: tuple[Index, ...],
+        blocks: int,
+        row: int,
+        cluster: int,
+        fresh: FreshNames,
+        span: Span | None = None,
     ) -> None:
         self.indices, self.row, self.cluster, self.fresh, self.span = indices, row, cluster, fresh, span
         # A launch of a negative extent has no blocks.
@@ -53,7 +72,7 @@ class TileLoop:
             total = mul(total, extents[d])
         self.total = total
         some = maximum(total, 1)
-        self.teams = cdiv(some, cdiv(some, max(1, MULTIPROCESSORS // self.cluster)))
+        self.teams = cdiv(some, cdiv(some, max(1, blocks // self.cluster)))
         self.team = Index(self.fresh("team"), self.teams)
         self.rank = Index(self.fresh("rank"), const(self.cluster))
 

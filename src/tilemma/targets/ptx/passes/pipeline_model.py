@@ -28,11 +28,12 @@ STAGING_PIECES, ENOUGH_STAGES = (2, 1), 4
 @record
 class Choice:
     """The decisions for a block: ``stages`` of each ring; ``cluster``: blocks that share tiles by multicast;
-    ``persistent``: blocks compute several tiles; ``reverse``: every other pass goes backward along K."""
+    ``persistent``: so many blocks compute several tiles, or 0; ``reverse``: every other pass goes backward along
+    K."""
 
     stages: int
     cluster: int
-    persistent: bool
+    persistent: int
     reverse: bool
 
 

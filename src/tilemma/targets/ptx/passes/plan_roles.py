@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from tilemma.ir.effects import declared, name_of, written_views
-from tilemma.ir.expr import Binary, Element, Expr, Index, cdiv, const, sub, substitute, value_of
+from tilemma.ir.expr import Binary, Expr, Index, cdiv, const, sub, substitute, value_of
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.pipeline import PipelineSettings, effective
 from tilemma.ir.ranges import interval
@@ -33,6 +33,7 @@ from tilemma.passes.scope import Dependence, control, count, names, sites
 from tilemma.records import record
 from tilemma.targets.ptx.passes.pipeline_model import (
     ENOUGH_STAGES,
+    MULTIPROCESSORS,
     STAGING_PIECES,
     Choice,
     most_stages,
@@ -155,8 +156,10 @@ class BlockPlan:
         """The index of the grid that counts the rows of a band of tiles, and what suits the block."""
         rings = self.rings
         settings = self.kernel.pipeline or PipelineSettings()
-        persistent = settings.persistent is not False and self._may_persist(settings.persistent is True)
-        row, cluster = self._cluster(settings.cluster) if persistent else (0, 1)
+        asked = bool(settings.persistent or settings.blocks)
+        persistent = settings.persistent is not False and self._may_persist(asked)
+        size = settings.cluster or (2 if persistent and settings.cluster is None else 1)
+        row, cluster = self._cluster(size, settings.cluster is not None)
         stage = sum(size_of(c.dst.base) for ring in rings for c in ring.copies)
         copied = {c.dst.base.name for ring in rings for c in ring.copies}
         others = [
@@ -185,7 +188,8 @@ class BlockPlan:
             )
         reverse = persistent and settings.order == "any" and len({id(ring.loop) for ring in rings}) == 1
         reverse = reverse and _is_sum(rings[0].loop, self.copies)
-        return row, Choice(stages, cluster, persistent, reverse)
+        blocks = (settings.blocks or MULTIPROCESSORS) if persistent else 0
+        return row, Choice(stages, cluster, blocks, reverse)
 
     def _least(self, buffer: Buffer, pieces: int) -> int:
         """The bytes of ``buffer``, or of ``pieces`` of it: a result that is stored in whole rows can be staged."""
@@ -212,20 +216,22 @@ class BlockPlan:
             self.log.append(Decision("pipeline", self.kernel.name, f"not persistent: {why}", span=block.span))
         return not why
 
-    def _cluster(self, asked: int | None) -> tuple[int, int]:
-        """(the index of the grid in which the blocks of a cluster differ, their number)."""
+    def _cluster(self, size: int, asked: bool) -> tuple[int, int]:
+        """(the index of the grid in which the blocks of a cluster differ, their number): ``size`` or 1."""
         shared = [
             sum(size_of(c.dst.base) for c in self.copies if not self.differs(c, i)) for i in self.block.indices
         ]
         loops = {id(ring.loop): ring.around for ring in self.rings}.values()
         for d, i in enumerate(self.block.indices):
             # Blocks that share tiles need them equally often.
-            if any(i.name in self.dependence.closure(control(op)) for around in loops for op in around):
+            needed = any(i.name in self.dependence.closure(control(op)) for around in loops for op in around)
+            if needed or (value_of(i.extent) or size) < size:
                 shared[d] = 0
-        row = max(range(len(shared)), key=lambda d: shared[d])
-        size = 2 if asked is None else asked
+        # Where two share the same, one of the last two indices: the others number independent matrices.
+        order = sorted(range(len(shared)), key=lambda d: (d < len(shared) - 2, d))
+        row = max(order, key=lambda d: shared[d])
         if size > 1 and (shared[row] == 0 or not self._may_exceed(row, size) or not self._divides(row, size)):
-            if asked is not None:
+            if asked:
                 text = "no cluster: its blocks share no tile in equal parts, or would write beyond the grid"
                 self.log.append(Decision("pipeline", self.kernel.name, text, span=self.block.span))
             size = 1
@@ -253,12 +259,8 @@ class BlockPlan:
         if extent is not None and extent % size == 0:
             return True
         for op in walk(self.program):
-            reads = [x for e in expressions(op) for x in terms(e) if isinstance(x, Element)]
-            reads = [x for x in reads if i.name in self.dependence.of(x)]
             writes = [v for v in written_views(op) if v.base.space is Space.GLOBAL]
-            if any(x.view.base.space is Space.GLOBAL for x in reads) or (
-                writes and not isinstance(op, (Copy, Store))
-            ):
+            if writes and not isinstance(op, (Copy, Store)):
                 return False
             if not all(any(self._beyond(v, d, i) for d in range(len(v.offsets))) for v in writes):
                 return False

@@ -39,4 +39,5 @@ def _unmet(left: PipelineSettings | None) -> TypeGuard[PipelineSettings]:
     """Whether ``left`` asks for something that the program as written does not do."""
     if left is None or left.off:
         return False
-    return bool(left.producer or left.persistent) or left.stages not in (None, 1) or left.cluster not in (None, 1)
+    asked = left.producer or left.persistent or left.blocks is not None
+    return bool(asked) or left.stages not in (None, 1) or left.cluster not in (None, 1)

@@ -51,6 +51,7 @@ from tilemma.ir.tile import (
     Kernel,
     Load,
     Mma,
+    MmaWait,
     Op,
     Parallel,
     TriggerEvent,
@@ -63,7 +64,7 @@ from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import kind, names
 from tilemma.records import record
-from tilemma.targets.ptx.passes.persistent_grid import TileLoop
+from tilemma.targets.ptx.passes.persistent_grid import TileLoop, clustered
 from tilemma.targets.ptx.passes.pipeline_model import pays
 from tilemma.targets.ptx.passes.plan_roles import BY_HAND, BlockPlan, Ring, result_elements
 from tilemma.targets.ptx.passes.promote_copies import promoted
@@ -197,7 +198,7 @@ class _Specialisation:
         return tuple(out)
 
     def _consumed(self, loop: For, mine: list[tuple[_Channel, Var]]) -> Body:
-        last = {id(c): _last_use(loop.body, c) for c, _ in mine}
+        last = {id(c): _waited(loop.body, _last_use(loop.body, c)) for c, _ in mine}
         out: list[Op] = []
         for at, op in enumerate(loop.body):
             begins = next(((c, s) for c, s in mine if c.copies[0] is op), None)
@@ -233,7 +234,9 @@ class _Specialisation:
         needed: set[str] = set()
         while True:
             body = self._sliced(self.plan.program, needed)
-            found = {n for op in walk(body) for e in _evaluated(op) for n in names(e)}
+            extents = (op.index.extent for op in walk(body) if isinstance(op, For))
+            evaluated = (e for op in walk(body) for e in _evaluated(op))
+            found = {n for e in (*evaluated, *extents) for n in names(e)}
             if found <= needed:
                 break
             needed |= found
@@ -316,14 +319,21 @@ class _Specialisation:
         top += (replace(a, buffer=rings.get(a.buffer.name, a.buffer)) for a in shared)
         wrap: Callable[[Body, bool], Body] = lambda body, _: body  # noqa: E731
         launch: Callable[[Body], Op] = lambda body: replace(self.block, body=body)  # noqa: E731
-        if self.plan.choice.persistent:
-            tiles = TileLoop(self.block.indices, self.plan.row, self.plan.choice.cluster, self.plan.fresh, span)
+        choice = self.plan.choice
+        if choice.persistent:
+            tiles = TileLoop(
+                self.block.indices, choice.persistent, self.plan.row, choice.cluster, self.plan.fresh, span
+            )
             wrap = lambda body, copies: (self._tile_loop(tiles, body, copies),)  # noqa: E731
             launch = lambda body: tiles.around(self.block, body)  # noqa: E731
-            text = f"persistent blocks in bands of rows, clusters of {self.plan.choice.cluster}"
-            self.log.append(
-                Decision("pipeline", self.kernel.name, text, {"cluster": self.plan.choice.cluster}, span=span)
+            text = f"persistent blocks in bands of rows, clusters of {choice.cluster}"
+            self.log.append(Decision("pipeline", self.kernel.name, text, {"cluster": choice.cluster}, span=span))
+        elif choice.cluster > 1:
+            launch = lambda body: clustered(  # noqa: E731
+                self.block, self.plan.row, choice.cluster, self.plan.fresh, body
             )
+            text = f"clusters of {choice.cluster}"
+            self.log.append(Decision("pipeline", self.kernel.name, text, {"cluster": choice.cluster}, span=span))
         starts = {
             role: tuple(Declare(s, const(0), span=span) for s in slots) for role, slots in self.slots.items()
         }
@@ -379,6 +389,12 @@ def _last_use(body: Body, c: _Channel) -> int:
         if reads or uses or any(op is x for x in c.copies):
             last = at
     return last
+
+
+def _waited(body: Body, at: int) -> int:
+    """The position of the program's next wait for all multiplies after ``at``, or ``at``: a release there waits
+    for no multiply that is issued later."""
+    return next((i for i, op in enumerate(body) if i > at and isinstance(op, MmaWait) and op.pending == 0), at)
 
 
 def _evaluated(op: Op) -> Iterator[Expr]:
