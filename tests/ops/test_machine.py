@@ -85,8 +85,12 @@ OTHERS = {
     "swapped": Plan("pipelined", (64, 16, 128), 1, stages=3, grid=2, swap=True),
     "packed": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=2, pack=("lhs", "rhs")),
     "there and back": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True),
-    "pairs share lhs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2)),
-    "squares share both": Plan("pipelined", (64, 64, 64), 1, 3, grid=1, swap=True, cluster=(2, 2), split=2),
+    "pairs share lhs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2), by_hand=True),
+    "squares share both": Plan(
+        "pipelined", (64, 64, 64), 1, 3, grid=1, swap=True, cluster=(2, 2), split=2, by_hand=True
+    ),
+    "plain pairs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2)),
+    "there and back by hand": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True, by_hand=True),
 }
 
 
@@ -109,7 +113,7 @@ def choosable() -> list[Plan]:
         plan = replace(x, stages=min(x.stages, 2), grid=min(x.grid, 1), split=min(x.split, 2), pack=())
         plan = replace(plan, raster=1 if plan.back else plan.raster)
         split = plan.split > 1, plan.fused
-        kind = plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, split, plan.back
+        kind = plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, split, plan.back, plan.by_hand
         found.setdefault(kind, plan)
     return list(found.values())
 

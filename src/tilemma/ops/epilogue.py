@@ -66,9 +66,13 @@ class Scale:
     def stepwise(self) -> bool:
         return self.kind in ("steps", "blocks")
 
+    def of(self, batch: Any) -> Any:
+        """The first index of the array for ``batch``."""
+        return batch if self.batched else 0
+
     def at(self, batch: Any, step: Any, index: Any) -> Any:
         """The scale of row or column ``index`` in step ``step``."""
-        batch = batch if self.batched else 0
+        batch = self.of(batch)
         if self.kind == "tensor":
             return self.array[batch, 0, 0]
         if self.kind == "vector":
@@ -152,6 +156,53 @@ class Ending:
         for i, j in tm.apply(done):
             done[i, j] = self.of(acc[i, j], at, i, j, near)
         return done
+
+
+class Inputs:
+    """The inputs of an epilogue that a tile of ``groups`` x ``rows`` x ``columns`` can read before its sum: a bias
+    for each column, and scales of whole tensors, rows and columns."""
+
+    def __init__(self, ending: Ending, groups: int, rows: int, columns: int) -> None:
+        self._ending, self._groups, self._rows, self._columns = ending, groups, rows, columns
+        self._near = Near()
+        self._bias = self._right = None
+
+    def read(self, at: Place) -> None:
+        """Start to read those of the tile ``at``."""
+        e, near = self._ending, self._near
+        if e.along == "columns":
+            which = at.group if e.grouped_bias else 0
+            self._bias = self._columns_of(e.bias.view(1, self._columns).from_(which, at.column).sqz())
+        if e.right.kind == "vector":
+            source = e.right.array.view(1, 1, self._columns).from_(e.right.of(at.right), 0, at.column).sqz()
+            self._right = self._columns_of(source)
+        elif e.right.kind == "tensor":
+            right = tm.var(e.right.at(at.right, 0, 0))
+            near.right = lambda _: right
+        if e.left.kind == "vector":
+            scales = tm.mma.frag("f32", self._rows)
+            for p in tm.parallel(self._groups, level="group-4"):
+                row = at.row + p * self._rows
+                source = e.left.array.view(1, 1, self._rows).from_(e.left.of(at.left), 0, row).sqz()
+                tm.mma.load(source, into=scales)
+            near.left = scales.__getitem__
+        elif e.left.kind == "tensor":
+            left = tm.var(e.left.at(at.left, 0, 0))
+            near.left = lambda _: left
+
+    def near(self, p: Any) -> Near:
+        """Those for warpgroup ``p``."""
+        for name, buffer in (("bias", self._bias), ("right", self._right)):
+            if buffer is not None:
+                setattr(self._near, name, buffer.subspan(1, self._columns).at(p, 0).sqz().__getitem__)
+        return self._near
+
+    def _columns_of(self, source: Any) -> Any:
+        """A copy in shared memory for each warpgroup."""
+        buffer = tm.shared(source.dtype, self._groups, self._columns)
+        for p in tm.parallel(self._groups, level="group-4"):
+            tm.dma.copy(source, buffer.subspan(1, self._columns).at(p, 0).sqz())
+        return buffer
 
 
 NO_SCALE = Scale(None, "", False)

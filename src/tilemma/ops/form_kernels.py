@@ -8,7 +8,7 @@ from typing import Any
 import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared
 from tilemma.ops.epilogue import Place, activate, ending_of
-from tilemma.ops.kernels import multiply, zero
+from tilemma.ops.sums import multiply, zero
 
 
 @tm.kernel

@@ -1,13 +1,16 @@
-"""Kernels that take any strides: the threads copy, and each block computes one tile of the result."""
+"""The products as plain text: kernels that take any strides, and those that the compiler pipelines."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import tilemma as tm
-from tilemma import apply, cdiv, dma, foreach, if_, mma, parallel, select, shared, var
-from tilemma.ops.epilogue import Place, Scale, ending_of
+from tilemma import cdiv, dma, foreach, mma, parallel, select, shared, var, while_
+from tilemma.kernels import Kernel
+from tilemma.ops.epilogue import Inputs, Place, Scale, ending_of
+from tilemma.ops.sums import Operand, Sum
 
 
 def raster(t: Any, tiles_m: Any, tiles_n: Any, rows: int, back: bool = False) -> tuple[Any, Any]:
@@ -23,25 +26,53 @@ def raster(t: Any, tiles_m: Any, tiles_n: Any, rows: int, back: bool = False) ->
     return first + t % (rows * tiles_n) % height, column
 
 
-def multiply(lhs_major: str, rhs_major: str) -> Any:
-    """`mma.<lhs>.<rhs>`: which axis of each operand's storage is contracted."""
-    return getattr(getattr(mma, lhs_major), rhs_major)
-
-
 def group_end(offsets: Any, e: Any, begin: Any, tokens: Any) -> Any:
     """Where group ``e`` ends, which begins at ``begin``: never before it, and never outside the array."""
     return tm.math.min(tm.math.max(offsets[e], begin), tokens)
 
 
-def zero(dtype: str) -> Any:
-    """Zero of an accumulator's type."""
-    return 0 if dtype == "s32" else 0.0
+@dataclass(frozen=True)
+class Groups:
+    """``offsets``, the ends of ``count`` groups, divide ``tokens`` rows or columns; each group has its own tiles.
 
+    ``each``: rows of a tile.  ``others``: tiles along the other axis.  The tasks of all groups are numbered one
+    after another.
+    """
 
-def promoted(total: Any, part: Any, factors: list[Any]) -> Any:
-    """``total`` plus the product of a step times its scales, in f32."""
-    part = part.astype("f32")
-    return tm.math.fma(part, math.prod(factors[1:], start=factors[0]), total) if factors else total + part
+    offsets: Any
+    count: int
+    tokens: Any
+    each: int
+    others: Any
+    raster: int
+    down: bool
+
+    @property
+    def most(self) -> Any:
+        """At least as many as there are tasks."""
+        return (self.tokens // self.each + self.count) * self.others
+
+    def visit(self, first: Any, pace: int, work: Any) -> None:
+        """Call ``work(group, begin, end, m, n)`` for every ``pace``-th task from ``first`` on.
+
+        Threads agree on the number of calls without reading the offsets: the last ones have an empty group, with
+        ``begin`` = ``end``.
+        """
+        begin, end, following, tasks = var(0), var(0), var(0), var(0)
+        base = var(0)
+        for t in foreach(self.most, start=first, step=pace):
+            with while_(lambda t=t: (t >= base + tasks) & (following < self.count)):
+                base.set(base + tasks)
+                begin.set(end)
+                end.set(group_end(self.offsets, following, begin, self.tokens))
+                tasks.set(cdiv(end - begin, self.each) * self.others)
+                following.set(following + 1)
+            some = t < base + tasks
+            limit = var(select(some, end, begin))
+            mine = tm.math.max(cdiv(end - begin, self.each), 1)
+            tiles_m, tiles_n = (mine, self.others) if self.down else (self.others, mine)
+            m, n = raster(var(select(some, t - base, 0)), tiles_m, tiles_n, self.raster)
+            work(following - 1, begin, limit, var(m), var(n))
 
 
 def product_of_tiles(
@@ -52,7 +83,7 @@ def product_of_tiles(
     offsets: tm.Global["s32", "OFFSETS"],
     c: tm.Global["TC", "B", "C0", "C1"],
     bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
-    out: tm.Global["TO", "B", "M", "N"],
+    out: tm.Global["TO", "OUT", "M", "N"],
     alpha: tm.Scalar["TS"],
     beta: tm.Scalar["TS"],
     *,
@@ -87,9 +118,15 @@ def product_of_tiles(
     TILE_K=64,
     GROUPS=2,
     RASTER=8,
+    GRID=0,
+    SPLIT=1,
+    STORE="direct",
+    EARLY=False,
+    OUT="B",
     SCALE_LHS="",
     SCALE_RHS="",
     PROMOTE=False,
+    PAIRS=False,
     GROUPED="",
     SCALE=False,
     ADDEND="",
@@ -98,9 +135,13 @@ def product_of_tiles(
 ):
     """out[b] = activation(alpha * lhs[b] x rhs[b] + beta * c[b] + bias); see `ops.matmul`.
 
-    SCALE_LHS, SCALE_RHS: the kinds of `epilogue.Scale`.  PROMOTE: each step of K is summed apart and added in f32.
-    GROUPED: "rows" of lhs and the result, or "columns" (rows of rhs, columns of the result), are divided by
-    ``offsets`` into groups, each with its matrix of the other operand.
+    With SPLIT > 1, out[batch * SPLIT + part] is the product over one part of K.  RASTER: the order of the blocks
+    (see `raster`); 0: the compiler's.  STORE: "tma", through shared memory, or "direct".  EARLY: the inputs of the
+    epilogue are read before the sum, and arrive meanwhile.  SCALE_LHS, SCALE_RHS: the kinds of `epilogue.Scale`.
+    PROMOTE: each step of K is summed apart and added in f32, with PAIRS while the next is multiplied; beyond the
+    end of K products are zero.  GROUPED: "rows" of lhs and the result, or "columns" (rows of rhs, columns of the
+    result), are divided by ``offsets`` into groups, each with its matrix of the other operand.  GRID: the blocks
+    that compute groups, one tile after another; 0: a block for each tile.
     """
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]
@@ -109,45 +150,39 @@ def product_of_tiles(
     flags = SCALE, ADDEND, ALONG, ACTIVATION
     ending = ending_of((alpha, beta), (c, bias, out), flags, (left, right), BIAS_BATCH != 1)
 
-    def tile(at: Place, lhs_row: Any, rhs_row: Any) -> None:
-        left_batch, right_batch = (at.left if LHS_BATCH != 1 else 0), (at.right if RHS_BATCH != 1 else 0)
-        lhs_s = shared(TL, TILE_M, TILE_K) if LHS == "row" else shared(TL, TILE_K, TILE_M)
-        rhs_s = shared(TR, TILE_N, TILE_K) if RHS == "row" else shared(TR, TILE_K, TILE_N)
-        if PROMOTE:
-            mc = mma.frag("f32", WARP_M, TILE_N, init=0.0)
-        else:
-            mc = mma.fill(zero(ACC), ACC, fast=True)
-        for k in foreach(cdiv(K, TILE_K)):
-            if LHS == "row":
-                dma.copy(lhs.view(1, TILE_M, TILE_K).from_(left_batch, lhs_row, k * TILE_K).sqz(), lhs_s)
-            else:
-                dma.copy(lhs.view(1, TILE_K, TILE_M).from_(left_batch, k * TILE_K, lhs_row).sqz(), lhs_s)
-            if RHS == "row":
-                dma.copy(rhs.view(1, TILE_N, TILE_K).from_(right_batch, rhs_row, k * TILE_K).sqz(), rhs_s)
-            else:
-                dma.copy(rhs.view(1, TILE_K, TILE_N).from_(right_batch, k * TILE_K, rhs_row).sqz(), rhs_s)
-            for p in parallel(GROUPS, level="group-4"):
-                if LHS == "row":
-                    ma = mma.load(lhs_s.subspan(WARP_M, TILE_K).at(p, 0))
-                else:
-                    ma = mma.load(lhs_s.subspan(TILE_K, WARP_M).at(0, p))
-                if PROMOTE:
-                    part = mma.fill(zero(ACC), ACC, fast=True)
-                    multiply(LHS, RHS)(part, ma, mma.load(rhs_s))
-                    mine = at.down(p * WARP_M)
-                    for i, j in apply(mc):
-                        factors = [left.at(at.left, k, mine.row + i)] if left.stepwise else []
-                        factors += [right.at(at.right, k, mine.column + j)] if right.stepwise else []
-                        mc[i, j] = promoted(mc[i, j], part[i, j], factors)
-                else:
-                    multiply(LHS, RHS)(mc, ma, mma.load(rhs_s))
+    def tile(at: Place, lhs_row: Any, rhs_row: Any, part: Any = 0, some: Any = None) -> None:
+        """Compute the tile ``at``, if ``some``, from these rows of the operands on."""
+        if STORE == "tma":
+            out_s = shared(TO, TILE_M, TILE_N)
+        inputs = Inputs(ending, GROUPS, WARP_M, TILE_N)
+        if EARLY:
+            inputs.read(at)
+        batches = (at.left if LHS_BATCH != 1 else 0), (at.right if RHS_BATCH != 1 else 0)
+        a = Operand(lhs, TL, LHS, TILE_M, TILE_K, batches[0], lhs_row, left, at.left)
+        b = Operand(rhs, TR, RHS, TILE_N, TILE_K, batches[1], rhs_row, right, at.right)
+        sums = Sum(a, b, GROUPS, ACC, GROUPED == "columns")
+        total = sums.overlapped if PAIRS else sums.apart if PROMOTE else sums.plain
+        count = cdiv(K, TILE_K * (2 if PAIRS else 1))
+        count = count if some is None else select(some, count, 0)
+        first, end = (0, count) if SPLIT == 1 else [x * count // SPLIT for x in (part, part + 1)]
+        mc = total(count, first, end)
         for p in parallel(GROUPS, level="group-4"):
             mine = at.down(p * WARP_M)
-            done = ending.finished(mc, mine)
-            there = out.view(1, WARP_M, TILE_N).from_(at.batch, mine.row, mine.column).sqz()
-            mma.store(done, there, rows=mine.rows, columns=mine.columns)
+            near = inputs.near(p) if EARLY else None
+            done = ending.finished(mc, mine, near)
+            if STORE == "tma":
+                mma.store(done, out_s.subspan(WARP_M, TILE_N).at(p, 0))
+            else:
+                there = out.view(1, WARP_M, TILE_N).from_(at.batch * SPLIT + part, mine.row, mine.column).sqz()
+                mma.store(done, there, rows=mine.rows, columns=mine.columns)
+        if STORE == "tma":
+            dma.copy(out_s, out.view(1, TILE_M, TILE_N).from_(at.batch, at.row, at.column).sqz())
 
-    if GROUPED == "":
+    if GROUPED == "" and RASTER == 0:
+        for z, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block", overlap=True):
+            b, part = (z // SPLIT, z % SPLIT) if SPLIT > 1 else (z, 0)
+            tile(Place(b, b, b, b, m * TILE_M, n * TILE_N), m * TILE_M, n * TILE_N, part)
+    elif GROUPED == "":
         tiles_m, tiles_n = cdiv(M, TILE_M), cdiv(N, TILE_N)
         for block in parallel(out.shape[0] * tiles_m * tiles_n, level="block", overlap=True):
             b = block // (tiles_m * tiles_n)
@@ -155,36 +190,31 @@ def product_of_tiles(
             tile(Place(b, b, b, b, m * TILE_M, n * TILE_N), m * TILE_M, n * TILE_N)
     else:
         down = GROUPED == "rows"
-        tokens, each = (M, TILE_M) if down else (N, TILE_N)
-        # Tiles of the axis that is not divided, and at most so many of the other: one more for each group.
-        others, most = cdiv(N if down else M, TILE_N if down else TILE_M), tokens // each + offsets.shape[0]
-        for block in parallel(most * others, level="block", overlap=True):
-            wanted, other = block // others, block % others
-            begin, end, group, first = var(0), var(0), var(0), var(0)
-            found = var(0)
-            for e in foreach(offsets.shape[0]):
-                with if_(found == 0):
-                    begin.set(end)
-                    end.set(group_end(offsets, e, begin, tokens))
-                    count = cdiv(end - begin, each)
-                    with if_(wanted < first + count):
-                        group.set(e)
-                        found.set(1)
-                    with tm.else_():
-                        first.set(first + count)
-            with if_(found == 1):
-                start = var(begin + (wanted - first) * each)
-                if down:
-                    place = Place(0, 0, group, group, start, other * TILE_N, rows=end - start)
-                    tile(place, start, other * TILE_N)
-                else:
-                    place = Place(0, group, 0, group, other * TILE_M, start, columns=end - start)
-                    tile(place, other * TILE_M, start)
+        tokens, each, others = (M, TILE_M, cdiv(N, TILE_N)) if down else (N, TILE_N, cdiv(M, TILE_M))
+        groups = Groups(offsets, OFFSETS, tokens, each, others, RASTER or 16, down)
+
+        def work(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
+            row, column = m * TILE_M, n * TILE_N
+            if down:
+                place = Place(0, 0, e, e, begin + row, column, rows=end - begin - row)
+            else:
+                place = Place(0, e, 0, e, row, begin + column, columns=end - begin - column)
+            tile(place, place.row, place.column, some=begin < end)
+
+        teams = GRID or tm.math.max(groups.most, 1)
+        for first in parallel(teams, level="block", overlap=True):
+            groups.visit(first, teams, work)
 
 
 matmul_tiles = tm.kernel(pipeline=False)(product_of_tiles)
 # The compiler copies tiles ahead.
 matmul_ahead = tm.kernel(product_of_tiles)
+
+
+@cache
+def matmul_pipelined(settings: tm.Pipeline) -> Kernel:
+    """The kernel with blocks of a producer and consumers, as ``settings`` say."""
+    return tm.kernel(pipeline=settings)(product_of_tiles)
 
 
 @tm.kernel

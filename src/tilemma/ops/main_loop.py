@@ -7,8 +7,8 @@ from typing import Any
 
 from tilemma import apply, foreach, if_, mma, select, trigger, var, wait
 from tilemma.ops.epilogue import Place
-from tilemma.ops.kernels import promoted
 from tilemma.ops.ring import Operand, Turn
+from tilemma.ops.sums import promoted
 
 
 @dataclass(frozen=True)

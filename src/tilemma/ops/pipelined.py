@@ -1,5 +1,9 @@
-"""The pipelined matmul kernel for sm_90a: persistent blocks, a producer warpgroup, a ring of stages filled by
-TMA."""
+"""The pipelined matmul kernel for sm_90a, written by hand: persistent blocks, a producer warpgroup, a ring of
+stages filled by TMA.
+
+For plans with `Plan.by_hand`.  The compiler makes the same of `kernels.product_of_tiles`, the plain text, which
+computes all other products.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,13 @@ from tilemma import (
     trigger,
     var,
     wait,
-    while_,
 )
 from tilemma.ops.epilogue import Near, Place, Scale, ending_of
-from tilemma.ops.kernels import group_end, multiply, raster, zero
+from tilemma.ops.kernels import Groups, raster
 from tilemma.ops.main_loop import MainLoop
 from tilemma.ops.parts import Parts
 from tilemma.ops.ring import QUAD, Operand, Turn, ring, scale_ring
+from tilemma.ops.sums import multiply, zero
 
 # Groups whose ends each block keeps in shared memory.
 MOST_SHARED = 1024
@@ -67,48 +71,8 @@ class Tasks:
         return batch, part, m, n, first, end
 
 
-@dataclass(frozen=True)
-class Groups:
-    """``offsets``, the ends of ``count`` groups, divide ``tokens`` rows or columns; each group has its own tiles.
-
-    ``each``: rows of a tile.  ``others``: tiles along the other axis.  The tasks of all groups are numbered one
-    after another.
-    """
-
-    offsets: Any
-    count: int
-    tokens: Any
-    each: int
-    others: Any
-    raster: int
-    down: bool
-
-    def visit(self, first: Any, pace: int, work: Any) -> None:
-        """Call ``work(group, begin, end, m, n)`` for every ``pace``-th task from ``first`` on.
-
-        Threads agree on the number of calls without reading the offsets: the last ones have an empty group, with
-        ``begin`` = ``end``.
-        """
-        begin, end, following, tasks = var(0), var(0), var(0), var(0)
-        base = var(0)
-        most = (self.tokens // self.each + self.count) * self.others
-        for t in foreach(most, start=first, step=pace):
-            with while_(lambda t=t: (t >= base + tasks) & (following < self.count)):
-                base.set(base + tasks)
-                begin.set(end)
-                end.set(group_end(self.offsets, following, begin, self.tokens))
-                tasks.set(cdiv(end - begin, self.each) * self.others)
-                following.set(following + 1)
-            some = t < base + tasks
-            limit = var(select(some, end, begin))
-            mine = tm.math.max(cdiv(end - begin, self.each), 1)
-            tiles_m, tiles_n = (mine, self.others) if self.down else (self.others, mine)
-            m, n = raster(var(select(some, t - base, 0)), tiles_m, tiles_n, self.raster)
-            work(following - 1, begin, limit, var(m), var(n))
-
-
 @tm.kernel
-def matmul_pipelined(
+def matmul_by_hand(
     lhs: tm.Global["TL", "LHS_BATCH", "LHS0", "LHS1"],
     rhs: tm.Global["TR", "RHS_BATCH", "RHS0", "RHS1"],
     scale_lhs: tm.Global["f32", "SL_BATCH", "SL0", "SL1"],

@@ -32,7 +32,9 @@ from tilemma.runtime.arrays import ArrayRef, facts
 class Plan:
     """One way to compute a product.
 
-    ``kernel``: "tiles" (any strides, every target) or "pipelined" (sm_90a, operands that TMA can read).
+    ``kernel``: "tiles" (any strides, every target), "ahead" (that one, pipelined by cp.async) or "pipelined"
+    (sm_90a, operands that TMA can read).  ``by_hand``: not the plain text, which the compiler pipelines, but the
+    kernel with events and roles.
     ``tile`` is (M, N, K) of a block's step; ``groups`` warpgroups multiply, each tile[0] / groups rows, fed
     through ``stages`` slots.  ``raster``: tile rows in a group that blocks walk together.  ``grid``: blocks that
     stay.  ``split``: parts of K, added in order afterwards.  ``store``: "tma", through shared memory, or
@@ -58,6 +60,12 @@ class Plan:
     share: bool = True
     back: bool = False
     fused: bool = False
+    by_hand: bool = False
+
+    @property
+    def hand(self) -> bool:
+        """Whether the kernel is written by hand: parts are added in the same kernel only there."""
+        return self.by_hand or self.fused
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -71,14 +79,10 @@ class Plan:
             "RASTER": self.raster,
         }
         if self.kernel == "pipelined":
-            values |= {"STAGES": self.stages, "GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
-            values |= {
-                "CLUSTER_M": self.cluster[0],
-                "CLUSTER_N": self.cluster[1],
-                "SHARE": self.share,
-                "BACK": self.back,
-                "FUSED": self.fused,
-            }
+            values |= {"GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
+        if self.hand:
+            values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back, "FUSED": self.fused}
+            values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
         return values
 
     def __str__(self) -> str:
@@ -91,7 +95,7 @@ class Plan:
         parts.append(f"raster {self.raster}")
         parts += [f"clusters of {'x'.join(map(str, self.cluster))}"] * (self.cluster != (1, 1))
         parts += ["not shared"] * (not self.share)
-        parts += ["there and back"] * self.back
+        parts += ["there and back"] * self.back + ["by hand"] * self.hand
         parts += [f"split {self.split}" + " in one kernel" * self.fused] * (self.split > 1)
         parts += ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)
@@ -195,7 +199,8 @@ PIPELINED = (
 SPILLING = ((256, 128, 64), (64, 256, 64))
 # Those of integers are converted to f32 for an epilogue.
 SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
-# Blocks of a cluster along M and N, and whether they share.
+# Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
+# are computed by hand: their plain text has not been measured, or was slower.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
 # Its registers do not hold the sum of the parts.
@@ -333,7 +338,9 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                     if grid and _fits_cluster(p, tile, cluster, share):
                         ring = min(stages, SHARED_RING) if share and cluster != (1, 1) else stages
                         rows = RASTER // cluster[0] if plan.back else RASTER
-                        yield replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
+                        hand = bool(p.promote or p.grouped) or cluster != (1, 1)
+                        found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
+                        yield replace(found, by_hand=hand)
 
 
 def fused(plan: Plan, problem: Problem) -> Plan | None:

@@ -94,7 +94,8 @@ def store_winner(key: str, winner: Plan) -> None:
 def variants(found: Sequence[Estimate]) -> list[Plan]:
     """The plans worth measuring: the model's first, and the best of them with other rasters."""
     plans = [e.plan for e in found[:MEASURED]]
-    plans += [replace(plans[0], raster=r) for r in (4, 8) if plans[0].kernel == "pipelined"]
+    plans += [replace(plans[0], raster=r) for r in (4, 8) if plans[0].by_hand]
+    plans += [replace(plans[0], by_hand=False) for _ in (0,) if plans[0].by_hand and plans[0].share]
     return list(dict.fromkeys(plans))
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from tilemma import mma, select, shared, tma
 from tilemma.ops.epilogue import Scale
-
-# f32 numbers in 16 bytes.
-QUAD = 4
+from tilemma.ops.sums import QUAD
 
 
 @dataclass(frozen=True)

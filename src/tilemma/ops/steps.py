@@ -11,6 +11,7 @@ from tilemma import dtypes
 from tilemma.arithmetic.integers import cdiv
 from tilemma.dtypes import DType, f32, s32, s64
 from tilemma.kernels import Kernel
+from tilemma.lang.pipeline import Pipeline
 from tilemma.ops.plan import Plan, in_pairs, must_transpose
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
 from tilemma.runtime.arrays import ArrayRef
@@ -30,11 +31,33 @@ class Step:
     sources: tuple[tuple[str, int], ...]
 
 
-def _kernel(name: str) -> Kernel:
+def _kernel(problem: Problem, plan: Plan) -> Kernel:
     from tilemma.ops import kernels, pipelined
 
-    known = {"tiles": kernels.matmul_tiles, "ahead": kernels.matmul_ahead}
-    return {**known, "pipelined": pipelined.matmul_pipelined}[name]
+    if plan.hand:
+        return pipelined.matmul_by_hand
+    if plan.kernel == "pipelined":
+        return kernels.matmul_pipelined(_settings(problem, plan))
+    return {"tiles": kernels.matmul_tiles, "ahead": kernels.matmul_ahead}[plan.kernel]
+
+
+def _settings(problem: Problem, plan: Plan) -> Pipeline:
+    """What the plan asks of the compiler."""
+    # A stage holds both steps of a pair.
+    stages = max(2, plan.stages // 2) if in_pairs(problem) else plan.stages
+    once = _once(problem, plan)
+    return Pipeline(
+        stages=stages, producer=True, cluster=math.prod(plan.cluster) if plan.share else 1,
+        persistent=not once and not problem.grouped, blocks=plan.grid * math.prod(plan.cluster),
+        order="any" if plan.back and not once else "keep",
+    )  # fmt: skip
+
+
+def _once(problem: Problem, plan: Plan) -> bool:
+    """Whether there are no more tasks than blocks."""
+    (m, n, _), (high, wide) = problem.shape, plan.cluster
+    tiles = cdiv(m, plan.tile[0] * high) * cdiv(n, plan.tile[1] * wide)
+    return not problem.grouped and problem.batch * tiles * plan.split <= plan.grid
 
 
 def _packable(problem: Problem) -> dict[str, tuple[ArrayRef, bool]]:
@@ -173,14 +196,14 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     product = {**_constants(problem, plan), **_storage(problem)}
     scalars = (problem.alpha, problem.beta)
     room: tuple[tuple[ArrayRef, Source], ...] = ()
-    if plan.kernel == "pipelined":
+    if plan.hand:
         room = absent(problem, (1, 1, 1), dtypes.dtype(problem.acc)), absent(problem, (1, 1), s64)
     if plan.fused:
         room = tuple((part(work[n], 0), (f"work.{n}", 0)) for n in ("parts", "words"))
     if "partial" not in work:
         given = (*operands, *scales, groups, c, bias, out, *room)
         constants = {**product, **_epilogue(problem, c[0], bias[0], out[0])}
-        yield _step(_kernel(plan.kernel), given, scalars, constants)
+        yield _step(_kernel(problem, plan), given, scalars, constants)
         return
     from tilemma.ops.pipelined import add_parts
 
@@ -190,7 +213,7 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     used = _scale(plain, left, "scale_lhs", at[4]), _scale(plain, right, "scale_rhs", at[5])
     parts = (part(work["partial"], 0), ("work.partial", 0))
     constants = {**product, **_epilogue(plain, missing[0][0], missing[1][0], parts[0])}
-    yield _step(_kernel(plan.kernel), (*operands, *used, groups, *missing, parts, *room), scalars, constants)
+    yield _step(_kernel(problem, plan), (*operands, *used, groups, *missing, parts, *room), scalars, constants)
     left, right = (UNSCALED if x.stepwise else x for x in (problem.left, problem.right))
     final = replace(problem, left=left, right=right)
     used = _scale(final, left, "scale_lhs", at[4]), _scale(final, right, "scale_rhs", at[5])
@@ -217,16 +240,17 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     values["OFFSETS"] = 1 if problem.offsets is None else problem.offsets.shape[0]
     if plan.kernel != "pipelined":
         return values
-    (m, n, _), (high, wide) = problem.shape, plan.cluster
-    tiles_m, tiles_n = cdiv(m, plan.tile[0] * high), cdiv(n, plan.tile[1] * wide)
     values["PAIRS"] = in_pairs(problem)
+    if not plan.hand:
+        values["EARLY"] = True
     if problem.grouped:
         values["OUT"] = 1
         return values
-    if tiles_m <= plan.raster:
+    if not plan.hand or cdiv(problem.shape[0], plan.tile[0] * plan.cluster[0]) <= plan.raster:
         values["RASTER"] = 0
-    values["ONCE"] = problem.batch * tiles_m * tiles_n * plan.split <= plan.grid
-    values["BACK"] = plan.back and not values["ONCE"]
+    if plan.hand:
+        values["ONCE"] = _once(problem, plan)
+        values["BACK"] = plan.back and not values["ONCE"]
     if plan.fused:
         values |= {"LOOKS": LOOKS if values["ONCE"] else 0, "PARTS": "PARTS", "WORDS": "WORDS"}
         values |= {"PART0": plan.tile[0], "PART1": plan.tile[1], "WORD1": plan.groups, "OUT": "B"}
