@@ -30,7 +30,7 @@ from tilemma import croqtile
 from tilemma.ir.canonical import canonical
 from tilemma.kernels import Kernel, facts_of
 from tilemma.targets.cpu import execute
-from tilemma.targets.ptx.passes import persistent_grid
+from tilemma.targets.ptx.passes import plan_roles
 
 ARCHS = ("sm_80", "sm_90a")
 # How a loop looks.  After `plain`: what may prevent pipelining, in part or as a whole.
@@ -324,7 +324,7 @@ def _added(before: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
 def _setup() -> None:
     """Two blocks at a time, so that a persistent block computes several tiles; in a cache of its own."""
     os.environ["TILEMMA_CACHE"] = tempfile.mkdtemp()
-    setattr(persistent_grid, "MULTIPROCESSORS", 2)  # noqa: B010 (a constant to the type checker)
+    setattr(plan_roles, "MULTIPROCESSORS", 2)  # noqa: B010 (a constant to the type checker)
 
 
 if __name__ == "__main__":
