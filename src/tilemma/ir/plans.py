@@ -112,3 +112,19 @@ class StorePlan:
     method: Literal["direct", "stmatrix"]
     vector: int = 0
     atom: str = ""
+
+
+@record
+class ArrayFacts:
+    """The facts about an array parameter that the code relies on.
+
+    ``contiguous``: the dimension whose stride is 1, None when there is none.  ``alignment``: 16, 8, 4, 2 or 1:
+    base address and every other stride, in bytes, are multiples of it.  ``nonempty``: no extent is 0.
+    ``ragged``: the extent of the contiguous dimension, or the stride of a dimension of one element, is no multiple
+    of 16 bytes, although all else is.
+    """
+
+    contiguous: int | None
+    alignment: int
+    nonempty: bool = False
+    ragged: bool = False

@@ -26,6 +26,7 @@ from tilemma.ir.operation import FragmentName as FragmentName
 from tilemma.ir.operation import Future as Future
 from tilemma.ir.operation import Op as Op
 from tilemma.ir.pipeline import PipelineSettings as PipelineSettings
+from tilemma.ir.plans import ArrayFacts as ArrayFacts
 from tilemma.ir.plans import CopyPlan, FragmentPlan, LoadPlan, SharedLayoutPlan, StorePlan
 from tilemma.ir.synchronisation import Barrier as Barrier
 from tilemma.ir.synchronisation import BulkWait as BulkWait
@@ -487,21 +488,6 @@ OPERATIONS: tuple[type[Op], ...] = tuple(
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------
-
-
-@record
-class ArrayFacts:
-    """The facts about an array parameter that the code relies on.
-
-    ``contiguous``: the dimension whose stride is 1, or None.  ``alignment``: 16, 8, 4, 2 or 1: base address and
-    every other stride in bytes are multiples of it.  ``nonempty``: no extent is 0.  ``ragged``: the extent of the
-    contiguous dimension, or the stride of a dimension of one element, is no multiple of 16 bytes; all else is.
-    """
-
-    contiguous: int | None
-    alignment: int
-    nonempty: bool = False
-    ragged: bool = False
 
 
 @record

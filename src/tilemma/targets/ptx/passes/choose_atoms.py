@@ -10,20 +10,19 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.atoms import Operand as AtomOperand
 from tilemma.atoms.choose import select_from
-from tilemma.dtypes import DType
 from tilemma.errors import Note, Refusal
 from tilemma.ir.builder import KTileOrder
 from tilemma.ir.plans import FragmentPlan
 from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, Reduce
-from tilemma.ir.types import Level, Space, View
+from tilemma.ir.types import Space, View
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes import advice
-from tilemma.passes.check_element_tiles import linked
-from tilemma.passes.contraction import Fragments, Stored, stored
+from tilemma.passes.contraction import Fragments
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import sites
 from tilemma.records import record
 from tilemma.targets.ptx.passes.atom_refusals import FragmentLayouts, NoInstruction, TileTooLarge
+from tilemma.targets.ptx.passes.contraction_work import Choice, Work, components, work_of
 from tilemma.targets.ptx.passes.element_tiles import element_plans
 from tilemma.targets.ptx.passes.lane_targets import check_lane_targets
 from tilemma.targets.ptx.passes.load_plans import in_vectors, load_plan
@@ -33,34 +32,6 @@ from tilemma.targets.ptx.target import Target
 
 # A tile of more registers cannot be held in registers: refuse it early, because compiling it would take long.
 MAX_REGISTERS = 1024
-
-
-@record
-class _Work:
-    """One multiply: M, N, K of the tile of an instance of ``level``, and the storage of its operands (none for an
-    A that was computed in registers)."""
-
-    mma: Mma
-    level: Level
-    m: int
-    n: int
-    k: int
-    a: DType
-    b: DType
-    d: DType
-    a_stored: Stored | None
-    b_stored: Stored
-    a_stale: Op | None
-    b_stale: Op | None
-    # Each executing unit must hold whole rows: of A, which was computed in registers, or of a tile to be reduced.
-    whole_rows: bool
-
-
-@record
-class _Choice:
-    atom: MmaAtom
-    grid: tuple[int, int]
-    tiles: tuple[int, int, int]
 
 
 @record(slots=False)
@@ -81,13 +52,13 @@ class ChooseAtoms:
         fragments = Fragments(kernel.body)
         stale = stale_fragments(kernel.body)
         works = [
-            _work(s.op, s.group.level, fragments, stale)
+            work_of(s.op, s.group.level, fragments, stale)
             for s in sites(kernel.body)
             if isinstance(s.op, Mma) and s.group is not None and s.group.level is not None
         ]
         reduced = {op.src.name for op in walk(kernel.body) if isinstance(op, Reduce)}
-        chosen: dict[int, _Choice] = {}
-        for component, names in _components(works, kernel):
+        chosen: dict[int, Choice] = {}
+        for component, names in components(works, kernel):
             if reduced & names or any(w.a_stored is None for w in component):
                 component = [replace(w, whole_rows=True) for w in component]
             for work, choice in zip(component, self._choose(component, log), strict=True):
@@ -97,10 +68,10 @@ class ChooseAtoms:
         _check_registers(fragments, plans)
         return _decided(kernel, chosen, named, plans, self.arch)
 
-    def _choose(self, works: list[_Work], log: list[Decision]) -> list[_Choice]:
+    def _choose(self, works: list[Work], log: list[Decision]) -> list[Choice]:
         refusals: list[Refusal] = []
         for attempt in (_preferred, _wgmma, _mma_sync, _fma, _declared):
-            choices: list[_Choice] = []
+            choices: list[Choice] = []
             for w in works:
                 got = attempt(w, self.arch)
                 if isinstance(got, list):
@@ -132,7 +103,7 @@ def _check_registers(fragments: Fragments, plans: dict[str, FragmentPlan]) -> No
             )
 
 
-def _check_order(w: _Work, c: _Choice) -> None:
+def _check_order(w: Work, c: Choice) -> None:
     """KTileOrder unless an order given by the program names every tile of K."""
     assert isinstance(w.mma, Mma)
     order, tiles = w.mma.k_order, c.tiles[2]
@@ -146,7 +117,7 @@ def _check_order(w: _Work, c: _Choice) -> None:
         )
 
 
-def _decision(w: _Work, c: _Choice, refusals: list[Refusal]) -> Decision:
+def _decision(w: Work, c: Choice, refusals: list[Refusal]) -> Decision:
     units = c.grid[0] * c.grid[1]
     how = "" if units == 1 else f", {units} units as {c.grid[0]}x{c.grid[1]} (MxN)"
     instead = ""
@@ -177,7 +148,7 @@ def _name(x: Operand) -> str:
     return x.name if isinstance(x, FragmentRef) else x.base.name
 
 
-def _no_instruction(w: _Work, arch: str, refusals: tuple[Refusal, ...]) -> NoInstruction:
+def _no_instruction(w: Work, arch: str, refusals: tuple[Refusal, ...]) -> NoInstruction:
     return NoInstruction(
         w.mma.span,
         arch=arch,
@@ -193,52 +164,12 @@ def _no_instruction(w: _Work, arch: str, refusals: tuple[Refusal, ...]) -> NoIns
     )
 
 
-def _work(m: Mma, level: Level, fragments: Fragments, stale: dict[str, Op]) -> _Work:
-    b_view = fragments.view(m.b)
-    assert b_view is not None
-    b = stored(b_view, m.contract.b_transposed)
-    assert b is not None
-    a_view, a_dtype = fragments.view(m.a), fragments.dtype(m.a)
-    a = None if a_view is None else stored(a_view, m.contract.a_transposed)
-    d, b_dtype = fragments.declared[m.acc.name].dtype, fragments.dtype(m.b)
-    assert d is not None and a_dtype is not None and b_dtype is not None
-    if a is None:
-        assert isinstance(m.a, FragmentRef)
-        shape = fragments.declared[m.a.name].shape
-        assert shape is not None, m.a
-        rows = shape[0]
-    else:
-        rows = a.rows
-    # Where memory holds packed elements, K counts those of the instruction.
-    b = replace(b, k=b.k * fragments.packed(m.b))
-    a = None if a is None else replace(a, k=a.k * fragments.packed(m.a))
-    return _Work(
-        m, level, rows, b.rows, b.k, a_dtype, b_dtype, d, a, b, _stale(m.a, stale), _stale(m.b, stale), False
-    )  # fmt: skip
-
-
-def _stale(x: Operand, stale: dict[str, Op]) -> Op | None:
-    return stale.get(x.name) if isinstance(x, FragmentRef) else None
-
-
-def _components(works: list[_Work], kernel: Kernel) -> list[tuple[list[_Work], set[str]]]:
-    """Groups of multiplies that share a fragment, or whose fragments element work combines, with the names of
-    these: each group needs one kind of instruction."""
-    groups: list[tuple[set[str], list[_Work]]] = [(names, []) for names in linked(kernel.body)]
-    for w in works:
-        names = {x.name for x in (w.mma.acc, w.mma.a, w.mma.b) if isinstance(x, FragmentRef)}
-        joined = [g for g in groups if g[0] & names]
-        groups = [g for g in groups if not g[0] & names]
-        groups.append((names.union(*(g[0] for g in joined)), [*(x for g in joined for x in g[1]), w]))
-    return [(members, names) for names, members in groups if members]
-
-
 def grids(units: int) -> list[tuple[int, int]]:
     """The arrangements of ``units`` along M and N, most along M first."""
     return [(g, units // g) for g in range(units, 0, -1) if units % g == 0]
 
 
-def _select(w: _Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom, ...], list[Refusal]]:
+def _select(w: Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom, ...], list[Refusal]]:
     types: dict[str, Any] = {"a": w.a, "b": w.b, "d": w.d}
     if w.mma.wanted is not None:
         only = select_from(
@@ -292,7 +223,7 @@ _SECTIONS = {
 
 
 def _first_grid(
-    w: _Work, arch: str, units: int, **wanted: Any
+    w: Work, arch: str, units: int, **wanted: Any
 ) -> tuple[tuple[MmaAtom, ...], tuple[int, int], list[Refusal]]:
     """The instructions for the first division of the tile among ``units`` for which there are any."""
     refusals: list[Refusal] = []
@@ -313,12 +244,12 @@ def _first_grid(
     return (), (1, 1), refusals
 
 
-def _tiles(w: _Work, atom: MmaAtom, grid: tuple[int, int]) -> tuple[int, int, int]:
+def _tiles(w: Work, atom: MmaAtom, grid: tuple[int, int]) -> tuple[int, int, int]:
     m, n, k = atom.shape
     return w.m // grid[0] // m, w.n // grid[1] // n, w.k // k
 
 
-def _preferred(w: _Work, arch: str) -> _Choice | list[Refusal]:
+def _preferred(w: Work, arch: str) -> Choice | list[Refusal]:
     """A declared instruction that its rank puts before those of the catalogue."""
     if not any(atom.rank > 0 for atom in catalogue.declared()):
         return []
@@ -326,7 +257,7 @@ def _preferred(w: _Work, arch: str) -> _Choice | list[Refusal]:
     return found if isinstance(found, list) or found.atom.rank > 0 else []
 
 
-def _declared(w: _Work, arch: str) -> _Choice | list[Refusal]:
+def _declared(w: Work, arch: str) -> Choice | list[Refusal]:
     """An instruction that the program declares."""
     declared = catalogue.declared()
     refusals: list[Refusal] = []
@@ -344,7 +275,7 @@ def _declared(w: _Work, arch: str) -> _Choice | list[Refusal]:
     return refusals
 
 
-def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
+def _wgmma(w: Work, arch: str) -> Choice | list[Refusal]:
     family = _FAMILIES["wgmma"]
     if not Target.of(arch).wgmma:
         return [Refusal(family, f"needs sm_90a, the target is {arch}", "PTX ISA, 9.7.15")]
@@ -353,7 +284,7 @@ def _wgmma(w: _Work, arch: str) -> _Choice | list[Refusal]:
     return _by_descriptors(w, arch, "wgmma" if w.mma.meta is None else "wgmma.sp")
 
 
-def _by_descriptors(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
+def _by_descriptors(w: Work, arch: str, kind: str) -> Choice | list[Refusal]:
     """An instruction of a warpgroup that reads B, and A where it can, through matrix descriptors."""
     family = _FAMILIES["wgmma"] if kind != DECLARED else "declared, asynchronous"
     a = w.a_stored
@@ -382,12 +313,12 @@ def _by_descriptors(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
         for atom in found:
             broken = _layout_rule(w, atom)
             if broken is None:
-                return _Choice(atom, grid, _tiles(w, atom, grid))
+                return Choice(atom, grid, _tiles(w, atom, grid))
             refusals.append(Refusal(atom.name, broken, atom.section))
     return list(dict.fromkeys(refusals))
 
 
-def _layout_rule(w: _Work, atom: MmaAtom) -> str | None:
+def _layout_rule(w: Work, atom: MmaAtom) -> str | None:
     """Why no shared-memory layout serves ``atom`` here, or None."""
     m, n, _ = atom.shape
     parts = [("B", w.b_stored, n, atom.b)]
@@ -402,32 +333,32 @@ def _layout_rule(w: _Work, atom: MmaAtom) -> str | None:
     return None
 
 
-def _mma_sync(w: _Work, arch: str) -> _Choice | list[Refusal]:
+def _mma_sync(w: Work, arch: str) -> Choice | list[Refusal]:
     return _by_warps(w, arch, "mma.sync" if w.mma.meta is None else "mma.sp")
 
 
-def _fma(w: _Work, arch: str) -> _Choice | list[Refusal]:
+def _fma(w: Work, arch: str) -> Choice | list[Refusal]:
     """The CUDA cores, for types that they alone multiply."""
     if w.mma.meta is not None:
         return []
     return _by_warps(w, arch, "fma")
 
 
-def _by_warps(w: _Work, arch: str, kind: str) -> _Choice | list[Refusal]:
+def _by_warps(w: Work, arch: str, kind: str) -> Choice | list[Refusal]:
     return _in_registers(w, arch, kind, 32)
 
 
-def _in_registers(w: _Work, arch: str, kind: str, threads: int) -> _Choice | list[Refusal]:
+def _in_registers(w: Work, arch: str, kind: str, threads: int) -> Choice | list[Refusal]:
     """An instruction of ``threads`` threads that reads both operands from registers."""
     units = w.level.threads // threads
     found, grid, refusals = _first_grid(w, arch, units, kind=kind, threads=threads)
     held = [atom for atom in found if not atom.asynchronous]
     if not held:
         return refusals
-    return _Choice(held[0], grid, _tiles(w, held[0], grid))
+    return Choice(held[0], grid, _tiles(w, held[0], grid))
 
 
-def _plans(works: list[_Work], chosen: dict[int, _Choice], named: dict[int, Mma]) -> dict[str, FragmentPlan]:
+def _plans(works: list[Work], chosen: dict[int, Choice], named: dict[int, Mma]) -> dict[str, FragmentPlan]:
     plans: dict[str, FragmentPlan] = {}
     for w in works:
         c, mma = chosen[id(w.mma)], named[id(w.mma)]
@@ -475,7 +406,7 @@ def _interchangeable(x: FragmentPlan, y: FragmentPlan) -> bool:
     return x.repeat == y.repeat and p.operands[x.role].layout == q.operands[y.role].layout
 
 
-def _named_operands(works: list[_Work], chosen: dict[int, _Choice]) -> dict[int, Mma]:
+def _named_operands(works: list[Work], chosen: dict[int, Choice]) -> dict[int, Mma]:
     """The multiplies, with a fragment in place of each memory view that the instruction reads from registers."""
     named: dict[int, Mma] = {}
     for w in works:
@@ -487,9 +418,12 @@ def _named_operands(works: list[_Work], chosen: dict[int, _Choice]) -> dict[int,
     return named
 
 
-def _in_vectors(kernel: Kernel, chosen: dict[int, _Choice], named: dict[int, Mma]) -> set[str]:
-    """The operands whose lanes load 16 bytes along K at a time: of multiplies on the CUDA cores, and of f64, whose
-    lanes take neighbours in place of every fourth element where both operands are loaded so."""
+def _in_vectors(kernel: Kernel, chosen: dict[int, Choice], named: dict[int, Mma]) -> set[str]:
+    """The operands whose lanes load 16 bytes along K at a time: of multiplies on the CUDA cores, and of f64.
+
+    A lane of the f64 instructions has every fourth element along K.  A sum over K may be taken in any order: where
+    both operands are loaded so, it takes neighbours instead.
+    """
     views: dict[str, list[View]] = {}
     for op in walk(kernel.body):
         if isinstance(op, Load):
@@ -514,7 +448,7 @@ def _in_vectors(kernel: Kernel, chosen: dict[int, _Choice], named: dict[int, Mma
 
 
 def _decided(
-    kernel: Kernel, chosen: dict[int, _Choice], named: dict[int, Mma], plans: dict[str, FragmentPlan], arch: str
+    kernel: Kernel, chosen: dict[int, Choice], named: dict[int, Mma], plans: dict[str, FragmentPlan], arch: str
 ) -> Kernel:
     vectors = _in_vectors(kernel, chosen, named)
     operands = ((x, m.contract, i) for m in named.values() for i, x in enumerate((m.a, m.b)))
