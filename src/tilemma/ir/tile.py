@@ -285,13 +285,8 @@ class Load(Op):
         return self.dtype or self.src.dtype
 
     @property
-    def packed(self) -> int:
-        """Elements of the tile in an element of memory: above 1 where bytes hold narrower ones."""
-        return self.stored.per_byte if self.src.dtype.bits == 8 else 1
-
-    @property
     def stored(self) -> DType:
-        """The type of the elements in memory, of which bytes may hold several."""
+        """The type of the elements in memory: not that of ``src`` where its bytes hold several."""
         return self.packed_dtype or (self.element if self.element.bits < 8 else self.src.dtype)
 
 

@@ -108,7 +108,7 @@ class Fragments:
     def packed(self, operand: Operand) -> int:
         """Elements of the operand in an element of its memory."""
         loads = [] if isinstance(operand, View) else self.loads.get(operand.name, [])
-        return loads[0].packed if loads else 1
+        return loads[0].stored.per_byte if loads and loads[0].stored != loads[0].src.dtype else 1
 
     def dtype(self, operand: Operand) -> DType | None:
         if isinstance(operand, View):

@@ -132,7 +132,7 @@ def load_(c: Compiler, op: Load, scope: Scope) -> Step:
 
     def run(f: Frame) -> None:
         registers, index = where(f)
-        if op.packed > 1:
+        if op.stored != source:
             narrow = load(unpack(access.read(f), op.stored), op.stored)
             registers.write(index, f[INSTANCE].threads, Tile(target, rounded(narrow, op.stored, target)))
             return

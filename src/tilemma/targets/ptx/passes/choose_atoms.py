@@ -25,7 +25,7 @@ from tilemma.targets.ptx.passes.atom_refusals import FragmentLayouts, NoInstruct
 from tilemma.targets.ptx.passes.contraction_work import Choice, Work, components, work_of
 from tilemma.targets.ptx.passes.element_tiles import element_plans
 from tilemma.targets.ptx.passes.lane_targets import check_lane_targets
-from tilemma.targets.ptx.passes.load_plans import in_vectors, load_plan
+from tilemma.targets.ptx.passes.load_plans import load_plan, vector_operands
 from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, holds, wgmma_rule
 from tilemma.targets.ptx.passes.snapshot import stale_fragments
 from tilemma.targets.ptx.target import Target
@@ -418,39 +418,10 @@ def _named_operands(works: list[Work], chosen: dict[int, Choice]) -> dict[int, M
     return named
 
 
-def _in_vectors(kernel: Kernel, chosen: dict[int, Choice], named: dict[int, Mma]) -> set[str]:
-    """The operands whose lanes load 16 bytes along K at a time: of multiplies on the CUDA cores, and of f64.
-
-    A lane of the f64 instructions has every fourth element along K.  A sum over K may be taken in any order: where
-    both operands are loaded so, it takes neighbours instead.
-    """
-    views: dict[str, list[View]] = {}
-    for op in walk(kernel.body):
-        if isinstance(op, Load):
-            views.setdefault(op.fragment.name, []).append(op.src)
-    pairs: list[tuple[bool, tuple[str, str]]] = []
-    for op in walk(kernel.body):
-        if not isinstance(op, Mma) or id(op) not in chosen:
-            continue
-        choice, m = chosen[id(op)], named[id(op)]
-        names, fits = [], choice.atom.kind == "fma"
-        if choice.atom.a.dtype.bits == 64 and choice.atom.kind == "mma.sync":
-            fits = choice.tiles[2] * choice.atom.shape[2] % 8 == 0
-        for x, ref, t in ((op.a, m.a, m.contract.a_transposed), (op.b, m.b, m.contract.b_transposed)):
-            sources = [x] if isinstance(x, View) else views.get(x.name, [])
-            fits = fits and bool(sources) and all(in_vectors(v, t) for v in sources)
-            names.append(ref.name if isinstance(ref, FragmentRef) else "")
-        pairs.append((fits, (names[0], names[1])))
-    refused = {n for fits, names in pairs if not fits for n in names}
-    while any(refused & set(names) and not refused >= set(names) for _, names in pairs):
-        refused |= {n for _, names in pairs if refused & set(names) for n in names}
-    return {n for _, names in pairs for n in names} - refused
-
-
 def _decided(
     kernel: Kernel, chosen: dict[int, Choice], named: dict[int, Mma], plans: dict[str, FragmentPlan], arch: str
 ) -> Kernel:
-    vectors = _in_vectors(kernel, chosen, named)
+    vectors = vector_operands(kernel, {n: (c.atom, c.tiles[2], named[n]) for n, c in chosen.items()})
     operands = ((x, m.contract, i) for m in named.values() for i, x in enumerate((m.a, m.b)))
     transposed = {
         x.name: (c.a_transposed, c.b_transposed)[i] for x, c, i in operands if isinstance(x, FragmentRef)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilemma import dtypes
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms.atom import arch_number
 from tilemma.dtypes import DType
 from tilemma.ir.plans import FragmentPlan, LoadPlan
-from tilemma.ir.tile import Load
+from tilemma.ir.tile import FragmentRef, Kernel, Load, Mma
 from tilemma.ir.types import Space, View
+from tilemma.ir.walk import walk
 from tilemma.passes.contraction import stored
 from tilemma.targets.ptx.passes.shared_views import ldmatrix_rule, vector_rule
 
@@ -28,6 +31,36 @@ def in_vectors(view: View, transposed: bool) -> bool:
     operand = stored(view, transposed)
     along = view.base.space is Space.SHARED and operand is not None and operand.major == "K"
     return along and operand is not None and vector_rule(operand.view) is None
+
+
+def vector_operands(kernel: Kernel, chosen: Mapping[int, tuple[MmaAtom, int, Mma]]) -> set[str]:
+    """The operands whose lanes load 16 bytes along K at a time: of multiplies on the CUDA cores, and of f64.
+
+    A lane of the f64 instructions has every fourth element along K.  A sum over K may be taken in any order: where
+    both operands are loaded so, it takes neighbours instead.  ``chosen``: for the identity of each multiply, its
+    instruction, how many along K, and the multiply with names of its operands.
+    """
+    views: dict[str, list[View]] = {}
+    for op in walk(kernel.body):
+        if isinstance(op, Load):
+            views.setdefault(op.fragment.name, []).append(op.src)
+    pairs: list[tuple[bool, tuple[str, str]]] = []
+    for op in walk(kernel.body):
+        if not isinstance(op, Mma) or id(op) not in chosen:
+            continue
+        atom, tiles, m = chosen[id(op)]
+        names, fits = [], atom.kind == "fma"
+        if atom.a.dtype.bits == 64 and atom.kind == "mma.sync":
+            fits = tiles * atom.shape[2] % 8 == 0
+        for x, ref, t in ((op.a, m.a, m.contract.a_transposed), (op.b, m.b, m.contract.b_transposed)):
+            sources = [x] if isinstance(x, View) else views.get(x.name, [])
+            fits = fits and bool(sources) and all(in_vectors(v, t) for v in sources)
+            names.append(ref.name if isinstance(ref, FragmentRef) else "")
+        pairs.append((fits, (names[0], names[1])))
+    refused = {n for fits, names in pairs if not fits for n in names}
+    while any(refused & set(names) and not refused >= set(names) for _, names in pairs):
+        refused |= {n for _, names in pairs if refused & set(names) for n in names}
+    return {n for _, names in pairs for n in names} - refused
 
 
 def load_plan(load: Load, plan: FragmentPlan, transposed: bool, arch: str, vectors: bool) -> LoadPlan:
