@@ -22,6 +22,8 @@ from tilemma.cli import main
 from tilemma.tools import cache as report
 from tilemma.tools import examples
 
+# Errors whose advice a test here follows.
+FOLLOWED = frozenset({"no-such-cache-kind"})
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -98,8 +100,11 @@ def test_the_cache_is_shown_and_cleared(store: Path) -> None:
 def test_an_unknown_kind_is_refused(store: Path) -> None:
     result = call("cache", "--clear", "--kind", "plan", "--json")
     error = json.loads(result.output)["error"]
-    assert result.exit_code == 2 and error["code"] == "no-such-cache-kind" and "`plans`" in error["fix"]
+    assert result.exit_code == 2 and error["code"] == "no-such-cache-kind"
     assert DiskCache("plans").get(DiskCache.key(0)) is not None
+    named = re.search(r"did you mean `(\w+)`", error["fix"])
+    assert named is not None and call("cache", "--clear", "--kind", named[1]).exit_code == 0
+    assert DiskCache("plans").get(DiskCache.key(0)) is None
 
 
 def test_a_folder_that_others_can_write_is_left_alone(store: Path) -> None:

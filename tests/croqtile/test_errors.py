@@ -131,7 +131,7 @@ INSIDE = [
     ("u8 y = 300;", "constant-overflow", 4, "300"),
     # declarations
     ("shared f16 [n] s;", "extents-not-known", 16, "`s`"),
-    ("shared f16 [p] s;", "extents-not-known", 16, "subspan"),
+    ("shared f16 [p] s;", "extents-not-known", 16, "use constants as extents"),
     ("shared f16 [0] s;", "wrong-value", 13, "at least 1"),
     ("with k in 4 { shared f16 [k] s; }", "wrong-value", 27, "`#k`"),
     ("shared f16 [4] s[n];", "not-constant", 18, "`n`"),

@@ -74,8 +74,12 @@ def test_a_text_can_be_passed() -> None:
     scope["TEXT"] = body[0]
     exec(body[0], scope)
     assert scope["idle"].build().name == "idle"
+
+    def plain(x: object) -> None:
+        pass
+
     with pytest.raises(tm.LaunchError, match="the text of a program"):
-        tm.kernel(source=3)(lambda x: x)
+        tm.kernel(source=3)(plain)
 
 
 @pytest.mark.skipif(not hasattr(os, "forkpty"), reason="needs a pseudo-terminal")
