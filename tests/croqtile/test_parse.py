@@ -197,7 +197,7 @@ def test_every_node_lies_within_its_parent() -> None:
         ("int event = 3;", 1, 5, "`event` is a word of the language", "a name"),
         ("f16 = 3;", 1, 1, "`f16` is an element type", "a name"),
         ("dma.copy a b;", 1, 12, "`b` cannot stand here", "`=>`"),
-        ("else {}", 1, 1, "`else` does not follow an `if`", "a statement"),
+        ("else {}", 1, 1, "`else` does not follow an `if`", "`else` directly after the body of its `if`"),
         ("x.at(1) 3;", 1, 9, "`3` cannot stand here", "`;`"),
         (".at(3);", 1, 1, "`.at` cannot stand here", "a statement"),
     ],
