@@ -41,8 +41,11 @@ def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr 
         raise NotBuiltYet(
             span, what=f"`{name}`, a function with text of C++", fix_text="write its statements here", notes=notes
         )
-    if len(r.calls) >= MAX_DEPTH or any(c.function is f for c in r.calls):
+    if any(c.function is f for c in r.calls):
         raise NotBuiltYet(span, what=f"`{name}`, which calls itself", fix_text="write a loop")
+    if len(r.calls) >= MAX_DEPTH:
+        what = f"`{name}`, inside {MAX_DEPTH} calls of device functions"
+        raise NotBuiltYet(span, what=what, fix_text="write the statements of some of them where they are called")
     if len(args) != len(f.params):
         form = f"{name}({', '.join(n for n, _ in f.params)})"
         raise WrongArity(span, what=name, got=len(args), want=str(len(f.params)), form=form)
