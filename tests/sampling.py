@@ -25,6 +25,7 @@ EVERY = {
     "tests/language/test_jumps.py::test_no_multiply_is_lost": 2,
     "tests/language/test_recorded.py::test_random_programs": 3,
     "tests/language/test_wrapping_subscripts.py::test_sums_that_wrap_or_are_negative": 2,
+    "tests/machine/isa/test_isa_numerics.py::test_rounding_is_the_search_among_all_values": 2,
     "tests/ops/test_machine_types.py::test_variants": 2,
     "tests/passes/test_decided_on_machine.py::test_the_machine_misses_whatever_is_left_out": 2,
     "tests/passes/test_meaning.py::test_the_listings": 2,

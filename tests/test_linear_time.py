@@ -184,6 +184,15 @@ def attacks(text: str, flags: int) -> Iterator[Callable[[int], str]]:
 # -- time
 
 
+@pytest.fixture(autouse=True)
+def _objects_of_other_tests() -> Iterator[None]:
+    """Leave what other tests have left in memory out of each collection."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def seconds(work: Callable[[], object], times: int) -> float:
     """The least processor time; without the garbage collector, whose passes over many tokens are not linear."""
     best = float("inf")
