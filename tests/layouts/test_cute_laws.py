@@ -12,7 +12,7 @@ from tensor_layouts import ComposedLayout, Layout, size
 
 from tilemma.atoms import catalogue
 from tilemma.cute import TiledMMA
-from tilemma.errors import WrongArgument
+from tilemma.errors import TilemmaError, WrongArgument
 from tilemma.layouts import SwizzleAtomMisfit, canonical_atom, cute_str, shared_layout, tile_to_shape
 
 NAMES = ["SM80_16x8x8_F32F16F16F32_TN", "SM80_16x8x16_F16F16F16F16_TN", "SM90_64x8x16_F32F16F16_RS"]
@@ -113,3 +113,9 @@ def test_the_part_of_any_thread_is_printed(thread: int) -> None:
     assert cute_str(swizzled).startswith("Sw<3,3,3> o _") and cute_str(swizzled).endswith(
         ":((_1,_512,_8),_1024,_16)"
     )
+
+
+def test_a_composition_of_two_layouts_is_refused() -> None:
+    for layout in (ComposedLayout(Layout((64, 64)), Layout((4, 4))), ComposedLayout(Layout(8), Layout(4))):
+        with pytest.raises(TilemmaError, match="at most one swizzle, outermost"):
+            cute_str(layout)

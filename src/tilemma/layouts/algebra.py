@@ -147,7 +147,9 @@ def tile_to_shape(atom: LayoutLike, shape: Sequence[int], order: Sequence[int] |
 
 def _is_view(value: object) -> bool:
     """Whether ``value`` is a layout, or one thread's part of it: a layout that starts at an offset."""
-    return _is_layout(value) or (isinstance(value, ComposedLayout) and isinstance(value.inner, Layout))
+    if _is_layout(value):
+        return True
+    return isinstance(value, ComposedLayout) and isinstance(value.inner, Layout) and bool(value.offset)
 
 
 VIEW = Condition(f"{LAYOUT.wanted}, or a thread's part of one", _is_view)
