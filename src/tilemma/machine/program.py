@@ -71,7 +71,7 @@ class Segment:
     count: int
     # One closure a step; the operations of the native library, if it has all of them.
     each: list[Callable[..., Any]] = field(default_factory=list)
-    operations: Any = None
+    operations: encode.Operations | None = None
 
 
 @dataclass(slots=True)
@@ -303,8 +303,7 @@ def build_segments(program: Program) -> None:
         while at < len(steps) and steps[at].kind == ALU and (at == start or at not in leaders):
             runs.append(guarded(steps[at]))
             at += 1
-        fused = encode.fused(steps[start:at], runs)
-        operations = getattr(fused[0], "operations", None) if len(fused) == 1 else None
+        fused, operations = encode.fused(steps[start:at], runs)
         program.segments[start] = Segment(fused, at, at - start, runs, operations)
     program.table = frames.Table(program) if program.native else None
 

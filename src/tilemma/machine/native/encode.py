@@ -253,13 +253,17 @@ _SPECIAL: dict[str, Callable[[Decoder], Code | None]] = {
 }  # fmt: skip
 
 
-def fused(steps: list[Step], runs: list[Callable[..., Any]]) -> list[Callable[..., Any]]:
-    """``runs`` of ALU steps, the encoded ones in a row replaced by one call."""
+Operations = ctypes.Array[ctypes.c_int32]
+
+
+def fused(steps: list[Step], runs: list[Callable[..., Any]]) -> tuple[list[Callable[..., Any]], Operations | None]:
+    """``runs`` of ALU steps, the encoded ones in a row replaced by one call; the operations, if one call has all."""
     native = library.lanes()
     if native is None:
-        return runs
+        return runs, None
     out: list[Callable[..., Any]] = []
     start = 0
+    table: Operations | None = None
     while start < len(steps):
         end = start
         while end < len(steps) and _whole(steps[end]):
@@ -268,9 +272,10 @@ def fused(steps: list[Step], runs: list[Callable[..., Any]]) -> list[Callable[..
             out.append(runs[start])
             start += 1
         else:
-            out.append(_chunk(native, steps[start:end], runs[start:end]))
+            run, table = _chunk(native, steps[start:end], runs[start:end])
+            out.append(run)
             start = end
-    return out
+    return out, table if len(out) == 1 else None
 
 
 def _whole(step: Step) -> bool:
@@ -278,7 +283,9 @@ def _whole(step: Step) -> bool:
     return step.code is not None and step.run is step.encoded and step.check_guard is None
 
 
-def _chunk(native: Any, steps: list[Step], runs: list[Callable[..., Any]]) -> Callable[..., Any]:
+def _chunk(
+    native: Any, steps: list[Step], runs: list[Callable[..., Any]]
+) -> tuple[Callable[..., Any], Operations]:
     numbers: list[int] = []
     for step in steps:
         assert step.code is not None
@@ -292,5 +299,4 @@ def _chunk(native: Any, steps: list[Step], runs: list[Callable[..., Any]]) -> Ca
             for left in runs[done:]:
                 left(w, m)
 
-    run.operations = table  # type: ignore[attr-defined]
-    return run
+    return run, table
