@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "bench"))
-from machine_speed import Input, inputs  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from machine_speed import Input, inputs
+
+ROOT = Path(__file__).resolve().parents[1]
 SCHEDULES = ("late", "early", "starve", "random")
 
 

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -168,7 +169,7 @@ def _compared(
         if not found.code and (difference := _differs(found.arrays, reference.arrays, bits=True)):
             return fail(where, difference)
         if decided and not found.code:
-            again = _run(p, given, lambda a, arch=arch: _execute(p, kernel, arch, scalars, a))  # type: ignore[misc]
+            again = _run(p, given, partial(_execute, p, kernel, arch, scalars))
             if again.code or (difference := _differs(again.arrays, wanted)):
                 return fail(f"decided IR, {arch}", again.text or difference, again.code)
     return Outcome(refused=reference.code)

@@ -9,6 +9,7 @@ import linecache
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -111,11 +112,11 @@ def runs(p: Described, device: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
             return kernel[0].on(target, arch=arch) if arch else kernel[0].on(target)
 
         if not device:
-            yield f"CPU reference ({language})", lambda on=on: on("cpu")  # type: ignore[misc]
+            yield f"CPU reference ({language})", partial(on, "cpu")
         for arch in p.archs:
             target = "cuda" if device else "machine"
             where = f"{'GPU' if device else 'machine'}, {arch} ({language})"
-            yield where, lambda on=on, target=target, arch=arch: on(target, arch)  # type: ignore[misc]
+            yield where, partial(on, target, arch)
 
 
 def examine(p: Described, device: bool = False, kinds: Sequence[str] = ("rows", "packed", "late")) -> Outcome:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ def python(p: Product) -> str:
     fill = f'mc = mma.fill({p.start}, "{p.d}"{fast})'
     if isinstance(p.start, str):
         fill = f'mc = mma.load({tiles.result("c0")}, dtype="{p.d}")'
-    steps = _python_step(p, tiles)
+    steps = _step(p, tiles, PYTHON)
     loop = f"for t in foreach(cdiv(K, {p.tile[2]})):"
     if p.inside:
         lines += ["        " + level, f"            {fill}", f"            {loop}"]
@@ -165,7 +167,39 @@ def _place(p: Product, tiles: _Tiles, name: str) -> str:
     return tiles.of_part(name, f"{name}_f.data" if p.source == "shared" else f"{name}_s")
 
 
-def _python_step(p: Product, tiles: _Tiles) -> list[str]:
+@dataclass(frozen=True)
+class Syntax:
+    """The statements of a step in a language: ``load(name, place, type)``, ``multiply(form, operands, atom)``."""
+
+    load: Callable[[str, str, str], str]
+    multiply: Callable[[str, str, str], str]
+    scale: str
+    number: Callable[[str], str]
+    loop: tuple[str, str, tuple[str, ...]]  # the head, the indentation of the body, the end
+
+
+def _argument(name: str, value: str) -> str:
+    return f', {name}="{value}"' if value else ""
+
+
+PYTHON = Syntax(
+    load=lambda name, place, t: f"m{name} = mma.load({place}{_argument('dtype', t)})",
+    multiply=lambda form, operands, atom: f"mma.{form}(mc, {operands}{_argument('atom', atom)})",
+    scale="mma.scale(mc, {}, {})",
+    number=str,
+    loop=("for s in foreach({}):", "    ", ()),
+)
+CROQTILE = Syntax(
+    load=lambda name, place, t: f"m{name} = mma.load{t and '.' + t} {place};",
+    multiply=lambda form, operands, atom: f"{atom and f'[[atom({atom})]] '}mma.{form} mc, {operands};",
+    scale="mma.scale mc, {}, {};",
+    number=lambda x: x + "f",
+    loop=("foreach s in [{}] {{", "  ", ("}",)),
+)
+
+
+def _step(p: Product, tiles: _Tiles, syntax: Syntax) -> list[str]:
+    """The loads and the multiply of one step of the main loop."""
     lines = []
     operands = []
     for name, want, have in zip("ab", p.operands, p.stored, strict=True):
@@ -173,25 +207,24 @@ def _python_step(p: Product, tiles: _Tiles) -> list[str]:
         if p.source == "view":
             operands.append(place)
             continue
-        convert = f', dtype="{want}"' if want != have else ""
-        lines.append(f"m{name} = mma.load({place}{convert})")
+        lines.append(syntax.load(name, place, want if want != have else ""))
         operands.append(("-" if name in p.signs else "") + f"m{name}")
-    variant = ""
+    form = str(p.contract)
     if p.words:
-        lines.append(f"me = mma.load({_place(p, tiles, 'e')})")
+        lines.append(syntax.load("e", _place(p, tiles, "e"), ""))
         operands.append("me")
-        variant = ".sp"
-    rows, columns = tiles.scales()
+        form += ".sp"
+    scales = [syntax.number(x) if x[0].isdigit() else x for x in tiles.scales()]
     fused = p.scale == "fused" and not p.words
     if fused:
-        operands += [rows, columns]
-        variant = ".scale"
-    named = f', atom="{p.atom}"' if p.atom else ""
-    lines.append(f"mma.{p.contract}{variant}(mc, {', '.join(operands)}{named})")
+        operands += scales
+        form = f"{p.contract}.scale"
+    lines.append(syntax.multiply(form, ", ".join(operands), p.atom))
     if p.scale and not fused:
-        lines.append(f"mma.scale(mc, {rows}, {columns})")
+        lines.append(syntax.scale.format(*scales))
     if p.steps > 1:
-        return [f"for s in foreach({p.steps}):", *("    " + x for x in lines)]
+        head, indent, end = syntax.loop
+        return [head.format(p.steps), *(indent + x for x in lines), *end]
     return lines
 
 
@@ -219,7 +252,7 @@ def croqtile(p: Product) -> str:
     if isinstance(p.start, str):
         convert = f".{p.d}" if p.start != p.d else ""
         fill = f"mc = mma.load{convert} {tiles.result('c0')};"
-    steps = _croqtile_step(p, tiles)
+    steps = _step(p, tiles, CROQTILE)
     loop = f"foreach t in [cdiv(K, {p.tile[2]})] {{"
     if p.inside:
         lines += [f"    {level}", f"      {fill}", f"      {loop}"]
@@ -247,36 +280,6 @@ def _croqtile_copies(p: Product, tiles: _Tiles) -> list[str]:
             case "shared":
                 found.append(f"{name}_f = dma.copy {tiles.of_block(name)} => shared;")
     return found
-
-
-def _croqtile_step(p: Product, tiles: _Tiles) -> list[str]:
-    lines = []
-    operands = []
-    for name, want, have in zip("ab", p.operands, p.stored, strict=True):
-        place = _place(p, tiles, name)
-        if p.source == "view":
-            operands.append(place)
-            continue
-        convert = f".{want}" if want != have else ""
-        lines.append(f"m{name} = mma.load{convert} {place};")
-        operands.append(("-" if name in p.signs else "") + f"m{name}")
-    variant = ""
-    if p.words:
-        lines.append(f"me = mma.load {_place(p, tiles, 'e')};")
-        operands.append("me")
-        variant = ".sp"
-    rows, columns = (x + "f" if x[0].isdigit() else x for x in tiles.scales())
-    fused = p.scale == "fused" and not p.words
-    if fused:
-        operands += [rows, columns]
-        variant = ".scale"
-    named = f"[[atom({p.atom})]] " if p.atom else ""
-    lines.append(f"{named}mma.{p.contract}{variant} mc, {', '.join(operands)};")
-    if p.scale and not fused:
-        lines.append(f"mma.scale mc, {rows}, {columns};")
-    if p.steps > 1:
-        return [f"foreach s in [{p.steps}] {{", *("  " + x for x in lines), "}"]
-    return lines
 
 
 def _croqtile_end(p: Product, tiles: _Tiles) -> list[str]:

@@ -195,7 +195,8 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, (ast.Tuple, ast.List)):
-        same = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
-        values = value.elts if same else [value] * len(target.elts)  # type: ignore[attr-defined]
+        values = [value] * len(target.elts)
+        if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(values):
+            values = value.elts
         for t, v in zip(target.elts, values, strict=True):
             yield from _pairs(t, v)

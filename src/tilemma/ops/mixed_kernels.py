@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared
-from tilemma.ops.epilogue import Place, ending_of
+from tilemma.ops.epilogue import Ending, Place, ending_of
 
 # Weights that a warpgroup multiplies: its rows of the transposed product.
 ROWS = 64
+
+
+def store_transposed(
+    mc: Any, out: Any, ending: Ending, tile: tuple[Any, Any, Any], columns: int, groups: int
+) -> None:
+    """Stores the transposed tile ``mc`` [groups * ROWS, columns] of a block with the epilogue."""
+    batch, m, n = tile
+    for p in parallel(groups, level="group-4"):
+        at = Place(batch, batch, batch, batch, m * columns, (n * groups + p) * ROWS)
+        if not ending.plain:
+            for i, j in apply(mc):
+                mc[i, j] = ending.of(mc[i, j], at, j, i)
+        mma.store(mc, out.subspan(1, columns, ROWS).at(batch, m, n * groups + p).sqz(), transp=True)
 
 
 @tm.kernel(pipeline=tm.Pipeline(producer=True))
@@ -70,12 +85,7 @@ def mixed_sums(
                     mma.load(s_s.subspan(1, 1, ROWS).at(0, g, p).sqz(), step)
                     for i, j in apply(mc):
                         mc[i, j] = tm.math.fma(part[i, j], step[i].astype("f32"), mc[i, j])
-        for p in parallel(GROUPS, level="group-4"):
-            at = Place(batch, batch, batch, batch, m * TILE_M, (n * GROUPS + p) * ROWS)
-            if not ending.plain:
-                for i, j in apply(mc):
-                    mc[i, j] = ending.of(mc[i, j], at, j, i)
-            mma.store(mc, out.subspan(1, TILE_M, ROWS).at(batch, m, n * GROUPS + p).sqz(), transp=True)
+        store_transposed(mc, out, ending, (batch, m, n), TILE_M, GROUPS)
 
 
 @tm.kernel(pipeline=tm.Pipeline(producer=True))
@@ -158,9 +168,4 @@ def mixed_tiles(
                         value = value - away.astype("f32")
                     weights[i, j] = (value * factor.astype("f32")).astype(T)
                 mma.row.row(mc, weights, mma.load(a_s))
-        for p in parallel(GROUPS, level="group-4"):
-            at = Place(batch, batch, batch, batch, m * TILE_M, (n * GROUPS + p) * ROWS)
-            if not ending.plain:
-                for i, j in apply(mc):
-                    mc[i, j] = ending.of(mc[i, j], at, j, i)
-            mma.store(mc, out.subspan(1, TILE_M, ROWS).at(batch, m, n * GROUPS + p).sqz(), transp=True)
+        store_transposed(mc, out, ending, (batch, m, n), TILE_M, GROUPS)

@@ -213,7 +213,7 @@ def matmul_by_hand(
             return near, dma.copy(array.view(1, TILE_N).from_(batch, column).sqz(), near, async_=True)
 
         def compute(
-            begin: Any, end: Any, used: Any, part_m: Any, place: Place, slice_: Any, back: Any = None
+            begin: Any, end: Any, used: Any, part_m: Any, place: Place, task: Any, back: Any = None
         ) -> None:
             mine = place.down(part_m * WARP_M)
             near, coming = Near(), []
@@ -253,13 +253,15 @@ def matmul_by_hand(
             if coming:
                 wait(*coming)
             if FUSED:
-                join(mc, slice_, part_m, mine)
+                join(mc, task, part_m, mine)
                 return
             done = ending.finished(mc, mine, near)
             if GROUPED:
                 there = out.view(1, WARP_M, TILE_N).from_(0, mine.row, mine.column).sqz()
             else:
-                there = out.subspan(1, WARP_M, TILE_N).at(*slice_(part_m)).sqz()
+                batch, part, m, n = task
+                row, column = (m * CLUSTER_M + down) * GROUPS + part_m, n * CLUSTER_N + across
+                there = out.subspan(1, WARP_M, TILE_N).at(batch * SPLIT + part, row, column).sqz()
             if GROUPED:
                 mma.store(done, there, rows=mine.rows, columns=mine.columns)
             elif STORE == "tma":
@@ -296,10 +298,7 @@ def matmul_by_hand(
             batch, part, m_, n_, begin, end = task
             m, n = m_ * CLUSTER_M + down, n_ * CLUSTER_N + across
             place = Place(batch, batch, batch, batch, m * TILE_M, n * TILE_N)
-            slices: Any = (batch, part, m_, n_)
-            if not FUSED:
-                slices = lambda p: (batch * SPLIT + part, m * GROUPS + p, n)  # noqa: E731
-            compute(begin, end, used, part_m, place, slices, back)
+            compute(begin, end, used, part_m, place, (batch, part, m_, n_), back)
 
         by_rows = GROUPED == "rows"
         ends = offsets

@@ -257,7 +257,7 @@ Operations = ctypes.Array[ctypes.c_int32]
 
 
 def fused(steps: list[Step], runs: list[Callable[..., Any]]) -> tuple[list[Callable[..., Any]], Operations | None]:
-    """``runs`` of ALU steps, the encoded ones in a row replaced by one call; the operations, if one call has all."""
+    """``runs`` of ALU steps, encoded ones in a row as one call; the operations, if one call has all."""
     native = library.lanes()
     if native is None:
         return runs, None

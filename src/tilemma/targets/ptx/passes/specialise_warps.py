@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from tilemma.ir.effects import read_views, written_views
 from tilemma.ir.expr import (
@@ -317,35 +318,35 @@ class _Specialisation:
         for c in self.channels:
             top += (DeclareEvent(c.full, span=span), DeclareEvent(c.empty, span=span))
         top += (replace(a, buffer=rings.get(a.buffer.name, a.buffer)) for a in shared)
-        wrap: Callable[[Body, bool], Body] = lambda body, _: body  # noqa: E731
-        launch: Callable[[Body], Op] = lambda body: replace(self.block, body=body)  # noqa: E731
+        tiles: TileLoop | None = None
+        launch: Callable[[Body], Op] = partial(_launch_with, self.block)
         choice = self.plan.choice
         if choice.persistent:
             tiles = TileLoop(
                 self.block.indices, choice.persistent, self.plan.row, choice.cluster, self.plan.fresh, span
             )
-            wrap = lambda body, copies: (self._tile_loop(tiles, body, copies),)  # noqa: E731
-            launch = lambda body: tiles.around(self.block, body)  # noqa: E731
+            launch = partial(tiles.around, self.block)
             text = f"persistent blocks in bands of rows, clusters of {choice.cluster}"
             self.log.append(Decision("pipeline", self.kernel.name, text, {"cluster": choice.cluster}, span=span))
         elif choice.cluster > 1:
-            launch = lambda body: clustered(  # noqa: E731
-                self.block, self.plan.row, choice.cluster, self.plan.fresh, body
-            )
+            launch = partial(clustered, self.block, self.plan.row, choice.cluster, self.plan.fresh)
             text = f"clusters of {choice.cluster}"
             self.log.append(Decision("pipeline", self.kernel.name, text, {"cluster": choice.cluster}, span=span))
         starts = {
             role: tuple(Declare(s, const(0), span=span) for s in slots) for role, slots in self.slots.items()
         }
-        first = (*starts["producer"], *wrap(producer, True))
-        others = (*starts["consumer"], *wrap(consumer, False))
+        first = (*starts["producer"], *self._tile_loop(tiles, producer, True))
+        others = (*starts["consumer"], *self._tile_loop(tiles, consumer, False))
         roles = (
             InThreads(binary("eq", self.plan.wg, 0), first, True, span=span),
             InThreads(binary("ge", self.plan.wg, 1), others, True, span=span),
         )
         return launch((*top, Parallel((self.plan.wg,), roles, WARPGROUP, span=span)))
 
-    def _tile_loop(self, tiles: TileLoop, body: Body, copies: bool) -> Op:
+    def _tile_loop(self, tiles: TileLoop | None, body: Body, copies: bool) -> Body:
+        """``body`` for each tile of a persistent block."""
+        if tiles is None:
+            return body
         t = tiles.index()
         if copies and self.plan.choice.reverse:
             body = rewrite(body, lambda op: _reversed(op, tiles.backward(t)) if _issues(op) else op)
@@ -357,7 +358,11 @@ class _Specialisation:
                     span=self.block.span,
                 )
             )
-        return tiles.loop(Substitution(tiles.place(t)).body(body), t)
+        return (tiles.loop(Substitution(tiles.place(t)).body(body), t),)
+
+
+def _launch_with(block: Parallel, body: Body) -> Parallel:
+    return replace(block, body=body)
 
 
 def _issues(op: Op) -> bool:
