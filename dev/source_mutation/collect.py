@@ -28,7 +28,12 @@ PRELOADED = ("numpy", "ml_dtypes", "hypothesis", "pytest", "_pytest.assertion.re
 # Seconds of processor time: a test that takes longer is named and not used.  More cases of a function that has had
 # so many of them and so much time are not used either.
 SLOW, CASES, FOR_CASES = 4.0, 6, 1.5
-
+# These compare all that a program becomes with a file, and kill more for their time than their lines say.
+# All their cases are used, also those of the nightly run.
+RECORDED = ("tests/language/test_recorded.py", "tests/language/test_edited.py",
+            "tests/targets/ptx/passes/test_edited_blocks.py")  # fmt: skip
+# What pytest selects by: no mark is left out.
+EVERY_MARK = ("-m", "")
 
 T = TypeVar("T")
 
@@ -59,6 +64,8 @@ class Collector:
     @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
     def leave_out(self, item: pytest.Item) -> bool | None:
         had = self.had.get(_function(item), [])
+        if item.nodeid.startswith(RECORDED):
+            return None
         return True if len(had) >= CASES and sum(had) > FOR_CASES else None
 
     @pytest.hookimpl(wrapper=True)
@@ -153,7 +160,8 @@ def _run_file(file: str, out: Path, probes: Probes) -> int:
     signal.signal(signal.SIGPROF, _stop_slow_test)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            pytest.main(["-q", "-p", "no:cacheprovider", file], plugins=[collector])
+            marks = EVERY_MARK if file in RECORDED else ()
+            pytest.main(["-q", "-p", "no:cacheprovider", *marks, file], plugins=[collector])
         out.write_text(json.dumps([collector.passed(), collector.slow]), encoding="utf-8")
     except BaseException:
         return 1

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from dev.source_mutation.collect import collect_files
+from dev.source_mutation.collect import RECORDED, collect_files
 
 # Tests kept for a mutant, and at most so many of one function.
 KEPT, OF_ONE_FUNCTION = 160, 60
-# These compare all that a program becomes with a file: they kill more for their time than their lines say.
-RECORDED, FAVOUR = ("tests/language/test_recorded.py", "tests/language/test_edited.py"), 20
+# The cost of a test of `RECORDED` is divided by this.
+FAVOUR = 20
 # A line of the mutant's function counts as much as so many of other lines of its file.
 NEAR = 8.0
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from dev.source_mutation.collect import PRELOADED
+from dev.source_mutation.collect import EVERY_MARK, PRELOADED
 from dev.source_mutation.coverage import Coverage, Place
 from dev.source_mutation.operators import Mutant, mutants
 from dev.source_mutation.probes import FOLDERS
@@ -170,7 +170,7 @@ class Repository:
         try:
             with redirect_stdout(text), redirect_stderr(text):
                 files = dict.fromkeys(x.partition("::")[0] for x in tests)
-                options = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=no")
+                options = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=no", *EVERY_MARK)
                 code = int(pytest.main([*options, *files], plugins=[_Chosen(tests)]))
         except BaseException as e:
             text.write(f"\nERROR {type(e).__name__}: {e}\n")
@@ -193,13 +193,14 @@ def _is_of(test: str, names: Collection[str]) -> bool:
 
 
 def chosen_tests(coverage: Coverage, mutant: Mutant, limits: Limits) -> list[tuple[str, float]]:
-    """Tests that run the mutant's line; of a line that runs at import, those of the lines that use its names."""
+    """Tests that run the mutant's line; of a line that runs at import, those of the lines that use its names.
+
+    Where no test runs any of these, the tests of the line next to it: a function may run at import alone.
+    """
     near = _function_around(mutant.file, mutant.line)
-    if near is not None and mutant.line >= near.start:
-        return coverage.covering([(mutant.file, mutant.line)], limits.tests, near)
     if near is not None:
         # A default of a parameter: the tests that run the function.
-        places = [(mutant.file, near.start)]
+        places = [(mutant.file, max(mutant.line, near.start))]
     else:
         places = list(_uses(mutant.file, mutant.line))
     found = coverage.covering(places, limits.tests, near or range(0))

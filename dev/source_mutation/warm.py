@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from dev.source_mutation.collect import import_package
+from dev.source_mutation.collect import EVERY_MARK, import_package
 from dev.source_mutation.operators import Mutant
 from dev.source_mutation.survey import Limits, Tried, test_of
 
@@ -229,5 +229,6 @@ def run_warm(
     files = sorted({name.partition("::")[0] for _, tests in work for name, _ in tests})
     os.chdir(root)
     plugin = Forks(root / "src" / "tilemma", work, limits, jobs, note)
-    pytest.main(["-q", "-s", "--no-header", "--tb=no", "-p", "no:cacheprovider", *files], plugins=[plugin])
+    options = ("-q", "-s", "--no-header", "--tb=no", "-p", "no:cacheprovider", *EVERY_MARK)
+    pytest.main([*options, *files], plugins=[plugin])
     return plugin.existing, plugin.unsound

@@ -127,6 +127,16 @@ def test_lines_that_run_at_import_meet_the_tests_of_their_uses() -> None:
     assert tests_of('code = "wrong-call"', "signature = ") == ["one"]
 
 
+def test_lines_that_run_only_at_import_meet_the_nearest_tests() -> None:
+    """The body of a function that decorates others runs before any test."""
+    source = (ROOT / "src" / "tilemma" / "croqtile" / "reader.py").read_text(encoding="utf-8").splitlines()
+    line, ran = (next(n for n, x in enumerate(source, 1) if t in x) for t in ("_READERS[kind] =", "(_READERS)"))
+    told = {"one": {"seconds": 0.1, "lines": {"croqtile/reader.py": [ran]}},
+            "two": {"seconds": 0.1, "lines": {"croqtile/reader.py": [ran + 9]}}}  # fmt: skip
+    mutant = Mutant("croqtile/reader.py", line, "dropped update", 0, 0, "", "")
+    assert [name for name, _ in chosen_tests(ranked(told), mutant, Limits())] == ["one"]
+
+
 def test_coverage_follows_the_source(tmp_path: Path) -> None:
     """Lines move with the text of a source; a test whose file, source or shared module changed is stale."""
     test, source = tmp_path / "test_x.py", tmp_path / "src" / "tilemma" / "ir" / "m.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -125,10 +126,7 @@ def _reduced(name: str, values: Array, have: DType, want: DType) -> Array:
     if name == "sum":
         return rounded(values.astype(np.int64).sum(axis=1).astype(carrier(have)), have, want)
     pick = floats.maximum if name == "max" else floats.minimum
-    best = values[:, 0]
-    for column in range(1, values.shape[1]):
-        best = pick(best, values[:, column])
-    return rounded(best, have, want)
+    return rounded(functools.reduce(pick, values.T), have, want)
 
 
 TABLE = {Apply: apply, SetFragmentElement: set_fragment_element, Reduce: reduce}

@@ -28,7 +28,7 @@ def positions(plan: FragmentPlan) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     table = operand.coordinates_table
     rows, columns = table % operand.shape[0], table // operand.shape[0]
     if plan.role == "R":
-        first = [int(np.flatnonzero(rows[0] == r)[0]) for r in dict.fromkeys(rows[0].tolist())]
+        first = np.sort(np.unique(rows[0], return_index=True)[1])
         rows, columns = rows[:, first], np.zeros_like(rows[:, first])
     height, width = operand.shape
     down, across = plan.repeat

@@ -205,8 +205,9 @@ def _walk(lo: Lowering, chunks: Chunks, thread: Linear, move: _Move, unroll: int
     if full:
         with e.loop("chunk", Imm(0), Imm(full), Imm(group)) as i:
             move([_chunk(lo, chunks, thread, Linear.of(i) + j) for j in range(group)])
-    if full < count:
-        move([_chunk(lo, chunks, thread, Linear(const=i)) for i in range(full, count)])
+    rest = [_chunk(lo, chunks, thread, Linear(const=i)) for i in range(full, count)]
+    if rest:
+        move(rest)
 
 
 def _chunk(lo: Lowering, chunks: Chunks, thread: Linear, number: Linear) -> Chunk:

@@ -174,17 +174,16 @@ def _written_barriers(tree: Tree) -> None:
         if isinstance(node.op, Sync) and node.op.what == "barrier":
             level, body = node.op.level, node.parent
             depth = 0
-            if level is not None and level.kind in ("group", "thread"):
-                depth = len(body.chain) if level.kind == "group" else 0
-                groups = [
-                    d + 1
-                    for d, p in enumerate(body.chain)
-                    if isinstance(p.op, Parallel) and p.op.level is not None and p.op.level.kind == "group"
-                ]
-                depth = groups[-1] if level.kind == "group" and groups else 0
+            if level is not None and level.kind == "group":
+                groups = (d for d, p in enumerate(body.chain, 1) if _is_group(p.op))
+                depth = max(groups, default=0)
             if not body.uniform(depth):
                 raise BarrierNotUniform(node.op.span, name="sync.barrier", kind="written barrier")
             node.op, node.part = Barrier(0, 0, span=node.op.span), body.partition(depth)
+
+
+def _is_group(op: Op) -> bool:
+    return isinstance(op, Parallel) and op.level is not None and op.level.kind == "group"
 
 
 def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:

@@ -133,9 +133,12 @@ def _found(tiles: For) -> _Tile | None:
     pieces = _pieces(tiles.body)
     before = tiles.body[: len(tiles.body) - sum(map(len, pieces))]
     stores = [op for piece in pieces for op in piece if isinstance(op, Store)]
-    if len(pieces) < 2 or stores[0].fragment.index or len({s.fragment for s in stores}) > 1:
+    stored = {s.fragment for s in stores}
+    if len(pieces) < 2 or len(stored) > 1:
         return None
-    mc = stores[0].fragment
+    (mc,) = stored
+    if mc.index:
+        return None
     loops = [op for op in before if isinstance(op, For) and _multiplies(op, mc)]
     plan = next((op.plan for op in before if isinstance(op, DeclareFragment) and op.name == mc.name), None)
     if plan is None or len(loops) != 1:
