@@ -282,7 +282,10 @@ def main(first: int, count: int, jobs: int, device: bool, path: Path | None) -> 
     """
     start, seeds = time.monotonic(), range(first, first + count)
     forms, failed, producers = Counter[str](), list[int](), 0
-    with multiprocessing.get_context("spawn").Pool(jobs, _setup) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="tilemma-pipelined-") as cache,
+        multiprocessing.get_context("spawn").Pool(jobs, _setup, (cache,)) as pool,
+    ):
         tasks = [(seed, device) for seed in seeds]
         for seed, (form, result) in zip(seeds, pool.imap(_checked, tasks, chunksize=4), strict=True):
             if result.failure:
@@ -321,9 +324,9 @@ def _added(before: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _setup() -> None:
-    """Two blocks at a time, so that a persistent block computes several tiles; in a cache of its own."""
-    os.environ["TILEMMA_CACHE"] = tempfile.mkdtemp()
+def _setup(cache: str) -> None:
+    """Two blocks at a time, so that a persistent block computes several tiles; a cache that the run removes."""
+    os.environ["TILEMMA_CACHE"] = cache
     setattr(plan_roles, "MULTIPROCESSORS", 2)  # noqa: B010 (a constant to the type checker)
 
 
