@@ -16,11 +16,13 @@ from tilemma.assemble import (
     PtxasFailed,
     ToolDoesNotRun,
     assemble,
+    cache,
     disassemble,
     elf,
     find_tool,
     process,
     ptxas,
+    settings,
     toolchain,
 )
 from tilemma.errors import ToolError
@@ -65,9 +67,29 @@ def test_a_failing_tool_is_our_error_and_leaves_nothing(
     monkeypatch.setattr(process, "OUTPUT_LIMIT", 1 << 20)
     with pytest.raises(PtxasFailed if name == "ptxas" else DisassemblyFailed) as caught:
         assemble(PTX, "sm_80") if name == "ptxas" else disassemble(IMAGE)
-    if name == "ptxas" or "said" not in fault:
-        assert says in caught.value.message or fault == "fails with garbage"
+    assert says in caught.value.message or fault == "fails with garbage"
+    assert ("xxx" in caught.value.message) == (fault == "prints without end")
     assert left(tmp_path) == []
+
+
+def test_the_time_limit_is_that_of_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", "", head="print('so far', flush=1); time.sleep(9)"))
+    monkeypatch.setenv("TILEMMA_TOOL_SECONDS", "0.5")
+    with pytest.raises(ToolDoesNotRun, match="still running after 0.5 s.*so far"):
+        find_tool("ptxas")
+
+
+@pytest.mark.parametrize("text", ["x", "0", "-1", "nan", "1" * 400, "\x1b[31m"])
+def test_a_setting_that_is_no_number_is_ignored_with_a_warning(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_warned", set())
+    for name, used in (
+        ("TILEMMA_TOOL_SECONDS", lambda: process.time_limit() == process.TIME_LIMIT),
+        ("TILEMMA_CACHE_MB", lambda: cache.size_limit() == cache.LIMIT),
+    ):
+        monkeypatch.setenv(name, text)
+        with pytest.warns(settings.IgnoredSetting, match=f"^{name}=.* is ignored: expected a") as said:
+            assert used() and used()
+        assert len(said) == 1 and "\x1b" not in str(said[0].message)
 
 
 @pytest.mark.parametrize(

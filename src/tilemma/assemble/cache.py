@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..checked import instance, optional
+from .settings import number_setting
 
 T = TypeVar("T")
 
@@ -53,7 +54,9 @@ def cache_folder() -> Path | None:
         elif sys.platform == "darwin":
             base = Path.home() / "Library" / "Caches"
         else:
-            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            # A relative path is invalid there, as the XDG base directory specification has it.
+            named = os.environ.get("XDG_CACHE_HOME", "")
+            base = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
     except RuntimeError:  # a user without a home
         return None
     return base / "tilemma"
@@ -61,8 +64,8 @@ def cache_folder() -> Path | None:
 
 def size_limit() -> int:
     """The limit of all entries together in bytes: $TILEMMA_CACHE_MB, else 2 GiB."""
-    chosen = os.environ.get("TILEMMA_CACHE_MB", "")
-    return int(chosen) << 20 if chosen.isdecimal() and len(chosen) < 12 else LIMIT
+    chosen = number_setting("TILEMMA_CACHE_MB", "a whole number of MiB above 0", int)
+    return LIMIT if chosen is None else chosen << 20
 
 
 _warned: set[str] = set()

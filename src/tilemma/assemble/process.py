@@ -15,10 +15,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from .settings import number_setting
+
 # The time limit of a tool in seconds; TILEMMA_TOOL_SECONDS overrides it.  The slowest known kernels take 10.
 TIME_LIMIT = 120.0
 # Bytes that a tool may print, and that a file it writes may have.
 OUTPUT_LIMIT = 256 << 20
+# Characters of a tool's output that an error shows.
+_MOST_SHOWN = 500
 # Seconds between two checks of the size of a tool's output.
 _LOOK = 0.2
 
@@ -56,7 +60,7 @@ def content(path: Path, *, end: int | None = None) -> bytes:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as file:
         state = os.fstat(file.fileno())
-        if not stat.S_ISREG(state.st_mode) or state.st_size > OUTPUT_LIMIT:
+        if not stat.S_ISREG(state.st_mode) or (end is None and state.st_size > OUTPUT_LIMIT):
             raise OSError(f"{path} is no regular file of at most {OUTPUT_LIMIT >> 20} MiB")
         if end is not None:
             file.seek(max(0, state.st_size - end))
@@ -72,13 +76,9 @@ def remove(path: Path) -> None:
     _temporary.discard(path)
 
 
-def time_limit() -> float:
-    """Seconds that a tool may take."""
-    try:
-        chosen = float(os.environ.get("TILEMMA_TOOL_SECONDS", ""))
-    except ValueError:
-        return TIME_LIMIT
-    return chosen if chosen > 0 else TIME_LIMIT
+def time_limit(otherwise: float = TIME_LIMIT) -> float:
+    """Seconds that a tool may take: $TILEMMA_TOOL_SECONDS, else ``otherwise``."""
+    return number_setting("TILEMMA_TOOL_SECONDS", "a number of seconds above 0", float) or otherwise
 
 
 class Stopped(Exception):
@@ -99,13 +99,15 @@ class ToolProcess:
         complaints: Path | None = None,
         written: Sequence[Path] = (),
         environment: dict[str, str] | None = None,
-        seconds: float | None = None,
+        seconds: float = TIME_LIMIT,
     ) -> None:
         """Starts ``command``; its standard error goes to ``complaints`` if that is given.
 
+        ``seconds``: its time limit, unless TILEMMA_TOOL_SECONDS gives another.
+
         Raises OSError, and ValueError for a path with a null character."""
         self.files = (said, complaints or said, *written)
-        self.limit = time_limit() if seconds is None else seconds
+        self.limit = time_limit(seconds)
         self.began = time.perf_counter()
         # A separate process group, so that the tool's child processes can be stopped with it.
         with open(said, "wb") as output, open(complaints or os.devnull, "wb") as errors:
@@ -179,10 +181,10 @@ class _Ending:
             self.process.wait(seconds)
 
 
-def output_of(command: Sequence[str], *, seconds: float | None = None) -> tuple[int, str, str]:
+def output_of(command: Sequence[str], *, seconds: float = TIME_LIMIT) -> tuple[int, str, str]:
     """Run ``command`` to its end: its status, its standard output and its standard error.
 
-    Raises OSError, ValueError, Stopped.
+    Raises OSError, ValueError, and Stopped with the end of what it printed.
     """
     files = []
     try:
@@ -191,6 +193,9 @@ def output_of(command: Sequence[str], *, seconds: float | None = None) -> tuple[
         status = process.wait()
         said, complaints = (content(file).decode("utf-8", "replace") for file in files)
         return status, said, complaints
+    except Stopped as stopped:
+        last = "".join(content(file, end=_MOST_SHOWN).decode("utf-8", "replace") for file in files)
+        raise Stopped(f"{stopped}, `{tail(last)}`") from None
     finally:
         for file in files:
             remove(file)
@@ -198,4 +203,4 @@ def output_of(command: Sequence[str], *, seconds: float | None = None) -> tuple[
 
 def tail(text: str) -> str:
     """The end of a tool's output, for an error."""
-    return text.strip()[-500:] or "no message"
+    return text.strip()[-_MOST_SHOWN:] or "no message"

@@ -58,11 +58,11 @@ class CacheReport:
             return "no cache: TILEMMA_CACHE is empty, or the user has no home"
         lines = [f"{self.folder}" + ("" if self.usable else "   (not used: it is no folder of this user alone)")]
         if self.removed is not None:
-            lines.append(f"  removed {sum(self.removed.values())} entries")
+            lines.append(f"  removed {_entries(sum(self.removed.values()))}")
         for u in self.kinds:
             days = max(0.0, time.time() - u.oldest) / 86400
             what = f"{KINDS.get(u.kind, ''):44} oldest {days:.0f} days"
-            lines.append(f"  {u.kind:10} {u.entries:7} entries {_bytes(u.size):>10}   {what}")
+            lines.append(f"  {u.kind:10} {_entries(u.entries):>15} {_bytes(u.size):>10}   {what}")
         total = sum(u.size for u in self.kinds)
         lines.append(
             f"  {_bytes(total)} of at most {_bytes(self.limit)}; the entries not used for longest go first"
@@ -91,6 +91,10 @@ def report(*, clear: bool = False, kinds: Iterable[str] = ()) -> CacheReport:
         removed = {k: DiskCache(k, root).clear() for k in sorted(chosen or KINDS)} if usable else {}
     found = tuple(u for u in usage(root) if u.kind in (chosen or KINDS))
     return CacheReport(root, size_limit(), usable, found, removed)
+
+
+def _entries(count: int) -> str:
+    return f"{count} entr{'y' if count == 1 else 'ies'}"
 
 
 def _bytes(size: int) -> str:
