@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilemma.dtypes import BY_NAME, dtype
+from tilemma.checked import is_integer
+from tilemma.dtypes import BY_NAME, DType, dtype
 from tilemma.errors import WrongArgument, described
 from tilemma.records import record
 from tilemma.runtime.arrays import describe
@@ -94,7 +95,8 @@ def quantize(
 
     Each column has a scale for every ``group`` rows (None: one).  With ``zeros``, integers use their whole range
     between the smallest and the largest value of a group; else scales are symmetric.  ``scales``: the type of the
-    scales, f32, f16 or bf16.  Raises WrongArgument.
+    scales and zeros, f32, f16 or bf16.  An integer times its scale is at most half a scale from the original.
+    Raises WrongArgument, also for values that are not finite in f32, and where a scale does not fit its type.
     """
     kind = _named(type, TYPES, "type", "'s8', 's4' or 'f8_e4m3'")
     stored_scales = _named(scales, SCALES, "scales", "'f32', 'f16' or 'bf16'")
@@ -103,14 +105,8 @@ def quantize(
         got = f"shape {list(values.shape)} of {describe(w).dtype}"
         raise WrongArgument(function="quantize", name="w", got=got, wanted="floating-point numbers [K, N]")
     depth, columns = values.shape
-    size = depth if group is None else group
-    if (
-        isinstance(size, bool)
-        or not isinstance(size, int)
-        or size < 1
-        or depth % size
-        or (kind == "s4" and size % 2)
-    ):
+    size = max(depth, 1) if group is None else group
+    if not is_integer(size) or size < 1 or depth % size or (kind == "s4" and size % 2):
         even = ", even," if kind == "s4" else ""
         wanted = f"a number{even} that divides K = {depth}"
         raise WrongArgument(function="quantize", name="group", got=described(group), wanted=wanted)
@@ -118,35 +114,69 @@ def quantize(
         raise WrongArgument(function="quantize", name="zeros", got=described(zeros), wanted="True or False")
     if zeros and kind not in _LEVELS:
         raise WrongArgument(function="quantize", name="zeros", got="True with f8_e4m3", wanted="an integer type")
-    whole = values.astype(np.float32).reshape(depth // size, size, columns)
-    kept = BY_NAME[stored_scales].numpy
-    lowest, shift = whole.min(axis=1), None
-    step = np.abs(whole).max(axis=1) / _LARGEST[kind]
-    if zeros:
-        step = (whole.max(axis=1) - lowest) / _LEVELS[kind]
-    step = np.where(step == 0, 1, step).astype(kept)
-    scaled = whole / step.astype(np.float32)[:, None]
-    if zeros:
-        shift = (_LOWEST[kind] - np.rint(lowest / step.astype(np.float32))).astype(kept)
-        scaled = scaled + shift.astype(np.float32)[:, None]
-    scaled = scaled.reshape(depth, columns).T
-    if kind in _LEVELS:
-        low = _LOWEST[kind]
-        scaled = np.clip(np.rint(scaled), low, low + _LEVELS[kind])
-        stored: Any = scaled.astype(np.int8)
-        if kind == "s4":
-            stored = ((stored[:, ::2] & 15) | (stored[:, 1::2] << 4)).astype(np.uint8)
-    else:
-        stored = np.clip(scaled, -448, 448).astype(BY_NAME[kind].numpy)
-    parts = [None if x is None else like(w, np.ascontiguousarray(x)) for x in (stored, step, shift)]
+    size = int(size)
+    kept = BY_NAME[stored_scales]
+    steps = np.empty((depth // size, columns), kept.numpy)
+    shifts = np.empty_like(steps) if zeros else None
+    stored = np.empty((columns, depth), np.int8 if kind in _LEVELS else BY_NAME[kind].numpy)
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
+        for g in range(depth // size):
+            part = slice(g * size, (g + 1) * size)
+            whole = values[part].astype(np.float32).astype(np.float64)
+            step, shift = _range(whole, kind, kept, zeros)
+            scaled = whole / step.astype(np.float64)
+            if kind in _LEVELS:
+                low = _LOWEST[kind]
+                scaled = np.clip(np.rint(scaled) + shift, low, low + _LEVELS[kind])
+            else:
+                scaled = np.clip(scaled, -_LARGEST[kind], _LARGEST[kind]).astype(np.float32)
+            steps[g], stored[:, part] = step, scaled.T
+            if shifts is not None:
+                shifts[g] = shift
+    if kind == "s4":
+        stored = ((stored[:, ::2] & 15) | (stored[:, 1::2] << 4)).astype(np.uint8)
+    parts = [None if x is None else like(w, np.ascontiguousarray(x)) for x in (stored, steps, shifts)]
     return Quantized(parts[0], parts[1], parts[2], kind, size, (depth, columns))
 
 
+def _range(whole: NDArray[Any], kind: str, kept: DType, zeros: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The scales of one group's columns, in the type ``kept``, and the integers that stand for 0.
+
+    Raises WrongArgument for values that are not finite, and for scales that are too large for ``kept``.
+    """
+    lowest, highest = whole.min(axis=0), whole.max(axis=0)
+    largest = np.maximum(np.abs(lowest), np.abs(highest))
+    if not np.isfinite(largest).all():
+        got, wanted = "values that are NaN, infinite, or beyond f32", "finite numbers of f32"
+        raise WrongArgument(function="quantize", name="w", got=got, wanted=wanted)
+    step, start = largest / _LARGEST[kind], np.zeros_like(lowest)
+    if zeros:
+        # The integer that stands for 0 is exact in `kept`: groups far from 0 have longer steps, or a range that
+        # contains 0.
+        assert kept.format is not None
+        most = 2.0 ** (kept.format.mantissa + 1) - _LEVELS[kind]
+        spread = np.maximum((highest - lowest) / _LEVELS[kind], np.abs(lowest) / most)
+        around = (np.maximum(highest, 0) - np.minimum(lowest, 0)) / _LEVELS[kind]
+        start = np.where(spread < around, lowest, np.minimum(lowest, 0))
+        step = np.where(highest > lowest, np.minimum(spread, around), np.abs(lowest))
+        start = np.where(highest > lowest, start, lowest)
+    step = _scales(np.where(largest == 0, 1, step), kept)
+    low = _LOWEST[kind] if zeros else 0
+    return step, low - np.rint(start / step.astype(np.float64))
+
+
+def _scales(step: NDArray[Any], kept: DType) -> NDArray[Any]:
+    """``step`` in the type ``kept``, rounded up: no value leaves the range."""
+    found = step.astype(kept.numpy)
+    if not np.isfinite(found).all():
+        got, wanted = f"a group whose scale {step.max():.3g} is too large for {kept}", "other scales, such as 'f32'"
+        raise WrongArgument(function="quantize", name="scales", got=got, wanted=wanted)
+    above = np.nextafter(found, np.array(np.inf, kept.numpy))
+    return np.where(found.astype(np.float64) < step, above, found)
+
+
 def _named(given: Any, known: tuple[str, ...], name: str, wanted: str) -> str:
-    found = ""
-    if isinstance(given, str):
-        with contextlib.suppress(KeyError):
-            found = dtype(given).name
-    if found not in known:
-        raise WrongArgument(function="quantize", name=name, got=described(given), wanted=wanted)
-    return found
+    with contextlib.suppress(KeyError):
+        if (found := dtype(given).name) in known:
+            return found
+    raise WrongArgument(function="quantize", name=name, got=described(given), wanted=wanted)

@@ -227,6 +227,38 @@ def test_quantized_weights_come_back() -> None:
     assert q.values[0, 0] == (-7 & 15) | (-6 & 15) << 4
 
 
+@pytest.mark.parametrize("scales", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_quantized_value_is_half_a_step_from_the_original(zeros: bool, scales: str) -> None:
+    """Groups that are small, large, constant, far from 0, or of one sign."""
+    w = testing.random_array((64, 16), "f32", 0).astype(np.float32)
+    factor = np.float32(1e-40 if scales != "f16" else 1e-6)
+    groups = [w, w * factor, np.abs(w), w * 0, w * 0 + 0.3, w * 0 - 7, w * 1e-3 + 10, w * 1e-3 - 1000, w * 1e3]
+    if scales == "f32":
+        groups += [np.sign(w) * np.float32(3.4e38), w * np.float32(1e-45)]
+    whole = np.concatenate(groups)
+    for kind in ("s8", "s4"):
+        q = tm.quantize(whole, kind, 64, zeros=zeros, scales=scales)
+        wide = q.scales.astype(np.float64)
+        error = np.abs(q.dequantize().astype(np.float64) - whole).reshape(-1, 64, 16)
+        assert np.isfinite(error).all() and (wide > 0).all()
+        assert np.all(error <= wide[:, None] * 0.5 + np.abs(whole).reshape(-1, 64, 16) * 2e-7), kind
+        constant = error[4:6].max() / 7
+        assert constant <= (0.01 if zeros or kind == "s8" else 0.1)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])
+def test_a_matrix_without_elements_is_quantized(shape: tuple[int, int]) -> None:
+    for kind, zeros in (("s8", True), ("s4", False), ("f8_e4m3", False)):
+        assert tm.quantize(np.ones(shape, np.float32), kind, 2, zeros=zeros).dequantize().shape == shape
+
+
+@pytest.mark.parametrize("given", [np.int64(16), 16])
+def test_names_and_numbers_of_other_libraries_are_taken(given: Any) -> None:
+    q = tm.quantize(W16, tm.dtypes.s8, given, scales=tm.dtypes.f16)
+    assert q.type == "s8" and type(q.group) is int and q.scales.dtype == np.float16
+
+
 F16 = np.ones((16, 32), np.float16)
 W16 = np.ones((32, 16), np.float16)
 SPARSE = tm.sparse.compress(tm.sparse.prune(F16))
@@ -259,6 +291,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "zeros of floats": (lambda: tm.quantize(W16, "f8_e4m3", zeros=True), "wrong-argument"),
     "type": (lambda: tm.quantize(W16, "s3"), "wrong-argument"),
     "integers": (lambda: tm.quantize(np.ones((4, 4), np.int8)), "wrong-argument"),
+    "NaN": (lambda: tm.quantize(W16 * np.nan), "wrong-argument"),
+    "infinity": (lambda: tm.quantize(W16 * np.inf, zeros=True), "wrong-argument"),
+    "beyond f32": (lambda: tm.quantize(W16.astype(np.float64) * 1e300), "wrong-argument"),
+    "large scales": (lambda: tm.quantize(W16.astype(np.float32) * 1e9, scales="f16"), "wrong-argument"),
     "groups": (lambda: ops.conv2d(IMAGE, FILTER, groups=2), "convolution-extent"),
     "stride": (lambda: ops.conv2d(IMAGE, FILTER, stride=0), "convolution-extent"),
     "padding": (lambda: ops.conv2d(IMAGE, FILTER, padding=(1, -1)), "convolution-extent"),
