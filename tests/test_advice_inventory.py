@@ -43,7 +43,7 @@ NOT_FOLLOWED: dict[str, str] = {
                      "assertion-failed", "matrix-descriptor", "machine-arguments", "machine-limit", "ptx-operand",
                      "ptx-syntax", "ptx-unsupported", "kernel-gone", "too-large", "not-in-reference"), MEANING),
     **dict.fromkeys(("aligned-under-divergence", "barrier-count", "copy-by-many", "exit-before-cluster",
-                     "exit-with-pending", "inadmissible-descriptor", "mbarrier-arrivals", "mbarrier-before-init",
+                     "exit-with-pending", "inadmissible-descriptor", "mbarrier-arrivals",
                      "mbarrier-bytes", "mbarrier-reinit", "misaligned", "missing-proxy-fence-cp-async",
                      "missing-proxy-fence-global", "missing-tensor-map-fence", "no-such-form", "not-in-target",
                      "operand-layout", "out-of-bounds", "overwrite-in-flight", "overwrite-in-flight-store",

@@ -169,7 +169,10 @@ def _scales(step: NDArray[Any], kept: DType) -> NDArray[Any]:
     """``step`` in the type ``kept``, rounded up: no value leaves the range."""
     found = step.astype(kept.numpy)
     if not np.isfinite(found).all():
-        got, wanted = f"a group whose scale {step.max():.3g} is too large for {kept}", "other scales, such as 'f32'"
+        got, wanted = (
+            f"a group whose scale {step.max():.3g} is too large for {kept}",
+            "other scales, such as 'f32'",
+        )
         raise WrongArgument(function="quantize", name="scales", got=got, wanted=wanted)
     above = np.nextafter(found, np.array(np.inf, kept.numpy))
     return np.where(found.astype(np.float64) < step, above, found)

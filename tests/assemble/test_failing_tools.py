@@ -73,9 +73,11 @@ def test_a_failing_tool_is_our_error_and_leaves_nothing(
 
 
 def test_the_time_limit_is_that_of_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", "", head="print('so far', flush=1); time.sleep(9)"))
+    monkeypatch.setenv(
+        "TILEMMA_PTXAS", fake_tool(tmp_path / "bin", "", head="print('so far', flush=1); time.sleep(9)")
+    )
     monkeypatch.setenv("TILEMMA_TOOL_SECONDS", "0.5")
-    with pytest.raises(ToolDoesNotRun, match="still running after 0.5 s.*so far"):
+    with pytest.raises(ToolDoesNotRun, match=r"still running after 0.5 s.*so far"):
         find_tool("ptxas")
 
 

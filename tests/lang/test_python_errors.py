@@ -106,7 +106,19 @@ STATEMENTS = [
     ("t = «b.subspan(16, 16, strides=(1,)).at(0, 0)»", "wrong-arity", "2, as extents"),
     ("t = «b.subspan(16, 16).step(1).at(0, 0)»", "wrong-arity", "2, as extents"),
     ("t = «b.chunkat(0.5, full)»", "wrong-value", "an integer"),
+    # what Python refuses by itself
+    ("x = «round(n)»", "wrong-value", "a value that is only known when the kernel runs"),
+    ("x = «divmod(n, 2)»", "wrong-value", "a value that is only known when the kernel runs"),
+    ("x = «n.real»", "wrong-value", "an attribute of a value"),
+    ("«b.shape» = (3, 3)", "wrong-value", "an attribute of a tile"),
+    # flags
+    ("e = «event(2, ready='no')»", "wrong-value", "True or False"),
+    ("with «inthreads(n > 2, async_='no')»: pass", "wrong-value", "True or False"),
+    ("«dma.copy(b, to='shared', zfill=2)»", "wrong-value", "True or False"),
     # events
+    ("«wait()»", "wrong-arity", "wait(e)"),
+    ("«swap()»", "wrong-arity", "swap(f, g)"),
+    ("f = dma.copy(b, to='shared')\n«swap(f)»", "wrong-arity", "swap(f, g)"),
     ("e = event(2)\nwait(«e[0].at(1)»)", "wrong-value", "take one subscript"),
     ("e = event(2)\nwait(«e.at(n)[1]»)", "wrong-value", "take one subscript"),
     ("e = event(2)\nwait(«e[0][1]»)", "wrong-value", "take one subscript"),

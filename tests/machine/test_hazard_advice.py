@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from ptx_programs import plain, without
 from test_hazards import CASES, Case
 
 from tilemma import machine
@@ -35,7 +36,7 @@ def verdict(case: Case, ptx: str | None) -> Any:
 # Hazards whose advice has this form in the cases of `test_hazards`.
 FOLLOWED = frozenset({
     "race", "missing-proxy-fence", "missing-proxy-fence-read", "race-lanes", "register-in-flight",
-    "missing-wgmma-fence", "mbarrier-init-not-visible", "mbarrier-init-not-visible-cta",
+    "missing-wgmma-fence", "mbarrier-before-init", "mbarrier-init-not-visible", "mbarrier-init-not-visible-cta",
 })  # fmt: skip
 
 
@@ -53,3 +54,38 @@ def test_the_advised_instruction_cures(code: str) -> None:
             ptx, cured = made, cured + 1
         assert ptx == case.build(case.edit)[0] or hazard is None, hazard and hazard.render()
     assert cured
+
+
+ITERATIONS = """
+  shl.b32 %r4, %t, 2; mov.u32 %r0, smem; add.u32 %r0, %r0, %r4;
+  xor.b32 %r5, %t, 32; shl.b32 %r5, %r5, 2; mov.u32 %r1, smem; add.u32 %r1, %r1, %r5;
+  mov.b32 %r2, 0; mov.b32 %r6, 0;
+LOOP:
+  st.shared.b32 [%r0], %r2; // @write
+  bar.sync 0; // @written
+  ld.shared.b32 %r3, [%r1]; // @read
+  bar.sync 0; // @taken
+  add.s32 %r6, %r6, %r3; add.s32 %r2, %r2, 1; setp.lt.s32 %p0, %r2, 4; @%p0 bra LOOP;
+  st.global.b32 [%Y], %r6;
+"""
+
+
+@pytest.mark.parametrize("missing", [("written",), ("taken",), ("written", "taken")])
+def test_a_barrier_is_advised_where_it_orders_the_iterations(missing: tuple[str, ...]) -> None:
+    """Whichever access comes first: a barrier is missing between lines in the order of the text, or between one
+    iteration and the next."""
+    ptx, launch, args = plain(ITERATIONS)()
+    for mark in missing:
+        ptx = without(ptx, mark)
+    for _ in range(2 * len(missing)):
+        found = machine.check(ptx, launch, args, schedules=20)
+        if found.ok:
+            break
+        remedies = [h.remedy for h in found.hazards if h.code == "race"]
+        for first, second in re.findall(r"between PTX lines (\d+) and (\d+)", "\n".join(remedies)):
+            assert int(first) < int(second)
+        made = repaired(ptx, remedies[0])
+        assert made is not None, remedies[0]
+        ptx = made
+    assert found.ok, found.render()
+    assert len(re.findall("bar.sync", ptx)) == 2

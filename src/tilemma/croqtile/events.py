@@ -107,6 +107,9 @@ def exchange(r: Reader, node: ast.Exchange) -> None:
         if not isinstance(value, FutureValue):
             raise KINDS["copy"].refused(f"`{node.word}`", kind(value), target.span)
         names.append(value.name or value.data.view.base.name)
+    if len(node.names) < 2:
+        want, form = "2 or more: the results of copies", f"{node.word}(f, g)"
+        raise WrongArity(node.span, what=node.word, got=len(node.names), want=want, form=form)
     r.b.emit(t.SwapFutures(tuple(names)))
 
 

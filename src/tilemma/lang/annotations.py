@@ -63,7 +63,7 @@ def _parts(item: Any, worked_with: type) -> tuple[Any, ...]:
 
 class _Global:
     def __getitem__(self, item: Any) -> ArrayType:
-        dtype, *dims = _parts(item, Tile)
+        dtype, *dims = _parts(item, Tile) or (item,)
         return ArrayType(_name(dtype), tuple(dims))
 
 

@@ -16,14 +16,14 @@ from tilemma.lang.spans import instruction_span
 
 _CALL = re.compile(r"([\w.]+)\(\) (missing|takes|got)\b")
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
-_OPERAND = re.compile(r"'(\w+)'")
+_NAME = re.compile(r"\b[A-Z]\w*")
 
 
 def refused_call(e: Exception) -> CompileError | None:
-    """The error for a TypeError that Python raised in the user's code because of a call of the language, or of an
-    operator on one of its values; None for any other."""
+    """The error for a TypeError or AttributeError that Python raised in the user's code because of a call of the
+    language, or of an operator or attribute of one of its values; None for any other."""
     traceback = e.__traceback__
-    if not isinstance(e, TypeError) or traceback is None:
+    if not isinstance(e, TypeError | AttributeError) or traceback is None:
         return None
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -32,7 +32,11 @@ def refused_call(e: Exception) -> CompileError | None:
     called = _CALL.match(str(e))
     if called is not None and called[1] in functions:
         return _wrong_call(functions[called[1]], str(e), span)
-    for name in _OPERAND.findall(str(e)):
+    for name in _NAME.findall(str(e)):
+        if name in articles and isinstance(e, AttributeError):
+            wanted, fix = "what docs/language.md lists for it", "read or set something else, or remove it"
+            got = f"`{e.name}`" if e.name else "an assignment"
+            return WrongValue(span, what=f"an attribute of {articles[name]}", got=got, wanted=wanted, fix_text=fix)
         if name in articles:
             return KINDS["scalar"].refused("an operator of Python", articles[name], span)
     return None
@@ -76,7 +80,7 @@ def _wrong_call(function: Callable[..., Any], message: str, span: Span | None) -
     count = int(got[1]) - own if got else len(required) - (int(missing[1]) if missing else 0)
     optional = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     options = f", and the keywords {', '.join(f'{n}=' for n in optional)}" if optional else ""
-    want = f"{len(required)}: {', '.join(required)}{options}"
+    want = f"{len(required)}: {', '.join(required)}{options}" if required else f"none{options}"
     return WrongArity(span, what=name, got=count, want=want, form=form)
 
 

@@ -22,6 +22,7 @@ from tilemma.lang.scalars import (
     Value,
     constant_operand,
     constant_operands,
+    flag,
     integer,
     number,
     python_int,
@@ -189,7 +190,7 @@ class MmaNamespace(Namespace):
                 got = "no value" if second is None else "a type for a tile that has one"
                 raise WrongValue(b.span, what="`mma.fill`", got=got, wanted=_FILLS, fix_text=f"write {_FILLS}")
             target = fragment_of(first, "mma.fill", whole=True)
-            return Fragment(b.fill(target, _filling(second), fast=bool(fast)))
+            return Fragment(b.fill(target, _filling(second), fast=flag(fast, "fast")))
         if second is not None and dtype is not None:
             raise WrongValue(
                 b.span, what="`mma.fill`", got="two element types", wanted=_FILLS, fix_text="leave one out"
@@ -199,7 +200,7 @@ class MmaNamespace(Namespace):
         value = _filling(first)
         label = (spans.bound_names() or ("acc",))[0]
         made = b.fragment(label, sizes_of(copies, "tiles"), kind)
-        return Fragment(b.fill(made, value, kind, bool(fast)))
+        return Fragment(b.fill(made, value, kind, flag(fast, "fast")))
 
     def frag(
         self, dtype: str | DType, *shape: Any, copies: int | tuple[int, ...] = (), init: Any = None
@@ -240,7 +241,7 @@ class MmaNamespace(Namespace):
             raise refused("register tile", what, "its arguments in the reverse order", fix)
         source = fragment_of(fragment, what)
         limits = [None if x is None else scalar(integer(x, f"{what}(rows=, columns=)")) for x in (rows, columns)]
-        options = {"transpose": bool(transp), "rows": limits[0], "columns": limits[1]}
+        options = {"transpose": flag(transp, "transp"), "rows": limits[0], "columns": limits[1]}
         builder(what).store(source, tile_of(dst, what), **options)
 
     def scale(self, acc: Any, scale_a: Any, scale_b: Any) -> None:

@@ -18,7 +18,7 @@ from tilemma.ir.tiles import Bounded, Unlooped, extent_of, scalar
 from tilemma.ir.types import CLUSTER, Level
 from tilemma.lang import spans
 from tilemma.lang.pipeline import Pipeline, loop_settings
-from tilemma.lang.scalars import Value, boolean, constant_operand, integer, refused
+from tilemma.lang.scalars import Value, boolean, constant_operand, flag, integer, refused
 from tilemma.lang.tracing import builder, check_caller, trace
 from tilemma.lang.views import TileValue
 
@@ -86,8 +86,12 @@ def parallel(
     sizes = _extents(extents, "parallel", span)
     checked_indices(len(sizes), span)
     names = names_of(len(sizes), "p")
-    options: dict[str, Any] = {"asynchronous": bool(async_), "cooperative": bool(cooperative)}
-    if overlap and b.inside_parallel:
+    options: dict[str, Any] = {
+        "asynchronous": flag(async_, "async_"),
+        "cooperative": flag(cooperative, "cooperative"),
+    }
+    options["overlap"] = flag(overlap, "overlap")
+    if options["overlap"] and b.inside_parallel:
         raise WrongValue(
             span,
             what="`parallel(overlap=)`",
@@ -95,7 +99,6 @@ def parallel(
             wanted="the outermost level of a kernel, which is launched",
             fix_text="give it to the outermost `parallel`",
         )
-    options["overlap"] = bool(overlap)
     for name, value in (("min_blocks", min_blocks), ("max_registers", max_registers)):
         options[name] = None if value is None else constant_operand(value, name.replace("_", "-"))
 
@@ -217,7 +220,7 @@ def inthreads(cond: Any, *, async_: bool = False) -> AbstractContextManager[None
     """``with inthreads(wg == 0):`` only those threads take part; with ``async_`` they play a role of their own."""
     b = builder("inthreads")
     check_caller("inthreads", "with inthreads(c):")
-    return b.inthreads(boolean(cond, "inthreads"), bool(async_), span=b.span)
+    return b.inthreads(boolean(cond, "inthreads"), flag(async_, "async_"), span=b.span)
 
 
 def break_() -> None:

@@ -15,6 +15,7 @@ from tilemma.lang.scalars import (
     article,
     constant_operand,
     constant_operands,
+    flag,
     operand_as,
     python_int,
     refuse_effect,
@@ -85,8 +86,8 @@ class CopyNamespace(Namespace):
         event = event_of(async_, "async_") if not isinstance(async_, bool) else None
         options: dict[str, Any] = {
             "swizzle": swizzle_of(swizzle),
-            "zfill": bool(zfill),
-            "multicast": bool(multicast),
+            "zfill": flag(zfill, "zfill"),
+            "multicast": flag(multicast, "multicast"),
             "promote": None if promote is None else constant_operand(promote, "promote"),
             "evict": _evict(evict),
             "pad_value": None
@@ -100,7 +101,7 @@ class CopyNamespace(Namespace):
             target,
             engine=self._engine,  # type: ignore[arg-type]
             name=next(iter(spans.bound_names()), None),
-            asynchronous=bool(async_) if event is None else True,
+            asynchronous=event is not None or async_ is True,
             event=event,
             transpose=None if transp is None else _permutation(transp, what),
             pad=() if pad is None else _padding(pad, what),

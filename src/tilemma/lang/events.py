@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilemma.ir.refusals import WrongArity
 from tilemma.ir.tile import SwapFutures, Sync, TriggerEvent, WaitEvent, WaitFuture
 from tilemma.ir.types import BLOCK
 from tilemma.lang import spans
@@ -11,7 +12,7 @@ from tilemma.lang.contraction import MultiplyHandle
 from tilemma.lang.control import level_of
 from tilemma.lang.copies import futures_of, handles_of
 from tilemma.lang.namespaces import Namespace
-from tilemma.lang.scalars import article, constant_operand, refused
+from tilemma.lang.scalars import article, constant_operand, flag, refused
 from tilemma.lang.tracing import builder
 from tilemma.lang.views import EventHandle, FutureHandle, event_of
 
@@ -23,12 +24,14 @@ def event(slots: int = 0, *, threads: int | None = None, ready: bool = False) ->
     count = 0 if single else constant_operand(slots, "slots")
     admitted = None if threads is None else constant_operand(threads, "threads")
     name = (spans.bound_names() or ("event",))[0]
-    return EventHandle(b.event(name, count, admitted, bool(ready)))
+    return EventHandle(b.event(name, count, admitted, flag(ready, "ready")))
 
 
 def wait(*what: Any) -> None:
     """Wait for events (this waiter's next generation) or for the futures of asynchronous copies."""
     b = builder("wait")
+    if not what:
+        raise WrongArity(b.span, what="wait", got=0, want="1 or more: events, futures", form="wait(e)")
     names: list[str] = []
     for x in what:
         if isinstance(x, MultiplyHandle):
@@ -51,12 +54,17 @@ def trigger(e: Any, *, after: Any = None, cluster: bool = False) -> None:
     """
     b = builder("trigger")
     futures = () if after is None else futures_of(after, "trigger(after=)")
-    b.emit(TriggerEvent(event_of(e, "trigger"), futures, bool(cluster)))
+    b.emit(TriggerEvent(event_of(e, "trigger"), futures, flag(cluster, "cluster")))
 
 
 def swap(*futures: Any) -> None:
     """Rotate the names: the first refers to the buffer of the second, .., the last to that of the first."""
-    builder("swap").emit(SwapFutures(handles_of(futures, "swap")))
+    b = builder("swap")
+    names = handles_of(futures, "swap")
+    if len(names) < 2:
+        want = "2 or more: the results of copies"
+        raise WrongArity(b.span, what="swap", got=len(names), want=want, form="swap(f, g)")
+    b.emit(SwapFutures(names))
 
 
 rotate = swap

@@ -425,6 +425,15 @@ def constant_value(x: Any, name: str) -> int:
     raise about.refused(article(x) if n is None else repr(n), caller_span(), "an integer")
 
 
+def flag(x: Any, what: str) -> bool:
+    """``x`` as True or False, which 1 and 0 are too."""
+    known = python_number(x)
+    if known in (0, 1):
+        return bool(known)
+    fix = f"write `{what}=True`, or leave it out"
+    raise WrongValue(caller_span(), what=f"`{what}=`", got=article(x), wanted="True or False", fix_text=fix)
+
+
 def refused(kind: str, what: str, x: Any, fix: str | None = None) -> WrongValue:
     """The error if ``what`` got ``x`` for an operand of that kind of `ir.constructs`."""
     return KINDS[kind].refused(f"`{what}`", x if isinstance(x, str) else article(x), caller_span(), fix)

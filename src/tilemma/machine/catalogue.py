@@ -22,9 +22,13 @@ class Race(HazardError):
         if self.advice or type(self) is not Race:
             return super().remedy
         barrier = f"`{facts['barrier']}`" if str(facts["barrier"]).endswith(";") else facts["barrier"]
-        if facts["first_line"] == facts["second_line"]:
-            return f"add {barrier} between two executions of PTX line {facts['first_line']}"
-        return f"add {barrier} between PTX lines {facts['first_line']} and {facts['second_line']}"
+        first, second = facts["first_line"], facts["second_line"]
+        if first == second:
+            return f"add {barrier} between two executions of PTX line {first}"
+        if facts.get("carried"):
+            low, high = min(first, second), max(first, second)
+            return f"add {barrier} after PTX line {high}, before the next execution of PTX line {low}"
+        return f"add {barrier} between PTX lines {min(first, second)} and {max(first, second)}"
 
 
 class RaceOfEqualValues(Race):

@@ -196,15 +196,33 @@ def report_conflict(
             hz.OverwriteInFlight.at(place, agent=ASYNC_AGENT[event.kind], wait=WAIT_FOR[event.kind], **facts)
         )
     else:
+        barrier = barrier_for(event.warp, w)
         machine.report(
             hz.Race.at(
                 place,
-                barrier=barrier_for(event.warp, w),
+                barrier=barrier,
                 first_line=event.instruction.line,
                 second_line=ins.line,
+                carried=_carried(w, event.instruction, ins, barrier),
                 **facts,
             )
         )
+
+
+def _carried(w: Warp, first: Instruction, second: Instruction, barrier: str) -> bool:
+    """Whether two accesses collide as parts of two iterations of a loop: in the text, a barrier like ``barrier``
+    stands between them."""
+    low, high = sorted((first.line, second.line))
+    steps = w.cta.machine.program.steps
+    loops = (s for s in steps if 0 <= s.target < len(steps) and s.instruction.line >= high)
+    if not any(steps[s.target].instruction.line <= low for s in loops):
+        return False
+    # `bar.sync 0;`, `bar.warp.sync ...;` or `barrier.cluster...;`: the second part tells them apart.
+    kind = barrier.split(" ")[0].rstrip(";").split(".")[1:2]
+    between = (s.instruction for s in steps if low < s.instruction.line < high)
+    barriers = (ins for ins in between if ins.parts[0] in ("bar", "barrier") and list(ins.parts[1:2]) == kind)
+    # With a count, a barrier of the CTA is one for some of its warps.
+    return any(kind != ["sync"] or len(ins.operands) == 1 for ins in barriers)
 
 
 def report_same_instruction(

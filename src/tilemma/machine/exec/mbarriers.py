@@ -173,6 +173,13 @@ def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = 
         access.misaligned(f, ins, offset, 8, f.lanes)
     found = cta.shared.mbarriers.get(offset)
     if found is None:
+        missing = "initialise it with `mbarrier.init`, or correct the address"
+        if (late := _not_executed(cta)) is not None:
+            barrier_text = _init_barrier(cta is not w.cta)
+            missing = (
+                f"add {barrier_text} after the init of PTX line {late.line}, if it initialises this mbarrier; "
+                f"else {missing}"
+            )
         w.cta.machine.report(
             hz.MbarrierBeforeInit.at(
                 w.place(ins),
@@ -180,7 +187,7 @@ def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = 
                 access=verb,
                 address=offset,
                 what=f"which nothing has initialised in CTA {cta.index}",
-                fix_text="initialise it with `mbarrier.init`, or correct the address",
+                fix_text=missing,
             ),
             fatal=True,
         )
@@ -190,7 +197,6 @@ def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = 
     if row is None:
         row = w.first + int(f.lanes[0])
     if clocks.seen[row, barrier.init_column] < barrier.init_clock:
-        cluster = cta is not w.cta
         w.cta.machine.report(
             hz.MbarrierBeforeInit.at(
                 w.place(ins),
@@ -199,12 +205,22 @@ def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = 
                 access=verb,
                 address=offset,
                 what=f"whose init at PTX line {barrier.init.instruction.line} is not ordered before it",
-                fix_text="add "
-                + ("a cluster barrier (with `fence.mbarrier_init`)" if cluster else "`bar.sync 0;`")
-                + " between the init and the first use by other threads",
+                fix_text=f"add {_init_barrier(cta is not w.cta)} after the init of PTX line "
+                f"{barrier.init.instruction.line}, before the first use by other threads",
             )
         )
     return barrier
+
+
+def _not_executed(cta: Any) -> Instruction | None:
+    """The first `mbarrier.init` of the program that has initialised nothing in ``cta`` so far."""
+    executed = {barrier.init.instruction for barrier in cta.shared.mbarriers.values()}
+    inits = (s.instruction for s in cta.machine.program.steps if s.instruction.parts[:2] == ("mbarrier", "init"))
+    return next((ins for ins in inits if ins not in executed), None)
+
+
+def _init_barrier(cluster: bool) -> str:
+    return "a cluster barrier (with `fence.mbarrier_init`)" if cluster else "`bar.sync 0;`"
 
 
 def for_copy(f: Frame, ins: Instruction, address: int, row: int) -> Mbarrier:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from tilemma.arithmetic.convert import Array
-from tilemma.ir.expr import value_of
+from tilemma.ir.expr import Const, binary, value_of
 from tilemma.ir.tile import Copy
 from tilemma.ir.types import Space
 from tilemma.targets.cpu.access import Access, Place
@@ -23,6 +24,7 @@ Kept = tuple[list[int], list[int]] | None
 
 
 def copy(c: Compiler, op: Copy, scope: Scope) -> Step:
+    op = _narrowed(op)
     src, dst = c.access(op.src), c.access(op.dst)
     if op.src.dtype != op.dst.dtype:
         raise CopyMisfit(op.span, source=f"{op.src.dtype} elements", target=f"{op.dst.dtype} elements")
@@ -41,6 +43,21 @@ def copy(c: Compiler, op: Copy, scope: Scope) -> Step:
         dst.put(q, tile.copy() if p.storage is q.storage else tile)
 
     return Step(run)
+
+
+def _narrowed(op: Copy) -> Copy:
+    """``op`` with the tile's extents: constant extents of the source alone limit those of the destination."""
+    kept = _kept(op)
+    source = [value_of(e) for e in op.arriving]
+    target = list(range(len(op.dst.axes))) if kept is None else kept[1]
+    source = source if kept is None else [source[i] for i in kept[0]]
+    if op.dst.static_shape is not None or None in source or len(source) != len(target):
+        return op
+    axes = list(op.dst.axes)
+    for i, extent in zip(target, source, strict=True):
+        assert extent is not None
+        axes[i] = replace(axes[i], extent=binary("min", axes[i].extent, Const(extent)))
+    return replace(op, dst=replace(op.dst, axes=tuple(axes)))
 
 
 def _transform(c: Compiler, op: Copy) -> Transform | None:
