@@ -17,6 +17,7 @@ from tilemma.passes.check_element_tiles import CheckElementTiles
 from tilemma.passes.check_events import CheckEvents
 from tilemma.passes.check_futures import CheckFutures
 from tilemma.passes.check_names import CheckNames
+from tilemma.passes.check_scales import CheckScales
 from tilemma.passes.check_variables import CheckVariables
 from tilemma.passes.decision import Decision
 from tilemma.passes.expand_lane_work import ExpandLaneWork
@@ -47,6 +48,7 @@ FRONT_PASSES: tuple[Pass, ...] = (
     CheckContracts(),
     CheckAtoms(),
     CheckElementTiles(),
+    CheckScales(),
     CheckNames(),
     CheckBuffers(),
     CheckFutures(),

@@ -314,7 +314,7 @@ def scale_mma(c: Compiler, op: ScaleMma, scope: Scope) -> Step:
         registers, index = where(f)
         tile = registers.update(index, f[INSTANCE].threads)
         if tile.hidden is None or tile.data is None:
-            raise FragmentUnset(op.span, name=op.acc.name)
+            return  # Nothing was multiplied: a loop over K = 0.
         scaled = tile.hidden if scale is None else tile.hidden * scale(f, tile.data.shape, 1)[0]
         if perturbation is not None:
             scaled = perturbation.scaling(scaled, tile.data, t)

@@ -25,9 +25,14 @@ from tilemma.targets.cpu.tasks import Instance
 
 
 def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
-    """The body for all elements at once, each a lane.  One that writes them all needs no values before."""
+    """The body for all elements at once, each a lane.  One that writes them all needs no values before.
+
+    An assignment to elements ends the sum that a later `mma.scale` scales, even if a condition leaves all out.
+    """
     where, t = find(c, op.fragment), types_of(c).get(op.fragment.name, dtypes.f32)
     fresh = bool(op.body) and isinstance(op.body[-1], SetFragmentElement) and not walk.reads_visited(op)
+    assigned = {x.fragment: None for x in walk.walk(op.body) if isinstance(x, SetFragmentElement)}
+    ended = [find(c, x) for x in assigned if x != op.fragment]
     slots = [c.slot("scalar", i.name) for i in op.indices]
     extents = [c.value(i.extent) for i in op.indices]
     inner = control.body(c, op.body, replace(scope, lanes=True))
@@ -41,8 +46,12 @@ def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
         tile = registers.update(index, outer.threads)
         registers.readable(index, outer.threads)
         shape = tuple(e(f) for e in extents)
-        tile.data = settled(tile, shape)
-        tile.hidden = None
+        if op.fragment in assigned or tile.data is None:
+            tile.data = settled(tile, shape)
+            tile.hidden = None
+        for others, place in (find_other(f) for find_other in ended):
+            if others.held.get(place):
+                _end_sum(others.update(place, outer.threads))
         if tile.data.shape != shape:
             raise TileMismatch(
                 what=f"`apply` over {list(shape)} on a register tile of {list(tile.data.shape)}",
@@ -58,6 +67,12 @@ def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
         inner.run(g)
 
     return Step(run)
+
+
+def _end_sum(tile: Tile) -> None:
+    if tile.hidden is not None and tile.data is not None:
+        tile.data = settled(tile, tile.data.shape)
+        tile.hidden = None
 
 
 def fragment_element(c: Compiler, e: FragmentElement) -> Evaluate:

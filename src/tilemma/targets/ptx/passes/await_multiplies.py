@@ -11,7 +11,21 @@ from dataclasses import field, replace
 from tilemma.errors import CompileError, Note
 from tilemma.ir.effects import element_reads
 from tilemma.ir.expr import FragmentElement
-from tilemma.ir.tile import Apply, Body, Commit, For, If, Kernel, Mma, Op, ScaleMma, Store, WaitFuture, While
+from tilemma.ir.tile import (
+    Apply,
+    Body,
+    Commit,
+    For,
+    If,
+    Kernel,
+    Mma,
+    Op,
+    Reduce,
+    ScaleMma,
+    Store,
+    WaitFuture,
+    While,
+)
 from tilemma.ir.tiles import written
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.advice import for_wait
@@ -50,7 +64,7 @@ class _Order:
                 case WaitFuture(futures=names):
                     self.awaited |= set(names)
                     self.pending = {a: m for a, m in self.pending.items() if m.future not in names}
-                case Store(fragment=ref) | Apply(fragment=ref) | ScaleMma(acc=ref):
+                case Store(fragment=ref) | Apply(fragment=ref) | ScaleMma(acc=ref) | Reduce(src=ref):
                     self._read(ref.name, op)
             for x in element_reads(op):
                 if isinstance(x, FragmentElement):

@@ -10,6 +10,9 @@
     mma mc, a, b                              mma part, a, b
     mma.scale mc, sa, sb                      mc[i, j] += part[i, j] * sa[i] * sb[j];  fill part, 0
     store mc                                  mc[i, j] += part[i, j];  fill part, 0;  store mc
+
+Where an `mma.scale` may follow the store, the part stays as it is, and a copy is stored: whole[i, j] = mc[i, j] +
+part[i, j].
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from functools import partial, reduce
 
 from tilemma.dtypes import f32
 from tilemma.ir.checks import SCALE_BLOCK, checked_scale
-from tilemma.ir.expr import Cast, Const, Element, Expr, FragmentElement, Index, binary, const
+from tilemma.ir.expr import Cast, Const, Element, Expr, FragmentElement, Index, binary, const, with_operands
 from tilemma.ir.tile import (
     Apply,
     Body,
@@ -30,13 +33,14 @@ from tilemma.ir.tile import (
     Load,
     Mma,
     Op,
+    Reduce,
     ScaleMma,
     SetFragmentElement,
     Store,
 )
 from tilemma.ir.types import View
-from tilemma.ir.walk import rewrite, walk
-from tilemma.passes.contraction import fragment_uses
+from tilemma.ir.walk import map_expressions, rewrite, walk, with_bodies
+from tilemma.passes.check_scales import accumulators_used, assigns, scaled_later
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 
@@ -64,7 +68,8 @@ def is_scaled(op: Op) -> bool:
 class _Scaled:
     """The accumulators that take scaled products, and the declarations of additional ones.
 
-    ``sums`` are products that wait for a later `mma.scale`, ``products`` those of one scaled multiply.
+    ``sums`` are products that wait for a later `mma.scale`, ``products`` those of one scaled multiply, ``wholes``
+    copies of accumulators with their sums.  ``kept``: the operations that read such a copy.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -75,22 +80,31 @@ class _Scaled:
         fused = [op.acc.name for op in operations if isinstance(op, Mma) and is_scaled(op)]
         self.sums = {name: self._beside(name, "sum") for name in dict.fromkeys(later)}
         self.products = {name: self._beside(name, "product") for name in dict.fromkeys(fused)}
+        used = dict.fromkeys(ref for op in operations for ref in accumulators_used(op) if ref.name in self.sums)
+        self.kept = {ref: scaled_later(kernel.body, ref) for ref in used}
+        copied = [ref.name for op in operations for ref in used if self._reads_copy(op, ref)]
+        self.wholes = {name: self._beside(name, "whole", narrow=True) for name in dict.fromkeys(copied)}
         self._index = 0
 
-    def _beside(self, name: str, what: str) -> DeclareFragment:
+    def _reads_copy(self, op: Op, acc: FragmentRef) -> bool:
+        """Whether ``op`` reads ``acc`` while its sum stays as it is, for a later `mma.scale`."""
+        return id(op) in self.kept[acc] and not assigns(op, acc)
+
+    def _beside(self, name: str, what: str, narrow: bool = False) -> DeclareFragment:
         whole = self.declared[name]
         fresh = next(
             n for i in range(len(self.declared) + 1) if (n := f"{name}.{what}{i or ''}") not in self.declared
         )
         assert whole.dtype is not None and whole.shape is not None, whole
-        t = f32 if whole.dtype.is_float and whole.dtype.bits < 32 else whole.dtype
+        t = f32 if whole.dtype.is_float and whole.dtype.bits < 32 and not narrow else whole.dtype
         self.declared[fresh] = made = replace(whole, name=fresh, dtype=t)
         return made
 
     def expanded(self, op: Op) -> Op | Body:
         match op:
             case DeclareFragment(name=name) if name in self.sums or name in self.products:
-                return (op, *(x[name] for x in (self.sums, self.products) if name in x))
+                beside = (self.sums, self.products, self.wholes)
+                return (op, *(x[name] for x in beside if name in x))
             case Fill(fragment=f) | Load(fragment=f) if f.name in self.sums:
                 return (op, self._cleared(f, self.sums[f.name], op))
             case Mma(acc=acc) if is_scaled(op):
@@ -102,10 +116,11 @@ class _Scaled:
             case ScaleMma(acc=acc):
                 total = self.sums[acc.name]
                 return (self._added(acc, total, op), self._cleared(acc, total, op))
-            case Store() | Apply():
-                read = dict.fromkeys(ref for _, ref in fragment_uses(op) if ref.name in self.sums)
-                return (*(x for r in read for x in self._settled(r, op)), op)
-        return op
+        used = [ref for ref in accumulators_used(op) if ref.name in self.sums]
+        kept = [ref for ref in used if self._reads_copy(op, ref)]
+        settled = [x for ref in used if ref not in kept for x in self._settled(ref, op)]
+        copies = [x for ref in kept for x in self._copied(ref, op)]
+        return (*settled, *copies, self._of_copies(op, kept)) if used else op
 
     def _sum(self, acc: FragmentRef) -> FragmentRef:
         """Where products that go to ``acc`` are summed."""
@@ -115,13 +130,37 @@ class _Scaled:
         total = self.sums[acc.name]
         return (self._added(acc, total, op), self._cleared(acc, total, op))
 
+    def _copied(self, acc: FragmentRef, op: Op) -> Body:
+        """``whole = acc + sum``."""
+        whole, total = self.wholes[acc.name], self.sums[acc.name]
+        return (self._cleared(acc, whole, op), self._added(acc, total, op, _named(acc, whole)))
+
+    def _of_copies(self, op: Op, kept: list[FragmentRef]) -> Op:
+        """``op``, and what is inside it, on the copies of ``kept``."""
+        if not kept:
+            return op
+
+        def of_copy(e: Expr) -> Expr:
+            if isinstance(e, FragmentElement) and FragmentRef(e.fragment, e.index) in kept:
+                e = replace(e, fragment=self.wholes[e.fragment].name)
+            return with_operands(e, of_copy)
+
+        changed = with_bodies(map_expressions(op, of_copy), lambda b: tuple(self._of_copies(x, kept) for x in b))
+        match changed:
+            case Store(fragment=f) | Apply(fragment=f) if f in kept:
+                return replace(changed, fragment=_named(f, self.wholes[f.name]))
+            case Reduce(src=f) if f in kept:
+                return replace(changed, src=_named(f, self.wholes[f.name]))
+        return changed
+
     def _cleared(self, acc: FragmentRef, part: DeclareFragment, op: Op) -> Fill:
         assert part.dtype is not None
         fast = acc.name in self.fast
         return Fill(_named(acc, part), Const(0.0, part.dtype), part.dtype, fast, span=op.span)
 
-    def _added(self, acc: FragmentRef, part: DeclareFragment, op: Op) -> Apply:
-        """``acc[i, j] += part[i, j]``, times the scales of ``op`` if it has any, in the type of the part."""
+    def _added(self, acc: FragmentRef, part: DeclareFragment, op: Op, into: FragmentRef | None = None) -> Apply:
+        """``into[i, j] = acc[i, j] + part[i, j]`` (``into`` None: ``acc``), times the scales of ``op`` if it has
+        any, in the type of the part."""
         whole = self.declared[acc.name].dtype
         assert part.dtype is not None and part.shape is not None and whole is not None, part
         self._index += 1
@@ -136,8 +175,9 @@ class _Scaled:
             if scales:
                 value = binary("mul", value, reduce(partial(binary, "mul"), scales))
         total = binary("add", Cast(FragmentElement(acc.name, (i, j), whole, acc.index), part.dtype), value)
-        body = (SetFragmentElement(acc, Cast(total, whole), span=op.span),)
-        return Apply(acc, (i, j), body, span=op.span)
+        into = acc if into is None else into
+        body = (SetFragmentElement(into, Cast(total, whole), span=op.span),)
+        return Apply(into, (i, j), body, span=op.span)
 
 
 def _named(acc: FragmentRef, part: DeclareFragment) -> FragmentRef:

@@ -35,10 +35,12 @@ from tilemma.ir.tile import (
     Op,
     Operand,
     Parallel,
+    Reduce,
     SetFragmentElement,
     Store,
 )
 from tilemma.ir.walk import bodies, rewrite, trip_count, walk
+from tilemma.passes.check_scales import accumulators_used
 from tilemma.passes.contraction import Fragments, extents, fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import kind
@@ -154,8 +156,8 @@ class _Sums:
                     return replace(op, acc=self._part(acc))
                 case Fill(fragment=f) | Load(fragment=f) if f.name == self.name:
                     return (op, self._cleared(f, op))
-                case Store() | Apply() if not self._is_promotion(op):
-                    read = dict.fromkeys(ref for _, ref in fragment_uses(op) if ref.name == self.name)
+                case Store() | Apply() | Reduce() if not self._is_promotion(op):
+                    read = [ref for ref in accumulators_used(op) if ref.name == self.name]
                     return (*(x for r in read for x in self._promotion(r, op)), op)
             return op
 
