@@ -269,3 +269,65 @@ def test_promoted_sums_are_more_accurate() -> None:
         assert testing.share_of_bound(c - 1, exact, bound + 1e-3) <= 1
         errors.append(np.abs(c - 1 - exact).max())
     assert errors[0] < errors[1] / 4
+
+
+PIPELINED = """
+@tm.kernel(pipeline=tm.Pipeline(stages=3, persistent=False))
+def f(a: tm.Global["f8_e4m3", "M", "K"], b: tm.Global["f8_e4m3", "N", "K"], c: tm.Global["f32", "M", "N"]):
+    (M, K), N = a.shape, b.shape[0]
+    for i, j in parallel(cdiv(M, 128), cdiv(N, 16), level="block"):
+        a_s, b_s = shared("f8_e4m3", 128, {k}), shared("f8_e4m3", 16, {k})
+        for x in parallel(2, level="group-4"):
+            mc = mma.fill(1.0, "f32")
+            for t in foreach(cdiv(K, {k})):
+                dma.copy(a.subspan(128, {k}).at(i, t), a_s)
+                dma.copy(b.subspan(16, {k}).at(j, t), b_s)
+                mma.row.row(mc, mma.load(a_s.subspan(64, {k}).at(x, 0)), mma.load(b_s))
+            mma.store(mc, c.subspan(64, 16).at(i * 2 + x, j))
+"""
+
+
+@pytest.mark.parametrize("k", [64, *(pytest.param(k, marks=pytest.mark.slow) for k in (32, 128, 256))])
+def test_sums_in_the_consumers_of_a_pipeline_are_promoted(k: int) -> None:
+    """The accumulator exists in a role of the pipelined kernel only."""
+    text = PIPELINED.format(k=k)
+    given = _given("f8_e4m3", 130, 16, 416, 1, 1, 1)
+    found = agree(None, text, {name: given[name] for name in "abc"}, ("sm_90a",))
+    assert not isinstance(found, str), found
+    wanted = 1 + given["a"].astype(np.float64) @ given["b"].astype(np.float64).T
+    np.testing.assert_array_equal(found["c"], wanted.astype(np.float32))
+    decisions = {d.pass_name for d in python_kernel(text).compile("sm_90a").decisions}
+    assert {"promotion", "pipeline"} <= decisions, decisions
+
+
+NIBBLES = """
+@tm.kernel
+def f(a: tm.Global["{a}", 16, "K"], b: tm.Global["{b}", 16, "K"], v: tm.Global["f32", 16, 3],
+      w: tm.Global["f32", 3, 16], c: tm.Global["f32", 16, 16]):
+    for p in parallel(1, level="block"):
+        for g in parallel(1, level="group"):
+            mc = mma.fill(0.0, "f32")
+            ma = mma.load(a.subspan(16, 320).at(0, 0), dtype="f16")
+            mb = mma.load(b.subspan(16, 320).at(0, 0), dtype="f16")
+            mma.row.row.scale(mc, ma, mb, v, w)
+            mma.store(mc, c)
+"""
+
+
+@pytest.mark.parametrize(("a", "b"), [("f16", "u4"), pytest.param("s4", "s4", marks=pytest.mark.slow)])
+def test_blocks_of_k_count_elements_of_packed_operands(a: str, b: str) -> None:
+    """320 columns of elements of which a byte holds two: three blocks."""
+    from test_element_types import numbers
+
+    from tilemma.dtypes import dtype
+
+    x, y = numbers(dtype(a), (16, 314), 1), numbers(dtype(b), (16, 314), 2)
+    rng = np.random.default_rng(0)
+    v, w = (rng.integers(1, 4, s).astype(np.float32) for s in ((16, 3), (3, 16)))
+    found = agree(None, NIBBLES.format(a=a, b=b), {"a": x, "b": y, "v": v, "w": w, "c": np.zeros((16, 16), np.float32)},
+                  ("sm_80",))  # fmt: skip
+    assert not isinstance(found, str), found
+    parts = [slice(at, at + 128) for at in (0, 128, 256)]
+    p, q = x.astype(np.float64), y.astype(np.float64)
+    want = sum((p[:, s] @ q[:, s].T) * v[:, i : i + 1] * w[i] for i, s in enumerate(parts))
+    np.testing.assert_array_equal(found["c"], want)

@@ -200,6 +200,8 @@ class _Sums:
         """``body`` with a promotion after its last multiply, in the scope of that multiply."""
         at = max(i for i, op in enumerate(body) if self._sums((op,)))
         op = body[at]
+        if any(isinstance(x, DeclareFragment) and x.name == self.name for x in walk((op,))):
+            return body  # The accumulator exists in ``op`` only, which ends with its own promotion.
         if _opens_group(op):
             if isinstance(op, For):
                 last = binary("sub", op.stop, binary("add", op.index, op.step))

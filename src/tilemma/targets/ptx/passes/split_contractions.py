@@ -83,9 +83,9 @@ class _Splits:
                 break
 
     def _size(self, m: Mma) -> tuple[int, int, int]:
-        """M, N and K."""
+        """M, N and K, in elements; packed operands have extents in bytes."""
         rows, columns, _, k = extents(m.contract, self._shape(m.a), self._shape(m.b))
-        return rows, columns, k
+        return rows, columns, k * self.fragments.packed(m.b)
 
     def _shape(self, x: Operand) -> tuple[int, int]:
         return operand_shape(self.fragments, x)
