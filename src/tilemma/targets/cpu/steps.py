@@ -10,7 +10,7 @@ from tilemma.errors import Span
 from tilemma.ir import walk
 from tilemma.ir.effects import assigned, declared, element_reads
 from tilemma.ir.expr import Element, Expr, Var, depends_on
-from tilemma.ir.tile import Copy, Kernel, Load, Mma, Op, Parallel, SetElement, Store, SwapFutures
+from tilemma.ir.tile import Copy, If, Kernel, Load, Mma, Op, Parallel, SetElement, Store, SwapFutures
 from tilemma.ir.types import Level, Space, View
 from tilemma.records import record
 from tilemma.targets.cpu.access import Access
@@ -59,6 +59,10 @@ class Compiler:
     def __post_init__(self) -> None:
         self.expressions = Expressions(self.names, self, self.perturbation)
         self.swaps = any(isinstance(op, SwapFutures) for op in walk.walk(self.kernel.body))
+        # Copies that not all siblings may issue.
+        self.conditional = {
+            id(x) for op in walk.walk(self.kernel.body) if isinstance(op, If) for x in walk.walk((op,))
+        }
         for op in walk.walk(self.kernel.body):
             if isinstance(op, Parallel):
                 inside = list(walk.walk(op.body))
@@ -71,6 +75,8 @@ class Compiler:
             step = self.collective[type(op)](self, op, scope, step)
         if isinstance(op, (Copy, Store, SetElement)) and (levels := meeting_levels(op, scope)):
             step = meeting(step, self.slot("buffer", target(op).base.name), levels)
+        elif isinstance(op, Copy) and id(op) not in self.conditional and (levels := joint_levels(op, scope)):
+            step = joint(step, levels)
         return step if step.span is not None else step._replace(span=op.span)
 
     def value(self, e: Expr) -> Evaluate:
@@ -150,5 +156,41 @@ def meeting(step: Step, slot: int, levels: tuple[Parallel, ...]) -> Step:
         yield before
         f[slot].write_concurrently(before.round, lambda: step.run(f))
         yield Rendezvous(reach)
+
+    return Step(coroutine, True, step.span)
+
+
+def joint_levels(op: Copy, scope: Scope) -> tuple[Parallel, ...]:
+    """The levels, outermost first, whose siblings issue one asynchronous copy together: neither its source nor its
+    destination depends on their indices."""
+    if op.plan is not None or op.future is None or op.event is not None or scope.lanes:
+        return ()
+    if op.dst.base.space is not Space.SHARED:
+        return ()
+    places = [*op.src.expressions(), *op.dst.expressions()]
+    for d, p in enumerate(scope.around):
+        indices = {i.name for i in p.indices}
+        if not any(depends_on(x, indices) for x in places):
+            return scope.around[d:]
+    return ()
+
+
+def joint(step: Step, levels: tuple[Parallel, ...]) -> Step:
+    """``step``, an asynchronous copy, after a rendezvous of the siblings that issue it: what they did before, they
+    did before the copy began, and it runs once."""
+
+    def coroutine(f: Frame) -> Coroutine:
+        instance = f[INSTANCE]
+        reach = instance.siblings_at(levels)
+        if reach is None:
+            step.run(f)
+            return
+        before = Rendezvous(reach)
+        yield before
+        instance.block.round = before.round
+        try:
+            step.run(f)
+        finally:
+            instance.block.round = None
 
     return Step(coroutine, True, step.span)

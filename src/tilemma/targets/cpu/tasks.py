@@ -235,6 +235,9 @@ class Block:
         self.groups: dict[Threads, deque[int]] = {}
         self.closed = 0
         self.stores: list[Transfer] = []
+        # The rendezvous after which siblings issue a copy together, and the copies that followed the newest one.
+        self.round: object = None
+        self.issued: tuple[object, list[Transfer]] = (None, [])
         self.seed = seed
         self.random = random.Random(seed)
         self.tasks: list[Task] = []
@@ -253,15 +256,21 @@ class Block:
 
     def launch(self, transfer: Transfer) -> None:
         self.transfers.append(transfer)
+        if self.round is not None:
+            if self.issued[0] is not self.round:
+                self.issued = (self.round, [])
+            self.issued[1].append(transfer)
         if transfer.bulk:
             self.stores.append(transfer)
 
     def joined(self, what: object, threads: Threads) -> Transfer | None:
-        """The copy of ``what`` that another instance has in flight, which ``threads`` join; None without one."""
-        for transfer in self.transfers:
+        """The copy of ``what`` that another instance has in flight, or has issued after the same rendezvous, which
+        ``threads`` join; None without one."""
+        together = self.issued[1] if self.round is not None and self.issued[0] is self.round else []
+        for transfer in (*together, *self.transfers):
             if (
                 transfer.what == what
-                and not transfer.completed
+                and (not transfer.completed or any(transfer is x for x in together))
                 and threads not in (transfer.owner, *transfer.others)
             ):
                 transfer.others.append(threads)
