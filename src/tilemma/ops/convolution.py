@@ -7,12 +7,12 @@ import numbers
 from dataclasses import replace
 from typing import Any
 
-from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import described
 from tilemma.ops import arguments, forms, plans
 from tilemma.ops.arguments import Call, Rules, ending, transposed
+from tilemma.ops.convolution_plan import tile
 from tilemma.ops.form_kernels import convolution_tiles
-from tilemma.ops.forms import Prepared, padded
+from tilemma.ops.forms import Prepared
 from tilemma.ops.gradients import differentiable
 from tilemma.ops.plan import choose, hardware, turned
 from tilemma.ops.problem import Problem
@@ -103,7 +103,8 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         values |= dict.fromkeys(("C_IMAGES", "C_P", "C_Q", "C_O"), 1)
     for name, pair in (("STRIDE", stride), ("PADDING", padding), ("DILATION", dilation)):
         values |= {f"{name}_H": pair[0], f"{name}_W": pair[1]}
-    values |= {"T": call.a.dtype.name, **_tile(result, call.a.shape[3])}
+    block = tile(result.shape, call.b.shape, hardware(result.device), on_cpu=result.device[0] == "cpu")
+    values |= {"T": call.a.dtype.name, **block.constants}
     taken = [
         (part(call.a, 0), ("a", 0)),
         (part(call.b, 0), ("b", 0)),
@@ -157,21 +158,6 @@ def _result_shape(
             )
         extents.append(room // stride[axis] + 1)
     return x.shape[0], *extents, w.shape[0]
-
-
-def _tile(result: ArrayRef, channels: int) -> dict[str, int]:
-    """The pixels and channels of a block: a shape that wastes little of the image's edge."""
-    images, p, q, o = result.shape
-    wide = next((n for n in (4, 8, 16, 32) if n >= q), 32)
-    rows, groups = (128, 2) if result.device[0] != "cpu" else (64, 1)
-    columns = padded(o, 64, 128)
-    if result.device[0] != "cpu" and cdiv(images * p * q, rows) * cdiv(o, columns) < hardware(result.device).sms:
-        rows, groups, columns = 64, 1, 64
-    high = next(n for n in (1, 2, 4, 8, 16, 32) if n >= min(p, rows // wide))
-    return {
-        "TILE_B": rows // (wide * high), "TILE_P": high, "TILE_Q": wide, "TILE_O": columns,
-        "TILE_C": padded(channels, 16, 64), "GROUPS": groups,
-    }  # fmt: skip
 
 
 def _pointwise(call: Call, steps: tuple[tuple[int, int], ...], result: ArrayRef, c: ArrayRef | None) -> bool:

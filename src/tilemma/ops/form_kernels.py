@@ -175,7 +175,7 @@ class _Addend:
         return self.array[image, self.row + inside // self.width, self.column + inside % self.width, channel]
 
 
-@tm.kernel
+@tm.kernel(pipeline=tm.Pipeline(producer=True))
 def convolution_tiles(
     x: tm.Global["T", "IMAGES", "H", "W", "C"],
     w: tm.Global["T", "O", "R", "S", "C"],

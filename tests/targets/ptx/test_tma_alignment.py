@@ -35,6 +35,7 @@ PART = """
 __co__ void part(global {t} [M, K] x, global {t} [M, K] y) {{
   parallel b by 1 : block {{
     shared {t} [{rows}, {columns}] s;
+    dma.copy x.subspan({rows}, {columns}).at(0, 0) => s;
     foreach k in {turns} {{
       tma.copy x.subspan({high}, {columns}).step(1, 1).at(k, {corner})
         => s.subspan({high}, {columns}).step({step}, {columns}).at(k, 0);

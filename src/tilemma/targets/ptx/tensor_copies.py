@@ -8,7 +8,7 @@ no wider than the swizzle.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import gcd
+from math import gcd, prod
 
 from tilemma.errors import CompileError, spelled
 from tilemma.ir.expr import Binary, Const, Expr, Index, value_of
@@ -22,7 +22,7 @@ LARGEST_BOX = 256
 # What divides the address of a box in shared memory (PTX ISA, cp.async.bulk.tensor), and the place in bytes where
 # it starts in a row of the array (observed on an H200: at another place the instruction is illegal).
 SHARED_ALIGNMENT, CORNER_ALIGNMENT = 128, 16
-LARGEST_RANK = 5
+LARGEST_RANK, LARGEST_ELEMENT_STRIDE = 5, 8
 _MANUAL = "CUDA driver API, cuTensorMapEncodeTiled"
 
 
@@ -75,28 +75,80 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: 
     if there.base.rank > LARGEST_RANK:
         raise refuse(f"`{name}` has {there.base.rank} dimensions", f"at most {LARGEST_RANK} ({_MANUAL})")
     outer, inner = _axes(there, here, facts, refuse)
-    if shares > 1 and not outer:
-        raise refuse(
-            "it has one row to divide among several blocks",
-            "8 rows for each block",
-            f"leave {spelled(op.span, '`.multicast`', '`multicast=True`')} out",
-        )
+    if shares > 1:
+        _check_shares(op, [axis for axis, _ in outer], shares, refuse)
     assert layout is not None, here.base.name
     width = _inner_extent(here, inner, size, layout, refuse)
     _check_corner(there.offsets[inner.dim], size, refuse)
     _check_address(here, layout, refuse)
-    extents = [1] * there.base.rank
-    for axis in outer:
-        n = value_of(axis.extent) or 1
-        if shares > 1 and n % (8 * shares):
-            raise refuse(
-                f"its {n} rows cannot be divided among {shares} blocks in multiples of 8",
-                "whole swizzle atoms (8 rows) for each block of the cluster",
-                f"leave {spelled(op.span, '`.multicast`', '`multicast=True`')} out, or use a taller tile",
-            )
-        extents[axis.dim] = _split(n // shares, width * size, refuse)
+    extents = _outer_extents(outer, here, layout, width * size, shares, refuse)
     extents[inner.dim] = width
-    return tuple(extents[d] for d in dimension_order(there.base.rank, facts.contiguous))
+    order = dimension_order(there.base.rank, facts.contiguous)
+    for axis, _ in outer:
+        if extents.get(axis.dim, 1) * _step(axis) > LARGEST_BOX:
+            raise refuse(
+                f"{extents[axis.dim]} elements in steps of {_step(axis)}",
+                f"a box of at most {LARGEST_BOX} elements ({_MANUAL})",
+            )
+    return tuple(extents.get(d, 1) for d in order)
+
+
+def element_strides(op: Copy, contiguous: int) -> tuple[int, ...]:
+    """The distance of neighbouring elements of the tile along each dimension of the tensor map."""
+    there, _ = sides(op)
+    steps = {a.dim: _step(a) for a in there.axes if value_of(a.extent) != 1}
+    return tuple(steps.get(d, 1) for d in dimension_order(there.base.rank, contiguous))
+
+
+def _step(axis: Axis) -> int:
+    step = value_of(axis.step)
+    assert step is not None, axis
+    return step
+
+
+def _check_shares(op: Copy, outer: list[Axis], shares: int, refuse: Refuse) -> None:
+    """Several blocks load equal parts of the rows of a matrix."""
+    what = rule = ""
+    if not outer:
+        what, rule = "it has one row to divide among several blocks", "8 rows for each block"
+    elif len(outer) > 1:
+        what, rule = "its tile has more than two axes longer than 1", "a matrix, whose rows several blocks divide"
+    elif (n := value_of(outer[0].extent) or 1) % (8 * shares):
+        what = f"its {n} rows cannot be divided among {shares} blocks in multiples of 8"
+        rule = "whole swizzle atoms (8 rows) for each block of the cluster"
+    if what:
+        taller = ", or use a taller tile" if len(outer) == 1 else ""
+        multicast = spelled(op.span, "`.multicast`", "`multicast=True`")
+        raise refuse(what, rule, f"leave {multicast} out{taller}")
+
+
+def _outer_extents(
+    outer: list[tuple[Axis, int]],
+    here: View,
+    layout: SharedLayoutPlan,
+    row_bytes: int,
+    shares: int,
+    refuse: Refuse,
+) -> dict[int, int]:
+    """The extents of a box along the axes but the innermost.
+
+    A box is dense in shared memory, its dimensions in the order of the tensor map.  It takes an axis as a whole
+    if the rows that this adds follow those of the axes before; along any other axis it has one element, and the
+    tile several boxes.
+    """
+    extents: dict[int, int] = {}
+    rows = 1
+    for axis, distance in outer:
+        n = (value_of(axis.extent) or 1) // shares
+        joins = distance == rows
+        extents[axis.dim] = taken = _split(n, rows * row_bytes, refuse) if joins else 1
+        rows *= taken
+        if n > 1 and not joins and distance * layout.pitch % _start(layout):
+            raise refuse(
+                f"its boxes start {distance} rows of {layout.pitch} bytes apart in `{here.base.name}`",
+                f"boxes that start on multiples of {_start(layout)} bytes of shared memory",
+            )
+    return extents
 
 
 def dimension_order(rank: int, contiguous: int) -> tuple[int, ...]:
@@ -121,12 +173,19 @@ def _check_sides(op: Copy, refuse: Refuse) -> None:
                 "a box of known extents (" + _MANUAL + ")",
                 "cut it with `subspan(h, w).at(i, j)`, or use `dma.copy`",
             )
-        if any(value_of(a.step) != 1 for a in v.axes):
-            raise refuse(f"the tile of `{v.base.name}` skips elements", "adjacent elements along every axis")
+    if any(value_of(a.step) != 1 for a in here.axes):
+        raise refuse(f"the tile of `{here.base.name}` skips elements", "adjacent elements along every axis")
+    most = LARGEST_ELEMENT_STRIDE if is_load(op) else 1
+    if any((value_of(a.step) or 0) not in range(1, most + 1) for a in there.axes):
+        raise refuse(
+            f"the tile of `{there.base.name}` skips elements",
+            f"steps of 1 to {LARGEST_ELEMENT_STRIDE} in loads, of 1 in stores ({_MANUAL}, elementStrides)",
+        )
 
 
-def _axes(there: View, here: View, facts: ArrayFacts, refuse: Refuse) -> tuple[list[Axis], Axis]:
-    """The array's axes that are longer than 1, as (all but the innermost, the innermost).
+def _axes(there: View, here: View, facts: ArrayFacts, refuse: Refuse) -> tuple[list[tuple[Axis, int]], Axis]:
+    """The array's axes that are longer than 1, as (all but the innermost, the innermost): the others in the order
+    of the tensor map, each with the distance of its neighbours in the buffer, in rows.
 
     A tensor map orders its dimensions by their strides in memory: the array's contiguous axis becomes the
     innermost of the buffer, so the copy has to pair these two axes.  Equal extents are not enough.
@@ -140,7 +199,6 @@ def _axes(there: View, here: View, facts: ArrayFacts, refuse: Refuse) -> tuple[l
             f"the tile has no axis along the contiguous dimension of `{there.base.name}`",
             "a tile at least 16 bytes wide along it",
         )
-    outer = [a for a in mine if a is not inner]
     pairs = list(zip(mine, theirs, strict=False))
     fits = [value_of(a.extent) for a in mine] == [value_of(a.extent) for a in theirs]
     if not fits or any((a is inner) != (b is last) for a, b in pairs):
@@ -148,9 +206,14 @@ def _axes(there: View, here: View, facts: ArrayFacts, refuse: Refuse) -> tuple[l
             f"the contiguous dimension of `{there.base.name}` is not the last of `{here.base.name}`",
             "the same innermost axis on both sides",
         )
-    if len(outer) > 1:
-        raise refuse("its tile has more than two axes longer than 1", "a matrix")
-    return outer, inner
+    if value_of(inner.step) != 1:
+        raise refuse(
+            f"the tile of `{there.base.name}` skips elements of its contiguous dimension",
+            f"adjacent elements along it ({_MANUAL}, elementStrides)",
+        )
+    extents = [value_of(e) or 1 for e in here.base.shape]
+    outer = [(a, prod(extents[b.dim + 1 : -1])) for a, b in pairs if a is not inner]
+    return sorted(outer, key=lambda pair: -pair[0].dim), inner
 
 
 def _inner_extent(here: View, inner: Axis, size: int, layout: SharedLayoutPlan, refuse: Refuse) -> int:
@@ -181,6 +244,11 @@ def _inner_extent(here: View, inner: Axis, size: int, layout: SharedLayoutPlan, 
             f"its rows have {n} elements", f"at most {LARGEST_BOX} ({_MANUAL})", "cut the tile, or swizzle it"
         )
     return n
+
+
+def _start(layout: SharedLayoutPlan) -> int:
+    """What divides the place of a box in shared memory, in bytes: it starts with whole swizzle atoms."""
+    return 8 * layout.swizzle_atom if layout.swizzle_atom > 16 else SHARED_ALIGNMENT
 
 
 def _rows_before(v: View) -> list[tuple[Expr, int]]:

@@ -153,10 +153,11 @@ def rows_and_column(lo: Lowering, view: View, coords: Sequence[Linear]) -> tuple
     if view.reshape is not None:
         reshaped = [value_of(s) for s in view.reshape]
         flat = Linear()
-        for c, s in zip(coords, reshaped, strict=True):
+        kept = reshaped[-1] == shape[-1]
+        for c, s in zip(coords[:-1] if kept else coords, reshaped, strict=False):
             assert s is not None
             flat = flat * s + c
-        return lo.e.divide(flat, shape[-1], hint="row")
+        return (flat, coords[-1]) if kept else lo.e.divide(flat, shape[-1], hint="row")
     row = Linear()
     for c, s in zip(coords[:-1], shape[:-1], strict=True):
         row = row * s + c

@@ -25,7 +25,7 @@ from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.memory import line_offset, matrix, storage_bytes
 from tilemma.targets.ptx.lower.params import size
 from tilemma.targets.ptx.passes.plan_events import copy_bytes
-from tilemma.targets.ptx.tensor_copies import dimension_order, is_load, sides
+from tilemma.targets.ptx.tensor_copies import dimension_order, element_strides, is_load, sides
 
 # CUtensorMapL2promotion, by the requested bytes; 128-byte lines unless the program specifies otherwise.
 _PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
@@ -53,6 +53,7 @@ def tensor_map(lo: Lowering, op: tile.Copy) -> Reg:
     assert facts.contiguous is not None
     layout = lo.allocs[here.base.name].layout
     order = dimension_order(buffer.rank, facts.contiguous)
+    steps = element_strides(op, facts.contiguous)
     dims = tuple(size(buffer.shape[d]) for d in order)
     assert all(d is not None for d in dims), buffer
     argument = launch.TensorMapArgument(
@@ -60,8 +61,9 @@ def tensor_map(lo: Lowering, op: tile.Copy) -> Reg:
         dtype=buffer.dtype.name,
         dims=tuple(d for d in dims if d is not None),
         strides=tuple(("mul", f"{buffer.name}.stride{d}", storage_bytes(buffer)) for d in order[1:]),
-        box=op.plan.box,
-        element_strides=(1,) * buffer.rank,
+        # A box of n elements in steps of s is encoded as n * s elements (elementStrides).
+        box=tuple(n * s for n, s in zip(op.plan.box, steps, strict=True)),
+        element_strides=steps,
         swizzle=layout.swizzle_atom if layout is not None and layout.swizzle_atom > 16 else 0,
         l2_promotion=_PROMOTIONS[_PROMOTION if op.promote is None else op.promote],
     )
@@ -211,7 +213,7 @@ def _pieces(lo: Lowering, op: tile.Copy) -> Iterator[tuple[Mem, tuple[Reg | Imm,
         line = line_offset(lo.e, placed.plan, row, col * storage_bytes(here.base)) + placed.base
         coords = {d: linear(lo, there.offsets[d]) for d in order}
         for a, i in zip(axes, at, strict=True):
-            coords[a.dim] = coords[a.dim] + i
+            coords[a.dim] = coords[a.dim] + i * (value_of(a.step) or 1)
         if part:
             coords[outer[0].dim] = coords[outer[0].dim] + position * part
         yield _address(lo, line), tuple(lo.e.value(coords[d], hint="coord") for d in order)

@@ -34,12 +34,18 @@ def holds(memory: DType, t: DType) -> bool:
     return memory is t or (t.bits < 8 and memory is u8)
 
 
+def keeps_rows(view: View) -> bool:
+    """Whether ``view`` reads the rows of its buffer, as `geometry` counts them: a `span_as` may combine the
+    dimensions before the last one."""
+    return view.reshape is None or value_of(view.reshape[-1]) == value_of(view.base.shape[-1])
+
+
 def rows_consecutive(view: View) -> bool:
     """Whether the matrix ``view`` runs along the last dimension and, row by row, along the one before it."""
     last = len(view.offsets) - 1
     dims = sorted(a.dim for a in view.axes)
     return (
-        view.reshape is None
+        keeps_rows(view)
         and len(view.axes) == 2
         and dims == [last - 1, last]
         and all(value_of(a.step) == 1 for a in view.axes)
