@@ -44,6 +44,25 @@ class Knowledge:
             self.seen, self.fenced = np.concatenate([self.seen, more]), np.concatenate([self.fenced, more])
 
 
+def read_tile(
+    w: Warp, ins: Instruction, cta: Cta, units: tuple[Array, int, int], knowledge: Knowledge, event: int,
+    reader: Any, what: str,
+) -> None:  # fmt: skip
+    """`async_read` of ``units``: addresses, bytes to add to each, and their width."""
+    addr, moved, width = units
+    native, shared = w.cta.machine.native, cta.shared
+    if native is not None:
+        found = shared.reader_of(reader)
+        fenced = knowledge.fenced
+        if native.async_read(
+            shared.block[1], w.cta.cluster.events.block[1], addr.ctypes.data, moved, addr.size, width,
+            fenced.ctypes.data, len(fenced), found.number, event,
+        ):  # fmt: skip
+            shared.has_read(found, event)
+            return
+    async_read(w, ins, cta, addr + moved, width, knowledge, event, reader, what)
+
+
 def async_read(
     w: Warp,
     ins: Instruction,

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tilemma.machine.native import library
 from tilemma.machine.native.blocks import block
 
 Ints32 = npt.NDArray[np.int32]
@@ -87,6 +88,8 @@ class Clocks:
         own = np.arange(threads)
         self.seen[own, own] = 1
         self.block = block([self.seen.ctypes.data, capacity])
+        self.native = library.loaded()
+        self._place()
         self.now = [1] * (threads // 32)
         self.columns: dict[Hashable, int] = {}
         self.used = threads
@@ -104,7 +107,47 @@ class Clocks:
                 pad = np.zeros((self.threads, grow), np.int32)
                 self.seen = np.hstack([self.seen, pad])
                 self.fenced = np.hstack([self.fenced, pad])
-                self.block[0][:] = self.seen.ctypes.data, self.seen.shape[1]
+                self._place()
+        return found
+
+    def _place(self) -> None:
+        """Tell the native library where the tables are, and make room for what it returns."""
+        capacity = self.seen.shape[1]
+        self._tables = self.seen.ctypes.data, self.fenced.ctypes.data
+        self.block[0][:] = self._tables[0], capacity
+        self._scratch = np.zeros(capacity, np.int32)
+        self._room = self._scratch.ctypes.data
+
+    def _most(self, rows: Rows) -> tuple[Ints32, Ints32]:
+        """The clocks that any of ``rows`` has seen, for both proxies."""
+        used = self.used
+        if self.native is None:
+            return _most(self.seen[rows, :used]), _most(self.fenced[rows, :used])
+        each, capacity = _threads(rows), self.seen.shape[1]
+        both = np.empty((2, used), np.int32)
+        place = both.ctypes.data
+        for table in self._tables:
+            self.native.clocks_most(table, capacity, used, *each, place)
+            place += 4 * used
+        return both[0], both[1]
+
+    def known_to_all(self, first: int, others: tuple[Ints32, Ints32] | None) -> tuple[Ints32, Ints32]:
+        """For each column the most that a lane of the warp from thread ``first`` on has seen, in each proxy, or
+        less where ``others`` have seen less; these may be changed."""
+        if self.native is None:
+            rows = slice(first, first + 32)
+            mine = [_most(t[rows, : self.used]) for t in (self.seen, self.fenced)]
+            if others is not None:
+                mine = [np.minimum(x, y[: len(x)]) for x, y in zip(others, mine, strict=True)]
+            return mine[0], mine[1]
+        if others is None:
+            both = np.empty((2, self.used), np.int32)
+            found = both[0], both[1]
+        else:
+            found = others
+        capacity = self.seen.shape[1]
+        for table, out in zip(self._tables, found, strict=True):
+            self.native.knowledge_of(table, capacity, len(out), first, out.ctypes.data, others is not None)
         return found
 
     def collective(self, row: int, w: Any) -> int:
@@ -120,13 +163,15 @@ class Clocks:
         """Advance the clock of the warp: later accesses are not covered by its earlier releases."""
         self.now[warp] += 1
         first = 32 * warp
+        if self.native is not None:
+            self.native.clocks_tick(self._tables[0], self.seen.shape[1], first, self.now[warp])
+            return
         own = np.arange(first, first + 32)
         self.seen[own, own] = self.now[warp]
 
     def release(self, rows: Rows, warp: int) -> Message:
         """The clocks that the threads ``rows`` of one warp release, their own included."""
-        used, foreign = self.used, self.foreign[warp] or None
-        message = Message(_most(self.seen[rows, :used]), _most(self.fenced[rows, :used]), self.cluster, foreign)
+        message = Message(*self._most(rows), self.cluster, self.foreign[warp] or None)
         self.tick(warp)
         return message
 
@@ -135,6 +180,11 @@ class Clocks:
         if message.cluster != self.cluster or message.foreign:
             self._acquire_foreign(rows, message)
         if message.cluster != self.cluster:
+            return
+        if self.native is not None:
+            each, capacity = _threads(rows), self.seen.shape[1]
+            for table, news in zip(self._tables, (message.seen, message.fenced), strict=True):
+                self.native.clocks_learn(table, capacity, len(news), *each, news.ctypes.data)
             return
         for mine, theirs in ((self.seen, message.seen), (self.fenced, message.fenced)):
             part = mine[rows, : len(theirs)]
@@ -156,12 +206,16 @@ class Clocks:
 
     def synchronise(self, rows: Rows, warps: list[int]) -> None:
         """A barrier among ``rows``, which lie in ``warps``: all acquire the clocks of all."""
-        used = self.used
-        message = Message(_most(self.seen[rows, :used]), _most(self.fenced[rows, :used]), self.cluster)
+        foreign: dict[int, Ints32] | None = None
         for warp in warps:
             if self.foreign[warp]:
-                message.foreign = _merge_foreign(message.foreign, self.foreign[warp])
-        self.acquire(rows, message)
+                foreign = _merge_foreign(foreign, self.foreign[warp])
+        if self.native is not None and not foreign:
+            each, capacity = _threads(rows), self.seen.shape[1]
+            for table in self._tables:
+                self.native.clocks_join(table, capacity, self.used, *each, self._room)
+        else:
+            self.acquire(rows, Message(*self._most(rows), self.cluster, foreign))
         for warp in warps:
             self.tick(warp)
 
@@ -182,6 +236,15 @@ class Clocks:
             rows = np.arange(rows.start, rows.stop)
         for table in (self.seen, self.fenced) if fenced else (self.seen,):
             table[rows, column] = np.maximum(table[rows, column], clock)
+
+
+def _threads(rows: Rows) -> tuple[Any, int, int]:
+    """``rows`` as the native library takes them: an address, or the first one and their number."""
+    if isinstance(rows, slice):
+        return None, rows.start, rows.stop - rows.start
+    if rows.dtype != np.int64 or not rows.flags.c_contiguous:
+        rows = np.ascontiguousarray(rows, np.int64)
+    return rows.ctypes, 0, len(rows)
 
 
 def event_numbers(packed: Any) -> Any:

@@ -94,6 +94,10 @@ class SharedMemory:
         """Enter a read of words by the reader ``key``: a warp's row, or an asynchronous reader."""
         reader = self.reader_of(key)
         reader.views[width][index] = event
+        self.has_read(reader, last)
+
+    def has_read(self, reader: Reader, last: int) -> None:
+        """``last`` is at least the event of a read by ``reader`` that has been entered."""
         reader.last = max(reader.last, last)
         self.lasts[0, reader.number] = reader.last
         self.last_read = max(self.last_read, last)

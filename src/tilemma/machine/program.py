@@ -60,6 +60,20 @@ class Step:
     encoded: Callable[..., Any] | None = None
     # An access that the native library makes within a frame; None for other steps.
     plain: PlainAccess | None = None
+    # The checks around ``encoded``, where there are some.
+    checks: Checks | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What `_instrument` has wrapped around a step: registers that must be defined, that it defines, that wgmma
+    uses, and those whose origins it ends.  ``run`` is the step with all of it."""
+
+    run: Callable[..., Any]
+    reads: tuple[int, ...] = ()
+    defines: tuple[int, ...] = ()
+    touches: tuple[int, ...] = ()
+    forgets: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -354,6 +368,7 @@ def _instrument(program: Program, step: Step) -> None:
     if replaced and step.kind == ALU:
         inner, step.run = step.run, _forgetting(step.run, replaced)
         program.moves.append((step, step.run, inner))
+        step.checks = Checks(step.run, forgets=tuple(replaced))
     guard = program.register_ids.get(("p", step.guard), -1)
     if guard in step.maybe_undefined:
         step.check_guard = _undefined_check((guard,), step.instruction, program.register_names)
@@ -391,6 +406,8 @@ def _instrument(program: Program, step: Step) -> None:
         return result
 
     step.run = checked
+    forgets = () if step.checks is None else step.checks.forgets
+    step.checks = Checks(checked, reads, writes, touches, forgets)
 
 
 def _forgetting(run: Callable[..., Any], registers: list[int]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ systematic, so only the first executions of each instruction are checked.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,14 +90,10 @@ def stored(w: Any, ids: list[int], lanes: Any, addr: Any, size: int) -> None:
             origins[at] = np.where(known[:, half, None], halves[:, half, None] + step, 0)
 
 
-def _fragment_origin(w: Any, fragment: Any, size: int) -> Any:
-    """Origins of a fragment's elements, as the tile: 0 where unknown."""
-    only = w.cta.machine.program.matrix_registers
+def _fragment_origin(fragment: Any, held: list[Any], size: int) -> Any:
+    """Origins of a fragment's elements, as the tile: 0 where unknown; ``held`` are those of its registers."""
     parts = []
-    for register in fragment.ids:
-        halves = w.origins.get(register) if register in only else None
-        if halves is None:
-            return None
+    for halves in held:
         if size == 1:
             halves = np.repeat(halves, 2, axis=1)
             halves[:, 1::2] += halves[:, 1::2] > 0
@@ -110,23 +107,62 @@ def check_mma(w: Any, ins: Any, a: Any, b: Any, bits: int) -> None:
     """Check both operands of an mma.sync whose registers ldmatrix loaded."""
     if bits < 8 or bits > 32:
         return
-    tiles = [_fragment_origin(w, f, bits // 8) for f in (a, b)]
-    steps = [
-        None if t is None else check_tile(w, ins, x, t)
-        for x, t in zip("AB", (tiles[0], _turned(tiles[1])), strict=True)
-    ]
-    _agree(w, ins, steps)
+    _agree(w, ins, [_check_fragment(w, ins, letter, f, bits // 8) for letter, f in (("A", a), ("B", b))])
 
 
-def _turned(tile: Any) -> Any:
-    return None if tile is None else tile.T
+def _check_fragment(w: Any, ins: Any, letter: str, fragment: Any, size: int) -> Contraction | None:
+    """`check_tile` of a fragment.  What it finds of a regular one is kept until its registers are loaded again."""
+    only, key = w.cta.machine.program.matrix_registers, (letter, fragment.key)
+    held = [w.origins.get(r) if r in only else None for r in fragment.key]
+    if any(x is None for x in held):
+        return None
+    before = w.regular_tiles.get(key)
+    if before is not None and all(map(operator.is_, before[0], held)):
+        known: Contraction = before[1]
+        return known
+    tile = _fragment_origin(fragment, held, size)
+    if letter == "B":
+        tile = np.ascontiguousarray(tile.T)
+    regular = _regular_at(w, tile, np.arange(tile.size), 0, tile.shape)
+    if regular is not None:
+        w.regular_tiles[key] = held, regular
+        return regular
+    return check_tile(w, ins, letter, tile)
 
 
-def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any]]) -> None:
-    """Check a wgmma's shared-memory operands: (letter, element addresses [rows, k])."""
-    steps = [check_tile(w, ins, letter, cta.shared.origin[at]) for letter, at in operands]
+def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any, int]]) -> None:
+    """Check a wgmma's shared-memory operands: (letter, element addresses [rows, k], bytes to add to them)."""
+    steps = [_check_memory(w, ins, cta.shared, *operand) for operand in operands]
     if len(steps) == 2:
         _agree(w, ins, steps)
+
+
+def _check_memory(w: Any, ins: Any, shared: Any, letter: str, at: Any, moved: int) -> Contraction | None:
+    """`check_tile` of a tile in shared memory."""
+    regular = _regular_at(w, shared.origin, at, moved, at.shape)
+    return check_tile(w, ins, letter, shared.origin[at + moved]) if regular is None else regular
+
+
+def _regular_at(w: Any, origin: Any, at: Any, moved: int, shape: tuple[int, int]) -> Contraction | None:
+    """`_regular` of the tile that is at the places ``at + moved`` of ``origin``, by the native library."""
+    native = w.cta.machine.native
+    if native is None:
+        return None
+    row, column = np.empty(shape[1], np.int64), np.empty(shape[0], np.int64)
+    if not native.regular_tile(
+        origin.ctypes.data, at.ctypes.data, moved, *shape, row.ctypes.data, column.ctypes.data
+    ):
+        return None
+    allocation = w.cta.machine.memory.find(int(row[0]))
+    if allocation is None or len(allocation.shape) < 2 or not _all_inside(allocation, row, column):
+        return None
+    return _separate(allocation, row, column)
+
+
+def _all_inside(allocation: Allocation, row: Any, column: Any) -> bool:
+    """Whether all elements of a tile of sums of ``row`` and ``column`` lie in the allocation."""
+    low, high = (int(f(row)) + int(f(column)) - int(row[0]) for f in (np.min, np.max))
+    return allocation.base <= low and high < allocation.base + allocation.size
 
 
 def coordinates(allocation: Allocation, origin: Any) -> list[Any]:
@@ -148,6 +184,8 @@ class Contraction:
 
     allocation: Allocation
     index: Any
+    # The steps of the index from column to column, as bytes; empty where an index is unknown.
+    steps: bytes = b""
 
 
 def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None:
@@ -194,6 +232,11 @@ def _regular(allocation: Allocation, origin: Any) -> Contraction | None:
     row, column = origin[0], origin[:, 0]
     if not (origin == column[:, None] + (row - row[0])).all():
         return None
+    return _separate(allocation, row, column)
+
+
+def _separate(allocation: Allocation, row: Any, column: Any) -> Contraction | None:
+    """`_regular`, of the tile whose elements are the sums of ``row`` and the steps of ``column``."""
     found = None
     for by_k, by_row in zip(coordinates(allocation, row), coordinates(allocation, column), strict=True):
         if (by_k != by_k[0]).any():
@@ -202,7 +245,7 @@ def _regular(allocation: Allocation, origin: Any) -> Contraction | None:
             found = by_k
     if found is None or len(np.unique(found)) < len(found):
         return None
-    return Contraction(allocation, found)
+    return Contraction(allocation, found, (found - found[0]).tobytes())
 
 
 def _check_flat(
@@ -238,6 +281,8 @@ def _agree(w: Any, ins: Any, operands: list[Contraction | None]) -> None:
     backwards, multiply columns of K at any distance.
     """
     a, b = operands
+    if a is not None and b is not None and a.steps and a.steps == b.steps:
+        return
     if a is None or b is None or len(a.index) != len(b.index) or (a.index < 0).any() or (b.index < 0).any():
         return
     steps_a, steps_b = a.index - a.index[0], b.index - b.index[0]

@@ -145,6 +145,8 @@ class Warp:
         self.copies: Any = None
         # Global origins of the halves of registers that ldmatrix loaded: register -> [32, 2].
         self.origins: dict[int, npt.NDArray[np.int64]] = {}
+        # Operands of mma.sync that were found regular: the origins of their registers then, and their contraction.
+        self.regular_tiles: dict[Any, Any] = {}
         self.bulk: dict[int, Any] = {}
         self.local: npt.NDArray[np.uint8] | None = None
         # Strong accesses: clocks of relaxed reads, which a later fence acquires; clocks that a fence released.

@@ -200,6 +200,15 @@ def _mover(cta: Cta, addresses: Any, element: int, source: Any) -> Any:
 
     def move() -> None:
         words, origin = source()
+        native = cta.machine.native
+        if native is not None and words.ndim == 1 and words.itemsize == element:
+            origins = cta.shared.origins()
+            to, words, origin = (np.ascontiguousarray(x) for x in (addresses, words, origin))
+            native.move_elements(
+                int(cta.shared.block[0][2]), origins.ctypes.data, to.ctypes.data, len(to), element,
+                words.ctypes.data, origin.ctypes.data,
+            )  # fmt: skip
+            return
         index = addresses >> SHIFT[element]
         cta.shared.words[element][index] = words
         step = np.arange(element)

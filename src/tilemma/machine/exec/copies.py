@@ -7,6 +7,7 @@ and not committed, and each lane's groups in order; a group's number is its cloc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.memory import SHIFT
 from tilemma.machine.native import blocks
-from tilemma.machine.native.blocks import AccessBlock
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
 from tilemma.machine.patterns import GlobalPatterns, SharedPatterns
 from tilemma.machine.state import LANES, Frame, Warp
 from tilemma.machine.syntax import Instruction, Register
@@ -123,6 +124,10 @@ def cp_async(d: Decoder) -> None:
     to_block, source_block = (AccessBlock.of(x, width, (), 0, False) for x in (to, source))
     to_patterns, patterns = SharedPatterns(to, width), GlobalPatterns(source, width)
 
+    if ignore is None:
+        issue = block([to_block.address, source_block.address, -1 if size is None else size])
+        d.plain = PlainAccess("COPY", AccessBlock(*issue), agent=_issued)
+
     def run(f: Frame, m: Any) -> None:
         w = f.w
         some = None if m is None else np.flatnonzero(m)
@@ -192,6 +197,15 @@ def cp_async(d: Decoder) -> None:
 
 
 _NEVER = int(NEVER)
+
+
+def _issued(w: Warp, ins: Instruction, copy: Any, native: Any) -> CopyAgent:
+    """The agent of a copy that the native library has issued."""
+    count = int(copy[0])
+    lanes = LANES if count == 32 else copy[2 : 2 + count].copy()
+    agent = CopyAgent(w, ins, lanes, None, (), int(copy[1]), None, ())
+    agent.event, agent.native = int(copy[-1]) + int(lanes[0]), native
+    return agent
 
 
 def _refuse_target(f: Frame, ins: Instruction, lanes: Any, to: Any, width: int) -> None:
@@ -358,15 +372,19 @@ def copy_arrive(d: Decoder) -> None:
         number = copies.number
         # All copies of these lanes so far, in groups or not.
         earlier = [*(a for group in copies.content.values() for a in group), *copies.open]
-        mine = [a for a in earlier if np.isin(a.lanes, lanes).any()]
+        mine = earlier if len(lanes) == 32 else [a for a in earlier if np.isin(a.lanes, lanes).any()]
         for agent in mine:
             agent.waited = True
         _number(w, mine, number)
         at = address.values(w, None if m is None else lanes)
-        barriers = [mbarriers.find(f, ins, int(a), "an arrival on") for a in at]
+        # Each barrier in the order of the lanes, with the number of them in a row that name it.
+        barriers = [
+            (mbarriers.find(f, ins, a, "an arrival on"), len(list(same))) for a, same in groupby(at.tolist())
+        ]
         if not keep_count:
-            for barrier in barriers:
-                barrier.pending += 1
+            for barrier, count in barriers:
+                barrier.pending += count
+        place = w.place(ins)
         clocks = w.cta.cluster.clocks
         message = clocks.release(w.rows_of(m), w.row)
 
@@ -377,8 +395,8 @@ def copy_arrive(d: Decoder) -> None:
             table[: len(message.seen)] = message.seen
             table[copies.column + lanes] = np.maximum(table[copies.column + lanes], number)
             message.seen = table
-            for barrier in barriers:
-                barrier.arrive(w.place(ins), 1, message)
+            for barrier, count in barriers:
+                barrier.arrive_one_by_one(place, count, message)
 
         arrival = ArriveAgent(w, ins, [a for a in mine if a in w.cta.machine.pending], then)
         w.cta.machine.issue(arrival)

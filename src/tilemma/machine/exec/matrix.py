@@ -17,6 +17,7 @@ from tilemma.machine.isa import forms, fragments, numerics, sparse, sums
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.native import blocks
 from tilemma.machine.native.blocks import AccessBlock, PlainAccess
+from tilemma.machine.native.products import TileProduct, tile_product
 from tilemma.machine.patterns import SharedPatterns
 from tilemma.machine.state import LANES, Frame
 
@@ -206,6 +207,7 @@ class Fragment:
         kind = "f64" if name == "f64" else "b32"
         self.rows = np.array([d.dst(x, kind) if write else d.src(x, kind) for x in items])
         self.ids = [d.register_id(x) if type(x).__name__ == "Register" else -1 for x in items]
+        self.key = tuple(self.ids)
         self.at = fragments.mma_fragment(shape, letter, name, layout)
         m, n, k = shape
         self.extent = {"A": (m, k), "B": (k, n)}.get(letter, (m, n))
@@ -272,6 +274,7 @@ class Multiply:
         _, types, options = form
         self.options = dict(zip(("satfinite", "bitop", "rounding"), options, strict=True))
         self.bits = dtype(types[1]).bits if types[1] != "tf32" else 32
+        self.product = self.compiled([self])
 
     def check(self, w: Any) -> None:
         """Check the origins of the operands."""
@@ -279,11 +282,21 @@ class Multiply:
         if provenance.wanted(w, self.ins):
             provenance.check_mma(w, self.ins, self.a, self.b, self.bits)
 
+    def compiled(self, group: list[Multiply]) -> TileProduct | None:
+        """The products of ``group`` as the compiled library computes them; None where it does not."""
+        operands = [[getattr(x, letter) for x in group] for letter in ("a", "b", "c", "out")]
+        if not all(fragment.direct for fragments_ in operands for fragment in fragments_):
+            return None
+        return tile_product("mma", self.form[1], [np.stack([x.index for x in each]) for each in operands])
+
     def __call__(self, f: Frame, m: Any) -> None:
         w = f.w
         if m is not None:
             aligned.whole_warp(f, self.ins, m)
         self.check(w)
+        if w.cta.machine.native is not None and self.product is not None:
+            self.product.registers(w.cta.machine.native, w.registers)
+            return
         _, (td, ta, tb, _), _ = self.form
         tiles = self.a.load(w), self.b.load(w), self.c.load(w)
         self.out.store(w, sums.multiply("mma", *tiles, ta, tb, td, **self.options))
@@ -303,11 +316,15 @@ class Multiply:
             [group[0].cls for group in operands],
         )
         _, (td, ta, tb, tc), _ = self.form
+        compiled = self.compiled(all_of_them)
 
         def at_once(f: Frame) -> None:
             w = f.w
             for x in all_of_them:
                 x.check(w)
+            if w.cta.machine.native is not None and compiled is not None:
+                compiled.registers(w.cta.machine.native, w.registers)
+                return
             tiles = (
                 load_elements(w, cls_a, ta, a), load_elements(w, cls_b, tb, b), load_elements(w, cls_c, tc, c),
             )  # fmt: skip

@@ -80,6 +80,13 @@ class Mbarrier:
             self._too_many(place)
         self._advance()
 
+    def arrive_one_by_one(self, place: Place, n: int, message: Message | None) -> None:
+        """``n`` arrivals of one thread each: a phase may end between any two."""
+        while n:
+            some = min(n, self.pending) or 1
+            self.arrive(place, some, message)
+            n -= some
+
     def _take(self, message: Message | None) -> None:
         if message is None:
             return

@@ -10,6 +10,7 @@ from tilemma.machine.catalogue import ShuffleOfInactiveLane
 from tilemma.machine.decode import VIEW, Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.hazards import ranges
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
 from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import Instruction, Sink
 
@@ -36,6 +37,8 @@ def shfl(d: Decoder) -> None:
     a, b, c, mask = (d.src(x, "b32") for x in d.operands[1:5])
     d.membership = mask
     ins = d.ins
+    exchange = block([("up", "down", "bfly", "idx").index(mode), o, p, a, b, c, mask])
+    d.plain = PlainAccess("EXCHANGE", AccessBlock(*exchange))
     # By shift and clamp of each lane: the source lanes of whole warps, and whether each is inside the segment.
     patterns: dict[bytes, tuple[Any, Any]] = {}
 

@@ -23,18 +23,18 @@ def mma_async(d: Decoder) -> None:
     form = Form(d)
     ins = d.ins
     registers = [*form.d_ids, *form.a_ids]
+    every = frozenset(registers)
     index = len(d.program.steps)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         aligned.whole_warp(f, ins, m)
         group = group_of(f, ins)
-        touched = [r for r in registers if r in w.touched]
-        if touched or not w.wgmma_fenced:
-            _missing_fence(w, ins, form, touched)
+        if not w.wgmma_fenced or not w.touched.keys().isdisjoint(every):
+            _missing_fence(w, ins, form, [r for r in registers if r in w.touched])
         scale = form.scales(w)
         if scale:
-            undefined = w.cta.machine.program.steps[index].maybe_undefined & frozenset(form.d_ids)
+            undefined = w.cta.machine.program.steps[index].maybe_undefined & form.d_set
             for r in undefined:
                 known = w.defined.get(r)
                 if known is not ALL_LANES and (known is None or not known.all()):
@@ -46,8 +46,7 @@ def mma_async(d: Decoder) -> None:
             known_issue = w.in_flight.get(r)
             if known_issue is None or known_issue.reads_only(r):
                 w.in_flight[r] = issue
-        for r in form.d_ids:
-            w.in_flight[r] = issue
+        w.in_flight.update(dict.fromkeys(form.d_ids, issue))
         operation = group.operations.get(serial)
         if operation is None:
             operation = group.operations[serial] = Operation(group, w, ins, form, serial)

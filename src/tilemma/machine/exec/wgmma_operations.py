@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,13 @@ from tilemma.machine.decode import Decoder
 from tilemma.machine.exec.matrix import check_metadata
 from tilemma.machine.isa import descriptors, forms, fragments, sparse, sums
 from tilemma.machine.memory import SHIFT
+from tilemma.machine.native.products import TileProduct, tile_product
 from tilemma.machine.state import Cta, Frame, Warp
 from tilemma.machine.syntax import Immediate, Instruction, Register, Vector
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
+# Compiled products that a form keeps.
+_PRODUCTS = 256
 
 
 class Form:
@@ -86,6 +90,8 @@ class Form:
         self.scale_a, self.scale_b = scales if len(scales) == 2 else (1, 1)
         self.a_major: Any = "MN" if trans and not self.in_registers and trans[0] else "K"
         self.b_major: Any = "MN" if trans and trans[-1] else "K"
+        self.a_set, self.d_set = frozenset(self.a_ids), frozenset(self.d_ids)
+        self._products: dict[Any, Any] = {}
         self._check(d, scales, trans)
         d.async_registers = frozenset([*self.d_ids, *self.a_ids])
         self.names = {r: d.program.register_names[r] for r in d.async_registers}
@@ -113,6 +119,38 @@ class Form:
             self._accumulators[at] = row * per + value % per
         return self._accumulators
 
+    def product(self, rows: int, a: Any, b: Any) -> TileProduct | None:
+        """The product of operands at ``a`` (None: in registers) and ``b`` as the compiled library computes it.
+
+        ``rows`` is the number of registers of a warp's file.
+        """
+        key = rows, id(a), id(b)
+        found = self._products.get(key)
+        if found is None:
+            if len(self._products) > _PRODUCTS:
+                self._products.clear()
+            made, c = None, self.accumulators(rows)
+            if not self.sparse and self.per == 1:
+                made = tile_product(
+                    "wgmma", (self.td, self.ta, self.tb, self.td),
+                    (self._held(rows) if a is None else a, b, c, c), in_memory="B" if a is None else "AB",
+                    turned=True, negative=(self.scale_a == -1, self.scale_b == -1),
+                )  # fmt: skip
+            # With the arrays, so that no other gets their identity.
+            found = self._products[key] = made, a, b
+        product: TileProduct | None = found[0]
+        return product
+
+    def _held(self, rows: int) -> Any:
+        """For each element of A in registers, its place as in `accumulators`."""
+        at = fragments.wgmma_fragment(self.n, self.ka, "A", self.ta)
+        per = fragments.elements_per_register(self.ta)
+        thread, value = np.arange(128)[:, None], np.arange(at[0].shape[1])
+        places = np.empty((64, self.ka), np.int64)
+        row = (thread // 32 * rows + self.a_rows[value // per]) * 32 + thread % 32
+        places[at] = row * per + value % per
+        return places
+
     def scales(self, w: Warp) -> bool:
         """Whether D is added to (scale-d)."""
         if isinstance(self.scale_d, bool):
@@ -128,7 +166,7 @@ class Issue:
 
     def __init__(self, ins: Instruction, serial: int, form: Form) -> None:
         self.instruction, self.serial = ins, serial
-        self.a_ids, self.d_ids = frozenset(form.a_ids), frozenset(form.d_ids)
+        self.a_ids, self.d_ids = form.a_set, form.d_set
         self.shape = (form.n, form.k, form.td)
 
     def reads_only(self, register: int) -> bool:
@@ -188,7 +226,7 @@ class Operation(Agent):
         self.group, self.form, self.serial = group, form, serial
         self.descriptors = self._descriptors(w)
         self.scale = form.scales(w)
-        self._operands: list[tuple[str, Any, Any]] = []
+        self._operands: list[tuple[str, int, Tile, int]] = []
         self.there: set[int] = set()
         self.knowledge: Knowledge | None = None
         self.finished = False
@@ -225,17 +263,11 @@ class Operation(Agent):
             self._differ(
                 f, ins, f"warp {w.index} has other descriptors or another scale-d than warp {self.warp.index}"
             )
-        clocks = w.cta.cluster.clocks
-        mine = Knowledge(
-            clocks.seen[w.first : w.first + 32].max(axis=0), clocks.fenced[w.first : w.first + 32].max(axis=0)
+        # The operands must be ordered before all four warps.
+        seen, fenced = w.cta.cluster.clocks.known_to_all(
+            w.first, None if self.knowledge is None else (self.knowledge.seen, self.knowledge.fenced)
         )
-        if self.knowledge is None:
-            self.knowledge = mine
-        else:
-            # The operands must be ordered before all four warps.
-            n = len(self.knowledge.seen)
-            self.knowledge.seen = np.minimum(self.knowledge.seen, mine.seen[:n])
-            self.knowledge.fenced = np.minimum(self.knowledge.fenced, mine.fenced[:n])
+        self.knowledge = Knowledge(seen, fenced)
         self.there.add(w.index)
         if len(self.there) == 4:
             self.start(f)
@@ -245,26 +277,15 @@ class Operation(Agent):
             hz.WgmmaNotUniform.at(f.w.place(ins), other=self.warp.place(self.instruction), what=what), fatal=True
         )
 
-    def operands(self) -> list[tuple[str, Any, Any]]:
-        """(letter, descriptor, element addresses [rows, k]) of the operands in shared memory."""
+    def operands(self) -> list[tuple[str, int, Tile, int]]:
+        """(letter, descriptor, tile, bytes by which it is moved) of the operands in shared memory."""
         form, out = self.form, self._operands
         if out:
             return out
+        a, b = self.descriptors
         if not form.in_registers:
-            out.append(
-                (
-                    "A",
-                    self.descriptors[0],
-                    addresses(self.descriptors[0], 64, form.ka // form.per, form.bits, form.a_major),
-                )
-            )
-        out.append(
-            (
-                "B",
-                self.descriptors[1],
-                addresses(self.descriptors[1], form.n, form.k // form.per, form.bits, form.b_major),
-            )
-        )
+            out.append(("A", a, *tile_of(a, 64, form.ka // form.per, form.bits, form.a_major)))
+        out.append(("B", b, *tile_of(b, form.n, form.k // form.per, form.bits, form.b_major)))
         return out
 
     def start(self, f: Frame) -> None:
@@ -272,13 +293,12 @@ class Operation(Agent):
         cta, form, group = self.group.cta, self.form, self.group
         machine, events = cta.machine, cta.cluster.events
         ins, w = self.instruction, f.w
-        size = form.bits // 8
         assert self.knowledge is not None
         clock = group.clock_of(self.serial)
         self.event = events.new(group.column, clock, w.access("wgmma", ins), unordered=True)
         if clock == NEVER:
             group.uncommitted[self.serial] = self.event
-        for letter, raw, at in self.operands():
+        for letter, raw, tile, delta in self.operands():
             rows, major = (64, form.a_major) if letter == "A" else (form.n, form.b_major)
             k = (form.ka if letter == "A" else form.k) // form.per
             problems = admissible(raw, rows, k, form.bits, major, cta.shared.limit)
@@ -290,15 +310,14 @@ class Operation(Agent):
                     ),
                     fatal=any("beyond" in p for p in problems),
                 )  # fmt: skip
-            units = chunks(at, size, major)
-            what = f"wgmma operand {letter}"
-            async_access.async_read(
-                w, ins, cta, units[0], units[1], self.knowledge, self.event, ("wgmma", group.number), what
-            )
-            self._swizzles(w, letter, raw, at)
+            async_access.read_tile(
+                w, ins, cta, (tile.units, delta, tile.width), self.knowledge, self.event,
+                ("wgmma", group.number), f"wgmma operand {letter}",
+            )  # fmt: skip
+            self._swizzles(w, letter, raw, tile.first + delta)
         # Compressed A skips columns of K: only dense operands are tiles.
         if provenance.wanted(w, ins):
-            dense = [(letter, at) for letter, _, at in self.operands() if letter == "B" or not form.sparse]
+            dense = [(x, tile.at, delta) for x, _, tile, delta in self.operands() if x == "B" or not form.sparse]
             provenance.check_wgmma(w, ins, cta, dense)
         group.started += 1
         machine.issue(self)
@@ -306,10 +325,10 @@ class Operation(Agent):
         for waiting in waiters:
             machine.wake(waiting)
 
-    def _swizzles(self, w: Warp, letter: str, raw: int, at: Any) -> None:
+    def _swizzles(self, w: Warp, letter: str, raw: int, at: int) -> None:
         """The tensor map that wrote the tile and the descriptor that reads it must have the same swizzle."""
         cta = self.group.cta
-        first = cta.shared.writer[int(at.flat[0])]
+        first = cta.shared.writer[at]
         event = cta.cluster.events.of(int(first)) if first > 0 else None
         if event is None or event.kind != "tma":
             return
@@ -327,11 +346,14 @@ class Operation(Agent):
         """Multiply: operands as they are in shared memory now."""
         form, cta, group = self.form, self.group.cta, self.group
         self.finished = True
+        group.operations.pop(self.serial, None)
+        if cta.machine.native is not None and self._compiled():
+            return
         size = form.bits // 8
         values = {}
-        for letter, _, at in self.operands():
+        for letter, _, tile, delta in self.operands():
             name = form.ta if letter == "A" else form.tb
-            words = cta.shared.words[size][at >> SHIFT[size]]
+            words = cta.shared.words[size][(tile.at + delta) >> SHIFT[size]]
             values[letter] = (
                 np.unpackbits(words, axis=1, bitorder="little") if form.per > 1 else elements(words, name)
             )
@@ -339,9 +361,9 @@ class Operation(Agent):
         file = cta.registers["32"]
         if form.in_registers:
             regs = np.ascontiguousarray(file[warps, form.a_rows].transpose(0, 2, 1)).reshape(128, -1)
-            tile = np.empty((64, form.ka), np.float64)
-            tile[fragments.wgmma_fragment(form.n, form.ka, "A", form.ta)] = fragments.unpack(regs, form.ta)
-            values["A"] = tile
+            held_a = np.empty((64, form.ka), np.float64)
+            held_a[fragments.wgmma_fragment(form.n, form.ka, "A", form.ta)] = fragments.unpack(regs, form.ta)
+            values["A"] = held_a
         a, b = values["A"].astype(np.float64), values["B"].astype(np.float64)
         if form.scale_a != 1:
             a *= form.scale_a
@@ -360,24 +382,48 @@ class Operation(Agent):
         types = form.ta, form.tb, form.td
         result = sums.multiply("wgmma", a, b.T, total, *types, columns, satfinite=form.satfinite, **options)
         accumulators.put(at, result)
-        group.operations.pop(self.serial, None)
+
+    def _compiled(self) -> bool:
+        """Whether the compiled library has multiplied."""
+        form, cta, operands = self.form, self.group.cta, self.operands()
+        _, _, b, delta_b = operands[-1]
+        a, delta_a = (None, 0) if form.in_registers else operands[0][2:]
+        product = form.product(cta.registers["32"].shape[1], None if a is None else a.at, b.at)
+        if product is None:
+            return False
+        registers, memory = self.group.warps[0].registers, int(cta.shared.block[0][2])
+        there = (0, 0) if a is None else (memory, delta_a)
+        product.tiles(cta.machine.native, there, (memory, delta_b), registers, added=self.scale)
+        return True
 
 
-_addresses: dict[Any, Any] = {}
+@dataclass(frozen=True, eq=False, slots=True)
+class Tile:
+    """An operand in shared memory: the address of each element [rows, k], and the ``width``-byte units that hold
+    them.  ``first`` is the first element's address."""
+
+    at: Any
+    units: Any
+    width: int
+    first: int
 
 
-def addresses(raw: int, rows: int, k: int, bits: int, major: Any) -> Any:
-    """Element addresses of an operand [rows, k], cached relative to the swizzle pattern's start."""
+_tiles: dict[Any, Tile] = {}
+
+
+def tile_of(raw: int, rows: int, k: int, bits: int, major: Any) -> tuple[Tile, int]:
+    """The tile of a descriptor, cached relative to the swizzle pattern's start, and where that lies."""
     pattern = (raw & 0x3F) << 4
     key = (raw & ~0x3FFF, pattern, rows, k, bits, major)
-    found = _addresses.get(key)
-    start = (raw & 0x3FFF) << 4
+    found = _tiles.get(key)
+    moved = ((raw & 0x3FFF) << 4) - pattern
     if found is None:
-        if len(_addresses) > 4096:
-            _addresses.clear()
-        full = descriptors.operand_addresses(descriptors.decode(raw), rows, k, bits, major)
-        found = _addresses[key] = full - (start - pattern)
-    return found + (start - pattern)
+        if len(_tiles) > 4096:
+            _tiles.clear()
+        at = descriptors.operand_addresses(descriptors.decode(raw), rows, k, bits, major) - moved
+        at = np.ascontiguousarray(at)
+        found = _tiles[key] = Tile(at, *chunks(at, bits // 8, major), int(at.flat[0]))
+    return found, moved
 
 
 _admissible: dict[Any, Any] = {}

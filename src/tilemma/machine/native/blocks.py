@@ -80,6 +80,8 @@ class PlainAccess:
     registers: tuple[int, ...] = ()
     lanes: Any = None
     halves: Any = None
+    # Makes the agent of a copy: (warp, instruction, its integers, memory and address).
+    agent: Any = None
 
 
 def warp_block(w: Warp) -> tuple[Any, int]:
@@ -171,8 +173,8 @@ def global_access(
     return True
 
 
-# Integers of a `Copy`: its number of lanes, its width, and four of each lane.
-_COPY = 2 + 4 * 32
+# Integers of a `Copy`: its number of lanes, its width, four of each lane, and its event.
+COPY = 2 + 4 * 32 + 1
 
 
 def copy_issue(
@@ -192,7 +194,7 @@ def copy_issue(
     """
     cluster, machine, shared = w.cta.cluster, w.cta.machine, w.cta.shared
     events = cluster.events
-    copy, passes = (ctypes.c_int64 * _COPY)(), ctypes.c_int64()
+    copy, passes = (ctypes.c_int64 * COPY)(), ctypes.c_int64()
     event = events.count << 5
     mask = None if m is None else m.tobytes()
     arguments = (
@@ -212,14 +214,14 @@ def copy_issue(
     event = events.new(column, _NEVER, w.access("cp.async", ins), unordered=True)
     shared.last_write = max(shared.last_write, event + 31)
     machine.performance.add("bank-conflict", ins, passes.value)
-    return event, copy
+    return event, (copy, ctypes.addressof(copy))
 
 
 def copy_complete(w: Warp, copy: Any) -> None:
-    """Complete what `copy_issue` has returned."""
+    """Complete a copy of the native library: its memory, and its address there."""
     shared = w.cta.shared
     shared.origins()
-    w.cta.machine.native.copy_complete(shared.block[1], ctypes.addressof(copy))
+    w.cta.machine.native.copy_complete(shared.block[1], copy[1])
 
 
 def matrix_load(

@@ -8,7 +8,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilemma.errors import TilemmaError
+from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.native import library
+from tilemma.machine.state import ALL_LANES
 from tilemma.machine.syntax import TYPE_BYTES, Immediate, Register, Sink, Symbol, Vector
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ OPERATIONS = (
     "MULHI_U32", "MULHI_S32", "MULWIDE_U32", "MULWIDE_S32", "MULWIDE_U16", "MULWIDE_S16", "MADWIDE_U32",
     "MADWIDE_S32", "PRMT", "BFE_U32", "BFE_S32", "SHF_L_WRAP", "SHF_R_WRAP", "LOP3", "BFI", "POPC_32", "CLZ_32",
     "MOV_P", "AND_P", "OR_P", "XOR_P", "PACK_32", "PACK_64", "UNPACK_32", "UNPACK_64", "CVT_INT",
-    "ADD_F32", "SUB_F32", "MUL_F32", "FMA_F32", "NEG_F32", "ABS_F32", "MIN_F32", "MAX_F32", "DIV_F32",
+    "ADD_F32", "SUB_F32", "MUL_F32", "FMA_F32", "NEG_F32", "ABS_F32", "MIN_F32", "MAX_F32", "DIV_F32", "RCP_F32",
+    "SQRT_F32", "RSQRT_F32", "EX2_F32", "LG2_F32", "SIN_F32", "COS_F32", "TANH_F32",
     "CVT_F32_S32", "CVT_F32_U32", "CVT_F32_F16", "CVT_F32_BF16",
     *(f"{op}_F32" for op in _ORDERS), *(f"{op}U_F32" for op in _ORDERS), "NAN_F32", "NUM_F32",
     "CVT_F16", "CVT_BF16", "CVT_F16X2", "CVT_BF16X2", "PARAM_32", "PARAM_64",
@@ -89,7 +92,6 @@ def _table() -> dict[str, tuple[str, tuple[str, ...]]]:
         table[f"{op}.f32"] = f"{op.upper()}_F32", ("f32",) * 2
     for op in ("min", "max"):
         table[f"{op}.f32"] = f"{op.upper()}_F32", ("f32",) * 3
-    table["div.full.f32"] = "DIV_F32", ("f32",) * 3
     for kind in ("s32", "u32"):
         table[f"cvt.rn.f32.{kind}"] = f"CVT_F32_{kind.upper()}", ("f32", kind)
     for kind in ("f16", "bf16"):
@@ -239,7 +241,25 @@ def _parameter(d: Decoder) -> Code | None:
     return _code(f"PARAM_{cls}", row, d.symbol_value(base) + d.operands[1].offset)  # type: ignore[union-attr]
 
 
+def _approximate(d: Decoder) -> Code | None:
+    """Functions and quotients that are made in double precision, with or without ``.ftz``."""
+    name, *rest = d.parts
+    ftz = "ftz" in rest
+    if [x for x in rest if x != "ftz"] != ["full" if name == "div" else "approx", "f32"]:
+        return None
+    to, *sources = (d.dst(d.operands[0], "f32"), *(d.src(x, "f32") for x in d.operands[1:]))
+    if len(sources) != 1 + (name == "div"):
+        return None
+    return _code(f"{name.upper()}_F32", to, sources[0], sources[-1], 0, int(ftz))
+
+
 def _cvta(d: Decoder) -> Code | None:
+    if d.parts in (("cvta", "shared", "u64"), ("cvta", "to", "shared", "u64")):
+        if isinstance(d.operands[1], Symbol):
+            return None
+        window = d.program.constant("64", SHARED_WINDOW)
+        name = "SUB_64" if "to" in d.parts else "ADD_64"
+        return _code(name, d.dst(d.operands[0], "u64"), d.src(d.operands[1], "u64"), window)
     if d.parts != ("cvta", "to", "global", "u64") and d.parts != ("cvta", "global", "u64"):
         return None
     if isinstance(d.operands[1], Symbol):
@@ -250,6 +270,7 @@ def _cvta(d: Decoder) -> Code | None:
 _SPECIAL: dict[str, Callable[[Decoder], Code | None]] = {
     "setp": _setp, "selp": _selp, "mov": _mov, "and": _logic, "or": _logic, "xor": _logic, "not": _logic,
     "cvt": _cvt, "lop3": _lop3, "bfi": _bfi, "ld": _parameter, "cvta": _cvta,
+    **dict.fromkeys(("div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"), _approximate),
 }  # fmt: skip
 
 
@@ -265,17 +286,70 @@ def fused(steps: list[Step], runs: list[Callable[..., Any]]) -> tuple[list[Calla
     start = 0
     table: Operations | None = None
     while start < len(steps):
-        end = start
-        while end < len(steps) and _whole(steps[end]):
+        kinds = {_kind(steps[start])}
+        end = start + 1
+        while _OWN not in kinds and end < len(steps) and _kind(steps[end]) != _OWN:
+            kinds.add(_kind(steps[end]))
             end += 1
-        if end == start:
-            out.append(runs[start])
-            start += 1
+        chunk, closures = steps[start:end], runs[start:end]
+        table = None
+        if _OWN in kinds or (len(chunk) == 1 and _CHECKED in kinds):
+            out += closures
+        elif _CHECKED in kinds:
+            out.append(_checked(native, chunk, closures))
         else:
-            run, table = _chunk(native, steps[start:end], runs[start:end])
+            run, table = _chunk(native, chunk, closures)
             out.append(run)
-            start = end
+        start = end
     return out, table if len(out) == 1 else None
+
+
+# How a step runs: by its own closure, as an operation, or as one with checks around it.
+_OWN, _WHOLE, _CHECKED = range(3)
+
+
+def _kind(step: Step) -> int:
+    if _whole(step):
+        return _WHOLE
+    checks = step.checks
+    unguarded = step.guard < 0 and step.check_guard is None
+    return _CHECKED if step.code and unguarded and checks is not None and checks.run is step.run else _OWN
+
+
+def _checked(native: Any, steps: list[Step], runs: list[Callable[..., Any]]) -> Callable[..., Any]:
+    """Steps with checks: where all lanes run and no check can find anything, one call for all of them."""
+    reads: list[int] = []
+    defines: dict[int, Any] = {}
+    touches: dict[int, Any] = {}
+    forgets: set[int] = set()
+    for step in steps:
+        checks = step.checks if _kind(step) == _CHECKED else None
+        if checks is None:
+            continue
+        reads += (r for r in checks.reads if r not in defines)
+        defines.update(dict.fromkeys(checks.defines, ALL_LANES))
+        touches.update(dict.fromkeys(checks.touches, step.instruction))
+        forgets.update(checks.forgets)
+    call, _ = _chunk(native, steps, runs)
+
+    def run(w: Any, m: Any) -> None:
+        known = w.defined
+        if (
+            m is not None
+            or not w.full
+            or (touches and w.in_flight)
+            or any(known.get(r) is not ALL_LANES for r in reads)
+        ):
+            for one in runs:
+                one(w, m)
+            return
+        w.touched.update(touches)
+        known.update(defines)
+        for r in forgets:
+            w.origins.pop(r, None)
+        call(w, m)
+
+    return run
 
 
 def _whole(step: Step) -> bool:

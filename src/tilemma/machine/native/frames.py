@@ -10,27 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilemma.machine.native.blocks import COPY as COPY_SIZE
 from tilemma.machine.native.blocks import PlainAccess
 
 if TYPE_CHECKING:
-    from tilemma.machine.program import Program
+    from tilemma.machine.program import Program, Step
     from tilemma.machine.scheduler import Machine
-    from tilemma.machine.state import Frame
+    from tilemma.machine.state import Frame, Warp
 
-OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD = range(8)
+(
+    OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY,
+) = range(10)  # fmt: skip
 # How a call ends: at another step, with the budget spent, within a sequence, or with its tables full.
 STOPPED, SPENT, PARTLY, FULL = range(4)
 _KINDS = {
     "SHARED_LOAD": (SHARED_LOAD, "ld", "bank-conflict"), "SHARED_STORE": (SHARED_STORE, "st", "bank-conflict"),
     "GLOBAL_LOAD": (GLOBAL_LOAD, "ld", "uncoalesced"), "GLOBAL_STORE": (GLOBAL_STORE, "st", "uncoalesced"),
-    "MATRIX_LOAD": (MATRIX_LOAD, "ldmatrix", "bank-conflict"),
+    "MATRIX_LOAD": (MATRIX_LOAD, "ldmatrix", "bank-conflict"), "COPY": (COPY, "cp.async", "bank-conflict"),
 }  # fmt: skip
 # `program.BRANCH`, whose module imports this one.
 _BRANCH = 2
 # As in ``frame.c``.
-_EVENTS, _ORIGINS = 256, 64
-_GIVEN, _CHANGED = struct.Struct("22q"), struct.Struct("10q")
-_OUT = 12 * 8
+_EVENTS, _ORIGINS, _COPIES = 256, 64, 16
+_GIVEN, _CHANGED = struct.Struct("26q"), struct.Struct("11q")
+_OUT = 15 * 8
 # Steps of one call at most.
 _LIMIT = 1 << 20
 
@@ -44,7 +47,7 @@ class Table:
         self.address = self.array.ctypes.data
         # Kind of event and of note, and the registers of an ldmatrix, by step.
         self.events: dict[int, tuple[str, str, tuple[int, ...]]] = {}
-        self.matrices = False
+        self.matrices = self.copies = False
         for at, step in enumerate(steps):
             guard = -1 if step.guard < 0 else step.guard << 1 | step.negated
             segment = program.segments[at]
@@ -62,12 +65,16 @@ class Table:
         self.kinds: list[int] = self.array[:, 0].tolist()
 
     def _access(self, at: int, guard: int, plain: PlainAccess) -> None:
+        if plain.kind == "EXCHANGE":
+            self.array[at] = EXCHANGE, 0, guard, 0, plain.block.address, 0, 0
+            return
         kind, event, about = _KINDS[plain.kind]
         lanes = 0 if plain.lanes is None else plain.lanes.ctypes.data
         halves = 0 if plain.halves is None else plain.halves.ctypes.data
         self.array[at] = kind, 0, guard, 0, plain.block.address, lanes, halves
         self.events[at] = event, about, plain.registers
         self.matrices |= kind == MATRIX_LOAD
+        self.copies |= kind == COPY
 
 
 def _untracked(plain: PlainAccess, followed: frozenset[int]) -> bool:
@@ -89,9 +96,16 @@ class Runner:
         self.made = (ctypes.c_int32 * _EVENTS).from_buffer(self.buffer, _GIVEN.size)
         covered = (ctypes.c_char * len(machine.covered)).from_buffer(machine.covered)
         self.counted = np.zeros((len(self.steps), 3), np.int64)
+        self.surplus = np.zeros((len(self.steps), 3), np.int64)
         self._kept = kept, covered
+        self._make_room()
         self.fixed = table.address, ctypes.addressof(covered), self.counted.ctypes.data
         self.call = machine.native.run_frame
+
+    def _make_room(self) -> None:
+        """Room for the copies that a call issues; their agents keep it."""
+        self.copies = np.empty((_COPIES, COPY_SIZE), np.int64)
+        self.room = self.copies.ctypes.data, self.surplus.ctypes.data
 
     def run(self, f: Frame, pc: int, budget: int) -> tuple[int, int, int, int]:
         """Run ``f`` from ``pc`` on.
@@ -113,16 +127,17 @@ class Runner:
             if shared.origin is not None:
                 origins = np.empty((_ORIGINS, 32, 2), np.int64)
                 place = origins.ctypes.data
+        column = -1 if w.copies is None else w.copies.column
         limit = min(machine.max_steps - machine.steps, _LIMIT)
         _GIVEN.pack_into(
             self.buffer, 0, w.native, *self.fixed, f.rpc, len(f.lanes), limit, w.floor, now, room, collective,
-            place, pc, budget, 0, 0, events.count, 0, 0, 0, 0, 0,
+            place, column, *self.room, pc, budget, 0, 0, events.count, 0, 0, 0, 0, 0, 0,
         )  # fmt: skip
         m = f.m
         how = self.call(self.address, None if m is None else m.tobytes())
-        pc, budget, executed, done, count, made, stores, read, written, registers = _CHANGED.unpack_from(
-            self.buffer, _OUT
-        )
+        (
+            pc, budget, executed, done, count, made, stores, read, written, registers, issued,
+        ) = _CHANGED.unpack_from(self.buffer, _OUT)  # fmt: skip
         machine.steps += executed
         machine.progress += stores
         if made:
@@ -131,7 +146,9 @@ class Runner:
                 events.info += [known[s] for s in steps]
             except KeyError:
                 for s in set(steps):
-                    known[s] = w.access(self.table.events[s][0], self.steps[s].instruction)
+                    step = s if s >= 0 else ~s
+                    kind = "ld" if s < 0 else self.table.events[s][0]
+                    known[s] = w.access(kind, self.steps[step].instruction)
                 events.info += [known[s] for s in steps]
             events.count = count
             if read:
@@ -143,16 +160,32 @@ class Runner:
                 events.collective = True
                 if origins is not None:
                     self._keep(w.origins, origins, steps)
+            if issued:
+                self._issue(w, [self.steps[s] for s in steps if s >= 0 and self.kinds[s] == COPY])
         return how, pc, budget, done
 
     def _keep(self, known: dict[int, Any], origins: Any, steps: Sequence[int]) -> None:
         """Enter the origins of what ldmatrix has loaded."""
-        names = [r for s in steps for r in self.table.events[s][2]]
+        names = [r for s in steps if s >= 0 for r in self.table.events[s][2]]
         known.update(zip(names, origins, strict=False))
+
+    def _issue(self, w: Warp, steps: Sequence[Step]) -> None:
+        """Enter the copies that C has issued, of ``steps`` in order."""
+        address, size = self.room[0], 8 * COPY_SIZE
+        for i, step in enumerate(steps):
+            copy = self.copies[i]
+            assert step.plain is not None
+            agent = step.plain.agent(w, step.instruction, copy, (copy, address + i * size))
+            w.copies.open.append(agent)
+            self.machine.issue(agent)
+        self._make_room()
 
     def counts(self) -> list[tuple[str, Any, tuple[int, int, int]]]:
         """Kind of note, instruction, and executions, surplus and worst, of each access that C has made; once."""
-        at = np.flatnonzero(self.counted[:, 0]).tolist()
-        found = [(self.table.events[i][1], self.steps[i].instruction, tuple(self.counted[i].tolist())) for i in at]
-        self.counted[:] = 0
+        found = []
+        for about, table in (("uncoalesced", self.surplus), ("", self.counted)):
+            for i in np.flatnonzero(table[:, 0]).tolist():
+                kind = about or self.table.events[i][1]
+                found.append((kind, self.steps[i].instruction, tuple(table[i].tolist())))
+            table[:] = 0
         return found

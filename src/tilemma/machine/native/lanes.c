@@ -69,6 +69,33 @@ typedef struct { int32_t code, d, a, b, c, e, guard; } Op;
     else { for (int i = 0; i < 32; i++) bad |= m[i] & (y[i] != y[i]); }                               \
     if (bad) return at;                                                                               \
     LANES(d[i] = y[i]); break; }
+/* Functions of a float, made in double: e says whether subnormal numbers are zeros.  Where libraries that differ by a
+ * few units in the last place of a double could round to another float, NumPy decides. */
+#define APPROXIMATE(NAME, EXPRESSION)                                                                 \
+  case NAME: { const float *a = (const float *)R32(o->a); float *d = (float *)R32(o->d), y[32]; int bad = 0; \
+    for (int i = 0; i < 32; i++) {                                                                    \
+      if (m && !m[i]) continue;                                                                       \
+      double x = o->e ? flushed(a[i]) : a[i], z = (EXPRESSION);                                       \
+      y[i] = (float)z;                                                                                \
+      bad |= y[i] != y[i] || (float)(z * (1 + 1e-14)) != y[i] || (float)(z * (1 - 1e-14)) != y[i];    \
+      if (o->e) y[i] = flushed(y[i]);                                                                 \
+    }                                                                                                 \
+    if (bad) return at;                                                                               \
+    LANES(d[i] = y[i]); break; }
+/* The same of what every library rounds in one way. */
+#define ROUNDED(NAME, EXPRESSION)                                                                     \
+  case NAME: { const float *a = (const float *)R32(o->a), *b = (const float *)R32(o->b);               \
+    float *d = (float *)R32(o->d), y[32]; int bad = 0;                                                \
+    for (int i = 0; i < 32; i++) {                                                                    \
+      if (m && !m[i]) continue;                                                                       \
+      double x = o->e ? flushed(a[i]) : a[i], v = o->e ? flushed(b[i]) : b[i];                        \
+      (void)v;                                                                                        \
+      y[i] = (float)(EXPRESSION);                                                                     \
+      bad |= y[i] != y[i];                                                                            \
+      if (o->e) y[i] = flushed(y[i]);                                                                 \
+    }                                                                                                 \
+    if (bad) return at;                                                                               \
+    LANES(d[i] = y[i]); break; }
 /* d = truth, or `truth op (third ^ negated)`; mode: 0 none, 1 and, 2 or, 3 xor, plus 4 for a negated third. */
 static void combine(const uint8_t *truth, uint8_t *d, const uint8_t *third, int mode, const uint8_t *m) {
   uint8_t n = mode >> 2 & 1;
@@ -82,6 +109,7 @@ static void combine(const uint8_t *truth, uint8_t *d, const uint8_t *third, int 
 
 static uint32_t bits_of(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
 static float float_of(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+static float flushed(float x) { uint32_t u = bits_of(x); return u & 0x7f800000 ? x : float_of(u & 0x80000000); }
 
 /* binary16, rounded to nearest even; not for NaN. */
 static uint16_t half_of(float x) {
@@ -252,7 +280,15 @@ int run_lanes(void **registers, const Op *ops, int count, const uint8_t *mask) {
       FLOATS(OP_CVT_F32_U32, (float)((const uint32_t *)a)[i])
       FLOATS(OP_CVT_F32_F16, from_half(R16(o->a)[i]))
       FLOATS(OP_CVT_F32_BF16, float_of((uint32_t)R16(o->a)[i] << 16))
-      FLOATS(OP_DIV_F32, (float)((double)a[i] / (double)b[i]))
+      ROUNDED(OP_DIV_F32, x / v)
+      ROUNDED(OP_RCP_F32, 1.0 / x)
+      ROUNDED(OP_SQRT_F32, sqrt(x))
+      ROUNDED(OP_RSQRT_F32, 1.0 / sqrt(x))
+      APPROXIMATE(OP_EX2_F32, exp2(x))
+      APPROXIMATE(OP_LG2_F32, log2(x))
+      APPROXIMATE(OP_SIN_F32, sin(x))
+      APPROXIMATE(OP_COS_F32, cos(x))
+      APPROXIMATE(OP_TANH_F32, tanh(x))
       COMPARE(OP_EQ_F32, R32, float, x == y) COMPARE(OP_NE_F32, R32, float, x < y || x > y)
       COMPARE(OP_LT_F32, R32, float, x < y) COMPARE(OP_LE_F32, R32, float, x <= y)
       COMPARE(OP_GT_F32, R32, float, x > y) COMPARE(OP_GE_F32, R32, float, x >= y)

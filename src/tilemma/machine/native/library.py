@@ -20,8 +20,17 @@ import numpy as np
 
 from tilemma.assemble.cache import DiskCache
 
-_SOURCES = ("lanes.c", "shadow.c", "frame.c", "sums.c")
-_HEADER = "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
+_SOURCES = ("lanes.c", "shadow.c", "frame.c", "sums.c", "clocks.c", "products.c")
+_HEADER = """#include <math.h>
+#include <stdint.h>
+#include <string.h>
+/* Loops that vectors of the processor at hand make faster. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define WIDEST __attribute__((target_clones("avx2", "default"), optimize("O3")))
+#else
+#define WIDEST
+#endif
+"""
 # No flag may change a result: no fused multiply-add where the program has none, integers that wrap.
 _FLAGS = ("-O2", "-shared", "-fPIC", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w")
 _WORTH = 100_000
@@ -123,6 +132,13 @@ def _load(data: bytes) -> None:
     library.copy_complete.argtypes, library.copy_complete.restype = (pointer, pointer), None
     library.sum_products.argtypes = (*(pointer,) * 7, ctypes.c_double)
     library.sum_products.restype = None
+    table = (pointer, number, number, pointer, number, number, pointer)
+    for function in (library.clocks_most, library.clocks_learn, library.clocks_join):
+        function.argtypes, function.restype = table, None
+    library.clocks_tick.argtypes, library.clocks_tick.restype = (pointer, number, number, number), None
+    from tilemma.machine.native import products
+
+    products.declare(library)
     _state.library = library
 
 

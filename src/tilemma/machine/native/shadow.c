@@ -41,13 +41,26 @@ static void addresses(const Warp *w, const Access *x, const uint8_t *m, Lanes *l
   }
 }
 
-static int distinct(const Lanes *l) {
+/* The bytes of data register `r` that lane `lane` stores. */
+static uint64_t stored(const Warp *w, const Access *x, int r, int lane) {
+  int64_t at = 32 * x->rows[r] + lane;
+  uint64_t value = x->bytes[r] == 2   ? ((uint16_t *)w->registers[0])[at]
+                   : x->bytes[r] == 4 ? ((uint32_t *)w->registers[1])[at]
+                                      : ((uint64_t *)w->registers[2])[at];
+  return x->size < 8 ? value & (((uint64_t)1 << 8 * x->size) - 1) : value;
+}
+
+/* Whether lanes that name the same words store the same there. */
+static int agreeing(const Warp *w, const Access *x, const Lanes *l) {
   int ascending = 1;
   for (int i = 1; i < l->n; i++) ascending &= l->address[i] > l->address[i - 1];
   if (ascending) return 1;
   for (int i = 1; i < l->n; i++)
-    for (int j = 0; j < i; j++)
-      if (l->address[i] == l->address[j]) return 0;
+    for (int j = 0; j < i; j++) {
+      if (l->address[i] != l->address[j]) continue;
+      for (int r = 0; r < x->count; r++)
+        if (stored(w, x, r, l->lane[i]) != stored(w, x, r, l->lane[j])) return 0;
+    }
   return 1;
 }
 
@@ -179,10 +192,7 @@ static void to_registers(const Warp *w, const Access *x, const Lanes *l, uint8_t
 static void from_registers(const Warp *w, const Access *x, const Lanes *l, uint8_t *const *to) {
   for (int r = 0; r < x->count; r++)
     for (int i = 0; i < l->n; i++) {
-      int64_t at = 32 * x->rows[r] + l->lane[i];
-      uint64_t value = x->bytes[r] == 2   ? ((uint16_t *)w->registers[0])[at]
-                       : x->bytes[r] == 4 ? ((uint32_t *)w->registers[1])[at]
-                                          : ((uint64_t *)w->registers[2])[at];
+      uint64_t value = stored(w, x, r, l->lane[i]);
       memcpy(to[i] + r * x->size, &value, x->size);
     }
 }
@@ -209,7 +219,7 @@ int64_t shared_store(const Warp *w, const Access *x, int64_t floor, int64_t even
   Lanes l;
   Shared *s = w->shared;
   addresses(w, x, m, &l);
-  if (!l.n || !aligned_inside(&l, s, x->width) || !distinct(&l)) return SLOW;
+  if (!l.n || !aligned_inside(&l, s, x->width) || !agreeing(w, x, &l)) return SLOW;
   if (!writes_known(w, &l, x->width, floor, 0) || !reads_known(w, &l, x->width, floor)) return SLOW;
   uint8_t *to[32];
   for (int i = 0; i < l.n; i++) {
@@ -290,7 +300,7 @@ int64_t global_store(const Warp *w, const Access *x, int64_t event, const uint8_
   Lanes l;
   addresses(w, x, m, &l);
   Allocation *a = l.n ? find(w->memory, &l, x->width) : 0;
-  if (!a || !a->writable || a->holes || !distinct(&l)) return SLOW;
+  if (!a || !a->writable || a->holes || !agreeing(w, x, &l)) return SLOW;
   if (approved && x->approved >= 0 && x->approved != a->base) return SLOW;
   if (!a->writer || a->logged) return NO_SHADOW;
   if (!global_known(w, &l, a, a->writer, x->width)) return SLOW;
@@ -305,8 +315,10 @@ int64_t global_store(const Warp *w, const Access *x, int64_t event, const uint8_
   return found(w, a, &l, x->width);
 }
 
-/* A cp.async: lanes, places in shared memory, bytes to copy (0: zeros) and their global addresses. */
-typedef struct { int64_t n, width, lane[32], to[32]; uint8_t *from[32]; int64_t origin[32]; } Copy;
+/* A cp.async: lanes, places in shared memory, bytes to copy (0: zeros) and their global addresses.  `event` is that of
+ * the copies, where a frame has issued them. */
+typedef struct { int64_t n, width, lane[32], to[32]; uint8_t *from[32]; int64_t origin[32], event; } Copy;
+static const int64_t NOTHING_READ = (int64_t)1 << 62;
 
 /* Issue a cp.async of whole words or zeros: the lanes' own reads get the number `event`, the copies `copies`, or the
  * number after it where the reads have one.  The array that is read is in the result as in `global_load`, or -1. */
@@ -345,7 +357,7 @@ int64_t copy_issue(const Warp *w, const Access *to, const Access *from, int64_t 
     for (int j = 0; j < width; j++) s->writer[l.address[i] + j] = (int32_t)(copies + l.lane[i]);
   }
   *passes = bank_conflicts(&l, width);
-  return a ? found(w, a, &reads, width) : (int64_t)1 << 62;
+  return a ? found(w, a, &reads, width) : NOTHING_READ;
 }
 
 /* Complete a cp.async. */

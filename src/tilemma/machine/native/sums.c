@@ -5,12 +5,6 @@
  * replaces `c` [batch, m, n]; an infinity or a NaN is as IEEE 754 has it, with any payload.
  */
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define WIDEST __attribute__((target_clones("avx2", "default"), optimize("O3")))
-#else
-#define WIDEST
-#endif
-
 enum { ZERO = -500, MOST_COLUMNS = 256 };
 
 /* `kept`: bits after the point of a sum that is cut, -1 for one of f16, to nearest.  Least exponents of the types. */
@@ -46,13 +40,19 @@ static double cut_to(double x, int kept, int lowest, double largest) {
   return y > largest ? HUGE_VAL : y < -largest ? -HUGE_VAL : y;
 }
 
-/* One step for a row of a: products of `count` columns `order[...]` of a with rows of b, added to total[n]. */
-WIDEST void sum_step(const Product *p, const double *a, const int *at_a, const double *b, const int *at_b,
-                        const int64_t *rows, const int32_t *order, int count, double *total, double biggest) {
-  int n = (int)p->n, fraction = (int)p->fraction;
-  int largest[MOST_COLUMNS];
-  double scale[MOST_COLUMNS], sum[MOST_COLUMNS], plain[MOST_COLUMNS];
-  for (int j = 0; j < n; j++) largest[j] = exponent_of(total[j], (int)p->lowest_d);
+/* One step for a row of a: products of `count` columns `order[...]` of a with rows of b, added to total[n].  `n` is a
+ * constant where it is small, for the compiler. */
+static inline __attribute__((always_inline)) void step_of_n(
+    const Product *p, const double *restrict a, const int *restrict at_a, const double *restrict b,
+    const int *restrict at_b, const int64_t *restrict rows, const int32_t *restrict order, int count,
+    double *restrict total, double biggest, int n, int finite) {
+  int fraction = (int)p->fraction;
+  int largest[n];
+  double scale[n], sum[n], plain[n];
+  for (int j = 0; j < n; j++) {
+    largest[j] = exponent_of(total[j], (int)p->lowest_d);
+    finite &= total[j] - total[j] == 0;
+  }
   for (int t = 0; t < count; t++) {
     int x = at_a[order[t]];
     const int *y = at_b + rows[order[t]] * n;
@@ -64,23 +64,33 @@ WIDEST void sum_step(const Product *p, const double *a, const int *at_a, const d
     largest[j] = e;
     scale[j] = double_of((int64_t)(fraction - e + 1023) << 52);
     sum[j] = (double)(int32_t)(total[j] * scale[j]);
-    plain[j] = total[j];
   }
   for (int t = 0; t < count; t++) {
     double x = a[order[t]];
     const double *y = b + rows[order[t]] * n;
-    for (int j = 0; j < n; j++) {
-      double product = x * y[j];
-      plain[j] += product;
-      sum[j] += (double)(int32_t)(product * scale[j]);
-    }
+    for (int j = 0; j < n; j++) sum[j] += (double)(int32_t)(x * y[j] * scale[j]);
+  }
+  if (!finite) {
+    for (int j = 0; j < n; j++) plain[j] = total[j];
+    for (int t = 0; t < count; t++)
+      for (int j = 0; j < n; j++) plain[j] += a[order[t]] * b[rows[order[t]] * n + j];
   }
   for (int j = 0; j < n; j++) {
     double exact = sum[j] * double_of((int64_t)(largest[j] - fraction + 1023) << 52);
-    if (!(plain[j] - plain[j] == 0)) total[j] = plain[j];
+    if (!finite && !(plain[j] - plain[j] == 0)) total[j] = plain[j];
     else if (p->kept < 0) total[j] = nearest_half(exact);
     else total[j] = cut_to(exact, (int)p->kept, (int)p->lowest_d, biggest);
   }
+}
+
+WIDEST void sum_step(const Product *p, const double *a, const int *at_a, const double *b, const int *at_b,
+                     const int64_t *rows, const int32_t *order, int count, double *total, double biggest, int finite) {
+  if (p->n == 8 && count == 16)
+    step_of_n(p, a, at_a, b, at_b, rows, order, 16, total, biggest, 8, finite);
+  else if (p->n == 8)
+    step_of_n(p, a, at_a, b, at_b, rows, order, count, total, biggest, 8, finite);
+  else
+    step_of_n(p, a, at_a, b, at_b, rows, order, count, total, biggest, (int)p->n, finite);
 }
 
 /* `scratch` has room for depth + height * n integers. */
@@ -92,17 +102,25 @@ void sum_products(const Product *p, const double *a, const double *b, double *c,
   for (int64_t k = 0; k < p->depth && !columns; k++) plain_rows[k] = k;
   for (int64_t one = 0; one < p->batch; one++) {
     const double *right = b + one * p->height * p->n;
-    for (int64_t i = 0; i < p->height * p->n; i++) at_b[i] = exponent_of(right[i], (int)p->lowest_b);
+    int finite = 1;
+    for (int64_t i = 0; i < p->height * p->n; i++) {
+      at_b[i] = exponent_of(right[i], (int)p->lowest_b);
+      finite &= right[i] - right[i] == 0;
+    }
     for (int64_t i = 0; i < p->m; i++) {
       int64_t row = one * p->m + i;
       const double *left = a + row * p->depth;
       double *held = c + row * p->n, *total = held;
-      for (int64_t k = 0; k < p->depth; k++) at_a[k] = exponent_of(left[k], (int)p->lowest_a);
+      int all = finite;
+      for (int64_t k = 0; k < p->depth; k++) {
+        at_a[k] = exponent_of(left[k], (int)p->lowest_a);
+        all &= left[k] - left[k] == 0;
+      }
       if (p->apart) { memset(apart, 0, sizeof apart); total = apart; }
       const int64_t *rows = columns ? columns + row * p->depth : plain_rows;
       for (int64_t first = 0; first < p->depth; first += p->terms) {
         int count = (int)(p->depth - first < p->terms ? p->depth - first : p->terms);
-        sum_step(p, left, at_a, right, at_b, rows, order + first, count, total, biggest);
+        sum_step(p, left, at_a, right, at_b, rows, order + first, count, total, biggest, all);
       }
       if (p->apart)
         for (int64_t j = 0; j < p->n; j++) {
