@@ -6,11 +6,23 @@ import ml_dtypes
 import numpy as np
 import pytest
 from test_advice import co, py
-from test_lane_registers import ATOMS, LOADED_CO, LOADED_PY, MATRICES, ONES_CO, ONES_PY, by_lanes
+from test_lane_registers import (
+    ATOMS,
+    LOADED_CO,
+    LOADED_PY,
+    MATRICES,
+    ONES_CO,
+    ONES_PY,
+    SPARSE,
+    by_lanes,
+    kinds_of,
+    operands,
+    sparse_by_lanes,
+    sparse_operands,
+)
 
 from tilemma.atoms import MmaAtom
 from tilemma.runtime import cuda_device, gpu_unavailable_reason, runs_on
-from tilemma.testing import random_array
 
 pytestmark = pytest.mark.gpu
 MISSING = gpu_unavailable_reason()
@@ -22,15 +34,23 @@ ARCHS = [a for a in ("sm_75", "sm_80", "sm_89", "sm_90a") if runs_on(a, cuda_dev
 
 @pytest.mark.parametrize("atom", [x for x in ATOMS if any(map(x.runs_on, ARCHS))], ids=lambda x: x.name)
 def test_every_instruction_multiplies_its_fragments(atom: MmaAtom) -> None:
-    m, n, k = atom.shape
-    kinds = {"TA": atom.a.dtype.name, "TB": atom.b.dtype.name, "TC": atom.c.dtype.name}
-    a = random_array((m, k), kinds["TA"], 0, "small_integers")
-    b = random_array((k, n), kinds["TB"], 1, "small_integers")
-    c = random_array((m, n), kinds["TC"], 2, "small_integers")
-    want = a.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)
+    a, b, c, want = operands(atom)
     arch = next(x for x in ARCHS if atom.runs_on(x))
     d = np.zeros_like(c)
-    by_lanes.on("cuda", arch=arch)(a, b, c, d, SHAPE=atom.shape, NAME=atom.name, **kinds)
+    by_lanes.on("cuda", arch=arch)(a, b, c, d, SHAPE=atom.shape, NAME=atom.name, **kinds_of(atom))
+    np.testing.assert_array_equal(d.astype(np.float64), want)
+
+
+@pytest.mark.parametrize("words", ["u8", "u16", "u32"])
+@pytest.mark.parametrize("atom", [x for x in SPARSE if any(map(x.runs_on, ARCHS))], ids=lambda x: x.name)
+def test_every_sparse_instruction_multiplies_its_fragments(atom: MmaAtom, words: str) -> None:
+    found = sparse_operands(atom, words)
+    if found is None:
+        pytest.skip("a word describes more columns than the instruction has")
+    a, e, b, d, want = found
+    arch = next(x for x in ARCHS if atom.runs_on(x))
+    kinds = kinds_of(atom)
+    sparse_by_lanes.on("cuda", arch=arch)(a, e, b, d, SHAPE=atom.shape, NAME=atom.name, TE=words, **kinds)
     np.testing.assert_array_equal(d.astype(np.float64), want)
 
 

@@ -91,6 +91,18 @@ def operands(atom: MmaAtom) -> tuple[Any, Any, Any, Any]:
     return a, b, c, product + c.astype(np.float64)
 
 
+def sparse_operands(atom: MmaAtom, words: str) -> tuple[Any, Any, Any, Any, Any] | None:
+    """Stored A, metadata, B, C, and the result; None where a word describes more columns than K."""
+    assert atom.e is not None
+    if atom.e.shape[1] % (tm.dtypes.dtype(words).bits // 4):
+        return None
+    a, b, c, _ = operands(atom)
+    whole = tm.sparse.prune(a)
+    stored = tm.sparse.compress(whole, words)
+    want = whole.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)
+    return stored.values, stored.metadata, b, c, want
+
+
 def sparse_cases() -> list[Any]:
     """Every fifteenth by day, so that each type of elements and of words is among them."""
     cases = [(x, words) for words in ("u8", "u16", "u32") for x in SPARSE]
@@ -102,19 +114,16 @@ def sparse_cases() -> list[Any]:
 
 @pytest.mark.parametrize(("atom", "words"), sparse_cases())
 def test_every_sparse_instruction_multiplies_its_fragments(atom: MmaAtom, words: str) -> None:
-    a, b, c, _ = operands(atom)
-    assert atom.e is not None
-    if atom.e.shape[1] % (tm.dtypes.dtype(words).bits // 4):
+    found = sparse_operands(atom, words)
+    if found is None:
         with pytest.raises(CompileError, match="fields of 4 bits"):
             sparse_by_lanes.compile("sm_90a", SHAPE=atom.shape, NAME=atom.name, TE=words, **kinds_of(atom))
         return
-    whole = tm.sparse.prune(a)
-    stored = tm.sparse.compress(whole, words)
-    want = whole.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)
+    a, e, b, c, want = found
     arch = next(x for x in TARGETS if atom.runs_on(x))
     for run in (sparse_by_lanes, sparse_by_lanes.on("machine", arch=arch)):
         d = c.copy()
-        run(stored.values, stored.metadata, b, d, SHAPE=atom.shape, NAME=atom.name, TE=words, **kinds_of(atom))
+        run(a, e, b, d, SHAPE=atom.shape, NAME=atom.name, TE=words, **kinds_of(atom))
         np.testing.assert_array_equal(d.astype(np.float64), want)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from construct import Arrays
 from differential import agree, croqtile_kernel, python_kernel
 from test_element_types import numbers, programs
 
@@ -19,6 +20,7 @@ CASES = [
     pytest.param("s32", "s32", "sm_80", "group", "neg.s32", marks=pytest.mark.slow),
     pytest.param("bf16", "f32", "sm_80", "group-4", "%negative", marks=pytest.mark.slow),
 ]
+SIGNS = [("-ma", "mb"), ("ma", "-mb")]
 
 
 def texts(t: str, d: str, level: str, a: str, b: str) -> tuple[str, str]:
@@ -26,16 +28,22 @@ def texts(t: str, d: str, level: str, a: str, b: str) -> tuple[str, str]:
     return tuple(x.replace("mc, ma, mb", f"mc, {a}, {b}") for x in (co, python))  # type: ignore[return-value]
 
 
+def problem(t: str, d: str) -> tuple[Arrays, Arrays]:
+    """The arguments of `texts`, and the negative product that they make of them."""
+    x, y = numbers(dtype(t), (70, 40), 1), numbers(dtype(t), (20, 40), 2)
+    wide = np.int64 if t == "s32" else np.float64
+    product = (-(x.astype(wide) @ y.astype(wide).T)).astype(dtype(d).numpy)
+    return {"a": x, "b": y, "c": np.zeros((70, 20), dtype(d).numpy)}, {"c": product}
+
+
 @pytest.mark.parametrize(("t", "d", "arch", "level", "text"), CASES)
-@pytest.mark.parametrize("signs", [("-ma", "mb"), ("ma", "-mb")])
+@pytest.mark.parametrize("signs", SIGNS)
 def test_products_are_subtracted(t: str, d: str, arch: str, level: str, text: str, signs: tuple[str, str]) -> None:
     co, python = texts(t, d, level, *signs)
-    x, y = numbers(dtype(t), (70, 40), 1), numbers(dtype(t), (20, 40), 2)
-    given = {"a": x, "b": y, "c": np.zeros((70, 20), dtype(d).numpy)}
+    given, wanted = problem(t, d)
     found = agree(co, python, given, (arch,))
     assert not isinstance(found, str), found
-    wide = np.int64 if t == "s32" else np.float64
-    np.testing.assert_array_equal(found["c"], (-(x.astype(wide) @ y.astype(wide).T)).astype(dtype(d).numpy))
+    np.testing.assert_array_equal(found["c"], wanted["c"])
     assert text in croqtile_kernel(co).compile(arch).ptx
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from construct import Arrays
 from differential import agree, croqtile_kernel, python_kernel
 from test_element_types import numbers
 
@@ -81,12 +82,12 @@ def texts(t: str, k: int, statement: tuple[str, str], last: tuple[str, str]) -> 
     )
 
 
-def check(t: str, k: int, arch: str, texts: tuple[str, str], after: int, steps: int, n: int) -> None:
-    """Every ``after`` steps the sum is read, and if ``n`` the products since then doubled."""
+def problem(t: str, k: int, rows: bool, n: int) -> tuple[Arrays, Arrays]:
+    """The arguments of `reading`, and its results: in the third of four steps the sum is read (``rows``: the largest
+    of each row), and if ``n`` the products up to then are doubled."""
+    after, steps = 3, 4
     x, y = (numbers(dtype(t), (16, k * steps), seed) for seed in (1, 2))
     given = {"a": x, "b": y, "n": n, **{name: np.zeros((16, 16), np.float32) for name in "cd"}}
-    found = agree(*texts, given, (arch,))
-    assert not isinstance(found, str), found
     products = x.astype(np.float64).reshape(16, steps, k), y.astype(np.float64).reshape(16, steps, k)
     scaled, since, read = np.ones((16, 16)), np.zeros((16, 16)), np.zeros((16, 16))
     for step in range(steps):
@@ -94,10 +95,12 @@ def check(t: str, k: int, arch: str, texts: tuple[str, str], after: int, steps: 
         if step % after == after - 1:
             read = scaled + since
             scaled, since = scaled + (2 if n else 1) * since, np.zeros((16, 16))
-    np.testing.assert_array_equal(found["c"], scaled + since)
-    if "reduce_max" in texts[0]:
-        read = np.broadcast_to(read.max(1)[:, None], (16, 16))
-    np.testing.assert_array_equal(found["md" if "md" in found else "d"], read)
+    return given, {"c": scaled + since, "d": np.broadcast_to(read.max(1)[:, None], (16, 16)) if rows else read}
+
+
+def reading(t: str, k: int, form: str) -> tuple[str, str]:
+    """A loop that reads the sum in one step, scales it if the argument n says so, and has later products."""
+    return texts(t, k, when("k % 3 == 2", READS[form], when("n > 0", SCALE)), ("", ""))
 
 
 def cases() -> list[Any]:
@@ -114,9 +117,12 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize(("t", "k", "arch", "form"), cases())
 def test_a_read_sees_the_sum_and_leaves_it_to_the_scale(t: str, k: int, arch: str, form: str) -> None:
     """In a loop whose last products are never scaled."""
-    statement = when("k % 3 == 2", READS[form], when("n > 0", SCALE))
     for n in (0, 1):
-        check(t, k, arch, texts(t, k, statement, ("", "")), 3, 4, n)
+        given, wanted = problem(t, k, form == "reduction", n)
+        found = agree(*reading(t, k, form), given, (arch,))
+        assert not isinstance(found, str), found
+        for name, values in wanted.items():
+            np.testing.assert_array_equal(found[name], values)
 
 
 ASSIGNED = {

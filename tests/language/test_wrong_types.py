@@ -12,8 +12,9 @@ from differential import agree, croqtile_kernel, python_kernel
 from test_element_types import numbers, programs
 
 import tilemma as tm
+from tilemma.arithmetic import sparsity
 from tilemma.dtypes import dtype
-from tilemma.errors import CompileError
+from tilemma.errors import KINDS, CompileError
 
 WRONG_SUMS = [
     ("bf16", "f16"),
@@ -51,6 +52,20 @@ def test_a_k_that_no_sparse_instruction_divides(t: str, k: int, words: str) -> N
         text = error.render()
         assert error.code in ("no-instruction", "sparse-metadata"), text
         assert f"K = {k} is no multiple" in text and "PTX ISA, 9.7.14.6" in text
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["accumulator-type", "scale-shape", "scale-without-products", "packed-width", "packed-step", "packed-write",
+     "packed-load", "packed-use", "packed-major", "packed-extent"],
+)  # fmt: skip
+def test_the_rule_names_its_manual_and_section(code: str) -> None:
+    assert re.search(r"PTX ISA, 9\.7\.|docs/language\.md, ", KINDS[code].expected)
+
+
+@pytest.mark.parametrize("t", ["f16", "tf32", "s4"])
+def test_so_does_the_rule_of_metadata(t: str) -> None:
+    assert "PTX ISA, 9.7.14.6.1" in sparsity.rule_of(dtype(t))
 
 
 def named(text: str, atom: str) -> str:

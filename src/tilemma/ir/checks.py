@@ -51,7 +51,7 @@ class SparseMetadata(CompileError):
 class ScaleShape(CompileError):
     code = "scale-shape"
     found = "a scale {shape} for {what}"
-    expected = "{wanted}"
+    expected = "{wanted} (docs/language.md, Scales)"
     fix = "cut it to one of these shapes, such as `subspan({first}).at(i, j)`"
 
 

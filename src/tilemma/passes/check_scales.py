@@ -37,7 +37,9 @@ from tilemma.records import record
 class ScaleWithoutProducts(CompileError):
     code = "scale-without-products"
     found = "`mma.scale` of `{name}`, into which nothing is multiplied since {since}"
-    expected = "a multiply into `{name}` before it: `mma.scale` scales the products since then"
+    expected = (
+        "a multiply into `{name}` before it: `mma.scale` scales the products since then (docs/language.md, Scales)"
+    )
     fix = "write `mma.scale` directly after the multiplies that it scales"
 
 

@@ -91,7 +91,7 @@ class SeveralInstances(CompileError):
 class AccumulatorType(CompileError):
     code = "accumulator-type"
     found = "accumulator `{name}` of {have} for operands of {operand}"
-    expected = "one of {legal}"
+    expected = "one of {legal} (PTX ISA, 9.7.14.2 and 9.7.15.2, Matrix Data-types; for f32 and s32 fma and mad)"
     fix = "write `mma.fill.{first}`, or leave the suffix out"
     python_fix = 'write `mma.fill(0.0, "{first}")`, or leave the type out'
 

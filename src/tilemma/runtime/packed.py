@@ -21,7 +21,7 @@ from tilemma.runtime.arrays import CPU, ArrayRef, describe, host_view, is_array
 class PackedExtent(LaunchError):
     code = "packed-extent"
     found = "`{name}`, of {type}, has {extent} elements along its last dimension"
-    expected = "a multiple of {per}: a byte holds {per} elements"
+    expected = "a multiple of {per}: a byte holds {per} elements (docs/language.md, Elements narrower than a byte)"
     fix = "pad the array with zeros"
 
 

@@ -51,46 +51,54 @@ from tilemma.ir.walk import map_expressions, rewrite, walk
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 
+# Where the manual of the language describes packed elements.
+_SECTION = " (docs/language.md, Elements narrower than a byte)"
+
 
 class PackedWidth(CompileError):
     code = "packed-width"
     found = "{what} of `{name}`, of {dtype}, is {value}"
-    expected = "a multiple of {per}: a byte holds {per} elements along the last dimension"
+    expected = "a multiple of {per}: a byte holds {per} elements along the last dimension" + _SECTION
     fix = "use a multiple of {per} there"
 
 
 class PackedStep(CompileError):
     code = "packed-step"
     found = "a view of `{name}`, of {dtype}, {what}"
-    expected = "a view whose last dimension runs along that of the array: bytes hold {per} neighbours of it"
+    expected = (
+        "a view whose last dimension runs along that of the array: bytes hold {per} neighbours of it" + _SECTION
+    )
     fix = "keep the last dimension whole, or use elements of 8 bits"
 
 
 class PackedWrite(CompileError):
     code = "packed-write"
     found = "{what} writes elements of `{name}`, of {dtype}"
-    expected = "copies, which move whole bytes: {per} elements share one, and would be written together"
+    expected = "copies, which move whole bytes: {per} elements share one, and would be written together" + _SECTION
     fix = "write a u8 array, with the elements in its bits"
 
 
 class PackedLoad(CompileError):
     code = "packed-load"
     found = "`mma.load` of {source} as {target}"
-    expected = "elements of less than a byte in their own type, or s4 and u4 as f16 or bf16"
+    expected = "elements of less than a byte in their own type, or s4 and u4 as f16 or bf16" + _SECTION
     fix = "convert them with an element loop"
 
 
 class PackedUse(CompileError):
     code = "packed-use"
     found = "a statement that reads elements of `{name}`, of {dtype}, and knows no packed ones"
-    expected = "copies, `mma.load` of operands, and single elements in expressions"
+    expected = "copies, `mma.load` of operands, and single elements in expressions" + _SECTION
     fix = "read them by one of these"
 
 
 class PackedMajor(CompileError):
     code = "packed-major"
     found = "`mma.{contract}` reads {letter} of {dtype} across its bytes"
-    expected = "K along the last dimension of operands of less than a byte: A[M, K], B[N, K] (mma.row.row)"
+    expected = (
+        "K along the last dimension of operands of less than a byte: A[M, K], B[N, K] (mma.row.row; "
+        "the instruction is `.row.col` only, PTX ISA, 9.7.14.5)"
+    )
     fix = "store the operand with K last, and write `mma.row.row`"
 
 
