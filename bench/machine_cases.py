@@ -1,8 +1,10 @@
-"""The examples with small tiles, as the PTX machine's surveys run them (mutate.py, false_alarms.py)."""
+"""The examples with small tiles, and kernels of every element type, as the PTX machine's surveys run them
+(mutate.py, false_alarms.py)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from typed_cases import TYPED, Described, python_kernel
 
 from tilemma import machine
 from tilemma.kernels import Kernel, facts_of
@@ -41,10 +44,22 @@ class Case:
     # A kernel of `ops.matmul` instead of an example; the order of its operands in memory.
     plan: Plan | None = None
     orders: str = "CF"
+    # A kernel that `typed_cases` describes instead of an example.
+    described: Described | None = None
 
     @property
     def kernel(self) -> Kernel:
+        if self.described is not None:
+            return python_kernel(self.described)
         return load_python(EXAMPLES / "py" / f"{self.example}.py").only()
+
+    @cached_property
+    def output(self) -> str:
+        """The array that it writes."""
+        if self.described is None:
+            return "output"
+        (name,) = self.described.expected(self.described.arguments())
+        return name
 
     @cached_property
     def distinct(self) -> dict[str, tuple[str, ...]]:
@@ -68,6 +83,8 @@ class Program:
 def compiled(case: Case, arch: str) -> Program:
     if case.plan is not None:
         return _of_ops(case, case.plan, arch)
+    if case.described is not None:
+        return _described(case.described, arch)
     kernel, constants = case.kernel, dict(case.constants)
     sizes = dict(zip("MNK", case.shape, strict=True))
     arrays = make_problem(kernel.build(**constants), sizes, {}, 0, None).arrays
@@ -95,17 +112,29 @@ def _of_ops(case: Case, plan: Plan, arch: str) -> Program:
     )
     call = arguments.Call(describe(a), describe(b))
     problem = arguments.problem(call, describe(np.zeros((m, n), np.float16)), made=False)
+    return _first_launch(lambda: product.run(problem, plan, "machine", arch=arch))
+
+
+def _described(p: Described, arch: str) -> Program:
+    kernel = python_kernel(p).on("machine", arch=arch)
+    return _first_launch(lambda: kernel(**p.arguments()))
+
+
+def _first_launch(call: Callable[[], Any]) -> Program:
+    """The first program that ``call`` would run on the machine, with its arguments there."""
     calls: list[Program] = []
     with mock.patch.object(
         machine, "run", lambda ptx, launch, values, **_: calls.append(Program(ptx, launch, values))
     ):
-        product.run(problem, plan, "machine", arch=arch)
+        call()
     return calls[0]
 
 
 @lru_cache(maxsize=16)
 def on_the_cpu(case: Case) -> Any:
-    """What the reference makes of a case's arguments."""
+    """What the reference makes of a case's arguments; of a described case NumPy's result."""
+    if case.described is not None:
+        return case.described.expected(case.described.arguments())[case.output]
     arrays = {name: a.copy() for name, a in compiled(case, case.archs[0]).arrays.items()}
     case.kernel(**arrays, **dict(case.constants))
     return arrays["output"]
@@ -139,3 +168,5 @@ OPS = [
     Case("ops pipelined, MN-major", TMA, (136, 72, 200), plan=Plan(**_SLOTS, store="tma"), orders="FC"),
     Case("ops clusters", TMA, (264, 72, 200), plan=Plan(**_SLOTS, store="tma", cluster=(2, 1))),
 ]
+
+TYPES = [Case(f"typed {name}", p.archs, (0, 0, 0), described=p) for name, p in TYPED.items()]

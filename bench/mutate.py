@@ -1,4 +1,5 @@
-"""Mutants of every example's PTX on the PTX machine, under strict schedules: each is convicted, or listed here.
+"""Mutants of the PTX of every example, and of products of every element type, on the PTX machine, under strict
+schedules: each is convicted, or listed here.
 
     python bench/mutate.py --json docs/proofs/mutation.json     # everything; `make mutate`
     python bench/mutate.py --only event --processes 1 --sample 20
@@ -26,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from machine_cases import CASES, OPS, Case, compiled
+from machine_cases import CASES, OPS, TYPES, Case, compiled
 
 from dev.ptx_mutation.survey import Outcome, Trial
+
+EVERY = (*CASES, *OPS, *TYPES)
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,7 @@ def table(tried: list[Tried]) -> str:
 def record(tried: list[Tried], seconds: float, processes: int) -> dict[str, Any]:
     """The survey as data, without times of single mutants."""
     used = {t.program.rsplit(" ", 1)[0] for t in tried}
-    cases = [c for c in (*CASES, *OPS) if c.example in used]
+    cases = [c for c in EVERY if c.example in used]
     same = {f"{c.example} {arch}": archs for c in cases for arch, archs in c.distinct.items()}
     programs = {}
     for program in dict.fromkeys(t.program for t in tried):
@@ -201,6 +204,28 @@ def record(tried: list[Tried], seconds: float, processes: int) -> dict[str, Any]
     }
 
 
+def added(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The record of both surveys, which have no program in common."""
+    again = before["programs"].keys() & found["programs"].keys()
+    if again:
+        raise SystemExit(f"recorded already: {', '.join(sorted(again))}; survey everything again")
+    whole = dict(before)
+    for key in ("mutants", "convicted", "equivalent", "seconds", "cpu_seconds"):
+        whole[key] = before[key] + found[key]
+    whole["programs"] = before["programs"] | found["programs"]
+    whole["reports"] = dict(sorted((Counter(before["reports"]) + Counter(found["reports"])).items()))
+    kinds = dict.fromkeys([*before["hazards_by_kind"], *found["hazards_by_kind"]])
+    whole["hazards_by_kind"] = {
+        k: dict(
+            sorted(sum((Counter(x["hazards_by_kind"].get(k, {})) for x in (before, found)), Counter()).items())
+        )
+        for k in kinds
+    }
+    for key in ("equivalents", "problems"):
+        whole[key] = before[key] + found[key]
+    return whole
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="examples whose name contains this")
@@ -208,9 +233,10 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=12)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--add", action="store_true", help="add these programs to those recorded in --json")
     options = parser.parse_args()
     start = time.perf_counter()
-    chosen = [c for c in (*CASES, *OPS) if options.only in c.example]
+    chosen = [c for c in EVERY if options.only in c.example]
     todo = tasks(chosen, options.schedules, options.sample)
     tried = []
     with multiprocessing.get_context("fork").Pool(options.processes) as pool:
@@ -223,7 +249,10 @@ def main() -> int:
     seconds = time.perf_counter() - start
     print(table(tried), f"\n{seconds:.0f} s with {options.processes} processes")
     if options.json:
-        options.json.write_text(json.dumps(record(tried, seconds, options.processes), indent=1) + "\n")
+        found = record(tried, seconds, options.processes)
+        if options.add:
+            found = added(json.loads(options.json.read_text()), found)
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
     return int(bool(problems(tried)))
 
 

@@ -24,8 +24,8 @@ from tilemma.machine.syntax import Address, Entry, Immediate, Instruction, Regis
 WRONG = "wrong-result"
 _ORDER = frozenset(
     {
-        "race", "read-before-arrival", "overwrite-in-flight", "overwrite-in-flight-warps", "uninitialised-shared",
-        "missing-proxy-fence",
+        "race", "read-before-arrival", "overwrite-in-flight", "overwrite-in-flight-warps",
+        "overwrite-in-flight-store", "uninitialised-shared", "missing-proxy-fence",
     }
 )  # fmt: skip
 _HANG = frozenset({"deadlock", "step-limit"})
