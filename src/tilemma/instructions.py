@@ -13,6 +13,9 @@ from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms.declaration import Declaration, WrongInstruction
 from tilemma.dtypes import DType
 
+# The target that has the most forms of instructions.
+_ALL_FORMS = "sm_90a"
+
 
 def instruction(
     name: str,
@@ -52,8 +55,15 @@ def instruction(
 
 def _tell_machine(record: MmaAtom) -> None:
     """Let the PTX machine execute ``record``.  Raises WrongInstruction where its opcode is that of another."""
-    from tilemma.machine import declared
+    from tilemma.machine import declared, parser, program
 
+    error = program.rule_error(parser.parse(_alone(record)), _ALL_FORMS)
+    if error is not None:
+        raise WrongInstruction(
+            name=record.name,
+            what=f"its text is no statement of PTX for these operands: {error.message}",
+            wanted="operands as the PTX ISA gives them for this opcode, or an opcode that PTX does not have",
+        )
     opcode, _, rest = record.ptx.partition(" ")
     places = [part.strip() for part in rest.rstrip("; ").split(",")]
     operands = {
@@ -77,3 +87,15 @@ def _tell_machine(record: MmaAtom) -> None:
             wanted=f"an opcode of its own, or `tm.atoms.withdraw({other.name!r})` first",
         )
     declared.declare(declared.Declared(record.name, opcode, operands, function, is_current))
+
+
+def _alone(record: MmaAtom) -> str:
+    """PTX of a kernel with the statement of ``record`` alone, on registers of its operands."""
+    registers, written = [], {}
+    for letter, o in record.operands.items():
+        kind = {"f64": ".f64", "f32": ".f32"}.get(o.register, ".b32")
+        names = [f"%{letter.lower()}{i}" for i in range(o.registers)]
+        registers.append(f".reg {kind} {', '.join(names)};")
+        written[letter.lower()] = "{" + ", ".join(names) + "}"
+    body = " ".join([*registers, record.ptx.format(**written), "ret;"])
+    return f".version 8.7\n.target {_ALL_FORMS}\n.address_size 64\n.visible .entry alone() {{ {body} }}\n"

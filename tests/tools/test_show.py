@@ -173,6 +173,19 @@ def test_a_mnemonic_finds_its_record(atom: MmaAtom) -> None:
         assert found.ptx.split(" ")[0] == mnemonic
 
 
+@pytest.mark.parametrize("kind", ["SS", "RS"])
+def test_the_operands_of_a_statement_tell_records_of_one_mnemonic_apart(kind: str) -> None:
+    for name in (f"SM90_64x16x16_F32F16F16_{kind}", f"SM90_SPARSE_64x8x32_F16F16F16_{kind}"):
+        atom = catalogue[name]
+        a = "{%a0, %a1, %a2, %a3}" if kind == "RS" else "%desc_a"
+        assert record(atom.ptx.split(" ")[0] + " {%d0, %d1}, " + a + ", %desc_b, 1, 1, 1, 0;") is atom
+
+
+def test_the_shared_memory_of_the_cta_is_shared_memory() -> None:
+    plain = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+    assert record(plain.replace("shared", "shared::cta")) is record(plain)
+
+
 def test_the_beginning_of_a_mnemonic() -> None:
     assert record("mma.sync.aligned.m16n8k16.row.col.f32.bf16...").name == "SM80_16x8x16_F32BF16BF16F32_TN"
     with pytest.raises(SeveralRecords, match="SM80_16x8x16_F16F16F16F16_TN"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import string
 from collections.abc import Mapping
@@ -66,6 +67,8 @@ class Declaration:
     def _types(self, given: object) -> dict[str, DType]:
         wanted = "the types of D, A, B and C, such as ('f16', 'f16', 'f16', 'f16')"
         if isinstance(given, Mapping):
+            if unknown := [x for x in given if x not in LETTERS]:
+                self._wrong(f"its types have operand {described(unknown[0])}", wanted)
             given = [given.get(letter, given.get("D") if letter == "C" else None) for letter in LETTERS]
         if not isinstance(given, (tuple, list)) or len(given) not in (3, 4):
             self._wrong(f"its types are {described(given)}", wanted)
@@ -160,7 +163,7 @@ class Declaration:
         return threads
 
     def record(self, ptx: object, effects: object, meaning: object, archs: object, rank: object) -> MmaAtom:
-        if meaning is not None and not callable(meaning):
+        if meaning is not None and not _takes_three(meaning):
             self._wrong(f"its meaning is {described(meaning)}", "a function of A [M, K], B [N, K] and C [M, N]")
         if not is_integer(rank):
             self._wrong(f"its rank is {described(rank)}", "an integer; below 0 it is used by name only")
@@ -224,7 +227,7 @@ class Declaration:
 
     def _asynchronous(self, given: object) -> bool:
         wanted = f"() or ({ASYNC!r},): it reads shared memory, and ends with the wait for its group, as wgmma"
-        if not isinstance(given, (tuple, list)) or not set(given) <= {ASYNC}:
+        if not isinstance(given, (tuple, list)) or not all(x == ASYNC for x in given):
             self._wrong(f"its effects are {described(given)}", wanted)
         shared = [letter for letter, o in self.operands.items() if not o.in_registers]
         if shared and not given:
@@ -237,6 +240,19 @@ class Declaration:
                 f"its effects are ({ASYNC!r},), and {why}", "a warpgroup, and B (or both) in shared memory"
             )
         return bool(given)
+
+
+def _takes_three(meaning: object) -> bool:
+    """Whether ``meaning`` can be called with three arguments; True where Python cannot tell."""
+    if not callable(meaning):
+        return False
+    try:
+        inspect.signature(meaning).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _checked(name: str, meaning: Any, shape: tuple[int, int, int]) -> Meaning:

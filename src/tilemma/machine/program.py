@@ -227,6 +227,11 @@ def shared_layout(program: Program) -> None:
     program.static_shared = offset - program.shared_base
 
 
+# What a decoder raises that finds too few operands, or operands of another kind.
+_MALFORMED = (IndexError, KeyError, TypeError, AttributeError, ValueError, OverflowError)
+_OTHER_OPERANDS = "its operands are not those it takes"
+
+
 def decode_program(module: Module, entry: Entry, arch: str) -> Program:
     """Decode ``entry`` for ``arch``; refuses unsupported instructions by name and line."""
     entry = inlined(module, entry)
@@ -255,12 +260,27 @@ def decode_program(module: Module, entry: Entry, arch: str) -> Program:
             program.steps.append(step)
         except TilemmaError:
             raise
-        except (IndexError, KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            # A decoder found too few operands, or operands of another kind.
-            what = "its operands are not those it takes"
-            raise BadOperand(Decoder(program, instruction).span, opcode=instruction.opcode, what=what) from error
+        except _MALFORMED as error:
+            span = Decoder(program, instruction).span
+            raise BadOperand(span, opcode=instruction.opcode, what=_OTHER_OPERANDS) from error
     _finish(program)
     return program
+
+
+def rule_error(module: Module, arch: str) -> BadOperand | None:
+    """What the machine's own rule finds wrong with the operands of the first statement of ``module``; None where
+    it executes the statement, and where it has no rule for it."""
+    (entry,) = module.entries.values()
+    decoder = Decoder(Program(module, entry, arch), entry.instructions[0])
+    try:
+        find_decoder(decoder)(decoder)
+    except BadOperand as error:
+        return error
+    except TilemmaError:
+        return None
+    except _MALFORMED:
+        return BadOperand(decoder.span, opcode=entry.instructions[0].opcode, what=_OTHER_OPERANDS)
+    return None
 
 
 def _decoded(program: Program, instruction: Instruction) -> Decoder:
@@ -269,7 +289,7 @@ def _decoded(program: Program, instruction: Instruction) -> Decoder:
     decoder = Decoder(program, instruction)
     try:
         find_decoder(decoder)(decoder)
-    except (UnsupportedInstruction, BadOperand, NoSuchForm):
+    except (UnsupportedInstruction, NoSuchForm):
         known = declared.find(instruction.opcode)
         if known is None:
             raise

@@ -58,7 +58,8 @@ _LISTED = 6
 
 
 def record(name: str) -> Atom:
-    """The record called ``name``, or the one of this PTX mnemonic (its beginning, if no other begins so).
+    """The record called ``name``, or the one of this PTX mnemonic (its beginning, if no other begins so).  Records
+    of one mnemonic differ in whether A is in registers: there the operands of a whole statement decide.
 
     Raises UnknownAtom with the nearest names, SeveralRecords.
     """
@@ -67,8 +68,13 @@ def record(name: str) -> Atom:
     if found is None or name in catalogue:
         return catalogue[name]
     begun = text.split(" ")[0].rstrip(". ;") if text.split(" ")[0].endswith(".") else found[0]
+    # `shared` means `shared::cta` (PTX ISA, State Spaces).
+    begun = begun.replace(".shared::cta", ".shared")
     every = {x.name: _mnemonic(x.ptx) for x in catalogue.values()}
     same = [n for n, m in every.items() if m == begun] or [n for n, m in every.items() if m.startswith(begun)]
+    in_registers = _first_in_registers(text)
+    if in_registers is not None and begun in every.values():
+        same = [n for n in same if operands_of(catalogue[n])["A"].in_registers == in_registers]
     if len({_maps(catalogue[n]) for n in same}) == 1:
         return catalogue[same[0]]
     if not same:
@@ -83,6 +89,14 @@ def record(name: str) -> Atom:
 def _maps(atom: Atom) -> str:
     """What tells records of one mnemonic apart: the places of their operands."""
     return ", ".join(f"{letter} {o.shape} {o.layout}" for letter, o in operands_of(atom).items())
+
+
+def _first_in_registers(statement: str) -> bool | None:
+    """Whether A, the second operand of a whole ``wgmma`` statement, is in registers; None for other texts."""
+    places = re.sub(r"\{[^}]*\}", "{}", statement.partition(" ")[2]).split(",")
+    if not statement.startswith("wgmma.") or len(places) < 3:
+        return None
+    return places[1].strip().startswith("{")
 
 
 def _mnemonic(ptx: str) -> str:
