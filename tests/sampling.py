@@ -55,6 +55,11 @@ EVERY = {
 }
 
 
+def by_night(config: pytest.Config) -> bool:
+    """Whether the run has the slow cases as well."""
+    return str(config.getoption("-m")) != "not slow"
+
+
 def pairwise(*axes: Iterable[Any]) -> list[Any]:
     """The product of ``axes`` for `parametrize`, in which any two values of different axes meet in a case of every
     run; the other cases are slow.  A value that is a tuple fills several names."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampling import by_night
 
 from dev.example_cases import CASES, Case
 from dev.sync_deletion import survey
@@ -31,7 +32,7 @@ def pairs() -> Iterator[Any]:
 
 @pytest.mark.parametrize("case, arch", list(pairs()))
 def test_nothing_can_be_left_out(case: Case, arch: str, request: pytest.FixtureRequest) -> None:
-    by_night = "slow" in str(request.config.getoption("-m"))
+    every = 1 if by_night(request.config) else DAILY
     case = case.on(arch)
     superfluous: set[str] | None = None
     for problem in (case, *case.others):
@@ -43,7 +44,7 @@ def test_nothing_can_be_left_out(case: Case, arch: str, request: pytest.FixtureR
         def arguments(values: Mapping[str, Any] = values) -> dict[str, Any]:
             return {n: a.copy() if isinstance(a, np.ndarray) else a for n, a in values.items()}
 
-        found = list(survey(compiled, arguments, every=1 if by_night else DAILY, blocks=problem.blocks))
+        found = list(survey(compiled, arguments, every=every, blocks=problem.blocks))
         nothing = {x.insertion for x in found if not x.found}
         superfluous = nothing if superfluous is None else superfluous & nothing
     assert not superfluous, "\n".join(sorted(superfluous))

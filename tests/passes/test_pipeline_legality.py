@@ -67,10 +67,14 @@ CASES = {
     "read-outside-loop": [
         ("mma.store mc, output_s;", "mma.store mc, output_s; output_s.at(0, 0) = lhs_s.at(0, 0);")
     ],
-    "written-elsewhere": [("mma.row.row mc, ma, mb;", "mma.row.row mc, ma, mb; lhs_s.at(0, 0) = 1.0f;")],
+    "written-elsewhere": [(FIRST, f"lhs_s.at(0, 0) = 1.0f; {FIRST}")],
+    "while-loop": [
+        ("foreach k in [cdiv(K, 64)] {", "mutable int k = 0; while (k < K) {"),
+        ("mma.row.row mc, ma, mb;", "mma.row.row mc, ma, mb; k = k + 64;"),
+    ],
     "source-written": [(FIRST, f"{FIRST} lhs.at(0, 0) = 1.0f;")],
     "address-from-memory": [
-        ("at(b, k) => lhs_s;", "at(row_s.at(0), k) => lhs_s;"),
+        ("at(b, k) => lhs_s;", "at(row_s.at(0), k) => lhs_s; row_s.at(0) = k;"),
         ("shared f16 [64, 64] lhs_s;", "shared f16 [64, 64] lhs_s; shared s32 [1] row_s; row_s.at(0) = 0;"),
     ],
     "part-of-a-buffer": [
@@ -91,6 +95,59 @@ def test_obstacle(rule: str) -> None:
 
 def test_a_place_read_from_an_input_is_no_obstacle() -> None:
     assert len(analysis(("at(b, k) => lhs_s", "at(at.at(0), k) => lhs_s")).ahead) == 2
+
+
+LEGAL = {
+    "the initial value is never read": [("shared f16 [64, 64] lhs_s;", "shared f16 [64, 64] lhs_s {0};")],
+    "the tile is changed after the copy": [
+        ("ma = mma.load lhs_s;", "lhs_s.at(0, 0) = 1.0f; ma = mma.load lhs_s;")
+    ],
+    "the source is written after the loop": [
+        ("mma.store mc, output_s;", "mma.store mc, output_s; lhs.at(0, 0) = 1.0f;")
+    ],
+    "the place is read from a table that the loop does not write": [
+        ("at(b, k) => lhs_s;", "at(row_s.at(0), k) => lhs_s;"),
+        ("shared f16 [64, 64] lhs_s;", "shared f16 [64, 64] lhs_s; shared s32 [1] row_s; row_s.at(0) = 0;"),
+    ],
+}
+
+
+@pytest.mark.parametrize("edits", LEGAL.values(), ids=LEGAL)
+def test_legal(edits: list[tuple[str, str]]) -> None:
+    assert len(analysis(*edits).ahead) == 2
+
+
+# Obstacles to the threads that multiply, and to a role that executes the control flow around its copies.
+@pytest.mark.parametrize("rule", CASES)
+def test_a_role_executes_control_flow(rule: str) -> None:
+    found = loop_copies(kernel_of(*CASES[rule]), role=True)[-1]
+    control = rule in ("conditional-copy", "early-exit", "while-loop")
+    assert (rule in {o.rule for o in found.obstacles}) != control
+    # A tile that is copied in a branch has to be used there.
+    legal = control and rule != "conditional-copy"
+    assert ("lhs_s" in {c.dst.base.name for c in found.ahead}) == legal
+
+
+def test_a_role_copies_in_a_branch() -> None:
+    edits = [
+        (FIRST, f"if (k > 1) {{ {FIRST}"),
+        ("mma.row.row mc, ma, mb;\n      }", "mma.row.row mc, ma, mb;\n      } }"),
+    ]
+    found = loop_copies(kernel_of(*edits), role=True)[-1]
+    assert len(found.ahead) == 2 and all(len(around) == 1 for around in found.between)
+
+
+DURING_THE_BLOCK = {
+    "source-written": "the source is written after the loop",
+    "address-from-memory": "the place is read from a table that the loop does not write",
+}
+
+
+@pytest.mark.parametrize("rule", DURING_THE_BLOCK)
+def test_a_role_copies_during_all_of_the_block(rule: str) -> None:
+    """What is legal between the beginning and the end of the loop may not be in a role."""
+    found = loop_copies(kernel_of(*LEGAL[DURING_THE_BLOCK[rule]]), role=True)[-1]
+    assert {o.rule for o in found.obstacles} == {rule}
 
 
 def test_other_copies_of_the_loop_stay_eligible() -> None:

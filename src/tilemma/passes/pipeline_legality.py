@@ -1,8 +1,12 @@
 """Legality of software pipelining: the copies of a loop that may be issued iterations ahead, and what prevents it
 for the others.
 
-A copy from global into shared memory can be issued ahead if its buffer can have one copy for each stage: only this
-copy writes the buffer, every read follows it in the same iteration, and nothing writes its source meanwhile.
+A copy from global into shared memory can be issued ahead if its buffer can have one copy for each stage: every
+other access to the buffer follows the copy in the same iteration, and nothing writes its source meanwhile.
+
+The threads that multiply issue copies ahead before they know the control flow of later iterations, and all of them
+between the beginning and the end of the loop.  A role of its own executes the control flow around its copies, and
+may be ahead of the other threads by any part of the block.
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ from tilemma.ir.effects import element_reads, read_views, variables_set, written
 from tilemma.ir.expr import Element, Expr, FragmentElement, Var
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.tile import (
-    Alloc,
     ArrayParameter,
     Body,
+    Break,
     Commit,
+    Continue,
     Copy,
     DeclareEvent,
+    DeclareFragment,
     For,
     If,
     InThreads,
@@ -35,7 +41,7 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import Space
-from tilemma.ir.walk import jumps, walk
+from tilemma.ir.walk import bodies, jumps, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.scope import Site, sites
 from tilemma.records import record
@@ -64,15 +70,17 @@ class Obstacle:
 class LoopCopies:
     """The copies from global into shared memory of ``loop``, in program order.
 
-    ``ahead``: those that may be issued iterations ahead, all directly in the loop's body.  ``obstacles``: one or
-    more for each other copy.  ``stepped``: variables that the sources in ``ahead`` read and the loop assigns.
-    ``parents``: the operations around the loop, outermost first.
+    ``ahead``: those that may be issued iterations ahead.  ``obstacles``: one or more for each other copy.
+    ``between``: for each of ``ahead``, the branches inside the loop that contain it, outermost first; none if the
+    threads that multiply issue the copies.  ``stepped``: variables that the sources in ``ahead`` read and the loop
+    assigns.  ``parents``: the operations around the loop, outermost first.
     """
 
     loop: For | While
     parents: tuple[Op, ...]
     copies: tuple[Copy, ...]
     ahead: tuple[Copy, ...]
+    between: tuple[tuple[Op, ...], ...]
     obstacles: tuple[Obstacle, ...]
     stepped: frozenset[str]
 
@@ -82,36 +90,54 @@ def is_load(op: Op) -> bool:
     return isinstance(op, Copy) and (op.src.base.space, op.dst.base.space) == (Space.GLOBAL, Space.SHARED)
 
 
-def loop_copies(kernel: Kernel) -> tuple[LoopCopies, ...]:
-    """The analysis of each loop that is the innermost around a copy from global into shared memory."""
-    legality = _Legality(kernel)
+def loop_copies(kernel: Kernel, role: bool = False) -> tuple[LoopCopies, ...]:
+    """The analysis of each loop that is the innermost around a synchronous copy from global into shared memory.
+
+    ``role``: a role of its own issues the copies.
+    """
+    legality = _Legality(kernel, role)
     return tuple(legality.loop(site) for site in legality.sites if _copies(site.op))
 
 
+def leaves(body: Body) -> Op | None:
+    """The first `break` or `continue` in ``body`` of a loop around it."""
+    for op in body:
+        if isinstance(op, (Break, Continue)):
+            return op
+        if not isinstance(op, (For, While)):
+            for _, inner in bodies(op):
+                if (found := leaves(inner)) is not None:
+                    return found
+    return None
+
+
 def _copies(loop: Op) -> tuple[tuple[Copy, tuple[Op, ...]], ...]:
-    """The copies whose innermost loop is ``loop``, with the operations between."""
+    """The synchronous copies whose innermost loop is ``loop``, with the operations between."""
     if not isinstance(loop, (For, While)):
         return ()
     found = []
     for s in sites(loop.body):
-        if isinstance(s.op, Copy) and is_load(s.op) and not any(isinstance(p, (For, While)) for p in s.parents):
+        copy = isinstance(s.op, Copy) and is_load(s.op) and not s.op.asynchronous
+        if copy and not any(isinstance(p, (For, While)) for p in s.parents):
+            assert isinstance(s.op, Copy)
             found.append((s.op, s.parents))
     return tuple(found)
 
 
 class _Legality:
-    """The accesses of a kernel, by buffer and fragment."""
+    """The accesses of a kernel, by buffer and fragment; ``role``: see `loop_copies`."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, role: bool) -> None:
+        self.role = role
         self.sites = tuple(sites(kernel.body))
         self.writes: dict[str, list[Op]] = {}
         self.reads: dict[str, list[Op]] = {}
-        self.allocs: dict[str, Alloc] = {}
         self.fragments: dict[str, list[Op]] = {}
+        self.registers: set[str] = set()
         for site in self.sites:
             op = site.op
-            if isinstance(op, Alloc):
-                self.allocs[op.buffer.name] = op
+            if isinstance(op, DeclareFragment) and op.plan is not None and op.plan.residence == "registers":
+                self.registers.add(op.name)
             for v in written_views(op):
                 self.writes.setdefault(v.base.name, []).append(op)
             for v in read_views(op):
@@ -126,23 +152,27 @@ class _Legality:
         loop = site.op
         assert isinstance(loop, (For, While))
         found = _copies(loop)
-        copies = tuple(copy for copy, _ in found)
-        obstacles = list(_of_loop(loop, site.parents))
-        ahead: list[Copy] = []
+        obstacles = list(_of_loop(loop, site.parents, self.role))
+        ahead: list[tuple[Copy, tuple[Op, ...]]] = []
         if not obstacles:
             for copy, between in found:
                 against = list(self._of_copy(copy, between, loop))
                 obstacles += against
                 if not against:
-                    ahead.append(copy)
+                    ahead.append((copy, between))
         assigned = {v.name for op in walk(loop.body) for v in variables_set(op)}
-        read = {x.name for c in ahead for e in c.src.expressions() for x in terms(e) if isinstance(x, Var)}
-        return LoopCopies(loop, site.parents, copies, tuple(ahead), tuple(obstacles), frozenset(assigned & read))
+        read = {x.name for c, _ in ahead for e in c.src.expressions() for x in terms(e) if isinstance(x, Var)}
+        copies, between_ = tuple(c for c, _ in ahead), tuple(b for _, b in ahead)
+        stepped = frozenset(assigned & read)
+        return LoopCopies(
+            loop, site.parents, tuple(c for c, _ in found), copies, between_, tuple(obstacles), stepped
+        )
 
     def _of_copy(self, copy: Copy, between: tuple[Op, ...], loop: For | While) -> Iterator[Obstacle]:
         name, source = copy.dst.base.name, copy.src.base.name
+        branches = True
         for op in between:
-            if isinstance(op, (If, InThreads)):
+            if isinstance(op, InThreads) or (isinstance(op, If) and not self.role):
                 yield Obstacle(
                     "conditional-copy",
                     f"the copy into `{name}` is under a condition",
@@ -156,6 +186,7 @@ class _Legality:
                     "move the copy out of the `parallel`, and copy the tiles of all instances at once",
                     copy.span,
                 )
+            branches = branches and isinstance(op, If)
         if not copy.dst.is_whole or copy.dst.slot is not None or copy.dst.base.copies:
             yield Obstacle(
                 "part-of-a-buffer",
@@ -163,57 +194,59 @@ class _Legality:
                 "give the copied tile a shared buffer of its own",
                 copy.span,
             )
-        if not between:
-            yield from self._of_buffer(copy, name, loop)
-        for op in self.writes.get(source, ()):
+        elif branches and (self.role or not between):
+            around = between[-1] if between else loop
+            yield from self._of_buffer(copy, name, next(b for _, b in bodies(around) if any(x is copy for x in b)))
+        # A role copies while the others execute any part of the block; without one, the loop contains all copies.
+        meanwhile = None if self.role else {id(op) for op in walk(loop.body)}
+        written = [op for op in self.writes.get(source, ()) if meanwhile is None or id(op) in meanwhile]
+        place = "by the kernel" if meanwhile is None else "in the loop"
+        for op in written:
             yield Obstacle(
                 "source-written",
-                f"`{source}`, from which the copy reads, is written by the kernel",
+                f"`{source}`, from which the copy reads, is written {place}",
                 "write the results to another array",
                 op.span,
             )
-        if any(self._changes(e) for e in copy.src.expressions()):
+        if any(self._changes(e, meanwhile) for e in copy.src.expressions()):
             yield Obstacle(
                 "address-from-memory",
-                f"the place in `{source}` is read from memory that the kernel writes",
+                f"the place in `{source}` is read from memory that is written {place}",
                 "compute it from indices and parameters",
                 copy.span,
             )
 
-    def _changes(self, e: Expr) -> bool:
-        """Whether ``e`` reads memory other than parameters that the kernel only reads."""
+    def _changes(self, e: Expr, meanwhile: set[int] | None) -> bool:
+        """Whether ``e`` reads memory that the operations ``meanwhile`` write; None: memory that may not be read
+        elsewhere, or that the kernel writes."""
         for x in terms(e):
             if isinstance(x, FragmentElement):
                 return True
             if isinstance(x, Element):
-                name = x.view.base.name
-                if name not in self.parameters or name in self.writes:
+                base = x.view.base
+                writes = self.writes.get(base.name, ())
+                if meanwhile is None and (base.name not in self.parameters or writes):
+                    return True
+                if base.space is Space.LOCAL or (meanwhile and any(id(op) in meanwhile for op in writes)):
                     return True
         return False
 
-    def _of_buffer(self, copy: Copy, name: str, loop: For | While) -> Iterator[Obstacle]:
+    def _of_buffer(self, copy: Copy, name: str, body: Body) -> Iterator[Obstacle]:
+        """Whether all accesses to the buffer follow ``copy`` in ``body``, which directly contains it."""
+        at = next(i for i, op in enumerate(body) if op is copy)
+        after = {id(op) for op in walk(body[at + 1 :])}
         for op in self.writes.get(name, ()):
-            if op is not copy:
+            if op is not copy and id(op) not in after:
                 yield Obstacle(
                     "written-elsewhere",
-                    f"`{name}` is also written outside the copy",
+                    f"`{name}` is also written elsewhere than after the copy, in the same iteration",
                     "give the other data a shared buffer of its own",
                     op.span,
                 )
-        alloc = self.allocs.get(name)
-        if alloc is not None and alloc.init is not None:
-            yield Obstacle(
-                "initialised-buffer",
-                f"`{name}` is initialised where it is declared",
-                "leave the initial value out: the copy writes all of the buffer",
-                alloc.span,
-            )
-        at = next(i for i, op in enumerate(loop.body) if op is copy)
-        after = {id(op) for op in walk(loop.body[at + 1 :])}
         for op in self.reads.get(name, ()):
             if id(op) in after:
                 yield from self._of_load(op, name, after)
-            elif any(op is x for x in walk(loop.body)):
+            elif any(op is x for x in walk(body)):
                 yield Obstacle(
                     "read-before-copy",
                     f"`{name}` is read before the copy: the data are from the iteration before",
@@ -221,16 +254,23 @@ class _Legality:
                     op.span,
                 )
             else:
+                place = "branch" if self._branch(body) else "loop"
                 yield Obstacle(
                     "read-outside-loop",
-                    f"`{name}` is read outside the loop that copies into it",
+                    f"`{name}` is read outside the {place} that copies into it",
                     "copy the tile again where it is needed, into a buffer of its own",
                     op.span,
                 )
 
+    def _branch(self, body: Body) -> bool:
+        return any(isinstance(s.op, If) and (body is s.op.then or body is s.op.otherwise) for s in self.sites)
+
     def _of_load(self, op: Op, name: str, after: set[int]) -> Iterator[Obstacle]:
-        """A fragment may read its shared tile as late as its last use: that use has to be in the iteration."""
-        if not isinstance(op, Load):
+        """A fragment may read its shared tile as late as its last use: that use has to be in the iteration.
+
+        One in registers reads it at once.
+        """
+        if not isinstance(op, Load) or op.fragment.name in self.registers:
             return
         fragment, seen = op.fragment.name, False
         for use in self.fragments.get(fragment, ()):
@@ -257,12 +297,12 @@ def by_hand(body: Body) -> tuple[Obstacle, ...]:
     return ()
 
 
-def _of_loop(loop: For | While, parents: tuple[Op, ...]) -> Iterator[Obstacle]:
-    if isinstance(loop, While):
+def _of_loop(loop: For | While, parents: tuple[Op, ...], role: bool) -> Iterator[Obstacle]:
+    if isinstance(loop, While) and not role:
         yield Obstacle(
             "while-loop", "the number of iterations is not known in advance", "use `foreach`", loop.span
         )
-    elif jumps(loop):
+    elif jumps(loop) and not role:
         yield Obstacle(
             "early-exit",
             "a `break` or `continue` may end an iteration early",

@@ -104,10 +104,9 @@ Edit = tuple[str, str]
 FOLLOWED_RULES: list[tuple[str, str, Edit, Edit]] = [
     ("early-exit", "put a condition around the work", (WORK, f"if (k == 3) break; {WORK}"), (WORK, f"if (k != 3) {WORK}")),
     ("conditional-copy", "put the condition around the use of the tile", (COPY, f"if (k < 3) {{{{ {COPY} }}}}"), (WORK, f"if (k < 3) {WORK}")),
-    ("initialised-buffer", "leave the initial value out", ("TILE] a_s;", "TILE] a_s {{0.0f}};"), ("", "")),
-    ("written-elsewhere", "give the other data a shared buffer of its own", (COPY, f"{COPY} a_s.at(0, 0) = 0.0f;"),
-     (COPY, f"{COPY} z_s.at(0, 0) = 0.0f;")),
-    ("source-written", "write the results to another array", (AFTER, f"a.at(0, 0) = 0.0f; {AFTER}"), (AFTER, f"c.at(0, 0) = 0.0f; {AFTER}")),
+    ("written-elsewhere", "give the other data a shared buffer of its own", (COPY, f"a_s.at(0, 0) = 0.0f; {COPY}"),
+     (COPY, f"z_s.at(0, 0) = 0.0f; {COPY}")),
+    ("source-written", "write the results to another array", (COPY, f"{COPY} a.at(0, 0) = 0.0f;"), (COPY, f"{COPY} c.at(0, 0) = 0.0f;")),
     ("read-outside-loop", "copy the tile again where it is needed, into a buffer of its own", (AFTER, f"c.at(0, 0) = a_s.at(0, 0); {AFTER}"),
      (AFTER, f"d = dma.copy a.subspan(TILE, TILE).at(i, 0) => shared; c.at(0, 0) = d.data.at(0, 0); {AFTER}")),
     ("part-of-a-buffer", "give the copied tile a shared buffer of its own", (COPY, COPY.replace("a_s;", "a_s.subspan(TILE, TILE).at(0, 0);")), ("", "")),

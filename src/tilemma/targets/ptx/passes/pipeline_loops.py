@@ -60,6 +60,7 @@ from tilemma.ir.walk import (
 from tilemma.passes.decision import Decision
 from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, loop_copies
 from tilemma.passes.scope import block_threads, kind, names
+from tilemma.passes.split_tiles import of_program, split_tiles
 from tilemma.records import record
 from tilemma.targets.ptx.passes.double_buffer_fragments import registers_with_two_sets
 from tilemma.targets.ptx.passes.names import Names
@@ -88,12 +89,13 @@ class PipelineLoops:
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         if not Target.of(self.arch).has("cp.async"):
             return kernel
-        said, before = list[Decision](), kernel
+        said, before, rounds = list[Decision](), kernel, 0
+        kernel, origin = split_tiles(kernel)
         while plans := self._plans(kernel, said):
             kernel = replace(kernel, body=_Rewriter(kernel, plans).body(kernel.body))
-        log.extend({(str(d), d.span): d for d in said}.values())
-        if kernel is not before:
-            kernel = rewrite_blocks(kernel, _sunk)
+            rounds += 1
+        log.extend({(str(d), d.span): d for d in (of_program(d, origin) for d in said)}.values())
+        kernel = rewrite_blocks(kernel, _sunk) if rounds else before
         if kernel.pipeline is not None and kernel is not before:
             kernel = replace(kernel, pipeline=replace(kernel.pipeline, stages=None))
         return kernel
@@ -279,10 +281,16 @@ def _shared_bytes(block: Parallel, group: Parallel | None, loop: For, copies: tu
     staged = {c.dst.base.name for c in copies}
     top = [x for op in block.body for x in (group.body if group is not None and op is group else (op,))]
     at = next(i for i, op in enumerate(top) if any(x is loop for x in walk((op,))))
-    # Buffers that are first used after the loop share the memory of its tiles, if need be after a barrier.
-    later = {op.buffer.name for op in top if isinstance(op, Alloc) and op.init is None}
-    later -= {v.base.name for op in walk(tuple(top[: at + 1])) for v in touched(op) if not isinstance(op, Alloc)}
-    return sum(n for name, n in sizes.items() if name not in later | staged), sum(sizes[n] for n in staged)
+
+    def used(body: Iterable[Op]) -> set[str]:
+        return {v.base.name for op in walk(tuple(body)) for v in touched(op) if not isinstance(op, Alloc)}
+
+    # Buffers that are not used until after the loop, or no longer, share the memory of its tiles, if need be after
+    # a barrier.
+    later = {op.buffer.name for op in top if isinstance(op, Alloc) and op.init is None} - used(top[: at + 1])
+    earlier = set(sizes) - used(top[at:])
+    apart = later | earlier | staged
+    return sum(n for name, n in sizes.items() if name not in apart), sum(sizes[n] for n in staged)
 
 
 def _sunk(block: Parallel) -> Parallel:
@@ -327,6 +335,7 @@ class _Rewriter:
         self.plans = plans
         self.indices = Names.of(kernel.body)
         self.allocs = {op.buffer.name: op for op in walk(kernel.body) if isinstance(op, Alloc)}
+        self.moved = {c.dst.base.name for plan in plans.values() for c in plan.copies}
         self.taken = {*self.allocs, *(p.buffer.name for p in kernel.arrays)}
         self.taken |= {op.future for op in walk(kernel.body) if isinstance(op, Copy) and op.future is not None}
 
@@ -335,6 +344,9 @@ class _Rewriter:
         for op in body:
             plan = self.plans.get(id(op))
             if plan is None:
+                # An initial value of a tile is never read.
+                moved = isinstance(op, Alloc) and op.init is not None and op.buffer.name in self.moved
+                op = replace(op, init=None) if moved else op  # type: ignore[call-arg]
                 out.append(with_bodies(op, self.body))
             elif plan.group is None:
                 out += self._pipelined(plan, plan.loop.body)
@@ -402,7 +414,7 @@ class _Rewriter:
 
     def _another(self, name: str) -> Alloc:
         alloc = self.allocs[name]
-        return replace(alloc, buffer=replace(alloc.buffer, name=self._fresh(name)))
+        return replace(alloc, buffer=replace(alloc.buffer, name=self._fresh(name)), init=None)
 
     def _fresh(self, stem: str) -> str:
         name = next(n for i in range(len(self.taken) + 1) if (n := f"{stem}.{i}" if i else stem) not in self.taken)

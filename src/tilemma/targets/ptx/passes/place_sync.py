@@ -220,8 +220,9 @@ def _narrowed(
 ) -> tuple[Block, int, Ints | None]:
     """The place moved into the parallels that lead to ``inward``'s access, where fewer threads do."""
     x, y = hazard.pending.access, hazard.later
-    target = y.node if position < len(body.nodes) and body.nodes[position] is inward else x.node
-    after = target is x.node
+    before = position < len(body.nodes) and body.nodes[position] is inward
+    # An access that a wait has ended is over where the wait is, which may be in another parallel.
+    target = y.node if before else hazard.pending.ended or x.node
     while isinstance(inward.op, Parallel) and inward is not target:
         inner = inward.inner[0]
         if not hazard.pending.reaches(inner):
@@ -232,7 +233,7 @@ def _narrowed(
                 break
             part = smaller
         inward = target.at(inner)
-        body, position = inner, len(inner.nodes) if after else inner.nodes.index(inward)
+        body, position = inner, inner.nodes.index(inward) if before else len(inner.nodes)
     return body, position, part
 
 

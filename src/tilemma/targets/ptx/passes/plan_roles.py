@@ -14,22 +14,26 @@ from tilemma.ir.ranges import interval
 from tilemma.ir.tile import (
     Alloc,
     ArrayFacts,
+    Body,
     Copy,
     DeclareFragment,
     For,
     Kernel,
     Load,
     Mma,
+    MmaWait,
     Op,
     Parallel,
     Store,
     While,
 )
 from tilemma.ir.types import WARPGROUP, Buffer, Space, View
-from tilemma.ir.walk import expressions, jumps, touched, walk
+from tilemma.ir.walk import bodies, expressions, touched, walk
+from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
-from tilemma.passes.pipeline_legality import LoopCopies, by_hand, loop_copies
+from tilemma.passes.pipeline_legality import LoopCopies, by_hand, leaves, loop_copies
 from tilemma.passes.scope import Dependence, control, count, names, sites
+from tilemma.passes.split_tiles import of_program, split_tiles
 from tilemma.records import record
 from tilemma.targets.ptx.passes.pipeline_model import (
     ENOUGH_STAGES,
@@ -49,15 +53,28 @@ BY_HAND = ("hand-written", "role")
 
 @record(slots=False, eq=False)
 class Ring:
-    """Copies that follow each other in ``loop``, as one ring of stages holds their tiles.
+    """Copies that follow each other in ``body``, as one ring of stages holds their tiles.
 
-    ``around``: the operations from the block to the loop, the loop included.
+    ``loop``: the innermost loop around them.  ``around``: the operations from the block to ``body``, the loop
+    included.  ``released``: the position in ``body`` after which no operation uses the tiles.
     """
 
-    loop: For
+    loop: For | While
     copies: tuple[Copy, ...]
     settings: PipelineSettings
     around: tuple[Op, ...]
+    body: Body
+    released: int
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        return tuple(c.dst.base.name for c in self.copies)
+
+    @property
+    def extent(self) -> Body:
+        """The operations from the first of the copies to the last use of their tiles."""
+        first = next(i for i, op in enumerate(self.body) if op is self.copies[0])
+        return self.body[first : self.released + 1]
 
 
 class BlockPlan:
@@ -78,9 +95,14 @@ class BlockPlan:
         self.groups = warpgroups(block)
         self.wg = Index(self.fresh("wg"), const(self.groups + 1))
         member = sub(self.wg, 1) if self.groups > 1 else const(0)
-        self.program = flattened(block.body, member, self.groups, self.fresh)
+        program = flattened(block.body, member, self.groups, self.fresh)
+        split, self.origin = split_tiles(replace(kernel, body=(replace(block, body=program),)))
+        (whole,) = split.body
+        assert isinstance(whole, Parallel)
+        self.program = whole.body
         self.dependence = Dependence(self.program)
         self.rings = self._rings()
+        self.shared = self._shared()
         self.row, self.choice = self._choose()
 
     def _rings(self) -> list[Ring]:
@@ -88,7 +110,7 @@ class BlockPlan:
         flat = replace(self.kernel, body=(replace(self.block, body=self.program),))
         found: list[Ring] = []
         refused: list[NotPipelined] = []
-        for loop in loop_copies(flat):
+        for loop in loop_copies(flat, role=True):
             own = loop.loop.pipeline if isinstance(loop.loop, For) else None
             settings = effective(own, self.kernel.pipeline)
             if settings is None or settings.off or settings.producer is False or settings.stages == 1:
@@ -101,13 +123,19 @@ class BlockPlan:
             except NotPipelined as e:
                 refused.append(e)
                 continue
-            assert isinstance(loop.loop, For)
-            around = (*loop.parents[1:], loop.loop)
-            found += [Ring(loop.loop, run, settings, around) for run in _runs(loop)]
+            for run, body, between in _runs(loop):
+                around = (*loop.parents[1:], loop.loop, *between)
+                ring = Ring(loop.loop, run, settings, around, body, _released(body, run))
+                try:
+                    self._check_ring(ring)
+                except NotPipelined as e:
+                    refused.append(e)
+                else:
+                    found.append(ring)
         for problem in refused:
             if not found or problem.obstacle.rule in BY_HAND:
                 raise problem
-            self.log.append(problem.decision(self.kernel))
+            self.log.append(of_program(problem.decision(self.kernel), self.origin))
         if not found:
             raise refuse("no-copies", "no loop copies tiles into shared memory", "copy them with `dma.copy`")
         return found
@@ -129,19 +157,14 @@ class BlockPlan:
                     "copy the tiles of all warpgroups at once",
                     copy.span,
                 )
-        for around in (*loop.parents[1:], loop.loop):
+
+    def _check_ring(self, ring: Ring) -> None:
+        for around in ring.around:
             if isinstance(around, Parallel):
                 raise refuse(
                     "level",
                     "each warp of a warpgroup executes the loop",
                     "multiply at `group-4`",
-                    around.span,
-                )
-            if isinstance(around, (For, While)) and jumps(around):
-                raise refuse(
-                    "early-exit",
-                    "a `break` or `continue` may end an iteration early",
-                    "let every iteration run to its end, and put a condition around the work",
                     around.span,
                 )
             if self.wg.name in self.dependence.closure(control(around)):
@@ -151,6 +174,29 @@ class BlockPlan:
                     "let all warpgroups execute the same iterations",
                     around.span,
                 )
+        if (exit_ := leaves(ring.extent)) is not None:
+            raise refuse(
+                "early-exit",
+                f"a `break` or `continue` may leave out a part of the work on `{ring.buffers[0]}`",
+                "put it before the copies, or after the last use of their tiles",
+                exit_.span,
+            )
+
+    def _shared(self) -> dict[str, str]:
+        """For buffers that stand for one of the program: the buffer of an earlier ring that can hold their tiles.
+
+        The rings of both copy the same buffers of the program, one after the other: they fill and release the
+        stages of one ring in turn.
+        """
+        found: dict[str, str] = {}
+        first: dict[tuple[object, ...], list[Ring]] = {}
+        for ring in self.rings:
+            key = (*(self.origin.get(name, name) for name in ring.buffers), ring.settings.stages)
+            rings = first.setdefault(key, [])
+            if not any(_overlap(ring, other) for other in rings):
+                found |= zip(ring.buffers, rings[0].buffers, strict=True) if rings else ()
+                rings.append(ring)
+        return found
 
     def _choose(self) -> tuple[int, Choice]:
         """The index of the grid that counts the rows of a band of tiles, and what suits the block."""
@@ -160,7 +206,8 @@ class BlockPlan:
         persistent = settings.persistent is not False and self._may_persist(asked)
         size = settings.cluster or (2 if persistent and settings.cluster is None else 1)
         row, cluster = self._cluster(size, settings.cluster is not None)
-        stage = sum(size_of(c.dst.base) for ring in rings for c in ring.copies)
+        own = (c for ring in rings for c in ring.copies if c.dst.base.name not in self.shared)
+        stage = sum(size_of(c.dst.base) for c in own)
         copied = {c.dst.base.name for ring in rings for c in ring.copies}
         others = [
             op.buffer for op in walk(self.program) if isinstance(op, Alloc) and op.buffer.space is Space.SHARED
@@ -206,11 +253,11 @@ class BlockPlan:
         return width * max(1, min(pieces, whole // width - 1))
 
     def _may_persist(self, asked: bool) -> bool:
-        block = self.block
-        why = ""
+        block, why = self.block, ""
+        copied = {name for ring in self.rings for name in ring.buffers}
         if len(self.kernel.body) and block.cooperative:
             why = "its blocks wait for each other"
-        elif any(isinstance(op, Alloc) and op.init is not None for op in walk(self.program)):
+        elif any(isinstance(op, Alloc) and op.init and op.buffer.name not in copied for op in walk(self.program)):
             why = "a buffer is initialised once in each block"
         if why and asked:
             self.log.append(Decision("pipeline", self.kernel.name, f"not persistent: {why}", span=block.span))
@@ -280,29 +327,67 @@ class BlockPlan:
         return all(interval(e)[0] >= 0 for e in rest)
 
 
-def _is_sum(loop: For, ahead: list[Copy]) -> bool:
+def _is_sum(loop: For | While, ahead: list[Copy]) -> bool:
     """Whether the iterations of ``loop`` only add products of the tiles that ``ahead`` copies, in any order."""
     plain = (DeclareFragment, Load, Mma, For, Copy, Alloc)
     inner = list(walk(loop.body))
-    indices = {loop.index.name}
+    indices = {loop.index.name} if isinstance(loop, For) else set()
     others = (op for op in inner if not any(op is c for c in ahead))
     used = any(indices & names(e) for op in others for e in expressions(op))
+    if not isinstance(loop, For):
+        return False
     counts = value_of(loop.start) == 0 and value_of(loop.step) == 1
     floats = all(op.scale_a is None and op.scale_b is None for op in inner if isinstance(op, Mma))
     return counts and floats and not used and all(isinstance(op, plain) for op in inner)
 
 
-def _runs(loop: LoopCopies) -> Iterator[tuple[Copy, ...]]:
-    """The copies that may be issued ahead, those in a row together."""
+def _runs(loop: LoopCopies) -> Iterator[tuple[tuple[Copy, ...], Body, tuple[Op, ...]]]:
+    """The copies that may be issued ahead, those in a row together, the body that contains them, and the branches
+    around it."""
+    seen: set[int] = set()
+    for copy, between in zip(loop.ahead, loop.between, strict=True):
+        around = between[-1] if between else loop.loop
+        body = next(b for _, b in bodies(around) if any(op is copy for op in b))
+        if id(body) not in seen:
+            seen.add(id(body))
+            yield from ((run, body, between) for run in _in_a_row(body, loop.ahead))
+
+
+def _in_a_row(body: Body, ahead: tuple[Copy, ...]) -> Iterator[tuple[Copy, ...]]:
     run: list[Copy] = []
-    for op in loop.loop.body:
-        if isinstance(op, Copy) and any(op is c for c in loop.ahead):
+    for op in body:
+        if isinstance(op, Copy) and any(op is c for c in ahead):
             run.append(op)
         elif run and not isinstance(op, (Alloc, DeclareFragment)):
             yield tuple(run)
             run = []
     if run:
         yield tuple(run)
+
+
+def _released(body: Body, copies: tuple[Copy, ...]) -> int:
+    """The position of the last operation that uses the tiles of ``copies``, or of a later one of the program that
+    waits for all multiplies anyway: a release there waits for no multiply that is issued later."""
+    buffers, last = {c.dst.base.name for c in copies}, 0
+    fragments = {op.fragment.name for op in walk(body) if isinstance(op, Load) and op.src.base.name in buffers}
+    for at, op in enumerate(body):
+        inside = list(walk((op,)))
+        uses = any(v.base.name in buffers for x in inside for v in touched(x) if not isinstance(x, Alloc))
+        uses = uses or any(ref.name in fragments for x in inside for _, ref in fragment_uses(x))
+        if uses:
+            last = at
+    for at in range(last + 1, len(body)):
+        op = body[at]
+        if leaves((op,)) is not None:
+            break
+        if isinstance(op, MmaWait) and op.pending == 0:
+            return at
+    return last
+
+
+def _overlap(a: Ring, b: Ring) -> bool:
+    """Whether the tiles of one are copied before the last use of those of the other."""
+    return any(op is other.copies[0] for ring, other in ((a, b), (b, a)) for op in walk(ring.extent))
 
 
 def size_of(b: Buffer) -> int:

@@ -17,11 +17,13 @@ producer copies the first stages of a tile while the consumers store the one bef
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from tilemma.ir.effects import read_views, written_views
+from tilemma.errors import Span
+from tilemma.ir.effects import variables_set, written_views
 from tilemma.ir.expr import (
     INDEX,
     Element,
@@ -42,7 +44,9 @@ from tilemma.ir.tile import (
     Assign,
     Atomic,
     Body,
+    Break,
     Commit,
+    Continue,
     Copy,
     Declare,
     DeclareEvent,
@@ -50,9 +54,7 @@ from tilemma.ir.tile import (
     If,
     InThreads,
     Kernel,
-    Load,
     Mma,
-    MmaWait,
     Op,
     Parallel,
     TriggerEvent,
@@ -61,7 +63,6 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.types import WARPGROUP, Buffer, Event, EventRef, Space, View
 from tilemma.ir.walk import bodies, expressions, rewrite, walk
-from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import kind, names
 from tilemma.records import record
@@ -117,25 +118,25 @@ class SpecialiseWarps:
 
 @record(slots=False)
 class _Channel:
-    """Copies that follow each other in ``loop``, and the ring that holds their tiles."""
+    """``rings`` that fill the same ``stages`` in turn; ``buffers``: the buffer of each destination."""
 
-    loop: For
-    copies: tuple[Copy, ...]
+    rings: tuple[Ring, ...]
+    buffers: dict[str, Buffer]
     stages: int
     full: Event
     empty: Event
 
     @property
-    def buffers(self) -> dict[str, Buffer]:
-        return {c.dst.base.name: replace(c.dst.base, copies=self.stages) for c in self.copies}
+    def copies(self) -> tuple[Copy, ...]:
+        return tuple(c for ring in self.rings for c in ring.copies)
 
     def view(self, view: View, slot: Var) -> View:
         ring = self.buffers.get(view.base.name)
         return view if ring is None else replace(view, base=ring, slot=slot)
 
-    def next(self, slot: Var) -> Op:
+    def next(self, slot: Var, span: Span | None) -> Op:
         after = Select(binary("eq", slot, self.stages - 1), const(0), add(slot, 1))
-        return Assign(slot, after, span=self.loop.span)
+        return Assign(slot, after, span=span)
 
 
 class _Specialisation:
@@ -144,7 +145,7 @@ class _Specialisation:
     def __init__(self, kernel: Kernel, block: Parallel, arch: str, log: list[Decision]) -> None:
         self.kernel, self.block, self.log = kernel, block, log
         self.plan = BlockPlan(kernel, block, arch, log)
-        self.channels = [self._channel(ring) for ring in self.plan.rings]
+        self.channels = self._channels()
         self.slots = {"producer": self._slots("fill"), "consumer": self._slots("use")}
 
     def result(self) -> Op:
@@ -157,29 +158,44 @@ class _Specialisation:
 
     # ---- rings ---------------------------------------------------------------------------------------------
 
-    def _channel(self, ring: Ring) -> _Channel:
-        loop, copies = ring.loop, ring.copies
-        stages = self.plan.choice.stages if ring.settings.stages is None else ring.settings.stages
-        suffix = copies[0].dst.base.name
+    def _channels(self) -> list[_Channel]:
+        rings: dict[str, list[Ring]] = {}
+        for ring in self.plan.rings:
+            first = ring.buffers[0]
+            rings.setdefault(self.plan.shared.get(first, first), []).append(ring)
+        return [self._channel(tuple(found)) for found in rings.values()]
+
+    def _channel(self, rings: tuple[Ring, ...]) -> _Channel:
+        first = rings[0]
+        stages = self.plan.choice.stages if first.settings.stages is None else first.settings.stages
+        suffix, tiles = first.buffers[0], [replace(c.dst.base, copies=stages) for c in first.copies]
+        buffers = {name: tile for ring in rings for name, tile in zip(ring.buffers, tiles, strict=True)}
         full = Event(self.plan.fresh("full"), stages)
         empty = Event(self.plan.fresh("empty"), stages, ready=True)
-        text = f"{len(copies)} tiles in a ring of {stages} stages, copied ahead by TMA"
+        text = f"{len(tiles)} tiles in a ring of {stages} stages, copied ahead by TMA"
+        if len(rings) > 1:
+            text += f", by {len(rings)} statements in turn"
         self.log.append(
             Decision(
                 "pipeline",
                 suffix,
                 text,
                 {"stages": stages, "full": full.name, "empty": empty.name},
-                span=loop.span,
+                span=first.loop.span,
             )
         )
-        return _Channel(loop, copies, stages, full, empty)
+        return _Channel(rings, buffers, stages, full, empty)
 
     def _slots(self, name: str) -> list[Var]:
         return [Var(self.plan.fresh(f"{name}_slot"), INDEX) for _ in self.channels]
 
-    def _of(self, op: Op, role: str) -> list[tuple[_Channel, Var]]:
-        return [(c, s) for c, s in zip(self.channels, self.slots[role], strict=True) if c.loop is op]
+    def _begins(self, op: Op, role: str) -> tuple[Ring, _Channel, Var] | None:
+        """The ring whose first copy is ``op``, with its channel and the slot of ``role``."""
+        for c, slot in zip(self.channels, self.slots[role], strict=True):
+            for ring in c.rings:
+                if ring.copies[0] is op:
+                    return ring, c, slot
+        return None
 
     def _multicast(self, copy: Copy) -> bool:
         return self.plan.choice.cluster > 1 and not self.plan.differs(copy, self.block.indices[self.plan.row])
@@ -187,39 +203,36 @@ class _Specialisation:
     # ---- consumers -----------------------------------------------------------------------------------------
 
     def _consume(self, body: Body) -> Body:
+        mine = [found for op in body if (found := self._begins(op, "consumer")) is not None]
         out: list[Op] = []
-        for op in body:
-            mine = self._of(op, "consumer")
-            if isinstance(op, For) and mine:
-                op = replace(op, body=self._consumed(op, mine), pipeline=None)
-            else:
-                changes = {name: self._consume(inner) for name, inner in bodies(op)}
-                op = replace(op, **changes) if changes else op  # type: ignore[arg-type]
-            out.append(op)
+        for at, op in enumerate(body):
+            for ring, c, slot in mine:
+                if ring.copies[0] is op:
+                    out.append(WaitEvent(EventRef(c.full, slot), span=op.span))
+            if not any(op is copy for ring, _, _ in mine for copy in ring.copies):
+                new = self._plain(op)
+                for _, c, slot in mine:
+                    new = Substitution({}, lambda v, c=c, slot=slot: c.view(v, slot)).operation(new)  # type: ignore[misc]
+                out.append(new)
+            for ring, c, slot in mine:
+                if ring.released == at:
+                    out += self._release(c, slot, op)
         return tuple(out)
 
-    def _consumed(self, loop: For, mine: list[tuple[_Channel, Var]]) -> Body:
-        last = {id(c): _waited(loop.body, _last_use(loop.body, c)) for c, _ in mine}
-        out: list[Op] = []
-        for at, op in enumerate(loop.body):
-            begins = next(((c, s) for c, s in mine if c.copies[0] is op), None)
-            if begins is not None:
-                c, s = begins
-                out.append(WaitEvent(EventRef(c.full, s), span=op.span))
-            if not any(op is x for c, _ in mine for x in c.copies):
-                new = self._consume((op,))[0]
-                for c, s in mine:
-                    new = Substitution({}, lambda v, c=c, s=s: c.view(v, s)).operation(new)  # type: ignore[misc]
-                out.append(new)
-            for c, s in mine:
-                if last[id(c)] == at:
-                    out += self._release(c, s, op)
-        return tuple(out)
+    def _plain(self, op: Op) -> Op:
+        """``op``, which is no copy of a ring, with the operations inside it."""
+        changes: dict[str, object] = {name: self._consume(inner) for name, inner in bodies(op)}
+        return replace(op, **changes, **self._met(op)) if changes else op  # type: ignore[arg-type]
+
+    def _met(self, op: Op) -> dict[str, None]:
+        """The settings of a loop are carried out where its copies are in a ring."""
+        met = isinstance(op, For) and any(ring.loop is op for ring in self.plan.rings)
+        return {"pipeline": None} if met else {}
 
     def _release(self, c: _Channel, slot: Var, after: Op) -> list[Op]:
         cluster = any(self._multicast(x) for x in c.copies)
         trigger = TriggerEvent(EventRef(c.empty, slot), cluster=cluster, span=after.span)
-        return [Commit(span=after.span), trigger, c.next(slot)]
+        return [Commit(span=after.span), trigger, c.next(slot, after.span)]
 
     def _store_by_tma(self, op: Op) -> Op:
         stores = isinstance(op, Copy) and op.dst.base.space is Space.GLOBAL and op.src.base.space is Space.SHARED
@@ -241,7 +254,7 @@ class _Specialisation:
             if found <= needed:
                 break
             needed |= found
-        self._check_slice(body)
+        self._check_slice(body, needed)
         table: dict[str, Expr] = {}
         for op in walk(body):
             if isinstance(op, For):
@@ -254,30 +267,24 @@ class _Specialisation:
         """The operations that issue the copies, and those that compute the variables in ``needed``."""
         out: list[Op] = []
         for op in body:
-            if isinstance(op, (Declare, Assign)):
-                out += (op,) if op.var.name in needed else ()
-            elif isinstance(op, For) and (mine := self._of(op, "producer")):
-                out.append(replace(op, body=self._produced(op, mine, needed), pipeline=None))
-            elif isinstance(op, (For, While, If)):
-                changes = {name: self._sliced(inner, needed) for name, inner in bodies(op)}
-                if any(changes.values()):
-                    out.append(replace(op, **changes))  # type: ignore[arg-type]
-        return tuple(out)
-
-    def _produced(self, loop: For, mine: list[tuple[_Channel, Var]], needed: set[str]) -> Body:
-        out: list[Op] = []
-        for op in loop.body:
-            begins = next(((c, s) for c, s in mine if c.copies[0] is op), None)
+            begins = self._begins(op, "producer")
             if begins is not None:
                 out += self._copies(*begins)
-            elif not any(op is x for c, _ in mine for x in c.copies):
-                out += self._sliced((op,), needed)
+            elif isinstance(op, (Declare, Assign)):
+                out += (op,) if op.var.name in needed else ()
+            elif isinstance(op, (Break, Continue)):
+                out.append(op)
+            elif isinstance(op, (For, While, If)):
+                changes: dict[str, object] = {name: self._sliced(inner, needed) for name, inner in bodies(op)}
+                new = replace(op, **changes, **self._met(op))  # type: ignore[arg-type]
+                if any(changes.values()) and (isinstance(op, If) or not _only_leaves(new)):
+                    out.append(new)
         return tuple(out)
 
-    def _copies(self, c: _Channel, slot: Var) -> Iterator[Op]:
-        span = c.copies[0].span
+    def _copies(self, ring: Ring, c: _Channel, slot: Var) -> Iterator[Op]:
+        span = ring.copies[0].span
         yield WaitEvent(EventRef(c.empty, slot), span=span)
-        for copy in c.copies:
+        for copy in ring.copies:
             moved = promoted(copy, self.plan.facts)
             assert isinstance(moved, Copy)
             yield replace(
@@ -288,10 +295,21 @@ class _Specialisation:
                 multicast=self._multicast(copy),
             )
         yield TriggerEvent(EventRef(c.full, slot), span=span)
-        yield c.next(slot)
+        yield c.next(slot, span)
 
-    def _check_slice(self, body: Body) -> None:
+    def _check_slice(self, body: Body, needed: set[str]) -> None:
         """The producer may only depend on values that no other operation of the kernel provides."""
+        own = Counter(v.name for op in walk(body) for v in variables_set(op))
+        for op in walk(self.plan.program):
+            for v in variables_set(op):
+                own[v.name] -= 1
+                if v.name in needed and own[v.name] < 0:
+                    raise refuse(
+                        "address-from-variable",
+                        f"the place or the number of copies depends on `{v.name}`, which a `parallel` assigns",
+                        "assign it outside the inner levels, or compute the place from indices and parameters",
+                        op.span,
+                    )
         written = {v.base.name for op in walk(self.kernel.body) for v in written_views(op)}
         given = {
             op.result.name for op in walk(self.plan.program) if isinstance(op, Atomic) and op.result is not None
@@ -317,7 +335,11 @@ class _Specialisation:
         top: list[Op] = []
         for c in self.channels:
             top += (DeclareEvent(c.full, span=span), DeclareEvent(c.empty, span=span))
-        top += (replace(a, buffer=rings.get(a.buffer.name, a.buffer)) for a in shared)
+        shared = [a for a in shared if a.buffer.name not in self.plan.shared]
+        for a in shared:
+            ring = rings.get(a.buffer.name)
+            # An initial value of a tile is never read.
+            top.append(a if ring is None else replace(a, buffer=ring, init=None))
         tiles: TileLoop | None = None
         launch: Callable[[Body], Op] = partial(_launch_with, self.block)
         choice = self.plan.choice
@@ -383,23 +405,9 @@ def _reversed(op: Op, backward: Expr) -> Op:
     return replace(op, body=tuple(turned(x) for x in op.body))
 
 
-def _last_use(body: Body, c: _Channel) -> int:
-    """The position of the last operation that reads the tiles of ``c``, or a fragment loaded from them."""
-    buffers, last = c.buffers, 0
-    fragments = {op.fragment.name for op in walk(body) if isinstance(op, Load) and op.src.base.name in buffers}
-    for at, op in enumerate(body):
-        inside = list(walk((op,)))
-        reads = any(v.base.name in buffers for x in inside for v in read_views(x))
-        uses = any(ref.name in fragments for x in inside for _, ref in fragment_uses(x))
-        if reads or uses or any(op is x for x in c.copies):
-            last = at
-    return last
-
-
-def _waited(body: Body, at: int) -> int:
-    """The position of the program's next wait for all multiplies after ``at``, or ``at``: a release there waits
-    for no multiply that is issued later."""
-    return next((i for i, op in enumerate(body) if i > at and isinstance(op, MmaWait) and op.pending == 0), at)
+def _only_leaves(loop: Op) -> bool:
+    """Whether ``loop`` does nothing but decide when to end."""
+    return all(isinstance(op, (If, Break, Continue)) for _, inner in bodies(loop) for op in walk(inner))
 
 
 def _evaluated(op: Op) -> Iterator[Expr]:
