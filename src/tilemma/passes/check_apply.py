@@ -7,7 +7,7 @@ wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from tilemma.ir.tile import (
     Break,
     Continue,
     Declare,
-    DeclareFragment,
     For,
     If,
     Kernel,
@@ -76,7 +75,7 @@ class ApplyOtherTile(CompileError):
     code = "apply-other-tile"
     found = "`{name}`, a tile of {have}, is used in an `apply` over `{visited}`, a tile of {shape}"
     expected = "tiles of one shape, and vectors with a value for each row"
-    fix = "go over `{name}` in an `apply` of its own"
+    fix = "{remedy}"
 
 
 @record(slots=False)
@@ -84,25 +83,34 @@ class CheckApply:
     """Refuses bodies of `apply` that have no meaning for a single element."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises ApplyStatement, ApplyOtherTile, ApplyReduction or ApplyOrder."""
-        shapes = {op.name: op.shape for op in walk(kernel.body) if isinstance(op, DeclareFragment) and op.shape}
+        """Raises ApplyStatement, ApplyReduction or ApplyOrder."""
         for op in walk(kernel.body):
             if isinstance(op, Apply):
                 _check(op)
-                _check_shapes(op, shapes)
         return kernel
 
 
-def _check_shapes(op: Apply, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raises ApplyOtherTile for a tile or vector without an element for each one visited."""
+def check_visited(op: Apply, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises ApplyOtherTile for a tile or vector without an element for each one visited.  ``shapes``: the extents
+    of the fragments."""
     visited = tuple(value_of(i.extent) for i in op.indices)
-    for x in walk(op.body):
-        for _, ref in fragment_uses(x):
+    for statement in op.body:
+        uses = [(x, ref) for x in walk((statement,)) for _, ref in fragment_uses(x)]
+        for x, ref in uses:
             have = shapes.get(ref.name, visited)
-            if have != visited and have != visited[:1]:
-                raise ApplyOtherTile(
-                    x.span, name=ref.name, have=list(have), visited=op.fragment.name, shape=list(visited)
-                )
+            if have in (visited, visited[:1]):
+                continue
+            remedy = f"go over `{ref.name}` in an `apply` of its own"
+            if any(other.name != ref.name for _, other in uses):
+                remedy = f"store `{ref.name}` to a buffer with `mma.store`, and use the elements that the buffer has"
+            raise ApplyOtherTile(
+                x.span,
+                name=ref.name,
+                have=list(have),
+                visited=next((r.name for _, r in uses if shapes.get(r.name) == visited), op.fragment.name),
+                shape=list(visited),
+                remedy=remedy,
+            )
 
 
 def _check(op: Apply) -> None:

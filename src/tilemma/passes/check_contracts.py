@@ -28,6 +28,7 @@ from tilemma.ir.expr import (
     walk,
 )
 from tilemma.ir.tile import (
+    Apply,
     Body,
     Break,
     Continue,
@@ -51,6 +52,7 @@ from tilemma.ir.tiles import describe, shape_text
 from tilemma.ir.types import Contract, Space, View
 from tilemma.ir.walk import expressions, rewrite, views
 from tilemma.ir.walk import walk as operations
+from tilemma.passes.check_apply import check_visited
 from tilemma.passes.contraction import Fragments, extents, fragment_uses, matrix
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Site, names, sites
@@ -156,7 +158,7 @@ class CheckContracts:
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises ContractMismatch, OperandShape, OperandTypes, AccumulatorShape, OperandLoads,
-        StoreShape, CopyTypes, CopyExtents or ViewOutside."""
+        StoreShape, CopyTypes, CopyExtents, ApplyOtherTile or ViewOutside."""
         fragments = Fragments(kernel.body)
         shapes = _operand_shapes(fragments)
         for m in fragments.multiplies:
@@ -177,6 +179,8 @@ class CheckContracts:
                         _same(f.name, have[::-1] if store.transpose else have, stored, store.span)
             for _, ref in fragment_uses(site.op):
                 _subscripts(ref, fragments.declared[ref.name], site)
+            if isinstance(site.op, Apply):
+                check_visited(site.op, declared | shapes)
         for site in sites(rewrite(kernel.body, _taken)):
             conditional = any(_conditional(p) for p in site.parents)
             for view, guarded in _views(site.op):

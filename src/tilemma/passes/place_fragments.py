@@ -10,13 +10,15 @@ from itertools import chain
 from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, spelled
-from tilemma.ir.expr import Cast, Const, Expr, Index, const, depends_on
+from tilemma.ir.expr import Cast, Const, Expr, Index, const, depends_on, value_of
 from tilemma.ir.tile import (
     Apply,
     Body,
     DeclareFragment,
     Fill,
     FragmentRef,
+    If,
+    InThreads,
     Kernel,
     Load,
     Mma,
@@ -142,7 +144,7 @@ class PlaceFragments:
         SeveralInstances or AccumulatorType."""
         fragments = Fragments(kernel.body)
         roles = _roles(kernel)
-        _check_filled(kernel.body, roles)
+        _Filled(roles).check(kernel.body, set())
         homes = _homes(kernel)
         types = {name: _dtype(name, role, fragments, log) for name, role in roles.items()}
         for name, home in homes.items():
@@ -187,29 +189,58 @@ def _roles(kernel: Kernel) -> dict[str, str]:
     return roles
 
 
-def _check_filled(body: Body, roles: dict[str, str]) -> None:
-    filled: set[str] = set()
-    writing: set[str] = set()
-    for op in walk(body):
-        if isinstance(op, Apply):
-            writing = {x.fragment.name for x in op.body if isinstance(x, SetFragmentElement)}
-            continue
+class _Filled:
+    """The fragments that have values on every path to a statement; loops are taken to run."""
+
+    def __init__(self, roles: dict[str, str]) -> None:
+        self.roles = roles
+        self.sometimes: dict[str, Op] = {}
+        self.writing: set[str] = set()
+
+    def check(self, body: Body, filled: set[str]) -> set[str]:
+        """``filled`` and the fragments that ``body`` fills.  Raises FragmentNotFilled."""
+        for op in body:
+            if isinstance(op, Apply):
+                self.writing = {x.fragment.name for x in op.body if isinstance(x, SetFragmentElement)}
+            else:
+                self._statement(op, filled)
+            inner = [x for _, x in bodies(op)]
+            known = value_of(op.cond) if isinstance(op, (If, InThreads)) else None
+            if known is not None:
+                inner = inner[:1] if known else inner[1:]
+            parts = [self.check(x, set(filled)) for x in inner]
+            if isinstance(op, (If, InThreads)) and known is None:
+                for name in set().union(*parts) - filled:
+                    self.sometimes.setdefault(name, op)
+                parts = [set.intersection(*parts)] if isinstance(op, If) else []
+            filled |= set().union(*parts)
+        return filled
+
+    def _statement(self, op: Op, filled: set[str]) -> None:
         for use, ref in sorted(fragment_uses(op), key=lambda found: found[0] != "read"):
-            whole = isinstance(op, Reduce) or (isinstance(op, SetFragmentElement) and ref.name in writing)
+            whole = isinstance(op, Reduce) or (isinstance(op, SetFragmentElement) and ref.name in self.writing)
             if use in ("fill", "load") or (use == "apply" and whole):
                 filled.add(ref.name)
             elif ref.name not in filled:
-                operand = roles.get(ref.name) != "C"
-                load = spelled(op.span, f"{ref.name} = mma.load tile", f"{ref.name} = mma.load(tile)")
-                zero = spelled(op.span, f"{ref.name} = mma.fill 0.0", f"{ref.name} = mma.fill(0.0)")
-                how = f"`{load if operand else zero}`"
-                raise FragmentNotFilled(
-                    op.span,
-                    name=ref.name,
-                    use=f"the {use}" if use == "accumulator" else use,
-                    expectation="`mma.load`" if operand else "`mma.fill` (or `mma.load`)",
-                    remedy=f"write {how} before it",
-                )
+                raise self._refusal(op, use, ref.name)
+
+    def _refusal(self, op: Op, use: str, name: str) -> FragmentNotFilled:
+        operand = self.roles.get(name) != "C"
+        load = spelled(op.span, f"{name} = mma.load tile", f"{name} = mma.load(tile)")
+        zero = spelled(op.span, f"{name} = mma.fill 0.0", f"{name} = mma.fill(0.0)")
+        place, notes = "it", []
+        if (branch := self.sometimes.get(name)) is not None:
+            word = spelled(op.span, "if", "if_") if isinstance(branch, If) else "inthreads"
+            place = f"the `{word}` as well"
+            notes = [Note("without values where this is not executed", branch.span)]
+        return FragmentNotFilled(
+            op.span,
+            name=name,
+            use=f"the {use}" if use == "accumulator" else use,
+            expectation="`mma.load`" if operand else "`mma.fill` (or `mma.load`)",
+            remedy=f"write `{load if operand else zero}` before {place}",
+            notes=notes,
+        )
 
 
 def _homes(kernel: Kernel) -> dict[str, Home]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilemma.errors import CompileError, Note
+from tilemma.errors import CompileError, spelled
 from tilemma.ir.effects import assigned, element_reads, touches
 from tilemma.ir.expr import Const, Expr, FragmentElement, Index, Var, substitute
 from tilemma.ir.expr import walk as terms
@@ -37,7 +37,7 @@ class ApplyRow(CompileError):
     code = "apply-row"
     found = "{what} beside a statement on `{name}`, which has one value for each row"
     expected = "statements on rows that use the row's index and vectors alone"
-    fix = "write it in an `apply` of its own, before or after this one"
+    fix = "{remedy}"
 
 
 @record(slots=False)
@@ -100,12 +100,12 @@ def _parts(op: Apply, vectors: set[str], rows: bool) -> list[Body]:
     for x in op.body:
         if any(isinstance(y, (Break, Continue)) for y in walk((x,))):
             if rows:
-                raise ApplyRow(x.span, what="`break` or `continue`", name=name)
+                raise _refusal(x, "`break` or `continue`", name, _APART)
             return [op.body]
         if isinstance(x, Declare):
             if x.var.name in changing or element_reads(x):
                 if rows:
-                    raise ApplyRow(x.span, what=f"`{x.var.name}`, a variable,", name=name)
+                    raise _refusal(x, f"`{x.var.name}`, a variable,", name, _of_rows(x, name))
                 return [op.body]
             shared.append(x)
             continue
@@ -113,7 +113,8 @@ def _parts(op: Apply, vectors: set[str], rows: bool) -> list[Body]:
         in_vectors = {ref for ref in written if ref.name in vectors}
         on_rows = rows and bool(written) and written == in_vectors
         if rows and in_vectors and not on_rows:
-            raise ApplyRow(x.span, what="a statement on elements", name=name)
+            name, remedy = min(ref.name for ref in in_vectors), f"write one {spelled(x.span, '`if`', '`if_`')} for each of the two"
+            raise _refusal(x, "a statement on elements", name, remedy)
         if on_rows:
             _check_row(x, column, vectors, [d for d in shared if _mentions(d, {column})])
         key = set[FragmentRef]() if on_rows else written
@@ -133,12 +134,32 @@ def _check_row(op: Op, column: str, vectors: set[str], by_column: list[Declare])
     for x in walk((op,)):
         for e in element_reads(x):
             if isinstance(e, FragmentElement) and e.fragment not in vectors:
-                notes = [Note("`reduce_max` and `reduce_sum` work on whole rows", x.span)]
-                raise ApplyRow(x.span, what=f"an element of `{e.fragment}`", name=name, notes=notes)
+                raise _refusal(x, f"an element of `{e.fragment}`", name, _reduced(x, e.fragment))
         if _mentions(x, names):
-            raise ApplyRow(x.span, what="the index of the column", name=name)
+            remedy = "write the number of the column, or the row's index, in its place"
+            raise _refusal(x, "the index of the column", name, remedy)
         if any(isinstance(t.what, View) for t in touches(x)):
-            raise ApplyRow(x.span, what="an access to memory", name=name)
+            raise _refusal(x, "an access to memory", name, _APART)
+
+
+_APART = "write it in an `apply` of its own, before or after this one"
+
+
+def _refusal(op: Op, what: str, name: str, remedy: str) -> ApplyRow:
+    return ApplyRow(op.span, what=what, name=name, remedy=remedy)
+
+
+def _of_rows(op: Declare, name: str) -> str:
+    tile = next((e.fragment for e in element_reads(op) if isinstance(e, FragmentElement)), None)
+    if tile is not None:
+        return f"{_reduced(op, tile)}; a variable of the elements goes into an `apply` of its own"
+    form = spelled(op.span, f"`apply {{i}} in {name}.span {{ ... }}`", f"`for i in apply({name}):`")
+    return f"write the statements on `{name}` in an `apply` over it: {form}"
+
+
+def _reduced(op: Op, tile: str) -> str:
+    form = spelled(op.span, f"`reduce_sum(v, {tile}, 1);`", f"`mma.reduce_sum(v, {tile})`")
+    return f"sum up each row of the tile first, {form} (or `reduce_max`), and use the vector `v`"
 
 
 def _mentions(op: Op, names: set[str]) -> bool:

@@ -107,14 +107,21 @@ def fill(c: Compiler, op: Fill, scope: Scope) -> Step:
     where = find(c, op.fragment)
     value = c.expressions.stored(op.value, t)
     every = _indices(c, op.fragment)
+    shape = _extents(c, op.fragment.name)
 
     def run(f: Frame) -> None:
         registers, index = where(f)
         v, threads = value(f), f[INSTANCE].threads
         for i in every or (index,):
-            registers.write(i, threads, Tile(t, None, v))
+            registers.write(i, threads, Tile(t, None if shape is None else np.full(shape, v, carrier(t)), v))
 
     return Step(run)
+
+
+def _extents(c: Compiler, name: str) -> tuple[int, ...] | None:
+    """The extents that the declaration of a tile gives."""
+    declared = (op for op in walk.walk(c.kernel.body) if isinstance(op, DeclareFragment) and op.name == name)
+    return next((op.shape for op in declared if op.shape is not None), None)
 
 
 def _indices(c: Compiler, ref: FragmentRef) -> tuple[tuple[int, ...], ...]:

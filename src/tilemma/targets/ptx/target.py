@@ -66,7 +66,7 @@ class Target:
 
 
 _AMPERE = frozenset({"cp.async", "ldmatrix"})
-_HOPPER = _AMPERE | {"tma", "stmatrix", "cluster", "mbarrier", "fence.proxy.async", "griddepcontrol"}
+_HOPPER = _AMPERE | {"tma", "stmatrix", "cluster", "mbarrier", "fence.proxy.async", "griddepcontrol", "elect.sync"}
 _TARGETS = {
     t.arch: t
     for t in (

@@ -20,6 +20,7 @@ from tilemma.targets.ptx.lower.expressions import linear, predicate, scalar
 from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.refusals import NotLowered
 from tilemma.targets.ptx.lower.regions import Value
+from tilemma.targets.ptx.target import Target
 
 # Loops of at most this many iterations, and operations in all, are unrolled where constant indices save registers
 # or address computations: around matrix instructions, and around subscripts of lane-local buffers.
@@ -304,11 +305,17 @@ def _role(lo: Lowering, op: tile.InThreads) -> None:
         return
     e = lo.e
     # A whole warp executes the role, so that addresses and counters are warp-uniform and stay in uniform
-    # registers; `elect.sync` tells ptxas that one lane executes the predicated instructions.
+    # registers; `elect.sync` (sm_90) tells ptxas that one lane executes the predicated
+    # instructions.
     mine = e.compare("eq", lo.warp_in(lo.instance), Linear(), hint="acting_warp")
     with e.branch(mine) if isinstance(mine, Reg) else nullcontext():
-        lo.solo = e.reg("elected", "pred")
-        e.do("elect.sync", (lo.solo,), (Imm(-1, "b32"),))
+        if Target.of(lo.arch).has("elect.sync"):
+            lo.solo = e.reg("elected", "pred")
+            e.do("elect.sync", (lo.solo,), (Imm(-1, "b32"),))
+        else:
+            first = lo.elected(lo.instance)
+            assert isinstance(first, Reg), first
+            lo.solo = first
         lo.body(op.body)
     lo.solo = None
 

@@ -32,7 +32,7 @@ class ElementTiles(CompileError):
     code = "element-tiles"
     found = "element work on `{name}` and `{other}`, whose register layouts differ: {first}, and {second}"
     expected = "accumulators of multiplies of one shape, or tiles that no multiply uses"
-    fix = "store one of them to shared memory, and read its elements there"
+    fix = "{remedy}"
 
 
 def element_plans(kernel: Kernel, plans: dict[str, FragmentPlan]) -> dict[str, FragmentPlan]:
@@ -86,8 +86,13 @@ def _vector(
 
 
 def _differ(span: Span | None, one: tuple[str, FragmentPlan], other: tuple[str, FragmentPlan]) -> ElementTiles:
+    operand = next((name for name, plan in (other, one) if plan.role not in ("C", "R")), None)
+    remedy = f"store `{other[0]}` to a shared buffer with `mma.store`, and use the buffer's elements in its place"
+    if operand is not None:
+        remedy = f"in place of `{operand}`, use the elements of the memory that it was loaded from"
     return ElementTiles(
         span,
+        remedy=remedy,
         name=one[0],
         other=other[0],
         first=_text(one[1]),
