@@ -78,7 +78,10 @@ def first_row(*values: float) -> Any:
     return found
 
 
-E, EF = ("shared event e;", "e = event()"), ("shared event e, f[2] = ready;", "e, f = event(), event(2, ready=True)")
+E, EF = (
+    ("shared event e;", "e = event()"),
+    ("shared event e, f[2] = ready;", "e, f = event(), event(2, ready=True)"),
+)
 TRIGGER, SHOWN = ("trigger e;", "trigger(e)"), ("wait e; c.at(0, i) = 1.0f;", "wait(e)\nc[0, i] = 1.0")
 BYTES = (
     GROUP[0] + "x = mma.load q.subspan(16, 32).at(0, 0); y = mma.load q.subspan(32, 32).at(0, 0); mc = mma.fill.s32 0; mma.row.row mc, x, y; ",

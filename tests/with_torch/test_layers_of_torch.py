@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from tilemma.errors import LaunchError  # noqa: E402
 from tilemma.torch.layers import KINDS, Linear, convert  # noqa: E402
 
+FOLLOWED = frozenset(("layer-extent", "layer-kind"))
 # The largest error beside the layers as they were, as a share of the largest result.
 NEAR = {"bf16": 0.02, "fp8": 0.15, "int8": 0.05, "s4": 0.4, "2:4": 1.0}
 
@@ -110,8 +111,18 @@ def test_what_convert_leaves_and_refuses() -> None:
     for call in (lambda: convert(model, "fp4"), lambda: Linear(4, 4, kind=3), lambda: convert(3)):
         with pytest.raises(LaunchError, match="layer-kind"):
             call()
-    with pytest.raises(LaunchError, match="layer-extent"):
+    with pytest.raises(LaunchError, match="layer-extent") as extent:
         Linear(7, 4, kind="2:4")
+    assert "use the kind `bf16` for this layer" in extent.value.remedy
+    assert Linear(7, 4, kind="bf16").kind == "bf16"
+    for wrong, advice in (
+        (lambda: Linear(4, 4, kind="fp9"), "did you mean `fp8`?"),
+        (lambda: convert(3), "pass the model first"),
+    ):
+        with pytest.raises(LaunchError, match="layer-kind") as kind:
+            wrong()
+        assert advice in kind.value.remedy
+    assert Linear(4, 4, kind="fp8").kind == "fp8" and convert(nn.Linear(4, 4), "fp8").kind == "fp8"
     layer = Linear(64, 8, kind="s4")
     assert layer(torch.ones(2, 64, dtype=torch.bfloat16)).shape == (2, 8)
 

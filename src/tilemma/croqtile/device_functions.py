@@ -53,6 +53,13 @@ class NotOfTheSubset(CompileError):
     fix = "write it with these, or in the kernel"
 
 
+class OverloadedFunction(CompileError):
+    code = "device-function-overloaded"
+    found = "`{name}` is the name of several device functions"
+    expected = "one function of each name: calls do not choose by the types of their arguments"
+    fix = "give each function a name of its own"
+
+
 class CCast(ast.Convert):
     """A conversion of C++: a float becomes an integer without its fraction."""
 

@@ -33,14 +33,11 @@ class Inlining:
 def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr | None:
     """The result of a call of the device function ``name``; None of one without a result.
 
-    Raises NotBuiltYet for a body outside the language's subset, and for recursion.
+    Raises NotOfTheSubset for a body outside the language's subset, NotBuiltYet for recursion.
     """
     f = r.device_functions[name]
     if isinstance(f, Unparsed):
-        notes = [Note(f"{f.error.facts.get('what', 'text')} here", f.error.span)]
-        raise NotBuiltYet(
-            span, what=f"`{name}`, a function with text of C++", fix_text="write its statements here", notes=notes
-        )
+        raise type(f.error)(f.error.span, notes=[Note(f"`{name}` is called here", span)], **f.error.facts)
     if any(c.function is f for c in r.calls):
         raise NotBuiltYet(span, what=f"`{name}`, which calls itself", fix_text="write a loop")
     if len(r.calls) >= MAX_DEPTH:

@@ -12,7 +12,7 @@ from tilemma.croqtile import ast
 from tilemma.croqtile.build import kernel
 from tilemma.croqtile.device_functions import (
     DeviceFunction,
-    NotOfTheSubset,
+    OverloadedFunction,
     Unparsed,
     parse_device_function,
 )
@@ -182,7 +182,7 @@ def _by_name(functions: Sequence[DeviceFunction | Unparsed | None]) -> DeviceFun
         known = found.get(f.name)
         overloaded = isinstance(known, DeviceFunction) and isinstance(f, DeviceFunction)
         if overloaded and isinstance(f, DeviceFunction):
-            f = Unparsed(f.name, NotOfTheSubset(f.span, what="a second function of the same name"))
+            f = Unparsed(f.name, OverloadedFunction(f.span, name=f.name))
         found[f.name] = f
     return found
 

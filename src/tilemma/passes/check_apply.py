@@ -102,7 +102,9 @@ def check_visited(op: Apply, shapes: Mapping[str, tuple[int, ...]]) -> None:
                 continue
             remedy = f"go over `{ref.name}` in an `apply` of its own"
             if any(other.name != ref.name for _, other in uses):
-                remedy = f"store `{ref.name}` to a buffer with `mma.store`, and use the elements that the buffer has"
+                remedy = (
+                    f"store `{ref.name}` to a buffer with `mma.store`, and use the elements that the buffer has"
+                )
             raise ApplyOtherTile(
                 x.span,
                 name=ref.name,

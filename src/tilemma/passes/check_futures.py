@@ -207,7 +207,5 @@ def _check_loop(loop: For | While, started: Started, certain: bool) -> None:
 
 
 def _starts(op: Op) -> TypeGuard[Copy]:
-    """Whether ``op`` is a copy whose completion its future signals; stores end with their kernel."""
-    if not isinstance(op, Copy) or not op.asynchronous or op.event is not None or op.future is None:
-        return False
-    return op.dst.base.space is not Space.GLOBAL
+    """Whether ``op`` is a copy whose completion its future signals."""
+    return isinstance(op, Copy) and op.asynchronous and op.event is None and op.future is not None

@@ -113,7 +113,10 @@ def _parts(op: Apply, vectors: set[str], rows: bool) -> list[Body]:
         in_vectors = {ref for ref in written if ref.name in vectors}
         on_rows = rows and bool(written) and written == in_vectors
         if rows and in_vectors and not on_rows:
-            name, remedy = min(ref.name for ref in in_vectors), f"write one {spelled(x.span, '`if`', '`if_`')} for each of the two"
+            name, remedy = (
+                min(ref.name for ref in in_vectors),
+                f"write one {spelled(x.span, '`if`', '`if_`')} for each of the two",
+            )
             raise _refusal(x, "a statement on elements", name, remedy)
         if on_rows:
             _check_row(x, column, vectors, [d for d in shared if _mentions(d, {column})])
