@@ -12,8 +12,10 @@ from tilemma.ir.effects import assigned, declared, element_reads
 from tilemma.ir.expr import Element, Expr, Var, depends_on
 from tilemma.ir.tile import Copy, If, Kernel, Load, Mma, Op, Parallel, SetElement, Store, SwapFutures
 from tilemma.ir.types import Level, Space, View
+from tilemma.passes.scope import Dependence
 from tilemma.records import record
 from tilemma.targets.cpu.access import Access
+from tilemma.targets.cpu.exchange import Meetings
 from tilemma.targets.cpu.expressions import INSTANCE, Evaluate, Expressions, Frame, Names
 from tilemma.targets.cpu.perturbation import Perturbation
 from tilemma.targets.cpu.tasks import Coroutine, Rendezvous
@@ -55,6 +57,8 @@ class Compiler:
     collective: dict[type[Op], Callable[[Compiler, Any, Scope, Step], Step]]
     perturbation: Perturbation | None = None
     names: Names = field(default_factory=Names)
+    _meetings: dict[int, Meetings] = field(default_factory=dict)
+    _dependence: Dependence | None = None
 
     def __post_init__(self) -> None:
         self.expressions = Expressions(self.names, self, self.perturbation)
@@ -73,11 +77,24 @@ class Compiler:
         step = self.table[type(op)](self, op, scope)
         if scope.lanes and type(op) in self.collective:
             step = self.collective[type(op)](self, op, scope, step)
-        if isinstance(op, (Copy, Store, SetElement)) and (levels := meeting_levels(op, scope)):
+        alone = isinstance(op, SetElement) and any(id(op) in self.meetings(p).apart for p in scope.around)
+        if isinstance(op, (Copy, Store, SetElement)) and not alone and (levels := meeting_levels(op, scope)):
             step = meeting(step, self.slot("buffer", target(op).base.name), levels)
         elif isinstance(op, Copy) and id(op) not in self.conditional and (levels := joint_levels(op, scope)):
             step = joint(step, levels)
+        depths = (d for d, p in enumerate(scope.around) if id(op) in self.meetings(p).before)
+        if (depth := next(depths, None)) is not None:
+            step = after_meeting(step, scope.around[depth:])
         return step if step.span is not None else step._replace(span=op.span)
+
+    def meetings(self, siblings: Parallel) -> Meetings:
+        """Where the instances of ``siblings`` exchange elements of shared buffers."""
+        found = self._meetings.get(id(siblings))
+        if found is None:
+            if self._dependence is None:
+                self._dependence = Dependence(self.kernel.body)
+            found = self._meetings[id(siblings)] = Meetings(siblings, self._dependence)
+        return found
 
     def value(self, e: Expr) -> Evaluate:
         return self.expressions.compile(e)
@@ -141,6 +158,18 @@ def _seen_by(siblings: Parallel, op: Copy | Store | SetElement, scope: Scope) ->
         if isinstance(other, (Copy, Store, SetElement)) and target(other).base.name == name:
             return True
     return False
+
+
+def after_meeting(step: Step, levels: tuple[Parallel, ...]) -> Step:
+    """``step`` after a rendezvous of the siblings at the outermost of ``levels`` that has some."""
+
+    def coroutine(f: Frame) -> Coroutine:
+        reach = f[INSTANCE].siblings_at(levels)
+        if reach is not None:
+            yield Rendezvous(reach)
+        return (yield from step.run(f)) if step.blocking else step.run(f)
+
+    return Step(coroutine, True, step.span)
 
 
 def meeting(step: Step, slot: int, levels: tuple[Parallel, ...]) -> Step:
