@@ -34,7 +34,7 @@ from tilemma import dtypes
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments
 from tilemma.ops.arguments import PLAIN, SCALED, Call
-from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, fused, ranked, turned
+from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, fused, ranked, transposed_product
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime.arrays import ArrayRef, describe, row_major
@@ -106,7 +106,7 @@ def choices(problem: Problem, on: Hardware, most: int, in_one: bool = False) -> 
 
 def filling(problem: Problem, plan: Plan, on: Hardware) -> int:
     """The parts of K that give each SM one."""
-    p = turned(problem) if plan.swap else problem
+    p = transposed_product(problem) if plan.swap else problem
     return on.sms // max(1, p.batch * -(-p.shape[0] // plan.tile[0]) * -(-p.shape[1] // plan.tile[1]))
 
 
@@ -115,7 +115,7 @@ def compiled(s: Shape, most: int, in_one: bool) -> list[str]:
     call, out = call_of(s, imagined)
     problem, wrong = arguments.problem(call, out, made=True), []
     for e in choices(problem, Hardware(), most, in_one):
-        p = turned(problem) if e.plan.swap else problem
+        p = transposed_product(problem) if e.plan.swap else problem
         work = {n: imagined(shape, dtype, False) for n, (shape, dtype) in workspaces(p, e.plan).items()}
         for step in steps(p, e.plan, work):
             names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]

@@ -19,7 +19,7 @@ from tilemma import machine
 from tilemma.compiler import Compiled
 from tilemma.errors import TilemmaError
 from tilemma.ir.tile import Kernel, Op
-from tilemma.ir.walk import bodies
+from tilemma.ir.walk import bodies, with_fields
 from tilemma.kernels import facts_of
 from tilemma.launch import Launch
 from tilemma.machine.parser import parse
@@ -68,7 +68,7 @@ def without(kernel: Kernel, number: int) -> Kernel:
             left_out = position == number
             changes = {name: strip(inner) for name, inner in bodies(op)}
             if not left_out:
-                out.append(replace(op, **changes) if changes else op)  # type: ignore[arg-type]
+                out.append(with_fields(op, changes))
         return tuple(out)
 
     return replace(kernel, body=strip(kernel.body))

@@ -5,21 +5,28 @@ python -m dev.pages.atoms docs
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from dev.pages.proofs import proof_summary, read_proofs
 from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.cute import TiledMMA
 from tilemma.layouts import SWIZZLES, Major, canonical_atom, cute_str, plain_layout, shared_layout
 from tilemma.tools.show import show
-from tilemma.tools.show_atoms import family, proof_summary, read_proofs, types_of
+from tilemma.tools.show_atoms import types_of
 from tilemma.tools.show_svg import beside, shared_svg, tiled_svg
 from tilemma.tools.show_text import runs_on
 
 _PICTURED = "SM80_16x8x16_F32F16F16F32_TN"
+
+
+def family(name: str) -> str:
+    """The name without the number in which its family differs: wgmma comes in 32 widths."""
+    return re.sub(r"^(SM90_(?:SPARSE_)?64x)\d+(x\d+_)", r"\1N\2", name)
 
 
 def pictures() -> dict[str, str]:

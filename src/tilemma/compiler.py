@@ -1,4 +1,4 @@
-"""source -> tile IR -> PASSES -> lane IR -> PTX -> cubin: the whole story on one screen."""
+"""The compilation pipeline: source -> tile IR -> passes -> lane IR -> PTX -> cubin."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dev.pages.atoms import family
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms.atom import Atom
-from tilemma.tools.show_atoms import family
 
 FAMILIES: dict[str, list[Atom]] = {}
 for _atom in catalogue.values():

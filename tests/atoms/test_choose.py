@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dev.pages.atoms import family
 from tilemma.atoms import MmaAtom, catalogue, select
 from tilemma.dtypes import f16, f32
-from tilemma.tools.show_atoms import family
 
 
 def test_the_widest_that_divides_comes_first() -> None:

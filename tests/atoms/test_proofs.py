@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from tensor_layouts import Layout
 
+from dev.pages.proofs import proof_status, proof_summary, read_proofs
 from tilemma.assemble import assemble
 from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.atoms.atom import Atom
 from tilemma.dtypes import u16
 from tilemma.machine.isa import descriptors, fragments
-from tilemma.tools.show_atoms import proof_status, proof_summary, read_proofs
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "bench"))

@@ -11,7 +11,7 @@ from ir_strategies import tile_kernels
 
 from tilemma.dtypes import f32
 from tilemma.ir import tile as t
-from tilemma.ir.effects import Effect, Order, Reads, Writes, read_views, touches, written
+from tilemma.ir.effects import Effect, Execution, Order, Reads, Writes, read_views, touches, written
 from tilemma.ir.expr import Index, Var
 from tilemma.ir.operation import require_all
 from tilemma.ir.types import Buffer, Event, EventRef, Space, View
@@ -58,12 +58,23 @@ def test_an_operation_that_touches_nothing_says_what_it_orders() -> None:
         @record
         class Nothing(t.Op):
             syntax: ClassVar[str] = "nothing"
+            execution: ClassVar[Execution] = Execution.INSTANCE
+
+
+def test_an_operation_says_which_threads_execute_it() -> None:
+    with pytest.raises(TypeError, match="Unassigned does not say which threads execute it"):
+
+        @record
+        class Unassigned(t.Op):
+            syntax: ClassVar[str] = "unassigned $src"
+            src: Reads[View]
 
 
 def test_a_new_operation_is_known_to_those_who_ask() -> None:
     @record
     class Negate(t.Op):
         syntax: ClassVar[str] = "negate $src => $dst"
+        execution: ClassVar[Execution] = Execution.LANE
         src: Reads[View]
         dst: Writes[View]
 

@@ -15,7 +15,7 @@ from tilemma.errors import ToolError
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
-from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, choose, estimate, ranked, turned
+from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, choose, estimate, ranked, transposed_product
 from tilemma.ops.problem import Problem
 from tilemma.ops.refusals import MatmulShape
 from tilemma.ops.steps import steps, workspaces
@@ -51,7 +51,7 @@ def test_the_choice_is_the_best_estimate(m: int, n: int, k: int) -> None:
 
 def tasks(p: Problem, plan: Plan) -> int:
     """Tiles of the result, with the padding of the last ones, times the parts of K."""
-    m, n, _ = turned(p).shape if plan.swap else p.shape
+    m, n, _ = transposed_product(p).shape if plan.swap else p.shape
     return -(-m // plan.tile[0]) * -(-n // plan.tile[1]) * plan.split
 
 
@@ -111,8 +111,8 @@ def test_other_devices_get_the_kernel_for_every_target() -> None:
 @given(extents, extents, extents)
 def test_turning_twice_is_nothing(m: int, n: int, k: int) -> None:
     p = problem(m, n, k)
-    assert turned(turned(p)) == p
-    assert turned(p).shape == (n, m, k)
+    assert transposed_product(transposed_product(p)) == p
+    assert transposed_product(p).shape == (n, m, k)
 
 
 def test_the_report_names_choice_and_alternatives() -> None:
@@ -167,7 +167,7 @@ def test_every_kind_of_plan_computes_the_same(name: str) -> None:
 def test_steps_use_the_workspaces_they_ask_for(name: str) -> None:
     plan = PLANS[name]
     p = problem(100, 72, 264)
-    p = turned(p) if plan.swap else p
+    p = transposed_product(p) if plan.swap else p
     asked = workspaces(p, plan)
     work = {}
     for i, (n, (s, t)) in enumerate(asked.items()):
@@ -190,7 +190,7 @@ def test_kernels_keep_to_registers(index: int, activation: str | None) -> None:
     narrow = problem(16, 4096, 4096)
     plans = [x for q in (p, narrow) for x in candidates(q, H200) if x.tile == tile and x.kernel == "pipelined"]
     first = next(x for x in plans if x.split == 1)
-    (step,) = steps(turned(p) if first.swap else p, first)
+    (step,) = steps(transposed_product(p) if first.swap else p, first)
     names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
     facts = facts_of(dict(zip(names, step.args, strict=False)))
     cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()

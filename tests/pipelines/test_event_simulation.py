@@ -14,10 +14,12 @@ from pipeline_runs import from_co
 from dev.gallery import ENTRIES, FOLDER
 from tilemma.compiler import compile_kernel
 from tilemma.errors import CompileError
+from tilemma.ir.parser import parse_kernel
 from tilemma.ir.tile import Kernel
 from tilemma.ir.usage import waits_for_events
 from tilemma.modules import load, load_python
 from tilemma.targets.cpu import execute
+from tilemma.targets.cpu.control_slice import Unknown, control_slice
 from tilemma.targets.cpu.event_simulation import EventSimulation, simulate_events
 
 FILES = sorted(
@@ -393,3 +395,26 @@ def test_a_loop_by_its_condition_turns_often_enough():
     assert max(s["K"] for s in simulate_events(ring(release=f"{GIVE} k = k + 1;", text=text)).shapes) > 4 * 64
     with pytest.raises(CompileError, match="no thread can continue"):
         simulate_events(ring(release=f"if (k != 2) {{ {GIVE} }} k = k + 1;", text=text))
+
+
+BALLOT = """
+kernel k(global s32 a[4]) {
+  parallel (b: 1) : block {
+    event e {arrivals = 32}
+    parallel (t: 32) : thread {
+      var x: u32 = 0
+      exchange.ballot x: u32, t
+      if x != 0 {
+        trigger e
+      }
+      wait e
+    }
+  }
+}
+"""
+
+
+def test_values_of_other_lanes_that_decide_waits_are_not_known():
+    """The slice has no lanes: it would take the variable's first value, and find a deadlock that is none."""
+    with pytest.raises(Unknown, match="`x`, a value of other lanes, decides"):
+        control_slice(parse_kernel(BALLOT))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dev.pages.atoms import atoms_page, pictures
+from dev.pages.proofs import read_proofs
 from tilemma.atoms import catalogue
 from tilemma.cute import TiledMMA
 from tilemma.layouts import plain_layout, shared_layout
-from tilemma.tools.show_atoms import read_proofs
 from tilemma.tools.show_svg import shared_svg, tiled_svg
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,4 +1,5 @@
-"""One issue of a multiplying instruction: its function on matrices of values, rounded to the type of D."""
+"""Numerical semantics of one matrix-multiply instruction: D = A x B + C on matrices of values, rounded to the type
+of D."""
 
 from __future__ import annotations
 

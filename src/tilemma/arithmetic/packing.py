@@ -1,4 +1,5 @@
-"""Elements narrower than a byte in bytes: the first in the lowest bits, along the last dimension."""
+"""Packing of elements narrower than a byte (sub-byte types): the first in the lowest bits, along the last
+dimension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured sparsity: the whole matrix from its stored half and its metadata, and back.
+"""2:4 structured sparsity: the dense matrix from its compressed half and its metadata, and back.
 
 Each row is cut into chunks, of which half is stored:
 

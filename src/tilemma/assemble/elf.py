@@ -1,4 +1,4 @@
-"""Whether bytes are machine code of CUDA for an architecture, with the entries that the PTX has.
+"""Validation of cubins: an ELF file with machine code for an architecture, and with the entries that the PTX has.
 
 ELF-64 as in the System V gABI; the machine, and where the flags hold the architecture, as in LLVM's
 BinaryFormat/ELF.h (EM_CUDA, EF_CUDA_SM).

@@ -1,4 +1,4 @@
-"""Running one of NVIDIA's programs within limits of time and output, and temporary files that do not stay."""
+"""Child processes of NVIDIA's tools, with limits of time and output; temporary files that do not stay."""
 
 from __future__ import annotations
 

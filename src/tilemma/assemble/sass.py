@@ -1,4 +1,4 @@
-"""Reading machine code: nvdisasm's text and the counts of its instructions."""
+"""Disassembly (SASS): nvdisasm's text and the counts of its instructions."""
 
 from __future__ import annotations
 

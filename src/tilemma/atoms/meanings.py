@@ -1,4 +1,4 @@
-"""The functions of instructions other than ``A x B + C``, of A [M, K], B [N, K] and C [M, N]."""
+"""Semantics of instructions other than ``A x B + C``, as functions of A [M, K], B [N, K] and C [M, N]."""
 
 from __future__ import annotations
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import combine, converted
-from tilemma.croqtile.atomics import atomic
 from tilemma.croqtile.inlining import inlined
 from tilemma.croqtile.lanes import lane_matrix, lane_store
 from tilemma.croqtile.operands import as_tile, plain, scalars_of
-from tilemma.croqtile.reader import FUNCTIONS, Reader, reads
+from tilemma.croqtile.reader import EFFECTS, FUNCTIONS, Reader, reads
 from tilemma.croqtile.refusals import ImmutableAssignment
 from tilemma.croqtile.registers import assign_tile_element, assign_whole
 from tilemma.croqtile.scope import Redefinition
@@ -200,8 +199,8 @@ def evaluate(r: Reader, node: ast.Evaluate) -> None:
     if isinstance(value, ast.Call) and name in r.device_functions:
         inlined(r, name, value.args, node.span)
         return
-    if isinstance(value, ast.Call) and FUNCTIONS.get(name) is atomic:
-        atomic(r, value, name, used=False)
+    if isinstance(value, ast.Call) and name in EFFECTS:
+        FUNCTIONS[name](r, value, name, used=False)
         return
     r.value(value)
     if not isinstance(value, ast.Step):

@@ -12,7 +12,7 @@ from tilemma.ir.expr import Element, Expr
 _OPERATIONS: dict[str, AtomicName] = {f"__atomic_{name}": name for name in ATOMICS}
 
 
-@defines(*_OPERATIONS)
+@defines(*_OPERATIONS, effect=True)
 def atomic(r: Reader, node: ast.Call, name: str, used: bool = True) -> Expr | None:
     """Emit ``__atomic_add(x.at(i), v)``; the old value, where it is ``used``."""
     operation = _OPERATIONS[name]

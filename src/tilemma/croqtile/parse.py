@@ -1,4 +1,4 @@
-"""From a kernel's tokens to its syntax tree, and syntax errors in words."""
+"""The parser: from a kernel's tokens to its syntax tree, and the texts of syntax errors."""
 
 from __future__ import annotations
 

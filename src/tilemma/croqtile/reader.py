@@ -28,6 +28,8 @@ _INSIDE: dict[type[Node], str] = {}
 WARP_NAMES = {"MMA_M": 16, "MMA_N": 16, "MMA_K": 16}
 # Built-in function -> the function that reads a call of it.
 FUNCTIONS: dict[str, Callable[..., Value]] = {}
+# Those whose calls are statements.
+EFFECTS: set[str] = set()
 # The element of operations on whole register tiles: its indices, and the extents of the tile.
 Whole = tuple[tuple[Index, ...], tuple[int, ...]]
 
@@ -54,11 +56,15 @@ def readers() -> frozenset[type[Node]]:
     return frozenset(_READERS)
 
 
-def defines(*names: str) -> Callable[[F], F]:
-    """Register the function that reads calls of the built-in functions ``names``."""
+def defines(*names: str, effect: bool = False) -> Callable[[F], F]:
+    """Register the function that reads calls of the built-in functions ``names``.
+
+    ``effect``: a call may be a statement by itself; the function has a parameter ``used`` for its result.
+    """
 
     def register(function: F) -> F:
         FUNCTIONS.update(dict.fromkeys(names, function))
+        EFFECTS.update(names if effect else ())
         return function
 
     return register

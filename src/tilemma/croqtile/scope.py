@@ -1,4 +1,4 @@
-"""Names and where they are visible."""
+"""The symbol table: nested scopes of names, and errors of undefined or repeated names."""
 
 from __future__ import annotations
 

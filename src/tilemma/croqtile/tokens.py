@@ -1,4 +1,4 @@
-"""Cuts `.co` text into tokens with their positions.
+"""The lexer: splits `.co` text into tokens with their source positions.
 
 The whole file is cut, host C++ included, so the cutting never fails: what no kernel may contain (a stray
 character, a string without its end) becomes a token of kind "bad" and is reported only where it is used.

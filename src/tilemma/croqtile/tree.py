@@ -1,4 +1,4 @@
-"""From the steps of a parse to the typed syntax tree."""
+"""Builds the typed syntax tree (AST) from the reductions of the LR parser."""
 
 from __future__ import annotations
 

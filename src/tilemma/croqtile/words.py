@@ -1,4 +1,4 @@
-"""The words of the language: which text is which terminal of the grammar."""
+"""Keywords and operators of the lexer: the grammar's terminal for each text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Canonical names: entities are renamed in order of declaration, so that kernels equal up to names are equal."""
+"""Alpha renaming: entities get canonical names in order of declaration, so that kernels equal up to names are
+equal."""
 
 from __future__ import annotations
 

@@ -25,13 +25,15 @@ _T = TypeVar("_T")
 
 
 class Effect(Flag):
-    """``ACQUIRE``: waits for a release by other threads.  ``RELEASE``: lets waiting threads continue."""
+    """``ACQUIRE``: waits for a release by other threads.  ``RELEASE``: lets waiting threads continue.
+    ``RECEIVE``, of what is written: memory or other lanes give the value, no expression of the operation."""
 
     READ = auto()
     WRITE = auto()
     DECLARE = auto()
     ACQUIRE = auto()
     RELEASE = auto()
+    RECEIVE = auto()
 
     __hash__ = object.__hash__  # of `Flag` it is written in Python, and runs for each operation visited
 
@@ -48,9 +50,22 @@ class Order(Enum):
     OUTPUT = "what the user sees"
 
 
+class Execution(Enum):
+    """The threads that execute an operation."""
+
+    LANE = "each lane by itself"
+    LANES = "the lanes of a warp together, each with operands of its own"
+    COLLECTIVE = "the lanes of an instance together, each with its part of the operands"
+    INSTANCE = "an instance, once"
+    CONTROL = "the threads that reach it: it decides which of them execute its bodies, and how often"
+    LEVEL = "the instances of another level"
+
+
+UPDATE = Effect.READ | Effect.WRITE
 Reads = Annotated[_T, Effect.READ]
 Writes = Annotated[_T, Effect.WRITE]
-Updates = Annotated[_T, Effect.READ | Effect.WRITE]
+Updates = Annotated[_T, UPDATE]
+Receives = Annotated[_T, Effect.WRITE | Effect.RECEIVE]
 Declares = Annotated[_T, Effect.DECLARE]
 Acquires = Annotated[_T, Effect.ACQUIRE]
 Releases = Annotated[_T, Effect.RELEASE]
@@ -58,7 +73,7 @@ Releases = Annotated[_T, Effect.RELEASE]
 MARKERS: dict[str, Effect] = {
     name: alias.__metadata__[0]
     for name, alias in (
-        ("Reads", Reads), ("Writes", Writes), ("Updates", Updates),
+        ("Reads", Reads), ("Writes", Writes), ("Updates", Updates), ("Receives", Receives),
         ("Declares", Declares), ("Acquires", Acquires), ("Releases", Releases),
     )
 }  # fmt: skip
@@ -84,13 +99,17 @@ class Touch:
 
 
 class Effective(Parted):
-    """Base of operations: the effects of each field, found when the class is defined, and of each operation."""
+    """Base of operations: the effects of each field, found when the class is defined, and of each operation.
+
+    Each class declares its ``execution``.
+    """
 
     __slots__ = ("_reads", "_touches")
     # The effect of each field, for each effect the fields that have it, and the fields that hold operations.
     fields_touched: ClassVar[tuple[tuple[str, Effect], ...]]
     fields_with: ClassVar[dict[Effect, tuple[str, ...]]]
     body_fields: ClassVar[tuple[str, ...]]
+    execution: ClassVar[Execution]
     _touches: tuple[Touch, ...]
     _reads: tuple[Element | FragmentElement, ...]
 
@@ -112,6 +131,8 @@ class Effective(Parted):
                     raise TypeError(f"{cls.__name__}.{name}: {text} does not say whether it is read or written")
         if not (marked or inside or hasattr(cls, "order") or Effective in cls.__bases__):
             raise TypeError(f"{cls.__name__} touches nothing and does not say what it orders")
+        if not (hasattr(cls, "execution") or Effective in cls.__bases__):
+            raise TypeError(f"{cls.__name__} does not say which threads execute it")
         cls.fields_touched, cls.body_fields = tuple(marked.items()), tuple(inside)
         cls.fields_with = {
             effect: tuple(name for name, e in marked.items() if e in including)
@@ -160,6 +181,37 @@ def variables_set(op: Op) -> list[Var]:
 def written_views(op: Op) -> list[View]:
     """The views that ``op`` itself writes."""
     return [x for x in touched_as(op, Effect.WRITE) if isinstance(x, View)]
+
+
+def updated_views(op: Op) -> list[View]:
+    """The views that ``op`` itself reads and writes in one step: those of atomic operations."""
+    return [x.what for x in touches(op) if UPDATE in x.effect and isinstance(x.what, View)]
+
+
+def overwritten_views(op: Op) -> list[View]:
+    """The views that ``op`` itself writes without reading them."""
+    return [x.what for x in touches(op) if x.effect & UPDATE is Effect.WRITE and isinstance(x.what, View)]
+
+
+def received(op: Op) -> list[Var]:
+    """The variables to which ``op`` gives a value from memory or from other lanes."""
+    return [x for x in touched_as(op, Effect.RECEIVE) if isinstance(x, Var)]
+
+
+def old_values(op: Op) -> list[Var]:
+    """The variables in which an atomic operation returns the values that it replaces."""
+    return received(op) if updated_views(op) else []
+
+
+def awaited(op: Op) -> tuple[str, ...]:
+    """The futures that ``op`` itself waits for."""
+    return tuple([x for x in touched_as(op, Effect.ACQUIRE) if isinstance(x, str)])
+
+
+def rotated(op: Op) -> tuple[str, ...]:
+    """The futures whose names ``op`` rotates: the first then refers to the second's buffer, the last to the
+    first's."""
+    return tuple([x for x in touched_as(op, Effect.WRITE) if isinstance(x, str)])
 
 
 def read_views(op: Op) -> list[View]:

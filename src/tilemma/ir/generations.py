@@ -1,4 +1,4 @@
-"""Which triggers complete a generation of an event, for every target.
+"""Generations of events (mbarrier phases): the triggers that complete one, for every target.
 
 The roles that trigger the same slots complete a generation together: their arrivals add up.  The sites of one
 role do the same at different places, so they have to agree.  A trigger outside every role, where roles trigger

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from tilemma.ir.effects import Reads, Writes
+from tilemma.ir.effects import Execution, Reads, Receives, Writes
 from tilemma.ir.expr import Expr, Var
 from tilemma.ir.operation import Op
 from tilemma.ir.types import View
@@ -23,6 +23,7 @@ class LaneLoad(Op):
     """
 
     syntax: ClassVar[str] = "lane_load.$operand $dst, $src"
+    execution: ClassVar[Execution] = Execution.LANES
     operand: Literal["A", "B", "C", "E"]
     dst: Writes[View]
     src: Reads[View]
@@ -34,6 +35,7 @@ class LaneStore(Op):
     """The lane's values of D of ``atom`` to the tile that ``dst`` starts with, converted as stores convert."""
 
     syntax: ClassVar[str] = "lane_store $src, $dst"
+    execution: ClassVar[Execution] = Execution.LANES
     src: Reads[View]
     dst: Writes[View]
     atom: str
@@ -44,6 +46,7 @@ class LaneMma(Op):
     """``d = a x b + c`` by the lanes of each warp; ``atom`` names the record, ``e``: metadata of a sparse A."""
 
     syntax: ClassVar[str] = "lane_mma $d, $a, $b, $c"
+    execution: ClassVar[Execution] = Execution.LANES
     d: Writes[View]
     a: Reads[View]
     b: Reads[View]
@@ -64,7 +67,8 @@ class Exchange(Op):
     """
 
     syntax: ClassVar[str] = "exchange.$name $result, $value"
+    execution: ClassVar[Execution] = Execution.LANES
     name: Literal["shfl_xor", "shfl_up", "shfl_down", "shfl_idx", "ballot"]
-    result: Writes[Var]
+    result: Receives[Var]
     value: Expr
     lane: Expr | None = None

@@ -1,4 +1,4 @@
-"""What a program asks of automatic pipelining: fields of a loop and of a kernel.
+"""Settings of automatic pipelining that a program gives: fields of a loop and of a kernel.
 
 A loop is pipelined when it copies the tiles of later iterations into further buffers while it multiplies the
 tiles of the present one.  The reference executor ignores these settings: they do not change the result.

@@ -70,7 +70,7 @@ class WriteLog:
         self.count += 1
         for name in writes(op):
             self.written[name] = self.count
-        if meets_others(op):
+        if sees_other_threads(op):
             self.met = self.count
 
     def insert(self, point: ProgramPoint, ops: Sequence[t.Op]) -> None:
@@ -98,7 +98,7 @@ def writes(op: t.Op) -> tuple[str, ...]:
     return (*written(op), *(name for inner in inside for name in written(inner)))
 
 
-def meets_others(op: t.Op) -> bool:
+def sees_other_threads(op: t.Op) -> bool:
     """Whether other threads' writes may be seen after ``op``."""
     ordered = getattr(op, "order", None) is Order.THREADS
     return ordered or isinstance(op, t.InThreads) or bool(touched_as(op, Effect.ACQUIRE))

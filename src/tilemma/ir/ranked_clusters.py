@@ -14,6 +14,7 @@ from typing import Any
 
 from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
+from tilemma.ir.effects import Order, written_views
 from tilemma.ir.expr import Const, Element, Expr, Index, Select, binary, mod, value_of, with_operands
 from tilemma.ir.operation import Body
 from tilemma.ir.tiles import Bounded
@@ -79,13 +80,8 @@ def without_surplus_writes(body: Body, inside: Expr) -> tuple[Body, bool]:
     def guarded(op: t.Op) -> t.Op:
         nonlocal unguarded
         op = map_expressions(op, reads)
-        match op:
-            case t.SetElement() | t.Atomic():
-                writes = op.view.base.space is Space.GLOBAL
-            case t.Copy() | t.Store():
-                writes = op.dst.base.space is Space.GLOBAL
-            case _:
-                writes = isinstance(op, (t.Print, t.Assert))
+        seen = getattr(op, "order", None) is Order.OUTPUT
+        writes = seen or any(v.base.space is Space.GLOBAL for v in written_views(op))
         if isinstance(op, t.Copy) and writes and op.asynchronous:
             unguarded = True
             return op

@@ -1,14 +1,13 @@
-"""Bodies with indices, variables and views replaced."""
+"""Substitution: bodies with indices, variables and views replaced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from tilemma.ir.expr import Element, Expr, Index, Var, with_bounds, with_operands
 from tilemma.ir.operation import Body, Op
 from tilemma.ir.types import View
-from tilemma.ir.walk import map_expressions, with_bodies
+from tilemma.ir.walk import map_expressions, with_bodies, with_fields
 
 
 class Substitution:
@@ -28,7 +27,7 @@ class Substitution:
         op = map_expressions(op, self.expression)
         found = {name: getattr(op, name) for name, _ in type(op).fields_touched}
         views = {name: self._view(v) for name, v in found.items() if isinstance(v, View)}
-        op = replace(op, **views) if views else op  # type: ignore[arg-type]
+        op = with_fields(op, views)
         return with_bodies(op, self.body)
 
     def expression(self, e: Expr) -> Expr:

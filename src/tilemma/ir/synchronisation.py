@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from tilemma.ir.effects import Order
-from tilemma.ir.operation import Op
-from tilemma.ir.types import Level
+from tilemma.ir.effects import Acquires, Declares, Execution, Order, Releases, Updates
+from tilemma.ir.operation import Future, Op
+from tilemma.ir.types import Event, EventRef, Level
 from tilemma.records import record
 
 
@@ -15,6 +15,7 @@ class Sync(Op):
     """``sync.*`` as the program wrote it: a barrier of ``level``, or a fence."""
 
     syntax: ClassVar[str] = "sync.$what"
+    execution: ClassVar[Execution] = Execution.INSTANCE
     order: ClassVar[Order] = Order.THREADS
     what: Literal["barrier", "fence"]
     level: Level | None = None
@@ -29,6 +30,7 @@ class Barrier(Op):
     """
 
     syntax: ClassVar[str] = "barrier"
+    execution: ClassVar[Execution] = Execution.INSTANCE
     order: ClassVar[Order] = Order.THREADS
     id: int
     threads: int
@@ -43,6 +45,7 @@ class ProxyFence(Op):
     """
 
     syntax: ClassVar[str] = "proxy_fence"
+    execution: ClassVar[Execution] = Execution.LANE
     order: ClassVar[Order] = Order.PROXY
 
 
@@ -51,6 +54,7 @@ class CopyCommit(Op):
     """Decided: closes a group of cp.async copies of this thread."""
 
     syntax: ClassVar[str] = "copy_commit"
+    execution: ClassVar[Execution] = Execution.LANE
     order: ClassVar[Order] = Order.COPIES
 
 
@@ -59,6 +63,7 @@ class CopyWait(Op):
     """Decided: all but the newest ``pending`` cp.async groups of this thread have arrived."""
 
     syntax: ClassVar[str] = "copy_wait"
+    execution: ClassVar[Execution] = Execution.LANE
     order: ClassVar[Order] = Order.COPIES
     pending: int
 
@@ -72,6 +77,7 @@ class BulkWait(Op):
     """
 
     syntax: ClassVar[str] = "bulk_wait"
+    execution: ClassVar[Execution] = Execution.LANE
     order: ClassVar[Order] = Order.BULK_STORES
     pending: int
     complete: bool = False
@@ -82,6 +88,7 @@ class MmaFence(Op):
     """Decided: wgmma.fence, orders register accesses before the multiplies that follow."""
 
     syntax: ClassVar[str] = "mma_fence"
+    execution: ClassVar[Execution] = Execution.COLLECTIVE
     order: ClassVar[Order] = Order.MULTIPLIES
 
 
@@ -90,6 +97,7 @@ class MmaCommit(Op):
     """Decided: wgmma.commit_group."""
 
     syntax: ClassVar[str] = "mma_commit"
+    execution: ClassVar[Execution] = Execution.COLLECTIVE
     order: ClassVar[Order] = Order.MULTIPLIES
 
 
@@ -98,5 +106,65 @@ class MmaWait(Op):
     """Decided: wgmma.wait_group: all but the newest ``pending`` groups have finished."""
 
     syntax: ClassVar[str] = "mma_wait"
+    execution: ClassVar[Execution] = Execution.COLLECTIVE
     order: ClassVar[Order] = Order.MULTIPLIES
     pending: int
+
+
+Arriving = Literal["instance", "warp", "thread"]
+
+
+@record
+class DeclareEvent(Op):
+    """Decided: ``arrivals`` that complete a generation, and the byte ``offset`` of its mbarriers in shared
+    memory; ``by``: the threads that arrive when an instance triggers, one thread for all, one of each warp, or
+    each.
+    """
+
+    syntax: ClassVar[str] = "event $event"
+    execution: ClassVar[Execution] = Execution.INSTANCE
+    event: Declares[Event]
+    arrivals: int | None = None
+    offset: int | None = None
+    by: Arriving = "instance"
+
+
+@record
+class WaitEvent(Op):
+    """Decided: ``one_parity``: the waits of a thread go through the ring slot by slot, from slot 0 on."""
+
+    syntax: ClassVar[str] = "wait $event"
+    execution: ClassVar[Execution] = Execution.INSTANCE
+    event: Acquires[EventRef]
+    one_parity: bool = False
+
+
+@record
+class TriggerEvent(Op):
+    """Decided: ``bytes`` of copies above it that the generation waits for; ``count``: what each arrival counts;
+    ``ordered``: the waits for the released accesses already precede it."""
+
+    syntax: ClassVar[str] = "trigger $event"
+    execution: ClassVar[Execution] = Execution.INSTANCE
+    event: Releases[EventRef]
+    after: Acquires[tuple[Future, ...]] = ()
+    cluster: bool = False
+    bytes: int = 0
+    count: int = 1
+    ordered: bool = False
+
+
+@record
+class WaitFuture(Op):
+    syntax: ClassVar[str] = "wait_future $futures"
+    execution: ClassVar[Execution] = Execution.INSTANCE
+    futures: Acquires[tuple[Future, ...]]
+
+
+@record
+class SwapFutures(Op):
+    """Rotates the names: the first refers to the buffer of the second, ..., the last to that of the first."""
+
+    syntax: ClassVar[str] = "rotate $futures"
+    execution: ClassVar[Execution] = Execution.INSTANCE
+    futures: Updates[tuple[Future, ...]]

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from tilemma.dtypes import DType
 from tilemma.errors import Span
-from tilemma.ir.effects import Acquires, Declares, Order, Reads, Releases, Updates, Writes
+from tilemma.ir.effects import Acquires, Declares, Execution, Order, Reads, Receives, Releases, Updates, Writes
 from tilemma.ir.expr import Expr, Index, Scalar, Var, add, mul, sub, value_of
 from tilemma.ir.lane_work import Exchange as Exchange
 from tilemma.ir.lane_work import LaneLoad as LaneLoad
@@ -25,19 +25,26 @@ from tilemma.ir.operation import Body as Body
 from tilemma.ir.operation import FragmentName as FragmentName
 from tilemma.ir.operation import Future as Future
 from tilemma.ir.operation import Op as Op
+from tilemma.ir.operation import require_all
 from tilemma.ir.pipeline import PipelineSettings as PipelineSettings
 from tilemma.ir.plans import ArrayFacts as ArrayFacts
 from tilemma.ir.plans import CopyPlan, FragmentPlan, LoadPlan, SharedLayoutPlan, StorePlan
+from tilemma.ir.synchronisation import Arriving as Arriving
 from tilemma.ir.synchronisation import Barrier as Barrier
 from tilemma.ir.synchronisation import BulkWait as BulkWait
 from tilemma.ir.synchronisation import CopyCommit as CopyCommit
 from tilemma.ir.synchronisation import CopyWait as CopyWait
+from tilemma.ir.synchronisation import DeclareEvent as DeclareEvent
 from tilemma.ir.synchronisation import MmaCommit as MmaCommit
 from tilemma.ir.synchronisation import MmaFence as MmaFence
 from tilemma.ir.synchronisation import MmaWait as MmaWait
 from tilemma.ir.synchronisation import ProxyFence as ProxyFence
+from tilemma.ir.synchronisation import SwapFutures as SwapFutures
 from tilemma.ir.synchronisation import Sync as Sync
-from tilemma.ir.types import Buffer, Contract, Event, EventRef, Level, View
+from tilemma.ir.synchronisation import TriggerEvent as TriggerEvent
+from tilemma.ir.synchronisation import WaitEvent as WaitEvent
+from tilemma.ir.synchronisation import WaitFuture as WaitFuture
+from tilemma.ir.types import Buffer, Contract, EventRef, Level, View
 from tilemma.records import record
 
 # ---- control ---------------------------------------------------------------------------------------------
@@ -54,6 +61,7 @@ class Parallel(Op):
     """
 
     syntax: ClassVar[str] = "parallel $indices : $level $body"
+    execution: ClassVar[Execution] = Execution.LEVEL
     indices: Declares[tuple[Index, ...]]
     body: Body
     level: Level | None = None
@@ -72,6 +80,7 @@ class For(Op):
     """
 
     syntax: ClassVar[str] = "for $index = $start to $stop step $step $body"
+    execution: ClassVar[Execution] = Execution.CONTROL
     index: Declares[Index]
     start: Expr
     stop: Expr
@@ -86,6 +95,7 @@ class For(Op):
 @record
 class While(Op):
     syntax: ClassVar[str] = "while $cond $body"
+    execution: ClassVar[Execution] = Execution.CONTROL
     cond: Expr
     body: Body
 
@@ -93,6 +103,7 @@ class While(Op):
 @record
 class If(Op):
     syntax: ClassVar[str] = "if $cond $then else $otherwise"
+    execution: ClassVar[Execution] = Execution.CONTROL
     cond: Expr
     then: Body
     otherwise: Body = ()
@@ -107,6 +118,7 @@ class InThreads(Op):
     """
 
     syntax: ClassVar[str] = "inthreads $cond $body"
+    execution: ClassVar[Execution] = Execution.CONTROL
     cond: Expr
     body: Body
     asynchronous: bool = False
@@ -117,12 +129,14 @@ class InThreads(Op):
 @record
 class Break(Op):
     syntax: ClassVar[str] = "break"
+    execution: ClassVar[Execution] = Execution.LANE
     order: ClassVar[Order] = Order.CONTROL
 
 
 @record
 class Continue(Op):
     syntax: ClassVar[str] = "continue"
+    execution: ClassVar[Execution] = Execution.LANE
     order: ClassVar[Order] = Order.CONTROL
 
 
@@ -134,6 +148,7 @@ class Declare(Op):
     """A mutable scalar, private to each instance of the scope that declares it."""
 
     syntax: ClassVar[str] = "var $var = $value"
+    execution: ClassVar[Execution] = Execution.LANE
     var: Declares[Var]
     value: Expr
 
@@ -141,6 +156,7 @@ class Declare(Op):
 @record
 class Assign(Op):
     syntax: ClassVar[str] = "set $var = $value"
+    execution: ClassVar[Execution] = Execution.LANE
     var: Writes[Var]
     value: Expr
 
@@ -150,6 +166,7 @@ class SetElement(Op):
     """Write one element; ``view`` has no axes.  The value is converted as stores convert."""
 
     syntax: ClassVar[str] = "element $view = $value"
+    execution: ClassVar[Execution] = Execution.LANE
     view: Writes[View]
     value: Expr
 
@@ -159,11 +176,12 @@ class Atomic(Op):
     """``old = *view; *view = old OP value`` in one step; ``result`` receives the old value."""
 
     syntax: ClassVar[str] = "atomic.$name $view, $value"
+    execution: ClassVar[Execution] = Execution.LANE
     name: Literal["add", "sub", "exch", "min", "max", "and", "or", "xor", "cas"]
     view: Updates[View]
     value: Expr
     compare: Expr | None = None
-    result: Writes[Var] | None = None
+    result: Receives[Var] | None = None
 
 
 # ---- storage ---------------------------------------------------------------------------------------------
@@ -178,6 +196,7 @@ class Alloc(Op):
     """
 
     syntax: ClassVar[str] = "alloc $buffer"
+    execution: ClassVar[Execution] = Execution.INSTANCE
     buffer: Declares[Buffer]
     init: Expr | None = None
     swizzle: int | None = None
@@ -195,6 +214,7 @@ class Copy(Op):
     """
 
     syntax: ClassVar[str] = "copy.$engine $src => $dst"
+    execution: ClassVar[Execution] = Execution.INSTANCE
     engine: Literal["dma", "tma"]
     src: Reads[View]
     dst: Writes[View]
@@ -247,6 +267,7 @@ class DeclareFragment(Op):
     """
 
     syntax: ClassVar[str] = "fragment %$name"
+    execution: ClassVar[Execution] = Execution.INSTANCE
     name: Declares[FragmentName]
     copies: tuple[int, ...] = ()
     dtype: DType | None = None
@@ -261,6 +282,7 @@ class Fill(Op):
     sums of products of 8-bit floats stay in the accumulator of the hardware."""
 
     syntax: ClassVar[str] = "fill $fragment, $value"
+    execution: ClassVar[Execution] = Execution.COLLECTIVE
     fragment: Writes[FragmentRef]
     value: Expr
     dtype: DType | None = None
@@ -273,6 +295,7 @@ class Load(Op):
     ``dtype``, ``packed_dtype``: of the tile, and of elements packed in bytes, if not that of ``src``."""
 
     syntax: ClassVar[str] = "load $fragment, $src"
+    execution: ClassVar[Execution] = Execution.COLLECTIVE
     fragment: Writes[FragmentRef]
     src: Reads[View]
     swizzle: int | None = None
@@ -305,6 +328,7 @@ class Mma(Op):
     """
 
     syntax: ClassVar[str] = "mma.$contract $acc, $a, $b"
+    execution: ClassVar[Execution] = Execution.COLLECTIVE
     contract: Contract
     acc: Updates[FragmentRef]
     a: Reads[Operand]
@@ -332,6 +356,7 @@ class ScaleMma(Op):
     """
 
     syntax: ClassVar[str] = "mma.scale $acc"
+    execution: ClassVar[Execution] = Execution.COLLECTIVE
     acc: Updates[FragmentRef]
     scale_a: Reads[View] | None = None
     scale_b: Reads[View] | None = None
@@ -347,6 +372,7 @@ class Store(Op):
     """
 
     syntax: ClassVar[str] = "store $fragment, $dst"
+    execution: ClassVar[Execution] = Execution.COLLECTIVE
     fragment: Reads[FragmentRef]
     dst: Writes[View]
     transpose: bool = False
@@ -361,6 +387,7 @@ class Commit(Op):
     """``mma.commit``: the multiplies above have read the buffers that the next trigger releases."""
 
     syntax: ClassVar[str] = "mma.commit"
+    execution: ClassVar[Execution] = Execution.INSTANCE
     order: ClassVar[Order] = Order.MULTIPLIES
 
 
@@ -369,6 +396,7 @@ class Apply(Op):
     """``body`` for each element of a fragment, by its owner; indices are its row and column in the tile."""
 
     syntax: ClassVar[str] = "apply $indices in $fragment $body"
+    execution: ClassVar[Execution] = Execution.COLLECTIVE
     fragment: Reads[FragmentRef]
     indices: Declares[tuple[Index, ...]]
     body: Body
@@ -383,6 +411,7 @@ class SetFragmentElement(Op):
     """
 
     syntax: ClassVar[str] = "fragment_element $fragment = $value"
+    execution: ClassVar[Execution] = Execution.LANE
     fragment: Writes[FragmentRef]
     value: Expr
 
@@ -393,66 +422,10 @@ class Reduce(Op):
     ``src``.  f16 and bf16 are summed in f32, and rounded once."""
 
     syntax: ClassVar[str] = "reduce.$name $dst, $src"
+    execution: ClassVar[Execution] = Execution.COLLECTIVE
     name: Literal["max", "min", "sum"]
     dst: Writes[FragmentRef]
     src: Reads[FragmentRef]
-
-
-# ---- events and futures ----------------------------------------------------------------------------------
-
-
-Arriving = Literal["instance", "warp", "thread"]
-
-
-@record
-class DeclareEvent(Op):
-    """Decided: ``arrivals`` that complete a generation, and the byte ``offset`` of its mbarriers in shared
-    memory; ``by``: the threads that arrive when an instance triggers, one thread for all, one of each warp, or
-    each.
-    """
-
-    syntax: ClassVar[str] = "event $event"
-    event: Declares[Event]
-    arrivals: int | None = None
-    offset: int | None = None
-    by: Arriving = "instance"
-
-
-@record
-class WaitEvent(Op):
-    """Decided: ``one_parity``: the waits of a thread go through the ring slot by slot, from slot 0 on."""
-
-    syntax: ClassVar[str] = "wait $event"
-    event: Acquires[EventRef]
-    one_parity: bool = False
-
-
-@record
-class TriggerEvent(Op):
-    """Decided: ``bytes`` of copies above it that the generation waits for; ``count``: what each arrival counts;
-    ``ordered``: the waits for the released accesses already precede it."""
-
-    syntax: ClassVar[str] = "trigger $event"
-    event: Releases[EventRef]
-    after: Acquires[tuple[Future, ...]] = ()
-    cluster: bool = False
-    bytes: int = 0
-    count: int = 1
-    ordered: bool = False
-
-
-@record
-class WaitFuture(Op):
-    syntax: ClassVar[str] = "wait_future $futures"
-    futures: Acquires[tuple[Future, ...]]
-
-
-@record
-class SwapFutures(Op):
-    """Rotates the names: the first refers to the buffer of the second, ..., the last to that of the first."""
-
-    syntax: ClassVar[str] = "rotate $futures"
-    futures: Updates[tuple[Future, ...]]
 
 
 # ---- diagnostics and results -----------------------------------------------------------------------------
@@ -463,6 +436,7 @@ class Print(Op):
     """Prints its parts, strings and values, in order."""
 
     syntax: ClassVar[str] = "print $parts"
+    execution: ClassVar[Execution] = Execution.LANE
     order: ClassVar[Order] = Order.OUTPUT
     parts: tuple[str | Expr, ...]
     newline: bool = False
@@ -471,6 +445,7 @@ class Print(Op):
 @record
 class Assert(Op):
     syntax: ClassVar[str] = "assert $cond, $message"
+    execution: ClassVar[Execution] = Execution.LANE
     order: ClassVar[Order] = Order.OUTPUT
     cond: Expr
     message: str
@@ -480,6 +455,7 @@ class Assert(Op):
 OPERATIONS: tuple[type[Op], ...] = tuple(
     c for c in dict(globals()).values() if isinstance(c, type) and issubclass(c, Op) and c is not Op
 )
+require_all({c: c for c in OPERATIONS if c.syntax}, OPERATIONS, "the text of operations")
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Use of parameters: those that a kernel reads, those that it writes, and the names that sizes may use."""
+"""Use of parameters: the arrays that a kernel reads and writes, and the names that sizes may use."""
 
 from __future__ import annotations
 

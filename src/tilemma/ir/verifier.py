@@ -13,6 +13,7 @@ from tilemma.errors import CompileError, Span
 from tilemma.ir import expr as e
 from tilemma.ir import tile, walk
 from tilemma.ir import types as ty
+from tilemma.ir.effects import Execution, assigned, awaited, declared, rotated, written_views
 from tilemma.ir.expr import value_of
 from tilemma.ir.lane_verifier import verify_lane
 from tilemma.ir.printer import print_op
@@ -46,7 +47,7 @@ class Verifier:
         self.levels: list[ty.Level | None] = []
         ops = list(walk.walk(kernel.body))
         made = {x.future for x in ops if isinstance(x, (tile.Copy, tile.Mma)) and x.future is not None}
-        self.futures = made | {n for x in ops if isinstance(x, tile.SwapFutures) for n in x.futures}
+        self.futures = made.union(*map(rotated, ops))
         dims = (x for b in self._buffers() for s in b.shape for x in e.walk(s))
         self.dims = {x.name for x in dims if isinstance(x, e.Dim)}
 
@@ -118,6 +119,7 @@ class Verifier:
         for op in ops:
             self.op = op
             self.expressions(op)
+            self.effects(op)
             check = CHECKS.get(type(op))
             if check is not None:
                 check(self, op)
@@ -139,6 +141,22 @@ class Verifier:
                 self.integer(i.extent, "an extent")
         if isinstance(op, tile.For):
             self.integer(op.index.extent, "an extent")
+
+    def effects(self, op: tile.Op) -> None:
+        """Declares the entities that ``op`` declares, and looks up those that it changes or waits for."""
+        if op.execution in (Execution.COLLECTIVE, Execution.LANES):
+            self.require(bool(self.levels), "no level around it", "to stand inside `parallel`")
+        if op.execution is Execution.LANE:
+            for view in written_views(op):
+                self.require(not view.axes, "an element's view has axes left", "a view without axes")
+        for x in declared(op):
+            if type(x) in _KINDS:
+                self.declare(_KINDS[type(x)], x.name, x)
+        for v in assigned(op):
+            found = self.known("scalar", v.name)
+            self.require(isinstance(found, e.Var), f"`{v.name}` cannot be assigned", "a variable")
+        for name in (*awaited(op), *rotated(op)):
+            self.require(name in self.futures, f"`{name}` is no future", "a future of a copy or a multiply")
 
     def part(self, x: Any) -> None:
         if isinstance(x, tuple):
@@ -310,18 +328,6 @@ class Verifier:
     def leave(self, op: tile.Op) -> None:
         self.require(self.loops > 0, "no loop around it", "to stand inside a loop of the same level")
 
-    def assign(self, op: tile.Assign) -> None:
-        found = self.known("scalar", op.var.name)
-        self.require(isinstance(found, e.Var), f"`{op.var.name}` cannot be assigned", "a variable")
-
-    def assign_result(self, op: tile.Exchange) -> None:
-        self.collective(op)
-        found = self.known("scalar", op.result.name)
-        self.require(isinstance(found, e.Var), f"`{op.result.name}` cannot be assigned", "a variable")
-
-    def element(self, op: tile.SetElement | tile.Atomic) -> None:
-        self.require(not op.view.axes, "an element's view has axes left", "a view without axes")
-
     def copy(self, op: tile.Copy) -> None:
         self.require(
             op.src.dtype == op.dst.dtype, f"a copy from {op.src.dtype} to {op.dst.dtype}", "equal element types"
@@ -330,31 +336,17 @@ class Verifier:
         if op.transpose is not None:
             self.require(sorted(op.transpose) == list(range(rank)), f"axes {op.transpose}", "a permutation")
         self.require(not op.pad or len(op.pad) == rank, f"{len(op.pad)} paddings of {rank} axes", "one for each")
-        self.after(op)
 
-    def after(self, op: tile.Copy | tile.TriggerEvent) -> None:
-        for name in op.after:
-            self.require(name in self.futures, f"`{name}` is no future", "a future of a copy or a multiply")
-
-    def uses_futures(self, op: tile.WaitFuture | tile.SwapFutures) -> None:
-        for name in op.futures:
-            self.require(name in self.futures, f"`{name}` is no future", "a future of a copy or a multiply")
-
-    def collective(self, op: tile.Op) -> None:
-        self.require(bool(self.levels), "no level around it", "to stand inside `parallel`")
+    def declare_fragment(self, op: tile.DeclareFragment) -> None:
+        self.declare("fragment", op.name, op)
 
     def set_fragment_element(self, op: tile.SetFragmentElement) -> None:
         self.require(self.applies > 0, "an element of a fragment is set outside `apply`", "to stand inside it")
 
 
-def _declares(kind: str, entity: Callable[[Any], tuple[str, Any]]) -> Callable[[Verifier, Any], None]:
-    def check(v: Verifier, op: Any) -> None:
-        name, found = entity(op)
-        v.declare(kind, name, found)
-
-    return check
-
-
+# Indices are declared inside their operation, futures anywhere, fragments with their operation.
+_KINDS: dict[type, str] = {e.Var: "scalar", ty.Buffer: "buffer", ty.Event: "event"}
+# What effects do not say.
 CHECKS: dict[type, Callable[[Verifier, Any], None]] = {
     tile.Parallel: Verifier.parallel,
     tile.For: Verifier.for_,
@@ -365,25 +357,8 @@ CHECKS: dict[type, Callable[[Verifier, Any], None]] = {
     tile.Assert: Verifier.condition,
     tile.Break: Verifier.leave,
     tile.Continue: Verifier.leave,
-    tile.Declare: _declares("scalar", lambda op: (op.var.name, op.var)),
-    tile.Assign: Verifier.assign,
-    tile.SetElement: Verifier.element,
-    tile.Atomic: Verifier.element,
-    tile.Alloc: _declares("buffer", lambda op: (op.buffer.name, op.buffer)),
-    tile.DeclareFragment: _declares("fragment", lambda op: (op.name, op)),
-    tile.DeclareEvent: _declares("event", lambda op: (op.event.name, op.event)),
+    tile.DeclareFragment: Verifier.declare_fragment,
     tile.Copy: Verifier.copy,
-    tile.Fill: Verifier.collective,
-    tile.Load: Verifier.collective,
-    tile.Mma: Verifier.collective,
-    tile.Store: Verifier.collective,
-    tile.LaneLoad: Verifier.collective,
-    tile.LaneStore: Verifier.collective,
-    tile.LaneMma: Verifier.collective,
-    tile.Exchange: Verifier.assign_result,
-    tile.TriggerEvent: Verifier.after,
-    tile.WaitFuture: Verifier.uses_futures,
-    tile.SwapFutures: Verifier.uses_futures,
     tile.SetFragmentElement: Verifier.set_fragment_element,
 }
 EXPRESSIONS: dict[type, Callable[[Verifier, Any], None]] = {

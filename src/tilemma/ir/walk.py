@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tilemma.ir.effects import Effect, element_reads, name_of, touches
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, field_names, substitute, trips, value_of
 from tilemma.ir.tile import Apply, Body, Break, Continue, For, FragmentRef, Kernel, Op, Parallel, While
 from tilemma.ir.types import EventRef, View
+
+_O = TypeVar("_O", bound=Op)
 
 
 def bodies(op: Op) -> list[tuple[str, Body]]:
@@ -46,10 +48,15 @@ def trip_count(loop: For) -> int | None:
     return None if start is None or stop is None or not step else trips(start, stop, step)
 
 
+def with_fields(op: _O, changes: Mapping[str, Any]) -> _O:
+    """``op`` with the values of some of its fields replaced; itself where there are none."""
+    return replace(op, **changes) if changes else op
+
+
 def with_bodies(op: Op, f: Callable[[Body], Body]) -> Op:
     """``op`` with ``f`` applied to each body inside it; itself where that changes none."""
     changes = {name: new for name, inner in bodies(op) if (new := f(inner)) is not inner}
-    return replace(op, **changes) if changes else op  # type: ignore[arg-type]
+    return with_fields(op, changes)
 
 
 def rewrite(body: Body, f: Callable[[Op], Op | Body]) -> Body:
@@ -58,7 +65,7 @@ def rewrite(body: Body, f: Callable[[Op], Op | Body]) -> Body:
     for op in body:
         changes = {name: rewrite(inner, f) for name, inner in bodies(op)}
         if any(getattr(op, name) is not new for name, new in changes.items()):
-            op = replace(op, **changes)  # type: ignore[arg-type]
+            op = with_fields(op, changes)
         result = f(op)
         if isinstance(result, tuple):
             out.extend(result)
@@ -103,8 +110,7 @@ def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:
 
     held = (name for name in field_names(op) if name not in type(op).body_fields and name != "span")
     changes = {name: mapped(getattr(op, name)) for name in held}
-    changes = {k: v for k, v in changes.items() if v is not getattr(op, k)}
-    return replace(op, **changes) if changes else op
+    return with_fields(op, {k: v for k, v in changes.items() if v is not getattr(op, k)})
 
 
 def substituted(body: Body, table: dict[str, Expr]) -> Body:

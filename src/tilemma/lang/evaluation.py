@@ -1,4 +1,4 @@
-"""Which names a function reads and binds, in the order in which Python does it."""
+"""Name analysis of a traced function: the names that it reads and binds, in Python's order of evaluation."""
 
 from __future__ import annotations
 

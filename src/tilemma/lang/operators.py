@@ -1,4 +1,4 @@
-"""The operators that Python lets a class define, and those it would answer wrongly for a value of a later time."""
+"""The operators that Python lets a class define, and those that would give wrong results for traced values."""
 
 from __future__ import annotations
 

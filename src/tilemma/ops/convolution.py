@@ -14,7 +14,7 @@ from tilemma.ops.convolution_plan import tile
 from tilemma.ops.form_kernels import convolution_tiles
 from tilemma.ops.forms import Prepared
 from tilemma.ops.gradients import differentiable
-from tilemma.ops.plan import choose, hardware, turned
+from tilemma.ops.plan import choose, hardware, transposed_product
 from tilemma.ops.problem import Problem
 from tilemma.ops.product import caller_names
 from tilemma.ops.refusals import ConvolutionExtent
@@ -183,7 +183,7 @@ def _product(call: Call, out: Any, result: ArrayRef, made: bool) -> Prepared:
     )  # fmt: skip
     problem = arguments.problem(matrices, _rows(result), made=made)
     plan = plans.best(problem) if result.device[0] == "cuda" else choose(problem)
-    planned = turned(problem) if plan.swap else problem
+    planned = transposed_product(problem) if plan.swap else problem
     work = {n: describe(x) for n, x in allocate(planned, plan, call.a).items()}
     names = caller_names(planned)
     found = [

@@ -1,4 +1,4 @@
-"""The epilogue of the products in the Python language: scales, alpha, addend, bias, activation."""
+"""Epilogue fusion for the products, in the Python language: scales, alpha, addend, bias, activation."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Place:
     rows: Any = None
     columns: Any = None
 
-    def down(self, rows: Any) -> Place:
+    def offset_rows(self, rows: Any) -> Place:
         """The same from ``rows`` further on."""
         left = None if self.rows is None else self.rows - rows
         return Place(
             self.batch, self.left, self.right, self.group, self.row + rows, self.column, left, self.columns
         )
 
-    def right_by(self, columns: Any) -> Place:
+    def offset_columns(self, columns: Any) -> Place:
         """The same from ``columns`` further on."""
         left = None if self.columns is None else self.columns - columns
         return Place(
@@ -81,7 +81,7 @@ class Scale:
 
 
 @dataclass(slots=True)
-class Near:
+class PreloadedOperands:
     """Inputs of the epilogue that are read before it: functions of the row (``left``, the scale of lhs) or the
     column (``right``, the scale of rhs, and ``bias``) of the tile."""
 
@@ -91,7 +91,7 @@ class Near:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class EpilogueFunction:
     """activation(alpha * left * right * x + beta * c + bias) of each element x of an accumulator.
 
     ``scale``: alpha is not 1.  ``addend``: there is beta * c.  ``along``: the bias has an element for each of
@@ -116,21 +116,21 @@ class Ending:
             self.scale or self.addend or self.along or self.activation or self.left.final or self.right.final
         )
 
-    def of(self, x: Any, at: Place, i: Any, j: Any, near: Near | None = None) -> Any:
+    def of(self, x: Any, at: Place, i: Any, j: Any, preloaded: PreloadedOperands | None = None) -> Any:
         """The value for the element ``x`` at (i, j) of the tile ``at``.
 
-        ``near``: what has been read already.  Beyond the edges the arrays read as zero, and the result is never
-        stored.
+        ``preloaded``: the operands that have been read already.  Beyond the edges the arrays read as zero, and the
+        result is never stored.
         """
         row, column = at.row + i, at.column + j
         work = "f64" if str(x.dtype) == "f64" else "f32"
         x = x.astype(work)
-        near = near or Near()
+        preloaded = preloaded or PreloadedOperands()
         factors = []
         if self.left.final:
-            factors.append(self.left.at(at.left, 0, row) if near.left is None else near.left(i))
+            factors.append(self.left.at(at.left, 0, row) if preloaded.left is None else preloaded.left(i))
         if self.right.final:
-            factors.append(self.right.at(at.right, 0, column) if near.right is None else near.right(j))
+            factors.append(self.right.at(at.right, 0, column) if preloaded.right is None else preloaded.right(j))
         if factors:
             x = x * math.prod(factors[1:], start=factors[0])
         if self.scale:
@@ -138,15 +138,15 @@ class Ending:
         if self.addend:
             x = x + self.beta * self.c[at.batch, row, column].astype(work)
         if self.along:
-            if near.bias is None:
+            if preloaded.bias is None:
                 which = at.group if self.grouped_bias else 0
                 add = self.bias[which, column if self.along == "columns" else row]
             else:
-                add = near.bias(j)
+                add = preloaded.bias(j)
             x = x + add.astype(work)
         return activate(x, self.activation)
 
-    def finished(self, acc: Any, at: Place, near: Near | None = None) -> Any:
+    def finished(self, acc: Any, at: Place, preloaded: PreloadedOperands | None = None) -> Any:
         """``acc`` as it is stored: the same tile of registers, or one of f32 for an accumulator of integers."""
         if self.plain:
             return acc
@@ -154,7 +154,7 @@ class Ending:
         if acc.dtype.is_integer:
             done = tm.mma.frag("f32", *acc.shape, init=0.0)
         for i, j in tm.apply(done):
-            done[i, j] = self.of(acc[i, j], at, i, j, near)
+            done[i, j] = self.of(acc[i, j], at, i, j, preloaded)
         return done
 
 
@@ -162,14 +162,14 @@ class Inputs:
     """The inputs of an epilogue that a tile of ``groups`` x ``rows`` x ``columns`` can read before its sum: a bias
     for each column, and scales of whole tensors, rows and columns."""
 
-    def __init__(self, ending: Ending, groups: int, rows: int, columns: int) -> None:
-        self._ending, self._groups, self._rows, self._columns = ending, groups, rows, columns
-        self._near = Near()
+    def __init__(self, epilogue: EpilogueFunction, groups: int, rows: int, columns: int) -> None:
+        self._ending, self._groups, self._rows, self._columns = epilogue, groups, rows, columns
+        self._near = PreloadedOperands()
         self._bias = self._right = None
 
     def read(self, at: Place) -> None:
         """Start to read those of the tile ``at``."""
-        e, near = self._ending, self._near
+        e, preloaded = self._ending, self._near
         if e.along == "columns":
             which = at.group if e.grouped_bias else 0
             self._bias = self._columns_of(e.bias.view(1, self._columns).from_(which, at.column).sqz())
@@ -178,19 +178,19 @@ class Inputs:
             self._right = self._columns_of(source)
         elif e.right.kind == "tensor":
             right = tm.var(e.right.at(at.right, 0, 0))
-            near.right = lambda _: right
+            preloaded.right = lambda _: right
         if e.left.kind == "vector":
             scales = tm.mma.frag("f32", self._rows)
             for p in tm.parallel(self._groups, level="group-4"):
                 row = at.row + p * self._rows
                 source = e.left.array.view(1, 1, self._rows).from_(e.left.of(at.left), 0, row).sqz()
                 tm.mma.load(source, into=scales)
-            near.left = scales.__getitem__
+            preloaded.left = scales.__getitem__
         elif e.left.kind == "tensor":
             left = tm.var(e.left.at(at.left, 0, 0))
-            near.left = lambda _: left
+            preloaded.left = lambda _: left
 
-    def near(self, p: Any) -> Near:
+    def preloaded(self, p: Any) -> PreloadedOperands:
         """Those for warpgroup ``p``."""
         for name, buffer in (("bias", self._bias), ("right", self._right)):
             if buffer is not None:
@@ -208,18 +208,20 @@ class Inputs:
 NO_SCALE = Scale(None, "", False)
 
 
-def ending_of(
+def epilogue_function(
     numbers: tuple[Any, Any],
     arrays: tuple[Any, Any, Any],
     flags: tuple[bool, str, str, str],
     scales: tuple[Scale, Scale] = (NO_SCALE, NO_SCALE),
     grouped_bias: bool = False,
-) -> Ending:
+) -> EpilogueFunction:
     """The epilogue of a kernel: of (alpha, beta), (c, bias, out), its compile-time values (SCALE, ADDEND, ALONG,
     ACTIVATION), and the scales of lhs and rhs."""
     (alpha, beta), (c, bias, out), (scaled, addend, along, activation) = numbers, arrays, flags
     added = out if addend == "out" else c
-    return Ending(alpha, beta, added, bias, *scales, scaled, addend != "", along, activation, grouped_bias)
+    return EpilogueFunction(
+        alpha, beta, added, bias, *scales, scaled, addend != "", along, activation, grouped_bias
+    )
 
 
 # log2 of the probability that a normal variable exceeds z >= 0, fitted so that the probability is off by less than

@@ -1,4 +1,4 @@
-"""The kernels of the products in forms of their own: `gated`, `sparse`, `convolution`."""
+"""The kernels of `gated_matmul`, `sparse_matmul` and `conv2d`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared
-from tilemma.ops.epilogue import Place, activate, ending_of
+from tilemma.ops.epilogue import Place, activate, epilogue_function
 from tilemma.ops.sums import multiply, zero
 
 
@@ -56,7 +56,7 @@ def gated_tiles(
     M, N = out.shape[1], out.shape[2]
     K = x.shape[2 if X == "row" else 1]
     WARP_M = TILE_M // GROUPS
-    ending = ending_of((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
+    epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
     for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
         x_s = shared(T, TILE_M, TILE_K) if X == "row" else shared(T, TILE_K, TILE_M)
         gate_s = shared(T, TILE_N, TILE_K) if GATE == "row" else shared(T, TILE_K, TILE_N)
@@ -84,7 +84,7 @@ def gated_tiles(
             at = Place(batch, batch, batch, batch, m * TILE_M + p * WARP_M, n * TILE_N)
             for i, j in apply(left):
                 value = activate(left[i, j], GATED) * right[i, j]
-                left[i, j] = value if ending.plain else ending.of(value, at, i, j)
+                left[i, j] = value if epilogue.plain else epilogue.of(value, at, i, j)
             mma.store(left, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
 
 
@@ -132,7 +132,7 @@ def sparse_tiles(
     M, N = out.shape[1], out.shape[2]
     K = b.shape[2 if RHS == "row" else 1]
     WARP_M = TILE_M // GROUPS
-    ending = ending_of((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
+    epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
     for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
         a_s, e_s = shared(TA, TILE_M, TILE_K // 2), shared(TE, TILE_M, TILE_K // WORD)
         b_s = shared(TB_, TILE_N, TILE_K) if RHS == "row" else shared(TB_, TILE_K, TILE_N)
@@ -154,7 +154,7 @@ def sparse_tiles(
                     mma.row.col.sp(mc, mine, mma.load(b_s), kept)
         for p in parallel(GROUPS, level="group-4"):
             at = Place(batch, batch, batch, batch, m * TILE_M + p * WARP_M, n * TILE_N)
-            done = ending.finished(mc, at)
+            done = epilogue.finished(mc, at)
             mma.store(done, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
 
 
@@ -238,7 +238,7 @@ def convolution_tiles(
         flat = out_s.span_as(ROWS, TILE_O)
         for p in parallel(GROUPS, level="group-4"):
             array = _Addend(out if ADDEND == "out" else c, image, row, column, TILE_P, TILE_Q)
-            end = ending_of((alpha, beta), (array, bias, array), (SCALE, ADDEND, ALONG, ACTIVATION))
+            end = epilogue_function((alpha, beta), (array, bias, array), (SCALE, ADDEND, ALONG, ACTIVATION))
             at = Place(0, 0, 0, 0, p * WARP_M, o * TILE_O)
             if not end.plain:
                 for i, j in apply(mc):

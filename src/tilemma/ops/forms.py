@@ -1,4 +1,5 @@
-"""Products whose operands have forms of their own: from a checked call to launches, and to the result.
+"""Execution of `gated_matmul`, `sparse_matmul`, `mixed_matmul` and `conv2d`: from a checked call to launches, and
+to the result.
 
 `sparse`, `mixed`, `gated` and `convolution` have one kernel each.  A kernel takes its operands, then the addend
 [B, M, N], the bias [1, N or M], the result [B, M, N], alpha and beta; `steps.epilogue_constants` names the

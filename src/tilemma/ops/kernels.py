@@ -1,4 +1,4 @@
-"""The products as plain text: kernels that take any strides, and those that the compiler pipelines."""
+"""Kernels of the products in plain text: those that take any strides, and those that the compiler pipelines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import tilemma as tm
 from tilemma import cdiv, dma, foreach, mma, parallel, select, shared, var, while_
 from tilemma.kernels import Kernel
-from tilemma.ops.epilogue import Inputs, Place, Scale, ending_of
+from tilemma.ops.epilogue import Inputs, Place, Scale, epilogue_function
 from tilemma.ops.sums import Operand, Sum
 
 
@@ -148,13 +148,13 @@ def product_of_tiles(
     TILE_M = GROUPS * WARP_M
     left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
     flags = SCALE, ADDEND, ALONG, ACTIVATION
-    ending = ending_of((alpha, beta), (c, bias, out), flags, (left, right), BIAS_BATCH != 1)
+    epilogue = epilogue_function((alpha, beta), (c, bias, out), flags, (left, right), BIAS_BATCH != 1)
 
     def tile(at: Place, lhs_row: Any, rhs_row: Any, part: Any = 0, some: Any = None) -> None:
         """Compute the tile ``at``, if ``some``, from these rows of the operands on."""
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
-        inputs = Inputs(ending, GROUPS, WARP_M, TILE_N)
+        inputs = Inputs(epilogue, GROUPS, WARP_M, TILE_N)
         if EARLY:
             inputs.read(at)
         batches = (at.left if LHS_BATCH != 1 else 0), (at.right if RHS_BATCH != 1 else 0)
@@ -167,9 +167,9 @@ def product_of_tiles(
         first, end = (0, count) if SPLIT == 1 else [x * count // SPLIT for x in (part, part + 1)]
         mc = total(count, first, end)
         for p in parallel(GROUPS, level="group-4"):
-            mine = at.down(p * WARP_M)
-            near = inputs.near(p) if EARLY else None
-            done = ending.finished(mc, mine, near)
+            mine = at.offset_rows(p * WARP_M)
+            preloaded = inputs.preloaded(p) if EARLY else None
+            done = epilogue.finished(mc, mine, preloaded)
             if STORE == "tma":
                 mma.store(done, out_s.subspan(WARP_M, TILE_N).at(p, 0))
             else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilemma import apply, foreach, if_, mma, select, trigger, var, wait
 from tilemma.ops.epilogue import Place
-from tilemma.ops.ring import Operand, Turn
+from tilemma.ops.ring import Operand, PipelineState
 from tilemma.ops.sums import promoted
 
 
@@ -24,7 +24,7 @@ class MainLoop:
     b: Operand
     full: Any
     empty: Any
-    used: Turn
+    used: PipelineState
     part: Any
     place: Place
     acc: str

@@ -6,22 +6,22 @@ from typing import Any
 
 import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared
-from tilemma.ops.epilogue import Ending, Place, ending_of
+from tilemma.ops.epilogue import EpilogueFunction, Place, epilogue_function
 
 # Weights that a warpgroup multiplies: its rows of the transposed product.
 ROWS = 64
 
 
 def store_transposed(
-    mc: Any, out: Any, ending: Ending, tile: tuple[Any, Any, Any], columns: int, groups: int
+    mc: Any, out: Any, epilogue: EpilogueFunction, tile: tuple[Any, Any, Any], columns: int, groups: int
 ) -> None:
     """Stores the transposed tile ``mc`` [groups * ROWS, columns] of a block with the epilogue."""
     batch, m, n = tile
     for p in parallel(groups, level="group-4"):
         at = Place(batch, batch, batch, batch, m * columns, (n * groups + p) * ROWS)
-        if not ending.plain:
+        if not epilogue.plain:
             for i, j in apply(mc):
-                mc[i, j] = ending.of(mc[i, j], at, j, i)
+                mc[i, j] = epilogue.of(mc[i, j], at, j, i)
         mma.store(mc, out.subspan(1, columns, ROWS).at(batch, m, n * groups + p).sqz(), transp=True)
 
 
@@ -65,7 +65,7 @@ def mixed_sums(
     """
     M, N, K = out.shape[1], out.shape[2], a.shape[2]
     UNIT, EACH = min(GROUP, TILE_K), max(TILE_K // GROUP, 1)
-    ending = ending_of((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
+    epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
     for batch, n, m in parallel(out.shape[0], cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M), level="block"):
         a_s, w_s = shared(T, TILE_M, TILE_K), shared(TV, GROUPS * ROWS, TILE_K)
         s_s = shared(TS, 1, EACH, GROUPS * ROWS)
@@ -85,7 +85,7 @@ def mixed_sums(
                     mma.load(s_s.subspan(1, 1, ROWS).at(0, g, p).sqz(), step)
                     for i, j in apply(mc):
                         mc[i, j] = tm.math.fma(part[i, j], step[i].astype("f32"), mc[i, j])
-        store_transposed(mc, out, ending, (batch, m, n), TILE_M, GROUPS)
+        store_transposed(mc, out, epilogue, (batch, m, n), TILE_M, GROUPS)
 
 
 @tm.kernel(pipeline=tm.Pipeline(producer=True))
@@ -134,7 +134,7 @@ def mixed_tiles(
     """
     M, N, K = out.shape[1], out.shape[2], a.shape[2]
     EACH = 2 if PACKED else 1
-    ending = ending_of((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
+    epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
     for batch, n, m in parallel(out.shape[0], cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M), level="block"):
         a_s, w_s = shared(T, TILE_M, TILE_K), shared(TV, GROUPS * ROWS, TILE_K // EACH)
         mc = mma.fill(0.0, "f32")
@@ -168,4 +168,4 @@ def mixed_tiles(
                         value = value - away.astype("f32")
                     weights[i, j] = (value * factor.astype("f32")).astype(T)
                 mma.row.row(mc, weights, mma.load(a_s))
-        store_transposed(mc, out, ending, (batch, m, n), TILE_M, GROUPS)
+        store_transposed(mc, out, epilogue, (batch, m, n), TILE_M, GROUPS)

@@ -26,11 +26,11 @@ from tilemma import (
     var,
     wait,
 )
-from tilemma.ops.epilogue import Near, Place, Scale, ending_of
+from tilemma.ops.epilogue import Place, PreloadedOperands, Scale, epilogue_function
 from tilemma.ops.kernels import Groups, raster
 from tilemma.ops.main_loop import MainLoop
-from tilemma.ops.parts import Parts
-from tilemma.ops.ring import QUAD, Operand, Turn, ring, scale_ring
+from tilemma.ops.ring import QUAD, Operand, PipelineState, ring, scale_ring
+from tilemma.ops.split_k import SplitKReduction
 from tilemma.ops.sums import multiply, zero
 
 # Groups whose ends each block keeps in shared memory.
@@ -173,7 +173,7 @@ def matmul_by_hand(
         teams = pace = GRID
     left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
     flags = SCALE, ADDEND, ALONG, ACTIVATION
-    ending = ending_of((alpha, beta), (c, bias, out), flags, (left, right), BIAS_BATCH != 1)
+    epilogue = epilogue_function((alpha, beta), (c, bias, out), flags, (left, right), BIAS_BATCH != 1)
 
     def block(first: Any, down: Any, across: Any) -> None:
         full = event(STAGES)
@@ -192,7 +192,7 @@ def matmul_by_hand(
             # Found while the kernel before still runs.
             only = [x if isinstance(x, int) or x is steps else var(x) for x in tasks.task(first)]
 
-        def bring(task: Any, filled: Any, back: Any = None, begins: Any = (None, None)) -> None:
+        def issue_load(task: Any, filled: Any, back: Any = None, begins: Any = (None, None)) -> None:
             (batch_a, batch_b), m, n, begin, end = task
             if back is not None:
                 step = var(select(back == 1, end - 1, begin))
@@ -200,8 +200,8 @@ def matmul_by_hand(
                 wait(empty[filled.slot])
                 slot = filled.slot
                 at = k if back is None else step
-                a.bring(batch_a, m, at, slot, full[filled.slot], begins[0])
-                b.bring(batch_b, n, at, slot, full[filled.slot], begins[1])
+                a.issue_load(batch_a, m, at, slot, full[filled.slot], begins[0])
+                b.issue_load(batch_b, n, at, slot, full[filled.slot], begins[1])
                 trigger(full[filled.slot])
                 filled.advance()
                 if back is not None:
@@ -209,37 +209,37 @@ def matmul_by_hand(
 
         def columns_of(array: Any, room: Any, batch: Any, part_m: Any, column: Any) -> tuple[Any, Any]:
             """Numbers for the tile's columns: a copy to shared memory that completes while it is multiplied."""
-            near = room.subspan(1, TILE_N).at(part_m, 0).sqz()
-            return near, dma.copy(array.view(1, TILE_N).from_(batch, column).sqz(), near, async_=True)
+            preloaded = room.subspan(1, TILE_N).at(part_m, 0).sqz()
+            return preloaded, dma.copy(array.view(1, TILE_N).from_(batch, column).sqz(), preloaded, async_=True)
 
         def compute(
             begin: Any, end: Any, used: Any, part_m: Any, place: Place, task: Any, back: Any = None
         ) -> None:
-            mine = place.down(part_m * WARP_M)
-            near, coming = Near(), []
+            mine = place.offset_rows(part_m * WARP_M)
+            preloaded, pending = PreloadedOperands(), []
             if ALONG == "columns" and not FUSED:
                 group = mine.group if BIAS_BATCH != 1 else 0
                 biases, copied = columns_of(bias, bias_s, group, part_m, mine.column)
-                near.bias = biases.__getitem__
-                coming.append(copied)
+                preloaded.bias = biases.__getitem__
+                pending.append(copied)
             if SCALE_RHS == "vector" and not FUSED:
                 which = mine.right if right.batched else 0
                 factors = vector_s.subspan(1, TILE_N).at(part_m, 0).sqz()
                 source = scale_rhs.view(1, 1, TILE_N).from_(which, 0, mine.column).sqz()
-                near.right = factors.__getitem__
-                coming.append(dma.copy(source, factors, async_=True))
+                preloaded.right = factors.__getitem__
+                pending.append(dma.copy(source, factors, async_=True))
             elif SCALE_RHS == "tensor" and not FUSED:
                 number = var(right.at(mine.right, 0, 0))
-                near.right = lambda _: number
+                preloaded.right = lambda _: number
             if SCALE_LHS == "vector" and not FUSED:
                 which = mine.left if left.batched else 0
                 scales = mma.load(
                     scale_lhs.view(1, 1, WARP_M).from_(which, 0, mine.row).sqz(), into=mma.frag("f32", WARP_M)
                 )
-                near.left = scales.__getitem__
+                preloaded.left = scales.__getitem__
             elif SCALE_LHS == "tensor" and not FUSED:
                 once = var(left.at(mine.left, 0, 0))
-                near.left = lambda _: once
+                preloaded.left = lambda _: once
             main_loop = MainLoop(
                 a, b, full, empty, used, part_m, mine, ACC, zero(ACC), multiply(LHS, RHS), WARP_M, TILE_N, shares,
                 mine.column % QUAD if GROUPED == "columns" else 0, back,
@@ -250,12 +250,12 @@ def matmul_by_hand(
                 mc = main_loop.promoted(steps, begin, end)
             else:
                 mc = main_loop.plain(steps, begin, end)
-            if coming:
-                wait(*coming)
+            if pending:
+                wait(*pending)
             if FUSED:
                 join(mc, task, part_m, mine)
                 return
-            done = ending.finished(mc, mine, near)
+            done = epilogue.finished(mc, mine, preloaded)
             if GROUPED:
                 there = out.view(1, WARP_M, TILE_N).from_(0, mine.row, mine.column).sqz()
             else:
@@ -278,21 +278,21 @@ def matmul_by_hand(
             tile = var(whole * (tiles_n * CLUSTER_N) + (n * CLUSTER_N + across))
 
             def finish(total: Any, share: Any, width: int) -> None:
-                done = ending.finished(total, mine.right_by(share * width))
+                done = epilogue.finished(total, mine.offset_columns(share * width))
                 row, column = m * CLUSTER_M + down, n * CLUSTER_N + across
                 there = out.subspan(1, WARP_M, width)
                 mma.store(done, there.at(batch, row * GROUPS + part_m, column * (TILE_N // width) + share).sqz())
 
-            Parts(parts, words, part_m, SPLIT, WARP_M, TILE_N, LOOKS).add(mc, tile, part, finish)
+            SplitKReduction(parts, words, part_m, SPLIT, WARP_M, TILE_N, LOOKS).add(mc, tile, part, finish)
 
-        def turned(t: Any) -> Any:
+        def iterates_backward(t: Any) -> Any:
             """Whether task ``t`` goes from the last step to the first."""
             return t // teams % 2 if BACK else None
 
-        def bring_tile(task: Any, filled: Any, back: Any = None) -> None:
+        def load_tile(task: Any, filled: Any, back: Any = None) -> None:
             batch, _, m, n, begin, end = task
             tile = (batch, batch), m * CLUSTER_M + down, n * CLUSTER_N + across, begin, end
-            bring(tile, filled, back)
+            issue_load(tile, filled, back)
 
         def compute_tile(task: Any, used: Any, part_m: Any, back: Any = None) -> None:
             batch, part, m_, n_, begin, end = task
@@ -310,9 +310,9 @@ def matmul_by_hand(
             RASTER or 16, by_rows,
         )  # fmt: skip
 
-        def bring_group(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
+        def load_group(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
             batches, begins = ((0, e), (begin, None)) if by_rows else ((e, 0), (None, begin))
-            bring((batches, m, n, 0, select(begin < end, steps, 0)), filled, None, begins)
+            issue_load((batches, m, n, 0, select(begin < end, steps, 0)), filled, None, begins)
 
         def compute_group(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
             row, column = m * TILE_M, n * TILE_N
@@ -324,23 +324,23 @@ def matmul_by_hand(
 
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
-                filled = Turn(var(0), STAGES)
+                filled = PipelineState(var(0), STAGES)
                 if GROUPED:
-                    groups.visit(first, pace, bring_group)
+                    groups.visit(first, pace, load_group)
                 elif ONCE:
-                    bring_tile(only, filled)
+                    load_tile(only, filled)
                 else:
                     for t in foreach(count, start=first, step=pace):
-                        bring_tile(tasks.task(t), filled, turned(t))
+                        load_tile(tasks.task(t), filled, iterates_backward(t))
             with inthreads(wg >= 1, async_=True):
-                used = Turn(var(0), STAGES)
+                used = PipelineState(var(0), STAGES)
                 if GROUPED:
                     groups.visit(first, pace, compute_group)
                 elif ONCE:
                     compute_tile(only, used, wg - 1)
                 else:
                     for t in foreach(count, start=first, step=pace):
-                        compute_tile(tasks.task(t), used, wg - 1, turned(t))
+                        compute_tile(tasks.task(t), used, wg - 1, iterates_backward(t))
 
     if CLUSTERED:
         for first in parallel(teams, level="cluster", overlap=True):
@@ -391,7 +391,7 @@ def add_parts(
     B, M, N = out.shape
     left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
     flags = SCALE, ADDEND, ALONG, ACTIVATION
-    ending = ending_of((alpha, beta), (c, bias, out), flags, (left, right))
+    epilogue = epilogue_function((alpha, beta), (c, bias, out), flags, (left, right))
     # Rows are short: a block takes several of them.
     for batch, chunk in parallel(B, cdiv(M * N, THREADS * EACH), level="block", overlap=True):
         for lane in parallel(THREADS, level="thread"):
@@ -410,6 +410,6 @@ def add_parts(
             for (row, column), total in zip(places, totals, strict=True):
                 with tm.if_(row < M):
                     value = total
-                    if not ending.plain:
-                        value = ending.of(total, Place(batch, batch, batch, batch, row, column), 0, 0)
+                    if not epilogue.plain:
+                        value = epilogue.of(total, Place(batch, batch, batch, batch, row, column), 0, 0)
                     out[batch, row, column] = value

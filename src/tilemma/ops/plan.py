@@ -23,8 +23,8 @@ from typing import Any, Literal
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.epilogue import BLOCK
-from tilemma.ops.parts import MOST_PARTS
 from tilemma.ops.problem import Problem
+from tilemma.ops.split_k import MOST_PARTS
 from tilemma.runtime.arrays import ArrayRef, facts
 
 
@@ -224,7 +224,7 @@ def aligned(x: ArrayRef) -> bool:
     return found.contiguous == x.rank - 1 and found.alignment == 16
 
 
-def turned(problem: Problem) -> Problem:
+def transposed_product(problem: Problem) -> Problem:
     """The transposed product: out^T = rhs x lhs^T."""
 
     def transposed(x: ArrayRef) -> ArrayRef:
@@ -300,7 +300,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     for swap in (False, True):
         if swap and m > 256 and not problem.grouped:
             break
-        p = turned(problem) if swap else problem
+        p = transposed_product(problem) if swap else problem
         pack = _pack(p)
         if pack and len(problem.outer) != 1:
             continue
@@ -435,7 +435,7 @@ def _moved(p: Problem, plan: Plan, shape: tuple[int, int, int]) -> float:
 
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     """The model of this file's head, for one plan."""
-    p = turned(problem) if plan.swap else problem
+    p = transposed_product(problem) if plan.swap else problem
     (m, n, k), (rows, columns, depth) = p.shape, plan.tile
     stored = 4 if plan.split > 1 else p.out.dtype.bytes
     batch = p.batch * len(p.outer)

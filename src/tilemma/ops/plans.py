@@ -1,4 +1,5 @@
-"""Which plan a call gets: the model's, or with ``tune=True`` the one that was fastest when measured."""
+"""Plan selection for a call: the cost model's choice, or with ``tune=True`` the fastest measured plan
+(autotuning)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tilemma.assemble import DiskCache
 from tilemma.bounded import Bounded
 from tilemma.errors import TilemmaError
 from tilemma.fingerprint import fingerprint
-from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware, ranked, turned
+from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware, ranked, transposed_product
 from tilemma.ops.problem import Epilogue, Problem
 from tilemma.ops.steps import steps
 from tilemma.ops.workspace import allocate
@@ -156,7 +157,7 @@ def _seconds(launches: Sequence[PreparedLaunch], count: int, stream: int) -> flo
 
 def prepared(problem: Problem, plan: Plan) -> tuple[list[PreparedLaunch], Any]:
     """The launches of a plan for the problem's own arrays, and the arrays it works in, to be kept alive."""
-    planned = turned(problem) if plan.swap else problem
+    planned = transposed_product(problem) if plan.swap else problem
     work = allocate(planned, plan, problem.lhs)
     launches: list[PreparedLaunch] = []
     for step in steps(planned, plan, {n: describe(x) for n, x in work.items()}):

@@ -9,7 +9,7 @@ import numpy as np
 from tilemma.errors import WrongArgumentType, described
 from tilemma.ops import arguments, gradients, launch_cache, plans
 from tilemma.ops.arguments import FLOAT8, GROUPED, PLAIN, SCALED, Call, Rules
-from tilemma.ops.plan import Plan, choose, turned
+from tilemma.ops.plan import Plan, choose, transposed_product
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import steps, workspaces
 from tilemma.ops.workspace import allocate, maker
@@ -182,7 +182,7 @@ def prepare(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...]) ->
 
 def run(problem: Problem, plan: Plan, target: str = "auto", **options: Any) -> None:
     """Compute ``problem`` as ``plan`` says, on ``target`` (as `Kernel.on`)."""
-    planned = turned(problem) if plan.swap else problem
+    planned = transposed_product(problem) if plan.swap else problem
     work = {name: describe(x) for name, x in allocate(planned, plan, problem.lhs).items()}
     for step in steps(planned, plan, work):
         step.kernel.on(target, **options)(*step.args, **step.constants)
@@ -190,7 +190,7 @@ def run(problem: Problem, plan: Plan, target: str = "auto", **options: Any) -> N
 
 def _template(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_cache.LaunchTemplate:
     """The launches of ``problem``, prepared for its arrays."""
-    planned = turned(problem) if plan.swap else problem
+    planned = transposed_product(problem) if plan.swap else problem
     like = describe(first)
     work = allocate(planned, plan, like)
     sources = caller_names(planned)

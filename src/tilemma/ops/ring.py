@@ -1,4 +1,4 @@
-"""The ring of stages through which the operands of the pipelined kernel go."""
+"""The multistage buffer (ring of stages) in shared memory for the operands of the pipelined kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilemma.ops.sums import QUAD
 
 
 @dataclass(frozen=True)
-class Turn:
+class PipelineState:
     """``slot``, a variable: the next of the ring's ``stages``."""
 
     slot: Any
@@ -46,7 +46,7 @@ class Operand:
     scale: Scale
     scales: Any
 
-    def bring(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None) -> None:
+    def issue_load(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None) -> None:
         """Start to load step ``k`` of tile ``tile`` into ``slot``; tiles are counted from row ``begin``."""
         batch = batch if self.batched else 0
         start = tile * self.rows if begin is None else begin + tile * self.rows

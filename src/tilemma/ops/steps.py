@@ -1,4 +1,4 @@
-"""From a problem and a plan to kernel calls: which kernel, with which arrays and compile-time values."""
+"""Launches of a product: from a problem and a plan to kernel calls with their arrays and compile-time values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The sum of a tile over K, as plain text: copies, multiplies, and no events.  The compiler pipelines it."""
+"""The main loop of a product in plain text: copies and multiplies along K, without events.  The compiler pipelines
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice for a multiply without a fitting instruction."""
+"""Advice in errors: other types and layouts for a multiply without a fitting instruction, and waits for copies."""
 
 from __future__ import annotations
 

@@ -12,27 +12,19 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tilemma.errors import CompileError, Note, Span
-from tilemma.ir.effects import assigned, declared, read_views, written_views
+from tilemma.ir.effects import Execution, assigned, declared, read_views, updated_views, written_views
 from tilemma.ir.expr import Binary, Element, Expr, FragmentElement, Index, Var, substitute, value_of
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.tile import (
     Alloc,
     Apply,
-    Assert,
-    Assign,
-    Atomic,
     Body,
-    Break,
-    Continue,
     Declare,
     For,
     If,
+    InThreads,
     Kernel,
     Op,
-    Print,
-    SetElement,
-    SetFragmentElement,
-    While,
 )
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Buffer, Space, View
@@ -42,10 +34,6 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.index_values import evaluate
 from tilemma.records import record
 
-# Operations that one lane can execute for one element.
-_FOR_ONE_ELEMENT = (
-    Alloc, Assert, Assign, Atomic, Break, Continue, Declare, For, If, Print, SetElement, SetFragmentElement, While,
-)  # fmt: skip
 # Larger tiles are taken not to be visited at different places, unless that can be seen without counting.
 _MOST_ELEMENTS = 1 << 18
 
@@ -118,7 +106,7 @@ def check_visited(op: Apply, shapes: Mapping[str, tuple[int, ...]]) -> None:
 def _check(op: Apply) -> None:
     own: set[str] = set()
     for x in walk(op.body):
-        if not isinstance(x, _FOR_ONE_ELEMENT) or (isinstance(x, Alloc) and x.buffer.space is not Space.LOCAL):
+        if not _by_one_lane(x):
             raise ApplyStatement(x.span, what=_STATEMENTS.get(type(x).__name__, f"`{type(x).__name__.lower()}`"))
         own |= {v.name for v in declared(x) if isinstance(v, (Var, Buffer))}
         for v in assigned(x):
@@ -137,6 +125,13 @@ def _check(op: Apply) -> None:
             _check_pair(places, x, written, atomic, y, view)
 
 
+def _by_one_lane(op: Op) -> bool:
+    """Whether one lane can execute ``op`` for one element."""
+    if isinstance(op, Alloc):
+        return op.buffer.space is Space.LOCAL
+    return op.execution is Execution.LANE or (op.execution is Execution.CONTROL and not isinstance(op, InThreads))
+
+
 def _reduction(span: Span | None, what: str) -> ApplyReduction:
     remedy = (
         "write the elements to a buffer and add them up behind the `apply`, or use an atomic on an element of a "
@@ -149,13 +144,13 @@ def _accesses(body: Body) -> Iterator[tuple[Op, View, bool]]:
     for x in walk(body):
         for view in written_views(x):
             if view.base.space is not Space.LOCAL:
-                yield x, view, isinstance(x, Atomic)
+                yield x, view, bool(updated_views(x))
 
 
 def _used(body: Body, name: str) -> Iterator[tuple[Op, View]]:
     """Plain accesses to the buffer ``name``: (the operation, the view)."""
     for x in walk(body):
-        atomic = [x.view] if isinstance(x, Atomic) else []
+        atomic = updated_views(x)
         for view in (*written_views(x), *read_views(x)):
             if view.base.name == name and not any(view is a for a in atomic):
                 yield x, view

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilemma.errors import CompileError, Note, Span
-from tilemma.ir.tile import Alloc, Copy, Kernel, Load, SwapFutures
+from tilemma.ir.effects import rotated
+from tilemma.ir.tile import Alloc, Copy, Kernel, Load
 from tilemma.ir.types import Buffer, Space
 from tilemma.ir.walk import walk
 from tilemma.passes.decision import Decision
@@ -31,7 +32,7 @@ class CheckBuffers:
 def asked_swizzles(kernel: Kernel) -> dict[str, tuple[int, Span | None]]:
     """Buffer -> the requested swizzle in bytes, and its place; rotated buffers have one swizzle."""
     asked = _asked(kernel)
-    swaps = any(isinstance(op, SwapFutures) for op in walk(kernel.body))
+    swaps = any(map(rotated, walk(kernel.body)))
     for group in Rotations(kernel.body).groups if swaps else ():
         wanted = _agreed(group, asked)
         if wanted is not None:

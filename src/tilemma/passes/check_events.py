@@ -45,7 +45,7 @@ from tilemma.passes.event_uses import (
 )
 from tilemma.passes.scope import Dependence, blocks, kind, sites
 from tilemma.passes.simplify import replaced
-from tilemma.passes.slot_values import first_values, grows_for_good, values_taken
+from tilemma.passes.slot_values import first_values, increases_without_bound, values_taken
 from tilemma.passes.threads import Block, Node, Tree
 from tilemma.records import record
 
@@ -229,7 +229,7 @@ def _check_subscripts(u: Uses, body: Body) -> None:
             if not 0 <= at < slots:
                 raise EventSlot(span, event=name, text=describe(ref.slot), highest=at, slots=slots, last=slots - 1)
         variables = [x for x in walk(ref.slot) if isinstance(x, Var)]
-        if variables and not grows_for_good(ref.slot, body):
+        if variables and not increases_without_bound(ref.slot, body):
             continue
         if highest >= slots:
             shown = "beyond every slot" if value_of(ref.slot) is None and highest > 2**20 else highest

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from tilemma.errors import CompileError, Note, Span
+from tilemma.ir.effects import awaited, rotated
 from tilemma.ir.expr import Var
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
@@ -17,8 +18,6 @@ from tilemma.ir.tile import (
     If,
     Kernel,
     Op,
-    SwapFutures,
-    TriggerEvent,
     WaitEvent,
     WaitFuture,
     While,
@@ -56,12 +55,9 @@ class CheckFutures:
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises NeverWaitedFor or NotWaitedFor."""
-        awaited = {f for op in walk(kernel.body) for f in _awaited(op)}
+        found = _with_rotated({f for op in walk(kernel.body) for f in awaited(op)}, kernel.body)
         for op in walk(kernel.body):
-            if isinstance(op, SwapFutures) and awaited & set(op.futures):
-                awaited |= set(op.futures)
-        for op in walk(kernel.body):
-            if _starts(op) and op.future not in awaited:
+            if _starts(op) and op.future not in found:
                 raise never_waited_for(op)
         _check_ways(kernel.body)
         _check_places(kernel.body)
@@ -92,21 +88,26 @@ def never_waited_for(
 def _check_ways(body: Body) -> None:
     """A copy started unconditionally must be waited for unconditionally, by its own name or one that rotates with
     it."""
-    sure = _surely_awaited(body)
-    for op in walk(body):
-        if isinstance(op, SwapFutures) and sure & set(op.futures):
-            sure |= set(op.futures)
+    sure = _with_rotated(_surely_awaited(body), body)
     for op in _unconditional(body):
         if _starts(op) and op.future not in sure:
             when, where = " where the `if` around its `wait` is not taken", " outside of the `if`"
             raise never_waited_for(op, when=when, where=where)
 
 
+def _with_rotated(futures: set[str], body: Body) -> set[str]:
+    """``futures`` and those whose names rotate with one of them in ``body``."""
+    for op in walk(body):
+        if futures.intersection(names := rotated(op)):
+            futures = futures.union(names)
+    return futures
+
+
 def _surely_awaited(body: Body) -> set[str]:
     """The futures that are waited for under all conditions in ``body``."""
     found: set[str] = set()
     for op in body:
-        found |= set(_awaited(op))
+        found |= set(awaited(op))
         inner = [_surely_awaited(b) for _, b in bodies(op)]
         found |= set.intersection(*inner) if isinstance(op, If) else set().union(*inner)
     return found
@@ -135,7 +136,7 @@ def _check_places(body: Body) -> None:
                 under_way.append(op)
         elif isinstance(op, Assign):
             under_way = [x for x in under_way if op.var not in _variables(x.dst)]
-        elif any(isinstance(x, (WaitFuture, WaitEvent, SwapFutures)) for x in walk((op,))):
+        elif any(isinstance(x, (WaitFuture, WaitEvent)) or rotated(x) for x in walk((op,))):
             under_way = []
         for _, inner in bodies(op):
             _check_places(inner)
@@ -164,28 +165,19 @@ def _variables(view: View) -> set[Var]:
 Started = dict[str, tuple[Copy, ...]]
 
 
-def _awaited(op: Op) -> tuple[str, ...]:
-    match op:
-        case WaitFuture(futures=names):
-            return names
-        case TriggerEvent(after=names) | Copy(after=names):
-            return names
-    return ()
-
-
 def _follow(body: Body, started: Started, certain: bool) -> None:
     """``body`` once, changing ``started``; ``certain``: it runs whenever the enclosing operations do."""
     for op in body:
-        for name in _awaited(op):
+        for name in awaited(op):
             started.pop(name, None)
+        if names := rotated(op):
+            held = [started.pop(n, ()) for n in names]
+            for name, copies in zip(names, (*held[1:], held[0]), strict=True):
+                if copies:
+                    started[name] = copies
         match op:
             case Copy(future=str() as name) if certain and _starts(op):
                 started[name] = (op,)
-            case SwapFutures(futures=names):
-                held = [started.pop(n, ()) for n in names]
-                for name, copies in zip(names, (*held[1:], held[0]), strict=True):
-                    if copies:
-                        started[name] = copies
             case For() | While():
                 _check_loop(op, started, certain)
             case _:
@@ -196,9 +188,8 @@ def _follow(body: Body, started: Started, certain: bool) -> None:
 def _check_loop(loop: For | While, started: Started, certain: bool) -> None:
     """Iterates until every name of a rotation has referred to every copy; collects the copies that may be pending
     then."""
-    swaps = [op for op in walk(loop.body) if isinstance(op, SwapFutures)]
     left: Started = {}
-    for _ in range(1 + max((len(s.futures) for s in swaps), default=1)):
+    for _ in range(1 + max([1, *(len(rotated(op)) for op in walk(loop.body))])):
         _follow(loop.body, started, certain)
         for name, copies in started.items():
             left[name] = tuple({id(x): x for x in (*left.get(name, ()), *copies)}.values())

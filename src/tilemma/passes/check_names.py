@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from tilemma.errors import CompileError
+from tilemma.ir.effects import rotated, written_views
 from tilemma.ir.expr import Dim, value_of
 from tilemma.ir.tile import (
     ArrayParameter,
-    Atomic,
     Copy,
     FragmentRef,
     Kernel,
     Load,
     Mma,
     Operand,
-    SetElement,
-    Store,
-    SwapFutures,
 )
 from tilemma.ir.types import Buffer, Contract, View
 from tilemma.ir.walk import walk
@@ -109,8 +106,9 @@ class _Origins:
         self.copies: dict[str, list[Copy]] = {}
         # Buffers that operations other than copies write.
         self.computed: set[str] = set()
-        rotations: list[SwapFutures] = []
+        rotations: list[tuple[str, ...]] = []
         for op in walk(kernel.body):
+            rotations.append(rotated(op))
             match op:
                 case Mma():
                     # The stored half of a sparse A has a separate dimension.
@@ -120,18 +118,14 @@ class _Origins:
                     self.loads.setdefault(op.fragment.name, []).append(op.src)
                 case Copy():
                     self.copies.setdefault(op.dst.base.name, []).append(op)
-                case Store():
-                    self.computed.add(op.dst.base.name)
-                case SetElement() | Atomic():
-                    self.computed.add(op.view.base.name)
-                case SwapFutures():
-                    rotations.append(op)
-        for rotation in rotations:
-            self._rotate(rotation)
+                case _:
+                    self.computed.update(v.base.name for v in written_views(op))
+        for names in rotations:
+            self._rotate(names)
 
-    def _rotate(self, rotation: SwapFutures) -> None:
+    def _rotate(self, names: tuple[str, ...]) -> None:
         """Buffers whose names rotate may each hold the data of any of their copies."""
-        turning = [n for n, copies in self.copies.items() if any(c.future in rotation.futures for c in copies)]
+        turning = [n for n, copies in self.copies.items() if any(c.future in names for c in copies)]
         together = [c for n in turning for c in self.copies[n]]
         self.copies.update(dict.fromkeys(turning, together))
 

@@ -1,4 +1,4 @@
-"""Variables that an inner `parallel` sets: the scope around it has no single value of them.
+"""Checks uniformity of variables that an inner `parallel` sets: the scope around it has no single value of them.
 
 A variable is held by every thread of the scope that declares it.  What an inner level assigns, its threads alone
 have, and each instance has its own value if that depends on the level's indices.  An equal level later finds these
@@ -8,9 +8,9 @@ values again.
 from __future__ import annotations
 
 from tilemma.errors import CompileError, Note, Span
-from tilemma.ir.effects import variables_set
+from tilemma.ir.effects import old_values, variables_set
 from tilemma.ir.expr import Expr, Index, Var, value_of, walk
-from tilemma.ir.tile import Atomic, Body, Declare, For, If, InThreads, Kernel, Op, Parallel, While
+from tilemma.ir.tile import Body, Declare, For, If, InThreads, Kernel, Op, Parallel, While
 from tilemma.ir.walk import bodies, expressions
 from tilemma.ir.walk import walk as operations
 from tilemma.passes.decision import Decision
@@ -92,7 +92,7 @@ class _Check:
 
     def _assigned(self, op: Op, v: Var) -> None:
         new = self._under.union(*(self._of(e) for e in expressions(op) if e != v))
-        if isinstance(op, Atomic):
+        if old_values(op):
             new |= self._instances
         if self._conditional and not isinstance(op, Declare):
             self._depends[v.name] = self._depends.get(v.name, frozenset()) | new

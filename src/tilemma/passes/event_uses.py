@@ -1,4 +1,4 @@
-"""The operations of a block on each of its events, and the instances and threads that execute them."""
+"""Uses of events: the operations of a block on each event, and the instances and threads that execute them."""
 
 from __future__ import annotations
 

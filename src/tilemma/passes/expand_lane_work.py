@@ -10,7 +10,7 @@ from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms.atom import Operand
 from tilemma.dtypes import u32
 from tilemma.errors import CompileError
-from tilemma.ir.effects import variables_set
+from tilemma.ir.effects import old_values, variables_set
 from tilemma.ir.expr import (
     Binary,
     Cast,
@@ -30,7 +30,6 @@ from tilemma.ir.expr import (
     value_of,
 )
 from tilemma.ir.tile import (
-    Atomic,
     Body,
     Break,
     Continue,
@@ -254,9 +253,7 @@ class _Varying:
                 return False
             case Exchange(name="shfl_idx", lane=lane):
                 return lane is not None and self.of(lane)
-            case Atomic():
-                return True
-        return any(self.of(e) for e in expressions(op))
+        return bool(old_values(op)) or any(self.of(e) for e in expressions(op))
 
     def control(self, op: If | InThreads | For | While) -> bool:
         """Whether lanes of a warp may decide differently about the body of ``op``."""

@@ -1,4 +1,4 @@
-"""Expressions in many places at once: in every thread of a block, or at every element of a register tile."""
+"""Vectorised evaluation of expressions: in every thread of a block, or at every element of a register tile."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tilemma.ir.expr import Index, const
 from tilemma.ir.tile import Body, Kernel, Op, Parallel
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Level
-from tilemma.ir.walk import bodies, walk, with_bodies
+from tilemma.ir.walk import bodies, walk, with_bodies, with_fields
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import block_threads, blocks, count, span_threads
 from tilemma.records import record
@@ -120,7 +120,7 @@ class InferLevels:
             _check(op, around)
             around = (*around, op)
         changes = {name: self._body(inner, around, log) for name, inner in bodies(op)}
-        return replace(op, **changes) if changes else op  # type: ignore[arg-type]
+        return with_fields(op, changes)
 
 
 def _infer(p: Parallel, around: tuple[Parallel, ...]) -> Level:

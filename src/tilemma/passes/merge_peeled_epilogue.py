@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilemma.ir.effects import element_reads
+from tilemma.ir.effects import awaited, element_reads, rotated
 from tilemma.ir.expr import Index, binary, const, depends_on, substitute, value_of
 from tilemma.ir.tile import (
     Alloc,
@@ -31,11 +31,10 @@ from tilemma.ir.tile import (
     Mma,
     Op,
     Parallel,
-    SwapFutures,
     WaitFuture,
 )
 from tilemma.ir.types import Space
-from tilemma.ir.walk import map_expressions, rewrite, touched, walk, with_bodies
+from tilemma.ir.walk import map_expressions, rewrite, touched, walk, with_bodies, with_fields
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 
@@ -74,21 +73,21 @@ class _Iteration:
 
     copies: tuple[Copy, ...]
     multiplies: Body
-    rotations: tuple[SwapFutures, ...]
+    rotations: Body
 
 
 def _iteration(loop: For) -> _Iteration | None:
     first = next((i for i, x in enumerate(loop.body) if not isinstance(x, (Alloc, Copy))), None)
     if first is None:
         return None
-    last = next((i for i, x in enumerate(loop.body) if isinstance(x, SwapFutures)), None)
-    if last is None or not all(isinstance(x, SwapFutures) for x in loop.body[last:]):
+    last = next((i for i, x in enumerate(loop.body) if rotated(x)), None)
+    if last is None or not all(map(rotated, loop.body[last:])):
         return None
     multiplies = loop.body[first:last]
     if not all(isinstance(x, _MULTIPLIES) for x in walk(multiplies)):
         return None
     copies = tuple(x for x in loop.body[:first] if isinstance(x, Copy))
-    return _Iteration(copies, multiplies, tuple(x for x in loop.body[last:] if isinstance(x, SwapFutures)))
+    return _Iteration(copies, multiplies, loop.body[last:])
 
 
 def _continues(loop: For, iteration: _Iteration, before: Sequence[Op], after: Sequence[Op]) -> bool:
@@ -102,18 +101,19 @@ def _continues(loop: For, iteration: _Iteration, before: Sequence[Op], after: Se
         return False
     futures = {c.future: c.future for c in iteration.copies if c.future is not None}
     for swap in iteration.rotations:
-        names = dict(zip((*swap.futures[1:], swap.futures[0]), swap.futures, strict=True))
+        old = rotated(swap)
+        names = dict(zip((*old[1:], old[0]), old, strict=True))
         futures = {f: names.get(now, now) for f, now in futures.items()}
-    awaited = {f for x in tail if isinstance(x, WaitFuture) for f in x.futures}
-    if not set(futures.values()) <= awaited:
+    finished = {f for x in tail for f in awaited(x)}
+    if not set(futures.values()) <= finished:
         return False
     # The buffers end with the body that contains the loop; the operations after it there use other buffers.
     declared = {x.buffer.name for x in (*before, *loop.body) if isinstance(x, Alloc)}
     used = {v.base.name for x in walk((*iteration.copies, *iteration.multiplies)) for v in touched(x)}
     shared = {v.base.name for x in walk(loop.body) for v in touched(x) if v.base.space is not Space.GLOBAL}
     later = {v.base.name for x in walk(rest) for v in touched(x)}
-    named = {f for x in walk(rest) if isinstance(x, (WaitFuture, SwapFutures)) for f in x.futures}
-    return shared <= declared and not (used & shared & later) and not named & {*awaited, *futures}
+    named = {f for x in walk(rest) for f in (*awaited(x), *rotated(x))}
+    return shared <= declared and not (used & shared & later) and not named & {*finished, *futures}
 
 
 def _ends_with(loop: For, copy: Copy) -> bool:
@@ -171,6 +171,6 @@ def _plain(body: Body) -> Body:
             ref = getattr(op, name, None)
             if isinstance(ref, FragmentRef):
                 changes[name] = replace(ref, name=fragments.get(ref.name, ref.name))
-        return replace(op, **changes) if changes else op  # type: ignore[arg-type]
+        return with_fields(op, changes)
 
     return rewrite(body, numbered)

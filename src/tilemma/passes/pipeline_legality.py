@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from tilemma.errors import Span
-from tilemma.ir.effects import element_reads, read_views, variables_set, written_views
+from tilemma.ir.effects import element_reads, read_views, rotated, variables_set, written_views
 from tilemma.ir.expr import Element, Expr, FragmentElement, Var
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.tile import (
@@ -34,7 +34,6 @@ from tilemma.ir.tile import (
     Load,
     Op,
     Parallel,
-    SwapFutures,
     TriggerEvent,
     WaitEvent,
     WaitFuture,
@@ -46,7 +45,7 @@ from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.scope import Site, sites
 from tilemma.records import record
 
-_HAND_WRITTEN = (DeclareEvent, WaitEvent, TriggerEvent, WaitFuture, SwapFutures, Commit)
+_HAND_WRITTEN = (DeclareEvent, WaitEvent, TriggerEvent, WaitFuture, Commit)
 
 
 @record
@@ -290,7 +289,7 @@ def by_hand(body: Body) -> tuple[Obstacle, ...]:
     for op in walk(body):
         copy = isinstance(op, Copy) and (op.asynchronous or op.event or op.future or op.after)
         role = isinstance(op, (InThreads, Parallel)) and op.asynchronous
-        if copy or role or isinstance(op, _HAND_WRITTEN):
+        if copy or role or isinstance(op, _HAND_WRITTEN) or rotated(op):
             text = "the program has events, roles or asynchronous copies of its own"
             change = "use synchronous copies and no events, or write the whole pipeline by hand"
             return (Obstacle("hand-written", text, change, op.span),)

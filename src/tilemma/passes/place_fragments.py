@@ -29,7 +29,7 @@ from tilemma.ir.tile import (
     SetFragmentElement,
     Store,
 )
-from tilemma.ir.walk import bodies, expressions, walk
+from tilemma.ir.walk import bodies, expressions, walk, with_fields
 from tilemma.passes.contraction import Fragments, fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
@@ -362,7 +362,7 @@ def _settle(
             assert dtype is not None
             op = replace(op, value=_converted(op.value, dtype))
         elif changes:
-            op = replace(op, **changes)  # type: ignore[arg-type]
+            op = with_fields(op, changes)
         if not grouped and isinstance(op, (Store, Load, Apply, Reduce, ScaleMma)):
             ref = op.acc if isinstance(op, ScaleMma) else op.src if isinstance(op, Reduce) else op.fragment
             name = ref.name

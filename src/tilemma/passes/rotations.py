@@ -1,9 +1,11 @@
-"""Buffers whose names rotate: the operands of `swap`, and the buffers that a name may refer to."""
+"""Buffer rotation (pointer swaps of multi-buffering): the operands of `swap`, and the buffers that a name may
+refer to."""
 
 from __future__ import annotations
 
 from tilemma.errors import CompileError, Note
-from tilemma.ir.tile import Alloc, Body, Copy, SwapFutures
+from tilemma.ir.effects import rotated
+from tilemma.ir.tile import Alloc, Body, Copy, Op
 from tilemma.ir.tiles import written
 from tilemma.ir.types import Buffer, Space
 from tilemma.ir.walk import walk
@@ -37,14 +39,15 @@ class Rotations:
         self.groups: list[frozenset[str]] = []
         self._of: dict[str, frozenset[str]] = {}
         for op in walk(body):
-            if isinstance(op, SwapFutures):
+            if rotated(op):
                 self._join(frozenset(self.buffers(op)))
         self._check(body)
 
-    def buffers(self, op: SwapFutures) -> tuple[str, ...]:
+    def buffers(self, op: Op) -> tuple[str, ...]:
         """The buffers of the names that ``op`` rotates, in its order; SwapRefused for a name without a buffer."""
         found: list[Buffer] = []
-        for name in op.futures:
+        names = rotated(op)
+        for name in names:
             if name not in self._copies:
                 what, remedy = "no copy gives it a buffer", "make it the result of a `dma.copy`"
                 raise SwapRefused(op.span, name=written(name), what=what, remedy=remedy)
@@ -54,18 +57,16 @@ class Rotations:
                 remedy = "wait for this copy where it stands in the program"
                 raise SwapRefused(op.span, name=written(name), what=what, remedy=remedy)
         first = found[0]
-        for b, name in zip(found, op.futures, strict=True):
+        for b, name in zip(found, names, strict=True):
             if (b.dtype, b.shape, b.space, b.copies) != (first.dtype, first.shape, Space.SHARED, 0):
                 what = f"`{b.name}` and `{first.name}` differ in type, shape or memory"
                 remedy = "give both buffers the same type and shape"
                 raise SwapRefused(op.span, name=written(name), what=what, remedy=remedy)
-        names = tuple(b.name for b in found)
-        if len(set(names)) != len(names):
+        buffers = tuple(b.name for b in found)
+        if len(set(buffers)) != len(buffers):
             what = "two of the names stand for one buffer"
-            raise SwapRefused(
-                op.span, name=written(op.futures[0]), what=what, remedy="copy into different buffers"
-            )
-        return names
+            raise SwapRefused(op.span, name=written(names[0]), what=what, remedy="copy into different buffers")
+        return buffers
 
     def group(self, buffer: str) -> frozenset[str]:
         """The buffers that the name of ``buffer`` may refer to; itself alone if it does not rotate."""

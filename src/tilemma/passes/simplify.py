@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from tilemma.ir.effects import old_values
 from tilemma.ir.expr import Const, Expr, Var, substitute, value_of, with_bounds
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
     Alloc,
     Apply,
-    Atomic,
     Body,
     Break,
     Continue,
@@ -66,13 +66,13 @@ class Simplify:
 
 def _without_result(body: Body) -> Callable[[Op], Op | Body]:
     """Atomics whose old value is never read need not return it to the other threads."""
-    results = {op.result.name for op in walk(body) if isinstance(op, Atomic) and op.result is not None}
+    results = {v.name for op in walk(body) for v in old_values(op)}
     read = {x.name for op in walk(body) for e in _values(op) for x in parts(e) if isinstance(x, Var)}
     unread = results - read
 
     def change(op: Op) -> Op | Body:
-        if isinstance(op, Atomic) and op.result is not None and op.result.name in unread:
-            return replace(op, result=None)
+        if any(v.name in unread for v in old_values(op)):
+            return replace(op, result=None)  # type: ignore[call-arg]
         if isinstance(op, Declare) and op.var.name in unread:
             return ()
         return op

@@ -1,16 +1,17 @@
-"""The values that the variable or the loop index of an event's slot takes."""
+"""Value analysis of ring slots: the values that the variable or the loop index of an event's slot takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tilemma.ir.effects import assigned
 from tilemma.ir.expr import Binary, Const, Expr, Select, Var, const, substitute, value_of
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.tile import Assign, Atomic, Body, Break, Continue, Declare, For, If, While
+from tilemma.ir.tile import Assign, Body, Break, Continue, Declare, For, If, Op, While
 from tilemma.ir.walk import bodies, trip_count, walk
 
 
-def grows_for_good(slot: Expr, body: Body) -> bool:
+def increases_without_bound(slot: Expr, body: Body) -> bool:
     """Whether ``slot`` is a variable that loops of unknown trip count only increase: it exceeds every ring."""
     changes = list(_changes(slot, body, False)) if isinstance(slot, Var) else []
     return bool(changes) and all(endless and _increases(op) for op, endless in changes)
@@ -24,7 +25,7 @@ def values_taken(slot: Var, body: Body) -> list[int]:
     """
     starts = [op.value for op in walk(body) if isinstance(op, Declare) and op.var == slot]
     first = value_of(starts[0]) if len(starts) == 1 else None
-    changes = [op for op in walk(body) if isinstance(op, (Assign, Atomic)) and slot in (_changed(op),)]
+    changes = [op for op in walk(body) if slot in assigned(op)]
     steps = list(_steadily(slot, body, 1))
     if first is None or len(changes) != 1 or len(steps) != 1:
         return []
@@ -56,10 +57,6 @@ def _chosen(e: Expr) -> Expr:
     return e
 
 
-def _changed(op: Assign | Atomic) -> Var | None:
-    return op.var if isinstance(op, Assign) else op.result
-
-
 def _steadily(slot: Var, body: Body, count: int | None) -> Iterator[tuple[Expr, int | None]]:
     """The values assigned to ``slot`` in ``body``, and the number of times: None if it is not bounded."""
     if any(isinstance(op, (Break, Continue)) for op in body):
@@ -77,10 +74,10 @@ def _steadily(slot: Var, body: Body, count: int | None) -> Iterator[tuple[Expr, 
             yield from _steadily(slot, inner, often)
 
 
-def _changes(slot: Var, body: Body, endless: bool) -> Iterator[tuple[Assign | Atomic, bool]]:
+def _changes(slot: Var, body: Body, endless: bool) -> Iterator[tuple[Op, bool]]:
     """The operations that change ``slot``, and whether each is in a loop of unknown trip count."""
     for op in body:
-        if (isinstance(op, Assign) and op.var == slot) or (isinstance(op, Atomic) and op.result == slot):
+        if slot in assigned(op):
             yield op, endless
         if isinstance(op, While):
             loop = slot not in parts(op.cond)
@@ -90,7 +87,7 @@ def _changes(slot: Var, body: Body, endless: bool) -> Iterator[tuple[Assign | At
             yield from _changes(slot, inner, endless or loop)
 
 
-def _increases(op: Assign | Atomic) -> bool:
+def _increases(op: Op) -> bool:
     match op:
         case Assign(value=Binary(op="add", a=a, b=b)):
             return a == op.var and (value_of(b) or 0) > 0

@@ -23,35 +23,22 @@ from math import prod
 import numpy as np
 
 from tilemma.errors import CompileError
-from tilemma.ir.effects import assigned, declared, name_of
+from tilemma.ir.effects import Execution, assigned, declared, name_of
 from tilemma.ir.expr import Binary, Const, Expr, Index, add, binary, const, floordiv, mod, mul, substitute
 from tilemma.ir.tile import (
     Alloc,
-    Apply,
-    Assert,
     Assign,
-    Atomic,
     Body,
     Break,
     Continue,
     Copy,
     Declare,
-    Exchange,
-    Fill,
     For,
     If,
     InThreads,
     Kernel,
-    LaneMma,
-    Load,
-    Mma,
     Op,
     Parallel,
-    Print,
-    Reduce,
-    ScaleMma,
-    SetElement,
-    Store,
     While,
 )
 from tilemma.ir.types import GROUP, THREAD, WARPGROUP, Space
@@ -61,11 +48,8 @@ from tilemma.passes.index_values import Ints, evaluate
 from tilemma.passes.scope import WARP, Dependence, control, count, kind, names
 from tilemma.records import record
 
-# Operations that one lane executes by itself.
-_LANE = (Assert, Assign, Atomic, Break, Continue, Declare, Exchange, LaneMma, Print, SetElement)
-_CONTROL = (For, If, InThreads, While)
-# Operations that need all lanes of a warp or warpgroup: warp-wide instructions (PTX ISA, mma, wgmma, ldmatrix).
-_WHOLE_WARP = (Apply, Fill, Load, Mma, Reduce, ScaleMma, Store)
+# Operations that single lanes execute.
+_OF_LANES = (Execution.LANE, Execution.LANES, Execution.CONTROL)
 
 
 class RoleOfLanes(CompileError):
@@ -105,7 +89,7 @@ def _of_lanes(op: Op) -> bool:
     """Whether single lanes execute ``op`` and all in it."""
     if isinstance(op, Alloc):
         return op.buffer.space is Space.LOCAL
-    return isinstance(op, (*_LANE, *_CONTROL)) and all(_of_lanes(x) for _, inner in bodies(op) for x in inner)
+    return op.execution in _OF_LANES and all(_of_lanes(x) for _, inner in bodies(op) for x in inner)
 
 
 class _NotSplit(Exception):
@@ -363,7 +347,7 @@ class Lanes:
         if len(picked.lanes) == WARP * len({lane // WARP for lane in picked.lanes}):
             return
         for x in walk((op,)):
-            if isinstance(x, _WHOLE_WARP):
+            if x.execution is Execution.COLLECTIVE:
                 level, n = self.around[-1].level, len(picked.lanes)
                 raise RoleOfLanes(x.span, what=_spelled(x), picked=n, lanes=self.lanes, level=level)
 

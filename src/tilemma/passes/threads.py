@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tilemma.ir.expr import value_of
 from tilemma.ir.tile import Barrier, If, InThreads, Op, Parallel
-from tilemma.ir.walk import bodies
+from tilemma.ir.walk import bodies, with_fields
 from tilemma.passes.index_values import Ints as Ints
 from tilemma.passes.index_values import evaluate as evaluate
 from tilemma.passes.scope import WARP, Dependence, block_threads, control, count
@@ -222,5 +222,5 @@ def _rebuild(body: Block) -> tuple[Op, ...]:
     out = []
     for node in body.nodes:
         changes = {b.name: _rebuild(b) for b in node.inner}
-        out.append(replace(node.op, **changes) if changes else node.op)  # type: ignore[arg-type]
+        out.append(with_fields(node.op, changes))
     return tuple(out)

@@ -1,4 +1,4 @@
-"""The CUDA driver as the runtime sees it: a protocol of a few calls, and its implementation.
+"""The interface to the CUDA driver: a protocol of a few calls, and its implementation.
 
 The rest of the runtime calls `driver()` only.  The protocol is small so that tests can replace it by a recorder.
 """

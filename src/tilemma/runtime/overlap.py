@@ -1,4 +1,4 @@
-"""Whether strided arrays share memory: decided exactly, from addresses and strides alone."""
+"""Overlap of strided arrays: whether two share memory, decided exactly from addresses and strides."""
 
 from __future__ import annotations
 

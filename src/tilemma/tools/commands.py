@@ -1,4 +1,4 @@
-"""The frame of the commands: errors and exit statuses, interrupts, help."""
+"""Common behaviour of the commands: errors and exit statuses, interrupts, help."""
 
 from __future__ import annotations
 

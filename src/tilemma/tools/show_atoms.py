@@ -1,18 +1,13 @@
-"""`tilemma atoms`: the catalogue as a list, and the records that hardware has confirmed."""
+"""`tilemma atoms`: the catalogue as a list."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms.atom import Atom, arch_number
 from tilemma.errors import ToolError
-
-Status = Literal["proven", "refuted", "changed", "unproven"]
 
 
 class NoSuchArch(ToolError):
@@ -73,35 +68,3 @@ def _line(atom: Atom) -> tuple[str, str, str, str, str]:
 def types_of(atom: MmaAtom) -> str:
     """The product with its types: `f32 = f16 x f16 + f32`."""
     return f"{atom.d.dtype} = {atom.a.dtype} x {atom.b.dtype} + {atom.c.dtype}"
-
-
-def family(name: str) -> str:
-    """The name without the number in which its family differs: wgmma comes in 32 widths."""
-    return re.sub(r"^(SM90_(?:SPARSE_)?64x)\d+(x\d+_)", r"\1N\2", name)
-
-
-def read_proofs(folder: Path) -> dict[str, dict[str, Any]]:
-    """The proof files of ``folder`` by GPU, as ``bench/prove_atoms.py`` wrote them.
-
-    The folder also has surveys of kernels and of the PTX machine, which have no records.
-    """
-    found = {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))}
-    return {gpu: content for gpu, content in found.items() if "records" in content}
-
-
-def proof_status(atom: Atom, proof: Mapping[str, Any]) -> Status:
-    """The state of a record in one proof file.  A record that differs from the proved one is "changed"."""
-    found = proof["records"].get(atom.name)
-    if found is None:
-        return "unproven"
-    if found["fingerprint"] != atom.fingerprint:
-        return "changed"
-    return "proven" if found["result"] == "proven" else "refuted"
-
-
-def proof_summary(proof: Mapping[str, Any], atoms: Iterable[Atom]) -> dict[Status, list[str]]:
-    """Names of the records by their state in one proof file."""
-    found: dict[Status, list[str]] = {"proven": [], "refuted": [], "changed": [], "unproven": []}
-    for atom in atoms:
-        found[proof_status(atom, proof)].append(atom.name)
-    return found

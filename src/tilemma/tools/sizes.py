@@ -1,4 +1,4 @@
-"""The smallest sizes that reach every path of a kernel, for `tilemma check` without `--shape`.
+"""Problem sizes for `tilemma check` without `--shape`: the smallest ones that reach every path of a kernel.
 
 A dimension gets one whole tile and a part of the next; one that bounds a loop gets enough tiles to fill each ring
 of buffers and begin again.  A larger candidate is taken only if a run on the PTX machine executes instructions
@@ -19,6 +19,7 @@ from tilemma import machine
 from tilemma.compiler import Compiled
 from tilemma.errors import TilemmaError
 from tilemma.ir import tile as t
+from tilemma.ir.effects import rotated
 from tilemma.ir.expr import Binary, Const, Dim
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.walk import expressions, walk
@@ -123,7 +124,7 @@ def _most_slots(kernel: t.Kernel) -> int:
     """The slots of the largest ring of buffers or events."""
     rings = [op.buffer.copies or 1 for op in walk(kernel.body) if isinstance(op, t.Alloc)]
     rings += [op.event.slots or 1 for op in walk(kernel.body) if isinstance(op, t.DeclareEvent)]
-    rings += [len(op.futures) for op in walk(kernel.body) if isinstance(op, t.SwapFutures)]
+    rings += [len(rotated(op)) for op in walk(kernel.body)]
     return max(rings, default=1)
 
 

@@ -1,4 +1,4 @@
-"""Views at run time: from a `View` to a region of storage, read and written.
+"""Views at run time: from a `View` to a region of storage that is read and written.
 
 Views of parameters may reach over the edge: reads give zero there, writes are dropped.  All others must fit.
 """
@@ -183,7 +183,7 @@ class Access:
         if p.inner is None:
             p.storage.assign(p.array, p.region, tile)
         elif not self._beside(p):
-            p.storage.left_alone(p.array, p.region)
+            p.storage.check_not_in_flight(p.array, p.region)
             p.array[p.region] = tile[p.inner]
         if not p.storage.complete:
             self.mark(p, p.storage.mark)
@@ -247,7 +247,7 @@ class Access:
         values = store(np.asarray(np.broadcast_to(value, (f[INSTANCE].lanes,))), storage.dtype, storage.dtype)
         if active is not None:
             region, values = tuple(c[active] for c in region), values[active]
-        storage.left_alone(array, region)
+        storage.check_not_in_flight(array, region)
         array[region] = values
         if array[region].tobytes() != values.astype(array.dtype, copy=False).tobytes():
             raise WriteConflict(who="lanes", buffer=storage.name)

@@ -1,4 +1,4 @@
-"""Register tiles: fill, load, multiply, scale, store."""
+"""Matrix operations of the reference executor: fill, load, multiply, scale and store of register tiles."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilemma.errors import TilemmaError
 from tilemma.ir import walk
-from tilemma.ir.effects import assigned, declared, written_views
+from tilemma.ir.effects import assigned, declared, rotated, written_views
 from tilemma.ir.expr import Var, value_of
 from tilemma.ir.tile import (
     Body,
@@ -25,7 +25,6 @@ from tilemma.ir.tile import (
     If,
     InThreads,
     Parallel,
-    SwapFutures,
     While,
 )
 from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Buffer, Level, Space
@@ -219,7 +218,7 @@ def outer_state(
     variables = [(n, c.slot("scalar", n)) for n in sorted(changed - inside)]
     diverging = [c.slot("scalar", n) for n in sorted(c.names.diverging)]
     futures = {x.future for x in ops if isinstance(x, Copy) and x.future is not None}
-    futures |= {n for x in ops if isinstance(x, SwapFutures) for n in x.futures}
+    futures |= {n for x in ops for n in rotated(x)}
     handles = [c.slot("future", n) for n in sorted(futures)]
     targets = [v for x in ops for v in written_views(x)]
     locals_ = {v.base.name for v in targets if v.base.space is Space.LOCAL} - inside
@@ -322,21 +321,21 @@ def in_threads(c: Compiler, op: InThreads, scope: Scope) -> Step:
     cond = c.value(op.cond)
     role = id(op) if op.asynchronous else -id(op)
     inner = body(c, op.body, replace(scope, roles=(*scope.roles, role)))
-    meets = not op.asynchronous and scope.siblings is not None
-    if scope.lanes and not inner.blocking and not meets:
+    rendezvous = not op.asynchronous and scope.siblings is not None
+    if scope.lanes and not inner.blocking and not rendezvous:
         return lanes.if_(op, cond, inner, Step(lambda f: None))
-    if not inner.blocking and not meets:
+    if not inner.blocking and not rendezvous:
         return Step(lambda f: inner.run(f) if cond(f) else None)
     if scope.lanes and not inner.blocking:
         # Some lanes of each instance; all instances synchronise afterwards.
         some = lanes.if_(op, cond, inner, Step(lambda f: None))
 
-        def then_meet(f: Frame) -> Coroutine:
+        def then_synchronise(f: Frame) -> Coroutine:
             some.run(f)
             if f[INSTANCE].siblings is not None:
                 yield Rendezvous()
 
-        return Step(then_meet, True)
+        return Step(then_synchronise, True)
 
     def coroutine(f: Frame) -> Coroutine:
         instance: Instance = f[INSTANCE]
@@ -347,7 +346,7 @@ def in_threads(c: Compiler, op: InThreads, scope: Scope) -> Step:
             else:
                 inner.run(f)
             instance.role.pop()
-        if meets and instance.siblings is not None:
+        if rendezvous and instance.siblings is not None:
             yield Rendezvous()
 
     return Step(coroutine, True)

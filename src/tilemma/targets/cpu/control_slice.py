@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from tilemma.errors import Span
 from tilemma.ir import walk
-from tilemma.ir.effects import Order, Reads, assigned, declared, read_views
+from tilemma.ir.effects import Execution, Order, Reads, assigned, declared, read_views, received
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Scalar, Var, binary, const, depends_on, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
@@ -34,8 +34,6 @@ from tilemma.ir.tile import (
     Kernel,
     Op,
     Parallel,
-    SetElement,
-    Store,
     Sync,
     TriggerEvent,
     WaitEvent,
@@ -44,15 +42,15 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import BLOCK, Level, View
 from tilemma.records import record
 from tilemma.targets.cpu.control import inferred_level
-from tilemma.targets.cpu.steps import Scope, meeting_levels
+from tilemma.targets.cpu.steps import Scope, rendezvous_levels
 
 
 @record
 class Iteration(Op):
     """The start of an iteration of loop number ``loop`` of the kernel."""
 
+    execution: ClassVar[Execution] = Execution.INSTANCE
     order: ClassVar[Order] = Order.CONTROL
-
     loop: int
 
 
@@ -60,8 +58,8 @@ class Iteration(Op):
 class SiblingBarrier(Op):
     """A barrier of sibling instances, at the outermost enclosing level from number ``depth`` on that has some."""
 
+    execution: ClassVar[Execution] = Execution.INSTANCE
     order: ClassVar[Order] = Order.THREADS
-
     depth: int
 
 
@@ -69,6 +67,7 @@ class SiblingBarrier(Op):
 class Subscripts(Op):
     """Check that each view selects an existing copy of its buffer."""
 
+    execution: ClassVar[Execution] = Execution.INSTANCE
     views: Reads[tuple[View, ...]]
 
 
@@ -183,6 +182,8 @@ class _Reduced:
                 if (name := _changed(op)) is not None and name not in self.unknown:
                     why = self._why_there(s.around) or self._why(*_followed(op))
                     why = next((f"elements of `{v.base.name}` decide" for v in read_views(op)), why)
+                    if received(op):
+                        why = why or f"`{name}`, a value of other lanes, decides"
                     if why:
                         self.unknown[name] = why
                 elif isinstance(op, (For, Parallel)) and (why := self._why(*_followed(op))):
@@ -199,11 +200,11 @@ class _Reduced:
     # -- operations that remain -------------------------------------------------------------------------------
 
     @cached_property
-    def meetings(self) -> dict[int, int]:
+    def rendezvous_sites(self) -> dict[int, int]:
         """Collective writes with a rendezvous of siblings, and the depth of its outermost level."""
         found = {}
         for s in self.sites:
-            if isinstance(s.op, (Copy, Store, SetElement)) and (levels := meeting_levels(s.op, s.scope)):
+            if levels := rendezvous_levels(s.op, s.scope):
                 found[id(s.op)] = next(d for d, p in enumerate(s.scope.around) if p is levels[0])
         return found
 
@@ -266,7 +267,7 @@ class _Reduced:
             case For() | While():
                 # The loop may wait for a value that another thread writes.
                 return id(s.op) in self.left or (isinstance(s.op, While) and self._why(s.op.cond) is not None)
-        return id(s.op) in self.meetings
+        return id(s.op) in self.rendezvous_sites
 
     def _keep(self, s: _Site) -> None:
         for op in (*s.around, s.op):
@@ -312,13 +313,14 @@ class _Reduced:
         return not follows and all(isinstance(x, Subscripts) for x in body)
 
     def _data(self, op: Op) -> Iterator[Op]:
-        meets = (SiblingBarrier(self.meetings[id(op)], span=op.span),) if id(op) in self.meetings else ()
+        depth = self.rendezvous_sites.get(id(op))
+        rendezvous = () if depth is None else (SiblingBarrier(depth, span=op.span),)
         if id(op) in self.subscripts:
             yield Subscripts(self.subscripts[id(op)], span=op.span)
-        yield from meets
+        yield from rendezvous
         if isinstance(op, Copy) and op.event is not None:
             yield replace(op, asynchronous=True, future=None, after=())
-        yield from meets
+        yield from rendezvous
 
     def _parallel(self, op: Parallel) -> Parallel:
         """Keep one block of independent blocks; the blocks of a cluster may differ in control."""

@@ -1,4 +1,4 @@
-"""Statements on scalars, elements and storage; `print` and `assert`."""
+"""Statements of the reference executor on scalars, elements and storage; `print` and `assert`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from tilemma.arithmetic.convert import carrier
 from tilemma.dtypes import DType
+from tilemma.ir.effects import rotated
 from tilemma.ir.tile import (
     Alloc,
     Assert,
@@ -19,7 +20,6 @@ from tilemma.ir.tile import (
     Kernel,
     Print,
     SetElement,
-    SwapFutures,
 )
 from tilemma.ir.types import Space
 from tilemma.ir.walk import walk
@@ -78,7 +78,7 @@ def alloc(c: Compiler, op: Alloc, scope: Scope) -> Step:
 def _rotating(kernel: Kernel) -> set[str]:
     """Names of the buffers that rotated futures write."""
     ops = list(walk(kernel.body))
-    futures = {name for op in ops if isinstance(op, SwapFutures) for name in op.futures}
+    futures = {name for op in ops for name in rotated(op)}
     return {op.dst.base.name for op in ops if isinstance(op, Copy) and op.future in futures}
 
 

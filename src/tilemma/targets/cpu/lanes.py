@@ -1,4 +1,5 @@
-"""Lanes: a `: thread` level executes as one, its values arrays over lanes and its control a mask.
+"""SIMT execution in the reference executor: a `: thread` level runs as one, its values arrays over lanes and its
+control a mask.
 
 A collective statement there acts at the enclosing group.  Its operands and the control around it must not depend
 on the lane: the operands are scalars, and the mask is full.
@@ -16,31 +17,27 @@ import numpy as np
 from tilemma.arithmetic.convert import Array
 from tilemma.errors import TilemmaError
 from tilemma.ir import walk
-from tilemma.ir.effects import assigned, declared, written_views
+from tilemma.ir.effects import Execution, assigned, declared, written_views
 from tilemma.ir.expr import Element, Index, Scalar, Var
 from tilemma.ir.expr import walk as walk_expr
 from tilemma.ir.tile import (
+    OPERATIONS,
+    Alloc,
     Apply,
+    Barrier,
     Break,
-    Commit,
     Continue,
     Copy,
-    DeclareEvent,
-    Fill,
+    DeclareFragment,
     For,
     If,
     InThreads,
-    Load,
-    Mma,
+    MmaCommit,
+    MmaFence,
+    MmaWait,
     Op,
     Parallel,
-    Reduce,
-    ScaleMma,
-    Store,
-    SwapFutures,
-    Sync,
-    WaitEvent,
-    WaitFuture,
+    TriggerEvent,
     While,
 )
 from tilemma.ir.types import THREAD, Buffer, Space
@@ -350,11 +347,10 @@ def each_lane(c: Compiler, op: Op, scope: Scope, step: Step) -> Step:
     return Step(run, False, op.span)
 
 
-_GROUP = (
-    Fill, Load, Mma, ScaleMma, Store, Apply, Reduce, Commit, DeclareEvent, WaitEvent, WaitFuture, SwapFutures,
-    Sync,
-)  # fmt: skip
+# Operations of an instance that lanes may execute by themselves, and those that passes insert.
+_ANYWHERE = (Alloc, DeclareFragment, TriggerEvent, Barrier, MmaFence, MmaCommit, MmaWait)
+_TOGETHER = (Execution.COLLECTIVE, Execution.INSTANCE)
 COLLECTIVE: dict[type[Op], Callable[[Compiler, Any, Scope, Step], Step]] = {
-    **dict.fromkeys(_GROUP, collective),
+    **{c: collective for c in OPERATIONS if c.execution in _TOGETHER and c not in _ANYWHERE},
     Copy: each_lane,
 }

@@ -1,4 +1,5 @@
-"""Copies: a synchronous one completes at once, an asynchronous one at any time up to its wait."""
+"""Copies in the reference executor: a synchronous one completes at once, an asynchronous one at any time up to its
+wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Register tiles: their owners, and the operations on them.
+"""Register tiles of the reference executor: their owners, and the operations on them.
 
 A tile is held by the threads that wrote it.  A tile that an outer scope writes (a fill at block scope) is visible
 to every inner instance; an instance that writes it then has its own.  An outer scope can read a tile that exactly

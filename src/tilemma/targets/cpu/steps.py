@@ -1,4 +1,4 @@
-"""Compiled statements, and the context in which a statement is compiled."""
+"""Compilation of statements to Python closures, and the context of a statement."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from tilemma.errors import Span
 from tilemma.ir import walk
-from tilemma.ir.effects import assigned, declared, element_reads
-from tilemma.ir.expr import Element, Expr, Var, depends_on
-from tilemma.ir.tile import Copy, If, Kernel, Load, Mma, Op, Parallel, SetElement, Store, SwapFutures
+from tilemma.ir.effects import assigned, declared, overwritten_views, read_views, rotated
+from tilemma.ir.expr import Expr, Var, depends_on
+from tilemma.ir.tile import Copy, If, Kernel, Op, Parallel, SetElement
 from tilemma.ir.types import Level, Space, View
 from tilemma.passes.scope import Dependence
 from tilemma.records import record
@@ -62,7 +62,7 @@ class Compiler:
 
     def __post_init__(self) -> None:
         self.expressions = Expressions(self.names, self, self.perturbation)
-        self.swaps = any(isinstance(op, SwapFutures) for op in walk.walk(self.kernel.body))
+        self.swaps = any(map(rotated, walk.walk(self.kernel.body)))
         # Copies that not all siblings may issue.
         self.conditional = {
             id(x) for op in walk.walk(self.kernel.body) if isinstance(op, If) for x in walk.walk((op,))
@@ -78,13 +78,13 @@ class Compiler:
         if scope.lanes and type(op) in self.collective:
             step = self.collective[type(op)](self, op, scope, step)
         alone = isinstance(op, SetElement) and any(id(op) in self.meetings(p).apart for p in scope.around)
-        if isinstance(op, (Copy, Store, SetElement)) and not alone and (levels := meeting_levels(op, scope)):
-            step = meeting(step, self.slot("buffer", target(op).base.name), levels)
+        if not alone and (levels := rendezvous_levels(op, scope)):
+            step = with_rendezvous(step, self.slot("buffer", overwritten_views(op)[0].base.name), levels)
         elif isinstance(op, Copy) and id(op) not in self.conditional and (levels := joint_levels(op, scope)):
             step = joint(step, levels)
         depths = (d for d, p in enumerate(scope.around) if id(op) in self.meetings(p).before)
         if (depth := next(depths, None)) is not None:
-            step = after_meeting(step, scope.around[depth:])
+            step = after_rendezvous(step, scope.around[depth:])
         return step if step.span is not None else step._replace(span=op.span)
 
     def meetings(self, siblings: Parallel) -> Meetings:
@@ -114,53 +114,30 @@ class Compiler:
         return self.names.slot(kind, name)
 
 
-def reads_of(op: Op) -> set[str]:
-    """Names of the shared buffers that ``op`` itself reads."""
-    found = {e.view.base.name for e in element_reads(op) if isinstance(e, Element)}
-    match op:
-        case Copy() | Load():
-            found.add(op.src.base.name)
-        case Mma():
-            found.update(x.base.name for x in (op.a, op.b, op.scale_a, op.scale_b) if isinstance(x, View))
-    return found
-
-
-def target(op: Copy | Store | SetElement) -> View:
-    """The buffers that ``op`` writes."""
-    return op.view if isinstance(op, SetElement) else op.dst
-
-
-def meeting_levels(op: Copy | Store | SetElement, scope: Scope) -> tuple[Parallel, ...]:
+def rendezvous_levels(op: Op, scope: Scope) -> tuple[Parallel, ...]:
     """The levels, outermost first, whose siblings synchronise around a collective write to shared memory.
 
     The data of a synchronous copy is visible to all threads after the statement, which can be observed where
     another statement of the same siblings accesses the buffer.  Siblings that write to the same place synchronise
     too, so that their values can be compared.
     """
-    if target(op).base.space is not Space.SHARED or (isinstance(op, Copy) and op.asynchronous):
+    views = [v for v in overwritten_views(op) if v.base.space is Space.SHARED]
+    if not views or (isinstance(op, Copy) and op.asynchronous):
         return ()
-    return next((scope.around[d:] for d, p in enumerate(scope.around) if _seen_by(p, op, scope)), ())
+    return next((scope.around[d:] for d, p in enumerate(scope.around) if _seen_by(p, op, views[0], scope)), ())
 
 
-def _seen_by(siblings: Parallel, op: Copy | Store | SetElement, scope: Scope) -> bool:
-    view = target(op)
+def _seen_by(siblings: Parallel, op: Op, view: View, scope: Scope) -> bool:
     indices = {i.name for i in siblings.indices}
     if not scope.lanes and not any(depends_on(x, indices) for x in view.expressions()):
         return True
     if isinstance(op, SetElement):
         return False
-    name = view.base.name
-    for other in walk.walk(siblings.body):
-        if other is op:
-            continue
-        if name in reads_of(other):
-            return True
-        if isinstance(other, (Copy, Store, SetElement)) and target(other).base.name == name:
-            return True
-    return False
+    used = (v for x in walk.walk(siblings.body) if x is not op for v in (*read_views(x), *overwritten_views(x)))
+    return any(v.base.name == view.base.name for v in used)
 
 
-def after_meeting(step: Step, levels: tuple[Parallel, ...]) -> Step:
+def after_rendezvous(step: Step, levels: tuple[Parallel, ...]) -> Step:
     """``step`` after a rendezvous of the siblings at the outermost of ``levels`` that has some."""
 
     def coroutine(f: Frame) -> Coroutine:
@@ -172,7 +149,7 @@ def after_meeting(step: Step, levels: tuple[Parallel, ...]) -> Step:
     return Step(coroutine, True, step.span)
 
 
-def meeting(step: Step, slot: int, levels: tuple[Parallel, ...]) -> Step:
+def with_rendezvous(step: Step, slot: int, levels: tuple[Parallel, ...]) -> Step:
     """``step``, a write to the buffer in ``slot``, with a rendezvous before and after it of the siblings at the
     outermost of ``levels`` that has some."""
 

@@ -28,7 +28,7 @@ class Storage:
     """
 
     __slots__ = (
-        "children", "comparing", "complete", "copies", "data", "diverged", "dtype", "flying", "lanes",
+        "children", "comparing", "complete", "copies", "data", "diverged", "dtype", "in_flight_count", "lanes",
         "name", "round", "space", "tracked", "under_way", "written", "written_in_round",
     )  # fmt: skip
 
@@ -46,7 +46,8 @@ class Storage:
         self.copies, self.lanes, self.tracked = copies, lanes, tracked
         self.complete = not tracked  # every element written: ``written`` need not be tested
         self.written: Array | None = None
-        self.flying = 0  # asynchronous copies in flight into it, and the elements that they will overwrite:
+        # Asynchronous copies in flight into it, and the elements that they will overwrite.
+        self.in_flight_count = 0
         self.under_way: Array | None = None
         self.diverged = False  # inner instances left different values in their own copies:
         self.round: object = None  # identifies concurrent writes by siblings; with the elements written so far
@@ -89,25 +90,25 @@ class Storage:
         if self.tracked:
             if self.under_way is None:
                 self.under_way = np.zeros(self.data.shape, bool)
-            self.left_alone(self.data, region)
+            self.check_not_in_flight(self.data, region)
             self.under_way[region] = True
             mask = self.written_mask()
             if self.complete:
                 mask[...] = True
             mask[region] = False
             self.complete = False
-            self.flying += 1
+            self.in_flight_count += 1
 
     def completed(self, region: Region) -> None:
         if self.tracked:
             assert self.under_way is not None
-            self.flying -= 1
+            self.in_flight_count -= 1
             self.under_way[region] = False
             self.mark(region)
 
-    def left_alone(self, array: Array, region: Region) -> None:
+    def check_not_in_flight(self, array: Array, region: Region) -> None:
         """Raise if a copy in flight will overwrite ``array[region]``."""
-        if self.flying and self.under_way is not None:
+        if self.in_flight_count and self.under_way is not None:
             hit = np.asarray(self.under_way.reshape(array.shape)[region])
             if np.any(hit):
                 raise InFlightWrite(buffer=self.name, where=_where(hit, region))
@@ -121,7 +122,7 @@ class Storage:
         seen = self.written_mask()[region]
         missing = ~seen if active is None else ~seen & active
         if np.any(missing):
-            kind = InFlightRead if self.flying else UnwrittenRead
+            kind = InFlightRead if self.in_flight_count else UnwrittenRead
             raise kind(space=self.space.value, buffer=self.name, where=_where(np.asarray(missing), region))
 
     def write_concurrently(self, round: object, write: Callable[[], Any]) -> None:
@@ -136,7 +137,7 @@ class Storage:
 
     def assign(self, array: Array, region: Region, values: Any) -> None:
         """``array[region] = values``, where ``array`` is the data or another shape of it."""
-        self.left_alone(array, region)
+        self.check_not_in_flight(array, region)
         if not self.comparing or self.written_in_round is None:
             array[region] = values
             return

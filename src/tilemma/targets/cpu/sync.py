@@ -1,4 +1,4 @@
-"""Events, futures and barriers."""
+"""Events, futures and barriers in the reference executor."""
 
 from __future__ import annotations
 

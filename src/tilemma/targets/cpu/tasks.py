@@ -422,7 +422,8 @@ def schedule(block: Block, root: Task) -> None:
 def _release(block: Block) -> bool:
     """Resume the siblings that have all reached a rendezvous; False when there are none.
 
-    Those in front of a meeting wait for the others that are still in the part before it (`_still_to_come`).
+    Those in front of a rendezvous wait for the others that are still in the part before it
+    (`_precedes_rendezvous`).
     """
     # An instance that waits for instances that it has started is at their position.
     tasks = [t for t in block.tasks if not isinstance(t.waiting, Join)]
@@ -435,7 +436,7 @@ def _release(block: Block) -> bool:
     complete = [
         g
         for key, g in groups.items()
-        if all(_reach(t) is reaches[key[0]] for t in g) and not any(_still_to_come(key, k) for k in groups)
+        if all(_reach(t) is reaches[key[0]] for t in g) and not any(_precedes_rendezvous(key, k) for k in groups)
     ]
     if not complete:
         return False
@@ -451,7 +452,7 @@ def _reach(task: Task) -> Siblings | None:
     return (task.waiting.reach or task.instance.siblings) if isinstance(task.waiting, Rendezvous) else None
 
 
-def _still_to_come(waiting: tuple[int, tuple[int, ...]], other: tuple[int, tuple[int, ...]]) -> bool:
+def _precedes_rendezvous(waiting: tuple[int, tuple[int, ...]], other: tuple[int, tuple[int, ...]]) -> bool:
     """Whether ``other`` is inside an `inthreads` (a negative number) after which all of ``waiting``
     synchronise."""
     role, inside = waiting[1], other[1]

@@ -1,4 +1,4 @@
-"""Numbers as the language defines them: conversion, rounding, wrap-around.
+"""Conversion of numbers between element types: rounding, wrap-around.
 
 Values are held in a *carrier*: float32 for every float of 32 bits or fewer (always on the type's own grid),
 float64 for f64, Python integers (NumPy arrays of the type itself for many lanes at once), bool.

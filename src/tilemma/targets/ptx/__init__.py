@@ -1,4 +1,4 @@
-"""Lane IR as PTX text."""
+"""The PTX back end: lane IR as PTX text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The elements of register tiles that each lane holds, and whether two tiles keep an element in the same lane."""
+"""Thread-value layouts of register tiles: the elements that each lane holds, and whether two tiles agree."""
 
 from __future__ import annotations
 

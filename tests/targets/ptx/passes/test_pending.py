@@ -33,7 +33,7 @@ JOINED: dict[str, list[tuple[Any, Any, Any]]] = {
     "ended": [(ONE, ONE, ONE), (ONE, TWO, None), (ONE, None, None)],
     "signalled_writers": [(True, False, False), (True, True, True)],
     "signalled_readers": [(True, False, False), (True, True, True)],
-    "answers": [(frozenset("ab"), frozenset("bc"), frozenset("b"))],
+    "acknowledgements": [(frozenset("ab"), frozenset("bc"), frozenset("b"))],
     "left": [(ONE, ONE, ONE), (ONE, TWO, None), (ONE, None, None), (None, None, None)],
 }
 

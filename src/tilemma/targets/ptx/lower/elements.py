@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tilemma import dtypes
 from tilemma.ir import expr, tile, walk
+from tilemma.ir.effects import old_values
 from tilemma.ir.expr import Element, FragmentElement
 from tilemma.ir.lane import Imm, Reg, Vec
 from tilemma.ir.types import THREAD, Space, View
@@ -87,7 +88,7 @@ def lower_apply(lo: Lowering, op: tile.Apply) -> None:
     straight = all(isinstance(x, _STRAIGHT) for x in walk.walk(op.body))
     lo.cse_loads = {} if straight else None
     acts = True if straight else acting_holder(lo, plan)
-    if acts is not True and any(isinstance(x, tile.Atomic) and x.result is not None for x in walk.walk(op.body)):
+    if acts is not True and any(map(old_values, walk.walk(op.body))):
         raise NotLowered(
             op.span,
             what=f"the old value of an atomic for each element of `{op.fragment.name}`, held by several lanes,",

@@ -1,4 +1,4 @@
-"""Symbolic integers of lane code: affine sums of registers times constants, plus a constant.
+"""Affine expressions of lane code: sums of registers times constants, plus a constant.
 
 No instruction is emitted until a sum is needed in a register, so that compile-time values (tile sizes, indices of
 unrolled loops, positions within a fragment) become constants and immediate offsets.

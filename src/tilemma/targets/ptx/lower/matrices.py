@@ -1,5 +1,5 @@
-"""ldmatrix and stmatrix: grouping the 8x8 matrices (8 rows of 16 bytes) of a tile, and the lanes' row
-addresses."""
+"""ldmatrix and stmatrix: grouping the 8x8 matrices (8 rows of 16 bytes) of a tile, and the row addresses of the
+lanes."""
 
 from __future__ import annotations
 

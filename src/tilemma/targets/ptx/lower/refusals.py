@@ -1,4 +1,4 @@
-"""The error of lowering: an operation or type without machine code."""
+"""Errors of lowering: an operation or type for which the target has no instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sin, cos and tan of f32, reduced by multiples of pi / 2 over the whole range."""
+"""sin, cos and tan of f32 with range reduction by multiples of pi / 2 (Payne-Hanek for large arguments)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads that convert: narrow elements of shared memory become pairs of 16-bit floats in registers.
+"""Widening loads (dequantisation in registers): narrow elements of shared memory become pairs of 16-bit floats.
 
 The four lanes of a quad hold 8 neighbouring elements of a row in registers of two (PTX ISA, fragments of mma and
 wgmma for 16-bit types).  All four load the same 16 bytes, and each takes its own pair of every 8 elements with

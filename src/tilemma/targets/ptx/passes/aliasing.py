@@ -282,7 +282,7 @@ def overlap(x: Access, y: Access, carried: frozenset[str], advanced: frozenset[s
     shape = (len(x.start), len(y.start))
     if x.private:
         a, b = x.start[:, None], y.start[None, :]
-        return (a < b + y.threads) & (b < a + x.threads) & _subscripts_meet(x, y)
+        return (a < b + y.threads) & (b < a + x.threads) & _subscripts_may_be_equal(x, y)
     result: Bools = np.ones(shape, dtype=bool)
     if x.box is None or y.box is None or len(x.box) != len(y.box):
         return result
@@ -305,7 +305,7 @@ def overlap(x: Access, y: Access, carried: frozenset[str], advanced: frozenset[s
     return result
 
 
-def _subscripts_meet(x: Access, y: Access) -> bool:
+def _subscripts_may_be_equal(x: Access, y: Access) -> bool:
     known = [(value_of(a), value_of(b)) for a, b in zip(x.subscript, y.subscript, strict=False)]
     return all(a is None or b is None or a == b for a, b in known)
 

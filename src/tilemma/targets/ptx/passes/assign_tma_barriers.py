@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import field, replace
 
 from tilemma.errors import CompileError
+from tilemma.ir.effects import rotated
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, const
 from tilemma.ir.expr import walk as expressions_in
 from tilemma.ir.tile import (
@@ -22,7 +23,6 @@ from tilemma.ir.tile import (
     Kernel,
     Op,
     Parallel,
-    SwapFutures,
     TriggerEvent,
     WaitEvent,
     WaitFuture,
@@ -141,8 +141,8 @@ class _Binding:
                 rest = tuple(n for n in names if n not in self.refs)
                 waits: Body = tuple(WaitEvent(self.refs[n], span=op.span) for n in names if n in self.refs)
                 return (*waits, replace(op, futures=rest)) if rest else waits
-            case SwapFutures(futures=names) if set(names) <= set(self.slots):
-                return (op, *self._rotation(names, op))
+        if (names := rotated(op)) and set(names) <= set(self.slots):
+            return (op, *self._rotation(names, op))
         return op
 
     def _load(self, op: Copy) -> Op | Body:
@@ -158,7 +158,7 @@ class _Binding:
         trigger, wait = TriggerEvent(ref, span=op.span), WaitEvent(ref, span=op.span)
         return replace(op, asynchronous=True, event=ref), trigger, wait
 
-    def _rotation(self, names: tuple[str, ...], op: SwapFutures) -> Iterator[Op]:
+    def _rotation(self, names: tuple[str, ...], op: Op) -> Iterator[Op]:
         slots = [self.slots[n] for n in names]
         first = Var(f"{names[0]}.first", slots[0].dtype)
         yield Declare(first, slots[0], span=op.span)
@@ -174,8 +174,8 @@ def _groups(ops: list[Op], loads: set[str | None]) -> list[list[str]]:
     """The futures of loads that swaps exchange among each other."""
     groups: list[list[str]] = []
     for op in ops:
-        if isinstance(op, SwapFutures) and set(op.futures) <= loads:
-            joined = [g for g in groups if set(g) & set(op.futures)]
+        if (names := rotated(op)) and set(names) <= loads:
+            joined = [g for g in groups if set(g) & set(names)]
             groups = [g for g in groups if g not in joined]
-            groups.append(list(dict.fromkeys([*(n for g in joined for n in g), *op.futures])))
+            groups.append(list(dict.fromkeys([*(n for g in joined for n in g), *names])))
     return groups

@@ -1,4 +1,4 @@
-"""Multiplies and register tiles for which no instruction, or no layout in registers, can be chosen."""
+"""Errors of instruction selection: no instruction for a multiply, or no register layout for a tile."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tilemma.ir.builder import KTileOrder
 from tilemma.ir.plans import FragmentPlan
 from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, Reduce
 from tilemma.ir.types import Space, View
-from tilemma.ir.walk import rewrite, walk
+from tilemma.ir.walk import rewrite, walk, with_fields
 from tilemma.passes import advice
 from tilemma.passes.contraction import Fragments
 from tilemma.passes.decision import Decision
@@ -414,7 +414,7 @@ def _named_operands(works: list[Work], chosen: dict[int, Choice]) -> dict[int, M
         for which, operand, x in (("a", atom.a, w.mma.a), ("b", atom.b, w.mma.b)):
             if isinstance(x, View) and operand.in_registers:
                 changes[which] = FragmentRef(f"{x.base.name}.{which}{len(named)}")
-        named[id(w.mma)] = replace(w.mma, **changes)  # type: ignore[arg-type]
+        named[id(w.mma)] = with_fields(w.mma, changes)
     return named
 
 

@@ -1,4 +1,4 @@
-"""What instruction selection reads of a multiply, and what it chooses."""
+"""Descriptions of multiplies: the input and the result of instruction selection."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.atoms import catalogue
+from tilemma.ir.effects import written_views
 from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Var, binary, const, value_of
 from tilemma.ir.tile import (
     Assign,
     Body,
     Commit,
-    Copy,
     Declare,
     For,
     FragmentRef,
@@ -40,15 +40,13 @@ from tilemma.ir.tile import (
     MmaWait,
     Op,
     Parallel,
-    SetElement,
-    Store,
     Sync,
     TriggerEvent,
     WaitEvent,
     While,
 )
 from tilemma.ir.types import GROUP, EventRef, View
-from tilemma.ir.walk import bodies, jumps, rewrite, walk
+from tilemma.ir.walk import bodies, jumps, rewrite, walk, with_fields
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 from tilemma.targets.ptx.passes.unify_ring_parity import is_next_slot, is_step
@@ -99,7 +97,7 @@ class _Releases:
         for op in body:
             inside = role or (op if isinstance(op, InThreads) and op.asynchronous else None)
             changes = {name: self.body(inner, inside) for name, inner in bodies(op)}
-            new = replace(op, **changes) if changes else op  # type: ignore[arg-type]
+            new = with_fields(op, changes)
             if isinstance(new, (For, While)) and inside is not None:
                 out += self._loop(new, inside)
             else:
@@ -137,11 +135,7 @@ class _Releases:
         waiting = [r for r, w in self.roles if isinstance(w, WaitEvent) and w.event.event.name == name]
         if role in waiting or None in waiting:
             return False
-        written = {
-            (o.dst if isinstance(o, (Copy, Store)) else o.view).base.name
-            for r, o in self.roles
-            if r in waiting and isinstance(o, (Copy, Store, SetElement))
-        }
+        written = {v.base.name for r, o in self.roles if r in waiting for v in written_views(o)}
         return bool(written & read)
 
     def _may_wait(self, op: TriggerEvent, loop: Loop, role: InThreads) -> bool:

@@ -38,6 +38,7 @@ from functools import partial
 from math import prod
 
 from tilemma.atoms import MmaAtom, catalogue
+from tilemma.ir.effects import rotated
 from tilemma.ir.expr import Element, Expr, Index, Var, binary, const, depends_on, substitute, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.ranges import interval
@@ -54,7 +55,6 @@ from tilemma.ir.tile import (
     Op,
     Parallel,
     Store,
-    SwapFutures,
     WaitFuture,
 )
 from tilemma.ir.types import Space, View
@@ -143,7 +143,7 @@ def _iteration(loop: For) -> _Iteration | None:
     before = tuple(op for op in before if not isinstance(op, WaitFuture))
     if not waits or not all(_is_copy(op) for op in before):
         return None
-    if not all(_is_copy(op) or isinstance(op, SwapFutures) for op in after):
+    if not all(_is_copy(op) or rotated(op) for op in after):
         return None
     if len(group.body) != 1 or not isinstance(group.body[0], For):
         return None
@@ -230,7 +230,7 @@ def _two_buffers(loop: For, iteration: _Iteration, block: Body) -> bool:
     rotations = Rotations(block)
     if not copies or any(len(rotations.group(c.dst.base.name)) != 2 for c in copies):
         return False
-    if value_of(loop.step) != 1 or not all(isinstance(x, SwapFutures) for x in iteration.after):
+    if value_of(loop.step) != 1 or not all(map(rotated, iteration.after)):
         return False
     if not all(_may_go_on(c, loop.index) for c in copies):
         return False

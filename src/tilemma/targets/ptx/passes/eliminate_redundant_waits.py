@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilemma.errors import CompileError
-from tilemma.ir.tile import Body, Copy, For, Kernel, Mma, Op, SwapFutures, WaitFuture, While
+from tilemma.ir.effects import rotated
+from tilemma.ir.tile import Body, Copy, For, Kernel, Mma, Op, WaitFuture, While
 from tilemma.ir.tiles import written
-from tilemma.ir.walk import bodies, rewrite, walk
+from tilemma.ir.walk import bodies, rewrite, walk, with_fields
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 from tilemma.targets.ptx.passes.assign_tma_barriers import by_tma
@@ -68,7 +69,7 @@ def _once(body: Body, met: Futures, perhaps: Futures, loads: Futures) -> Body:
             changes = {n: _once(b, met, perhaps, loads) for n, b in bodies(op)}
         perhaps = (perhaps | (inside - met)) - renewed
         met -= renewed
-        out.append(replace(op, **changes) if changes else op)  # type: ignore[arg-type]
+        out.append(with_fields(op, changes))
     return tuple(out)
 
 
@@ -76,8 +77,7 @@ def _renewed(op: Op) -> Futures:
     """Futures that stand for another operation after ``op``."""
     found: set[str] = set()
     for x in walk((op,)):
-        if isinstance(x, SwapFutures):
-            found |= set(x.futures)
-        elif isinstance(x, (Copy, Mma)) and x.future is not None:
+        found.update(rotated(x))
+        if isinstance(x, (Copy, Mma)) and x.future is not None:
             found.add(x.future)
     return frozenset(found)

@@ -1,4 +1,5 @@
-"""Dependences between events: which arrivals the generations of an event may depend on, and which they must."""
+"""Dependences between events (mbarriers): the arrivals that a generation of an event may, and those that it must,
+depend on."""
 
 from __future__ import annotations
 
@@ -43,13 +44,13 @@ class EventDependences:
             sites = [n for n, name in signals if name == signalled]
             roles = {id(n.role): [m for m in sites if m.role is n.role] for n in sites}
             for waited in names:
-                answers = [
+                acknowledgements = [
                     (ours, [n for n, name in waits if name == waited and n.role is ours[0].role])
                     for ours in roles.values()
                 ]
-                if any(follows(n, w) for ours, theirs in answers for n in ours for w in theirs):
+                if any(follows(n, w) for ours, theirs in acknowledgements for n in ours for w in theirs):
                     may[waited].add(signalled)
-                if answers and all(_each_after_one(ours, theirs) for ours, theirs in answers):
+                if acknowledgements and all(_each_after_one(ours, theirs) for ours, theirs in acknowledgements):
                     must[waited].add(signalled)
         return EventDependences(tuple(signals), _closure(may), _closure(must))
 

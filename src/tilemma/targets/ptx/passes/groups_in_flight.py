@@ -1,4 +1,5 @@
-"""The groups of asynchronous multiplies that may be in flight at each wait, and the waits that wait for none.
+"""wgmma wait counts: the groups of asynchronous multiplies that may be in flight at each wait, and superfluous
+waits.
 
 `DelayConsumerRelease` waits for all but the newest group before it releases a slot.  Where the results of a group
 are read within the iteration, barrier insertion has put a wait for all groups in front of it: then at most the

@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 
+from tilemma.ir.effects import rotated
 from tilemma.ir.expr import Index, Var, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
@@ -29,7 +30,7 @@ from tilemma.ir.tile import (
     For,
     If,
     InThreads,
-    SwapFutures,
+    Op,
     TriggerEvent,
     WaitEvent,
     WaitFuture,
@@ -82,7 +83,7 @@ class Hazard:
         return f"{words[x.write, y.write]} of {y.resource}"
 
 
-_ORDERING = (Break, Continue, SwapFutures, WaitFuture, TriggerEvent, WaitEvent, *SYNCHRONISING)
+_ORDERING = (Break, Continue, WaitFuture, TriggerEvent, WaitEvent, *SYNCHRONISING)
 
 # The hazards of an operation, then the state after it; None if no path continues.
 Walking = Generator[Hazard, None, State | None]
@@ -120,9 +121,13 @@ class Walk:
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
         # The accesses that a later access may conflict with, or that need a wait before the block ends.
-        self._relevant = {x for x in found if x.agent in ("cp.async", "wgmma") or self._meets_any(x, found)}
+        self._relevant = {
+            x for x in found if x.agent in ("cp.async", "wgmma") or self._may_conflict_with_any(x, found)
+        }
         # Operations without accesses that order nothing.
-        self._idle = {n for n in nodes if not (n.inner or isinstance(n.op, _ORDERING) or accesses.of(n))}
+        self._idle = {
+            n for n in nodes if not (n.inner or isinstance(n.op, _ORDERING) or rotated(n.op) or accesses.of(n))
+        }
         self._left: State | None = None
         self._found = 0
         self._inside: dict[Node, tuple[Node, ...]] = {}
@@ -130,7 +135,7 @@ class Walk:
         self._states = StateInterner()
         # The pending accesses without a hazard, by the later access.
         self._safe: dict[Access, set[Pending]] = defaultdict(set)
-        self._meetings: dict[tuple[Key, Access], tuple[Bools, bool] | None] = {}
+        self._conflicts: dict[tuple[Key, Access], tuple[Bools, bool] | None] = {}
         self._kinds: dict[Node, tuple[bool, bytes]] = {}
         self._held_back: dict[tuple[tuple[bool, bytes], tuple[bytes, int], tuple[bytes, int]], Bools] = {}
 
@@ -190,7 +195,7 @@ class Walk:
             return (yield from self._loop(node, state))
         accesses = self._accesses.of(node)
         for a in accesses:
-            yield from self._meet(a, state)
+            yield from self._hazards_of(a, state)
         if _stores_by_tma(node):
             state = self._states.after(node, state, lambda p: _one_newer(p, node))
         state = self._states.begin((a for a in accesses if a in self._relevant), state)
@@ -208,7 +213,7 @@ class Walk:
         if isinstance(op, (Break, Continue)):
             exits.append((type(op), state))
             return None
-        if isinstance(op, SwapFutures):
+        if rotated(op):
             names = self._renamed(op)
             state = self._states.after(node, state, lambda p: p.rename(names))
         elif isinstance(op, WaitFuture):
@@ -264,7 +269,7 @@ class Walk:
         if p.signalled_writers:
             fenced = p.fenced_barriers | {node} if p.fenced else p.fenced_barriers
             return p.evolve(barriers=p.barriers | {node}, fenced_barriers=fenced)
-        return p.evolve(answers=p.answers | {node}) if p.signalled_readers else p
+        return p.evolve(acknowledgements=p.acknowledgements | {node}) if p.signalled_readers else p
 
     def _signal(self, node: Node, p: Pending) -> Pending:
         if not p.done or not p.reaches(node.parent):
@@ -277,10 +282,10 @@ class Walk:
             signalled_writers=writers or p.signalled_writers, signalled_readers=readers or p.signalled_readers
         )
 
-    def _renamed(self, op: SwapFutures) -> dict[str | None, str]:
+    def _renamed(self, op: Op) -> dict[str | None, str]:
         """The second name's buffer and handle become the first's, .., the first's the last's."""
         names: dict[str | None, str] = {}
-        for old in (self._rotations.buffers(op), op.futures):
+        for old in (self._rotations.buffers(op), rotated(op)):
             names |= dict(zip(old, (old[-1], *old[:-1]), strict=True))
         return names
 
@@ -293,9 +298,8 @@ class Walk:
 
     def _loop(self, node: Node, state: State) -> Walking:
         name = loop_name(node)
-        swaps = [n.op for n in self._inside[node] if isinstance(n.op, SwapFutures)]
         # Walk until every rotating name has denoted every buffer.
-        rotating = max((len(s.futures) - 1 for s in swaps), default=0)
+        rotating = max([1, *(len(rotated(n.op)) for n in self._inside[node])]) - 1
         # An access of an earlier run of this loop had another index: the loop carries it as well.
         pending: State | None = self._states.after(node, state, lambda p: _carried(p, name, node))
         # The states where the loop is left at its condition or by `break`, and after each walk.
@@ -325,16 +329,16 @@ class Walk:
     def _head(self, node: Node, state: State) -> Generator[Hazard, None, State]:
         """The accesses of a loop's condition or bounds."""
         for a in self._accesses.of(node):
-            yield from self._meet(a, state)
+            yield from self._hazards_of(a, state)
             state = self._states.begin((a,) if a in self._relevant else (), state)
         return state
 
     # ---- conflicts ---------------------------------------------------------------------------------------
 
-    def _meet(self, later: Access, state: State) -> Iterator[Hazard]:
+    def _hazards_of(self, later: Access, state: State) -> Iterator[Hazard]:
         safe = self._safe[later]
-        near = self._near(later.resource)
-        for pending in [p for p in state.values() if p.resource in near and p not in safe]:
+        resources = self._conflicting_resources(later.resource)
+        for pending in [p for p in state.values() if p.resource in resources and p not in safe]:
             hazard = self._conflict(pending, later)
             if hazard is None:
                 safe.add(pending)
@@ -344,12 +348,12 @@ class Walk:
 
     def _conflict(self, pending: Pending, later: Access) -> Hazard | None:
         key = pending.key, later
-        if key not in self._meetings:
-            self._meetings[key] = self._meeting(pending, later)
-        meeting = self._meetings[key]
-        if meeting is None:
+        if key not in self._conflicts:
+            self._conflicts[key] = self._conflicting_instances(pending, later)
+        conflict = self._conflicts[key]
+        if conflict is None:
             return None
-        pairs, fence = meeting
+        pairs, fence = conflict
         x, y, wait = pending.access, later, not pending.done
         if in_different_roles(x, y):
             return Hazard(pending, y, pairs, wait, False)
@@ -358,9 +362,9 @@ class Walk:
             return None
         behind = pending.fenced_barriers if fence else pending.barriers
         if y.write and not y.release and not fence:
-            behind = behind | pending.answers
+            behind = behind | pending.acknowledgements
         if y.release == "warp":
-            # A warp answers for itself: its lanes have to be together, and have passed their data on.
+            # A warp acknowledgements for itself: its lanes have to be together, and have passed their data on.
             apart = pairs & ~shares(x, y)
             pairs = self._unordered(apart, behind, x, y) if behind else pairs
         else:
@@ -372,11 +376,11 @@ class Walk:
             return None
         return Hazard(pending, y, pairs, wait, fence and not pending.fenced)
 
-    def _meeting(self, pending: Pending, later: Access) -> tuple[Bools, bool] | None:
+    def _conflicting_instances(self, pending: Pending, later: Access) -> tuple[Bools, bool] | None:
         """The instances that need a barrier between them, and whether they need a fence; None where the two do
         not meet, whatever happens in between."""
         x, y = pending.access, later
-        if (x.node is y.node and not pending.carried) or not self._ever_meet(x, y):
+        if (x.node is y.node and not pending.carried) or not self._may_conflict(x, y):
             return None
         if x.same_visit(y, pending.carried):
             return None
@@ -398,7 +402,7 @@ class Walk:
             return np.zeros_like(pairs), fence
         if y.release == "warp" or (y.release == "each" and not fence):
             # Threads that arrive nowhere themselves have to be done before those that arrive do.
-            others = pairs & ~self._answers_for_itself(x, y)[:, None]
+            others = pairs & ~self._all_threads_arrive(x, y)[:, None]
             if y.release == "each" or (x.agent == "wgmma" and not fence):
                 return others, fence
             return others | (pairs & shares(x, y)), fence
@@ -414,22 +418,22 @@ class Walk:
         view = pending.access.view
         return view is not None and view.base.space is Space.GLOBAL and not self._grid.isdisjoint(pending.carried)
 
-    def _answers_for_itself(self, x: Access, release: Access) -> Bools:
+    def _all_threads_arrive(self, x: Access, release: Access) -> Bools:
         """Of each instance of ``x``: whether all its threads arrive somewhere to release the buffer."""
         mask = self._releasing[release.resource]
         return np.array([bool(mask[s : s + x.threads].all()) for s in x.start.tolist()])
 
-    def _meets_any(self, x: Access, found: list[Access]) -> bool:
-        names = frozenset[str]().union(*map(self._near, self._rotations.group(x.resource)))
-        return any(y.resource in names and self._ever_meet(x, y) for y in found)
+    def _may_conflict_with_any(self, x: Access, found: list[Access]) -> bool:
+        names = frozenset[str]().union(*map(self._conflicting_resources, self._rotations.group(x.resource)))
+        return any(y.resource in names and self._may_conflict(x, y) for y in found)
 
-    def _near(self, resource: str) -> frozenset[str]:
+    def _conflicting_resources(self, resource: str) -> frozenset[str]:
         """The threads whose accesses may conflict with those of ``resource``."""
         if self._aliases is None:
             return frozenset((resource,))
         return frozenset().union(*(a - {resource} for a in self._aliases if resource in a))
 
-    def _ever_meet(self, x: Access, y: Access) -> bool:
+    def _may_conflict(self, x: Access, y: Access) -> bool:
         """Whether ``y`` may come too early after ``x``, if they are accesses to one place."""
         if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
             return False

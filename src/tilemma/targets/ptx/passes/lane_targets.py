@@ -1,4 +1,4 @@
-"""The instructions of single lanes' registers, against the target."""
+"""Checks that the target has the instructions on single lanes' registers (mma fragments, shfl, vote)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How operands are loaded: through a descriptor, by ldmatrix, or element by element."""
+"""Selection of operand loads: a wgmma matrix descriptor, ldmatrix, vector loads, or single elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fresh names for the indices of duplicated parallels and loops: index names are unique in a kernel."""
+"""Fresh names (renaming) for the indices of duplicated parallels and loops: index names are unique in a kernel."""
 
 from __future__ import annotations
 

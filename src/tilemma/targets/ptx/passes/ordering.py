@@ -1,4 +1,5 @@
-"""Which pairs of instances of two accesses a barrier, a wait for an event or an instruction orders."""
+"""Happens-before between two accesses: the pairs of instances that a barrier, a wait for an event or an
+instruction orders."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from typing import Any
 from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span
+from tilemma.ir.effects import updated_views, written_views
 from tilemma.ir.expr import (
     Binary,
     Cast,
@@ -33,7 +34,6 @@ from tilemma.ir.tile import (
     Alloc,
     ArrayParameter,
     Assert,
-    Atomic,
     Copy,
     DeclareFragment,
     FragmentRef,
@@ -47,7 +47,7 @@ from tilemma.ir.tile import (
 )
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Axis, Buffer, Space, View
-from tilemma.ir.walk import map_expressions, rewrite, walk
+from tilemma.ir.walk import map_expressions, rewrite, walk, with_fields
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 
@@ -168,17 +168,17 @@ class _Packing:
                 if not isinstance(op, (Copy, LaneMma)):
                     raise PackedUse(op.span, name=value.base.name, dtype=value.dtype)
                 changes[name] = self.view(value)
-        return replace(op, **changes) if changes else op
+        return with_fields(op, changes)
 
     # ---- operations
 
     def _refuse_writes(self, op: Op) -> None:
-        what = {SetElement: "an assignment", Store: "`mma.store`", Atomic: "an atomic"}.get(type(op))
-        view = op.dst if isinstance(op, Store) else getattr(op, "view", None)
-        if what is not None and isinstance(view, View) and view.dtype.bits < 8:
-            if isinstance(op, SetElement) and view.base.space is Space.LOCAL:
-                return
-            raise self.write(view.base, what)
+        if isinstance(op, (Copy, LaneMma)):
+            return
+        for view in written_views(op):
+            if view.dtype.bits < 8 and not (isinstance(op, SetElement) and view.base.space is Space.LOCAL):
+                what = "`mma.store`" if isinstance(op, Store) else "an assignment"
+                raise self.write(view.base, "an atomic" if updated_views(op) else what)
 
     def _initial(self, op: Alloc) -> Expr | None:
         """The value of each byte of a buffer with a first value."""

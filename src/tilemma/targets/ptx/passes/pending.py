@@ -29,9 +29,9 @@ class Pending:
     ``carried``: the loops (by index name) that carry it into a later iteration.  ``barriers``: those crossed since
     it finished; ``fenced_barriers``: those crossed since its writer's proxy fence; ``barriers_crossed``:
     those crossed before its completion.  ``signalled_writers`` and ``signalled_readers``: its threads have since
-    triggered an event that lets another role write, or read, the same buffer.  ``answers``: the waits since for a
-    role that reads it.  ``left``: the condition under which the instances that made it have left an iteration or a
-    loop in which others go on.
+    triggered an event that lets another role write, or read, the same buffer.  ``acknowledgements``: waits, since
+    then, for events of a role that reads it.  ``left``: the condition under which the instances that made it have
+    left an iteration or a loop in which others go on.
     """
 
     key: Key
@@ -50,7 +50,7 @@ class Pending:
     ended_in: frozenset[str] = frozenset()
     signalled_writers: bool = False
     signalled_readers: bool = False
-    answers: frozenset[Node] = frozenset()
+    acknowledgements: frozenset[Node] = frozenset()
     left: Node | None = None
 
     def evolve(self, **changes: Any) -> Pending:
@@ -167,7 +167,7 @@ def _worse(p: Pending, q: Pending) -> Pending:
         p.ended_in if p.ended is q.ended else frozenset(),
         p.signalled_writers and q.signalled_writers,
         p.signalled_readers and q.signalled_readers,
-        p.answers & q.answers,
+        p.acknowledgements & q.acknowledgements,
         p.left if p.left is q.left else None,
     )
 

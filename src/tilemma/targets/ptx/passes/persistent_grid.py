@@ -1,4 +1,5 @@
-"""Persistent blocks: a grid of tiles as a loop of fewer blocks, in an order that reuses the L2 cache.
+"""Persistent blocks (tile scheduler): a grid of tiles as a loop of fewer blocks, rasterised in an order that
+reuses the L2 cache.
 
 The tiles are taken in bands of rows.  Within a band consecutive tiles go down its rows, and every other band goes
 from right to left: what was read last is read again.  Blocks of a cluster take neighbouring rows, and multicast

@@ -1,4 +1,5 @@
-"""The model of automatic pipelining: the stages, clusters and persistent blocks that suit a kernel on a target."""
+"""The cost model of automatic pipelining: stages, clusters and persistent blocks, from shared memory, occupancy
+and register pressure."""
 
 from __future__ import annotations
 
@@ -37,13 +38,13 @@ class Choice:
     reverse: bool
 
 
-def pays(result: int) -> bool:
+def is_profitable(result: int) -> bool:
     """Whether to divide a block into roles that computes ``result`` elements, where the program does not say."""
     return result >= _LEAST_RESULT
 
 
 def registers_suffice(arch: str, groups: int, result: int) -> bool:
-    """Whether ``groups`` consumers, and a producer, can hold ``result`` accumulators of 32 bits.
+    """Register pressure: whether ``groups`` consumers and a producer can hold ``result`` accumulators of 32 bits.
 
     ptxas compiles a block of four warpgroups or more for its registers at the start, whatever setmaxnreg adds.
     """
@@ -53,7 +54,8 @@ def registers_suffice(arch: str, groups: int, result: int) -> bool:
 
 
 def stages_of_cp_async(arch: str, registers: int, threads: int) -> int:
-    """The stages of a loop that multiplies by mma.sync, in blocks of ``threads`` with ``registers`` each.
+    """The stages of a loop that multiplies by mma.sync, in blocks of ``threads`` with ``registers`` each, for the
+    best occupancy.
 
     Two blocks on a multiprocessor multiply while the other one waits: two stages are enough, and a third one would
     take the shared memory of the second block.  A block alone needs a third stage.  Measured on an H200 at 8192^3

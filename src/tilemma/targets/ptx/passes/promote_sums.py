@@ -1,4 +1,4 @@
-"""Promotion of sums of 8-bit floats.
+"""Promotion of FP8 accumulation: sums of products of 8-bit floats are added in f32 every 128 columns of K.
 
 The tensor cores keep 13 bits after the point of such a sum.  At least every 128 columns of K it is added to an
 accumulator of f32, unless the program says `fast`.
@@ -39,7 +39,7 @@ from tilemma.ir.tile import (
     SetFragmentElement,
     Store,
 )
-from tilemma.ir.walk import bodies, rewrite, trip_count, walk
+from tilemma.ir.walk import bodies, rewrite, trip_count, walk, with_fields
 from tilemma.passes.check_scales import accumulators_used
 from tilemma.passes.contraction import Fragments, extents, fragment_uses
 from tilemma.passes.decision import Decision
@@ -191,7 +191,7 @@ class _Sums:
         changed = {
             n: self._appended(self._placed(inner, refs), refs) for n, inner in bodies(op) if self._sums(inner)
         }
-        return replace(op, **changed)  # type: ignore[arg-type]
+        return with_fields(op, changed)
 
     def _sums(self, body: Body) -> bool:
         return any(isinstance(x, Mma) and x.acc.name == self.name for x in walk(body))
@@ -208,7 +208,7 @@ class _Sums:
                 done = binary("le", last, const(0))
                 when = done if when is None else binary("land", when, done)
             inner = {n: self._appended(x, refs, when) for n, x in bodies(op) if self._sums(x)}
-            return (*body[:at], replace(op, **inner), *body[at + 1 :])  # type: ignore[arg-type]
+            return (*body[:at], with_fields(op, inner), *body[at + 1 :])
         added = tuple(x for r in refs for x in self._promotion(r, op))
         if when is not None:
             added = (If(when, added, (), span=op.span),)

@@ -1,4 +1,4 @@
-"""Report the pipelining that a program asked for and no pass has done.
+"""Reports the pipelining that a program asked for and no pass has done.
 
 A pass that pipelines a loop, or clusters a grid, removes from `For.pipeline` and `Kernel.pipeline` the settings
 that it has carried out (None when nothing is left).  The program stays correct without the rest, only slower.

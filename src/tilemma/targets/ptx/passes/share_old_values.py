@@ -1,4 +1,4 @@
-"""Old values of atomics that more than a warp executes: one thread has them, shared memory hands them on.
+"""Broadcast of the old values of atomics through shared memory, where more than a warp executes the atomic.
 
 ::
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 
 from tilemma.errors import Span
-from tilemma.ir.effects import variables_set, written_views
+from tilemma.ir.effects import received, variables_set, written_views
 from tilemma.ir.expr import (
     INDEX,
     Element,
@@ -42,7 +42,6 @@ from tilemma.ir.substitution import Substitution
 from tilemma.ir.tile import (
     Alloc,
     Assign,
-    Atomic,
     Body,
     Break,
     Commit,
@@ -62,12 +61,12 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.types import WARPGROUP, Buffer, Event, EventRef, Space, View
-from tilemma.ir.walk import bodies, expressions, rewrite, walk
+from tilemma.ir.walk import bodies, expressions, rewrite, walk, with_fields
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import kind, names
 from tilemma.records import record
 from tilemma.targets.ptx.passes.persistent_grid import TileLoop, clustered
-from tilemma.targets.ptx.passes.pipeline_model import pays
+from tilemma.targets.ptx.passes.pipeline_model import is_profitable
 from tilemma.targets.ptx.passes.plan_roles import BY_HAND, BlockPlan, Ring, result_elements
 from tilemma.targets.ptx.passes.promote_copies import promoted
 from tilemma.targets.ptx.passes.warp_program import (
@@ -102,7 +101,7 @@ class SpecialiseWarps:
             return op
         asked = kernel.pipeline is not None or any(isinstance(x, For) and x.pipeline for x in walk(op.body))
         bounded = op.cooperative or op.min_blocks is not None or op.max_registers is not None
-        if not asked and (bounded or not pays(result_elements(op))):
+        if not asked and (bounded or not is_profitable(result_elements(op))):
             return op
         said: list[Decision] = []
         try:
@@ -222,7 +221,7 @@ class _Specialisation:
     def _plain(self, op: Op) -> Op:
         """``op``, which is no copy of a ring, with the operations inside it."""
         changes: dict[str, object] = {name: self._consume(inner) for name, inner in bodies(op)}
-        return replace(op, **changes, **self._met(op)) if changes else op  # type: ignore[arg-type]
+        return with_fields(op, {**changes, **self._met(op)}) if changes else op
 
     def _met(self, op: Op) -> dict[str, None]:
         """The settings of a loop are carried out where its copies are in a ring."""
@@ -276,7 +275,7 @@ class _Specialisation:
                 out.append(op)
             elif isinstance(op, (For, While, If)):
                 changes: dict[str, object] = {name: self._sliced(inner, needed) for name, inner in bodies(op)}
-                new = replace(op, **changes, **self._met(op))  # type: ignore[arg-type]
+                new = with_fields(op, {**changes, **self._met(op)})
                 if any(changes.values()) and (isinstance(op, If) or not _only_leaves(new)):
                     out.append(new)
         return tuple(out)
@@ -311,9 +310,7 @@ class _Specialisation:
                         op.span,
                     )
         written = {v.base.name for op in walk(self.kernel.body) for v in written_views(op)}
-        given = {
-            op.result.name for op in walk(self.plan.program) if isinstance(op, Atomic) and op.result is not None
-        }
+        given = {v.name for op in walk(self.plan.program) for v in received(op)}
         for op in walk(body):
             for x in (x for e in expressions(op) for x in terms(e)):
                 from_memory = isinstance(x, Element) and (

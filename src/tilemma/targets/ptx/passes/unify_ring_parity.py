@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tilemma.ir.effects import assigned
 from tilemma.ir.expr import Binary, Const, Expr, Index, Select, Var, value_of
-from tilemma.ir.tile import Assign, Atomic, Body, Break, Continue, Declare, For, Kernel, Op, WaitEvent, While
+from tilemma.ir.tile import Assign, Body, Break, Continue, Declare, For, Kernel, Op, WaitEvent, While
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.decision import Decision
 from tilemma.records import record
@@ -91,11 +92,7 @@ def _starts_once(slot: Var, kernel: Body) -> bool:
             for op in body
         )
 
-    changes = [
-        op
-        for op in walk(kernel)
-        if (isinstance(op, Assign) and op.var == slot) or (isinstance(op, Atomic) and op.result == slot)
-    ]
+    changes = [op for op in walk(kernel) if slot in assigned(op)]
     return len(changes) == 1 and declared(kernel)
 
 

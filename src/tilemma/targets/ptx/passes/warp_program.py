@@ -1,4 +1,4 @@
-"""The program of one warpgroup of a block whose statements are divided among its warpgroups.
+"""Work division among warpgroups: the program of one warpgroup of a block.
 
 The levels inside a block are replaced by expressions of the warpgroup's number.  The copy of results by the whole
 block is divided such that each warpgroup copies the part that it has stored.
@@ -11,12 +11,11 @@ from dataclasses import replace
 from itertools import product
 
 from tilemma.errors import Span
-from tilemma.ir.effects import written_views
+from tilemma.ir.effects import Execution, old_values, written_views
 from tilemma.ir.expr import Expr, Index, add, binary, const, floordiv, mod, mul, sub, substitute, value_of
 from tilemma.ir.substitution import Substitution
 from tilemma.ir.tile import (
     Apply,
-    Atomic,
     Body,
     Copy,
     InThreads,
@@ -24,7 +23,6 @@ from tilemma.ir.tile import (
     Op,
     Parallel,
     Print,
-    SetElement,
     Store,
 )
 from tilemma.ir.types import Space, View
@@ -97,14 +95,14 @@ def flattened(body: Body, member: Expr, groups: int, fresh: FreshNames) -> Body:
         if isinstance(op, Parallel):
             out += _of_member(op, member, groups, fresh)
             continue
-        if isinstance(op, InThreads) or (isinstance(op, Atomic) and op.result is not None and groups > 1):
+        if isinstance(op, InThreads) or (groups > 1 and old_values(op)):
             raise refuse(
                 "block-statement",
                 "a statement outside the inner levels is executed once by the whole block",
                 "move it into one of the inner levels",
                 op.span,
             )
-        if groups > 1 and isinstance(op, (SetElement, Atomic, Print)):
+        if groups > 1 and (isinstance(op, Print) or (op.execution is Execution.LANE and written_views(op))):
             out.append(_by_first(op, member))
             continue
         apart = op if isinstance(op, Apply) else with_bodies(op, lambda b: flattened(b, member, groups, fresh))

@@ -1,4 +1,4 @@
-"""The sum of the parts of a split product, within the kernel that computes them.
+"""Split-K reduction: adds the partial sums of a tile within the kernel that computes them, in a fixed order.
 
 Every warpgroup writes its part to a workspace and counts its arrival.  The parts of a tile are added in the order
 of K by the warpgroups that are there, each for a share of the columns.  No warpgroup waits for one that may not be
@@ -31,7 +31,7 @@ def width_of(columns: int, parts: int) -> int:
 
 
 @dataclass(frozen=True)
-class Parts:
+class SplitKReduction:
     """``split`` parts of tiles of ``rows`` x ``columns``, those of warpgroup ``group`` of each block.
 
     They are written to ``room`` [tiles * split, groups * rows, columns].  ``words`` [tiles, groups] counts their
