@@ -102,6 +102,7 @@ CASES: list[tuple[str, str, Callable[[], Any], Callable[[], Any]]] = [
      roles("shared event e;", "foreach i in n { trigger e; }", "foreach i in n { wait e; }"),
      roles("shared event e, f = ready;", "foreach i in n { wait f; trigger e; }", "foreach i in n { wait e; trigger f; }")),
     ("unknown-target", "did you mean `cpu`?", called("cpuu"), called("cpu")),
+    ("wrong-type", "pass options of 'machine': arch, seed", lambda: kernel("y[0] = 1.0").on("machine", schedules=3), lambda: kernel("y[0] = 1.0").on("machine", schedule="late")),
     ("bad-target", "pass an instance of a class with that method", registered("mine", Target), registered("mine", Target())),
     ("bad-target", "choose another name", registered("cpu", Target()), registered("mine", Target())),
     ("bad-target", "use a name made of letters", registered("my target", Target()), registered("my_target", Target())),

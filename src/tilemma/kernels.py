@@ -16,10 +16,8 @@ from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollect
 from tilemma.display import Drawn
 from tilemma.environment import Environment, content
 from tilemma.errors import (
-    LaunchError,
     WrongArgumentType,
     described,
-    nearest,
 )
 from tilemma.forking import ForkSafeLock
 from tilemma.front_end_cache import Signature, TextSource, known_signature, signature
@@ -31,7 +29,7 @@ from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
 from tilemma.runtime import arrays, binding, packed
 from tilemma.sources import shows_user_frames
-from tilemma.targets import BUILT_IN, registered
+from tilemma.targets import check_choice, registered
 from tilemma.targets.ptx.target import Target, targets
 
 if TYPE_CHECKING:
@@ -41,21 +39,6 @@ if TYPE_CHECKING:
 Sizes = tuple[tuple[str, int], ...]
 # How many results a kernel keeps, of each kind, and for how many environments; the oldest go first.
 KEPT, ENVIRONMENTS = 256, 16
-
-
-# Other words for a target, each with the target's name.
-_OTHER_NAMES = {
-    **dict.fromkeys(("gpu", "nvidia", "device"), "cuda"),
-    **dict.fromkeys(("host", "numpy", "reference"), "cpu"),
-    **dict.fromkeys(("emulator", "simulator", "ptx"), "machine"),
-}
-
-
-class UnknownTarget(LaunchError):
-    code = "unknown-target"
-    found = "`{target}` is not a target"
-    expected = "one of {known}"
-    fix = "{fix_text}"
 
 
 class Source(Protocol):
@@ -282,21 +265,10 @@ class Kernel(Drawn):
         """The kernel bound to a target: "cpu", "machine", "cuda", "auto" (the arrays decide), or the name of one
         that `tm.targets.register` was given.
 
-        Options: ``arch`` for machine and cuda; ``seed``, ``schedule``, ``strict`` for the machine; ``stream``
-        for cuda.
+        Options: ``arch`` for machine and cuda; those of `tm.machine.run` for the machine; ``stream`` for cuda.
+        Raises UnknownTarget, WrongArgumentType for another option.
         """
-        known = (*BUILT_IN, *registered())
-        if not isinstance(target, str):
-            raise WrongArgumentType(
-                function="on", name="target", got=described(target), wanted=f"one of {', '.join(known)}"
-            )
-        if target not in known:
-            near = _OTHER_NAMES.get(target.lower()) or nearest(target, known)
-            raise UnknownTarget(
-                target=target,
-                known=", ".join(known),
-                fix_text=f"did you mean `{near}`?" if near else "use one of these, or register it",
-            )
+        check_choice(target, options)
         return Runner(self, target, options)
 
     def tune(self, *args: Any, space: Any, **options: Any) -> Tuned:

@@ -7,11 +7,24 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tilemma.errors import LaunchError, described
+from tilemma.errors import LaunchError, WrongArgumentType, described, nearest
 from tilemma.ir.tile import Kernel
 
-# The built-in names of `Kernel.on`.
-BUILT_IN = ("auto", "cpu", "machine", "cuda")
+# The built-in names of `Kernel.on`, each with its options.  The reference has no architecture: a loop over targets
+# may name one.
+_OPTIONS = {
+    "auto": ("arch", "stream"),
+    "cpu": ("arch",),
+    "machine": ("arch", "seed", "schedule", "strict", "collect", "max_steps", "trace"),
+    "cuda": ("arch", "stream"),
+}
+BUILT_IN = tuple(_OPTIONS)
+# Other words for a target, each with the target's name.
+_OTHER_NAMES = {
+    **dict.fromkeys(("gpu", "nvidia", "device"), "cuda"),
+    **dict.fromkeys(("host", "numpy", "reference"), "cpu"),
+    **dict.fromkeys(("emulator", "simulator", "ptx"), "machine"),
+}
 
 
 @runtime_checkable
@@ -42,6 +55,13 @@ class BadTarget(LaunchError):
     fix = "{fix_text}"
 
 
+class UnknownTarget(LaunchError):
+    code = "unknown-target"
+    found = "`{target}` is not a target"
+    expected = "one of {known}"
+    fix = "{fix_text}"
+
+
 _registered: dict[str, Target] = {}
 
 
@@ -67,4 +87,20 @@ def registered() -> Mapping[str, Target]:
     return dict(_registered)
 
 
-__all__ = ["BUILT_IN", "BadTarget", "Target", "register", "registered"]
+def check_choice(target: str, options: Mapping[str, Any]) -> None:
+    """Raises WrongArgumentType and UnknownTarget, unless `Kernel.on` takes these arguments."""
+    known = (*BUILT_IN, *_registered)
+    if not isinstance(target, str):
+        wanted = f"one of {', '.join(known)}"
+        raise WrongArgumentType(function="on", name="target", got=described(target), wanted=wanted)
+    if target not in known:
+        near = _OTHER_NAMES.get(target.lower()) or nearest(target, known)
+        fix = f"did you mean `{near}`?" if near else "use one of these, or register it"
+        raise UnknownTarget(target=target, known=", ".join(known), fix_text=fix)
+    for name, value in options.items():
+        if name not in _OPTIONS.get(target, options):
+            wanted = f"options of {target!r}: {', '.join(_OPTIONS[target])}"
+            raise WrongArgumentType(function="on", name=name, got=described(value), wanted=wanted)
+
+
+__all__ = ["BUILT_IN", "BadTarget", "Target", "UnknownTarget", "check_choice", "register", "registered"]
