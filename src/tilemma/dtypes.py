@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from tilemma.errors import LaunchError, described
 from tilemma.records import record
@@ -51,6 +52,20 @@ class Format:
         """The largest finite number.  Without infinities only the mantissa of all ones is NaN (OCP's E4M3)."""
         steps = (2 << self.mantissa) - (1 if self.infinite else 2)
         return ldexp(steps, self.top - self.mantissa)
+
+    def values(self) -> NDArray[np.float64]:
+        """The number of each bit pattern, in the order of the patterns."""
+        patterns = np.arange(1 << (1 + self.exponent + self.mantissa))
+        fraction = patterns & ((1 << self.mantissa) - 1)
+        power = patterns >> self.mantissa & ((1 << self.exponent) - 1)
+        whole = fraction + (1 << self.mantissa) * (power > 0)
+        normal = np.ldexp(whole.astype(np.float64), np.maximum(power, 1) - self.bias - self.mantissa)
+        highest = power == (1 << self.exponent) - 1
+        special = highest if self.infinite else highest & (fraction == (1 << self.mantissa) - 1)
+        infinity = np.where(fraction == 0, np.inf, np.nan) if self.infinite else np.nan
+        sign = np.where(patterns >> (self.exponent + self.mantissa), -1.0, 1.0)
+        found: NDArray[np.float64] = sign * np.where(special, infinity, normal)
+        return found
 
     def holds(self, other: Format) -> bool:
         """Whether every finite number of ``other`` is one of this format."""
@@ -187,16 +202,41 @@ class TypeNotRegistered(LaunchError, ValueError):
     fix = "{fix_text}"
 
 
+def _check_format(entry: DType, form: Format) -> None:
+    """TypeNotRegistered unless ``form`` gives each bit pattern the number that the NumPy type gives it.
+
+    Code for GPUs converts by the format, the CPU reference by NumPy.
+    """
+    bits = 1 + form.exponent + form.mantissa
+    if bits != entry.bits:
+        text = f"a format of {bits} bits for the {entry.bits} of `{entry.name}`"
+        raise TypeNotRegistered(what=text, fix_text="give the bits of exponent and mantissa; one more is the sign")
+    with np.errstate(all="ignore"):
+        have = np.arange(1 << bits, dtype=f"u{entry.numpy.itemsize}").view(entry.numpy).astype(np.float64)
+    want = form.values()
+    wrong = np.flatnonzero(~((want == have) | ((want != want) & (have != have))))
+    if wrong.size:
+        at = int(wrong[0])
+        values = f"as {want[at]:g}, where {entry.numpy} has {have[at]:g}"
+        raise TypeNotRegistered(
+            what=f"a format that reads 0x{at:x} of `{entry.name}` {values}",
+            fix_text="give the NumPy type of this format, or the format of this NumPy type",
+        )
+
+
 def register(entry: DType) -> DType:
     """Make an element type known by its name, in both languages; returns the type.
 
     Everything else that the package knows of a type derives from its entry.  The same entry may be registered
-    again.  Raises TypeNotRegistered for an entry whose name another type has.
+    again.  Raises TypeNotRegistered for an entry whose name another type has, and for a format that is not that of
+    its NumPy type.
     """
     if not isinstance(entry, DType):
         raise TypeNotRegistered(what=described(entry), fix_text="pass `DType(name, bits, kind, ...)`")
     if not entry.name.isidentifier() or entry.name in _ALIASES:
         raise TypeNotRegistered(what=f"the name `{entry.name}`", fix_text="use another name")
+    if entry.format is not None and entry.bits <= 16:
+        _check_format(entry, entry.format)
     known = BY_NAME.get(entry.name)
     if known is not None and _properties(known) != _properties(entry):
         raise TypeNotRegistered(what=f"another type called `{entry.name}`", fix_text="use another name")

@@ -147,6 +147,30 @@ def test_a_name_keeps_its_first_meaning() -> None:
             dtypes.register(entry)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("numpy", "form", "reason"),
+    [
+        (ml_dtypes.float8_e4m3b11fnuz, Format(4, 3, infinite=False), "reads 0x1 of"),
+        (ml_dtypes.float8_e4m3fnuz, Format(4, 3, infinite=False), "reads 0x1 of"),
+        (ml_dtypes.float8_e4m3fn, Format(4, 3), "reads 0x78 of"),
+        (ml_dtypes.float8_e5m2, Format(4, 3), "reads 0x1 of"),
+        (ml_dtypes.float8_e8m0fnu, Format(8, 0), "9 bits for the 8"),
+    ],
+)
+def test_a_format_that_is_not_that_of_the_numpy_type_is_refused(numpy: Any, form: Format, reason: str) -> None:
+    """GPU code converts by the format and the reference by NumPy: they would differ."""
+    with pytest.raises(TypeNotRegistered, match=reason):
+        dtypes.register(DType("another", 8, "float", np.dtype(numpy), "another", "b8", ("f32",), form))
+    assert "another" not in dtypes.BY_NAME
+
+
+@pytest.mark.parametrize("t", [t for t in dtypes.BY_NAME.values() if t.format and t.bits <= 16], ids=str)
+def test_a_format_gives_each_bit_pattern_its_number(t: DType) -> None:
+    with np.errstate(all="ignore"):
+        have = np.arange(1 << t.bits, dtype=f"u{t.bytes}").view(t.numpy).astype(np.float64)
+    np.testing.assert_array_equal(t.floating.values(), have)
+
+
 def test_what_was_compiled_without_the_type_is_not_used_with_it() -> None:
     with_type = dtypes.registered_key()
     kept = dtypes.BY_NAME.pop("f8_e3m4")
