@@ -44,6 +44,29 @@ def test_accumulators_that_a_type_cannot_have(t: str, d: str) -> None:
         assert error.code == "accumulator-type" and all(x in error.render() for x in a.accumulators)
 
 
+SECOND = """
+__co__ void f(global {0} [16, 32] a, global {1} [16, 32] b, global f32 [16, 16] c) {{
+  parallel p by 1 : block, g by 1 : group {{
+    mc = mma.fill.{2} 0;
+    mma.row.row mc, a, a;
+    mma.row.row mc, b, b;
+    mma.store mc, c;
+  }}
+}}"""
+
+
+@pytest.mark.parametrize(("t", "other", "d"), [("f16", "s8", "f32"), ("s8", "f16", "s32"), ("f16", "bf16", "f16")])
+def test_each_multiply_into_an_accumulator_takes_its_type(t: str, other: str, d: str) -> None:
+    """Also a later one: the reference refuses what no instruction of a GPU sums."""
+    kernel = croqtile_kernel(SECOND.format(t, other, d))
+    arrays = [numbers(dtype(x), (16, 32), 0) for x in (t, other)] + [np.zeros((16, 16), np.float32)]
+    for run in (lambda: kernel.on("cpu")(*arrays), lambda: kernel.compile("sm_80")):
+        with pytest.raises(CompileError) as caught:
+            run()
+        assert caught.value.code == "accumulator-type" and other in str(caught.value)
+        assert caught.value.span is not None and caught.value.span.line == 6
+
+
 @pytest.mark.parametrize(("t", "k", "words"), [("f16", 24, "u8"), ("s8", 16, "u8"), ("tf32", 12, "u8")])
 def test_a_k_that_no_sparse_instruction_divides(t: str, k: int, words: str) -> None:
     d = "s32" if t == "s8" else "f32"

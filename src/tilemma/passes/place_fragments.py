@@ -317,17 +317,19 @@ def _dtype(name: str, role: str, fragments: Fragments, log: list[Decision]) -> D
         explicit.insert(0, declared)
     if explicit:
         chosen, how = explicit[0], "as written"
-        if legal and chosen.name not in legal:
-            where = (multiplies or fragments.fills[name])[0]
-            raise AccumulatorType(
-                where.span, name=name, have=chosen, operand=operands[0], legal=", ".join(legal), first=legal[0]
-            )
     elif loads and (not legal or loads[0].element.name in legal):
         chosen, how = loads[0].element, "as loaded"
     elif legal:
         chosen, how = dtypes.dtype(legal[0]), f"inferred from operands of {operands[0]}"
     else:
         chosen, how = dtypes.f32, "nothing else is known"
+    for m in multiplies:
+        operand = fragments.dtype(m.a)
+        if operand is not None and operand.accumulators and chosen.name not in operand.accumulators:
+            legal = operand.accumulators
+            raise AccumulatorType(
+                m.span, name=name, have=chosen, operand=operand, legal=", ".join(legal), first=legal[0]
+            )
     log.append(Decision("fragments", name, f"accumulates in {chosen} ({how})", {"dtype": str(chosen)}))
     if chosen is dtypes.f16 and multiplies:
         text = "sums in f16: 11 bits, and 65504 is the largest; for a long K write `mma.fill.f32`"
