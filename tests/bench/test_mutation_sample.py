@@ -72,4 +72,5 @@ def test_the_recorded_surveys_found_nothing() -> None:
     assert {p.rsplit(" ", 1)[0] for p in mutation["programs"]} == set(EXAMPLES) - LANES
     alarms = json.loads((proofs / "false_alarms.json").read_text(encoding="utf-8"))
     assert alarms["ok"]
+    assert {f"{c.example} {arch}" for c in TYPES for arch in c.archs} <= set(alarms["programs"])
     assert min(row["schedules"] for row in alarms["programs"].values()) >= 100
