@@ -131,6 +131,19 @@ def test_a_file_in_another_encoding(tmp_path: Path, suffix: str) -> None:
         assert result.exit_code == 2 and "error[not-utf-8]" in result.output
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.co"
+    path.write_text(
+        "#define N 4\n__co__ void k(global f32 [N] a) { parallel i by N : block { a.at(i) = 1; } }", "utf-8-sig"
+    )
+    assert call("compile", str(path), "--arch", "sm_80", "--emit", "ir").exit_code == 0
+    path.write_text("__co__ void k(global f32 [4] a) { a.at(i) = 1; }", "utf-8-sig")
+    with pytest.raises(tm.CompileError) as e:
+        tm.load(path).k.build()
+    assert e.value.span is not None and e.value.span.column == 40
+    assert " 1 | __co__ void" in e.value.render()
+
+
 @pytest.mark.skipif(gpu_unavailable_reason() is None, reason="there is a GPU")
 def test_no_gpu_says_what_to_do() -> None:
     result = call("run", EXAMPLE, "--target", "cuda", "--shape", SMALL)

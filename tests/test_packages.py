@@ -141,6 +141,7 @@ def test_examples_are_written_where_readme_finds_them(tmp_path: Path) -> None:
     readme = set(re.findall(r"examples/[\w/]+\.(?:co|py|ptx)", (ROOT / "README.md").read_text()))
     assert readme and all((tmp_path / f).read_bytes() == (ROOT / f).read_bytes() for f in readme)
     assert call("examples", str(tmp_path / "examples")).exit_code == 0
+    assert call("examples", "").exit_code == 2
     (tmp_path / "examples/co/plain.co").write_text("mine")
     assert call("examples", str(tmp_path / "examples")).exit_code == 2
     assert (tmp_path / "examples/co/plain.co").read_text() == "mine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import stat
@@ -43,7 +44,10 @@ MAX_FILE = 16 << 20
 
 
 def read_source(function: str, path: str | Path) -> bytes:
-    """The content of a regular file of UTF-8 text.  Raises CannotRead, NotText, WrongArgumentType."""
+    """The content of a regular file of UTF-8 text, without the mark that some editors put first.
+
+    Raises CannotRead, NotText, WrongArgumentType.
+    """
     if not isinstance(path, (str, os.PathLike)):
         raise WrongArgumentType(function=function, name="path", got=described(path), wanted="the path of a file")
     data = read_regular(path, MAX_FILE)
@@ -51,7 +55,7 @@ def read_source(function: str, path: str | Path) -> bytes:
         data.decode("utf-8")
     except ValueError as e:
         raise NotText(file=str(path), reason=str(e)) from None
-    return data
+    return data.removeprefix(codecs.BOM_UTF8)
 
 
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -257,6 +258,10 @@ def test_sizes_are_chosen_from_the_tiles_and_rings(tmp_path: Path) -> None:
     data = outcome.to_json()
     assert data["sizes_chosen"] and data["launches"][0]["coverage"]["missed"] is not None
     assert "covered: " in outcome.render() and "smallest that reach every path" in outcome.render()
+    coverage = outcome.verdicts[0].coverage
+    assert coverage is not None
+    part = replace(outcome.verdicts[0], coverage=replace(coverage, missed=(7,)))
+    assert "smallest that reach every path" not in replace(outcome, verdicts=[part]).render()
     assert not check_kernel(load(file).only(), {}, shape="M=64,K=64", schedules=1).chosen
 
 

@@ -69,7 +69,9 @@ class CheckOutcome:
         lines += [f"  {d.render()}" for c in self.comparisons for d in c.differences]
         lines += [f"  covered: {v.coverage}" for v in self.verdicts if v.coverage is not None]
         if self.chosen:
-            lines.append("  sizes: the smallest that reach every path; `--shape` gives others")
+            complete = all(v.coverage is None or v.coverage.complete for v in self.verdicts)
+            how = "the smallest that reach every path" if complete else "what did not run needs others, if any"
+            lines.append(f"  sizes: {how}; `--shape` gives others")
         notes = dict.fromkeys(n for c in self.comparisons for n in c.notes)
         explained = [line for a in self.explained for line in a.lines]
         return "\n".join([head, *lines, *(f"  note: {n}" for n in notes), *explained])

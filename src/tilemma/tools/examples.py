@@ -6,7 +6,7 @@ import sysconfig
 from pathlib import Path
 
 from tilemma.errors import ToolError
-from tilemma.tools.output import cannot_write, write_file
+from tilemma.tools.output import CannotWrite, cannot_write, write_file
 
 SUFFIXES = (".co", ".py", ".ptx")
 
@@ -36,6 +36,8 @@ def names() -> list[str]:
 
 def write(target: str, *, force: bool = False) -> list[str]:
     """Write the examples below the folder ``target``, which is made; the paths written.  Raises CannotWrite."""
+    if not target:
+        raise CannotWrite(file=target, reason="it is no name", fix_text="name a folder, `.` for this one")
     root, written = folder(), []
     for name in names():
         path = Path(target) / name
