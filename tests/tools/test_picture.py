@@ -16,8 +16,9 @@ from click.testing import CliRunner
 import tilemma as tm
 from tilemma.cli import main
 from tilemma.errors import WrongArgumentType
+from tilemma.ir.tile import Parallel
 from tilemma.tools import picture
-from tilemma.tools.picture import PictureTooLarge, draw
+from tilemma.tools.picture import PictureTooLarge, draw, program
 from tilemma.tools.problem import read_module
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +93,19 @@ def test_every_part_of_the_program_is_there(page: str) -> None:
     ):
         assert text in page
     assert "mbarrier 0x" not in page
+
+
+def test_acts_have_names_of_the_program() -> None:
+    """Also where the compiler pipelines: it keeps slots and tiles, and makes second indices."""
+    compiled = tm.load(ROOT / "examples" / "co" / "plain.co").only().compile("sm_90a")
+    [block] = [op for op in compiled.kernel.body if isinstance(op, Parallel)]
+    found = program.roles(block, compiled.launches[0].block[0])
+    texts = [act.text for role in found for act in role.acts] + [
+        i for x in program.levels(block) for i in x.indices
+    ]
+    assert "trigger empty[the slot before]" in texts
+    assert any(text.startswith("mc of the tile before => output_s") for text in texts)
+    assert [text for text in texts if re.search(r"[a-z_]\.(?!at\()", text)] == []
 
 
 def test_every_link_leads_to_a_line_of_the_source(page: str, kernel: Any) -> None:

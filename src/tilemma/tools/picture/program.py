@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tilemma.ir import tile as t
@@ -9,6 +10,18 @@ from tilemma.ir.expr import Expr, const, substitute, value_of
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import EventRef, View
 from tilemma.records import record
+
+# Names that the compiler makes: the slot or the register tile that an iteration keeps for the next, and a second
+# index of one name.
+_SLOT = re.compile(r"\[[A-Za-z_]\w*+\.held[0-9]++\]")
+_TILE = re.compile(r"\b([A-Za-z_]\w*+)\.held\b")
+_SECOND = re.compile(r"\b([A-Za-z_]\w*+)\.[0-9]++\b")
+
+
+def in_words(text: str) -> str:
+    """``text`` with the program's names where the compiler has made others from them."""
+    text = _TILE.sub(r"\1 of the tile before", _SLOT.sub("[the slot before]", text))
+    return _SECOND.sub(r"\1", text)
 
 
 @record
@@ -50,7 +63,7 @@ def levels(block: t.Op) -> list[Level]:
     found = []
     for op in _deep((block,)):
         if isinstance(op, t.Parallel):
-            indices = tuple(f"{i.name}: {describe(i.extent)}" for i in op.indices)
+            indices = tuple(in_words(f"{i.name}: {describe(i.extent)}") for i in op.indices)
             found.append(Level(str(op.level), indices, line_of(op)))
     return list(dict.fromkeys(found))
 
@@ -70,7 +83,7 @@ def roles(block: t.Op, threads: int) -> list[Role]:
             for inner in op.body:
                 if isinstance(inner, t.InThreads) and inner.asynchronous:
                     own = tuple(w for w in warps if _admitted(op, inner.cond, w))
-                    name = describe(inner.cond)
+                    name = in_words(describe(inner.cond))
                     acts = tuple(acts_of(inner.body))
                     found.append(Role(name, own, line_of(inner), inner.registers, inner.solo, acts))
     if found:
@@ -104,19 +117,24 @@ def acts_of(body: t.Body) -> Iterator[Act]:
 
 
 def _act(op: t.Op) -> Act | None:
-    line = line_of(op)
+    found = _done(op)
+    return None if found is None else Act(found[0], in_words(found[1]), line_of(op))
+
+
+def _done(op: t.Op) -> tuple[str, str] | None:
+    """The kind of an act and its text."""
     if isinstance(op, t.Copy):
         engine = op.plan.engine if op.plan is not None else op.engine
-        return Act("copy", f"{engine}: {view(op.src)} => {view(op.dst)}", line)
+        return "copy", f"{engine}: {view(op.src)} => {view(op.dst)}"
     if isinstance(op, t.Mma):
-        return Act("multiply", f"{op.acc.name} += A x B, {op.atom}", line)
+        return "multiply", f"{op.acc.name} += A x B, {op.atom}"
     if isinstance(op, t.Store):
         method = op.plan.method if op.plan is not None else ""
-        return Act("store", f"{op.fragment.name} => {view(op.dst)} ({method})", line)
+        return "store", f"{op.fragment.name} => {view(op.dst)} ({method})"
     if isinstance(op, t.WaitEvent):
-        return Act("wait", f"wait {event(op.event)}", line)
+        return "wait", f"wait {event(op.event)}"
     if isinstance(op, t.TriggerEvent):
-        return Act("signal", f"trigger {event(op.event)}", line)
+        return "signal", f"trigger {event(op.event)}"
     return None
 
 
