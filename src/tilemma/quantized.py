@@ -26,7 +26,7 @@ _LARGEST = {"s8": 127.0, "s4": 7.0, "f8_e4m3": 448.0}
 _LOWEST, _LEVELS = {"s8": -128, "s4": -8}, {"s8": 255, "s4": 15}
 
 
-@record
+@record(eq=False)
 class Quantized:
     """A matrix [K, N] in elements of ``type``: (values - zeros) * scales.
 

@@ -23,7 +23,7 @@ from tilemma.runtime.host import host_copy, like
 _WORDS = ("u8", "u16", "u32")
 
 
-@record
+@record(eq=False)
 class Sparse:
     """``values`` [M, K/2] and ``metadata`` of a sparse matrix of ``shape`` [M, K]: four bits a chunk, lowest
     first."""

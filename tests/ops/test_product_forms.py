@@ -253,6 +253,11 @@ def test_a_matrix_without_elements_is_quantized(shape: tuple[int, int]) -> None:
         assert tm.quantize(np.ones(shape, np.float32), kind, 2, zeros=zeros).dequantize().shape == shape
 
 
+def test_matrices_are_compared_and_hashed_as_objects() -> None:
+    for x in (S4, SPARSE):
+        assert x == x and x != replace(x) and len({x, replace(x)}) == 2
+
+
 @pytest.mark.parametrize("given", [np.int64(16), 16])
 def test_names_and_numbers_of_other_libraries_are_taken(given: Any) -> None:
     q = tm.quantize(W16, tm.dtypes.s8, given, scales=tm.dtypes.f16)
@@ -278,6 +283,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "matmul-shape",
     ),
     "fast": (lambda: ops.sparse_matmul(SPARSE, W16, fast=1), "wrong-type"),
+    "no shape of sparse": (lambda: ops.sparse_matmul(replace(SPARSE, shape=None), W16), "wrong-argument"),
+    "a row of sparse": (lambda: ops.sparse_matmul(replace(SPARSE, shape=(16,)), W16), "wrong-argument"),
     "dense weights": (lambda: ops.mixed_matmul(F16, W16), "wrong-type"),
     "f32 activations": (lambda: ops.mixed_matmul(F16.astype(np.float32), S4), "matmul-dtype"),
     "K of weights": (lambda: ops.mixed_matmul(F16[:, :16], S4), "matmul-shape"),

@@ -16,7 +16,7 @@ from tilemma.lang.spans import instruction_span
 
 _CALL = re.compile(r"([\w.]+)\(\) (missing|takes|got)\b")
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
-_NAME = re.compile(r"\b[A-Z]\w*")
+_CAPITALISED = re.compile(r"\b[A-Z]\w*")
 
 
 def refused_call(e: Exception) -> CompileError | None:
@@ -32,7 +32,7 @@ def refused_call(e: Exception) -> CompileError | None:
     called = _CALL.match(str(e))
     if called is not None and called[1] in functions:
         return _wrong_call(functions[called[1]], str(e), span)
-    for name in _NAME.findall(str(e)):
+    for name in _CAPITALISED.findall(str(e)):
         if name in articles and isinstance(e, AttributeError):
             wanted, fix = "what docs/language.md lists for it", "read or set something else, or remove it"
             got = f"`{e.name}`" if e.name else "an assignment"

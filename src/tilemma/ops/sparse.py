@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tilemma.arithmetic import sparsity
-from tilemma.errors import WrongArgumentType, described
+from tilemma.checked import is_integer
+from tilemma.errors import WrongArgument, WrongArgumentType, described
 from tilemma.ops import forms
 from tilemma.ops.arguments import INTEGER_RESULTS, INTEGERS, Call, Rules, stored, transposed
 from tilemma.ops.form_kernels import sparse_tiles
@@ -43,6 +44,9 @@ def sparse_matmul(
     if not isinstance(a, Sparse):
         wanted = "what `tilemma.sparse.compress` makes"
         raise WrongArgumentType(function="sparse_matmul", name="a", got=described(a), wanted=wanted)
+    if not isinstance(a.shape, tuple) or len(a.shape) != 2 or not all(map(is_integer, a.shape)):
+        got = f"a matrix of shape {described(a.shape)}"
+        raise WrongArgument(function="sparse_matmul", name="a", got=got, wanted="one of shape (M, K)")
     if fast is not True and fast is not False:
         raise WrongArgumentType(function="sparse_matmul", name="fast", got=described(fast), wanted="True or False")
     named = {"values": a.values, "metadata": a.metadata, "b": b, "c": c, "bias": bias, "out": out}
