@@ -57,6 +57,8 @@ class Reader:
     last: int = 0
 
 
+# Readers of shared memory for which there is room at first; pages that nothing reads cost nothing.
+_FIRST_READERS = 8
 # Reads of global memory that wait to be entered.
 _LOG = 1024
 
@@ -115,8 +117,8 @@ class SharedMemory:
     def _new_reader(self, key: Any) -> Reader:
         number = len(self.readers)
         if number == len(self._reads):
-            more = np.zeros((max(1, number), self._reads.shape[1]), np.int32)
-            self._reads = np.concatenate([self._reads, more])
+            more = np.zeros((max(_FIRST_READERS, number), self._reads.shape[1]), np.int32)
+            self._reads = np.concatenate([self._reads, more]) if number else more
             self.lasts = np.hstack([self.lasts, np.zeros((2, len(more)), np.int64)])
             for reader in self.readers:
                 reader.views = wide_views(self._reads[reader.number])

@@ -199,7 +199,7 @@ class Recording:
             if name in executed.values:
                 found = executed
         return refuse(
-            f"lane {number} of warp {warp} of CTA {cta} does not execute PTX line {described(line)}",
+            f"lane {number} of warp {warp} of CTA {cta} does not execute PTX line {line}",
             "a line that the lane executes", "name another line, lane or occurrence",
         )  # fmt: skip
 
