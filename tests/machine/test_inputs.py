@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -246,3 +247,23 @@ def test_damaged_text_never_gives_a_traceback(seed: int) -> None:
         machine.check(" ".join(pieces), launch, args, schedules=1, max_steps=30_000)
     except TilemmaError as error:
         assert error.render()
+
+
+def test_the_entry_that_is_wanted_is_read_as_among_all_others() -> None:
+    """Bodies of other entries are passed over; one that never ends, or has directives of the module, is read."""
+    text = (Path(__file__).parent / "corpus" / "ptx" / "matrix.ptx").read_text(encoding="utf-8")
+    every = parse(text, "k")
+    assert len(every.entries) > 1
+    for name, entry in every.entries.items():
+        module = parse(text, "k", only=name)
+        assert module.entries[name] == entry
+        assert module.entries.keys() == every.entries.keys()
+        assert module.variables == every.variables
+    head = ".version 8.0\n.target sm_80\n.address_size 64\n"
+    with pytest.raises(TilemmaError, match="never ends"):
+        parse(head + ".entry a() { ret; }\n.entry b() { {\n ret; }\n", "k", only="a")
+    other = '.entry a() {\n.file 1 "a.cu"\n ret; }\n'
+    located = parse(f"{head}{other}.entry b() {{\n.loc 1 7 1\n ret; }}\n", "k", only="b")
+    location = located.entries["b"].instructions[0].location
+    assert location is not None
+    assert (location.file, location.line) == ("a.cu", 7)

@@ -43,11 +43,17 @@ class Initial:
         self.relocations: list[tuple[int, str, int, bool, int]] = []
 
 
+# Directives that concern the whole module, or that no body has: such a body is read.
+_NOT_IN_BODIES = frozenset({".file", ".entry", ".func", ".section"})
+
+
 class Parser(Cursor):
     """Recursive descent over the tokens of one module."""
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str, only: str | None = None) -> None:
         super().__init__(text, name)
+        # The entry whose body is read; None: all.
+        self.only = only
         self.locations = Locations(text)
         self.location: Location | None = None
         self.entries: dict[str, Entry] = {}
@@ -255,6 +261,8 @@ class Parser(Cursor):
                 if self.accept(";"):
                     return None
                 self.directive(directives)
+            if self.only not in (None, name) and self.passed_body():
+                return Entry(name, parameters, directives, Body(), line)
             return Entry(name, parameters, directives, self.body(), line)
         except PtxSyntax as error:
             self.skip_body(start, error)
@@ -312,6 +320,20 @@ class Parser(Cursor):
         from tilemma.machine.body import BodyParser
 
         return BodyParser(self, formals).parse()
+
+    def passed_body(self) -> bool:
+        """Move past the body that begins here; whether it has an end, else the position stays."""
+        tokens, at, depth = self.tokens, self.position, 0
+        while True:
+            kind, text = tokens[at][:2]
+            if kind == "end" or text in _NOT_IN_BODIES:
+                return False
+            at += 1
+            if kind == "punct":
+                depth += (text == "{") - (text == "}")
+                if depth == 0:
+                    self.position = at
+                    return True
 
     def skip_body(self, start: int, error: PtxSyntax) -> None:
         """Move past the body that starts at token ``start``; raises ``error`` where the body has no end."""
@@ -374,9 +396,11 @@ class Parser(Cursor):
         return Immediate(struct.unpack("<Q", struct.pack("<d", value_f))[0], "f64")
 
 
-def parse(text: str, name: str = "<ptx>") -> Module:
+def parse(text: str, name: str = "<ptx>", *, only: str | None = None) -> Module:
     """The module that ``text`` spells; PtxSyntax, with the line, where it is not PTX.
 
-    An entry or function with an unsupported construct stays in the module with its error (``refused``).
+    An entry or function with an unsupported construct stays in the module with its error (``refused``).  With
+    ``only``, the bodies of other entries are passed over where the module has no functions: an indirect call may
+    reach each function whose address some entry takes.
     """
-    return Parser(text, name).module()
+    return Parser(text, name, None if ".func" in text else only).module()

@@ -151,7 +151,7 @@ class Job:
         wanted = launch.entry if isinstance(launch, Launch) else call.entry_name(launch)
         name = name or f"{wanted or 'kernel'}.ptx"
         register_source(name, ptx)
-        self.module: Module = parse(ptx, name)
+        self.module: Module = parse(ptx, name, only=wanted)
         self.entry = self._accepted(wanted)
         self.binding = binding.bind(launch, self.entry, args, self.module.target)
         self.arch = arch or self.binding.arch or self.module.target
