@@ -199,7 +199,7 @@ class Clocks:
             news = _merge_foreign(news, {message.cluster: message.seen})
         # The rows of a barrier are in the order in which its warps arrived.
         each = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else np.asarray(rows)
-        for warp in np.unique(each // 32).tolist():
+        for warp in set((each // 32).tolist()):
             self.foreign[warp] = _merge_foreign(self.foreign[warp], news)
         if own is not None:
             self.acquire(rows, Message(own, own[:0], self.cluster))

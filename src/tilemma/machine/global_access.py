@@ -107,7 +107,7 @@ def record_global_read(
         numbers = before >> 5
         events = {n: w.cta.machine.event_of(n << 5) for n in set(numbers[foreign].tolist())}
         chained = [n for n, info in events.items() if info is not None and info.instruction.parts[0] == "atom"]
-        foreign &= ~np.isin(numbers, chained)
+        foreign &= ~_among(numbers, chained)
         if foreign.any():
             other_view[index] = np.where(foreign, before, other_view[index])
     last_view[index] = (event + lanes)[:, None]
@@ -162,7 +162,15 @@ def _without_excused(w: Warp, ins: Instruction, events: Array) -> Array | None:
         event = w.cta.machine.event_of(number << 5)
         if event is not None and not (event.kind == "atom" and strong.morally_strong(event, w, ins)):
             left.append(number)
-    return np.where(np.isin(numbers, left), events, 0) if left else None
+    return np.where(_among(numbers, left), events, 0) if left else None
+
+
+def _among(numbers: Array, few: list[int]) -> npt.NDArray[np.bool_]:
+    """Where ``numbers`` has one of ``few``."""
+    found = np.zeros(numbers.shape, bool)
+    for number in few:
+        found |= numbers == number
+    return found
 
 
 def fence_global(w: Warp, rows: Any) -> None:

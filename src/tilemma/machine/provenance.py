@@ -238,12 +238,13 @@ def _regular(allocation: Allocation, origin: Any) -> Contraction | None:
 def _separate(allocation: Allocation, row: Any, column: Any) -> Contraction | None:
     """`_regular`, of the tile whose elements are the sums of ``row`` and the steps of ``column``."""
     found = None
-    for by_k, by_row in zip(coordinates(allocation, row), coordinates(allocation, column), strict=True):
+    for both in coordinates(allocation, np.concatenate([row, column])):
+        by_k, by_row = both[: len(row)], both[len(row) :]
         if (by_k != by_k[0]).any():
             if found is not None or (by_row != by_row[0]).any():
                 return None
             found = by_k
-    if found is None or len(np.unique(found)) < len(found):
+    if found is None or len(set(found.tolist())) < len(found):
         return None
     return Contraction(allocation, found, (found - found[0]).tobytes())
 
