@@ -167,3 +167,56 @@ def test_what_is_infinite_in_b_and_not_met_does_no_harm() -> None:
         out = np.zeros((16, 16), np.float32)
         kernel.on(target)(stored.values, stored.metadata, y, out)
         np.testing.assert_array_equal(out, wanted)
+
+
+# Variants of one multiply: (Croqtile, Python, whether the product is scaled).
+VARIANTS = {
+    "scaled": (
+        "mma.row.row.sp.scale mc, ma, mb, me, v, 0.5f;",
+        "mma.row.row.sp.scale(mc, ma, mb, me, v, 0.5)",
+        True,
+    ),
+    "asynchronous": (
+        "f = mma.row.row.sp.async mc, -ma, mb, me; wait f;",
+        "wait(mma.row.row.sp(mc, -ma, mb, me, async_=True))",
+        False,
+    ),
+    "scaled, in an order": (
+        "[[schedule(k_tiles(1, 0))]] mma.row.row.sp.scale mc, ma, mb, me, v, 0.5f;",
+        "mma.row.row.sp.scale(mc, ma, mb, me, v, 0.5, k_tiles=(1, 0))",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_of_a_sparse_multiply(variant: str) -> None:
+    co, python, scaled = VARIANTS[variant]
+    co = f"""
+__co__ void f(global f16 [16, 32] a, global u16 [16, 4] e, global f16 [16, 64] b, global f32 [16, 1] v,
+              global f32 [16, 16] c) {{
+  parallel p by 1 : block, g by 1 : group {{
+    mc = mma.fill.f32 0.0f; ma = mma.load a; mb = mma.load b; me = mma.load e;
+    {co}
+    mma.store mc, c;
+  }}
+}}
+"""
+    python = f"""
+@tm.kernel
+def f(a: tm.Global["f16", 16, 32], e: tm.Global["u16", 16, 4], b: tm.Global["f16", 16, 64],
+      v: tm.Global["f32", 16, 1], c: tm.Global["f32", 16, 16]):
+    for p in parallel(1, level="block"):
+        for g in parallel(1, level="group"):
+            mc, ma, mb, me = mma.fill(0.0, "f32"), mma.load(a), mma.load(b), mma.load(e)
+            {python}
+            mma.store(mc, c)
+"""
+    whole, b = tm.sparse.prune(numbers(dtypes.f16, (16, 64), 1)), numbers(dtypes.f16, (16, 64), 2)
+    stored = tm.sparse.compress(whole, "u16")
+    v = np.arange(1, 17, dtype=np.float32)[:, None]
+    given = {"a": stored.values, "e": stored.metadata, "b": b, "v": v, "c": np.zeros((16, 16), np.float32)}
+    found = agree(co, python, given, ("sm_80",))
+    assert not isinstance(found, str), found
+    product = whole.astype(np.float64) @ b.astype(np.float64).T
+    np.testing.assert_array_equal(found["c"], product * v * 0.5 if scaled else -product)

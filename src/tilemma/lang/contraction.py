@@ -65,6 +65,7 @@ class Multiply:
     def __init__(self, contract: Contract) -> None:
         self._contract = contract
         self._name = f"mma.{contract.value}"
+        self.sp = SparseMultiply(self)
 
     def __call__(
         self,
@@ -81,6 +82,11 @@ class Multiply:
         With ``async_`` it gives a future: `wait` for it before ``acc`` is read.  ``k_tiles``: the order in which
         the instruction's tiles along K are multiplied, ``(3, 2, 1, 0)``.  ``atom``: the name of the instruction.
         """
+        return self._issue(acc, a, b, async_, k_tiles, atom)
+
+    def _issue(
+        self, acc: Any, a: Any, b: Any, async_: bool, k_tiles: Sequence[int], atom: str | None, **options: Any
+    ) -> MultiplyHandle | None:
         if not isinstance(k_tiles, (tuple, list)):
             raise WrongValue(
                 builder(self._name).span,
@@ -91,27 +97,29 @@ class Multiply:
             )
         order = tuple(python_int(k, f"{self._name}(k_tiles=)") for k in k_tiles)
         if not async_:
-            self._emit(acc, a, b, k_order=order, wanted=atom)
+            self._emit(acc, a, b, k_order=order, wanted=atom, **options)
             return None
         future = builder(self._name).fresh(f"{(spans.bound_names() or ('mma',))[0]}.future")
-        self._emit(acc, a, b, future=future, k_order=order, wanted=atom)
+        self._emit(acc, a, b, future=future, k_order=order, wanted=atom, **options)
         return MultiplyHandle(future)
 
-    def sp(self, acc: Any, a: Any, b: Any, meta: Any, *, atom: str | None = None) -> None:
-        """2:4 sparse A: ``a`` holds K/2 columns, ``meta`` their positions."""
-        held = local_tile(acc)
-        if held is not None:
-            found = builder(self._name)
-            a, b, e = (tile_of(x, self._name) for x in (a, b, meta))
-            multiply(found, self._contract, held, a, b, atom, e)
-            return
-        self._emit(acc, a, b, meta=fragment_of(meta, f"{self._name}.sp").ref, wanted=atom)
-
-    def scale(self, acc: Any, a: Any, b: Any, scale_a: Any, scale_b: Any, *, atom: str | None = None) -> None:
+    def scale(
+        self,
+        acc: Any,
+        a: Any,
+        b: Any,
+        scale_a: Any,
+        scale_b: Any,
+        *,
+        async_: bool = False,
+        k_tiles: Sequence[int] = (),
+        atom: str | None = None,
+    ) -> MultiplyHandle | None:
         """``acc += (a x b) * scale_a * scale_b``, each a number or a tile: ``scale_a`` of [M, 1] or [1, M],
         ``scale_b`` of [1, N]; with a number for each 128 columns of K, [M, ceil(K/128)] and
         [ceil(K/128), ceil(N/128)]."""
-        self._emit(acc, a, b, wanted=atom, **_scales(f"{self._name}.scale", scale_a, scale_b))
+        scales = _scales(f"{self._name}.scale", scale_a, scale_b)
+        return self._issue(acc, a, b, async_, k_tiles, atom, **scales)
 
     def _emit(self, acc: Any, a: Any, b: Any, **options: Any) -> None:
         held = local_tile(acc)
@@ -150,6 +158,53 @@ class Multiply:
         if isinstance(x, (Fragment, Elementwise)):
             return fragment_of(x, self._name), negative
         return tile_of(x, self._name, "operand"), False
+
+
+class SparseMultiply:
+    """`mma.row.row.sp(mc, ma, mb, me)`, and `.sp.scale`; options as those of `Multiply`."""
+
+    def __init__(self, dense: Multiply) -> None:
+        self._dense = dense
+        self._name = f"{dense._name}.sp"
+
+    def __call__(
+        self,
+        acc: Any,
+        a: Any,
+        b: Any,
+        meta: Any,
+        *,
+        async_: bool = False,
+        k_tiles: Sequence[int] = (),
+        atom: str | None = None,
+    ) -> MultiplyHandle | None:
+        """2:4 sparse A: ``a`` holds K/2 columns, ``meta`` their positions."""
+        held = local_tile(acc)
+        if held is not None and not async_ and not k_tiles:
+            found = builder(self._name)
+            a, b, e = (tile_of(x, self._name) for x in (a, b, meta))
+            multiply(found, self._dense._contract, held, a, b, atom, e)
+            return None
+        ref = fragment_of(meta, self._name).ref
+        return self._dense._issue(acc, a, b, async_, k_tiles, atom, meta=ref)
+
+    def scale(
+        self,
+        acc: Any,
+        a: Any,
+        b: Any,
+        meta: Any,
+        scale_a: Any,
+        scale_b: Any,
+        *,
+        async_: bool = False,
+        k_tiles: Sequence[int] = (),
+        atom: str | None = None,
+    ) -> MultiplyHandle | None:
+        """``acc += (a x b) * scale_a * scale_b`` with a sparse A; the scales are those of `Multiply.scale`."""
+        scales = _scales(f"{self._name}.scale", scale_a, scale_b)
+        ref = fragment_of(meta, self._name).ref
+        return self._dense._issue(acc, a, b, async_, k_tiles, atom, meta=ref, **scales)
 
 
 class MmaNamespace(Namespace):
