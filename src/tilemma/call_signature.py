@@ -44,7 +44,7 @@ def _parameters(kernel: Any) -> Iterator[inspect.Parameter]:
         # The front end names a dimension without a name after its array and its position.
         named = [None if d == f"{name}_{i}" else d for i, d in enumerate(a.dims)]
         kinds[name] = ArrayType(a.dtype, tuple(d if isinstance(d, (int, str)) else None for d in named))
-    for name in passed.order:
+    for name in (n for n in passed.order if n not in passed.scratch):
         legal = f"{name}_" if iskeyword(name) else name
         default = None if name == passed.returns else inspect.Parameter.empty
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

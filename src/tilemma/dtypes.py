@@ -23,15 +23,17 @@ Kind = Literal["float", "int", "uint", "bool", "bits"]
 
 @record
 class Format:
-    """A floating-point format (IEEE 754's, or OCP's for 8 bits): bits of the exponent and of the mantissa.
+    """A floating-point format (IEEE 754's, or OCP's for 8 bits and fewer): bits of exponent and mantissa.
 
-    ``infinite``: has infinities.  ``saturates``: conversions stop at the largest number.
+    ``infinite``: has infinities.  ``saturates``: conversions stop at the largest number.  ``nan``: has NaN;
+    without, a conversion of NaN gives the largest number.
     """
 
     exponent: int
     mantissa: int
     infinite: bool = True
     saturates: bool = False
+    nan: bool = True
 
     @property
     def bias(self) -> int:
@@ -48,9 +50,14 @@ class Format:
         return (1 << self.exponent) - (2 if self.infinite else 1) - self.bias
 
     @property
+    def sign(self) -> int:
+        """The number of the sign's bit; bits above it are 0."""
+        return self.exponent + self.mantissa
+
+    @property
     def largest(self) -> float:
-        """The largest finite number.  Without infinities only the mantissa of all ones is NaN (OCP's E4M3)."""
-        steps = (2 << self.mantissa) - (1 if self.infinite else 2)
+        """The largest finite number.  Without infinities only the mantissa of all ones is NaN, if any (OCP)."""
+        steps = (2 << self.mantissa) - (1 if self.infinite or not self.nan else 2)
         return ldexp(steps, self.top - self.mantissa)
 
     def values(self) -> NDArray[np.float64]:
@@ -148,6 +155,11 @@ def _np(t: Any) -> np.dtype[Any]:
     return d
 
 
+def _small_format(exponent: int, mantissa: int) -> Format:
+    """A format of OCP's MX of fewer than 8 bits: every pattern is a number."""
+    return Format(exponent, mantissa, infinite=False, saturates=True, nan=False)
+
+
 # Codes of dlpack.h (DLDataTypeCode).
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL, _E4M3FN, _E5M2 = 0, 1, 2, 4, 6, 10, 12
 
@@ -166,6 +178,10 @@ _TABLE = (
         "f8_e5m2", 8, "float", _np(ml_dtypes.float8_e5m2), "e5m2", "b8", ("f32", "f16"),
         Format(5, 2, saturates=True), dlpack=_E5M2, cvt=89,
     ),
+    # OCP's MX formats of 6 and 4 bits: one element a byte, as CUDA's __nv_fp6_e2m3 and ml_dtypes store them.
+    DType("f6_e2m3", 8, "float", _np(ml_dtypes.float6_e2m3fn), "e2m3", "b8", (), _small_format(2, 3)),
+    DType("f6_e3m2", 8, "float", _np(ml_dtypes.float6_e3m2fn), "e3m2", "b8", (), _small_format(3, 2)),
+    DType("f4_e2m1", 8, "float", _np(ml_dtypes.float4_e2m1fn), "e2m1", "b8", (), _small_format(2, 1)),
     DType("u64", 64, "uint", _np(np.uint64), "u64", "u64", dlpack=_UINT),
     DType("s64", 64, "int", _np(np.int64), "s64", "s64", dlpack=_INT),
     DType("u32", 32, "uint", _np(np.uint32), "u32", "u32", dlpack=_UINT),

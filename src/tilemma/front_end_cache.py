@@ -29,12 +29,14 @@ from tilemma.records import record
 class Signature:
     """The parameters of a call.  ``plan`` has no entry point: each target checks calls against its parameters and
     checks.  ``order``: the parameters as they are passed.  ``returns``: the array that the caller receives.
-    ``sizes``: the dimensions that the kernel is compiled for."""
+    ``sizes``: the dimensions and scalars that the kernel is compiled for.  ``scratch``: arrays that a call
+    allocates, and nobody receives."""
 
     plan: Launch
     order: tuple[str, ...]
     returns: str | None
     sizes: tuple[str, ...]
+    scratch: tuple[str, ...] = ()
 
 
 def signature(kernel: t.Kernel) -> Signature:
@@ -44,7 +46,8 @@ def signature(kernel: t.Kernel) -> Signature:
     )
     order = tuple(p.buffer.name if isinstance(p, t.ArrayParameter) else p.scalar.name for p in kernel.params)
     sizes = tuple(wanted_sizes(kernel))
-    return Signature(plan, order, kernel.returns.name if kernel.returns is not None else None, sizes)
+    returns = kernel.returns.name if kernel.returns is not None else None
+    return Signature(plan, order, returns, sizes, tuple(p.buffer.name for p in kernel.arrays if p.scratch))
 
 
 def known_signature(identity: str, make: Callable[[], t.Kernel]) -> Signature:
@@ -55,13 +58,15 @@ def known_signature(identity: str, make: Callable[[], t.Kernel]) -> Signature:
         return found
     made = signature(make())
     data = {"plan": made.plan.to_json(), "order": made.order, "returns": made.returns, "sizes": made.sizes}
+    data["scratch"] = made.scratch
     store.put(identity, json.dumps(data).encode())
     return made
 
 
 def _read_signature(data: bytes) -> Signature:
     kept = json.loads(data)
-    return Signature(Launch.from_json(kept["plan"]), tuple(kept["order"]), kept["returns"], tuple(kept["sizes"]))
+    names = (tuple(kept[field]) for field in ("sizes", "scratch"))
+    return Signature(Launch.from_json(kept["plan"]), tuple(kept["order"]), kept["returns"], *names)
 
 
 def _read_outline(data: bytes) -> Mapping[str, Any]:

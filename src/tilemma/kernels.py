@@ -16,6 +16,7 @@ from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollect
 from tilemma.display import Drawn
 from tilemma.environment import Environment, content
 from tilemma.errors import (
+    WrongArgument,
     WrongArgumentType,
     described,
 )
@@ -23,11 +24,11 @@ from tilemma.forking import ForkSafeLock
 from tilemma.front_end_cache import Signature, TextSource, known_signature, signature
 from tilemma.ir import tile as t
 from tilemma.ir.specialise import specialise
-from tilemma.launch import evaluate
 from tilemma.measure.tuning import Tuned, tune
 from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
 from tilemma.runtime import arrays, binding, packed
+from tilemma.runtime.allocation import with_allocated
 from tilemma.sources import shows_user_frames
 from tilemma.targets import check_choice, registered
 from tilemma.targets.ptx.target import Target, targets
@@ -179,16 +180,19 @@ class Kernel(Drawn):
         if sizes is None:
             return ()
         wanted = self.signature(**constants).sizes
-        if not isinstance(sizes, Mapping) or not all(
-            isinstance(sizes[n], int) and 0 <= sizes[n] < 2**31 for n in wanted if n in sizes
-        ):
+        given = {n: sizes[n] for n in wanted if n in sizes} if isinstance(sizes, Mapping) else {}
+        for name, n in given.items():
+            if isinstance(n, int) and not 0 <= n < 2**31:
+                bounds = "at least 0 and below 2^31: a buffer has it as an extent"
+                raise WrongArgument(function=self.name, name=name, got=str(n), wanted=bounds)
+        if not isinstance(sizes, Mapping) or not all(isinstance(n, int) for n in given.values()):
             raise WrongArgumentType(
                 function="compile",
                 name="sizes",
                 got=described(sizes),
                 wanted="a mapping from dimensions to extents",
             )
-        return tuple((n, sizes[n]) for n in wanted if n in sizes)
+        return tuple(given.items())
 
     def _fronted(self, constants: Mapping[str, Any], sizes: Sizes) -> tuple[t.Kernel, list[Decision]]:
         key, known = (_key(constants), sizes), self._known.built
@@ -343,7 +347,7 @@ class Runner:
         # Only the reference executor needs the checked IR here; compiling checks by itself, or did before.
         passed = self.kernel.signature(**constants)
         order, plan, given = passed.order, passed.plan, None
-        values, created = _with_result(passed, args, named)
+        values, named, created = with_allocated(plan.arrays, order, passed.returns, passed.scratch, args, named)
         if any(packed.is_packed(a) for a in plan.arrays):
             given = [*values, *(named.pop(n) for n in order[len(values) :] if n in named)]
             plan, values = packed.stored(plan, order, given, self.target)
@@ -459,32 +463,6 @@ def _check_target(function: str, arch: object, facts: object) -> None:
 
 def _key(constants: Mapping[str, Any]) -> Any:
     return tuple(sorted([(name, content(v)) for name, v in constants.items()], key=lambda item: item[0]))
-
-
-def _with_result(
-    passed: Signature, args: Sequence[Any], named: Mapping[str, Any]
-) -> tuple[list[Any], frozenset[str]]:
-    """``args`` with the array that the kernel returns, allocated like the first array argument."""
-    order, result = passed.order, passed.returns
-    if result is None or result in named or len(args) + len(named) >= len(order):
-        return list(args), frozenset()
-    given = dict(zip([n for n in order if n != result], args, strict=False)) | dict(named)
-    names: dict[str, int] = {}
-    first: arrays.ArrayRef | None = None
-    for p in passed.plan.arrays:
-        if p.name == result or p.name not in given:
-            continue
-        ref = arrays.describe(given[p.name])
-        first = first or ref
-        names |= {dim: extent for dim, extent in zip(p.dims, ref.shape, strict=False) if isinstance(dim, str)}
-    names |= {s.name: int(given[s.name]) for s in passed.plan.scalars if s.name in given}
-    if first is None:
-        return list(args), frozenset()
-    made = next(p for p in passed.plan.arrays if p.name == result)
-    full = list(args)
-    array = arrays.empty_like_first(first, tuple(evaluate(d, names) for d in made.dims), made.dtype)
-    full.insert(min(order.index(result), len(full)), array)
-    return full, frozenset({result})
 
 
 @overload

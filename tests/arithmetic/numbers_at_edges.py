@@ -12,7 +12,7 @@ from tilemma.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Bits of precision, least exponent of a normal number, largest number (IEEE 754; OCP 8-bit floats).
+# Bits of precision, least exponent of a normal number, largest number (IEEE 754; OCP floats of 8, 6 and 4 bits).
 FORMATS: dict[str, tuple[int, int, Fraction]] = {
     "f64": (53, -1022, Fraction(2) ** 1024 - Fraction(2) ** 971),
     "f32": (24, -126, Fraction(2) ** 128 - Fraction(2) ** 104),
@@ -21,6 +21,9 @@ FORMATS: dict[str, tuple[int, int, Fraction]] = {
     "bf16": (8, -126, Fraction(2) ** 128 - Fraction(2) ** 120),
     "f8_e4m3": (4, -6, Fraction(448)),
     "f8_e5m2": (3, -14, Fraction(57344)),
+    "f6_e2m3": (4, 0, Fraction(15, 2)),
+    "f6_e3m2": (3, -2, Fraction(28)),
+    "f4_e2m1": (2, 0, Fraction(6)),
 }
 FLOATS = [t for t in dtypes.BY_NAME.values() if t.is_float]
 INTEGERS = [t for t in dtypes.BY_NAME.values() if t.is_integer and t.bits >= 8]
@@ -46,7 +49,7 @@ def exponent(x: Fraction) -> int:
 def nearest(x: Fraction, t: DType, sign: float = 1.0) -> float:
     """``x`` rounded to the float type ``t``, ties to even; a zero has the sign of ``sign``.
 
-    8-bit floats stop at their largest number, the others become infinite from half a unit beyond it.
+    Floats of a byte stop at their largest number, the others become infinite from half a unit beyond it.
     """
     if not x:
         return float(np.copysign(0.0, sign))
@@ -112,6 +115,8 @@ def drawn(t: DType, seed: int, count: int) -> Array:
     patterns: Array = np.frombuffer(rng.bytes(count * t.bytes), f"u{t.bytes}")
     if t.name == "tf32":
         patterns = patterns & np.uint32(0xFFFFE000)
+    if t.is_float and t.bits == 8:
+        patterns = patterns & patterns.dtype.type((2 << t.floating.sign) - 1)
     values = patterns.view(t.numpy).copy()
     with np.errstate(all="ignore"):
         values[::2] = (rng.standard_normal(count) * 50).astype(t.numpy)[::2]

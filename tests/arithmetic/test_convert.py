@@ -29,7 +29,9 @@ def defined(x: float | int, target: DType) -> float | int | bool:
     if target.kind == "bool":
         return x != 0
     if target.is_float:
-        if math.isnan(x) or (math.isinf(x) and target.bits > 8):
+        if math.isnan(x):
+            return x if target.floating.nan else nearest(Fraction(10**9), target)
+        if math.isinf(x) and target.bits > 8:
             return x
         if math.isinf(x):
             return math.copysign(nearest(Fraction(10**9), target), x)
@@ -102,11 +104,13 @@ def test_integers_of_any_size(x: int, target: DType) -> None:
 def convert_all(  # type: ignore[no-untyped-def]
     x: tm.Global["S", "N"], f64: tm.Global["f64", "N"], f32: tm.Global["f32", "N"], tf32: tm.Global["tf32", "N"],
     f16: tm.Global["f16", "N"], bf16: tm.Global["bf16", "N"], f8_e4m3: tm.Global["f8_e4m3", "N"],
-    f8_e5m2: tm.Global["f8_e5m2", "N"], s64: tm.Global["s64", "N"], s32: tm.Global["s32", "N"],
+    f8_e5m2: tm.Global["f8_e5m2", "N"], f6_e2m3: tm.Global["f6_e2m3", "N"], f6_e3m2: tm.Global["f6_e3m2", "N"],
+    f4_e2m1: tm.Global["f4_e2m1", "N"], s64: tm.Global["s64", "N"], s32: tm.Global["s32", "N"],
     s16: tm.Global["s16", "N"], s8: tm.Global["s8", "N"], u64: tm.Global["u64", "N"], u32: tm.Global["u32", "N"],
     u16: tm.Global["u16", "N"], u8: tm.Global["u8", "N"], bool: tm.Global["bool", "N"], *, S="f32",
 ):  # fmt: skip
-    everything = (f64, f32, tf32, f16, bf16, f8_e4m3, f8_e5m2, s64, s32, s16, s8, u64, u32, u16, u8, bool)
+    floats = (f64, f32, tf32, f16, bf16, f8_e4m3, f8_e5m2, f6_e2m3, f6_e3m2, f4_e2m1)
+    everything = (*floats, s64, s32, s16, s8, u64, u32, u16, u8, bool)
     for b in parallel(tm.cdiv(x.shape[0], 32), level="block"):
         for t in parallel(32, level="thread"):
             with tm.if_(b * 32 + t < x.shape[0]):

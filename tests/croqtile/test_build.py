@@ -210,6 +210,13 @@ def test_parallel_options() -> None:
     assert op.overlap
 
 
+def test_a_barrier_of_a_cooperative_grid() -> None:
+    text = "parallel p by {} : block<cooperative> {{ sync.{}; }}"
+    assert kernel(text.format(1, "barrier : block")) and kernel(text.format(2, "shared"))
+    with pytest.raises(CompileError, match="all blocks of a cooperative launch"):
+        kernel(text.format(2, "barrier : block"))
+
+
 def test_an_index_named_as_a_dimension_hides_it() -> None:
     assert inside("foreach K in 4 { c.at(K, a.span(1)) = x; }").split("\n")[1] == "  element c[K.1, K] = x"
 

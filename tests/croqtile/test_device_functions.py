@@ -37,7 +37,7 @@ __device__ float sign(float x) {
 __device__ void add_to(float* y, int i, float v) { atomicAdd(&y[i], v); }
 __device__ int bits(int a, int b) { return (a & 3 | b << 1) == 7 ? a & b : a ^ b + 1; }
 __device__ int clashing(int x) { int i = x; i += 1; return (int)(i * 0.5f); }
-template <typename T> __device__ T generic(T x) { return x; }
+template <int N> __device__ int generic(int x) { return x + N; }
 __device__ float lane_of() { return threadIdx.x; }
 __device__ float twice(float x) { return x + x; }
 __device__ int twice(int x) { return x + x; }
@@ -86,6 +86,66 @@ def bits(a: int, b: int) -> int:
     return a & b if (a & 3) | (b << 1) == 7 else a ^ (b + 1)
 
 
+WARPS = """
+#define FULL 0xffffffff
+template <typename T> __device__ __forceinline__ T across(T x, int lanes, int width) {
+  return __shfl_xor_sync(uint32_t(-1), x, lanes, width);
+}
+template <class T> __device__ T total(T x) {
+  for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(FULL, x, d);
+  return x;
+}
+__device__ float highest(float x) {
+  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_down_sync(0xffffffffu, x, d));
+  return __shfl_sync(-1, x, 0);
+}
+__device__ unsigned positive(float x) { return __ballot_sync(FULL, x > 0.0f); }
+__co__ void f(global f32 [64] x, global f32 [4, 64] y, global s32 [64] n) {
+  parallel t by 64 : thread {
+    f32 own = x.at(t);
+    f32 other = call across(own, 1, 32);
+    s32 here = t;
+    y.at(0, t) = other;
+    y.at(1, t) = total(own);
+    y.at(2, t) = highest(own);
+    y.at(3, t) = positive(own);
+    n.at(t) = total(here) + across(here, 2, 32);
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("target", "options"), [("cpu", {}), ("machine", {"arch": "sm_80"})])
+def test_exchanges_between_lanes(target: str, options: dict[str, str]) -> None:
+    kernel = Kernel(TextSource(File(WARPS, "warps.co", {}), "f"))
+    x = np.random.default_rng(1).integers(-9, 10, 64).astype(np.float32)
+    y, n, lanes = np.zeros((4, 64), np.float32), np.zeros(64, np.int32), np.arange(64)
+    kernel.on(target, **options)(x, y, n)
+    warps = x.reshape(2, 32)
+    np.testing.assert_array_equal(y[0], x[lanes ^ 1])
+    np.testing.assert_array_equal(y[1], np.repeat(warps.sum(1), 32))
+    np.testing.assert_array_equal(y[2], np.repeat(warps.max(1), 32))
+    votes = [sum(1 << i for i in range(32) if w[i] > 0) for w in warps]
+    np.testing.assert_array_equal(y[3], np.repeat(np.array(votes, np.float32), 32))
+    np.testing.assert_array_equal(n, np.repeat(lanes.reshape(2, 32).sum(1), 32) + (lanes ^ 2))
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ("return __shfl_xor_sync(0xff, x, 1);", "some lanes"),
+        ("return __shfl_xor_sync(-1, x, 1, 16);", "groups of lanes"),
+        ("return __shfl_xor_sync(-1, x);", "text of C++"),
+        ("T y = x; return static_cast<T>(y);", "text of C++"),
+    ],
+)
+def test_exchanges_of_a_part_of_a_warp_are_refused(body: str, part: str) -> None:
+    text = f"template <typename T> __device__ T g(T x) {{ {body} }}\n"
+    text += "__co__ void f(global f32 [32] x) { parallel t by 32 : thread { x.at(t) = g(x.at(t)); } }"
+    with pytest.raises(CompileError, match=part):
+        croqtile.load(text, "parts.co").sources["f"].build()
+
+
 @pytest.mark.parametrize(
     "statement, code, part",
     [
@@ -93,7 +153,7 @@ def bits(a: int, b: int) -> int:
         ("x.at(t) = twice(2.0f);", "device-function-overloaded", "`twice` is called here"),
         ("x.at(t) = endless(2);", "not-built-yet", "calls itself"),
         ("x.at(t) = sign();", "wrong-arity", "`sign`"),
-        ("x.at(t) = generic(2.0f);", "unknown-name", "`generic`"),
+        ("x.at(t) = generic(2);", "not-built-yet", "`generic`"),
         ("x.at(t) = add_to(x, 0, 1.0f);", "wrong-value", "no result"),
         ("x.at(t) = polynomial(t, 1, 1.0f);", "not-a-tile", "`polynomial`"),
         ("x.at(t) = t > 3 ? steps(3) : 0;", "side-effect", "`steps`"),

@@ -106,11 +106,12 @@ def run_ir(kernel: t.Kernel, arguments: Arrays) -> None:
     arrays = {k: v for k, v in arguments.items() if isinstance(v, np.ndarray)}
     scalars = {k: v for k, v in arguments.items() if k not in arrays}
     dims: dict[str, int] = {}
-    for p in kernel.arrays:
+    passed = [p for p in kernel.arrays if not p.scratch]
+    for p in passed:
         for extent, n in zip(p.buffer.shape, arrays[p.buffer.name].shape, strict=True):
             if hasattr(extent, "name"):
                 dims[extent.name] = n
-    for p in kernel.arrays:
+    for p in passed:
         given = arrays[p.buffer.name]
         if p.buffer.dtype is dtypes.u8 and given.dtype != np.uint8:  # decided: elements are packed
             narrow = dtypes.from_numpy(given.dtype)

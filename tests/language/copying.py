@@ -6,7 +6,7 @@ import numpy as np
 from construct import construct, random, small, unwritten
 
 import tilemma as tm
-from tilemma import cdiv, dma, foreach, local, parallel, shared, wait
+from tilemma import cdiv, dma, foreach, local, parallel, shared, tma, wait
 
 f32, f16, s32 = np.float32, np.float16, np.int32
 
@@ -305,3 +305,45 @@ def run_time_extents(a: tm.Global["f16", "M", 40], out: tm.Global["f16", "M", 40
         s = shared("f16", 1, 40)
         dma.copy(a.view(1, n).from_(b, 0), s)
         dma.copy(s, out.view(1, 40).from_(b, 0))
+
+
+CUBES, HEADS = small("f32", 6, 16, 64), small("f16", 3, 2, 20, 64)
+
+
+@construct(
+    given={"x": CUBES, "y": unwritten("f32", 6, 16, 64), "q": HEADS, "o": np.zeros_like(HEADS)},
+    expect=lambda x, y, q, o: {"y": x, "o": np.where(np.arange(20)[:, None] < 16, q, f16(0))},
+    archs=("sm_90a",),
+    co="""
+    __co__ void tensor_tiles(global f32 [6, 16, 64] x, global f32 [6, 16, 64] y,
+                             global f16 [B, H, S, 64] q, global f16 [B, H, S, 64] o) {
+      parallel p by 1 : block {
+        f = tma.copy.async x => shared;
+        wait f;
+        tma.copy f.data => y;
+      }
+      parallel {b, h} by [cdiv(B, 2), H] : block {
+        shared f16 [2, 3, 16, 64] s;
+        tma.copy.swiz<128> q.subspan(2, 1, 16, 64).at(b, h, 0, 0) => s.subspan(2, 1, 16, 64).at(0, 1, 0, 0);
+        tma.copy.swiz<128> s.subspan(2, 1, 16, 64).at(0, 1, 0, 0) => o.subspan(2, 1, 16, 64).at(b, h, 0, 0);
+      }
+    }
+    """,
+)
+def tensor_tiles(
+    x: tm.Global["f32", 6, 16, 64],
+    y: tm.Global["f32", 6, 16, 64],
+    q: tm.Global["f16", "B", "H", "S", 64],
+    o: tm.Global["f16", "B", "H", "S", 64],
+):
+    """Tiles with several axes: a box over axes that have no gap in the buffer, else one for each part."""
+    B, H, _, _ = q.shape
+    for _p in parallel(1, level="block"):
+        f = tma.copy(x, to="shared", async_=True)
+        wait(f)
+        tma.copy(f.data, y)
+    for b, h in parallel(cdiv(B, 2), H, level="block"):
+        s = shared("f16", 2, 3, 16, 64)
+        part = s.subspan(2, 1, 16, 64).at(0, 1, 0, 0)
+        tma.copy(q.subspan(2, 1, 16, 64).at(b, h, 0, 0), part, swizzle=128)
+        tma.copy(part, o.subspan(2, 1, 16, 64).at(b, h, 0, 0), swizzle=128)

@@ -9,6 +9,7 @@ from differential import agree, croqtile_kernel
 from tilemma import testing
 from tilemma.arithmetic.convert import load, store
 from tilemma.dtypes import dtype
+from tilemma.errors import CompileError
 
 CO = """
 __co__ void f(global {a} [M, K] a, global {b} [N, K] b, global f32 [M, N] c) {{
@@ -83,3 +84,33 @@ def test_operands_are_converted(a: str, b: str, t: str, arch: str, level: str, a
     assert testing.share_of_bound(machine, exact, bound) <= 1
     np.testing.assert_allclose(found["c"], exact, rtol=1e-5, atol=1e-4)
     assert atom in str(kernel.compile(arch).explain())
+
+
+DECLARED = """
+__co__ void f(global f32 [16, 16] a, global f16 [8, 16] b, global f32 [16, 8] c) {
+  parallel g by 1 : block {
+    a_s = dma.copy a => shared;
+    b_s = dma.copy b => shared;
+    parallel p by 1 : group {
+      mc = mma.fill.f32 0.0f;
+      frag f16 [16, 16] ma;
+      mma.load a_s, ma;
+      mb = mma.load b_s;
+      mma.row.row mc, ma, mb;
+      mma.store mc, c;
+    }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ["cpu", "sm_80"])
+def test_a_declared_tile_keeps_its_type(arch: str) -> None:
+    kernel = croqtile_kernel(DECLARED)
+    a = testing.random_array((16, 16), "f32", 1, "small_integers")
+    b = testing.random_array((8, 16), "f16", 2, "small_integers")
+    c = np.zeros((16, 8), np.float32)
+    (kernel.on("cpu") if arch == "cpu" else kernel.on("machine", arch=arch))(a, b, c)
+    np.testing.assert_array_equal(c, a @ b.T.astype(np.float32))
+    with pytest.raises(CompileError, match="f16, with which the register tile is declared"):
+        croqtile_kernel(DECLARED.replace("mma.load a_s", "mma.load.bf16 a_s")).build()

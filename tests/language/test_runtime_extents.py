@@ -1,14 +1,15 @@
-"""Buffers whose extents are dimensions of parameters: compiled for each value of these dimensions."""
+"""Buffers whose extents are dimensions of parameters or integer parameters: compiled for each of their values."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tilemma as tm
-from tilemma import foreach, local, parallel, shared, var
+from tilemma import cdiv, dma, foreach, if_, local, machine, parallel, shared, var
 
 
 @tm.kernel
@@ -80,11 +81,58 @@ def test_sizes_are_given_to_the_compiler(tmp_path: Path) -> None:
     assert tm.load(tmp_path / "k.co", defines={"N": 4}).k.compile("sm_80").ptx
 
 
-def test_a_scalar_is_no_extent() -> None:
+@tm.kernel
+def reversed_parts(x: tm.Global["s32", "M"], n: tm.Int, y: tm.Global["s32", "M"]):
+    for b in parallel(cdiv(x.shape[0], n), level="block"):
+        s = shared("s32", n)
+        dma.copy(x.subspan(n).at(b), s)
+        for i in foreach(n):
+            with if_(b * n + i < x.shape[0]):
+                y[b * n + i] = s[n - 1 - i]
+
+
+REVERSED = """
+__co__ void k(s32 [M] x, int n, s32 [M] y) {
+  parallel b by cdiv(M, n) : block {
+    shared s32 [n] s;
+    dma.copy x.subspan(n).at(b) => s;
+    foreach i in n
+      if (b * n + i < M) y.at(b * n + i) = s.at(n - 1 - i);
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "machine"])
+def test_integer_parameters_are_extents(tmp_path: Path, target: str) -> None:
+    (tmp_path / "k.co").write_text(REVERSED)
+    x = np.arange(1, 21, dtype=np.int32)
+    for kernel in (reversed_parts, tm.load(tmp_path / "k.co").k):
+        for n in (4, 5):
+            y = np.zeros_like(x)
+            kernel.on(target)(x, n, y)
+            assert np.array_equal(y, x.reshape(-1, n)[:, ::-1].reshape(-1))
+        with pytest.raises(tm.LaunchError, match="at least 0"):
+            kernel.on(target)(x, -1, y)
+
+
+def test_code_for_one_value_of_a_parameter_is_launched_with_it() -> None:
+    with pytest.raises(tm.CompileError, match="no `n` is given"):
+        reversed_parts.compile("sm_80")
+    compiled = reversed_parts.compile("sm_80", sizes={"n": 4})
+    x = np.arange(8, dtype=np.int32)
+    for n in (4, 5):
+        values = {"x": x, "n": n, "y": np.zeros_like(x)}
+        with nullcontext() if n == 4 else pytest.raises(tm.LaunchError, match="n is 4"):
+            for launch in compiled.launches:
+                machine.run(compiled.ptx, launch, values)
+
+
+def test_other_values_are_no_extents() -> None:
     @tm.kernel
-    def k(x: tm.Global["f32", "M"], n: tm.Int):
-        for _ in parallel(1, level="block"):
-            s = shared("f32", n)
+    def k(x: tm.Global["s32", "M"], n: tm.Float):
+        for p in parallel(4, level="block"):
+            s = shared("s32", p + 1)
             s[0] = x[0]
 
     with pytest.raises(tm.CompileError, match="not known when compiled"):

@@ -103,6 +103,7 @@ def _to_float(x: Array, source: DType, target: DType) -> Array:
     if target.floating.saturates:
         limit = target.floating.largest
         x = np.clip(x, -limit, limit)
+        x = x if target.floating.nan else np.where(np.isnan(x), x.dtype.type(limit), x)
     if target.name in ("f32", "f16"):  # NumPy rounds doubles to these itself, once
         return x.astype(target.numpy, copy=False)
     single = to_odd_float32(x) if x.dtype == np.float64 else x.astype(np.float32, copy=False)

@@ -45,7 +45,8 @@ LARGEST = float(np.finfo(np.float64).max)
 def binary(op: str, t: DType) -> Callable[[Any, Any], Any]:
     """``a op b`` on carriers of ``t``, of which one or both may be arrays."""
     f = _OPERATIONS[op]
-    if t in (dtypes.f32, dtypes.f64) or op in ("min", "max", "mod"):
+    exact = op in ("min", "max") or (op == "mod" and t.floating.nan)
+    if t in (dtypes.f32, dtypes.f64) or exact:
         return f
     # 24 bits hold the result of two operands of up to 11 closely enough: rounding twice is rounding once.
     return lambda a, b: _narrowed(f(a, b), t)

@@ -31,6 +31,12 @@ _TYPES = {
 # Loosest first (C++ standard, [expr]).
 _PRECEDENCE = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"),
                ("+", "-"), ("*", "/", "%"))  # fmt: skip
+# CUDA's exchanges between the lanes of a warp, as this language names them.
+_EXCHANGES = {
+    "__shfl_xor_sync": "__shfl_xor", "__shfl_up_sync": "__shfl_up", "__shfl_down_sync": "__shfl_down",
+    "__shfl_sync": "__shfl_idx", "__ballot_sync": "__ballot",
+}  # fmt: skip
+_COMPOUND = (">>", "<<", "&", "|", "^")
 # C++'s functions, as this language names them.
 _FUNCTIONS = {
     "fmaxf": "__max", "fmax": "__max", "max": "__max", "fminf": "__min", "fmin": "__min", "min": "__min",
@@ -64,9 +70,18 @@ class CCast(ast.Convert):
     """A conversion of C++: a float becomes an integer without its fraction."""
 
 
+class WarpCall(ast.Expr):
+    """``__shfl_xor_sync(mask, value, lane, width)`` and its siblings: ``call`` without mask and width."""
+
+    call: ast.Call
+    mask: ast.Expr
+    width: ast.Expr | None = None
+
+
 @record
 class DeviceFunction:
-    """``pointers``: the names of the parameters that are pointers."""
+    """``pointers``: the names of the parameters that are pointers.  ``templates``: the names of the types that the
+    arguments of a call decide, ``template <typename T>``."""
 
     name: str
     returns: str
@@ -74,6 +89,7 @@ class DeviceFunction:
     pointers: frozenset[str]
     body: ast.Block
     span: Span
+    templates: frozenset[str] = frozenset()
 
 
 @record
@@ -101,6 +117,7 @@ class _Parser:
     tokens: list[Token]
     place: int = 0
     pointers: set[str] = field(default_factory=set)
+    templates: set[str] = field(default_factory=set)
 
     # ---- tokens ------------------------------------------------------------------------------------------
 
@@ -122,6 +139,11 @@ class _Parser:
             return True
         return False
 
+    def compound(self, *operators: str) -> bool:
+        """Whether an operator and `=` follow, which are two tokens of this language: ``>>=``."""
+        after = self.tokens[self.place + 1] if self.place + 1 < len(self.tokens) else None
+        return self.sees(*operators) and after is not None and after.text == "=" and after.kind == "op"
+
     def expect(self, text: str) -> Token:
         if not self.sees(text):
             raise self.refused()
@@ -142,6 +164,8 @@ class _Parser:
 
     def function(self) -> DeviceFunction:
         start = self.token
+        if self.accept("template"):
+            self.template()
         returns, pointer = self.type()
         name = self.name()
         if pointer:
@@ -162,10 +186,22 @@ class _Parser:
                 self.expect(",")
         span = self.since(start)
         body = self.block()
-        return DeviceFunction(name.text, returns, tuple(params), frozenset(self.pointers), body, span)
+        names = frozenset(self.templates)
+        return DeviceFunction(name.text, returns, tuple(params), frozenset(self.pointers), body, span, names)
+
+    def template(self) -> None:
+        """``<typename T, class U>``"""
+        self.expect("<")
+        while not self.accept(">"):
+            if not (self.accept("typename") or self.accept("class")):
+                raise self.refused()
+            self.templates.add(self.name().text)
+            if not self.sees(">"):
+                self.expect(",")
 
     def is_type(self) -> bool:
-        return self.token.kind == "name" and (self.token.text in _TYPES or self.token.text in ("const", "long"))
+        known = self.token.text in _TYPES or self.token.text in self.templates
+        return self.token.kind == "name" and (known or self.token.text in ("const", "long"))
 
     def type(self) -> tuple[str, bool]:
         """An element type, and whether it is a pointer to it."""
@@ -182,9 +218,9 @@ class _Parser:
             found = "u64" if found == "u32" else "s64"
         if not found:
             word = self.name()
-            if word.text not in _TYPES:
+            if word.text not in _TYPES and word.text not in self.templates:
                 raise NotOfTheSubset(word.span, what=f"the type `{word.text}`")
-            found = _TYPES[word.text]
+            found = _TYPES.get(word.text, word.text)
         pointer = False
         while self.sees("*", "const", "__restrict__", "&"):
             sign = self.next()
@@ -277,6 +313,12 @@ class _Parser:
         if self.sees("=", "+=", "-=", "*=", "/=", "%="):
             op = self.next().text[:-1]
             return [ast.Assign(target, self.expression(), op, span=self.since(start))]
+        if self.compound(*_COMPOUND):
+            op = self.next().text
+            self.next()
+            value = self.expression()
+            value = ast.Binary(op, target, ast.Paren(value, span=value.span), span=self.since(start))
+            return [ast.Assign(target, value, "", span=self.since(start))]
         if not isinstance(target, ast.Call):
             raise NotOfTheSubset(self.since(start), what="an expression without an effect")
         return [ast.Evaluate(target, span=self.since(start))]
@@ -296,7 +338,7 @@ class _Parser:
             if self.sees("["):
                 raise NotOfTheSubset(name.span, what="an array")
             value = self.expression() if self.accept("=") else None
-            kind = None if dtype == "auto" else ast.Type(dtype, span=start.span)
+            kind = None if dtype == "auto" or dtype in self.templates else ast.Type(dtype, span=start.span)
             item = ast.Item(name.text, (), value, span=self.since(name))
             found.append(ast.Declare(kind, (item,), None, True, span=self.since(start)))
             if not self.accept(","):
@@ -318,7 +360,7 @@ class _Parser:
             return self.unary()
         start = self.token
         left = self.binary(level + 1)
-        while self.sees(*_PRECEDENCE[level]):
+        while self.sees(*_PRECEDENCE[level]) and not self.compound(*_COMPOUND):
             op = self.next().text
             left = ast.Binary(op, left, self.binary(level + 1), span=self.since(start))
         return left
@@ -398,6 +440,8 @@ class _Parser:
         if start.text == "static_cast":
             self.expect("<")
             dtype, _ = self.type()
+            if dtype in self.templates:
+                raise NotOfTheSubset(start.span, what=f"a cast to `{dtype}`")
             self.expect(">")
             return CCast(dtype, self.condition(), span=self.since(start))
         if start.text in _TYPES and self.sees("("):
@@ -418,10 +462,20 @@ class _Parser:
                 self.expect(",")
         if start.text == "__ldg" and len(args) == 1:
             return self.element(args[0], start)
+        if start.text in _EXCHANGES:
+            return self.exchange(start, args)
         name = f"__atomic_{atomic}" if atomic else _FUNCTIONS.get(start.text, start.text)
         if name == "__max" and start.text in ("max", "min") and len(args) != 2:
             raise NotOfTheSubset(start.span, what=f"`{start.text}` of {len(args)} values")
         return ast.Call(ast.Name(name, span=start.span), tuple(args), span=self.since(start))
+
+    def exchange(self, start: Token, args: list[ast.Expr]) -> WarpCall:
+        counts = (2, 2) if start.text == "__ballot_sync" else (3, 4)
+        span = self.since(start)
+        if len(args) not in counts:
+            raise NotOfTheSubset(span, what=f"`{start.text}` of {len(args)} values")
+        call = ast.Call(ast.Name(_EXCHANGES[start.text], span=start.span), tuple(args[1:3]), span=span)
+        return WarpCall(call, args[0], args[3] if len(args) > 3 else None, span=span)
 
 
 def _own_jumps(node: Node) -> list[ast.Statement]:

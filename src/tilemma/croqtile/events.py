@@ -65,7 +65,10 @@ def sync(r: Reader, node: ast.Sync) -> None:
     elif what in ("barrier", "fence") and not (node.level and node.level.args and what == "barrier"):
         spec = ast.LevelSpec(node.level.name, span=node.level.span) if node.level else None
         level, _ = level_of(r, spec, what)
-        r.b.emit(t.Sync("barrier" if what == "barrier" else "fence", level))
+        if what == "barrier":
+            r.b.barrier(level)
+        else:
+            r.b.emit(t.Sync("fence", level))
     elif what in ("global", "local"):
         raise NotBuiltYet(node.span, what=f"`sync.{what}`", fix_text="use `sync.barrier : block`")
     else:

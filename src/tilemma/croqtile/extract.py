@@ -90,8 +90,10 @@ class _Finder:
     def in_function(self, token: Token) -> None:
         """Collect ``token`` where it belongs to a device function."""
         if self.device is None:
-            if token.kind == "name" and token.text in MARKS and self.template is None:
-                self.device, self.device_depth = [token], 0
+            if token.kind == "name" and token.text in MARKS:
+                before = [t for t in self.recent if self.template is not None] + [token]
+                first = next((i for i, t in enumerate(before) if t.text == "template"), -1)
+                self.device, self.device_depth = before[first:], 0
             return
         self.device.append(token)
         self.device_depth += (token.text == "{") - (token.text == "}") if token.kind == "op" else 0

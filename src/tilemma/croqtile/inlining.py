@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import as_cpp
-from tilemma.croqtile.device_functions import CCast, DeviceFunction, Unparsed
+from tilemma.croqtile.device_functions import CCast, DeviceFunction, Unparsed, WarpCall
 from tilemma.croqtile.operands import as_tile, known_type, plain
 from tilemma.croqtile.reader import Reader, nodes_in, reads
 from tilemma.croqtile.scope import Scopes
@@ -14,7 +14,7 @@ from tilemma.croqtile.storage import fixed, returned, stored
 from tilemma.croqtile.values import Value
 from tilemma.dtypes import DType, boolean
 from tilemma.errors import Note, Span
-from tilemma.ir.expr import Const, Expr, Unary, Var, const, mul
+from tilemma.ir.expr import Const, Expr, Unary, Var, const, mul, value_of
 from tilemma.ir.refusals import NotBuiltYet, WrongArity
 from tilemma.records import record
 
@@ -52,30 +52,39 @@ def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr 
     )
     only = f.body.body[0] if len(f.body.body) == 1 else None
     result = only.value if isinstance(only, ast.Return) else None
-    values = [_argument(r, f, p, t, a, result is None) for (p, t), a in zip(f.params, args, strict=True)]
+    types: dict[str, DType] = {}
+    given = zip(f.params, args, strict=True)
+    values = [_argument(r, f, p, t, a, result is None, types) for (p, t), a in given]
     outer = r.scopes, r.assigned
     r.scopes, r.assigned = Scopes(), assigned
     try:
         for (p, t), value in zip(f.params, values, strict=True):
             changes = result is None and isinstance(value, Expr)
-            known = stored(r, p, value, known_type(t, span), True) if changes else value  # type: ignore[arg-type]
+            dtype = types.get(t) or known_type(t, span)
+            known = stored(r, p, value, dtype, True) if changes else value  # type: ignore[arg-type]
             r.scopes.define(p, known, f.span)
         if result is not None:
             found = plain(r, result, f"the result of `{name}`")
-            return found if f.returns == "auto" else as_cpp(r, found, known_type(f.returns, span), span)
+            return found if f.returns == "auto" else as_cpp(r, found, _result_type(r, f, types), span)
         r.effect(span, f"a call of `{name}`")
-        return _body(r, f, returns)
+        return _body(r, f, returns, types)
     finally:
         r.scopes, r.assigned = outer
 
 
-def _argument(r: Reader, f: DeviceFunction, name: str, dtype: str, node: ast.Expr, fix: bool) -> Value:
-    """An argument of the parameter's type; ``fix``: the body may change what its value depends on."""
+def _argument(
+    r: Reader, f: DeviceFunction, name: str, dtype: str, node: ast.Expr, fix: bool, types: dict[str, DType]
+) -> Value:
+    """An argument of the parameter's type.
+
+    ``fix``: the body may change what its value depends on.  ``types``: those of the template's names, which the
+    arguments decide."""
     if name not in f.pointers:
         value = plain(r, node, f"`{f.name}`")
-        return as_cpp(r, fixed(r, value, name) if fix else value, known_type(dtype, node.span), node.span)
+        wanted = _deduced(f, dtype, value.type, node.span, types)
+        return as_cpp(r, fixed(r, value, name) if fix else value, wanted, node.span)
     tile = r.b.settle(as_tile(r, r.value(node), node, f"`{f.name}`"))
-    if tile.view.dtype != known_type(dtype, node.span):
+    if tile.view.dtype != _deduced(f, dtype, tile.view.dtype, node.span, types):
         raise NotBuiltYet(
             node.span,
             what=f"an array of {tile.view.dtype} where `{f.name}` takes `{dtype}*`",
@@ -87,8 +96,18 @@ def _argument(r: Reader, f: DeviceFunction, name: str, dtype: str, node: ast.Exp
     return r.b.span_as(tile, [count], node.span)
 
 
-def _body(r: Reader, f: DeviceFunction, returns: list[ast.Return]) -> Expr | None:
-    dtype = None if f.returns == "void" else _result_type(r, f)
+def _deduced(f: DeviceFunction, name: str, have: DType, span: Span, types: dict[str, DType]) -> DType:
+    """The type ``name``; NotBuiltYet where two arguments give one name of a template two types."""
+    if name not in f.templates:
+        return known_type(name, span)
+    if types.setdefault(name, have) != have:
+        what = f"`{f.name}` with `{name}` as {types[name]} and as {have}"
+        raise NotBuiltYet(span, what=what, fix_text="convert one of the arguments")
+    return have
+
+
+def _body(r: Reader, f: DeviceFunction, returns: list[ast.Return], types: dict[str, DType]) -> Expr | None:
+    dtype = None if f.returns == "void" else _result_type(r, f, types)
     result = None
     if dtype is not None:
         zero = Const(0.0, dtype) if dtype.is_float else Const(0, dtype)
@@ -106,10 +125,12 @@ def _body(r: Reader, f: DeviceFunction, returns: list[ast.Return]) -> Expr | Non
     return result
 
 
-def _result_type(r: Reader, f: DeviceFunction) -> DType:
-    if f.returns == "auto":
+def _result_type(r: Reader, f: DeviceFunction, types: dict[str, DType]) -> DType:
+    if f.returns in types:
+        return types[f.returns]
+    if f.returns == "auto" or f.returns in f.templates:
         raise NotBuiltYet(
-            f.span, what="a function whose result is `auto`", fix_text="write the type of its result"
+            f.span, what=f"a function whose result is `{f.returns}`", fix_text="write the type of its result"
         )
     return known_type(f.returns, f.span)
 
@@ -180,6 +201,17 @@ def done(r: Reader, node: Done) -> Value:
 def cast(r: Reader, node: CCast) -> Value:
     e, dtype = plain(r, node.operand, "a cast"), known_type(node.dtype, node.span)
     return as_cpp(r, e, dtype, node.span)
+
+
+@reads(WarpCall)
+def warp_call(r: Reader, node: WarpCall) -> Value:
+    """All lanes of the warp take part, and none is in a group of fewer."""
+    mask = value_of(plain(r, node.mask, "the mask of a warp"))
+    if mask is None or int(mask) & 0xFFFFFFFF != 0xFFFFFFFF:
+        raise NotBuiltYet(node.span, what="an exchange between some lanes", fix_text="pass the mask 0xffffffff")
+    if node.width is not None and value_of(plain(r, node.width, "the width of an exchange")) != 32:
+        raise NotBuiltYet(node.span, what="an exchange in groups of lanes", fix_text="pass the width 32, or none")
+    return r.value(node.call)
 
 
 @reads(ast.Return)

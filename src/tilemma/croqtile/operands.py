@@ -227,11 +227,11 @@ def event_of(r: Reader, node: ast.Expr, what: str, span: Span | None = None) -> 
     return event_ref(value, node)
 
 
-def future_of(r: Reader, node: ast.Expr) -> str:
+def future_of(r: Reader, node: ast.Expr, what: str = "`after`") -> str:
     """The name of the asynchronous copy's future in an `after`."""
     value = r.value(node)
     if not isinstance(value, FutureValue) or not value.name:
-        raise KINDS["future"].refused("`after`", kind(value), node.span)
+        raise KINDS["future"].refused(what, kind(value), node.span)
     return value.name
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import converted, is_large
 from tilemma.croqtile.operands import fill_value, known_type, scalar_of, scalars_of, table_operands
-from tilemma.croqtile.reader import Reader, nodes_in, reads
+from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.unbuilt import refused_call
 from tilemma.croqtile.values import Events, Mutable, Scalar, SpanValue, TileArray, TupleValue, Value, kind
 from tilemma.dtypes import DType
@@ -132,7 +132,7 @@ def _declare_array(r: Reader, node: ast.Declare, kind_: ast.Type, item: ast.Item
         )
     shape = [scalar(s) for s in scalars_of(r, kind_.dims, f"the extents of `{item.name}`")]
     if node.storage in (None, "global"):
-        returned_array(r, item, dtype, shape)
+        _declare_global(r, item, dtype, shape)
         return
     if not r.inside_parallel:
         raise OutsideParallel(item.span, what=f"a `{node.storage}` buffer")
@@ -171,22 +171,28 @@ def no_result(node: ast.Statement, name: str) -> CompileError:
     )
 
 
-def returned_array(r: Reader, item: ast.Item, dtype: DType, shape: Sequence[Expr]) -> None:
-    """``f32 [M, N] out;``: the array that the kernel returns."""
-    names = {n.value.text for n in nodes_in(r.function.body)
-             if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)}  # fmt: skip
-    if (r.inside_parallel and not r.implicit) or item.name not in names or item.sizes:
+def _declare_global(r: Reader, item: ast.Item, dtype: DType, shape: Sequence[Expr]) -> None:
+    """``f32 [M, N] out;``: the array that the kernel returns, or scratch memory that a call allocates."""
+    if r.inside_parallel and not r.implicit:
+        raise WrongValue(
+            item.span,
+            what=f"`{item.name}`",
+            got="an array in global memory, inside `parallel`",
+            wanted="its declaration at the top of the kernel: a call allocates it once, for all instances",
+            fix_text="move it out of `parallel`, or declare it `shared` or `local`",
+        )
+    if item.sizes:
         raise NotBuiltYet(
             item.span,
-            what=f"`{item.name}`, an array in global memory that is not the kernel's result",
-            fix_text="make it a parameter, or put it into `shared` memory",
+            what=f"`{item.name}`, several arrays in global memory under one name",
+            fix_text="give the array a dimension more",
         )
     if isinstance(item.value, ast.Statement):
         raise no_result(item.value, item.name)
     init = None
     if item.value is not None:
         init = converted(r, fill_value(r, item.value, "an initialiser", dtype), dtype, item.span)
-    buffer = r.b.returned_array(item.name, dtype, shape, init, item.span)
+    buffer = r.b.allocated_array(item.name, dtype, shape, init, item.span)
     r.scopes.define(item.name, Tile.whole(buffer), item.span)
 
 

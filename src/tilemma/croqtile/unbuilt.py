@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.operands import constant
+from tilemma.croqtile.operands import constant, future_of
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.errors import Note
 from tilemma.ir.refusals import NotBuiltYet, WrongValue
@@ -14,6 +14,10 @@ def call_host(r: Reader, node: ast.CallStatement) -> None:
     way = node.function.removeprefix("croq::cuda::setreg_")
     if way in ("inc", "dec") and way != node.function and len(node.args) == 1:
         set_registers(r, ast.SetRegisters(node.args[0], (ast.Suffix(way, span=node.span),), span=node.span))
+        return
+    if node.function.removeprefix("croq::cuda::evict_") in ("first", "last") and len(node.args) == 1:
+        future_of(r, node.args[0], f"`call {node.function}`")
+        r.notes.append(Note("this hint is not used: write it with the copy, `.evict_first`", node.span))
         return
     if node.function not in r.device_functions:
         raise refused_call(node)

@@ -158,7 +158,8 @@ def _cut(r: Reader, base: Tile, node: ast.Member) -> Value:
 
 
 def _place(r: Reader, cut: Cut, node: ast.Member) -> Value:
-    if node.name == "step" and cut.method in ("subspan", "modspan") and cut.step is None:
+    # `.stride` is the older name of `.step`.
+    if node.name in ("step", "stride") and cut.method in ("subspan", "modspan") and cut.step is None:
         steps = tuple(scalar(s) for s in scalars_of(r, node.args or (), "`.step`"))
         if len(steps) != len(cut.extents):
             raise WrongArity(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilemma import dtypes
 
 # Element types that the language has and tilemma has not: they read as types, to be refused by name.
-FOREIGN_TYPES = ("f8_ue4m3", "f8_ue8m0", "f6_e3m2", "f6_e2m3", "f4_e2m1", "u6", "s6", "u2", "s2")
+FOREIGN_TYPES = ("f8_ue4m3", "f8_ue8m0", "u6", "s6", "u2", "s2")
 
 TYPES = frozenset((*dtypes.names(), *FOREIGN_TYPES))
 

@@ -148,12 +148,14 @@ class Builder(ElementWork):
 
     # ---- storage -----------------------------------------------------------------------------------------
 
-    def returned_array(
+    def allocated_array(
         self, name: str, dtype: DType, shape: Sequence[Expr], init: Expr | None = None, span: Span | None = None
     ) -> Buffer:
-        """An array that the kernel allocates and returns.  A separate launch writes ``init`` to all elements."""
+        """An array in global memory that each call allocates: the one that the kernel returns, or scratch memory.
+
+        A separate launch writes ``init`` to all elements."""
         buffer = Buffer(self.fresh(name), dtype, tuple(shape), Space.GLOBAL)
-        self.params.append(t.ArrayParameter(buffer, span=span))
+        self.params.append(t.ArrayParameter(buffer, scratch=True, span=span))
         if init is None:
             return buffer
         total = _product(buffer.shape)
@@ -350,6 +352,8 @@ class Builder(ElementWork):
         unique = self.fresh(name)
         self.emit(t.DeclareFragment(unique, copies, dtype, shape))
         self.known[unique] = Known(shape, dtype)
+        if dtype is not None and shape is not None:
+            self.declared_types[unique] = dtype
         return FragmentValue(unique, copies)
 
     def fill(
@@ -411,6 +415,16 @@ class Builder(ElementWork):
                 )
             self.load_vector(target, settled.view)
             return target
+        declared = self.declared_types.get(target.name)
+        if None not in (dtype, declared) and dtype != declared:
+            raise WrongValue(
+                self.span,
+                what=f"`mma.load` into `{target.name}`",
+                got=f"the type {dtype}",
+                wanted=f"{declared}, with which the register tile is declared",
+                fix_text="leave the type out: the elements become those of the tile",
+            )
+        dtype = dtype or declared
         op = t.Load(target.ref, settled.view, swizzle, dtype if dtype != settled.view.dtype else None)
         self.emit(op)
         self._learn(target.name, Known(settled.view.static_shape, op.element))

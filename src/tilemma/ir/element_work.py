@@ -38,6 +38,7 @@ class ElementWork(ValueNumber):
     ``fills``: those from a row or column, each with the fragment, its axis and the extent of the source."""
 
     known: dict[str, Known] = field(default_factory=dict)
+    declared_types: dict[str, DType] = field(default_factory=dict)
     fills: list[tuple[str, int, View, Span | None]] = field(default_factory=list)
 
     @contextmanager

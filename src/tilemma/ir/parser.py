@@ -391,7 +391,7 @@ class Parser(Scanner):
             buffer = self.buffer()
             self.in_header = False
             facts = self.record(tile.ArrayFacts) if self.looking_at("ArrayFacts") else None
-            return tile.ArrayParameter(buffer, facts, span=self.span(start))
+            return tile.ArrayParameter(buffer, facts, self.accept("scratch"), span=self.span(start))
         name = self.name()
         self.take(":")
         scalar = e.Scalar(name, self.dtype())

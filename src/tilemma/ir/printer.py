@@ -203,7 +203,8 @@ class Printer:
     def parameter(self, p: tile.Parameter) -> str:
         if isinstance(p, tile.ScalarParameter):
             return f"{self.name(p.scalar.name)}: {p.scalar.dtype}"
-        return self.buffer(p.buffer) + ("" if p.facts is None else f" ArrayFacts{self.record(p.facts)}")
+        facts = "" if p.facts is None else f" ArrayFacts{self.record(p.facts)}"
+        return f"{self.buffer(p.buffer)}{facts}{' scratch' if p.scratch else ''}"
 
     def buffer(self, b: ty.Buffer) -> str:
         shape = ", ".join(self.expression(s) for s in b.shape)

@@ -11,15 +11,15 @@ from dataclasses import field, replace
 from typing import Any
 
 from tilemma.dtypes import DType
-from tilemma.errors import CompileError, Span
+from tilemma.errors import CompileError, Span, spelled
 from tilemma.ir import tile as t
 from tilemma.ir.constructs import LIMITS
-from tilemma.ir.expr import Const, Dim, Expr, Index, Scalar, Var, add, cdiv, const, mul
+from tilemma.ir.expr import Const, Dim, Expr, Index, Scalar, Var, add, cdiv, const, mul, value_of
 from tilemma.ir.pipeline import PipelineSettings
 from tilemma.ir.program_points import ProgramPoint, WriteLog
 from tilemma.ir.ranges import count_check, loop_index
 from tilemma.ir.ranked_clusters import RankedCluster, nested, surplus, without_surplus_writes
-from tilemma.ir.refusals import BadParameter
+from tilemma.ir.refusals import BadParameter, NotBuiltYet
 from tilemma.ir.tiles import Bounded, Scalarlike, Tile, extent_of, scalar
 from tilemma.ir.types import BLOCK, CLUSTER, Buffer, Level, Space
 from tilemma.ir.usage import is_size
@@ -66,6 +66,7 @@ class ValueNumber:
     # Open operations that run their body any number of times: loops, and (once) the outermost parallel.
     _repeats: list[int] = field(default_factory=list)
     _loops: int = 0
+    _cooperative: bool = False
     # Whether the current branch never runs: its condition is a constant.
     unreachable: bool = False
     # The clusters by rank whose grid follows.
@@ -123,7 +124,11 @@ class ValueNumber:
         """The kernel read so far."""
         assert len(self._stack) == 1, "a body is still open"
         body = tuple(self._stack[0])
-        return t.Kernel(self.name, tuple(self.params), body, self.returns, self.pipeline, span=self.span)
+        params = tuple(
+            replace(p, scratch=False) if isinstance(p, t.ArrayParameter) and p.buffer == self.returns else p
+            for p in self.params
+        )
+        return t.Kernel(self.name, params, body, self.returns, self.pipeline, span=self.span)
 
     # ---- structure ---------------------------------------------------------------------------------------
 
@@ -204,6 +209,18 @@ class ValueNumber:
         """The innermost parallel level that is open (None: at kernel level, or not annotated)."""
         return self._levels[-1] if self._levels else None
 
+    def barrier(self, level: Level | None) -> None:
+        """`sync.barrier`.  In a grid of cooperating blocks the level of blocks means all of them: NotBuiltYet."""
+        if self._cooperative and level == BLOCK:
+            raise NotBuiltYet(
+                self.span,
+                what="a barrier of all blocks of a cooperative launch",
+                fix_text="divide the work into two `parallel`s, which run one after the other, or use "
+                + spelled(self.span, "`sync.shared`", "`sync.shared()`")
+                + " for a barrier of each block",
+            )
+        self.emit(t.Sync("barrier", level))
+
     @contextmanager
     def parallel(
         self,
@@ -219,17 +236,18 @@ class ValueNumber:
         span: Span | None = None,
     ) -> Iterator[tuple[Bounded, ...]]:
         span = span or self.span
-        outermost, loops = not self._levels, self._loops
+        outermost, loops, within = not self._levels, self._loops, self._cooperative
         ranked = self._ranked if outermost else None
         indices, places = self._indices(names, extents, level, ranked)
         self._levels.append(level)
         self._loops = 0
+        self._cooperative = within or (cooperative and any(value_of(i.extent) != 1 for i in indices))
         try:
             with self.repeated() if outermost else nullcontext(), self._body() as ops:
                 yield places
         finally:
             self._levels.pop()
-            self._loops = loops
+            self._loops, self._cooperative = loops, within
         options: dict[str, Any] = {
             "asynchronous": asynchronous,
             "cooperative": cooperative,

@@ -463,8 +463,11 @@ require_all({c: c for c in OPERATIONS if c.syntax}, OPERATIONS, "the text of ope
 
 @record
 class ArrayParameter:
+    """``scratch``: a call allocates the array, and nobody receives it."""
+
     buffer: Buffer
     facts: ArrayFacts | None = None
+    scratch: bool = False
     span: Span | None = field(default=None, compare=False, kw_only=True, repr=False)
 
 

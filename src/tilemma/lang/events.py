@@ -79,7 +79,7 @@ class SyncNamespace(Namespace):
     def barrier(self, level: str = "block") -> None:
         """Every thread of the instance waits for the others, and sees their earlier writes."""
         b = builder("sync.barrier")
-        b.emit(Sync("barrier", level_of(level, b.span, "barrier")))
+        b.barrier(level_of(level, b.span, "barrier"))
 
     def fence(self, level: str = "block") -> None:
         """This thread's earlier writes are visible before its later writes, to the threads of ``level``."""

@@ -73,6 +73,8 @@ def local(dtype: str | DType, *shape: Any, copies: int | tuple[int, ...] = 0, in
 def global_(dtype: str | DType, *shape: Any, init: Any = None) -> TileValue:
     """The array that the kernel returns: ``out = global_("f32", M, N)`` .. ``return out``.
 
+    Without ``return`` it is scratch memory that the kernel's launches share.
+
     A call allocates it with the library and on the device of the first array argument; ``init`` is written to all
     elements before the kernel's first launch.
     """
@@ -83,11 +85,11 @@ def global_(dtype: str | DType, *shape: Any, init: Any = None) -> TileValue:
             b.span,
             what="`global_`",
             got="a place inside `parallel`",
-            wanted="the top of the kernel: it is the array that the kernel returns",
+            wanted="the top of the kernel: a call allocates the array once, for all instances",
             fix_text="move it out of `parallel`, or use `shared(...)`",
         )
     flat = [x for s in shape for x in (s if isinstance(s, (tuple, list)) else (s,))]
     extents = tuple(scalar(integer(s, "global_")) for s in flat)
     value = None if init is None else operand_as(init, kind, "global_(init=)")
-    buffer = b.returned_array(names_of(1, "result")[0], kind, extents, value, b.span)
+    buffer = b.allocated_array(names_of(1, "result")[0], kind, extents, value, b.span)
     return TileValue(Tile.whole(buffer))

@@ -300,8 +300,9 @@ def _exact(op: str, xs: list[Doubles], narrow: bool) -> tuple[Doubles, Doubles]:
     vh, vl = _two_sum(uh, th)
     z = _to_odd(*_two_sum(tl, vl))
     s, e = _two_sum(vh, z)
-    # Where an operand is not finite the error terms are NaN; the plain expression is right there.
-    finite = np.isfinite(s) & np.isfinite(e)
+    # Where an operand is not finite the error terms are NaN, and where the product is zero they lose its sign; the
+    # plain expression is right there.
+    finite = np.isfinite(s) & np.isfinite(e) & (a != 0) & (b != 0)
     plain = np.where(np.isfinite(a) & np.isfinite(b) & np.isinf(xs[2]), xs[2], a * b + xs[2])
     return np.where(finite, s, plain), np.where(finite, e, 0.0)
 

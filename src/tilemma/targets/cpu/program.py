@@ -41,6 +41,7 @@ class Program:
         self.compiler = Compiler(kernel, TABLE, lanes.COLLECTIVE, perturbation)
         self.body = control.body(self.compiler, kernel.body, Scope())
         self.written = written(kernel)
+        self.scratch = {p.buffer.name for p in kernel.arrays if p.scratch}
 
     def run(
         self,
@@ -90,6 +91,8 @@ class Program:
     def _storage(self, b: Buffer, arrays: Mapping[str, np.ndarray[Any, Any]], f: Frame) -> Storage:
         a = arrays.get(b.name)
         name = self.kernel.name
+        if a is None and b.name in self.scratch:
+            a = np.empty(tuple(self.compiler.value(e)(f) for e in b.shape), b.dtype.numpy)
         if a is None:
             raise ArgumentMisfit(
                 kernel=name, what=f"array `{b.name}` is missing", expected=f"an array for `{b.name}`"
