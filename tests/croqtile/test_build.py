@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tilemma import croqtile
+from tilemma.errors import CompileError
 from tilemma.ir import tile as t
 from tilemma.ir.printer import print_kernel
 from tilemma.ir.walk import walk

@@ -221,7 +221,7 @@ INSIDE = [
     ("yield;", "not-built-yet", 1, "`yield`"),
     ("swap(a, b);", "wrong-value", 6, "`swap`"),
     ("reduce_max(a, b, 1);", "wrong-value", 12, "`reduce_max`"),
-    ("return;  return a;", "bad-return", 10, "`void`"),
+    ("return;", "bad-return", 1, "inside `parallel`"),
     # events
     ("wait n;", "wrong-value", 6, "an event"),
     ("f = dma.copy a.subspan(4, 4).at(0, 0) => shared; wait f;", "wrong-value", 55, "complete"),
@@ -399,3 +399,20 @@ def test_the_caret_stands_under_the_macro() -> None:
 
 def test_every_error_here_is_in_the_catalogue() -> None:
     assert {row[1] for row in (*INSIDE, *OUTSIDE, *HEADERS)} <= set(KINDS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if (n > 0) { return; } x.at(0) = 1.0f;",
+        "return; x.at(0) = 1.0f;",
+        "foreach i in 2 { x.at(i) = 1.0f; return; }",
+        "parallel p by 2 : block { x.at(p) = 1.0f; } return; parallel p by 2 : block { x.at(p) = 2.0f; }",
+        "parallel p by 2 : block { if (n > 0) { return; } x.at(p) = 1.0f; }",
+    ],
+)
+def test_a_return_that_would_leave_statements_out(body: str) -> None:
+    text = f"__co__ void k(f32 [4] x, int n) {{ {body} }}"
+    with pytest.raises(CompileError) as refused:
+        croqtile.load(text, "k.co").sources["k"].build()
+    assert refused.value.code == "bad-return" and "last statement" in str(refused.value)

@@ -198,6 +198,15 @@ def _declare_global(r: Reader, item: ast.Item, dtype: DType, shape: Sequence[Exp
 
 def returned(r: Reader, node: ast.Return) -> None:
     wanted = "an array declared at the top of the kernel (`f32 [M, N] out; ... return out;`)"
+    last = [s for s in r.function.body.body if not isinstance(s, ast.Block) or s.body][-1:]
+    if last != [node]:
+        inside = r.inside_parallel and not r.implicit
+        raise BadReturn(
+            node.span,
+            problem="inside `parallel`" if inside else "before the end of the kernel",
+            wanted="`return` at the end of the kernel, as its last statement",
+            fix_text="move it, and put statements that may be left out under an `if`",
+        )
     if node.value is None:
         if r.function.returns.name != "void":
             raise BadReturn(node.span, problem="without a value", wanted=wanted, fix_text="return the array")
@@ -208,13 +217,6 @@ def returned(r: Reader, node: ast.Return) -> None:
             problem="with a value in a kernel of type `void`",
             wanted="no value",
             fix_text="make the kernel's type `auto`",
-        )
-    if r.inside_parallel and not r.implicit:
-        raise BadReturn(
-            node.span,
-            problem="inside `parallel`",
-            wanted="`return` at the end of the kernel",
-            fix_text="move it",
         )
     value = r.value(node.value)
     buffer = value.view.base if isinstance(value, Tile) and value.view.is_whole else None

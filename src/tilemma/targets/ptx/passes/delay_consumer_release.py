@@ -23,8 +23,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.atoms import catalogue
+from tilemma.dtypes import s32
 from tilemma.ir.effects import written_views
-from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Var, binary, const, value_of
+from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Var, binary, const, value_of
 from tilemma.ir.tile import (
     Assign,
     Body,
@@ -196,7 +197,9 @@ def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], num
         ref = t.event
         now = ref.slot if ref.order is None else binary("floormod", ref.order, ref.event.slots)
         assert now is not None
-        prev = Var(f"{ref.event.name}.held{next(numbers)}", now.type)
+        # Signed, whatever the program counts in: -1 is no slot.
+        now = now if now.type == s32 else Cast(now, s32)
+        prev = Var(f"{ref.event.name}.held{next(numbers)}", s32)
         held = EventRef(ref.event, slot=prev)
         release = If(binary("ge", prev, 0), (replace(t, event=held, ordered=True),), span=t.span)
         before.append(Declare(prev, const(-1), span=t.span))
