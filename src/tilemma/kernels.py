@@ -348,6 +348,9 @@ class Runner:
         passed = self.kernel.signature(**constants)
         order, plan, given = passed.order, passed.plan, None
         values, named, created = with_allocated(plan.arrays, order, passed.returns, passed.scratch, args, named)
+        if not created.issuperset(passed.scratch):
+            # The arguments do not fit: the error names the parameters of the call.
+            order = tuple(n for n in order if n not in passed.scratch)
         if any(packed.is_packed(a) for a in plan.arrays):
             given = [*values, *(named.pop(n) for n in order[len(values) :] if n in named)]
             plan, values = packed.stored(plan, order, given, self.target)

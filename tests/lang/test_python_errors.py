@@ -129,7 +129,7 @@ STATEMENTS = [
     ("s = «shared('f99', 4)»", "unknown-dtype", "is not an element type"),
     ("s = «shared('f16')»", "wrong-value", "no extents"),
     ("s = «shared('f16', 0)»", "wrong-value", "at least 1"),
-    ("s = «shared('f16', n)»", "extents-not-known", "known when compiled"),
+    ("s = «shared('f16', p + 1)»", "extents-not-known", "known when compiled"),
     ("s = «shared('f16', 4, copies=-1)»", "wrong-value", "1 to 4096"),
     ("s = shared('f16', 4, copies=2)\n«dma.copy(s, a)»", "not-a-tile", "choose one: `s[i]`"),
     ("s = shared('f16', 4, copies=2)\nx = «s[2]»", "index-out-of-range", "0 to 1"),
@@ -166,7 +166,7 @@ STATEMENTS = [
     ("«dma.copy(b, to='shared', transp=(0, 0))»", "wrong-value", "a permutation of 0, 1"),
     ("«dma.copy(b, to='shared', pad=((1, 1, 1),))»", "wrong-value", "for each of 2 dimensions"),
     ("«dma.copy(b, to='shared', evict='frist')»", "wrong-value", "first, last"),
-    ("«dma.copy(a.view(n, 16).from_(0, 0), to='shared')»", "extents-not-known", "cut the tile"),
+    ("«dma.copy(a.view(p + 1, 16).from_(0, 0), to='shared')»", "extents-not-known", "cut the tile"),
     ("f = dma.copy(b, to='shared')\n«wait(f)»", "wrong-value", "synchronous"),
     ("«wait(1)»", "wrong-value", "an event"),
     ("e = event(2)\n«wait(e)»", "wrong-value", "choose one: `e[s]`"),
@@ -225,6 +225,20 @@ REBOUND = "rebound-in-traced-block"
 LOOP = BLOCK + "    for i in foreach(4):\n        "
 # (what it is, body, code, part of the message or of the advice)
 KERNELS = [
+    (
+        "a fill whose type nothing decides",
+        BLOCK + "    s = dma.copy(b, to='shared')\n    for g in parallel(1, level='group-4'):\n"
+        "        mc = mma.fill(0.0, 'f32')\n        mma.row.row(mc, s.data, «mma.fill(0.0)»)\n        mma.store(mc, c)",
+        "wrong-value",
+        'write `mma.fill(0.0, "f16")`',
+    ),
+    (
+        "a scale of nothing",
+        BLOCK + "    for g in parallel(1, level='group-4'):\n        mc = mma.fill(0.0, 'f32')\n"
+        "        «mma.scale(mc, c.subspan(64, 1).at(0, 0), 1.0)»\n        mma.store(mc, c)",
+        "wrong-value",
+        "into which nothing is multiplied",
+    ),
     (
         "mixed levels",
         BLOCK + "    pass\n«dma.copy(b, c)»",

@@ -60,6 +60,41 @@ def test_a_parameter_may_be_returned() -> None:
 
 
 @tm.kernel
+def with_scratch(x: tm.Global["f32", "N"], n: tm.Int):
+    held = tm.global_("f32", x.shape[0])
+    out = tm.global_("f32", n, x.shape[0])
+    for p in parallel(x.shape[0], level="block"):
+        held[p] = x[p]
+    for i, p in parallel(n, x.shape[0], level="block"):
+        out[i, p] = held[p] + i
+    return out
+
+
+@tm.kernel
+def without_arrays(n: tm.Int):
+    out = tm.global_("s32", n)
+    for p in parallel(n, level="block"):
+        out[p] = p
+    return out
+
+
+@pytest.mark.parametrize("target", ["cpu", "machine"])
+def test_scratch_arrays_are_no_parameters(target: str) -> None:
+    k, x = with_scratch.on(target), random("f32", 3)
+    wanted = x + np.arange(2, dtype=np.float32)[:, None]
+    out = np.zeros_like(wanted)
+    for result in (k(x, 2), k(x, n=2), k(n=2, x=x), k(x, 2, out), k(x, 2, out=out)):
+        np.testing.assert_array_equal(result, wanted)
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(without_arrays.on(target)(4), np.arange(4))
+    for args in ((x,), (x, 2, out, out)):
+        with pytest.raises(tm.LaunchError, match=r"with_scratch\(x, n, out\)"):
+            k(*args)
+    with pytest.raises(tm.LaunchError, match="`x` has 2 dimension"):
+        k(out, 2)
+
+
+@tm.kernel
 def printing(a: tm.Global["f32", "N"], n: tm.Int):
     for b in parallel(1, level="block"):
         tm.print("n is ", n, ", a[0] is ", a[0])

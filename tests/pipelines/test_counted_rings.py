@@ -119,6 +119,41 @@ def ring(
                             mma.store(mc, c.subspan(64, 64).at(at // cdiv(N, 64), at % cdiv(N, 64)))
 
 
+FIRST_FREE = """
+__co__ void turns(global f32 [4, 64] x, global f32 [4, 64] y) {
+  parallel p by 1 : block {
+    shared f32 [64] s;
+    shared event full, empty;
+    parallel wg by 2 : group-4, t by 128 : thread {
+      inthreads.async (wg == 0 && t == 0) {
+        foreach k in 4 {
+          if (k > 0) wait empty;
+          tma.copy.async<full> x.subspan(1, 64).at(k, 0).sqz() => s;
+          trigger full;
+        }
+      }
+      inthreads.async (wg == 1) {
+        foreach k in 4 {
+          wait full;
+          if (t < 64) y.at(k, t) = s.at(t);
+          trigger empty;
+        }
+      }
+    }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "machine"])
+def test_a_condition_may_leave_out_the_first_wait(target: str) -> None:
+    kernel = Kernel(croqtile.load(FIRST_FREE, "turns.co").sources["turns"])
+    x: Any = testing.random_array((4, 64), "f32")
+    y = np.zeros_like(x)
+    kernel.on(target)(x, y)
+    np.testing.assert_array_equal(y, x)
+
+
 @pytest.mark.parametrize("target", ["cpu", "machine"])
 @pytest.mark.parametrize(("language", "count"), [("co", "u32"), ("co", "s32"), ("py", "u32")])
 def test_a_slot_is_released_once_it_is_read(language: str, count: str, target: str) -> None:

@@ -301,7 +301,8 @@ def _check_every_slot(u: Uses) -> None:
 
 
 def _check_progress(tree: Tree, uses: dict[str, Uses]) -> None:
-    """Run every role once, each loop for one iteration, without slots: every role must reach its end.
+    """Run every role once, each loop for one iteration, without slots and without the waits that a condition may
+    leave out: every role must reach its end.
 
     A trigger that a role reaches before it is blocked counts for all slots and for all later waits.  A role that
     is blocked here is therefore blocked in every execution that enters the loops.
@@ -356,4 +357,15 @@ def _is_role(owner: Node, body: Block) -> bool:
 
 
 def _steps(nodes: list[Node]) -> Iterator[Node]:
-    return (n for n in nodes if isinstance(n.op, (WaitEvent, TriggerEvent, Copy)))
+    """The steps of a role, without waits that an `if` may leave out in the first iteration."""
+    return (
+        n
+        for n in nodes
+        if isinstance(n.op, (TriggerEvent, Copy)) or (isinstance(n.op, WaitEvent) and not _conditional(n))
+    )
+
+
+def _conditional(node: Node) -> bool:
+    """Whether a condition that divides no threads may leave the operation out."""
+    owners = ((b.owner, b) for b in node.parent.path() if b.owner is not None)
+    return any(isinstance(owner.op, If) and not _is_role(owner, b) for owner, b in owners)

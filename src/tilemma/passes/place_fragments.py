@@ -11,6 +11,7 @@ from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, spelled
 from tilemma.ir.expr import Cast, Const, Expr, Index, const, depends_on, value_of
+from tilemma.ir.refusals import WrongValue
 from tilemma.ir.tile import (
     Apply,
     Body,
@@ -361,7 +362,14 @@ def _settle(
             op = replace(op, dtype=types.get(op.name, op.dtype))
         elif isinstance(op, Fill):
             dtype = types[op.fragment.name]
-            assert dtype is not None
+            if dtype is None:
+                raise WrongValue(
+                    op.span,
+                    what="`mma.fill`",
+                    got=f"no type for `{op.fragment.name}`, and no multiply adds to it",
+                    wanted="a type, where no operands decide it",
+                    fix_text="write " + spelled(op.span, "`mma.fill.f16 0.0f`", '`mma.fill(0.0, "f16")`'),
+                )
             op = replace(op, value=_converted(op.value, dtype))
         elif changes:
             op = with_fields(op, changes)

@@ -33,14 +33,15 @@ def with_allocated(
         return list(args), dict(named), frozenset()
     made = _allocated(params, given | dict(named), missing)
     if made.keys() | given.keys() | named.keys() != set(order):
-        return list(args), {**named, **made}, frozenset(made)
+        return list(args), dict(named), frozenset()
     values = {**given, **named, **made}
     return [values[n] for n in order], {}, frozenset(made)
 
 
 def _allocated(params: Sequence[ArrayParam], given: Mapping[str, Any], missing: Sequence[str]) -> dict[str, Any]:
-    """New arrays for ``missing``, by the library and on the device of the first array that is given, else NumPy's;
-    none where their extents are not known."""
+    """New arrays for ``missing``, by the library and on the device of the first array that is given, else NumPy's.
+
+    Empty ones where their extents are not known: the call does not fit the kernel."""
     names: dict[str, int] = {n: int(v) for n, v in given.items() if isinstance(v, (int, float, np.generic))}
     first: arrays.ArrayRef | None = None
     for p in params:
@@ -57,6 +58,6 @@ def _allocated(params: Sequence[ArrayParam], given: Mapping[str, Any], missing: 
             try:
                 shape = tuple(evaluate(d, names) for d in p.dims)
             except KeyError:
-                return {}
+                shape = (0,) * len(p.dims)
             made[p.name] = arrays.empty_like_first(first, shape, p.dtype)
     return made
