@@ -233,13 +233,6 @@ KERNELS = [
         'write `mma.fill(0.0, "f16")`',
     ),
     (
-        "a scale of nothing",
-        BLOCK + "    for g in parallel(1, level='group-4'):\n        mc = mma.fill(0.0, 'f32')\n"
-        "        «mma.scale(mc, c.subspan(64, 1).at(0, 0), 1.0)»\n        mma.store(mc, c)",
-        "wrong-value",
-        "into which nothing is multiplied",
-    ),
-    (
         "mixed levels",
         BLOCK + "    pass\n«dma.copy(b, c)»",
         "outside-parallel",

@@ -27,7 +27,6 @@ from tilemma.ir.expr import (
     value_of,
     walk,
 )
-from tilemma.ir.refusals import WrongValue
 from tilemma.ir.tile import (
     Apply,
     Body,
@@ -170,15 +169,7 @@ class CheckContracts:
             match site.op:
                 case Copy() as copy:
                     _copy(copy)
-                case ScaleMma(acc=f) as scale:
-                    if all(m.acc.name != f.name for m in fragments.multiplies):
-                        raise WrongValue(
-                            scale.span,
-                            what="`mma.scale`",
-                            got=f"`{f.name}`, into which nothing is multiplied",
-                            wanted="an accumulator with multiplies, which it scales",
-                            fix_text=f"multiply into `{f.name}` first, or scale its elements with `apply`",
-                        )
+                case ScaleMma(acc=f) as scale if f.name in shapes:
                     _scales(scale, shapes[f.name], 1)
                 case Store(fragment=f, dst=dst) as store if len(declared.get(f.name, ())) != 1:
                     have = _tile(dst)
