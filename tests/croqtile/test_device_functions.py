@@ -135,8 +135,8 @@ def test_exchanges_between_lanes(target: str, options: dict[str, str]) -> None:
     [
         ("return __shfl_xor_sync(0xff, x, 1);", "some lanes"),
         ("return __shfl_xor_sync(-1, x, 1, 16);", "groups of lanes"),
-        ("return __shfl_xor_sync(-1, x);", "text of C++"),
-        ("T y = x; return static_cast<T>(y);", "text of C++"),
+        ("return __shfl_xor_sync(-1, x);", "`__shfl_xor_sync` of 2 values"),
+        ("T y = x; return static_cast<T>(y);", "a cast to `T`"),
     ],
 )
 def test_exchanges_of_a_part_of_a_warp_are_refused(body: str, part: str) -> None:
@@ -153,7 +153,7 @@ def test_exchanges_of_a_part_of_a_warp_are_refused(body: str, part: str) -> None
         ("x.at(t) = twice(2.0f);", "device-function-overloaded", "`twice` is called here"),
         ("x.at(t) = endless(2);", "not-built-yet", "calls itself"),
         ("x.at(t) = sign();", "wrong-arity", "`sign`"),
-        ("x.at(t) = generic(2);", "not-built-yet", "`generic`"),
+        ("x.at(t) = generic(2);", "device-function", "`generic` is called here"),
         ("x.at(t) = add_to(x, 0, 1.0f);", "wrong-value", "no result"),
         ("x.at(t) = polynomial(t, 1, 1.0f);", "not-a-tile", "`polynomial`"),
         ("x.at(t) = t > 3 ? steps(3) : 0;", "side-effect", "`steps`"),

@@ -92,6 +92,8 @@ def test_scratch_arrays_are_no_parameters(target: str) -> None:
             k(*args)
     with pytest.raises(tm.LaunchError, match="`x` has 2 dimension"):
         k(out, 2)
+    with pytest.raises(tm.LaunchError, match=r"`out` got \[-1, 3\]"):
+        k(x, -1)
 
 
 @tm.kernel

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, cast
+
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import combine, converted
 from tilemma.croqtile.operands import chosen, constant, fragment_of, plain, scalars_of
-from tilemma.croqtile.reader import Reader, reads
+from tilemma.croqtile.reader import Reader, nodes_in, reads
 from tilemma.croqtile.shapes import dimension
 from tilemma.croqtile.values import SpanValue, Value
 from tilemma.ir import tile as t
 from tilemma.ir.element_work import Known
-from tilemma.ir.expr import Expr, FragmentElement, const
+from tilemma.ir.expr import Expr, FragmentElement, binary, const
 from tilemma.ir.refusals import NotBuiltYet, TileShapeUnknown, WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, scalar
+from tilemma.records import record
 
 
 def fragment_member(r: Reader, base: FragmentValue, node: ast.Member) -> Value:
@@ -74,12 +79,91 @@ def apply(r: Reader, node: ast.Apply) -> None:
     if len(names) != rank:
         form = "apply {i, j}" if rank == 2 else "apply {i}"
         raise WrongArity(node.names.span, what="apply", got=len(names), want=str(rank), form=form)
+    sums = _accumulation(r, node.body, names) if shape is not None else None
+    if sums is not None and shape is not None:
+        _accumulate(r, node, base, (shape[0], shape[1]), sums)
+        return
+    with _visiting(r, node, base, names):
+        r.body(node.body)
+
+
+@contextmanager
+def _visiting(r: Reader, node: ast.Apply, base: FragmentValue, names: Sequence[str]) -> Iterator[None]:
     with r.b.apply(base, names, node.span) as indices, r.scopes.block():
         for n, i in zip(names, indices, strict=True):
             r.scopes.define(n, Bounded.of(i), node.names.span)
         outer, r.visiting = r.visiting, (indices, base.name)
-        r.body(node.body)
+        yield
         r.visiting = outer
+
+
+@record
+class _Accumulation:
+    """``v.at(i) = v.at(i) + e``, where ``e`` depends on the column: the sum, largest or least of each row."""
+
+    vector: FragmentValue
+    kind: Literal["sum", "max", "min"]
+    term: ast.Expr
+    names: tuple[str, str]
+
+
+def _accumulation(r: Reader, body: ast.Statement, names: Sequence[str]) -> _Accumulation | None:
+    """What the only statement of an `apply` over rows and columns accumulates; None for other bodies."""
+    while isinstance(body, ast.Block) and len(body.body) == 1:
+        body = body.body[0]
+    if len(names) != 2 or not isinstance(body, ast.Assign) or not isinstance(body.value, ast.Expr):
+        return None
+    name = _of_row(body.target, names[0])
+    found = r.scopes.find(name) if name else None
+    if found is None or not isinstance(found.value, FragmentValue) or not r.b.is_vector(found.value):
+        return None
+    kind, sides = "sum", ()
+    match body.value:
+        case ast.Expr() as value if body.op == "+":
+            sides = (body.target, value)
+        case ast.Binary(op="+", a=a, b=b) if not body.op:
+            sides = (a, b)
+        case ast.Call(function=ast.Name(text="__max" | "__min" as word), args=(a, b)) if not body.op:
+            kind, sides = word.removeprefix("__"), (a, b)
+    own = [_of_row(x, names[0]) == name for x in sides]
+    if sum(own) != 1:
+        return None
+    term = sides[own.index(False)]
+    inside = list(nodes_in(term))
+    by_column = any(isinstance(n, ast.Name) and n.text == names[1] for n in inside)
+    if not by_column or any(isinstance(n, ast.Name) and n.text == name for n in inside):
+        return None
+    return _Accumulation(found.value, cast(Any, kind), term, (names[0], names[1]))
+
+
+def _of_row(node: ast.Expr, row: str) -> str:
+    """The name of ``v`` in ``v.at(row)``; empty for other expressions."""
+    while isinstance(node, ast.Paren):
+        node = node.inner
+    if not (isinstance(node, ast.Member) and node.name == "at" and isinstance(node.base, ast.Name)):
+        return ""
+    one = node.args[0] if node.args is not None and len(node.args) == 1 else None
+    return node.base.text if isinstance(one, ast.Name) and one.text == row else ""
+
+
+def _accumulate(
+    r: Reader, node: ast.Apply, base: FragmentValue, shape: tuple[int, int], sums: _Accumulation
+) -> None:
+    """The terms as a tile, its reduction, and the vector with that."""
+    vector, span = sums.vector, node.span
+    dtype = r.b.known[vector.name].dtype
+    if dtype is None:
+        raise TileShapeUnknown(span, name=vector.name, missing="element type")
+    terms = r.b.fragment(f"{vector.name}.terms", (), dtype, shape)
+    with _visiting(r, node, terms, sums.names):
+        value = plain(r, sums.term, "`apply`")
+        r.b.emit(t.SetFragmentElement(terms.ref, converted(r, value, dtype, span)))
+    part = r.b.fragment(f"{vector.name}.part", (), dtype, shape[:1])
+    r.b.reduce(sums.kind, part, terms)
+    with r.b.apply(vector, sums.names[:1], span) as indices:
+        old, new = (FragmentElement(x.name, indices, dtype, x.index) for x in (vector, part))
+        joined = combine(r, "+", old, new, span) if sums.kind == "sum" else binary(sums.kind, old, new)
+        r.b.emit(t.SetFragmentElement(vector.ref, converted(r, joined, dtype, span)))
 
 
 def assign_whole(r: Reader, base: FragmentValue, node: ast.Assign) -> None:

@@ -154,6 +154,15 @@ class Builder(ElementWork):
         """An array in global memory that each call allocates: the one that the kernel returns, or scratch memory.
 
         A separate launch writes ``init`` to all elements."""
+        for extent in map(value_of, shape):
+            if extent is not None and extent < 0:
+                raise WrongValue(
+                    span or self.span,
+                    what=f"an extent of `{name}`",
+                    got=str(extent),
+                    wanted="at least 0",
+                    fix_text="use a number of at least 0",
+                )
         buffer = Buffer(self.fresh(name), dtype, tuple(shape), Space.GLOBAL)
         self.params.append(t.ArrayParameter(buffer, scratch=True, span=span))
         if init is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.errors import WrongArgument
 from tilemma.launch import ArrayParam, evaluate
 from tilemma.runtime import arrays
 
@@ -59,5 +60,8 @@ def _allocated(params: Sequence[ArrayParam], given: Mapping[str, Any], missing: 
                 shape = tuple(evaluate(d, names) for d in p.dims)
             except KeyError:
                 shape = (0,) * len(p.dims)
+            if min(shape, default=0) < 0:
+                wanted = "arguments that give it extents of at least 0"
+                raise WrongArgument(function=p.name, name="extents", got=str(list(shape)), wanted=wanted)
             made[p.name] = arrays.empty_like_first(first, shape, p.dtype)
     return made
