@@ -68,7 +68,7 @@ class Format:
         whole = fraction + (1 << self.mantissa) * (power > 0)
         normal = np.ldexp(whole.astype(np.float64), np.maximum(power, 1) - self.bias - self.mantissa)
         highest = power == (1 << self.exponent) - 1
-        special = highest if self.infinite else highest & (fraction == (1 << self.mantissa) - 1)
+        special = highest if self.infinite else highest & (fraction == (1 << self.mantissa) - 1) & self.nan
         infinity = np.where(fraction == 0, np.inf, np.nan) if self.infinite else np.nan
         sign = np.where(patterns >> (self.exponent + self.mantissa), -1.0, 1.0)
         found: NDArray[np.float64] = sign * np.where(special, infinity, normal)
@@ -221,10 +221,11 @@ class TypeNotRegistered(LaunchError, ValueError):
 def _check_format(entry: DType, form: Format) -> None:
     """TypeNotRegistered unless ``form`` gives each bit pattern the number that the NumPy type gives it.
 
-    Code for GPUs converts by the format, the CPU reference by NumPy.
+    Code for GPUs converts by the format, the CPU reference by NumPy.  A byte may hold a shorter format without NaN,
+    such as OCP's of 6 bits; the bits above it are 0.
     """
     bits = 1 + form.exponent + form.mantissa
-    if bits != entry.bits:
+    if bits > entry.bits or (bits < entry.bits and (form.nan or entry.bits > 8)):
         text = f"a format of {bits} bits for the {entry.bits} of `{entry.name}`"
         raise TypeNotRegistered(what=text, fix_text="give the bits of exponent and mantissa; one more is the sign")
     with np.errstate(all="ignore"):

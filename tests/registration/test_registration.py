@@ -167,7 +167,7 @@ def test_a_format_that_is_not_that_of_the_numpy_type_is_refused(numpy: Any, form
 @pytest.mark.parametrize("t", [t for t in dtypes.BY_NAME.values() if t.format and t.bits <= 16], ids=str)
 def test_a_format_gives_each_bit_pattern_its_number(t: DType) -> None:
     with np.errstate(all="ignore"):
-        have = np.arange(1 << t.bits, dtype=f"u{t.bytes}").view(t.numpy).astype(np.float64)
+        have = np.arange(2 << t.floating.sign, dtype=f"u{t.bytes}").view(t.numpy).astype(np.float64)
     np.testing.assert_array_equal(t.floating.values(), have)
 
 

@@ -44,7 +44,28 @@ def parallel(r: Reader, node: ast.Parallel) -> None:
     with ExitStack() as stack:
         for i, spec in enumerate(node.specs):
             _open_parallel(r, stack, spec, options if i == 0 else {})
-        r.body(node.body)
+        r.body(_without_yields(node.body))
+
+
+def _without_yields(body: ast.Statement) -> ast.Statement:
+    """``if (c) yield; rest`` as ``if (c) {} else { rest }``: the instance has no more to do."""
+    if not isinstance(body, ast.Block):
+        return body
+    for i, s in enumerate(body.body):
+        then = _ended(s.then) if isinstance(s, ast.If) else None
+        if isinstance(s, ast.If) and then is not None:
+            rest = (*((s.otherwise,) if s.otherwise is not None else ()), *body.body[i + 1 :])
+            others = _without_yields(ast.Block(rest, span=s.span))
+            return body.evolve(body=(*body.body[:i], s.evolve(then=then, otherwise=others)))
+    return body
+
+
+def _ended(body: ast.Statement) -> ast.Block | None:
+    """``body`` without the `yield` that ends it; None where none does."""
+    statements = body.body if isinstance(body, ast.Block) else (body,)
+    if not statements or not isinstance(statements[-1], ast.Yield):
+        return None
+    return ast.Block(statements[:-1], span=body.span)
 
 
 def _launch_attribute(r: Reader, node: ast.Expr) -> dict[str, Any]:
