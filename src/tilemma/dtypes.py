@@ -221,8 +221,8 @@ class TypeNotRegistered(LaunchError, ValueError):
 def _check_format(entry: DType, form: Format) -> None:
     """TypeNotRegistered unless ``form`` gives each bit pattern the number that the NumPy type gives it.
 
-    Code for GPUs converts by the format, the CPU reference by NumPy.  A byte may hold a shorter format without NaN,
-    such as OCP's of 6 bits; the bits above it are 0.
+    Code for GPUs converts by the format, the CPU reference by NumPy.  A byte may hold a shorter format without
+    NaN, such as those of 6 bits; the bits above it are 0.
     """
     bits = 1 + form.exponent + form.mantissa
     if bits > entry.bits or (bits < entry.bits and (form.nan or entry.bits > 8)):
