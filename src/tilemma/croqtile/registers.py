@@ -117,7 +117,8 @@ def _accumulation(r: Reader, body: ast.Statement, names: Sequence[str]) -> _Accu
     found = r.scopes.find(name) if name else None
     if found is None or not isinstance(found.value, FragmentValue) or not r.b.is_vector(found.value):
         return None
-    kind, sides = "sum", ()
+    kind: str = "sum"
+    sides: tuple[ast.Expr, ...] = ()
     match body.value:
         case ast.Expr() as value if body.op == "+":
             sides = (body.target, value)
