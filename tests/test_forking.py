@@ -149,6 +149,33 @@ def test_garbage_is_collected_in_the_child(monkeypatch: pytest.MonkeyPatch) -> N
     assert gc.isenabled()
 
 
+def test_no_thread_compiles_while_another_forks() -> None:
+    """Threads that compile one kernel after the other leave no moment in which none of them does."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            with collection_paused():
+                time.sleep(0.005)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            forking._before()
+            try:
+                assert not forking._pauses.others()
+                time.sleep(0.05)
+                assert not forking._pauses.others()
+            finally:
+                forking._in_parent()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+
+
 def test_pauses_of_several_threads_end_with_the_last() -> None:
     first, leave_first = held(collection_paused)
     second, leave_second = held(collection_paused)

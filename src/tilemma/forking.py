@@ -51,13 +51,17 @@ class _Pauses:
         self.changed = threading.Condition()
         self.threads: dict[int, int] = {}
         self.was_on = False
+        # Threads that wait to fork: pauses of further threads begin after that, or forks would never come.
+        self.forks = 0
 
     def begin(self) -> None:
+        own = threading.get_ident()
         with self.changed:
+            if own not in self.threads:
+                self.changed.wait_for(lambda: not self.forks, timeout=WAIT)
             if not self.threads:
                 self.was_on = gc.isenabled()
                 gc.disable()
-            own = threading.get_ident()
             self.threads[own] = self.threads.get(own, 0) + 1
 
     def end(self) -> None:
@@ -88,10 +92,18 @@ def collection_paused() -> Iterator[None]:
 
 
 def _before() -> None:
+    """Wait for other threads.  The lock is kept until after the fork: no thread begins to compile in between."""
+    _pauses.changed.acquire()
     # A child of a thread that itself compiles must not wait: the other thread may wait for it.
     if threading.get_ident() not in _pauses.threads:
-        with _pauses.changed:
-            _pauses.changed.wait_for(lambda: not _pauses.others(), timeout=WAIT)
+        _pauses.forks += 1
+        _pauses.changed.wait_for(lambda: not _pauses.others(), timeout=WAIT)
+        _pauses.forks -= 1
+        _pauses.changed.notify_all()
+
+
+def _in_parent() -> None:
+    _pauses.changed.release()
 
 
 def _in_child() -> None:
@@ -107,4 +119,4 @@ def _in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_child=_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
