@@ -58,6 +58,11 @@ LOOPS = {
         f" {MULTIPLY} }}",
         "89",
     ),
+    "few threads change the tile": (
+        f"{EACH} {{ {tiles('k')} parallel t by 64 : thread foreach e in 32 sa.at(t, e) = sa.at(t, e) * 2.0f;"
+        f" {MULTIPLY} parallel t by 1 : thread sa.at(t, t) = 1.0f; {MULTIPLY} }}",
+        "89",
+    ),
     "two loops, one pair of buffers": (f"{EACH} {{ {step()} }} foreach k in n {{ {step()} }}", "89"),
     "two loops, in another order": (
         f"{EACH} {{ {step()} }} foreach k in n {{ dma.copy b.subspan(32, 32).at(j, k) => sb;"

@@ -123,6 +123,22 @@ def test_instances_of_a_level_are_divided(groups: int) -> None:
         assert len({len(s) for s in seen}) == 1
 
 
+def test_levels_of_fewer_threads_are_executed_by_the_first_warpgroups() -> None:
+    body = (Declare(Var("v", dtypes.s32), const(0)),)
+    for extent, level, wanted in (
+        (1, "thread", 1),
+        (96, "thread", 1),
+        (3, "group", 1),
+        (2, "group-4", 2),
+        (4, "group-4", 4),
+    ):
+        levels = Parallel((Index("i", const(extent)),), body, Level.parse(level))
+        (op,) = flattened((levels,), MEMBER, 4, FreshNames(set()))
+        inside = [not isinstance(op, InThreads) or bool(number(op.cond, member=n)) for n in range(4)]
+        assert inside == [n < wanted for n in range(4)], (extent, level)
+        assert flattened((levels,), MEMBER, 1, FreshNames(set())) == (levels,) or wanted > 1
+
+
 def test_statements_of_the_block_are_executed_once() -> None:
     op = SetElement(View(OUT, (const(0), const(0)), ()), Const(1.0, dtypes.f16))
     assert flattened((op,), MEMBER, 1, FreshNames(set())) == (op,)
@@ -133,7 +149,7 @@ def test_statements_of_the_block_are_executed_once() -> None:
 
 
 def test_warpgroups_of_levels() -> None:
-    """All levels inside a block have the same whole number of warpgroups, of 1, 2 or 4 warps a group."""
+    """A level inside a block has a whole number of warpgroups, of 1, 2 or 4 warps a group, or fewer threads."""
 
     def inside(*levels: tuple[int | None, str]) -> Parallel:
         extents = (const(n) if n else Dim("N") for n, _ in levels)
@@ -146,11 +162,12 @@ def test_warpgroups_of_levels() -> None:
     for levels, wanted in (
         (((1, "group-4"),), 1), (((3, "group-4"),), 3), (((4, "group"),), 1), (((4, "group-2"),), 2),
         (((128, "thread"),), 1), (((256, "thread"), (2, "group-4"), (8, "group")), 2),
+        (((2, "group-2"), (2, "group-4")), 2), (((2, "group-4"), (1, "thread"), (3, "group")), 2),
     ):  # fmt: skip
         assert warpgroups(inside(*levels)) == wanted
     for levels in (
         ((None, "group-4"),), ((1, "block"),), ((4, "group-3"),), ((1, "group-8"),), ((3, "group"),),
-        ((2, "group-2"), (2, "group-4")),
+        ((192, "thread"), (2, "group-4")), ((3, "group-2"), (2, "group-4")),
         ((100, "thread"),), (),
     ):  # fmt: skip
         with pytest.raises(NotPipelined):

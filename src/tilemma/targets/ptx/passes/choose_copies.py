@@ -212,7 +212,8 @@ def _executors(op: Copy, site: Site, block: Parallel, dependence: Dependence) ->
     if on:
         level = on[-1].level
         assert level is not None
-        return level, level.threads
+        below = site.inner[site.inner.index(on[-1]) + 1 :]
+        return level, min(level.threads, span_threads(below[0])) if below else level.threads
     if any(isinstance(q, InThreads) for q in site.parents):
         remedy = "let the condition of the role select one instance, or move the copy out of the role"
         raise NotBuilt(op.span, what="a copy by several instances of a role", arch="PTX", remedy=remedy)

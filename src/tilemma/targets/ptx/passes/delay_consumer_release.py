@@ -27,9 +27,11 @@ from tilemma.dtypes import s32
 from tilemma.ir.effects import written_views
 from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Var, binary, const, value_of
 from tilemma.ir.tile import (
+    Alloc,
     Assign,
     Body,
     Commit,
+    Copy,
     Declare,
     For,
     FragmentRef,
@@ -41,13 +43,14 @@ from tilemma.ir.tile import (
     MmaWait,
     Op,
     Parallel,
+    ProxyFence,
     Sync,
     TriggerEvent,
     WaitEvent,
     While,
 )
 from tilemma.ir.types import GROUP, EventRef, View
-from tilemma.ir.walk import bodies, jumps, rewrite, walk, with_fields
+from tilemma.ir.walk import bodies, jumps, rewrite, touched, walk, with_fields
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 from tilemma.targets.ptx.passes.unify_ring_parity import is_next_slot, is_step
@@ -120,7 +123,27 @@ class _Releases:
         ]
         if not deferred:
             return (loop,)
+        fenced = self._fenced(loop, last, read)
+        if fenced is not loop:
+            loop, last, end = fenced, last + 2, end + 2
         return _deferred(loop, last, end, deferred, self.numbers)
+
+    def _fenced(self, loop: Loop, last: int, read: set[str]) -> Loop:
+        """``loop`` with a proxy fence after the last statement whose threads access a buffer in ``read``
+        themselves: the copies that overwrite it are of the async proxy, and only multiplies need no fence.  One
+        thread releases the buffer for its warp, whose threads therefore meet there."""
+
+        def by_threads(op: Op) -> bool:
+            if isinstance(op, (Mma, Load, Alloc)) or (isinstance(op, Copy) and op.engine == "tma"):
+                return False
+            return any(v.base.name in read for v in touched(op))
+
+        at = max((i for i, op in enumerate(loop.body[:last]) if any(map(by_threads, walk((op,))))), default=None)
+        if at is None:
+            return loop
+        span = loop.body[at].span
+        meet = (ProxyFence(span=span), Sync("barrier", GROUP, span=span))
+        return replace(loop, body=(*loop.body[: at + 1], *meet, *loop.body[at + 1 :]))
 
     def _operands(self, op: Op) -> Iterator[View]:
         if isinstance(op, Mma):

@@ -60,7 +60,8 @@ class Hazard:
     """``later`` may conflict with ``pending``.
 
     ``pairs``: the instances (of the earlier, of the later access) that need a barrier between them; ``wait``:
-    the earlier access may still be running; ``fence``: its data has not been passed to the async proxy.
+    the earlier access may still be running; ``fence``: its data has not been passed to the async proxy;
+    ``proxies``: the later access is of the async proxy.
     """
 
     pending: Pending
@@ -68,6 +69,7 @@ class Hazard:
     pairs: Bools
     wait: bool
     fence: bool
+    proxies: bool = False
 
     @property
     def barrier(self) -> bool:
@@ -374,7 +376,7 @@ class Walk:
             pairs = pairs & (units[x.start][:, None] != units[y.start][None, :])
         if not pairs.any() and (not wait or pending.left is not None):
             return None
-        return Hazard(pending, y, pairs, wait, fence and not pending.fenced)
+        return Hazard(pending, y, pairs, wait, fence and not pending.fenced, fence)
 
     def _conflicting_instances(self, pending: Pending, later: Access) -> tuple[Bools, bool] | None:
         """The instances that need a barrier between them, and whether they need a fence; None where the two do

@@ -220,9 +220,14 @@ def _block_wide(found: LoopCopies, group: Parallel | None) -> tuple[tuple[Copy, 
     assert isinstance(loop, For)
     for c in found.ahead:
         name = c.dst.base.name
-        if c.plan is None or c.engine != "dma" or c.plan.engine != "cp.async":
-            text = f"the copy into `{name}` does not use cp.async"
-            fix = "align rows to 4 bytes or more, along the contiguous dimension of the array"
+        if c.engine == "tma":
+            text = f"the copy into `{name}` is a `tma.copy`, which only a role of its own issues ahead"
+            fix = "use `dma.copy`, or multiply at `group-4` on sm_90a"
+            obstacles.append(Obstacle("no-cp-async", text, fix, c.span))
+        elif c.plan is None or c.plan.engine != "cp.async":
+            width = 1 if c.plan is None else c.plan.vector
+            text = f"the copy into `{name}` moves {width} bytes at a time, and cp.async at least 4"
+            fix = "let rows of the tile follow rows of the array, and start on multiples of 4 bytes"
             obstacles.append(Obstacle("no-cp-async", text, fix, c.span))
         elif c.plan.level.kind != "block":
             text = f"each warp copies its own tile into `{name}`"

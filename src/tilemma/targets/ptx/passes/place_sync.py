@@ -253,7 +253,8 @@ def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None, every
         ops.append(MmaWait(open_groups if p.committed else 0, span=span))
     if hazard.wait and p.access.agent == "bulk":
         ops.append(BulkWait(open_groups, p.access.write, span=span))
-    if hazard.fence:
+    if hazard.fence or (everything and hazard.proxies and hazard.barrier):
+        # Where another access needs less, the fence that is there may stand behind this barrier.
         ops.append(ProxyFence(span=span))
     nodes = [Node(op, body, inserted=True) for op in ops]
     if hazard.barrier and part is not None:

@@ -26,7 +26,7 @@ from tilemma.ir.tile import (
     Store,
 )
 from tilemma.ir.types import Space, View
-from tilemma.ir.walk import bodies, expressions, rewrite, walk, with_bodies
+from tilemma.ir.walk import bodies, expressions, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.pipeline_legality import Obstacle
 from tilemma.passes.scope import count, names
@@ -77,15 +77,17 @@ def warpgroups(block: Parallel) -> int:
                 p.span,
             )
         found.add(n * level.threads)
-    if len(found) != 1 or min(found) % WARPGROUP_THREADS:
+    most = max(found, default=0)
+    odd = [n for n in found if n % WARPGROUP_THREADS and n > WARPGROUP_THREADS]
+    if not most or most % WARPGROUP_THREADS or odd:
         sizes = ", ".join(str(n) for n in sorted(found)) or "none"
         raise refuse(
             "level",
             f"the levels inside the block have these numbers of threads: {sizes}",
-            "give all levels the same multiple of 128 threads",
+            "give each level a multiple of 128 threads, or fewer",
             block.span,
         )
-    return min(found) // WARPGROUP_THREADS
+    return most // WARPGROUP_THREADS
 
 
 def flattened(body: Body, member: Expr, groups: int, fresh: FreshNames) -> Body:
@@ -116,6 +118,17 @@ def _by_first(op: Op, member: Expr) -> InThreads:
 
 
 def _of_member(op: Parallel, member: Expr, groups: int, fresh: FreshNames) -> Body:
+    assert op.level is not None
+    threads = (count(op) or 1) * op.level.threads
+    if threads < WARPGROUP_THREADS:
+        # Threads of the first warpgroup alone.
+        return (op,) if groups == 1 else (_by_first(op, member),)
+    members = min(threads // WARPGROUP_THREADS, groups)
+    body = _of_each(op, member, members, fresh)
+    return body if members == groups else (InThreads(binary("lt", member, members), body, span=op.span),)
+
+
+def _of_each(op: Parallel, member: Expr, groups: int, fresh: FreshNames) -> Body:
     each = (count(op) or 1) // groups
     number, inner = member, None
     if each > 1:
@@ -151,7 +164,7 @@ def divided_copies(body: Body, wg: Index, groups: int) -> Body:
     """``body`` with each copy of the whole block divided among the warpgroups ``wg`` = 1 .. ``groups``.
 
     Results are copied by the warpgroup that stored them where each stores one part; other copies in parts of equal
-    rows, or by the first warpgroup alone.
+    rows, or by the first warpgroup alone.  Copies of a part of the warpgroups are left to these.
     """
 
     def divided(op: Op) -> Op:
@@ -174,7 +187,10 @@ def divided_copies(body: Body, wg: Index, groups: int) -> Body:
         there = replace(there, axes=axes)
         return replace(op, src=there, dst=part) if load else replace(op, src=part, dst=there)
 
-    return rewrite(body, divided)
+    def visit(inner: Body) -> Body:
+        return tuple(op if isinstance(op, InThreads) else divided(with_bodies(op, visit)) for op in inner)
+
+    return visit(body)
 
 
 def _rows(op: Copy, wg: Index, groups: int) -> View | None:
