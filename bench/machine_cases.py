@@ -107,7 +107,7 @@ def _of_ops(case: Case, plan: Plan, arch: str) -> Program:
     m, n, k = case.shape
     rng = np.random.default_rng(0)
     a, b = (
-        np.array(rng.integers(-2, 3, shape), np.float16, order=order)  # type: ignore[call-overload]
+        np.array(rng.integers(-2, 3, shape), np.float16, order=order)
         for shape, order in zip(((m, k), (k, n)), case.orders, strict=True)
     )
     call = arguments.Call(describe(a), describe(b))

@@ -171,7 +171,7 @@ class Server:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(number, file=self.process.stdin, flush=True)
-        return json.loads(self.process.stdout.readline())  # type: ignore[no-any-return]
+        return json.loads(self.process.stdout.readline())
 
     def close(self) -> None:
         assert self.process.stdin is not None

@@ -33,7 +33,7 @@ def names(prefix: str, count: int) -> list[str]:
 
 
 def declare(operand: object, prefix: str) -> str:
-    return f"  .reg .{operand.register} %{prefix}<{operand.registers}>;"  # type: ignore[attr-defined]
+    return f"  .reg .{operand.register} %{prefix}<{operand.registers}>;"
 
 
 def entry(name: str, params: str, threads: int, body: Iterable[str]) -> str:

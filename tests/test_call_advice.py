@@ -67,7 +67,7 @@ class Target:
 def registered(name: Any, target: object) -> Callable[[], Any]:
     def call() -> Any:
         try:
-            tm.targets.register(name, target)  # type: ignore[arg-type]
+            tm.targets.register(name, target)
         finally:
             tm.targets._registered.pop(name, None)
 
@@ -112,7 +112,7 @@ CASES: list[tuple[str, str, Callable[[], Any], Callable[[], Any]]] = [
     ("tile-swizzle-atom", "make the tile a multiple of 64 along K", lambda: shared_layout("f16", 8, 32, "K", 128), lambda: shared_layout("f16", 8, 64, "K", 128)),
     ("tile-swizzle-atom", "or take a narrower swizzle", lambda: shared_layout("f16", 8, 32, "K", 128), lambda: shared_layout("f16", 8, 32, "K", 64)),
     ("no-such-arch", "give the target that ptxas -arch takes", lambda: list_atoms("volta"), lambda: list_atoms("sm_75")),
-    ("wrong-type", "pass ", lambda: shared_layout("f16", "8", 64, "K", 128), lambda: shared_layout("f16", 8, 64, "K", 128)),  # type: ignore[arg-type]
+    ("wrong-type", "pass ", lambda: shared_layout("f16", "8", 64, "K", 128), lambda: shared_layout("f16", 8, 64, "K", 128)),
     ("wrong-argument", "pass ", lambda: shared_layout("f16", 8, 64, "Q", 128), lambda: shared_layout("f16", 8, 64, "K", 128)),
     ("wrong-argument", "pass one of 0, 32, 64, 128", lambda: shared_layout("f16", 8, 64, "K", 100), lambda: shared_layout("f16", 8, 64, "K", 64)),
     ("tile-to-shape", "make each extent of the shape a multiple of the atom's", lambda: tile_to_shape(ATOM, (12, 64)), lambda: tile_to_shape(ATOM, (16, 64))),

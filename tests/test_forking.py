@@ -94,7 +94,7 @@ def held(enter: Callable[[], object]) -> tuple[threading.Thread, threading.Event
     inside, leave = threading.Event(), threading.Event()
 
     def stay() -> None:
-        with enter():  # type: ignore[attr-defined]
+        with enter():
             inside.set()
             leave.wait()
 

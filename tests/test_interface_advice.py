@@ -456,7 +456,7 @@ def test_types_that_cannot_be_registered(monkeypatch: pytest.MonkeyPatch) -> Non
     def entry(name: str) -> dtypes.DType:
         return dtypes.DType(name, 8, "uint", np.dtype(np.uint8), "u8", "b16")
 
-    refused("type-not-registered", "pass `DType(name, bits, kind, ...)`", lambda: dtypes.register("byte"))  # type: ignore[arg-type]
+    refused("type-not-registered", "pass `DType(name, bits, kind, ...)`", lambda: dtypes.register("byte"))
     for name in ("f32", "two words"):
         refused("type-not-registered", "use another name", lambda name=name: dtypes.register(entry(name)))
     assert dtypes.register(entry("advised_byte")) is dtypes.dtype("advised_byte")

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as sre
+from re import _parser as parser
 from typing import Any
 
 import pytest
@@ -175,10 +175,10 @@ def attacks(text: str, flags: int) -> Iterator[Callable[[int], str]]:
         seen.add(("", before, body))
     for first, middle, last in sorted(seen):
         if middle:
-            yield lambda n, a=first, b=middle, c=last: a + b * (n // len(b) + 1) + c  # type: ignore[misc]
+            yield lambda n, a=first, b=middle, c=last: a + b * (n // len(b) + 1) + c
     for before, body in list(repeats(tree, flags))[:60]:
         if before:
-            yield lambda n, a=before, b=body: a * (n // 2 // len(a) + 1) + b * (n // 2 // len(b) + 1)  # type: ignore[misc]
+            yield lambda n, a=before, b=body: a * (n // 2 // len(a) + 1) + b * (n // 2 // len(b) + 1)
 
 
 # -- time
@@ -332,5 +332,5 @@ def test_a_scan_is_linear(name: str) -> None:
     work, steps = SCANS[name]
     for step in steps:
         for end in ("", '"'):
-            slow = grows(work, lambda n, s=step, e=end: s * (n // len(s)) + e, 64_000, 0.05)  # type: ignore[misc]
+            slow = grows(work, lambda n, s=step, e=end: s * (n // len(s)) + e, 64_000, 0.05)
             assert slow is None, f"{step!r}: {slow}"

@@ -47,7 +47,7 @@ def call(*args: str) -> Result:
 
 
 def tilemma(*args: str, **options: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", "tilemma.cli", *args], timeout=120, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run([sys.executable, "-m", "tilemma.cli", *args], timeout=120, **options)
 
 
 # -- nothing silently passes

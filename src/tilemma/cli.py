@@ -157,8 +157,10 @@ def compile_(
 )
 @click.option("--arch", help="target [default: sm_90a; of PTX: its own]")
 @click.option("--schedules", default=20, show_default=True, help="adversarial schedules to run")
-@click.option("--strict", is_flag=True, help="report what only the letter of the ISA forbids, too")
-@click.option("--advice/--no-advice", default=True, help="PTX: try repairs of a hazard, and advise one that cures")
+@click.option("--strict", is_flag=True, help="also report what the PTX ISA forbids and hardware tolerates")
+@click.option(
+    "--advice/--no-advice", default=True, help="PTX: try repairs of a hazard, and advise one that removes it"
+)
 @click.option("--writer", "writers", multiple=True, metavar="A[I,J]|%R@LINE", help="the stores to an element; the "
               "instruction that gave a register its value before a PTX line")  # fmt: skip
 @click.option("--lane", "lanes", multiple=True, metavar="[X,Y,Z:]WARP,LANE", help="trace a lane (of CTA X,Y,Z)")

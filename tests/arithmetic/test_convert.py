@@ -101,7 +101,7 @@ def test_integers_of_any_size(x: int, target: DType) -> None:
 
 
 @tm.kernel
-def convert_all(  # type: ignore[no-untyped-def]
+def convert_all(
     x: tm.Global["S", "N"], f64: tm.Global["f64", "N"], f32: tm.Global["f32", "N"], tf32: tm.Global["tf32", "N"],
     f16: tm.Global["f16", "N"], bf16: tm.Global["bf16", "N"], f8_e4m3: tm.Global["f8_e4m3", "N"],
     f8_e5m2: tm.Global["f8_e5m2", "N"], f6_e2m3: tm.Global["f6_e2m3", "N"], f6_e3m2: tm.Global["f6_e3m2", "N"],

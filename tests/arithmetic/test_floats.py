@@ -155,9 +155,7 @@ def combined(op: Any, x: Any, y: Any) -> Value:
 
 
 @tm.kernel
-def operate(  # type: ignore[no-untyped-def]
-    x: tm.Global["T", "N"], y: tm.Global["T", "N"], out: tm.Global["T", "R", "N"], *, T="f32"
-):
+def operate(x: tm.Global["T", "N"], y: tm.Global["T", "N"], out: tm.Global["T", "R", "N"], *, T="f32"):
     for b in parallel(tm.cdiv(x.shape[0], 32), level="block"):
         for t in parallel(32, level="thread"):
             k = b * 32 + t
@@ -234,7 +232,7 @@ def test_every_exact_function_is_tested() -> None:
 
 
 @tm.kernel
-def apply_library(  # type: ignore[no-untyped-def]
+def apply_library(
     x: tm.Global["T", "N"],
     y: tm.Global["T", "N"],
     z: tm.Global["T", "N"],
@@ -276,9 +274,7 @@ def test_exact_functions(t: DType, arch: str) -> None:
 
 
 @tm.kernel
-def divide(  # type: ignore[no-untyped-def]
-    x: tm.Global["T", "N"], y: tm.Global["T", "N"], out: tm.Global["T", 2, "N"], *, T="f32"
-):
+def divide(x: tm.Global["T", "N"], y: tm.Global["T", "N"], out: tm.Global["T", 2, "N"], *, T="f32"):
     for k in parallel(x.shape[0], level="block"):
         out[0, k] = x[k] // y[k]
         out[1, k] = x[k] % y[k]
@@ -337,9 +333,7 @@ def test_pow_has_the_special_cases_of_c(t: DType, arch: str) -> None:
 
 
 @tm.kernel
-def power(  # type: ignore[no-untyped-def]
-    x: tm.Global["T", "N"], y: tm.Global["T", "N"], out: tm.Global["T", "N"], *, T="f32"
-):
+def power(x: tm.Global["T", "N"], y: tm.Global["T", "N"], out: tm.Global["T", "N"], *, T="f32"):
     for k in parallel(x.shape[0], level="block"):
         out[k] = tm.math.pow(x[k], y[k])
 
@@ -390,7 +384,7 @@ def test_bits_of_the_inverse_turn() -> None:
 
 
 @tm.kernel
-def circular(x: tm.Global["f32", "N"], out: tm.Global["f32", 3, "N"]):  # type: ignore[no-untyped-def]
+def circular(x: tm.Global["f32", "N"], out: tm.Global["f32", 3, "N"]):
     for b in parallel(tm.cdiv(x.shape[0], 32), level="block"):
         for t in parallel(32, level="thread"):
             k = b * 32 + t

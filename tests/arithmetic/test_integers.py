@@ -97,7 +97,7 @@ def test_folding_is_the_operation(data: st.DataObject, op: str, s: DType, t: DTy
     """Operands of two types are converted to that of the operation, modulo its size."""
     a, b = data.draw(values(s)), data.draw(values(t))
     both = promote(s, t)
-    folded = binary(op, Const(a, s), Const(b, t))  # type: ignore[arg-type]
+    folded = binary(op, Const(a, s), Const(b, t))
     wanted = defined(op, integers.wrap(a, both), integers.wrap(b, both), both)
     assert isinstance(folded, Const)
     assert (folded.value, folded.dtype) == (wanted, dtypes.boolean if op in COMPARISON else both)

@@ -26,7 +26,7 @@ def test_fragments(atom: MmaAtom) -> None:
         else:
             rows, cols = fragments.mma_fragment(
                 (_m, n, operand.shape[1] if letter == "A" else atom.shape[2]), letter, operand.dtype.name
-            )  # type: ignore[arg-type]
+            )
             # The manual's B is K x N, CuTe's is N x K.
             rows, cols = (cols, rows) if letter == "B" else (rows, cols)
         assert np.array_equal(operand.coordinates_table, rows + operand.shape[0] * cols), letter
@@ -96,11 +96,11 @@ def test_descriptors(rows: int, major: str, swizzle: int) -> None:
     span = max(swizzle, 16) // 2
     row0, k0 = (8, 16) if major == "K" else (span, 16)
     shape = (rows + row0, max(span, 32)) if major == "K" else (-(-(rows + row0) // span) * span, 32)
-    tile = shared_layout("f16", *shape, major, swizzle)  # type: ignore[arg-type]
+    tile = shared_layout("f16", *shape, major, swizzle)
     found = tile.descriptor(row0, k0, rows, 16)
     theirs = descriptors.decode(found.encode())
     assert (theirs.start, theirs.lbo, theirs.sbo) == (found.start, found.lbo, found.sbo)
     assert (theirs.swizzle, theirs.base_offset, theirs.reserved) == (swizzle, 0, 0)
-    assert descriptors.problems(theirs, rows, 16, 16, major) == []  # type: ignore[arg-type]
-    addresses = descriptors.operand_addresses(theirs, rows, 16, 16, major)  # type: ignore[arg-type]
+    assert descriptors.problems(theirs, rows, 16, 16, major) == []
+    addresses = descriptors.operand_addresses(theirs, rows, 16, 16, major)
     assert np.array_equal(addresses, tile.offsets()[row0 : row0 + rows, k0 : k0 + 16])

@@ -34,7 +34,7 @@ def test_gather_multiply_scatter_is_a_matrix_product(atom: MmaAtom) -> None:
 
 def _same(ours: object, theirs: Layout) -> bool:
     size = len(theirs)
-    return all(ours(i) == theirs(i) for i in range(size))  # type: ignore[operator]
+    return all(ours(i) == theirs(i) for i in range(size))
 
 
 # The library's B of this one has elements twice and others never.

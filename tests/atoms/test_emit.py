@@ -33,7 +33,7 @@ def statements(atom: Atom) -> Iterator[str]:
     free = [i for i in atom.immediates if i.name.startswith(("trans", "scale_d"))]
     for values in itertools.product(*(("%p0", *i.legal) if i.predicate else i.legal for i in free)):
         chosen = {i.name: v for i, v in zip(free, values, strict=True)}
-        yield atom.emit(**registers, **chosen)  # type: ignore[arg-type]
+        yield atom.emit(**registers, **chosen)
 
 
 def kernel(atom: Atom) -> str:

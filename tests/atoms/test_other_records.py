@@ -42,7 +42,7 @@ def warp_record(name: str, shape: tuple[int, int, int], a: str, d: str, ptx: str
         a=held("A", m, operand, k, pack, frag),
         b=held("B", n, operand, k, pack, frag),
         c=held("C", m, total, n, 2, into),
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
@@ -79,7 +79,7 @@ def test_sparse_metadata_is_an_operand_like_any_other() -> None:
     found = to_json(atom, {"E": atom.e})
     assert found["types"]["E"] == "u4" and json.dumps(found)
     regs = {"d": ["d0", "d1", "d2", "d3"], "a": ["a0", "a1", "a2", "a3"], "b": ["b0", "b1", "b2", "b3"]}
-    assert atom.emit(**regs, e=["e0"]).endswith("{d0, d1, d2, d3}, e0, 0;")  # type: ignore[arg-type]
+    assert atom.emit(**regs, e=["e0"]).endswith("{d0, d1, d2, d3}, e0, 0;")
 
 
 def test_a_cpu_s_tile_registers() -> None:

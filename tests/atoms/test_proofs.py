@@ -99,7 +99,7 @@ class Simulated:
         parts = {}
         for letter, words in (("A", a), ("B", b), ("C", c)):
             t = atom.operands[letter].dtype.name
-            rows, cols = fragments.mma_fragment(atom.shape, letter, t)  # type: ignore[arg-type]
+            rows, cols = fragments.mma_fragment(atom.shape, letter, t)
             values = fragments.unpack(words, t).astype(np.float64)
             matrix = np.zeros((len(words), rows.max() + 1, cols.max() + 1))
             matrix[:, rows, cols] = values

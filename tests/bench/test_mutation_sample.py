@@ -50,7 +50,7 @@ def test_problems_are_told() -> None:
         {"as_expected": False},
         {"reason": "listed, but convicted"},
     ):
-        assert mutate.problems([replace(right, **change)])  # type: ignore[arg-type]
+        assert mutate.problems([replace(right, **change)])
     listed = replace(right, codes=(), reason="the same program")
     assert not mutate.problems([listed])
     assert mutate.record([right, listed], 1.0, 1)["equivalent"] == 1

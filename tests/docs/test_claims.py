@@ -109,7 +109,7 @@ def multiplies(t: dtypes.DType, arch: str) -> bool:
     level = "group-4" if arch == "sm_90a" else "group"
 
     @tm.kernel
-    def product(a: tm.Global["T", 64, 64], c: tm.Global["C", 64, 64], *, T=t.name, C="f32"):  # type: ignore[no-untyped-def]
+    def product(a: tm.Global["T", 64, 64], c: tm.Global["C", 64, 64], *, T=t.name, C="f32"):
         for _ in parallel(1, level="block"):
             s, r = shared(T, 64, 64), shared(T, 64, 64)
             dma.copy(a, s)

@@ -51,7 +51,7 @@ def around(t: dtypes.DType) -> st.SearchStrategy[tuple[int, int]]:
 def test_bounds_of_every_operation(data: st.DataObject, op: str, t: dtypes.DType) -> None:
     """All results are within the bounds; those of monotonic operations are attained."""
     ranges = {"a": data.draw(around(t)), "b": data.draw(around(t))}
-    e = Binary(op, Var("a", t), Var("b", t))  # type: ignore[arg-type]
+    e = Binary(op, Var("a", t), Var("b", t))
     low, high = Known(variables=ranges).interval(e)
     operate, exact = integers.binary(op, t), integers.exact(op, t)
     pairs = [(a, b) for a in range(*half_open(ranges["a"])) for b in range(*half_open(ranges["b"]))]
@@ -97,7 +97,7 @@ def test_bounds_of_operations_that_are_not_monotonic(
     op: str, a: tuple[int, int], b: tuple[int, int], bounds: tuple[int, int]
 ) -> None:
     """One more or less at either end is wrong: too wide, or a result left out."""
-    assert Known(variables={"a": a, "b": b}).interval(Binary(op, A, B)) == bounds  # type: ignore[arg-type]
+    assert Known(variables={"a": a, "b": b}).interval(Binary(op, A, B)) == bounds
 
 
 def test_bounds_of_leaves() -> None:
@@ -290,7 +290,7 @@ def test_bounds_are_as_narrow_as_they_were(op: str) -> None:
         for b in ends:
             if b[0] < least:
                 continue
-            e = Binary(op, Var("a", dtypes.s32), Var("b", dtypes.s32))  # type: ignore[arg-type]
+            e = Binary(op, Var("a", dtypes.s32), Var("b", dtypes.s32))
             low, high = Known(variables={"a": a, "b": b}).interval(e)
             found = [results[x, y] for x in range(*half_open(a)) for y in range(*half_open(b))]
             assert low <= min(found) and max(found) <= high, (op, a, b)
@@ -310,7 +310,7 @@ def test_what_may_wrap_wraps_for_some_values(op: str) -> None:
     for s in WIDE:
         for t in WIDE:
             both = promote(s, t)
-            e = Binary(op, Var("a", s), Var("b", t))  # type: ignore[arg-type]
+            e = Binary(op, Var("a", s), Var("b", t))
             inside = [[r for r in SHORT if integers.fits(r[0], u) and integers.fits(r[1], u)] for u in (s, t)]
             for a in inside[0]:
                 for b in inside[1]:
@@ -339,7 +339,7 @@ def test_a_choice_knows_its_condition(op: str) -> None:
                 chosen = (x, Const(values[0])) if n == 0 and values else (Const(values[0]), x) if values else None
                 if chosen is None:
                     continue
-                e = Select(Binary(op, x, Const(at)), *chosen)  # type: ignore[arg-type]
+                e = Select(Binary(op, x, Const(at)), *chosen)
                 found = Known(variables={"x": (low, high)}).interval(e)
                 assert found == (values[0], values[-1]), (op, at, low, high)
 

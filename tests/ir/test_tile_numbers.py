@@ -43,7 +43,7 @@ def raster(draw: st.DrawFn, wrong: bool) -> tuple[Index, dict[str, Expr]]:
     after = [Binary("add", first, number(size)), Binary("mul", Binary("add", band, number(1)), number(size))]
     beyond = Binary(either("gt", "ge"), draw(st.sampled_from(after)), either(rows, columns))
     if draw(st.booleans()):
-        beyond = Binary({"gt": "lt", "ge": "le"}[beyond.op], beyond.b, beyond.a)  # type: ignore[arg-type]
+        beyond = Binary({"gt": "lt", "ge": "le"}[beyond.op], beyond.b, beyond.a)
     here = Select(beyond, Binary(rest, either(rows, columns), number(size)), number(size))
     return i, {
         "band": band, "first": first, "rows": here, "row": Binary("add", first, Binary(rest, within, here)),
@@ -123,7 +123,7 @@ def counting(draw: st.DrawFn) -> Body:
         st.sampled_from([Const(0), Const(2**31 - 9), Binary("mul", BACK, Binary("sub", STEPS, Const(1)))])
     )
     operation = draw(st.sampled_from(("add", "sub")))
-    again: Op = Assign(V, Binary(operation, V, amount))  # type: ignore[arg-type]
+    again: Op = Assign(V, Binary(operation, V, amount))
     nested = For(j, Const(0), Const(3), Const(1), (again,))
     again = either(again, If(Binary("gt", BACK, Const(0)), (again,)), nested)
     body: Body = either((again,), (again, again), (again, Break()), (Assign(V, Const(5)), again))

@@ -26,7 +26,7 @@ def read(body: str) -> KernelSource:
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     scope: dict[str, object] = {}
     exec(compile(text, name, "exec"), scope)
-    return read_kernel(scope["k"])  # type: ignore[arg-type]
+    return read_kernel(scope["k"])
 
 
 REFUSED = {

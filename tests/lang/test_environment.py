@@ -27,7 +27,7 @@ NAMED = {"factor": 2.0}
 WEIGHTS = np.array([2.0, 5.0])
 SPACE = SimpleNamespace(factor=2.0)
 SETTINGS = ModuleType("settings_of_this_test")
-SETTINGS.factor = 2.0  # type: ignore[attr-defined]
+SETTINGS.factor = 2.0
 sys.modules[SETTINGS.__name__] = SETTINGS
 
 
@@ -129,7 +129,7 @@ def scaled(read: Callable[[], Any]) -> tuple[tm.Kernel, Traces]:
     marks = traces.marks
 
     @tm.kernel
-    def scale(x: tm.Global["f32", 4], y: tm.Global["f32", 4]):  # type: ignore[no-untyped-def]
+    def scale(x: tm.Global["f32", 4], y: tm.Global["f32", 4]):
         next(marks)
         for i in parallel(4, level="block"):
             y[i] = x[i] * read()
@@ -170,7 +170,7 @@ def test_what_tracing_itself_changes_is_no_change() -> None:
     seen: list[int] = []
 
     @tm.kernel
-    def copy(x: tm.Global["f32", 4], y: tm.Global["f32", 4]):  # type: ignore[no-untyped-def]
+    def copy(x: tm.Global["f32", 4], y: tm.Global["f32", 4]):
         seen.append(1)
         for i in parallel(4, level="block"):
             y[i] = x[i]
@@ -184,7 +184,7 @@ def test_a_changed_cell_is_seen() -> None:
     factor, holder = 2.0, Class(2.0)
 
     @tm.kernel
-    def scale(x: tm.Global["f32", 4], y: tm.Global["f32", 4]):  # type: ignore[no-untyped-def]
+    def scale(x: tm.Global["f32", 4], y: tm.Global["f32", 4]):
         for i in parallel(4, level="block"):
             y[i] = x[i] * factor * holder.own
 
@@ -199,7 +199,7 @@ def test_a_changed_cell_is_seen() -> None:
 
 def test_what_constants_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     @tm.kernel
-    def scale(x: tm.Global["f32", 4], y: tm.Global["f32", 4], *, f=from_global, o=None):  # type: ignore[no-untyped-def]
+    def scale(x: tm.Global["f32", 4], y: tm.Global["f32", 4], *, f=from_global, o=None):
         for i in parallel(4, level="block"):
             y[i] = x[i] * f() * (1 if o is None else o.factor)
 
@@ -254,7 +254,7 @@ def test_kernels_keep_a_bounded_number_of_traces(monkeypatch: pytest.MonkeyPatch
     assert len(kernel._by_environment) <= 16
 
     @tm.kernel
-    def add(x: tm.Global["f32", 4], *, N=0):  # type: ignore[no-untyped-def]
+    def add(x: tm.Global["f32", 4], *, N=0):
         for i in parallel(4, level="block"):
             x[i] = N
 

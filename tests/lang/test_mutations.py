@@ -73,5 +73,5 @@ def test_a_failure_of_ours_in_croqtile_says_so(monkeypatch: pytest.MonkeyPatch) 
 def test_a_failure_of_the_compiler_says_so() -> None:
     with pytest.raises(CompileError) as caught, internal_error_guard(Kernel("empty", (), ()), "deciding"):
         raise KeyError("x")
-    assert caught.value.code == "compiler-failure" and isinstance(caught.value.cause, KeyError)  # type: ignore[attr-defined]
+    assert caught.value.code == "compiler-failure" and isinstance(caught.value.cause, KeyError)
     assert caught.value.__suppress_context__

@@ -208,7 +208,7 @@ def check(e: TilemmaError, span: object, code: str, text: str) -> None:
         assert e.span == span, f"{e.span} and not {span}\n{e.render()}"
     data = json.loads(e.json())
     assert data["code"] == code and all(data[k] in e.render() for k in ("message", "expected", "fix"))
-    assert span is None or data["span"] == span.to_json()  # type: ignore[attr-defined]
+    assert span is None or data["span"] == span.to_json()
     assert not re.search(r"\b[A-Z]\w+\(\w+=", e.message + e.expectation + e.remedy), (
         "the text of an internal object"
     )

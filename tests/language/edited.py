@@ -152,7 +152,7 @@ def parse(language: str) -> dict[str, list[tuple[Edit, str]]]:
         name, _, body = part.partition("\n")
         found[name] = []
         for edit, told in zip(*[iter(body.strip("\n").split("\n"))] * 2, strict=True):
-            line, column, old, new = _EDIT.fullmatch(edit).groups()  # type: ignore[union-attr]
+            line, column, old, new = _EDIT.fullmatch(edit).groups()
             found[name].append((Edit(int(line), int(column), old, new), told.strip()))
     return found
 

@@ -38,13 +38,13 @@ def recorded_calls() -> Iterator[list[Called]]:
     """The kernels that are called inside, with arguments and constants; none runs."""
     found: list[Called] = []
     before = Kernel.on
-    Kernel.on = lambda kernel, target, **options: (  # type: ignore[assignment, misc, method-assign]
+    Kernel.on = lambda kernel, target, **options: (
         lambda *args, **constants: found.append((kernel, args, constants))
     )
     try:
         yield found
     finally:
-        Kernel.on = before  # type: ignore[method-assign]
+        Kernel.on = before
 
 
 def _product(seed: int) -> None:

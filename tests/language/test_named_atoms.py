@@ -59,7 +59,7 @@ def test_the_named_instruction_alone_is_issued(name: str, level: str) -> None:
     ],
 )
 def test_a_misfit_is_refused_with_its_rule(name: str, given: dict[str, int], code: str, text: str) -> None:
-    for kernel in kernels(name, **given):  # type: ignore[arg-type]
+    for kernel in kernels(name, **given):
         for arch in ("sm_80", "sm_90a"):
             with pytest.raises(CompileError) as e:
                 kernel.compile(arch)

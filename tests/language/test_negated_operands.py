@@ -25,7 +25,7 @@ SIGNS = [("-ma", "mb"), ("ma", "-mb")]
 
 def texts(t: str, d: str, level: str, a: str, b: str) -> tuple[str, str]:
     co, python = programs(dtype(t), dtype(t), dtype(d), "row.row", level, 32)
-    return tuple(x.replace("mc, ma, mb", f"mc, {a}, {b}") for x in (co, python))  # type: ignore[return-value]
+    return tuple(x.replace("mc, ma, mb", f"mc, {a}, {b}") for x in (co, python))
 
 
 def problem(t: str, d: str) -> tuple[Arrays, Arrays]:

@@ -64,7 +64,7 @@ def product(
 def check(kernel: Kernel, a: Any, b: Any, want: Any, arch: str) -> None:
     """On the reference, on the machine from both forms of the arrays, and the decided IR on the reference."""
     (m, k), n = a.shape, b.shape[0]
-    packed = [pack(x, dtypes.from_numpy(x.dtype) if x.dtype != bool else dtypes.b1) for x in (a, b)]  # type: ignore[arg-type]
+    packed = [pack(x, dtypes.from_numpy(x.dtype) if x.dtype != bool else dtypes.b1) for x in (a, b)]
     for run, args in (
         (kernel, (a, b)),
         (kernel, packed),

@@ -19,7 +19,7 @@ INTEGERS = [t.name for t in dtypes.BY_NAME.values() if t.is_integer and t.bits >
 
 
 @tm.kernel
-def pass_on(x: tm.Scalar["T"], out: tm.Global["T", 1], *, T="f32"):  # type: ignore[no-untyped-def]
+def pass_on(x: tm.Scalar["T"], out: tm.Global["T", 1], *, T="f32"):
     for _ in parallel(1, level="block"):
         out[0] = x
 

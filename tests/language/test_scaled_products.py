@@ -240,7 +240,7 @@ def _halves(k: int) -> tuple[slice, slice]:
 @pytest.mark.parametrize("w", ["w", "0.5"])
 def test_scales_of_rows_and_columns_may_be_numbers(v: str, w: str) -> None:
     facts = {"t": "f16", "m": 64, "n": 24, "k": 64, "level": "group-4", "down": 1, "across": 24}
-    co, python = _wide(WHOLE, tuple(x.format(v=v, w=w) for x in LAST), **facts)  # type: ignore[arg-type]
+    co, python = _wide(WHOLE, tuple(x.format(v=v, w=w) for x in LAST), **facts)
     given = _given("f16", 64, 24, 128, 1, 1, 24)
     found = agree(co, python, given, ("sm_90a",))
     assert not isinstance(found, str), found

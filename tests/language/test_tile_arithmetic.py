@@ -35,7 +35,7 @@ __co__ void work(global f32 [32, 16] x, global f32 [16] row, global f32 [32, 1] 
 
 
 @tm.kernel
-def work(  # type: ignore[no-untyped-def]
+def work(
     x: tm.Global["f32", 32, 16],
     row: tm.Global["f32", 16],
     column: tm.Global["f32", 32, 1],
@@ -93,7 +93,7 @@ def test_every_function_takes_tiles() -> None:
     @tm.kernel
     def tiles(
         x: tm.Global["f32", 16, 8], out: tm.Global["f32", "R", 16, 8], scalars: tm.Global["f32", "R", 16, 8]
-    ):  # type: ignore[no-untyped-def]
+    ):
         for _ in parallel(1, level="block"):
             for _ in parallel(1, level="group"):
                 t = mma.frag("f32", 16, 8, init=0.0)
@@ -133,9 +133,9 @@ def test_every_function_takes_tiles() -> None:
         (lambda t: t.T, "transp=True"),
     ],
 )
-def test_a_refused_spelling_names_the_right_one(spelling, fix: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_refused_spelling_names_the_right_one(spelling, fix: str) -> None:
     @tm.kernel
-    def refused(x: tm.Global["f32", 16, 8]):  # type: ignore[no-untyped-def]
+    def refused(x: tm.Global["f32", 16, 8]):
         for _ in parallel(1, level="block"):
             for _ in parallel(1, level="group"):
                 t = mma.frag("f32", 16, 8, init=0.0)

@@ -100,7 +100,7 @@ def test_a_layout_that_no_descriptor_describes() -> None:
 def test_a_bad_atom_layout_is_refused() -> None:
     for bad in ((0, 1, 1), (1, 1)):
         with pytest.raises(WrongArgument):
-            TiledMMA(catalogue[NAMES[0]], bad)  # type: ignore[arg-type]
+            TiledMMA(catalogue[NAMES[0]], bad)
 
 
 @pytest.mark.parametrize("thread", [0, 1, 7, 31])

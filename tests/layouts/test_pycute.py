@@ -16,7 +16,7 @@ if not hasattr(pycute, "zipped_divide"):
 
 
 def _theirs(layout: object) -> object:
-    return pycute.Layout(layout.shape, layout.stride)  # type: ignore[attr-defined]
+    return pycute.Layout(layout.shape, layout.stride)
 
 
 @pytest.mark.parametrize("name", [n for n in catalogue if not n.startswith("SM90_64x") or "x24x" in n])
@@ -34,7 +34,7 @@ def test_thread_value_layouts(name: str) -> None:
 @pytest.mark.parametrize("swizzle", SWIZZLES)
 @pytest.mark.parametrize("major", ["K", "MN"])
 def test_swizzled_tiles(major: str, swizzle: int) -> None:
-    tile = tile_to_shape(canonical_atom(16, major, swizzle), (128, 64))  # type: ignore[arg-type]
+    tile = tile_to_shape(canonical_atom(16, major, swizzle), (128, 64))
     found, affine = split(tile)
     layout = _theirs(affine)
     swizzled = pycute.Swizzle(found.bits, found.base, found.shift) if found else (lambda x: x)

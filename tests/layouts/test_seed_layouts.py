@@ -51,7 +51,7 @@ def test_k_major_tile_coalesces() -> None:
     ],
 )
 def test_the_eight_canonical_atoms(major: str, swizzle: int, text: str) -> None:
-    assert cute_str(canonical_atom(16, major, swizzle), 16) == text  # type: ignore[arg-type]
+    assert cute_str(canonical_atom(16, major, swizzle), 16) == text
 
 
 def test_partition_of_a_in_shared_memory_is_the_same_for_every_thread() -> None:

@@ -105,7 +105,7 @@ def _where(d: Descriptor, tile: SharedLayout, r: int, c: int) -> int:
 def test_every_n_has_a_descriptor_in_a_tile_of_its_own(n: int, major: str, swizzle: int) -> None:
     span = max(swizzle, 16) // 2
     rows, cols = (n, max(span, 32)) if major == "K" else (-(-n // span) * span, 32)
-    tile = shared_layout("f16", rows, cols, major, swizzle)  # type: ignore[arg-type]
+    tile = shared_layout("f16", rows, cols, major, swizzle)
     for k0 in range(0, cols, 16):
         assert tile.descriptor(0, k0, n, 16).swizzle == swizzle
 

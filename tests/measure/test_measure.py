@@ -19,7 +19,7 @@ from tilemma.runtime import cudadriver
 
 
 @tm.kernel
-def scaled(x: tm.Global["f32", "M", 64], y: tm.Global["f32", "M", 64], *, ROWS=1, TWICE=0) -> None:  # type: ignore[no-untyped-def]
+def scaled(x: tm.Global["f32", "M", 64], y: tm.Global["f32", "M", 64], *, ROWS=1, TWICE=0) -> None:
     for i in tm.parallel(tm.cdiv(x.shape[0], ROWS), level="block"):
         for r in tm.foreach(ROWS):
             for j in tm.parallel(64, level="thread"):
@@ -153,14 +153,14 @@ def test_wrong_arguments_of_tune(options: dict[str, Any], code: str) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: tm.bench(3),  # type: ignore[arg-type]
+        lambda: tm.bench(3),
         lambda: tm.bench(print, repeats=0),
         lambda: tm.bench(print, steady=-1),
         lambda: tm.bench(print, compute="f99"),
         lambda: tm.report({}, [1], lambda n: ()),
         lambda: tm.report({"a": print}, [], lambda n: ()),
-        lambda: tm.report({"a": print}, [1], 3),  # type: ignore[arg-type]
-        lambda: tm.autotune({"ROWS": [1]})(print),  # type: ignore[arg-type]
+        lambda: tm.report({"a": print}, [1], 3),
+        lambda: tm.autotune({"ROWS": [1]})(print),
     ],
 )
 def test_wrong_arguments_are_family_errors(call: Any) -> None:

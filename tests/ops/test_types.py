@@ -117,7 +117,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(name: str, monkeypatch
     assert error.value.expectation and error.value.remedy
 
 
-class Tensor(np.ndarray):  # type: ignore[type-arg]
+class Tensor(np.ndarray):
     """Stands for a torch tensor that requires a gradient."""
 
     requires_grad = True

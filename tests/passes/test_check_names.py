@@ -147,7 +147,7 @@ def test_the_cpu_reference_refuses_too(tmp_path: Path) -> None:
 
 def test_the_kernel_is_named() -> None:
     @tm.kernel
-    def same(x: tm.Global["f16", "M", "K"], output: tm.Global["f32", 16, 16]):  # type: ignore[no-untyped-def]
+    def same(x: tm.Global["f16", "M", "K"], output: tm.Global["f32", 16, 16]):
         for _ in tm.parallel(1, level="block"):
             a = tm.dma.copy(x.subspan(16, 16).at(0, 0), to="shared")
             for _ in tm.parallel(1, level="group"):

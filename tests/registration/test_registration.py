@@ -144,7 +144,7 @@ def test_a_name_keeps_its_first_meaning() -> None:
     named = DType("half", 16, "float", np.dtype(np.float16), "f16", "b16", ("f32",), Format(5, 10))
     for entry in (other, named, "f8_e3m4"):
         with pytest.raises(TypeNotRegistered):
-            dtypes.register(entry)  # type: ignore[arg-type]
+            dtypes.register(entry)
 
 
 @pytest.mark.parametrize(

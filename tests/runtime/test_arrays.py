@@ -37,7 +37,7 @@ def test_numpy_views_keep_their_strides() -> None:
     assert not describe(np.broadcast_to(x[0], (4, 8))).writable
 
 
-class Contrary(np.ndarray):  # type: ignore[type-arg]
+class Contrary(np.ndarray):
     """A subclass that computes nothing."""
 
     __array_ufunc__ = None

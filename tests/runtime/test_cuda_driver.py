@@ -77,7 +77,7 @@ class Bindings(ModuleType):
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Bindings:
     bindings = Bindings()
     package = ModuleType("cuda.bindings")
-    package.driver = bindings  # type: ignore[attr-defined]
+    package.driver = bindings
     monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
     monkeypatch.setitem(sys.modules, "cuda.bindings", package)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
@@ -95,7 +95,7 @@ def test_without_the_package_or_a_gpu(cuda: Bindings, monkeypatch: pytest.Monkey
     def missing(_: int) -> tuple[int]:
         raise RuntimeError(" libcuda.so.1 is missing\nsecond line")
 
-    cuda.cuInit = missing  # type: ignore[attr-defined]
+    cuda.cuInit = missing
     with pytest.raises(NoGPU) as caught:
         CudaDriver()
     assert caught.value.facts["reason"] == "libcuda.so.1 is missing"

@@ -112,7 +112,7 @@ def test_tf32_rounds_to_ten_bits() -> None:
 
 def evaluate(x: e.Expr, values: dict[str, object], lanes: int = 0):
     names = Names()
-    run = Expressions(names, None).compile(x)  # type: ignore[arg-type]
+    run = Expressions(names, None).compile(x)
     frame: list = [None] * 40
     frame[INSTANCE] = Instance(Block({}, 0), (0, 32))
     frame[INSTANCE].lanes = lanes

@@ -76,7 +76,7 @@ def code(*body, **fields) -> list[str]:
     ],
 )
 def test_operands(given: object, text: str) -> None:
-    assert operand(given) == text  # type: ignore[arg-type]
+    assert operand(given) == text
 
 
 def test_not_a_number_keeps_its_bits() -> None:

@@ -173,7 +173,7 @@ def test_a_bound_is_propagated_through_what_follows() -> None:
     """A difference just inside the propagated bound passes, and one well outside of it does not."""
 
     @tm.kernel
-    def chain(x: tm.Global["f32", "N"], y: tm.Global["f32", "N"]):  # type: ignore[no-untyped-def]
+    def chain(x: tm.Global["f32", "N"], y: tm.Global["f32", "N"]):
         for i in tm.parallel(x.shape[0], level="block"):
             y[i] = tm.math.exp(x[i]) * 1000.0 - 900.0
 
@@ -189,7 +189,7 @@ def test_a_bound_is_propagated_through_what_follows() -> None:
 
 def test_what_depends_on_nothing_inexact_has_to_be_equal() -> None:
     @tm.kernel
-    def two(x: tm.Global["f32", "N"], y: tm.Global["f32", "N"], z: tm.Global["f32", "N"]):  # type: ignore[no-untyped-def]
+    def two(x: tm.Global["f32", "N"], y: tm.Global["f32", "N"], z: tm.Global["f32", "N"]):
         for i in tm.parallel(x.shape[0], level="block"):
             y[i] = tm.math.exp(x[i])
             z[i] = x[i] * 3.0
@@ -201,7 +201,7 @@ def test_what_depends_on_nothing_inexact_has_to_be_equal() -> None:
     assert [(c.array, c.equal, c.bounded) for c in found.compared] == [("y", 0, 64), ("z", 64, 0)]
     last = wanted["z"].copy()
     last[-1] = np.nextafter(last[-1], np.float32(4))
-    assert [d.array for d in compare(reference, {**wanted, "z": last}, "x", lambda s: {}).differences] == ["z"]  # type: ignore[union-attr]
+    assert [d.array for d in compare(reference, {**wanted, "z": last}, "x", lambda s: {}).differences] == ["z"]
 
 
 @pytest.mark.parametrize("acc", ["f16", "f32"])
@@ -223,7 +223,7 @@ def test_a_fault_of_the_reference_is_a_difference(tmp_path: Path) -> None:
     """The machine goes on where the reference stops: an assertion that does not hold on the CPU."""
 
     @tm.kernel
-    def stops(x: tm.Global["f32", "N"], y: tm.Global["f32", "N"]):  # type: ignore[no-untyped-def]
+    def stops(x: tm.Global["f32", "N"], y: tm.Global["f32", "N"]):
         for i in tm.parallel(x.shape[0], level="block"):
             tm.assert_(x[i] < 0.0, "negative")
             y[i] = x[i]

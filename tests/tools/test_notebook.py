@@ -48,7 +48,7 @@ def words(value: Any) -> str:
 
 def test_errors_and_hazards_are_escaped() -> None:
     error = WrongArgument(function=EVIL, name=EVIL, got=EVIL, wanted=EVIL)
-    for value in (error, Report(EVIL, 0, EVIL, hazards=[error]), Verdict(1, hazards=[error])):  # type: ignore[list-item]
+    for value in (error, Report(EVIL, 0, EVIL, hazards=[error]), Verdict(1, hazards=[error])):
         assert words(value).count("<script>alert(1)</script>") >= 4
         assert "error[wrong-argument]" in words(value)
 

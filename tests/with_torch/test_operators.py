@@ -225,7 +225,7 @@ def test_transforms_of_torch_func_are_refused() -> None:
 
 
 def test_a_forked_worker_leaves_its_parent_intact() -> None:
-    class Products(torch.utils.data.Dataset):  # type: ignore[type-arg, misc]
+    class Products(torch.utils.data.Dataset):
         def __len__(self) -> int:
             return 4
 

@@ -206,7 +206,7 @@ def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> 
                   + ", ".join(f"`{m}`" for m in sorted(token.hidden)))] if token.hidden else []  # fmt: skip
     semicolon = punctuation[";"]
     if semicolon in accepts and not accepts >= _STATEMENT and before.span.end_line < token.span.line:
-        # The statement simply stopped: show its end, not the innocent next line.
+        # The statement is incomplete: point to its end, not to the next line.
         end = before.span
         place = Span(end.file, end.end_line, end.end_column, end.end_line, end.end_column + 1)
         return SyntaxProblem(

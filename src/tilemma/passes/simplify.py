@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tilemma.ir.effects import old_values
+from tilemma.ir.effects import old_values, variables_set
 from tilemma.ir.expr import Const, Expr, Var, substitute, value_of, with_bounds
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import (
@@ -97,7 +97,7 @@ def _without_writes(unread: set[str]) -> Callable[[Op], Op | Body]:
 
 def _values(op: Op) -> Iterator[Expr]:
     """The expressions that ``op`` evaluates, without its destination."""
-    targets = [v for v in (getattr(op, "var", None), getattr(op, "result", None)) if v is not None]
+    targets = variables_set(op)
     yield from (e for e in expressions(op) if not any(e is v for v in targets))
 
 

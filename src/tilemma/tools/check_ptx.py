@@ -343,7 +343,7 @@ def check_ptx(
 ) -> PtxOutcome:
     """Run an entry of the PTX ``file`` under ``schedules`` schedules; compare with ``expect`` (``a1=a0 + 1``).
 
-    With ``advice``, repairs of a hazard are tried, and the first that cures becomes its fix.
+    With ``advice``, repairs of a hazard are tried, and the first that removes the hazard becomes its fix.
     ``questions`` are answered from one more run: of the schedule that found a hazard, else of the first.
     """
     ptx = read_source("check", file).decode()

@@ -130,7 +130,8 @@ def wait_for(f: Frame, slots: list[int]) -> None:
 def _asynchronous(
     c: Compiler, op: Copy, src: Access, dst: Access, transform: Transform | None, after: list[int]
 ) -> Step:
-    """The source is read when the copy is issued, and has to stay; the destination is unusable until it lands."""
+    """The source is read when the copy is issued, and must not change; the destination is unusable until the copy
+    completes."""
     future, kept = None if op.future is None else c.slot("future", op.future), _kept(op)
     event = None if op.event is None else event_place(c, op.event)
     store = op.dst.base.space is Space.GLOBAL

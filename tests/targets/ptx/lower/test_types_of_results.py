@@ -14,7 +14,7 @@ STORED = [t.name for t in dtypes.BY_NAME.values() if t.bits >= 8]
 
 
 @tm.kernel
-def multiply(  # type: ignore[no-untyped-def]
+def multiply(
     a: tm.Global["A", 64, 32], b: tm.Global["A", 16, 32], direct: tm.Global["T", 60, 14],
     through: tm.Global["T", 60, 14], *, A="f16", C="f32", T="f32", LEVEL="group",
 ):  # fmt: skip
@@ -59,7 +59,7 @@ def change(name: str, place: Any) -> Any:
 
 
 @tm.kernel
-def by_threads(x: tm.Global["T", "R", 4], old: tm.Global["T", "R", 4], *, T="s32", NAMES=NAMES):  # type: ignore[no-untyped-def]
+def by_threads(x: tm.Global["T", "R", 4], old: tm.Global["T", "R", 4], *, T="s32", NAMES=NAMES):
     for _ in parallel(1, level="block"):
         for t in parallel(4, level="thread"):
             for i, name in enumerate(NAMES):
@@ -67,7 +67,7 @@ def by_threads(x: tm.Global["T", "R", 4], old: tm.Global["T", "R", 4], *, T="s32
 
 
 @tm.kernel
-def by_groups(x: tm.Global["T", "R", 4], old: tm.Global["T", "R", 4], *, T="s32", NAMES=NAMES):  # type: ignore[no-untyped-def]
+def by_groups(x: tm.Global["T", "R", 4], old: tm.Global["T", "R", 4], *, T="s32", NAMES=NAMES):
     for _ in parallel(1, level="block"):
         for g in parallel(4, level="group"):
             for i, name in enumerate(NAMES):

@@ -99,7 +99,7 @@ def parse(pass_name: str) -> dict[str, list[tuple[Edit, str]]]:
     for part in ("\n" + text).split("\n== ")[1:]:
         name, _, body = part.partition("\n")
         for edit, known in zip(*[iter(body.strip("\n").split("\n"))] * 2, strict=True):
-            line, column, old, new = _EDIT.fullmatch(edit).groups()  # type: ignore[union-attr]
+            line, column, old, new = _EDIT.fullmatch(edit).groups()
             found.setdefault(name, []).append((Edit(int(line), int(column), old, new), known.strip()))
     return found
 

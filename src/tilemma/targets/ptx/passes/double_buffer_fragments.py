@@ -38,7 +38,7 @@ from functools import partial
 from math import prod
 
 from tilemma.atoms import MmaAtom, catalogue
-from tilemma.ir.effects import rotated
+from tilemma.ir.effects import rotated, written_views
 from tilemma.ir.expr import Element, Expr, Index, Var, binary, const, depends_on, substitute, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.ranges import interval
@@ -54,11 +54,10 @@ from tilemma.ir.tile import (
     Mma,
     Op,
     Parallel,
-    Store,
     WaitFuture,
 )
-from tilemma.ir.types import Space, View
-from tilemma.ir.walk import expressions, map_expressions, touched, views, walk, with_bodies
+from tilemma.ir.types import Space
+from tilemma.ir.walk import expressions, map_expressions, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.rotations import Rotations
 from tilemma.records import record
@@ -234,15 +233,10 @@ def _two_buffers(loop: For, iteration: _Iteration, block: Body) -> bool:
         return False
     if not all(_may_go_on(c, loop.index) for c in copies):
         return False
-    written = {v.base.name for op in walk(block) for v in _written(op)}
+    written = {v.base.name for op in walk(block) for v in written_views(op)}
     targets = {c.dst.base.name for c in copies}
     elsewhere = {v.base.name for op in walk(block) if op not in copies for v in touched(op)}
     return not written & {c.src.base.name for c in copies} and not targets & elsewhere
-
-
-def _written(op: Op) -> Iterable[View]:
-    """The views that ``op`` writes, and those that it may write."""
-    return (op.dst,) if isinstance(op, (Copy, Store)) else () if isinstance(op, Load) else views(op)
 
 
 def _may_go_on(copy: Copy, index: Index) -> bool:

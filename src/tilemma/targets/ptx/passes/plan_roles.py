@@ -106,7 +106,7 @@ class BlockPlan:
         self.row, self.choice = self._choose()
 
     def _rings(self) -> list[Ring]:
-        """The runs of adjacent copies that TMA can bring ahead.  Raises NotPipelined if there are none."""
+        """The runs of adjacent copies that TMA can prefetch.  Raises NotPipelined if there are none."""
         flat = replace(self.kernel, body=(replace(self.block, body=self.program),))
         found: list[Ring] = []
         refused: list[NotPipelined] = []
