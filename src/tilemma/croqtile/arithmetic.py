@@ -109,7 +109,7 @@ def _other_sign(e: Expr, dtype: DType) -> Expr:
 def like(literal: Expr, beside: Expr) -> Expr:
     """A literal takes the type of the other operand, if C would compute with that.
 
-    Integers join floats; an unsuffixed float (f64 by the letter) joins narrower floats, as in ``x * 2.0``.
+    Integers join floats; an unsuffixed float (f64 by its type) joins narrower floats, as in ``x * 2.0``.
     """
     if not isinstance(literal, Const) or not literal.literal or isinstance(literal.value, bool):
         return literal

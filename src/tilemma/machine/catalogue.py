@@ -138,7 +138,7 @@ class MissingProxyFenceGlobal(MissingProxyFence):
 class MissingProxyFenceAfterCopy(MissingProxyFence):
     code = "missing-proxy-fence-cp-async"
     found = "{access} through the async proxy {space} that the cp.async of PTX line {other_line} wrote"
-    expected = "by the letter of the ISA, `fence.proxy.async` by each writer after its wait, then a barrier"
+    expected = "by the PTX ISA, `fence.proxy.async` by each writer after its wait, then a barrier"
     fix = "add `fence.proxy.async.shared::cta;` between `cp.async.wait_group` and the barrier"
     why = (
         "cp.async writes through the generic proxy. Widely used kernels omit the fence and no failure is "
@@ -331,7 +331,7 @@ class Deadlock(HazardError):
     found = "no warp can go on: {summary}"
     expected = "every wait is answered by an arrival, a copy or a barrier"
     fix = "{advice}"
-    in_general = "bring the missing arrival, bytes or warp that the wait-for graph names"
+    in_general = "add the missing arrival, bytes or warp that the wait-for graph names"
     why = (
         "On hardware this is a hang; with other tile counts or clock rates the same code may pass. A warp that "
         "has missed a phase of an mbarrier and does nothing afterwards that others can see is a note by default, "

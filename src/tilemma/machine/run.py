@@ -112,12 +112,12 @@ class Verdict(Displayed):
         return f"{len(self.hazards)} hazard{'s' if len(self.hazards) > 1 else ''}: {names}"
 
     def render(self) -> str:
-        """The verdict as text: hazards in full, then the letter of the ISA, then performance."""
+        """The verdict as text: hazards in full, then strict-only hazards, then performance."""
         parts = [str(self)]
         for hazard, (seed, schedule) in zip(self.hazards, self.found_by, strict=True):
             parts.append(f"{hazard.render()}\n  note: found with seed {seed}, schedule {schedule}")
         if self.letter:
-            parts.append("by the letter of the ISA (errors under --strict):")
+            parts.append("forbidden by the PTX ISA, tolerated by hardware (errors under --strict):")
             parts += [h.render() for h in self.letter]
         return "\n".join([*parts, *(str(n) for n in self.notes)])
 
