@@ -5,6 +5,7 @@ It is read from the decided tile IR, not recorded by the passes, so that it cann
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import field
 from typing import Any
 
@@ -13,6 +14,7 @@ from tilemma.display import Displayed
 from tilemma.errors import Span
 from tilemma.ir import tile as t
 from tilemma.ir.expr import value_of
+from tilemma.ir.synchronisation import SYNC_NAMES
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Space, View
 from tilemma.ir.walk import declarations, walk
@@ -267,23 +269,6 @@ def _view(v: View) -> str:
     return f"{v.base.name}[{' x '.join(describe(e) for e in v.shape)}]"
 
 
-_SYNC = {
-    t.Barrier: "barriers",
-    t.ProxyFence: "proxy fences",
-    t.CopyCommit: "copy groups",
-    t.CopyWait: "copy waits",
-    t.MmaFence: "wgmma fences",
-    t.MmaCommit: "wgmma groups",
-    t.MmaWait: "wgmma waits",
-    t.BulkWait: "store waits",
-    t.WaitEvent: "event waits",
-}
-
-
 def _synchronisation(ops: list[t.Op]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for op in ops:
-        name = _SYNC.get(type(op))
-        if name:
-            counts[name] = counts.get(name, 0) + 1
-    return counts
+    names = (SYNC_NAMES.get(type(op)) for op in ops if not isinstance(op, t.Sync))
+    return dict(Counter(f"{name}s" for name in names if name))

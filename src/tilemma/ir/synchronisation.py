@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from tilemma.ir.effects import Acquires, Declares, Execution, Order, Releases, Updates
@@ -168,3 +169,18 @@ class SwapFutures(Op):
     syntax: ClassVar[str] = "rotate $futures"
     execution: ClassVar[Execution] = Execution.INSTANCE
     futures: Updates[tuple[Future, ...]]
+
+
+# The operations that synchronise, with their names in a plan.
+SYNC_NAMES: Mapping[type[Op], str] = {
+    Barrier: "barrier",
+    Sync: "barrier",
+    ProxyFence: "proxy fence",
+    CopyCommit: "copy group",
+    CopyWait: "copy wait",
+    BulkWait: "store wait",
+    MmaFence: "wgmma fence",
+    MmaCommit: "wgmma group",
+    MmaWait: "wgmma wait",
+    WaitEvent: "event wait",
+}

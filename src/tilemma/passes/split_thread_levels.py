@@ -375,13 +375,8 @@ class Lanes:
 
 def _spelled(op: Op) -> str:
     """The statement, as both languages name it."""
-    return {
-        "Fill": "mma.fill",
-        "Load": "mma.load",
-        "Store": "mma.store",
-        "Mma": "mma",
-        "ScaleMma": "mma.scale",
-    }.get(type(op).__name__, type(op).__name__.lower())
+    word = type(op).__name__.lower()
+    return {"scalemma": "mma.scale"}.get(word, f"mma.{word}" if word in ("fill", "load", "store") else word)
 
 
 def _among(index: Index, values: list[int]) -> Expr:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from tilemma.errors import Span
+from tilemma.ir.synchronisation import SYNC_NAMES
 from tilemma.ir.tile import (
     Alloc,
     Barrier,
@@ -26,7 +27,6 @@ from tilemma.ir.tile import (
     MmaFence,
     MmaWait,
     Op,
-    ProxyFence,
     Sync,
     TriggerEvent,
     WaitEvent,
@@ -42,20 +42,7 @@ from tilemma.targets.ptx.passes.aliasing import Access
 from tilemma.targets.ptx.passes.hazards import Hazard, Walk
 from tilemma.targets.ptx.passes.order_event_waits import EventAccesses, EventWaitersApart
 
-# The operations that synchronise, with their names in a plan.
-NAMES: Mapping[type[Op], str] = {
-    Barrier: "barrier",
-    Sync: "barrier",
-    ProxyFence: "proxy fence",
-    CopyCommit: "copy group",
-    CopyWait: "copy wait",
-    BulkWait: "store wait",
-    MmaFence: "wgmma fence",
-    MmaCommit: "wgmma group",
-    MmaWait: "wgmma wait",
-    WaitEvent: "event wait",
-}
-# What a program writes for each of them.
+# What a program writes for each operation that synchronises.
 _WRITTEN: Mapping[type[Op], tuple[type[Op], ...]] = {
     Barrier: (Sync,),
     Sync: (Sync,),
@@ -154,7 +141,8 @@ def insertions(kernel: Kernel, source: Kernel) -> tuple[Insertion, ...]:
         inserted = [
             (starts[id(block)] + i, node)
             for i, node in enumerate(analysis.nodes)
-            if type(node.op) in NAMES and (node.op.span is None or (type(node.op), node.op.span) not in written)
+            if type(node.op) in SYNC_NAMES
+            and (node.op.span is None or (type(node.op), node.op.span) not in written)
         ]
         # A pass may have duplicated an operation: its copies are inserted for one reason.
         serves: dict[int, dict[Served, None]] = {}
@@ -163,7 +151,7 @@ def insertions(kernel: Kernel, source: Kernel) -> tuple[Insertion, ...]:
         for number, node in inserted:
             op, served = node.op, tuple(islice(serves[id(node.op)], MOST))
             found.append(
-                Insertion(number, op, NAMES[type(op)], _detail(op), served, analysis.reason(node, served))
+                Insertion(number, op, SYNC_NAMES[type(op)], _detail(op), served, analysis.reason(node, served))
             )
     return tuple(found)
 
