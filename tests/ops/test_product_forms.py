@@ -16,6 +16,7 @@ from tests.sampling import examples, pairwise
 from tilemma import ops, testing
 from tilemma.errors import TilemmaError
 from tilemma.ops import forms, launch_cache
+from tilemma.ops import mixed as mixed_products
 
 SIZES = (1, 3, 8, 17, 64, 72, 130)
 
@@ -194,6 +195,24 @@ def test_calls_on_the_machine(name: str, tile: int, arch: str, seed: int, monkey
         # e4m3 has no sparse instruction before sm_89.
         seed = next(s for s in range(seed, 100) if "f8" not in str(sparse_type(s)))
     assert share(name, 1000 + seed) <= 1
+
+
+@pytest.mark.parametrize("target", ["cpu", "machine"])
+@pytest.mark.parametrize("seed", range(examples(4)))
+def test_weights_that_are_widened_first(target: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for many rows on a GPU: a kernel computes weights of 16 bits, and `matmul` multiplies."""
+    compute, kernels = forms.run, []
+
+    def run(ready: forms.Prepared) -> None:
+        kernels.extend(s.kernel.name for s in ready.steps)
+        compute(ready, "machine", arch="sm_90a", seed=seed) if target == "machine" else compute(ready)
+
+    monkeypatch.setattr(forms, "run", run)
+    monkeypatch.setattr(
+        mixed_products, "_widens", lambda _, a, weights, group, kind: a.rank == 2 and group % 32 == 0
+    )
+    assert share("mixed", 2000 + seed) <= 1
+    assert ("widened_weights" in kernels) == ("product_of_tiles" in kernels)
 
 
 def sparse_type(seed: int) -> str:

@@ -8,19 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from tilemma.errors import described
-from tilemma.ops import arguments, forms, plans
+from tilemma.ops import forms
 from tilemma.ops.arguments import Call, Rules, ending, transposed
 from tilemma.ops.convolution_plan import tile
 from tilemma.ops.form_kernels import convolution_tiles
 from tilemma.ops.forms import Prepared
 from tilemma.ops.gradients import differentiable
-from tilemma.ops.plan import choose, hardware, transposed_product
+from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Problem
-from tilemma.ops.product import caller_names
 from tilemma.ops.refusals import ConvolutionExtent
-from tilemma.ops.steps import Step, epilogue_constants, part, workspaces
-from tilemma.ops.steps import steps as product_steps
-from tilemma.ops.workspace import allocate
+from tilemma.ops.steps import Step, epilogue_constants, part
 from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 # The largest stride, padding and dilation.
@@ -181,13 +178,4 @@ def _product(call: Call, out: Any, result: ArrayRef, made: bool) -> Prepared:
     matrices = replace(
         call, a=_rows(call.a), b=transposed(_rows(call.b)), out=None, c=None if call.c is None else _rows(call.c),
     )  # fmt: skip
-    problem = arguments.problem(matrices, _rows(result), made=made)
-    plan = plans.best(problem) if result.device[0] == "cuda" else choose(problem)
-    planned = transposed_product(problem) if plan.swap else problem
-    work = {n: describe(x) for n, x in allocate(planned, plan, call.a).items()}
-    names = caller_names(planned)
-    found = [
-        replace(s, sources=tuple((names.get(n, n), at) for n, at in s.sources))
-        for s in product_steps(planned, plan, work)
-    ]
-    return Prepared(tuple(found), out, made, result, workspaces(planned, plan))
+    return forms.as_product(matrices, out, result, _rows(result), made)

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.kernels import Kernel
-from tilemma.ops import arguments, launch_cache
+from tilemma.ops import arguments, launch_cache, plans
 from tilemma.ops.arguments import Call
-from tilemma.ops.plan import hardware
+from tilemma.ops.plan import choose, hardware, transposed_product
 from tilemma.ops.problem import Problem
-from tilemma.ops.steps import Source, Step, absent, epilogue_constants, once, part
-from tilemma.ops.workspace import maker
+from tilemma.ops.product import caller_names
+from tilemma.ops.steps import Source, Step, absent, epilogue_constants, once, part, workspaces
+from tilemma.ops.steps import steps as product_steps
+from tilemma.ops.workspace import allocate, maker
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, stream_source
 
 _WARM = launch_cache.WarmCalls()
@@ -142,6 +144,20 @@ def prepared(
     return Prepared(tuple(steps), out, made, result)
 
 
+def as_product(call: Call, out: Any, result: ArrayRef, matrix: ArrayRef, made: bool) -> Prepared:
+    """The kernel calls of `matmul` for the operands of ``call``; ``matrix`` is ``result``, as the product's."""
+    problem = arguments.problem(call, matrix, made=made)
+    plan = plans.best(problem) if matrix.device[0] == "cuda" else choose(problem)
+    planned = transposed_product(problem) if plan.swap else problem
+    work = {n: describe(x) for n, x in allocate(planned, plan, call.a).items()}
+    names = caller_names(planned)
+    found = [
+        replace(s, sources=tuple((names.get(n, n), at) for n, at in s.sources))
+        for s in product_steps(planned, plan, work)
+    ]
+    return Prepared(tuple(found), out, made, result, workspaces(planned, plan))
+
+
 def nothing(problem: Problem, shape: tuple[int, ...]) -> tuple[ArrayRef, Source]:
     """A placeholder for a parameter that the kernel does not read."""
     return absent(problem, shape)[0], ("a", 0)
@@ -178,6 +194,7 @@ __all__ = [
     "Operand",
     "Prepared",
     "allocated",
+    "as_product",
     "compute",
     "nothing",
     "prepared",

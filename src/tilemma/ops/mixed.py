@@ -12,10 +12,10 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import WrongArgumentType, described
 from tilemma.kernels import Kernel
 from tilemma.ops import forms
-from tilemma.ops.arguments import Call, Rules, ending
+from tilemma.ops.arguments import Call, Rules, ending, transposed
 from tilemma.ops.forms import Operand, Prepared, padded
 from tilemma.ops.gradients import differentiable
-from tilemma.ops.mixed_kernels import ROWS, mixed_sums, mixed_tiles
+from tilemma.ops.mixed_kernels import ROWS, mixed_sums, mixed_tiles, widened_weights
 from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Problem
@@ -23,6 +23,9 @@ from tilemma.ops.steps import Step, absent, batches, epilogue_constants, part
 from tilemma.quantized import TYPES, Quantized, check_fields
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
 
+# The rows of activations from which on weights are widened once.  By the model, reading and writing 2.5 bytes a
+# weight takes as long as half of the multiplications of 400 rows.
+WIDENED_ROWS = 512
 RULES = Rules("mixed_matmul", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
 
 
@@ -42,8 +45,8 @@ def mixed_matmul(
 
     ``a`` is [..., M, K] of f16 or bf16, ``b`` what `tilemma.quantize` makes of weights [K, N].  Products are added
     in f32, and the sum of each group is multiplied by its scale in f32.  With ``zeros``, and where groups are not
-    multiples of 32, each weight is computed in f32 and rounded to the type of ``a``.  The other arguments, the
-    result and the errors are those of `matmul`.
+    multiples of 32, each weight is computed in f32 and rounded to the type of ``a``; on sm_90a also where ``a`` is
+    a matrix of 512 rows or more.  The other arguments, the result and the errors are those of `matmul`.
     """
     if not isinstance(b, Quantized):
         wanted = "what `tilemma.quantize` makes"
@@ -71,6 +74,8 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
     away = None if zeros is None else describe(zeros)
     shape = _result_shape(call, kind, group, extents, steps, away)
     out, result, made = forms.allocated(call, shape, out)
+    if _widens(result, call.a, weights, group, kind):
+        return _by_widening(call, out, result, made, (steps, away), kind, group)
     left = forms.widened(call.a, shape)
     operands = [
         Operand(left, "a"),
@@ -99,6 +104,39 @@ def _summed(values: ArrayRef, kind: str, group: int) -> bool:
     """Whether the sums of groups are scaled: groups are made of whole instructions, and packed weights lie one
     after another."""
     return group % 32 == 0 and (kind != "s4" or values.strides[-1] == 1)
+
+
+def _widens(result: ArrayRef, a: ArrayRef, weights: ArrayRef, group: int, kind: str) -> bool:
+    """Whether it pays to compute weights of 16 bits once, in memory, and to multiply by `matmul`: this costs the
+    time of memory, and each block of the other kernels widens its weights again."""
+    on = hardware(result.device)
+    many = result.device[0] == "cuda" and on.pipelines and a.shape[-2] >= WIDENED_ROWS
+    return many and not result.is_empty and a.rank == 2 and a.shape[1] > 0 and _summed(weights, kind, group)
+
+
+def _by_widening(
+    call: Call, out: Any, result: ArrayRef, made: bool, how: tuple[ArrayRef, ArrayRef | None], kind: str,
+    group: int,
+) -> Prepared:  # fmt: skip
+    """A kernel that computes the weights in a workspace, and a product."""
+    (scales, zeros), dtype = how, call.a.dtype.name
+    ending(call, result, made, {"a": call.a, "b": call.b, "scales": scales, "zeros": zeros})
+    shape = (result.shape[1], call.a.shape[1])
+    room = empty_like_first(call.a, shape, dtype)
+    work = describe(room)._replace(writable=True)
+    found = forms.as_product(replace(call, b=transposed(work)), out, result, result, made)
+    renamed = [
+        replace(s, sources=tuple(("work.widened", at) if name == "b" else (name, at) for name, at in s.sources))
+        for s in found.steps
+    ]
+    shift, source = (scales, "scale_a") if zeros is None else (zeros, "scale_b")
+    constants = {
+        "T": dtype, "TV": kind, "TS": scales.dtype.name, "TZ": shift.dtype.name, "ZEROS": zeros is not None,
+        "GROUP": group, "COLUMNS": next(n for n in (128, 64, 32) if group % n == 0),
+    }  # fmt: skip
+    taken = ((call.b, ("b", 0)), (scales, ("scale_a", 0)), (shift, (source, 0)), (work, ("work.widened", 0)))
+    first = Step(widened_weights, tuple(x for x, _ in taken), constants, tuple(s for _, s in taken))
+    return replace(found, steps=(first, *renamed), work={**found.work, "widened": (shape, dtype)})
 
 
 def _parts(result: ArrayRef, a: ArrayRef, group: int, tile: Mapping[str, int]) -> int:

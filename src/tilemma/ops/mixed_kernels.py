@@ -169,3 +169,42 @@ def mixed_tiles(
                     weights[i, j] = (value * factor.astype("f32")).astype(T)
                 mma.row.row(mc, weights, mma.load(a_s))
         store_transposed(mc, out, epilogue, (batch, m, n), TILE_M, GROUPS)
+
+
+@tm.kernel
+def widened_weights(
+    values: tm.Global["TV", "N", "K"],
+    scales: tm.Global["TS", "GROUP_COUNT", "N"],
+    zeros: tm.Global["TZ", "ZERO_COUNT", "ZN"],
+    out: tm.Global["T", "N", "K"],
+    *,
+    T="f16",
+    TV="s8",
+    TS="f32",
+    TZ="f32",
+    ZERO_COUNT="GROUP_COUNT",
+    ZN="N",
+    ZEROS=False,
+    GROUP=128,
+    COLUMNS=128,
+):
+    """out = (values - zeros) * scales, computed in f32 and rounded to T.  COLUMNS divides GROUP, or is it."""
+    N, K = out.shape
+    WARPS, EACH = 4, 32
+    for n, k in parallel(cdiv(N, WARPS * EACH), cdiv(K, COLUMNS), level="block"):
+        v_s, w_s = shared(TV, WARPS * EACH, COLUMNS), shared(T, WARPS * EACH, COLUMNS)
+        dma.copy(values.subspan(WARPS * EACH, COLUMNS).at(n, k), v_s)
+        for p in parallel(WARPS, level="group"):
+            weights = mma.load(v_s.subspan(EACH, COLUMNS).at(p, 0), dtype=T)
+            which, first = k * COLUMNS // GROUP, (n * WARPS + p) * EACH
+            step, shift = mma.frag(TS, EACH), mma.frag(TZ, EACH)
+            mma.load(scales.view(1, EACH).from_(which, first).sqz(), step)
+            if ZEROS:
+                mma.load(zeros.view(1, EACH).from_(which, first).sqz(), shift)
+            for i, j in apply(weights):
+                value = weights[i, j].astype("f32")
+                if ZEROS:
+                    value = value - shift[i].astype("f32")
+                weights[i, j] = (value * step[i].astype("f32")).astype(T)
+            mma.store(weights, w_s.subspan(EACH, COLUMNS).at(p, 0))
+        dma.copy(w_s, out.subspan(WARPS * EACH, COLUMNS).at(n, k))
