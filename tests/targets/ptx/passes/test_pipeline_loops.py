@@ -9,9 +9,10 @@ import pytest
 from dev.fuzz import pipelined
 from tilemma import croqtile
 from tilemma.compiler import Compiled
-from tilemma.ir.tile import Barrier, Copy, For, Kernel, SwapFutures
+from tilemma.ir.tile import ArrayFacts, Barrier, Copy, For, Kernel, SwapFutures
 from tilemma.ir.walk import walk
 from tilemma.kernels import Kernel as Callable
+from tilemma.passes.decision import Decision
 
 LISTING = """#define TILE 32
 {attribute} __co__ void f(global f16 [M, K] a, global f16 [N, K] b, global f16 [M, N] c) {{
@@ -132,6 +133,69 @@ def test_followed_the_change_lets_it_be_pipelined(case: tuple[str, str, Edit, Ed
     assert stopped and any(change in d.text for d in stopped), [d.text for d in found[0]]
     assert not [d for d in found[1] if d.data.get("rule") == rule], [d.text for d in found[1]]
     assert any("stages" in d.text for d in found[1]), [d.text for d in found[1]]
+
+
+# A loop around a `parallel` of warps.
+OUTSIDE = """#define TILE 32
+[[pipeline(stages=2)]] __co__ void f(global f16 [M, K] a, global f16 [N, K] b, global f16 [M, N] c) {
+  parallel {i, j} by [cdiv(M, TILE), cdiv(N, TILE)] : block {
+    shared f16 [TILE, TILE] c_s, a_s, b_s; shared s32 [4] n_s {0};
+    mutable int q = 0;
+    mc = mma.fill.f32 0.0;
+    AROUND foreach k in cdiv(K, TILE) {
+      COPY_A dma.copy b.subspan(TILE, TILE).at(j, k) => b_s;
+      parallel {v, w} by [2, 2] : group {
+        INSIDE
+        foreach s in TILE / 16 {
+          mma.row.row mc, a_s.subspan(16, TILE).at(v, 0).chunkat(_, s), b_s.subspan(16, TILE).at(w, 0).chunkat(_, s);
+        }
+      }
+      LAST
+    } END
+    parallel {v, w} by [2, 2] : group { mma.store mc, c_s.subspan(16, 16).at(v, w); }
+    dma.copy c_s => c.subspan(TILE, TILE).at(i, j);
+  }
+}
+"""
+HEAD, COPY_A = "foreach k in cdiv(K, TILE) {", "dma.copy a.subspan(TILE, TILE).at(i, k) => a_s;"
+READ = "if (k > 0) { c.at(0, 0) = a_s.at(0, 0); }"
+Places = dict[str, str]
+# The rule, part of the change that is advised, and the parts of `OUTSIDE` in the wrong program and in the right one.
+MORE_RULES: list[tuple[str, str, Places, Places]] = [
+    ("while-loop", "use `foreach`", {HEAD: "mutable int k = 0; while (k < cdiv(K, TILE)) {", "LAST": "k += 1;"}, {}),
+    ("copy-by-instances", "move the copy out of the `parallel`", {"COPY_A": "", "INSIDE": COPY_A}, {}),
+    ("address-from-memory", "compute it from indices and parameters", {"at(i, k) => a_s": "at(i, n_s.at(0)) => a_s", "LAST": "n_s.at(0) = k + 1;"}, {"LAST": "n_s.at(0) = k + 1;"}),
+    ("address-from-variable", "compute the place from the index of the loop", {"at(i, k) => a_s": "at(i, q) => a_s", "LAST": "q += 1;"}, {"LAST": "q += 1;"}),
+    ("read-before-copy", "read the tile in the iteration that copies it", {"COPY_A": READ + COPY_A}, {"COPY_A": COPY_A + READ}),
+    ("scope", "put the loop directly into the block", {"AROUND": "inthreads (i < 100) {", "END": "}"}, {}),
+    ("hand-written", "use synchronous copies and no events", {"COPY_A": COPY_A.replace("dma.copy a", "f = dma.copy.async a") + "wait f;"}, {}),
+]  # fmt: skip
+
+
+def decided(places: Places, facts: dict[str, ArrayFacts] | None = None) -> list[Decision]:
+    text = OUTSIDE
+    for old, new in {"COPY_A": COPY_A, **places, "AROUND": places.get("AROUND", "")}.items():
+        text = text.replace(old, new)
+    for rest in ("INSIDE", "LAST", "END"):
+        text = text.replace(rest, "")
+    text = text.replace("c_s, a_s, b_s;", "c_s; shared f16 [TILE, TILE] a_s; shared f16 [TILE, TILE] b_s;")
+    c = Callable(croqtile.load(text, "f.co").sources["f"]).compile("sm_80", facts=facts)
+    return [d for d in c.decisions if d.pass_name == "pipeline"]
+
+
+@pytest.mark.parametrize("case", MORE_RULES, ids=lambda c: c[0])
+def test_followed_around_warps_the_change_lets_it_be_pipelined(case: tuple[str, str, Places, Places]) -> None:
+    rule, change, wrong, right = case
+    stopped = decided(wrong)
+    assert any(d.data.get("rule") == rule and change in d.text for d in stopped), [d.text for d in stopped]
+    assert any("copies into `a_s`, `b_s` are issued 1 iteration ahead" in d.text for d in decided(right))
+
+
+def test_rows_that_cp_async_cannot_copy() -> None:
+    wide = ArrayFacts(1, 16)
+    stopped = decided({}, {"a": ArrayFacts(1, 2), "b": wide, "c": wide})
+    assert any(d.data.get("rule") == "no-cp-async" and "align rows to 4 bytes or more" in d.text for d in stopped)
+    assert any("`a_s`, `b_s`" in d.text for d in decided({}, {"a": ArrayFacts(1, 4), "b": wide, "c": wide}))
 
 
 @pytest.mark.parametrize("seed", [3, 7, 11, 14])

@@ -12,14 +12,13 @@ from tilemma.atoms import MmaAtom, catalogue
 from tilemma.errors import CompileError
 from tilemma.ir.expr import Expr, Index, value_of
 from tilemma.ir.plans import CopyPlan, FragmentPlan, SharedLayoutPlan, StorePlan
-from tilemma.ir.tile import Alloc, ArrayFacts, Copy, DeclareFragment, InThreads, Kernel, Op, Parallel, Store
+from tilemma.ir.tile import Alloc, ArrayFacts, Copy, DeclareFragment, Kernel, Op, Parallel, Store
 from tilemma.ir.types import BLOCK, THREAD, Buffer, Level, Space, View
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes.contraction import divisor, matrix
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import Dependence, Site, block_threads, control, count, kind, sites, span_threads
-from tilemma.passes.unsupported import NotBuilt
 from tilemma.records import record
 from tilemma.targets.ptx import tensor_copies
 from tilemma.targets.ptx.passes.shared_views import ldmatrix_rule
@@ -69,7 +68,7 @@ class ChooseCopies:
     arch: str
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises ClashingCopies, CopyOutsideBlock or NotBuilt."""
+        """Raises ClashingCopies or CopyOutsideBlock."""
         layouts = {
             op.buffer.name: op.layout
             for op in walk(kernel.body)
@@ -214,9 +213,6 @@ def _executors(op: Copy, site: Site, block: Parallel, dependence: Dependence) ->
         assert level is not None
         below = site.inner[site.inner.index(on[-1]) + 1 :]
         return level, min(level.threads, span_threads(below[0])) if below else level.threads
-    if any(isinstance(q, InThreads) for q in site.parents):
-        remedy = "let the condition of the role select one instance, or move the copy out of the role"
-        raise NotBuilt(op.span, what="a copy by several instances of a role", arch="PTX", remedy=remedy)
     outer = [p for p in site.inner if p.level is not None and p.level.kind in ("group", "thread")]
     return BLOCK, span_threads(outer[0]) if outer else block_threads(block)
 

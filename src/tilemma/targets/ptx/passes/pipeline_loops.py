@@ -134,7 +134,7 @@ class PipelineLoops:
                 self._report(loop, copies, stages, obstacles, log)
                 clamped = not all(_may_overrun(c, loop.index) for c in copies)
                 return _Plan(loop, copies, stages, group, clamped)
-        elif wanted and obstacles and any(o.rule != "hand-written" for o in obstacles):
+        elif wanted and obstacles and (asked or any(o.rule != "hand-written" for o in obstacles)):
             self._refuse(loop, obstacles, log)
         return None
 
