@@ -23,6 +23,7 @@ from tilemma.atoms.descriptors import Descriptor, tensor_map_swizzle
 from tilemma.checked import checked, instance
 from tilemma.dtypes import BY_NAME, DType
 from tilemma.errors import ToolError, nearest
+from tilemma.forking import ForkSafeLock
 
 __all__ = [
     "DECLARED",
@@ -63,6 +64,8 @@ class Catalogue(Mapping[str, Atom]):
         self.declared_key = ""
         self._made: dict[str, Atom] = {}
         self._parts: dict[str, list[tuple[Family | None, tuple[Atom, ...] | None]]] = {}
+        # Two threads that compile first must not both make the records of one family.
+        self._making = ForkSafeLock()
 
     @cached_property
     def _modules(self) -> tuple[str, ...]:
@@ -72,17 +75,18 @@ class Catalogue(Mapping[str, Atom]):
         """The records of a module, without those of families that are not ``needed``, whether made or not."""
         if module not in self._parts:
             atoms = getattr(importlib.import_module(f"{__name__}.{module}"), "ATOMS", ())
-            self._parts[module] = [
-                (x, None) if isinstance(x, Family) else (None, self._entered((x,))) for x in atoms
-            ]
+            with self._making:
+                entered = [(x, None) if isinstance(x, Family) else (None, self._entered((x,))) for x in atoms]
+                self._parts.setdefault(module, entered)
         parts = self._parts[module]
         for i, (family, made) in enumerate(parts):
             if family is not None and not needed(family):
                 continue
             if made is None:
                 assert family is not None
-                made = self._entered(family.make())
-                parts[i] = family, made
+                with self._making:
+                    made = parts[i][1] or self._entered(family.make())
+                    parts[i] = family, made
             yield from made
 
     def _entered(self, atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
