@@ -76,8 +76,10 @@ class Catalogue(Mapping[str, Atom]):
         if module not in self._parts:
             atoms = getattr(importlib.import_module(f"{__name__}.{module}"), "ATOMS", ())
             with self._making:
-                entered = [(x, None) if isinstance(x, Family) else (None, self._entered((x,))) for x in atoms]
-                self._parts.setdefault(module, entered)
+                if module not in self._parts:
+                    self._parts[module] = [
+                        (x, None) if isinstance(x, Family) else (None, self._entered((x,))) for x in atoms
+                    ]
         parts = self._parts[module]
         for i, (family, made) in enumerate(parts):
             if family is not None and not needed(family):
