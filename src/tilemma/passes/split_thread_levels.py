@@ -261,6 +261,11 @@ class Lanes:
             return (replace(op, value=zero), *self.level_of([Assign(op.var, op.value, span=op.span)]))
         if self.by_lane(op) or isinstance(op, Parallel):
             raise _NotSplit
+        if op.execution is Execution.COLLECTIVE:
+            # The lanes divide the elements of an `apply` among them: its body has no statements of single lanes.
+            if any(self.by_lane(x) for x in walk((op,))):
+                raise _NotSplit
+            return (op,)
         return (with_bodies(op, self.hoisted),)
 
     def level_of(self, ops: Sequence[Op]) -> Body:
