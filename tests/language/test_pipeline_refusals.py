@@ -204,7 +204,7 @@ def copies(a: tm.Global["f16", "M", "N"], c: tm.Global["f16", "M", "N"], *, FAUL
             tma.copy(a.subspan(8, 4).at(i, 0), s)
         elif FAULT == "steps":
             s = shared("f16", 8, 64)
-            tma.copy(a.subspan(8, 64, strides=(2, 1)).at(i, 0), s)
+            tma.copy(a.subspan(8, 64, strides=(9, 1)).at(i, 0), s)
         elif FAULT == "unawaited":
             s = shared("f16", 8, 64)
             f = dma.copy(a.subspan(8, 64).at(i, 0), s, async_=True)
@@ -247,7 +247,7 @@ TMA = "    shared f16 [8, 64] s;\n    tma.copy a.subspan(8, 64).at(i, 0) => s;\n
 COPIES = [
     ("long", TMA.replace("64", "264"), "tma-refused", "264", "264", "at most 256"),
     ("short", TMA.replace("64", "4"), "tma-refused", "subspan(8, 4)", "subspan(8, 4)", "16 bytes"),
-    ("steps", TMA.replace("(8, 64)", "(8, 64 : 2, 1)"), "tma-refused", "64 : 2, 1", "(2, 1)", "skips elements"),
+    ("steps", TMA.replace("(8, 64)", "(8, 64 : 9, 1)"), "tma-refused", "64 : 9, 1", "(9, 1)", "skips elements"),
     (
         "unawaited",
         TMA.replace("tma.copy a", "f = dma.copy.async a"),

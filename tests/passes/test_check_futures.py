@@ -28,9 +28,10 @@ ACCEPTED = {
     "a trigger": f"shared event e; {START} trigger e after f; wait e;",
     "after another copy": f"{START} dma.copy {AT}(1, 0) => shared after f;",
     "bound to an event": f"shared event e; dma.copy.async<e> {AT}(0, 0) => shared; wait e;",
-    "a store": f"{START} wait f; g = dma.copy.async f.data => {AT}(1, 0);",
+    "a store": f"{START} wait f; g = dma.copy.async f.data => {AT}(1, 0); wait g;",
 }  # fmt: skip
 REFUSED = {
+    "a store": (f"{START} wait f; g = dma.copy.async f.data => {AT}(1, 0);", "this asynchronous copy"),
     "nobody": (START, "this asynchronous copy"),
     "another name": (f"{START} g = dma.copy.async {AT}(1, 0) => shared; wait g;", "this asynchronous copy"),
     "in a loop": (f"foreach k in n {{ f = dma.copy.async {AT}(k, 0) => shared; }}", "this asynchronous copy"),

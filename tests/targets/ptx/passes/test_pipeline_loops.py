@@ -194,7 +194,7 @@ def test_followed_around_warps_the_change_lets_it_be_pipelined(case: tuple[str, 
 def test_rows_that_cp_async_cannot_copy() -> None:
     wide = ArrayFacts(1, 16)
     stopped = decided({}, {"a": ArrayFacts(1, 2), "b": wide, "c": wide})
-    assert any(d.data.get("rule") == "no-cp-async" and "align rows to 4 bytes or more" in d.text for d in stopped)
+    assert any(d.data.get("rule") == "no-cp-async" and "start on multiples of 4 bytes" in d.text for d in stopped)
     assert any("`a_s`, `b_s`" in d.text for d in decided({}, {"a": ArrayFacts(1, 4), "b": wide, "c": wide}))
 
 
