@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tilemma import forking
-from tilemma.forking import ForkSafeLock, collection_paused
+import tilemma
+from tilemma import compiler, forking
+from tilemma.forking import ForkSafeLock, cached_property, collection_paused
 from tilemma.kernels import Kernel
 from tilemma.modules import load
 
@@ -128,6 +131,59 @@ def test_a_lock_of_the_thread_that_forks_stays_held() -> None:
         assert in_child(lambda: lock.__exit__() or lock.__exit__(), 20) == 0
     with lock:
         pass
+
+
+def test_a_value_that_another_thread_computes_is_computed_in_the_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, other = (kernel(tmp_path, n).compile("sm_90a") for n in (2, 3))
+    inside, leave, lower = threading.Event(), threading.Event(), compiler.lower
+
+    def slow(*args: Any) -> Any:
+        if threading.current_thread() is thread:
+            inside.set()
+            leave.wait()
+        return lower(*args)
+
+    def use() -> None:
+        assert ".target sm_90a" in compiled.ptx and ".target sm_90a" in other.ptx
+
+    monkeypatch.setattr(compiler, "lower", slow)
+    thread = threading.Thread(target=lambda: compiled.ptx)
+    thread.start()
+    try:
+        inside.wait()
+        assert in_child(use, 20) == 0
+        use()
+    finally:
+        leave.set()
+        thread.join()
+
+
+def test_no_cached_property_has_a_lock() -> None:
+    """The lock of `functools.cached_property` is one for all instances, and cannot be renewed in a child."""
+    locked = re.compile(r"@functools\.cached_property|^from functools import (\([^)]*|.*)\bcached_property", re.M)
+    for path in Path(tilemma.__file__).parent.rglob("*.py"):
+        assert not locked.search(path.read_text()), f"{path}: take it from tilemma.forking"
+
+
+def test_threads_get_one_cached_value() -> None:
+    both = threading.Barrier(2)
+
+    class Slow:
+        @cached_property
+        def value(self) -> object:
+            """Docstring."""
+            both.wait(20)
+            return object()
+
+    x, found = Slow(), list[object]()
+    threads = [threading.Thread(target=lambda: found.append(x.value)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [x.value, x.value] and Slow.value.__doc__ == "Docstring."
 
 
 def test_garbage_is_collected_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:

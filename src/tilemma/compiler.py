@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import field, replace
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tilemma.dtypes import registered_key
 from tilemma.errors import CompileError, TilemmaError, ToolError
 from tilemma.explain import Explanation, explain
 from tilemma.fingerprint import fingerprint
-from tilemma.forking import collection_paused
+from tilemma.forking import cached_property, collection_paused
 from tilemma.ir import tile as t
 from tilemma.ir.printer import print_kernel, print_lane
 from tilemma.ir.usage import waits_for_events

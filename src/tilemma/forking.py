@@ -1,8 +1,11 @@
-"""Locks and pauses of garbage collection that survive a fork.
+"""Locks, cached properties and pauses of garbage collection that survive a fork.
 
 A child process has only the thread that forked.  A lock held by another thread would never be released in it,
 garbage collection would stay paused, and an import begun by another thread would never end.  A fork therefore
 waits a while for other threads to finish compiling, and the child starts with new locks.
+
+Python 3.11's `functools.cached_property` computes inside one lock for all instances, which a child cannot renew;
+`cached_property` here has none.
 """
 
 from __future__ import annotations
@@ -11,8 +14,11 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Generic, TypeVar, overload
+
+_T = TypeVar("_T")
 
 # Seconds that a fork waits for other threads that compile.
 WAIT = 10.0
@@ -42,6 +48,25 @@ class ForkSafeLock:
     def _renew(self) -> None:
         if self._owner and self._owner[0] != threading.get_ident():
             self._lock, self._owner = threading.RLock(), []
+
+
+class cached_property(Generic[_T]):
+    """`functools.cached_property` without its lock.
+
+    Threads that ask at one time may each compute the value.  All of them get the one that is stored first.
+    """
+
+    def __init__(self, function: Callable[[Any], _T]) -> None:
+        self._function, self._name, self.__doc__ = function, function.__name__, function.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any]) -> cached_property[_T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any]) -> _T: ...
+    def __get__(self, instance: Any, owner: type[Any]) -> Any:
+        if instance is None:
+            return self
+        return instance.__dict__.setdefault(self._name, self._function(instance))
 
 
 class _Pauses:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, field
-from functools import cached_property
 from typing import Any
 
 from tilemma.assemble import DiskCache
@@ -18,6 +17,7 @@ from tilemma.compiler import uncollected
 from tilemma.dtypes import registered_key
 from tilemma.errors import Note, Span, register_source
 from tilemma.fingerprint import fingerprint
+from tilemma.forking import cached_property
 from tilemma.ir import tile as t
 from tilemma.ir.specialise import wanted_sizes
 from tilemma.ir.usage import array_params, checks, scalar_params

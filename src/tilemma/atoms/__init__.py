@@ -14,7 +14,6 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 from tilemma.atoms.atom import DECLARED, Atom, CopyAtom, Family, Immediate, MmaAtom, Operand, Rate, contract
@@ -23,7 +22,7 @@ from tilemma.atoms.descriptors import Descriptor, tensor_map_swizzle
 from tilemma.checked import checked, instance
 from tilemma.dtypes import BY_NAME, DType
 from tilemma.errors import ToolError, nearest
-from tilemma.forking import ForkSafeLock
+from tilemma.forking import ForkSafeLock, cached_property
 
 __all__ = [
     "DECLARED",

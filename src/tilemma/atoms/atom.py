@@ -11,7 +11,7 @@ import hashlib
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from tilemma.checked import checked, instance, integer, one_of
 from tilemma.display import Displayed
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, described
+from tilemma.forking import cached_property
 from tilemma.layouts import Major, flat_modes, offsets
 from tilemma.records import record
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cached_property
 
 from tilemma.c_export.sizes import SUPPORT, c_size
 from tilemma.dtypes import DType, dtype
 from tilemma.errors import LaunchError
+from tilemma.forking import cached_property
 from tilemma.launch import (
     MAX_EXTENT,
     ArrayParam,

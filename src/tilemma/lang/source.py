@@ -7,13 +7,13 @@ import inspect
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from keyword import iskeyword
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from tilemma.environment import Environment
 from tilemma.errors import CompileError, FrontEndFailure, Span, TilemmaError, WrongArgumentType, described, nearest
+from tilemma.forking import cached_property
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder, element_type
 from tilemma.ir.expr import Index, const, plain

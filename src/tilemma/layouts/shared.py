@@ -6,7 +6,7 @@ contiguous in memory, "K" (col) or "MN" (row).  A buffer that is not an operand 
 
 from __future__ import annotations
 
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from typing import Final, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from tilemma.checked import checked, integer, one_of
 from tilemma.display import Displayed
 from tilemma.dtypes import DType, dtype
 from tilemma.errors import CompileError
+from tilemma.forking import cached_property
 from tilemma.layouts.algebra import (
     ELEMENT_BITS,
     LARGEST,

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from tilemma.forking import ForkSafeLock
+from tilemma.forking import ForkSafeLock, cached_property
 
 from ..errors import ToolError
 
@@ -286,7 +285,7 @@ class CudaDriver:
             raise self._failure("cuTensorMapEncodeTiled", self._cuda.CUresult(status))
         return room.raw[start : start + 128]
 
-    @functools.cached_property
+    @cached_property
     def _encode_tiled_function(self) -> Any:
         address = self._call("cuGetProcAddress", b"cuTensorMapEncodeTiled", 12000, 0)
         return _ENCODE_TILED(address)
@@ -347,7 +346,7 @@ class CudaDriver:
 
         return launch
 
-    @functools.cached_property
+    @cached_property
     def _launch_extended_function(self) -> Any:
         return _LAUNCH_EXTENDED(self._call("cuGetProcAddress", b"cuLaunchKernelEx", 12000, 0))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
+from tilemma.forking import cached_property
 from tilemma.machine.syntax import Body, Instruction, Module, Symbol
 
 _ENTRY = re.compile(r"(?:\.(?:visible|weak)\s+)?\.entry\s+([\w$%]+)")

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import ClassVar
 
 from tilemma.errors import Span
+from tilemma.forking import cached_property
 from tilemma.ir import walk
 from tilemma.ir.effects import Execution, Order, Reads, assigned, declared, read_views, received
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Scalar, Var, binary, const, depends_on, value_of

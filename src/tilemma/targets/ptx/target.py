@@ -6,9 +6,8 @@ PTX ISA, "Target ISA Notes" of each instruction.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from tilemma.errors import CompileError, nearest
+from tilemma.forking import cached_property
 from tilemma.records import record
 
 KB = 1024

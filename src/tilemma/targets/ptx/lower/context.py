@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import field
-from functools import cached_property
 from typing import Any, TypeVar
 
 from tilemma.arithmetic.integers import Range
+from tilemma.forking import cached_property
 from tilemma.ir import tile, walk
 from tilemma.ir.expr import Expr
 from tilemma.ir.lane import Imm, LaneLocal, Reg, Special

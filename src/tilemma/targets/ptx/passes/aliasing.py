@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import gcd
 from typing import Any, Literal
 
 import numpy as np
 
+from tilemma.forking import cached_property
 from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Var, const, value_of, walk
 from tilemma.ir.ranges import interval
 from tilemma.ir.tile import Apply, Copy, For, While
