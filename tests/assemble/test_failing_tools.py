@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,24 @@ def test_a_failing_tool_is_our_error_and_leaves_nothing(
     assert says in caught.value.message or fault == "fails with garbage"
     assert ("xxx" in caught.value.message) == (fault == "prints without end")
     assert left(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="the tool's group is not known after its end here")
+def test_a_child_that_a_tool_leaves_behind_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    # The child keeps the lock as long as it runs.
+    script = f"import fcntl, subprocess; f = open({str(tmp_path / 'lock')!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX)"
+    script += f"\nsubprocess.Popen(['sleep', '60'], pass_fds=[f.fileno()])\n{writes(IMAGE)}"
+    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", script))
+    assert assemble(PTX, "sm_80").bytes == IMAGE
+    with open(tmp_path / "lock", "w") as lock:
+        for _ in range(200):
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)
+    raise AssertionError("the child still runs")
 
 
 def test_the_time_limit_is_that_of_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

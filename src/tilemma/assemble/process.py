@@ -130,11 +130,23 @@ class ToolProcess:
 
     def _wait(self) -> int:
         with _Ending(self.process) as ending:
-            while (status := self.process.poll()) is None:
+            while not self._has_ended():
                 ending.wait(_LOOK)
                 self._hold_limits()
+        status = self.process.wait()
         self._hold_limits(ended=True)
         return status
+
+    def _has_ended(self) -> bool:
+        """Whether the tool has ended; child processes that it has left are ended too."""
+        if self.process.returncode is None and hasattr(os, "waitid"):
+            # Until the tool is waited for, no other process can get its number, which is that of its group.
+            with contextlib.suppress(ChildProcessError):
+                if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                    return False
+                with contextlib.suppress(OSError):
+                    os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.poll() is not None
 
     def _hold_limits(self, ended: bool = False) -> None:
         if not ended and time.perf_counter() - self.began > self.limit:

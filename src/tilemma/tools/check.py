@@ -3,20 +3,21 @@ compared with the reference executor."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilemma import machine
 from tilemma.compiler import Compiled
-from tilemma.errors import WrongArgument, described, visible
+from tilemma.errors import TilemmaError, WrongArgument, described, visible
 from tilemma.ir.usage import written
 from tilemma.kernels import Kernel, facts_of
 from tilemma.machine.run import schedule_of
 from tilemma.tools.compare import Arrays, Comparison, Reference, compare
 from tilemma.tools.explain_run import Answers, Questions, answer
+from tilemma.tools.few_blocks import FewBlocks, few_blocks
 from tilemma.tools.problem import Problem, make_problem, parse_scalars, parse_shape
 from tilemma.tools.sizes import smallest_sizes
 
@@ -38,10 +39,23 @@ class CheckOutcome:
     explained: list[Answers] = field(default_factory=list)
     # Whether the sizes were chosen (`smallest_sizes`), not given.
     chosen: bool = False
+    # The same code with few persistent blocks, where the kernel itself gave each of them too little to do.
+    few: FewOutcome | None = None
 
     @property
     def ok(self) -> bool:
-        return all(v.ok for v in self.verdicts) and not any(c.differences for c in self.comparisons)
+        own = all(v.ok for v in self.verdicts) and not any(c.differences for c in self.comparisons)
+        return own and (self.few is None or self.few.outcome.ok)
+
+    @property
+    def missed(self) -> frozenset[tuple[int, int]]:
+        """Launches and PTX lines that no run has executed."""
+        own = missed_by(self.verdicts)
+        return own if self.few is None else own & self.few.outcome.missed
+
+    @property
+    def complete(self) -> bool:
+        return not self.missed
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,6 +69,7 @@ class CheckOutcome:
             "differences": [d.to_json() for c in self.comparisons for d in c.differences],
             "compared": [x.to_json() for c in self.comparisons for x in c.compared],
             "notes": list(dict.fromkeys(n for c in self.comparisons for n in c.notes)),
+            **({"few_blocks": self.few.to_json()} if self.few is not None else {}),
             **({"explained": [a.data for a in self.explained]} if self.explained else {}),
         }
 
@@ -68,13 +83,39 @@ class CheckOutcome:
         lines = [line for v in self.verdicts for line in verdict_lines(v)]
         lines += [f"  {d.render()}" for c in self.comparisons for d in c.differences]
         lines += [f"  covered: {v.coverage}" for v in self.verdicts if v.coverage is not None]
+        if self.few is not None:
+            lines += ["  " + line for line in self.few.render().splitlines()]
+            left = len(self.missed)
+            lines.append(f"  together: {left or 'no'} instruction{'s' * (left != 1)} left that did not run")
         if self.chosen:
-            complete = all(v.coverage is None or v.coverage.complete for v in self.verdicts)
-            how = "the smallest that reach every path" if complete else "what did not run needs others, if any"
+            how = "the smallest that reach every path"
+            how = how if self.complete else "what did not run needs others, if any"
             lines.append(f"  sizes: {how}; `--shape` gives others")
         notes = dict.fromkeys(n for c in self.comparisons for n in c.notes)
         explained = [line for a in self.explained for line in a.lines]
         return "\n".join([head, *lines, *(f"  note: {n}" for n in notes), *explained])
+
+
+@dataclass(frozen=True)
+class FewOutcome:
+    """The outcome with at most ``fewer`` persistent blocks in place of ``most``, in otherwise the same PTX."""
+
+    outcome: CheckOutcome
+    most: int
+    fewer: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"persistent": self.fewer, "in_place_of": self.most, **self.outcome.to_json()}
+
+    def render(self) -> str:
+        blocks = f"{self.fewer} persistent blocks or clusters in place of {self.most}"
+        return f"the same PTX but for one number, {blocks}:\n{self.outcome.render()}"
+
+
+def missed_by(verdicts: Sequence[machine.Verdict]) -> frozenset[tuple[int, int]]:
+    """Launches and PTX lines that did not run."""
+    found = ((i, v.coverage) for i, v in enumerate(verdicts))
+    return frozenset((i, line) for i, coverage in found if coverage is not None for line in coverage.missed)
 
 
 def verdict_lines(verdict: machine.Verdict) -> list[str]:
@@ -102,7 +143,8 @@ def check_kernel(
 ) -> CheckOutcome:
     """Run every launch of ``kernel`` under ``schedules`` schedules; compare what it wrote with the reference.
 
-    Without ``shape``: the smallest sizes that reach every path.
+    Without ``shape``: the smallest sizes that reach every path, and for persistent blocks, which then compute one
+    tile each, the same code with fewer blocks too.
     ``questions`` are answered from one more run of each launch: of the schedule that found a hazard, else of the
     first.
     """
@@ -117,20 +159,46 @@ def check_kernel(
     built = kernel.build(sizes=dims, **constants)
     problem = make_problem(built, dims, scalars, seed)
     compiled = kernel.compile(arch, facts=facts_of(problem.arrays), sizes=dims, **constants)
+    how = _Way(arch, schedules, seed, strict, progress, questions)
+    outcome = _checked(compiled, problem, scalars, how)
+    outcome.chosen = chosen
+    # A kernel that is compiled for sizes is another one at other sizes.
+    if chosen and outcome.ok and not kernel.signature(**constants).sizes:
+        few = few_blocks(built, compiled, dims, scalars)
+        if few is not None:
+            outcome.few = _with_few(few, problem, outcome, scalars, how)
+    return outcome
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The options of `check_kernel` about the runs."""
+
+    arch: str
+    schedules: int
+    seed: int
+    strict: bool
+    progress: bool
+    questions: Questions | None
+
+
+def _checked(compiled: Compiled, problem: Problem, scalars: Mapping[str, Any], how: _Way) -> CheckOutcome:
+    """The outcome of the runs of ``compiled`` on ``problem`` and on a like one of small integers."""
+    schedules, seed, strict = how.schedules, how.seed, how.strict
     before = _copies(problem.arrays)
-    verdicts = _run(compiled, problem.arrays, problem.scalars, schedules, seed, strict, progress)
-    outcome = CheckOutcome(kernel.name, arch, problem.dims, schedules, verdicts, chosen=chosen)
+    verdicts = _run(compiled, problem.arrays, problem.scalars, schedules, seed, strict, how.progress)
+    outcome = CheckOutcome(problem.kernel.name, how.arch, problem.dims, schedules, verdicts)
     if outcome.ok:
         outcome.comparisons.append(_compared(problem, compiled, before, NORMAL))
     differing = outcome.comparisons[0].expected if outcome.comparisons else {}
-    if questions or differing:
+    if how.questions or differing:
         values = {**before, **problem.scalars}
         outcome.explained = _explained(
-            questions or Questions(), compiled, values, verdicts, seed, strict, differing
+            how.questions or Questions(), compiled, values, verdicts, seed, strict, differing
         )
     if not outcome.ok:
         return outcome
-    whole = make_problem(built, dims, scalars, seed, kind="small_integers")
+    whole = make_problem(problem.kernel, problem.dims, scalars, seed, kind="small_integers")
     before = _copies(whole.arrays)
     more = _run(compiled, whole.arrays, whole.scalars, 1, seed, strict)
     if all(v.ok for v in more):
@@ -138,6 +206,31 @@ def check_kernel(
     else:
         outcome.verdicts += more
     return outcome
+
+
+def _with_few(
+    few: FewBlocks, small: Problem, first: CheckOutcome, scalars: Mapping[str, Any], how: _Way
+) -> FewOutcome | None:
+    """The check with few persistent blocks, at the first sizes that reach all that ``first`` has not, or the most;
+    None if none could be run.  ``small``: the problem for whose arrays the kernel is compiled."""
+    best, left = None, 0
+    for sizes in few.sizes:
+        with suppress(TilemmaError), redirect_stdout(io.StringIO()):
+            problem = make_problem(small.kernel, sizes, scalars, how.seed)
+            if facts_of(problem.arrays) != facts_of(small.arrays):
+                continue
+            tried = _run(few.compiled, problem.arrays, problem.scalars, 1, how.seed, how.strict)
+            clean, missed = all(v.ok for v in tried), len(first.missed & missed_by(tried))
+            if best is None or missed < left or not clean:
+                best, left = sizes, missed
+            if not left or not clean:
+                break
+    if best is None:
+        return None
+    problem = make_problem(small.kernel, best, scalars, how.seed)
+    # Questions are about the kernel itself.
+    outcome = _checked(few.compiled, problem, scalars, replace(how, questions=None))
+    return FewOutcome(outcome, few.most, few.fewer)
 
 
 def _explained(
@@ -160,7 +253,7 @@ def _explained(
         options: dict[str, Any] = {"seed": tried, "schedule": how, "strict": strict}
         last = differing if launch is compiled.launches[-1] else {}
         out.append(answer(questions, compiled.ptx, launch, values, differing=last, **options))
-        with contextlib.redirect_stdout(io.StringIO()):
+        with redirect_stdout(io.StringIO()):
             machine.run(compiled.ptx, launch, values, collect=True, **options)
     return out
 
@@ -197,7 +290,7 @@ def _compared(problem: Problem, compiled: Compiled, before: Arrays, inputs: str)
 
     def again(seed: int) -> Arrays:
         arrays = _copies(before)
-        with contextlib.redirect_stdout(io.StringIO()):
+        with redirect_stdout(io.StringIO()):
             for launch in compiled.launches:
                 machine.run(compiled.ptx, launch, {**arrays, **problem.scalars}, seed=seed, collect=True)
         return {n: arrays[n] for n in outputs}

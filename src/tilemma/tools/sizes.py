@@ -103,9 +103,9 @@ class _Search:
         return _Tried(sizes, lines, instructions, ok)
 
 
-def _tiles(kernel: t.Kernel, names: list[str]) -> Sizes:
+def tile_extents(kernel: t.Kernel) -> Sizes:
     """The largest number that each dimension is divided by, in multiples of the step."""
-    found = dict.fromkeys(names, 0)
+    found = dict.fromkeys(dimensions(kernel), 0)
     for op in walk(kernel.body):
         extents = [i.extent for i in op.indices] if isinstance(op, t.Parallel) else []
         for x in (x for e in (*expressions(op), *extents) for x in parts(e)):
@@ -139,7 +139,7 @@ def _looped(kernel: t.Kernel) -> set[str]:
 def _candidates(kernel: t.Kernel, ragged: bool) -> Iterator[Sizes]:
     """Sizes from small to large."""
     names = dimensions(kernel)
-    tiles = _tiles(kernel, names)
+    tiles = tile_extents(kernel)
     slots, looped = _most_slots(kernel), _looped(kernel)
     for once, around in ((1, slots), (2, 2 * slots + 1)):
         counts = {name: around if name in looped else once for name in names}
@@ -149,12 +149,20 @@ def _candidates(kernel: t.Kernel, ragged: bool) -> Iterator[Sizes]:
             yield {name: (counts[name] + 1) * tiles[name] for name in names}
 
 
+def around_rings(kernel: t.Kernel, decided: t.Kernel, sizes: Sizes) -> Sizes:
+    """``sizes`` with as many whole tiles more that each loop fills each ring of the ``decided`` kernel and begins
+    again."""
+    tiles, slots = tile_extents(kernel), _most_slots(decided)
+    more = {n: max(0, slots - sizes[n] // tiles[n]) * tiles[n] for n in _looped(kernel) & set(sizes)}
+    return {n: extent + more.get(n, 0) for n, extent in sizes.items()}
+
+
 def filling_sizes(kernel: t.Kernel, decided: t.Kernel) -> Sizes:
     """One tile of each dimension, and along one that bounds a loop as many as fill each ring of the decided kernel
     twice and begin again."""
     names = dimensions(kernel)
-    tiles, slots = _tiles(kernel, names), _most_slots(decided)
+    tiles, slots = tile_extents(kernel), _most_slots(decided)
     return {name: tiles[name] * (2 * slots + 1 if name in _looped(kernel) else 1) for name in names}
 
 
-__all__ = ["filling_sizes", "smallest_sizes"]
+__all__ = ["around_rings", "filling_sizes", "smallest_sizes", "tile_extents"]

@@ -8,10 +8,13 @@ the tiles that they share.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilemma.errors import Span
 from tilemma.ir.expr import (
+    Binary,
+    Const,
     Expr,
     Index,
     Select,
@@ -27,8 +30,10 @@ from tilemma.ir.expr import (
 )
 from tilemma.ir.ranges import interval, loop_index
 from tilemma.ir.substitution import Substitution
-from tilemma.ir.tile import Body, For, Parallel
+from tilemma.ir.tile import Body, For, Kernel, Parallel
 from tilemma.ir.types import CLUSTER
+from tilemma.ir.walk import walk
+from tilemma.records import record
 from tilemma.targets.ptx.passes.pipeline_model import RASTER
 from tilemma.targets.ptx.passes.warp_program import FreshNames
 
@@ -42,6 +47,59 @@ def clustered(block: Parallel, row: int, cluster: int, fresh: FreshNames, body: 
     body = Substitution({index.name: add(mul(team, cluster), rank)}).body(body)
     inner = replace(block, indices=(rank,), body=body, overlap=False)
     return Parallel(teams, (inner,), CLUSTER, overlap=block.overlap, span=block.span)
+
+
+def _teams(tiles: Expr, most: int) -> Expr:
+    """How many blocks or clusters compute ``tiles``: at most ``most``, each about as many tiles."""
+    return cdiv(tiles, cdiv(tiles, most))
+
+
+@record
+class FewerBlocks:
+    """``kernel`` with ``fewer`` persistent blocks (clusters, where it has them) at most in place of ``most``.
+
+    ``tiles``: the number of tiles that the blocks or clusters compute, of each loop over them.
+    """
+
+    kernel: Kernel
+    most: int
+    fewer: int
+    tiles: tuple[Expr, ...]
+
+
+def fewer_blocks(kernel: Kernel) -> FewerBlocks | None:
+    """The decided ``kernel`` with so few persistent blocks that small grids give each several tiles.
+
+    None if it has no loop of persistent blocks, or loops with different numbers of them.  The number stays a power
+    of two, or none: divisions by either kind have different code.
+    """
+    steps: dict[Expr, tuple[Expr, int]] = {}
+    for op in walk(kernel.body):
+        match op:
+            case For(blocks=True, step=Binary("cdiv", tiles, Binary("cdiv", again, Const(value=int(most))))):
+                if tiles == again:
+                    steps[op.step] = tiles, most
+    found = {most for _, most in steps.values()}
+    if len(found) != 1:
+        return None
+    (most,) = found
+    fewer = 2 if most & (most - 1) == 0 else 3
+    if most <= fewer:
+        return None
+    table = {step: _teams(tiles, fewer) for step, (tiles, _) in steps.items()}
+    body = _Replacement(table).body(kernel.body)
+    return FewerBlocks(replace(kernel, body=body), most, fewer, tuple(tiles for tiles, _ in steps.values()))
+
+
+class _Replacement(Substitution):
+    """Replaces whole expressions."""
+
+    def __init__(self, table: Mapping[Expr, Expr]) -> None:
+        super().__init__({})
+        self._table = table
+
+    def _new(self, e: Expr) -> Expr:
+        return self._table[e] if e in self._table else super()._new(e)
 
 
 class TileLoop:
@@ -72,8 +130,7 @@ class TileLoop:
         for d in self.outer:
             total = mul(total, extents[d])
         self.total = total
-        some = maximum(total, 1)
-        self.teams = cdiv(some, cdiv(some, max(1, blocks // self.cluster)))
+        self.teams = _teams(maximum(total, 1), max(1, blocks // self.cluster))
         self.team = Index(self.fresh("team"), self.teams)
         self.rank = Index(self.fresh("rank"), const(self.cluster))
 

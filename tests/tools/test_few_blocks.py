@@ -1,0 +1,75 @@
+"""`tilemma check` of persistent kernels: small problems in which a block computes several tiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilemma import croqtile
+from tilemma.kernels import Kernel
+from tilemma.launch import evaluate
+from tilemma.targets.ptx.passes.persistent_grid import fewer_blocks
+from tilemma.tools.check import FewOutcome, check_kernel
+from tilemma.tools.few_blocks import _same_but, few_blocks
+
+PLAIN = (Path(__file__).resolve().parents[2] / "examples" / "co" / "plain.co").read_text()
+SMALL = PLAIN.replace("TILE_N 256", "TILE_N 128").replace("TILE_K 64", "TILE_K 32")
+SIZES = {"M": 144, "N": 144, "K": 48}
+
+
+def kernel(settings: str = "") -> Kernel:
+    text = SMALL.replace("__co__", f"[[pipeline({settings})]]\n__co__") if settings else SMALL
+    return Kernel(croqtile.load(text, "plain.co").sources["plain"])
+
+
+def test_a_block_computes_several_tiles() -> None:
+    outcome = check_kernel(kernel(), {}, schedules=1)
+    assert outcome.ok and outcome.few is not None, outcome.render()
+    assert outcome.complete and "smallest that reach every path" in outcome.render()
+    assert f"{outcome.few.fewer} persistent blocks" in outcome.render()
+    assert outcome.to_json()["few_blocks"]["in_place_of"] == outcome.few.most
+    second = outcome.few.outcome
+    assert len(second.comparisons) == len(outcome.comparisons) > 0
+    wrong = replace(second, few=FewOutcome(second, 3, 2))
+    wrong.verdicts = [replace(v, hazards=[object()]) for v in second.verdicts]  # type: ignore[list-item]
+    assert not replace(outcome, few=replace(outcome.few, outcome=wrong)).ok
+
+
+@pytest.mark.parametrize("settings", ["", "blocks=64", "blocks=100", "cluster=1", "blocks=32, cluster=1"])
+def test_the_code_differs_in_the_number_of_blocks_alone(settings: str) -> None:
+    k = kernel(settings)
+    compiled = k.compile("sm_90a")
+    few = few_blocks(k.build(), compiled, SIZES, {})
+    assert few is not None and few.fewer < few.most
+    assert few.compiled.ptx != compiled.ptx
+    for sizes in few.sizes:
+        (launch,) = few.compiled.launches
+        blocks = evaluate(launch.grid[0], sizes)
+        tiles = -(-sizes["M"] // 128) * -(-sizes["N"] // 128)
+        assert 0 < blocks < tiles, (sizes, blocks)
+
+
+@pytest.mark.parametrize("settings", ["persistent=false", "blocks=1, cluster=1", "blocks=2, cluster=1"])
+def test_without_persistent_blocks_to_lower(settings: str) -> None:
+    assert fewer_blocks(kernel(settings).compile("sm_90a").kernel) is None
+
+
+def test_another_difference_is_refused() -> None:
+    numbers = {("66", "3"), ("65", "2")}
+    assert _same_but("add %i_66, 65; div 66, 4", "add %i_66, 2; div 3, 4", numbers)
+    for other in (
+        "add %i_3, 65; div 66, 4",
+        "add %i_66, 65; div 66, 5",
+        "sub %i_66, 65; div 66, 4",
+        "add %i_66, 65;",
+    ):
+        assert not _same_but("add %i_66, 65; div 66, 4", other, numbers), other
+
+
+@pytest.mark.slow
+def test_instructions_that_need_a_second_tile() -> None:
+    """With this tile a store overlaps the multiplies of the next tile: its instructions are others."""
+    outcome = check_kernel(Kernel(croqtile.load(PLAIN, "plain.co").sources["plain"]), {}, schedules=1)
+    assert outcome.ok and outcome.complete and not replace(outcome, few=None).complete, outcome.render()
