@@ -19,7 +19,7 @@ from tilemma.tools.compare import Arrays, Comparison, Reference, compare
 from tilemma.tools.explain_run import Answers, Questions, answer
 from tilemma.tools.few_blocks import FewBlocks, few_blocks
 from tilemma.tools.problem import Problem, make_problem, parse_scalars, parse_shape
-from tilemma.tools.sizes import smallest_sizes
+from tilemma.tools.sizes import MOST, smallest_sizes
 
 MOST_NOTES = 5
 # Inputs of a check: on the first kind every schedule runs; sums of small integers are exact.
@@ -163,7 +163,8 @@ def check_kernel(
     outcome = _checked(compiled, problem, scalars, how)
     outcome.chosen = chosen
     # A kernel that is compiled for sizes is another one at other sizes.
-    if chosen and outcome.ok and not kernel.signature(**constants).sizes:
+    short = sum(v.instructions for v in outcome.verdicts) <= MOST * schedules
+    if chosen and outcome.ok and short and not kernel.signature(**constants).sizes:
         few = few_blocks(built, compiled, dims, scalars)
         if few is not None:
             outcome.few = _with_few(few, problem, outcome, scalars, how)
@@ -223,7 +224,7 @@ def _with_few(
             clean, missed = all(v.ok for v in tried), len(first.missed & missed_by(tried))
             if best is None or missed < left or not clean:
                 best, left = sizes, missed
-            if not left or not clean:
+            if not left or not clean or sum(v.instructions for v in tried) > MOST:
                 break
     if best is None:
         return None

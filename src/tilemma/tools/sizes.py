@@ -165,4 +165,4 @@ def filling_sizes(kernel: t.Kernel, decided: t.Kernel) -> Sizes:
     return {name: tiles[name] * (2 * slots + 1 if name in _looped(kernel) else 1) for name in names}
 
 
-__all__ = ["around_rings", "filling_sizes", "smallest_sizes", "tile_extents"]
+__all__ = ["MOST", "around_rings", "filling_sizes", "smallest_sizes", "tile_extents"]
