@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from machine_cases import CASES, EXAMPLES, TYPES, Case, compiled, on_the_cpu
-from typed_cases import croqtile_kernel
+from typed_kernels import croqtile_kernel
 
 from tilemma import machine
 from tilemma.kernels import facts_of

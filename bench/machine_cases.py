@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from typed_cases import TYPED, Described, python_kernel
+from typed_kernels import TYPED, Described, python_kernel
 
 from tilemma import machine
 from tilemma.kernels import Kernel, facts_of
@@ -44,7 +44,7 @@ class Case:
     # A kernel of `ops.matmul` instead of an example; the order of its operands in memory.
     plan: Plan | None = None
     orders: str = "CF"
-    # A kernel that `typed_cases` describes instead of an example.
+    # A kernel that `typed_kernels` describes instead of an example.
     described: Described | None = None
 
     @property

@@ -30,7 +30,7 @@ class Signature:
     """The parameters of a call.  ``plan`` has no entry point: each target checks calls against its parameters and
     checks.  ``order``: the parameters as they are passed.  ``returns``: the array that the caller receives.
     ``sizes``: the dimensions and scalars that the kernel is compiled for.  ``scratch``: arrays that a call
-    allocates, and nobody receives."""
+    allocates, and no caller receives."""
 
     plan: Launch
     order: tuple[str, ...]

@@ -14,7 +14,7 @@ import pytest
 from tilemma import ops, testing
 from tilemma.ops import arguments, plans, product
 from tilemma.ops.arguments import Call
-from tilemma.ops.plan import PIPELINED, Plan, candidates, hardware, turned
+from tilemma.ops.plan import PIPELINED, Plan, candidates, hardware, transposed_product
 from tilemma.runtime import gpu_unavailable_reason
 from tilemma.runtime.arrays import describe
 
@@ -116,7 +116,7 @@ def test_every_candidate_agrees(layout: int) -> None:
             bits.append(out.cpu().numpy().tobytes())
         check(a, b, out)
         assert bits[0] == bits[1], plan
-    assert turned(problem).swapped != problem.swapped
+    assert transposed_product(problem).swapped != problem.swapped
 
 
 def test_graph_capture_and_replay() -> None:

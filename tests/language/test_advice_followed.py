@@ -37,8 +37,8 @@ CASES: list[Case] = [
      ("shared s8 [4] s; __atomic_add(s.at(0), 1);", "s = shared('s8', 4)\natomic.add(s[0], 1)"),
      (("s8 [4]", "s32 [4]"), ("'s8', 4", "'s32', 4"))),
     ("extents-not-known", ("`subspan(h, w).at(i, j)`, with constants",) * 2,
-     ("f = dma.copy b.view(n, 64).from(0, 0) => shared;", "f = dma.copy(b.view(n, 64).from_(0, 0), to='shared')"),
-     (("b.view(n, 64).from(0, 0)", "b.subspan(16, 64).at(0, 0)"), ("b.view(n, 64).from_(0, 0)", "b.subspan(16, 64).at(0, 0)"))),
+     ("f = dma.copy b.view(p + 1, 64).from(0, 0) => shared;", "f = dma.copy(b.view(p + 1, 64).from_(0, 0), to='shared')"),
+     (("b.view(p + 1, 64).from(0, 0)", "b.subspan(16, 64).at(0, 0)"), ("b.view(p + 1, 64).from_(0, 0)", "b.subspan(16, 64).at(0, 0)"))),
     ("element-count", ("make the product of the new extents 4096",) * 2,
      ("f = dma.copy b.span_as(64, 63) => shared;", "f = dma.copy(b.span_as(64, 63), to='shared')"),
      (("64, 63", "32, 128"),) * 2),
@@ -141,8 +141,8 @@ FOLLOWED = frozenset(c[0] for c in CASES) | {"tma-refused"}
 # Tiles that the tensor memory accelerator cannot copy: (Croqtile, Python).
 TMA = [
     ("tma.copy b.view(n, 64).from(0, 0) => s;", "tma.copy(b.view(n, 64).from_(0, 0), s)"),
-    ("tma.copy b.subspan(32, 64 : 2, 1).at(0, 0) => s.subspan(32, 64).at(0, 0);",
-     "tma.copy(b.subspan(32, 64, strides=(2, 1)).at(0, 0), s.subspan(32, 64).at(0, 0))"),
+    ("tma.copy b.subspan(32, 64 : 9, 1).at(0, 0) => s.subspan(32, 64).at(0, 0);",
+     "tma.copy(b.subspan(32, 64, strides=(9, 1)).at(0, 0), s.subspan(32, 64).at(0, 0))"),
     ("tma.copy b.span_as(64, 64) => s;", "tma.copy(b.span_as(64, 64), s)"),
     ("tma.copy b.subspan(64, 15).at(0, 0) => s.subspan(64, 15).at(0, 0);",
      "tma.copy(b.subspan(64, 15).at(0, 0), s.subspan(64, 15).at(0, 0))"),

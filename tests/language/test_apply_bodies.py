@@ -226,7 +226,7 @@ REFUSED = {
     ),
     "not-built-yet": ("narrow.at(i, j) = mc.at(i, j);", "other.at(j, i) = mc.at(i, j);", "rows.at(j) = 1.0f;"),
     "apply-row": (
-        "rows.at(i) = rows.at(i) + mc.at(i, j);", "rows.at(i) = j;",
+        "rows.at(i) = mc.at(i, j) - rows.at(i);", "rows.at(i) = j;",
         "if (mc.at(i, j) > 1.0f) rows.at(i) = 1.0f;", "if (i > 3) { rows.at(i) = 1.0f; mc.at(i, j) = 1.0f; }",
         "f32 x = mc.at(i, j); rows.at(i) = x;",
     ),

@@ -48,7 +48,7 @@ CASES: list[Case] = [
     ("not-constant", ("use a number, a `#define`", "pass a number"),
      ("shared f16 [4, 4] s[n];", "s = shared('f16', 4, 4, copies=n)"), ("shared f16 [4, 4] s[2];", "s = shared('f16', 4, 4, copies=2)")),
     ("extents-not-known", ("numbers or `#define`s", "numbers or compile-time keywords"),
-     ("shared f16 [n, 4] s;", "s = shared('f16', n, 4)"), ("shared f16 [16, 4] s;", "s = shared('f16', 16, 4)")),
+     ("shared f16 [p + 1, 4] s;", "s = shared('f16', p + 1, 4)"), ("shared f16 [16, 4] s;", "s = shared('f16', 16, 4)")),
     ("wrong-arity", "write `cdiv(a, b)`", ("c.at(0, 0) = cdiv(n);", "c[0, 0] = cdiv(n)"), ("c.at(0, 0) = cdiv(n, 2);", "c[0, 0] = cdiv(n, 2)")),
     ("wrong-member", "did you mean `.chunkat`?", ("f = dma.copy b.chunkatt(p, _) => shared;", "f = dma.copy(b.chunkatt(p, full), to='shared')"),
      ("f = dma.copy b.chunkat(p, _) => shared;", "f = dma.copy(b.chunkat(p, full), to='shared')")),

@@ -122,7 +122,7 @@ CASES: list[Case] = [
       "                m[i, j] = s[i, j]\n        " + MULTIPLY[1] + "mma.store(m, c)"),
      np.pad(PRODUCT, (0, 48), constant_values=1), "cpu"),
     ("apply-row", ("`reduce_sum(v, m, 1);`", "`mma.reduce_sum(v, m)`"),
-     both(over("m", "r.at(i) = r.at(i) + m.at(i, j);", "r[i] = r[i] + m[i, j]")),
+     both(over("m", "r.at(i) = m.at(i, j) - r.at(i);", "r[i] = m[i, j] - r[i]")),
      both(("frag f32[64] v {0.0f}; reduce_sum(v, m, 1); ", "v = mma.frag('f32', 64, init=0.0)\n    mma.reduce_sum(v, m)\n    "), over("m", "r.at(i) = r.at(i) + v.at(i);", "r[i] = r[i] + v[i]")),
      rows_of([64] * 64), "cpu"),
     ("apply-row", ("`reduce_sum(v, m, 1);`", "`mma.reduce_sum(v, m)`"),

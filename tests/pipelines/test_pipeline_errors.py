@@ -226,7 +226,7 @@ TMA = [
         "16 bytes",
     ),
     ("extents at run time", "tma.copy lhs.modspan(64, 64).at(block_m, block_n) => a;", ONE, "known extents"),
-    ("steps", "tma.copy lhs.subspan(64, 64 : 2, 1).at(block_m, block_n) => a;", ONE, "adjacent elements"),
+    ("steps", "tma.copy lhs.subspan(64, 64 : 9, 1).at(block_m, block_n) => a;", ONE, "steps of 1 to 8"),
 ]
 
 

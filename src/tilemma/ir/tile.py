@@ -463,7 +463,7 @@ require_all({c: c for c in OPERATIONS if c.syntax}, OPERATIONS, "the text of ope
 
 @record
 class ArrayParameter:
-    """``scratch``: a call allocates the array, and nobody receives it."""
+    """``scratch``: a call allocates the array, and no caller receives it."""
 
     buffer: Buffer
     facts: ArrayFacts | None = None

@@ -123,13 +123,12 @@ class Clocks:
         used = self.used
         if self.native is None:
             return _most(self.seen[rows, :used]), _most(self.fenced[rows, :used])
-        each, capacity = _threads(rows), self.seen.shape[1]
-        both = np.empty((2, used), np.int32)
-        place = both.ctypes.data
-        for table in self._tables:
-            self.native.clocks_most(table, capacity, used, *each, place)
-            place += 4 * used
-        return both[0], both[1]
+        (_kept, each), capacity = _threads(rows), self.seen.shape[1]
+        # Two arrays: views of one would keep three for each message.
+        found = np.empty(used, np.int32), np.empty(used, np.int32)
+        for table, most in zip(self._tables, found, strict=True):
+            self.native.clocks_most(table, capacity, used, *each, most.ctypes.data)
+        return found
 
     def known_to_all(self, first: int, others: tuple[Ints32, Ints32] | None) -> tuple[Ints32, Ints32]:
         """For each column the most that a lane of the warp from thread ``first`` on has seen, in each proxy, or
@@ -141,8 +140,7 @@ class Clocks:
                 mine = [np.minimum(x, y[: len(x)]) for x, y in zip(others, mine, strict=True)]
             return mine[0], mine[1]
         if others is None:
-            both = np.empty((2, self.used), np.int32)
-            found = both[0], both[1]
+            found = np.empty(self.used, np.int32), np.empty(self.used, np.int32)
         else:
             found = others
         capacity = self.seen.shape[1]
@@ -182,7 +180,7 @@ class Clocks:
         if message.cluster != self.cluster:
             return
         if self.native is not None:
-            each, capacity = _threads(rows), self.seen.shape[1]
+            (_kept, each), capacity = _threads(rows), self.seen.shape[1]
             for table, news in zip(self._tables, (message.seen, message.fenced), strict=True):
                 self.native.clocks_learn(table, capacity, len(news), *each, news.ctypes.data)
             return
@@ -211,7 +209,7 @@ class Clocks:
             if self.foreign[warp]:
                 foreign = _merge_foreign(foreign, self.foreign[warp])
         if self.native is not None and not foreign:
-            each, capacity = _threads(rows), self.seen.shape[1]
+            (_kept, each), capacity = _threads(rows), self.seen.shape[1]
             for table in self._tables:
                 self.native.clocks_join(table, capacity, self.used, *each, self._room)
         else:
@@ -238,13 +236,15 @@ class Clocks:
             table[rows, column] = np.maximum(table[rows, column], clock)
 
 
-def _threads(rows: Rows) -> tuple[Any, int, int]:
-    """``rows`` as the native library takes them: an address, or the first one and their number."""
+def _threads(rows: Rows) -> tuple[Any, tuple[int | None, int, int]]:
+    """``rows`` as the native library takes them: an address, or the first one and their number; with what has to
+    live as long as the address is used."""
     if isinstance(rows, slice):
-        return None, rows.start, rows.stop - rows.start
+        return rows, (None, rows.start, rows.stop - rows.start)
     if rows.dtype != np.int64 or not rows.flags.c_contiguous:
         rows = np.ascontiguousarray(rows, np.int64)
-    return rows.ctypes, 0, len(rows)
+    # An integer: `rows.ctypes` as an argument leaves a cycle of references for each call.
+    return rows, (rows.ctypes.data, 0, len(rows))
 
 
 def event_numbers(packed: Any) -> Any:

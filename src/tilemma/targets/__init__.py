@@ -103,4 +103,4 @@ def check_choice(target: str, options: Mapping[str, Any]) -> None:
             raise WrongArgumentType(function="on", name=name, got=described(value), wanted=wanted)
 
 
-__all__ = ["BUILT_IN", "BadTarget", "Target", "UnknownTarget", "check_choice", "register", "registered"]
+__all__ = ["BUILT_IN", "BadTarget", "Target", "UnknownTarget", "register", "registered"]

@@ -93,7 +93,7 @@ def _maps(atom: Atom) -> str:
 
 def _first_in_registers(statement: str) -> bool | None:
     """Whether A, the second operand of a whole ``wgmma`` statement, is in registers; None for other texts."""
-    places = re.sub(r"\{[^}]*\}", "{}", statement.partition(" ")[2]).split(",")
+    places = re.sub(r"\{[^{}]*\}", "{}", statement.partition(" ")[2]).split(",")
     if not statement.startswith("wgmma.") or len(places) < 3:
         return None
     return places[1].strip().startswith("{")
