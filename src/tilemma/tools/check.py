@@ -11,19 +11,29 @@ from typing import Any
 
 from tilemma import machine
 from tilemma.compiler import Compiled
-from tilemma.errors import TilemmaError, WrongArgument, described, visible
+from tilemma.errors import LaunchError, TilemmaError, WrongArgument, described, visible
 from tilemma.ir.usage import written
 from tilemma.kernels import Kernel, facts_of
 from tilemma.machine.run import schedule_of
+from tilemma.targets.ptx.passes.persistent_grid import fewer_blocks
 from tilemma.tools.compare import Arrays, Comparison, Reference, compare
+from tilemma.tools.conditions import failing
 from tilemma.tools.explain_run import Answers, Questions, answer
 from tilemma.tools.few_blocks import FewBlocks, few_blocks
 from tilemma.tools.problem import Problem, make_problem, parse_scalars, parse_shape
 from tilemma.tools.sizes import MOST, smallest_sizes
+from tilemma.tools.steering import steering
 
 MOST_NOTES = 5
 # Inputs of a check: on the first kind every schedule runs; sums of small integers are exact.
 NORMAL, WHOLE = "normal data", "small integers"
+
+
+class NoSizes(LaunchError):
+    code = "no-sizes"
+    found = "no small sizes were found for which this assertion of {kernel} holds: {message}"
+    expected = "sizes of its dimensions"
+    fix = "add `--shape {dims}`"
 
 
 @dataclass
@@ -41,6 +51,10 @@ class CheckOutcome:
     chosen: bool = False
     # The same code with few persistent blocks, where the kernel itself gave each of them too little to do.
     few: FewOutcome | None = None
+    # Warp instructions of a schedule, where that was too many for a check with few persistent blocks.
+    too_long_for_few: int = 0
+    # Arrays whose elements say where the kernel reads and writes: the check has drawn values inside its bounds.
+    steered: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -70,6 +84,8 @@ class CheckOutcome:
             "compared": [x.to_json() for c in self.comparisons for x in c.compared],
             "notes": list(dict.fromkeys(n for c in self.comparisons for n in c.notes)),
             **({"few_blocks": self.few.to_json()} if self.few is not None else {}),
+            **({"too_long_for_few_blocks": self.too_long_for_few} if self.too_long_for_few else {}),
+            **({"drawn_within_bounds": list(self.steered)} if self.steered else {}),
             **({"explained": [a.data for a in self.explained]} if self.explained else {}),
         }
 
@@ -87,11 +103,22 @@ class CheckOutcome:
             lines += ["  " + line for line in self.few.render().splitlines()]
             left = len(self.missed)
             lines.append(f"  together: {left or 'no'} instruction{'s' * (left != 1)} left that did not run")
+        if self.too_long_for_few:
+            lines.append(
+                f"  not run with few persistent blocks: a schedule executes {self.too_long_for_few} warp "
+                f"instructions, more than {MOST}; with larger sizes (`--shape`) a block computes several tiles"
+            )
         if self.chosen:
             how = "the smallest that reach every path"
             how = how if self.complete else "what did not run needs others, if any"
             lines.append(f"  sizes: {how}; `--shape` gives others")
         notes = dict.fromkeys(n for c in self.comparisons for n in c.notes)
+        if self.steered:
+            names = ", ".join(f"`{n}`" for n in self.steered)
+            notes[
+                f"elements of {names} say where the kernel reads and writes: random ones inside its arrays were "
+                f'taken; `kernel.on("machine")(...)` runs it on your own'
+            ] = None
         explained = [line for a in self.explained for line in a.lines]
         return "\n".join([head, *lines, *(f"  note: {n}" for n in notes), *explained])
 
@@ -156,18 +183,24 @@ def check_kernel(
     if shape is None and dims:
         smallest = smallest_sizes(kernel, constants, arch, scalars)
         dims, chosen = smallest or dims, smallest is not None
+        message = failing(built, dims, scalars)
+        if message is not None:
+            raise NoSizes(kernel=built.name, message=message, dims=",".join(f"{n}=.." for n in dims))
     built = kernel.build(sizes=dims, **constants)
     problem = make_problem(built, dims, scalars, seed)
     compiled = kernel.compile(arch, facts=facts_of(problem.arrays), sizes=dims, **constants)
     how = _Way(arch, schedules, seed, strict, progress, questions)
     outcome = _checked(compiled, problem, scalars, how)
     outcome.chosen = chosen
+    outcome.steered = tuple(dict.fromkeys(x.array for x in steering(built)))
     # A kernel that is compiled for sizes is another one at other sizes.
-    short = sum(v.instructions for v in outcome.verdicts) <= MOST * schedules
-    if chosen and outcome.ok and short and not kernel.signature(**constants).sizes:
-        few = few_blocks(built, compiled, dims, scalars)
-        if few is not None:
-            outcome.few = _with_few(few, problem, outcome, scalars, how)
+    if chosen and outcome.ok and not kernel.signature(**constants).sizes:
+        length = sum(v.instructions for v in outcome.verdicts) // schedules
+        if length <= MOST:
+            few = few_blocks(built, compiled, dims, scalars)
+            outcome.few = _with_few(few, problem, outcome, scalars, how) if few is not None else None
+        elif fewer_blocks(compiled.kernel) is not None:
+            outcome.too_long_for_few = length
     return outcome
 
 

@@ -27,6 +27,7 @@ from tilemma.launch import evaluate
 from tilemma.modules import Module, load, load_python
 from tilemma.testing import random_array, share_of_bound
 from tilemma.tools import expectation
+from tilemma.tools.steering import draw_metadata, metadata, steering
 
 DEFAULT_EXTENT = 1024
 
@@ -215,8 +216,8 @@ def make_problem(
     expect: str | None = None,
     kind: str = "randn",
 ) -> Problem:
-    """Random inputs (of a ``kind`` of `random_array`) for every array that is read; what is only written starts
-    as NaN (or the largest integer)."""
+    """Random inputs (of a ``kind`` of `random_array`) for every array that is read, subscripts among them inside
+    their bounds (`steering`); what is only written starts as NaN (or the largest integer)."""
     writes = written(kernel) - read(kernel)
     made: dict[str, NDArray[Any]] = {}
     names = {**dims, **{k: int(v) for k, v in scalars.items() if isinstance(v, int)}}
@@ -230,6 +231,11 @@ def make_problem(
             made[b.name] = poisoned(shape, b.dtype.numpy)
         else:
             made[b.name] = random_array(shape, b.dtype, seed + i, kind)
+    rng = np.random.default_rng(seed)
+    for found in steering(kernel):
+        found.draw(made[found.array], names, rng)
+    for name in metadata(kernel):
+        draw_metadata(made[name], rng)
     problem = Problem(kernel, dict(dims), made, dict(scalars), expect)
     if expect is not None:
         types = {p.buffer.name: p.buffer.dtype for p in kernel.arrays}

@@ -1,11 +1,12 @@
 """Problem sizes for `tilemma check` without `--shape`: the smallest ones that reach every path of a kernel.
 
 A dimension gets one whole tile and a part of the next; one that bounds a loop gets enough tiles to fill each ring
-of buffers and begin again.  A larger candidate is taken only if a run on the PTX machine executes instructions
-that the smaller one does not.
+of buffers and begin again.  One that no tile divides, such as the items of a batch, gets two.  A larger candidate
+is taken only if a run on the PTX machine executes instructions that the smaller one does not.
 
-All candidates are multiples of 16 elements, so that arrays have the alignment that the default of 1024 gives them.
-Where a kernel refuses sizes that its tiles do not divide, whole tiles are taken.
+Innermost dimensions are multiples of 16 elements, so that arrays have the alignment that the default of 1024
+gives them.  Where a kernel refuses sizes that its tiles do not divide, whole tiles are taken; where its assertions
+relate dimensions to each other (`K2 == cdiv(K, 2)`), those are changed that nothing divides.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 from tilemma import machine
@@ -20,19 +22,25 @@ from tilemma.compiler import Compiled
 from tilemma.errors import TilemmaError
 from tilemma.ir import tile as t
 from tilemma.ir.effects import rotated
-from tilemma.ir.expr import Binary, Const, Dim
+from tilemma.ir.expr import Binary, Const, Dim, value_of
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.walk import expressions, walk
+from tilemma.ir.walk import expressions, touched, walk
 from tilemma.kernels import Kernel, facts_of
 from tilemma.records import record
+from tilemma.tools.conditions import fitted
 from tilemma.tools.problem import dimensions, make_problem
+from tilemma.tools.steering import scattering
 
 # Elements: 16 bytes or more of every type of 8 bits, and twice that for narrower ones.
 STEP, NARROW_STEP = 16, 32
-# The tile of a dimension that no expression divides.
+# Multiples of the step that are tried: an extent that follows from another may be a part of it.
+STEPS = (1, 2, 4)
+# The tile of an innermost dimension that no expression divides and no window of constant extent moves along.
 TILE = 32
 # Warp instructions of one run beyond which no larger candidate is tried.
 MOST = 200_000
+# Warp instructions that a run may be expected to execute, if it is to be tried after a smaller one.
+LONGEST = 2 * MOST
 
 Sizes = dict[str, int]
 
@@ -55,7 +63,9 @@ def smallest_sizes(
     search = _Search(kernel, constants, arch, scalars)
     for ragged in (True, False):
         best: _Tried | None = None
-        for sizes in _candidates(built, ragged):
+        for sizes in _candidates(built, ragged, scalars):
+            if best is not None and _work(best, sizes) > LONGEST:
+                break
             found = search.run(sizes)
             if found is None:
                 continue
@@ -67,6 +77,11 @@ def smallest_sizes(
         if best is not None:
             return best.sizes
     return None
+
+
+def _work(tried: _Tried, sizes: Sizes) -> float:
+    """About how many warp instructions a run with ``sizes`` executes, from those of another."""
+    return tried.instructions * prod(extent / tried.sizes[name] for name, extent in sizes.items())
 
 
 class _Search:
@@ -104,16 +119,54 @@ class _Search:
 
 
 def tile_extents(kernel: t.Kernel) -> Sizes:
-    """The largest number that each dimension is divided by, in multiples of the step."""
+    """The largest number that each dimension is divided by, else the largest window along it, in multiples of the
+    step; 1 for one that is only counted (`_counted`)."""
+    found = _divisors(kernel)
+    for name, extent in _windows(kernel).items():
+        found[name] = found[name] or extent
+    step, counted = _step(kernel), _counted(kernel)
+    return {n: 1 if n in counted else -(-(extent or TILE) // step) * step for n, extent in found.items()}
+
+
+def _divisors(kernel: t.Kernel) -> Sizes:
+    """The largest number that each dimension is divided by; 0 if none."""
     found = dict.fromkeys(dimensions(kernel), 0)
     for op in walk(kernel.body):
+        if isinstance(op, t.Assert):
+            continue
         extents = [i.extent for i in op.indices] if isinstance(op, t.Parallel) else []
         for x in (x for e in (*expressions(op), *extents) for x in parts(e)):
             match x:
                 case Binary(op="cdiv" | "floordiv" | "mod", a=Dim(name=name), b=Const(value=int(n))):
                     found[name] = max(found[name], n)
-    step = _step(kernel)
-    return {name: -(-(n or TILE) // step) * step for name, n in found.items()}
+    return found
+
+
+def _windows(kernel: t.Kernel) -> Sizes:
+    """The largest constant extent of a view along each dimension, where it is more than an element."""
+    found: Sizes = {}
+    for view in (v for op in walk(kernel.body) for v in touched(op)):
+        for axis in view.axes:
+            dim, extent = view.base_shape[axis.dim], value_of(axis.extent)
+            if isinstance(dim, Dim) and extent is not None and extent > 1:
+                found[dim.name] = max(found.get(dim.name, 0), extent)
+    return found
+
+
+def _innermost(kernel: t.Kernel) -> set[str]:
+    """The dimensions on which the alignment of an array's rows depends."""
+    shapes = [p.buffer.shape for p in kernel.arrays]
+    return {x.name for shape in shapes if len(shape) > 1 for x in parts(shape[-1]) if isinstance(x, Dim)}
+
+
+def _counted(kernel: t.Kernel) -> set[str]:
+    """The dimensions that count items, blocks or iterations: no tile has a part of them."""
+    tiled = {n for n, divisor in _divisors(kernel).items() if divisor} | _windows(kernel).keys()
+    alone = {
+        x.name for p in kernel.arrays if len(p.buffer.shape) == 1 for x in p.buffer.shape if isinstance(x, Dim)
+    }
+    others = {x.name for p in kernel.arrays for e in p.buffer.shape[:-1] for x in parts(e) if isinstance(x, Dim)}
+    return set(dimensions(kernel)) - tiled - _innermost(kernel) - (alone - others)
 
 
 def _step(kernel: t.Kernel) -> int:
@@ -136,17 +189,29 @@ def _looped(kernel: t.Kernel) -> set[str]:
     return {name for names in named if len(names) == 1 for name in names}
 
 
-def _candidates(kernel: t.Kernel, ragged: bool) -> Iterator[Sizes]:
-    """Sizes from small to large."""
-    names = dimensions(kernel)
-    tiles = tile_extents(kernel)
-    slots, looped = _most_slots(kernel), _looped(kernel)
-    for once, around in ((1, slots), (2, 2 * slots + 1)):
-        counts = {name: around if name in looped else once for name in names}
-        if ragged:
-            yield {name: counts[name] * tiles[name] + _step(kernel) for name in names}
+def _candidates(kernel: t.Kernel, ragged: bool, scalars: Mapping[str, Any]) -> Iterator[Sizes]:
+    """Sizes from small to large for which the kernel's assertions hold."""
+    slots, tiles = _most_slots(kernel), tile_extents(kernel)
+    free = {name for name, divisor in _divisors(kernel).items() if not divisor}
+    inner, step = _innermost(kernel), _step(kernel)
+    for once, around in ((1, slots), (1, 2 * slots + 1), (2, 2 * slots + 1)):
+        tried = (_multiples(kernel, tiles, once, around, ragged * more) for more in STEPS)
+        found = [x for x in (fitted(kernel, sizes, scalars, free) for sizes in tried) if x is not None]
+        yield from sorted(found, key=lambda sizes: any(sizes[n] % step for n in inner))[:1]
+
+
+def _multiples(kernel: t.Kernel, tiles: Sizes, once: int, around: int, steps: int) -> Sizes:
+    """``once`` (in loops ``around``) whole tiles of each dimension and ``steps`` of the next; a whole one if 0."""
+    looped, counted, scattered = _looped(kernel), _counted(kernel), scattering(kernel)
+    sizes = {}
+    for name in dimensions(kernel):
+        count = around if name in looped else once
+        if name in counted:
+            # Blocks whose place is read from data could write to the same one.
+            sizes[name] = 1 if name in scattered else around + 1 if name in looped else 2
         else:
-            yield {name: (counts[name] + 1) * tiles[name] for name in names}
+            sizes[name] = count * tiles[name] + (steps * _step(kernel) if steps else tiles[name])
+    return sizes
 
 
 def around_rings(kernel: t.Kernel, decided: t.Kernel, sizes: Sizes) -> Sizes:
