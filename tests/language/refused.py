@@ -15,35 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [x for x in (str(ROOT), str(Path(__file__).parent)) if x not in sys.path]
 
 import edited
+import refused_guards
+from refused_text import PARAMETERS, block, group, python, thread
 
 from tilemma.errors import TilemmaError
 
 FOLDER = Path(__file__).parent / "refused"
 ARCH = "sm_90a"
-PARAMETERS = {
-    "co": "global f16 [64, 64] b, global f32 [64, 64] c, int n",
-    "py": 'b: tm.Global["f16", 64, 64], c: tm.Global["f32", 64, 64], n: tm.Int',
-}
-
-
-def block(statements: str) -> str:
-    return f"parallel p by 1 : block {{ {statements} }}"
-
-
-def group(statements: str) -> str:
-    return block(f"parallel w by 1 : group {{ {statements} }}")
-
-
-def thread(statements: str) -> str:
-    return block(f"parallel i by 32 : thread {{ {statements} }}")
-
-
-def python(statements: str, levels: int = 1) -> str:
-    """Statements of a block, or of a group (2) or thread (3) in it; parted by `; `."""
-    heads = ["for p in parallel(1, level='block'):", "for w in parallel(1, level='group'):"][:levels]
-    lines = [*heads, *statements.split("; ")]
-    return "\n".join("    " * (min(n, len(heads)) + 1) + line for n, line in enumerate(lines))
-
 
 # fmt: off
 CROQTILE = (
@@ -243,6 +221,9 @@ PYTHON = (
 
 
 def program(language: str, body: str) -> str:
+    """The program of a body, or of a row that is a whole program of Croqtile."""
+    if "__co__" in body:
+        return body
     if language == "co":
         return f"__co__ void k({PARAMETERS['co']}) {{\n  {body}\n}}"
     return f"import tilemma as tm\nfrom tilemma import *\n\n@tm.kernel\ndef k({PARAMETERS['py']}):\n{body}\n"
@@ -262,7 +243,8 @@ def told(language: str, body: str) -> str:
 
 
 def bodies(language: str) -> tuple[str, ...]:
-    return CROQTILE if language == "co" else PYTHON
+    rows = (CROQTILE, PYTHON), (refused_guards.CROQTILE, refused_guards.PYTHON)
+    return tuple(body for table in rows for body in table[language == "py"])
 
 
 def recorded(language: str) -> list[str]:

@@ -74,8 +74,8 @@ def mma(r: Reader, node: ast.Mma, name: str | None = None) -> Value | None:
     return None
 
 
-def _repeated(s: ast.Suffix, wanted: str) -> WrongValue:
-    return WrongValue(s.span, what=f"`.{s.name}`", got="said before", wanted=wanted, fix_text="leave one out")
+def _repeated(s: ast.Suffix, got: str, wanted: str) -> WrongValue:
+    return WrongValue(s.span, what="an `mma` operation", got=got, wanted=wanted, fix_text="leave one out")
 
 
 def _once(suffixes: Sequence[ast.Suffix]) -> None:
@@ -84,7 +84,7 @@ def _once(suffixes: Sequence[ast.Suffix]) -> None:
     for s in suffixes:
         name = {"swizzle": "swiz"}.get(s.name, s.name)
         if name in said:
-            raise _repeated(s, "each suffix of an `mma` operation once")
+            raise _repeated(s, f"`.{name}` twice", "each suffix once")
         said.add(name)
 
 
@@ -109,7 +109,7 @@ def _fill(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None
     fast = any(s.name == "fast" for s in rest)
     types = [s for s in rest if s.name != "fast"]
     if len(types) > 1:
-        raise _repeated(types[1], "one element type")
+        raise _repeated(types[1], f"`.{types[0].name}` and `.{types[1].name}`", "one element type")
     dtype = known_type(types[0].name, types[0].span) if types else None
     if name is None:
         target_node, value_node = _arguments(node, 2, "mma.fill mc, 0.0f")
@@ -161,8 +161,10 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
     options: dict[str, Any] = {}
     variants: set[str] = set()
     for s in node.suffixes[2:]:
-        if s.name not in ("sp", "scale", "async", "order") or s.name in variants:
+        if s.name not in ("sp", "scale", "async", "order"):
             raise wrong_member(s.span, "`mma`", s.name, ("sp", "scale", "async"))
+        if s.name in variants:
+            raise _repeated(s, f"`.{s.name}` twice", "each suffix once")
         variants.add(s.name)
         if s.name == "order":
             options["k_order"] = tuple(constant(r, a, "`.order`") for a in s.args)
@@ -172,7 +174,7 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
             raise WrongValue(
                 attribute.span,
                 what="`[[...]]` before a multiplication",
-                got="an attribute that was said before",
+                got="the same attribute twice",
                 wanted="each attribute once",
                 fix_text="leave one out",
             )

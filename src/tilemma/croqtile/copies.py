@@ -81,8 +81,8 @@ def _suffixes(r: Reader, node: ast.Copy) -> tuple[str, dict[str, Any]]:
             raise wrong_member(s.span, f"`{node.engine}`", s.name, OPTIONS)
         about = {"swizzle": "swiz", "evict_first": "evict", "evict_last": "evict"}.get(s.name, s.name)
         if about in said:
-            got, wanted = "said before", "each option of a copy once"
-            raise WrongValue(s.span, what=f"`.{s.name}`", got=got, wanted=wanted, fix_text="leave one out")
+            got, wanted = f"`.{about}` twice", "each option of a copy once"
+            raise WrongValue(s.span, what=f"`{node.engine}`", got=got, wanted=wanted, fix_text="leave one out")
         said.add(about)
         if s.name == "async":
             options["asynchronous"] = True

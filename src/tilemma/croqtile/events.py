@@ -17,8 +17,16 @@ from tilemma.ir.types import BLOCK
 
 
 def event_member(r: Reader, base: Events, node: ast.Member) -> Value:
-    if node.name != "at" or base.slot is not None or base.order is not None:
+    if node.name != "at":
         raise wrong_member(node.name_span or node.span, "an event", node.name, ("at",))
+    if base.slot is not None or base.order is not None:
+        raise WrongValue(
+            node.span,
+            what="`.at`",
+            got=f"an event of `{base.event.name}` that is chosen already",
+            wanted="an array of events",
+            fix_text="leave `.at(...)` or the subscript before it out",
+        )
     if not base.event.slots:
         raise WrongValue(
             node.span,

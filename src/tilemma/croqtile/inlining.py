@@ -38,9 +38,9 @@ def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr 
     f = r.device_functions[name]
     if isinstance(f, Unparsed):
         raise type(f.error)(f.error.span, notes=[Note(f"`{name}` is called here", span)], **f.error.facts)
-    if any(c.function is f for c in r.calls):
+    if name in r.results or any(c.function is f for c in r.calls):
         raise NotBuiltYet(span, what=f"`{name}`, which calls itself", fix_text="write a loop")
-    if len(r.calls) >= MAX_DEPTH:
+    if len(r.calls) + len(r.results) >= MAX_DEPTH:
         what = f"`{name}`, inside {MAX_DEPTH} calls of device functions"
         raise NotBuiltYet(span, what=what, fix_text="write the statements of some of them where they are called")
     if len(args) != len(f.params):
@@ -51,7 +51,7 @@ def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr 
         n.target.text for n in nodes_in(f.body) if isinstance(n, ast.Assign) and isinstance(n.target, ast.Name)
     )
     only = f.body.body[0] if len(f.body.body) == 1 else None
-    result = only.value if isinstance(only, ast.Return) else None
+    result = only.value if isinstance(only, ast.Return) and f.returns != "void" else None
     types: dict[str, DType] = {}
     given = zip(f.params, args, strict=True)
     values = [_argument(r, f, p, t, a, result is None, types) for (p, t), a in given]
@@ -64,7 +64,11 @@ def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr 
             known = stored(r, p, value, dtype, True) if changes else value  # type: ignore[arg-type]
             r.scopes.define(p, known, f.span)
         if result is not None:
-            found = plain(r, result, f"the result of `{name}`")
+            r.results.append(name)
+            try:
+                found = plain(r, result, f"the result of `{name}`")
+            finally:
+                r.results.pop()
             return found if f.returns == "auto" else as_cpp(r, found, _result_type(r, f, types), span)
         r.effect(span, f"a call of `{name}`")
         return _body(r, f, returns, types)

@@ -58,7 +58,8 @@ def _parts(
     if len(node.shape) != 3 or len(args) != count:
         got = len(args) if len(node.shape) == 3 else len(node.shape)
         want = str(count) if len(node.shape) == 3 else "M, N and K in angle brackets"
-        raise WrongArity(node.span, what=node.name, got=got, want=want, form=form)
+        what = node.name if len(node.shape) == 3 else f"{node.name}<...>"
+        raise WrongArity(node.span, what=what, got=got, want=want, form=form)
     if any(a.name != "atom" or not isinstance(a.value, ast.Name) for a in named) or len(named) > 1:
         raise WrongValue(
             named[0].span,

@@ -82,6 +82,8 @@ class Reader:
         self.function = function
         self.device_functions = device_functions or {}
         self.calls: list[Any] = []
+        # Device functions of one `return` whose results are being read: they have no entry in `calls`.
+        self.results: list[str] = []
         self.here = function.name_span or function.span
         self.b = Builder(function.name, self.here)
         self.scopes = Scopes()

@@ -99,7 +99,7 @@ def _items(r: Reader, value: Value, node: ast.Expr, op: str) -> tuple[Expr, ...]
 def dimension(r: Reader, items: Sequence[Scalar], args: Sequence[ast.Expr], node: ast.Expr) -> Scalar:
     """``s(i)``: element number i of a shape or tuple."""
     if len(args) != 1:
-        raise WrongArity(node.span, what="an element of a shape", got=len(args), want="one", form="s(0)")
+        raise WrongArity(node.span, what="s(i)", got=len(args), want="one", form="s(0)")
     i = constant(r, args[0], "the number of a dimension")
     if not -len(items) <= i < len(items) or (i < 0 and len(items) != 1):
         raise WrongValue(

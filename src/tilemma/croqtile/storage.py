@@ -150,7 +150,7 @@ def _declare_array(r: Reader, node: ast.Declare, kind_: ast.Type, item: ast.Item
             )
     sizes = table_operands(r, "copies", item.sizes)
     if isinstance(item.value, ast.Statement):
-        raise no_result(item.value, item.name)
+        raise no_result(item.value, item.name, "a number, for all elements")
     init = None
     if item.value is not None:
         init = converted(r, fill_value(r, item.value, "an initialiser", dtype), dtype, item.span)
@@ -159,14 +159,14 @@ def _declare_array(r: Reader, node: ast.Declare, kind_: ast.Type, item: ast.Item
     r.scopes.define(item.name, TileArray(buffer, sizes) if sizes else Tile.whole(buffer), item.span)
 
 
-def no_result(node: ast.Statement, name: str) -> CompileError:
+def no_result(node: ast.Statement, name: str, wanted: str = "a scalar") -> CompileError:
     if isinstance(node, ast.CallStatement):
         return refused_call(node)
     return WrongValue(
         node.span,
         what=f"`{name}`",
         got="an operation whose result is no scalar",
-        wanted="a scalar",
+        wanted=wanted,
         fix_text=f"write `{name} = ...;` without a type",
     )
 
@@ -188,7 +188,7 @@ def _declare_global(r: Reader, item: ast.Item, dtype: DType, shape: Sequence[Exp
             fix_text="give the array a dimension more",
         )
     if isinstance(item.value, ast.Statement):
-        raise no_result(item.value, item.name)
+        raise no_result(item.value, item.name, "a number, for all elements")
     init = None
     if item.value is not None:
         init = converted(r, fill_value(r, item.value, "an initialiser", dtype), dtype, item.span)

@@ -111,7 +111,7 @@ class Builder(ElementWork):
         return Element(self.settle(tile).element(indices, span))
 
     def set_element(self, tile: Tile, indices: Sequence[Scalarlike], value: Scalarlike | float) -> None:
-        self.set_value(self.settle(tile).element(indices), value)
+        self.set_value(self.settle(tile).element(indices, self.span), value)
 
     def set_value(self, view: View, value: Scalarlike | float) -> None:
         self.emit(t.SetElement(view, self.stored(scalar(value), view.dtype)))

@@ -378,7 +378,7 @@ def _part(x: Any, shape: tuple[int, ...]) -> Expr:
         return operand(x, "arithmetic on a register tile")
     raise WrongValue(
         caller_span(),
-        what="`arithmetic on a register tile`",
+        what="arithmetic on a register tile",
         got=article(x),
         wanted="a number, a row [N] or column [M, 1] of numbers, or a tile of the same shape",
         fix_text="pass one of these",
@@ -402,14 +402,14 @@ def _broadcast(x: TileValue, shape: tuple[int, ...]) -> Expr:
         if len(shape) == 1:
             raise WrongValue(
                 caller_span(),
-                what="`arithmetic on a vector`",
+                what="arithmetic on a vector",
                 got=f"`{x}`, a tile of [{have}]",
                 wanted=f"[{rows}]",
                 fix_text=f"cut it: `{x}.subspan({rows}).at(...)`",
             )
         raise WrongValue(
             caller_span(),
-            what="`arithmetic on a register tile`",
+            what="arithmetic on a register tile",
             got=f"`{x}`, a tile of [{have}]",
             wanted=f"[{columns}] or [1, {columns}] (a row), [{rows}, 1] (a column), or [{rows}, {columns}]",
             fix_text=f"cut it: `{x}.subspan({columns}).at(...)`",
@@ -437,7 +437,7 @@ def _column(x: Fragment | Elementwise) -> Elementwise:
     if len(shape) != 1:
         raise WrongValue(
             caller_span(),
-            what=f"`{x}[:, None]`",
+            what="`[:, None]`" if isinstance(x, Elementwise) else f"`{x}[:, None]`",
             got=f"a tile of {list(shape)}",
             wanted="a vector, such as `tile.max(axis=1)`",
             fix_text="leave `[:, None]` out",
@@ -469,7 +469,7 @@ def _reduced(name: Literal["max", "min", "sum"], x: Any, axis: Any) -> Fragment:
 def _shapes(other: tuple[int, ...], shape: tuple[int, ...]) -> WrongValue:
     return WrongValue(
         caller_span(),
-        what="`arithmetic on register tiles`",
+        what="arithmetic on register tiles",
         got=f"tiles of {list(shape)} and {list(other)}",
         wanted="one shape",
         fix_text="use tiles of one shape, a row or column from memory, or a vector as a column, `v[:, None]`",

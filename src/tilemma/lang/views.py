@@ -163,7 +163,7 @@ class TileValue(Operators):
     def _copy(self, keys: Sequence[Any]) -> Any:
         """One of an array of tiles; further subscripts select parts of it."""
         tile, sizes = self.tile, self.slots
-        index = scalar(integer(keys[0], f"the subscript of `{tile.view.base.name}`"))
+        index = scalar(integer(keys[0], f"{tile.view.base.name}[...]"))
         within(index, sizes[0], tile.view.base.name)
         before = tile.view.slot
         slot = index if before is None else binary("add", binary("mul", before, sizes[0]), index)
@@ -186,7 +186,7 @@ class TileValue(Operators):
                 )
                 fix = "cut tiles with `subspan(h, w).at(i, j)` or `chunkat(i, full)`"
                 raise refused("integer", f"{name}[...]", got, fix)
-        found = _numbers(keys, f"an index of `{name}`")
+        found = _numbers(keys, f"{name}[...]")
         if not builder("an element").unreachable:
             checked_element(self._tile, found, caller_span())
         return found
@@ -408,7 +408,7 @@ class EventHandle:
     def __iter__(self) -> NoReturn:
         raise WrongValue(
             caller_span(),
-            what="`a Python loop`",
+            what="a Python loop",
             got="an event",
             wanted="something to go through",
             fix_text="loop over slots with `foreach(S)`",
