@@ -40,7 +40,7 @@ from tilemma.ir.usage import is_size
 _ATTRIBUTE = re.compile(r"\{\s*\w+ = ")
 _LEVEL = re.compile(r"[a-z]+(-\d+)?")
 _SPACE_NAME = re.compile(r"(global|shared|local) ")
-_NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\b")
+_NUMBER = re.compile(r"-?(?:(?:inf|nan)\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 _OPERATORS = tuple(sorted(((sign, op, own) for op, (sign, own) in SIGNS.items()), key=lambda x: -len(x[0])))
 
 
