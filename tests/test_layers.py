@@ -13,7 +13,7 @@ from tilemma.fingerprint import WITHOUT
 
 ROOT = Path(__file__).resolve().parents[1] / "src" / "tilemma"
 
-BASE = {"display", "records", "errors", "checked", "dtypes", "launch", "forking"}
+BASE = {"display", "records", "errors", "checked", "dtypes", "launch", "forking", "blas"}
 IR = BASE | {"arithmetic", "layouts", "atoms", "ir"}
 COMPILER = IR | {"passes", "targets", "assemble", "explain", "compiler", "fingerprint"}
 # What each top-level module or package may import, besides itself.
@@ -24,6 +24,7 @@ ALLOWED = {
     "checked": {"records", "errors"},
     "bounded": set(),
     "forking": set(),
+    "blas": set(),
     "fingerprint": {"assemble"},
     "environment": {"forking"},
     "dtypes": {"records", "errors"},

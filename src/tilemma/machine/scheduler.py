@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tilemma.blas import one_blas_thread
 from tilemma.machine import catalogue as hz
 from tilemma.machine import convergence, deadlock, exit_checks, limits
 from tilemma.machine.finished import Finished
@@ -170,6 +171,7 @@ class Machine:
         return self._leaders[mask]
 
     # -- grid
+    @one_blas_thread()
     def run(self) -> None:
         """Run the whole grid; raises the first hazard unless collecting."""
         shape = self.cluster_shape

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.blas import one_blas_thread
 from tilemma.ir.tile import Kernel
 from tilemma.targets.cpu.perturbation import Perturbation
 
@@ -40,7 +41,8 @@ def execute(
     # The event simulation needs only a part of the executor, and few processes need both.
     from tilemma.targets.cpu.program import Program
 
-    Program(kernel, perturbation).run(arrays, scalars, dims, seed, out)
+    with one_blas_thread():
+        Program(kernel, perturbation).run(arrays, scalars, dims, seed, out)
 
 
 __all__ = ["Perturbation", "execute"]
