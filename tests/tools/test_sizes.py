@@ -87,6 +87,12 @@ def test_examples(file: Path) -> None:
             assert drawn.min() >= 0 and drawn.max() < s.limit({**candidates[0], **scalars})
 
 
+def test_small_tiles_have_a_part_too() -> None:
+    """A tile of 16, the step of innermost dimensions, still gets rows of which there is no whole tile."""
+    kernel = load(EXAMPLES / "co" / "matmul_wmma.co", {}).only().traced()
+    assert all(sizes["M"] % 16 and sizes["K"] % 16 == 0 for sizes in _candidates(kernel, True, {}))
+
+
 def test_dimensions_that_follow_from_others() -> None:
     outcome = check_kernel(only(RELATED), {}, schedules=1)
     dims = outcome.dims

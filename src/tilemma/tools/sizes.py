@@ -37,6 +37,8 @@ STEP, NARROW_STEP = 16, 32
 STEPS = (1, 2, 4)
 # The tile of an innermost dimension that no expression divides and no window of constant extent moves along.
 TILE = 32
+# What a whole tile of an outer dimension lacks, where a part of one is wanted.
+ODD = 3
 # Warp instructions of one run beyond which no larger candidate is tried.
 MOST = 200_000
 # Warp instructions that a run may be expected to execute, if it is to be tried after a smaller one.
@@ -203,6 +205,7 @@ def _candidates(kernel: t.Kernel, ragged: bool, scalars: Mapping[str, Any]) -> I
 def _multiples(kernel: t.Kernel, tiles: Sizes, once: int, around: int, steps: int) -> Sizes:
     """``once`` (in loops ``around``) whole tiles of each dimension and ``steps`` of the next; a whole one if 0."""
     looped, counted, scattered = _looped(kernel), _counted(kernel), scattering(kernel)
+    inner = _innermost(kernel)
     sizes = {}
     for name in dimensions(kernel):
         count = around if name in looped else once
@@ -210,7 +213,10 @@ def _multiples(kernel: t.Kernel, tiles: Sizes, once: int, around: int, steps: in
             # Blocks whose place is read from data could write to the same one.
             sizes[name] = 1 if name in scattered else around + 1 if name in looped else 2
         else:
-            sizes[name] = count * tiles[name] + (steps * _step(kernel) if steps else tiles[name])
+            part = steps * _step(kernel) or tiles[name]
+            # Steps that are whole tiles leave no part of one; outer dimensions may have any extent.
+            odd = steps and part % tiles[name] == 0 and name not in inner
+            sizes[name] = count * tiles[name] + part - (ODD if odd else 0)
     return sizes
 
 
