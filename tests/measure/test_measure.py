@@ -159,6 +159,7 @@ def test_wrong_arguments_of_tune(options: dict[str, Any], code: str) -> None:
         lambda: tm.bench(print, compute="f99"),
         lambda: tm.report({}, [1], lambda n: ()),
         lambda: tm.report({"a": print}, [], lambda n: ()),
+        lambda: tm.report({"a": print}, "abc", lambda n: ()),
         lambda: tm.report({"a": print}, [1], 3),
         lambda: tm.autotune({"ROWS": [1]})(print),
     ],

@@ -121,6 +121,8 @@ def report(
     if not isinstance(functions, Mapping) or not functions or not all(callable(f) for f in functions.values()):
         wanted = "a mapping from names to functions"
         raise WrongArgumentType(function="report", name="functions", got=described(functions), wanted=wanted)
+    if isinstance(sizes, str):
+        raise WrongArgumentType(function="report", name="sizes", got=described(sizes), wanted="a list of sizes")
     if not 1 <= len(sizes) <= MAX_SIZES:
         wanted = f"1 to {MAX_SIZES} sizes"
         raise WrongArgument(function="report", name="sizes", got=f"{len(sizes)} sizes", wanted=wanted)
