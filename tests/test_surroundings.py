@@ -463,16 +463,16 @@ def test_files_named_in_ptx_are_shown_only_below_known_folders(
     work, other = tmp_path / "work", tmp_path / "other"
     for folder in (work, other):
         folder.mkdir()
-        (folder / "k.co").write_text("the line\n")
+        (folder / "below.co").write_text("the line\n")
     os.mkfifo(work / "fifo")
-    (work / "link").symlink_to(other / "k.co")
+    (work / "link").symlink_to(other / "below.co")
     with open(work / "huge", "wb") as file:
         file.truncate(1 << 40)
     monkeypatch.chdir(work)
-    assert errors.source_line("k.co", 1) == errors.source_line(str(work / "k.co"), 1) == "the line"
+    assert errors.source_line("below.co", 1) == errors.source_line(str(work / "below.co"), 1) == "the line"
     for name in (
-        other / "k.co",
-        "../other/k.co",
+        other / "below.co",
+        "../other/below.co",
         "link",
         "fifo",
         "huge",
@@ -484,4 +484,4 @@ def test_files_named_in_ptx_are_shown_only_below_known_folders(
     ):
         assert errors.source_line(str(name), 1) is None, name
     errors.show_sources_below(str(other))
-    assert errors.source_line(str(other / "k.co"), 1) == "the line"
+    assert errors.source_line(str(other / "below.co"), 1) == "the line"

@@ -43,6 +43,13 @@ __co__ void f(global f32 [8, 4] a, global f32 [16, 4] b, global f32 [16] d, glob
   }
 }
 """
+# A size that a search from small ones does not find.
+FILES["sized.co"] = """
+__co__ void f(global f32 [N] x) {
+  assert(N % 1000003 == 777777, "N of a kind");
+  parallel i by 1 : block { foreach j in 4 { x.at(j) = 1.0f; } }
+}
+"""
 RUN = "check two.co f --schedules 1 --shape N=4"
 ATOM = "SM80_16x8x16_F32F16F16F32_TN"
 # code, part of the advice, the wrong command, the command with the advice followed.
@@ -55,6 +62,7 @@ CASES = [
     ("bad-shape", "remove M", f"{RUN},M=3", RUN),
     ("bad-argument", "add --arg s=...", "check two.co g --schedules 1 --shape N=4",
      "check two.co g --schedules 1 --shape N=4 --arg s=3"),
+    ("no-sizes", "add `--shape N=..`", "check sized.co --schedules 1", "check sized.co --schedules 1 --shape N=777777"),
     ("unknown-arch", "did you mean `sm_90`", f"{RUN} --arch sm_99", f"{RUN} --arch sm_90"),
     ("unknown-arch", "such as `sm_80`", f"{RUN} --arch ampere", f"{RUN} --arch sm_80"),
     ("bad-argument", "leave it out", f"{RUN} --grid 4", RUN),
