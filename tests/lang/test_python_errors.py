@@ -130,6 +130,7 @@ STATEMENTS = [
     ("s = «shared('f16')»", "wrong-value", "no extents"),
     ("s = «shared('f16', 0)»", "wrong-value", "at least 1"),
     ("s = «shared('f16', p + 1)»", "extents-not-known", "known when compiled"),
+    ("«assert_(a[0, 0] > 0, 10**5000)»", "wrong-value", "the message of `assert_` got a Python int"),
     ("s = «shared('f16', 4, copies=-1)»", "wrong-value", "1 to 4096"),
     ("s = shared('f16', 4, copies=2)\n«dma.copy(s, a)»", "not-a-tile", "choose one: `s[i]`"),
     ("s = shared('f16', 4, copies=2)\nx = «s[2]»", "index-out-of-range", "0 to 1"),

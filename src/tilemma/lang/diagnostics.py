@@ -35,10 +35,18 @@ def print_(*parts: Any, end: str = "\n") -> None:
 def assert_(cond: Any, message: str = "") -> None:
     """Stop with ``message`` where ``cond`` does not hold when the kernel runs."""
     b = builder("assert_")
+    if not isinstance(message, str):
+        raise WrongValue(
+            b.span,
+            what="the message of `assert_`",
+            got=article(message),
+            wanted="a string",
+            fix_text="pass a string",
+        )
     e = boolean(cond, "assert_")
     known = getattr(e, "value", None)
     if known is not None:
         if not known:
             raise AssertionFails(b.span, message=message or "no message")
         return
-    b.check(e, checked_text(str(message), "`assert_`", b.span))
+    b.check(e, checked_text(message, "`assert_`", b.span))
