@@ -24,7 +24,7 @@ ALLOWED = {
     "checked": {"records", "errors"},
     "bounded": set(),
     "forking": set(),
-    "blas": set(),
+    "blas": {"forking"},
     "fingerprint": {"assemble"},
     "environment": {"forking"},
     "dtypes": {"records", "errors"},

@@ -1,14 +1,12 @@
 """One thread for NumPy's products of tiles.
 
 OpenBLAS divides even a 64 x 64 x 64 product among all cores and waits for them.  Where other processes use the
-cores, that takes hundreds of times as long as the product itself.
+cores, the wait takes far longer than the product itself.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from tilemma.forking import ForkSafeLock
+
 # Names of OpenBLAS's functions in NumPy's wheels, from new to old.
 _FUNCTIONS = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _users = 0
 _before = 0
 
@@ -61,14 +61,5 @@ def one_blas_thread() -> Iterator[None]:
             if not _users:
                 put(_before)
 
-
-def _unlocked() -> None:
-    """Another thread may have held the lock when this process was forked."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlocked)
 
 __all__ = ["one_blas_thread"]

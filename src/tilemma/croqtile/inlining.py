@@ -59,9 +59,10 @@ def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr 
     r.scopes, r.assigned = Scopes(), assigned
     try:
         for (p, t), value in zip(f.params, values, strict=True):
-            changes = result is None and isinstance(value, Expr)
             dtype = types.get(t) or known_type(t, span)
-            known = stored(r, p, value, dtype, True) if changes else value  # type: ignore[arg-type]
+            known: Value = value
+            if result is None and isinstance(value, Expr):
+                known = stored(r, p, value, dtype, True)
             r.scopes.define(p, known, f.span)
         if result is not None:
             r.results.append(name)

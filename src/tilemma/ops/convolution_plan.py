@@ -17,6 +17,7 @@ _PIXELS = ((256, 2), (128, 2), (64, 1))
 _CHANNELS = (256, 224, 192, 160, 128, 96, 64)
 # The accumulators of a warpgroup: 64 x 256, and of 128 rows 128 x 128.
 _MOST_RESULT = 64 * 256
+# Estimates: unlike the constants of `plan.py`, they were not measured.
 # Fewer stages do not hide the latency of the copies; a step of three stages waits for a part of it.
 _ENOUGH_STAGES, _WAITING = 4, 1.15
 # Clocks of a step besides its transfers and multiplies: its two waits, and the producer's divisions.

@@ -26,7 +26,17 @@ from tilemma.ir.tile import (
     Op,
     Parallel,
 )
-from tilemma.ir.walk import bodies, expressions, map_expressions, rewrite, touched, trip_count, walk, with_bodies
+from tilemma.ir.walk import (
+    bodies,
+    expressions,
+    map_expressions,
+    rewrite,
+    touched,
+    trip_count,
+    walk,
+    with_bodies,
+    with_fields,
+)
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.records import record
@@ -72,7 +82,7 @@ def _without_result(body: Body) -> Callable[[Op], Op | Body]:
 
     def change(op: Op) -> Op | Body:
         if any(v.name in unread for v in old_values(op)):
-            return replace(op, result=None)  # type: ignore[call-arg]
+            return with_fields(op, {"result": None})
         if isinstance(op, Declare) and op.var.name in unread:
             return ()
         return op

@@ -128,7 +128,8 @@ def _read(e: Expr, sources: Mapping[str, frozenset[Source]], arrays: frozenset[s
             found |= sources.get(x.name, frozenset())
         elif isinstance(x, Element) and x.view.base.name in arrays:
             last = x.view.offsets[-1]
-            found.add((x.view.base.name, last.value if isinstance(last, Const) else None))  # type: ignore[arg-type]
+            known = last.value if isinstance(last, Const) and isinstance(last.value, int) else None
+            found.add((x.view.base.name, known))
     return frozenset(found)
 
 

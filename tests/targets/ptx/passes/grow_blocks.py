@@ -65,8 +65,8 @@ def any_edit(r: random.Random, text: str, words: list[str], lines: list[str]) ->
     if numbers and r.random() < 0.5:
         t = r.choice(numbers)
         return Edit(n + 1, t.start() + 1, t[0], number(r, int(t[0])))
-    alike = [w for w in words if w[0].isalpha() == t[0][0].isalpha()]
-    return Edit(n + 1, t.start() + 1, t[0], r.choice(alike or words))
+    similar = [w for w in words if w[0].isalpha() == t[0][0].isalpha()]
+    return Edit(n + 1, t.start() + 1, t[0], r.choice(similar or words))
 
 
 def tried(name: str, edit: Edit) -> tuple[str | None, set[Outcome]]:
@@ -75,7 +75,7 @@ def tried(name: str, edit: Edit) -> tuple[str | None, set[Outcome]]:
     signal.setitimer(signal.ITIMER_PROF, PATIENCE)
     try:
         told = edited_blocks.outcome(name, edit)
-    except Exception:
+    except Exception:  # an edit may make IR that no pass can be given
         return None, set()
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -56,6 +56,7 @@ from tilemma.ir.walk import (
     trip_count,
     walk,
     with_bodies,
+    with_fields,
 )
 from tilemma.passes.decision import Decision
 from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, loop_copies
@@ -351,7 +352,7 @@ class _Rewriter:
             if plan is None:
                 # An initial value of a tile is never read.
                 moved = isinstance(op, Alloc) and op.init is not None and op.buffer.name in self.moved
-                op = replace(op, init=None) if moved else op  # type: ignore[call-arg]
+                op = with_fields(op, {"init": None} if moved else {})
                 out.append(with_bodies(op, self.body))
             elif plan.group is None:
                 out += self._pipelined(plan, plan.loop.body)

@@ -211,7 +211,7 @@ class _Specialisation:
             if not any(op is copy for ring, _, _ in mine for copy in ring.copies):
                 new = self._plain(op)
                 for _, c, slot in mine:
-                    new = Substitution({}, lambda v, c=c, slot=slot: c.view(v, slot)).operation(new)  # type: ignore[misc]
+                    new = Substitution({}, partial(c.view, slot=slot)).operation(new)
                 out.append(new)
             for ring, c, slot in mine:
                 if ring.released == at:
