@@ -45,10 +45,11 @@ OURS = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One call: its name in a report, and the call."""
+    """One call: its name in a report, the call, and the seconds that it may take."""
 
     text: str
     run: Callable[[], object]
+    seconds: float = SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Hang(BaseException):
 
 
 @contextmanager
-def _limited(seconds: int) -> Iterator[None]:
+def _limited(seconds: float) -> Iterator[None]:
     """Raise Hang after ``seconds`` of this process's time, or ten times as many of waiting."""
 
     def stop(*_: object) -> None:
@@ -89,14 +90,14 @@ def outcome(case: Case) -> Outcome:
     """The outcome of a case."""
     try:
         with (
-            _limited(SECONDS),
+            _limited(case.seconds),
             redirect_stdout(StringIO()),
             redirect_stderr(StringIO()),
             np.errstate(all="ignore"),
         ):
             case.run()
     except Hang:
-        return Outcome("hang", f"more than {SECONDS} s", case.text)
+        return Outcome("hang", f"more than {case.seconds:g} s", case.text)
     except TilemmaError as error:
         try:
             str(error), error.json()
@@ -130,6 +131,19 @@ class Hostile:
 
     def __hash__(self) -> int:
         raise RuntimeError(Hostile.said)
+
+
+@dataclass(frozen=True)
+class CallersOwn:
+    """A function of the caller's, whose errors are the caller's own."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        try:
+            return self.function(*args, **keywords)
+        except Exception as error:
+            raise RuntimeError(Hostile.said) from error
 
 
 def _arrays() -> dict[str, Any]:
@@ -277,9 +291,9 @@ def functions() -> list[Function]:
         Function("targets.register", tm.targets.register, ("mine", _Target())),
         Function("Pipeline", tm.Pipeline, (), {"stages": 4, "producer": True, "cluster": 2, "persistent": True, "blocks": 3, "order": "any"}),
         Function("export", tm.export, (kernel, tempfile.gettempdir() + "/tilemma-export", "sm_90a"), {"facts": None, "sizes": None, "TILE_K": 64}, (1,)),
-        Function("bench", tm.bench, (lambda *_: None, 3), {"repeats": 3, "flush": True, "graph": False, "steady": 0, "flops": 1.0, "bytes": 1.0, "compute": "f16", "name": "k"}),
+        Function("bench", tm.bench, (lambda *_: None, 3), {"repeats": 3, "flush": True, "graph": False, "steady": 0, "flops": 1.0, "bytes": 1.0, "compute": "f16", "name": "k"}, called=(0,)),
         Function("instruction", _declared, ("MY_8x8x32", (8, 8, 32), {"D": "s32", "A": "s8", "B": "u8"}, {"A": BYTES, "B": BYTES, "C": SUMS}), {"ptx": None, "effects": (), "meaning": None, "archs": (), "rank": -1}),
-        Function("report", tm.report, ({"none": lambda *_: None}, [1, 2], lambda n: (n,)), {"repeats": 2, "steady": 0}),
+        Function("report", tm.report, ({"none": lambda *_: None}, [1, 2], lambda n: (n,)), {"repeats": 2, "steady": 0}, called=(0, 2)),
         Function("Kernel.tune", lambda *x, **o: kernel.tune(*x, measure=lambda run: 1.0, **o), (a, b, out), {"space": [{"TILE_K": 64}], "budget_s": 1e-3, "quiet": True, "store": False}),
         Function("autotune", lambda space, **o: tm.autotune(space, measure=lambda run: 1.0, **o)(kernel)(a, b, out), ([{"TILE_K": 64}],), {"budget_s": 1e-3, "quiet": True, "store": False}),
         *language(),
@@ -318,17 +332,28 @@ class Calls:
         f = r.choice(self.functions)
         args, keywords = list(f.args), dict(f.keywords or {})
         places: list[Any] = [*(i for i in range(len(args)) if i not in f.fixed), *keywords]
-        said = []
+        said, seconds = [], float(SECONDS)
         for place in r.sample(places, min(len(places), r.choice((1, 1, 1, 2, 3)))):
             name = r.choice(list(self.odd))
             said.append(f"{place} = {name}")
             target: Any = args if isinstance(place, int) else keywords
-            target[place] = self.odd[name]()
+            value = self.odd[name]()
+            target[place] = CallersOwn(value) if place in f.called and callable(value) else value
+            seconds += _asked_for(place, value)
         if r.random() < 0.05 and args and not f.name.startswith("inside"):
             args.pop()
             said.append("one argument less")
-            return Case(f"{f.name}: {', '.join(said)}", lambda: _python_counts(f.function, args, keywords))
-        return Case(f"{f.name}: {', '.join(said)}", lambda: f.function(*args, **keywords))
+            return Case(
+                f"{f.name}: {', '.join(said)}", lambda: _python_counts(f.function, args, keywords), seconds
+            )
+        return Case(f"{f.name}: {', '.join(said)}", lambda: f.function(*args, **keywords), seconds)
+
+
+def _asked_for(place: int | str, value: Any) -> float:
+    """The seconds that an argument asks a measurement to take; an hour is the most that is accepted."""
+    if place not in ("steady", "budget_s") or type(value) not in (int, float):
+        return 0.0
+    return float(value) if 0 < value <= 3600 else 0.0
 
 
 def _python_counts(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> None:

@@ -15,13 +15,15 @@ from tilemma.lang import diagnostics
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A public function with arguments that it takes; those named in ``fixed`` are left alone."""
+    """A public function with arguments that it takes; those in ``fixed`` are left alone, those in ``called`` are
+    functions of the caller's."""
 
     name: str
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] | None = None
     fixed: tuple[int, ...] = ()
+    called: tuple[int, ...] = ()
 
 
 # The function that a kernel's body calls next.
