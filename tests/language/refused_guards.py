@@ -467,5 +467,8 @@ PYTHON = (
     in_threads("x = tm.load_matrix_a[16, 8, 16](b, 0, 0.5)"),
     in_group("m = mma.frag('f32', 64, 1, init=0.0)", "q = mma.frag('f32', 64, 64, init=0.0)", "m.set(q)"),
     in_group("m = mma.frag('f32', 64, 1, init=0.0)", "q = mma.frag('f32', 64, 64, init=0.0)", "m.set(q * 2.0)"),
+    in_group("m = mma.frag('f32', 64, 64, init=0.0)", "for row, column in apply(m):", "    m[row, column] = 0.0",
+             "for row, column in apply(m):", "    m[column, row] = 1.0"),
+    in_group("m = mma.frag('f32', 64, 64, init=0.0)", "for z, a in apply(m):", "    m[a, z] = 1.0"),
 )
 # fmt: on

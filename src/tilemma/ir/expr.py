@@ -134,6 +134,11 @@ class Index(Expr):
     def type(self) -> DType:
         return INDEX
 
+    @property
+    def source_name(self) -> str:
+        """The name in the program; ``name`` tells indices of the same name apart."""
+        return self.name.partition(".")[0]
+
 
 @record
 class Var(_OfDtype, Expr):

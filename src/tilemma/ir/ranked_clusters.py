@@ -41,7 +41,7 @@ class RankedCluster:
     used: bool = False
 
     def refused(self, problem: str) -> ClusterWithoutGrid:
-        names = ", ".join(i.name.split(".")[0] for i in self.ranks)
+        names = ", ".join(i.source_name for i in self.ranks)
         return ClusterWithoutGrid(self.span, names=names, problem=problem)
 
 

@@ -426,6 +426,8 @@ def describe(e: Expr) -> str:
             return f"{kind}({describe(a)})"
         case Unary(op, a):
             return f"{op}({describe(a)})"
+        case Index():
+            return e.source_name
     named = getattr(e, "name", None)
     return str(named if named is not None else getattr(e, "value", f"an expression of type {e.type}"))
 

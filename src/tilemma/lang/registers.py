@@ -167,7 +167,7 @@ class Fragment(TileOperators):
         visited = running.visiting[0]
         found = tuple(n.value if isinstance(n, Bounded) else n for n in (integer(k, "an element") for k in keys))
         if not running.builder.is_visited(f, found, running.visiting):
-            names = ", ".join(sorted({x.name for x in visited}))
+            names = ", ".join(i.source_name for i in visited if isinstance(i, Index))
             raise WrongValue(
                 caller_span(),
                 what=f"`{f.name}[...]`",
