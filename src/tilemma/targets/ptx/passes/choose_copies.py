@@ -125,7 +125,9 @@ def _peers(op: Copy, site: Site, dependence: Dependence) -> tuple[Index, ...]:
     on = _depends(op.src, dependence)
     extents = [i for i in site.block.indices if value_of(i.extent) != 1]
     if extents and all(i.name in on for i in extents):
-        raise MulticastDepends(op.span, src=op.src.base.name, names=", ".join(f"`{i.source_name}`" for i in extents))
+        raise MulticastDepends(
+            op.span, src=op.src.base.name, names=", ".join(f"`{i.source_name}`" for i in extents)
+        )
     return tuple(i for i in site.block.indices if i.name not in on and value_of(i.extent) != 1)
 
 
