@@ -4,13 +4,14 @@
     python bench/mutate_source.py --seed 1 --count 20 --only passes/simplify.py --quick
     python bench/mutate_source.py --collect --jobs 2       # which test runs which line: kept in build/
 
-The operators are those of `dev/source_mutation/operators.py`.  The tests of a mutant run in one process, the
-quick and near ones first, until one fails.  A mutant survives when none does.  Forks of a process that has
-imported the package come first; a mutant that no fork killed meets its tests again in a new process, with the
-mutant in a copy of the source.  A test that fails without a mutant kills none.  Coverage is collected again where
-a source or a test has changed, unless `--quick` asks for a figure at once.  The mutants that
-`dev/source_mutation/equivalent.json` lists were read by a person and change nothing that can be observed.  Exit
-status 1 when fewer than 90 % die.
+The operators are those of `dev/source_mutation/operators.py`.  The tests of a mutant run in one process until
+one fails or the time of the mutant is over: the quick and near ones and the recorded programs come first, then
+all others by what they cost for the lines that they run.  A mutant survives when none fails.  Forks of a process
+that has imported the package come first.  A mutant of what runs at import meets its tests in a new process, in a
+copy of the source; so does one that no fork killed, with the first of them only.  A test that fails without a
+mutant kills none.  Coverage is collected again where a source or a test has changed, unless `--quick` asks for a
+figure at once.  The mutants that `dev/source_mutation/equivalent.json` lists were read by a person and change
+nothing that can be observed.  Exit status 1 when fewer than 90 % die.
 """
 
 from __future__ import annotations
@@ -158,6 +159,9 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=Limits.tests, help="of tests for each mutant")
+    parser.add_argument(
+        "--rest", type=float, default=Limits.rest, help="seconds of further tests for each mutant that survives"
+    )
     parser.add_argument("--coverage", type=Path, default=ROOT / "build" / "coverage")
     parser.add_argument("--collect", action="store_true", help="collect the coverage that is not known, and stop")
     parser.add_argument(
@@ -173,7 +177,11 @@ def main() -> int:
         # In an interpreter of its own, since it imports the package with probes.
         collect = (*sys.argv[:1], "--collect", "--tests", options.tests, "--coverage", str(options.coverage))
         subprocess.run([sys.executable, *collect, "--jobs", str(options.jobs)], check=True)
-    parts, files, limits = Parts(ROOT, options.coverage), test_files(options.tests), Limits(options.seconds)
+    parts, files, limits = (
+        Parts(ROOT, options.coverage),
+        test_files(options.tests),
+        Limits(options.seconds, rest=options.rest),
+    )
     if options.collect:
         parts.collect(files, options.jobs)
         print(f"coverage collected in {time.monotonic() - start:.0f} s", flush=True)
@@ -203,11 +211,19 @@ def main() -> int:
         _, unsound = run_warm(ROOT, work, limits, options.jobs, noted)
         print(f"fail without a mutant: {', '.join(sorted(unsound)) or 'none'}")
         return 0
-    left: set[Mutant] = set()
+    left: dict[Mutant, str] = {}
     existing, unsound = run_warm(
-        ROOT, work, limits, options.jobs, lambda t: noted(t) if t.verdict in DEAD else left.add(t.mutant)
+        ROOT,
+        work,
+        limits,
+        options.jobs,
+        lambda t: noted(t) if t.verdict in DEAD else left.update({t.mutant: t.verdict}),
     )
-    again = [(m, [t for t in tests if t[0] in existing], limits) for m, tests in work if m in left]
+    again = [
+        (m, [t for t in (tests if left[m] == "at import" else limits.first(tests)) if t[0] in existing], limits)
+        for m, tests in work
+        if m in left
+    ]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for t in pool.imap_unordered(Worker.attempt, again):
             noted(t)

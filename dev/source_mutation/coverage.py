@@ -18,10 +18,12 @@ import numpy as np
 
 from dev.source_mutation.collect import RECORDED, collect_files
 
-# Tests kept for a mutant, and at most so many of one function.
+# Tests of the first round of a mutant, and at most so many of one function.
 KEPT, OF_ONE_FUNCTION = 160, 60
-# The cost of a test of `RECORDED` is divided by this.
-FAVOUR = 20
+# The cost of a test of `RECORDED` is divided by this, that of a test of the module by `OWN`.
+FAVOUR, OWN = 20, 10
+# Seconds that a test costs besides its own.
+START = 0.03
 # A line of the mutant's function counts as much as so many of other lines of its file.
 NEAR = 8.0
 
@@ -37,34 +39,50 @@ class Coverage:
     ran: dict[str, dict[int, Lines]]
     total: list[int]
 
-    def covering(self, places: Sequence[Place], seconds: float, near: range = range(0)) -> list[tuple[str, float]]:
-        """Tests that run one of ``places``, as many as run in ``seconds``; ``near``: the lines of the function.
+    def covering(
+        self, places: Sequence[Place], seconds: float, near: range = range(0), more: float = 0.0, stem: str = ""
+    ) -> list[tuple[str, float]]:
+        """Tests that run one of ``places``: as many as run in ``seconds``, then as many as run in ``more``.
 
-        By turns a test from each of two orders.  In one come first those that run much of the file and little
-        elsewhere, fast ones before slow ones; in the other those that run lines which few before them do.
+        ``near``: the lines of the function; ``stem``: the name of its module.  The first ones come by turns from
+        three orders: tests of files that are named after the module; those that run much of the file and little
+        elsewhere, fast ones before slow ones; those that run lines which few before them do.  Then follow all
+        others in the second of these orders.
         """
         files = {file for file, _ in places}
         found = {n for file, line in places for n in self._of_line(file).get(line, ())}
         ran = {n: np.concatenate([self.ran[f][n] for f in sorted(files) if n in self.ran[f]]) for n in found}
-        cost = {n: self._cost(n) / (1 + len(lines)) ** 2 for n, lines in ran.items()}
+        own = {n for n in found if _is_of_module(self.tests[n][0], stem)}
+        price = {n: self._cost(n) / (OWN if n in own else 1) for n in found}
+        cost = {n: price[n] / (1 + len(lines)) ** 2 for n, lines in ran.items()}
         names = {n: self.tests[n][0].partition("[")[0] for n in found}
-        orders = (_varied(names, cost), _spread(ran, {n: self._cost(n) for n in found}, near))
-        chosen: list[tuple[str, float]] = []
-        left = seconds
-        for n in dict.fromkeys(n for pair in zip_longest(*orders) for n in pair if n is not None):
-            if self.tests[n][1] <= left and len(chosen) < KEPT:
-                chosen.append(self.tests[n])
-                left -= self.tests[n][1]
-        return chosen
+        others = _varied(names, cost, len(found))
+        orders = (
+            [n for n in others if n in own],
+            _varied(names, cost, OF_ONE_FUNCTION),
+            _spread(ran, price, near),
+        )
+        first = dict.fromkeys(n for together in zip_longest(*orders) for n in together if n is not None)
+        chosen = self._within(first, seconds, KEPT)
+        taken = set(chosen)
+        return chosen + self._within([n for n in others if self.tests[n] not in taken], more, len(others))
+
+    def _within(self, order: Iterable[int], seconds: float, count: int) -> list[tuple[str, float]]:
+        """At most ``count`` tests that run in ``seconds`` together; one that is too long is left out."""
+        chosen: dict[tuple[str, float], None] = {}
+        for n in order:
+            if self.tests[n][1] <= seconds and len(chosen) < count:
+                chosen[self.tests[n]] = None
+                seconds -= self.tests[n][1]
+        return list(chosen)
 
     def nearest(self, file: str, line: int) -> int | None:
         """The line of ``file`` next to ``line`` that some test runs."""
         return min(self._of_line(file), key=lambda n: abs(n - line), default=None)
 
     def _cost(self, n: int) -> float:
-        """A tenth of a second counts as little as none, since starting costs more."""
         name, seconds = self.tests[n]
-        return max(0.1, seconds) * (50 + self.total[n]) / (FAVOUR if name.startswith(RECORDED) else 1)
+        return (START + seconds) * (50 + self.total[n]) / (FAVOUR if name.startswith(RECORDED) else 1)
 
     # The object lives as long as the process, so that the cache keeps nothing alive.
     @cache  # noqa: B019
@@ -96,7 +114,7 @@ class Parts:
 
     def save(self, file: str, tests: dict[str, Any]) -> None:
         package = self.root / "src" / "tilemma"
-        sources = {f: digest(package / f) for f in sorted({f for x in tests.values() for f in x["lines"]})}
+        sources = {f: digest(package / f) for f in sorted({f for x in tests.values() for f in x.get("lines", ())})}
         part = {"file": file, "test": self._test(file, digest), "tests": tests, "sources": sources}
         (self.folder / "sources").mkdir(parents=True, exist_ok=True)
         for f, known in sources.items():
@@ -131,7 +149,10 @@ class Parts:
         return hashlib.sha256(digests.encode()).hexdigest()[:16]
 
     def load(self, file: str) -> dict[str, Any] | None:
-        """The tests of ``file`` with their lines; None where they are not known."""
+        """The tests of ``file`` with their lines; None where they are not known.
+
+        A case that was not run has the lines of a case that was: both have the same object.
+        """
         part = self._part(file)
         if part is None:
             return None
@@ -141,8 +162,11 @@ class Parts:
             if path.exists() and digest(path) != known:
                 to = self._moved(known, digest(path), path)
                 for told in tests.values():
-                    if source in told["lines"]:
+                    if source in told.get("lines", ()):
                         told["lines"][source] = sorted({n for x in told["lines"][source] for n in to.get(x, ())})
+        for told in tests.values():
+            if "like" in told:
+                told["lines"] = tests[told.pop("like")]["lines"]
         return tests
 
     # The object lives as long as the process, so that the cache keeps nothing alive.
@@ -160,9 +184,14 @@ class Parts:
 
 def _small(tests: dict[str, Any]) -> dict[str, Any]:
     """The same, with arrays for lists: all tests together have many lines."""
-    for told in tests.values():
-        told["lines"] = {file: np.array(lines, np.uint16) for file, lines in told["lines"].items()}
-    return tests
+    made: dict[int, dict[str, Lines]] = {}
+
+    def small(lines: dict[str, list[int]]) -> dict[str, Lines]:
+        if id(lines) not in made:
+            made[id(lines)] = {file: np.array(x, np.uint16) for file, x in lines.items()}
+        return made[id(lines)]
+
+    return {name: told | {"lines": small(told["lines"])} for name, told in tests.items()}
 
 
 def moved_lines(before: str, after: str) -> dict[int, list[int]]:
@@ -189,20 +218,26 @@ def ranked(found: Mapping[str, Any]) -> Coverage:
     ran: dict[str, dict[int, Lines]] = {}
     for number, name in enumerate(names):
         for file, lines in found[name]["lines"].items():
-            ran.setdefault(file, {})[number] = np.array(lines, np.uint16)
+            ran.setdefault(file, {})[number] = np.asarray(lines, np.uint16)
     total = [sum(map(len, found[n]["lines"].values())) for n in names]
     return Coverage([(n, found[n]["seconds"]) for n in names], ran, total)
 
 
-def _varied(names: Mapping[int, str], cost: Mapping[int, float]) -> list[int]:
-    """The tests by ``cost``, of many functions: cases of one function tell much the same."""
+def _is_of_module(test: str, stem: str) -> bool:
+    """Whether the file of ``test`` is named after the module ``stem``, as test_views.py and test_views_of_views.py
+    are after views.py."""
+    return bool(stem) and f"_{stem}_" in f"{Path(test.partition('::')[0]).stem}_"
+
+
+def _varied(names: Mapping[int, str], cost: Mapping[int, float], of_one: int) -> list[int]:
+    """The tests by ``cost``, at most ``of_one`` of a function: its cases resemble each other and come late."""
     counted: Counter[str] = Counter()
     order = {}
     for n in sorted(cost, key=lambda n: (cost[n], n)):
         counted[names[n]] += 1
-        if counted[names[n]] <= OF_ONE_FUNCTION:
+        if counted[names[n]] <= of_one:
             order[n] = cost[n] * counted[names[n]]
-    return sorted(order, key=order.__getitem__)[:KEPT]
+    return sorted(order, key=order.__getitem__)
 
 
 def _spread(ran: Mapping[int, Lines], cost: Mapping[int, float], near: range) -> list[int]:

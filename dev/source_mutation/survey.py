@@ -10,23 +10,23 @@ import os
 import py_compile
 import random
 import re
-import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
-from math import ceil
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dev.source_mutation.collect import EVERY_MARK, PRELOADED
-from dev.source_mutation.coverage import Coverage, Place
+from dev.source_mutation.coverage import KEPT, Coverage, Place
 from dev.source_mutation.operators import Mutant, mutants
 from dev.source_mutation.probes import FOLDERS
 
@@ -35,29 +35,55 @@ COPIED = ("src", "tests", "dev", "bench", "docs", "examples")
 
 @dataclass(frozen=True)
 class Limits:
-    """``tests``: seconds of tests for one mutant, as timed without it; ``factor``, ``more``: the time limit.
+    """``tests``: seconds of tests for one mutant, as timed without it; ``rest``: of further ones for a mutant that
+    survived these; ``factor``, ``more``: the time limit of each test.
 
-    All are processor time.  A mutant that waits for ever ends after ``patience`` times the limit on the clock.
+    All are processor time.  A mutant that waits for ever ends after ``patience`` times the limit of all its tests
+    on the clock.
     """
 
     tests: float = 30.0
     factor: float = 4.0
     more: float = 15.0
     patience: float = 10.0
+    rest: float = 60.0
+
+    def of(self, seconds: float) -> float:
+        """The limit of a test that takes so many seconds without a mutant."""
+        return self.factor * seconds + self.more
+
+    def first(self, tests: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+        """Those that come before the further ones."""
+        ends = accumulate(s for _, s in tests)
+        return [t for t, end in zip(tests, ends, strict=True) if end <= self.tests][:KEPT]
+
+    def on_the_clock(self, tests: Sequence[tuple[str, float]]) -> float:
+        return self.patience * self.of(sum(s for _, s in tests))
 
 
 class _Chosen:
-    """A plugin of pytest: the tests of these names, or all of a file, in this order.
+    """A plugin of pytest: the tests of these names, or all of a file, in this order, each in its time.
 
     As arguments of pytest, names with `::` in their brackets would not be found.
     """
 
-    def __init__(self, tests: Sequence[str]) -> None:
-        self.order = {name: n for n, name in enumerate(tests)}
+    def __init__(self, tests: Sequence[tuple[str, float]], limits: Limits) -> None:
+        self.order = {name: n for n, (name, _) in enumerate(tests)}
+        self.seconds, self.limits = dict(tests), limits
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        end_after(self.limits.of(self.seconds.get(item.nodeid, max(self.seconds.values()))))
+        return (yield)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         place = {x: self.order.get(x.nodeid, self.order.get(x.nodeid.partition("::")[0])) for x in items}
         items[:] = sorted((x for x in items if place[x] is not None), key=lambda x: place[x] or 0)
+
+
+def end_after(seconds: float) -> None:
+    """The signal SIGPROF ends this process after so many seconds of processor time from now."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 @dataclass(frozen=True)
@@ -114,8 +140,7 @@ class Repository:
         path.write_text(mutant.applied(sound), encoding="utf-8")
         start = time.monotonic()
         try:
-            verdict, by = self.run([n for n, _ in tests], limits.factor * sum(s for _, s in tests) + limits.more,
-                                   limits.patience)  # fmt: skip
+            verdict, by = self.run(tests, limits)
         finally:
             path.write_text(sound, encoding="utf-8")
         if test_of(by) and self.fails_without_mutant(test_of(by)):
@@ -125,19 +150,18 @@ class Repository:
     def fails_without_mutant(self, test: str) -> bool:
         """Whether ``test``, or the file of that name, fails on the source as it is: it would kill any mutant."""
         if test not in self.sound | self.unsound:
-            passed = self.run([test], 600, 10)[0] == "survived"
+            passed = self.run([(test, 150.0)], Limits())[0] == "survived"
             (self.sound if passed else self.unsound).add(test)
         return test in self.unsound
 
-    def run(self, tests: Sequence[str], seconds: float, patience: float) -> tuple[str, str]:
+    def run(self, tests: Sequence[tuple[str, float]], limits: Limits) -> tuple[str, str]:
         """The verdict of ``tests`` on the present source, and the first that failed."""
         self.log.write_text("")
         child = os.fork()
         if child == 0:
             os.setsid()
-            resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds), ceil(seconds) + 1))
-            os._exit(self._in_child(tests))
-        deadline = time.monotonic() + patience * seconds
+            os._exit(self._in_child(tests, limits))
+        deadline = time.monotonic() + limits.on_the_clock(tests)
         while True:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
@@ -147,7 +171,7 @@ class Repository:
                 os.waitpid(child, 0)
                 return "timed out", ""
             time.sleep(0.02)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGKILL):
             return "timed out", ""
         failed = [
             x for x in self.log.read_text(errors="replace").splitlines() if x.startswith(("FAILED", "ERROR"))
@@ -157,8 +181,10 @@ class Repository:
             return "not run", failed[0][:300] if failed else ""
         return ("survived", "") if status == 0 else ("killed", failed[0][:300] if failed else "")
 
-    def _in_child(self, tests: Sequence[str]) -> int:
+    def _in_child(self, tests: Sequence[tuple[str, float]], limits: Limits) -> int:
         """The exit status of pytest, run in a process that has not imported the package."""
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        end_after(limits.of(sum(s for _, s in tests)))
         os.chdir(self.root)
         # A mutant must not read the cache entries of another one.
         home = tempfile.mkdtemp(dir=self.folder)
@@ -169,9 +195,9 @@ class Repository:
         text = io.StringIO()
         try:
             with redirect_stdout(text), redirect_stderr(text):
-                files = dict.fromkeys(x.partition("::")[0] for x in tests)
+                files = dict.fromkeys(x.partition("::")[0] for x, _ in tests)
                 options = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=no", *EVERY_MARK)
-                code = int(pytest.main([*options, *files], plugins=[_Chosen(tests)]))
+                code = int(pytest.main([*options, *files], plugins=[_Chosen(tests, limits)]))
         except BaseException as e:
             text.write(f"\nERROR {type(e).__name__}: {e}\n")
             code = 1
@@ -203,11 +229,12 @@ def chosen_tests(coverage: Coverage, mutant: Mutant, limits: Limits) -> list[tup
         places = [(mutant.file, max(mutant.line, near.start))]
     else:
         places = list(_uses(mutant.file, mutant.line))
-    found = coverage.covering(places, limits.tests, near or range(0))
+    stem = Path(mutant.file).stem
+    found = coverage.covering(places, limits.tests, near or range(0), limits.rest, stem)
     nearest = coverage.nearest(mutant.file, mutant.line)
     if found or nearest is None:
         return found
-    return coverage.covering([(mutant.file, nearest)], limits.tests)
+    return coverage.covering([(mutant.file, nearest)], limits.tests, more=limits.rest, stem=stem)
 
 
 @cache

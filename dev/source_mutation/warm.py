@@ -11,22 +11,20 @@ import gc
 import inspect
 import json
 import os
-import resource
 import shutil
 import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 from dev.source_mutation.collect import EVERY_MARK, import_package
 from dev.source_mutation.operators import Mutant
-from dev.source_mutation.survey import Limits, Tried, test_of
+from dev.source_mutation.survey import Limits, Tried, end_after, test_of
 
 Place = tuple[str, str, int]
 Work = tuple[Mutant, Sequence[tuple[str, float]]]
@@ -113,16 +111,14 @@ class Forks:
         """Fork: the mutant of ``work`` with its tests, or the test that ``killed`` it without the mutant."""
         names = [test_of(killed.by)] if killed else [x for x, _ in work[1] if x not in self.unsound]
         items = [self.items[x] for x in names if x in self.items]
-        seconds = self.limits.factor * sum(s for _, s in work[1]) + self.limits.more
         start = time.monotonic()
         self.started += 1
         out = self.folder / str(self.started)
         child = os.fork()
         if child == 0:
             os.setsid()
-            resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds), ceil(seconds) + 1))
-            os._exit(self._in_child(None if killed else work[0], items, out))
-        self.running[child] = Fork(work, start + self.limits.patience * seconds, out, start, killed)
+            os._exit(self._in_child(None if killed else work[0], items, dict(work[1]), out))
+        self.running[child] = Fork(work, start + self.limits.on_the_clock(work[1]), out, start, killed)
 
     @staticmethod
     def _silence(out: Path) -> Path:
@@ -135,8 +131,11 @@ class Forks:
         os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(home)}
         return home
 
-    def _in_child(self, mutant: Mutant | None, items: Sequence[Any], out: Path) -> int:
+    def _in_child(
+        self, mutant: Mutant | None, items: Sequence[Any], seconds: Mapping[str, float], out: Path
+    ) -> int:
         home = self._silence(out)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
         verdict, by = "survived", ""
         try:
             if mutant:
@@ -145,6 +144,7 @@ class Forks:
                 _begun(out).write_text(item.nodeid, encoding="utf-8")
                 # Files that cannot be imported have been counted already.
                 failed = item.session.testsfailed
+                end_after(self.limits.of(seconds.get(item.nodeid, self.limits.tests)))
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if item.session.testsfailed > failed:
                     verdict, by = "killed", f"FAILED {item.nodeid}"
@@ -174,7 +174,7 @@ class Forks:
         if fork.out.exists():
             verdict, by = json.loads(fork.out.read_text())
         elif time.monotonic() > fork.deadline or (
-            os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU
+            os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
         ):
             verdict, by = "timed out", ""
         else:

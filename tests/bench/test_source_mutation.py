@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from dev.source_mutation.collect import spread_first
+from dev.source_mutation.collect import Collector, spread_first
 from dev.source_mutation.coverage import Parts, moved_lines, ranked
 from dev.source_mutation.operators import OPERATORS, Mutant, mutants
-from dev.source_mutation.probes import STORE, instrument
+from dev.source_mutation.probes import STORE, Probes, instrument
 from dev.source_mutation.survey import Limits, all_mutants, chosen_tests, draw
 from dev.source_mutation.warm import RunsAtImport, changed_functions
 
@@ -109,6 +109,48 @@ def test_tests_that_run_other_lines_come_early() -> None:
     both = ranked({"a": {"seconds": 1.0, "lines": {"x.py": [7]}}, "b": {"seconds": 1.0, "lines": {"y.py": [3]}}})
     assert {n for n, _ in both.covering([("x.py", 7), ("y.py", 3)], 20.0)} == {"a", "b"}
     assert both.nearest("x.py", 400) == 7 and both.nearest("z.py", 400) is None
+
+
+def test_tests_of_the_module_come_first() -> None:
+    """Those of a file that is named after it, among many that say less for their time."""
+    told = {
+        f"tests/t/test_a.py::f{n}": {"seconds": 0.1, "lines": {"x.py": [7, 8, *range(20, 60)]}} for n in range(300)
+    }
+    own = {f"tests/far/test_{name}.py::f": {"seconds": 0.1, "lines": {"x.py": [7], "y.py": list(range(500))}}
+           for name in ("x", "x_of_y", "some_x", "xs", "max")}  # fmt: skip
+    names = [n for n, _ in ranked(told | own).covering([("x.py", 7)], 10.0, stem="x")]
+    first = {n.partition("::")[0].rpartition("/")[2] for n in names[:9]}
+    assert first & {f"test_{name}.py" for name in ("x", "x_of_y", "some_x", "xs", "max")} == {
+        "test_x.py", "test_x_of_y.py", "test_some_x.py"}  # fmt: skip
+
+
+def test_a_survivor_meets_the_other_tests() -> None:
+    """More than the first round has room for; none twice, none that is too long."""
+    told = {f"t/a.py::f{n}": {"seconds": 0.1, "lines": {"x.py": [7, n]}} for n in range(10, 600)}
+    told["t/a.py::long"] = {"seconds": 50.0, "lines": {"x.py": [7]}}
+    coverage = ranked(told)
+    first = coverage.covering([("x.py", 7)], 10.0)
+    every = coverage.covering([("x.py", 7)], 10.0, more=49.5)
+    assert len(first) == 100 - 1 or len(first) == 100
+    assert every[: len(first)] == first and len(set(every)) == len(every) == len(told) - 1
+    limits = Limits(10.0, rest=49.5)
+    assert limits.first(every) == first
+    assert len(coverage.covering([("x.py", 7)], 10.0, more=20.0)) in range(len(first) + 195, len(first) + 201)
+
+
+def test_cases_that_were_not_run_have_the_lines_of_one_that_was(tmp_path: Path) -> None:
+    (tmp_path / "src" / "tilemma" / "ir").mkdir(parents=True)
+    (tmp_path / "src" / "tilemma" / "ir" / "m.py").write_text(SOURCE)
+    (tmp_path / "test_x.py").write_text("")
+    collector = Collector(Probes(tmp_path))
+    cases = {"f[a]": 0.1, "f[b]": 0.3, "g": 0.2}
+    collector.found = {f"test_x.py::{n}": {"seconds": s, "lines": {"ir/m.py": [5]}} for n, s in cases.items()}
+    collector.ran = set(collector.found) - {"test_x.py::g"}
+    collector.left_out = ["test_x.py::f[c]", "test_x.py::g[c]"]
+    parts = Parts(tmp_path, tmp_path / "coverage")
+    parts.save("test_x.py", collector.passed())
+    told = parts.merged(["test_x.py"]).covering([("ir/m.py", 5)], 1.0)
+    assert sorted(told) == [("test_x.py::f[a]", 0.1), ("test_x.py::f[b]", 0.3), ("test_x.py::f[c]", 0.3)]
 
 
 def test_lines_that_run_at_import_meet_the_tests_of_their_uses() -> None:
@@ -288,6 +330,9 @@ try:
         print(json.dumps([tried.verdict, tried.by]))
     print(json.dumps([place.attempt(Mutant(**mutant), [], Limits()).verdict, ""]))
     (place.root / "tests" / "test_wrong.py").write_text("def test_it(): assert False")
+    (place.root / "tests" / "test_endless.py").write_text("def test_it():\\n    while True: pass")
+    endless = [("tests/test_endless.py::test_it", 0.1), ("tests/ir/test_canonical.py", 30.0)]
+    print(json.dumps(place.run(endless, Limits(more=2))))
     harmless, _ = json.loads(sys.argv[2])[0]
     tried = place.attempt(Mutant(**harmless), [("tests/test_wrong.py::test_it", 1.0), *tests], Limits())
     print(json.dumps([tried.verdict, " ".join(place.unsound)]))
@@ -312,7 +357,11 @@ def test_a_mutant_dies_of_its_test() -> None:
     command = [sys.executable, "-c", TRIALS, str(ROOT), json.dumps(trials)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
-    (survived, _), (killed, by), (timed_out, _), (uncovered, _), unsound = map(json.loads, ran.stdout.splitlines())
+    (survived, _), (killed, by), (timed_out, _), (uncovered, _), endless_test, unsound = map(
+        json.loads, ran.stdout.splitlines()
+    )
+    # Each test has its own time, so that one without an end does not take that of the others.
+    assert endless_test == ["timed out", ""]
     assert (survived, killed, timed_out, uncovered) == ("survived", "killed", "timed out", "uncovered")
     assert "ZeroDivisionError" in by
     assert unsound == ["survived", "tests/test_wrong.py::test_it"]
