@@ -51,7 +51,10 @@ class Coverage:
         """
         files = {file for file, _ in places}
         found = {n for file, line in places for n in self._of_line(file).get(line, ())}
-        ran = {n: np.concatenate([self.ran[f][n] for f in sorted(files) if n in self.ran[f]]) for n in found}
+        ran = {
+            n: np.concatenate([self.ran[f][n] for f in sorted(files & self.ran.keys()) if n in self.ran[f]])
+            for n in found
+        }
         own = {n for n in found if _is_of_module(self.tests[n][0], stem)}
         price = {n: self._cost(n) / (OWN if n in own else 1) for n in found}
         cost = {n: price[n] / (1 + len(lines)) ** 2 for n, lines in ran.items()}

@@ -109,6 +109,7 @@ def test_tests_that_run_other_lines_come_early() -> None:
     both = ranked({"a": {"seconds": 1.0, "lines": {"x.py": [7]}}, "b": {"seconds": 1.0, "lines": {"y.py": [3]}}})
     assert {n for n, _ in both.covering([("x.py", 7), ("y.py", 3)], 20.0)} == {"a", "b"}
     assert both.nearest("x.py", 400) == 7 and both.nearest("z.py", 400) is None
+    assert both.covering([("x.py", 7), ("z.py", 3)], 20.0) == [("a", 1.0)]
 
 
 def test_tests_of_the_module_come_first() -> None:
