@@ -18,7 +18,7 @@ from tilemma.targets.cpu.faults import ArgumentMisfit
 from tilemma.targets.cpu.perturbation import Perturbation
 from tilemma.targets.cpu.steps import Compiler, Scope
 from tilemma.targets.cpu.storage import Storage
-from tilemma.targets.cpu.tasks import Block, Instance, Task, schedule
+from tilemma.targets.cpu.tasks import Block, Instance
 from tilemma.targets.cpu.values import scalar_value
 
 TABLE: dict[type[Op], Any] = {
@@ -40,6 +40,8 @@ class Program:
         self.kernel = kernel
         self.compiler = Compiler(kernel, TABLE, lanes.COLLECTIVE, perturbation)
         self.body = control.body(self.compiler, kernel.body, Scope())
+        # Only the statements of a block wait for each other: see `control.blocks`.
+        assert not self.body.blocking, "a statement outside the blocks waits"
         self.written = written(kernel)
         self.scratch = {p.buffer.name for p in kernel.arrays if p.scratch}
 
@@ -80,10 +82,7 @@ class Program:
         for slot, b in slots:
             f[slot] = self._storage(b, arrays, f)
         with np.errstate(all="ignore"):
-            if self.body.blocking:
-                schedule(block, Task(f[INSTANCE], self.body.run(f)))
-            else:
-                self.body.run(f)
+            self.body.run(f)
         block.finish()
         for name in copies.keys() & self.written:
             given_arrays[name][...] = copies[name]

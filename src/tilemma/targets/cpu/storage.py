@@ -38,7 +38,7 @@ class Storage:
         dtype: DType,
         space: Space,
         data: Array,
-        copies: int = 0,
+        copies: int,
         lanes: int = 0,
         tracked: bool = True,
     ) -> None:
