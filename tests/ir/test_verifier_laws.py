@@ -55,7 +55,8 @@ def test_what_a_statement_mentions_is_declared(kind: type) -> None:
             verify(replace(kernel, body=body))
 
 
-def test_a_register_has_one_type() -> None:
+@pytest.mark.parametrize("wide", [True, False], ids=["another width", "another type of its width"])
+def test_a_register_has_one_type(wide: bool) -> None:
     kernel = parse_lane(LANE)
     met: Counter[str] = Counter()
 
@@ -63,7 +64,10 @@ def test_a_register_has_one_type() -> None:
         if type(x) is not Reg:
             return None
         met[x.name] += 1
-        return replace(x, type="f64" if x.type != "f64" else "s32")
+        if wide or x.type == "pred":
+            return replace(x, type="f64" if x.type != "f64" else "s32")
+        bits = BITS[x.type]
+        return replace(x, type=f"b{bits}" if x.type != f"b{bits}" else f"u{bits}")
 
     list(variants(kernel.body, retyped))
     # A register that stands in one place alone may have any type that its instruction takes.

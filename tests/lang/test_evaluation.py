@@ -85,6 +85,13 @@ SNIPPETS = (
     "x = [a, (b, c)]",
     "x = {a: b}",
     "del_ = not_ = a if True else b",
+    "if y: x = z",
+    "if (y := z): x = w",
+    "try: x = y\nfinally: z = w",
+    "try: x = y\nexcept ValueError: pass\nelse: z = w",
+    "match y:\n    case _: z = w",
+    "assert x",
+    "f(y)",
 )
 
 
