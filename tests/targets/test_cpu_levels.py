@@ -1,4 +1,4 @@
-"""State of an enclosing level on the CPU: buffers and register tiles that the instances of an inner level change."""
+"""Buffers and register tiles of an enclosing level that the instances of an inner one change, on the CPU."""
 
 from __future__ import annotations
 
