@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tilemma.croqtile import ast
@@ -91,6 +91,15 @@ def _expressions(x: Any) -> tuple[ast.Expr, ...]:
     return () if x is None else tuple(x)
 
 
+def _node(kind: type[Node], values: Callable[[list[Any]], tuple[Any, ...]] = lambda c: ()) -> Callable[..., Any]:
+    """The method of `_Build` for a rule whose node has the ``values`` of the rule's children, and no others."""
+
+    def build(self: _Build, covered: TokenRange, c: list[Any]) -> Node:
+        return kind(*values(c), span=self.at(covered))
+
+    return build
+
+
 class _Build:
     """One method for each rule or alias of the grammar; children that were left out are None."""
 
@@ -105,6 +114,11 @@ class _Build:
     def of(self, token: Leaf) -> Span:
         return self.tokens[token.place].span
 
+    def _children(self, covered: TokenRange, c: list[Any]) -> list[Any]:
+        return c
+
+    dims = items = template = expr_list = argument_list = _children
+
     # ---- functions and types -----------------------------------------------------------------------------
 
     def function(self, covered: TokenRange, c: list[Any]) -> ast.Function:
@@ -114,11 +128,8 @@ class _Build:
         span, place = self.at(covered), self.of(name)
         return ast.Function(str(name), returns, found, body, span=span, name_span=place, attributes=attributes)
 
-    def plain_type(self, covered: TokenRange, c: list[Any]) -> ast.Type:
-        return ast.Type(str(c[0]), span=self.at(covered))
-
-    def array_type(self, covered: TokenRange, c: list[Any]) -> ast.Type:
-        return ast.Type(str(c[0]), dims=tuple(c[1]), span=self.at(covered))
+    plain_type = _node(ast.Type, lambda c: (str(c[0]),))
+    array_type = _node(ast.Type, lambda c: (str(c[0]), tuple(c[1])))
 
     def ranked_type(self, covered: TokenRange, c: list[Any]) -> ast.Type:
         return ast.Type(str(c[0]), rank=self._small(c[2]), span=self.at(covered))
@@ -130,11 +141,7 @@ class _Build:
             raise LiteralTooLarge(self.of(token), text=str(token), range=f"a rank from 0 to {most}")
         return value
 
-    def dims(self, covered: TokenRange, c: list[Any]) -> list[Any]:
-        return c
-
-    def unknown(self, covered: TokenRange, c: list[Any]) -> ast.Unknown:
-        return ast.Unknown(str(c[0]) == "??", span=self.at(covered))
+    unknown = _node(ast.Unknown, lambda c: (str(c[0]) == "??",))
 
     def parameter(self, covered: TokenRange, c: list[Any]) -> ast.Parameter:
         tokens = {x.type: x for x in c if isinstance(x, Leaf)}
@@ -162,14 +169,8 @@ class _Build:
         storage = cast(Any, storages[0]) if storages else None
         return ast.Declare(type_, tuple(c[-1]), storage, "mutable" in words, span=self.at(covered))
 
-    def items(self, covered: TokenRange, c: list[Any]) -> list[Any]:
-        return c
-
-    def item(self, covered: TokenRange, c: list[Any]) -> ast.Item:
-        return ast.Item(str(c[0]), tuple(c[1:]), span=self.at(covered))
-
-    def item_value(self, covered: TokenRange, c: list[Any]) -> ast.Item:
-        return ast.Item(str(c[0]), tuple(c[1:-2]), c[-1], span=self.at(covered))
+    item = _node(ast.Item, lambda c: (str(c[0]), tuple(c[1:])))
+    item_value = _node(ast.Item, lambda c: (str(c[0]), tuple(c[1:-2]), c[-1]))
 
     def item_braces(self, covered: TokenRange, c: list[Any]) -> ast.Item:
         values = c[-1]
@@ -196,8 +197,7 @@ class _Build:
         dtype = type_.name if type_ else suffix.name if suffix else None
         return ast.DeclareFragment(tuple(c[-1]), dtype, type_.dims if type_ else None, span=self.at(covered))
 
-    def declare_span(self, covered: TokenRange, c: list[Any]) -> ast.DeclareSpan:
-        return ast.DeclareSpan(str(c[0]), c[1], span=self.at(covered))
+    declare_span = _node(ast.DeclareSpan, lambda c: (str(c[0]), c[1]))
 
     def declare_span_typed(self, covered: TokenRange, c: list[Any]) -> ast.DeclareSpan:
         rank = self._small(c[1]) if c[1] is not None else None
@@ -209,11 +209,8 @@ class _Build:
 
     # ---- statements --------------------------------------------------------------------------------------
 
-    def block(self, covered: TokenRange, c: list[Any]) -> ast.Block:
-        return ast.Block(tuple(c), span=self.at(covered))
-
-    def empty(self, covered: TokenRange, c: list[Any]) -> ast.Block:
-        return ast.Block((), span=self.at(covered))
+    block = _node(ast.Block, lambda c: (tuple(c),))
+    empty = _node(ast.Block, lambda c: ((),))
 
     def attribute(self, covered: TokenRange, c: list[Any]) -> list[Any]:
         return cast(list[Any], c[0])
@@ -245,11 +242,8 @@ class _Build:
         _, *suffixes, args = c
         return ast.Mma(tuple(suffixes), _expressions(args), span=self.at(covered))
 
-    def assign(self, covered: TokenRange, c: list[Any]) -> ast.Assign:
-        return ast.Assign(c[0], c[2], str(c[1])[:-1], span=self.at(covered))
-
-    def evaluate(self, covered: TokenRange, c: list[Any]) -> ast.Evaluate:
-        return ast.Evaluate(c[0], span=self.at(covered))
+    assign = _node(ast.Assign, lambda c: (c[0], c[2], str(c[1])[:-1]))
+    evaluate = _node(ast.Evaluate, lambda c: (c[0],))
 
     def step_before(self, covered: TokenRange, c: list[Any]) -> ast.Evaluate:
         return ast.Evaluate(ast.Step(c[1], self._sign(c[0]), True, span=self.at(covered)), span=self.at(covered))
@@ -282,34 +276,23 @@ class _Build:
     def binding(self, covered: TokenRange, c: list[Any]) -> tuple[ast.Name, ast.Name]:
         return self._name(c[0]), self._name(c[2])
 
-    def while_loop(self, covered: TokenRange, c: list[Any]) -> ast.While:
-        return ast.While(c[1], c[2], span=self.at(covered))
-
-    def if_else(self, covered: TokenRange, c: list[Any]) -> ast.If:
-        return ast.If(c[1], c[2], c[-1], span=self.at(covered))
+    while_loop = _node(ast.While, lambda c: (c[1], c[2]))
+    if_else = _node(ast.If, lambda c: (c[1], c[2], c[-1]))
 
     def inthreads(self, covered: TokenRange, c: list[Any]) -> ast.InThreads:
         suffixes = tuple(x for x in c if isinstance(x, ast.Suffix))
         return ast.InThreads(c[-2], c[-1], suffixes, span=self.at(covered))
 
-    def break_out(self, covered: TokenRange, c: list[Any]) -> ast.Break:
-        return ast.Break(span=self.at(covered))
-
-    def continue_on(self, covered: TokenRange, c: list[Any]) -> ast.Continue:
-        return ast.Continue(span=self.at(covered))
-
-    def yield_here(self, covered: TokenRange, c: list[Any]) -> ast.Yield:
-        return ast.Yield(span=self.at(covered))
-
-    def return_value(self, covered: TokenRange, c: list[Any]) -> ast.Return:
-        return ast.Return(c[1], span=self.at(covered))
+    break_out = _node(ast.Break)
+    continue_on = _node(ast.Continue)
+    yield_here = _node(ast.Yield)
+    return_value = _node(ast.Return, lambda c: (c[1],))
 
     def sync(self, covered: TokenRange, c: list[Any]) -> ast.Sync:
         suffixes = tuple(x for x in c if isinstance(x, ast.Suffix))
         return ast.Sync(suffixes, c[-1], span=self.at(covered))
 
-    def wait(self, covered: TokenRange, c: list[Any]) -> ast.Wait:
-        return ast.Wait(tuple(c[2]), c[1][0] if c[1] else None, span=self.at(covered))
+    wait = _node(ast.Wait, lambda c: (tuple(c[2]), c[1][0] if c[1] else None))
 
     def trigger(self, covered: TokenRange, c: list[Any]) -> ast.Trigger:
         suffixes = tuple(x for x in c if isinstance(x, ast.Suffix))
@@ -317,8 +300,7 @@ class _Build:
         after = tuple(lists[1]) if len(lists) > 1 else ()
         return ast.Trigger(tuple(lists[0]), after, suffixes, span=self.at(covered))
 
-    def exchange(self, covered: TokenRange, c: list[Any]) -> ast.Exchange:
-        return ast.Exchange(tuple(c[1]), cast(Any, str(c[0])), span=self.at(covered))
+    exchange = _node(ast.Exchange, lambda c: (tuple(c[1]), cast(Any, str(c[0]))))
 
     def call_operation(self, covered: TokenRange, c: list[Any]) -> ast.CallStatement:
         _, name, template, args = c
@@ -332,11 +314,8 @@ class _Build:
         message = "".join(self._text(x) for x in c[2:] if x is not None)
         return ast.Assert(c[1], message, span=self.at(covered))
 
-    def apply(self, covered: TokenRange, c: list[Any]) -> ast.Apply:
-        return ast.Apply(c[1], c[3], c[4], span=self.at(covered))
-
-    def reduce(self, covered: TokenRange, c: list[Any]) -> ast.Reduce:
-        return ast.Reduce(str(c[0]), tuple(c[1]), span=self.at(covered))
+    apply = _node(ast.Apply, lambda c: (c[1], c[3], c[4]))
+    reduce = _node(ast.Reduce, lambda c: (str(c[0]), tuple(c[1])))
 
     def set_registers(self, covered: TokenRange, c: list[Any]) -> ast.SetRegisters:
         _, *suffixes, count = c
@@ -344,64 +323,35 @@ class _Build:
 
     # ---- parts -------------------------------------------------------------------------------------------
 
-    def suffix(self, covered: TokenRange, c: list[Any]) -> ast.Suffix:
-        return ast.Suffix(str(c[0]), _expressions(c[1]), c[1] is not None, span=self.at(covered))
+    suffix = hint = _node(ast.Suffix, lambda c: (str(c[0]), _expressions(c[1]), c[1] is not None))
 
-    def template(self, covered: TokenRange, c: list[Any]) -> list[Any]:
-        return c
-
-    def ratio(self, covered: TokenRange, c: list[Any]) -> ast.Ratio:
-        return ast.Ratio(c[0], c[1], span=self.at(covered))
-
-    def type_name(self, covered: TokenRange, c: list[Any]) -> ast.Name:
-        return self._name(c[0])
+    ratio = _node(ast.Ratio, lambda c: (c[0], c[1]))
 
     def parallel_spec(self, covered: TokenRange, c: list[Any]) -> ast.ParallelSpec:
         names, _, extent, level = c
         return ast.ParallelSpec(names, extent, level, span=self.at(covered))
 
-    def level(self, covered: TokenRange, c: list[Any]) -> ast.LevelSpec:
-        return ast.LevelSpec(str(c[0]), _expressions(c[1]), span=self.at(covered))
+    level = _node(ast.LevelSpec, lambda c: (str(c[0]), _expressions(c[1])))
 
     def level_of(self, covered: TokenRange, c: list[Any]) -> ast.LevelSpec:
         return ast.LevelSpec(str(c[0]), (self._name(c[1]),), span=self.at(covered))
 
-    def iteration_over(self, covered: TokenRange, c: list[Any]) -> ast.Iteration:
-        return ast.Iteration(c[0], None, c[1], span=self.at(covered))
-
-    def iteration_in(self, covered: TokenRange, c: list[Any]) -> ast.Iteration:
-        return ast.Iteration(c[0], c[2], span=self.at(covered))
+    iteration_over = _node(ast.Iteration, lambda c: (c[0], None, c[1]))
+    iteration_in = _node(ast.Iteration, lambda c: (c[0], c[2]))
 
     def iteration_alias(self, covered: TokenRange, c: list[Any]) -> ast.Iteration:
         names = ast.Names(str(c[0]), (), span=self.of(c[0]))
         return ast.Iteration(names, self._name(c[2]), c[3], span=self.at(covered))
 
-    def one_name(self, covered: TokenRange, c: list[Any]) -> ast.Names:
-        return ast.Names(str(c[0]), (), span=self.at(covered))
-
-    def part_names(self, covered: TokenRange, c: list[Any]) -> ast.Names:
-        return ast.Names(None, tuple(c[0]), span=self.at(covered))
-
-    def all_names(self, covered: TokenRange, c: list[Any]) -> ast.Names:
-        return ast.Names(str(c[0]), tuple(c[2]), span=self.at(covered))
+    one_name = _node(ast.Names, lambda c: (str(c[0]), ()))
+    part_names = _node(ast.Names, lambda c: (None, tuple(c[0])))
+    all_names = _node(ast.Names, lambda c: (str(c[0]), tuple(c[2])))
 
     def names(self, covered: TokenRange, c: list[Any]) -> list[Any]:
         return [self._name(x) for x in c]
 
-    def range(self, covered: TokenRange, c: list[Any]) -> ast.Range:
-        return ast.Range(c[0], c[1], c[2], span=self.at(covered))
-
-    def range_step(self, covered: TokenRange, c: list[Any]) -> ast.Range:
-        return ast.Range(c[0], None, c[1], span=self.at(covered))
-
-    def hint(self, covered: TokenRange, c: list[Any]) -> ast.Suffix:
-        return ast.Suffix(str(c[0]), _expressions(c[1]), c[1] is not None, span=self.at(covered))
-
-    def expr_list(self, covered: TokenRange, c: list[Any]) -> list[Any]:
-        return c
-
-    def argument_list(self, covered: TokenRange, c: list[Any]) -> list[Any]:
-        return c
+    range = _node(ast.Range, lambda c: (c[0], c[1], c[2]))
+    range_step = _node(ast.Range, lambda c: (c[0], None, c[1]))
 
     def named_argument(self, covered: TokenRange, c: list[Any]) -> ast.NamedArgument:
         if c[1] != "=":
@@ -418,6 +368,8 @@ class _Build:
 
     def name(self, covered: TokenRange, c: list[Any]) -> ast.Name:
         return self._name(c[0])
+
+    type_name = name
 
     def _integer(self, token: Leaf) -> ast.Int:
         text = str(token).lower()
@@ -441,8 +393,7 @@ class _Build:
             raise LiteralTooLarge(self.of(c[0]), text=text[:40], range="a float within the range of f64")
         return ast.Float(value, text[-1] in "fF", span=self.of(c[0]))
 
-    def boolean(self, covered: TokenRange, c: list[Any]) -> ast.Bool:
-        return ast.Bool(str(c[0]) == "true", span=self.at(covered))
+    boolean = _node(ast.Bool, lambda c: (str(c[0]) == "true",))
 
     def _text(self, token: Leaf) -> str:
         text = str(token)
@@ -459,26 +410,13 @@ class _Build:
     def string(self, covered: TokenRange, c: list[Any]) -> ast.Str:
         return ast.Str("".join(self._text(t) for t in c), span=self.at(covered))
 
-    def infinity(self, covered: TokenRange, c: list[Any]) -> ast.Inf:
-        return ast.Inf(span=self.at(covered))
-
-    def nullptr(self, covered: TokenRange, c: list[Any]) -> ast.Nullptr:
-        return ast.Nullptr(span=self.at(covered))
-
-    def whole(self, covered: TokenRange, c: list[Any]) -> ast.Whole:
-        return ast.Whole(span=self.at(covered))
-
-    def paren(self, covered: TokenRange, c: list[Any]) -> ast.Paren:
-        return ast.Paren(c[0], span=self.at(covered))
-
-    def count(self, covered: TokenRange, c: list[Any]) -> ast.Count:
-        return ast.Count(c[1], span=self.at(covered))
-
-    def size_of(self, covered: TokenRange, c: list[Any]) -> ast.SizeOf:
-        return ast.SizeOf(str(c[1]), span=self.at(covered))
-
-    def convert(self, covered: TokenRange, c: list[Any]) -> ast.Convert:
-        return ast.Convert(str(c[1]), c[2], span=self.at(covered))
+    infinity = _node(ast.Inf)
+    nullptr = _node(ast.Nullptr)
+    whole = _node(ast.Whole)
+    paren = _node(ast.Paren, lambda c: (c[0],))
+    count = _node(ast.Count, lambda c: (c[1],))
+    size_of = _node(ast.SizeOf, lambda c: (str(c[1]),))
+    convert = _node(ast.Convert, lambda c: (str(c[1]), c[2]))
 
     def lane_matrix(self, covered: TokenRange, c: list[Any]) -> ast.LaneMatrix:
         args, strides = c[2]
@@ -486,32 +424,18 @@ class _Build:
             raise MisplacedColon(strides[0].span)
         return ast.LaneMatrix(str(c[0]), tuple(c[1]), args, span=self.at(covered))
 
-    def tuple(self, covered: TokenRange, c: list[Any]) -> ast.Tuple:
-        return ast.Tuple(tuple(c[0]), span=self.at(covered))
+    tuple = _node(ast.Tuple, lambda c: (tuple(c[0]),))
 
     def derive(self, covered: TokenRange, c: list[Any]) -> ast.Tuple:
         return ast.Tuple(tuple(c[1]), self._name(c[0]), span=self.at(covered))
 
-    def span_list(self, covered: TokenRange, c: list[Any]) -> ast.SpanList:
-        return ast.SpanList(tuple(c[0]), span=self.at(covered))
-
-    def binary(self, covered: TokenRange, c: list[Any]) -> ast.Binary:
-        return ast.Binary(str(c[1]), c[0], c[2], span=self.at(covered))
-
-    def less(self, covered: TokenRange, c: list[Any]) -> ast.Binary:
-        return ast.Binary("<", c[0], c[1], span=self.at(covered))
-
-    def greater(self, covered: TokenRange, c: list[Any]) -> ast.Binary:
-        return ast.Binary(">", c[0], c[1], span=self.at(covered))
-
-    def ternary(self, covered: TokenRange, c: list[Any]) -> ast.Ternary:
-        return ast.Ternary(c[0], c[2], c[3], span=self.at(covered))
-
-    def unary(self, covered: TokenRange, c: list[Any]) -> ast.Unary:
-        return ast.Unary(str(c[0]), c[1], span=self.at(covered))
-
-    def upper_bound(self, covered: TokenRange, c: list[Any]) -> ast.Bound:
-        return ast.Bound(c[1], span=self.at(covered))
+    span_list = _node(ast.SpanList, lambda c: (tuple(c[0]),))
+    binary = _node(ast.Binary, lambda c: (str(c[1]), c[0], c[2]))
+    less = _node(ast.Binary, lambda c: ("<", c[0], c[1]))
+    greater = _node(ast.Binary, lambda c: (">", c[0], c[1]))
+    ternary = _node(ast.Ternary, lambda c: (c[0], c[2], c[3]))
+    unary = _node(ast.Unary, lambda c: (str(c[0]), c[1]))
+    upper_bound = _node(ast.Bound, lambda c: (c[1],))
 
     def step_value(self, covered: TokenRange, c: list[Any]) -> ast.Step:
         return ast.Step(c[1], self._sign(c[0]), True, span=self.at(covered))
@@ -535,5 +459,4 @@ class _Build:
             raise MisplacedColon(strides[0].span)
         return ast.Call(c[0], args, span=self.at(covered))
 
-    def subscript(self, covered: TokenRange, c: list[Any]) -> ast.Subscript:
-        return ast.Subscript(c[0], tuple(c[1]), span=self.at(covered))
+    subscript = _node(ast.Subscript, lambda c: (c[0], tuple(c[1])))
