@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from tilemma.ir.expr import BinaryOp
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import BoolOfTraced, PythonNumber
+
+T = TypeVar("T")
+
+
+def binary(op: BinaryOp) -> Callable[[Any, Any], Any]:
+    """The method of ``x op other``."""
+
+    def method(self: Any, other: Any) -> Any:
+        return self._binary(op, other)
+
+    return method
+
+
+def reflected(op: BinaryOp) -> Callable[[Any, Any], Any]:
+    """The method of ``other op x``."""
+
+    def method(self: Any, other: Any) -> Any:
+        return self._binary(op, other, True)
+
+    return method
+
+
+def in_place(op: BinaryOp) -> Callable[[T, Any], T]:
+    """The method of ``x op= other``, by the `_update` of a class that has it."""
+
+    def method(self: Any, other: Any) -> Any:
+        return self._update(op, other)
+
+    return method
 
 
 class Operators:
@@ -20,89 +50,34 @@ class Operators:
     def _binary(self, op: BinaryOp, other: Any, swap: bool = False) -> Any:
         raise NotImplementedError
 
-    def __add__(self, o: Any) -> Any:
-        return self._binary("add", o)
-
-    def __radd__(self, o: Any) -> Any:
-        return self._binary("add", o, True)
-
-    def __sub__(self, o: Any) -> Any:
-        return self._binary("sub", o)
-
-    def __rsub__(self, o: Any) -> Any:
-        return self._binary("sub", o, True)
-
-    def __mul__(self, o: Any) -> Any:
-        return self._binary("mul", o)
-
-    def __rmul__(self, o: Any) -> Any:
-        return self._binary("mul", o, True)
-
-    def __floordiv__(self, o: Any) -> Any:
-        return self._binary("floordiv", o)
-
-    def __rfloordiv__(self, o: Any) -> Any:
-        return self._binary("floordiv", o, True)
-
-    def __truediv__(self, o: Any) -> Any:
-        return self._binary("div", o)
-
-    def __rtruediv__(self, o: Any) -> Any:
-        return self._binary("div", o, True)
-
-    def __mod__(self, o: Any) -> Any:
-        return self._binary("mod", o)
-
-    def __rmod__(self, o: Any) -> Any:
-        return self._binary("mod", o, True)
-
-    def __and__(self, o: Any) -> Any:
-        return self._binary("and", o)
-
-    def __rand__(self, o: Any) -> Any:
-        return self._binary("and", o, True)
-
-    def __or__(self, o: Any) -> Any:
-        return self._binary("or", o)
-
-    def __ror__(self, o: Any) -> Any:
-        return self._binary("or", o, True)
-
-    def __xor__(self, o: Any) -> Any:
-        return self._binary("xor", o)
-
-    def __rxor__(self, o: Any) -> Any:
-        return self._binary("xor", o, True)
-
-    def __lshift__(self, o: Any) -> Any:
-        return self._binary("shl", o)
-
-    def __rlshift__(self, o: Any) -> Any:
-        return self._binary("shl", o, True)
-
-    def __rshift__(self, o: Any) -> Any:
-        return self._binary("shr", o)
-
-    def __rrshift__(self, o: Any) -> Any:
-        return self._binary("shr", o, True)
-
-    def __lt__(self, o: Any) -> Any:
-        return self._binary("lt", o)
-
-    def __le__(self, o: Any) -> Any:
-        return self._binary("le", o)
-
-    def __gt__(self, o: Any) -> Any:
-        return self._binary("gt", o)
-
-    def __ge__(self, o: Any) -> Any:
-        return self._binary("ge", o)
-
-    def __eq__(self, o: object) -> Any:
-        return self._binary("eq", o)
-
-    def __ne__(self, o: object) -> Any:
-        return self._binary("ne", o)
+    __add__ = binary("add")
+    __radd__ = reflected("add")
+    __sub__ = binary("sub")
+    __rsub__ = reflected("sub")
+    __mul__ = binary("mul")
+    __rmul__ = reflected("mul")
+    __floordiv__ = binary("floordiv")
+    __rfloordiv__ = reflected("floordiv")
+    __truediv__ = binary("div")
+    __rtruediv__ = reflected("div")
+    __mod__ = binary("mod")
+    __rmod__ = reflected("mod")
+    __and__ = binary("and")
+    __rand__ = reflected("and")
+    __or__ = binary("or")
+    __ror__ = reflected("or")
+    __xor__ = binary("xor")
+    __rxor__ = reflected("xor")
+    __lshift__ = binary("shl")
+    __rlshift__ = reflected("shl")
+    __rshift__ = binary("shr")
+    __rrshift__ = reflected("shr")
+    __lt__ = binary("lt")
+    __le__ = binary("le")
+    __gt__ = binary("gt")
+    __ge__ = binary("ge")
+    __eq__ = binary("eq")
+    __ne__ = binary("ne")
 
     def __bool__(self) -> NoReturn:
         raise BoolOfTraced(

@@ -27,7 +27,7 @@ from tilemma.ir.refusals import TileShapeUnknown, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe, scalar
 from tilemma.lang import spans
 from tilemma.lang.namespaces import NoSuchMember
-from tilemma.lang.operators import Operators
+from tilemma.lang.operators import Operators, in_place
 from tilemma.lang.scalars import Value, article, combine, integer, operand, operand_as, python_number, refused
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import LeftItsBlock, builder, check_caller, trace
@@ -218,20 +218,11 @@ class Fragment(TileOperators):
         self.set(_combined(op, self, o, False))
         return self
 
-    def __iadd__(self, o: Any) -> Fragment:
-        return self._update("add", o)
-
-    def __isub__(self, o: Any) -> Fragment:
-        return self._update("sub", o)
-
-    def __imul__(self, o: Any) -> Fragment:
-        return self._update("mul", o)
-
-    def __itruediv__(self, o: Any) -> Fragment:
-        return self._update("div", o)
-
-    def __ifloordiv__(self, o: Any) -> Fragment:
-        return self._update("floordiv", o)
+    __iadd__ = in_place("add")
+    __isub__ = in_place("sub")
+    __imul__ = in_place("mul")
+    __itruediv__ = in_place("div")
+    __ifloordiv__ = in_place("floordiv")
 
     def map(self, f: Callable[[Value], Any]) -> Elementwise:
         """``f`` of every element, a function of one scalar: ``mc.map(tm.math.tanh)``."""

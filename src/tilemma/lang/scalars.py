@@ -33,7 +33,7 @@ from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import NotConstant, SideEffect, WrongValue
 from tilemma.ir.tiles import Bounded, describe, scalar
 from tilemma.ir.types import View
-from tilemma.lang.operators import Operators
+from tilemma.lang.operators import Operators, in_place
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import bounded_size, builder, same, trace
 
@@ -306,38 +306,17 @@ class Variable(Value):
         self._assign(combine(op, self.expr, operand(o, f"{_SIGNS[op]}=")), f"{_SIGNS[op]}=")
         return self
 
-    def __iadd__(self, o: Any) -> Variable:
-        return self._update("add", o)
-
-    def __isub__(self, o: Any) -> Variable:
-        return self._update("sub", o)
-
-    def __imul__(self, o: Any) -> Variable:
-        return self._update("mul", o)
-
-    def __ifloordiv__(self, o: Any) -> Variable:
-        return self._update("floordiv", o)
-
-    def __itruediv__(self, o: Any) -> Variable:
-        return self._update("div", o)
-
-    def __imod__(self, o: Any) -> Variable:
-        return self._update("mod", o)
-
-    def __iand__(self, o: Any) -> Variable:
-        return self._update("and", o)
-
-    def __ior__(self, o: Any) -> Variable:
-        return self._update("or", o)
-
-    def __ixor__(self, o: Any) -> Variable:
-        return self._update("xor", o)
-
-    def __ilshift__(self, o: Any) -> Variable:
-        return self._update("shl", o)
-
-    def __irshift__(self, o: Any) -> Variable:
-        return self._update("shr", o)
+    __iadd__ = in_place("add")
+    __isub__ = in_place("sub")
+    __imul__ = in_place("mul")
+    __ifloordiv__ = in_place("floordiv")
+    __itruediv__ = in_place("div")
+    __imod__ = in_place("mod")
+    __iand__ = in_place("and")
+    __ior__ = in_place("or")
+    __ixor__ = in_place("xor")
+    __ilshift__ = in_place("shl")
+    __irshift__ = in_place("shr")
 
 
 def refuse_effect(pure: bool, what: str) -> None:
