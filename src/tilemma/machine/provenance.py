@@ -130,11 +130,15 @@ def _check_fragment(w: Any, ins: Any, letter: str, fragment: Any, size: int) -> 
     return check_tile(w, ins, letter, tile)
 
 
-def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any, int]]) -> None:
-    """Check a wgmma's shared-memory operands: (letter, element addresses [rows, k], bytes to add to them)."""
+def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any, int]]) -> list[Contraction | None]:
+    """Check a wgmma's shared-memory operands: (letter, element addresses [rows, k], bytes to add to them).
+
+    Returns the contraction of each operand where it is known.
+    """
     steps = [_check_memory(w, ins, cta.shared, *operand) for operand in operands]
     if len(steps) == 2:
         _agree(w, ins, steps)
+    return steps
 
 
 def _check_memory(w: Any, ins: Any, shared: Any, letter: str, at: Any, moved: int) -> Contraction | None:
@@ -180,10 +184,16 @@ def coordinates(allocation: Allocation, origin: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """The contraction index of an operand: the array, and its index in each column."""
+    """The contraction index of an operand: the array, and its index in each column.
+
+    ``axis`` is the array's dimension along K, ``first`` the indices of the operand's first element, None where
+    they are unknown.
+    """
 
     allocation: Allocation
     index: Any
+    axis: int
+    first: tuple[int, ...] | None = None
     # The steps of the index from column to column, as bytes; empty where an index is unknown.
     steps: bytes = b""
 
@@ -207,19 +217,21 @@ def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None
         if regular is not None:
             return regular
     along_k = None
-    for axis, index in enumerate(coordinates(allocation, np.where(known, origin, addresses[0]))):
+    indices = coordinates(allocation, np.where(known, origin, addresses[0]))
+    first = tuple(int(x[0, 0]) for x in indices) if known[0, 0] else None
+    for axis, index in enumerate(indices):
         by_row = _constant(index, known, 1)
         by_column = _constant(index, known, 0)
         if not (by_row or by_column):
             _report(w, ins, letter, allocation, axis, index, known)
             return None
         if by_column and not by_row:
-            along_k = Contraction(allocation, _line(index, known))
+            along_k = Contraction(allocation, _line(index, known), axis, first)
     if along_k is not None:
         values = along_k.index
         present = values[values >= 0]
         if len(np.unique(present)) < len(present):
-            _say(w, ins, letter, allocation, "two columns of K come from the same place")
+            say(w, ins, letter, allocation, "two columns of K come from the same place")
     return along_k
 
 
@@ -237,16 +249,18 @@ def _regular(allocation: Allocation, origin: Any) -> Contraction | None:
 
 def _separate(allocation: Allocation, row: Any, column: Any) -> Contraction | None:
     """`_regular`, of the tile whose elements are the sums of ``row`` and the steps of ``column``."""
-    found = None
-    for both in coordinates(allocation, np.concatenate([row, column])):
+    found, along = None, 0
+    indices = coordinates(allocation, np.concatenate([row, column]))
+    for axis, both in enumerate(indices):
         by_k, by_row = both[: len(row)], both[len(row) :]
         if (by_k != by_k[0]).any():
             if found is not None or (by_row != by_row[0]).any():
                 return None
-            found = by_k
+            found, along = by_k, axis
     if found is None or len(set(found.tolist())) < len(found):
         return None
-    return Contraction(allocation, found, (found - found[0]).tobytes())
+    first = tuple(int(x[0]) for x in indices)
+    return Contraction(allocation, found, along, first, (found - found[0]).tobytes())
 
 
 def _check_flat(
@@ -259,7 +273,7 @@ def _check_flat(
     if (steps != steps[0]).any():
         row, k = (int(x[0]) for x in np.nonzero(steps != steps[0]))
         what = f"k {k} is {int(steps[row, k])} elements after k 0 in row {row}, {int(steps[0, k])} in row 0"
-        _say(w, ins, letter, allocation, what)
+        say(w, ins, letter, allocation, what)
     return None
 
 
@@ -290,7 +304,7 @@ def _agree(w: Any, ins: Any, operands: list[Contraction | None]) -> None:
     if (steps_a != steps_b).any():
         at = int(np.flatnonzero(steps_a != steps_b)[0])
         what = f"from column 0 to column {at}, A's index grows by {int(steps_a[at])}, B's by {int(steps_b[at])}"
-        _say(w, ins, "B", b.allocation, what)
+        say(w, ins, "B", b.allocation, what)
 
 
 def _report(w: Any, ins: Any, letter: str, allocation: Allocation, axis: int, index: Any, known: Any) -> None:
@@ -304,10 +318,11 @@ def _report(w: Any, ins: Any, letter: str, allocation: Allocation, axis: int, in
             k = int(broken[0])
             here, there = int(index[row, k]), int(index[0, k])
             what = f"index {axis} at (row {row}, k {k}) is {here}, while at (row 0, k {k}) it is {there}"
-            _say(w, ins, letter, allocation, what)
+            say(w, ins, letter, allocation, what)
             return
-    _say(w, ins, letter, allocation, f"index {axis} depends on row and k at once")
+    say(w, ins, letter, allocation, f"index {axis} depends on row and k at once")
 
 
-def _say(w: Any, ins: Any, letter: str, allocation: Allocation, what: str) -> None:
+def say(w: Any, ins: Any, letter: str, allocation: Allocation, what: str) -> None:
+    """Report that an operand is no tile of an array."""
     w.cta.machine.report(OperandLayout.at(w.place(ins), operand=letter, array=allocation.name, what=what))

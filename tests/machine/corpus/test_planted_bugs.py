@@ -64,3 +64,40 @@ def test_a_planted_bug_is_named(bug: str) -> None:
     launch = {"entry": case.entry, "grid": case.grid, "block": case.block, **case.launch}
     verdict = machine.check(ptx[: found.start()] + edited, launch, args, schedules=4, max_steps=100_000)
     assert code in {h.code for h in verdict.hazards}, str(verdict)
+
+
+WGMMA = r"(wgmma\.mma_async[^;{]*\{[^}]*\},\s*)(%rd\d+)(,\s*)(%rd\d+)([^;]*;)"
+# Kernels whose A, or both operands, step through K by 32 bytes of a row: units of 16 bytes added to a descriptor.
+K_STEPS = {
+    "triton_matmul_f16_sm90_3-matmul": (("A", 2), ("A", -2), ("A", 64)),
+    "triton_matmul_nt_f16_sm90_3-matmul_nt": (
+        ("A", 2),
+        ("A", -2),
+        ("A", 64),
+        ("B", 2),
+        ("B", -2),
+        ("AB", -2),
+    ),
+    "tilelang_matmul_f16_sm_90a-main_kernel": (("A", -2),),
+    "tilelang_matmul_bf16_nt_sm_90a-main_kernel": tuple(
+        (x, step) for x in ("A", "B", "AB") for step in (2, -2) if (x, step) != ("AB", 2)
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "step"), [(name, *bug) for name, bugs in K_STEPS.items() for bug in bugs]
+)
+def test_a_wrong_step_of_a_descriptor_is_named(name: str, operands: str, step: int) -> None:
+    """The second wgmma of a tile takes slices of other columns than the ones that are due."""
+    case = KERNELS[name]
+    ptx = (PTX / f"{case.file}.ptx").read_text(encoding="utf-8")
+    found = list(re.finditer(WGMMA, ptx))[1]
+    before, a, comma, b, rest = found.groups()
+    moved = [f"%off_{x}" if x in operands else d for x, d in (("A", a), ("B", b))]
+    adds = [f"add.s64 %off_{x}, {d}, {step};" for x, d in (("A", a), ("B", b)) if x in operands]
+    text = f"{{ .reg .b64 %off_A, %off_B; {' '.join(adds)} {before}{moved[0]}{comma}{moved[1]}{rest} }}"
+    args, _ = case.build()
+    launch = {"entry": case.entry, "grid": case.grid, "block": case.block, **case.launch}
+    verdict = machine.check(ptx[: found.start()] + text + ptx[found.end() :], launch, args, schedules=1)
+    assert "operand-layout" in {h.code for h in verdict.hazards}, str(verdict)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilemma.dtypes import dtype
-from tilemma.machine import async_access, provenance
+from tilemma.machine import accumulation, async_access, provenance
 from tilemma.machine import catalogue as hz
 from tilemma.machine.agents import Agent
 from tilemma.machine.async_access import Knowledge
@@ -190,6 +190,8 @@ class Group:
         # Events of operations that have started and belong to no group yet.
         self.uncommitted: dict[int, int] = {}
         self.waiters: list[Frame] = []
+        # By the registers of D, the products on them of the last two tiles.
+        self.products: dict[frozenset[int], list[accumulation.Product]] = {}
 
     def clock_of(self, serial: int) -> int:
         """The group that operation ``serial`` belongs to; NEVER while it is not committed."""
@@ -315,15 +317,57 @@ class Operation(Agent):
                 ("wgmma", group.number), f"wgmma operand {letter}",
             )  # fmt: skip
             self._swizzles(w, letter, raw, tile.first + delta)
-        # Compressed A skips columns of K: only dense operands are tiles.
-        if provenance.wanted(w, ins):
-            dense = [(x, tile.at, delta) for x, _, tile, delta in self.operands() if x == "B" or not form.sparse]
-            provenance.check_wgmma(w, ins, cta, dense)
+        self._tiles(w)
         group.started += 1
         machine.issue(self)
         waiters, group.waiters = group.waiters, []
         for waiting in waiters:
             machine.wake(waiting)
+
+    def _tiles(self, w: Warp) -> None:
+        """Check that the operands are tiles, and their steps along K since the last product on D."""
+        form, group, ins = self.form, self.group, self.instruction
+        before = group.products.pop(form.d_set, [])
+        if not provenance.wanted(w, ins):
+            return
+        # Compressed A skips columns of K: only dense operands are tiles.
+        dense = [(x, tile.at, delta) for x, _, tile, delta in self.operands() if x == "B" or not form.sparse]
+        contractions = provenance.check_wgmma(w, ins, group.cta, dense)
+        parts = [self._slice(*both) for both in zip(self.operands(), contractions, strict=False)]
+        before = before if self.scale else []
+        if len(contractions) < 2:
+            return
+        if parts[0] is None or parts[1] is None:
+            if before and before[-1].group == group.committed[w.index]:
+                self._strays(w, before[-1], [p is None for p in parts])
+            return
+        here = accumulation.Product(ins.line, group.committed[w.index], parts[0], parts[1])
+        k = form.k // form.per
+        group.products[form.d_set] = accumulation.check_step(w, ins, before, k, here)
+
+    def _strays(self, w: Warp, before: accumulation.Product, unknown: list[bool]) -> None:
+        """Check the operands that are no tile known."""
+        origin = self.group.cta.shared.origins()
+        for (letter, _, tile, delta), wanted in zip(self.operands(), unknown, strict=True):
+            if wanted:
+                places = origin[tile.at + delta]
+                accumulation.check_strays(w, self.instruction, letter, before, tile.first + delta, places)
+
+    def _slice(
+        self, operand: tuple[str, int, Tile, int], contraction: provenance.Contraction | None
+    ) -> accumulation.Slice | None:
+        """An operand as a slice of its tile, where its origin is known."""
+        if contraction is None or contraction.first is None:
+            return None
+        letter, raw, tile, delta = operand
+        form, address = self.form, tile.first + delta
+        writer = int(self.group.cta.shared.writer[address])
+        event = self.group.cta.cluster.events.of(writer) if writer > 0 else None
+        copy = writer if event is not None and event.kind == "tma" else -1
+        swizzle = descriptors.decode(raw).swizzle
+        end = address % max(1, swizzle) + form.k * form.bits // form.per // 8
+        more = (form.a_major if letter == "A" else form.b_major) == "K" and end < swizzle
+        return accumulation.Slice(contraction, address, copy, swizzle, more)
 
     def _swizzles(self, w: Warp, letter: str, raw: int, at: int) -> None:
         """The tensor map that wrote the tile and the descriptor that reads it must have the same swizzle."""
