@@ -26,6 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [x for x in (str(ROOT), str(Path(__file__).parent)) if x not in sys.path]
 
+import combinations  # noqa: F401
 import contraction  # noqa: F401
 import control  # noqa: F401
 import copying  # noqa: F401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import combinations  # noqa: F401
 import contraction  # noqa: F401
 import control  # noqa: F401
 import copying  # noqa: F401

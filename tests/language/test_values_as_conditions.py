@@ -26,6 +26,10 @@ NUMBERS = [0, -0.0, 1, 2, 3, 0, 1, 0]
 def test_what_is_not_zero_is_true(t: str) -> None:
     (source,) = croqtile.load(TRUTH.format(t=t), "truth.co", {}).sources.values()
     kernel, x = Kernel(source), np.array(NUMBERS).astype(dtypes.dtype(t).numpy)
+    if dtypes.dtype(t).is_float:
+        # 1 and 2 as the smallest numbers of the type: a conversion to a narrower one would make them 0.
+        least = np.nextafter(x.dtype.type(0), x.dtype.type(1))
+        x[2:4] = least, -least
     for call in (kernel.on("cpu"), kernel.on("machine", arch="sm_80")):
         o = np.zeros(8, np.int32)
         call(x, o)

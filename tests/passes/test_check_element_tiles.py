@@ -52,6 +52,28 @@ def test_shapes(shape: tuple[int, int], level: str) -> None:
             make(larger, names).compile("sm_80")
 
 
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("rows", [8, 16, 32, 40, 64])
+def test_rows_of_a_reduced_tile(rows: int, level: str) -> None:
+    """Each warp has whole rows of a tile that is reduced, and of a vector: 16 rows of each warp at least."""
+    text = f"""parallel b by 1 : block {{ parallel g by 1 : {level} {{
+      frag f32[{rows}, 16] m {{1.0f}}; frag f32[{rows}] v {{2.0f}};
+      reduce_sum(v, m, 1);
+      mma.store v, c.subspan({rows}).at(0); }} }}"""
+    kernel = co(text, "global f32 [64] c")
+    refused = set()
+    for arch in targets():
+        try:
+            kernel.compile(arch)
+            refused.add("")
+        except CompileError as e:
+            refused.add(e.code)
+            better = re.search(r"use a (?:vector|tile) of (\d+)", e.remedy)
+            assert better is not None and int(better[1]) % (16 * (2 if level == "group-2" else 1)) == 0
+    warps = 2 if level == "group-2" else 1
+    assert refused == ({""} if rows % (16 * warps) == 0 else {"tile-without-layout"})
+
+
 @pytest.mark.parametrize("t", ["f32", "f16", "bf16", "s32", "f64", "s8", "u32", "s64"])
 def test_types(t: str) -> None:
     text = f"""for b in parallel(1, level="block"):

@@ -134,6 +134,39 @@ def test_computed_and_reshaped_tiles_pass(tmp_path: Path) -> None:
     croqtile(tmp_path, *wrong, extra="//").build()
 
 
+def test_buffers_that_change_places_may_hold_either_copy(tmp_path: Path) -> None:
+    """After `swap` a name may have the dimensions of either source: then nothing is known."""
+    for swap in (False, True):
+        first, second = ("lhs", "rhs") if swap else ("lhs", "lhs")
+        text = f"""
+__co__ void k(global f16 [M, K] lhs, global f16 [K, M] rhs, global f16 [N, K] other, global f32 [16, 16] output) {{
+  parallel b by 1 : block {{
+    x = dma.copy.async {first}.subspan(16, 16).at(0, 0) => shared;
+    y = dma.copy.async {second}.subspan(16, 16).at(0, 0) => shared;
+    z = dma.copy other.subspan(16, 16).at(0, 0) => shared;
+    wait x, y;
+    mc = mma.fill.f32 0.0f;
+    foreach k in 2 {{
+      parallel w by 1 : group {{
+        ma = mma.load x.data; mb = mma.load z.data;
+        mma.row.col mc, ma, mb;
+      }}
+      swap(x, y);
+    }}
+    parallel w by 1 : group {{ mma.store mc, output; }}
+  }}
+}}
+"""
+        file = tmp_path / f"k{next(_number)}.co"
+        file.write_text(text)
+        if swap:
+            load(file).only().build()
+            continue
+        with pytest.raises(CompileError) as caught:
+            load(file).only().build()
+        assert caught.value.code == "contract-names"
+
+
 def test_the_cpu_reference_refuses_too(tmp_path: Path) -> None:
     import numpy as np
 

@@ -254,10 +254,8 @@ class _Places:
         if not self._counted:
             return False
         offsets = self.offsets(view)
-        moving = [None if e is None else self._moving(e) for e in offsets]
-        if any(m is None for m in moving):
-            return False
-        return self._distinct([m for m in moving if m is not None], elements) < int(elements.sum())
+        known = [m for e in offsets if e is not None and (m := self._moving(e)) is not None]
+        return len(known) == len(offsets) and self._distinct(known, elements) != int(elements.sum())
 
     def _moving(self, e: Expr) -> np.ndarray | None:
         """The offset that the indices add to ``e`` in each visit; None if it is not a constant."""

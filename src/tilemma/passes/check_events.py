@@ -222,9 +222,7 @@ def _check_subscripts(u: Uses, body: Body) -> None:
             raise EventSubscript(span, event=name, what="is a single event", rule=rule, remedy=remedy)
         if ref.slot is None:
             continue
-        lowest, highest = interval(ref.slot)
-        if lowest >= 0 and highest < slots:
-            continue
+        highest = interval(ref.slot)[1]
         for at in _certain_slots(node, ref.slot, body):
             if not 0 <= at < slots:
                 raise EventSlot(span, event=name, text=describe(ref.slot), highest=at, slots=slots, last=slots - 1)
@@ -342,10 +340,10 @@ def _check_progress(tree: Tree, uses: dict[str, Uses]) -> None:
 
 def _role_paths(tree: Tree) -> list[list[Node]]:
     """The nodes of each asynchronous role, and of the code outside all roles, in program order."""
-    found: dict[int, list[Node]] = {}
+    found: dict[int | None, list[Node]] = {}
     for node in tree.walk():
         apart = [id(b) for b in node.parent.path() if b.owner is not None and _is_role(b.owner, b)]
-        found.setdefault(apart[-1] if apart else 0, []).append(node)
+        found.setdefault(next(reversed(apart), None), []).append(node)
     return list(found.values())
 
 

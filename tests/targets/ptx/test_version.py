@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tilemma.assemble.toolchain import find_tool
-from tilemma.targets.ptx.version import _ARCH, _MNEMONIC, Version, _needed
+from tilemma.ir.lane import Imm, Instr, LaneFor, LaneIf, LaneKernel, LaneOp, Reg
+from tilemma.targets.ptx.version import _ARCH, _MNEMONIC, Version, _needed, ptx_version
 
 VERSIONS = [
     (6, 0), (6, 1), (6, 2), (6, 3), (6, 4), (6, 5), *((7, n) for n in range(9)), *((8, n) for n in range(9)),
@@ -51,9 +52,30 @@ def test_every_mnemonic_has_a_statement() -> None:
     assert STATEMENTS.keys() == {prefix for prefix, _ in _MNEMONIC}
 
 
+def version(arch: str, *body: LaneOp, cluster: tuple[int, int, int] | None = None) -> Version:
+    return ptx_version(LaneKernel("k", arch, (), 32, 0, body, cluster=cluster))
+
+
+def test_a_kernel_needs_the_highest_of_its_versions() -> None:
+    """Its target, its cluster, and each instruction, also inside control."""
+    mma, loop = Instr("mma.sync", (), ()), Reg("i", "s32")
+    for prefix, needed in _MNEMONIC:
+        inside = LaneIf(
+            Reg("p", "pred"), (), (LaneFor(loop, Imm(0), Imm(1), Imm(1), (Instr(prefix, (), ()), mma)),)
+        )
+        for arch, lowest in _ARCH.items():
+            assert version(arch, mma) == lowest
+            assert version(arch, mma, cluster=(2, 1, 1)) == max(lowest, (7, 8))
+            assert version(arch, mma, inside) == max(lowest, needed)
+
+
+def test_a_target_without_an_entry_has_a_version_of_those_before() -> None:
+    assert version("sm_88") == version("sm_87") and version("sm_121") == max(_ARCH.values())
+
+
 @pytest.mark.parametrize("arch", [a for a in _ARCH if a != "sm_70"])
 def test_the_lowest_version_of_a_target(arch: str, tmp_path: Path) -> None:
-    at = VERSIONS.index(_ARCH[arch])
+    at = VERSIONS.index(version(arch))
     found = [accepts(v, arch, "", tmp_path) for v in VERSIONS[at - 1 : at + 1]]
     assert found == [False, True]
 

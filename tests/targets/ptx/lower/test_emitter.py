@@ -37,6 +37,8 @@ def test_a_sum_is_computed_as_it_is_written(terms, const, values) -> None:
     assert lane.get(result) == expected
     low, high = e.range_of(total)
     assert low <= expected <= high
+    known = e.range_of(result)
+    assert low <= known[0] <= expected <= known[1] <= high, "the register forgets the bounds of its sum"
 
 
 @given(st.integers(0, 500), st.integers(1, 40), st.integers(0, 3), st.integers(0, 60))

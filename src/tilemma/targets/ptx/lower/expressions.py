@@ -326,10 +326,9 @@ def predicate(lo: Lowering, x: Expr) -> Reg | bool:
     if t.kind == "bool":
         return v
     if t.is_float:
-        work = t if t.bits >= 32 else dtypes.f32
-        v = convert(e, v, t, work, lo.arch)
-        kind = "f64" if work.bits == 64 else "f32"
-        return e.pure(f"setp.neu.{kind}", "pred", v, Imm(0.0, kind))
+        # Every other type converts to f32 without a loss.
+        work = dtypes.f64 if t is dtypes.f64 else dtypes.f32
+        return e.pure(f"setp.neu.{work}", "pred", convert(e, v, t, work, lo.arch), Imm(0.0, str(work)))
     return e.pure(f"setp.ne.s{t.bits}", "pred", v, Imm(0))
 
 

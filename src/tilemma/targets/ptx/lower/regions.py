@@ -192,9 +192,7 @@ class Regions:
                 if name in self._mutable:
                     mutable.append(name)
                 same = same and r.uniform
-                depth = self._depth.get(name, 0)
-                if depth > deepest:
-                    deepest = depth
+                deepest = max(deepest, self._depth.get(name, 0))
         versions = tuple(self._assigned.get(name, 0) for name in mutable)
         if mutable:
             self._mutable_reads += 1

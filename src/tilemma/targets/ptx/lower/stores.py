@@ -65,13 +65,13 @@ def _store_atom(
 
 def _runs(positions: Sequence[Position], transposed: bool) -> list[tuple[int, int]]:
     """(first value, count) of runs of values that are adjacent along the destination's last axis."""
-    last = 0 if transposed else 1
+    across, along = (1, 0) if transposed else (0, 1)
     found: list[tuple[int, int]] = []
     for v, at in enumerate(positions):
         if found:
             first, count = found[-1]
             before = positions[v - 1]
-            if at[1 - last] == before[1 - last] and (at[last] - before[last]).known == 1:
+            if at[across] == before[across] and (at[along] - before[along]).known == 1:
                 found[-1] = (first, count + 1)
                 continue
         found.append((v, 1))

@@ -45,21 +45,10 @@ def lower_proxy_fence(lo: Lowering, op: tile.ProxyFence) -> None:
 
 @lowers(tile.Sync)
 def lower_sync(lo: Lowering, op: tile.Sync) -> None:
-    """A barrier or fence of the program that barrier insertion did not replace."""
-    e = lo.e
-    level = op.level
-    if op.what == "fence":
-        if level is not None and level.kind == "device":
-            # Ordering writes needs no order among fences, which `membar` has as well (PTX ISA, membar/fence).
-            e.do("fence.acq_rel.gpu")
-        else:
-            e.do("membar.cta" if level is None or level.kind == "block" else "membar.gl")
-        return
-    instance = lo.collective if level is None else lo.enclosing(level)
-    if instance.threads <= 32:
-        e.do("bar.warp.sync", (), (Imm(-1, "b32"),))
-    elif instance.threads == lo.threads:
-        e.do("bar.sync", (), (Imm(0),))
+    """A fence of the program.  InsertSync has put a `Barrier` in the place of each of its barriers."""
+    assert op.what == "fence"
+    if op.level is not None and op.level.kind == "device":
+        # Ordering writes needs no order among fences, which `membar` has as well (PTX ISA, membar/fence).
+        lo.e.do("fence.acq_rel.gpu")
     else:
-        number = e.value(_number(lo, instance) + 1, hint="barrier")
-        e.do("bar.sync", (), (number, Imm(instance.threads)))
+        lo.e.do("membar.cta" if op.level is None or op.level.kind == "block" else "membar.gl")

@@ -67,7 +67,7 @@ class _Count:
             if isinstance(op, MmaCommit):
                 groups = min(groups + 1, _MANY)
             elif isinstance(op, MmaWait):
-                self.at[node] = max(groups, self.at.get(node, 0))
+                self.at[node] = max(groups, self.at.get(node, groups))
                 groups = min(groups, op.pending)
             elif isinstance(op, (Break, Continue)):
                 self.exits.append(groups)
