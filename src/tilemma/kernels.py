@@ -183,7 +183,7 @@ class Kernel(Drawn):
         given = {n: sizes[n] for n in wanted if n in sizes} if isinstance(sizes, Mapping) else {}
         for name, n in given.items():
             if isinstance(n, int) and not 0 <= n < 2**31:
-                bounds = "at least 0 and below 2^31: a buffer has it as an extent"
+                bounds = "at least 0 and below 2^31: the kernel is compiled for it"
                 raise WrongArgument(function=self.name, name=name, got=str(n), wanted=bounds)
         if not isinstance(sizes, Mapping) or not all(isinstance(n, int) for n in given.values()):
             raise WrongArgumentType(

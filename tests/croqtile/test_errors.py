@@ -201,7 +201,7 @@ INSIDE = [
     ("parallel {i, j} by [2, 2, 2] : group {}", "wrong-arity", 10, "names"),
     ("parallel q by [1, 1, 1, 1] : group {}", "wrong-arity", 15, "at most 3"),
     ("parallel q by 2 : group-0 {}", "wrong-value", 19, "group-0"),
-    ("parallel q by 2 : device(gpu) {}", "not-built-yet", 19, "`device`"),
+    ("parallel q by 2 : device(gpu) {}", "wrong-value", 10, "`device`"),
     ("parallel q by x {}", "wrong-value", 15, "an integer"),
     ("parallel<n> q by 2 {}", "wrong-value", 10, "stream"),
     ("parallel.fast q by 2 {}", "wrong-value", 9, ".async"),

@@ -80,10 +80,11 @@ class Case:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The dimensions of the arrays."""
+        """The dimensions of the arrays, and the integer arguments."""
         shapes = ((p.buffer.shape, self.given[p.buffer.name].shape) for p in self.kernel.traced(**self.constants).arrays
                   if p.buffer.name in self.given)  # fmt: skip
-        return {
+        numbers = {name: int(v) for name, v in self.given.items() if isinstance(v, (int, np.integer))}
+        return numbers | {
             d.name: n for dims, shape in shapes for d, n in zip(dims, shape, strict=True) if isinstance(d, Dim)
         }
 

@@ -245,7 +245,7 @@ CROQTILE = (
     thread("d = load_matrix_c<16, 8, 16>(c, 0, 0); a = load_matrix_a<16, 8, 16>(b, 0, 0); e = load_matrix_b<16, 8, 16>(b, 0, 0); mma.row.row.async d, a, e;"),
     thread("d = load_matrix_c<16, 8, 16>(c, 0, 0); a = load_matrix_a<16, 8, 16>(b, 0, 0); e = load_matrix_b<16, 8, 16>(b, 0, 0); mma.row.row.order<1, 0> d, a, e;"),
     block("with i in [4] where i <-> j { }"),
-    block("with {i, j} in [4, 4] where i <-> j { }"),
+    block("with {i, j} in [4, 5] where i <-> j { }"),
     block("x = 1; foreach x(1:) { }"),
     block("int q = n; foreach q { }"),
     block("mutable int v = 2; foreach v { }"),

@@ -62,9 +62,9 @@ ELSEWHERE = [
 ]
 # What the grammar knows and tilemma refuses by name, with the error's code.
 REFUSED = {
-    "parallel p by 2 : device(gpu) {}": "not-built-yet",
+    "parallel p by 2 : device(gpu) {}": "wrong-value",
     "parallel p by 2 : term {}": "not-built-yet",
-    "parallel p by 2 : block { with {x, y} in [2, 2] where x <-> y {} }": "not-built-yet",
+    "parallel p by 2 : block { with {x, y} in [2, 3] where x <-> y {} }": "wrong-value",
     "parallel p by 2 : block { yield; }": "not-built-yet",
     "parallel p by 2 : block { call g(p); }": "not-built-yet",
     "parallel p by 2 : block { dma.copy.sp a => shared; }": "not-built-yet",

@@ -9,7 +9,7 @@ from typing import Any
 from tilemma.croqtile import ast
 from tilemma.croqtile.operands import condition_of, integer, scalars_of, table_operand
 from tilemma.croqtile.pipeline import loop_settings
-from tilemma.croqtile.reader import Reader, reads
+from tilemma.croqtile.reader import Reader, nodes_in, reads
 from tilemma.croqtile.refusals import has_suffix
 from tilemma.croqtile.storage import called, fixed
 from tilemma.croqtile.values import Scalar, Stream, TupleValue, Value, kind
@@ -17,7 +17,7 @@ from tilemma.errors import Span
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_indices, checked_start, checked_step, checked_stop
 from tilemma.ir.constructs import CHOICES
-from tilemma.ir.expr import Expr, add, const
+from tilemma.ir.expr import Expr, add, const, value_of
 from tilemma.ir.refusals import MisplacedJump, NotBuiltYet, WrongArity, WrongValue
 from tilemma.ir.tiles import Bounded, Unlooped, describe, extent_of, scalar
 from tilemma.ir.types import CLUSTER, Level
@@ -41,10 +41,56 @@ def parallel(r: Reader, node: ast.Parallel) -> None:
             )
     for attribute in node.attributes:
         options |= _launch_attribute(r, attribute)
+    device, *rest = node.specs
     with ExitStack() as stack:
-        for i, spec in enumerate(node.specs):
+        if device.level is not None and device.level.name == "device":
+            _open_device(r, stack, device, bool(rest) or _has_levels(node.body), options)
+        else:
+            rest = list(node.specs)
+        for i, spec in enumerate(rest):
             _open_parallel(r, stack, spec, options if i == 0 else {})
         r.body(_without_yields(node.body))
+
+
+def _has_levels(body: ast.Statement) -> bool:
+    return any(isinstance(n, ast.Parallel) for n in nodes_in(body))
+
+
+def _open_device(
+    r: Reader, stack: ExitStack, spec: ast.ParallelSpec, levels: bool, options: dict[str, Any]
+) -> None:
+    """``by 1 : device(gpu)`` around launches: one device runs them, that of the arrays of the call.
+
+    Without levels inside, the body is a launch of one instance.
+    """
+    assert spec.level is not None
+    for a in spec.level.args:
+        if not isinstance(a, ast.Name) or a.text not in ("cpu", "gpu"):
+            raise WrongValue(
+                a.span,
+                what="`device(...)`",
+                got="another device",
+                wanted="`device(gpu)` or `device(cpu)`",
+                fix_text="write one of these: all launches run on the device of the call's arrays",
+            )
+    extents = extents_of(r, spec.extent, "`parallel`")
+    inside = r.inside_parallel and not r.implicit
+    if inside or [value_of(scalar(e)) for e in extents] != [1]:
+        raise WrongValue(
+            spec.span,
+            what="the level `device`",
+            got="a place inside another level" if inside else "several devices",
+            wanted="`parallel by 1 : device(gpu)` as the outermost level: a kernel runs on one device",
+            fix_text="call the kernel once for each device, with the arrays of that device",
+        )
+    names = _names(spec.names, 1, "p", spec.span)
+    indices: Sequence[Bounded] = (Bounded(const(0), const(1)),)
+    if not levels:
+        indices = stack.enter_context(
+            r.b.parallel(names, extents, Level.parse("block"), span=spec.span, **options)
+        )
+    stack.enter_context(r.scopes.block())
+    _bind(r, spec.names, names, indices)
 
 
 def _without_yields(body: ast.Statement) -> ast.Statement:
@@ -113,8 +159,16 @@ def _open_parallel(r: Reader, stack: ExitStack, spec: ast.ParallelSpec, options:
 def level_of(r: Reader, spec: ast.LevelSpec | None, operand: str = "level") -> tuple[Level | None, dict[str, Any]]:
     if spec is None:
         return None, {}
-    if spec.name == "term" or (spec.name == "device" and operand != "fence"):
+    if spec.name == "term":
         raise NotBuiltYet(spec.span, what=f"the level `{spec.name}`", fix_text="use `block`, `group`, `thread`")
+    if spec.name == "device" and operand == "level":
+        raise WrongValue(
+            spec.span,
+            what="the level `device`",
+            got="a place inside another level",
+            wanted="the first level of a `parallel` at the top of the kernel",
+            fix_text="remove it: all launches run on the device of the call's arrays",
+        )
     options: dict[str, Any] = {}
     for a in spec.args:
         if not isinstance(a, ast.Name) or a.text != "cooperative" or spec.name != "block":
@@ -172,16 +226,61 @@ def _bind(r: Reader, names: ast.Names | None, parts: Sequence[str], values: Sequ
 
 @reads(ast.With)
 def with_(r: Reader, node: ast.With) -> None:
-    if node.where:
-        raise NotBuiltYet(node.where[0][0].span, what="`where`", fix_text="use one index for both")
-    with r.scopes.block():
+    with r.scopes.block(), r.paired([(a.text, b.text) for a, b in node.where]):
         for item in node.items:
             assert item.extent is not None
             extents = extents_of(r, item.extent, "`with`")
             names = _names(item.names, len(extents), "i", item.span)
             # Outside `foreach` the value of an index is 0.
             _bind(r, item.names, names, [Unlooped(const(0), extent_of(e)) for e in extents])
+        for pair in node.where:
+            _check_pair(r, *pair)
         r.body(node.body)
+
+
+def _check_pair(r: Reader, a: ast.Name, b: ast.Name) -> None:
+    """``a <-> b``: two indices of the same extents, which one loop runs over together; WrongValue."""
+    found = []
+    for name in (a, b):
+        binding = r.scopes.find(name.text)
+        if binding is None:
+            raise r.scopes.unknown(name.text, name.span)
+        value = binding.value
+        items = value.items if isinstance(value, TupleValue) else (value,)
+        if not all(isinstance(x, Unlooped) for x in items):
+            raise WrongValue(
+                name.span,
+                what="`where`",
+                got=kind(value),
+                wanted="two indices of `with`",
+                fix_text=f"declare it in this statement: `with {name.text} in n`",
+            )
+        found.append([x.extent for x in items if isinstance(x, Unlooped)])
+    if found[0] != found[1]:
+        shown = " and ".join("[" + ", ".join(describe(e) for e in extents) + "]" for extents in found)
+        raise WrongValue(
+            a.span,
+            what="`where`",
+            got=f"indices of the extents {shown}",
+            wanted="indices of the same extents: one loop runs over both",
+            fix_text="give both the same extents",
+        )
+
+
+def _bind_partners(r: Reader) -> None:
+    """Give an index that `where` pairs with one of the loop just opened the value of that one."""
+    for pair in r.pairs:
+        for name, other in (pair, pair[::-1]):
+            loop = r.scopes.blocks[-1].get(name)
+            known = r.scopes.find(other)
+            if loop is None or other in r.scopes.blocks[-1] or known is None:
+                continue
+            value = loop.value
+            if isinstance(value, TupleValue) and isinstance(known.value, TupleValue):
+                value = TupleValue(value.items, known.value.names)
+                for part, item in zip(value.names, value.items, strict=False):
+                    r.scopes.define(part, item, known.span)
+            r.scopes.define(other, value, known.span)
 
 
 @reads(ast.Foreach, inside="`foreach`")
@@ -284,6 +383,8 @@ def _open_loops(
         indices.append(stack.enter_context(r.b.foreach(n, e, **limits, **more, span=item.span)))
     stack.enter_context(r.scopes.block())
     _bind(r, shown, loop_names, indices)
+    if shown is not names:
+        _bind_partners(r)
 
 
 def _bound(x: Scalar, span: Span) -> Scalar:

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.operands import as_tile, constant, event_of, future_of, plain, tile_of
+from tilemma.croqtile.operands import as_tile, constant, event_of, future_of, integer, plain, tile_of
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.values import Filled, Promise
 from tilemma.errors import nearest
 from tilemma.ir.constructs import CHOICES, KINDS, OPERANDS, SWIZZLES
-from tilemma.ir.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
-from tilemma.ir.tiles import FutureValue, Tile
+from tilemma.ir.expr import Expr, value_of
+from tilemma.ir.refusals import NotBuiltYet, NotConstant, WrongArity, WrongValue, wrong_member
+from tilemma.ir.specialise import open_dimensions
+from tilemma.ir.tiles import FutureValue, Tile, describe
 from tilemma.ir.types import EventRef, Space
 
 WHAT = ("copy", "load", "transp", "pad", "any")
@@ -145,6 +147,14 @@ def _padding(r: Reader, s: ast.Suffix, config: Sequence[ast.Expr]) -> tuple[Any,
     return tuple(zip(*lists, strict=True)), value
 
 
-def _numbers(r: Reader, node: ast.Expr) -> list[int]:
+def _numbers(r: Reader, node: ast.Expr) -> list[int | Expr]:
+    """Constants, or what dimensions and parameters determine; NotConstant."""
     nodes = node.items if isinstance(node, ast.Tuple) else (node,)
-    return [constant(r, n, "`.pad`") for n in nodes]
+    found: list[int | Expr] = []
+    for n in nodes:
+        e = integer(r, n, "`.pad`")
+        known = value_of(e)
+        if known is None and open_dimensions((e,)) is None:
+            raise NotConstant(n.span, what="`.pad`", text=describe(e))
+        found.append(e if known is None else known)
+    return found

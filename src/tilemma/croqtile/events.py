@@ -11,7 +11,7 @@ from tilemma.croqtile.values import Events, Operation, Value, kind
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_index
 from tilemma.ir.constructs import KINDS
-from tilemma.ir.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
+from tilemma.ir.refusals import NotBuiltYet, OutsideParallel, WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import FutureValue
 from tilemma.ir.types import BLOCK
 
@@ -65,9 +65,14 @@ def declare_event(r: Reader, node: ast.DeclareEvent) -> None:
         r.scopes.define(item.name, Events(r.b.event(item.name, slots, threads, ready)), item.span)
 
 
-@reads(ast.Sync, inside="`sync`")
+@reads(ast.Sync)
 def sync(r: Reader, node: ast.Sync) -> None:
     what = node.suffixes[0].name
+    if not r.inside_parallel:
+        # The launches of a kernel follow one another: each sees the writes of those before it.
+        if what == "global" and node.level is None and len(node.suffixes) == 1:
+            return
+        raise OutsideParallel(node.span, what="`sync`")
     if what == "shared" and node.level is None:
         r.b.emit(t.Sync("barrier", BLOCK))
     elif what in ("barrier", "fence") and not (node.level and node.level.args and what == "barrier"):

@@ -102,6 +102,8 @@ class Reader:
         self.pure: list[str] = []
         self.bases: list[tuple[Scalar, ...]] = []
         self.warp: list[bool] = [True]
+        # The names that `where` pairs.
+        self.pairs: list[tuple[str, str]] = []
 
     def value(self, node: ast.Expr) -> Value:
         """The value of an expression."""
@@ -142,6 +144,15 @@ class Reader:
             yield
         finally:
             self.warp.pop()
+
+    @contextmanager
+    def paired(self, names: list[tuple[str, str]]) -> Iterator[None]:
+        """While reading the body of ``with ... where a <-> b``."""
+        self.pairs += names
+        try:
+            yield
+        finally:
+            del self.pairs[len(self.pairs) - len(names) :]
 
     @contextmanager
     def without_effects(self, where: str) -> Iterator[None]:

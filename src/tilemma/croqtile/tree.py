@@ -327,6 +327,9 @@ class _Build:
 
     ratio = _node(ast.Ratio, lambda c: (c[0], c[1]))
 
+    def stream_argument(self, covered: TokenRange, c: list[Any]) -> list[Any]:
+        return c
+
     def parallel_spec(self, covered: TokenRange, c: list[Any]) -> ast.ParallelSpec:
         names, _, extent, level = c
         return ast.ParallelSpec(names, extent, level, span=self.at(covered))

@@ -34,6 +34,7 @@ from tilemma.ir.expr import (
     value_of,
 )
 from tilemma.ir.named_atoms import multiplying
+from tilemma.ir.padding import Padding, padding_fields, result_shape
 from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import WrongValue
 from tilemma.ir.specialise import ExtentsNotKnown, open_dimensions
@@ -267,7 +268,7 @@ class Builder(ElementWork):
         asynchronous: bool = False,
         event: EventRef | None = None,
         transpose: tuple[int, ...] | None = None,
-        pad: tuple[tuple[int, int, int], ...] = (),
+        pad: tuple[Padding, ...] = (),
         span: Span | None = None,
         **options: Any,
     ) -> FutureValue:
@@ -282,7 +283,7 @@ class Builder(ElementWork):
         shaped = transpose is None and not pad
         if isinstance(dst, Space):
             src = self.settle(src)
-            extents = _result_shape(src.shape, transpose, pad)
+            extents = result_shape(src.shape, transpose, pad)
             buffer = self.alloc(
                 name or f"{src.view.base.name}_copy",
                 dst,
@@ -310,7 +311,7 @@ class Builder(ElementWork):
                 event,
                 future,
                 transpose=transpose,
-                pad=pad,
+                **padding_fields(pad),
                 span=span,
                 **options,
             )
@@ -321,7 +322,7 @@ class Builder(ElementWork):
     def check_arrangement(
         src: Tile,
         transpose: tuple[int, ...] | None,
-        pad: tuple[tuple[int, int, int], ...],
+        pad: tuple[Padding, ...],
         span: Span | None,
     ) -> None:
         """WrongValue for a permutation or a padding that does not fit the source's dimensions."""
@@ -347,7 +348,7 @@ class Builder(ElementWork):
                 else "write `pad=((0, 0, 0), (0, 1, 0))`",
             )
         for counts in pad:
-            OPERANDS["padding"].checked_all(counts, span)
+            OPERANDS["padding"].checked_all([n for n in counts if isinstance(n, int)], span)
 
     # ---- contraction -------------------------------------------------------------------------------------
 
@@ -514,17 +515,6 @@ def _product(shape: Sequence[Expr]) -> Expr:
     for e in shape:
         total = binary("mul", total, e)
     return total
-
-
-def _result_shape(
-    shape: Sequence[Expr], transpose: tuple[int, ...] | None, pad: tuple[tuple[int, int, int], ...]
-) -> tuple[Expr, ...]:
-    """Extents after transposing and padding; inner padding goes between neighbouring elements."""
-    out = [shape[i] for i in transpose] if transpose is not None else list(shape)
-    for i, (low, high, inner) in enumerate(pad):
-        grown = binary("add", out[i], low + high)
-        out[i] = binary("add", grown, binary("mul", binary("sub", out[i], 1), inner))
-    return tuple(out)
 
 
 def element_type(name: str | DType, span: Span | None = None) -> DType:

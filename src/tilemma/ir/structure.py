@@ -11,10 +11,11 @@ from dataclasses import field, replace
 from typing import Any
 
 from tilemma.dtypes import DType
-from tilemma.errors import CompileError, Span, spelled
+from tilemma.errors import CompileError, Span
 from tilemma.ir import tile as t
 from tilemma.ir.constructs import LIMITS
 from tilemma.ir.expr import Const, Dim, Expr, Index, Scalar, Var, add, cdiv, const, mul, value_of
+from tilemma.ir.grid_barriers import GRID, launches
 from tilemma.ir.pipeline import PipelineSettings
 from tilemma.ir.program_points import ProgramPoint, WriteLog
 from tilemma.ir.ranges import count_check, loop_index
@@ -210,16 +211,15 @@ class ValueNumber:
         return self._levels[-1] if self._levels else None
 
     def barrier(self, level: Level | None) -> None:
-        """`sync.barrier`.  In a grid of cooperating blocks the level of blocks means all of them: NotBuiltYet."""
-        if self._cooperative and level == BLOCK:
+        """`sync.barrier`.  In a grid of cooperating blocks the level of blocks means all of them."""
+        whole = self._cooperative and level == BLOCK
+        if whole and self._ranked is not None:
             raise NotBuiltYet(
                 self.span,
-                what="a barrier of all blocks of a cooperative launch",
-                fix_text="divide the work into two `parallel`s, which run one after the other, or use "
-                + spelled(self.span, "`sync.shared`", "`sync.shared()`")
-                + " for a barrier of each block",
+                what="a barrier of all blocks of a cooperative launch in clusters by rank",
+                fix_text="divide the work into two `parallel`s, which run one after the other",
             )
-        self.emit(t.Sync("barrier", level))
+        self.emit(t.Sync("barrier", GRID if whole else level))
 
     @contextmanager
     def parallel(
@@ -256,7 +256,9 @@ class ValueNumber:
             "overlap": overlap,
         }
         if ranked is None:
-            self.emit(t.Parallel(indices, tuple(ops), level, **options, span=span))
+            op = t.Parallel(indices, tuple(ops), level, **options, span=span)
+            for launch in launches(op, self.fresh) if outermost else (op,):
+                self.emit(launch)
             return
         body = tuple(ops)
         beyond = surplus(ranked.ranks, places)

@@ -26,6 +26,7 @@ from tilemma.ir.operation import FragmentName as FragmentName
 from tilemma.ir.operation import Future as Future
 from tilemma.ir.operation import Op as Op
 from tilemma.ir.operation import require_all
+from tilemma.ir.padding import Padding
 from tilemma.ir.pipeline import PipelineSettings as PipelineSettings
 from tilemma.ir.plans import ArrayFacts as ArrayFacts
 from tilemma.ir.plans import CopyPlan, FragmentPlan, LoadPlan, SharedLayoutPlan, StorePlan
@@ -210,7 +211,9 @@ class Copy(Op):
 
     ``engine`` is the program's choice.  ``event``: the copy's bytes complete a generation of it;
     ``future``: the name of the handle to wait for; neither: synchronous.  ``after``: futures to wait for first.
-    ``transpose``: permutation of the source's axes; ``pad``: (low, high, inner) of each.  Decided: ``plan``.
+    ``transpose``: permutation of the source's axes; ``pad``: (low, high, inner) of each;
+    ``pad_counts``: these as computations of dimensions and parameters, until `specialise` gives ``pad``.
+    Decided: ``plan``.
     """
 
     syntax: ClassVar[str] = "copy.$engine $src => $dst"
@@ -229,6 +232,7 @@ class Copy(Op):
     evict: Literal["first", "last"] | None = None
     transpose: tuple[int, ...] | None = None
     pad: tuple[tuple[int, int, int], ...] = ()
+    pad_counts: tuple[tuple[Expr, Expr, Expr], ...] = ()
     pad_value: Expr | None = None
     plan: CopyPlan | None = None
 
@@ -237,8 +241,9 @@ class Copy(Op):
         """The extents of the copied tile: the source's, transposed and padded."""
         order = self.transpose if self.transpose is not None else range(len(self.src.axes))
         found = [self.src.shape[i] for i in order]
-        for i, (low, high, inner) in enumerate(self.pad):
-            found[i] = add(found[i], add(mul(sub(found[i], 1), inner), low + high))
+        counts: tuple[Padding, ...] = self.pad_counts or self.pad
+        for i, (low, high, inner) in enumerate(counts):
+            found[i] = add(found[i], add(mul(sub(found[i], 1), inner), add(low, high)))
         return tuple(found)
 
     @property

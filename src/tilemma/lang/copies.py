@@ -7,14 +7,17 @@ from typing import Any
 
 from tilemma.errors import described
 from tilemma.ir.constructs import CHOICES, SWIZZLES
+from tilemma.ir.expr import Expr, value_of
+from tilemma.ir.padding import Padding
 from tilemma.ir.refusals import WrongValue
+from tilemma.ir.specialise import open_dimensions
 from tilemma.ir.types import Space
 from tilemma.lang import spans
 from tilemma.lang.namespaces import Namespace
 from tilemma.lang.scalars import (
+    Value,
     article,
     constant_operand,
-    constant_operands,
     flag,
     operand_as,
     python_int,
@@ -137,15 +140,22 @@ def _permutation(given: Any, what: str) -> tuple[int, ...]:
     return tuple(python_int(x, f"{what}(transp=)") for x in given)
 
 
-def _padding(given: Any, what: str) -> tuple[tuple[int, int, int], ...]:
+def _padding(given: Any, what: str) -> tuple[Padding, ...]:
     """(low, high, between) counts for each dimension of the source."""
     listed = isinstance(given, (tuple, list)) and all(isinstance(c, (tuple, list)) for c in given)
     if not given or not listed or any(len(counts) not in (2, 3) for counts in given):
         wanted = "(low, high, between) counts for each dimension of the source"
         fix = "write `pad=((0, 0, 0), (0, 1, 0))` for one element after each row of a matrix"
         raise _one_of(what, "pad", given, wanted, fix)
-    numbers = [constant_operands(counts, "padding") for counts in given]
+    numbers = [[_count(n) for n in counts] for counts in given]
     return tuple((n[0], n[1], n[2] if len(n) == 3 else 0) for n in numbers)
+
+
+def _count(x: Any) -> int | Expr:
+    """A constant, or what dimensions and parameters determine; NotConstant."""
+    if isinstance(x, Value) and x.dtype.is_integer and value_of(x.expr) is None and open_dimensions((x.expr,)):
+        return x.expr
+    return constant_operand(x, "padding")
 
 
 def handles_of(x: Sequence[Any], what: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from math import prod
 
 from tilemma.ir.expr import Const, Expr, Index, add, binary, const, floordiv, mod, mul, value_of
 from tilemma.ir.tile import Copy, For, If, Kernel, Op, Parallel, SetElement
-from tilemma.ir.types import THREAD, Axis, View
+from tilemma.ir.types import THREAD, Axis, Space, View
 from tilemma.ir.walk import rewrite, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Dependence, Site, block_threads, control, count, kind, sites
@@ -70,12 +70,15 @@ def _squeezed(view: View) -> View:
 
 
 def _fill(op: Copy, site: Site, dependence: Dependence, names: _Names) -> Op:
-    """``dst`` filled with the padding, each element by one of the threads that share it."""
+    """``dst`` filled with the padding, each element by one of the threads that have it in common."""
     shape = [n for e in op.dst.shape if (n := value_of(e)) is not None]
     if len(shape) != len(op.dst.shape):
         what = "`dma.pad` into extents known only at run time"
         remedy = "pad into a buffer or a tile of known extents"
         raise NotBuilt(op.span, what=what, arch="any target", remedy=remedy)
+    if op.dst.base.space is Space.LOCAL:
+        # Each thread has a buffer of its own.
+        return _elements(op, shape, const(0), 1, names)
     instance, instances = _shared_by(op, site, dependence)
     inner = site.inner[-1] if site.inner else None
     if inner is not None and kind(inner) == "thread":
