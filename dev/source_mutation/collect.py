@@ -31,7 +31,7 @@ SLOW, CASES, FOR_CASES = 4.0, 4, 0.8
 # These compare all that a program becomes with a file, and kill more for their time than their lines say.
 # All their cases are run, also those of the nightly run.
 RECORDED = ("tests/language/test_recorded.py", "tests/language/test_edited.py", "tests/language/test_refused.py",
-            "tests/targets/ptx/passes/test_edited_blocks.py")  # fmt: skip
+            "tests/language/test_accepted.py", "tests/targets/ptx/passes/test_edited_blocks.py")  # fmt: skip
 # What pytest selects by: no mark is left out.
 EVERY_MARK = ("-m", "")
 

@@ -95,11 +95,9 @@ def _store_run(
     for ok in allowed:
         everything = e.both(everything, ok, hint="all")
     spot = places.at(_index(op, positions[0]))
-    if len(values) == 1 or words is None:
+    if len(values) == 1 or words is None or everything is False:
         for v, at, ok in zip(values, positions, allowed, strict=True):
             _store_element(lo, places, _index(op, at), _value(lo, found, atom, v, have, want), ok)
-        return
-    if everything is False:
         return
     if everything is True:
         _store_words(lo, spot.space, spot.address, words)
