@@ -6,6 +6,8 @@ GPU := $(shell command -v nvidia-smi 2>/dev/null)
 WITH_CUDA := [cuda,dev]
 CORE_EXTRAS := $(if $(GPU),$(WITH_CUDA),)
 DEV_EXTRAS := $(if $(GPU),$(WITH_CUDA),[dev])
+# The tests and the site start Python some hundred times; without compiled modules each start takes twice as long.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test quick check lint types format mutate memcheck lowest newest site clean
 

@@ -56,28 +56,27 @@ def is_re(node: ast.AST) -> bool:
 
 def patterns() -> Iterator[tuple[str, str, int, set[str]]]:
     """Place, text, flags and methods of every regular expression in the source."""
+    texts = {path: path.read_text() for path in sorted(ROOT.rglob("*.py"))}
     used: dict[str, set[str]] = {}
-    trees = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
-    for tree in trees.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr in METHODS:
-                owner = node.value
-                name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
-                used.setdefault(name, set()).add(node.attr)
-    for path, tree in trees.items():
-        names = {id(n.value): getattr(n.targets[0], "id", "") for n in ast.walk(tree) if isinstance(n, ast.Assign)}
-        for node in ast.walk(tree):
+    for text in texts.values():
+        for name, method in re.findall(rf"(\w+)\.({'|'.join(METHODS)})\b", text):
+            used.setdefault(name, set()).add(method)
+    # Collecting the tests pays for each file that is parsed here.
+    for path, text in texts.items():
+        nodes = list(ast.walk(ast.parse(text))) if re.search(r"\bre\.\w+\(", text) else []
+        names = {id(n.value): getattr(n.targets[0], "id", "") for n in nodes if isinstance(n, ast.Assign)}
+        for node in nodes:
             if not is_re(node):
                 continue
             assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
             method = node.func.attr
             if method not in METHODS | {"compile"}:
                 continue
-            text = constant(node.args[0])
+            pattern = constant(node.args[0])
             place = f"{path.relative_to(ROOT)}:{node.lineno}"
-            assert text is not None, f"{place}: a pattern made at run time cannot be tested"
+            assert pattern is not None, f"{place}: a pattern made at run time cannot be tested"
             methods = {method} if method != "compile" else used.get(names.get(id(node), ""), METHODS)
-            yield place, text, flags_of(node), methods
+            yield place, pattern, flags_of(node), methods
 
 
 PATTERNS = list(patterns())

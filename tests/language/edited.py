@@ -19,6 +19,7 @@ import sys
 import warnings
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -78,6 +79,7 @@ class Edit:
         return f"{self.line}:{self.column} `{self.old}` => `{self.new}`"
 
 
+@cache
 def programs(language: str) -> dict[str, str]:
     """The kernels that are edited: name -> text."""
     if language == "co":
@@ -146,6 +148,7 @@ def _plain(value: object) -> str:
     return " ".join(words if len(words) <= 3 else re.findall(r"`[^`]*`|-?\d+", str(value)))
 
 
+@cache
 def parse(language: str) -> dict[str, list[tuple[Edit, str]]]:
     """Kernel -> its edits with their outcomes."""
     found: dict[str, list[tuple[Edit, str]]] = {}

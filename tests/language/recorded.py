@@ -15,6 +15,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -101,6 +102,7 @@ def _positions(language: str) -> Iterator[tuple[str, str]]:
                 yield name, positions(language, text)
 
 
+@cache
 def recorded(table: str) -> dict[str, str]:
     parts = ("\n" + (FOLDER / f"{table}.txt").read_text(encoding="utf-8")).split("\n== ")[1:]
     return {name: " ".join(body.split()) for name, _, body in (x.partition("\n") for x in parts)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -242,11 +243,13 @@ def told(language: str, body: str) -> str:
     return "compiled"
 
 
+@cache
 def bodies(language: str) -> tuple[str, ...]:
     rows = (CROQTILE, PYTHON), (refused_guards.CROQTILE, refused_guards.PYTHON)
     return tuple(body for table in rows for body in table[language == "py"])
 
 
+@cache
 def recorded(language: str) -> list[str]:
     text = (FOLDER / f"{language}.txt").read_text(encoding="utf-8")
     return [x.partition("\n")[2].strip("\n") for x in ("\n" + text).split("\n== ")[1:]]

@@ -91,6 +91,7 @@ def outcome(name: str, edit: Edit) -> str:
     return found if "\n" not in found else digest(found)
 
 
+@cache
 def parse(pass_name: str) -> dict[str, list[tuple[Edit, str]]]:
     """Name of a kernel -> its edits with their outcomes."""
     found: dict[str, list[tuple[Edit, str]]] = {}
