@@ -1,19 +1,18 @@
 """Property tests draw the same examples in every run; HYPOTHESIS_PROFILE=explore draws new ones.
 
-Of the families of cases in `sampling.EVERY`, a run takes every second, third, .. case; the others are slow.
+Of the families of cases in `sampling.EVERY`, a run takes one of two, three, .. cases; the others are slow.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import pytest
 from hypothesis import settings
 
-from tests.sampling import EVERY
+from tests.sampling import EVERY, daily
 
 # A change must not fail for an example that the change has nothing to do with: new examples belong to the
 # nightly run.  Deadlines measure the machine, not the code.
@@ -33,9 +32,28 @@ def undeclared() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    seen: Counter[str] = Counter()
+    families: dict[str, list[pytest.Item]] = {}
     for item in items:
         family = item.nodeid.partition("[")[0]
-        if seen[family] % EVERY.get(family, 1):
-            item.add_marker(pytest.mark.slow)
-        seen[family] += family in EVERY
+        if family in EVERY and not item.get_closest_marker("slow"):
+            families.setdefault(family, []).append(item)
+    for family, cases in families.items():
+        taken = daily([parameters(item) for item in cases], EVERY[family])
+        for position, item in enumerate(cases):
+            if position not in taken:
+                item.add_marker(pytest.mark.slow)
+
+
+def parameters(item: pytest.Item) -> list[Hashable]:
+    """The values of a case."""
+    callspec = getattr(item, "callspec", None)
+    return [hashable(x) for x in callspec.params.values()] if callspec else []
+
+
+def hashable(value: object) -> Hashable:
+    """The value; its identity, if it has no hash."""
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return value

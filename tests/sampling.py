@@ -4,55 +4,160 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
-# Families whose cases resemble each other and take long together: every run takes each n-th case (conftest.py).
+# Families whose cases resemble each other and take long together: every run takes a part, one of n (`daily`).
 EVERY = {
-    "tests/arithmetic/test_convert.py::test_constants": 2,
-    "tests/arithmetic/test_floats.py::test_exact_functions": 2,
-    "tests/arithmetic/test_floats.py::test_operations_in_kernels": 2,
+    "tests/arithmetic/test_convert.py::test_arrays": 2,
+    "tests/arithmetic/test_convert.py::test_constants": 4,
+    "tests/arithmetic/test_convert.py::test_kernels": 2,
+    "tests/arithmetic/test_floats.py::test_exact_functions": 4,
+    "tests/arithmetic/test_floats.py::test_operations": 2,
+    "tests/arithmetic/test_floats.py::test_operations_in_kernels": 4,
+    "tests/arithmetic/test_floats.py::test_pow_has_the_special_cases_of_c": 2,
+    "tests/atoms/test_catalogue.py::test_a_query_does_not_depend_on_the_records_made_before": 2,
+    "tests/atoms/test_catalogue.py::test_the_tensor_layouts_library_agrees": 2,
     "tests/atoms/test_emit.py::test_ptxas_refuses_it_on_an_older_target": 4,
-    "tests/atoms/test_emit.py::test_ptxas_takes_every_statement": 4,
-    "tests/croqtile/test_hostile.py::test_hostile_input": 2,
-    "tests/croqtile/test_hostile.py::test_hostile_kernels_compiled": 3,
+    "tests/atoms/test_emit.py::test_ptxas_takes_every_statement": 8,
+    "tests/atoms/test_proof_kernels.py::test_rows_of_one_element_prove_a_record_and_refute_a_false_one": 2,
+    "tests/bench/test_benchmarks.py::test_the_loop_without_a_part_multiplies_what_it_says": 2,
+    "tests/bench/test_mutation_sample.py::test_mutants_are_convicted": 3,
+    "tests/c_export/test_c_export.py::test_launches_as_python_does": 2,
+    "tests/croqtile/test_hostile.py::test_hostile_input": 4,
+    "tests/croqtile/test_hostile.py::test_hostile_kernels_compiled": 6,
     "tests/docs/test_site.py::test_snippets_of_the_gallery_run": 2,
     "tests/gallery/test_gallery.py::test_on_the_machine": 2,
-    "tests/ir/test_text.py::test_every_tile_operation_round_trips": 2,
-    "tests/lang/test_texts.py::test_programs_without_a_file": 2,
-    "tests/language/test_advice.py::test_the_tile_that_is_advised_fits": 2,
+    "tests/gallery/test_gallery.py::test_on_the_reference": 2,
+    "tests/ir/test_ranges.py::test_bounds_are_as_narrow_as_they_were": 2,
+    "tests/ir/test_text.py::test_every_lane_operation_round_trips": 2,
+    "tests/ir/test_text.py::test_every_tile_operation_round_trips": 4,
+    "tests/lang/test_texts.py::test_programs_without_a_file": 4,
+    "tests/language/test_advice.py::test_the_tile_that_is_advised_fits": 4,
     "tests/language/test_apply_bodies.py::test_bodies_mean_the_same_everywhere": 2,
-    "tests/language/test_atomic_types.py::test_an_operation_on_a_type": 2,
-    "tests/language/test_constructs.py::test_on_the_machine": 2,
-    "tests/language/test_jumps.py::test_no_multiply_is_lost": 2,
-    "tests/language/test_lane_random.py::test_random_exchanges_and_fragments": 2,
-    "tests/language/test_lane_registers.py::test_every_instruction_multiplies_its_fragments": 2,
-    "tests/language/test_recorded.py::test_library": 3,
-    "tests/language/test_recorded.py::test_random_programs": 3,
-    "tests/language/test_wrapping_subscripts.py::test_sums_that_wrap_or_are_negative": 2,
-    "tests/machine/isa/test_isa_numerics.py::test_rounding_is_the_search_among_all_values": 4,
-    "tests/ops/test_machine.py::test_split_swapped_packed_and_clustered": 2,
-    "tests/ops/test_machine_types.py::test_variants": 2,
-    "tests/ops/test_product_forms.py::test_calls_on_the_machine": 3,
-    "tests/passes/test_check_element_tiles.py::test_shapes": 2,
-    "tests/passes/test_decided_on_machine.py::test_contracts_at_every_level": 2,
-    "tests/passes/test_decided_on_machine.py::test_the_machine_misses_whatever_is_left_out": 2,
-    "tests/passes/test_meaning.py::test_the_listings": 2,
-    "tests/pipelines/test_examples_configured.py::test_configuration": 4,
-    "tests/pipelines/test_lagging_warps.py::test_no_warp_misses_a_generation": 2,
-    "tests/pipelines/test_signals.py::test_a_slot_is_released_when_all_have_read_it": 2,
-    "tests/pipelines/test_specialise_warps.py::test_kernels": 2,
-    "tests/targets/ptx/lower/test_contraction.py::test_stores_convert": 2,
-    "tests/targets/ptx/lower/test_matmul_listings.py::test_results_on_the_machine": 2,
-    "tests/targets/ptx/lower/test_types_of_results.py::test_an_accumulator_is_stored_as_every_type": 2,
-    "tests/targets/ptx/passes/test_insert_sync.py::test_the_listings_are_ordered_and_nothing_can_be_left_out": 2,
-    "tests/targets/ptx/passes/test_interleave_copy_issue.py::test_edges_through_vectors": 2,
+    "tests/language/test_apply_bodies.py::test_not_refused": 2,
+    "tests/language/test_atomic_types.py::test_an_operation_on_a_type": 4,
+    "tests/language/test_constructs.py::test_on_the_machine": 4,
+    "tests/language/test_element_types.py::test_a_product": 2,
+    "tests/language/test_fuzz.py::test_kernels_agree_with_numpy": 2,
+    "tests/language/test_fuzz.py::test_the_reference_agrees_with_numpy": 2,
+    "tests/language/test_jumps.py::test_no_multiply_is_lost": 4,
+    "tests/language/test_lane_random.py::test_random_exchanges_and_fragments": 4,
+    "tests/language/test_lane_registers.py::test_every_instruction_multiplies_its_fragments": 4,
+    "tests/language/test_lane_registers.py::test_every_sparse_instruction_multiplies_its_fragments": 2,
+    "tests/language/test_negated_operands.py::test_products_are_subtracted": 2,
+    "tests/language/test_old_values.py::test_decides_for_the_instance": 2,
+    "tests/language/test_old_values.py::test_operands_that_the_operation_changes": 2,
+    "tests/language/test_operands.py::test_integers": 2,
+    "tests/language/test_packed_elements.py::test_products": 2,
+    "tests/language/test_random_products.py::test_products_agree_with_numpy": 3,
+    "tests/language/test_rearranged.py::test_transposing": 2,
+    "tests/language/test_recorded.py::test_instructions_and_digests": 2,
+    "tests/language/test_recorded.py::test_library": 6,
+    "tests/language/test_recorded.py::test_random_programs": 6,
+    "tests/language/test_scaled_products.py::test_sums_of_8_bit_floats_are_promoted": 2,
+    "tests/language/test_scaled_sums.py::test_a_read_sees_the_sum_and_leaves_it_to_the_scale": 2,
+    "tests/language/test_wrapping_subscripts.py::test_sums_that_wrap_or_are_negative": 4,
+    "tests/language/test_wrong_operands.py::test_one_verdict_and_one_code": 2,
+    "tests/machine/corpus/test_corpus.py::test_no_alarm_and_the_right_result": 2,
+    "tests/machine/corpus/test_native_verdicts.py::test_the_library_changes_no_verdict": 2,
+    "tests/machine/isa/test_isa_forms_ptxas.py::test_ptxas_agrees_on_every_mma": 2,
+    "tests/machine/isa/test_isa_forms_ptxas.py::test_ptxas_agrees_on_every_wgmma": 2,
+    "tests/machine/isa/test_isa_numerics.py::test_rounding_is_the_search_among_all_values": 8,
+    "tests/machine/test_matrix.py::test_wgmma": 2,
+    "tests/ops/test_machine.py::test_every_tile": 3,
+    "tests/ops/test_machine.py::test_layouts_and_stores": 2,
+    "tests/ops/test_machine.py::test_split_swapped_packed_and_clustered": 4,
+    "tests/ops/test_machine.py::test_tiles": 2,
+    "tests/ops/test_machine_types.py::test_variants": 4,
+    "tests/ops/test_matmul.py::test_random_products_are_within_the_bound": 2,
+    "tests/ops/test_plan.py::test_every_kind_of_plan_computes_the_same": 2,
+    "tests/ops/test_plan.py::test_kernels_keep_to_registers": 3,
+    "tests/ops/test_product_forms.py::test_calls_on_the_machine": 6,
+    "tests/ops/test_product_forms.py::test_parts_of_k": 2,
+    "tests/ops/test_wide.py::test_variants_on_the_machine": 2,
+    "tests/passes/test_check_element_tiles.py::test_shapes": 4,
+    "tests/passes/test_decided_on_machine.py::test_constructs": 2,
+    "tests/passes/test_decided_on_machine.py::test_contracts_at_every_level": 4,
+    "tests/passes/test_decided_on_machine.py::test_the_listings_on_ragged_sizes": 2,
+    "tests/passes/test_decided_on_machine.py::test_the_machine_misses_whatever_is_left_out": 4,
+    "tests/passes/test_meaning.py::test_the_listings": 4,
+    "tests/passes/test_merge_peeled_epilogue.py::test_the_machine_agrees": 2,
+    "tests/passes/test_merge_peeled_epilogue.py::test_the_meaning_stays": 2,
+    "tests/pipelines/test_copies_by_many.py::test_a_role_of_two_warpgroups": 2,
+    "tests/pipelines/test_copies_by_many.py::test_two_warpgroups": 2,
+    "tests/pipelines/test_event_simulation.py::test_configured_examples_come_to_their_end": 2,
+    "tests/pipelines/test_event_simulation.py::test_examples_come_to_their_end": 2,
+    "tests/pipelines/test_examples_configured.py::test_both_languages_say_the_same": 2,
+    "tests/pipelines/test_examples_configured.py::test_configuration": 8,
+    "tests/pipelines/test_examples_configured.py::test_small_shapes": 2,
+    "tests/pipelines/test_forms.py::test_form": 2,
+    "tests/pipelines/test_lagging_warps.py::test_an_arrival_outside_the_loop_keeps_no_warp_in_step": 2,
+    "tests/pipelines/test_lagging_warps.py::test_groups_that_only_wait_stay_in_step": 2,
+    "tests/pipelines/test_lagging_warps.py::test_no_warp_misses_a_generation": 4,
+    "tests/pipelines/test_odd_loops.py::test_results_stay": 2,
+    "tests/pipelines/test_ring_parity.py::test_slots_in_turn": 2,
+    "tests/pipelines/test_ring_parity.py::test_slots_out_of_turn": 2,
+    "tests/pipelines/test_signals.py::test_a_slot_is_released_when_all_have_read_it": 4,
+    "tests/pipelines/test_signals.py::test_an_answer_orders_only_what_the_other_role_was_told_of": 2,
+    "tests/pipelines/test_slices_in_any_order.py::test_the_first_slice_starts_from_zero": 2,
+    "tests/pipelines/test_specialise_warps.py::test_kernels": 4,
+    "tests/pipelines/test_specialise_warps.py::test_settings": 2,
+    "tests/pipelines/test_tails.py::test_reference_and_machine_agree": 2,
+    "tests/pipelines/test_thread_roles.py::test_any_lanes_produce": 2,
+    "tests/pipelines/test_thread_roles.py::test_lanes_hand_over": 2,
+    "tests/pipelines/test_tma_copies.py::test_types_and_swizzles": 2,
+    "tests/targets/ptx/lower/test_contraction.py::test_apply_knows_rows_and_columns": 2,
+    "tests/targets/ptx/lower/test_contraction.py::test_contracts": 2,
+    "tests/targets/ptx/lower/test_contraction.py::test_stores_convert": 4,
+    "tests/targets/ptx/lower/test_edges_of_copies.py::test_tiles_before_the_array_are_zero": 2,
+    "tests/targets/ptx/lower/test_elements.py::test_copies_of_any_width": 2,
+    "tests/targets/ptx/lower/test_matmul_listings.py::test_results_on_the_machine": 4,
+    "tests/targets/ptx/lower/test_matmul_listings.py::test_tensor_cores_do_the_work": 2,
+    "tests/targets/ptx/lower/test_optimization.py::test_long_turns_with_copies_of_several_of_them_are_in_order": 3,
+    "tests/targets/ptx/lower/test_ownership.py::test_digits_and_values_give_every_element": 2,
+    "tests/targets/ptx/lower/test_types_of_results.py::test_an_accumulator_is_stored_as_every_type": 4,
+    "tests/targets/ptx/lower/test_types_of_results.py::test_old_values_of_atomics": 2,
+    "tests/targets/ptx/lower/test_vector_loads.py::test_narrow_operands_become_pairs": 2,
+    "tests/targets/ptx/lower/test_vector_loads.py::test_rows_along_k": 2,
+    "tests/targets/ptx/passes/test_double_buffer_fragments.py::test_the_machine_agrees": 2,
+    "tests/targets/ptx/passes/test_double_buffer_fragments.py::test_the_meaning_stays": 2,
+    "tests/targets/ptx/passes/test_insert_sync.py::test_the_listings_are_ordered_and_nothing_can_be_left_out": 4,
+    "tests/targets/ptx/passes/test_interleave_copy_issue.py::test_edges_through_vectors": 4,
+    "tests/targets/ptx/passes/test_overlap_epilogue.py::test_right_and_free_of_hazards": 2,
     "tests/targets/ptx/passes/test_sync_jumps.py::test_jumps_are_ordered_and_nothing_can_be_left_out": 2,
-    "tests/test_examples.py::test_on_the_machine": 3,
-    "tests/tools/test_check.py::test_no_false_alarm_on_the_constructs": 2,
+    "tests/targets/ptx/passes/test_warp_program.py::test_parts_of_copies_make_up_the_copy": 2,
+    "tests/targets/test_cpu_after_passes.py::test_same_bits_after_every_pass": 2,
+    "tests/targets/test_cpu_pipelines.py::test_warp_specialised_pipeline": 2,
+    "tests/test_examples.py::test_on_the_machine": 4,
+    "tests/tools/test_check.py::test_no_false_alarm_on_the_constructs": 4,
+    "tests/tools/test_check.py::test_no_false_alarm_on_the_examples": 3,
+    "tests/tools/test_show.py::test_every_record_can_be_shown_in_every_format": 2,
+    "tests/tools/test_sizes.py::test_examples": 2,
 }
+
+
+def daily(rows: Sequence[Sequence[Hashable]], n: int) -> set[int]:
+    """Positions of one of ``n`` cases of a family, whose parameters are ``rows``.
+
+    Each next case has as many values as possible that no case has before, then those that the fewest have; where
+    none differs, every n-th case is taken.  Parameters with more values than cases that are taken do not count.
+    """
+    count = -(-len(rows) // n)
+    short = [axis for axis, values in enumerate(zip(*rows, strict=True)) if len(set(values)) <= count]
+    used: Counter[tuple[int, Hashable]] = Counter()
+    rest = sorted(range(len(rows)), key=lambda i: (i % n, i))
+    taken: set[int] = set()
+    while len(taken) < count:
+        times = {i: [used[axis, rows[i][axis]] for axis in short] for i in rest}
+        best = min(rest, key=lambda i: (-times[i].count(0), sum(times[i])))
+        rest.remove(best)
+        taken.add(best)
+        used.update((axis, rows[best][axis]) for axis in short)
+    return taken
 
 
 def by_night(config: pytest.Config) -> bool:
@@ -89,4 +194,4 @@ def _covering(every: Sequence[tuple[int, ...]]) -> Iterable[tuple[int, ...]]:
 
 def examples(count: int) -> int:
     """Examples that a property test draws: ``count`` with HYPOTHESIS_PROFILE=explore, a sixth in every run."""
-    return count if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else max(10, count // 6)
+    return count if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else max(6, count // 6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from tests.sampling import EVERY, pairwise
+from tests.sampling import EVERY, daily, pairwise
 
 
 def test_any_two_values_meet_and_no_case_is_lost() -> None:
@@ -22,6 +22,18 @@ def test_any_two_values_meet_and_no_case_is_lost() -> None:
 
 def test_one_axis_is_taken_whole() -> None:
     assert not any(p.marks for p in pairwise("abc"))
+
+
+def test_a_part_of_a_family_has_every_value_of_a_short_axis() -> None:
+    for n, length, names in itertools.product(range(1, 7), range(1, 7), range(1, 30)):
+        rows = list(itertools.product(range(names), range(length)))
+        taken = daily(rows, n)
+        assert len(taken) == -(-len(rows) // n)
+        assert len(taken) < length or {rows[i][1] for i in taken} == set(range(length)), (n, length, names)
+
+
+def test_a_family_of_names_is_spread() -> None:
+    assert daily([(x,) for x in "abcdefgh"], 3) == {0, 3, 6}
 
 
 def test_sampled_families_exist() -> None:

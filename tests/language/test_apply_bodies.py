@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilemma as tm
+from tests.sampling import examples
 
 INSTANCES = 2
 
@@ -177,7 +178,7 @@ def numbers(*shape: int, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(36), deadline=None)
 @given(random=st.randoms(use_true_random=False), kind=st.sampled_from(("f32", "f16", "bf16")))
 def test_bodies_mean_the_same_everywhere(holder: str, random: Random, kind: str) -> None:
     held = HOLDERS[holder]

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tilemma as tm
+from tests.sampling import examples
 from tilemma import dtypes, machine
 from tilemma.arithmetic import integers
 from tilemma.compiler import decide
@@ -149,7 +150,7 @@ def binary_of(e: Expr, a: Const, b: Const) -> Expr:
 
 
 @pytest.mark.parametrize("arch", ["sm_80"])
-@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(72), suppress_health_check=list(HealthCheck))
 @given(data=st.data(), given_=st.lists(shapes(), min_size=6, max_size=12))
 def test_every_way_of_computing_gives_the_same(arch: str, data: st.DataObject, given_: list) -> None:
     program = Program(given_, data)

@@ -11,7 +11,7 @@ from differential import Lines, agree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sampling import pairwise
+from tests.sampling import examples, pairwise
 
 N = 8
 
@@ -114,7 +114,7 @@ class Program:
 
 
 @pytest.mark.parametrize("level", ("block", "group", "thread"))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(36), deadline=None)
 @given(random=st.randoms(use_true_random=False))
 def test_jumps_mean_the_same_everywhere(level: str, random: Random) -> None:
     program = Program(random, level == "thread")

@@ -10,6 +10,8 @@ from differential import Lines, agree, croqtile_kernel, outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
+
 LEVELS = {
     "block": ((), 32),
     "group": ((("w", 2, "group"),), 32),
@@ -62,7 +64,7 @@ def program(random: Random, level: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(36), deadline=None)
 @given(random=st.randoms(use_true_random=False))
 def test_lanes_apart(level: str, random: Random) -> None:
     co, python = program(random, level)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor_layouts import ComposedLayout, Layout, size
 
+from tests.sampling import examples
 from tilemma.atoms import catalogue
 from tilemma.cute import TiledMMA
 from tilemma.errors import TilemmaError, WrongArgument
@@ -31,7 +32,7 @@ def _visited(part: object) -> list[int]:
     return [base + affine(i) for i in range(size(affine))]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(48), deadline=None)
 @given(cases(), st.sampled_from("ABC"))
 def test_partitions_cover_the_tensor_as_often_as_there_are_copies(
     case: tuple[TiledMMA, tuple[int, int, int]], letter: str
@@ -47,7 +48,7 @@ def test_partitions_cover_the_tensor_as_often_as_there_are_copies(
     assert seen == Counter(dict.fromkeys(range(size(tensor)), mma.atom_layout[missing]))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(48), deadline=None)
 @given(cases())
 def test_fragments_are_dense_and_shaped_like_their_partition(case: tuple[TiledMMA, tuple[int, int, int]]) -> None:
     mma, (m, n, k) = case

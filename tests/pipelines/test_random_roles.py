@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipeline_runs import from_co
 
+from tests.sampling import examples
 from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.errors import CompileError
@@ -106,7 +107,7 @@ def roles(draw) -> str:
     return text
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(36), deadline=None, suppress_health_check=list(HealthCheck))
 @given(roles())
 def test_random_roles_under_starvation(text: str) -> None:
     kernel = from_co(text)
