@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from dev.pages import errors as error_docs
@@ -26,7 +27,8 @@ def test_every_class_is_known() -> None:
     error_docs.import_everything()
     written = set()
     for path in (ROOT / "src" / "tilemma").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if re.search(r"^\s+found\s*=", text, re.MULTILINE) else ():
             if isinstance(node, ast.ClassDef) and any(
                 isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == "found" for s in node.body
             ):
