@@ -130,10 +130,16 @@ def test_no_swizzle_when_none_is_wanted():
     assert plans(laid_out(one_multiply(swizzle=0, level=GROUP), "sm_80"))["lhs_s"].swizzle_atom == 0
 
 
-def test_a_swizzle_wider_than_the_rows_is_refused():
+def test_a_swizzle_wider_than_the_rows_has_the_width_of_the_rows():
+    for depth in (16, 32):
+        kernel = laid_out(one_multiply(a=(64, depth), b=(64, depth), swizzle=128), "sm_90a")
+        assert plans(kernel)["lhs_s"].swizzle_atom == 2 * depth
+
+
+def test_a_swizzle_that_does_not_divide_the_rows_is_refused():
     with pytest.raises(SwizzleRefused) as caught:
-        laid_out(one_multiply(a=(64, 32), b=(64, 32), swizzle=128), "sm_90a")
-    assert "swiz<64>" in caught.value.remedy
+        laid_out(one_multiply(a=(64, 48), b=(64, 48), swizzle=128), "sm_90a")
+    assert "swiz<32>" in caught.value.remedy
 
 
 def test_writer_and_reader_must_agree():

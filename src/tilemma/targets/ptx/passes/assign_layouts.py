@@ -131,6 +131,9 @@ def _plan(
     descriptors = any(r.method == "wgmma" for r in readers)
     rules = {atom: _rule(rows, row_bytes, readers, atom) for atom in SWIZZLE_ATOMS}
     legal = [atom for atom in SWIZZLE_ATOMS if rules[atom] is None]
+    if asked and 16 < row_bytes < asked and row_bytes in legal:
+        # No row has the width that the program names: the swizzle of its own width stands for it.
+        return _tiled(rows, row_bytes, row_bytes), f"{row_bytes}-byte swizzle, the width of a row"
     if asked:
         if asked not in legal:
             options = ", ".join(str(s) for s in legal if s > 16)
