@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tilemma import croqtile
 from tilemma.croqtile import ast
 from tilemma.croqtile.extract import extract
 from tilemma.croqtile.node import Node
 from tilemma.croqtile.parse import SyntaxProblem, parse
 from tilemma.errors import CompileError
+from tilemma.ir.printer import print_kernel
 
 
 def function(text: str) -> ast.Function:
@@ -246,3 +248,26 @@ def test_an_error_inside_a_macro_names_it() -> None:
         function("#define BAD + *\n__co__ void f() {\n  x = 1 BAD 2;\n}")
     assert e.value.span is not None and (e.value.span.line, e.value.span.column) == (3, 9)
     assert "`BAD`" in e.value.notes[0].text
+
+
+def test_setreg_in_ptx() -> None:
+    """The one instruction that is taken, with and without the clobber of memory."""
+
+    def tree(statement: str) -> str:
+        text = f"__co__ void k() {{ parallel p by 1 : block {{ parallel w by 1 : group-4 {{ {statement} }} }} }}"
+        return print_kernel(croqtile.load(text, "k.co").sources["k"].build())
+
+    plain = tree("setreg.dec 40;")
+    for form in (
+        'asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");',
+        '__asm__("setmaxnreg.dec.sync.aligned.u32 40;" ::: "memory");',
+        'asm("setmaxnreg.dec.sync.aligned.u32 40;" : : : "memory");',
+    ):
+        assert tree(form) == plain
+    for form in (
+        'asm("setmaxnreg.dec.sync.aligned.u32 40;" : "=r"(x));',
+        'asm("setmaxnreg.dec.sync.aligned.u32 40;" ::: "cc");',
+    ):
+        with pytest.raises(CompileError) as refused:
+            tree(form)
+        assert refused.value.code == "not-built-yet"

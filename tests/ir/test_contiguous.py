@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -76,6 +77,7 @@ def test_the_same_elements_in_the_same_order(
         found = reshaped(view, tuple(shape))
         if found is not None:
             assert places(found.view, names) == places(view, names)
+            assert prod(number(e, names) for e in found.view.base_shape) <= prod(number(e, names) for e in dims)
 
 
 def test_sums_of_whole_rows_are_rows() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import count
+from pathlib import Path
 from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -314,3 +315,31 @@ def test_comparing_costs_the_same_for_many_names() -> None:
         return len(count)
 
     assert calls(names["many"]) == calls(names["few"])
+
+
+@pytest.mark.parametrize("indent", ["", "    "])
+def test_places_in_a_file_that_is_broken_elsewhere(tmp_path: Path, indent: str) -> None:
+    """A file may change after its import: the places of an error are those of the function's own text."""
+    lines = [
+        "@tm.kernel",
+        "def k(v: tm.Global['s32', 4]):",
+        "    for p in parallel(1, level='block'):",
+        "        i = v[0]",
+        "        with if_(i > 0):",
+        "            i = i + 1",
+        "        v[0] = i",
+    ]
+    head = ["import tilemma as tm", "from tilemma import *", "", "if True:" if indent else ""]
+    text = "\n".join([*head, *(indent + line for line in lines), ""])
+    places = []
+    for tail in ("", "x = (\n"):
+        path = tmp_path / f"m{len(tail)}.py"
+        path.write_text(text + tail)
+        names: dict[str, Any] = {}
+        with pytest.raises(tm.CompileError) as refused:
+            exec(compile(text, str(path), "exec"), names)
+            names["k"].compile("sm_80")
+        span = refused.value.span
+        assert span is not None and refused.value.code == "rebound-in-traced-block"
+        places.append((span.line, span.column, span.end_line, span.end_column))
+    assert places[0] == places[1] == (10, 13 + len(indent), 10, 14 + len(indent))

@@ -140,3 +140,13 @@ def test_an_update_in_place_binds_nothing() -> None:
     assert [(e.name, e.bound) for e in found.events] == [
         ("x", True), ("x", False), ("y", False), ("z", False), ("y", False), ("z", True),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("inner", ["def f():\n    x = []", "def f():\n    global x\n    x = []", "if c:\n    x = []",
+                                   "while c:\n    x = []", "for c in d:\n    x = []", "try: x = []\nexcept E: pass",
+                                   "with c: x = y", "f = lambda: (x := [])"])  # fmt: skip
+def test_a_binding_that_may_not_have_been_reached_leaves_the_one_before(inner: str) -> None:
+    """``x`` is no list for certain: `x += z` binds it."""
+    found = Evaluation(lambda value: isinstance(value, ast.List))
+    found.statements(ast.parse(f"x = y\n{inner}\nx += z").body)
+    assert [(e.name, e.bound) for e in found.events][-2:] == [("z", False), ("x", True)]

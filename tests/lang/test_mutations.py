@@ -67,6 +67,7 @@ def test_a_failure_of_ours_in_croqtile_says_so(monkeypatch: pytest.MonkeyPatch) 
         croqtile.load(text, "broken.co").kernels["f"]
     e = caught.value
     assert e.code == "front-end-failure" and "TypeError" in e.message and e.span is not None and e.span.line == 3
+    assert isinstance(e.cause, TypeError)
     assert mutate_croqtile.outcome(text, "broken.co").kind == "internal"
 
 

@@ -470,5 +470,9 @@ PYTHON = (
     in_group("m = mma.frag('f32', 64, 64, init=0.0)", "for row, column in apply(m):", "    m[row, column] = 0.0",
              "for row, column in apply(m):", "    m[column, row] = 1.0"),
     in_group("m = mma.frag('f32', 64, 64, init=0.0)", "for z, a in apply(m):", "    m[a, z] = 1.0"),
+    *(python(f"def cond():;     {effect};     return n > 1; with while_(cond):;     v = 1") for effect in (
+        "c[0, 0] = 1.0", "c[0, 0] += 1.0", "c.at(0, 0)[0] = 1.0", "dma.copy(b, to='shared')", "trigger(event())",
+        "sync.shared()", "tm.print('x')", "assert_(b[0, 0] > 3, 'x')", "shared('f32', 4)", "local('f32', 4)", "mma.fill(0.0, 'f32')")),
+    python("s = shared('f32', 4, copies=2); x = var(0); def cond():;     s[0][1] = 1.0;     return n > 1; with while_(cond):;     x += 1"),
 )
 # fmt: on

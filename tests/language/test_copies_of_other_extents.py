@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import edited
 import numpy as np
 import pytest
 
@@ -57,3 +58,27 @@ def test_the_tile_has_the_constant_extents(kernel: Any, extents: tuple[int, int]
         out = given.copy()
         kernel.on(target)(out, n, m)
         np.testing.assert_array_equal(out, expected, err_msg=target)
+
+
+PARTS = """
+__co__ void k(global s32 [2, D] x, global s32 [2, 5] y) {
+  parallel p by 1 : block { foreach j in 2 {
+    dma.copy x.subspan(1, 5).at(0, j).span_as([5, 1]) => y.subspan(1, 5).at(j, 0).span_as([5, 1]);
+  } }
+}
+"""
+
+
+@pytest.mark.parametrize("columns", [8, 9, 10, 11])
+def test_a_part_in_another_shape_ends_inside_its_row(columns: int) -> None:
+    """One element beyond the row is one too many: it would be the first of the next row."""
+    (kernel,) = edited.read("co", PARTS.replace("D", str(columns)))
+    x = np.arange(2 * columns, dtype=np.int32).reshape(2, columns)
+    for target in ("cpu", "machine"):
+        y = np.zeros((2, 5), np.int32)
+        if columns < 10:
+            with pytest.raises(tm.TilemmaError, match=r"inside a dimension|`trap`"):
+                kernel.on(target)(x, y)
+        else:
+            kernel.on(target)(x, y)
+            assert np.array_equal(y.reshape(10), x[0, :10])

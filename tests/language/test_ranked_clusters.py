@@ -176,6 +176,44 @@ __co__ void k(global s32 [M] y, global s32 [4] total) {
     assert found == [9 + 3, 9 + 3]
 
 
+def test_surplus_blocks_read_no_memory(tmp_path: Path) -> None:
+    """A value that such a block reads outside its accesses to memory is 0, and the place is not touched."""
+    text = """
+__co__ void k(global s32 [M] x, global f32 [M] z, global s32 [M] y) {
+  parallel r by 4 : cluster { parallel b by M : block {
+    shared s32 [5] s;
+    s.at(0) = x.at(b) + __to<s32>(z.at(b));
+    parallel t by 4 : thread { int v = x.at(b); s.at(t + 1) = s.at(0) + v; }
+    y.at(b) = s.at(4);
+  } }
+}
+"""
+    kernel = croqtile(tmp_path, text)
+    for target in ("cpu", "machine"):
+        x, y = np.arange(5, dtype=np.int32) + 7, np.zeros(5, np.int32)
+        kernel.on(target)(x, x.astype(np.float32), y)
+        assert np.array_equal(y, 3 * x)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("parallel m by M : block { y.at(m) = 1; }", "with fewer indices inside"),
+        ("parallel g by 2 : group { y.at(0) = 1; }", "with another level directly inside"),
+        (
+            "parallel {m, n} by [M, 2] : block { } parallel {m, n} by [M, 2] : block { }",
+            "with a second level inside",
+        ),
+        ("", "without a grid inside"),
+    ],
+)
+def test_what_is_inside_the_ranks_is_told(tmp_path: Path, body: str, problem: str) -> None:
+    text = BROKEN.replace("parallel r by 2", "parallel {r, q} by [2, 2]").replace("BODY", body)
+    with pytest.raises(tm.CompileError, match=problem) as refused:
+        croqtile(tmp_path, text).compile("sm_90a")
+    assert refused.value.code == "cluster-without-grid"
+
+
 def test_asynchronous_stores_of_surplus_blocks(tmp_path: Path) -> None:
     """A copy to global memory that goes on after its block is not guarded: whole clusters are required."""
     text = BROKEN.replace(

@@ -12,7 +12,7 @@ from tilemma.ir.checks import checked_indices, checked_start, checked_step, chec
 from tilemma.ir.constructs import CHOICES, LIMITS
 from tilemma.ir.expr import Expr, const
 from tilemma.ir.program_points import reads
-from tilemma.ir.refusals import MisplacedJump, WrongValue
+from tilemma.ir.refusals import MisplacedJump, SideEffect, WrongValue
 from tilemma.ir.tile import Break, Continue, Declare
 from tilemma.ir.tiles import Bounded, Unlooped, extent_of, scalar
 from tilemma.ir.types import CLUSTER, Level
@@ -210,9 +210,15 @@ def while_(cond: Callable[[], Any]) -> AbstractContextManager[None]:
     running.pure = True
     try:
         with b.repeated():
+            start = b.point()
             condition = boolean(cond(), "while_")
+            end = b.point()
     finally:
         running.pure = outer
+    if end.count != start.count:
+        # It would run once, before the loop.
+        where = "the condition of `while_`"
+        raise SideEffect(end.body[-1].span or span, what="a statement", where=where)
     return b.while_(condition, span=span)
 
 

@@ -190,7 +190,6 @@ class LoadedKernel:
                 driver.set_function_attribute(self.function, "MAX_DYNAMIC_SHARED_SIZE_BYTES", launch.shared)
             self._cluster = self._cluster_at_launch()
             self.registers = driver.function_attribute(self.function, "NUM_REGS")
-            self.local_bytes = driver.function_attribute(self.function, "LOCAL_SIZE_BYTES")
 
     def _cluster_at_launch(self) -> tuple[int, int, int] | None:
         """The cluster shape when the launch has to state it: the entry has no `.reqnctapercluster`."""

@@ -365,7 +365,7 @@ def store_(c: Compiler, op: Store, scope: Scope) -> Step:
                     what=f"tile `{op.fragment.name}` of {list(values.shape)} is stored to a view of {list(want)}",
                     rule="a view of the tile's extents",
                 )
-            values = values[tuple(slice(0, n) for n in want)] if squeezed is None else squeezed
+            values = values[tuple(map(slice, want))] if squeezed is None else squeezed
         elements = store(values, tile.dtype, target)
         if perturbation is not None and tile.dtype != target:
             changed = perturbation.conversion(values, load(elements, target), tile.dtype, target)
