@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,22 +29,29 @@ def family(name: str) -> str:
     return re.sub(r"^(SM90_(?:SPARSE_)?64x)\d+(x\d+_)", r"\1N\2", name)
 
 
-def pictures() -> dict[str, str]:
-    """SVG text by file name."""
+def _tiled_mma() -> str:
     wgmma = catalogue["SM90_64x64x16_F16F16F16_SS"]
     assert isinstance(wgmma, MmaAtom)
-    return {
-        "fragment_m16n8k16.svg": show(_PICTURED, format="svg"),
-        "fragment_m64n8k16.svg": show("SM90_64x8x16_F32F16F16_RS", format="svg"),
-        "ldmatrix_x4.svg": show("SM75_U32x4_LDSM_N", format="svg"),
-        "shared_memory_banks.svg": beside(
-            [
-                shared_svg(plain_layout("f16", 16, 64), "a plain row-major tile"),
-                shared_svg(shared_layout("f16", 16, 64, "K", 128), "the same with the 128-byte swizzle"),
-            ]
-        ),
-        "tiled_mma.svg": tiled_svg(TiledMMA(wgmma, (2, 1, 1)), (128, 128, 64)),
-    }
+    return tiled_svg(TiledMMA(wgmma, (2, 1, 1)), (128, 128, 64))
+
+
+def _shared_memory_banks() -> str:
+    return beside(
+        [
+            shared_svg(plain_layout("f16", 16, 64), "a plain row-major tile"),
+            shared_svg(shared_layout("f16", 16, 64, "K", 128), "the same with the 128-byte swizzle"),
+        ]
+    )
+
+
+# File name -> what makes its SVG text.
+PICTURES: dict[str, Callable[[], str]] = {
+    "fragment_m16n8k16.svg": lambda: show(_PICTURED, format="svg"),
+    "fragment_m64n8k16.svg": lambda: show("SM90_64x8x16_F32F16F16_RS", format="svg"),
+    "ldmatrix_x4.svg": lambda: show("SM75_U32x4_LDSM_N", format="svg"),
+    "shared_memory_banks.svg": _shared_memory_banks,
+    "tiled_mma.svg": _tiled_mma,
+}
 
 
 def atoms_page(proofs: Mapping[str, Mapping[str, Any]]) -> str:
@@ -227,7 +234,7 @@ def write(docs: Path) -> list[Path]:
     """Write the page and the pictures under ``docs``; returns the files."""
     (docs / "img").mkdir(parents=True, exist_ok=True)
     files = {docs / "atoms.md": atoms_page(read_proofs(docs / "proofs"))}
-    files |= {docs / "img" / name: svg for name, svg in pictures().items()}
+    files |= {docs / "img" / name: draw() for name, draw in PICTURES.items()}
     for path, content in files.items():
         path.write_text(content)
     return list(files)

@@ -342,6 +342,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_a_mutant_dies_of_its_test() -> None:
     """In a copy of the repository; the source here stays as it is."""
     package = ROOT / "src" / "tilemma"
@@ -369,6 +370,7 @@ def test_a_mutant_dies_of_its_test() -> None:
     assert file.read_text(encoding="utf-8") == before
 
 
+@pytest.mark.slow
 def test_the_equivalent_mutants_are_explained() -> None:
     listed = json.loads((ROOT / "dev" / "source_mutation" / "equivalent.json").read_text(encoding="utf-8"))
     known = {m.key for m in all_mutants(ROOT)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dev.pages.atoms import atoms_page, pictures
+from dev.pages.atoms import PICTURES, atoms_page
 from dev.pages.proofs import read_proofs
 from tilemma.atoms import catalogue
 from tilemma.cute import TiledMMA
@@ -23,10 +23,11 @@ def test_the_page_is_current() -> None:
     assert (DOCS / "atoms.md").read_text() == atoms_page(read_proofs(DOCS / "proofs")), AGAIN
 
 
-@pytest.mark.parametrize("name", list(pictures()))
+@pytest.mark.parametrize("name", PICTURES)
 def test_the_pictures_are_current(name: str) -> None:
-    assert (DOCS / "img" / name).read_text() == pictures()[name], AGAIN
-    ET.fromstring(pictures()[name])
+    picture = PICTURES[name]()
+    assert (DOCS / "img" / name).read_text() == picture, AGAIN
+    ET.fromstring(picture)
 
 
 def test_the_page_names_every_family() -> None:
