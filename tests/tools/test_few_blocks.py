@@ -73,3 +73,76 @@ def test_instructions_that_need_a_second_tile() -> None:
     """With this tile a store overlaps the multiplies of the next tile: its instructions are others."""
     outcome = check_kernel(Kernel(croqtile.load(PLAIN, "plain.co").sources["plain"]), {}, schedules=1)
     assert outcome.ok and outcome.complete and not replace(outcome, few=None).complete, outcome.render()
+
+
+LOOP = """
+__co__ void halves(global f32 [N] x, global f32 [N] y) {
+  parallel b by {count} : block, t by 32 : thread {
+    {more}
+    foreach i in 1 {
+      with n in cdiv(N, 32) { foreach n(b::{count}) {
+        if (n * 32 + t < N) y.at(n * 32 + t) = x.at(n * 32 + t) * 0.5f;
+      } }
+    }
+  }
+}
+"""
+
+
+def looped(count: str, more: str = "") -> Kernel:
+    text = LOOP.replace("{count}", count).replace("{more}", more)
+    return Kernel(croqtile.load(text, "loop.co").sources["halves"])
+
+
+@pytest.mark.parametrize("count", ["24", "64", "__max(__min(cdiv(N, 32), 24), 1)", "__min(24, __max(cdiv(N, 32), 1))", "cdiv(__max(N, 1), cdiv(__max(N, 1), 24))"])  # fmt: skip
+def test_a_number_of_blocks_in_the_program(count: str) -> None:
+    """The machine and the reference run the program with fewer blocks, which then take several tiles each."""
+    k = looped(count)
+    for built in (k.build(), k.compile("sm_80").kernel):
+        found = fewer_blocks(built)
+        assert found is not None and found.most in (24, 64) and found.fewer < 4
+    outcome = check_kernel(k, {}, arch="sm_80", schedules=1)
+    assert outcome.ok and outcome.few is not None, outcome.render()
+    assert outcome.complete and outcome.few.most in (24, 64)
+
+
+@pytest.mark.parametrize(
+    "count, more",
+    [
+        ("24", "y.at(b) = 0.0f;"),
+        ("2", ""),
+        ("__max(cdiv(N, 32), 1)", ""),
+        ("24", "with m in cdiv(N, 32) { foreach m(b::12) { y.at(m) = x.at(m); } }"),
+    ],
+)
+def test_a_number_of_blocks_that_the_results_depend_on(count: str, more: str) -> None:
+    assert fewer_blocks(looped(count, more).build()) is None
+
+
+SECOND = """
+__co__ void marked(global f32 [N] x, global f32 [N] y) {
+  parallel b by 24 : block, t by 32 : thread {
+    mutable int again = 0;
+    with n in cdiv(N, 32) { foreach n(b::24) {
+      if (n * 32 + t < N) { if (again == 1) y.at(n * 32 + t) = x.at(n * 32 + t) + 1.0f; else y.at(n * 32 + t) = 2.0f; }
+      again = 1;
+    } }
+  }
+}
+"""
+
+
+def test_instructions_of_the_second_tile_of_a_block() -> None:
+    """What a block does in its second tile alone runs, and is compared with the reference of as few blocks."""
+    outcome = check_kernel(Kernel(croqtile.load(SECOND, "s.co").sources["marked"]), {}, arch="sm_80", schedules=1)
+    assert outcome.ok and outcome.few is not None, outcome.render()
+    assert outcome.complete and not replace(outcome, few=None).complete
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["persistent", "multicast"])
+def test_persistent_blocks_written_by_hand(name: str) -> None:
+    """Results are stored during the multiplies of the next tile, which a small problem reaches with fewer blocks."""
+    path = Path(__file__).resolve().parents[2] / "examples" / "co" / f"{name}.co"
+    outcome = check_kernel(Kernel(croqtile.load(path.read_text(), path.name).sources[name]), {}, schedules=1)
+    assert outcome.ok and outcome.complete and not replace(outcome, few=None).complete

@@ -79,9 +79,13 @@ def parse(tokens: Sequence[Token]) -> ast.Function:
     return build_tree(tables(), steps, terminals, [t for _, t in fused])
 
 
+# Namespaces of Croqtile's library.
+_NAMESPACES = frozenset({"croq", "cuda"})
+
+
 def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
     """(terminal, token) pairs: a dot joined with its name, ``a::b`` with its parts."""
-    punctuation = tables().punctuation
+    punctuation, steps = tables().punctuation, _steps(tokens)
     out: list[tuple[str, Token]] = []
     i = 0
     while i < len(tokens):
@@ -105,7 +109,7 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
             i += 2
             continue
         if t.kind == "name":
-            while i + 2 < len(tokens) and tokens[i + 1].text == "::" and tokens[i + 2].kind == "name":
+            while _qualifies(tokens[i + 1 : i + 3]) and id(tokens[i + 1]) not in steps:
                 t = _joined(t, tokens[i + 2], t.text + "::")
                 i += 2
             terminal = "LEVEL" if "-" in t.text else terminal_of(t.text)
@@ -123,6 +127,29 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
             out.append((t.kind.upper(), t))
         i += 1
     return out
+
+
+def _qualifies(after: Sequence[Token]) -> bool:
+    """Whether a name goes on with ``::name``."""
+    return len(after) == 2 and after[0].text == "::" and after[1].kind == "name"
+
+
+def _steps(tokens: Sequence[Token]) -> set[int]:
+    """The identities of the tokens ``::`` that separate the bounds of a loop, as in ``foreach k(first::step)``."""
+    found: set[int] = set()
+    depth, header = 0, False
+    for i, t in enumerate(tokens):
+        if t.text == "foreach" and t.kind == "name":
+            depth, header = 0, True
+        elif header and t.text in ("(", "[", "{"):
+            header = depth > 0 or (t.text == "(" and tokens[i - 1].kind == "name")
+            depth += 1
+        elif header and t.text in (")", "]", "}"):
+            depth -= 1
+            header = depth > 0 or (i + 1 < len(tokens) and tokens[i + 1].text == ",")
+        elif header and depth == 1 and t.text == "::" and tokens[i - 1].text not in _NAMESPACES:
+            found.add(id(t))
+    return found
 
 
 def _joined(a: Token, b: Token, prefix: str) -> Token:

@@ -250,7 +250,7 @@ def _with_few(
     best, left = None, 0
     for sizes in few.sizes:
         with suppress(TilemmaError), redirect_stdout(io.StringIO()):
-            problem = make_problem(small.kernel, sizes, scalars, how.seed)
+            problem = make_problem(few.source, sizes, scalars, how.seed)
             if facts_of(problem.arrays) != facts_of(small.arrays):
                 continue
             tried = _run(few.compiled, problem.arrays, problem.scalars, 1, how.seed, how.strict)
@@ -261,7 +261,7 @@ def _with_few(
                 break
     if best is None:
         return None
-    problem = make_problem(small.kernel, best, scalars, how.seed)
+    problem = make_problem(few.source, best, scalars, how.seed)
     # Questions are about the kernel itself.
     outcome = _checked(few.compiled, problem, scalars, replace(how, questions=None))
     return FewOutcome(outcome, few.most, few.fewer)

@@ -32,9 +32,11 @@ _NUMBER = re.compile(r"(?<![\w.%$])(\d+)(?!\w)")
 class FewBlocks:
     """``compiled`` has at most ``fewer`` persistent blocks or clusters in place of ``most``, else the same code.
 
+    ``source``: the kernel before decisions, with fewer blocks too where the program states their number.
     ``sizes``: candidates, from small to large, at which some block computes several tiles.
     """
 
+    source: t.Kernel
     compiled: Compiled
     most: int
     fewer: int
@@ -57,7 +59,9 @@ def few_blocks(source: t.Kernel, compiled: Compiled, sizes: Sizes, scalars: Mapp
     if not _same_but(compiled.ptx, other.ptx, numbers):
         return None
     larger = tuple(_larger(source, found, sizes, scalars))
-    return FewBlocks(other, found.most, found.fewer, larger) if larger else None
+    written = fewer_blocks(source)
+    source = written.kernel if written is not None else source
+    return FewBlocks(source, other, found.most, found.fewer, larger) if larger else None
 
 
 def _numbers(found: FewerBlocks) -> set[tuple[str, str]]:

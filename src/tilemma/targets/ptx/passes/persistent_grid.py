@@ -8,7 +8,7 @@ the tiles that they share.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilemma.errors import Span
@@ -28,11 +28,12 @@ from tilemma.ir.expr import (
     mul,
     sub,
 )
+from tilemma.ir.expr import walk as parts
 from tilemma.ir.ranges import interval, loop_index
 from tilemma.ir.substitution import Substitution
-from tilemma.ir.tile import Body, For, Kernel, Parallel
-from tilemma.ir.types import CLUSTER
-from tilemma.ir.walk import walk
+from tilemma.ir.tile import Body, For, Kernel, Op, Parallel
+from tilemma.ir.types import BLOCK, CLUSTER
+from tilemma.ir.walk import expressions, walk
 from tilemma.records import record
 from tilemma.targets.ptx.passes.pipeline_model import RASTER
 from tilemma.targets.ptx.passes.warp_program import FreshNames
@@ -68,35 +69,100 @@ class FewerBlocks:
 
 
 def fewer_blocks(kernel: Kernel) -> FewerBlocks | None:
-    """The decided ``kernel`` with so few persistent blocks that small grids give each several tiles.
+    """``kernel`` with so few persistent blocks that small grids give each several tiles.
 
-    None if it has no loop of persistent blocks, or loops with different numbers of them.  The number stays a power
-    of two, or none: divisions by either kind have different code.
+    A loop of persistent blocks is one that the compiler made, or that starts at the index of its block or cluster
+    and whose step is the number of these: a constant, the smaller of a constant and the tiles, or as many as give
+    each about as many tiles.  None if there is no such loop, loops with different numbers, or one whose block does
+    something else with its index.  The number stays a power of two, or none: divisions by either kind have
+    different code.
     """
-    steps: dict[Expr, tuple[Expr, int]] = {}
-    for op in walk(kernel.body):
-        match op:
-            case For(blocks=True, step=Binary("cdiv", tiles, Binary("cdiv", again, Const(value=int(most))))):
-                if tiles == again:
-                    steps[op.step] = tiles, most
-    found = {most for _, most in steps.values()}
-    if len(found) != 1:
+    grid = _grid(kernel)
+    loops = [op for op in walk(kernel.body) if isinstance(op, For) and (op.blocks or _strides(op, grid))]
+    taken = [_tiles_of(op.step, op.stop) for op in loops]
+    found = {x[1] for x in taken if x is not None}
+    own = {op.start.name for op in loops if isinstance(op.start, Index) and not op.blocks}
+    if len(found) != 1 or None in taken or own & set(_used_elsewhere(kernel, loops)):
         return None
     (most,) = found
     fewer = 2 if most & (most - 1) == 0 else 3
     if most <= fewer:
         return None
-    table = {step: _teams(tiles, fewer) for step, (tiles, _) in steps.items()}
-    body = _Replacement(table).body(kernel.body)
-    return FewerBlocks(replace(kernel, body=body), most, fewer, tuple(tiles for tiles, _ in steps.values()))
+    tiles = {op.step: x[0] for op, x in zip(loops, taken, strict=True) if x is not None}
+    table = {step: _number(step, fewer) for step in tiles}
+    constant = {n: replace(i, extent=table[i.extent]) for n, i in grid.items() if n in own and i.extent in table}
+    whole = {e: x for e, x in table.items() if not isinstance(e, Const)}
+    # A constant means other things elsewhere; this is the index of the next tile.
+    whole |= {add(op.index, op.step): add(op.index, table[op.step]) for op in loops}
+    body = _Replacement(whole, constant, table).body(kernel.body)
+    return FewerBlocks(replace(kernel, body=body), most, fewer, tuple(dict.fromkeys(tiles.values())))
+
+
+def _grid(kernel: Kernel) -> dict[str, Index]:
+    """The indices of the clusters, in a kernel without them of the blocks."""
+    levels = [op for op in walk(kernel.body) if isinstance(op, Parallel) and op.level in (CLUSTER, BLOCK)]
+    level = CLUSTER if any(op.level == CLUSTER for op in levels) else BLOCK
+    return {i.name: i for op in levels if op.level == level for i in op.indices}
+
+
+def _strides(loop: For, grid: Mapping[str, Index]) -> bool:
+    """Whether ``loop`` starts at an index of ``grid`` and skips as many iterations as the grid has."""
+    start = loop.start
+    return isinstance(start, Index) and start.name in grid and grid[start.name].extent == loop.step
+
+
+def _tiles_of(number: Expr, all_of_them: Expr) -> tuple[Expr, int] | None:
+    """(the tiles, the most blocks) where ``number`` blocks share them; None for other expressions."""
+    match number:
+        case Const(value=int(most)):
+            return all_of_them, most
+        case Binary("max", inner, Const(value=1)):
+            return _tiles_of(inner, all_of_them)
+        case Binary("min", tiles, Const(value=int(most))) | Binary("min", Const(value=int(most)), tiles):
+            return tiles, most
+        case Binary("cdiv", tiles, Binary("cdiv", again, Const(value=int(most)))) if tiles == again:
+            return tiles, most
+    return None
+
+
+def _number(number: Expr, fewer: int) -> Expr:
+    """``number``, of which `_tiles_of` knows the parts, with ``fewer`` blocks at most."""
+    match number:
+        case Binary("cdiv", tiles, _):
+            return _teams(tiles, fewer)
+        case Binary("max", inner, _):
+            return replace(number, a=_number(inner, fewer))
+        case Binary("min", Const() as most, _):
+            return replace(number, a=replace(most, value=fewer))
+        case Binary("min", _, most):
+            return replace(number, b=_number(most, fewer))
+    assert isinstance(number, Const), number
+    return replace(number, value=fewer)
+
+
+def _used_elsewhere(kernel: Kernel, loops: Sequence[For]) -> Iterator[str]:
+    """The names of indices that operations use other than as the start of one of ``loops``."""
+    starts = {id(op): op.start for op in loops}
+    for op in walk(kernel.body):
+        declared = op.indices if isinstance(op, Parallel) else ()
+        for e in expressions(op):
+            if e is not starts.get(id(op)) and e not in declared:
+                yield from (x.name for x in parts(e) if isinstance(x, Index))
 
 
 class _Replacement(Substitution):
-    """Replaces whole expressions."""
+    """Replaces whole expressions of ``table``, indices, and the ``steps`` of loops that start at such an index."""
 
-    def __init__(self, table: Mapping[Expr, Expr]) -> None:
-        super().__init__({})
-        self._table = table
+    def __init__(
+        self, table: Mapping[Expr, Expr], indices: Mapping[str, Index], steps: Mapping[Expr, Expr]
+    ) -> None:
+        super().__init__(indices)
+        self._table, self._steps = table, steps
+
+    def operation(self, op: Op) -> Op:
+        if isinstance(op, For) and isinstance(op.start, Index) and op.start.name in self._values:
+            op = replace(op, step=self._steps.get(op.step, op.step))
+        return super().operation(op)
 
     def _new(self, e: Expr) -> Expr:
         return self._table[e] if e in self._table else super()._new(e)
