@@ -94,7 +94,16 @@ def looped(count: str, more: str = "") -> Kernel:
     return Kernel(croqtile.load(text, "loop.co").sources["halves"])
 
 
-@pytest.mark.parametrize("count", ["24", "64", "__max(__min(cdiv(N, 32), 24), 1)", "__min(24, __max(cdiv(N, 32), 1))", "cdiv(__max(N, 1), cdiv(__max(N, 1), 24))"])  # fmt: skip
+COUNTS = (
+    "24",
+    "64",
+    "__max(__min(cdiv(N, 32), 24), 1)",
+    "__min(24, __max(cdiv(N, 32), 1))",
+    "cdiv(__max(N, 1), cdiv(__max(N, 1), 24))",
+)
+
+
+@pytest.mark.parametrize("count", COUNTS)
 def test_a_number_of_blocks_in_the_program(count: str) -> None:
     """The machine and the reference run the program with fewer blocks, which then take several tiles each."""
     k = looped(count)
@@ -124,7 +133,9 @@ __co__ void marked(global f32 [N] x, global f32 [N] y) {
   parallel b by 24 : block, t by 32 : thread {
     mutable int again = 0;
     with n in cdiv(N, 32) { foreach n(b::24) {
-      if (n * 32 + t < N) { if (again == 1) y.at(n * 32 + t) = x.at(n * 32 + t) + 1.0f; else y.at(n * 32 + t) = 2.0f; }
+      if (n * 32 + t < N) {
+        if (again == 1) y.at(n * 32 + t) = x.at(n * 32 + t) + 1.0f; else y.at(n * 32 + t) = 2.0f;
+      }
       again = 1;
     } }
   }
@@ -142,7 +153,7 @@ def test_instructions_of_the_second_tile_of_a_block() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["persistent", "multicast"])
 def test_persistent_blocks_written_by_hand(name: str) -> None:
-    """Results are stored during the multiplies of the next tile, which a small problem reaches with fewer blocks."""
+    """Results are stored during the multiplies of the next tile: a small problem has it with fewer blocks."""
     path = Path(__file__).resolve().parents[2] / "examples" / "co" / f"{name}.co"
     outcome = check_kernel(Kernel(croqtile.load(path.read_text(), path.name).sources[name]), {}, schedules=1)
     assert outcome.ok and outcome.complete and not replace(outcome, few=None).complete
