@@ -185,7 +185,7 @@ class TilemmaError(Displayed, Exception):
     def _fill(self, template: str) -> str:
         # Python writes no integer of more than some thousand digits.
         facts = {n: described(f) if type(f) is int and f.bit_length() > 1000 else f for n, f in self.facts.items()}
-        return string.Formatter().vformat(template, (), facts)
+        return singular(string.Formatter().vformat(template, (), facts))
 
     @property
     def message(self) -> str:
@@ -219,7 +219,7 @@ class TilemmaError(Displayed, Exception):
                 section = f"  [{r.section}]" if r.section else ""
                 lines.append(f"    {r.candidate:<{width}}  {r.rule}{section}")
         for note in self.notes:
-            lines.append(f"  note: {note.text}")
+            lines.append(f"  note: {singular(note.text)}")
             if note.span is not None:
                 lines += excerpt(note.span)
         return visible("\n".join(lines))
@@ -250,6 +250,24 @@ def _rebuild(
     facts: dict[str, Any],
 ) -> TilemmaError:
     return cls(span, notes=notes, refusals=refusals, **facts)
+
+
+# The nouns that messages count, and the words before a number that is a name and no count (`warp 1 lanes 0-3`).
+_COUNTED = """
+    argument arrival barrier block byte character chunk dimension element extent generation group instance
+    instruction item iteration kernel lane level loop mbarrier number offset operand operation parameter place
+    register row column schedule slot step stream thread trigger value warp
+"""
+_PLURALS = {"batches": "batch", "launches": "launch", "copies": "copy", **{f"{n}s": n for n in _COUNTED.split()}}
+_ONE = re.compile(
+    r"(?<![\w.,+*/=-])(?<!line )(?<!warp )(?<!step )(?<!operand )(?<!dimension )(?<!CTA )(?<!to )1 "
+    rf"({'|'.join(_PLURALS)})\b"
+)
+
+
+def singular(text: str) -> str:
+    """``text`` with a noun in the singular after the number 1: ``1 arguments`` becomes ``1 argument``."""
+    return _ONE.sub(lambda m: f"1 {_PLURALS[m[1]]}", text) if "1 " in text else text
 
 
 class CompileError(TilemmaError):

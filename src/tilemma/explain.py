@@ -11,7 +11,7 @@ from typing import Any
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.display import Displayed
-from tilemma.errors import Span
+from tilemma.errors import Span, singular
 from tilemma.ir import tile as t
 from tilemma.ir.expr import value_of
 from tilemma.ir.synchronisation import SYNC_NAMES
@@ -86,7 +86,9 @@ class Explanation(Displayed):
             )
         for s in self.stores:
             lines.append(f"  store {s['fragment']} => {s['to']}: {s['method']}")
-        inserted = ", ".join(f"{n} {name}" for name, n in self.synchronisation.items())
+        inserted = ", ".join(
+            f"{n} {name.removesuffix('s') if n == 1 else name}" for name, n in self.synchronisation.items()
+        )
         lines.append(f"  synchronisation: {inserted or 'none needed'}")
         # A group of copies or multiplies serves the wait that counts it.
         lines += [f"    {x['text']}" for x in self.inserted if not x["operation"].endswith(" group")]
@@ -98,7 +100,7 @@ class Explanation(Displayed):
         lines = list(dict.fromkeys(lines))
         if limit is not None and len(lines) > limit:
             lines = [*lines[: limit - 1], f"  ... {len(lines) - limit + 1} lines more: tilemma explain"]
-        return "\n".join(lines)
+        return "\n".join(map(singular, lines))
 
 
 def explain(

@@ -148,6 +148,8 @@ CROQTILE = (
     thread("c.at(i, 0, 0) = 1.0f;"),
     thread("c.at(64, 0) = 1.0f;"),
     thread("c.at(-1, 0) = 1.0f;"),
+    block("t = {1, 2}; u = t {1, 2, 3};"),
+    block("t : [n, 2]; u : t [4];"),
 )
 PYTHON = (
     python("x = mma.fill()"),

@@ -89,6 +89,18 @@ CASES: list[Case] = [
       "    for t in parallel(16, level='thread'):\n        mma.store(m, c)"),
      (("parallel t by 16 : thread { mma.store m, c; }", "mma.store m, c;"),
       ("    for t in parallel(16, level='thread'):\n        mma.store(m, c)", "    mma.store(m, c)"))),
+    ("lanes-apart", ("move it out of the `: thread` level", 'move it out of the `parallel` with `level="thread"`'),
+     ("shared event e = ready; parallel w by 1 : group { parallel t by 16 : thread { wait e; c.at(0, t) = 1.0f; } trigger e; }",
+      "e = event(ready=True)\nfor w in parallel(1, level='group'):\n    for t in parallel(16, level='thread'):\n"
+      "        wait(e)\n        c[0, t] = 1.0\n    trigger(e)"),
+     (("parallel t by 16 : thread { wait e;", "wait e; parallel t by 16 : thread {"),
+      ("    for t in parallel(16, level='thread'):\n        wait(e)", "    wait(e)\n    for t in parallel(16, level='thread'):"))),
+    ("accumulator-units", ("sum the products in two accumulators",) * 2,
+     ("parallel w by 1 : group { m = mma.fill.f32 0.0f; m2 = mma.fill.f32 0.0f; x = mma.load b; mma.row.row m, x, b;"
+      " y = mma.load c; mma.row.row m, y, c; mma.store m, c; mma.store m2, c; }",
+      "for w in parallel(1, level='group'):\n    m, m2 = mma.fill(0.0, 'f32'), mma.fill(0.0, 'f32')\n"
+      "    mma.row.row(m, mma.load(b), b)\n    mma.row.row(m, mma.load(c), c)\n    mma.store(m, c)\n    mma.store(m2, c)"),
+     (("mma.row.row m, y, c", "mma.row.row m2, y, c"), ("mma.row.row(m, mma.load(c)", "mma.row.row(m2, mma.load(c)"))),
     ("fragment-several-instances", ("put it inside `parallel", "put it inside a `parallel` of the same extents and level"),
      ("mc = mma.fill.f32 0.0f; parallel w by 2 : group { mma.row.row mc, b.subspan(16, 16).at(w, 0), b.subspan(16, 16).at(0, 0); }"
       " mma.store mc, c.subspan(16, 16).at(0, 0);",

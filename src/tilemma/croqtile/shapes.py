@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import checked, combine
 from tilemma.croqtile.operands import as_tile, constant, scalar_of, scalar_value, scalars_of
-from tilemma.croqtile.reader import Reader, reads
+from tilemma.croqtile.reader import Reader, nodes_in, reads
 from tilemma.croqtile.storage import snapshot
 from tilemma.croqtile.values import Scalar, SpanValue, TupleValue, Value, kind
 from tilemma.ir.expr import Expr, const, mul
@@ -113,7 +113,20 @@ def dimension(r: Reader, items: Sequence[Scalar], args: Sequence[ast.Expr], node
 
 
 def derived(r: Reader, base: Sequence[Scalar], items: Sequence[ast.Expr], what: str) -> tuple[Scalar, ...]:
-    """``s [(0)/2, 4]``: a number in parentheses denotes that element of ``base``."""
+    """``s [(0)/2, 4]``: a number in parentheses denotes that element of ``base``.
+
+    Raises WrongValue where no item does: then nothing is derived from the base.
+    """
+    own = (x for item in items for x in nodes_in(item) if isinstance(x, ast.Paren))
+    if not any(isinstance(x.inner, ast.Int) for x in own):
+        raise WrongValue(
+            items[0].span,
+            what=f"{what} derived from another one",
+            got="items that name no element of it",
+            wanted="at least one of its elements, written `(0)`, `(1)`, ...",
+            fix_text="write `(0)` for its first element, or leave the name before the brackets out; "
+            "for one element write `t(0)`",
+        )
     with r.derivation(tuple(base)):
         return tuple(scalar_of(r, i, what) for i in items)
 

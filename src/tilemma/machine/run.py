@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilemma.display import Displayed
-from tilemma.errors import TilemmaError, WrongArgumentType, described, print_from_program, register_source
+from tilemma.errors import (
+    TilemmaError,
+    WrongArgumentType,
+    described,
+    print_from_program,
+    register_source,
+    singular,
+)
 from tilemma.launch import Launch
 from tilemma.machine import binding, call, placement
 from tilemma.machine.arguments import refuse
@@ -106,7 +113,7 @@ class Verdict(Displayed):
 
     def __str__(self) -> str:
         if self.ok:
-            text = f"no hazard in {self.schedules} schedules ({self.instructions} warp instructions)"
+            text = singular(f"no hazard in {self.schedules} schedules ({self.instructions} warp instructions)")
             return text if self.sample is None else f"{text}, each of {self.sample[0]} of {self.sample[1]} CTAs"
         names = ", ".join(sorted({h.code for h in self.hazards}))
         return f"{len(self.hazards)} hazard{'s' if len(self.hazards) > 1 else ''}: {names}"

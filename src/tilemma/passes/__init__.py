@@ -16,6 +16,7 @@ from tilemma.passes.check_contracts import CheckContracts
 from tilemma.passes.check_element_tiles import CheckElementTiles
 from tilemma.passes.check_events import CheckEvents
 from tilemma.passes.check_futures import CheckFutures
+from tilemma.passes.check_lanes import CheckLanes
 from tilemma.passes.check_names import CheckNames
 from tilemma.passes.check_scales import CheckScales
 from tilemma.passes.check_variables import CheckVariables
@@ -43,6 +44,7 @@ FRONT_PASSES: tuple[Pass, ...] = (
     SplitApplies(),
     CheckApply(),
     CheckClusters(),
+    CheckLanes(),
     CheckEvents(),
     PlaceFragments(),
     CheckContracts(),

@@ -1,10 +1,13 @@
-"""Instructions that the program names, against the types and the tile of their multiply."""
+"""Instructions that the program names, against the types and the tile of their multiply; and accumulators that no
+target can hold in one register layout."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tilemma.atoms import MmaAtom, catalogue
+from tilemma.atoms import DECLARED, MmaAtom, catalogue
+from tilemma.dtypes import DType
+from tilemma.errors import CompileError, Note
 from tilemma.ir.named_atoms import AtomMismatch
 from tilemma.ir.tile import FragmentRef, Kernel, Mma, Operand
 from tilemma.ir.types import Level, View
@@ -14,13 +17,26 @@ from tilemma.passes.scope import sites
 from tilemma.records import record
 
 
+class AccumulatorUnits(CompileError):
+    code = "accumulator-units"
+    found = (
+        "`{name}` sums {a} by {b} here, which only the CUDA cores multiply, and {other_a} by {other_b} elsewhere"
+    )
+    expected = (
+        "the products of one accumulator all on the CUDA cores, or all on tensor cores: their registers differ"
+    )
+    fix = "sum the products in two accumulators and add these, or convert the operands to one type"
+
+
 @record(slots=False)
 class CheckAtoms:
-    """Refuses a multiply that the instruction which it names cannot execute on any target."""
+    """Refuses a multiply that the instruction which it names cannot execute on any target, and an accumulator of
+    products on the CUDA cores and on tensor cores."""
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        """Raises AtomMismatch."""
+        """Raises AtomMismatch or AccumulatorUnits."""
         fragments: Fragments | None = None
+        first: dict[str, tuple[Mma, DType, DType]] = {}
         for s in sites(kernel.body):
             if isinstance(s.op, Mma) and s.op.wanted is not None:
                 fragments = fragments or Fragments(kernel.body)
@@ -29,7 +45,31 @@ class CheckAtoms:
                 level = s.group.level if s.group is not None else None
                 _types(s.op, atom, fragments)
                 _tile(s.op, atom, fragments, level)
+            elif isinstance(s.op, Mma):
+                fragments = fragments or Fragments(kernel.body)
+                _units(s.op, fragments, first)
         return kernel
+
+
+_TENSOR_CORES = ("mma.sync", "mma.sp", "wgmma", "wgmma.sp", DECLARED)
+
+
+def _units(op: Mma, fragments: Fragments, first: dict[str, tuple[Mma, DType, DType]]) -> None:
+    """``first``: for each accumulator a multiply into it, with the types of its operands."""
+    a, b = fragments.dtype(op.a), fragments.dtype(op.b)
+    if a is None or b is None:
+        return
+    other, other_a, other_b = first.setdefault(op.acc.name, (op, a, b))
+    if _on_cuda_cores(a, b) != _on_cuda_cores(other_a, other_b):
+        if not _on_cuda_cores(a, b):
+            op, a, b, other, other_a, other_b = other, other_a, other_b, op, a, b
+        notes = [Note(f"{other_a} by {other_b} here", other.span)]
+        raise AccumulatorUnits(op.span, name=op.acc.name, a=a, b=b, other_a=other_a, other_b=other_b, notes=notes)
+
+
+def _on_cuda_cores(a: DType, b: DType) -> bool:
+    """Whether only the CUDA cores multiply elements of these types."""
+    return not any(f.has(a=a, b=b) for kind in _TENSOR_CORES for f in catalogue.families(kind))
 
 
 def _types(op: Mma, atom: MmaAtom, fragments: Fragments) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilemma import machine
 from tilemma.compiler import Compiled
-from tilemma.errors import LaunchError, TilemmaError, WrongArgument, described, visible
+from tilemma.errors import LaunchError, TilemmaError, WrongArgument, described, singular, visible
 from tilemma.ir.usage import written
 from tilemma.kernels import Kernel, facts_of
 from tilemma.machine.run import schedule_of
@@ -91,7 +91,7 @@ class CheckOutcome:
 
     def render(self) -> str:
         sizes = ", ".join(f"{k}={v}" for k, v in self.dims.items())
-        head = f"{self.kernel} at {sizes} on {self.arch}: {self.schedules} schedules, "
+        head = f"{self.kernel} at {sizes} on {self.arch}: {singular(f'{self.schedules} schedules')}, "
         head += "no hazard" if all(v.ok for v in self.verdicts) else "HAZARDS"
         if self.comparisons:
             wrong = any(c.differences for c in self.comparisons)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilemma import machine
 from tilemma.dtypes import DType, dtype, from_numpy, names
-from tilemma.errors import nearest, show_sources_below
+from tilemma.errors import nearest, show_sources_below, singular
 from tilemma.machine.run import schedule_of
 from tilemma.sources import CannotRead, read_regular, read_source
 from tilemma.testing import random_array, to_float64
@@ -268,7 +268,7 @@ class PtxOutcome:
         }
 
     def render(self) -> str:
-        head = f"{self.kernel} on {self.arch}: {self.schedules} schedules, "
+        head = f"{self.kernel} on {self.arch}: {singular(f'{self.schedules} schedules')}, "
         head += "no hazard" if self.verdict.ok else "HAZARDS"
         if self.verdict.sample is not None:
             head += ", {} of {} CTAs in each".format(*self.verdict.sample)

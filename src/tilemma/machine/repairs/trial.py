@@ -91,7 +91,8 @@ def advise(
         if trial.cures(text, seed, how, schedules):
             verdict.advice, verdict.repaired = repair.advice, repair.applied(ptx)
             first, *others = verdict.hazards
-            first.advice = f"{repair.advice}; with it, {schedules} schedules find no hazard"
+            many = f"{schedules} schedules find" if schedules > 1 else "one schedule finds"
+            first.advice = f"{repair.advice}; with it, {many} no hazard"
             for hazard in others:
                 hazard.advice = "repair the first hazard: this one is gone then"
             return Advice(repair.advice, verdict.repaired, len(seen))

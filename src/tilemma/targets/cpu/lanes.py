@@ -38,6 +38,7 @@ from tilemma.ir.tile import (
     Op,
     Parallel,
     TriggerEvent,
+    WaitFuture,
     While,
 )
 from tilemma.ir.types import THREAD, Buffer, Space
@@ -46,7 +47,7 @@ from tilemma.targets.cpu.expressions import INSTANCE, MASK, Diverged, Evaluate, 
 from tilemma.targets.cpu.faults import LaneDependent, NotInReference
 from tilemma.targets.cpu.steps import BREAK, Compiler, Scope, Step
 from tilemma.targets.cpu.storage import Storage
-from tilemma.targets.cpu.tasks import Coroutine, Instance
+from tilemma.targets.cpu.tasks import Coroutine, Instance, Transfer
 
 
 def parallel(c: Compiler, op: Parallel, scope: Scope) -> Step:
@@ -277,14 +278,18 @@ def lane_dependence(f: Frame, names: list[tuple[str, int]]) -> str | None:
 
 
 def collective(c: Compiler, op: Op, scope: Scope, step: Step) -> Step:
-    """``step`` as a statement of the enclosing group; refused where it depends on the lane."""
+    """``step`` as a statement of the enclosing group; refused where it depends on the lane.
+
+    A wait for copies is also a statement of fewer lanes: the lanes of a level wait for the copies of the level.
+    """
     names = mentioned(c, op)
+    whole = not isinstance(op, WaitFuture)
 
     def check(f: Frame) -> None:
         through = lane_dependence(f, names)
         instance: Instance = f[INSTANCE]
         count = instance.threads[1]
-        if through is None and instance.lanes < count < control.ALL_THREADS[1]:
+        if through is None and whole and instance.lanes < count < control.ALL_THREADS[1]:
             through = f"a `: thread` level that covers {instance.lanes} of {count} lanes"
         if through is not None:
             raise LaneDependent(op.span, through=through)
@@ -334,15 +339,25 @@ def each_lane(c: Compiler, op: Op, scope: Scope, step: Step) -> Step:
             if view.base.space is Space.LOCAL:
                 names.append((view.base.name, c.slot("buffer", view.base.name)))
     assert not step.blocking, op
+    future = c.slot("future", op.future) if isinstance(op, Copy) and op.future is not None else None
 
     def run(f: Frame) -> None:
         if lane_dependence(f, names) is None:
             step.run(f)
             return
         mask = f[MASK]
+        issued: list[Transfer] = []
         for lane in range(f[INSTANCE].lanes):
             if mask is None or mask[lane]:
-                step.run(lane_frame(f, lane))
+                own = lane_frame(f, lane)
+                step.run(own)
+                if future is not None and isinstance(own[future], Transfer):
+                    issued.append(own[future])
+        if future is not None and issued:
+            if mask is not None and isinstance(f[future], Transfer):
+                issued.append(f[future])  # of the lanes that do not execute this copy
+            issued[0].joint.extend(issued[1:])
+            f[future] = issued[0]
 
     return Step(run, False, op.span)
 

@@ -193,7 +193,8 @@ MAX_PENDING = 64
 @dataclass(eq=False)
 class Transfer:
     """An asynchronous copy in flight; ``complete`` writes its data.  ``bulk``: a store by the copy engine, which
-    bulk waits count.  ``others`` issue the same copy (equal ``what``): it runs once for all of them."""
+    bulk waits count.  ``others`` issue the same copy (equal ``what``): it runs once for all of them.
+    ``joint``: the copies of other lanes, for which a wait for this one waits too."""
 
     name: str
     owner: Threads
@@ -207,6 +208,7 @@ class Transfer:
     then: list[Callable[[], None]] = field(default_factory=list)
     what: object = None
     others: list[Threads] = field(default_factory=list)
+    joint: list[Transfer] = field(default_factory=list)
 
     def complete(self) -> None:
         if not self.completed:
@@ -217,10 +219,11 @@ class Transfer:
 
     def bind(self, ring: Ring, slot: int) -> None:
         """Its bytes count on ``slot`` of ``ring``."""
-        self.waited = True
-        if not self.completed:
-            ring.bind(slot)
-            self.then.append(lambda: ring.completed(slot))
+        for x in (self, *self.joint):
+            x.waited = True
+            if not x.completed:
+                ring.bind(slot)
+                x.then.append(lambda: ring.completed(slot))
 
 
 class Block:
@@ -297,8 +300,9 @@ class Block:
         self.transfers = [x for x in self.transfers if not x.completed]
 
     def wait(self, transfer: Transfer) -> None:
-        transfer.waited = True
-        transfer.complete()
+        for x in (transfer, *transfer.joint):
+            x.waited = True
+            x.complete()
         self.transfers = [x for x in self.transfers if not x.completed]
 
     def wait_stores(self, threads: Threads, pending: int) -> None:
