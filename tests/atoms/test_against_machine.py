@@ -11,7 +11,8 @@ from tilemma.layouts import SWIZZLES, shared_layout
 from tilemma.machine.isa import descriptors, forms, fragments, sparse
 
 # The CUDA cores' records are no instructions of matrices: the machine executes their fma and mad.
-_MATRIX = [a for a in SAMPLE if a.kind != "fma"]
+_MATRIX = [a for a in SAMPLE if a.kind != "fma" and not a.name.startswith("SM70_")]
+_PAIRS = [a for a in catalogue.mma() if a.name.startswith("SM70_")]
 
 
 @pytest.mark.parametrize("atom", _MATRIX, ids=lambda a: a.name)
@@ -31,6 +32,26 @@ def test_fragments(atom: MmaAtom) -> None:
             rows, cols = (cols, rows) if letter == "B" else (rows, cols)
         assert np.array_equal(operand.coordinates_table, rows + operand.shape[0] * cols), letter
         assert operand.pack == fragments.elements_per_register(operand.dtype.name)
+
+
+@pytest.mark.parametrize("atom", _PAIRS, ids=lambda a: a.name)
+def test_fragments_of_quad_pairs(atom: MmaAtom) -> None:
+    """Quad pair q has the product of rows 8 * (q % 2) and columns 8 * (q // 2)."""
+    a_layout, b_layout = atom.ptx.split(".m8n8k4.")[1].split(".")[:2]
+    pair = fragments.quad_pair()[:, None]
+    for letter, operand in atom.operands.items():
+        layout = {"A": a_layout, "B": b_layout}.get(letter)
+        rows, cols = fragments.mma_fragment((8, 8, 4), letter, operand.dtype.name, layout)
+        if letter == "B":
+            rows, cols = cols + 8 * (pair // 2), rows
+        else:
+            rows, cols = rows + 8 * (pair % 2), cols + (0 if letter == "A" else 8 * (pair // 2))
+        assert np.array_equal(operand.coordinates_table, rows + operand.shape[0] * cols), letter
+    for arch in ("sm_75", "sm_80", "sm_90a", "sm_120"):
+        legal = forms.legal_mma(
+            (8, 8, 4), "f16", "f16", atom.c.dtype.name, atom.d.dtype.name, arch, ptx=atom.ptx_version
+        )
+        assert atom.runs_on(arch) == bool(legal)
 
 
 @pytest.mark.parametrize("atom", [c for c in catalogue.copies() if c.fragment], ids=lambda a: a.name)

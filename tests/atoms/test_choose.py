@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dev.pages.atoms import family
 from tilemma.atoms import MmaAtom, catalogue, select
+from tilemma.atoms.choose import _family as family
 from tilemma.dtypes import f16, f32
 
 

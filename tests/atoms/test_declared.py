@@ -170,7 +170,7 @@ def test_an_asynchronous_one_reads_shared_memory() -> None:
     text = "wgmma.mma_async.sync.aligned.m64n32k16.f16.f16.f16 {d}, {a}, {b}, 1, 1, 1, 0, 0;"
     declare(shape=(64, 32, 16), layouts=layouts, ptx=text, effects=("async",), archs=("sm_90a",), rank=1)
     k = kernel(None, "group-4", rows=64)
-    assert "MINE" in issued(k, "sm_90a") and "wgmma waits" in issued(k, "sm_90a")
+    assert "MINE" in issued(k, "sm_90a") and "wgmma wait" in issued(k, "sm_90a")
     a, b, c = operands()
     k.on("machine", arch="sm_90a")(a, b, c)
     assert (c == a @ b.T).all()

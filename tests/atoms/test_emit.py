@@ -90,7 +90,7 @@ def test_what_an_instruction_does_not_have_cannot_be_emitted() -> None:
         rs.emit(**regs, trans_a=0)
     with pytest.raises(WrongArgument, match=r"2 .* as `scale_a`"):
         rs.emit(**regs, scale_a=2)
-    with pytest.raises(WrongEmission, match="1 registers for D"):
+    with pytest.raises(WrongEmission, match="1 register for D"):
         rs.emit(d=["%r0"], a=regs["a"], b="%rd0")
     with pytest.raises(WrongEmission, match="in place"):
         rs.emit(**regs, c=["%r6", "%r7"])

@@ -198,7 +198,7 @@ REFUSED = {
     "float f(int x) { atomicAdd(&x, 1); return 1; }": "an address",
     "float f(int x) { return x[0]; }": "a subscript of anything but a pointer",
     "float f(int x) { return x * ; }": "`;`",
-    "float f(int x) { return max(x); }": "`max` of 1 values",
+    "float f(int x) { return max(x); }": "`max` of 1 value",
     "float f(int x) { return a::b; }": "`::`",
     "float f(int x) { return g(x; }": "`;`",
     "float f(int x) { return static_cast(x); }": "`(`",

@@ -67,7 +67,7 @@ def test_a_good_kernel() -> None:
         ("=> s{k % 2}", "=> t{k % 2}", "with a slot"),
         ("=> s{k % 2}", "=> s{2}", "slot 2 of 2"),
         ("t[0 +: 16, 0 +: 16]", "t[0 +: 16, 1 +: 16]", "elements 1 to 16 of dimension 1 of `t`"),
-        ("t[0 +: 16, 0 +: 16]", "t[0 +: 16]", "1 offsets into 2 dimensions"),
+        ("t[0 +: 16, 0 +: 16]", "t[0 +: 16]", "1 offset into 2 dimensions"),
         ("k * 16 +: 16]", "x +: 16]", "a part of a view is f32"),
         ("if v > 3", "if x", "a condition of f32"),
         ("to cdiv(K, 16) step", "to x step", "a stop of f32"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from test_advice import co, py
 
+from tilemma.atoms import catalogue
+from tilemma.dtypes import dtype
 from tilemma.errors import CompileError
 from tilemma.kernels import Kernel
 
@@ -81,3 +84,25 @@ def test_the_reference_refuses_too() -> None:
         with pytest.raises(CompileError) as e:
             kernel(b, c)
         assert e.value.code == "atom-mismatch"
+
+
+@pytest.mark.parametrize("acc", ["f16", "f32"])
+@pytest.mark.parametrize("majors", ["TN", "TT", "NN", "NT"])
+def test_products_of_quad_pairs(majors: str, acc: str) -> None:
+    """The form of Volta, by name: all four orders of its operands compute the product, without a hazard."""
+    letter = acc.upper()
+    rng = np.random.default_rng(1)
+    b = rng.integers(-3, 4, (64, 64)).astype(np.float16)
+    for kernel in kernels(f"SM70_8x8x4_{letter}F16F16{letter}_{majors}", acc=acc):
+        for target in ("cpu", "machine"):
+            c = np.zeros((64, 64), np.float32)
+            kernel.on(target)(b, c)
+            assert np.array_equal(c, (b.astype(np.float64) @ b.T).astype(np.float32)), target
+        text = str(kernel.compile("sm_90a").explain())
+        assert f"SM70_8x8x4_{letter}F16F16{letter}_{majors}" in text
+
+
+def test_products_of_quad_pairs_are_chosen_by_name_only() -> None:
+    for acc in ("f16", "f32"):
+        for atom in catalogue.mma("mma.sync", a=dtype("f16"), d=dtype(acc)):
+            assert (atom.rank < 0) == atom.name.startswith("SM70_"), atom.name

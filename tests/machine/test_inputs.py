@@ -95,7 +95,7 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({**PLAIN, "shared": 1 << 20}, {"x": ARRAY, "n": 1}, "shared memory"),
     ({**PLAIN, "entry": "other"}, {"x": ARRAY, "n": 1}, "no entry `other`"),
     ({**PLAIN, "cluster": (2, 1, 1)}, {"x": ARRAY, "n": 1}, "in clusters of"),
-    (PLAIN, {"x": ARRAY}, "1 arguments for 2 parameters"),
+    (PLAIN, {"x": ARRAY}, "1 argument for 2 parameters"),
     (PLAIN, {"x": 1, "n": ARRAY}, "an array for `n`"),
     (PLAIN, {"x": machine.TensorMap(ARRAY, (32,)), "n": 1}, "is a tensor map"),
 ]
@@ -188,7 +188,7 @@ PLANS = [
     (plan(), {"x": np.zeros(64, np.uint32)[::2], "n": 1}, "not contiguous"),
     (plan(grid=("Q", 1, 1)), {"x": ARRAY, "n": 1}, "the name 'Q'"),
     (plan(checks=((("lt", "n", 4), "n must be below 4"),)), {"x": ARRAY, "n": 9}, "n must be below 4"),
-    (plan(arguments=(PointerArgument("x"),)), {"x": ARRAY, "n": 1}, "1 arguments"),
+    (plan(arguments=(PointerArgument("x"),)), {"x": ARRAY, "n": 1}, "1 argument"),
 ]
 
 

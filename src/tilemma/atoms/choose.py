@@ -82,6 +82,7 @@ def select_from(
 
 
 def _family(name: str) -> str:
+    name = re.sub(r"^(SM70_8x8x4)_.*", r"\1..", name)
     return re.sub(r"^(SM90_(?:SPARSE_)?64)x\d+x", r"\1xNx", name)
 
 
