@@ -4,8 +4,8 @@ PTX ISA, 9.7.14.5.1. Lanes 4q to 4q + 3 and 4q + 16 to 4q + 19 are quad pair q; 
 accumulator of its own. A record is a product of 16x16x4 by the whole warp: quad pair q computes the rows from
 8 * (q % 2) and the columns from 8 * (q // 2), so that two pairs hold each element of A, and two each of B.
 
-Each operand may lie along K or across it. From sm_80 on, ptxas makes shuffles and multiply-adds of the CUDA cores of
-the instruction (seen in SASS of ptxas 13.5): programs use these records by name only.
+Each operand may lie along K or across it. From sm_80 on, ptxas emulates the instruction by
+shuffles and multiply-adds of the CUDA cores (seen in SASS of ptxas 13.5): programs use these records by name only.
 """
 
 from __future__ import annotations
