@@ -60,6 +60,3 @@ def one_blas_thread() -> Iterator[None]:
             _users -= 1
             if not _users:
                 put(_before)
-
-
-__all__ = ["one_blas_thread"]

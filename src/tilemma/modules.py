@@ -141,6 +141,3 @@ def load_python(path: str | Path) -> Module:
             raise
         raise failed from e
     return Module(str(path), {n: k for n, k in names.items() if isinstance(k, Kernel)})
-
-
-__all__ = ["Module", "load", "load_python"]

@@ -438,19 +438,3 @@ def _element(name: str, indices: Sequence[Expr]) -> str:
 
 def shape_text(shape: Sequence[int | Expr]) -> str:
     return "[" + ", ".join(str(e) if isinstance(e, int) else describe(e) for e in shape) + "]"
-
-
-__all__ = [
-    "Bounded",
-    "FragmentValue",
-    "FutureValue",
-    "MaybeIndex",
-    "Scalarlike",
-    "Tile",
-    "Unlooped",
-    "describe",
-    "extent_of",
-    "scalar",
-    "shape_text",
-    "written",
-]

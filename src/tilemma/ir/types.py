@@ -223,20 +223,3 @@ class EventRef:
     event: Event
     slot: Expr | None = None
     order: Expr | None = None
-
-
-__all__ = [
-    "BLOCK",
-    "CLUSTER",
-    "GROUP",
-    "THREAD",
-    "WARPGROUP",
-    "Axis",
-    "Buffer",
-    "Contract",
-    "Event",
-    "EventRef",
-    "Level",
-    "Space",
-    "View",
-]

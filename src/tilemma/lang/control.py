@@ -244,18 +244,3 @@ def _jump(name: str, op: Break | Continue) -> None:
     if not b.in_loop:
         raise MisplacedJump(b.span, word=name)
     b.emit(op)
-
-
-__all__ = [
-    "bound",
-    "break_",
-    "continue_",
-    "else_",
-    "foreach",
-    "if_",
-    "inthreads",
-    "level_of",
-    "names_of",
-    "parallel",
-    "while_",
-]

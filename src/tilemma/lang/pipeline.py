@@ -80,6 +80,3 @@ def loop_settings(given: Any) -> PipelineSettings | None:
 def kernel_settings(given: Any) -> PipelineSettings | None:
     """The settings that ``@tm.kernel(pipeline=given)`` gives its kernel."""
     return _settings(given, "kernel")
-
-
-__all__ = ["Pipeline", "kernel_settings", "loop_settings"]

@@ -114,6 +114,3 @@ def _history() -> Iterator[str]:
     for number in range(last, max(0, last - MAX_LINES), -1):
         lines.insert(0, readline.get_history_item(number) or "")
         yield "\n".join(lines) + "\n"
-
-
-__all__ = ["keep_text"]

@@ -425,17 +425,3 @@ def event_of(x: Any, what: str) -> EventRef:
         got = f"`{name}`, an array of {ref.event.slots} events"
         raise refused("event", what, got, f"choose one: `{name}[s]`, `{name}.at(order)`")
     return ref
-
-
-__all__ = [
-    "EventHandle",
-    "Full",
-    "FutureHandle",
-    "Subspan",
-    "TileValue",
-    "Window",
-    "event_of",
-    "full",
-    "maybe_index",
-    "tile_of",
-]

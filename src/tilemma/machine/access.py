@@ -59,34 +59,30 @@ def cluster_cta(f: Frame, ins: Instruction, rank: int, address: int) -> Cta:
     """CTA ``rank`` of the frame's cluster, still alive."""
     ctas = f.w.cta.cluster.ctas
     if not 0 <= rank < len(ctas):
-        f.w.cta.machine.report(
-            hz.OutOfBounds.at(
-                f.w.place(ins),
-                lanes=f.lanes,
-                access="use of",
-                space=f"shared address {address:#x}",
-                what=f"which is no address of this cluster of {len(ctas)} CTAs",
-            ),
+        f.w.report(
+            hz.OutOfBounds,
+            ins,
+            lanes=f.lanes,
+            access="use of",
+            space=f"shared address {address:#x}",
+            what=f"which is no address of this cluster of {len(ctas)} CTAs",
             fatal=True,
         )
     target = ctas[rank]
     if target.exited:
-        f.w.cta.machine.report(
-            hz.ExitBeforeCluster.at(f.w.place(ins), lanes=f.lanes, access="access to", rank=rank), fatal=True
-        )
+        f.w.report(hz.ExitBeforeCluster, ins, lanes=f.lanes, access="access to", rank=rank, fatal=True)
     return target
 
 
 def misaligned(f: Frame, ins: Instruction, address: int, width: int, lanes: Any) -> None:
-    f.w.cta.machine.report(
-        hz.Misaligned.at(
-            f.w.place(ins),
-            lanes=lanes,
-            access=f"`{ins.opcode}`",
-            address=address,
-            alignment=width,
-            section="Addresses as Operands",
-        ),
+    f.w.report(
+        hz.Misaligned,
+        ins,
+        lanes=lanes,
+        access=f"`{ins.opcode}`",
+        address=address,
+        alignment=width,
+        section="Addresses as Operands",
         fatal=True,
     )
 
@@ -98,15 +94,14 @@ def shared_bounds(
     bad = np.flatnonzero((addr < shared.base) | (addr + width > shared.limit))
     if len(bad):
         first = int(addr[bad[0]])
-        w.cta.machine.report(
-            hz.OutOfBounds.at(
-                w.place(ins),
-                lanes=np.asarray(lanes)[bad] if len(lanes) == len(addr) else (),
-                at_bytes=range(first, first + width),
-                access=verb,
-                space=f"shared memory at {first:#x}",
-                what=f"the CTA has bytes {shared.base:#x} to {shared.limit - 1:#x}",
-            ),
+        w.report(
+            hz.OutOfBounds,
+            ins,
+            lanes=np.asarray(lanes)[bad] if len(lanes) == len(addr) else (),
+            at_bytes=range(first, first + width),
+            access=verb,
+            space=f"shared memory at {first:#x}",
+            what=f"the CTA has bytes {shared.base:#x} to {shared.limit - 1:#x}",
             fatal=True,
         )
 
@@ -173,14 +168,13 @@ def check_read(
         shared_bounds(w, ins, cta.shared, addr, width, lanes, "read of")
         i, j = np.nonzero(written == 0)
         where = np.unique(i)
-        w.cta.machine.report(
-            hz.UninitialisedShared.at(
-                w.place(ins),
-                lanes=np.asarray(lanes)[where],
-                at_bytes=addr[i] + j,
-                access="read of",
-                space=f"shared bytes at {int(addr[i[0]] + j[0]):#x}",
-            )
+        w.report(
+            hz.UninitialisedShared,
+            ins,
+            lanes=np.asarray(lanes)[where],
+            at_bytes=addr[i] + j,
+            access="read of",
+            space=f"shared bytes at {int(addr[i[0]] + j[0]):#x}",
         )
         written = np.where(written == 0, cluster.events.new(0, 0, None), written)
     touches_mbarrier(w, ins, cta, lanes, addr, width, f"`{ins.opcode}` reads")
@@ -326,11 +320,16 @@ def _equal_writes(
     if ours.any():
         i, j = np.nonzero(ours)
         event = table.of(events[i[0], j[0]])
-        w.cta.machine.report(
-            hz.RaceOfEqualValues.at(
-                w.place(ins), lanes=np.asarray(lanes)[np.unique(i)], at_bytes=addr[i] + j, other=event.place,
-                access=f"`{ins.opcode}` writes", space=f"shared byte {int(addr[i[0]] + j[0]):#x}",
-                barrier=barrier_for(event.warp, w), first_line=ins.line, second_line=ins.line,
-            )
-        )  # fmt: skip
+        w.report(
+            hz.RaceOfEqualValues,
+            ins,
+            lanes=np.asarray(lanes)[np.unique(i)],
+            at_bytes=addr[i] + j,
+            other=event.place,
+            access=f"`{ins.opcode}` writes",
+            space=f"shared byte {int(addr[i[0]] + j[0]):#x}",
+            barrier=barrier_for(event.warp, w),
+            first_line=ins.line,
+            second_line=ins.line,
+        )
     return ours

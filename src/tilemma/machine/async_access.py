@@ -86,13 +86,12 @@ def async_read(
     if written.min() <= 0:
         i, j = np.nonzero(written == 0)
         at = addr[i] + j
-        w.cta.machine.report(
-            hz.UninitialisedShared.at(
-                w.place(ins),
-                at_bytes=np.sort(at),
-                access=f"{what} reads",
-                space=f"shared bytes at {int(at.min()):#x}",
-            )
+        w.report(
+            hz.UninitialisedShared,
+            ins,
+            at_bytes=np.sort(at),
+            access=f"{what} reads",
+            space=f"shared bytes at {int(at.min()):#x}",
         )
     column, clock = events.stand(written)
     knowledge.cover(column)
@@ -152,10 +151,8 @@ def _after_reads(w: Warp, ins: Instruction, read: Array, knowledge: Knowledge, a
     bad = (knowledge.fenced[column] < clock) & (read != 0)
     if bad.any():
         event, at_bytes, space = first_unordered(w, read, bad, addr)
-        w.cta.machine.report(
-            hz.MissingProxyFenceAfterRead.at(
-                w.place(ins), at_bytes=at_bytes, other=event.place, access=verb, space=space
-            )
+        w.report(
+            hz.MissingProxyFenceAfterRead, ins, at_bytes=at_bytes, other=event.place, access=verb, space=space
         )
 
 
@@ -165,14 +162,8 @@ def _blame_async(
     column, clock = w.cta.cluster.events.stand(np.asarray(packed))
     if event.kind not in ("tma", "wgmma", "bulk-store", "mbarrier") and knowledge.seen[column] >= clock:
         cls = hz.MissingProxyFenceAfterCopy if event.kind == "cp.async" else hz.MissingProxyFence
-        w.cta.machine.report(
-            cls.at(
-                w.place(ins),
-                at_bytes=np.sort(at),
-                other=event.place,
-                access=verb,
-                space=f"shared byte {int(at.min()):#x}",
-            )
+        w.report(
+            cls, ins, at_bytes=np.sort(at), other=event.place, access=verb, space=f"shared byte {int(at.min()):#x}"
         )
     else:
         report_conflict(w, ins, event, verb, f"shared byte {int(at.min()):#x}", (), np.sort(at))

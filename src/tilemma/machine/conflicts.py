@@ -82,16 +82,15 @@ def touches_mbarrier(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Arra
     hit = [at for at in barriers if low < at + 8 and high > at and ((addr < at + 8) & (addr + width > at)).any()]
     if hit:
         at = min(hit)
-        w.cta.machine.report(
-            hz.MbarrierReinit.at(
-                w.place(ins),
-                lanes=lanes,
-                at_bytes=range(at, at + 8),
-                other=barriers[at].init.place,
-                address=at,
-                what=f"{verb} its bytes with an ordinary access while it is in use",
-                fix_text="give the data another place, or `mbarrier.inval` the barrier first",
-            )
+        w.report(
+            hz.MbarrierReinit,
+            ins,
+            lanes=lanes,
+            at_bytes=range(at, at + 8),
+            other=barriers[at].init.place,
+            address=at,
+            what=f"{verb} its bytes with an ordinary access while it is in use",
+            fix_text="give the data another place, or `mbarrier.inval` the barrier first",
         )
 
 
@@ -142,9 +141,7 @@ def check_warps_waited(
         bad |= (known < clock) & (events != 0)
     if bad.any():
         event, at_bytes, space = first_unordered(w, events, bad, addr)
-        w.cta.machine.report(
-            hazard.at(w.place(ins), at_bytes=at_bytes, other=event.place, access=verb, space=space)
-        )
+        w.report(hazard, ins, at_bytes=at_bytes, other=event.place, access=verb, space=space)
 
 
 def check_lanes_ordered(
@@ -167,15 +164,14 @@ def check_lanes_ordered(
     bad = (each < clock) & (known >= clock) & (events != 0) & (alone // 32 != w.row)
     if bad.any():
         event, at_bytes, space = first_unordered(w, events, bad, addr)
-        w.cta.machine.report(
-            hz.RaceOfLanes.at(
-                w.place(ins),
-                at_bytes=at_bytes,
-                other=event.place,
-                access=verb,
-                space=space,
-                first_line=event.instruction.line,
-            )
+        w.report(
+            hz.RaceOfLanes,
+            ins,
+            at_bytes=at_bytes,
+            other=event.place,
+            access=verb,
+            space=space,
+            first_line=event.instruction.line,
         )
 
 
@@ -231,15 +227,14 @@ def report_same_instruction(
     """Lanes of one instruction wrote the same bytes: harmless when they wrote the same."""
     different = np.flatnonzero((landed != values).reshape(len(addr), -1).any(axis=1))
     if len(different):
-        w.cta.machine.report(
-            hz.Race.at(
-                w.place(ins),
-                lanes=np.asarray(lanes)[different],
-                at_bytes=addr[different],
-                access=f"`{ins.opcode}` writes",
-                space=f"different values by several lanes to shared byte {int(addr[different[0]]):#x}",
-                barrier="bar.warp.sync 0xffffffff;",
-                first_line=ins.line,
-                second_line=ins.line,
-            )
+        w.report(
+            hz.Race,
+            ins,
+            lanes=np.asarray(lanes)[different],
+            at_bytes=addr[different],
+            access=f"`{ins.opcode}` writes",
+            space=f"different values by several lanes to shared byte {int(addr[different[0]]):#x}",
+            barrier="bar.warp.sync 0xffffffff;",
+            first_line=ins.line,
+            second_line=ins.line,
         )

@@ -42,15 +42,14 @@ def locate(
     for a, allocation in zip(addr.tolist(), owners, strict=True):
         if allocation is None or a + width > allocation.base + allocation.size:
             out_there = [i for i, o in enumerate(owners) if o is None or int(addr[i]) + width > o.base + o.size]
-            f.w.cta.machine.report(
-                hz.OutOfBounds.at(
-                    f.w.place(ins),
-                    lanes=np.asarray(lanes)[out_there],
-                    at_bytes=range(a, a + width),
-                    access=verb,
-                    space=f"{width} bytes at global address {a:#x}",
-                    what=memory.nearest(a + (width - 1 if allocation is not None else 0)),
-                ),
+            f.w.report(
+                hz.OutOfBounds,
+                ins,
+                lanes=np.asarray(lanes)[out_there],
+                at_bytes=range(a, a + width),
+                access=verb,
+                space=f"{width} bytes at global address {a:#x}",
+                what=memory.nearest(a + (width - 1 if allocation is not None else 0)),
                 fatal=True,
             )
     for one in {id(o): o for o in owners if o is not None}.values():
@@ -193,14 +192,13 @@ def check_fenced(w: Warp, ins: Instruction, allocation: Allocation, offsets: Arr
         if event is None or event.kind not in ("st", "atom") or _fenced(w, event, number):
             continue
         rows, columns = np.nonzero(events >> 5 == number)
-        w.cta.machine.report(
-            hz.MissingProxyFenceGlobal.at(
-                w.place(ins),
-                at_bytes=offsets[rows] + columns,
-                other=event.place,
-                access="the copy reads",
-                space=allocation.describe(int(offsets[rows[0]] + columns[0])),
-            )
+        w.report(
+            hz.MissingProxyFenceGlobal,
+            ins,
+            at_bytes=offsets[rows] + columns,
+            other=event.place,
+            access="the copy reads",
+            space=allocation.describe(int(offsets[rows[0]] + columns[0])),
         )
         return
 
@@ -277,24 +275,20 @@ def check_global_write(
     w: Warp, ins: Instruction, allocation: Allocation, lanes: Any, offsets: Array, width: int, kind: str, verb: str
 ) -> None:
     """Check that a write hits only bytes of elements, and no access that is not ordered before it."""
-    machine = w.cta.machine
     if not allocation.writable:
-        machine.report(
-            hz.WriteToReadOnly.at(w.place(ins), lanes=lanes, at_bytes=offsets, access=verb, array=allocation.name)
-        )
+        w.report(hz.WriteToReadOnly, ins, lanes=lanes, at_bytes=offsets, access=verb, array=allocation.name)
     if allocation.holes is not None:
         holes = allocation.holes.reshape(-1, width).take(offsets >> SHIFT[width], axis=0)
         if holes.any():
             i, j = np.nonzero(holes)
-            machine.report(
-                hz.OutOfBounds.at(
-                    w.place(ins),
-                    lanes=np.asarray(lanes)[np.unique(i)] if len(lanes) == len(offsets) else (),
-                    at_bytes=offsets[i] + j,
-                    access="write to",
-                    space=f"{allocation.describe(int(offsets[i[0]] + j[0]))}",
-                    what="which belongs to no element of the array (a gap between its rows)",
-                )
+            w.report(
+                hz.OutOfBounds,
+                ins,
+                lanes=np.asarray(lanes)[np.unique(i)] if len(lanes) == len(offsets) else (),
+                at_bytes=offsets[i] + j,
+                access="write to",
+                space=f"{allocation.describe(int(offsets[i[0]] + j[0]))}",
+                what="which belongs to no element of the array (a gap between its rows)",
             )
     shadow = allocation.shadow()
     global_ordered(w, ins, allocation, lanes, offsets, width, shadow, kind, verb)

@@ -466,7 +466,7 @@ def _undefined_check(reads: Any, instruction: Instruction, names: Any) -> Callab
 
 def report_undefined(w: Any, instruction: Instruction, name: str, lanes: Any) -> None:
     """Report a read of an undefined register."""
-    w.cta.machine.report(UninitialisedRegister.at(w.place(instruction), lanes=lanes, register=name))
+    w.report(UninitialisedRegister, instruction, lanes=lanes, register=name)
 
 
 def _touch(w: Any, m: Any, touches: Any, written: Any, instruction: Instruction, names: Any) -> None:
@@ -480,14 +480,13 @@ def _touch(w: Any, m: Any, touches: Any, written: Any, instruction: Instruction,
                 how = "written" if r in written else "read"
                 if how == "read" and issue.reads_only(r):
                     continue
-                w.cta.machine.report(
-                    RegisterInFlight.at(
-                        w.place(instruction),
-                        register=names[r],
-                        how=how,
-                        use="read" if issue.reads_only(r) else "write",
-                        other=w.place(issue.instruction),
-                    )
+                w.report(
+                    RegisterInFlight,
+                    instruction,
+                    register=names[r],
+                    how=how,
+                    use="read" if issue.reads_only(r) else "write",
+                    other=w.place(issue.instruction),
                 )
     for r in touches:
         w.touched[r] = instruction

@@ -325,4 +325,4 @@ def _report(w: Any, ins: Any, letter: str, allocation: Allocation, axis: int, in
 
 def say(w: Any, ins: Any, letter: str, allocation: Allocation, what: str) -> None:
     """Report that an operand is no tile of an array."""
-    w.cta.machine.report(OperandLayout.at(w.place(ins), operand=letter, array=allocation.name, what=what))
+    w.report(OperandLayout, ins, operand=letter, array=allocation.name, what=what)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine.clocks import Clocks, Events
-from tilemma.machine.hazards import Place
+from tilemma.machine.hazards import HazardError, Place
 from tilemma.machine.memory import SharedMemory
 from tilemma.machine.native import blocks, library
 from tilemma.machine.special_registers import special_value
@@ -139,7 +139,6 @@ class Warp:
         self.in_flight: dict[int, Any] = {}
         self.touched: dict[int, Any] = {}
         self.wgmma_fenced = False
-        self.wgmma_waited = 0
         self.register_count = 0
         # cp.async: pending copies not committed, and committed groups in order (each a list of agents).
         self.copies: Any = None
@@ -173,6 +172,10 @@ class Warp:
 
     def place(self, instruction: Any) -> Place:
         return Place(self.cta.machine.module_name, instruction, self.index, self.cta.index)
+
+    def report(self, hazard: type[HazardError], instruction: Any, *, fatal: bool = False, **facts: Any) -> None:
+        """Report ``hazard`` with its ``facts`` at an instruction of this warp; see `HazardError.at`."""
+        self.cta.machine.report(hazard.at(self.place(instruction), **facts), fatal=fatal)
 
 
 @dataclass

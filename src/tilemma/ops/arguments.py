@@ -436,6 +436,3 @@ def flat_batch(refs: tuple[ArrayRef | None, ...]) -> tuple[tuple[ArrayRef | None
             tuple(o + i * b for o, b in zip(at, sizes, strict=True)) for at in offsets for i in range(count)
         ]
     return flat, tuple(offsets)  # type: ignore[arg-type]
-
-
-__all__ = ["Call", "check", "problem"]

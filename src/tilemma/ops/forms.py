@@ -188,17 +188,3 @@ def tile(result: ArrayRef, m: int, n: int, columns: int = 256, depth: int = 64) 
 def padded(extent: int, unit: int, largest: int) -> int:
     """The smallest multiple of ``unit`` that holds ``extent``, up to ``largest``."""
     return min(cdiv(max(extent, 1), unit) * unit, largest)
-
-
-__all__ = [
-    "Operand",
-    "Prepared",
-    "allocated",
-    "as_product",
-    "compute",
-    "nothing",
-    "prepared",
-    "run",
-    "tile",
-    "widened",
-]

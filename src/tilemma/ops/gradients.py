@@ -31,6 +31,3 @@ def differentiable(function: str, arrays: Mapping[str, Any]) -> Callable[..., An
                 raise MatmulGradient(function=function, name=name)
             return _DIFFERENTIABLE[function]
     return None
-
-
-__all__ = ["differentiable", "register"]

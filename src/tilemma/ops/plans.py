@@ -220,6 +220,3 @@ def described(e: Epilogue) -> str:
     parts = ["alpha"] * e.scaled + [f"+ beta * {e.addend}"] * bool(e.addend)
     parts += [f"+ bias along {e.bias}"] * bool(e.bias) + [e.activation] * bool(e.activation)
     return ", ".join(parts)
-
-
-__all__ = ["Report", "best", "measured", "report"]

@@ -242,6 +242,3 @@ def plan(
     given = (a, b, c, bias, out, scale_a, scale_b, offsets)
     problem, _, _ = prepare(rules, given, (alpha, beta, activation, out_dtype, compute, fast))
     return plans.report(problem, tune)
-
-
-__all__ = ["grouped_matmul", "matmul", "plan", "scaled_matmul"]

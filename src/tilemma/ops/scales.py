@@ -91,6 +91,3 @@ def _batch(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> tuple[
         )
     fitted = tuple(0 if e == 1 and n != 1 else s for e, n, s in zip(extents, wanted, steps, strict=True))
     return wanted, fitted
-
-
-__all__ = ["scaling"]

@@ -80,6 +80,3 @@ def _nearest(cond: Size, name: str, values: Mapping[str, Any]) -> Iterator[int]:
     now = values[name]
     for extents in (range(now + 1, _LARGEST + 1), range(now - 1, 0, -1)):
         yield from (x for x in [next((x for x in extents if _holds(cond, {**values, name: x})), None)] if x)
-
-
-__all__ = ["failing", "fitted"]

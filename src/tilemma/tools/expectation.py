@@ -188,6 +188,3 @@ def evaluate(
             bound = bound + steps * 2.0**-narrowest.floating.mantissa * (abs(wanted.alpha) * total + magnitude)
         value = wanted.alpha * product + added
     return (ACTIVATIONS[wanted.activation].value(value) if wanted.activation else value), bound
-
-
-__all__ = ["BadExpectation", "Expectation", "evaluate", "read"]

@@ -111,6 +111,3 @@ def _grown(source: t.Kernel, tiles: Expr, wanted: int, sizes: Sizes, scalars: Ma
             return None
         sizes = min(better, key=lambda x: (sum(x.values()) - sum(sizes.values())) / (count(x) - count(sizes)))
     return sizes
-
-
-__all__ = ["FewBlocks", "few_blocks"]

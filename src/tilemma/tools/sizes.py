@@ -234,6 +234,3 @@ def filling_sizes(kernel: t.Kernel, decided: t.Kernel) -> Sizes:
     names = dimensions(kernel)
     tiles, slots = tile_extents(kernel), _most_slots(decided)
     return {name: tiles[name] * (2 * slots + 1 if name in _looped(kernel) else 1) for name in names}
-
-
-__all__ = ["MOST", "around_rings", "filling_sizes", "smallest_sizes", "tile_extents"]

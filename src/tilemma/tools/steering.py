@@ -167,6 +167,3 @@ def _below(
         yield from _below(e.a, sub(limit, e.b), sources, arrays)
     else:
         yield from ((source, limit) for source in _read(e, sources, arrays))
-
-
-__all__ = ["Steering", "draw_metadata", "metadata", "scattering", "steering"]

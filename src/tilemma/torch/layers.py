@@ -178,6 +178,3 @@ def convert(model: nn.Module, kind: str = "bf16") -> nn.Module:
                     made[child] = Linear.of(child, kind)
                 setattr(module, name, made[child])
     return model
-
-
-__all__ = ["Linear", "convert"]

@@ -57,12 +57,11 @@ def members(f: Frame, ins: Instruction, m: Any, mask: int) -> Any:
 
 
 def _report(f: Frame, ins: Instruction, active: Any, live: Any) -> None:
-    f.w.cta.machine.report(
-        AlignedUnderDivergence.at(
-            f.w.place(ins),
-            lanes=np.flatnonzero(active),
-            opcode=ins.opcode,
-            active=ranges(np.flatnonzero(active)),
-            live=ranges(np.flatnonzero(live)),
-        )
+    f.w.report(
+        AlignedUnderDivergence,
+        ins,
+        lanes=np.flatnonzero(active),
+        opcode=ins.opcode,
+        active=ranges(np.flatnonzero(active)),
+        live=ranges(np.flatnonzero(live)),
     )

@@ -132,7 +132,7 @@ def arrive(f: Frame, ins: Instruction, m: Any, name: int, threads: int, waits: b
 
 
 def _wrong(f: Frame, ins: Instruction, name: int, what: str) -> None:
-    f.w.cta.machine.report(BarrierCount.at(f.w.place(ins), lanes=f.lanes, barrier=name, what=what), fatal=True)
+    f.w.report(BarrierCount, ins, lanes=f.lanes, barrier=name, what=what, fatal=True)
 
 
 def release(cta: Cta, name: int, b: NamedBarrier, op: str = "none") -> None:
@@ -211,10 +211,7 @@ def cluster_barrier(d: Decoder) -> None:
         if is_aligned:
             aligned.whole_warp(f, ins, m)
         if w.cluster_phase < 0:
-            w.cta.machine.report(
-                BarrierCount.at(w.place(ins), barrier="cluster", what="`wait` without an `arrive` before it"),
-                fatal=True,
-            )
+            w.report(BarrierCount, ins, barrier="cluster", what="`wait` without an `arrive` before it", fatal=True)
         if cluster.barrier_phase > w.cluster_phase:
             if cluster.barrier_done is not None:
                 cluster.clocks.acquire(w.rows_of(m), cluster.barrier_done)

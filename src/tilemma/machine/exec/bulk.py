@@ -113,7 +113,7 @@ def shared_offset(f: Frame, ins: Instruction, address: int) -> tuple[Cta, int]:
 def one_thread(f: Frame, ins: Instruction, lanes: Any, operands: list[Any]) -> None:
     """Several lanes that issue the very same copy are a missing election."""
     if len(lanes) > 1 and all((o[lanes] == o[lanes[0]]).all() for o in operands):
-        f.w.cta.machine.report(hz.ElectedOnce.at(f.w.place(ins), lanes=lanes, opcode=ins.opcode, n=len(lanes)))
+        f.w.report(hz.ElectedOnce, ins, lanes=lanes, opcode=ins.opcode, n=len(lanes))
 
 
 def targets_of(
@@ -124,11 +124,7 @@ def targets_of(
     if mask is None:
         owner, _ = shared_offset(f, ins, barrier)
         if owner is not cta:
-            f.w.cta.machine.report(
-                hz.BadTensorMap.at(
-                    f.w.place(ins), what="the copy's destination and its mbarrier are in different CTAs"
-                )
-            )
+            f.w.report(hz.BadTensorMap, ins, what="the copy's destination and its mbarrier are in different CTAs")
         return [(cta, offset, barrier)]
     _, barrier_offset = shared_offset(f, ins, barrier)
     ctas = f.w.cta.cluster.ctas
@@ -137,11 +133,10 @@ def targets_of(
     for rank in ranks:
         target = access.cluster_cta(f, ins, rank, destination) if rank < len(ctas) else None
         if target is None:
-            f.w.cta.machine.report(
-                hz.BadTensorMap.at(
-                    f.w.place(ins),
-                    what=f"the multicast mask {mask:#x} names CTA {rank} of a cluster of {len(ctas)}",
-                ),
+            f.w.report(
+                hz.BadTensorMap,
+                ins,
+                what=f"the multicast mask {mask:#x} names CTA {rank} of a cluster of {len(ctas)}",
                 fatal=True,
             )
         assert target is not None
@@ -153,15 +148,13 @@ def _tensor_map(f: Frame, ins: Instruction, lane: int, address: int) -> Any:
     """The tensor map at a generic address: a parameter, or one that the program has made in global memory."""
     found = f.w.cta.machine.tensor_maps.get(address) or tensormaps.in_memory(f, ins, lane, address)
     if found is None:
-        f.w.cta.machine.report(
-            hz.BadTensorMap.at(f.w.place(ins), what=f"there is no tensor map at address {address:#x}"), fatal=True
-        )
+        f.w.report(hz.BadTensorMap, ins, what=f"there is no tensor map at address {address:#x}", fatal=True)
     return found
 
 
 def _complain(f: Frame, ins: Instruction, problems: list[str]) -> None:
     if problems:
-        f.w.cta.machine.report(hz.BadTensorMap.at(f.w.place(ins), what=problems[0]), fatal=True)
+        f.w.report(hz.BadTensorMap, ins, what=problems[0], fatal=True)
 
 
 def chunk_width(addresses: Any, size: int) -> tuple[Any, int]:
@@ -223,14 +216,13 @@ def check_source(w: Warp, ins: Instruction, lane: int, allocation: Any, offsets:
         return
     low, high = int(offsets.min()), int(offsets.max()) + element
     if low < 0 or high > allocation.size:
-        w.cta.machine.report(
-            hz.OutOfBounds.at(
-                w.place(ins),
-                lanes=(lane,),
-                access="copy of",
-                space=f"bytes {low} to {high - 1} of `{allocation.name}`",
-                what=f"which has {allocation.size} bytes",
-            ),
+        w.report(
+            hz.OutOfBounds,
+            ins,
+            lanes=(lane,),
+            access="copy of",
+            space=f"bytes {low} to {high - 1} of `{allocation.name}`",
+            what=f"which has {allocation.size} bytes",
             fatal=True,
         )
     if not allocation.writable:

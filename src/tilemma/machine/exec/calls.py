@@ -59,13 +59,15 @@ def _through_address(d: Decoder) -> None:
 
     def run(f: Frame, m: Any) -> None:
         lanes = f.lanes if m is None else np.flatnonzero(m)
-        f.w.cta.machine.report(
-            OutOfBounds.at(
-                f.w.place(ins), lanes=lanes, access="call of", space="an address",
-                what="which is that of no function of this PTX with the parameters that are passed",
-            ),
+        f.w.report(
+            OutOfBounds,
+            ins,
+            lanes=lanes,
+            access="call of",
+            space="an address",
+            what="which is that of no function of this PTX with the parameters that are passed",
             fatal=True,
-        )  # fmt: skip
+        )
 
     d.visible(run)
 
@@ -108,7 +110,7 @@ def _assertfail(d: Decoder, offsets: list[int]) -> None:
         )
         line = int(local_words(f, ins, np.array([lane]), np.array([offsets[2]]), 4)[0])
         said = f"assertion `{message}` failed in {function}, {file}:{line}"
-        f.w.cta.machine.report(Trap.at(f.w.place(ins), lanes=lanes, notes=[said], opcode=ins.opcode), fatal=True)
+        f.w.report(Trap, ins, lanes=lanes, notes=[said], opcode=ins.opcode, fatal=True)
 
     d.visible(run)
 
@@ -120,13 +122,15 @@ def _string(f: Frame, ins: Any, lane: int, address: int) -> str:
     """The C string at a global address."""
     allocation = f.w.cta.machine.memory.find(address)
     if allocation is None:
-        f.w.cta.machine.report(
-            OutOfBounds.at(
-                f.w.place(ins), lanes=(lane,), access="read of", space=f"a string at {address:#x}",
-                what=f.w.cta.machine.memory.nearest(address),
-            ),
+        f.w.report(
+            OutOfBounds,
+            ins,
+            lanes=(lane,),
+            access="read of",
+            space=f"a string at {address:#x}",
+            what=f.w.cta.machine.memory.nearest(address),
             fatal=True,
-        )  # fmt: skip
+        )
     assert allocation is not None
     start = address - allocation.base
     raw = allocation.data[start : min(allocation.size, start + MAX_STRING + 1)].tobytes()

@@ -26,13 +26,15 @@ def brx(d: Decoder) -> None:
 
     def run(f: Any, m: Any) -> None:
         lanes = f.lanes if m is None else m.nonzero()[0]
-        f.w.cta.machine.report(
-            OutOfBounds.at(
-                f.w.place(ins), lanes=lanes, access="use of", space="an index of `brx.idx`",
-                what="which its list of labels does not have",
-            ),
+        f.w.report(
+            OutOfBounds,
+            ins,
+            lanes=lanes,
+            access="use of",
+            space="an index of `brx.idx`",
+            what="which its list of labels does not have",
             fatal=True,
-        )  # fmt: skip
+        )
 
     d.visible(run)
 
@@ -53,7 +55,7 @@ def trap(d: Decoder) -> None:
         machine = f.w.cta.machine
         said = machine.last_words.get(f.w)
         notes = [] if said is None else [f"the warp has last printed: {said.strip()}"]
-        machine.report(Trap.at(f.w.place(ins), lanes=lanes, notes=notes, opcode=ins.opcode), fatal=True)
+        f.w.report(Trap, ins, lanes=lanes, notes=notes, opcode=ins.opcode, fatal=True)
 
     d.visible(run)
 

@@ -378,7 +378,7 @@ def check_metadata(f: Frame, ins: Any, fields: Any, name: str, *, ordered: bool)
     """Report metadata whose meaning the ISA leaves undefined."""
     problems = sparse.metadata_problems(fields, name, ordered=ordered)
     if problems:
-        f.w.cta.machine.report(SparseMetadata.at(f.w.place(ins), what=problems[0][2]), fatal=True)
+        f.w.report(SparseMetadata, ins, what=problems[0][2], fatal=True)
 
 
 def _quad_pairs(d: Decoder, types: Any, layouts: Any) -> None:

@@ -187,15 +187,14 @@ def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = 
                 f"add {barrier_text} after the init of PTX line {late.line}, if it initialises this mbarrier; "
                 f"else {missing}"
             )
-        w.cta.machine.report(
-            hz.MbarrierBeforeInit.at(
-                w.place(ins),
-                lanes=f.lanes,
-                access=verb,
-                address=offset,
-                what=f"which nothing has initialised in CTA {cta.index}",
-                fix_text=missing,
-            ),
+        w.report(
+            hz.MbarrierBeforeInit,
+            ins,
+            lanes=f.lanes,
+            access=verb,
+            address=offset,
+            what=f"which nothing has initialised in CTA {cta.index}",
+            fix_text=missing,
             fatal=True,
         )
     assert found is not None
@@ -204,17 +203,16 @@ def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = 
     if row is None:
         row = w.first + int(f.lanes[0])
     if clocks.seen[row, barrier.init_column] < barrier.init_clock:
-        w.cta.machine.report(
-            hz.MbarrierBeforeInit.at(
-                w.place(ins),
-                lanes=f.lanes,
-                other=barrier.init.place,
-                access=verb,
-                address=offset,
-                what=f"whose init at PTX line {barrier.init.instruction.line} is not ordered before it",
-                fix_text=f"add {_init_barrier(cta is not w.cta)} after the init of PTX line "
-                f"{barrier.init.instruction.line}, before the first use by other threads",
-            )
+        w.report(
+            hz.MbarrierBeforeInit,
+            ins,
+            lanes=f.lanes,
+            other=barrier.init.place,
+            access=verb,
+            address=offset,
+            what=f"whose init at PTX line {barrier.init.instruction.line} is not ordered before it",
+            fix_text=f"add {_init_barrier(cta is not w.cta)} after the init of PTX line "
+            f"{barrier.init.instruction.line}, before the first use by other threads",
         )
     return barrier
 
@@ -236,7 +234,7 @@ def for_copy(f: Frame, ins: Instruction, address: int, row: int) -> Mbarrier:
     cluster = f.w.cta.cluster
     if not barrier.fenced and cluster.clocks.fenced[row, barrier.init_column] < barrier.init_clock:
         hazard = hz.MbarrierInitNotVisible if len(cluster.ctas) > 1 else hz.MbarrierInitNotVisibleToCopy
-        f.w.cta.machine.report(hazard.at(f.w.place(ins), other=barrier.init.place, address=barrier.address))
+        f.w.report(hazard, ins, other=barrier.init.place, address=barrier.address)
     return barrier
 
 
@@ -273,7 +271,7 @@ def init(d: Decoder) -> None:
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
-        machine, cluster = w.cta.machine, w.cta.cluster
+        _machine, cluster = w.cta.machine, w.cta.cluster
         for at, lanes in _groups(f, m, address):
             n = int(w.v[3][count][lanes[0]])
             shared = w.cta.shared
@@ -287,10 +285,7 @@ def init(d: Decoder) -> None:
             elif not 1 <= n <= MAX_COUNT:
                 problem, fix = f"the count {n} is not 1 to {MAX_COUNT}", "correct the count"
             if problem:
-                machine.report(
-                    hz.MbarrierReinit.at(w.place(ins), lanes=lanes, address=at, what=problem, fix_text=fix),
-                    fatal=True,
-                )
+                w.report(hz.MbarrierReinit, ins, lanes=lanes, address=at, what=problem, fix_text=fix, fatal=True)
             if at % 8:
                 access.misaligned(f, ins, at, 8, lanes)
             info = w.access("mbarrier", ins)
@@ -327,13 +322,15 @@ def inval(d: Decoder) -> None:
         for at, lanes in _groups(f, m, address):
             barrier = find(f, ins, at, "invalidation of", w.first + int(lanes[0]))
             if barrier.waiters:
-                w.cta.machine.report(
-                    hz.MbarrierReinit.at(
-                        w.place(ins), lanes=lanes, address=at, what="invalidated while threads wait on it",
-                        fix_text="invalidate it after a barrier of all its users",
-                    ),
+                w.report(
+                    hz.MbarrierReinit,
+                    ins,
+                    lanes=lanes,
+                    address=at,
+                    what="invalidated while threads wait on it",
+                    fix_text="invalidate it after a barrier of all its users",
                     fatal=True,
-                )  # fmt: skip
+                )
             del w.cta.shared.mbarriers[barrier.address]
             cluster = w.cta.cluster
             event = cluster.events.new(w.first, cluster.clocks.now[w.row], w.access("st", ins), unordered=True)

@@ -149,13 +149,15 @@ def _ld_param_at(d: Decoder, registers: Registers, address: AddressRow, width: i
         addr = np.where(addr >= PARAM_WINDOW, addr - PARAM_WINDOW, addr)
         bad = np.flatnonzero((addr < 0) | (addr + width > size) | (addr % width != 0))
         if len(bad):
-            f.w.cta.machine.report(
-                OutOfBounds.at(
-                    f.w.place(ins), lanes=(LANES if lanes is None else lanes)[bad], access="read of",
-                    space=f"{width} bytes at parameter offset {int(addr[bad[0]])}", what=f"there are {size} bytes",
-                ),
+            f.w.report(
+                OutOfBounds,
+                ins,
+                lanes=(LANES if lanes is None else lanes)[bad],
+                access="read of",
+                space=f"{width} bytes at parameter offset {int(addr[bad[0]])}",
+                what=f"there are {size} bytes",
                 fatal=True,
-            )  # fmt: skip
+            )
         registers.scatter(f.w, lanes, views[width][addr // width])
 
     d.visible(run)
@@ -415,13 +417,15 @@ def local_words(f: Frame, ins: Any, lanes: Any, addr: Any, width: int, values: A
         w.local = np.full((32, -(-size // 16) * 16), 0xDE, np.uint8)
     bad = np.flatnonzero((addr < 0) | (addr + width > size))
     if len(bad):
-        w.cta.machine.report(
-            OutOfBounds.at(
-                w.place(ins), lanes=lanes[bad], access="use of", space=f"local address {int(addr[bad[0]]):#x}",
-                what=f"the thread has {size} bytes",
-            ),
+        w.report(
+            OutOfBounds,
+            ins,
+            lanes=lanes[bad],
+            access="use of",
+            space=f"local address {int(addr[bad[0]]):#x}",
+            what=f"the thread has {size} bytes",
             fatal=True,
-        )  # fmt: skip
+        )
     if width == 16:
         table = w.local.view(np.uint64).reshape(32, -1, 2)
     else:

@@ -60,11 +60,10 @@ def setmaxnreg(d: Decoder) -> None:
                 warp.register_count = start
         change = (count - w.register_count) * 32
         if (change < 0) == grows and change:
-            cta.machine.report(
-                RegisterPool.at(
-                    w.place(ins),
-                    what=f"`{ins.opcode} {count}` by a warp that has {w.register_count} registers a thread",
-                )
+            w.report(
+                RegisterPool,
+                ins,
+                what=f"`{ins.opcode} {count}` by a warp that has {w.register_count} registers a thread",
             )
             return None
         if change > cta.register_pool:

@@ -116,11 +116,11 @@ def in_memory(f: Frame, ins: Instruction, lane: int, address: int) -> BoundMap |
     target = machine.memory.find(start)
     if target is None:
         what = f"the tensor map's global address {start:#x} is that of no array"
-        machine.report(hz.BadTensorMap.at(w.place(ins), what=what), fatal=True)
+        w.report(hz.BadTensorMap, ins, what=what, fatal=True)
     assert target is not None
     problems = tensormap.problems(image, start)
     if problems:
-        machine.report(hz.BadTensorMap.at(w.place(ins), what=problems[0]), fatal=True)
+        w.report(hz.BadTensorMap, ins, what=problems[0], fatal=True)
     return BoundMap(image, target, start - target.base)
 
 
@@ -135,4 +135,4 @@ def _check_fenced(f: Frame, ins: Instruction, lane: int, address: int, allocatio
     fenced = w.map_fences.get(address)
     if fenced is None or (fenced != written).any():
         event = w.cta.machine.event_of(int(written[written > 0][0]))
-        w.cta.machine.report(hz.MissingTensorMapFence.at(w.place(ins), other=event.place, address=address))
+        w.report(hz.MissingTensorMapFence, ins, other=event.place, address=address)

@@ -88,9 +88,7 @@ def shfl(d: Decoder) -> None:
 
 def _report_lost(f: Frame, ins: Instruction, lanes: Any, sources: Any) -> None:
     """Report the lanes that get the register of a lane that does not execute the shuffle."""
-    f.w.cta.machine.report(
-        ShuffleOfInactiveLane.at(f.w.place(ins), lanes=lanes, opcode=ins.opcode, sources=ranges(sources))
-    )
+    f.w.report(ShuffleOfInactiveLane, ins, lanes=lanes, opcode=ins.opcode, sources=ranges(sources))
 
 
 @instruction("vote.sync")

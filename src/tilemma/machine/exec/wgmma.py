@@ -62,7 +62,7 @@ def _missing_fence(w: Warp, ins: Instruction, form: Form, touched: list[int]) ->
         how, other = f"touched at PTX line {last.line}", w.place(last)
     else:
         names, how, other = "all", "never ordered before", None
-    w.cta.machine.report(hz.MissingWgmmaFence.at(w.place(ins), other=other, registers=names, touched=how))
+    w.report(hz.MissingWgmmaFence, ins, other=other, registers=names, touched=how)
 
 
 @instruction("wgmma.fence")
@@ -99,11 +99,10 @@ def commit(d: Decoder) -> None:
                 if event is not None:
                     events.complete(event, number)
         elif group.ends[number] != end:
-            w.cta.machine.report(
-                hz.WgmmaNotUniform.at(
-                    w.place(ins),
-                    what=f"warp {w.index} commits {end} operations, another warp {group.ends[number]}",
-                ),
+            w.report(
+                hz.WgmmaNotUniform,
+                ins,
+                what=f"warp {w.index} commits {end} operations, another warp {group.ends[number]}",
                 fatal=True,
             )
 
@@ -142,7 +141,6 @@ def wait(d: Decoder) -> None:
         clocks.learn(w.rows_of(m), group.column + 1 + w.index % 4, number)
         for r in [r for r, issue in w.in_flight.items() if issue.serial < end]:
             del w.in_flight[r]
-        w.wgmma_waited = number
         return None
 
     d.visible(run)

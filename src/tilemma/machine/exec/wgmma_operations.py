@@ -209,11 +209,8 @@ def group_of(f: Frame, ins: Instruction) -> Group:
     if found is None:
         found = cta.warpgroups[number] = Group(cta, number)
         if len(found.warps) != 4:
-            cta.machine.report(
-                hz.WgmmaNotUniform.at(
-                    f.w.place(ins), what="the last warps of the CTA do not make a whole warpgroup"
-                ),
-                fatal=True,
+            f.w.report(
+                hz.WgmmaNotUniform, ins, what="the last warps of the CTA do not make a whole warpgroup", fatal=True
             )
     return found
 
@@ -275,9 +272,7 @@ class Operation(Agent):
             self.start(f)
 
     def _differ(self, f: Frame, ins: Instruction, what: str) -> None:
-        f.w.cta.machine.report(
-            hz.WgmmaNotUniform.at(f.w.place(ins), other=self.warp.place(self.instruction), what=what), fatal=True
-        )
+        f.w.report(hz.WgmmaNotUniform, ins, other=self.warp.place(self.instruction), what=what, fatal=True)
 
     def operands(self) -> list[tuple[str, int, Tile, int]]:
         """(letter, descriptor, tile, bytes by which it is moved) of the operands in shared memory."""
@@ -305,13 +300,15 @@ class Operation(Agent):
             k = (form.ka if letter == "A" else form.k) // form.per
             problems = admissible(raw, rows, k, form.bits, major, cta.shared.limit)
             if problems:
-                machine.report(
-                    hz.InadmissibleDescriptor.at(
-                        w.place(ins), operand=letter, descriptor=raw, problem=problems[0],
-                        advice="PTX ISA, \"Strides\" and \"Canonical Layouts\", say which strides a layout uses",
-                    ),
+                w.report(
+                    hz.InadmissibleDescriptor,
+                    ins,
+                    operand=letter,
+                    descriptor=raw,
+                    problem=problems[0],
+                    advice='PTX ISA, "Strides" and "Canonical Layouts", say which strides a layout uses',
                     fatal=any("beyond" in p for p in problems),
-                )  # fmt: skip
+                )
             async_access.read_tile(
                 w, ins, cta, (tile.units, delta, tile.width), self.knowledge, self.event,
                 ("wgmma", group.number), f"wgmma operand {letter}",
@@ -378,13 +375,14 @@ class Operation(Agent):
             return
         reader = descriptors.decode(raw).swizzle
         if event.detail != reader:
-            cta.machine.report(
-                hz.SwizzleMismatch.at(
-                    w.place(self.instruction), other=event.place, operand=letter,
-                    reader=f"{reader} B" if reader else "none",
-                    writer=f"{event.detail} B" if event.detail else "none",
-                )
-            )  # fmt: skip
+            w.report(
+                hz.SwizzleMismatch,
+                self.instruction,
+                other=event.place,
+                operand=letter,
+                reader=f"{reader} B" if reader else "none",
+                writer=f"{event.detail} B" if event.detail else "none",
+            )
 
     def complete(self) -> None:
         """Multiply: operands as they are in shared memory now."""

@@ -348,6 +348,3 @@ def _remedy(fault: Deadlock) -> str:
         case {"place": str(place)}:
             return f"trigger `{place}` once for each wait, in every iteration that waits for it"
     return fault.remedy
-
-
-__all__ = ["CopyBeyond", "EventAhead", "EventDeadlock", "EventSimulation", "named", "simulate_events"]

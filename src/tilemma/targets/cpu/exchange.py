@@ -113,6 +113,3 @@ def _apart(e: Expr, siblings: Parallel) -> bool:
         return False
     owners = np.arange(grid.shape[1]) // prod(extents[len(siblings.indices) :])
     return len(np.unique(np.stack([places, owners]), axis=1)[0]) == len(np.unique(places))
-
-
-__all__ = ["Meetings"]

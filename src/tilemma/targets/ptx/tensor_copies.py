@@ -315,6 +315,3 @@ def _split(n: int, row_bytes: int, refuse: Refuse) -> int:
             f"boxes of a multiple of {SHARED_ALIGNMENT} bytes (PTX ISA, cp.async.bulk.tensor)",
         )
     return next((b for b in found if b % 8 == 0), found[0])
-
-
-__all__ = ["TmaRefused", "boxes", "dimension_order", "is_load", "sides", "starts_on_unit"]

@@ -193,6 +193,3 @@ def spelled(size: Size) -> str:
         return str(size)
     op, *operands = size
     return f"{op}({', '.join(spelled(x) for x in operands)})"
-
-
-__all__ = ["Buffer", "LaunchView", "Model", "model"]

@@ -274,6 +274,3 @@ def _trigger_after(node: Node) -> Node | None:
         ):
             return None
     return None
-
-
-__all__ = ["PlanEvents", "copy_bytes"]
