@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import dtypes
+from .checked import is_integer
 from .dtypes import DType
 from .errors import LaunchError, TilemmaError, WrongArgument, WrongArgumentType, described
 from .runtime.arrays import describe, host_view
@@ -354,7 +355,7 @@ def random_array(shape: Sequence[int], dtype: str | DType = "f16", seed: int = 0
     """
     element = dtypes.dtype(dtype)
     many = isinstance(shape, Sequence) and len(shape) > MAX_RANK
-    if not isinstance(shape, Sequence) or isinstance(shape, str) or not (many or all(_is_whole(n) for n in shape)):
+    if not isinstance(shape, Sequence) or isinstance(shape, str) or not (many or all(map(is_integer, shape))):
         raise WrongArgumentType(
             function="random_array", name="shape", got=described(shape), wanted="a sequence of whole numbers"
         )
@@ -391,12 +392,8 @@ MAX_RANK = 32
 MAX_ELEMENTS = 1 << 34
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
 def _check_size(function: str, name: str, value: object, most: int, multiple: int = 1) -> None:
-    if not _is_whole(value):
+    if not is_integer(value):
         raise WrongArgumentType(function=function, name=name, got=described(value), wanted="a whole number")
     assert isinstance(value, (int, np.integer))
     if not 0 <= value <= most or value % multiple:

@@ -221,10 +221,6 @@ def ptx_span(ptx: str, line: int, name: str) -> Span:
     return Span(name, line, start, line, max(len(text.rstrip()) + 1, start + 1))
 
 
-def _entry_name(ptx: str) -> str:
-    return next(iter(elf.entries_of(ptx)), "module")
-
-
 def _rejection(ptx: str, arch: str, tool: Tool, output: str) -> ToolError:
     messages = [m for m in parse_messages(output) if m.severity in ("error", "fatal")]
     placed = list(dict.fromkeys(m for m in messages if m.line))
@@ -233,7 +229,7 @@ def _rejection(ptx: str, arch: str, tool: Tool, output: str) -> ToolError:
         return PtxasFailed(version=tool.release, arch=arch, reason="status not 0", text=text)
     # An undefined name is reported after the mismatch that it causes in the same line.
     first, *others = sorted(placed, key=lambda m: (m.line, m.text.startswith("Arguments mismatch")))
-    name = f"<{_entry_name(ptx)}.ptx>"
+    name = f"<{next(iter(elf.entries_of(ptx)), 'module')}.ptx>"
     notes = []
     if (source := source_position(ptx, first.line)) is not None:
         notes.append(Note("this PTX comes from", source))

@@ -38,11 +38,7 @@ def user_frame() -> FrameType | None:
 def caller_span() -> Span | None:
     """The source range of the expression that the user's code is evaluating."""
     frame = user_frame()
-    return None if frame is None else frame_span(frame)
-
-
-def frame_span(frame: FrameType) -> Span | None:
-    return instruction_span(frame.f_code, frame.f_lasti)
+    return None if frame is None else instruction_span(frame.f_code, frame.f_lasti)
 
 
 def instruction_span(code: CodeType, offset: int) -> Span | None:

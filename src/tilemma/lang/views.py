@@ -32,17 +32,13 @@ class Full:
 full = Full()
 
 
-def maybe_index(x: Any, what: str) -> Bounded | Expr | None:
-    return None if isinstance(x, Full) else integer(x, what)
-
-
 def _indices(keys: Sequence[Any], what: str) -> list[Bounded | Expr | None]:
     """Indices of a view; tuples of them count one by one."""
     flat = [k for key in keys for k in (key if isinstance(key, tuple) else (key,))]
     if any(k is None for k in flat):
         fix = "write `full` for a dimension that stays whole" if what in ("chunkat", "subspan", "view") else ""
         raise refused("integer", what, "None", fix or "write a number")
-    return [maybe_index(k, what) for k in flat]
+    return [None if isinstance(k, Full) else integer(k, what) for k in flat]
 
 
 def _numbers(keys: Sequence[Any], what: str) -> list[Bounded | Expr]:

@@ -110,7 +110,9 @@ def shared_bounds(
 def shared_load(f: Frame, ins: Instruction, lanes: Any, addr: Array, width: int, kind: str = "ld") -> Array:
     """Words at ``addr`` (16 bytes: rows of two), read by ``lanes``."""
     parts = owner(f, ins, addr, width)
-    return gathered(parts, lanes, lambda cta, some, offsets: _load(f, ins, cta, some, offsets, width, kind))
+    return gathered(
+        parts, lanes, lambda cta, some, at: load_words(f.w, ins, cta, some, at, at >> SHIFT[width], width, kind)
+    )
 
 
 def gathered(
@@ -126,10 +128,6 @@ def gathered(
     for (_, where, _), some in zip(parts, words, strict=True):
         out[where] = some
     return out
-
-
-def _load(f: Frame, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, kind: str) -> Array:
-    return load_words(f.w, ins, cta, lanes, addr, addr >> SHIFT[width], width, kind)
 
 
 def load_words(
@@ -213,16 +211,8 @@ def shared_store(
 ) -> None:
     """Write words to ``addr`` by ``lanes``; 16 bytes are rows of two 64-bit words."""
     for cta, where, offsets in owner(f, ins, addr, width):
-        if where is None:
-            _store(f, ins, cta, lanes, offsets, width, values, kind)
-        else:
-            _store(f, ins, cta, lanes[where], offsets, width, values[where], kind)
-
-
-def _store(
-    f: Frame, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, values: Array, kind: str
-) -> None:
-    store_words(f.w, ins, cta, lanes, addr, width, values, kind)
+        some, given = (lanes, values) if where is None else (lanes[where], values[where])
+        store_words(f.w, ins, cta, some, offsets, width, given, kind)
 
 
 def store_words(

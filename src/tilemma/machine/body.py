@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from tilemma.machine.lexer import Token, syntax_error
 from tilemma.machine.parser import Parser
@@ -290,7 +291,7 @@ class BodyParser:
         token = p.token
         readers: dict[str, Callable[[], Operand]] = {"[": self.address, "{": self.vector}
         if self.calls:
-            readers["("] = self.tuple
+            readers["("] = partial(self.vector, "(", ")")
         if token.text in readers and token.kind == "punct":
             if self.depth == MAX_LISTS:
                 raise p.error(f"more than {MAX_LISTS} brackets in one another")
@@ -352,23 +353,14 @@ class BodyParser:
             offset = self.p.constant()
         return Symbol(name, offset)
 
-    def vector(self) -> Vector:
-        self.p.expect("{")
+    def vector(self, opening: str = "{", closing: str = "}") -> Vector:
+        """``{a, b}``, or ``(a, b)``: the parameters of a call."""
+        self.p.expect(opening)
         items: list[Operand] = []
-        while not self.p.accept("}"):
+        while not self.p.accept(closing):
             items.append(self.simple())
-            if not self.p.accept(",") and self.p.token.text != "}":
-                raise self.p.error(f"expected `,` or `}}`, found {self.p.shown()}")
-        return Vector(tuple(items))
-
-    def tuple(self) -> Vector:
-        """``(a, b)``: the parameters of a call."""
-        self.p.expect("(")
-        items: list[Operand] = []
-        while not self.p.accept(")"):
-            items.append(self.simple())
-            if not self.p.accept(",") and self.p.token.text != ")":
-                raise self.p.error(f"expected `,` or `)`, found {self.p.shown()}")
+            if not self.p.accept(",") and self.p.token.text != closing:
+                raise self.p.error(f"expected `,` or `{closing}`, found {self.p.shown()}")
         return Vector(tuple(items))
 
     def address(self) -> Address:

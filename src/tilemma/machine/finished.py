@@ -55,16 +55,13 @@ class Finished:
         cluster.retire()
         if cluster.events.empty:
             del self.clusters[cluster.serial]
-        if self.left > max(_FIRST, self.kept) and self.left * _SHADOW > self._shadow_bytes():
+        if self.left > max(_FIRST, self.kept) and self.left * _SHADOW > sum(s.nbytes for s in self._shadows()):
             self.collect()
 
     def _shadows(self) -> Iterator[npt.NDArray[np.int64]]:
         for a in self.memory.allocations:
             a.flush_reads()
             yield from (s for s in (a.writer, a.reader, a.other_reader) if s is not None)
-
-    def _shadow_bytes(self) -> int:
-        return sum(s.nbytes for s in self._shadows())
 
     def _named(self) -> npt.NDArray[np.int64]:
         """The events that shadows name, sorted: the cluster's number above the event's."""

@@ -249,8 +249,7 @@ def global_store(
 ) -> None:
     """Write words to global addresses."""
     for allocation, where, offsets in locate(f, ins, lanes, addr, width, "write to"):
-        some = lanes if where is None else lanes[where]
-        given = values if where is None else values[where]
+        some, given = (lanes, values) if where is None else (lanes[where], values[where])
         store_words(f.w, ins, allocation, some, offsets, width, given, kind)
 
 

@@ -22,8 +22,8 @@ from tilemma.ops.problem import Problem
 from tilemma.ops.product import caller_names
 from tilemma.ops.steps import Source, Step, absent, epilogue_constants, once, part, workspaces
 from tilemma.ops.steps import steps as product_steps
-from tilemma.ops.workspace import allocate, maker
-from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, stream_source
+from tilemma.ops.workspace import allocate, launch_template
+from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
 
 _WARM = launch_cache.WarmCalls()
 
@@ -80,17 +80,9 @@ def run(ready: Prepared, target: str = "auto", **options: Any) -> None:
 
 
 def _template(ready: Prepared, first: Any) -> launch_cache.LaunchTemplate:
-    like = describe(first)
-    launches = []
-    for step in ready.steps:
-        args = tuple(x._replace(writable=True) if isinstance(x, ArrayRef) else x for x in step.args)
-        names = [p.buffer.name for p in step.kernel.build(**step.constants).arrays]
-        places = dict(zip(names, step.sources, strict=True))
-        launches += [(launch, places) for launch in step.kernel.on("cuda").prepare(*args, **step.constants)]
     needs = {"out": (describe(ready.out).shape, ready.result.dtype.name)} if ready.made else {}
     needs |= {f"work.{n}": spec for n, spec in ready.work.items()}
-    makes = [(source, maker(source, like, spec)) for source, spec in needs.items()]
-    return launch_cache.LaunchTemplate(tuple(launches), tuple(makes), stream_source(like))
+    return launch_template(ready.steps, describe(first), needs, {})
 
 
 def allocated(call: Call, shape: tuple[int, ...], out: Any) -> tuple[Any, ArrayRef, bool]:

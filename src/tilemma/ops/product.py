@@ -12,9 +12,9 @@ from tilemma.ops.arguments import FLOAT8, GROUPED, PLAIN, SCALED, Call, Rules
 from tilemma.ops.plan import Plan, choose, transposed_product
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import steps, workspaces
-from tilemma.ops.workspace import allocate, maker
+from tilemma.ops.workspace import allocate, launch_template
 from tilemma.runtime import arrays
-from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, stream_source
+from tilemma.runtime.arrays import describe, empty_like_first
 
 _WARM = launch_cache.WarmCalls()
 _OPTIONS = ("alpha", "beta", "activation", "out_dtype", "compute", "fast")
@@ -192,20 +192,10 @@ def _template(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_ca
     """The launches of ``problem``, prepared for its arrays."""
     planned = transposed_product(problem) if plan.swap else problem
     like = describe(first)
-    work = allocate(planned, plan, like)
-    sources = caller_names(planned)
-    launches = []
-    for step in steps(planned, plan, {n: describe(x) for n, x in work.items()}):
-        # Results of libraries with immutable arrays are written before the caller receives them.
-        args = tuple(x._replace(writable=True) if isinstance(x, ArrayRef) else x for x in step.args)
-        names = [p.buffer.name for p in step.kernel.build(**step.constants).arrays]
-        places = {n: (sources.get(s, s), offset) for n, (s, offset) in zip(names, step.sources, strict=True)}
-        prepared = step.kernel.on("cuda").prepare(*args, **step.constants)
-        launches += [(launch, places) for launch in prepared]
+    work = {n: describe(x) for n, x in allocate(planned, plan, like).items()}
     needs = {"out": (problem_shape(problem), problem.out.dtype.name)} if made else {}
     needs |= {f"work.{n}": spec for n, spec in workspaces(planned, plan).items()}
-    makes = [(source, maker(source, like, spec)) for source, spec in needs.items()]
-    return launch_cache.LaunchTemplate(tuple(launches), tuple(makes), stream_source(like))
+    return launch_template(steps(planned, plan, work), like, needs, caller_names(planned))
 
 
 def caller_names(problem: Problem) -> dict[str, str]:

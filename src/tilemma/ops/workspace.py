@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from tilemma.dtypes import s64
 from tilemma.ops import launch_cache
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import Problem
-from tilemma.ops.steps import workspaces
+from tilemma.ops.steps import Step, workspaces
 from tilemma.runtime import cuda_device, zeroed
 from tilemma.runtime.arrays import ArrayRef, empty_like_first, row_major, stream_source
 
@@ -44,6 +44,28 @@ def maker(source: str, like: ArrayRef, spec: tuple[tuple[int, ...], str]) -> lau
         return launch_cache.maker(like, *spec)
     address = counters(like, spec[0])
     return lambda _: (None, address())
+
+
+def launch_template(
+    steps: Iterable[Step],
+    like: ArrayRef,
+    needs: Mapping[str, tuple[tuple[int, ...], str]],
+    names: Mapping[str, str],
+) -> launch_cache.LaunchTemplate:
+    """The launches of ``steps``, prepared for their arrays.
+
+    ``like``: the call's first array.  ``needs``: shape and type of the arrays that each call makes, by source.
+    ``names``: the caller's name for a source of the steps where it is another.
+    """
+    launches = []
+    for step in steps:
+        # Results of libraries with immutable arrays are written before the caller receives them.
+        args = tuple(x._replace(writable=True) if isinstance(x, ArrayRef) else x for x in step.args)
+        arrays = [p.buffer.name for p in step.kernel.build(**step.constants).arrays]
+        places = {n: (names.get(s, s), offset) for n, (s, offset) in zip(arrays, step.sources, strict=True)}
+        launches += [(launch, places) for launch in step.kernel.on("cuda").prepare(*args, **step.constants)]
+    makes = [(source, maker(source, like, spec)) for source, spec in needs.items()]
+    return launch_cache.LaunchTemplate(tuple(launches), tuple(makes), stream_source(like))
 
 
 def counters(like: ArrayRef, shape: tuple[int, ...]) -> Callable[[], int]:

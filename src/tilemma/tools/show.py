@@ -70,7 +70,7 @@ def record(name: str) -> Atom:
     begun = text.split(" ")[0].rstrip(". ;") if text.split(" ")[0].endswith(".") else found[0]
     # `shared` means `shared::cta` (PTX ISA, State Spaces).
     begun = begun.replace(".shared::cta", ".shared")
-    every = {x.name: _mnemonic(x.ptx) for x in catalogue.values()}
+    every = {x.name: x.ptx.split(" ", 1)[0] for x in catalogue.values()}
     same = [n for n, m in every.items() if m == begun] or [n for n, m in every.items() if m.startswith(begun)]
     in_registers = _first_in_registers(text)
     if in_registers is not None and begun in every.values():
@@ -97,11 +97,6 @@ def _first_in_registers(statement: str) -> bool | None:
     if not statement.startswith("wgmma.") or len(places) < 3:
         return None
     return places[1].strip().startswith("{")
-
-
-def _mnemonic(ptx: str) -> str:
-    """The opcode with its qualifiers, as the record's statement has it."""
-    return ptx.split(" ", 1)[0]
 
 
 def operands_of(atom: Atom) -> dict[str, Operand]:

@@ -3,6 +3,7 @@ Instructions", "Scalar Video Instructions" and "SIMD Video Instructions")."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,7 @@ from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.syntax import Negative, Operand, Selected
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,

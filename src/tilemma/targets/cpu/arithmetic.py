@@ -18,21 +18,11 @@ from tilemma.targets.cpu.values import Value
 Function = Callable[..., Any]
 
 
-_COMPARE: dict[str, Function] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-}
-
-
 @cache
 def scalar_binary(op: str, t: DType) -> Callable[[Any, Any], Any]:
     """``op`` on two scalars already promoted to ``t``."""
-    if op in _COMPARE:
-        compare = _COMPARE[op]
+    if op in integers.COMPARISONS:
+        compare = integers.COMPARISONS[op]
         return lambda a, b: bool(compare(a, b))
     if t.is_float:
         f = lane_binary(op, t)
@@ -48,8 +38,8 @@ def lane_binary(op: str, t: DType) -> Callable[[Any, Any], Any]:
 
     Integers are those of `tilemma.arithmetic`.
     """
-    if op in _COMPARE:
-        return _COMPARE[op]
+    if op in integers.COMPARISONS:
+        return integers.COMPARISONS[op]
     if t.is_float:
         return floats.binary(op, t)
     return lanes.binary(op, t)

@@ -36,11 +36,6 @@ _MASKS = {0: 0, 16: 0, 32: 0x10, 64: 0x30, 128: 0x70}
 _PERIOD = 1024
 
 
-def swizzle_mask(atom: int) -> int:
-    """The address bits that a swizzle atom of ``atom`` bytes a row changes."""
-    return _MASKS[atom]
-
-
 def line_offset(e: Emitter, plan: SharedLayoutPlan, row: Linear, col_bytes: Linear) -> Linear:
     """Byte offset of (row, byte within the row) before the swizzle."""
     atom = plan.swizzle_atom
@@ -73,7 +68,7 @@ def _possible_bits(e: Emitter, x: Linear) -> int:
 
 def swizzled(e: Emitter, atom: int, line: Linear) -> tuple[Linear, int, int]:
     """The swizzle of ``line`` as (sum, bits to XOR into it, bytes to add after that)."""
-    mask = swizzle_mask(atom)
+    mask = _MASKS[atom]
     if mask == 0:
         return line.variable, 0, line.const
     high = Linear(tuple(t for t in line.terms if t[1] % _PERIOD == 0))

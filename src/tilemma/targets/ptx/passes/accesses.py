@@ -21,6 +21,7 @@ from tilemma.ir.tile import (
     FragmentRef,
     Load,
     Mma,
+    Op,
     Parallel,
     Store,
     TriggerEvent,
@@ -31,6 +32,11 @@ from tilemma.ir.types import Buffer, Level, Space, View
 from tilemma.passes.scope import WARP, Dependence
 from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct
 from tilemma.targets.ptx.passes.aliasing import Access, Agent, advanced_loops, loop_name, overlap, same_mapping
+
+
+def is_wgmma(op: Op) -> bool:
+    """Whether ``op`` is a multiply by an asynchronous instruction."""
+    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].asynchronous
 
 
 def steady_variables(tree: Tree, nodes: list[Node]) -> dict[str, frozenset[str]]:

@@ -22,7 +22,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilemma.atoms import catalogue
 from tilemma.dtypes import s32
 from tilemma.ir.effects import written_views
 from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Var, binary, const, value_of
@@ -53,13 +52,10 @@ from tilemma.ir.types import GROUP, EventRef, View
 from tilemma.ir.walk import bodies, jumps, rewrite, touched, walk, with_fields
 from tilemma.passes.decision import Decision
 from tilemma.records import record
+from tilemma.targets.ptx.passes.accesses import is_wgmma
 from tilemma.targets.ptx.passes.unify_ring_parity import is_next_slot, is_step
 
 Loop = For | While
-
-
-def is_wgmma(op: Op) -> bool:
-    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].asynchronous
 
 
 @record(slots=False)

@@ -60,6 +60,7 @@ from tilemma.ir.types import Space
 from tilemma.ir.walk import expressions, map_expressions, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.rotations import Rotations
+from tilemma.passes.scope import kind
 from tilemma.records import record
 from tilemma.targets.ptx.passes.names import Names
 from tilemma.targets.ptx.target import Target
@@ -103,7 +104,7 @@ class DoubleBufferFragments:
         def settle(body: Body, block: Body) -> Body:
             out: list[Op] = []
             for op in body:
-                inside = op.body if isinstance(op, Parallel) and _is_block(op) else block
+                inside = op.body if isinstance(op, Parallel) and kind(op) == "block" else block
                 op = with_bodies(op, partial(settle, block=inside))
                 iteration = _iteration(op) if isinstance(op, For) else None
                 if isinstance(op, For) and iteration is not None and _sound(op, iteration, out, block):
@@ -121,10 +122,6 @@ class DoubleBufferFragments:
             return tuple(out)
 
         return replace(kernel, body=settle(kernel.body, ()))
-
-
-def _is_block(op: Parallel) -> bool:
-    return op.level is not None and op.level.kind == "block"
 
 
 # ---- which loops -----------------------------------------------------------------------------------------

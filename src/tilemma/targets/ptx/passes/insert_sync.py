@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilemma.atoms import catalogue
 from tilemma.errors import CompileError
 from tilemma.ir.tile import (
     Alloc,
@@ -36,10 +35,10 @@ from tilemma.ir.walk import rewrite_blocks, walk, with_bodies
 from tilemma.passes.check_futures import never_waited_for
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
-from tilemma.passes.scope import Dependence
+from tilemma.passes.scope import Dependence, kind
 from tilemma.passes.threads import Node, Tree, distinct
 from tilemma.records import record
-from tilemma.targets.ptx.passes.accesses import Accesses
+from tilemma.targets.ptx.passes.accesses import Accesses, is_wgmma
 from tilemma.targets.ptx.passes.deduplicate_copies import once
 from tilemma.targets.ptx.passes.groups_in_flight import superfluous_waits
 from tilemma.targets.ptx.passes.hazards import Walk
@@ -104,7 +103,7 @@ def batched(body: Body) -> Body:
     They are inside the parallel that multiplies and outside the loop that does: a loop around such a
     parallel changes places with it.
     """
-    if not any(_is_wgmma(op) for op in walk(body)):
+    if not any(is_wgmma(op) for op in walk(body)):
         return body
     out: list[Op] = []
     run: list[Op] = []
@@ -140,12 +139,8 @@ def _exchanged(op: Op) -> Op:
     return op
 
 
-def _is_wgmma(op: Op) -> bool:
-    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].asynchronous
-
-
 def _issues(op: Op) -> bool:
-    return any(_is_wgmma(x) for x in walk((op,)))
+    return any(is_wgmma(x) for x in walk((op,)))
 
 
 def _quiet(op: Op) -> bool:
@@ -153,7 +148,7 @@ def _quiet(op: Op) -> bool:
     theirs, and all threads of a warpgroup run it."""
     match op:
         case Mma():
-            return _is_wgmma(op)
+            return is_wgmma(op)
         case Load(plan=plan):
             return plan is not None and plan.method == "descriptor"
         case DeclareFragment() | Declare() | Assign():
@@ -175,15 +170,13 @@ def _written_barriers(tree: Tree) -> None:
             level, body = node.op.level, node.parent
             depth = 0
             if level is not None and level.kind == "group":
-                groups = (d for d, p in enumerate(body.chain, 1) if _is_group(p.op))
+                groups = (
+                    d for d, p in enumerate(body.chain, 1) if isinstance(p.op, Parallel) and kind(p.op) == "group"
+                )
                 depth = max(groups, default=0)
             if not body.uniform(depth):
                 raise BarrierNotUniform(node.op.span, name="sync.barrier", kind="written barrier")
             node.op, node.part = Barrier(0, 0, span=node.op.span), body.partition(depth)
-
-
-def _is_group(op: Op) -> bool:
-    return isinstance(op, Parallel) and op.level is not None and op.level.kind == "group"
 
 
 def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
